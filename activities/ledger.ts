@@ -1,0 +1,57 @@
+import { readBatch } from '../db/plan.ts';
+import { type LookupEnd, settle } from '../db/settle.ts';
+import type { BatchPlan, FinalStatus, LookupResult } from '../workflows/messages.ts';
+import type { ActivityDeps } from './index.ts';
+import { hasNpiCheckDigit } from './npi.ts';
+
+interface Ending {
+  readonly requestId: string;
+  readonly batchId: string;
+  readonly reason: string;
+}
+
+type LedgerDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'providers' | 'rules'>;
+
+/** The activities that read and settle what is owed. All are safe to repeat: settling is idempotent by request id. */
+export function createLedgerActivities({ db, log, control, providers, rules }: LedgerDeps) {
+  const end = async ({ requestId, batchId, reason }: Ending, how: LookupEnd): Promise<LookupResult> => {
+    const { status, settledNow } = await settle(db, requestId, how, reason, rules);
+    if (settledNow) log.info({ request_id: requestId, batch_id: batchId, status, reason }, 'request settled');
+    // Should the process die right here, the child's result tells the batch the same.
+    await control.signalSettled(batchId, { requestId, status }).catch((error: unknown) => {
+      log.warn({ request_id: requestId, batch_id: batchId, err: error }, 'batch not signalled');
+    });
+    return { status };
+  };
+
+  return {
+    /**
+     * What a batch has left to do. NPIs without a correct check digit belong to nobody: they end `not_found` here,
+     * without a child and without a vendor.
+     */
+    async planBatch({ batchId }: { batchId: string }): Promise<BatchPlan> {
+      const facts = await readBatch(db, batchId);
+      const requests: BatchPlan['requests'][number][] = [];
+      for (const { requestId, npi, status, deadlineAt, deliveryId } of facts.requests) {
+        const known: FinalStatus | null =
+          status ??
+          (hasNpiCheckDigit(npi)
+            ? null
+            : (await settle(db, requestId, 'answered', 'check_digit', rules)).status);
+        requests.push({ requestId, npi, status: known, deadline: deadlineAt.getTime(), deliveryId });
+      }
+      return {
+        organizationId: facts.organizationId,
+        vendors: providers.map((provider) => provider.id),
+        deliveryId: facts.deliveryId,
+        requests,
+      };
+    },
+
+    /** Settles a request whose vendors have answered: charges for what the directory now holds, or releases. */
+    settleRequest: (ending: Ending): Promise<LookupResult> => end(ending, 'answered'),
+
+    /** The compensation: gives the credits back and settles as `failed`, unless the request is final already. */
+    refundCredits: (ending: Ending): Promise<LookupResult> => end(ending, 'failed'),
+  };
+}

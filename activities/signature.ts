@@ -1,0 +1,36 @@
+import { createHmac } from 'node:crypto';
+
+/**
+ * The `webhook-signature` header of one delivery attempt: one `v1` signature per secret, separated by spaces, so
+ * that a receiver that knows either secret accepts it while one replaces the other (Standard Webhooks 1.0,
+ * "Signature scheme"; decisions.md, Webhooks).
+ * @param id the `webhook-id` header
+ * @param timestamp the `webhook-timestamp` header, whole seconds since 1970
+ * @param body the body exactly as sent
+ * @param secrets `whsec_` + base64 each, the current one first
+ * @throws {Error} code `bad_webhook_secret` for a secret of any other form
+ */
+export function sign({
+  id,
+  timestamp,
+  body,
+  secrets,
+}: {
+  readonly id: string;
+  readonly timestamp: number;
+  readonly body: string;
+  readonly secrets: readonly string[];
+}): string {
+  const signed = `${id}.${timestamp}.${body}`;
+  return secrets
+    .map((secret) => `v1,${createHmac('sha256', keyOf(secret)).update(signed, 'utf8').digest('base64')}`)
+    .join(' ');
+}
+
+function keyOf(secret: string): Buffer {
+  const encoded = /^whsec_([A-Za-z0-9+/]+={0,2})$/.exec(secret)?.[1];
+  if (encoded !== undefined) return Buffer.from(encoded, 'base64');
+  const message =
+    "a webhook secret is not whsec_ followed by base64: rotate the organization's webhook secret";
+  throw Object.assign(new Error(message), { code: 'bad_webhook_secret' });
+}

@@ -1,0 +1,62 @@
+import { listNotStarted, listOpen, listOverdue, markStarted, takeUnfinished } from '../db/outbox.ts';
+import { settle } from '../db/settle.ts';
+import type { BatchStart } from '../db/submit.ts';
+import type { SweepResult } from '../workflows/messages.ts';
+import type { ActivityDeps } from './index.ts';
+
+/** How many of each kind one sweep takes; the rest waits for the next one. */
+const AT_MOST = 200;
+
+type SweepDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
+
+/** The reconciler (decisions.md, last row of "Requests and batches"): PostgreSQL's facts against Temporal's workflows. */
+export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
+  const start = async (batch: BatchStart) => {
+    await control.startBatch(batch);
+    await markStarted(db, batch.batchId);
+  };
+
+  const settleOverdue = async (requestId: string) => {
+    await settle(db, requestId, 'failed', 'deadline', rules);
+  };
+
+  /** A batch whose workflow has closed although something is left: terminated, or lost with its cluster. */
+  const restart = async (batch: BatchStart): Promise<boolean> => {
+    if (await control.isRunning(batch.batchId)) return false;
+    for (const requestId of await listOpen(db, batch.batchId)) {
+      if (!(await control.isRunning(requestId))) await settle(db, requestId, 'failed', 'lookup_lost', rules);
+    }
+    await control.restartBatch(batch);
+    return true;
+  };
+
+  /** One that cannot be helped now must not keep the others from being helped. */
+  const each = async <T>(
+    items: readonly T[],
+    what: string,
+    work: (item: T) => Promise<unknown>,
+  ): Promise<number> => {
+    let done = 0;
+    for (const item of items) {
+      try {
+        if ((await work(item)) !== false) done += 1;
+      } catch (error) {
+        log.warn({ err: error, what }, 'sweep: one item failed, the next sweep tries again');
+      }
+    }
+    return done;
+  };
+
+  return {
+    /** Starts what was never started, settles what is overdue, restarts what closed too early. */
+    async sweepOnce(): Promise<SweepResult> {
+      const { startAfterMs, settleAfterMs, checkEveryMs } = rules.sweep;
+      const started = await each(await listNotStarted(db, startAfterMs, AT_MOST), 'start', start);
+      const settled = await each(await listOverdue(db, settleAfterMs, AT_MOST), 'settle', settleOverdue);
+      const restarted = await each(await takeUnfinished(db, checkEveryMs, AT_MOST), 'restart', restart);
+      const result = { started, settled, restarted };
+      if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');
+      return result;
+    },
+  };
+}

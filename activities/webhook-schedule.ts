@@ -1,0 +1,34 @@
+import type { Answer } from './post.ts';
+
+const JITTER = 0.2;
+
+/**
+ * How long to wait before an attempt (decisions.md, Webhooks, schedule).
+ * @param attempt the coming attempt, counted from 1
+ * @param schedule milliseconds after the previous attempt; index 0 belongs to the first
+ * @param retryAfterMs what the receiver asked for, null where it did not: taken as it is between 1× and 2× of the step
+ * @param random from 0 to 1, spreads the wait over ±20 % where the receiver asked for nothing
+ * @returns whole milliseconds; null when the schedule is exhausted
+ */
+export function delayBefore(
+  attempt: number,
+  schedule: readonly number[],
+  retryAfterMs: number | null,
+  random: number,
+): number | null {
+  const step = schedule[attempt - 1];
+  if (step === undefined) return null;
+  if (retryAfterMs !== null) return Math.min(Math.max(retryAfterMs, step), 2 * step);
+  return Math.round(step * (1 - JITTER + 2 * JITTER * random));
+}
+
+/** True for the statuses by which a receiver takes a delivery over (spec.md, Events). A redirect is none. */
+export function isDelivered(status: number): boolean {
+  return status >= 200 && status <= 299;
+}
+
+/** True when no further attempt is made, whatever the schedule has left: 2xx, 410 Gone or a blocked address. */
+export function isFinal(answer: Answer): boolean {
+  if (answer.kind === 'blocked') return true;
+  return answer.kind === 'answered' && (isDelivered(answer.status) || answer.status === 410);
+}

@@ -1,0 +1,101 @@
+// JSON text handled as text, where parsing it would lose what has to be kept or cost what may not be spent.
+
+/** Levels of objects and arrays, counted without recursion; strings are skipped. Meant for text before it is parsed. */
+export function jsonDepth(text: string): number {
+  let depth = 0;
+  let deepest = 0;
+  for (let i = 0; i < text.length; i += 1) {
+    const char = text[i];
+    if (char === '"') i = stringEnd(text, i);
+    else if (char === '{' || char === '[') {
+      depth += 1;
+      deepest = Math.max(deepest, depth);
+    } else if (char === '}' || char === ']') depth -= 1;
+  }
+  return deepest;
+}
+
+/**
+ * The text of one member of a JSON object, exactly as it was sent; the last one, as JSON.parse has it, where the
+ * name occurs twice.
+ * @param text valid JSON whose value is an object
+ */
+export function memberText(text: string, name: string): string | null {
+  let found: string | null = null;
+  let i = text.indexOf('{') + 1;
+  while (i < text.length) {
+    const keyStart = text.indexOf('"', i);
+    // No further string before the end of the object: an empty object, or the text after its last member.
+    if (keyStart < 0) break;
+    const keyEnd = stringEnd(text, keyStart);
+    const valueStart = text.indexOf(':', keyEnd) + 1;
+    const valueEnd = endOfValue(text, valueStart);
+    if (JSON.parse(text.slice(keyStart, keyEnd + 1)) === name)
+      found = text.slice(valueStart, valueEnd).trim();
+    i = valueEnd + 1;
+  }
+  return found;
+}
+
+/** Where a string that begins at `start` has its closing quote; the text's end where it has none. */
+function stringEnd(text: string, start: number): number {
+  for (let i = start + 1; i < text.length; i += 1) {
+    if (text[i] === '\\') i += 1;
+    else if (text[i] === '"') return i;
+  }
+  return text.length;
+}
+
+/** The comma or the closing bracket after a value that begins at `start`. */
+function endOfValue(text: string, start: number): number {
+  let depth = 0;
+  for (let i = start; i < text.length; i += 1) {
+    const char = text[i];
+    if (char === '"') i = stringEnd(text, i);
+    else if (char === '{' || char === '[') depth += 1;
+    else if (char === '}' || char === ']') {
+      if (depth === 0) return i;
+      depth -= 1;
+    } else if (char === ',' && depth === 0) return i;
+  }
+  return text.length;
+}
+
+/**
+ * JSON text in one canonical form: members sorted, no white space, escapes undone, numbers by their exact value.
+ * Two texts have the same form if and only if they mean the same, also beyond double precision.
+ * @param text valid JSON
+ */
+export function canonicalJson(text: string): string {
+  const exact = JSON.parse(text, function keepNumbers(_key, value: unknown, context?: { source?: string }) {
+    return typeof value === 'number' ? new ExactNumber(exactNumber(context?.source ?? String(value))) : value;
+  }) as unknown;
+  return write(exact);
+}
+
+class ExactNumber {
+  readonly text: string;
+  constructor(text: string) {
+    this.text = text;
+  }
+}
+
+function write(value: unknown): string {
+  if (value instanceof ExactNumber) return value.text;
+  if (Array.isArray(value)) return `[${value.map(write).join(',')}]`;
+  if (typeof value !== 'object' || value === null) return JSON.stringify(value);
+  const members = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1));
+  return `{${members.map(([key, member]) => `${JSON.stringify(key)}:${write(member)}`).join(',')}}`;
+}
+
+/** `1.50e3` → `15e2`: sign, digits without outer zeros, exponent. */
+function exactNumber(source: string): string {
+  const [mantissa = '', exponent = '0'] = source.toLowerCase().split('e');
+  const sign = mantissa.startsWith('-') ? '-' : '';
+  const [whole = '', fraction = ''] = mantissa.replace('-', '').split('.');
+  const digits = `${whole}${fraction}`.replace(/^0+/, '');
+  const trimmed = digits.replace(/0+$/, '');
+  if (trimmed === '') return `${sign}0`;
+  const power = BigInt(exponent) - BigInt(fraction.length) + BigInt(digits.length - trimmed.length);
+  return `${sign}${trimmed}e${power}`;
+}

@@ -1,0 +1,59 @@
+import type { Request, Server } from '@hapi/hapi';
+import type { Database } from '../db/client.ts';
+import { admit, type RateVerdict } from '../db/limits.ts';
+import { problem } from './errors.ts';
+
+declare module '@hapi/hapi' {
+  interface RequestApplicationState {
+    /** Set once the request was counted. */
+    rateHeaders?: Readonly<Record<string, string>>;
+  }
+}
+
+/**
+ * Counts every authenticated request, before its body is read. 401, 403 and 429 are not counted; 304, 404 and 422 are
+ * (decisions.md, Keys and rate).
+ */
+export function registerLimit(server: Server, db: Database, windowMs: number): void {
+  server.ext('onCredentials', async (request, h) => {
+    const { keyId, requestsPerMinute } = request.auth.credentials;
+    const verdict = await admit(db, keyId, requestsPerMinute, windowMs);
+    const headers = rateHeaders(verdict, requestsPerMinute, windowMs);
+    if (!verdict.admitted) {
+      const wait = seconds(verdict.retryAfterMs);
+      throw problem(
+        429,
+        'rate_limited',
+        `This key may send ${requestsPerMinute} requests in ${seconds(windowMs)} s. Try again in ${wait} s.`,
+        { headers: { ...headers, 'retry-after': String(Math.max(1, wait)) } },
+      );
+    }
+    request.app.rateHeaders = headers;
+    return h.continue;
+  });
+  server.ext('onPreResponse', (request: Request, h) => {
+    const { response } = request;
+    if (response instanceof Error) return h.continue;
+    for (const [name, value] of Object.entries(request.app.rateHeaders ?? {})) response.header(name, value);
+    return h.continue;
+  });
+}
+
+/**
+ * Both families: `RateLimit` of the IETF draft, and `X-RateLimit-*` as it is most common (Reset in epoch seconds).
+ * Reset means the whole quota; the next place may come free earlier, which `Retry-After` of a 429 says.
+ */
+function rateHeaders(verdict: RateVerdict, limit: number, windowMs: number): Record<string, string> {
+  const reset = seconds(verdict.resetMs);
+  return {
+    'ratelimit-policy': `"default";q=${limit};w=${seconds(windowMs)}`,
+    ratelimit: `"default";r=${verdict.remaining};t=${reset}`,
+    'x-ratelimit-limit': String(limit),
+    'x-ratelimit-remaining': String(verdict.remaining),
+    'x-ratelimit-reset': String(Math.ceil(Date.now() / 1000) + reset),
+  };
+}
+
+function seconds(ms: number): number {
+  return Math.ceil(ms / 1000);
+}

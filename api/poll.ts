@@ -1,0 +1,74 @@
+import { createHash } from 'node:crypto';
+import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hapi';
+import type { Database } from '../db/client.ts';
+import { type Envelope, type EnvelopeSubject, envelopeText, findEnvelope } from '../db/envelope.ts';
+import { isId } from '../db/ids.ts';
+import { invalid, problem } from './errors.ts';
+
+/** `GET /api/v1/email/{request_id}` and `GET /api/v1/batch/{batch_id}`: from PostgreSQL alone (spec.md, Endpoints). */
+export function registerPoll(server: Server, db: Database): void {
+  server.route({
+    method: 'GET',
+    path: '/api/v1/email/{request_id}',
+    handler: async (request, h) => {
+      const { organizationId } = request.auth.credentials;
+      const requestId = pathId(request, 'request_id', 'req');
+      return await poll(db, { organizationId, requestId }, request, h);
+    },
+  });
+  server.route({
+    method: 'GET',
+    path: '/api/v1/batch/{batch_id}',
+    handler: async (request, h) => {
+      const { organizationId } = request.auth.credentials;
+      const batchId = pathId(request, 'batch_id', 'bat');
+      return await poll(db, { organizationId, batchId }, request, h);
+    },
+  });
+}
+
+function pathId(request: Request, name: 'request_id' | 'batch_id', prefix: 'req' | 'bat'): string {
+  const id = String(request.params[name]);
+  if (isId(prefix, id)) return id;
+  const msg = `String should match pattern '^${prefix}_[0-7][0-9a-hjkmnp-tv-z]{25}$'`;
+  throw invalid([{ loc: ['path', name], msg, type: 'string_pattern_mismatch' }]);
+}
+
+async function poll(
+  db: Database,
+  subject: EnvelopeSubject,
+  request: Request,
+  h: ResponseToolkit,
+): Promise<ResponseObject> {
+  const envelope = await findEnvelope(db, subject);
+  if (!envelope) throw unknown(subject);
+  const body = envelopeText(envelope);
+  const etag = createHash('sha256').update(body).digest('base64url').slice(0, 27);
+  const retryAfter = retryAfterSeconds(envelope, Date.now());
+  const unchanged = matches(request.headers['if-none-match'], etag);
+  const response = unchanged ? h.response().code(304) : h.response(body).type('application/json');
+  response.header('etag', `"${etag}"`).header('cache-control', 'private, no-cache');
+  return retryAfter === null ? response : response.header('retry-after', String(retryAfter));
+}
+
+function unknown(subject: EnvelopeSubject) {
+  return 'requestId' in subject
+    ? problem(404, 'request_not_found', 'No request with this id belongs to your organization.')
+    : problem(404, 'batch_not_found', 'No batch with this id belongs to your organization.');
+}
+
+/** RFC 9110, section 13.1.2: a list of entity tags, compared weakly. */
+function matches(header: unknown, etag: string): boolean {
+  if (typeof header !== 'string') return false;
+  return header
+    .split(',')
+    .some((tag) => tag.trim() === '*' || tag.trim().replace(/^W\//, '') === `"${etag}"`);
+}
+
+/** Most lookups end within seconds, the rest takes minutes: ask soon at first, then ever more seldom. */
+function retryAfterSeconds({ items }: Envelope, now: number): number | null {
+  const open = items.filter(({ request }) => request.settledAt === null);
+  if (open.length === 0) return null;
+  const age = Math.max(...open.map(({ request }) => now - request.acceptedAt.getTime()));
+  return Math.min(30, Math.max(1, Math.round(age / 5000)));
+}

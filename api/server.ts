@@ -1,0 +1,126 @@
+import { randomUUID } from 'node:crypto';
+import { createServer as createListener } from 'node:http';
+import { server as hapiServer, type Request, type Server } from '@hapi/hapi';
+import { registerAuth } from './auth.ts';
+import { registerCredits } from './credits.ts';
+import { notFound, problem, registerErrors } from './errors.ts';
+import { registerHealth } from './health.ts';
+import { registerLimit } from './limit.ts';
+import { registerPoll } from './poll.ts';
+import { registerSubmit, type SubmitDeps } from './submit.ts';
+
+declare module '@hapi/hapi' {
+  interface RequestApplicationState {
+    /** Shown as `X-Request-Id` and in every log line of this request. */
+    requestId?: string;
+  }
+}
+
+export interface ApiDeps extends SubmitDeps {
+  readonly host: string;
+  /** 0 takes a free one. */
+  readonly port: number;
+  readonly rateWindowMs: number;
+}
+
+const PATHS: readonly (readonly [path: string, allow: string])[] = [
+  ['/api/v1/email', 'POST'],
+  ['/api/v1/email/bulk', 'POST'],
+  ['/api/v1/email/{request_id}', 'GET, HEAD'],
+  ['/api/v1/batch/{batch_id}', 'GET, HEAD'],
+  ['/api/v1/credits', 'GET, HEAD'],
+  ['/healthz', 'GET, HEAD'],
+  ['/readyz', 'GET, HEAD'],
+];
+
+/** The HTTP API, not yet listening. Each concern registers itself; the order is that of decisions.md's checks. */
+export function createServer(deps: ApiDeps): Server {
+  const server = hapiServer({
+    host: deps.host,
+    port: deps.port,
+    // hapi's own payload time-out waits for the slow client it is meant to end; Node's closes the socket.
+    listener: createListener({
+      requestTimeout: 10_000,
+      headersTimeout: 8000,
+      connectionsCheckingInterval: 1000,
+    }),
+    routes: { payload: { timeout: false } },
+    debug: false,
+  });
+  // First in, so that even an answer to a request that never reached a route carries the id.
+  server.ext('onRequest', (request, h) => {
+    request.app.requestId = clientRequestId(request) ?? randomUUID();
+    return h.continue;
+  });
+  registerErrors(server, deps.log);
+  registerAuth(server, deps.db);
+  registerLimit(server, deps.db, deps.rateWindowMs);
+  server.ext('onPreResponse', (request: Request, h) => {
+    const { response } = request;
+    if (!(response instanceof Error)) response.header('x-request-id', request.app.requestId ?? randomUUID());
+    return h.continue;
+  });
+  registerSubmit(server, deps);
+  registerPoll(server, deps.db);
+  registerCredits(server, deps.db);
+  registerHealth(server, deps.db);
+  registerFallbacks(server);
+  registerLog(server, deps);
+  return server;
+}
+
+/** hapi answers 404 for a method it does not know at a path it does; the contract says 405. */
+function registerFallbacks(server: Server): void {
+  for (const [path, allow] of PATHS) {
+    server.route({
+      method: '*',
+      path,
+      options: { auth: false, payload: IGNORED_BODY },
+      handler: () => {
+        throw problem(405, 'method_not_allowed', `Use ${allow} here.`, { headers: { allow } });
+      },
+    });
+  }
+  server.route({
+    method: '*',
+    path: '/{any*}',
+    options: { auth: false, payload: IGNORED_BODY },
+    handler: () => {
+      throw notFound();
+    },
+  });
+}
+
+const IGNORED_BODY = { parse: false, output: 'stream' } as const;
+
+/** A client's own id is kept where it is harmless to log. */
+function clientRequestId(request: Request): string | null {
+  const header: unknown = request.headers['x-request-id'];
+  return typeof header === 'string' && /^[\w.:-]{1,128}$/.test(header) ? header : null;
+}
+
+function registerLog(server: Server, { log }: ApiDeps): void {
+  server.events.on('response', (request) => {
+    const { response } = request;
+    log.info(
+      {
+        http_request_id: request.app.requestId,
+        method: request.method,
+        // The template, not the path: what a client put there may be anything.
+        route: request.route.path,
+        status: response instanceof Error ? 500 : response?.statusCode,
+        ms: request.info.responded - request.info.received,
+        organization_id: request.auth.credentials?.organizationId,
+        request_id: idOf(request, 'request_id'),
+        batch_id: idOf(request, 'batch_id'),
+      },
+      'http',
+    );
+  });
+}
+
+/** Only what could be an id of ours: a path may hold anything. */
+function idOf(request: Request, name: 'request_id' | 'batch_id'): string | undefined {
+  const id = String(request.params[name] ?? '');
+  return /^[a-z]{3}_[0-9a-z]{26}$/.test(id) ? id : undefined;
+}

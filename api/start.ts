@@ -1,0 +1,46 @@
+import { type Client, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
+import type { BatchStart } from '../db/submit.ts';
+import { BATCH_STATUS, type BatchInput, NPI, ORGANIZATION_ID, WORKFLOWS } from '../workflows/messages.ts';
+
+/** Temporal being away must not hold a client's answer: the sweep starts later what this could not. */
+const START_TIMEOUT_MS = 3000;
+
+/**
+ * Starts the batch workflow, with the batch id as workflow id. That it was started already is success.
+ * @param restart allows a second run after the first has closed; only the sweep asks for it
+ * @throws whatever keeps Temporal from taking it, within 3 s
+ */
+export async function startBatch(
+  client: Client,
+  taskQueue: string,
+  { batchId, organizationId, submittedAs, wantedType, npis }: BatchStart,
+  restart = false,
+): Promise<void> {
+  const input: BatchInput = { batchId };
+  try {
+    await client.withDeadline(Date.now() + START_TIMEOUT_MS, () =>
+      client.workflow.start(WORKFLOWS.batch, {
+        taskQueue,
+        workflowId: batchId,
+        workflowIdReusePolicy: restart ? 'ALLOW_DUPLICATE' : 'REJECT_DUPLICATE',
+        workflowIdConflictPolicy: 'USE_EXISTING',
+        args: [input],
+        typedSearchAttributes: [
+          { key: ORGANIZATION_ID, value: organizationId },
+          { key: BATCH_STATUS, value: 'in-progress' },
+          { key: NPI, value: [...new Set(npis)] },
+        ],
+        memo: {
+          organization_id: organizationId,
+          submitted_as: submittedAs,
+          wanted_type: wantedType,
+          total: npis.length,
+        },
+        staticSummary: npis.length === 1 ? `NPI ${npis[0]}` : `${npis.length} NPIs`,
+        staticDetails: `${submittedAs} submit of ${organizationId}, wanted type ${wantedType}`,
+      }),
+    );
+  } catch (error) {
+    if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
+  }
+}

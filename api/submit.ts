@@ -1,0 +1,207 @@
+import { createHash } from 'node:crypto';
+import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hapi';
+import type { Client } from '@temporalio/client';
+import type Joi from 'joi';
+import type { Logger } from 'pino';
+import type { Database } from '../db/client.ts';
+import { markStarted } from '../db/outbox.ts';
+import { type BatchStart, type SubmitCommand, type SubmitRules, submit } from '../db/submit.ts';
+import type { SubmittedAs } from '../db/words.ts';
+import { canonicalJson, jsonDepth, memberText } from './body.ts';
+import { invalid, type Problem, problem } from './errors.ts';
+import { jsonErrorOffset } from './json-error.ts';
+import { bulkBody, type SubmitBody, singleBody, validateSubmit } from './schemas.ts';
+import { startBatch } from './start.ts';
+
+export interface SubmitDeps {
+  readonly db: Database;
+  readonly log: Logger;
+  readonly client: Client;
+  readonly taskQueue: string;
+  readonly rules: SubmitRules;
+  readonly forbids: (url: URL) => boolean;
+}
+
+/** The whole body; more is a 413. */
+export const MAX_BODY_BYTES = 64 * 1024;
+/** No honest body comes near; deeper ones are refused before anything recursive sees them. */
+const MAX_BODY_DEPTH = 1000;
+
+/** `POST /api/v1/email` and `POST /api/v1/email/bulk` (spec.md, Endpoints). */
+export function registerSubmit(server: Server, deps: SubmitDeps): void {
+  const route = (path: string, submittedAs: SubmittedAs, schema: Joi.ObjectSchema) => {
+    server.route({
+      method: 'POST',
+      path,
+      options: { payload: { parse: false, output: 'data', maxBytes: MAX_BODY_BYTES } },
+      handler: (request, h) => accept(request, h, submittedAs, schema, deps),
+    });
+  };
+  route('/api/v1/email', 'single', singleBody);
+  route('/api/v1/email/bulk', 'bulk', bulkBody);
+}
+
+async function accept(
+  request: Request,
+  h: ResponseToolkit,
+  submittedAs: SubmittedAs,
+  schema: Joi.ObjectSchema,
+  deps: SubmitDeps,
+): Promise<ResponseObject> {
+  const key = idempotencyKey(request);
+  const body = parseBody(request, schema, deps.forbids, key.problems);
+  const { organizationId, keyId: apiKeyId } = request.auth.credentials;
+  const command: SubmitCommand = {
+    organizationId,
+    apiKeyId,
+    submittedAs,
+    ...body,
+    idempotency:
+      key.value === null
+        ? null
+        : {
+            key: key.value,
+            method: 'POST',
+            path: request.route.path,
+            fingerprint: fingerprint(body),
+          },
+  };
+  const outcome = await submit(deps.db, command, deps.rules);
+  switch (outcome.kind) {
+    case 'accepted': {
+      const { batchId } = outcome.start;
+      deps.log.info(
+        { organization_id: organizationId, batch_id: batchId, total: body.npis.length },
+        'batch accepted',
+      );
+      await start(deps, outcome.start);
+      return h.response(outcome.response).code(202).type('application/json');
+    }
+    case 'repeated':
+      return h
+        .response(outcome.response)
+        .code(202)
+        .type('application/json')
+        .header('idempotent-replayed', 'true');
+    case 'mismatch':
+      throw invalid([
+        {
+          loc: ['header', 'Idempotency-Key'],
+          msg: 'Idempotency-Key was already used with a different body',
+          type: 'idempotency_key_mismatch',
+        },
+      ]);
+    case 'running':
+      throw problem(
+        409,
+        'idempotency_in_progress',
+        'The first request with this Idempotency-Key is still running.',
+        {
+          headers: { 'retry-after': '1' },
+        },
+      );
+    case 'insufficient': {
+      const { required, available } = outcome;
+      const members = { required, available, shortfall: required - available };
+      const detail = `This submit needs ${required} credits and ${available} are available. Nothing was queued.`;
+      throw problem(402, 'insufficient_credits', detail, { members });
+    }
+    default:
+      return outcome satisfies never;
+  }
+}
+
+/** The batch is committed: whatever happens here, the sweep starts what this does not. */
+async function start(deps: SubmitDeps, batch: BatchStart): Promise<void> {
+  try {
+    await startBatch(deps.client, deps.taskQueue, batch);
+    await markStarted(deps.db, batch.batchId);
+  } catch (error) {
+    deps.log.warn({ err: error, batch_id: batch.batchId }, 'batch not started yet, the sweep will');
+  }
+}
+
+function parseBody(
+  request: Request,
+  schema: Joi.ObjectSchema,
+  forbids: (url: URL) => boolean,
+  headerProblems: readonly Problem[],
+): SubmitBody {
+  const bytes = request.payload as Buffer | null;
+  if (bytes === null || bytes.length === 0)
+    throw invalid([{ loc: ['body'], msg: 'Field required', type: 'missing' }, ...headerProblems]);
+  if (!isJson(request.headers['content-type'])) {
+    throw problem(415, 'unsupported_media_type', 'Send the body as application/json.');
+  }
+  const text = decode(bytes);
+  const parsed = parseJson(text);
+  const customData =
+    isObject(parsed) && Object.hasOwn(parsed, 'custom_data') ? memberText(text, 'custom_data') : null;
+  const result = validateSubmit(schema, parsed, { customData, forbids });
+  const problems = 'problems' in result ? result.problems : [];
+  if ('problems' in result || headerProblems.length > 0) throw invalid([...problems, ...headerProblems]);
+  return result.value;
+}
+
+function isJson(contentType: unknown): boolean {
+  return (
+    typeof contentType === 'string' &&
+    /^application\/(?:[\w.!#$&^-]+\+)?json *(?:;|$)/i.test(contentType.trim())
+  );
+}
+
+function isObject(value: unknown): value is object {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function decode(bytes: Buffer): string {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+  } catch {
+    // The longest valid beginning ends where the first bad byte is.
+    throw jsonInvalid(new TextDecoder('utf-8').decode(bytes).indexOf('\uFFFD'));
+  }
+}
+
+function parseJson(text: string): unknown {
+  if (jsonDepth(text) > MAX_BODY_DEPTH) throw jsonInvalid(0);
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw jsonInvalid(jsonErrorOffset(text));
+  }
+}
+
+function jsonInvalid(offset: number) {
+  return invalid([{ loc: ['body', offset], msg: 'JSON decode error', type: 'json_invalid' }]);
+}
+
+/** 1 to 255 visible ASCII characters, quotes around them allowed (decisions.md, Idempotency-Key). */
+function idempotencyKey(request: Request): {
+  readonly value: string | null;
+  readonly problems: readonly Problem[];
+} {
+  const header: unknown = request.headers['idempotency-key'];
+  if (header === undefined) return { value: null, problems: [] };
+  const value = typeof header === 'string' ? header.replace(/^"(.*)"$/, '$1') : '';
+  if (/^[\x21-\x7e]{1,255}$/.test(value)) return { value, problems: [] };
+  return {
+    value: null,
+    problems: [
+      {
+        loc: ['header', 'Idempotency-Key'],
+        msg: 'Idempotency-Key should have 1 to 255 visible ASCII characters',
+        type: 'idempotency_key_invalid',
+      },
+    ],
+  };
+}
+
+/** Two bodies that mean the same have the same fingerprint, whatever their spelling. */
+function fingerprint({ npis, wantedType, webhook, customData }: SubmitBody): Buffer {
+  const meaning = { npis, wantedType, webhook: webhook && { url: webhook.url, mode: webhook.mode } };
+  const data = customData === null ? 'null' : canonicalJson(customData);
+  return createHash('sha256')
+    .update(`${canonicalJson(JSON.stringify(meaning))}${data}`)
+    .digest();
+}

@@ -1,0 +1,61 @@
+import { desc, eq } from 'drizzle-orm';
+import { type Database, read, type Transaction } from './client.ts';
+import { auditLog } from './schema.ts';
+
+export type AuditAction =
+  | 'org.create'
+  | 'credits.grant'
+  | 'credits.adjust'
+  | 'keys.issue'
+  | 'keys.rotate'
+  | 'keys.revoke'
+  | 'keys.reactivate'
+  | 'limits.set'
+  | 'webhook-secret.rotate'
+  | 'webhooks.suspend'
+  | 'webhooks.resume';
+
+/** Who makes a change (1 to 200 characters) and why (1 to 1000). */
+export interface ChangedBy {
+  readonly actor: string;
+  readonly reason: string;
+}
+
+export interface AuditedChange {
+  readonly action: AuditAction;
+  readonly organizationId: string;
+  /** The id of what was changed. */
+  readonly subject: string;
+  /** What it was and what it is now; never a key or a secret. */
+  readonly details: Readonly<Record<string, string | number | boolean | null>>;
+}
+
+export type AuditRecord = Omit<typeof auditLog.$inferSelect, 'id'>;
+
+/**
+ * Records a change. Takes the change's own transaction, so that neither exists without the other.
+ * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
+ */
+export async function recordAudit(tx: Transaction, by: ChangedBy, change: AuditedChange): Promise<void> {
+  await tx.insert(auditLog).values({ actor: by.actor, reason: by.reason, ...change });
+}
+
+/**
+ * The newest changes first, of one organization or (null) of all.
+ * @throws {DatabaseError}
+ */
+export async function listAudit(
+  db: Database,
+  organizationId: string | null,
+  limit: number,
+): Promise<AuditRecord[]> {
+  const { at, actor, action, subject, reason, details } = auditLog;
+  return await read(db, (tx) =>
+    tx
+      .select({ at, actor, action, organizationId: auditLog.organizationId, subject, reason, details })
+      .from(auditLog)
+      .where(organizationId === null ? undefined : eq(auditLog.organizationId, organizationId))
+      .orderBy(desc(auditLog.id))
+      .limit(limit),
+  );
+}

@@ -1,0 +1,95 @@
+import type { ExtractTablesWithRelations } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
+import { drizzle, type PostgresJsDatabase, type PostgresJsTransaction } from 'drizzle-orm/postgres-js';
+import postgres from 'postgres';
+import { DatabaseError, toDatabaseError } from './errors.ts';
+import * as schema from './schema.ts';
+
+export type Schema = typeof schema;
+export type Transaction = PostgresJsTransaction<Schema, ExtractTablesWithRelations<Schema>>;
+
+/** A pool of connections to PostgreSQL and the one way to use it. */
+export interface Database {
+  /** Statements outside a transaction. Use through `read`, so that errors are mapped. */
+  readonly drizzle: PostgresJsDatabase<Schema>;
+  /** Closes the pool, giving running statements up to 5 s. */
+  close(): Promise<void>;
+}
+
+export interface DatabaseOptions {
+  /** `postgres://…`; wins over every PG* variable. */
+  readonly url: string;
+  /** Connections at most. */
+  readonly poolSize: number;
+  /** Shown by PostgreSQL in `pg_stat_activity`. */
+  readonly applicationName: string;
+}
+
+/** The server gives up on a statement first, so that the client's own deadline means a dead connection. */
+const STATEMENT_TIMEOUT_MS = 10_000;
+const CLIENT_DEADLINE_MS = 12_000;
+
+export function openDatabase(options: DatabaseOptions): Database {
+  const client = postgres(options.url, {
+    max: options.poolSize,
+    connect_timeout: 5,
+    // Bounded, so that the pool is ready within seconds of PostgreSQL's return.
+    backoff: (retries: number) => Math.min(2, 0.1 * 2 ** retries),
+    onnotice: () => {},
+    connection: {
+      application_name: options.applicationName,
+      statement_timeout: STATEMENT_TIMEOUT_MS,
+      idle_in_transaction_session_timeout: STATEMENT_TIMEOUT_MS,
+    },
+  });
+  return {
+    drizzle: drizzle(client, { schema }),
+    close: () => client.end({ timeout: 5 }),
+  };
+}
+
+/**
+ * Runs statements outside a transaction.
+ * @throws {DatabaseError} with `code` and `constraint` only: a driver's message holds bound values
+ */
+export function read<T>(db: Database, work: (tx: PostgresJsDatabase<Schema>) => Promise<T>): Promise<T> {
+  return bounded(work(db.drizzle));
+}
+
+/**
+ * Runs `work` in one READ COMMITTED transaction. Rules about money rest on row locks and constraints,
+ * never on SERIALIZABLE, so nothing here is retried but a deadlock's victim.
+ * @throws {DatabaseError} as `read`, and whatever `work` throws of its own
+ */
+export async function transaction<T>(db: Database, work: (tx: Transaction) => Promise<T>): Promise<T> {
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      return await bounded(db.drizzle.transaction(work));
+    } catch (error) {
+      if (!(error instanceof DatabaseError && error.code === '40P01' && attempt < 3)) throw error;
+    }
+  }
+}
+
+/** The moment, as PostgreSQL's clock has it: the only clock that all processes share. */
+export async function clock(tx: Pick<Transaction, 'execute'>): Promise<Date> {
+  const [row] = await tx.execute<{ ms: string }>(
+    sql`select floor(extract(epoch from clock_timestamp()) * 1000)::bigint as ms`,
+  );
+  if (!row) throw new DatabaseError('no_row');
+  return new Date(Number(row.ms));
+}
+
+async function bounded<T>(work: Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const deadline = new Promise<never>((_resolve, reject) => {
+    timer = setTimeout(() => reject(new DatabaseError('client_deadline')), CLIENT_DEADLINE_MS);
+  });
+  try {
+    return await Promise.race([work, deadline]);
+  } catch (error) {
+    throw toDatabaseError(error);
+  } finally {
+    clearTimeout(timer);
+  }
+}

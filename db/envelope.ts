@@ -1,0 +1,126 @@
+import { and, asc, eq, isNull, or } from 'drizzle-orm';
+import { type Database, read } from './client.ts';
+import { batches, creditBalances, requests, webhookDeliveries } from './schema.ts';
+import type { DeliveryState, EmailType, RequestStatus } from './words.ts';
+
+// The response envelope (spec.md, "Response envelope") has one builder for single polls, batch polls and deliveries.
+
+/** What is asked for: one request, or its whole batch, of one organization. */
+export type EnvelopeSubject =
+  | { readonly organizationId: string; readonly requestId: string }
+  | { readonly organizationId: string; readonly batchId: string };
+
+/** All that an envelope says, read in one statement and so at one moment. */
+export interface Envelope {
+  readonly batch: typeof batches.$inferSelect;
+  readonly balance: number;
+  /** In the order of the submit. */
+  readonly items: readonly {
+    readonly request: typeof requests.$inferSelect;
+    readonly delivery: DeliveryState | null;
+  }[];
+}
+
+/**
+ * Reads an envelope; the organization is part of the question, so that another one's id is as unknown as any.
+ * @returns null where this organization has no such request or batch
+ * @throws {DatabaseError}
+ */
+export async function findEnvelope(db: Database, subject: EnvelopeSubject): Promise<Envelope | null> {
+  const rows = await read(db, (tx) =>
+    tx
+      .select({
+        batch: batches,
+        balance: creditBalances.available,
+        request: requests,
+        delivery: webhookDeliveries.state,
+      })
+      .from(requests)
+      .innerJoin(batches, eq(batches.id, requests.batchId))
+      .innerJoin(creditBalances, eq(creditBalances.organizationId, batches.organizationId))
+      .leftJoin(
+        webhookDeliveries,
+        and(
+          eq(webhookDeliveries.batchId, batches.id),
+          or(eq(webhookDeliveries.requestId, requests.id), isNull(webhookDeliveries.requestId)),
+        ),
+      )
+      .where(
+        and(
+          eq(requests.organizationId, subject.organizationId),
+          'requestId' in subject ? eq(requests.id, subject.requestId) : eq(requests.batchId, subject.batchId),
+        ),
+      )
+      .orderBy(asc(requests.position)),
+  );
+  const [first] = rows;
+  return first ? { batch: first.batch, balance: first.balance, items: rows } : null;
+}
+
+/**
+ * The envelope as JSON text. `custom_data` is spliced in as the text it was sent as, because parsing it would lose
+ * numbers, key order and more (decisions.md, custom_data).
+ * @param inDelivery a delivery says `pending` of itself: it is not over while it is read
+ */
+export function envelopeText({ batch, balance, items }: Envelope, inDelivery = false): string {
+  const webhook = batch.webhookUrl && {
+    url: batch.webhookUrl,
+    mode: batch.webhookMode,
+    status: inDelivery ? 'pending' : deliveryStatus(items.map((item) => item.delivery ?? 'none')),
+  };
+  const usage = { credits_used: items.reduce((sum, { request }) => sum + request.creditsUsed, 0), balance };
+  const head = {
+    id: batch.id,
+    status: batch.status,
+    total: batch.total,
+    completed_count: batch.completedCount,
+    created_at: batch.createdAt.toISOString(),
+    updated_at: batch.updatedAt.toISOString(),
+  };
+  const data = items.map(({ request }) => dataItem(request));
+  return `{"batch":${JSON.stringify(head)},"webhook":${JSON.stringify(webhook)},"custom_data":${
+    batch.customData ?? 'null'
+  },"usage":${JSON.stringify(usage)},"data":${JSON.stringify(data)}}`;
+}
+
+/** The body of the 202 (spec.md, "Submit response"). */
+export function submitResponse(
+  batchId: string,
+  rows: readonly { id: string; npi: string; status: RequestStatus }[],
+): string {
+  return JSON.stringify({
+    batch_id: batchId,
+    status: rows.every((row) => row.status === 'completed') ? 'completed' : 'in-progress',
+    requests: rows.map(({ id, npi }) => ({ npi, request_id: id, poll_url: `/api/v1/email/${id}` })),
+  });
+}
+
+/** Any pending → pending, else any failed → failed, else delivered; `none` where nothing will be sent. */
+function deliveryStatus(states: readonly DeliveryState[]): DeliveryState {
+  const order: readonly DeliveryState[] = ['pending', 'failed', 'delivered', 'none'];
+  return order.find((state) => states.includes(state)) ?? 'none';
+}
+
+interface DataItem {
+  readonly request_id: string;
+  readonly npi: string;
+  readonly status: RequestStatus;
+  readonly replayed: boolean;
+  readonly email_type: EmailType | null;
+  readonly email: string | null;
+  readonly email_last_validated: string | null;
+  readonly email_status: 'valid' | null;
+}
+
+function dataItem(request: typeof requests.$inferSelect): DataItem {
+  return {
+    request_id: request.id,
+    npi: request.npi,
+    status: request.status,
+    replayed: request.replayed,
+    email_type: request.emailType,
+    email: request.email,
+    email_last_validated: request.emailLastValidatedAt?.toISOString() ?? null,
+    email_status: request.email === null ? null : 'valid',
+  };
+}

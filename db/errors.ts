@@ -1,0 +1,59 @@
+/**
+ * A failure of PostgreSQL or of the way to it, stripped of everything that could hold a value:
+ * drizzle puts all bound parameters into its message, PostgreSQL puts values into `detail`.
+ */
+export class DatabaseError extends Error {
+  override readonly name = 'DatabaseError';
+  /** An SQLSTATE, a connection error's code of postgres.js or of Node.js, or one of ours. */
+  readonly code: string;
+  /** The constraint that refused, if one did. */
+  readonly constraint: string | null;
+
+  constructor(code: string, constraint: string | null = null) {
+    super(`database error ${code}${constraint ? ` (${constraint})` : ''}`);
+    this.code = code;
+    this.constraint = constraint;
+  }
+
+  /** True where PostgreSQL is away, starting or overloaded, so that the same call may succeed later. */
+  get unavailable(): boolean {
+    return (
+      UNAVAILABLE.has(this.code) ||
+      this.code.startsWith('08') ||
+      this.code.startsWith('53') ||
+      this.code.startsWith('57P')
+    );
+  }
+}
+
+const UNAVAILABLE: ReadonlySet<string> = new Set([
+  'client_deadline',
+  'CONNECTION_CLOSED',
+  'CONNECTION_DESTROYED',
+  'CONNECTION_ENDED',
+  'CONNECT_TIMEOUT',
+  'ECONNREFUSED',
+  'ECONNRESET',
+  'EPIPE',
+  'ETIMEDOUT',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+  'ENOENT',
+  '40001',
+  '40P01',
+  '55P03',
+  '57014',
+]);
+
+/** Maps whatever drizzle or postgres.js threw; errors of our own pass unchanged. */
+export function toDatabaseError(error: unknown): unknown {
+  if (error instanceof DatabaseError || !(error instanceof Error)) return error;
+  const cause = error.name === 'PostgresError' || !(error.cause instanceof Error) ? error : error.cause;
+  const { code, constraint_name: constraint } = cause as { code?: unknown; constraint_name?: unknown };
+  if (typeof code !== 'string') return isDriverError(error) ? new DatabaseError('unknown') : error;
+  return new DatabaseError(code, typeof constraint === 'string' ? constraint : null);
+}
+
+function isDriverError(error: Error): boolean {
+  return error.constructor.name === 'DrizzleQueryError' || error.name === 'PostgresError';
+}

@@ -1,0 +1,16 @@
+import { typeid } from 'typeid-js';
+
+/** `bat_` / `req_` … + 26 characters of lower-case Crockford base32 of a UUIDv7 (TypeID; decisions.md, Ids and time). */
+export type IdPrefix = 'org' | 'key' | 'bat' | 'req' | 'msg';
+
+export function newId(prefix: IdPrefix): string {
+  return typeid(prefix).toString();
+}
+
+/** True for a well-formed id of that kind, known or not. */
+export function isId(prefix: IdPrefix, text: string): boolean {
+  // 26 base32 digits hold 130 bits: the first may not exceed 7.
+  return ID.test(text) && text.startsWith(`${prefix}_`);
+}
+
+const ID = /^[a-z]{3}_[0-7][0-9abcdefghjkmnpqrstvwxyz]{25}$/;

@@ -1,0 +1,43 @@
+import { createAddressPolicy } from '../activities/address.ts';
+import { createServer } from '../api/server.ts';
+import { openDatabase } from '../db/client.ts';
+import { loadConfig } from './config.ts';
+import { createLog } from './log.ts';
+import { main } from './main.ts';
+import { lazyClient, TASK_QUEUE, temporalTarget } from './temporal.ts';
+
+// `npm run api`: the HTTP API, until SIGTERM or SIGINT.
+
+/** Longer than any answer takes; load balancers need a moment to notice. */
+const DRAIN_MS = 20_000;
+
+await main('api', async (stopped) => {
+  const config = loadConfig();
+  const log = createLog('api', config.logLevel);
+  const db = openDatabase({ url: config.databaseUrl, poolSize: config.databasePool, applicationName: 'api' });
+  const client = lazyClient(temporalTarget(config.temporalEnvironment));
+  const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
+  const server = createServer({
+    db,
+    log,
+    client,
+    taskQueue: TASK_QUEUE,
+    rules: {
+      lookupTimeoutMs: config.lookupTimeoutMs,
+      freshnessMs: config.freshnessMs,
+      replayMs: config.replayMs,
+      idempotencyMs: config.idempotencyMs,
+    },
+    forbids: (url) => policy.forbids(url),
+    host: config.apiHost,
+    port: config.apiPort,
+    rateWindowMs: config.rateWindowMs,
+  });
+  await server.start();
+  log.info({ host: config.apiHost, port: server.info.port }, 'api ready');
+  await stopped;
+  log.info('api draining');
+  await server.stop({ timeout: DRAIN_MS });
+  await client.connection.close();
+  await db.close();
+});

@@ -1,0 +1,119 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import cliProgress from 'cli-progress';
+import { LocalProblem } from './problem.ts';
+import type { StackFacts } from './stack.ts';
+
+// The main job, done once through the public API alone: what a client of the service would write.
+
+/** Mixed outcomes: of each kind at least one, but none that keeps the demonstration waiting for its time-out. */
+const NPIS = [
+  '2000000010',
+  '2000000028',
+  '2000000036',
+  '2000000044',
+  '2000000051',
+  '2000000077',
+  '2000000127',
+  '2000000135',
+  '2000000143',
+  '2000000010',
+  '1234567893',
+  '1234567890',
+];
+
+interface Envelope {
+  readonly batch: { readonly status: string; readonly total: number; readonly completed_count: number };
+  readonly webhook: { readonly status: string } | null;
+  readonly usage: { readonly credits_used: number };
+  readonly data: readonly {
+    readonly request_id: string;
+    readonly npi: string;
+    readonly status: string;
+    readonly replayed: boolean;
+    readonly email_type: string | null;
+    readonly email: string | null;
+  }[];
+}
+
+interface Credits {
+  readonly balance: number;
+  readonly used: number;
+}
+
+/** Submits one bulk batch, waits for its results and deliveries, and prints them. */
+export async function demonstrate(facts: StackFacts, say: (line: string) => void): Promise<void> {
+  const call = caller(facts);
+  const before = await call<Credits>('/api/v1/credits');
+  say(`\nSubmitting ${NPIS.length} NPIs in one bulk, with a real-time webhook and custom_data:\n`);
+  const { batch_id: batchId } = await call<{ batch_id: string }>('/api/v1/email/bulk', {
+    npis: NPIS,
+    webhook: { url: `${facts.receiver_url}/demo`, mode: 'real-time' },
+    custom_data: { campaign: 'demonstration', note: 'comes back exactly as sent' },
+  });
+  const envelope = await follow(() => call<Envelope>(`/api/v1/batch/${batchId}`));
+  const rows: string[][] = [];
+  for (const item of envelope.data) {
+    const single = await call<Envelope>(`/api/v1/email/${item.request_id}`);
+    rows.push([
+      item.npi,
+      item.status,
+      item.email_type ?? '-',
+      item.email ?? '-',
+      item.replayed ? 'yes' : 'no',
+      String(single.usage.credits_used),
+      single.webhook?.status ?? '-',
+    ]);
+  }
+  const after = await call<Credits>('/api/v1/credits');
+  say(`\n${table(['NPI', 'status', 'type', 'email', 'replayed', 'credits', 'webhook'], rows)}`);
+  say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
+  if (facts.temporal_ui)
+    say(`In the Temporal UI: ${facts.temporal_ui}/namespaces/default/workflows/${batchId}`);
+}
+
+/** Draws the progress, polling no faster than the API asks for, until the webhooks are decided as well. */
+async function follow(poll: () => Promise<Envelope>): Promise<Envelope> {
+  const format = '  {bar} {value}/{total} results, webhooks {webhook}';
+  const bar = new cliProgress.SingleBar({
+    format,
+    hideCursor: true,
+    noTTYOutput: true,
+    notTTYSchedule: 3000,
+  });
+  bar.start(NPIS.length, 0, { webhook: 'pending' });
+  try {
+    for (;;) {
+      const envelope = await poll();
+      bar.update(envelope.batch.completed_count, { webhook: envelope.webhook?.status ?? 'none' });
+      if (envelope.batch.status === 'completed' && envelope.webhook?.status !== 'pending') return envelope;
+      await sleep(1000);
+    }
+  } finally {
+    bar.stop();
+  }
+}
+
+function caller({ base_url: baseUrl, api_key: apiKey }: StackFacts) {
+  return async <T>(path: string, body?: object): Promise<T> => {
+    const response = await fetch(`${baseUrl}${path}`, {
+      method: body ? 'POST' : 'GET',
+      headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' },
+      ...(body ? { body: JSON.stringify(body) } : {}),
+    });
+    if (!response.ok) {
+      const text = await response.text();
+      throw new LocalProblem(
+        'demo_failed',
+        `The demonstration got HTTP ${response.status} from ${path}: ${text}`,
+      );
+    }
+    return (await response.json()) as T;
+  };
+}
+
+function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  const widths = head.map((title, i) => Math.max(title.length, ...rows.map((row) => row[i]?.length ?? 0)));
+  const line = (cells: readonly string[]) =>
+    `  ${cells.map((cell, i) => cell.padEnd(widths[i] ?? 0)).join('  ')}`;
+  return [line(head), line(widths.map((width) => '─'.repeat(width))), ...rows.map(line)].join('\n');
+}

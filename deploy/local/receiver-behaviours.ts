@@ -1,0 +1,62 @@
+import type { ServerResponse } from 'node:http';
+import { gzipSync } from 'node:zlib';
+
+/** Answers a delivery whose body has been read; the receiver then neither answers nor closes by itself. */
+export type Behaviour = (response: ServerResponse) => void;
+
+const DRIP_MS = 20;
+const MIB = 1024 * 1024;
+const FLOOD_MIB = 100;
+
+/** A status with headers and a short body. */
+export function status(code: number, headers: Readonly<Record<string, string>> = {}): Behaviour {
+  return (response) => response.writeHead(code, headers).end(code === 204 ? undefined : `${code}\n`);
+}
+
+/** Never answers, never closes. */
+export const silence: Behaviour = () => {};
+
+/** Closes the connection without an answer, by a TCP reset. */
+export const reset: Behaviour = (response) => {
+  response.socket?.resetAndDestroy();
+};
+
+/** A header line every few milliseconds, without an end. */
+export const headerDrip: Behaviour = (response) => {
+  response.socket?.write('HTTP/1.1 200 OK\r\n');
+  drip(response, () => response.socket?.write('x: 1\r\n'));
+};
+
+/** An answer whose body never ends and comes byte by byte. */
+export const bodyDrip: Behaviour = (response) => {
+  response.writeHead(200);
+  drip(response, () => response.write('.'));
+};
+
+/** 100 MB, as fast as they are taken. */
+export const flood: Behaviour = (response) => {
+  response.writeHead(200, { 'content-length': FLOOD_MIB * MIB });
+  const chunk = Buffer.alloc(MIB);
+  let left = FLOOD_MIB;
+  const send = () => {
+    while (left > 0 && !response.destroyed) {
+      left -= 1;
+      if (!response.write(chunk)) {
+        response.once('drain', send);
+        return;
+      }
+    }
+    response.end();
+  };
+  send();
+};
+
+/** 100 MB packed into 100 KB by gzip, unasked. */
+export const gzipBomb: Behaviour = (response) => {
+  response.writeHead(200, { 'content-encoding': 'gzip' }).end(gzipSync(Buffer.alloc(FLOOD_MIB * MIB)));
+};
+
+function drip(response: ServerResponse, send: () => void): void {
+  const timer = setInterval(send, DRIP_MS);
+  response.once('close', () => clearInterval(timer));
+}

@@ -1,0 +1,131 @@
+import { spawn } from 'node:child_process';
+import { mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { run } from './command.ts';
+import { LocalProblem } from './problem.ts';
+import { poll } from './wait.ts';
+
+export interface CliSearch {
+  /** The folder of this project below the user's cache folder; made when needed. */
+  readonly cacheDir: string;
+  /** A line for the person who waits. */
+  readonly onProgress: (line: string) => void;
+}
+
+/** The newest version that `go install` accepts: later ones have replace directives in their go.mod. */
+const VERSION = 'v1.5.1';
+const MODULE = `github.com/temporalio/cli/cmd/temporal@${VERSION}`;
+const DOWNLOADED = 'temporal-sdk';
+const BUILT = `temporal-${VERSION}`;
+const DOWNLOAD_STALL_MS = 10_000;
+const PROGRESS_MS = 5_000;
+
+/** @param xdgCacheHome the value of XDG_CACHE_HOME, where set (XDG Base Directory Specification) */
+export function cacheFolder(xdgCacheHome: string | undefined): string {
+  return join(xdgCacheHome || join(homedir(), '.cache'), 'npi-email-enrichment');
+}
+
+/**
+ * The Temporal CLI, which holds the dev server and its UI: the one on PATH, else one kept in the cache folder,
+ * else the SDK's own download, else built by Go (about 3 minutes on two cores, once).
+ * @returns a path, or the bare name when it is on PATH
+ * @throws {LocalProblem} `temporal_missing`
+ */
+export async function findTemporalCli({ cacheDir, onProgress }: CliSearch): Promise<string> {
+  for (const candidate of ['temporal', join(cacheDir, DOWNLOADED), join(cacheDir, BUILT)]) {
+    if (await isTemporalCli(candidate)) return candidate;
+  }
+  await mkdir(cacheDir, { recursive: true });
+  const found = (await download(cacheDir, onProgress)) ?? (await build(cacheDir, onProgress));
+  if (found !== undefined) return found;
+  throw new LocalProblem(
+    'temporal_missing',
+    'The Temporal CLI is missing and could be neither downloaded nor built: install it (https://docs.temporal.io/cli), ' +
+      'or install Go, or set TEMPORAL_ADDRESS to a Temporal cluster, then try again.',
+  );
+}
+
+async function isTemporalCli(command: string): Promise<boolean> {
+  const { code, output } = await run(command, ['--version'], { timeout: 20_000 });
+  return code === 0 && output.startsWith('temporal version');
+}
+
+/** The SDK cannot be interrupted while it downloads, so it does so in a process of its own. */
+async function download(cacheDir: string, onProgress: (line: string) => void): Promise<string | undefined> {
+  onProgress('looking for the Temporal CLI: trying the download of the Temporal SDK');
+  return await inFreshFolder(cacheDir, async (folder) => {
+    const script = fileURLToPath(new URL('./temporal-download.ts', import.meta.url));
+    const child = spawn(process.execPath, [script, folder], { stdio: 'ignore' });
+    let code: number | null | undefined;
+    child.once('error', () => {
+      code = null;
+    });
+    child.once('exit', (exitCode) => {
+      code = exitCode;
+    });
+    let size = -1;
+    for (;;) {
+      // Given up only while nothing arrives: a slow connection may take minutes.
+      const event = await poll(async () => {
+        if (code !== undefined) return 'ended';
+        const arrived = await sizeOf(folder);
+        if (arrived === size) return undefined;
+        size = arrived;
+        return 'grew';
+      }, DOWNLOAD_STALL_MS);
+      if (event === 'grew') continue;
+      if (event === undefined) child.kill('SIGKILL');
+      break;
+    }
+    const [file] = await readdir(folder);
+    if (code !== 0 || file === undefined || !(await isTemporalCli(join(folder, file)))) {
+      onProgress('the Temporal CLI cannot be downloaded here');
+      return undefined;
+    }
+    return await keep(join(folder, file), join(cacheDir, DOWNLOADED));
+  });
+}
+
+async function build(cacheDir: string, onProgress: (line: string) => void): Promise<string | undefined> {
+  if ((await run('go', ['version'], {})).code !== 0) return undefined;
+  onProgress(`building the Temporal CLI ${VERSION} with Go, once; this takes about 3 minutes`);
+  const begun = Date.now();
+  const progress = setInterval(() => {
+    onProgress(`building the Temporal CLI: ${Math.round((Date.now() - begun) / 1000)} s`);
+  }, PROGRESS_MS);
+  try {
+    return await inFreshFolder(cacheDir, async (folder) => {
+      // `env` sets the variable for Go alone and leaves it everything else it needs from the environment.
+      const { code, output } = await run('env', [`GOBIN=${folder}`, 'go', 'install', MODULE], {});
+      if (code !== 0) {
+        onProgress(`Go could not build the Temporal CLI: ${output.split('\n').at(-1)}`);
+        return undefined;
+      }
+      return await keep(join(folder, 'temporal'), join(cacheDir, BUILT));
+    });
+  } finally {
+    clearInterval(progress);
+  }
+}
+
+/** Renaming is atomic, so nobody ever finds half a program, nor does a second builder hurt. */
+async function keep(file: string, place: string): Promise<string> {
+  await rename(file, place);
+  return place;
+}
+
+async function inFreshFolder<T>(cacheDir: string, use: (folder: string) => Promise<T>): Promise<T> {
+  const folder = await mkdtemp(join(cacheDir, 'unfinished-'));
+  try {
+    return await use(folder);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}
+
+async function sizeOf(folder: string): Promise<number> {
+  const sizes = await Promise.all((await readdir(folder)).map((name) => stat(join(folder, name))));
+  return sizes.reduce((sum, { size }) => sum + size, 0);
+}

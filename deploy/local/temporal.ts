@@ -1,0 +1,111 @@
+import { mkdir } from 'node:fs/promises';
+import { dirname } from 'node:path';
+import { Connection } from '@temporalio/client';
+import { freePort, LOOPBACK, portTaken, requirePortFree } from './ports.ts';
+import { LocalProblem } from './problem.ts';
+import { launch, type ServerProcess } from './processes.ts';
+import { poll } from './wait.ts';
+
+export interface Temporal {
+  /** host:port of the gRPC service */
+  readonly address: string;
+  /** undefined when headless */
+  readonly uiUrl: string | undefined;
+  readonly pid: number;
+  /** Settles when the server is gone, asked to or not, with how it ended. */
+  readonly exited: Promise<string>;
+  stop(): Promise<void>;
+}
+
+export interface TemporalOptions {
+  /** From `findTemporalCli`. */
+  readonly cli: string;
+  readonly namespace: string;
+  /** Loopback ports; without them free ones. */
+  readonly port?: number;
+  readonly uiPort?: number;
+  /** No UI. */
+  readonly headless: boolean;
+  /** Where workflows are kept; without it in memory. */
+  readonly dbFile?: string;
+  /** Name and type, like `{ Npi: 'KeywordList' }`. */
+  readonly searchAttributes: Readonly<Record<string, string>>;
+  readonly onLog?: (line: string) => void;
+}
+
+const START_MS = 60_000;
+const ASK_MS = 2_000;
+const ATTEMPTS = 3;
+
+/**
+ * Starts a Temporal dev server on loopback and returns once its namespace answers.
+ * @throws {LocalProblem} `port_taken`, `temporal_failed`
+ */
+export async function startTemporal(options: TemporalOptions): Promise<Temporal> {
+  if (options.port !== undefined) await requirePortFree(options.port, 'Temporal');
+  if (options.uiPort !== undefined && !options.headless)
+    await requirePortFree(options.uiPort, "Temporal's UI");
+  if (options.dbFile !== undefined) await mkdir(dirname(options.dbFile), { recursive: true });
+
+  for (let attempt = 1; ; attempt += 1) {
+    const port = options.port ?? (await freePort());
+    const uiPort = options.headless ? undefined : (options.uiPort ?? (await freePort()));
+    const address = `${LOOPBACK}:${port}`;
+    const server = launchServer(options, port, uiPort);
+    const state = await waitForNamespace(server, address, options.namespace);
+    if (state === 'ready') {
+      const uiUrl = uiPort === undefined ? undefined : `http://${LOOPBACK}:${uiPort}`;
+      return { address, uiUrl, pid: server.pid, exited: server.exited, stop: server.stop };
+    }
+    await server.stop();
+    const output = server.tail();
+    const portInUse = /address already in use/i.test(output);
+    // A dev server also takes free ports of its own choice, which another program may take first.
+    if (portInUse && attempt < ATTEMPTS) continue;
+    if (portInUse) throw portTaken(port, 'Temporal');
+    throw new LocalProblem('temporal_failed', `Temporal did not start (${server.ending()}): ${output}`);
+  }
+}
+
+function launchServer(options: TemporalOptions, port: number, uiPort: number | undefined): ServerProcess {
+  const ui = uiPort === undefined ? ['--headless'] : ['--ui-ip', LOOPBACK, '--ui-port', String(uiPort)];
+  const file = options.dbFile === undefined ? [] : ['--db-filename', options.dbFile];
+  const attributes = Object.entries(options.searchAttributes).flatMap(([name, type]) => [
+    '--search-attribute',
+    `${name}=${type}`,
+  ]);
+  return launch({
+    name: 'Temporal',
+    command: options.cli,
+    args: [
+      ...['server', 'start-dev', '--ip', LOOPBACK, '--port', String(port), ...ui, ...file],
+      ...['--namespace', options.namespace, ...attributes, '--log-level', 'error'],
+    ],
+    stopSignal: 'SIGTERM',
+    forceSignal: 'SIGKILL',
+    onLine: options.onLog,
+  });
+}
+
+async function waitForNamespace(
+  server: ServerProcess,
+  address: string,
+  namespace: string,
+): Promise<'ready' | 'gone' | undefined> {
+  const connection = Connection.lazy({ address });
+  try {
+    return await poll(async () => {
+      if (server.ending() !== undefined) return 'gone';
+      try {
+        await connection.withDeadline(Date.now() + ASK_MS, () =>
+          connection.workflowService.describeNamespace({ namespace }),
+        );
+        return 'ready';
+      } catch {
+        return undefined;
+      }
+    }, START_MS);
+  } finally {
+    await connection.close();
+  }
+}

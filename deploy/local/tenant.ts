@@ -1,0 +1,56 @@
+import { randomBytes } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { grantCredits } from '../../db/credits.ts';
+import { storeEmail } from '../../db/directory.ts';
+import { authenticate, issueKey, parseApiKey } from '../../db/keys.ts';
+import { createOrganization, showWebhookSecret } from '../../db/organizations.ts';
+import { STORED_EMAILS } from './magic.ts';
+
+/** The organization the local stack works for. */
+export interface Tenant {
+  readonly organizationId: string;
+  readonly apiKey: string;
+  readonly webhookSecret: string;
+  /** What the vendor simulator asks of its callers. */
+  readonly vendorKey: string;
+}
+
+const BY = { actor: 'npm start', reason: 'local stack' };
+const CREDITS = 1000;
+
+/**
+ * Finds the demonstration organization of an earlier start by the key in `stack.json`, or makes one with 1,000
+ * credits. A key is stored nowhere but there, so a lost file means a new organization.
+ * @throws {DatabaseError}
+ */
+export async function openTenant(databaseUrl: string, factsFile: string): Promise<Tenant> {
+  const db = openDatabase({ url: databaseUrl, poolSize: 2, applicationName: 'local-stack' });
+  try {
+    const { organizationId, apiKey } = (await earlier(db, factsFile)) ?? (await create(db));
+    for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
+      const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
+      await storeEmail(db, { npi, email, emailType: type, lastValidatedAt, source: 'local-stack' });
+    }
+    const { webhookSecret } = await showWebhookSecret(db, organizationId);
+    return { organizationId, apiKey, webhookSecret, vendorKey: randomBytes(16).toString('hex') };
+  } finally {
+    await db.close();
+  }
+}
+
+async function earlier(db: Database, factsFile: string) {
+  const text = await readFile(factsFile, 'utf8').catch(() => '{}');
+  const { api_key: apiKey } = JSON.parse(text) as { api_key?: string };
+  const hash = apiKey === undefined ? null : parseApiKey(apiKey);
+  if (apiKey === undefined || hash === null) return null;
+  const owner = await authenticate(db, hash);
+  return owner.kind === 'active' ? { organizationId: owner.organizationId, apiKey } : null;
+}
+
+async function create(db: Database) {
+  const { id: organizationId } = await createOrganization(db, BY, 'Demonstration');
+  await grantCredits(db, BY, organizationId, CREDITS);
+  const { apiKey } = await issueKey(db, BY, organizationId, 'npm start');
+  return { organizationId, apiKey };
+}

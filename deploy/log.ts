@@ -1,0 +1,22 @@
+import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
+import pretty from 'pino-pretty';
+
+/**
+ * A logger: JSON lines, or text where a person looks at a terminal. Callers pass ids and numbers; errors keep their
+ * name, code and stack frames, because a message may hold what a user sent.
+ */
+export function createLog(name: string, level: string): Logger {
+  const options = { name, level, serializers: { err: serializeError }, base: { name } };
+  const stream: DestinationStream | undefined = process.stdout.isTTY
+    ? pretty({ ignore: 'pid,hostname,name', translateTime: 'SYS:HH:MM:ss.l' })
+    : undefined;
+  return stream ? pino(options, stream) : pino(options);
+}
+
+function serializeError(error: unknown) {
+  if (!(error instanceof Error)) return { type: typeof error };
+  const { type, stack } = stdSerializers.err(error);
+  const code: unknown = 'code' in error ? error.code : undefined;
+  const frames = stack.split('\n').filter((line) => line.trimStart().startsWith('at '));
+  return { type, ...(typeof code === 'string' ? { code } : {}), stack: frames.join('\n') };
+}

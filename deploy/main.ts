@@ -1,0 +1,31 @@
+import { ConfigError } from './config.ts';
+
+/**
+ * Runs a process until its work ends or SIGTERM / SIGINT asks it to drain. A second signal ends it at once.
+ * Whatever keeps it from starting is one sentence on stderr and exit code 1.
+ */
+export async function main(name: string, run: (stopped: Promise<void>) => Promise<void>): Promise<void> {
+  const stopped = new Promise<void>((resolve) => {
+    for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+      process.once(signal, () => {
+        resolve();
+        process.once(signal, () => process.exit(1));
+      });
+    }
+  });
+  try {
+    await run(stopped);
+    process.exit(0);
+  } catch (error) {
+    console.error(`${name}: ${explain(error)}`);
+    process.exit(1);
+  }
+}
+
+function explain(error: unknown): string {
+  if (error instanceof ConfigError) return error.message;
+  if (!(error instanceof Error)) return 'stopped by something that is no error';
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : null;
+  if (code === 'EADDRINUSE') return 'the port is taken; choose another with API_PORT';
+  return error.stack ?? error.message;
+}

@@ -1,0 +1,156 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync } from 'node:fs';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { delimiter, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { startPostgres } from '../deploy/local/postgres.ts';
+import { launch } from '../deploy/local/processes.ts';
+import { startTemporal } from '../deploy/local/temporal.ts';
+import { cacheFolder, findTemporalCli } from '../deploy/local/temporal-cli.ts';
+import type { TestSetting } from './support/environment.ts';
+import { countTests, type TestCounts } from './support/report.ts';
+
+/**
+ * `npm test`: checks, servers, tests. Arguments go to AVA (`npm test -- test/x.test.ts --match '…'`);
+ * `--only-tests` leaves out type check and lint. Servers named by TEST_DATABASE_URL and TEST_TEMPORAL_ADDRESS are
+ * used in place of own ones. The last line is `N passed, N failed`; a step that fails before the tests counts as one.
+ */
+const ROOT = fileURLToPath(new URL('..', import.meta.url));
+const BIN = join(ROOT, 'node_modules', '.bin');
+const BUNDLER = new URL('../deploy/bundle.ts', import.meta.url);
+const SEARCH_ATTRIBUTES = { OrganizationId: 'Keyword', BatchStatus: 'Keyword', Npi: 'KeywordList' };
+/** AVA writes to this program, not to the terminal, and would leave out the colours. */
+const COLOR = process.stdout.isTTY ? { FORCE_COLOR: '1' } : {};
+
+type Settings = Partial<Record<TestSetting, string | undefined>>;
+
+const interruption = new AbortController();
+const stops: (() => Promise<void>)[] = [];
+
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => interruption.abort());
+
+let counts: TestCounts = { passed: 0, failed: 1 };
+try {
+  const given = process.argv.slice(2);
+  if (!given.includes('--only-tests')) {
+    await step('type check', () => check('tsc', ['--noEmit']));
+    await step('lint', () => check('biome', ['check', '.']));
+  }
+  const settings = await prepare();
+  const arguments_ = given.filter((argument) => argument !== '--only-tests');
+  counts = await step('tests', () => runTests(arguments_, settings));
+  process.exitCode = counts.failed === 0 ? 0 : 1;
+} catch (error) {
+  console.error(interruption.signal.aborted ? 'interrupted' : messageOf(error));
+  process.exitCode = interruption.signal.aborted ? 130 : 1;
+} finally {
+  for (const stop of stops.reverse()) await stop();
+}
+console.log(`${counts.passed} passed, ${counts.failed} failed`);
+// A handle that a library left open must not keep a finished run from ending.
+process.exit();
+
+/** Brings up what the tests need and was not given. */
+async function prepare(): Promise<Settings> {
+  const given = process.env;
+  const cli =
+    given.TEST_TEMPORAL_CLI ??
+    (await step('Temporal CLI', () =>
+      findTemporalCli({
+        cacheDir: cacheFolder(given.XDG_CACHE_HOME),
+        onProgress: (line) => console.log(`  ${line}`),
+      }),
+    ));
+  const [databaseUrl, temporalAddress] = await step('PostgreSQL and Temporal', () =>
+    all([
+      given.TEST_DATABASE_URL ?? started(startPostgres({}), ({ url }) => url),
+      given.TEST_TEMPORAL_ADDRESS ??
+        started(
+          startTemporal({ cli, namespace: 'default', headless: true, searchAttributes: SEARCH_ATTRIBUTES }),
+          ({ address }) => address,
+        ),
+    ]),
+  );
+  return {
+    TEST_TEMPORAL_CLI: cli,
+    TEST_DATABASE_URL: databaseUrl,
+    TEST_TEMPORAL_ADDRESS: temporalAddress,
+    ...(existsSync(BUNDLER) ? { TEST_WORKFLOW_BUNDLE: await step('workflow bundle', bundle) } : {}),
+  };
+}
+
+async function started<T extends { stop(): Promise<void> }>(
+  starting: Promise<T>,
+  answer: (server: T) => string,
+): Promise<string> {
+  const server = await starting;
+  stops.push(() => server.stop());
+  return answer(server);
+}
+
+/** Like Promise.all, but when one fails the others are waited for, so that they can be stopped. */
+async function all(work: readonly (string | Promise<string>)[]): Promise<string[]> {
+  await Promise.allSettled(work);
+  return await Promise.all(work);
+}
+
+/** Bundles once for all test files: each bundling takes seconds. */
+async function bundle(): Promise<string> {
+  const { bundleWorkflows } = (await import(BUNDLER.href)) as {
+    bundleWorkflows(): Promise<{ code: string }>;
+  };
+  const { code } = await bundleWorkflows();
+  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
+  stops.push(() => rm(folder, { recursive: true, force: true }));
+  const file = join(folder, 'workflow-bundle.js');
+  await writeFile(file, code);
+  return file;
+}
+
+async function runTests(args: readonly string[], settings: Settings): Promise<TestCounts> {
+  let seen: TestCounts = { passed: 0, failed: 0 };
+  const ava = launch({
+    name: 'AVA',
+    command: join(BIN, 'ava'),
+    args,
+    cwd: ROOT,
+    // First on PATH, so that AVA runs under the Node of this project without npm as well.
+    env: { ...process.env, ...COLOR, ...settings, PATH: `${BIN}${delimiter}${process.env.PATH}` },
+    stopSignal: 'SIGTERM',
+    forceSignal: 'SIGKILL',
+    onLine: (line) => {
+      console.log(line);
+      seen = countTests(seen, line);
+    },
+  });
+  stops.push(() => ava.stop());
+  const ending = await Promise.race([ava.exited, once(interruption.signal, 'abort')]);
+  interruption.signal.throwIfAborted();
+  // AVA also ends red without a failed test: when it finds no file, for example.
+  return { passed: seen.passed, failed: ending === 'exit code 0' ? seen.failed : Math.max(seen.failed, 1) };
+}
+
+async function check(command: string, args: readonly string[]): Promise<void> {
+  const child = spawn(join(BIN, command), args, {
+    cwd: ROOT,
+    stdio: ['ignore', 'inherit', 'inherit'],
+    signal: interruption.signal,
+  });
+  const [code] = await once(child, 'close');
+  if (code !== 0) throw new Error(`${command} ${args.join(' ')} found problems (exit code ${code})`);
+}
+
+async function step<T>(name: string, work: () => Promise<T>): Promise<T> {
+  interruption.signal.throwIfAborted();
+  console.log(`▸ ${name}`);
+  const begun = performance.now();
+  const result = await work();
+  console.log(`▪ ${name}: ${((performance.now() - begun) / 1000).toFixed(1)} s`);
+  return result;
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

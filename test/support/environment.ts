@@ -1,0 +1,15 @@
+/**
+ * What the runner gives each test file. The names are those of `test/run.ts`.
+ */
+export type TestSetting =
+  | 'TEST_DATABASE_URL'
+  | 'TEST_TEMPORAL_ADDRESS'
+  | 'TEST_TEMPORAL_CLI'
+  | 'TEST_WORKFLOW_BUNDLE';
+
+/** @throws {Error} when the test file was not started by the runner */
+export function testSetting(name: TestSetting): string {
+  const value = process.env[name];
+  if (value) return value;
+  throw new Error(`${name} is not set: run this test through the runner, npm test -- test/this.test.ts`);
+}

@@ -1,0 +1,160 @@
+import type { Database } from '../../db/client.ts';
+import { grantCredits } from '../../db/credits.ts';
+import { issueKey } from '../../db/keys.ts';
+import { createOrganization, setLimit } from '../../db/organizations.ts';
+import type { SubmitCommand, SubmitOutcome, SubmitRules } from '../../db/submit.ts';
+
+const DAY = 86_400_000;
+const BY = { actor: 'test', reason: 'test' };
+
+export const RULES: SubmitRules = {
+  lookupTimeoutMs: 60_000,
+  freshnessMs: 30 * DAY,
+  replayMs: 30 * DAY,
+  idempotencyMs: DAY,
+};
+
+export interface Organization {
+  readonly organizationId: string;
+  readonly keyId: string;
+  readonly apiKey: string;
+}
+
+/** An organization of its own, with credits and one key. */
+export async function openOrganization(
+  db: Database,
+  credits: number,
+  // Tests poll faster than clients may.
+  requestsPerMinute = 100_000,
+): Promise<Organization> {
+  const { id: organizationId } = await createOrganization(db, BY, 'Test');
+  if (credits > 0) await grantCredits(db, BY, organizationId, credits);
+  await setLimit(db, BY, organizationId, requestsPerMinute);
+  const { id: keyId, apiKey } = await issueKey(db, BY, organizationId, 'test');
+  return { organizationId, keyId, apiKey };
+}
+
+/** A submit as the API would hand it down. */
+export function submitCommand(
+  { organizationId, keyId }: Organization,
+  over: Partial<SubmitCommand> & Pick<SubmitCommand, 'npis'>,
+): SubmitCommand {
+  return {
+    organizationId,
+    apiKeyId: keyId,
+    submittedAs: over.npis.length === 1 ? 'single' : 'bulk',
+    wantedType: 'any',
+    webhook: null,
+    customData: null,
+    idempotency: null,
+    ...over,
+  };
+}
+
+export interface SubmitAnswer {
+  readonly batch_id: string;
+  readonly status: 'in-progress' | 'completed';
+  readonly requests: readonly {
+    readonly npi: string;
+    readonly request_id: string;
+    readonly poll_url: string;
+  }[];
+}
+
+/** The ids of a submit that was accepted. */
+export function acceptedIds(outcome: SubmitOutcome): { batchId: string; requestIds: string[] } {
+  if (outcome.kind !== 'accepted') throw new Error(`the submit was ${outcome.kind}`);
+  const answer = JSON.parse(outcome.response) as SubmitAnswer;
+  return { batchId: answer.batch_id, requestIds: answer.requests.map((one) => one.request_id) };
+}
+
+/** The envelope of spec.md, as tests read it. */
+export interface EnvelopeAnswer {
+  readonly batch: {
+    readonly id: string;
+    readonly status: string;
+    readonly total: number;
+    readonly completed_count: number;
+    readonly created_at: string;
+    readonly updated_at: string;
+  };
+  readonly webhook: { readonly url: string; readonly mode: string; readonly status: string } | null;
+  readonly custom_data: Record<string, unknown> | null;
+  readonly usage: { readonly credits_used: number; readonly balance: number };
+  readonly data: readonly {
+    readonly request_id: string;
+    readonly npi: string;
+    readonly status: string;
+    readonly replayed: boolean;
+    readonly email_type: string | null;
+    readonly email: string | null;
+    readonly email_last_validated: string | null;
+    readonly email_status: string | null;
+  }[];
+}
+
+export interface Answer<T = unknown> {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly text: string;
+  readonly json: T;
+}
+
+/** The API as a client of one organization calls it, over real HTTP. */
+export function createCaller(baseUrl: string, apiKey: string) {
+  const call = async <T>(
+    method: string,
+    path: string,
+    body?: string | Uint8Array<ArrayBuffer>,
+    headers: Record<string, string> = {},
+  ): Promise<Answer<T>> => {
+    const response = await fetch(`${baseUrl}${path}`, {
+      method,
+      headers: {
+        authorization: `Bearer ${apiKey}`,
+        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+        ...headers,
+      },
+      ...(body === undefined ? {} : { body }),
+    });
+    const text = await response.text();
+    const isJson = response.headers.get('content-type')?.includes('json') ?? false;
+    return {
+      status: response.status,
+      headers: response.headers,
+      text,
+      json: (isJson ? JSON.parse(text) : undefined) as T,
+    };
+  };
+  const get = <T = EnvelopeAnswer>(path: string, headers?: Record<string, string>) =>
+    call<T>('GET', path, undefined, headers);
+  const submit = (path: string, body: object, headers?: Record<string, string>) =>
+    call<SubmitAnswer>('POST', path, JSON.stringify(body), headers);
+  return {
+    call,
+    get,
+    single: (body: object, headers?: Record<string, string>) => submit('/api/v1/email', body, headers),
+    bulk: (body: object, headers?: Record<string, string>) => submit('/api/v1/email/bulk', body, headers),
+    batch: async (batchId: string) => (await get(`/api/v1/batch/${batchId}`)).json,
+    credits: async () =>
+      (await get<{ balance: number; total: number; used: number }>('/api/v1/credits')).json,
+    /** Polls, as a client would, until the batch is completed. */
+    async completed(batchId: string, timeoutMs = 60_000): Promise<EnvelopeAnswer> {
+      return await eventually(async () => {
+        const envelope = (await get(`/api/v1/batch/${batchId}`)).json;
+        return envelope.batch.status === 'completed' ? envelope : null;
+      }, timeoutMs);
+    },
+  };
+}
+
+/** Waits for a condition: asks until it gives something. */
+export async function eventually<T>(look: () => Promise<T | null>, timeoutMs = 30_000): Promise<T> {
+  const deadline = Date.now() + timeoutMs;
+  for (;;) {
+    const seen = await look();
+    if (seen !== null) return seen;
+    if (Date.now() > deadline) throw new Error(`nothing after ${timeoutMs} ms`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}

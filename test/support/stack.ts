@@ -1,0 +1,136 @@
+import { Resolver } from 'node:dns/promises';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Client, Connection } from '@temporalio/client';
+import { NativeConnection } from '@temporalio/worker';
+import { pino } from 'pino';
+import { createAddressPolicy } from '../../activities/address.ts';
+import { createPost } from '../../activities/post.ts';
+import { createRocketReach } from '../../activities/providers/rocketreach.ts';
+import { createCheck } from '../../activities/verification/check.ts';
+import { createServer } from '../../api/server.ts';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { startDns } from '../../deploy/local/dns.ts';
+import { startReceiver } from '../../deploy/local/receiver.ts';
+import { createSimulator } from '../../deploy/local/simulator.ts';
+import { prepareNamespace } from '../../deploy/temporal.ts';
+import { installRuntime, startWorkers } from '../../deploy/workers.ts';
+import { openTestDatabase } from './database.ts';
+import { testSetting } from './environment.ts';
+import { createCaller, type Organization, openOrganization } from './organization.ts';
+
+/** What a test may shorten; times in milliseconds. */
+export interface StackOptions {
+  readonly lookupTimeoutMs?: number;
+  readonly sweepIntervalMs?: number;
+  readonly webhookScheduleMs?: readonly number[];
+  readonly rateWindowMs?: number;
+  readonly replayMs?: number;
+  readonly simulatorSpeed?: number;
+  /** An address where no Temporal is, for the API alone. */
+  readonly apiTemporalAddress?: string;
+}
+
+const API_KEY = 'test-rocketreach-key';
+const quiet = pino({ level: process.env.TEST_LOG_LEVEL ?? 'silent' });
+let runtimeInstalled = false;
+
+/** The whole service in this process: real PostgreSQL, real Temporal, real sockets; vendor and receiver at the edge. */
+export async function startStack(options: StackOptions = {}) {
+  if (!runtimeInstalled) installRuntime(quiet);
+  runtimeInstalled = true;
+  const database = await openTestDatabase();
+  const db = openDatabase({ url: database.url, poolSize: 20, applicationName: 'test' });
+  const dir = await mkdtemp(join(tmpdir(), 'stack-'));
+  const taskQueue = `enrichment-${database.url.split('_').at(-1)}`;
+  const simulator = await createSimulator({ port: 0, speed: options.simulatorSpeed ?? 20, apiKey: API_KEY });
+  const receiver = await startReceiver({ port: 0, dir });
+  const dns = await startDns();
+  const resolver = new Resolver();
+  resolver.setServers([dns.address]);
+
+  const address = testSetting('TEST_TEMPORAL_ADDRESS');
+  const connection = await Connection.connect({ address });
+  const client = new Client({ connection });
+  const apiConnection = Connection.lazy({ address: options.apiTemporalAddress ?? address });
+  const native = await NativeConnection.connect({ address });
+  await prepareNamespace(client, taskQueue, options.sweepIntervalMs ?? 60_000, quiet);
+
+  const policy = createAddressPolicy({ openCidrs: ['127.0.0.0/8', '::1/128'] });
+  const rules = {
+    lookupTimeoutMs: options.lookupTimeoutMs ?? 60_000,
+    freshnessMs: 30 * 86_400_000,
+    replayMs: options.replayMs ?? 30 * 86_400_000,
+    idempotencyMs: 86_400_000,
+    webhookScheduleMs: options.webhookScheduleMs ?? [0, 100, 200, 300],
+    sweep: { startAfterMs: 500, settleAfterMs: 500, checkEveryMs: 1000 },
+  };
+  const startWorker = async () =>
+    startWorkers({
+      connection: native,
+      client,
+      taskQueue,
+      workflowBundle: { codePath: testSetting('TEST_WORKFLOW_BUNDLE') },
+      lookupSlots: 100,
+      deps: {
+        db,
+        log: quiet,
+        providers: [createRocketReach({ baseUrl: simulator.url, apiKey: API_KEY })],
+        check: createCheck({ resolver }),
+        post: createPost({ policy, ca: await readFile(receiver.caFile, 'utf8'), userAgent: 'test' }),
+        rules,
+      },
+    });
+  const server = createServer({
+    db,
+    log: quiet,
+    client: new Client({ connection: apiConnection }),
+    taskQueue,
+    rules,
+    forbids: (url) => policy.forbids(url),
+    host: '127.0.0.1',
+    port: 0,
+    rateWindowMs: options.rateWindowMs ?? 60_000,
+  });
+  await server.start();
+  let workers = await startWorker();
+
+  return {
+    baseUrl: server.info.uri,
+    db,
+    databaseUrl: database.url,
+    client,
+    taskQueue,
+    simulator,
+    receiver,
+    /** A new organization with credits and a key, and its way to call the API. */
+    async organization(credits = 1000, requestsPerMinute?: number) {
+      const organization: Organization = await openOrganization(db, credits, requestsPerMinute);
+      return { ...organization, ...createCaller(server.info.uri, organization.apiKey) };
+    },
+    async stopWorker() {
+      await workers.stop();
+    },
+    async startWorker() {
+      workers = await startWorker();
+    },
+    async stop() {
+      await server.stop({ timeout: 1000 });
+      await client.schedule.getHandle(`sweep-${taskQueue}`).delete();
+      await workers.stop();
+      await native.close();
+      await connection.close();
+      await apiConnection.close();
+      await receiver.close();
+      await simulator.close();
+      await dns.close();
+      await db.close();
+      await database.drop();
+      await rm(dir, { recursive: true, force: true });
+    },
+  };
+}
+
+export type Stack = Awaited<ReturnType<typeof startStack>>;
+export type TestDb = Database;

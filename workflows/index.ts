@@ -1,0 +1,4 @@
+// What the workflow bundle exports: one name per workflow type.
+export { enrichBatch } from './batch.ts';
+export { lookUpEmail } from './lookup.ts';
+export { sweep } from './sweep.ts';

@@ -1,0 +1,96 @@
+import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common';
+import { defineSignal } from '@temporalio/workflow';
+
+// What crosses Temporal: ids, outcomes and numbers. Never an email, a URL, a key or custom_data, so that any history
+// may be shown to anyone.
+
+export type FinalStatus = 'completed' | 'not_found' | 'failed';
+
+/** Input of `enrichBatch`; its workflow id is the batch id. */
+export interface BatchInput {
+  readonly batchId: string;
+}
+
+/** Result of `enrichBatch`. */
+export interface BatchResult {
+  readonly completed: number;
+  readonly notFound: number;
+  readonly failed: number;
+  readonly delivered: number;
+  readonly undelivered: number;
+}
+
+/** Input of `lookUpEmail`; its workflow id is the request id. */
+export interface LookupInput {
+  readonly requestId: string;
+  readonly batchId: string;
+  readonly npi: string;
+  /** Milliseconds since the epoch: 15 minutes after the request was accepted. */
+  readonly deadline: number;
+  /** The vendors to ask, in this order. */
+  readonly vendors: readonly string[];
+}
+
+export interface LookupResult {
+  readonly status: FinalStatus;
+}
+
+/** What a batch workflow starts from: the activity `planBatch` reads it from the database. */
+export interface BatchPlan {
+  readonly organizationId: string;
+  readonly vendors: readonly string[];
+  readonly deliveryId: string | null;
+  readonly requests: readonly PlannedRequest[];
+}
+
+export interface PlannedRequest {
+  readonly requestId: string;
+  readonly npi: string;
+  readonly status: FinalStatus | null;
+  readonly deadline: number;
+  readonly deliveryId: string | null;
+}
+
+/** How asking one vendor ended. `unusable`: it answered, but with nothing that passes our checks. */
+export interface VendorAnswer {
+  readonly kind: 'found' | 'stored' | 'miss' | 'unusable' | 'skip' | 'blocked' | 'fatal' | 'lost' | 'settled';
+  readonly reason: string | null;
+}
+
+export type DeliveryResult = 'delivered' | 'failed' | 'none';
+
+export interface SweepResult {
+  readonly started: number;
+  readonly settled: number;
+  readonly restarted: number;
+}
+
+/** Sent to the batch workflow by the activity that settled a request. */
+export const requestSettled =
+  defineSignal<[{ readonly requestId: string; readonly status: FinalStatus }]>('requestSettled');
+
+/** Workflow types, as operators see them. */
+export const WORKFLOWS = { batch: 'enrichBatch', lookup: 'lookUpEmail', sweep: 'sweep' } as const;
+
+/** Search attributes, so that the Temporal UI finds a batch by its organization, status or any of its NPIs. */
+export const ORGANIZATION_ID = defineSearchAttributeKey('OrganizationId', SearchAttributeType.KEYWORD);
+export const BATCH_STATUS = defineSearchAttributeKey('BatchStatus', SearchAttributeType.KEYWORD);
+export const NPI = defineSearchAttributeKey('Npi', SearchAttributeType.KEYWORD_LIST);
+
+/** The task queues of one deployment. */
+export interface Queues {
+  /** Workflows and short activities. */
+  readonly enrichment: string;
+  /** Vendor activities only: a look-up may hold its slot for minutes. */
+  readonly lookups: string;
+  /** Deliveries only: a slow receiver may hold its slot for 15 seconds and must not delay a refund. */
+  readonly webhooks: string;
+}
+
+/** The queues that belong to an enrichment queue: `enrichment-x` has `lookups-x` and `webhooks-x`. */
+export function queuesOf(enrichment: string): Queues {
+  const suffix = enrichment.startsWith(ENRICHMENT) ? enrichment.slice(ENRICHMENT.length) : `-${enrichment}`;
+  return { enrichment, lookups: `lookups${suffix}`, webhooks: `webhooks${suffix}` };
+}
+
+const ENRICHMENT = 'enrichment';
