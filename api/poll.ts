@@ -1,19 +1,21 @@
 import { createHash } from 'node:crypto';
 import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hapi';
+import type { Changes } from '../db/changes.ts';
 import type { Database } from '../db/client.ts';
 import { type Envelope, type EnvelopeSubject, envelopeText, findEnvelope } from '../db/envelope.ts';
 import { isId } from '../db/ids.ts';
 import { invalid, problem } from './errors.ts';
+import { applied, holdUntil, preferredWait } from './prefer.ts';
 
 /** `GET /api/v1/email/{request_id}` and `GET /api/v1/batch/{batch_id}`: from PostgreSQL alone (spec.md, Endpoints). */
-export function registerPoll(server: Server, db: Database): void {
+export function registerPoll(server: Server, db: Database, changes: Changes): void {
   server.route({
     method: 'GET',
     path: '/api/v1/email/{request_id}',
     handler: async (request, h) => {
       const { organizationId } = request.auth.credentials;
       const requestId = pathId(request, 'request_id', 'req');
-      return await poll(db, { organizationId, requestId }, request, h);
+      return await poll(db, changes, { organizationId, requestId }, request, h);
     },
   });
   server.route({
@@ -22,33 +24,67 @@ export function registerPoll(server: Server, db: Database): void {
     handler: async (request, h) => {
       const { organizationId } = request.auth.credentials;
       const batchId = pathId(request, 'batch_id', 'bat');
-      return await poll(db, { organizationId, batchId }, request, h);
+      return await poll(db, changes, { organizationId, batchId }, request, h);
     },
   });
+}
+
+/** What `isId` accepts, as the source of a regular expression. */
+export function idPattern(prefix: 'req' | 'bat'): string {
+  return `^${prefix}_[0-7][0-9a-hjkmnp-tv-z]{25}$`;
 }
 
 function pathId(request: Request, name: 'request_id' | 'batch_id', prefix: 'req' | 'bat'): string {
   const id = String(request.params[name]);
   if (isId(prefix, id)) return id;
-  const msg = `String should match pattern '^${prefix}_[0-7][0-9a-hjkmnp-tv-z]{25}$'`;
+  const msg = `String should match pattern '${idPattern(prefix)}'`;
   throw invalid([{ loc: ['path', name], msg, type: 'string_pattern_mismatch' }]);
 }
 
 async function poll(
   db: Database,
+  changes: Changes,
   subject: EnvelopeSubject,
   request: Request,
   h: ResponseToolkit,
 ): Promise<ResponseObject> {
-  const envelope = await findEnvelope(db, subject);
-  if (!envelope) throw unknown(subject);
+  const look = async () => {
+    const envelope = await findEnvelope(db, subject);
+    if (!envelope) throw unknown(subject);
+    return envelope;
+  };
+  const first = await look();
+  const known = request.headers['if-none-match'];
+  const wait = preferredWait(request);
+  // A client that names what it knows waits for something else; any other waits for a change of what it asked for.
+  const isNews = (envelope: Envelope) =>
+    isFinal(envelope) ||
+    (known === undefined ? stateOf(envelope) !== stateOf(first) : !matches(known, etagOf(envelope)));
+  const envelope =
+    wait === 0 || isNews(first)
+      ? first
+      : await holdUntil(request, changes, first.batch.id, wait, look, isNews);
   const body = envelopeText(envelope);
-  const etag = createHash('sha256').update(body).digest('base64url').slice(0, 27);
+  const etag = etagOf(envelope);
   const retryAfter = retryAfterSeconds(envelope, Date.now());
-  const unchanged = matches(request.headers['if-none-match'], etag);
+  const unchanged = matches(known, etag);
   const response = unchanged ? h.response().code(304) : h.response(body).type('application/json');
   response.header('etag', `"${etag}"`).header('cache-control', 'private, no-cache');
+  applied(response, wait);
   return retryAfter === null ? response : response.header('retry-after', String(retryAfter));
+}
+
+function isFinal({ items }: Envelope): boolean {
+  return items.every(({ request }) => request.settledAt !== null);
+}
+
+/** The statuses of what was asked for: a single poll does not wake for its neighbours. */
+function stateOf({ items }: Envelope): string {
+  return items.map(({ request }) => request.status).join();
+}
+
+function etagOf(envelope: Envelope): string {
+  return createHash('sha256').update(envelopeText(envelope)).digest('base64url').slice(0, 27);
 }
 
 function unknown(subject: EnvelopeSubject) {

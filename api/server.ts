@@ -1,11 +1,12 @@
 import { randomUUID } from 'node:crypto';
-import { createServer as createListener } from 'node:http';
 import { server as hapiServer, type Request, type Server } from '@hapi/hapi';
 import { registerAuth } from './auth.ts';
+import { answerBrokenRequests, createListener } from './connection.ts';
 import { registerCredits } from './credits.ts';
 import { notFound, problem, registerErrors } from './errors.ts';
 import { registerHealth } from './health.ts';
-import { registerLimit } from './limit.ts';
+import { registerRateHeaders } from './limit.ts';
+import { registerOpenapi } from './openapi.ts';
 import { registerPoll } from './poll.ts';
 import { registerSubmit, type SubmitDeps } from './submit.ts';
 
@@ -31,56 +32,72 @@ const PATHS: readonly (readonly [path: string, allow: string])[] = [
   ['/api/v1/credits', 'GET, HEAD'],
   ['/healthz', 'GET, HEAD'],
   ['/readyz', 'GET, HEAD'],
+  ['/openapi.json', 'GET, HEAD'],
 ];
 
 /** The HTTP API, not yet listening. Each concern registers itself; the order is that of decisions.md's checks. */
 export function createServer(deps: ApiDeps): Server {
+  const listener = createListener();
   const server = hapiServer({
     host: deps.host,
     port: deps.port,
-    // hapi's own payload time-out waits for the slow client it is meant to end; Node's closes the socket.
-    listener: createListener({
-      requestTimeout: 10_000,
-      headersTimeout: 8000,
-      connectionsCheckingInterval: 1000,
-    }),
-    routes: { payload: { timeout: false } },
+    listener,
+    routes: {
+      // hapi's own payload time-out waits for the slow client it is meant to end; the listener's closes the socket.
+      payload: { timeout: false },
+      // Headers that mean nothing here must not fail a request: hapi answers 400 to odd cookies, 206 to a range.
+      state: { parse: false },
+      response: { ranges: false },
+    },
     debug: false,
   });
+  answerBrokenRequests(listener, deps.log);
   // First in, so that even an answer to a request that never reached a route carries the id.
   server.ext('onRequest', (request, h) => {
     request.app.requestId = clientRequestId(request) ?? randomUUID();
+    keepUndecodable(request);
     return h.continue;
   });
   registerErrors(server, deps.log);
-  registerAuth(server, deps.db);
-  registerLimit(server, deps.db, deps.rateWindowMs);
+  registerAuth(server, deps.db, deps.rateWindowMs);
+  registerRateHeaders(server);
   server.ext('onPreResponse', (request: Request, h) => {
     const { response } = request;
     if (!(response instanceof Error)) response.header('x-request-id', request.app.requestId ?? randomUUID());
     return h.continue;
   });
   registerSubmit(server, deps);
-  registerPoll(server, deps.db);
+  registerPoll(server, deps.db, deps.changes);
   registerCredits(server, deps.db);
   registerHealth(server, deps.db);
+  registerOpenapi(server);
   registerFallbacks(server);
   registerLog(server, deps);
+  // Whoever waits for a change is answered before the server stops.
+  server.ext('onPreStop', () => deps.changes.close());
   return server;
 }
 
 /** hapi answers 404 for a method it does not know at a path it does; the contract says 405. */
 function registerFallbacks(server: Server): void {
+  const refuse = (allow: string) => () => {
+    throw problem(405, 'method_not_allowed', `Use ${allow} here.`, { headers: { allow } });
+  };
   for (const [path, allow] of PATHS) {
     server.route({
       method: '*',
       path,
       options: { auth: false, payload: IGNORED_BODY },
-      handler: () => {
-        throw problem(405, 'method_not_allowed', `Use ${allow} here.`, { headers: { allow } });
-      },
+      handler: refuse(allow),
     });
   }
+  // Or else `{request_id}` takes it.
+  server.route({
+    method: 'GET',
+    path: '/api/v1/email/bulk',
+    options: { auth: false },
+    handler: refuse('POST'),
+  });
   server.route({
     method: '*',
     path: '/{any*}',
@@ -91,7 +108,22 @@ function registerFallbacks(server: Server): void {
   });
 }
 
-const IGNORED_BODY = { parse: false, output: 'stream' } as const;
+/** Neither its size nor its type matters where nothing is. */
+const IGNORED_BODY = {
+  parse: false,
+  output: 'stream',
+  maxBytes: Number.MAX_SAFE_INTEGER,
+  override: 'application/octet-stream',
+} as const;
+
+/** A path that cannot be decoded is a wrong path or a malformed id (404, 422), and not a 400 before the key. */
+function keepUndecodable(request: Request): void {
+  try {
+    decodeURIComponent(request.path);
+  } catch {
+    request.setUrl(new URL(`http://localhost${request.path.replaceAll('%', '%25')}`));
+  }
+}
 
 /** A client's own id is kept where it is harmless to log. */
 function clientRequestId(request: Request): string | null {
@@ -108,7 +140,7 @@ function registerLog(server: Server, { log }: ApiDeps): void {
         method: request.method,
         // The template, not the path: what a client put there may be anything.
         route: request.route.path,
-        status: response instanceof Error ? 500 : response?.statusCode,
+        status: response instanceof Error ? response.output.statusCode : response?.statusCode,
         ms: request.info.responded - request.info.received,
         organization_id: request.auth.credentials?.organizationId,
         request_id: idOf(request, 'request_id'),
@@ -121,6 +153,8 @@ function registerLog(server: Server, { log }: ApiDeps): void {
 
 /** Only what could be an id of ours: a path may hold anything. */
 function idOf(request: Request, name: 'request_id' | 'batch_id'): string | undefined {
-  const id = String(request.params[name] ?? '');
+  // hapi sets no params where the target is not even a path: `OPTIONS *`.
+  const params: Request['params'] | null = request.params;
+  const id = String(params?.[name] ?? '');
   return /^[a-z]{3}_[0-9a-z]{26}$/.test(id) ? id : undefined;
 }

@@ -3,14 +3,17 @@ import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hap
 import type { Client } from '@temporalio/client';
 import type Joi from 'joi';
 import type { Logger } from 'pino';
+import type { Changes } from '../db/changes.ts';
 import type { Database } from '../db/client.ts';
+import { findEnvelope } from '../db/envelope.ts';
 import { markStarted } from '../db/outbox.ts';
 import { type BatchStart, type SubmitCommand, type SubmitRules, submit } from '../db/submit.ts';
 import type { SubmittedAs } from '../db/words.ts';
-import { canonicalJson, jsonDepth, memberText } from './body.ts';
+import { canonicalJson, memberText } from './body.ts';
 import { invalid, type Problem, problem } from './errors.ts';
-import { jsonErrorOffset } from './json-error.ts';
-import { bulkBody, type SubmitBody, singleBody, validateSubmit } from './schemas.ts';
+import { readJson } from './json-body.ts';
+import { applied, holdUntil, preferredWait } from './prefer.ts';
+import { bulkBody, IDEMPOTENCY_KEY, type SubmitBody, singleBody, validateSubmit } from './schemas.ts';
 import { startBatch } from './start.ts';
 
 export interface SubmitDeps {
@@ -20,12 +23,11 @@ export interface SubmitDeps {
   readonly taskQueue: string;
   readonly rules: SubmitRules;
   readonly forbids: (url: URL) => boolean;
+  readonly changes: Changes;
 }
 
 /** The whole body; more is a 413. */
 export const MAX_BODY_BYTES = 64 * 1024;
-/** No honest body comes near; deeper ones are refused before anything recursive sees them. */
-const MAX_BODY_DEPTH = 1000;
 
 /** `POST /api/v1/email` and `POST /api/v1/email/bulk` (spec.md, Endpoints). */
 export function registerSubmit(server: Server, deps: SubmitDeps): void {
@@ -33,7 +35,10 @@ export function registerSubmit(server: Server, deps: SubmitDeps): void {
     server.route({
       method: 'POST',
       path,
-      options: { payload: { parse: false, output: 'data', maxBytes: MAX_BODY_BYTES } },
+      options: {
+        // The type is checked with the body: hapi answers 400 to one it cannot read.
+        payload: { parse: false, output: 'data', maxBytes: MAX_BODY_BYTES, override: 'application/json' },
+      },
       handler: (request, h) => accept(request, h, submittedAs, schema, deps),
     });
   };
@@ -75,7 +80,13 @@ async function accept(
         'batch accepted',
       );
       await start(deps, outcome.start);
-      return h.response(outcome.response).code(202).type('application/json');
+      const wait = preferredWait(request);
+      const look = () => findEnvelope(deps.db, { organizationId, batchId });
+      if (wait > 0) {
+        await holdUntil(request, deps.changes, batchId, wait, look, (it) => it?.batch.status === 'completed');
+      }
+      // Byte for byte what a repeated Idempotency-Key gets, waited for or not.
+      return applied(h.response(outcome.response).code(202).type('application/json'), wait);
     }
     case 'repeated':
       return h
@@ -127,64 +138,29 @@ function parseBody(
   forbids: (url: URL) => boolean,
   headerProblems: readonly Problem[],
 ): SubmitBody {
-  const bytes = request.payload as Buffer | null;
-  if (bytes === null || bytes.length === 0)
-    throw invalid([{ loc: ['body'], msg: 'Field required', type: 'missing' }, ...headerProblems]);
-  if (!isJson(request.headers['content-type'])) {
-    throw problem(415, 'unsupported_media_type', 'Send the body as application/json.');
-  }
-  const text = decode(bytes);
-  const parsed = parseJson(text);
+  const body = readJson(request.payload as Buffer, request.raw.req.headers);
+  if ('loc' in body) throw invalid([body, ...headerProblems]);
+  const { text, value } = body;
   const customData =
-    isObject(parsed) && Object.hasOwn(parsed, 'custom_data') ? memberText(text, 'custom_data') : null;
-  const result = validateSubmit(schema, parsed, { customData, forbids });
+    isObject(value) && Object.hasOwn(value, 'custom_data') ? memberText(text, 'custom_data') : null;
+  const result = validateSubmit(schema, value, { customData, forbids });
   const problems = 'problems' in result ? result.problems : [];
   if ('problems' in result || headerProblems.length > 0) throw invalid([...problems, ...headerProblems]);
   return result.value;
-}
-
-function isJson(contentType: unknown): boolean {
-  return (
-    typeof contentType === 'string' &&
-    /^application\/(?:[\w.!#$&^-]+\+)?json *(?:;|$)/i.test(contentType.trim())
-  );
 }
 
 function isObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-function decode(bytes: Buffer): string {
-  try {
-    return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
-  } catch {
-    // The longest valid beginning ends where the first bad byte is.
-    throw jsonInvalid(new TextDecoder('utf-8').decode(bytes).indexOf('\uFFFD'));
-  }
-}
-
-function parseJson(text: string): unknown {
-  if (jsonDepth(text) > MAX_BODY_DEPTH) throw jsonInvalid(0);
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw jsonInvalid(jsonErrorOffset(text));
-  }
-}
-
-function jsonInvalid(offset: number) {
-  return invalid([{ loc: ['body', offset], msg: 'JSON decode error', type: 'json_invalid' }]);
-}
-
-/** 1 to 255 visible ASCII characters, quotes around them allowed (decisions.md, Idempotency-Key). */
 function idempotencyKey(request: Request): {
   readonly value: string | null;
   readonly problems: readonly Problem[];
 } {
   const header: unknown = request.headers['idempotency-key'];
   if (header === undefined) return { value: null, problems: [] };
-  const value = typeof header === 'string' ? header.replace(/^"(.*)"$/, '$1') : '';
-  if (/^[\x21-\x7e]{1,255}$/.test(value)) return { value, problems: [] };
+  if (typeof header === 'string' && IDEMPOTENCY_KEY.test(header))
+    return { value: header.replace(/^"(.*)"$/, '$1'), problems: [] };
   return {
     value: null,
     problems: [

@@ -12,6 +12,17 @@ export type Transaction = PostgresJsTransaction<Schema, ExtractTablesWithRelatio
 export interface Database {
   /** Statements outside a transaction. Use through `read`, so that errors are mapped. */
   readonly drizzle: PostgresJsDatabase<Schema>;
+  /**
+   * Hears every NOTIFY on a channel, over one connection of its own. A connection that is lost may stay so without a
+   * word: postgres.js tries to listen again only once.
+   * @param onGap called whenever listening begins, again too: what was sent before is lost
+   * @returns ends the listening
+   */
+  listen(
+    channel: string,
+    onNotify: (payload: string) => void,
+    onGap: () => void,
+  ): Promise<() => Promise<void>>;
   /** Closes the pool, giving running statements up to 5 s. */
   close(): Promise<void>;
 }
@@ -44,6 +55,14 @@ export function openDatabase(options: DatabaseOptions): Database {
   });
   return {
     drizzle: drizzle(client, { schema }),
+    async listen(channel, onNotify, onGap) {
+      try {
+        const { unlisten } = await client.listen(channel, onNotify, onGap);
+        return unlisten;
+      } catch (error) {
+        throw toDatabaseError(error);
+      }
+    },
     close: () => client.end({ timeout: 5 }),
   };
 }

@@ -1,5 +1,6 @@
 import { createAddressPolicy } from '../activities/address.ts';
 import { createServer } from '../api/server.ts';
+import { listenForChanges } from '../db/changes.ts';
 import { openDatabase } from '../db/client.ts';
 import { loadConfig } from './config.ts';
 import { createLog } from './log.ts';
@@ -29,6 +30,7 @@ await main('api', async (stopped) => {
       idempotencyMs: config.idempotencyMs,
     },
     forbids: (url) => policy.forbids(url),
+    changes: listenForChanges(db),
     host: config.apiHost,
     port: config.apiPort,
     rateWindowMs: config.rateWindowMs,

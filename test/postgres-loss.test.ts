@@ -46,6 +46,31 @@ test.serial('postgres.js as published does not, which is why it is patched', asy
   t.true(counts.uncaught > 0);
 });
 
+test.serial('a listener hears again after PostgreSQL was killed and started', async (t) => {
+  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
+  await chmod(folder, 0o755);
+  let server = await startPostgres({ dataDir: join(folder, 'data') });
+  const { url, port } = server;
+  const sql = postgres(url, { backoff: () => 0.05, onnotice: () => {} });
+  t.teardown(async () => {
+    await sql.end({ timeout: 1 });
+    await server.stop();
+    await rm(folder, { recursive: true, force: true });
+  });
+  const heard = new Set<string>();
+  await sql.listen('news', (payload) => heard.add(payload));
+  for (const payload of ['before', 'after one loss', 'after two losses']) {
+    const arrived = await poll(async () => {
+      await sql.notify('news', payload).catch(() => {});
+      return heard.has(payload) || undefined;
+    }, READY_MS);
+    t.true(arrived, payload);
+    process.kill(server.pid, 'SIGKILL');
+    await server.exited;
+    server = await startPostgres({ dataDir: join(folder, 'data'), port });
+  }
+});
+
 test('a transaction that fills the pipeline still has its connection to itself', async (t) => {
   const database = await openTestDatabase();
   const sql = postgres(database.url, { max: 1, onnotice: () => {} });

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { delimiter, join } from 'node:path';
+import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { startPostgres } from '../deploy/local/postgres.ts';
 import { launch } from '../deploy/local/processes.ts';
@@ -120,6 +120,7 @@ async function runTests(args: readonly string[], settings: Settings): Promise<Te
     env: { ...process.env, ...COLOR, ...settings, PATH: `${BIN}${delimiter}${process.env.PATH}` },
     stopSignal: 'SIGTERM',
     forceSignal: 'SIGKILL',
+    temporaryFolder: settings.TEST_WORKFLOW_BUNDLE && dirname(settings.TEST_WORKFLOW_BUNDLE),
     onLine: (line) => {
       console.log(line);
       seen = countTests(seen, line);

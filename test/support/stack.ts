@@ -4,13 +4,17 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Client, Connection } from '@temporalio/client';
 import { NativeConnection } from '@temporalio/worker';
+import { and, eq, isNull } from 'drizzle-orm';
 import { pino } from 'pino';
 import { createAddressPolicy } from '../../activities/address.ts';
 import { createPost } from '../../activities/post.ts';
+import type { Provider } from '../../activities/providers/port.ts';
 import { createRocketReach } from '../../activities/providers/rocketreach.ts';
 import { createCheck } from '../../activities/verification/check.ts';
 import { createServer } from '../../api/server.ts';
+import { listenForChanges } from '../../db/changes.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
+import { requests } from '../../db/schema.ts';
 import { startDns } from '../../deploy/local/dns.ts';
 import { startReceiver } from '../../deploy/local/receiver.ts';
 import { createSimulator } from '../../deploy/local/simulator.ts';
@@ -30,6 +34,10 @@ export interface StackOptions {
   readonly simulatorSpeed?: number;
   /** An address where no Temporal is, for the API alone. */
   readonly apiTemporalAddress?: string;
+  /** Asked in place of the simulated vendor. */
+  readonly providers?: readonly Provider[];
+  /** Another Temporal than the runner's and no worker here: for tests that run `deploy/worker.ts` as a process. */
+  readonly elsewhere?: { readonly temporalAddress: string; readonly taskQueue: string };
 }
 
 const API_KEY = 'test-rocketreach-key';
@@ -43,14 +51,14 @@ export async function startStack(options: StackOptions = {}) {
   const database = await openTestDatabase();
   const db = openDatabase({ url: database.url, poolSize: 20, applicationName: 'test' });
   const dir = await mkdtemp(join(tmpdir(), 'stack-'));
-  const taskQueue = `enrichment-${database.url.split('_').at(-1)}`;
+  const taskQueue = options.elsewhere?.taskQueue ?? `enrichment-${database.url.split('_').at(-1)}`;
   const simulator = await createSimulator({ port: 0, speed: options.simulatorSpeed ?? 20, apiKey: API_KEY });
   const receiver = await startReceiver({ port: 0, dir });
   const dns = await startDns();
   const resolver = new Resolver();
   resolver.setServers([dns.address]);
 
-  const address = testSetting('TEST_TEMPORAL_ADDRESS');
+  const address = options.elsewhere?.temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
   const connection = await Connection.connect({ address });
   const client = new Client({ connection });
   const apiConnection = Connection.lazy({ address: options.apiTemporalAddress ?? address });
@@ -76,7 +84,7 @@ export async function startStack(options: StackOptions = {}) {
       deps: {
         db,
         log: quiet,
-        providers: [createRocketReach({ baseUrl: simulator.url, apiKey: API_KEY })],
+        providers: options.providers ?? [createRocketReach({ baseUrl: simulator.url, apiKey: API_KEY })],
         check: createCheck({ resolver }),
         post: createPost({ policy, ca: await readFile(receiver.caFile, 'utf8'), userAgent: 'test' }),
         rules,
@@ -89,12 +97,13 @@ export async function startStack(options: StackOptions = {}) {
     taskQueue,
     rules,
     forbids: (url) => policy.forbids(url),
+    changes: listenForChanges(db),
     host: '127.0.0.1',
     port: 0,
     rateWindowMs: options.rateWindowMs ?? 60_000,
   });
   await server.start();
-  let workers = await startWorker();
+  let workers = options.elsewhere ? null : await startWorker();
 
   return {
     baseUrl: server.info.uri,
@@ -109,8 +118,27 @@ export async function startStack(options: StackOptions = {}) {
       const organization: Organization = await openOrganization(db, credits, requestsPerMinute);
       return { ...organization, ...createCaller(server.info.uri, organization.apiKey) };
     },
+    /** The ids of an organization's requests that are not final. */
+    async openRequests(organizationId: string): Promise<string[]> {
+      const rows = await db.drizzle
+        .select({ id: requests.id })
+        .from(requests)
+        .where(and(eq(requests.organizationId, organizationId), isNull(requests.settledAt)));
+      return rows.map((row) => row.id);
+    },
+    /** What `deploy/worker.ts` needs to work for this stack. */
+    workerEnvironment: {
+      DATABASE_URL: database.url,
+      TEMPORAL_ADDRESS: address,
+      ROCKETREACH_URL: simulator.url,
+      ROCKETREACH_API_KEY: API_KEY,
+      DNS_SERVERS: dns.address,
+      WEBHOOK_CA_FILE: receiver.caFile,
+      WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',
+      WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE'),
+    },
     async stopWorker() {
-      await workers.stop();
+      await workers?.stop();
     },
     async startWorker() {
       workers = await startWorker();
@@ -118,7 +146,7 @@ export async function startStack(options: StackOptions = {}) {
     async stop() {
       await server.stop({ timeout: 1000 });
       await client.schedule.getHandle(`sweep-${taskQueue}`).delete();
-      await workers.stop();
+      await workers?.stop();
       await native.close();
       await connection.close();
       await apiConnection.close();

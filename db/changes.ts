@@ -1,0 +1,93 @@
+import { sql } from 'drizzle-orm';
+import { type Database, read } from './client.ts';
+
+/** Waiting for a batch to change, without a loop and without a connection per waiter. */
+export interface Changes {
+  /**
+   * Watches a batch. Start before reading its state, so that no change falls between the two.
+   * @returns `next` resolves with true at the next change, or when one may have been missed; with false once there is
+   * nothing to wait for any more: stopped, or closed
+   */
+  watch(batchId: string): { readonly next: () => Promise<boolean>; readonly stop: () => void };
+  /** Wakes everybody, now and from now on: the process is about to end. */
+  close(): void;
+}
+
+/** The trigger `batches_announce_change` notifies this channel with the batch id. */
+const CHANNEL = 'batch_changed';
+const HEARTBEAT = 'heartbeat';
+const HEARTBEAT_MS = 3000;
+
+/**
+ * Listens on one connection for the whole process, from the first waiter on. While there are waiters, a heartbeat
+ * through the channel itself proves that it still hears; where it does not, it listens anew and everybody is woken to
+ * read what may have been missed.
+ */
+export function listenForChanges(db: Database): Changes {
+  const watchers = new Map<string, Set<() => void>>();
+  let closed = false;
+  let listening: Promise<() => Promise<void>> | null = null;
+  let heard = true;
+
+  const wake = (payload: string) => {
+    if (payload === HEARTBEAT) heard = true;
+    for (const notify of watchers.get(payload) ?? []) notify();
+  };
+  const wakeAll = () => {
+    for (const batchId of watchers.keys()) wake(batchId);
+  };
+  const listen = async () => {
+    if (listening) return;
+    listening = db.listen(CHANNEL, wake, wakeAll);
+    try {
+      await listening;
+      heard = true;
+    } catch {
+      // The next heartbeat tries again.
+      listening = null;
+    }
+  };
+  const beat = async () => {
+    if (watchers.size === 0) return;
+    if (!heard && listening) {
+      const ended = listening;
+      listening = null;
+      await (await ended)().catch(() => {});
+    }
+    await listen();
+    heard = false;
+    // With the database away there is nothing to prove; the beat after its return will.
+    await read(db, (tx) => tx.execute(sql`select pg_notify(${CHANNEL}, ${HEARTBEAT})`)).catch(() => {});
+  };
+  const timer = setInterval(() => void beat(), HEARTBEAT_MS).unref();
+
+  return {
+    watch(batchId) {
+      void listen();
+      let pending = Promise.withResolvers<void>();
+      let stopped = false;
+      const notify = () => pending.resolve();
+      const group = watchers.get(batchId) ?? new Set();
+      watchers.set(batchId, group.add(notify));
+      return {
+        async next() {
+          if (closed || stopped) return false;
+          await pending.promise;
+          pending = Promise.withResolvers<void>();
+          return !(closed || stopped);
+        },
+        stop() {
+          stopped = true;
+          notify();
+          group.delete(notify);
+          if (group.size === 0 && watchers.get(batchId) === group) watchers.delete(batchId);
+        },
+      };
+    },
+    close() {
+      closed = true;
+      clearInterval(timer);
+      wakeAll();
+    },
+  };
+}
