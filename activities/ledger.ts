@@ -17,8 +17,9 @@ export function createLedgerActivities({ db, log, control, providers, rules }: L
   const end = async ({ requestId, batchId, reason }: Ending, how: LookupEnd): Promise<LookupResult> => {
     const { status, settledNow } = await settle(db, requestId, how, reason, rules);
     if (settledNow) log.info({ request_id: requestId, batch_id: batchId, status, reason }, 'request settled');
-    // Should the process die right here, the child's result tells the batch the same.
-    await control.signalSettled(batchId, { requestId, status }).catch((error: unknown) => {
+    // Not waited for: the child's result tells the batch the same, and the closer the two come the more often they
+    // share one workflow task.
+    void control.signalSettled(batchId, { requestId, status }).catch((error: unknown) => {
       log.warn({ request_id: requestId, batch_id: batchId, err: error }, 'batch not signalled');
     });
     return { status };

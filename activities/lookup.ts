@@ -58,6 +58,9 @@ export function createLookupActivities({ db, check, providers, rules }: Activity
         const step = await (next.kind === 'submit'
           ? provider.submit(subject, signal)
           : provider.poll(next.jobRef, subject, signal));
+        // The job outlives a poll that got no answer: ended here, it would be bought a second time.
+        if (next.kind === 'poll' && step.kind === 'retry')
+          throw retryLater(provider.id, step.why, step.afterMs);
         const key = { requestId: question.requestId, vendor: provider.id, n: next.n };
         await record(key, npi, step);
         if (step.kind === 'pending') throw retryLater(provider.id, 'pending', step.pollAfterMs);
@@ -102,9 +105,12 @@ function retryLater(vendor: string, why: string, afterMs: number | null): Applic
     message: `${vendor}: ${why}`,
     type: `Vendor.${why}`,
     category: ApplicationFailureCategory.BENIGN,
-    ...(afterMs === null ? {} : { nextRetryDelay: afterMs }),
+    ...(afterMs === null ? {} : { nextRetryDelay: Math.max(afterMs, MIN_WAIT_MS) }),
   });
 }
+
+/** A vendor that says "at once" again and again is not asked in a loop. */
+const MIN_WAIT_MS = 100;
 
 function reasonOf(step: Exclude<Step, { kind: 'pending' }>): string | null {
   switch (step.kind) {

@@ -1,7 +1,16 @@
-import { listNotStarted, listOpen, listOverdue, markStarted, takeUnfinished } from '../db/outbox.ts';
+import { Context } from '@temporalio/activity';
+import {
+  listNotStarted,
+  listOpen,
+  listOverdue,
+  markStarted,
+  type OverdueRequest,
+  takeUnfinished,
+} from '../db/outbox.ts';
 import { settle } from '../db/settle.ts';
 import type { BatchStart } from '../db/submit.ts';
 import type { SweepResult } from '../workflows/messages.ts';
+import { withHeartbeat } from './heartbeat.ts';
 import type { ActivityDeps } from './index.ts';
 
 /** How many of each kind one sweep takes; the rest waits for the next one. */
@@ -16,8 +25,10 @@ export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
     await markStarted(db, batch.batchId);
   };
 
-  const settleOverdue = async (requestId: string) => {
-    await settle(db, requestId, 'failed', 'deadline', rules);
+  /** The batch is told, because the lookup that should have told it may be stuck. */
+  const settleOverdue = async ({ requestId, batchId }: OverdueRequest) => {
+    const { status } = await settle(db, requestId, 'failed', 'deadline', rules);
+    await control.signalSettled(batchId, { requestId, status });
   };
 
   /** A batch whose workflow has closed although something is left: terminated, or lost with its cluster. */
@@ -51,12 +62,14 @@ export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
     /** Starts what was never started, settles what is overdue, restarts what closed too early. */
     async sweepOnce(): Promise<SweepResult> {
       const { startAfterMs, settleAfterMs, checkEveryMs } = rules.sweep;
-      const started = await each(await listNotStarted(db, startAfterMs, AT_MOST), 'start', start);
-      const settled = await each(await listOverdue(db, settleAfterMs, AT_MOST), 'settle', settleOverdue);
-      const restarted = await each(await takeUnfinished(db, checkEveryMs, AT_MOST), 'restart', restart);
-      const result = { started, settled, restarted };
-      if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');
-      return result;
+      return await withHeartbeat(Context.current(), async () => {
+        const started = await each(await listNotStarted(db, startAfterMs, AT_MOST), 'start', start);
+        const settled = await each(await listOverdue(db, settleAfterMs, AT_MOST), 'settle', settleOverdue);
+        const restarted = await each(await takeUnfinished(db, checkEveryMs, AT_MOST), 'restart', restart);
+        const result = { started, settled, restarted };
+        if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');
+        return result;
+      });
     },
   };
 }

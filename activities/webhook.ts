@@ -1,6 +1,8 @@
+import { Context } from '@temporalio/activity';
 import { ApplicationFailure, ApplicationFailureCategory } from '@temporalio/common';
 import { loadDelivery, recordAttempt } from '../db/deliveries.ts';
 import type { DeliveryResult } from '../workflows/messages.ts';
+import { withHeartbeat } from './heartbeat.ts';
 import type { ActivityDeps } from './index.ts';
 import type { Answer } from './post.ts';
 import { sign } from './signature.ts';
@@ -13,6 +15,46 @@ export function createWebhookActivities({
   post,
   rules,
 }: Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules'>) {
+  const attempt = async (deliveryId: string): Promise<DeliveryResult> => {
+    const delivery = await loadDelivery(db, deliveryId);
+    if (delivery.state !== 'pending') return delivery.state;
+    const startedAt = new Date();
+    const timestamp = Math.floor(startedAt.getTime() / 1000);
+    const { url, body, secrets } = delivery;
+    const answer = await post({
+      url,
+      body,
+      headers: {
+        'content-type': 'application/json',
+        'webhook-id': deliveryId,
+        'webhook-timestamp': String(timestamp),
+        'webhook-signature': sign({ id: deliveryId, timestamp, body, secrets }),
+      },
+    });
+    const n = delivery.attempts + 1;
+    const retryAfterMs = answer.kind === 'answered' ? answer.retryAfterMs : null;
+    const delay = delayBefore(n + 1, rules.webhookScheduleMs, retryAfterMs, Math.random());
+    const result = decide(answer, delay);
+    await recordAttempt(
+      db,
+      deliveryId,
+      { startedAt, durationMs: Date.now() - startedAt.getTime(), ...logged(answer) },
+      result,
+    );
+    const { batchId: batch_id, organizationId: organization_id } = delivery;
+    log.info(
+      { delivery_id: deliveryId, batch_id, organization_id, attempt: n, result, ...outcome(answer) },
+      'webhook attempt',
+    );
+    if (result !== 'pending' || delay === null) return result === 'delivered' ? 'delivered' : 'failed';
+    throw ApplicationFailure.create({
+      message: `attempt ${n}: ${outcome(answer).outcome}`,
+      type: 'WebhookNotDelivered',
+      category: ApplicationFailureCategory.BENIGN,
+      nextRetryDelay: delay,
+    });
+  };
+
   return {
     /**
      * Sends one delivery once. The number of attempts is counted in the database, because a worker's shutdown burns
@@ -20,45 +62,8 @@ export function createWebhookActivities({
      * @returns once the delivery is decided
      * @throws {ApplicationFailure} retryable, with the schedule's next delay, while it is not
      */
-    async deliverWebhook({ deliveryId }: { deliveryId: string }): Promise<DeliveryResult> {
-      const delivery = await loadDelivery(db, deliveryId);
-      if (delivery.state !== 'pending') return delivery.state;
-      const startedAt = new Date();
-      const timestamp = Math.floor(startedAt.getTime() / 1000);
-      const { url, body, secrets } = delivery;
-      const answer = await post({
-        url,
-        body,
-        headers: {
-          'content-type': 'application/json',
-          'webhook-id': deliveryId,
-          'webhook-timestamp': String(timestamp),
-          'webhook-signature': sign({ id: deliveryId, timestamp, body, secrets }),
-        },
-      });
-      const n = delivery.attempts + 1;
-      const retryAfterMs = answer.kind === 'answered' ? answer.retryAfterMs : null;
-      const delay = delayBefore(n + 1, rules.webhookScheduleMs, retryAfterMs, Math.random());
-      const result = decide(answer, delay);
-      await recordAttempt(
-        db,
-        deliveryId,
-        { startedAt, durationMs: Date.now() - startedAt.getTime(), ...logged(answer) },
-        result,
-      );
-      const { batchId: batch_id, organizationId: organization_id } = delivery;
-      log.info(
-        { delivery_id: deliveryId, batch_id, organization_id, attempt: n, result, ...outcome(answer) },
-        'webhook attempt',
-      );
-      if (result !== 'pending' || delay === null) return result === 'delivered' ? 'delivered' : 'failed';
-      throw ApplicationFailure.create({
-        message: `attempt ${n}: ${outcome(answer).outcome}`,
-        type: 'WebhookNotDelivered',
-        category: ApplicationFailureCategory.BENIGN,
-        nextRetryDelay: delay,
-      });
-    },
+    deliverWebhook: ({ deliveryId }: { deliveryId: string }): Promise<DeliveryResult> =>
+      withHeartbeat(Context.current(), () => attempt(deliveryId)),
   };
 }
 

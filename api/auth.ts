@@ -2,6 +2,8 @@ import type { Request, Server } from '@hapi/hapi';
 import type { Database } from '../db/client.ts';
 import { authenticate, parseApiKey } from '../db/keys.ts';
 import { type ApiError, problem } from './errors.ts';
+import { createFloodGuard } from './flood.ts';
+import { countRequest } from './limit.ts';
 
 declare module '@hapi/hapi' {
   interface AuthCredentials {
@@ -13,16 +15,21 @@ declare module '@hapi/hapi' {
 }
 
 /** The scheme `api-key`, applied to every route that does not opt out (spec.md, Authentication). */
-export function registerAuth(server: Server, db: Database): void {
+export function registerAuth(server: Server, db: Database, rateWindowMs: number): void {
+  const floods = createFloodGuard(rateWindowMs);
   server.auth.scheme('api-key', () => ({
     async authenticate(request, h) {
       // The key is looked up on every request: a revocation takes effect with the next one, on every instance.
-      const hash = parseApiKey(presentedKey(request));
+      const presented = presentedKey(request);
+      const hash = presented === null ? null : parseApiKey(presented);
       const owner = hash ? await authenticate(db, hash) : ({ kind: 'unknown' } as const);
       switch (owner.kind) {
         case 'active': {
           const { keyId, organizationId, requestsPerMinute } = owner;
-          return h.authenticated({ credentials: { keyId, organizationId, requestsPerMinute } });
+          const credentials = { keyId, organizationId, requestsPerMinute };
+          // Counted here because hapi reads the body next, and a refused request must not cost that.
+          const refused = await countRequest(request, db, credentials, rateWindowMs);
+          return refused ? h.unauthenticated(refused, { credentials }) : h.authenticated({ credentials });
         }
         case 'revoked':
           throw problem(403, 'api_key_revoked', 'This API key was revoked. Use another one, or ask support.');
@@ -33,7 +40,7 @@ export function registerAuth(server: Server, db: Database): void {
             'This API key is no longer active. Use its successor, or ask support.',
           );
         case 'unknown':
-          throw unauthorized('api_key_invalid', 'The API key is not valid. Check it for missing characters.');
+          throw floods.countFailure(request.info.remoteAddress) ?? unauthorized(presented);
         default:
           return owner satisfies never;
       }
@@ -43,17 +50,23 @@ export function registerAuth(server: Server, db: Database): void {
   server.auth.default('api-key');
 }
 
-/** `Authorization` wins where both headers are sent (decisions.md, Keys and rate). */
-function presentedKey(request: Request): string {
+/** `Authorization` wins where both headers are sent (decisions.md, Keys and rate); null where neither is. */
+function presentedKey(request: Request): string | null {
   const { authorization, 'x-api-key': apiKey } = request.headers;
   if (typeof authorization === 'string') return /^Bearer +([^ ]+) *$/i.exec(authorization)?.[1] ?? '';
-  if (typeof apiKey === 'string') return apiKey.trim();
-  throw unauthorized(
-    'api_key_missing',
-    'Send your API key as "Authorization: Bearer <API_KEY>" or "X-API-Key: <API_KEY>".',
-  );
+  return typeof apiKey === 'string' ? apiKey.trim() : null;
 }
 
-function unauthorized(code: string, detail: string): ApiError {
-  return problem(401, code, detail, { headers: { 'www-authenticate': 'Bearer' } });
+function unauthorized(presented: string | null): ApiError {
+  const headers = { 'www-authenticate': 'Bearer' };
+  return presented === null
+    ? problem(
+        401,
+        'api_key_missing',
+        'Send your API key as "Authorization: Bearer <API_KEY>" or "X-API-Key: <API_KEY>".',
+        { headers },
+      )
+    : problem(401, 'api_key_invalid', 'The API key is not valid. Check it for missing characters.', {
+        headers,
+      });
 }

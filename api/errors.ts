@@ -1,3 +1,4 @@
+import { finished } from 'node:stream/promises';
 import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hapi';
 import type { Logger } from 'pino';
 import { DatabaseError } from '../db/errors.ts';
@@ -29,7 +30,7 @@ export function invalid(detail: readonly Problem[]): ApiError {
   return new ApiError(422, { detail });
 }
 
-const TITLES: Readonly<Record<number, string>> = {
+export const TITLES: Readonly<Record<number, string>> = {
   400: 'Bad Request',
   401: 'Unauthorized',
   402: 'Payment Required',
@@ -41,6 +42,7 @@ const TITLES: Readonly<Record<number, string>> = {
   413: 'Content Too Large',
   415: 'Unsupported Media Type',
   429: 'Too Many Requests',
+  431: 'Request Header Fields Too Large',
   500: 'Internal Server Error',
   503: 'Service Unavailable',
 };
@@ -70,34 +72,43 @@ const away = () =>
 
 /** Turns whatever was thrown, by us or by hapi, into the one shape; says nothing of a cause it does not know. */
 export function registerErrors(server: Server, log: Logger): void {
-  server.ext('onPreResponse', (request: Request, h: ResponseToolkit) => {
+  server.ext('onPreResponse', async (request: Request, h: ResponseToolkit) => {
     const { response } = request;
     if (!(response instanceof Error)) return h.continue;
     const error = toApiError(response, request, log);
+    await discardBody(request);
     return write(h, error);
   });
+}
+
+/**
+ * Reads away what is left of a body: an answer that is followed by a close while the client still sends is lost to a
+ * reset. The listener's time-out bounds this.
+ */
+async function discardBody(request: Request): Promise<void> {
+  const body = request.raw.req;
+  // A client that waits to be told to continue sends nothing; hapi tells it when it gets to the payload.
+  const isAsking = body.headers.expect !== undefined && request.payload === undefined;
+  if (body.readableEnded || body.destroyed || isAsking) return;
+  body.resume();
+  await finished(body, { writable: false }).catch(() => {});
 }
 
 function toApiError(error: Error, request: Request, log: Logger): ApiError {
   if (error instanceof ApiError) return error;
   if (error instanceof DatabaseError && error.unavailable) {
-    log.warn({ code: error.code, http_request_id: request.info.id }, 'database unavailable');
+    log.warn({ code: error.code, http_request_id: request.app.requestId }, 'database unavailable');
     return away();
   }
   const status = 'output' in error ? (error.output as { statusCode: number }).statusCode : 500;
   switch (status) {
     case 400:
       return problem(400, 'bad_request', 'The request is not well-formed HTTP for this service.');
-    case 404:
-      return notFound();
-    case 408:
-      return problem(408, 'request_timeout', 'The request did not arrive in time.');
-    case 413:
-      return problem(413, 'body_too_large', 'The body may have 64 KiB at most.');
-    case 415:
-      return problem(415, 'unsupported_media_type', 'Send the body as application/json.');
     default:
-      log.error({ err: error, http_request_id: request.info.id, path: request.route.path }, 'request failed');
+      log.error(
+        { err: error, http_request_id: request.app.requestId, route: request.route.path },
+        'request failed',
+      );
       return problem(
         500,
         'internal_error',

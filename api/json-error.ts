@@ -8,8 +8,8 @@ const STRING = /"(?:[^"\\\p{Cc}]|\x7f|[\x80-\x9f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{
 const SCALAR = /-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null/y;
 
 /**
- * The offset of the first character at which `text` stops being the beginning of valid JSON (RFC 8259); its length
- * where only the end is missing.
+ * The offset of the first token that is broken or may not stand where it is (RFC 8259); the text's length where a token
+ * is missing at the end.
  */
 export function jsonErrorOffset(text: string): number {
   const open: ('{' | '[')[] = [];

@@ -1,7 +1,7 @@
-import type { Request, Server } from '@hapi/hapi';
+import type { AuthCredentials, Request, Server } from '@hapi/hapi';
 import type { Database } from '../db/client.ts';
 import { admit, type RateVerdict } from '../db/limits.ts';
-import { problem } from './errors.ts';
+import { type ApiError, problem } from './errors.ts';
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {
@@ -11,26 +11,29 @@ declare module '@hapi/hapi' {
 }
 
 /**
- * Counts every authenticated request, before its body is read. 401, 403 and 429 are not counted; 304, 404 and 422 are
- * (decisions.md, Keys and rate).
+ * Counts one authenticated request. 401, 403 and 429 are not counted; 304, 404 and 422 are (decisions.md, Keys and
+ * rate).
+ * @returns the 429 where the key has no place left
  */
-export function registerLimit(server: Server, db: Database, windowMs: number): void {
-  server.ext('onCredentials', async (request, h) => {
-    const { keyId, requestsPerMinute } = request.auth.credentials;
-    const verdict = await admit(db, keyId, requestsPerMinute, windowMs);
-    const headers = rateHeaders(verdict, requestsPerMinute, windowMs);
-    if (!verdict.admitted) {
-      const wait = seconds(verdict.retryAfterMs);
-      throw problem(
-        429,
-        'rate_limited',
-        `This key may send ${requestsPerMinute} requests in ${seconds(windowMs)} s. Try again in ${wait} s.`,
-        { headers: { ...headers, 'retry-after': String(Math.max(1, wait)) } },
-      );
-    }
+export async function countRequest(
+  request: Request,
+  db: Database,
+  { keyId, requestsPerMinute }: AuthCredentials,
+  windowMs: number,
+): Promise<ApiError | null> {
+  const verdict = await admit(db, keyId, requestsPerMinute, windowMs);
+  const headers = rateHeaders(verdict, requestsPerMinute, windowMs);
+  if (verdict.admitted) {
     request.app.rateHeaders = headers;
-    return h.continue;
-  });
+    return null;
+  }
+  const wait = Math.max(1, seconds(verdict.retryAfterMs));
+  const detail = `This key may send ${requestsPerMinute} requests in ${seconds(windowMs)} s. Try again in ${wait} s.`;
+  return problem(429, 'rate_limited', detail, { headers: { ...headers, 'retry-after': String(wait) } });
+}
+
+/** Puts what was counted on every counted answer, errors included. */
+export function registerRateHeaders(server: Server): void {
   server.ext('onPreResponse', (request: Request, h) => {
     const { response } = request;
     if (response instanceof Error) return h.continue;

@@ -5,6 +5,7 @@ import { jsonDepth } from './body.ts';
 import type { Problem } from './errors.ts';
 
 // The bodies of spec.md as joi schemas, and the translation of joi's findings into the 422 catalogue of decisions.md.
+// The OpenAPI document is made from them: `meta({ jsonSchema })` says what a custom rule checks (json-schema.ts).
 
 export interface SubmitBody {
   readonly npis: readonly string[];
@@ -26,29 +27,51 @@ const MAX_CUSTOM_DATA_BYTES = 16 * 1024;
 const MAX_CUSTOM_DATA_DEPTH = 32;
 const MAX_URL_LENGTH = 2048;
 
-const npi = Joi.string().pattern(/^[0-9]{10}$/);
+/** 1 to 255 visible ASCII characters, quotes around them allowed (decisions.md, Idempotency-Key). */
+export const IDEMPOTENCY_KEY = /^(?:"[!-~]{1,255}"|(?!""$)[!-~]{1,255})$/;
 
-const url = Joi.string().custom((text: string, helpers) => {
-  if (text.length > MAX_URL_LENGTH) return helpers.error('url.too_long');
-  // A parser as lenient as URL drops white space and control characters; what is stored must be what is checked.
-  if (!URL.canParse(text) || /[\s\p{Cc}]/u.test(text)) return helpers.error('url.parsing');
-  const parsed = new URL(text);
-  if (parsed.protocol !== 'https:') return helpers.error('url.scheme');
-  if (parsed.username !== '' || parsed.password !== '') return helpers.error('url.userinfo');
-  return contextOf(helpers).forbids(parsed) ? helpers.error('url.forbidden') : text;
-});
+const npi = Joi.string()
+  .pattern(/^[0-9]{10}$/)
+  .description('National Provider Identifier: 10 ASCII digits.')
+  .example('1234567893');
+
+const url = Joi.string()
+  .description(
+    'Where deliveries go: https, without user name or password, and not to an address that is not public.',
+  )
+  .example('https://example.com/hooks/email')
+  // The rest of the rule cannot be said in JSON Schema.
+  .meta({ jsonSchema: { format: 'uri', pattern: '^[Hh][Tt][Tt][Pp][Ss]:', maxLength: MAX_URL_LENGTH } })
+  .custom((text: string, helpers) => {
+    if (text.length > MAX_URL_LENGTH) return helpers.error('url.too_long');
+    // A parser as lenient as URL drops white space and control characters; what is stored must be what is checked.
+    if (!URL.canParse(text) || !text.isWellFormed() || /[\s\p{Cc}]/u.test(text))
+      return helpers.error('url.parsing');
+    const parsed = new URL(text);
+    if (parsed.protocol !== 'https:') return helpers.error('url.scheme');
+    if (parsed.username !== '' || parsed.password !== '') return helpers.error('url.userinfo');
+    return contextOf(helpers).forbids(parsed) ? helpers.error('url.forbidden') : text;
+  });
 
 const webhook = Joi.object({
   url: url.required(),
   mode: Joi.string()
     .valid(...WEBHOOK_MODES)
     .empty(null)
-    .default('real-time'),
-}).unknown();
+    .default('real-time')
+    .description(
+      '`real-time`: one delivery per NPI as it finishes. `batch`: one when the whole batch completes.',
+    ),
+})
+  .unknown()
+  .description('Where results are sent; without it they are polled for.');
 
 const customData = Joi.object()
   .unknown()
-  .meta({ problem: 'dict_type' })
+  .description(
+    `Any JSON object of at most ${MAX_CUSTOM_DATA_BYTES} bytes as sent and ${MAX_CUSTOM_DATA_DEPTH} levels; echoed unchanged in polls and deliveries.`,
+  )
+  .example({ order: 17 })
   .custom((value: object, helpers) => {
     const text = contextOf(helpers).customData ?? '';
     if (Buffer.byteLength(text) > MAX_CUSTOM_DATA_BYTES) return helpers.error('dict.too_large');
@@ -59,7 +82,8 @@ const common = {
   enrichment_email_type: Joi.string()
     .valid(...WANTED_TYPES)
     .empty(null)
-    .default('any'),
+    .default('any')
+    .description('A filter: an email of another type is not returned. `any` prefers professional.'),
   webhook: webhook.empty(null),
   custom_data: customData.empty(null),
 };
@@ -67,15 +91,18 @@ const common = {
 /** `POST /api/v1/email` */
 export const singleBody = Joi.object({ npi: npi.required(), ...common }).unknown();
 
+const npis = Joi.array()
+  .items(npi)
+  .min(1)
+  .max(MAX_NPIS)
+  .description('One request each, also where an NPI occurs twice.');
+
 /** `POST /api/v1/email/bulk`. Items of a list that is too long are not looked at: reporting them all would stall. */
 export const bulkBody = Joi.object({
   npis: Joi.array()
-    .when('.', {
-      is: Joi.array().max(MAX_NPIS),
-      then: Joi.array().items(npi).min(1),
-      otherwise: Joi.array().max(MAX_NPIS),
-    })
-    .required(),
+    .when('.', { is: Joi.array().max(MAX_NPIS), then: npis, otherwise: Joi.array().max(MAX_NPIS) })
+    .required()
+    .meta({ accepts: npis }),
   ...common,
 }).unknown();
 
@@ -89,15 +116,22 @@ export function validateSubmit(
   context: SubmitContext,
 ): { readonly value: SubmitBody } | { readonly problems: readonly Problem[] } {
   const { value, error } = schema.validate(body, { abortEarly: false, convert: false, context });
-  if (error) return { problems: error.details.map(toProblem) };
+  if (error) return { problems: firstPerField(error.details).map(toProblem) };
   return {
     value: {
-      npis: value.npis ?? [value.npi],
+      // The other name is an unknown field there, which nothing has checked.
+      npis: schema === singleBody ? [value.npi] : value.npis,
       wantedType: value.enrichment_email_type,
       webhook: value.webhook ?? null,
       customData: value.custom_data === undefined ? null : context.customData,
     },
   };
+}
+
+/** One entry per invalid field (spec.md, Errors): of a wrong choice joi also says that it is no string. */
+function firstPerField(details: readonly Joi.ValidationErrorItem[]): Joi.ValidationErrorItem[] {
+  const fields = details.map(({ path }) => JSON.stringify(path));
+  return details.filter((_, i) => fields.indexOf(fields[i] ?? '') === i);
 }
 
 function toProblem({ path, type, context }: Joi.ValidationErrorItem): Problem {

@@ -1,10 +1,11 @@
 import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Request, type Server } from '@hapi/hapi';
 import { registerAuth } from './auth.ts';
-import { answerBrokenRequests, createListener } from './connection.ts';
+import { answerBrokenRequests, createListener, requireHost } from './connection.ts';
 import { registerCredits } from './credits.ts';
 import { notFound, problem, registerErrors } from './errors.ts';
 import { registerHealth } from './health.ts';
+import { UNREAD_BODY } from './json-body.ts';
 import { registerRateHeaders } from './limit.ts';
 import { registerOpenapi } from './openapi.ts';
 import { registerPoll } from './poll.ts';
@@ -55,6 +56,7 @@ export function createServer(deps: ApiDeps): Server {
   // First in, so that even an answer to a request that never reached a route carries the id.
   server.ext('onRequest', (request, h) => {
     request.app.requestId = clientRequestId(request) ?? randomUUID();
+    requireHost(request.raw.req);
     keepUndecodable(request);
     return h.continue;
   });
@@ -87,7 +89,7 @@ function registerFallbacks(server: Server): void {
     server.route({
       method: '*',
       path,
-      options: { auth: false, payload: IGNORED_BODY },
+      options: { auth: false, payload: UNREAD_BODY },
       handler: refuse(allow),
     });
   }
@@ -101,20 +103,12 @@ function registerFallbacks(server: Server): void {
   server.route({
     method: '*',
     path: '/{any*}',
-    options: { auth: false, payload: IGNORED_BODY },
+    options: { auth: false, payload: UNREAD_BODY },
     handler: () => {
       throw notFound();
     },
   });
 }
-
-/** Neither its size nor its type matters where nothing is. */
-const IGNORED_BODY = {
-  parse: false,
-  output: 'stream',
-  maxBytes: Number.MAX_SAFE_INTEGER,
-  override: 'application/octet-stream',
-} as const;
 
 /** A path that cannot be decoded is a wrong path or a malformed id (404, 422), and not a 400 before the key. */
 function keepUndecodable(request: Request): void {

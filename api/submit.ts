@@ -11,7 +11,7 @@ import { type BatchStart, type SubmitCommand, type SubmitRules, submit } from '.
 import type { SubmittedAs } from '../db/words.ts';
 import { canonicalJson, memberText } from './body.ts';
 import { invalid, type Problem, problem } from './errors.ts';
-import { readJson } from './json-body.ts';
+import { readJson, UNREAD_BODY } from './json-body.ts';
 import { applied, holdUntil, preferredWait } from './prefer.ts';
 import { bulkBody, IDEMPOTENCY_KEY, type SubmitBody, singleBody, validateSubmit } from './schemas.ts';
 import { startBatch } from './start.ts';
@@ -26,19 +26,13 @@ export interface SubmitDeps {
   readonly changes: Changes;
 }
 
-/** The whole body; more is a 413. */
-export const MAX_BODY_BYTES = 64 * 1024;
-
 /** `POST /api/v1/email` and `POST /api/v1/email/bulk` (spec.md, Endpoints). */
 export function registerSubmit(server: Server, deps: SubmitDeps): void {
   const route = (path: string, submittedAs: SubmittedAs, schema: Joi.ObjectSchema) => {
     server.route({
       method: 'POST',
       path,
-      options: {
-        // The type is checked with the body: hapi answers 400 to one it cannot read.
-        payload: { parse: false, output: 'data', maxBytes: MAX_BODY_BYTES, override: 'application/json' },
-      },
+      options: { payload: UNREAD_BODY },
       handler: (request, h) => accept(request, h, submittedAs, schema, deps),
     });
   };
@@ -54,7 +48,7 @@ async function accept(
   deps: SubmitDeps,
 ): Promise<ResponseObject> {
   const key = idempotencyKey(request);
-  const body = parseBody(request, schema, deps.forbids, key.problems);
+  const body = await parseBody(request, schema, deps.forbids, key.problems);
   const { organizationId, keyId: apiKeyId } = request.auth.credentials;
   const command: SubmitCommand = {
     organizationId,
@@ -132,13 +126,13 @@ async function start(deps: SubmitDeps, batch: BatchStart): Promise<void> {
   }
 }
 
-function parseBody(
+async function parseBody(
   request: Request,
   schema: Joi.ObjectSchema,
   forbids: (url: URL) => boolean,
   headerProblems: readonly Problem[],
-): SubmitBody {
-  const body = readJson(request.payload as Buffer, request.raw.req.headers);
+): Promise<SubmitBody> {
+  const body = await readJson(request.raw.req);
   if ('loc' in body) throw invalid([body, ...headerProblems]);
   const { text, value } = body;
   const customData =

@@ -13,7 +13,8 @@ export type AuditAction =
   | 'limits.set'
   | 'webhook-secret.rotate'
   | 'webhooks.suspend'
-  | 'webhooks.resume';
+  | 'webhooks.resume'
+  | 'doctor.repair';
 
 /** Who makes a change (1 to 200 characters) and why (1 to 1000). */
 export interface ChangedBy {

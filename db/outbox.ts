@@ -38,20 +38,24 @@ export async function listNotStarted(
   );
 }
 
+export interface OverdueRequest {
+  readonly requestId: string;
+  readonly batchId: string;
+}
+
 /**
  * Open requests whose deadline passed at least `graceMs` ago: their own workflows should have settled them.
  * @throws {DatabaseError}
  */
-export async function listOverdue(db: Database, graceMs: number, limit: number): Promise<string[]> {
-  const rows = await read(db, (tx) =>
+export async function listOverdue(db: Database, graceMs: number, limit: number): Promise<OverdueRequest[]> {
+  return await read(db, (tx) =>
     tx
-      .select({ id: requests.id })
+      .select({ requestId: requests.id, batchId: requests.batchId })
       .from(requests)
       .where(and(isNull(requests.settledAt), sql`${requests.deadlineAt} < ${ago(graceMs)}`))
       .orderBy(asc(requests.deadlineAt))
       .limit(limit),
   );
-  return rows.map((row) => row.id);
 }
 
 /**
@@ -69,7 +73,7 @@ export async function takeUnfinished(db: Database, everyMs: number, limit: numbe
           isNotNull(batches.startedAt),
           sql`coalesce(${batches.checkedAt}, ${batches.startedAt}) < ${ago(everyMs)}`,
           sql`(${batches.status} = 'in-progress' or exists (select from webhook_deliveries d
-                 where d.batch_id = ${batches.id} and d.state = 'pending'))`,
+                 where d.batch_id = ${BATCH_ID} and d.state = 'pending'))`,
         ),
       )
       .orderBy(sql`coalesce(${batches.checkedAt}, ${batches.startedAt})`)
@@ -97,6 +101,9 @@ export async function listOpen(db: Database, batchId: string): Promise<string[]>
   return rows.map((row) => row.id);
 }
 
+/** For subqueries: drizzle writes a column of a statement's only table without the table, and `id` is then theirs. */
+const BATCH_ID = sql`batches.id`;
+
 const START = {
   batchId: batches.id,
   organizationId: batches.organizationId,
@@ -104,7 +111,7 @@ const START = {
   wantedType: batches.wantedType,
   npis: sql<
     string[]
-  >`(select array_agg(r.npi order by r.position) from requests r where r.batch_id = ${batches.id})`,
+  >`(select array_agg(r.npi order by r.position) from requests r where r.batch_id = ${BATCH_ID})`,
 };
 
 function ago(ms: number) {

@@ -2,14 +2,11 @@ import { asc, eq } from 'drizzle-orm';
 import { type Database, read } from './client.ts';
 import { DatabaseError } from './errors.ts';
 import { batches, requests, webhookDeliveries } from './schema.ts';
-import type { FinalStatus, SubmittedAs, WantedType, WebhookMode } from './words.ts';
+import type { FinalStatus } from './words.ts';
 
 /** What a batch workflow has to do, as the database has it now. Ids, outcomes and numbers only. */
 export interface BatchFacts {
   readonly organizationId: string;
-  readonly submittedAs: SubmittedAs;
-  readonly wantedType: WantedType;
-  readonly webhookMode: WebhookMode | null;
   /** The pending delivery of the whole batch (`batch` mode). */
   readonly deliveryId: string | null;
   readonly requests: readonly {
@@ -45,9 +42,6 @@ export async function readBatch(db: Database, batchId: string): Promise<BatchFac
   const deliveryOf = new Map(pending.map((delivery) => [delivery.requestId, delivery.id]));
   return {
     organizationId: batch.organizationId,
-    submittedAs: batch.submittedAs,
-    wantedType: batch.wantedType,
-    webhookMode: batch.webhookMode,
     deliveryId: deliveryOf.get(null) ?? null,
     requests: rows.map((row) => ({
       requestId: row.id,

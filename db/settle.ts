@@ -37,30 +37,39 @@ export async function settle(
   reason: string,
   rules: SettleRules,
 ): Promise<Settlement> {
-  return await transaction(db, async (tx) => {
-    const request = await lock(tx, requestId);
-    if (request.settledAt) return { status: finalStatus(request), settledNow: false };
-    const at = await clock(tx);
-    const late = at > request.deadlineAt;
-    if (end === 'failed' || late) return await release(tx, request, 'failed', late ? 'deadline' : reason, at);
+  return await transaction(db, (tx) => settleIn(tx, requestId, end, reason, rules));
+}
 
-    const { organizationId, npi, wantedType } = request;
-    const search = { organizationId, npis: [npi], wantedType, at, ...rules };
-    const replay = (await findReplays(tx, search)).get(npi);
-    if (replay) return await complete(tx, request, replay, true, at);
-    const stored = (await findStoredEmails(tx, search)).get(npi);
-    if (!stored) return await release(tx, request, 'not_found', reason, at);
-    const claim = {
-      organizationId,
-      npi,
-      emailType: stored.emailType,
-      requestId,
-      at,
-      replayMs: rules.replayMs,
-    };
-    if (!(await claimEntitlement(tx, claim))) throw new DatabaseError('entitlement_taken');
-    return await complete(tx, request, stored, false, at);
-  });
+/** Settles as part of the caller's transaction, as `settle` does in one of its own. */
+export async function settleIn(
+  tx: Transaction,
+  requestId: string,
+  end: LookupEnd,
+  reason: string,
+  rules: SettleRules,
+): Promise<Settlement> {
+  const request = await lock(tx, requestId);
+  if (request.settledAt) return { status: finalStatus(request), settledNow: false };
+  const at = await clock(tx);
+  const late = at > request.deadlineAt;
+  if (end === 'failed' || late) return await release(tx, request, 'failed', late ? 'deadline' : reason, at);
+
+  const { organizationId, npi, wantedType } = request;
+  const search = { organizationId, npis: [npi], wantedType, at, ...rules };
+  const replay = (await findReplays(tx, search)).get(npi);
+  if (replay) return await complete(tx, request, replay, true, at);
+  const stored = (await findStoredEmails(tx, search)).get(npi);
+  if (!stored) return await release(tx, request, 'not_found', reason, at);
+  const claim = {
+    organizationId,
+    npi,
+    emailType: stored.emailType,
+    requestId,
+    at,
+    replayMs: rules.replayMs,
+  };
+  if (!(await claimEntitlement(tx, claim))) throw new DatabaseError('entitlement_taken');
+  return await complete(tx, request, stored, false, at);
 }
 
 /** The balance first: every writer of one organization takes its locks in the same order. */

@@ -13,8 +13,8 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
     restartBatch: (start) => startBatch(client, taskQueue, start, true),
     async isRunning(workflowId) {
       try {
-        const description = await client.workflow.getHandle(workflowId).describe();
-        return description.status.name === 'RUNNING';
+        // By its close, not by its status: a workflow that an operator has paused is open too.
+        return (await client.workflow.getHandle(workflowId).describe()).closeTime === undefined;
       } catch (error) {
         if (error instanceof WorkflowNotFoundError) return false;
         throw error;

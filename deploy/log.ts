@@ -6,7 +6,7 @@ import pretty from 'pino-pretty';
  * name, code and stack frames, because a message may hold what a user sent.
  */
 export function createLog(name: string, level: string): Logger {
-  const options = { name, level, serializers: { err: serializeError }, base: { name } };
+  const options = { name, level, serializers: { err: serializeError }, base: { pid: process.pid } };
   const stream: DestinationStream | undefined = process.stdout.isTTY
     ? pretty({ ignore: 'pid,hostname,name', translateTime: 'SYS:HH:MM:ss.l' })
     : undefined;

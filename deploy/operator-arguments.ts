@@ -55,7 +55,7 @@ export function overlap(text: string): number {
 }
 
 /** Undefined, so that the option is required, for a container's user that its password file does not know. */
-function userName(): string | undefined {
+export function userName(): string | undefined {
   try {
     return userInfo().username;
   } catch {

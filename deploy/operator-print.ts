@@ -4,6 +4,8 @@ import type { Database } from '../db/client.ts';
 export interface Report {
   readonly data: unknown;
   readonly text: string;
+  /** True where what was found is for exit code 1, though the command did its work. */
+  readonly failed?: boolean;
 }
 
 /** Runs a command's work on the database and prints its report. `subject` is the id that was asked for. */

@@ -3,6 +3,7 @@ import { type Database, openDatabase } from '../db/client.ts';
 import { addAuditCommands } from './operator-audit.ts';
 import { addBatchCommands } from './operator-batch.ts';
 import { addCreditCommands } from './operator-credits.ts';
+import { addDoctorCommand } from './operator-doctor.ts';
 import { addKeyCommands } from './operator-keys.ts';
 import { addOrganizationCommands } from './operator-organizations.ts';
 import { json, type Report } from './operator-print.ts';
@@ -11,13 +12,14 @@ import { explain } from './operator-problem.ts';
 const HELP = `
 Changes need --reason TEXT; who, what and why go to the audit log, in the same transaction as the change.
 Needs DATABASE_URL (of the local stack: database_url in .local/stack.json).
-Exit codes: 0 done, 1 failed (one sentence on stderr), 2 wrong usage.
+Exit codes: 0 done, 1 failed (one sentence on stderr) or doctor has findings, 2 wrong usage.
 
 Examples:
   npm run operator -- org create "Acme Health" --reason "contract 2041"
   npm run operator -- credits grant org_01h2xcejqtf2nbrexx3vqjhp41 1000 --reason "invoice 17"
   npm run operator -- keys issue org_01h2xcejqtf2nbrexx3vqjhp41 --name production --reason "first key"
   npm run operator -- keys rotate key_01h2xcejqtf2nbrexx3vqjhp41 --overlap 1h --reason "yearly"
+  npm run operator -- doctor
   npm run --silent operator -- --json org list    (--silent: npm prints nothing of its own on stdout)`;
 
 export interface OperatorSurroundings {
@@ -50,6 +52,7 @@ export async function runOperator(
   addKeyCommands(program, run);
   addBatchCommands(program, run);
   addAuditCommands(program, run);
+  addDoctorCommand(program, run);
 
   try {
     await program.parseAsync(args, { from: 'user' });
@@ -65,8 +68,9 @@ export async function runOperator(
       url = databaseUrl();
       const db = openDatabase({ url, poolSize: 1, applicationName: 'operator' });
       try {
-        const { data, text } = await work(db);
-        stdout(`${program.opts().json ? json(data) : text}\n`);
+        const report = await work(db);
+        failed = report.failed === true;
+        stdout(`${program.opts().json ? json(report.data) : report.text}\n`);
       } finally {
         await db.close();
       }

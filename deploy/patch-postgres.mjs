@@ -1,8 +1,9 @@
 /**
  * Repairs postgres.js 3.4.9 where the loss of PostgreSQL, or a full pipeline, takes the process down, leaves
  * queries without an answer, or runs a dead transaction's statements inside a living one. Run by npm's
- * `postinstall`, so it is JavaScript for whatever Node the machine has. Upstream, all open in November 2026:
- * issues 1066, 1154, 1186, 1204, 1208, 1216, pull requests 1168, 1209, 1215 of github.com/porsager/postgres.
+ * `postinstall`, so it is JavaScript for whatever Node the machine has. Upstream, open when this was written: issues
+ * 1066, 1154, 1186, 1193, 1208, pull requests 1168, 1209, 1215 of github.com/porsager/postgres; the full pipeline
+ * was found here.
  * Not repaired, because nothing here uses them: sql.reserve(), COPY streams and several hosts in one URL.
  *
  * usage: node deploy/patch-postgres.mjs [FOLDER_OF_THE_PACKAGE [--revert]]

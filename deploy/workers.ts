@@ -82,12 +82,13 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
   };
 }
 
-/** Sends Temporal's own log lines to ours. Once per process, before the first connection. */
+/** Sends Temporal's own log lines to ours, those of its native part included. Once per process, before the first connection. */
 export function installRuntime(log: Logger): void {
   const levels = { TRACE: 'trace', DEBUG: 'debug', INFO: 'debug', WARN: 'warn', ERROR: 'error' } as const;
   Runtime.install({
     // The API and the worker close in their own order, on signals they handle themselves.
     shutdownSignals: [],
+    telemetryOptions: { logging: { filter: { core: 'WARN', other: 'ERROR' }, forward: {} } },
     logger: new DefaultLogger('INFO', ({ level, message, meta }: LogEntry) => {
       const { error, workflowId, activityType, taskQueue } = meta ?? {};
       log[levels[level]](

@@ -40,10 +40,20 @@ try {
   }
   const settings = await prepare();
   const arguments_ = given.filter((argument) => argument !== '--only-tests');
-  counts = await step('tests', () => runTests(arguments_, settings));
+  // Tests in `alone/` measure or exhaust something: next to others they would tell nothing.
+  const runs = arguments_.some((argument) => !argument.startsWith('-'))
+    ? [[]]
+    : [['test/*.test.ts'], ['test/alone/*.test.ts']];
+  counts = { passed: 0, failed: 0 };
+  for (const files of runs) {
+    const name = files[0]?.includes('alone') ? 'tests that run alone' : 'tests';
+    const { passed, failed } = await step(name, () => runTests([...arguments_, ...files], settings));
+    counts = { passed: counts.passed + passed, failed: counts.failed + failed };
+  }
   process.exitCode = counts.failed === 0 ? 0 : 1;
 } catch (error) {
   console.error(interruption.signal.aborted ? 'interrupted' : messageOf(error));
+  counts = { ...counts, failed: Math.max(1, counts.failed) };
   process.exitCode = interruption.signal.aborted ? 130 : 1;
 } finally {
   for (const stop of stops.reverse()) await stop();

@@ -25,8 +25,10 @@ import {
 } from './messages.ts';
 import { delivering, planBatch, refundCredits } from './options.ts';
 
-/** How long after its deadline a request that another run looks up is waited for. */
+/** How long after its deadline a lookup that an earlier run of the batch started is waited for. */
 const GRACE_MS = 10_000;
+/** The longest and the shortest time until such a lookup is asked after again. */
+const [CHECK_AT_MOST_MS, CHECK_AT_LEAST_MS] = [30_000, 1000];
 
 /**
  * One submit: a child workflow per request that is still open, progress by their signals, webhooks as they come.
@@ -38,7 +40,6 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   const deliveries = new Map<string, Promise<DeliveryResult>>();
   const decided: DeliveryResult[] = [];
   let plan: BatchPlan | null = null;
-  let cancelled = false;
 
   // A signal and a child's result tell the same, in either order, and a signal may come before the plan does.
   const note = (requestId: string, status: FinalStatus) => {
@@ -65,7 +66,8 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   };
 
   setHandler(requestSettled, ({ requestId, status }) => note(requestId, status));
-  plan = await planBatch({ batchId });
+  // Cancelled or not: without the plan, nobody knows what to give back.
+  plan = await CancellationScope.nonCancellable(() => planBatch({ batchId }));
   for (const { requestId, status } of plan.requests) {
     const known = status ?? settled.get(requestId);
     if (known) note(requestId, known);
@@ -77,7 +79,6 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
     try {
       note(request.requestId, await lookUp(batchId, organizationId, vendors, request, settled));
     } catch (error) {
-      cancelled ||= isCancellation(error);
       // The child compensates by itself; this covers one that was terminated, or never was.
       const { requestId } = request;
       const refund = { requestId, batchId, reason: isCancellation(error) ? 'cancelled' : 'lookup_lost' };
@@ -89,7 +90,9 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   upsertSearchAttributes([{ key: BATCH_STATUS, value: 'completed' }]);
   if (plan.deliveryId) deliver(plan.deliveryId, batchId);
   await Promise.all(deliveries.values());
-  if (cancelled) throw new CancelledFailure('cancelled by an operator; open requests were refunded');
+  if (CancellationScope.current().consideredCancelled) {
+    throw new CancelledFailure('cancelled by an operator; open requests were refunded');
+  }
   return summary(settled, decided);
 }
 
@@ -100,26 +103,31 @@ async function lookUp(
   { requestId, npi, deadline }: PlannedRequest,
   settled: ReadonlyMap<string, FinalStatus>,
 ): Promise<FinalStatus> {
-  try {
-    const child = await startChild(lookUpEmail, {
-      workflowId: requestId,
-      args: [{ requestId, batchId, npi, deadline, vendors }],
-      // A batch that ends early must not take lookups with it that someone is paying for.
-      parentClosePolicy: ParentClosePolicy.ABANDON,
-      typedSearchAttributes: [
-        { key: ORGANIZATION_ID, value: organizationId },
-        { key: NPI, value: [npi] },
-      ],
-      staticSummary: `NPI ${npi}`,
-    });
-    return (await child.result()).status;
-  } catch (error) {
-    if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
-    // An earlier run of this batch started it: its settlement comes as a signal.
-    await condition(() => settled.has(requestId), Math.max(0, deadline - Date.now()) + GRACE_MS);
-    const status = settled.get(requestId);
-    if (!status) throw error;
-    return status;
+  for (;;) {
+    try {
+      const child = await startChild(lookUpEmail, {
+        workflowId: requestId,
+        args: [{ requestId, batchId, npi, deadline, vendors }],
+        // A batch that ends early must not take lookups with it that someone is paying for.
+        parentClosePolicy: ParentClosePolicy.ABANDON,
+        typedSearchAttributes: [
+          { key: ORGANIZATION_ID, value: organizationId },
+          { key: NPI, value: [npi] },
+        ],
+        staticSummary: `NPI ${npi}`,
+      });
+      return (await child.result()).status;
+    } catch (error) {
+      if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
+      // An earlier run of this batch started it: its settlement comes as a signal. A signal can be lost and that
+      // lookup can be terminated, so it is started again from time to time; one that is final ends at once.
+      const left = deadline + GRACE_MS - Date.now();
+      const wait = Math.min(Math.max(left / 8, CHECK_AT_LEAST_MS), CHECK_AT_MOST_MS);
+      await condition(() => settled.has(requestId), wait);
+      const status = settled.get(requestId);
+      if (status) return status;
+      if (left <= 0) throw error;
+    }
   }
 }
 

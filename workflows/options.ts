@@ -19,8 +19,10 @@ export const { refundCredits } = proxyActivities<Activities>({
   retry: SHORT_RETRY,
 });
 
+/** Never retried: the next sweep is. The heartbeat tells soon that a worker died, so that no sweep is skipped for it. */
 export const { sweepOnce } = proxyActivities<Activities>({
   startToCloseTimeout: '2m',
+  heartbeatTimeout: '15s',
   retry: { maximumAttempts: 1 },
 });
 
@@ -57,6 +59,8 @@ export function delivering(what: string): Pick<Activities, 'deliverWebhook'> {
     taskQueue: queuesOf(workflowInfo().taskQueue).webhooks,
     // The attempt itself ends after 15 s; the rest is for reading and recording.
     startToCloseTimeout: '45s',
+    // An attempt that died with its worker is made again soon.
+    heartbeatTimeout: '15s',
     retry: { initialInterval: '5s', backoffCoefficient: 2, maximumInterval: '1m' },
     summary: what,
   });

@@ -238,7 +238,7 @@ create constraint trigger ledger_entries_match_request after insert on ledger_en
   deferrable initially deferred for each row when (new.request_id is not null)
   execute function check_request_against_ledger();
 --> statement-breakpoint
--- Wakes the polls that wait for a change of this batch; looking at it or starting it is none.
+-- Wakes the polls that wait for a change of this batch. Nothing else: commits with a NOTIFY queue for one lock.
 create function announce_batch_change() returns trigger language plpgsql as $$
 begin
   perform pg_notify('batch_changed', new.id);
@@ -247,7 +247,7 @@ end $$;
 --> statement-breakpoint
 create trigger batches_announce_change after update on batches
   for each row when (
-    old.started_at is not distinct from new.started_at and old.checked_at is not distinct from new.checked_at
+    old.completed_count is distinct from new.completed_count or old.updated_at is distinct from new.updated_at
   )
   execute function announce_batch_change();
 --> statement-breakpoint

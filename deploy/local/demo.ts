@@ -40,8 +40,11 @@ interface Credits {
   readonly used: number;
 }
 
-/** Submits one bulk batch, waits for its results and deliveries, and prints them. */
-export async function demonstrate(facts: StackFacts, say: (line: string) => void): Promise<void> {
+/**
+ * Submits one bulk batch, waits for its results and deliveries, and prints them.
+ * @returns the batch id
+ */
+export async function demonstrate(facts: StackFacts, say: (line: string) => void): Promise<string> {
   const call = caller(facts);
   const before = await call<Credits>('/api/v1/credits');
   say(`\nSubmitting ${NPIS.length} NPIs in one bulk, with a real-time webhook and custom_data:\n`);
@@ -69,6 +72,7 @@ export async function demonstrate(facts: StackFacts, say: (line: string) => void
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
   if (facts.temporal_ui)
     say(`In the Temporal UI: ${facts.temporal_ui}/namespaces/default/workflows/${batchId}`);
+  return batchId;
 }
 
 /** Draws the progress, polling no faster than the API asks for, until the webhooks are decided as well. */

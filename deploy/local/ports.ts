@@ -14,20 +14,21 @@ export async function freePort(): Promise<number> {
 /**
  * @param port a loopback port
  * @param server the name of what is to listen there, for the message
+ * @param option what chooses another one, for the message
  * @throws {LocalProblem} `port_taken`
  */
-export async function requirePortFree(port: number, server: string): Promise<void> {
+export async function requirePortFree(port: number, server: string, option?: string): Promise<void> {
   try {
     await listenOnce(port);
   } catch {
-    throw portTaken(port, server);
+    throw portTaken(port, server, option);
   }
 }
 
-export function portTaken(port: number, server: string): LocalProblem {
+export function portTaken(port: number, server: string, option?: string): LocalProblem {
   return new LocalProblem(
     'port_taken',
-    `Port ${port} on ${LOOPBACK}, where ${server} is to listen, is taken: stop the program that uses it, or choose another port.`,
+    `Port ${port} on ${LOOPBACK}, where ${server} is to listen, is taken: stop the program that uses it, or choose another port${option ? ` with ${option}` : ''}.`,
   );
 }
 

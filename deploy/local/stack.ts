@@ -113,7 +113,7 @@ async function bringUp(options: StackOptions, parts: Parts): Promise<StackFacts>
     return result;
   };
 
-  if (options.apiPort !== 0) await requirePortFree(options.apiPort, 'the API');
+  if (options.apiPort !== 0) await requirePortFree(options.apiPort, 'the API', '--port');
   const apiPort = options.apiPort || (await freePort());
   say('Starting the local stack:');
 

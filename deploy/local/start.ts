@@ -23,14 +23,27 @@ loopback; submits a demonstration batch; stays up until Ctrl-C.
 DATABASE_URL and TEMPORAL_ADDRESS, where set, are used instead of own servers.
 `;
 
-const { values } = parseArgs({
-  options: {
-    'no-demo': { type: 'boolean', default: false },
-    port: { type: 'string', default: '8080' },
-    dir: { type: 'string', default: '.local' },
-    help: { type: 'boolean', default: false },
-  },
-});
+const { values } = options();
+
+function options() {
+  try {
+    return parse();
+  } catch (error) {
+    console.error(`${error instanceof Error ? error.message : error}\n\n${HELP}`);
+    process.exit(2);
+  }
+}
+
+function parse() {
+  return parseArgs({
+    options: {
+      'no-demo': { type: 'boolean', default: false },
+      port: { type: 'string', default: '8080' },
+      dir: { type: 'string', default: '.local' },
+      help: { type: 'boolean', default: false },
+    },
+  });
+}
 
 if (values.help) {
   console.log(HELP);
@@ -72,10 +85,12 @@ async function run(): Promise<number> {
     await writeFile(join(values.dir, 'stack.json'), `${JSON.stringify(stack.facts, null, 2)}\n`, {
       mode: 0o600,
     });
+    let batchId: string | null = null;
     if (!values['no-demo']) {
-      await Promise.race([demonstrate(stack.facts, (line) => console.log(line)), stack.failed, interrupted]);
+      const demonstration = demonstrate(stack.facts, (line) => console.log(line));
+      batchId = (await Promise.race([demonstration, stack.failed, interrupted])) ?? null;
     }
-    if (!interruption.signal.aborted) console.log(whatNext(stack, values.dir));
+    if (!interruption.signal.aborted) console.log(whatNext(stack, values.dir, batchId));
     await Promise.race([interrupted, stack.failed]);
     return 0;
   } catch (error) {
@@ -88,7 +103,7 @@ async function run(): Promise<number> {
   }
 }
 
-function whatNext({ facts }: Stack, dir: string): string {
+function whatNext({ facts }: Stack, dir: string, batchId: string | null): string {
   const auth = `-H "Authorization: Bearer ${facts.api_key}"`;
   const json = `-H "Content-Type: application/json"`;
   return `
@@ -105,8 +120,7 @@ Try:
   curl -s ${auth} ${facts.base_url}/api/v1/credits
   curl -s ${auth} ${json} ${facts.base_url}/api/v1/email -d '{"npi":"2000000036","enrichment_email_type":"personal"}'
   curl -s ${auth} ${json} ${facts.base_url}/api/v1/email -d '{"npi":"2000000101"}'   # the vendor hangs: failed, refunded
-  curl -s ${auth} ${facts.base_url}/api/v1/email/REQUEST_ID
-  curl -sk ${facts.receiver_url}
+${batchId ? `  curl -s ${auth} ${facts.base_url}/api/v1/batch/${batchId}\n` : ''}  curl -sk ${facts.receiver_url}
 
 Ctrl-C stops everything this started.`;
 }

@@ -19,9 +19,18 @@ const TEMPLATE_LOCK = 5_120_431;
  * first caller makes.
  */
 export async function openTestDatabase(): Promise<TestDatabase> {
+  return await createDatabase(ensureTemplate);
+}
+
+/** As `openTestDatabase`, without a single migration. */
+export async function openEmptyDatabase(): Promise<TestDatabase> {
+  return await createDatabase(async () => 'template0');
+}
+
+async function createDatabase(templateOf: (admin: Sql) => Promise<string>): Promise<TestDatabase> {
   const name = `test_${randomBytes(8).toString('hex')}`;
   await withAdmin(async (admin) => {
-    const template = await ensureTemplate(admin);
+    const template = await templateOf(admin);
     await admin`create database ${admin(name)} template ${admin(template)}`;
   });
   return {

@@ -123,7 +123,7 @@ export function createCaller(baseUrl: string, apiKey: string) {
       status: response.status,
       headers: response.headers,
       text,
-      json: (isJson ? JSON.parse(text) : undefined) as T,
+      json: (isJson && text !== '' ? JSON.parse(text) : undefined) as T,
     };
   };
   const get = <T = EnvelopeAnswer>(path: string, headers?: Record<string, string>) =>

@@ -1,0 +1,151 @@
+import Joi from 'joi';
+import {
+  type BatchStatus,
+  type DeliveryState,
+  EMAIL_TYPES,
+  type RequestStatus,
+  WEBHOOK_MODES,
+} from '../db/words.ts';
+import { idPattern } from './poll.ts';
+
+// The bodies of answers (spec.md, "Resources and their fields") as joi schemas: the OpenAPI document is made from them,
+// and tests hold live answers against them, where a field too many is a failure.
+
+const REQUEST_STATUSES = [
+  'accepted',
+  'in-progress',
+  'completed',
+  'not_found',
+  'failed',
+] as const satisfies readonly RequestStatus[];
+const BATCH_STATUSES = ['in-progress', 'completed'] as const satisfies readonly BatchStatus[];
+const DELIVERY_STATES = [
+  'pending',
+  'delivered',
+  'failed',
+  'none',
+] as const satisfies readonly DeliveryState[];
+
+const text = Joi.string().required();
+const credits = Joi.number().integer().required();
+const npi = text.pattern(/^[0-9]{10}$/).description('As submitted.');
+export const requestId = text.pattern(new RegExp(idPattern('req'))).example('req_01jd9x6k2vfr8at0z5q7w4m1hb');
+export const batchId = text.pattern(new RegExp(idPattern('bat'))).example('bat_01jd9x6k2tf3r8t0z5q7w4m1ha');
+const batchStatus = text.valid(...BATCH_STATUSES);
+const timestamp = text
+  .isoDate()
+  .pattern(/^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$/)
+  .description('RFC 3339, UTC, milliseconds.');
+
+/** 202 of both submits. */
+export const submitAnswer = Joi.object({
+  batch_id: batchId,
+  status: batchStatus.description('`completed` where every request is final at once.'),
+  requests: Joi.array()
+    .items(
+      Joi.object({
+        npi,
+        request_id: requestId,
+        poll_url: text.pattern(new RegExp(idPattern('req').replace('^', '^/api/v1/email/'))),
+      }),
+    )
+    .min(1)
+    .required()
+    .description('One per submitted NPI, in the order of the submit.'),
+});
+
+const item = Joi.object({
+  request_id: requestId,
+  npi,
+  status: text.valid(...REQUEST_STATUSES).description('`completed`, `not_found` and `failed` are final.'),
+  replayed: Joi.boolean().required().description('A free replay of a result charged within 30 days.'),
+  email_type: text
+    .valid(...EMAIL_TYPES)
+    .allow(null)
+    .description('Null without an email, as are the three below.'),
+  email: text.email({ tlds: false }).allow(null),
+  email_last_validated: timestamp.allow(null),
+  email_status: text.valid('valid').allow(null),
+});
+
+/** The response envelope: both polls and every delivery. */
+export const envelope = Joi.object({
+  batch: Joi.object({
+    id: batchId,
+    status: batchStatus,
+    total: credits.min(1).description('Requests in the batch.'),
+    completed_count: credits.min(0).description('Requests that are final.'),
+    created_at: timestamp.allow(null),
+    updated_at: timestamp.allow(null),
+  }).required(),
+  webhook: Joi.object({
+    url: text.allow(null),
+    mode: text.valid(...WEBHOOK_MODES).allow(null),
+    status: text
+      .valid(...DELIVERY_STATES)
+      .allow(null)
+      .description('`none`: deliveries are suspended by the operator.'),
+  })
+    .required()
+    .allow(null)
+    .description('Null where the submit named none.'),
+  custom_data: Joi.object()
+    .required()
+    .allow(null)
+    .description('Exactly what was submitted, number for number.'),
+  usage: Joi.object({
+    credits_used: credits.min(0).allow(null).description('Charged so far: for this batch, or this request.'),
+    balance: credits.allow(null).description('Available now.'),
+  })
+    .required()
+    .allow(null),
+  data: Joi.array()
+    .items(item)
+    .min(1)
+    .required()
+    .description('One item in a single poll and a real-time delivery, else every request of the batch.'),
+});
+
+/** 200 of `GET /api/v1/credits`. */
+export const creditsAnswer = Joi.object({
+  balance: credits.description('Available: total − used − held.'),
+  total: credits.description('Granted.'),
+  used: credits.description('Charged.'),
+});
+
+/** Every error but 422: RFC 9457. */
+export const problemAnswer = Joi.object({
+  type: text.valid('about:blank'),
+  title: text,
+  status: credits,
+  code: text.description('Stable: for programs.'),
+  detail: text.description('For people.'),
+});
+
+/** 402. */
+export const insufficientAnswer = problemAnswer.keys({
+  required: credits.min(1),
+  available: credits,
+  shortfall: credits.min(1),
+});
+
+/** 422: every problem at once, in field order. */
+export const invalidAnswer = Joi.object({
+  detail: Joi.array()
+    .items(
+      Joi.object({
+        loc: Joi.array()
+          .items(Joi.string().allow(''), Joi.number().integer())
+          .min(1)
+          .required()
+          .description('`body`, `path` or `header`, then the field, then the position in a list.'),
+        msg: text,
+        type: text.description('Stable: for programs.'),
+      }),
+    )
+    .min(1)
+    .required(),
+});
+
+/** `/healthz`, `/readyz`. */
+export const healthAnswer = Joi.object({ status: text });

@@ -1,0 +1,83 @@
+import { randomUUID } from 'node:crypto';
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+  type ServerResponse,
+} from 'node:http';
+import type { Duplex } from 'node:stream';
+import type { Logger } from 'pino';
+import { type ApiError, problem } from './errors.ts';
+
+/** The HTTP listener below hapi. A request that has not arrived whole after 10 s ends with its socket. */
+export function createListener(): Server {
+  return createServer({
+    requestTimeout: 10_000,
+    headersTimeout: 8000,
+    connectionsCheckingInterval: 1000,
+    // Its answer would be Node's own; `requireHost` gives ours.
+    requireHostHeader: false,
+  });
+}
+
+/**
+ * Answers what never becomes a request (broken HTTP, headers over 16 KiB, a client that is too slow) as any other
+ * error, and closes the socket. hapi's own handler says 400 to all of it and waits for the client to close.
+ * @param listener one that hapi has taken
+ */
+export function answerBrokenRequests(listener: Server, log: Logger): void {
+  const answers = new WeakMap<Duplex, ServerResponse>();
+  const remember: RequestListener = (request, response) => answers.set(request.socket, response);
+  listener.prependListener('request', remember);
+  listener.prependListener('checkContinue', remember);
+  // An expectation that nobody knows is no reason to refuse (RFC 9110, 10.1.1).
+  listener.on('checkExpectation', (request, response) => listener.emit('request', request, response));
+  listener.removeAllListeners('clientError');
+  listener.on('clientError', (cause: NodeJS.ErrnoException, socket) => {
+    const earlier = answers.get(socket);
+    const halfSent = earlier?.headersSent && !earlier.writableFinished;
+    if (!socket.writable || halfSent) {
+      socket.destroy();
+      return;
+    }
+    const error = toApiError(cause.code);
+    const requestId = randomUUID();
+    log.info({ http_request_id: requestId, status: error.status, code: cause.code }, 'http refused');
+    socket.end(toHttp(error, requestId), () => socket.destroy());
+  });
+}
+
+/** @throws {ApiError} 400 for HTTP/1.1 without Host (RFC 9112, section 3.2) */
+export function requireHost({ httpVersion, headers }: IncomingMessage): void {
+  if (httpVersion === '1.1' && headers.host === undefined) throw badRequest();
+}
+
+function badRequest(): ApiError {
+  return problem(400, 'bad_request', 'The request is not well-formed HTTP.');
+}
+
+function toApiError(code: string | undefined): ApiError {
+  switch (code) {
+    case 'ERR_HTTP_REQUEST_TIMEOUT':
+      return problem(408, 'request_timeout', 'The request did not arrive in time.');
+    case 'HPE_HEADER_OVERFLOW':
+      return problem(431, 'headers_too_large', 'The path and the headers may have 16 KiB at most.');
+    default:
+      return badRequest();
+  }
+}
+
+function toHttp({ status, body }: ApiError, requestId: string): string {
+  const text = JSON.stringify(body);
+  const title = 'title' in body ? body.title : 'Error';
+  return [
+    `HTTP/1.1 ${status} ${title}`,
+    'connection: close',
+    'content-type: application/problem+json',
+    `content-length: ${Buffer.byteLength(text)}`,
+    `x-request-id: ${requestId}`,
+    '',
+    text,
+  ].join('\r\n');
+}

@@ -1,0 +1,124 @@
+import { createHash } from 'node:crypto';
+import type { Server } from '@hapi/hapi';
+import {
+  creditsAnswer,
+  envelope,
+  healthAnswer,
+  insufficientAnswer,
+  invalidAnswer,
+  problemAnswer,
+  submitAnswer,
+} from './answers.ts';
+import { type JsonObject, jsonSchema } from './json-schema.ts';
+import { deliveryExamples, invalidExamples } from './openapi-examples.ts';
+import { headers, RATE, responseHeaders } from './openapi-headers.ts';
+import { json, paths } from './openapi-operations.ts';
+import { parameters } from './openapi-parameters.ts';
+import { problemResponses } from './openapi-problems.ts';
+import { bulkBody, singleBody } from './schemas.ts';
+
+const DESCRIPTION = `Verified email addresses for US healthcare providers by NPI. A submit answers 202 at once; results \
+come by polling, by signed webhook, or both, within about 15 minutes.
+
+Credits are held at submit, charged only for emails found (1, or 3 for \`personal\`), and released otherwise. The same \
+NPI for the same organization within 30 days of its charge is free (\`replayed: true\`).
+
+Fields may be added to answers at any time. \`null\` for an optional field of a body means absent; unknown fields are \
+ignored.`;
+
+const SIGNED = 'As Standard Webhooks 1.0 has it (standardwebhooks.com).';
+const signature = (name: string, description: string, example: string) => ({
+  name,
+  in: 'header',
+  required: true,
+  description: `${description} ${SIGNED}`,
+  schema: { type: 'string' },
+  example,
+});
+
+/** What a webhook's receiver gets, and what its answer means (decisions.md, Webhooks). */
+const delivery: JsonObject = {
+  post: {
+    operationId: 'receiveResult',
+    tags: ['Webhooks'],
+    summary: 'A result, sent to the webhook of a submit',
+    description:
+      '`real-time`: one per NPI as it finishes. `batch`: one when all have finished. Deduplicate by `data[].request_id`.',
+    security: [],
+    parameters: [
+      signature('webhook-id', 'The same over all attempts.', 'msg_01jd9x6k2wf3r8t0z5q7w4m1hd'),
+      signature('webhook-timestamp', 'Of this attempt, in epoch seconds.', '1767607207'),
+      signature(
+        'webhook-signature',
+        'One or, after a rotation, two.',
+        'v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4=',
+      ),
+    ],
+    requestBody: { required: true, content: json('Envelope', deliveryExamples) },
+    responses: {
+      '2XX': { description: 'Taken. Answer within 15 seconds.' },
+      410: { description: 'Never wanted again: this delivery ends.' },
+      default: {
+        description: 'Not taken: tried again, 10 times over about 75 hours. Redirects are not followed.',
+      },
+    },
+  },
+};
+
+const components: JsonObject = {
+  schemas: {
+    SingleSubmit: jsonSchema(singleBody),
+    BulkSubmit: jsonSchema(bulkBody),
+    Accepted: jsonSchema(submitAnswer),
+    Envelope: jsonSchema(envelope),
+    Credits: jsonSchema(creditsAnswer),
+    Problem: jsonSchema(problemAnswer),
+    InsufficientCredits: jsonSchema(insufficientAnswer),
+    Invalid: jsonSchema(invalidAnswer),
+    Health: jsonSchema(healthAnswer),
+  },
+  headers,
+  parameters,
+  responses: {
+    ...problemResponses(),
+    Invalid: {
+      description: 'Something in the request is not valid; every problem is named.',
+      headers: responseHeaders(RATE),
+      content: json('Invalid', invalidExamples),
+    },
+  },
+  securitySchemes: {
+    bearer: { type: 'http', scheme: 'bearer', description: 'Wins where both are sent.' },
+    apiKey: { type: 'apiKey', in: 'header', name: 'X-API-Key' },
+  },
+  callbacks: {
+    result: { '{$request.body#/webhook/url}': { $ref: '#/components/pathItems/delivery' } },
+  },
+  pathItems: { delivery },
+};
+
+/** The OpenAPI 3.1 document: bodies are the joi schemas that validate. */
+export const openapi: JsonObject = {
+  openapi: '3.1.1',
+  info: { title: 'NPI email enrichment', version: '1.0.0', description: DESCRIPTION },
+  servers: [{ url: '/' }],
+  security: [{ bearer: [] }, { apiKey: [] }],
+  tags: ['Submit', 'Results', 'Credits', 'Service', 'Webhooks'].map((name) => ({ name })),
+  paths,
+  webhooks: { result: { $ref: '#/components/pathItems/delivery' } },
+  components,
+};
+
+/** `GET /openapi.json`, without a key and uncounted, as /healthz is. */
+export function registerOpenapi(server: Server): void {
+  const text = JSON.stringify(openapi, null, 1);
+  const etag = createHash('sha256').update(text).digest('base64url').slice(0, 27);
+  server.route({
+    method: 'GET',
+    path: '/openapi.json',
+    options: { auth: false },
+    // hapi answers If-None-Match by itself.
+    handler: (_request, h) =>
+      h.response(text).type('application/json').etag(etag).header('cache-control', 'public, max-age=300'),
+  });
+}

@@ -1,0 +1,106 @@
+import { type SQL, sql } from 'drizzle-orm';
+import type { Database, Transaction } from './client.ts';
+import type { Check, DoctorRules, Pass } from './doctor-check.ts';
+import { ledgerPasses } from './doctor-ledger.ts';
+import { promisePasses } from './doctor-promises.ts';
+import { requestPasses } from './doctor-requests.ts';
+import { workPasses } from './doctor-work.ts';
+import { toDatabaseError } from './errors.ts';
+
+export interface CheckResult extends Pick<Check, 'code' | 'title' | 'explanation'> {
+  readonly findings: number;
+  /** Some of the ids found, in their order. */
+  readonly examples: readonly string[];
+}
+
+export interface Diagnosis {
+  /** Of all checks together; 0 is health. */
+  readonly findings: number;
+  readonly checks: readonly CheckResult[];
+  /** How long each pass over the tables took. */
+  readonly passes: readonly { readonly checks: readonly string[]; readonly durationMs: number }[];
+  readonly durationMs: number;
+}
+
+/** Examples for a person to look at. */
+const EXAMPLES = 5;
+
+/**
+ * Checks every invariant of hardening.md that the database can answer for, on one snapshot. Takes no locks.
+ * @param examples how many ids to name per check
+ * @throws {DatabaseError}
+ */
+export async function diagnose(db: Database, rules: DoctorRules, examples = EXAMPLES): Promise<Diagnosis> {
+  try {
+    return await db.drizzle.transaction(
+      async (tx) => {
+        await configure(tx, SETTINGS);
+        return await runChecks(tx, rules, examples);
+      },
+      { isolationLevel: 'repeatable read', accessMode: 'read only' },
+    );
+  } catch (error) {
+    throw toDatabaseError(error);
+  }
+}
+
+/** Whole tables are read: hashes that spill and the time-out of a service's statement are not for this. */
+const SETTINGS = {
+  statement_timeout: '15min',
+  work_mem: '256MB',
+  jit: 'off',
+  parallel_setup_cost: '100',
+  parallel_tuple_cost: '0.001',
+};
+
+const IN_ORDER = { enable_hashjoin: 'off', enable_hashagg: 'off', enable_sort: 'off' };
+const ANY_WAY = { enable_hashjoin: 'on', enable_hashagg: 'on', enable_sort: 'on' };
+
+/** Until the end of the transaction. */
+async function configure(tx: Transaction, settings: Readonly<Record<string, string>>): Promise<void> {
+  const calls = Object.entries(settings).map(([name, value]) => sql`set_config(${name}, ${value}, true)`);
+  await tx.execute(sql`select ${sql.join(calls, sql`, `)}`);
+}
+
+/** The checks alone, on what `tx` sees: a transaction that is going to be rolled back, for example. */
+export async function runChecks(
+  tx: Transaction,
+  rules: DoctorRules,
+  examples = EXAMPLES,
+): Promise<Diagnosis> {
+  const begun = performance.now();
+  const checks: CheckResult[] = [];
+  const passes: Diagnosis['passes'][number][] = [];
+  for (const pass of [...ledgerPasses(), ...requestPasses(), ...promisePasses(rules), ...workPasses(rules)]) {
+    const passBegun = performance.now();
+    if (pass.inOrder) await configure(tx, IN_ORDER);
+    const rows = await tx.execute<{ code: string; findings: number; examples: string[] }>(
+      statement(pass, examples),
+    );
+    if (pass.inOrder) await configure(tx, ANY_WAY);
+    const found = new Map(rows.map((row) => [row.code, row]));
+    for (const { code, title, explanation } of pass.checks) {
+      const row = found.get(code);
+      checks.push({ code, title, explanation, findings: row?.findings ?? 0, examples: row?.examples ?? [] });
+    }
+    passes.push({
+      checks: pass.checks.map((check) => check.code),
+      durationMs: Math.round(performance.now() - passBegun),
+    });
+  }
+  const findings = checks.reduce((sum, check) => sum + check.findings, 0);
+  return { findings, checks, passes, durationMs: Math.round(performance.now() - begun) };
+}
+
+/** Rows that offend no check are dropped before the rest are told apart. */
+function statement({ with: queries, from, checks }: Pass, examples: number): SQL {
+  const verdicts = checks.map(({ code, subject, when }) => sql`(${code}, ${subject}, ${when})`);
+  const offends = checks.map(({ when }) => sql`(${when})`);
+  return sql`
+    ${queries === undefined ? sql`` : sql`with ${queries}`}
+    select v.code, count(*)::int as findings, (array_agg(v.subject order by v.subject))[1:${examples}::int] as examples
+      from ${from}
+     cross join lateral (values ${sql.join(verdicts, sql`, `)}) v (code, subject, found)
+     where (${sql.join(offends, sql` or `)}) and v.found
+     group by v.code`;
+}

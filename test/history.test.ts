@@ -1,0 +1,48 @@
+import test from 'ava';
+import { countEvents } from './support/histories.ts';
+import { ordinaryNpis } from './support/npis.ts';
+import { type Stack, startStack } from './support/stack.ts';
+
+// What a submit costs Temporal: the figure that limits how much one cluster carries.
+
+const NPIS = 60;
+const EVENTS_AT_MOST = 21;
+
+let stack: Stack;
+
+test.before(async () => {
+  // Speed 1: with look-ups of 0.2 to 2.2 s, as spread as real ones, few of their signals meet in one workflow task.
+  stack = await startStack({ simulatorSpeed: 1 });
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+});
+
+test('a found NPI costs at most 21 history events, its share of the batch included', async (t) => {
+  const client = await stack.organization(NPIS);
+  const { json } = await client.bulk({ npis: ordinaryNpis('found', NPIS) });
+  const envelope = await client.completed(json.batch_id);
+  t.is(envelope.data.filter(({ status }) => status === 'completed').length, NPIS);
+
+  const batch = stack.client.workflow.getHandle(json.batch_id);
+  await batch.result();
+  const lookups = json.requests.map(({ request_id }) => stack.client.workflow.getHandle(request_id));
+  await Promise.all(lookups.map((lookup) => lookup.result()));
+
+  const descriptions = await Promise.all([batch, ...lookups].map((handle) => handle.describe()));
+  const [ofBatch = 0, ...ofLookups] = descriptions.map(({ historyLength }) => historyLength);
+  const sum = (numbers: readonly number[]) => numbers.reduce((total, number) => total + number, 0);
+  const transitions = sum(
+    descriptions.map(({ raw }) => Number(raw.workflowExecutionInfo?.stateTransitionCount ?? 0)),
+  );
+  const perNpi = (sum(ofLookups) + ofBatch) / NPIS;
+  t.log(
+    `per found NPI: ${perNpi.toFixed(1)} events (look-up ${(sum(ofLookups) / NPIS).toFixed(1)}, ` +
+      `batch ${(ofBatch / NPIS).toFixed(1)}), ${(transitions / NPIS).toFixed(1)} state transitions`,
+  );
+  const events = countEvents(await batch.fetchHistory());
+  t.log('batch:', events);
+  t.true((events.WorkflowExecutionSignaled ?? 0) > 0, 'look-ups signal their progress');
+  t.true(perNpi <= EVENTS_AT_MOST);
+});

@@ -1,0 +1,157 @@
+import { readdir, readFile } from 'node:fs/promises';
+import { dirname, join, relative } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import test from 'ava';
+
+// The shape of the program: imports go right only, and each kind of access has one place.
+//
+//   deploy → api → workflows ⇢ activities → db      test → anything
+//
+// Types cost nothing at run time, and one word must not have two spellings: so activities may also take the types of
+// what crosses Temporal, from workflows/messages.ts alone.
+
+const ROOT = fileURLToPath(new URL('..', import.meta.url));
+const FOLDERS = ['deploy', 'api', 'workflows', 'activities', 'db', 'test'];
+
+/** What a folder's modules may import at run time, and as types only, beside their own. */
+const MAY_IMPORT: Readonly<
+  Record<string, { readonly values: readonly string[]; readonly types: readonly string[] }>
+> = {
+  deploy: { values: ['api', 'workflows/messages.ts', 'activities', 'db'], types: [] },
+  api: { values: ['workflows/messages.ts', 'db'], types: [] },
+  workflows: { values: [], types: ['activities'] },
+  activities: { values: ['db'], types: ['workflows/messages.ts'] },
+  db: { values: [], types: [] },
+};
+/** Workflow code runs in a sandbox: nothing but Temporal's own packages is deterministic there. */
+const WORKFLOW_PACKAGES = ['@temporalio/workflow', '@temporalio/common'];
+
+interface Import {
+  readonly from: string;
+  readonly target: string;
+  readonly typeOnly: boolean;
+}
+
+interface Source {
+  readonly file: string;
+  readonly text: string;
+}
+
+async function sources(): Promise<Source[]> {
+  const files = await Promise.all(
+    FOLDERS.map(async (folder) => {
+      const entries = await readdir(join(ROOT, folder), { recursive: true, withFileTypes: true });
+      return entries.filter((entry) => entry.isFile() && /\.m?[jt]s$/.test(entry.name));
+    }),
+  );
+  return await Promise.all(
+    files.flat().map(async ({ parentPath, name }) => {
+      const path = join(parentPath, name);
+      return { file: relative(ROOT, path).replaceAll('\\', '/'), text: await readFile(path, 'utf8') };
+    }),
+  );
+}
+
+/** Static, dynamic and re-exporting imports; a relative one is given from the root. */
+function importsOf({ file, text }: Source): Import[] {
+  const found = text.matchAll(
+    /^(?:import|export)\s+(?<type>type\s)?(?<names>[\w\s{},*$]*?)\s*from\s*['"](?<from>[^'"]+)['"]|^import\s*['"](?<bare>[^'"]+)['"]|\bimport\(\s*['"](?<dynamic>[^'"]+)['"]/gm,
+  );
+  return [...found].map(({ groups = {} }) => {
+    const { type, names = '' } = groups;
+    const target = groups.from ?? groups.bare ?? groups.dynamic ?? '';
+    const named =
+      names
+        .trim()
+        .match(/^\{([^}]*)\}$/)?.[1]
+        ?.split(',')
+        .filter((name) => name.trim() !== '') ?? [];
+    const onlyTypes = named.length > 0 && named.every((name) => name.trim().startsWith('type '));
+    return {
+      from: file,
+      target: target.startsWith('.') ? join(dirname(file), target).replaceAll('\\', '/') : target,
+      typeOnly: type !== undefined || onlyTypes,
+    };
+  });
+}
+
+/** Imports that go another way than right. */
+function wrongWays(all: readonly Source[]): string[] {
+  const wrong = all.flatMap(importsOf).filter(({ from, target, typeOnly }) => {
+    const folder = from.split('/')[0] ?? '';
+    const rules = MAY_IMPORT[folder];
+    if (!rules || !FOLDERS.includes(target.split('/')[0] ?? '')) return false;
+    const allowed = [folder, ...rules.values, ...(typeOnly ? rules.types : [])];
+    return !allowed.some((path) => target === path || target.startsWith(`${path}/`));
+  });
+  return wrong.map(({ from, target, typeOnly }) => `${from} → ${target}${typeOnly ? ' (type)' : ''}`);
+}
+
+function filesWith(all: readonly Source[], pattern: RegExp): string[] {
+  return all.filter(({ text }) => pattern.test(text)).map(({ file }) => file);
+}
+
+const outside =
+  (...places: readonly string[]) =>
+  (file: string) =>
+    !places.some((place) => file.startsWith(place));
+
+test('imports go right only', async (t) => {
+  const all = await sources();
+  t.true(all.flatMap(importsOf).length > 300);
+  t.deepEqual(wrongWays(all), []);
+});
+
+test('the rule sees every kind of import', (t) => {
+  const text = [
+    "import { a } from '../api/a.ts';",
+    "import type { B } from '../deploy/b.ts';",
+    "import '../deploy/c.ts';",
+    "export { d } from '../workflows/d.ts';",
+    "const e = await import('../activities/e.ts');",
+    "import {\n  type F,\n  f,\n} from '../workflows/messages.ts';",
+    "import { sql } from 'drizzle-orm';",
+    "import { own } from './own.ts';",
+  ].join('\n');
+  t.deepEqual(wrongWays([{ file: 'db/x.ts', text }]), [
+    'db/x.ts → api/a.ts',
+    'db/x.ts → deploy/b.ts (type)',
+    'db/x.ts → deploy/c.ts',
+    'db/x.ts → workflows/d.ts',
+    'db/x.ts → activities/e.ts',
+    'db/x.ts → workflows/messages.ts',
+  ]);
+  const shared = "import { requestSettled } from '../workflows/messages.ts';";
+  t.deepEqual(wrongWays([{ file: 'activities/x.ts', text: shared }]).length, 1);
+  t.deepEqual(wrongWays([{ file: 'activities/x.ts', text: shared.replace('{', 'type {') }]), []);
+});
+
+test('workflows import nothing at run time but Temporal and their own files', async (t) => {
+  const imports = (await sources()).filter(({ file }) => file.startsWith('workflows/')).flatMap(importsOf);
+  const foreign = imports.filter(
+    ({ target, typeOnly }) =>
+      !typeOnly && !target.startsWith('workflows/') && !WORKFLOW_PACKAGES.includes(target),
+  );
+  t.deepEqual(foreign, []);
+});
+
+test('only deploy/config.ts reads the environment', async (t) => {
+  const readers = filesWith(
+    await sources(),
+    /\bprocess\s*\.\s*env\b|\bprocess\s*\[|from '(?:node:)?process'|\{[^}]*\benv\b[^}]*\}\s*=\s*process\b/,
+  );
+  t.deepEqual(readers.filter(outside('test/')), ['deploy/config.ts']);
+});
+
+test('SQL is written in db/ alone', async (t) => {
+  const all = await sources();
+  const drivers = filesWith(all, /from '(?:drizzle-orm|postgres)(?:\/[^']*)?'/).filter(
+    outside('test/', 'db/'),
+  );
+  const statements = filesWith(
+    all,
+    /['"`\s](?:select\s[\w\s.,*()]+\sfrom|insert\s+into|delete\s+from|update\s+\w+\s+set|create\s+(?:table|database|role))\s/i,
+  );
+  t.deepEqual(drivers, []);
+  t.deepEqual(statements.filter(outside('test/', 'db/')), []);
+});

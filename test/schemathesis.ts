@@ -1,0 +1,118 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { bundleWorkflows } from '../deploy/bundle.ts';
+import { startPostgres } from '../deploy/local/postgres.ts';
+import { startTemporal } from '../deploy/local/temporal.ts';
+import { cacheFolder, findTemporalCli } from '../deploy/local/temporal-cli.ts';
+import { findPython } from './schemathesis/python.ts';
+import type { TestSetting } from './support/environment.ts';
+import { type Stack, startStack } from './support/stack.ts';
+
+/**
+ * `npm run schemathesis -- [--cases 5000] [--seed N]`: Schemathesis sends what it makes of /openapi.json to the whole
+ * service, with all its checks. Fails on any finding, and when fewer cases were sent than asked for.
+ */
+const FOLDER = fileURLToPath(new URL('./schemathesis/', import.meta.url));
+const SEARCH_ATTRIBUTES = { OrganizationId: 'Keyword', BatchStatus: 'Keyword', Npi: 'KeywordList' };
+/** One of each way a request can end. */
+const ENDINGS = ['2000000010', '2000000028', '2000000044', '2000000051', '2000000119'];
+/** What Schemathesis makes of `--max-examples 1`, at least: it counts per operation and per kind of test. */
+const CASES_PER_EXAMPLE = 13;
+
+const { values } = parseArgs({
+  options: { cases: { type: 'string', default: '5000' }, seed: { type: 'string' } },
+});
+const cases = Number(values.cases);
+const seed = Number(values.seed ?? Math.floor(Math.random() * 2 ** 31));
+
+const stops: (() => Promise<unknown>)[] = [];
+try {
+  process.exitCode = await main();
+} catch (error) {
+  console.error(error instanceof Error ? error.message : error);
+  process.exitCode = 1;
+} finally {
+  for (const stop of stops.reverse()) await stop();
+}
+// A handle that a library left open must not keep a finished run from ending.
+process.exit();
+
+async function main(): Promise<number> {
+  console.log(
+    `Schemathesis, at least ${cases} cases; again with: npm run schemathesis -- --cases ${cases} --seed ${seed}`,
+  );
+  const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
+  const python = await findPython(cacheDir);
+  const folder = await mkdtemp(join(tmpdir(), 'schemathesis-'));
+  stops.push(() => rm(folder, { recursive: true, force: true }));
+  await startServers(cacheDir, folder);
+  const stack = await startStack({ rateWindowMs: 1000, lookupTimeoutMs: 5000 });
+  stops.push(() => stack.stop());
+  const authFile = join(folder, 'auth.json');
+  await writeFile(
+    authFile,
+    JSON.stringify({ auth: [await peer(stack, 'first'), await peer(stack, 'second')] }),
+  );
+  // With a worker, what a case finds would depend on when it comes.
+  await stack.stopWorker();
+
+  // From its address it would leave out the description of that address.
+  const document = join(folder, 'openapi.json');
+  await writeFile(document, await (await fetch(`${stack.baseUrl}/openapi.json`)).text());
+  const report = join(folder, 'report.json');
+  const child = spawn(
+    python,
+    [
+      ...['-m', 'schemathesis.cli', '--config-file', join(FOLDER, 'schemathesis.toml')],
+      ...['run', document, '--url', stack.baseUrl, '--seed', String(seed)],
+      ...['--max-examples', String(Math.ceil(cases / CASES_PER_EXAMPLE)), '--report-json-path', report],
+    ],
+    {
+      cwd: folder,
+      env: { ...process.env, HOOKS: join(FOLDER, 'hooks.py'), AUTH_FILE: authFile },
+      stdio: 'inherit',
+    },
+  );
+  const [code] = await once(child, 'close');
+  const { test_cases } = JSON.parse(await readFile(report, 'utf8')) as { test_cases: { generated: number } };
+  console.log(`${test_cases.generated} cases, seed ${seed}: ${code === 0 ? 'no finding' : 'findings'}`);
+  if (test_cases.generated < cases) console.error(`fewer than the ${cases} cases asked for`);
+  return code === 0 && test_cases.generated >= cases ? 0 : 1;
+}
+
+async function startServers(cacheDir: string, folder: string): Promise<void> {
+  const cli = await findTemporalCli({ cacheDir, onProgress: console.log });
+  const postgres = await startPostgres({});
+  stops.push(() => postgres.stop());
+  const temporal = await startTemporal({
+    cli,
+    namespace: 'default',
+    headless: true,
+    searchAttributes: SEARCH_ATTRIBUTES,
+  });
+  stops.push(() => temporal.stop());
+  const workflowBundle = join(folder, 'workflow-bundle.js');
+  await writeFile(workflowBundle, (await bundleWorkflows()).code);
+  const settings: Partial<Record<TestSetting, string>> = {
+    TEST_DATABASE_URL: postgres.url,
+    TEST_TEMPORAL_ADDRESS: temporal.address,
+    TEST_WORKFLOW_BUNDLE: workflowBundle,
+  };
+  Object.assign(process.env, settings);
+}
+
+/** An organization with results of every kind, as Schemathesis' Web Fuzzing Commons file has it. */
+async function peer(stack: Stack, name: string) {
+  const organization = await stack.organization(1_000_000_000);
+  const { json } = await organization.bulk({ npis: ENDINGS });
+  await organization.completed(json.batch_id);
+  return {
+    name,
+    fixedHeaders: [{ name: 'Authorization', value: `Bearer ${organization.apiKey}` }],
+  };
+}

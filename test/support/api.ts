@@ -1,0 +1,65 @@
+import { Client, Connection } from '@temporalio/client';
+import { pino } from 'pino';
+import { createAddressPolicy } from '../../activities/address.ts';
+import { createServer } from '../../api/server.ts';
+import { listenForChanges } from '../../db/changes.ts';
+import { openDatabase } from '../../db/client.ts';
+import { openTestDatabase } from './database.ts';
+import { testSetting } from './environment.ts';
+import { createCaller, openOrganization, RULES } from './organization.ts';
+
+export interface ApiOptions {
+  readonly rateWindowMs?: number;
+  /** Another database than a migrated one of its own. */
+  readonly databaseUrl?: string;
+  /** Receives each log line, as JSON text. */
+  readonly onLog?: (line: string) => void;
+}
+
+/**
+ * One API process, without worker, vendor and receiver: real HTTP, real PostgreSQL, and a Temporal that takes the
+ * workflows nobody runs. Batches stay as the submit left them.
+ */
+export async function startApi({ rateWindowMs = 60_000, databaseUrl, onLog }: ApiOptions = {}) {
+  const own = databaseUrl === undefined ? await openTestDatabase() : null;
+  const url = databaseUrl ?? own?.url ?? '';
+  const db = openDatabase({ url, poolSize: 20, applicationName: 'test api' });
+  const connection = Connection.lazy({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
+  const policy = createAddressPolicy({ openCidrs: [] });
+  const server = createServer({
+    db,
+    log: onLog ? pino({}, { write: onLog }) : pino({ level: 'silent' }),
+    client: new Client({ connection }),
+    taskQueue: 'nobody',
+    rules: RULES,
+    forbids: (target) => policy.forbids(target),
+    changes: listenForChanges(db),
+    host: '127.0.0.1',
+    port: 0,
+    rateWindowMs,
+  });
+  await server.start();
+
+  return {
+    baseUrl: server.info.uri,
+    port: Number(server.info.port),
+    db,
+    databaseUrl: url,
+    /** What it serves. */
+    routes: () => server.table().map(({ method, path }) => ({ method: method.toUpperCase(), path })),
+    /** A new organization with credits and a key, and its way to call the API. */
+    async organization(credits = 1000, requestsPerMinute?: number) {
+      const organization = await openOrganization(db, credits, requestsPerMinute);
+      return { ...organization, ...createCaller(server.info.uri, organization.apiKey) };
+    },
+    async stop() {
+      await server.stop({ timeout: 1000 });
+      await connection.close();
+      await db.close();
+      await own?.drop();
+    },
+  };
+}
+
+export type Api = Awaited<ReturnType<typeof startApi>>;
+export type ApiClient = Awaited<ReturnType<Api['organization']>>;

@@ -1,0 +1,77 @@
+import type { Sql, TransactionSql } from 'postgres';
+
+/**
+ * The invariants of money (hardening.md, L1 to L5 and S1) asked of the tables themselves, for some organizations.
+ * It believes no column that the database derives: it adds up and counts anew.
+ * @returns a line per violation, none where all is well
+ */
+export async function auditLedger(
+  sql: Sql | TransactionSql,
+  organizationIds: readonly string[],
+  replayMs: number,
+): Promise<string[]> {
+  const rows = await sql<{ finding: string }[]>`
+    with entries as (
+      select * from ledger_entries where organization_id = any(${[...organizationIds]})
+    ), own as (
+      select r.*, count(e.id) filter (where e.kind = 'hold') as holds,
+             count(e.id) filter (where e.kind = 'charge') as charges,
+             count(e.id) filter (where e.kind = 'release') as releases,
+             count(distinct e.amount) filter (where e.id is not null) as amounts, min(e.amount) as amount,
+             min(e.created_at) filter (where e.kind = 'charge') as charged_at,
+             min(e.id) filter (where e.kind = 'charge') as charge
+        from batches b
+        join requests r on r.batch_id = b.id
+        left join entries e on e.request_id = r.id
+       where b.organization_id = any(${[...organizationIds]})
+       group by r.id, b.id
+    ), sums as (
+      select organization_id, sum(case when kind in ('grant', 'adjustment') then amount else 0 end) as total,
+             sum(case kind when 'hold' then -amount when 'charge' then 0 else amount end) as available,
+             sum(case kind when 'hold' then amount when 'charge' then -amount when 'release' then -amount else 0 end) as held,
+             sum(case when kind = 'charge' then amount else 0 end) as used,
+             sum(granted + available + held + used) as zero
+        from entries group by organization_id
+    )
+    select 'L1 balance of ' || b.organization_id as finding
+      from credit_balances b left join sums s using (organization_id)
+     where b.organization_id = any(${[...organizationIds]})
+       and ((b.total, b.available, b.held, b.used) is distinct from
+            (coalesce(s.total, 0), coalesce(s.available, 0), coalesce(s.held, 0), coalesce(s.used, 0))
+            or b.total <> b.available + b.held + b.used or coalesce(s.zero, 0) <> 0)
+    union all
+    select 'L2 overspent by ' || organization_id from credit_balances
+     where organization_id = any(${[...organizationIds]}) and (available < 0 or held < 0 or used < 0)
+    union all
+    select 'L3 holds and settlements of ' || id from own
+     where holds > 1 or charges + releases > holds or amounts > 1
+        or amount <> case when wanted_type = 'personal' then 3 else 1 end
+        or (settled_at is null and (holds, charges, releases) <> (1, 0, 0))
+        or (settled_at is not null and holds <> charges + releases)
+    union all
+    select 'L4 status against charge of ' || id from own
+     where (status = 'completed' and not replayed) <> (charges = 1)
+        or (status in ('not_found', 'failed') and releases <> 1)
+        or credits_used <> case when charges = 1 then amount else 0 end
+    union all
+    select 'L5 charged again: ' || later.id
+      from own later join own earlier
+        on earlier.organization_id = later.organization_id and earlier.npi = later.npi and earlier.charge < later.charge
+     where later.charged_at - earlier.charged_at <= make_interval(secs => ${replayMs / 1000}::float8)
+       and later.wanted_type in ('any', earlier.email_type)
+    union all
+    select 'L5 replayed without a charge: ' || later.id from own later
+     where later.replayed and not exists (
+       select from own earlier
+        where earlier.organization_id = later.organization_id and earlier.npi = later.npi and earlier.charges = 1
+          and earlier.charged_at <= later.settled_at
+          and later.settled_at - earlier.charged_at <= make_interval(secs => ${replayMs / 1000}::float8)
+          and later.email = earlier.email and later.wanted_type in ('any', earlier.email_type))
+    union all
+    select 'S1 count of ' || b.id
+      from batches b join own r on r.batch_id = b.id
+     group by b.id
+    having b.completed_count <> count(r.settled_at) or b.total <> count(*)
+        or (b.status = 'completed') <> (count(r.settled_at) = b.total)`;
+  return rows.map(({ finding }) => finding);
+}

@@ -1,0 +1,109 @@
+import { Ajv2020 } from 'ajv/dist/2020.js';
+import addFormats from 'ajv-formats';
+import type { JsonObject } from '../../api/json-schema.ts';
+import { openapi } from '../../api/openapi.ts';
+import type { Answer } from './organization.ts';
+
+// Holds live answers against the OpenAPI document.
+
+const ajv = new Ajv2020({ strict: false, allErrors: true, coerceTypes: false });
+addFormats.default(ajv);
+ajv.addSchema(openapi, 'openapi:');
+
+interface Media {
+  readonly [type: string]: { readonly examples?: Readonly<Record<string, { readonly value: unknown }>> };
+}
+interface Header {
+  readonly required: boolean;
+  readonly schema: { readonly type?: string };
+}
+
+/** Follows JSON Pointers with references in between. */
+function resolve(pointer: string): { readonly at: string; readonly value: unknown } {
+  let at = '#';
+  let value: unknown = openapi;
+  for (const token of pointer.split('/').slice(1)) {
+    ({ at, value } = follow(at, value));
+    value = (value as JsonObject | undefined)?.[token.replaceAll('~1', '/').replaceAll('~0', '~')];
+    at = `${at}/${token}`;
+  }
+  return follow(at, value);
+}
+
+function follow(at: string, value: unknown): { readonly at: string; readonly value: unknown } {
+  const reference = (value as { $ref?: string } | undefined)?.$ref;
+  return typeof reference === 'string' && Object.keys(value as object).length === 1
+    ? resolve(reference)
+    : { at, value };
+}
+
+const token = (name: string) => name.replaceAll('~', '~0').replaceAll('/', '~1');
+
+/** What the schema at a place of the document says against a value; empty where it conforms. */
+export function violations(pointer: string, value: unknown): string[] {
+  const validate = ajv.getSchema(`openapi:${encodeURI(pointer)}`);
+  if (!validate) return [`nothing at ${pointer}`];
+  validate(value);
+  return (validate.errors ?? []).map(({ instancePath, message }) => `${instancePath} ${message}`);
+}
+
+/**
+ * What is wrong with an answer of one operation: an undescribed status, a body or a header that is not as described, a
+ * required header that is missing.
+ * @param operation as in the document: `GET /api/v1/email/{request_id}`
+ */
+export function misfits(operation: string, { status, headers, text }: Answer): string[] {
+  const [method = '', path = ''] = operation.split(' ');
+  const response = resolve(`#/paths/${token(path)}/${method.toLowerCase()}/responses/${status}`);
+  if (response.value === undefined) return [`${operation} does not describe ${status}`];
+  const described = response.value as { headers?: JsonObject; content?: Media };
+  const wrong = Object.keys(described.headers ?? {}).flatMap((name) =>
+    headerMisfits(name, resolve(`${response.at}/headers/${token(name)}`), headers.get(name)),
+  );
+  const type = headers.get('content-type')?.split(';')[0] ?? '';
+  if (!described.content) return text === '' ? wrong : [...wrong, 'a body where none is described'];
+  if (!described.content[type]) return [...wrong, `content type ${type}`];
+  return [...wrong, ...violations(`${response.at}/content/${token(type)}/schema`, JSON.parse(text))];
+}
+
+function headerMisfits(
+  name: string,
+  { at, value }: { readonly at: string; readonly value: unknown },
+  sent: string | null,
+): string[] {
+  const { required, schema } = value as Header;
+  if (sent === null) return required ? [`${name} is missing`] : [];
+  const typed = schema.type === 'integer' ? Number(sent) : sent;
+  return violations(`${at}/schema`, typed).map((wrong) => `${name}: ${wrong}`);
+}
+
+/** Every operation of the document, as `misfits` names them. */
+export function operations(): string[] {
+  return Object.entries(openapi.paths as Readonly<Record<string, JsonObject>>).flatMap(([path, item]) =>
+    Object.keys(item).map((method) => `${method.toUpperCase()} ${path}`),
+  );
+}
+
+interface Example {
+  readonly at: string;
+  /** Pointer to the schema it has to meet. */
+  readonly schema: string;
+  readonly value: unknown;
+}
+
+/** All `example` and `examples` below a place: of media types, headers and parameters, and of schemas themselves. */
+export function examplesOf(value: unknown, at = '#'): Example[] {
+  if (typeof value !== 'object' || value === null) return [];
+  const { schema, example, examples } = value as Readonly<Record<string, unknown>>;
+  const own: Example[] = [];
+  if (schema && example !== undefined) own.push({ at, schema: `${at}/schema`, value: example });
+  if (Array.isArray(examples)) own.push(...examples.map((one) => ({ at, schema: at, value: one })));
+  else if (schema && examples) {
+    const named = Object.entries(examples as Readonly<Record<string, { value: unknown }>>);
+    own.push(
+      ...named.map(([name, one]) => ({ at: `${at} ${name}`, schema: `${at}/schema`, value: one.value })),
+    );
+  }
+  const nested = Object.entries(value).filter(([name]) => name !== 'example' && name !== 'examples');
+  return [...own, ...nested.flatMap(([name, child]) => examplesOf(child, `${at}/${token(name)}`))];
+}

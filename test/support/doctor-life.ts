@@ -1,0 +1,129 @@
+import type { Database } from '../../db/client.ts';
+import { adjustCredits } from '../../db/credits.ts';
+import { recordAttempt } from '../../db/deliveries.ts';
+import { storeEmail } from '../../db/directory.ts';
+import { suspendWebhooks } from '../../db/organizations.ts';
+import { markStarted } from '../../db/outbox.ts';
+import { type LookupEnd, settle } from '../../db/settle.ts';
+import { type SubmitCommand, submit } from '../../db/submit.ts';
+import type { EmailType } from '../../db/words.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from './organization.ts';
+
+export interface Accepted {
+  readonly batchId: string;
+  /** In the order of the NPIs. */
+  readonly requestIds: readonly [string, ...string[]];
+}
+
+export type Life = Awaited<ReturnType<typeof live>>;
+
+const BY = { actor: 'test', reason: 'test' };
+const URL = 'https://hooks.example/';
+
+/**
+ * A little of everything that happens to two organizations: answers from the directory, replays at once and late,
+ * a charge, releases of both kinds, a personal email, open requests, deliveries in every state, an adjustment.
+ */
+export async function live(db: Database) {
+  const organization = await openOrganization(db, 100);
+  const other = await openOrganization(db, 100);
+  const accept = async (over: Partial<SubmitCommand> & Pick<SubmitCommand, 'npis'>): Promise<Accepted> => {
+    const { batchId, requestIds } = acceptedIds(await submit(db, submitCommand(organization, over), RULES));
+    await markStarted(db, batchId);
+    const [first, ...rest] = requestIds;
+    if (first === undefined) throw new Error('nothing was accepted');
+    return { batchId, requestIds: [first, ...rest] };
+  };
+  const know = (npi: string, emailType: EmailType) =>
+    storeEmail(db, {
+      npi,
+      email: `person-${npi}@clinic.example`,
+      emailType,
+      lastValidatedAt: new Date(),
+      source: 'test',
+    });
+  const end = async (requestId: string | undefined, how: LookupEnd) => {
+    await settle(db, requestId ?? '', how, 'no_source', RULES);
+  };
+
+  await know('2000000010', 'professional');
+  const stored = await accept({ npis: ['2000000010'] });
+  const replayed = await accept({ npis: ['2000000010'] });
+  await know('2000000028', 'personal');
+  const personal = await accept({ npis: ['2000000028'], wantedType: 'personal' });
+
+  // One NPI twice: a charge, and a replay whose hold is released.
+  const bulk = await accept({ npis: ['2000000036', '2000000036', '2000000044', '2000000051'] });
+  await know('2000000036', 'professional');
+  await end(bulk.requestIds[0], 'answered');
+  await end(bulk.requestIds[1], 'answered');
+  await end(bulk.requestIds[2], 'answered');
+  await end(bulk.requestIds[3], 'failed');
+  const open = await accept({ npis: ['2000000069', '2000000077', '2000000085', '2000000093'] });
+
+  const attempt = async (
+    deliveryId: string,
+    statusCode: number,
+    state: 'pending' | 'delivered' | 'failed',
+  ) => {
+    const made = { startedAt: new Date(), durationMs: 5, statusCode, errorCode: null, responseExcerpt: null };
+    await recordAttempt(db, deliveryId, made, state);
+  };
+  const deliveriesOf = async (batchId: string) => {
+    const rows = await db.drizzle.query.webhookDeliveries.findMany({
+      where: (delivery, { eq }) => eq(delivery.batchId, batchId),
+      orderBy: (delivery, { asc }) => asc(delivery.id),
+    });
+    return rows.map(({ id }) => id);
+  };
+  const told = await accept({ npis: ['2000000101'], webhook: { url: URL, mode: 'batch' } });
+  await end(told.requestIds[0], 'answered');
+  const [toldDelivery = ''] = await deliveriesOf(told.batchId);
+  await attempt(toldDelivery, 500, 'pending');
+  await attempt(toldDelivery, 204, 'delivered');
+  const refused = await accept({ npis: ['2000000119'], webhook: { url: URL, mode: 'real-time' } });
+  await end(refused.requestIds[0], 'failed');
+  const [refusedDelivery = ''] = await deliveriesOf(refused.batchId);
+  await attempt(refusedDelivery, 410, 'failed');
+  const telling = await accept({
+    npis: ['2000000127', '2000000135'],
+    webhook: { url: URL, mode: 'real-time' },
+  });
+  await end(telling.requestIds[0], 'answered');
+  await end(telling.requestIds[1], 'failed');
+  const running = await accept({
+    npis: ['2000000143', '2000000150'],
+    webhook: { url: URL, mode: 'real-time' },
+  });
+  await suspendWebhooks(db, BY, organization.organizationId, true);
+  await accept({ npis: ['2000000168'], webhook: { url: URL, mode: 'batch' } });
+
+  const idempotency = {
+    key: 'order-17',
+    method: 'POST',
+    path: '/api/v1/email',
+    fingerprint: Buffer.from('body'),
+  };
+  await accept({ npis: ['2000000176'], idempotency });
+  await adjustCredits(db, BY, organization.organizationId, -5);
+
+  return {
+    organizationId: organization.organizationId,
+    otherOrganizationId: other.organizationId,
+    /** Completed at once, charged. */
+    stored,
+    /** Completed at once, free. */
+    replayed,
+    /** Charged 3. */
+    personal,
+    /** Charged; replayed, its hold released; not_found; failed. */
+    bulk,
+    /** Four open requests, no webhook. */
+    open,
+    told: { ...told, delivery: toldDelivery },
+    /** Its two deliveries are pending, nothing was sent. */
+    telling: { ...telling, deliveries: await deliveriesOf(telling.batchId) },
+    /** Two open requests with a delivery each. */
+    running: { ...running, deliveries: await deliveriesOf(running.batchId) },
+  };
+}

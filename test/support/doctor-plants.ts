@@ -1,0 +1,330 @@
+import { type SQL, sql } from 'drizzle-orm';
+import { newId } from '../../db/ids.ts';
+import type { Life } from './doctor-life.ts';
+
+/** A corruption and what the doctor has to say about it, and nothing else. */
+export interface Plant {
+  readonly statements: readonly SQL[];
+  /** What the id that is named begins with, or a query for it. */
+  readonly subject: string | SQL;
+  /** What shows as well because the corruption is one of these too, or takes a guard away to get in. */
+  readonly also?: readonly string[];
+}
+
+const NO_ID = newId('req');
+const drop = (table: string, constraint: string) =>
+  sql.raw(`alter table ${table} drop constraint ${constraint} cascade`);
+/** A column that the database derives can only be wrong once it no longer does. */
+const unbind = (table: string, column: string) =>
+  sql.raw(`alter table ${table} alter column ${column} drop expression`);
+/** The balance follows the corrupted ledger, as if it had been written that way. */
+const REBALANCE = sql`
+  update credit_balances b set total = e.total, available = e.available, held = e.held, used = e.used
+    from (select organization_id, -sum(granted) as total, sum(available) as available, sum(held) as held, sum(used) as used
+            from ledger_entries group by organization_id) e
+   where e.organization_id = b.organization_id`;
+
+/** One corruption per check, by the check's code. */
+export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
+  const {
+    organizationId,
+    otherOrganizationId,
+    stored,
+    replayed,
+    personal,
+    bulk,
+    open,
+    told,
+    telling,
+    running,
+  } = life;
+  const [charged, late = '', notFound = '', failed = ''] = bulk.requestIds;
+  const [opened] = open.requestIds;
+  const [atOnce] = stored.requestIds;
+  const [dear] = personal.requestIds;
+  const post = (requestId: string | null, kind: string, amount: number) =>
+    sql`insert into ledger_entries (organization_id, request_id, kind, amount)
+        values (${organizationId}, ${requestId}, ${kind}, ${amount})`;
+  const deleteEntry = (requestId: string, kind: string) =>
+    sql`delete from ledger_entries where request_id = ${requestId} and kind = ${kind}`;
+  const entryOf = (requestId: string, kind: string) =>
+    sql`select id::text from ledger_entries where request_id = ${requestId} and kind = ${kind}`;
+  const money: Record<string, Plant> = {
+    balance_differs: {
+      statements: [
+        sql`update credit_balances set total = total + 1, available = available + 1
+             where organization_id = ${organizationId}`,
+      ],
+      subject: organizationId,
+    },
+    balance_not_conserved: {
+      statements: [
+        drop('credit_balances', 'credit_balances_conserved'),
+        sql`update credit_balances set available = available + 1 where organization_id = ${organizationId}`,
+      ],
+      subject: organizationId,
+      also: ['balance_differs', 'guard_missing'],
+    },
+    balance_negative: {
+      statements: [
+        drop('credit_balances', 'credit_balances_available'),
+        drop('credit_balances', 'credit_balances_total_check'),
+        post(null, 'adjustment', -1000),
+        REBALANCE,
+      ],
+      subject: organizationId,
+      also: ['balance_was_negative', 'guard_missing'],
+    },
+    ledger_not_zero: {
+      statements: [
+        drop('ledger_entries', 'ledger_entries_balanced'),
+        unbind('ledger_entries', 'used'),
+        sql`update ledger_entries set used = used + 1 where request_id = ${charged} and kind = 'charge'`,
+      ],
+      subject: organizationId,
+      also: ['entry_unbalanced', 'balance_differs', 'guard_missing'],
+    },
+    entry_unbalanced: {
+      statements: [
+        drop('ledger_entries', 'ledger_entries_balanced'),
+        drop('credit_balances', 'credit_balances_conserved'),
+        unbind('ledger_entries', 'used'),
+        sql`update ledger_entries set used = used + 1 where request_id = ${charged} and kind = 'charge'`,
+        REBALANCE,
+      ],
+      subject: entryOf(charged, 'charge'),
+      also: ['ledger_not_zero', 'balance_not_conserved', 'guard_missing'],
+    },
+    entry_columns: {
+      statements: [
+        unbind('ledger_entries', 'used'),
+        unbind('ledger_entries', 'available'),
+        sql`update ledger_entries set used = 0, available = 1 where request_id = ${charged} and kind = 'charge'`,
+        REBALANCE,
+      ],
+      subject: entryOf(charged, 'charge'),
+    },
+    entry_shape: {
+      statements: [drop('ledger_entries', 'ledger_entries_request'), post(null, 'hold', 1), REBALANCE],
+      subject: sql`select max(id)::text from ledger_entries`,
+      also: ['guard_missing'],
+    },
+    balance_was_negative: {
+      statements: [
+        sql`with removed as (delete from ledger_entries
+                              where organization_id = ${organizationId} and kind = 'grant' returning amount)
+            insert into ledger_entries (organization_id, kind, amount)
+            select ${organizationId}, 'grant', amount from removed`,
+      ],
+      subject: entryOf(atOnce, 'hold'),
+    },
+    hold_without_request: {
+      statements: [post(NO_ID, 'hold', 1), post(NO_ID, 'release', 1)],
+      subject: NO_ID,
+    },
+    request_without_hold: {
+      statements: [deleteEntry(notFound, 'hold'), deleteEntry(notFound, 'release')],
+      subject: notFound,
+    },
+    held_twice: {
+      statements: [
+        drop('ledger_entries', 'ledger_entries_once'),
+        drop('ledger_entries', 'ledger_entries_request_id_side_amount_key'),
+        post(opened, 'hold', 1),
+        REBALANCE,
+      ],
+      subject: opened,
+      also: ['guard_missing'],
+    },
+    settled_twice: {
+      statements: [
+        drop('ledger_entries', 'ledger_entries_once'),
+        drop('ledger_entries', 'ledger_entries_request_id_side_amount_key'),
+        post(failed, 'release', 1),
+        REBALANCE,
+      ],
+      subject: failed,
+      also: ['guard_missing'],
+    },
+    charge_without_result: {
+      statements: [
+        sql`update ledger_entries set kind = 'charge' where request_id = ${failed} and kind = 'release'`,
+        sql`update ledger_entries e set created_at = r.settled_at from requests r
+             where r.id = e.request_id and r.id = ${failed} and e.kind = 'charge'`,
+        REBALANCE,
+      ],
+      subject: failed,
+    },
+    result_without_charge: { statements: [deleteEntry(charged, 'charge'), REBALANCE], subject: charged },
+    release_without_reason: { statements: [post(opened, 'release', 1), REBALANCE], subject: opened },
+    hold_not_settled: { statements: [deleteEntry(failed, 'release'), REBALANCE], subject: failed },
+    settlement_amount: {
+      statements: [
+        sql`update ledger_entries set amount = 2 where request_id = ${failed} and kind = 'release'`,
+        REBALANCE,
+      ],
+      subject: failed,
+    },
+    hold_amount: {
+      statements: [sql`update ledger_entries set amount = 2 where request_id = ${failed}`],
+      subject: failed,
+    },
+    entry_of_other_organization: {
+      statements: [
+        sql`update ledger_entries set organization_id = ${otherOrganizationId} where request_id = ${failed}`,
+      ],
+      subject: failed,
+    },
+    charge_time: {
+      statements: [
+        sql`update ledger_entries set created_at = created_at - interval '1 millisecond'
+             where request_id = ${charged} and kind = 'charge'`,
+      ],
+      subject: charged,
+    },
+    request_overdue: {
+      statements: [
+        sql`update requests set deadline_at = now() - interval '61 seconds' where id = ${opened}`,
+        // Within the grace.
+        sql`update requests set deadline_at = now() - interval '59 seconds' where id = ${open.requestIds[1] ?? ''}`,
+      ],
+      subject: opened,
+    },
+    completed_late: {
+      statements: [
+        sql`update requests set deadline_at = settled_at - interval '1 millisecond' where id in (${charged}, ${failed})`,
+      ],
+      subject: charged,
+    },
+    email_of_other_type: {
+      statements: [
+        drop('requests', 'requests_wanted_type_is_a_filter'),
+        sql`update requests set email_type = 'professional' where id = ${dear}`,
+        sql`update entitlements set email_type = 'professional' where request_id = ${dear}`,
+      ],
+      subject: dear,
+      also: ['guard_missing'],
+    },
+    request_state: {
+      statements: [
+        drop('requests', 'requests_email_iff_completed'),
+        sql`update requests set email = 'left@clinic.example' where id = ${failed}`,
+      ],
+      subject: failed,
+      also: ['guard_missing'],
+    },
+  };
+  const promises: Record<string, Plant> = {
+    charged_twice: {
+      statements: [
+        sql`update requests set replayed = false, settled_at = settled_at + interval '1 second' where id = ${late}`,
+        sql`update ledger_entries set kind = 'charge' where request_id = ${late} and kind = 'release'`,
+        sql`update ledger_entries e set created_at = r.settled_at from requests r
+             where r.id = e.request_id and r.id = ${late} and e.kind = 'charge'`,
+        sql`update entitlements e set request_id = r.id, charged_at = r.settled_at from requests r
+             where r.id = ${late} and e.request_id = ${charged}`,
+        REBALANCE,
+      ],
+      subject: late,
+    },
+    entitlement_unearned: {
+      statements: [sql`update entitlements set request_id = ${failed} where request_id = ${charged}`],
+      subject: `${organizationId} 2000000036 professional`,
+    },
+    entitlement_missing: {
+      statements: [sql`delete from entitlements where request_id = ${charged}`],
+      subject: charged,
+    },
+    replay_without_charge: {
+      statements: [
+        sql`update requests set settled_at = settled_at - interval '31 days' where id = ${atOnce}`,
+        sql`update ledger_entries set created_at = created_at - interval '31 days' where request_id = ${atOnce}`,
+        sql`update entitlements set charged_at = charged_at - interval '31 days' where request_id = ${atOnce}`,
+      ],
+      subject: replayed.requestIds[0],
+    },
+  };
+  const work: Record<string, Plant> = {
+    request_without_batch: {
+      statements: [sql`delete from batches where id = ${open.batchId}`],
+      subject: open.batchId,
+    },
+    batch_total: {
+      statements: [sql`update batches set total = total + 1 where id = ${bulk.batchId}`],
+      subject: bulk.batchId,
+    },
+    batch_positions: {
+      statements: [sql`update requests set position = 59 where id = ${failed}`],
+      subject: bulk.batchId,
+    },
+    batch_wanted_type: {
+      statements: [sql`update batches set wanted_type = 'professional' where id = ${bulk.batchId}`],
+      subject: bulk.batchId,
+    },
+    batch_completed_count: {
+      statements: [sql`update batches set completed_count = completed_count - 1 where id = ${bulk.batchId}`],
+      subject: bulk.batchId,
+    },
+    batch_status: {
+      statements: [
+        unbind('batches', 'status'),
+        sql`update batches set status = 'completed' where id = ${open.batchId}`,
+      ],
+      subject: open.batchId,
+    },
+    batch_not_started: {
+      statements: [
+        sql`update batches set started_at = null, created_at = now() - interval '61 seconds' where id = ${open.batchId}`,
+        // Within the grace.
+        sql`update batches set started_at = null, created_at = now() - interval '59 seconds' where id = ${bulk.batchId}`,
+      ],
+      subject: open.batchId,
+    },
+    batch_deliveries: {
+      // Another batch's request: the number is right.
+      statements: [
+        sql`update webhook_deliveries set request_id = ${failed} where id = ${telling.deliveries[0] ?? ''}`,
+      ],
+      subject: telling.batchId,
+    },
+    delivery_overdue: {
+      statements: [
+        sql`update batches set updated_at = now() - interval '61 seconds' where id = ${telling.batchId}`,
+        // The step after the first attempt is 5 s, and a receiver may ask for twice that.
+        sql`insert into webhook_attempts (delivery_id, n, started_at, duration_ms, status_code)
+            values (${telling.deliveries[1] ?? ''}, 1, now() - interval '69 seconds', 5, 500)`,
+        sql`update webhook_deliveries set attempts = 1 where id = ${telling.deliveries[1] ?? ''}`,
+      ],
+      subject: telling.deliveries[0] ?? '',
+    },
+    delivered_without_2xx: {
+      statements: [sql`update webhook_attempts set status_code = 302 where delivery_id = ${told.delivery}`],
+      subject: told.delivery,
+    },
+    delivery_attempts: {
+      statements: [sql`update webhook_deliveries set attempts = 1 where id = ${told.delivery}`],
+      subject: told.delivery,
+    },
+    delivery_too_early: {
+      statements: [
+        sql`insert into webhook_attempts (delivery_id, n, started_at, duration_ms, status_code)
+            values (${running.deliveries[0] ?? ''}, 1, now(), 5, 500)`,
+        sql`update webhook_deliveries set attempts = 1 where id = ${running.deliveries[0] ?? ''}`,
+      ],
+      subject: running.deliveries[0] ?? '',
+    },
+    idempotency_without_response: {
+      statements: [sql`update idempotency_keys set response = null`],
+      subject: `${organizationId} /api/v1/email `,
+    },
+    idempotency_of_other_batch: {
+      statements: [sql`update idempotency_keys set organization_id = ${otherOrganizationId}`],
+      subject: `${otherOrganizationId} /api/v1/email `,
+    },
+    guard_missing: {
+      statements: [sql`alter table ledger_entries disable trigger ledger_entries_append_only`],
+      subject: 'ledger_entries_append_only',
+    },
+  };
+  return { ...money, ...promises, ...work };
+}

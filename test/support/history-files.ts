@@ -1,0 +1,42 @@
+import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
+import { historyToJSON } from '@temporalio/common/lib/proto-utils.js';
+import type { History } from './histories.ts';
+
+/** One execution on disk, as it was when it was recorded. */
+export interface SavedHistory {
+  /** The file's name without its ending: what happened in it. */
+  readonly name: string;
+  /** Part of what a workflow may decide by, and in no history. */
+  readonly workflowId: string;
+  readonly history: { readonly events: readonly Record<string, unknown>[] };
+}
+
+const FOLDER = new URL('../histories/', import.meta.url);
+
+/** Every saved history, by name. */
+export async function readHistories(): Promise<SavedHistory[]> {
+  const names = (await readdir(FOLDER)).filter((name) => name.endsWith('.json')).sort();
+  return await Promise.all(
+    names.map(async (file) => ({
+      name: file.replace(/\.json$/, ''),
+      ...JSON.parse(await readFile(new URL(file, FOLDER), 'utf8')),
+    })),
+  );
+}
+
+/** Saves one execution, without what names the machine it ran on. One event per line, so that changes can be read. */
+export async function saveHistory(name: string, workflowId: string, history: History): Promise<void> {
+  await mkdir(FOLDER, { recursive: true });
+  const { events } = JSON.parse(historyToJSON(history), anonymous) as SavedHistory['history'];
+  const lines = events.map((event) => `    ${JSON.stringify(event)}`).join(',\n');
+  const text = `{\n  "workflowId": ${JSON.stringify(workflowId)},\n  "history": { "events": [\n${lines}\n  ] }\n}\n`;
+  await writeFile(new URL(`${name}.json`, FOLDER), text);
+}
+
+/** Replay needs none of these: process and host names, ids of deleted requests, stack traces with paths. */
+function anonymous(key: string, value: unknown): unknown {
+  if (key === 'identity') return 'worker';
+  // A worker's own queue is named after its process.
+  if (key === 'name' && typeof value === 'string' && /^[0-9]+@/.test(value)) return 'sticky';
+  return key === 'stackTrace' || key === 'requestId' || key === 'sdkMetadata' ? undefined : value;
+}

@@ -1,0 +1,181 @@
+import { sql } from 'drizzle-orm';
+import { saveHistory } from './history-files.ts';
+import { ordinaryNpis } from './npis.ts';
+import { eventually, type SubmitAnswer } from './organization.ts';
+import { type Stack, type StackOptions, startStack } from './stack.ts';
+import { aborted, createScriptedVendor, foundStep, heldScript } from './vendor.ts';
+
+// What the saved histories are histories of. Each scenario ends with `save`, under the name of what happened.
+
+async function withStack(options: StackOptions, use: (stack: Stack) => Promise<void>): Promise<void> {
+  const stack = await startStack(options);
+  try {
+    await use(stack);
+  } finally {
+    await stack.stop();
+  }
+}
+
+/** Waits until the workflow is closed, and saves it. */
+async function save(stack: Stack, name: string, workflowId = '', runId?: string): Promise<void> {
+  const handle = stack.client.workflow.getHandle(workflowId, runId);
+  await eventually(async () => ((await handle.describe()).closeTime ? true : null), 60_000);
+  await saveHistory(name, workflowId, await handle.fetchHistory());
+  console.log(name);
+}
+
+function requestOf({ requests }: SubmitAnswer, npi: string): string | undefined {
+  return requests.find((request) => request.npi === npi)?.request_id;
+}
+
+/** Every outcome of a look-up and of a batch, against the simulated vendor. */
+export async function recordOutcomes(): Promise<void> {
+  await withStack({ lookupTimeoutMs: 5000 }, async (stack) => {
+    const client = await stack.organization();
+    const hook = (path: string, mode = 'real-time') => ({
+      webhook: { url: `${stack.receiver.url}${path}`, mode },
+    });
+    const lookups: Readonly<Record<string, string>> = {
+      'lookup-found': '2000000010',
+      'lookup-personal': '2000000028',
+      'lookup-not-found': '2000000044',
+      'lookup-deadline': '2000000101',
+      'lookup-vendor-fails': '2000000119',
+      'lookup-rate-limited': '2000000127',
+      'lookup-unusable': '2000000135',
+      'lookup-asynchronous-vendor': '2000000143',
+      'lookup-identity-mismatch': '2000000168',
+      'lookup-blocked': '2000000176',
+    };
+    const npis = [...Object.values(lookups), '1234567890', '2000000010'];
+    const mixed = (await client.bulk({ npis, ...hook('/mixed') })).json;
+    await save(stack, 'bulk-mixed-real-time', mixed.batch_id);
+    for (const [name, npi] of Object.entries(lookups)) await save(stack, name, requestOf(mixed, npi));
+
+    const [first = '', second = '', ...more] = ordinaryNpis('found', 12);
+    const batches: Readonly<Record<string, object>> = {
+      'single-found': { npis: [first] },
+      'single-not-found': { npis: ordinaryNpis('not_found', 1) },
+      'single-check-digit': { npis: ['1234567890'] },
+      'single-deadline': { npis: ['2000000101'] },
+      'bulk-without-webhook': { npis: more },
+      'batch-webhook': { npis: [second, '2000000044'], ...hook('/batch', 'batch') },
+    };
+    for (const [name, body] of Object.entries(batches))
+      await save(stack, name, await submitted(client.bulk(body)));
+    const known: Readonly<Record<string, object>> = {
+      'single-replayed': { npis: [first] },
+      'replayed-real-time': { npis: [first, second], ...hook('/replayed') },
+      'batch-webhook-retried': { npis: [first], ...hook('/fail/3/batch', 'batch') },
+      'real-time-webhook-retried': { npis: [first, second], ...hook('/fail/2/real-time') },
+      'webhook-exhausted': { npis: [first], ...hook('/status/503/never') },
+      'webhook-gone': { npis: [first], ...hook('/status/410/gone', 'batch') },
+    };
+    for (const [name, body] of Object.entries(known))
+      await save(stack, name, await submitted(client.bulk(body)));
+  });
+}
+
+async function submitted(answer: Promise<{ readonly json: SubmitAnswer }>): Promise<string> {
+  return (await answer).json.batch_id;
+}
+
+/** What operators, outages and the sweep do, against vendors that answer on demand. */
+export async function recordInterventions(): Promise<void> {
+  const vendor = createScriptedVendor();
+  const second = createScriptedVendor('second');
+  const npis = ordinaryNpis('found', 30);
+  const take = () => npis.shift() ?? '';
+  const hanging = () => {
+    const npi = take();
+    vendor.script(npi, ({ signal }) => aborted(signal));
+    return npi;
+  };
+  const options = { lookupTimeoutMs: 8000, sweepIntervalMs: 1000, providers: [vendor, second] };
+  await withStack(options, async (stack) => {
+    const client = await stack.organization();
+    const webhook = { url: `${stack.receiver.url}/hook` };
+    const workflow = (id = '') => stack.client.workflow.getHandle(id);
+    const asked = (npi: string) => eventually(async () => (vendor.asked(npi, 'submit') > 0 ? true : null));
+    const submit = async (count: number) => {
+      const open = Array.from({ length: count }, hanging);
+      const { json } = await client.bulk({ npis: open, webhook });
+      await Promise.all(open.map(asked));
+      return json;
+    };
+
+    const cancelled = await submit(2);
+    await workflow(cancelled.batch_id).cancel();
+    await save(stack, 'batch-cancelled', cancelled.batch_id);
+    await save(stack, 'lookup-cancelled', cancelled.requests[0]?.request_id);
+
+    const children = await submit(2);
+    await workflow(children.requests[0]?.request_id).terminate('recorded');
+    await workflow(children.requests[1]?.request_id).cancel();
+    await save(stack, 'batch-lookups-terminated-and-cancelled', children.batch_id);
+    await save(stack, 'lookup-terminated', children.requests[0]?.request_id);
+
+    const held = take();
+    const { script, release } = heldScript(foundStep(held));
+    vendor.script(held, script);
+    const adopted = (await client.bulk({ npis: [held, hanging()], webhook })).json;
+    const { runId } = await workflow(adopted.batch_id).describe();
+    await asked(held);
+    await workflow(adopted.batch_id).terminate('recorded');
+    await eventually(async () => {
+      const description = await workflow(adopted.batch_id).describe();
+      return description.runId !== runId && description.historyLength > 4 ? true : null;
+    });
+    release();
+    await save(stack, 'batch-terminated', adopted.batch_id, runId);
+    await save(stack, 'batch-started-again', adopted.batch_id);
+
+    const lost = await submit(1);
+    const before = await workflow(lost.batch_id).describe();
+    await workflow(lost.batch_id).terminate('recorded');
+    await workflow(lost.requests[0]?.request_id).terminate('recorded');
+    await eventually(async () =>
+      (await workflow(lost.batch_id).describe()).runId === before.runId ? null : true,
+    );
+    await save(stack, 'batch-started-again-nothing-left', lost.batch_id);
+
+    const [neither, later, broken] = [take(), take(), take()];
+    vendor.script(later, () => ({ kind: 'miss', reason: 'nobody' }));
+    second.script(later, () => foundStep(later));
+    vendor.script(broken, () => ({ kind: 'fatal', why: 'auth' }));
+    second.script(broken, () => ({ kind: 'fatal', why: 'plan' }));
+    const both = (await client.bulk({ npis: [neither, later, broken] })).json;
+    await workflow(both.batch_id).result();
+    await save(stack, 'lookup-two-vendors-miss', requestOf(both, neither));
+    await save(stack, 'lookup-second-vendor-finds', requestOf(both, later));
+    await save(stack, 'lookup-vendors-refuse', requestOf(both, broken));
+
+    await saveSweeps(stack);
+
+    await stack.stopWorker();
+    const away = (await client.bulk({ npis: [take()], webhook })).json;
+    await eventually(async () => {
+      const [row] = await stack.db.drizzle.execute(
+        sql`select 1 from batches where id = ${away.batch_id} and deadline_at < clock_timestamp()`,
+      );
+      return row ?? null;
+    });
+    await stack.startWorker();
+    await save(stack, 'batch-workers-away', away.batch_id);
+    await save(stack, 'lookup-workers-away', away.requests[0]?.request_id);
+  });
+}
+
+/** The last sweep, which had nothing to do, and one that had. */
+async function saveSweeps(stack: Stack): Promise<void> {
+  const query = `TaskQueue = '${stack.taskQueue}' and WorkflowType = 'sweep' and ExecutionStatus = 'Completed'`;
+  const idOf = async (wanted: (repaired: number) => boolean) => {
+    for await (const { workflowId } of stack.client.workflow.list({ query })) {
+      const { started, settled, restarted } = await stack.client.workflow.getHandle(workflowId).result();
+      if (wanted(started + settled + restarted)) return workflowId;
+    }
+    return null;
+  };
+  await save(stack, 'sweep-idle', await eventually(() => idOf((repaired) => repaired === 0)));
+  await save(stack, 'sweep-repaired', await eventually(() => idOf((repaired) => repaired > 0)));
+}

@@ -1,0 +1,248 @@
+import type { LookupEnd } from '../../db/settle.ts';
+import type { SubmitRules } from '../../db/submit.ts';
+import type { EmailType, RequestStatus, SubmittedAs, WantedType } from '../../db/words.ts';
+
+// What decisions.md says of credits, replays and Idempotency-Keys, once more and as simply as possible: no SQL, no
+// locks, one thing after the other. It knows nothing of how the service does it.
+
+const HOUR = 3_600_000;
+
+/** Freshness differs from the replay window, so that mixing them up shows. */
+export const MODEL_RULES: SubmitRules = {
+  lookupTimeoutMs: HOUR / 4,
+  freshnessMs: 21 * 24 * HOUR,
+  replayMs: 30 * 24 * HOUR,
+  idempotencyMs: 24 * HOUR,
+};
+
+/** One client's call. `name` is its own, and that of the batch or key that comes of it. */
+export type Call = { readonly name: string } & (
+  | {
+      readonly kind: 'submit';
+      readonly organization: number;
+      /** The name of the API key it is sent with. */
+      readonly key: string;
+      readonly submittedAs: SubmittedAs;
+      readonly wantedType: WantedType;
+      readonly npis: readonly string[];
+      readonly idempotencyKey: string | null;
+    }
+  | { readonly kind: 'begin'; readonly request: RequestName }
+  | { readonly kind: 'settle'; readonly request: RequestName; readonly end: LookupEnd }
+  | {
+      readonly kind: 'store';
+      readonly npi: string;
+      readonly emailType: EmailType;
+      readonly email: string;
+      readonly ageMs: number;
+    }
+  | { readonly kind: 'grant' | 'adjust'; readonly organization: number; readonly amount: number }
+  | { readonly kind: 'rotate'; readonly organization: number; readonly key: string }
+);
+
+export type SubmitCall = Extract<Call, { kind: 'submit' }>;
+
+export interface RequestName {
+  readonly batch: string;
+  readonly position: number;
+}
+
+interface KnownAddress {
+  readonly npi: string;
+  readonly email: string;
+  readonly emailType: EmailType;
+  /** When it was validated (in the directory) or charged for (by an organization). */
+  readonly at: number;
+}
+
+interface ModelRequest {
+  readonly npi: string;
+  status: RequestStatus;
+  replayed: boolean;
+  credits: number;
+  email: string | null;
+}
+
+interface ModelBatch {
+  readonly organization: number;
+  readonly wantedType: WantedType;
+  readonly deadline: number;
+  readonly requests: ModelRequest[];
+}
+
+interface ModelOrganization {
+  available: number;
+  held: number;
+  used: number;
+  /** Names of its valid keys; the last one is the newest. */
+  keys: string[];
+  charges: (KnownAddress & { readonly request: string })[];
+  /** By how it was submitted and the Idempotency-Key. */
+  answers: Record<string, { readonly meaning: string; readonly batch: string; readonly until: number }>;
+}
+
+/** Nothing but data, so that it can be copied. */
+export interface ModelState {
+  now: number;
+  calls: number;
+  directory: KnownAddress[];
+  organizations: ModelOrganization[];
+  batches: Record<string, ModelBatch>;
+  /** Every submit that had an Idempotency-Key, for repeating it. */
+  repeatable: SubmitCall[];
+}
+
+export function openModel(credits: readonly number[]): ModelState {
+  const organizations = credits.map((available, index) => {
+    return { available, held: 0, used: 0, keys: [`key ${index}`], charges: [], answers: {} };
+  });
+  return { now: 0, calls: 0, directory: [], organizations, batches: {}, repeatable: [] };
+}
+
+/** Carries out one call on the model and says what its caller is told. */
+export function applyCall(state: ModelState, call: Call): string {
+  switch (call.kind) {
+    case 'submit':
+      return submit(state, call);
+    case 'begin': {
+      const { request } = find(state, call.request);
+      if (request.status === 'accepted') request.status = 'in-progress';
+      return 'begun';
+    }
+    case 'settle':
+      return settle(state, call.request, call.end);
+    case 'store': {
+      const { npi, email, emailType } = call;
+      state.directory = state.directory.filter((known) => known.npi !== npi || known.email !== email);
+      state.directory.push({ npi, email, emailType, at: state.now - call.ageMs });
+      return 'stored';
+    }
+    case 'grant':
+    case 'adjust': {
+      const organization = organizationOf(state, call.organization);
+      if (organization.available + call.amount < 0) return 'credits_below_zero';
+      organization.available += call.amount;
+      return 'funded';
+    }
+    case 'rotate': {
+      const organization = organizationOf(state, call.organization);
+      if (!organization.keys.includes(call.key)) return 'key_not_active';
+      organization.keys = [...organization.keys.filter((key) => key !== call.key), call.name];
+      return 'rotated';
+    }
+    default:
+      return call satisfies never;
+  }
+}
+
+function submit(state: ModelState, call: SubmitCall): string {
+  const { name, npis, wantedType, submittedAs, idempotencyKey } = call;
+  const organization = organizationOf(state, call.organization);
+  if (!organization.keys.includes(call.key)) return 'inactive';
+  const meaning = meaningOf(call);
+  const answer = organization.answers[`${submittedAs} ${idempotencyKey}`];
+  if (idempotencyKey !== null && answer && answer.until > state.now) {
+    return answer.meaning === meaning ? `repeated ${answer.batch}` : 'mismatch';
+  }
+
+  const after = structuredClone(organization);
+  const requests = npis.map((npi, position): ModelRequest => {
+    const free = replayFor(state, after, npi, wantedType);
+    if (free) return { npi, status: 'completed', replayed: true, credits: 0, email: free.email };
+    const price = priceOf(wantedType);
+    after.available -= price;
+    const stored = storedFor(state, npi, wantedType);
+    if (!stored) {
+      after.held += price;
+      return { npi, status: 'accepted', replayed: false, credits: 0, email: null };
+    }
+    after.used += price;
+    after.charges.push({ ...stored, at: state.now, request: `${name} ${position}` });
+    return { npi, status: 'completed', replayed: false, credits: price, email: stored.email };
+  });
+  if (after.available < 0) {
+    return `insufficient ${organization.available - after.available} of ${organization.available}`;
+  }
+  if (idempotencyKey !== null) {
+    const until = state.now + MODEL_RULES.idempotencyMs;
+    after.answers[`${submittedAs} ${idempotencyKey}`] = { meaning, batch: name, until };
+    state.repeatable.push(call);
+  }
+  state.organizations[call.organization] = after;
+  const deadline = state.now + MODEL_RULES.lookupTimeoutMs;
+  state.batches[name] = { organization: call.organization, wantedType, deadline, requests };
+  return `accepted ${requests.every(({ status }) => status === 'completed') ? 'completed' : 'in-progress'}`;
+}
+
+function settle(state: ModelState, requestName: RequestName, end: LookupEnd): string {
+  const { batch, request } = find(state, requestName);
+  if (request.status !== 'accepted' && request.status !== 'in-progress') return `${request.status} before`;
+  const organization = organizationOf(state, batch.organization);
+  const price = priceOf(batch.wantedType);
+  organization.held -= price;
+  const free = replayFor(state, organization, request.npi, batch.wantedType);
+  const stored = storedFor(state, request.npi, batch.wantedType);
+  if (end === 'failed' || state.now > batch.deadline) {
+    organization.available += price;
+    request.status = 'failed';
+  } else if (free) {
+    organization.available += price;
+    Object.assign(request, { status: 'completed', replayed: true, email: free.email });
+  } else if (stored) {
+    organization.used += price;
+    organization.charges.push({
+      ...stored,
+      at: state.now,
+      request: `${requestName.batch} ${requestName.position}`,
+    });
+    Object.assign(request, { status: 'completed', credits: price, email: stored.email });
+  } else {
+    organization.available += price;
+    request.status = 'not_found';
+  }
+  return `${request.status} now`;
+}
+
+function replayFor(state: ModelState, { charges }: ModelOrganization, npi: string, wantedType: WantedType) {
+  return best(charges, npi, wantedType, state.now - MODEL_RULES.replayMs);
+}
+
+function storedFor(state: ModelState, npi: string, wantedType: WantedType) {
+  return best(state.directory, npi, wantedType, state.now - MODEL_RULES.freshnessMs);
+}
+
+/** The professional one first, then the newest. */
+function best<T extends KnownAddress>(
+  known: readonly T[],
+  npi: string,
+  wantedType: WantedType,
+  since: number,
+) {
+  return known
+    .filter((one) => one.npi === npi && one.at >= since)
+    .filter(({ emailType }) => wantedType === 'any' || wantedType === emailType)
+    .sort((a, b) => (a.emailType === b.emailType ? b.at - a.at : a.emailType === 'professional' ? -1 : 1))
+    .at(0);
+}
+
+/** Two bodies that mean the same have the same. */
+export function meaningOf({ npis, wantedType }: SubmitCall): string {
+  return JSON.stringify([npis, wantedType]);
+}
+
+function find(state: ModelState, { batch: name, position }: RequestName) {
+  const batch = state.batches[name];
+  const request = batch?.requests[position];
+  if (!batch || !request) throw new Error(`the model knows no request ${name} ${position}`);
+  return { batch, request };
+}
+
+function organizationOf({ organizations }: ModelState, index: number): ModelOrganization {
+  const organization = organizations[index];
+  if (!organization) throw new Error(`the model knows no organization ${index}`);
+  return organization;
+}
+
+function priceOf(wantedType: WantedType): number {
+  return wantedType === 'personal' ? 3 : 1;
+}

@@ -1,0 +1,32 @@
+import { hasNpiCheckDigit } from '../../activities/npi.ts';
+import { ordinaryBehaviour } from '../../deploy/local/simulator-people.ts';
+
+/** How the simulated vendor answers an NPI that is not magic. */
+export type Ordinary = 'found' | 'found_later' | 'not_found';
+
+/**
+ * NPIs with a right check digit that the simulated vendor answers in one way: always the same ones.
+ * @param from where to begin, up to nine digits: tests that share a database take NPIs far from each other's
+ */
+export function ordinaryNpis(kind: Ordinary, count: number, from = 0): string[] {
+  const npis: string[] = [];
+  for (let n = 100_000_000 + from; npis.length < count; n += 1) {
+    const npi = withCheckDigit(n);
+    if (kindOf(npi) === kind) npis.push(npi);
+  }
+  return npis;
+}
+
+function kindOf(npi: string): Ordinary | null {
+  const behaviour = ordinaryBehaviour(npi);
+  if (behaviour.kind === 'refusal') return 'not_found';
+  if (behaviour.kind !== 'profile') return null;
+  return behaviour.unfinished.length > 0 ? 'found_later' : 'found';
+}
+
+function withCheckDigit(nineDigits: number): string {
+  const digits = Array.from({ length: 10 }, (_, digit) => `${nineDigits}${digit}`);
+  const npi = digits.find(hasNpiCheckDigit);
+  if (!npi) throw new Error(`${nineDigits} has no check digit`);
+  return npi;
+}
