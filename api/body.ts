@@ -94,7 +94,10 @@ function exactNumber(source: string): string {
   const sign = mantissa.startsWith('-') ? '-' : '';
   const [whole = '', fraction = ''] = mantissa.replace('-', '').split('.');
   const digits = `${whole}${fraction}`.replace(/^0+/, '');
-  const trimmed = digits.replace(/0+$/, '');
+  // Not a pattern: /0+$/ tries anew at each zero of a run that is not the last, 0.2 s for 16 KiB.
+  let end = digits.length;
+  while (digits[end - 1] === '0') end -= 1;
+  const trimmed = digits.slice(0, end);
   if (trimmed === '') return `${sign}0`;
   const power = BigInt(exponent) - BigInt(fraction.length) + BigInt(digits.length - trimmed.length);
   return `${sign}${trimmed}e${power}`;

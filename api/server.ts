@@ -115,7 +115,9 @@ function keepUndecodable(request: Request): void {
   try {
     decodeURIComponent(request.path);
   } catch {
-    request.setUrl(new URL(`http://localhost${request.path.replaceAll('%', '%25')}`));
+    // Anything else is no target at all, which hapi answers itself.
+    if (request.path.startsWith('/'))
+      request.setUrl(new URL(`http://localhost${request.path.replaceAll('%', '%25')}`));
   }
 }
 

@@ -20,8 +20,6 @@ export interface Check {
 
 /** A relation (`from`), read once for all of its checks. */
 export interface Pass {
-  /** Joins and groups in the order of indexes: nothing to hash, nothing to spill, however large the tables. */
-  readonly inOrder?: true;
   /** Named queries that `from` reads. */
   readonly with?: SQL;
   readonly from: SQL;

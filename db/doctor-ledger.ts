@@ -91,12 +91,32 @@ const ENTRIES: Pass = {
   ],
 };
 
+/** Entries in one of two hundred stretches of the ledger. */
+const STRETCH = sql`(select max(id) / 200 + 1 from ledger_entries)`;
+
+/**
+ * Adding up entry by entry needs them in order, so it is done only where an organization may have been below zero: in
+ * those stretches that took more, all gains left out, than it had before them.
+ * float8 is exact up to 2^53 credits, and several times as fast as the numeric that sum(bigint) gives.
+ */
 const HISTORY: Pass = {
-  inOrder: true,
-  // float8 is exact up to 2^53 credits, and several times as fast as the numeric that sum(bigint) gives.
-  from: sql`(
-    select id, available, sum(available::float8) over (partition by organization_id order by id rows unbounded preceding) as balance
-      from ledger_entries where available <> 0) h`,
+  with: sql`suspect as materialized (
+    select organization_id, stretch, before
+      from (select organization_id, stretch, taken,
+                   coalesce(sum(net) over (partition by organization_id order by stretch
+                                           rows between unbounded preceding and 1 preceding), 0) as before
+              from (select l.organization_id, s.stretch, sum(l.available::float8) as net,
+                           sum(least(l.available, 0)::float8) as taken
+                      from generate_series(0, 199) s (stretch) join ledger_entries l on l.id / ${STRETCH} = s.stretch
+                     group by l.organization_id, s.stretch) l) l
+     where before + taken < 0)`,
+  from: sql`
+    suspect s
+    cross join lateral (
+      select l.id, l.available, s.before + sum(l.available::float8) over (order by l.id rows unbounded preceding) as balance
+        from ledger_entries l
+       where l.organization_id = s.organization_id
+         and l.id >= s.stretch * ${STRETCH} and l.id < (s.stretch + 1) * ${STRETCH}) h`,
   checks: [
     {
       code: 'balance_was_negative',

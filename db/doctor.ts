@@ -34,7 +34,7 @@ export async function diagnose(db: Database, rules: DoctorRules, examples = EXAM
   try {
     return await db.drizzle.transaction(
       async (tx) => {
-        await configure(tx, SETTINGS);
+        await tx.execute(sql`select ${sql.join(SETTINGS, sql`, `)}`);
         return await runChecks(tx, rules, examples);
       },
       { isolationLevel: 'repeatable read', accessMode: 'read only' },
@@ -45,22 +45,13 @@ export async function diagnose(db: Database, rules: DoctorRules, examples = EXAM
 }
 
 /** Whole tables are read: hashes that spill and the time-out of a service's statement are not for this. */
-const SETTINGS = {
+const SETTINGS = Object.entries({
   statement_timeout: '15min',
   work_mem: '256MB',
   jit: 'off',
   parallel_setup_cost: '100',
   parallel_tuple_cost: '0.001',
-};
-
-const IN_ORDER = { enable_hashjoin: 'off', enable_hashagg: 'off', enable_sort: 'off' };
-const ANY_WAY = { enable_hashjoin: 'on', enable_hashagg: 'on', enable_sort: 'on' };
-
-/** Until the end of the transaction. */
-async function configure(tx: Transaction, settings: Readonly<Record<string, string>>): Promise<void> {
-  const calls = Object.entries(settings).map(([name, value]) => sql`set_config(${name}, ${value}, true)`);
-  await tx.execute(sql`select ${sql.join(calls, sql`, `)}`);
-}
+}).map(([name, value]) => sql`set_config(${name}, ${value}, true)`);
 
 /** The checks alone, on what `tx` sees: a transaction that is going to be rolled back, for example. */
 export async function runChecks(
@@ -73,11 +64,9 @@ export async function runChecks(
   const passes: Diagnosis['passes'][number][] = [];
   for (const pass of [...ledgerPasses(), ...requestPasses(), ...promisePasses(rules), ...workPasses(rules)]) {
     const passBegun = performance.now();
-    if (pass.inOrder) await configure(tx, IN_ORDER);
     const rows = await tx.execute<{ code: string; findings: number; examples: string[] }>(
       statement(pass, examples),
     );
-    if (pass.inOrder) await configure(tx, ANY_WAY);
     const found = new Map(rows.map((row) => [row.code, row]));
     for (const { code, title, explanation } of pass.checks) {
       const row = found.get(code);

@@ -72,8 +72,8 @@ export async function takeUnfinished(db: Database, everyMs: number, limit: numbe
         and(
           isNotNull(batches.startedAt),
           sql`coalesce(${batches.checkedAt}, ${batches.startedAt}) < ${ago(everyMs)}`,
-          sql`(${batches.status} = 'in-progress' or exists (select from webhook_deliveries d
-                 where d.batch_id = ${BATCH_ID} and d.state = 'pending'))`,
+          sql`${BATCH_ID} in (select id from batches where status = 'in-progress'
+                union select batch_id from webhook_deliveries where state = 'pending')`,
         ),
       )
       .orderBy(sql`coalesce(${batches.checkedAt}, ${batches.startedAt})`)

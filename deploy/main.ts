@@ -1,3 +1,4 @@
+import { DatabaseError } from '../db/errors.ts';
 import { ConfigError } from './config.ts';
 
 /**
@@ -24,6 +25,13 @@ export async function main(name: string, run: (stopped: Promise<void>) => Promis
 
 function explain(error: unknown): string {
   if (error instanceof ConfigError) return error.message;
+  if (error instanceof DatabaseError && error.unavailable) {
+    return `PostgreSQL cannot be reached (${error.code}); check DATABASE_URL and that the server runs`;
+  }
+  // The SDK's name for a connection that could not be made.
+  if (error instanceof Error && error.name === 'TransportError') {
+    return 'Temporal cannot be reached; check TEMPORAL_ADDRESS and that the cluster runs';
+  }
   if (!(error instanceof Error)) return 'stopped by something that is no error';
   const code = 'code' in error && typeof error.code === 'string' ? error.code : null;
   if (code === 'EADDRINUSE') return 'the port is taken; choose another with API_PORT';

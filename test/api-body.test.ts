@@ -1,4 +1,4 @@
-import { connect } from 'node:net';
+import { connect, type Socket } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
 import { type Api, type ApiClient, startApi } from './support/api.ts';
 import { exchange } from './support/raw.ts';
@@ -45,6 +45,8 @@ test('broken JSON is reported with the offset of what breaks it', async (t) => {
     [`{"npi":"${NPI}",}`, 20],
     [`{"npi":"${NPI}"} x`, 21],
     [`{"npi":"${NPI}"}{}`, 20],
+    [`{"npi":"${NPI}"},{}`, 20],
+    ['[1],', 3],
     ["{'npi':1}", 1],
     ['{npi:1}', 1],
     ['{"npi" "x"}', 7],
@@ -196,6 +198,40 @@ test('10 MB are answered, with and without a key, and the connection still serve
   t.is((await post(`{"npi":${'['.repeat(100_000)}`)).status, 413);
   t.is((await post(GOOD)).status, 202);
 });
+
+test('a client that reads only after it has sent everything gets its answer too', async (t) => {
+  const size = 5 * 1024 * 1024;
+  for (const [request, status] of [
+    [`POST ${SINGLE} HTTP/1.1\r\n`, 401],
+    [`POST ${SINGLE} HTTP/1.1\r\nX-API-Key: ${client.apiKey}\r\n`, 413],
+    ['PUT /nowhere HTTP/1.1\r\n', 404],
+  ] as const) {
+    const head = `${request}Host: x\r\nConnection: close\r\nContent-Length: ${size}\r\n\r\n`;
+    const answer = await new Promise<string>((resolve, reject) => {
+      const socket = connect(api.port, '127.0.0.1', () => {
+        socket.pause();
+        socket.write(head);
+        send(socket, size, () => socket.resume());
+      });
+      let heard = '';
+      socket.on('data', (chunk) => {
+        heard += chunk;
+      });
+      socket.on('error', reject);
+      socket.on('close', () => resolve(heard));
+    });
+    t.true(answer.startsWith(`HTTP/1.1 ${status} `), answer);
+  }
+});
+
+/** Sends so many bytes, each part once the last has left. */
+function send(socket: Socket, bytes: number, done: () => void): void {
+  if (bytes === 0) done();
+  else
+    socket.write(Buffer.alloc(Math.min(bytes, 64 * 1024)), () =>
+      send(socket, Math.max(0, bytes - 64 * 1024), done),
+    );
+}
 
 test('a client that asks before it sends is told so, or refused at once', async (t) => {
   const head = `POST ${SINGLE} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n`;

@@ -59,6 +59,8 @@ create table batches (
 --> statement-breakpoint
 create index batches_not_started on batches (created_at) where started_at is null;
 --> statement-breakpoint
+create index batches_in_progress on batches (id) where status = 'in-progress';
+--> statement-breakpoint
 create index batches_by_organization on batches (organization_id, created_at);
 --> statement-breakpoint
 create table requests (
