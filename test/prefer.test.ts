@@ -18,7 +18,7 @@ test.after.always(async () => {
   await stack?.stop();
 });
 
-const WAIT = { prefer: 'wait=15' };
+const WAIT = { prefer: 'wait=50' };
 const NPI = '2000000010';
 
 test('a single poll that waits is answered when its request is settled, and says so', async (t) => {
@@ -33,7 +33,7 @@ test('a single poll that waits is answered when its request is settled, and says
   const answer = await waiting;
   t.is(answer.status, 200);
   t.is(answer.json.data[0]?.status, 'failed');
-  t.is(answer.headers.get('preference-applied'), 'wait=15');
+  t.is(answer.headers.get('preference-applied'), 'wait=50');
   t.is(answer.headers.get('retry-after'), null);
 });
 
@@ -82,7 +82,7 @@ test('a submit that waits is answered when its batch is completed', async (t) =>
   await settleAll();
   const { status, json, headers } = await submitted;
   t.is(status, 202);
-  t.is(headers.get('preference-applied'), 'wait=15');
+  t.is(headers.get('preference-applied'), 'wait=50');
   t.is((await client.batch(json.batch_id)).batch.status, 'completed');
 });
 
