@@ -8,13 +8,14 @@ import {
   takeUnfinished,
 } from '../db/outbox.ts';
 import { settle } from '../db/settle.ts';
-import type { BatchStart } from '../db/submit.ts';
+import { type BatchStart, forgetExpiredKeys } from '../db/submit.ts';
 import type { SweepResult } from '../workflows/messages.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { ActivityDeps } from './index.ts';
 
 /** How many of each kind one sweep takes; the rest waits for the next one. */
 const AT_MOST = 200;
+const EXPIRED_AT_MOST = 5000;
 
 type SweepDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
@@ -59,13 +60,14 @@ export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
   };
 
   return {
-    /** Starts what was never started, settles what is overdue, restarts what closed too early. */
+    /** Starts what was never started, settles what is overdue, restarts what closed too early, forgets old keys. */
     async sweepOnce(): Promise<SweepResult> {
       const { startAfterMs, settleAfterMs, checkEveryMs } = rules.sweep;
       return await withHeartbeat(Context.current(), async () => {
         const started = await each(await listNotStarted(db, startAfterMs, AT_MOST), 'start', start);
         const settled = await each(await listOverdue(db, settleAfterMs, AT_MOST), 'settle', settleOverdue);
         const restarted = await each(await takeUnfinished(db, checkEveryMs, AT_MOST), 'restart', restart);
+        await forgetExpiredKeys(db, EXPIRED_AT_MOST);
         const result = { started, settled, restarted };
         if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');
         return result;

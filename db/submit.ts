@@ -1,5 +1,5 @@
 import { and, eq, sql } from 'drizzle-orm';
-import { clock, type Database, type Transaction, transaction } from './client.ts';
+import { clock, type Database, read, type Transaction, transaction } from './client.ts';
 import { claimEntitlement, findReplays, findStoredEmails, type KnownEmail } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
 import { DatabaseError } from './errors.ts';
@@ -141,6 +141,19 @@ async function claimIdempotencyKey(
   return stored.fingerprint.equals(fingerprint)
     ? { kind: 'repeated', response: stored.response }
     : { kind: 'mismatch' };
+}
+
+/**
+ * Removes Idempotency-Keys whose time is over; a submit treats them as never seen anyway.
+ * @throws {DatabaseError}
+ */
+export async function forgetExpiredKeys(db: Database, limit: number): Promise<void> {
+  await read(db, (tx) =>
+    tx.execute(sql`
+      delete from idempotency_keys where ctid = any (array(
+        select ctid from idempotency_keys where expires_at <= clock_timestamp() order by expires_at limit ${limit}
+        for update skip locked))`),
+  );
 }
 
 async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRules): Promise<SubmitOutcome> {

@@ -3,7 +3,7 @@ import postgres, { type Sql } from 'postgres';
 import { type Database, openDatabase } from '../db/client.ts';
 import { newId } from '../db/ids.ts';
 import { settle } from '../db/settle.ts';
-import { submit } from '../db/submit.ts';
+import { forgetExpiredKeys, submit } from '../db/submit.ts';
 import { openTestDatabase, type TestDatabase } from './support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from './support/organization.ts';
 
@@ -170,4 +170,20 @@ test('an NPI is ten ASCII digits for the database too', async (t) => {
       refusedBy('requests_npi_check'),
     );
   }
+});
+
+test('Idempotency-Keys are forgotten once their time is over, and not before', async (t) => {
+  const organization = await openOrganization(db, 10);
+  for (const key of ['over', 'kept']) {
+    const idempotency = { key, method: 'POST', path: '/api/v1/email', fingerprint: Buffer.alloc(32) };
+    await submit(db, submitCommand(organization, { npis: [NPI], idempotency }), RULES);
+  }
+  await sql`update idempotency_keys set expires_at = clock_timestamp() where key = 'over'`;
+  await forgetExpiredKeys(db, 1000);
+  const rows =
+    await sql`select key from idempotency_keys where organization_id = ${organization.organizationId}`;
+  t.deepEqual(
+    rows.map((row) => row.key),
+    ['kept'],
+  );
 });
