@@ -18,6 +18,7 @@ import { requests } from '../../db/schema.ts';
 import { startDns } from '../../deploy/local/dns.ts';
 import { startReceiver } from '../../deploy/local/receiver.ts';
 import { createSimulator } from '../../deploy/local/simulator.ts';
+import { createLog } from '../../deploy/log.ts';
 import { prepareNamespace } from '../../deploy/temporal.ts';
 import { installRuntime, startWorkers } from '../../deploy/workers.ts';
 import { openTestDatabase } from './database.ts';
@@ -34,6 +35,8 @@ export interface StackOptions {
   readonly simulatorSpeed?: number;
   /** An address where no Temporal is, for the API alone. */
   readonly apiTemporalAddress?: string;
+  /** Receives each log line of API and worker, as JSON text, at the lowest level. */
+  readonly onLog?: (line: string) => void;
   /** Asked in place of the simulated vendor. */
   readonly providers?: readonly Provider[];
   /** Another Temporal than the runner's and no worker here: for tests that run `deploy/worker.ts` as a process. */
@@ -48,6 +51,8 @@ let runtimeInstalled = false;
 export async function startStack(options: StackOptions = {}) {
   if (!runtimeInstalled) installRuntime(quiet);
   runtimeInstalled = true;
+  const { onLog } = options;
+  const log = onLog ? createLog('test', 'trace', { write: onLog }) : quiet;
   const database = await openTestDatabase();
   const db = openDatabase({ url: database.url, poolSize: 20, applicationName: 'test' });
   const dir = await mkdtemp(join(tmpdir(), 'stack-'));
@@ -63,7 +68,7 @@ export async function startStack(options: StackOptions = {}) {
   const client = new Client({ connection });
   const apiConnection = Connection.lazy({ address: options.apiTemporalAddress ?? address });
   const native = await NativeConnection.connect({ address });
-  await prepareNamespace(client, taskQueue, options.sweepIntervalMs ?? 60_000, quiet);
+  await prepareNamespace(client, taskQueue, options.sweepIntervalMs ?? 60_000, log);
 
   const policy = createAddressPolicy({ openCidrs: ['127.0.0.0/8', '::1/128'] });
   const rules = {
@@ -83,7 +88,7 @@ export async function startStack(options: StackOptions = {}) {
       lookupSlots: 100,
       deps: {
         db,
-        log: quiet,
+        log,
         providers: options.providers ?? [createRocketReach({ baseUrl: simulator.url, apiKey: API_KEY })],
         check: createCheck({ resolver }),
         post: createPost({ policy, ca: await readFile(receiver.caFile, 'utf8'), userAgent: 'test' }),
@@ -92,7 +97,7 @@ export async function startStack(options: StackOptions = {}) {
     });
   const server = createServer({
     db,
-    log: quiet,
+    log,
     client: new Client({ connection: apiConnection }),
     taskQueue,
     rules,
