@@ -64,29 +64,47 @@ function endOfValue(text: string, start: number): number {
 /**
  * JSON text in one canonical form: members sorted, no white space, escapes undone, numbers by their exact value.
  * Two texts have the same form if and only if they mean the same, also beyond double precision.
+ *
+ * Reads tokens, because JSON.parse with a reviver is not exact: V8 13.6 now and then takes a name of one escaped
+ * character (`"\u0061"`) for a backslash, and then also loses the source text of the number behind it.
  * @param text valid JSON
  */
 export function canonicalJson(text: string): string {
-  const exact = JSON.parse(text, function keepNumbers(_key, value: unknown, context?: { source?: string }) {
-    return typeof value === 'number' ? new ExactNumber(exactNumber(context?.source ?? String(value))) : value;
-  }) as unknown;
-  return write(exact);
+  const tokens = Array.from(text.matchAll(TOKEN), ([token]) => token);
+  let at = 0;
+  const value = (): string => {
+    const token = tokens[at] ?? '';
+    at += 1;
+    if (token === '{') return object();
+    if (token === '[') return array();
+    if (token.startsWith('"')) return JSON.stringify(JSON.parse(token));
+    return /^[-0-9]/.test(token) ? exactNumber(token) : token;
+  };
+  const array = (): string => {
+    const items: string[] = [];
+    while (tokens[at] !== ']') {
+      items.push(value());
+      if (tokens[at] === ',') at += 1;
+    }
+    at += 1;
+    return `[${items.join(',')}]`;
+  };
+  const object = (): string => {
+    const members = new Map<string, string>();
+    while (tokens[at] !== '}') {
+      const name = value();
+      at += 1;
+      members.set(name, value());
+      if (tokens[at] === ',') at += 1;
+    }
+    at += 1;
+    const sorted = [...members].sort(([a], [b]) => (a < b ? -1 : 1));
+    return `{${sorted.map((member) => member.join(':')).join(',')}}`;
+  };
+  return value();
 }
 
-class ExactNumber {
-  readonly text: string;
-  constructor(text: string) {
-    this.text = text;
-  }
-}
-
-function write(value: unknown): string {
-  if (value instanceof ExactNumber) return value.text;
-  if (Array.isArray(value)) return `[${value.map(write).join(',')}]`;
-  if (typeof value !== 'object' || value === null) return JSON.stringify(value);
-  const members = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1));
-  return `{${members.map(([key, member]) => `${JSON.stringify(key)}:${write(member)}`).join(',')}}`;
-}
+const TOKEN = /"(?:[^"\\]|\\.)*"|[[\]{}:,]|[^\s"[\]{}:,]+/g;
 
 /** `1.50e3` → `15e2`: sign, digits without outer zeros, exponent. */
 function exactNumber(source: string): string {

@@ -8,7 +8,7 @@ import {
 } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { Logger } from 'pino';
-import { type ApiError, problem } from './errors.ts';
+import { type ApiError, badRequest, problem } from './errors.ts';
 
 /** The HTTP listener below hapi. A request that has not arrived whole after 10 s ends with its socket. */
 export function createListener(): Server {
@@ -51,10 +51,6 @@ export function answerBrokenRequests(listener: Server, log: Logger): void {
 /** @throws {ApiError} 400 for HTTP/1.1 without Host (RFC 9112, section 3.2) */
 export function requireHost({ httpVersion, headers }: IncomingMessage): void {
   if (httpVersion === '1.1' && headers.host === undefined) throw badRequest();
-}
-
-function badRequest(): ApiError {
-  return problem(400, 'bad_request', 'The request is not well-formed HTTP.');
 }
 
 function toApiError(code: string | undefined): ApiError {

@@ -103,7 +103,7 @@ function toApiError(error: Error, request: Request, log: Logger): ApiError {
   const status = 'output' in error ? (error.output as { statusCode: number }).statusCode : 500;
   switch (status) {
     case 400:
-      return problem(400, 'bad_request', 'The request is not well-formed HTTP for this service.');
+      return badRequest();
     default:
       log.error(
         { err: error, http_request_id: request.app.requestId, route: request.route.path },
@@ -115,6 +115,10 @@ function toApiError(error: Error, request: Request, log: Logger): ApiError {
         'Something went wrong on our side. Quote the X-Request-Id to support.',
       );
   }
+}
+
+export function badRequest(): ApiError {
+  return problem(400, 'bad_request', 'The request is not well-formed HTTP.');
 }
 
 export function notFound(): ApiError {

@@ -3,7 +3,7 @@ import { server as hapiServer, type Request, type Server } from '@hapi/hapi';
 import { registerAuth } from './auth.ts';
 import { answerBrokenRequests, createListener, requireHost } from './connection.ts';
 import { registerCredits } from './credits.ts';
-import { notFound, problem, registerErrors } from './errors.ts';
+import { badRequest, notFound, problem, registerErrors } from './errors.ts';
 import { registerHealth } from './health.ts';
 import { UNREAD_BODY } from './json-body.ts';
 import { registerRateHeaders } from './limit.ts';
@@ -57,7 +57,7 @@ export function createServer(deps: ApiDeps): Server {
   server.ext('onRequest', (request, h) => {
     request.app.requestId = clientRequestId(request) ?? randomUUID();
     requireHost(request.raw.req);
-    keepUndecodable(request);
+    requirePath(request);
     return h.continue;
   });
   registerErrors(server, deps.log);
@@ -110,14 +110,16 @@ function registerFallbacks(server: Server): void {
   });
 }
 
-/** A path that cannot be decoded is a wrong path or a malformed id (404, 422), and not a 400 before the key. */
-function keepUndecodable(request: Request): void {
+/**
+ * A path that cannot be decoded is a wrong path or a malformed id (404, 422), and not a 400 before the key.
+ * @throws {ApiError} 400 for a target without a path (`a://b`), on which hapi's router would end the process
+ */
+function requirePath(request: Request): void {
+  if (!request.path.startsWith('/')) throw badRequest();
   try {
     decodeURIComponent(request.path);
   } catch {
-    // Anything else is no target at all, which hapi answers itself.
-    if (request.path.startsWith('/'))
-      request.setUrl(new URL(`http://localhost${request.path.replaceAll('%', '%25')}`));
+    request.setUrl(new URL(`http://localhost${request.path.replaceAll('%', '%25')}`));
   }
 }
 

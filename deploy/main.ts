@@ -14,6 +14,12 @@ export async function main(name: string, run: (stopped: Promise<void>) => Promis
       });
     }
   });
+  // A stray rejection is a bug to be read about, and no reason to end what others are waiting for: every fact is in
+  // PostgreSQL, none in this process.
+  process.on('unhandledRejection', (error) => {
+    const { name: errorName, stack = '' } = error instanceof Error ? error : new Error();
+    console.error(`${name}: unhandled rejection: ${errorName}\n${stack.slice(stack.indexOf('\n    at '))}`);
+  });
   try {
     await run(stopped);
     process.exit(0);

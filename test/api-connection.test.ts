@@ -57,7 +57,16 @@ test('paths and headers over 16 KiB are a 431', async (t) => {
 });
 
 test('a target that is no path is refused, and the process lives on', async (t) => {
-  for (const target of ['*', 'http://[bad/', 'http://[bad/%zz', 'a://%zz', '%zz', 'nonsense', 'http://']) {
+  for (const target of [
+    '*',
+    'http://[bad/',
+    'http://[bad/%zz',
+    'a://b',
+    'a://%zz',
+    '%zz',
+    'nonsense',
+    'http://',
+  ]) {
     await refused(t, `OPTIONS ${target} HTTP/1.1\r\n${keyed()}`, 400, 'bad_request');
   }
   t.regex(

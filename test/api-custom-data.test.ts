@@ -1,10 +1,13 @@
 import test from 'ava';
+import { eq } from 'drizzle-orm';
 import fc from 'fast-check';
+import { loadDelivery } from '../db/deliveries.ts';
+import { webhookDeliveries } from '../db/schema.ts';
 import { type Api, type ApiClient, startApi } from './support/api.ts';
 import { objectText, valueText } from './support/json-text.ts';
 import type { SubmitAnswer } from './support/organization.ts';
 
-// custom_data comes back with nothing lost (decisions.md). Deliveries carry the same envelope from the same builder.
+// custom_data comes back with nothing lost (decisions.md), in both polls and in deliveries.
 
 const NPI = '1234567893';
 const MAX_BYTES = 16 * 1024;
@@ -24,19 +27,26 @@ test.after.always(async () => {
 
 const submit = (body: string) => client.call<SubmitAnswer>('POST', '/api/v1/email', body);
 
-/** What both polls hold between the two fields around it. */
+/** What both polls and the delivery hold between the two fields around it. */
 async function echoesOf(body: string): Promise<string[]> {
-  const { status, text, json } = await submit(body);
+  const { status, text, json } = await submit(
+    body.replace('{', `{"webhook":{"url":"https://hooks.example/","mode":"batch"},`),
+  );
   if (status !== 202) throw new Error(`${status} ${text} for ${body}`);
   const [request] = json.requests;
   const polls = [`/api/v1/email/${request?.request_id}`, `/api/v1/batch/${json.batch_id}`];
-  return await Promise.all(
-    polls.map(async (path) => {
-      const answer = (await client.get(path)).text;
-      const start = answer.indexOf(',"custom_data":') + ',"custom_data":'.length;
-      return answer.slice(start, answer.lastIndexOf(',"usage":'));
-    }),
-  );
+  const [delivery] = await api.db.drizzle
+    .select({ id: webhookDeliveries.id })
+    .from(webhookDeliveries)
+    .where(eq(webhookDeliveries.batchId, json.batch_id));
+  const answers = await Promise.all([
+    ...polls.map(async (path) => (await client.get(path)).text),
+    loadDelivery(api.db, delivery?.id ?? '').then((loaded) => loaded.body),
+  ]);
+  return answers.map((answer) => {
+    const start = answer.indexOf(',"custom_data":') + ',"custom_data":'.length;
+    return answer.slice(start, answer.lastIndexOf(',"usage":'));
+  });
 }
 
 test('it is echoed character by character, in both polls, wherever it stands in the body', async (t) => {
@@ -57,7 +67,7 @@ test('it is echoed character by character, in both polls, wherever it stands in 
       const rest = `"npi":"${NPI}","unknown":${noise},"x":"\\"custom_data\\":{}"`;
       const member = `"custom_data" :\n${text}\t`;
       const echoes = await echoesOf(first ? `{${member},${rest}}` : `{${rest},${member}}`);
-      t.deepEqual(echoes, [text, text]);
+      t.deepEqual(echoes, [text, text, text]);
       values += size;
     }),
     { seed, numRuns: 120 },
@@ -77,7 +87,7 @@ test('nothing that parsing would change is changed', async (t) => {
     '{"custom_data":{"custom_data":{}},"npi":"x"}',
     '{"$ref":"#","a.b":1,"a\'; drop table batches; --":"$ {x}{{y}}%s"}',
   ]) {
-    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [text, text]);
+    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [text, text, text]);
   }
 });
 
@@ -100,12 +110,12 @@ test('16 KiB as sent are taken, one byte more is not, counted in bytes', async (
     const largest = MAX_BYTES - ((MAX_BYTES - 8) % width);
     const text = sized(largest, char);
     t.is(Buffer.byteLength(text), largest);
-    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [text, text]);
+    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [text, text, text]);
     const answer = await submit(`{"npi":"${NPI}","custom_data":${sized(largest + width, char)}}`);
     t.deepEqual([answer.status, answer.text], [422, tooLarge], char);
   }
   const spaced = `{"npi":"${NPI}","custom_data":${' '.repeat(20_000)}{"a":1}${' '.repeat(20_000)}}`;
-  t.deepEqual(await echoesOf(spaced), ['{"a":1}', '{"a":1}']);
+  t.deepEqual(await echoesOf(spaced), Array(3).fill('{"a":1}'));
   t.is((await submit(`{"npi":"${NPI}","custom_data":{${' '.repeat(MAX_BYTES)}}}`)).text, tooLarge);
 });
 
@@ -123,7 +133,7 @@ test('32 levels are taken, 33 are not', async (t) => {
   });
   for (const shape of [['[', ']'] as const, ['{"[":', '}'] as const]) {
     const text = deep(32, shape);
-    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [text, text]);
+    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [text, text, text]);
     t.is((await submit(`{"npi":"${NPI}","custom_data":${deep(33, shape)}}`)).text, tooDeep);
   }
 });

@@ -167,7 +167,8 @@ test('different bodies with one key at once: one is accepted, the others are mis
   t.is(await batchesOf(client), 1);
 });
 
-test('while the first request runs, a second waits: for its answer, or 5 s for a 409', async (t) => {
+// Alone, so that no other test's locks are waited for.
+test.serial('while the first request runs, a second waits: for its answer, or 5 s for a 409', async (t) => {
   const client = await api.organization(10);
   const body = `{"npi":"${NPI}"}`;
   // Holds every submit of this organization inside its transaction.
