@@ -11,6 +11,8 @@ export function exchange(port: number, bytes: string | Uint8Array): Promise<stri
     socket.on('data', (chunk) => chunks.push(chunk));
     // A reset after the answer is an end as well.
     socket.on('error', () => {});
+    // A server that neither answers nor closes fails the test that asked, and does not hang the run.
+    socket.setTimeout(60_000, () => socket.destroy());
     socket.on('close', () => resolve(Buffer.concat(chunks).toString()));
   });
 }
