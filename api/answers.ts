@@ -1,4 +1,5 @@
 import Joi from 'joi';
+import { idPattern } from '../db/ids.ts';
 import {
   type BatchStatus,
   type DeliveryState,
@@ -6,7 +7,6 @@ import {
   type RequestStatus,
   WEBHOOK_MODES,
 } from '../db/words.ts';
-import { idPattern } from './poll.ts';
 
 // The bodies of answers (spec.md, "Resources and their fields") as joi schemas: the OpenAPI document is made from them,
 // and tests hold live answers against them, where a field too many is a failure.

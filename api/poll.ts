@@ -3,7 +3,7 @@ import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hap
 import type { Changes } from '../db/changes.ts';
 import type { Database } from '../db/client.ts';
 import { type Envelope, type EnvelopeSubject, envelopeText, findEnvelope } from '../db/envelope.ts';
-import { isId } from '../db/ids.ts';
+import { idPattern, isId } from '../db/ids.ts';
 import { invalid, problem } from './errors.ts';
 import { applied, holdUntil, preferredWait } from './prefer.ts';
 
@@ -27,11 +27,6 @@ export function registerPoll(server: Server, db: Database, changes: Changes): vo
       return await poll(db, changes, { organizationId, batchId }, request, h);
     },
   });
-}
-
-/** What `isId` accepts, as the source of a regular expression. */
-export function idPattern(prefix: 'req' | 'bat'): string {
-  return `^${prefix}_[0-7][0-9a-hjkmnp-tv-z]{25}$`;
 }
 
 function pathId(request: Request, name: 'request_id' | 'batch_id', prefix: 'req' | 'bat'): string {
@@ -59,13 +54,15 @@ async function poll(
   // A client that names what it knows waits for something else; any other waits for a change of what it asked for.
   const isNews = (envelope: Envelope) =>
     isFinal(envelope) ||
-    (known === undefined ? stateOf(envelope) !== stateOf(first) : !matches(known, etagOf(envelope)));
+    (known === undefined
+      ? stateOf(envelope) !== stateOf(first)
+      : !matches(known, etagOf(envelopeText(envelope))));
   const envelope =
     wait === 0 || isNews(first)
       ? first
       : await holdUntil(request, changes, first.batch.id, wait, look, isNews);
   const body = envelopeText(envelope);
-  const etag = etagOf(envelope);
+  const etag = etagOf(body);
   const retryAfter = retryAfterSeconds(envelope, Date.now());
   const unchanged = matches(known, etag);
   const response = unchanged ? h.response().code(304) : h.response(body).type('application/json');
@@ -83,8 +80,8 @@ function stateOf({ items }: Envelope): string {
   return items.map(({ request }) => request.status).join();
 }
 
-function etagOf(envelope: Envelope): string {
-  return createHash('sha256').update(envelopeText(envelope)).digest('base64url').slice(0, 27);
+function etagOf(body: string): string {
+  return createHash('sha256').update(body).digest('base64url').slice(0, 27);
 }
 
 function unknown(subject: EnvelopeSubject) {

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Request, type Server } from '@hapi/hapi';
+import { type IdPrefix, isId } from '../db/ids.ts';
 import { registerAuth } from './auth.ts';
 import { answerBrokenRequests, createListener, requireHost } from './connection.ts';
 import { registerCredits } from './credits.ts';
@@ -141,8 +142,8 @@ function registerLog(server: Server, { log }: ApiDeps): void {
         status: response instanceof Error ? response.output.statusCode : response?.statusCode,
         ms: request.info.responded - request.info.received,
         organization_id: request.auth.credentials?.organizationId,
-        request_id: idOf(request, 'request_id'),
-        batch_id: idOf(request, 'batch_id'),
+        request_id: idOf(request, 'request_id', 'req'),
+        batch_id: idOf(request, 'batch_id', 'bat'),
       },
       'http',
     );
@@ -150,9 +151,9 @@ function registerLog(server: Server, { log }: ApiDeps): void {
 }
 
 /** Only what could be an id of ours: a path may hold anything. */
-function idOf(request: Request, name: 'request_id' | 'batch_id'): string | undefined {
+function idOf(request: Request, name: 'request_id' | 'batch_id', prefix: IdPrefix): string | undefined {
   // hapi sets no params where the target is not even a path: `OPTIONS *`.
   const params: Request['params'] | null = request.params;
   const id = String(params?.[name] ?? '');
-  return /^[a-z]{3}_[0-9a-z]{26}$/.test(id) ? id : undefined;
+  return isId(prefix, id) ? id : undefined;
 }

@@ -7,10 +7,13 @@ export function newId(prefix: IdPrefix): string {
   return typeid(prefix).toString();
 }
 
-/** True for a well-formed id of that kind, known or not. */
-export function isId(prefix: IdPrefix, text: string): boolean {
+/** What a well-formed id of that kind looks like, as the source of a regular expression. */
+export function idPattern(prefix: IdPrefix): string {
   // 26 base32 digits hold 130 bits: the first may not exceed 7.
-  return ID.test(text) && text.startsWith(`${prefix}_`);
+  return `^${prefix}_[0-7][0-9a-hjkmnp-tv-z]{25}$`;
 }
 
-const ID = /^[a-z]{3}_[0-7][0-9abcdefghjkmnpqrstvwxyz]{25}$/;
+/** True for a well-formed id of that kind, known or not. */
+export function isId(prefix: IdPrefix, text: string): boolean {
+  return new RegExp(idPattern(prefix)).test(text);
+}
