@@ -12,13 +12,7 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
     startBatch: (start) => startBatch(client, taskQueue, start),
     restartBatch: (start) => startBatch(client, taskQueue, start, true),
     async isRunning(workflowId) {
-      try {
-        // By its close, not by its status: a workflow that an operator has paused is open too.
-        return (await client.workflow.getHandle(workflowId).describe()).closeTime === undefined;
-      } catch (error) {
-        if (error instanceof WorkflowNotFoundError) return false;
-        throw error;
-      }
+      return (await closedAt(client, workflowId)) === null;
     },
     async signalSettled(batchId, message) {
       try {
@@ -30,4 +24,17 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
       }
     },
   };
+}
+
+/**
+ * When a workflow closed; null while it is open, the epoch where Temporal does not know it (any more). By its close,
+ * not by its status: a workflow that an operator has paused is open too.
+ */
+export async function closedAt(client: Client, workflowId: string): Promise<Date | null> {
+  try {
+    return (await client.workflow.getHandle(workflowId).describe()).closeTime ?? null;
+  } catch (error) {
+    if (error instanceof WorkflowNotFoundError) return new Date(0);
+    throw error;
+  }
 }

@@ -1,8 +1,9 @@
-import { type Client, WorkflowNotFoundError } from '@temporalio/client';
+import type { Client } from '@temporalio/client';
 import type { Database } from '../db/client.ts';
 import type { CheckResult } from '../db/doctor.ts';
 import { listOver, listUnfinished } from '../db/doctor-workflows.ts';
 import { WORKFLOWS } from '../workflows/messages.ts';
+import { closedAt } from './control.ts';
 
 /** Workflows described at once. */
 const AT_ONCE = 20;
@@ -57,13 +58,8 @@ function found(ids: readonly string[]): Pick<CheckResult, 'findings' | 'examples
 }
 
 async function isClosed(client: Client, workflowId: string): Promise<boolean> {
-  try {
-    const { status, closeTime } = await client.workflow.getHandle(workflowId).describe();
-    return status.name !== 'RUNNING' && (closeTime?.getTime() ?? 0) < Date.now() - GRACE_MS;
-  } catch (error) {
-    if (error instanceof WorkflowNotFoundError) return true;
-    throw error;
-  }
+  const closed = await closedAt(client, workflowId);
+  return closed !== null && closed.getTime() < Date.now() - GRACE_MS;
 }
 
 async function listRunning(client: Client, taskQueue: string): Promise<string[]> {
