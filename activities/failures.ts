@@ -1,5 +1,10 @@
 import { CompleteAsyncError } from '@temporalio/activity';
-import { ApplicationFailure, CancelledFailure, TemporalFailure } from '@temporalio/common';
+import {
+  ApplicationFailure,
+  ApplicationFailureCategory,
+  CancelledFailure,
+  TemporalFailure,
+} from '@temporalio/common';
 import type { ActivityExecuteInput, ActivityInboundCallsInterceptor, Next } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import { DatabaseError } from '../db/errors.ts';
@@ -29,4 +34,21 @@ function toFailure(error: unknown, log: Logger): unknown {
   const name = error instanceof Error ? error.name : 'unknown';
   log.error({ err: error }, 'activity failed unexpectedly');
   return ApplicationFailure.create({ message: `${name}: see the worker's log`, type: 'Internal' });
+}
+
+/** A source that says "at once" again and again is not asked in a loop. */
+const MIN_WAIT_MS = 100;
+
+/**
+ * What an activity throws to be tried again: waiting for a source is no fault, and BENIGN keeps it out of error logs
+ * and metrics.
+ * @param afterMs null for the backoff of the activity's options
+ */
+export function retryLater(source: string, why: string, afterMs: number | null): ApplicationFailure {
+  return ApplicationFailure.create({
+    message: `${source}: ${why}`,
+    type: `Source.${why}`,
+    category: ApplicationFailureCategory.BENIGN,
+    ...(afterMs === null ? {} : { nextRetryDelay: Math.max(afterMs, MIN_WAIT_MS) }),
+  });
 }

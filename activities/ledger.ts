@@ -1,6 +1,7 @@
 import { readBatch } from '../db/plan.ts';
 import { type LookupEnd, settle } from '../db/settle.ts';
-import type { BatchPlan, FinalStatus, LookupResult } from '../workflows/messages.ts';
+import { gate } from '../db/subject.ts';
+import type { BatchPlan, LookupResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './index.ts';
 import { hasNpiCheckDigit } from './npi.ts';
 
@@ -10,10 +11,10 @@ interface Ending {
   readonly reason: string;
 }
 
-type LedgerDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'providers' | 'rules'>;
+type LedgerDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
 /** The activities that read and settle what is owed. All are safe to repeat: settling is idempotent by request id. */
-export function createLedgerActivities({ db, log, control, providers, rules }: LedgerDeps) {
+export function createLedgerActivities({ db, log, control, rules }: LedgerDeps) {
   const end = async ({ requestId, batchId, reason }: Ending, how: LookupEnd): Promise<LookupResult> => {
     const { status, settledNow } = await settle(db, requestId, how, reason, rules);
     if (settledNow) log.info({ request_id: requestId, batch_id: batchId, status, reason }, 'request settled');
@@ -27,26 +28,23 @@ export function createLedgerActivities({ db, log, control, providers, rules }: L
 
   return {
     /**
-     * What a batch has left to do. NPIs without a correct check digit belong to nobody: they end `not_found` here,
-     * without a child and without a vendor.
+     * What a batch has left to do. NPIs that cannot be an active individual, or that nobody may look up, end
+     * `not_found` here, all in the same way: without a child and without a vendor.
      */
     async planBatch({ batchId }: { batchId: string }): Promise<BatchPlan> {
-      const facts = await readBatch(db, batchId);
-      const requests: BatchPlan['requests'][number][] = [];
-      for (const { requestId, npi, status, deadlineAt, deliveryId } of facts.requests) {
-        const known: FinalStatus | null =
-          status ??
-          (hasNpiCheckDigit(npi)
-            ? null
-            : (await settle(db, requestId, 'answered', 'check_digit', rules)).status);
-        requests.push({ requestId, npi, status: known, deadline: deadlineAt.getTime(), deliveryId });
+      const { organizationId, deliveryId, requests } = await readBatch(db, batchId);
+      const open = requests.filter(({ status }) => status === null).map(({ npi }) => npi);
+      const refusals = await gate(db, open);
+      const planned: BatchPlan['requests'][number][] = [];
+      for (const { requestId, npi, status, deadlineAt, ...rest } of requests) {
+        const refusal = hasNpiCheckDigit(npi) ? refusals.get(npi) : 'check_digit';
+        const known =
+          status === null && refusal
+            ? (await settle(db, requestId, 'answered', refusal, rules)).status
+            : status;
+        planned.push({ requestId, npi, status: known, deadline: deadlineAt.getTime(), ...rest });
       }
-      return {
-        organizationId: facts.organizationId,
-        vendors: providers.map((provider) => provider.id),
-        deliveryId: facts.deliveryId,
-        requests,
-      };
+      return { organizationId, deliveryId, requests: planned };
     },
 
     /** Settles a request whose vendors have answered: charges for what the directory now holds, or releases. */

@@ -1,153 +1,127 @@
 import { Context } from '@temporalio/activity';
-import { ApplicationFailure, ApplicationFailureCategory } from '@temporalio/common';
-import {
-  type AttemptKey,
-  beginVendorStep,
-  type CheckedEmail,
-  type FoundCandidate,
-  hasStoredEmail,
-  listUnchecked,
-  type NextStep,
-  recordVendorAnswer,
-  recordVendorJob,
-  recordVerdict,
-} from '../db/directory.ts';
-import type { WantedType } from '../db/words.ts';
-import type { VendorAnswer } from '../workflows/messages.ts';
+import { queueKnownEmails } from '../db/candidates.ts';
+import { joinLookup, recordSkipped } from '../db/lookups.ts';
+import { isRegistryDue, storeRegistryAbsence, storeRegistryProvider } from '../db/providers.ts';
+import { admitOne, type CallOutcome, recordOne, type SourceLimits } from '../db/sources.ts';
+import { gate, readProvider } from '../db/subject.ts';
+import type { LookupPlan, VendorAnswer } from '../workflows/messages.ts';
+import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import type { ActivityDeps } from './index.ts';
-import type { Provider, Step } from './providers/port.ts';
-import { parseAddress } from './verification/syntax.ts';
+import type { ActivityDeps, VendorSource } from './index.ts';
+import { missingOf } from './providers/employee.ts';
+import type { Subject } from './providers/port.ts';
+import type { RegistryStep } from './registry.ts';
+import { buildSubject, endpointCandidates } from './subject.ts';
+import type { Verify } from './verify.ts';
 
-interface Question {
+type LookupDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'verifiers' | 'registry' | 'rules'>;
+
+interface Whom {
   readonly requestId: string;
   readonly npi: string;
-  readonly vendor: string;
 }
 
-/** Asking vendors. Every step is recorded before and after, so that a retry goes on where the last attempt died. */
-export function createLookupActivities({ db, check, providers, rules }: ActivityDeps) {
-  /** Our own checks on every address that waits for them. A resolver's bad moment is retried, not held against one. */
-  const checkAll = async (npi: string): Promise<void> => {
-    for (const candidate of await listUnchecked(db, npi)) {
-      const checked = await check(candidate);
-      if (checked.kind === 'transient') throw retryLater('verification', checked.reason, null);
-      const verdict: CheckedEmail = checked;
-      await recordVerdict(db, npi, candidate.email, verdict);
-    }
-  };
+/** Five a second, as the registry's good clients do; it publishes no limit (domain knowledge of its users). */
+const REGISTRY_LIMITS: SourceLimits = { rates: [{ calls: 5, perMs: 1000 }], dailyCredits: null };
+const REGISTRY = 'registry';
 
-  const conclude = async (npi: string, wantedType: WantedType): Promise<VendorAnswer> => {
-    await checkAll(npi);
-    const usable = await hasStoredEmail(db, { npi, wantedType, freshnessMs: rules.freshnessMs });
-    return usable ? { kind: 'found', reason: null } : { kind: 'unusable', reason: 'none_valid' };
-  };
-
-  const converse = async (question: Question, next: NextStep, provider: Provider, signal: AbortSignal) => {
-    switch (next.kind) {
-      case 'stored':
-        return { kind: 'stored', reason: null } as const;
-      case 'over':
-        // Found, but the process died before the checks were done.
-        if (next.state === 'found') return await conclude(question.npi, next.wantedType);
-        return { kind: answerKind(next.state), reason: next.reason } as const;
-      case 'submit':
-      case 'poll': {
-        const { npi } = question;
-        const subject = { npi, wantedType: next.wantedType };
-        const step = await (next.kind === 'submit'
-          ? provider.submit(subject, signal)
-          : provider.poll(next.jobRef, subject, signal));
-        // The job outlives a poll that got no answer: ended here, it would be bought a second time.
-        if (next.kind === 'poll' && step.kind === 'retry')
-          throw retryLater(provider.id, step.why, step.afterMs);
-        const key = { requestId: question.requestId, vendor: provider.id, n: next.n };
-        await record(key, npi, step);
-        if (step.kind === 'pending') throw retryLater(provider.id, 'pending', step.pollAfterMs);
-        if (step.kind === 'retry') throw retryLater(provider.id, step.why, step.afterMs);
-        if (step.kind === 'found') return await conclude(npi, next.wantedType);
-        return { kind: step.kind, reason: reasonOf(step) } as const;
-      }
-      default:
-        return next satisfies never;
-    }
-  };
-
-  const record = async (key: AttemptKey, npi: string, step: Step): Promise<void> => {
-    if (step.kind === 'pending') return await recordVendorJob(db, key, step.jobRef);
-    const candidates: FoundCandidate[] =
-      step.kind === 'found'
-        ? step.candidates.map((one) => ({ ...one, email: parseAddress(one.email)?.email ?? one.email }))
-        : [];
-    await recordVendorAnswer(db, key, { state: step.kind, reason: reasonOf(step), npi, candidates });
-  };
-
+/** What surrounds the vendors: who the NPI is, whom to ask, and the addresses that are known already. */
+export function createLookupActivities(
+  { db, vendors, verifiers, registry, rules }: LookupDeps,
+  verify: Verify,
+) {
   return {
     /**
-     * Asks one vendor for one NPI and stores what passes our checks.
-     * @returns how it ended; the email itself stays in the directory
-     * @throws {ApplicationFailure} retryable, where the vendor works on it, limits us or is away
+     * Decides how one NPI is looked up. Safe to repeat: a request joins its lookup once.
+     * @param identified whether the registry has been asked already
      */
-    async askVendor(question: Question): Promise<VendorAnswer> {
-      const provider = providers.find(({ id }) => id === question.vendor);
-      if (!provider) return { kind: 'skip', reason: 'not_configured' };
+    async planLookup({ requestId, npi, identified }: Whom & { identified: boolean }): Promise<LookupPlan> {
+      const refusal = (await gate(db, [npi])).get(npi);
+      if (refusal) return { kind: 'end', reason: refusal };
+      if (registry !== null && !identified && (await isRegistryDue(db, npi))) return { kind: 'identify' };
+      const lookup = await joinLookup(db, requestId);
+      if (lookup === null) return { kind: 'end', reason: 'settled' };
+      const { lookupId, wantedType } = lookup;
+      const facts = await readProvider(db, npi);
+      const subject = buildSubject(npi, facts, wantedType);
+      const judged = vendors.map((source) => ({ source, obstacle: obstacleTo(source, subject) }));
+      const skipped = judged.flatMap(({ source, obstacle }) =>
+        obstacle === null ? [] : [{ vendor: source.provider.id, reason: obstacle }],
+      );
+      await recordSkipped(db, requestId, skipped);
+      // Without a verifier nothing could be learnt of them.
+      const listed = facts === null ? [] : endpointCandidates(facts);
+      const known =
+        verifiers.length === 0 ? 0 : await queueKnownEmails(db, { npi, lookupId, listed, ...rules });
+      return {
+        kind: 'ask',
+        lookupId,
+        wantedType,
+        known,
+        greylistMs: rules.greylistMs,
+        vendors: judged
+          .filter(({ obstacle }) => obstacle === null)
+          .map(({ source }) => ({ id: source.provider.id, capMs: source.capMs })),
+      };
+    },
+
+    /**
+     * Asks the NPI Registry who an NPI is that no import has brought, and keeps the answer.
+     * @throws {ApplicationFailure} retryable, where the registry is away or our limit is reached
+     */
+    async identify({ npi }: Whom): Promise<VendorAnswer> {
+      if (registry === null) return { kind: 'skip', reason: 'not_configured' };
       return await withHeartbeat(Context.current(), async (signal) => {
-        const next = await beginVendorStep(db, question.requestId, provider.id, rules);
-        return await converse(question, next, provider, signal);
+        const admission = await admitOne(db, REGISTRY, REGISTRY_LIMITS, 0);
+        if (admission.kind === 'wait') throw retryLater(REGISTRY, admission.why, admission.afterMs);
+        const step = await registry.find(npi, signal);
+        await recordOne(db, REGISTRY, outcomeOf(step));
+        switch (step.kind) {
+          case 'found':
+            await storeRegistryProvider(db, step.provider);
+            return { kind: 'found', reason: null };
+          case 'inactive_or_unknown':
+            await storeRegistryAbsence(db, npi);
+            return { kind: 'miss', reason: null };
+          case 'retry':
+            throw retryLater(REGISTRY, step.why, step.afterMs);
+          case 'fatal':
+            return { kind: 'fatal', reason: `protocol: ${step.field}` };
+          default:
+            return step satisfies never;
+        }
       });
+    },
+
+    /** Checks the addresses of an NPI that are known already, or that a mail server asked to come back for. */
+    async verifyEmails(
+      what: Whom & Pick<Extract<LookupPlan, { kind: 'ask' }>, 'lookupId' | 'wantedType'> & { last: boolean },
+    ): Promise<VendorAnswer> {
+      return await withHeartbeat(Context.current(), (signal) => verify(what, signal));
     },
   };
 }
 
-/** Waiting for a vendor is no fault: BENIGN keeps it out of error logs and metrics. */
-function retryLater(vendor: string, why: string, afterMs: number | null): ApplicationFailure {
-  return ApplicationFailure.create({
-    message: `${vendor}: ${why}`,
-    type: `Vendor.${why}`,
-    category: ApplicationFailureCategory.BENIGN,
-    ...(afterMs === null ? {} : { nextRetryDelay: Math.max(afterMs, MIN_WAIT_MS) }),
-  });
+/** Why a vendor is not asked about this subject; null where it is. */
+function obstacleTo({ provider, types }: VendorSource, subject: Subject): string | null {
+  const { wantedType } = subject;
+  if (wantedType !== 'any' && !types.includes(wantedType)) return `gives no ${wantedType} email`;
+  const missing = missingOf(subject, provider.needs);
+  return missing.length === 0 ? null : `missing ${missing.join(', ')}`;
 }
 
-/** A vendor that says "at once" again and again is not asked in a loop. */
-const MIN_WAIT_MS = 100;
-
-function reasonOf(step: Exclude<Step, { kind: 'pending' }>): string | null {
+function outcomeOf(step: RegistryStep): CallOutcome {
   switch (step.kind) {
-    case 'miss':
-      return step.reason;
-    case 'skip':
-      return `missing ${step.missing.join(', ')}`;
-    case 'retry':
-    case 'fatal':
-      return step.why;
-    case 'blocked':
-      return 'privacy';
     case 'found':
-      return null;
+    case 'inactive_or_unknown':
+      return { kind: 'answered' };
+    case 'retry':
+      return step.why === 'rate_limit'
+        ? { kind: 'rate_limit', afterMs: step.afterMs }
+        : { kind: 'failed', why: step.why };
+    case 'fatal':
+      return { kind: 'failed', why: `protocol: ${step.field}` };
     default:
       return step satisfies never;
-  }
-}
-
-function answerKind(state: Extract<NextStep, { kind: 'over' }>['state']): VendorAnswer['kind'] {
-  switch (state) {
-    case 'miss':
-    case 'skip':
-    case 'blocked':
-    case 'fatal':
-    case 'lost':
-    case 'found':
-    case 'settled':
-      return state;
-    case 'submitting':
-    case 'pending':
-    case 'retry':
-      throw ApplicationFailure.create({
-        message: `a vendor attempt cannot be over as ${state}`,
-        type: 'Internal',
-      });
-    default:
-      return state satisfies never;
   }
 }

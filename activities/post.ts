@@ -3,12 +3,13 @@ import type { IncomingMessage } from 'node:http';
 import { request } from 'node:https';
 import { addAbortSignal } from 'node:stream';
 import type { TLSSocket } from 'node:tls';
-import { AttemptFailure, type FailureCode, startDeadline, step } from './attempt.ts';
+import type { AttemptReason } from '../db/words.ts';
+import { AttemptFailure, type FailureReason, ProxyUnavailable, startDeadline, step } from './attempt.ts';
 import { type ConnectionSettings, createConnect, ignore } from './connection.ts';
 
 /**
  * How one attempt ended. `answered`: a status arrived; it alone decides, so an answer whose body stalls or breaks
- * off is still one. `blocked`: the target may not be reached, now or later. `failed`: no answer.
+ * off is still one. `failed`: no answer, and why; `blocked_address` is a target that may not be reached, now or later.
  */
 export type Answer =
   | {
@@ -18,9 +19,19 @@ export type Answer =
       readonly retryAfterMs: number | null;
       /** At most the first 1024 bytes of the body, as sent: still compressed if it is. */
       readonly excerpt: Buffer;
+      /** Set where the body had not ended when our time was over, or broke off. */
+      readonly body: 'body_timeout' | 'body_broken' | null;
     }
-  | { readonly kind: 'blocked' }
-  | { readonly kind: 'failed'; readonly code: Exclude<FailureCode, 'blocked'> };
+  | { readonly kind: 'failed'; readonly reason: FailureReason };
+
+/** What the delivery log says beside the status: null for a plain 2xx. */
+export function reasonOf(answer: Answer): AttemptReason | null {
+  if (answer.kind === 'failed') return answer.reason;
+  const { status, body } = answer;
+  if (status >= 200 && status <= 299) return body;
+  if (status >= 300 && status <= 399) return 'redirect';
+  return status === 410 ? 'gone' : 'http_status';
+}
 
 export interface PostSettings extends ConnectionSettings {
   readonly userAgent: string;
@@ -43,6 +54,7 @@ const EXCERPT_BYTES = 1024;
  * Makes the function that sends one HTTPS POST to a URL that a stranger chose (decisions.md, Webhooks, transport and
  * target). Redirects are not followed and no connection is used twice, because either would reach a host that nobody
  * checked. Whatever a receiver does is an `Answer` and never thrown.
+ * @throws {ProxyUnavailable} from the function it makes
  */
 export function createPost(settings: PostSettings): (message: Message) => Promise<Answer> {
   const { userAgent, totalMs = 15_000, connectMs = 5_000 } = settings;
@@ -51,7 +63,7 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
   return async ({ url, headers, body }) => {
     const target = URL.parse(url);
     if (target?.protocol !== 'https:' || target.username !== '' || target.password !== '') {
-      return { kind: 'blocked' };
+      return { kind: 'failed', reason: 'blocked_address' };
     }
     const deadline = startDeadline(totalMs, connectMs);
     try {
@@ -59,8 +71,9 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
       deadline.connected();
       return await exchange(socket, target, { ...headers, 'user-agent': userAgent }, body, deadline.signal);
     } catch (error) {
-      const failure = deadline.signal.aborted ? deadline.signal.reason : error;
-      if (failure instanceof AttemptFailure) return answerOf(failure.code);
+      const isOurs = error instanceof ProxyUnavailable;
+      const failure = deadline.signal.aborted && !isOurs ? deadline.signal.reason : error;
+      if (failure instanceof AttemptFailure) return { kind: 'failed', reason: failure.reason };
       throw error;
     } finally {
       deadline.close();
@@ -92,11 +105,14 @@ async function exchange(
     kind: 'answered',
     status: response.statusCode ?? 0,
     retryAfterMs: parseRetryAfter(response.headers['retry-after'], Date.now()),
-    excerpt: await readExcerpt(response, signal),
+    ...(await readExcerpt(response, signal)),
   };
 }
 
-async function readExcerpt(response: IncomingMessage, signal: AbortSignal): Promise<Buffer> {
+async function readExcerpt(
+  response: IncomingMessage,
+  signal: AbortSignal,
+): Promise<Pick<Extract<Answer, { kind: 'answered' }>, 'excerpt' | 'body'>> {
   const chunks: Buffer[] = [];
   let size = 0;
   try {
@@ -106,8 +122,13 @@ async function readExcerpt(response: IncomingMessage, signal: AbortSignal): Prom
       if (size >= EXCERPT_BYTES) break;
     }
   } catch {
-    // Out of time or broken off: the status has arrived and decides, the rest was for the delivery log only.
+    // The status has arrived and decides, the rest was for the delivery log only.
+    return { excerpt: excerptOf(chunks, size), body: signal.aborted ? 'body_timeout' : 'body_broken' };
   }
+  return { excerpt: excerptOf(chunks, size), body: null };
+}
+
+function excerptOf(chunks: readonly Buffer[], size: number): Buffer {
   return Buffer.concat(chunks, Math.min(size, EXCERPT_BYTES));
 }
 
@@ -117,8 +138,4 @@ function parseRetryAfter(header: string | undefined, now: number): number | null
   if (/^[0-9]{1,9}$/.test(header)) return Number(header) * 1000;
   const at = /^[A-Z].* GMT$/.test(header) ? Date.parse(header) : Number.NaN;
   return Number.isNaN(at) ? null : Math.max(0, at - now);
-}
-
-function answerOf(code: FailureCode): Answer {
-  return code === 'blocked' ? { kind: 'blocked' } : { kind: 'failed', code };
 }

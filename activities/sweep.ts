@@ -1,4 +1,6 @@
 import { Context } from '@temporalio/activity';
+import { forgetAttempts } from '../db/delivery-log.ts';
+import { forgetUnkept } from '../db/directory.ts';
 import {
   listNotStarted,
   listOpen,
@@ -7,6 +9,7 @@ import {
   type OverdueRequest,
   takeUnfinished,
 } from '../db/outbox.ts';
+import { type DeliveryStart, takeResends } from '../db/resends.ts';
 import { settle } from '../db/settle.ts';
 import { type BatchStart, forgetExpiredKeys } from '../db/submit.ts';
 import type { SweepResult } from '../workflows/messages.ts';
@@ -42,6 +45,16 @@ export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
     return true;
   };
 
+  /** A new round does not wait for the workflow of the one before, which may sleep for a day. */
+  const resend = async ({
+    isNew,
+    ...start
+  }: DeliveryStart & { readonly isNew: boolean }): Promise<boolean> => {
+    if (!isNew && (await control.isRunning(start.deliveryId))) return false;
+    await control.startDelivery(start);
+    return true;
+  };
+
   /** One that cannot be helped now must not keep the others from being helped. */
   const each = async <T>(
     items: readonly T[],
@@ -60,15 +73,19 @@ export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
   };
 
   return {
-    /** Starts what was never started, settles what is overdue, restarts what closed too early, forgets old keys. */
+    /** Starts what was never started, settles what is overdue, restarts what closed too early, forgets what is old. */
     async sweepOnce(): Promise<SweepResult> {
       const { startAfterMs, settleAfterMs, checkEveryMs } = rules.sweep;
       return await withHeartbeat(Context.current(), async () => {
         const started = await each(await listNotStarted(db, startAfterMs, AT_MOST), 'start', start);
         const settled = await each(await listOverdue(db, settleAfterMs, AT_MOST), 'settle', settleOverdue);
         const restarted = await each(await takeUnfinished(db, checkEveryMs, AT_MOST), 'restart', restart);
+        const resends = await takeResends(db, startAfterMs, checkEveryMs, AT_MOST);
+        const resent = await each(resends, 'resend', resend);
         await forgetExpiredKeys(db, EXPIRED_AT_MOST);
-        const result = { started, settled, restarted };
+        await forgetAttempts(db, rules.webhookLogMs, EXPIRED_AT_MOST);
+        await forgetUnkept(db);
+        const result = { started, settled, restarted, resent };
         if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');
         return result;
       });

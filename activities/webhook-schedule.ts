@@ -29,6 +29,6 @@ export function isDelivered(status: number): boolean {
 
 /** True when no further attempt is made, whatever the schedule has left: 2xx, 410 Gone or a blocked address. */
 export function isFinal(answer: Answer): boolean {
-  if (answer.kind === 'blocked') return true;
-  return answer.kind === 'answered' && (isDelivered(answer.status) || answer.status === 410);
+  if (answer.kind === 'failed') return answer.reason === 'blocked_address';
+  return isDelivered(answer.status) || answer.status === 410;
 }

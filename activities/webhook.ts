@@ -1,88 +1,130 @@
 import { Context } from '@temporalio/activity';
 import { ApplicationFailure, ApplicationFailureCategory } from '@temporalio/common';
-import { loadDelivery, recordAttempt } from '../db/deliveries.ts';
+import { type DeliveryTarget, findTarget, loadDelivery } from '../db/deliveries.ts';
+import {
+  type AttemptOutcome,
+  type Claim,
+  claimDelivery,
+  recordAttempt,
+  releaseClaim,
+} from '../db/delivery-attempts.ts';
+import { firstRestMs, type HostHealth } from '../db/delivery-hosts.ts';
 import type { DeliveryResult } from '../workflows/messages.ts';
+import { ProxyUnavailable } from './attempt.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { ActivityDeps } from './index.ts';
-import type { Answer } from './post.ts';
+import { createLanes, WEBHOOK_LANES } from './lanes.ts';
+import { type Answer, reasonOf } from './post.ts';
 import { sign } from './signature.ts';
 import { delayBefore, isDelivered, isFinal } from './webhook-schedule.ts';
 
-/** Deliveries (decisions.md, Webhooks). One call of the activity is one attempt; Temporal's retry is the schedule. */
-export function createWebhookActivities({
-  db,
-  log,
-  post,
-  rules,
-}: Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules'>) {
-  const attempt = async (deliveryId: string): Promise<DeliveryResult> => {
-    const delivery = await loadDelivery(db, deliveryId);
-    if (delivery.state !== 'pending') return delivery.state;
+type WebhookDeps = Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules' | 'signingKeys'>;
+
+/**
+ * Deliveries (decisions.md, Webhooks). One call of the activity is at most one attempt; Temporal's retry is the
+ * schedule, and every other wait too: for room, for a host that is away, for an attempt that another worker makes.
+ */
+export function createWebhookActivities({ db, log, post, rules, signingKeys }: WebhookDeps) {
+  const scheduleMs = rules.webhookScheduleMs;
+  const lanes = createLanes(WEBHOOK_LANES);
+
+  const send = async (deliveryId: string, { organizationId, url }: DeliveryTarget) => {
+    const host = URL.parse(url)?.host ?? '';
+    const entry = lanes.enter(organizationId, host);
+    if (entry.kind === 'wait') throw later('no_room', entry.afterMs);
+    let durationMs: number | null = null;
+    try {
+      const claimed = await claimDelivery(db, deliveryId, host, rules);
+      if (claimed.kind === 'over') return claimed.state;
+      if (claimed.kind === 'wait') throw later(claimed.why, claimed.afterMs);
+      const began = performance.now();
+      const result = await attempt(claimed.claim);
+      durationMs = performance.now() - began;
+      return result;
+    } finally {
+      entry.leave(durationMs);
+    }
+  };
+
+  const attempt = async (claim: Claim): Promise<DeliveryResult> => {
+    const { deliveryId, organizationId } = claim;
     const startedAt = new Date();
-    const timestamp = Math.floor(startedAt.getTime() / 1000);
-    const { url, body, secrets } = delivery;
-    const answer = await post({
-      url,
-      body,
-      headers: {
-        'content-type': 'application/json',
-        'webhook-id': deliveryId,
-        'webhook-timestamp': String(timestamp),
-        'webhook-signature': sign({ id: deliveryId, timestamp, body, secrets }),
-      },
-    });
-    const n = delivery.attempts + 1;
-    const retryAfterMs = answer.kind === 'answered' ? answer.retryAfterMs : null;
-    const delay = delayBefore(n + 1, rules.webhookScheduleMs, retryAfterMs, Math.random());
-    const result = decide(answer, delay);
-    await recordAttempt(
-      db,
-      deliveryId,
-      { startedAt, durationMs: Date.now() - startedAt.getTime(), ...logged(answer) },
-      result,
-    );
-    const { batchId: batch_id, organizationId: organization_id } = delivery;
-    log.info(
-      { delivery_id: deliveryId, batch_id, organization_id, attempt: n, result, ...outcome(answer) },
-      'webhook attempt',
-    );
-    if (result !== 'pending' || delay === null) return result === 'delivered' ? 'delivered' : 'failed';
+    const { answer, batchId, attempts } = await makeAttempt(claim, startedAt);
+    const durationMs = Date.now() - startedAt.getTime();
+    const outcome = outcomeOf(claim, answer);
+    const reason = reasonOf(answer);
+    const statusCode = answer.kind === 'answered' ? answer.status : null;
+    const responseExcerpt = answer.kind === 'answered' ? answer.excerpt : null;
+    const record = { startedAt, durationMs, statusCode, reason, responseExcerpt };
+    await recordAttempt(db, claim, record, outcome, healthOf(answer));
+    const n = attempts + 1;
+    const ids = { delivery_id: deliveryId, batch_id: batchId, organization_id: organizationId };
+    log.info({ ...ids, attempt: n, result: outcome.state, status: statusCode, reason }, 'webhook attempt');
+    if (outcome.state !== 'pending') return outcome.state;
     throw ApplicationFailure.create({
-      message: `attempt ${n}: ${outcome(answer).outcome}`,
+      message: `attempt ${n}: ${statusCode === null ? reason : `HTTP ${statusCode}`}`,
       type: 'WebhookNotDelivered',
       category: ApplicationFailureCategory.BENIGN,
-      nextRetryDelay: delay,
+      nextRetryDelay: outcome.afterMs,
     });
+  };
+
+  const makeAttempt = async (claim: Claim, startedAt: Date) => {
+    try {
+      const { id, url, body, secrets, batchId, attempts } = await loadDelivery(db, claim.deliveryId);
+      const timestamp = Math.floor(startedAt.getTime() / 1000);
+      const keys = signingKeys(claim.organizationId);
+      const headers = {
+        'content-type': 'application/json',
+        'webhook-id': id,
+        'webhook-timestamp': String(timestamp),
+        'webhook-signature': sign({ id, timestamp, body, secrets, keys }),
+      };
+      return { answer: await post({ url, body, headers }), batchId, attempts };
+    } catch (error) {
+      // Nothing reached the receiver, so that this was no attempt.
+      await releaseClaim(db, claim);
+      if (!(error instanceof ProxyUnavailable)) throw error;
+      log.warn({ delivery_id: claim.deliveryId }, error.message);
+      throw ApplicationFailure.create({ message: error.message, type: 'Webhook.proxy_unavailable' });
+    }
+  };
+
+  const outcomeOf = ({ step }: Claim, answer: Answer): AttemptOutcome => {
+    if (answer.kind === 'answered' && isDelivered(answer.status)) return { state: 'delivered' };
+    const retryAfterMs = answer.kind === 'answered' ? answer.retryAfterMs : null;
+    const afterMs = delayBefore(step + 2, scheduleMs, retryAfterMs, Math.random());
+    return isFinal(answer) || afterMs === null ? { state: 'failed' } : { state: 'pending', afterMs };
+  };
+
+  const healthOf = (answer: Answer): HostHealth => {
+    if (answer.kind === 'answered') return { kind: 'answered' };
+    if (answer.reason === 'blocked_address') return { kind: 'untried' };
+    return { kind: 'silent', reason: answer.reason, restMs: firstRestMs(scheduleMs) };
   };
 
   return {
     /**
-     * Sends one delivery once. The number of attempts is counted in the database, because a worker's shutdown burns
-     * attempts of Temporal's that never left this machine.
+     * Sends one delivery once, when it is due and there is room. Its place in the schedule is counted in the
+     * database, because a worker's shutdown burns attempts of Temporal's that never left this machine.
      * @returns once the delivery is decided
-     * @throws {ApplicationFailure} retryable, with the schedule's next delay, while it is not
+     * @throws {ApplicationFailure} retryable, with the time until the next look, while it is not
      */
-    deliverWebhook: ({ deliveryId }: { deliveryId: string }): Promise<DeliveryResult> =>
-      withHeartbeat(Context.current(), () => attempt(deliveryId)),
+    async deliverWebhook({ deliveryId }: { deliveryId: string }): Promise<DeliveryResult> {
+      const target = await findTarget(db, deliveryId);
+      if (target.state !== 'pending') return target.state;
+      if (target.waitMs > 0) throw later('not_due', target.waitMs);
+      return await withHeartbeat(Context.current(), () => send(deliveryId, target));
+    },
   };
 }
 
-function decide(answer: Answer, delay: number | null): 'pending' | 'delivered' | 'failed' {
-  if (answer.kind === 'answered' && isDelivered(answer.status)) return 'delivered';
-  return isFinal(answer) || delay === null ? 'failed' : 'pending';
-}
-
-function logged(answer: Answer) {
-  return answer.kind === 'answered'
-    ? { statusCode: answer.status, errorCode: null, responseExcerpt: answer.excerpt }
-    : {
-        statusCode: null,
-        errorCode: answer.kind === 'failed' ? answer.code : answer.kind,
-        responseExcerpt: null,
-      };
-}
-
-function outcome(answer: Answer): { readonly outcome: string } {
-  if (answer.kind === 'answered') return { outcome: `HTTP ${answer.status}` };
-  return { outcome: answer.kind === 'failed' ? answer.code : answer.kind };
+/** Waiting is no fault, and no attempt. */
+function later(why: string, afterMs: number): ApplicationFailure {
+  return ApplicationFailure.create({
+    message: `not now: ${why}`,
+    type: `Webhook.${why}`,
+    category: ApplicationFailureCategory.BENIGN,
+    nextRetryDelay: Math.max(afterMs, 1),
+  });
 }

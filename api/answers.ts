@@ -1,12 +1,14 @@
 import Joi from 'joi';
 import { idPattern } from '../db/ids.ts';
 import {
+  ATTEMPT_REASONS,
   type BatchStatus,
-  type DeliveryState,
+  DELIVERY_STATES,
   EMAIL_TYPES,
   type RequestStatus,
   WEBHOOK_MODES,
 } from '../db/words.ts';
+import { CURSOR, PAGE } from './parameters.ts';
 
 // The bodies of answers (spec.md, "Resources and their fields") as joi schemas: the OpenAPI document is made from them,
 // and tests hold live answers against them, where a field too many is a failure.
@@ -19,18 +21,16 @@ const REQUEST_STATUSES = [
   'failed',
 ] as const satisfies readonly RequestStatus[];
 const BATCH_STATUSES = ['in-progress', 'completed'] as const satisfies readonly BatchStatus[];
-const DELIVERY_STATES = [
-  'pending',
-  'delivered',
-  'failed',
-  'none',
-] as const satisfies readonly DeliveryState[];
 
 const text = Joi.string().required();
 const credits = Joi.number().integer().required();
 const npi = text.pattern(/^[0-9]{10}$/).description('As submitted.');
 export const requestId = text.pattern(new RegExp(idPattern('req'))).example('req_01jd9x6k2vfr8at0z5q7w4m1hb');
 export const batchId = text.pattern(new RegExp(idPattern('bat'))).example('bat_01jd9x6k2tf3r8t0z5q7w4m1ha');
+export const deliveryId = text
+  .pattern(new RegExp(idPattern('msg')))
+  .example('msg_01jd9x6k2wf3r8t0z5q7w4m1hd');
+export const cursor = text.pattern(new RegExp(CURSOR)).example('01jd9x6k2wf3r8t0z5q7w4m1hd');
 const batchStatus = text.valid(...BATCH_STATUSES);
 const timestamp = text
   .isoDate()
@@ -106,6 +106,49 @@ export const envelope = Joi.object({
     .description('One item in a single poll and a real-time delivery, else every request of the batch.'),
 });
 
+const attempt = Joi.object({
+  n: credits.min(1).description('Counted over all of the delivery, resends included.'),
+  started_at: timestamp,
+  duration_ms: credits.min(0),
+  status_code: credits.min(100).max(999).allow(null).description('Null where no answer came.'),
+  reason: text
+    .valid(...ATTEMPT_REASONS)
+    .allow(null)
+    .description('Stable: what was wrong; null for a 2xx. With `body_…` a 2xx counts all the same.'),
+  response_excerpt: Joi.string()
+    .required()
+    .allow(null, '')
+    .description('The first 1024 bytes of what your receiver answered, as text; null where no answer came.'),
+});
+
+/** 202 of a resend. */
+export const deliveryAnswer = Joi.object({
+  id: deliveryId.description('The `webhook-id` of every attempt.'),
+  request_id: requestId.allow(null).description('What it reports; null for the whole batch.'),
+  status: text
+    .valid(...DELIVERY_STATES)
+    .description('As `webhook.status` has it: `pending` until it is decided.'),
+  created_at: timestamp,
+  decided_at: timestamp.allow(null).description('Null until it is decided.'),
+  next_attempt_at: timestamp
+    .allow(null)
+    .description('Not before then; null where none is to come, or not yet known.'),
+  attempts: Joi.array()
+    .items(attempt)
+    .required()
+    .description('The newest 50, oldest first; kept for 30 days.'),
+});
+
+/** 200 of `GET /api/v1/batch/{batch_id}/deliveries`. */
+export const deliveriesAnswer = Joi.object({
+  deliveries: Joi.array()
+    .items(deliveryAnswer)
+    .max(PAGE.most)
+    .required()
+    .description('In the order of the submit; none where it named no webhook.'),
+  next_cursor: cursor.allow(null).description('For the next page; null on the last one.'),
+});
+
 /** 200 of `GET /api/v1/credits`. */
 export const creditsAnswer = Joi.object({
   balance: credits.description('Available: total − used − held.'),
@@ -145,6 +188,25 @@ export const invalidAnswer = Joi.object({
     )
     .min(1)
     .required(),
+});
+
+/** 200 of `GET /.well-known/webhook-keys/{organization_id}`: a JSON Web Key Set (RFC 7517). */
+export const webhookKeysAnswer = Joi.object({
+  keys: Joi.array()
+    .items(
+      Joi.object({
+        kty: text.valid('OKP'),
+        crv: text.valid('Ed25519'),
+        use: text.valid('sig'),
+        kid: text.description('The RFC 7638 thumbprint.'),
+        x: text.pattern(/^[A-Za-z0-9_-]{43}$/).description('The key, base64url.'),
+        whpk: text
+          .pattern(/^whpk_[A-Za-z0-9+/]{43}=$/)
+          .description('The key, as Standard Webhooks spells it.'),
+      }),
+    )
+    .required()
+    .description('The current one first. Empty: deliveries carry no `v1a` signatures.'),
 });
 
 /** `/healthz`, `/readyz`. */

@@ -125,6 +125,10 @@ export function notFound(): ApiError {
   return problem(404, 'not_found', 'There is nothing at this path. The API lives under /api/v1.');
 }
 
+export function unknownBatch(): ApiError {
+  return problem(404, 'batch_not_found', 'No batch with this id belongs to your organization.');
+}
+
 function write(h: ResponseToolkit, error: ApiError): ResponseObject {
   const type = error.status === 422 ? 'application/json; charset=utf-8' : 'application/problem+json';
   const response = h.response(JSON.stringify(error.body)).code(error.status).type(type);

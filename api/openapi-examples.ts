@@ -138,6 +138,73 @@ export const deliveryExamples: Examples = {
   },
 };
 
+const failedDelivery = {
+  id: 'msg_01jd9x6k2wf3r8t0z5q7w4m1hd',
+  request_id: FIRST.request_id,
+  status: 'failed',
+  created_at: '2026-01-05T10:00:00.000Z',
+  decided_at: '2026-01-05T10:00:07.900Z',
+  next_attempt_at: null,
+  attempts: [
+    {
+      n: 1,
+      started_at: '2026-01-05T10:00:07.300Z',
+      duration_ms: 85,
+      status_code: 410,
+      reason: 'gone',
+      response_excerpt: 'No longer here.',
+    },
+  ],
+};
+
+export const deliveriesExamples: Examples = {
+  failed: {
+    summary: 'One delivery that its receiver ended, and one that waits for its result',
+    value: {
+      deliveries: [
+        failedDelivery,
+        {
+          id: 'msg_01jd9x6k2wf3r8t0z5q7w4m1he',
+          request_id: SECOND.request_id,
+          status: 'pending',
+          created_at: '2026-01-05T10:00:00.000Z',
+          decided_at: null,
+          next_attempt_at: null,
+          attempts: [],
+        },
+      ],
+      next_cursor: '01jd9x6k2wf3r8t0z5q7w4m1he',
+    },
+  },
+  none: { summary: 'A submit without a webhook', value: { deliveries: [], next_cursor: null } },
+};
+
+export const resendExamples: Examples = {
+  again: {
+    summary: 'To be sent again, with the same webhook-id',
+    value: { ...failedDelivery, status: 'pending', decided_at: null },
+  },
+};
+
+export const webhookKeysExamples: Examples = {
+  one: {
+    summary: 'The usual one key',
+    value: {
+      keys: [
+        {
+          kty: 'OKP',
+          crv: 'Ed25519',
+          use: 'sig',
+          kid: 'XgKUn_88vLzYXMyEnTV3znYLzdkIeas7qhEwclyMjiw',
+          x: 'iYtO6foIKErQ3cqdnTbke8IAfBjbyPvtCiNAbxpPMMU',
+          whpk: 'whpk_iYtO6foIKErQ3cqdnTbke8IAfBjbyPvtCiNAbxpPMMU=',
+        },
+      ],
+    },
+  },
+  none: { summary: 'Deliveries are signed with the secret alone', value: { keys: [] } },
+};
+
 export const creditsExamples: Examples = {
   usual: { summary: 'One credit charged, one held', value: { balance: 98, total: 100, used: 1 } },
 };

@@ -1,3 +1,4 @@
+import { idPattern } from '../db/ids.ts';
 import { batchId, requestId } from './answers.ts';
 import type { JsonObject } from './json-schema.ts';
 import { jsonSchema } from './json-schema.ts';
@@ -11,13 +12,14 @@ import { type ErrorName, errorResponses } from './openapi-problems.ts';
 const POLLED: readonly HeaderName[] = [...RATE, 'ETag', 'Cache-Control'];
 const WAITED: readonly HeaderName[] = ['Retry-After', 'Preference-Applied'];
 /** Answered before any route is looked at. */
-const TRANSPORT: readonly ErrorName[] = [
+export const TRANSPORT: readonly ErrorName[] = [
   'BadRequest',
   'MethodNotAllowed',
   'RequestTimeout',
   'HeadersTooLarge',
 ];
-const KEYED: readonly ErrorName[] = ['Unauthorized', 'Forbidden', 'RateLimited', 'ServiceUnavailable'];
+/** Every operation that needs a key fails so. */
+export const KEYED: readonly ErrorName[] = ['Unauthorized', 'Forbidden', 'RateLimited', 'ServiceUnavailable'];
 
 export function json(schema: string, examples_?: JsonObject): JsonObject {
   return {
@@ -28,7 +30,8 @@ export function json(schema: string, examples_?: JsonObject): JsonObject {
   };
 }
 
-const link = (operationId: string, values: JsonObject, description: string) => ({
+/** Where an operation leads to: the one named, with values taken from request or answer. */
+export const link = (operationId: string, values: JsonObject, description: string) => ({
   operationId,
   parameters: values,
   description,
@@ -53,6 +56,11 @@ function submitOperation(id: string, summary: string, body: string, bodyExamples
             'Its first result.',
           ),
           batch: link('getBatch', { batch_id: '$response.body#/batch_id' }, 'All of its results.'),
+          deliveries: link(
+            'getDeliveries',
+            { batch_id: '$response.body#/batch_id' },
+            'What was sent to its webhook.',
+          ),
         },
       },
       ...errorResponses(
@@ -128,6 +136,7 @@ const health = (description: string, status: string, always: readonly HeaderName
 });
 
 const KEPT: readonly HeaderName[] = ['ETag', 'Cache-Control'];
+const UNCHANGED = { description: 'Still what your `If-None-Match` names.', headers: responseHeaders(KEPT) };
 
 export const paths: JsonObject = {
   '/api/v1/email': {
@@ -176,9 +185,33 @@ export const paths: JsonObject = {
           headers: responseHeaders(KEPT),
           content: { 'application/json': { schema: { type: 'object', required: ['openapi', 'paths'] } } },
         },
-        304: { description: 'Still what your `If-None-Match` names.', headers: responseHeaders(KEPT) },
+        304: UNCHANGED,
       }),
       parameters: [parameter('If-None-Match')],
+    },
+  },
+  '/.well-known/webhook-keys/{organization_id}': {
+    get: {
+      ...openOperation('getWebhookKeys', 'The public keys of `v1a` signatures', {
+        200: {
+          description: 'A JSON Web Key Set (RFC 7517), of the organization alone.',
+          headers: responseHeaders(KEPT),
+          content: json('WebhookKeys', examples.webhookKeysExamples),
+        },
+        304: UNCHANGED,
+        ...errorResponses('NotFound'),
+      }),
+      parameters: [
+        {
+          name: 'organization_id',
+          in: 'path',
+          required: true,
+          description: "As the operator gave it to you: whose deliveries the keys' signatures are on.",
+          schema: { type: 'string', pattern: idPattern('org') },
+          example: 'org_01h2xcejqtf2nbrexx3vqjhp41',
+        },
+        parameter('If-None-Match'),
+      ],
     },
   },
 };

@@ -1,6 +1,7 @@
+import { CURSOR, PAGE } from './parameters.ts';
 import { IDEMPOTENCY_KEY } from './schemas.ts';
 
-/** `components.parameters`: the request headers that more than one operation takes. */
+/** `components.parameters`: request headers, and the query of lists. */
 export const parameters = {
   'Idempotency-Key': {
     name: 'Idempotency-Key',
@@ -24,6 +25,20 @@ export const parameters = {
       '`wait=N` (RFC 7240) holds the answer for up to N seconds, at most 55: of a poll until the state changes, of a submit until the batch is completed. Anything else is ignored.',
     schema: { type: 'string' },
     example: 'wait=1',
+  },
+  limit: {
+    name: 'limit',
+    in: 'query',
+    description: 'How many items the page may hold.',
+    schema: { type: 'integer', minimum: PAGE.least, maximum: PAGE.most, default: PAGE.usual },
+    example: 20,
+  },
+  cursor: {
+    name: 'cursor',
+    in: 'query',
+    description: '`next_cursor` of the page before; without it the first page.',
+    schema: { type: 'string', pattern: CURSOR },
+    example: '01jd9x6k2wf3r8t0z5q7w4m1hd',
   },
 } as const;
 

@@ -54,6 +54,7 @@ const ERRORS = {
     codes: {
       request_not_found: 'No request with this id belongs to your organization.',
       batch_not_found: 'No batch with this id belongs to your organization.',
+      delivery_not_found: 'This batch has no delivery with this id.',
       not_found: 'There is nothing at this path. The API lives under /api/v1.',
     },
   },
@@ -73,6 +74,15 @@ const ERRORS = {
     description: 'The first request with this Idempotency-Key is still running: repeat this one.',
     always: [...RATE, 'Retry-After'],
     codes: { idempotency_in_progress: 'The first request with this Idempotency-Key is still running.' },
+  },
+  NotResendable: {
+    status: 409,
+    description: 'This delivery cannot be sent again now.',
+    always: RATE,
+    codes: {
+      delivery_pending: 'This delivery is not decided yet: it is on its way. Wait for its next attempt.',
+      webhooks_suspended: 'Webhooks of your organization are suspended. Poll for results, or ask support.',
+    },
   },
   BodyTooLarge: {
     status: 413,

@@ -2,15 +2,20 @@ import { createHash } from 'node:crypto';
 import type { Server } from '@hapi/hapi';
 import {
   creditsAnswer,
+  deliveriesAnswer,
+  deliveryAnswer,
   envelope,
   healthAnswer,
   insufficientAnswer,
   invalidAnswer,
   problemAnswer,
   submitAnswer,
+  webhookKeysAnswer,
 } from './answers.ts';
 import { type JsonObject, jsonSchema } from './json-schema.ts';
-import { deliveryExamples, invalidExamples } from './openapi-examples.ts';
+import { delivery } from './openapi-callback.ts';
+import { deliveryPaths } from './openapi-deliveries.ts';
+import { invalidExamples } from './openapi-examples.ts';
 import { headers, RATE, responseHeaders } from './openapi-headers.ts';
 import { json, paths } from './openapi-operations.ts';
 import { parameters } from './openapi-parameters.ts';
@@ -26,55 +31,19 @@ NPI for the same organization within 30 days of its charge is free (\`replayed: 
 Fields may be added to answers at any time. \`null\` for an optional field of a body means absent; unknown fields are \
 ignored.`;
 
-const SIGNED = 'As Standard Webhooks 1.0 has it (standardwebhooks.com).';
-const signature = (name: string, description: string, example: string) => ({
-  name,
-  in: 'header',
-  required: true,
-  description: `${description} ${SIGNED}`,
-  schema: { type: 'string' },
-  example,
-});
-
-/** What a webhook's receiver gets, and what its answer means (decisions.md, Webhooks). */
-const delivery: JsonObject = {
-  post: {
-    operationId: 'receiveResult',
-    tags: ['Webhooks'],
-    summary: 'A result, sent to the webhook of a submit',
-    description:
-      '`real-time`: one per NPI as it finishes. `batch`: one when all have finished. Deduplicate by `data[].request_id`.',
-    security: [],
-    parameters: [
-      signature('webhook-id', 'The same over all attempts.', 'msg_01jd9x6k2wf3r8t0z5q7w4m1hd'),
-      signature('webhook-timestamp', 'Of this attempt, in epoch seconds.', '1767607207'),
-      signature(
-        'webhook-signature',
-        'One or, after a rotation, two.',
-        'v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4=',
-      ),
-    ],
-    requestBody: { required: true, content: json('Envelope', deliveryExamples) },
-    responses: {
-      '2XX': { description: 'Taken. Answer within 15 seconds.' },
-      410: { description: 'Never wanted again: this delivery ends.' },
-      default: {
-        description: 'Not taken: tried again, 10 times over about 75 hours. Redirects are not followed.',
-      },
-    },
-  },
-};
-
 const components: JsonObject = {
   schemas: {
     SingleSubmit: jsonSchema(singleBody),
     BulkSubmit: jsonSchema(bulkBody),
     Accepted: jsonSchema(submitAnswer),
     Envelope: jsonSchema(envelope),
+    Delivery: jsonSchema(deliveryAnswer),
+    Deliveries: jsonSchema(deliveriesAnswer),
     Credits: jsonSchema(creditsAnswer),
     Problem: jsonSchema(problemAnswer),
     InsufficientCredits: jsonSchema(insufficientAnswer),
     Invalid: jsonSchema(invalidAnswer),
+    WebhookKeys: jsonSchema(webhookKeysAnswer),
     Health: jsonSchema(healthAnswer),
   },
   headers,
@@ -103,8 +72,8 @@ export const openapi: JsonObject = {
   info: { title: 'NPI email enrichment', version: '1.0.0', description: DESCRIPTION },
   servers: [{ url: '/' }],
   security: [{ bearer: [] }, { apiKey: [] }],
-  tags: ['Submit', 'Results', 'Credits', 'Service', 'Webhooks'].map((name) => ({ name })),
-  paths,
+  tags: ['Submit', 'Results', 'Deliveries', 'Credits', 'Service', 'Webhooks'].map((name) => ({ name })),
+  paths: { ...paths, ...deliveryPaths },
   webhooks: { result: { $ref: '#/components/pathItems/delivery' } },
   components,
 };

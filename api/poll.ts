@@ -3,8 +3,8 @@ import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hap
 import type { Changes } from '../db/changes.ts';
 import type { Database } from '../db/client.ts';
 import { type Envelope, type EnvelopeSubject, envelopeText, findEnvelope } from '../db/envelope.ts';
-import { idPattern, isId } from '../db/ids.ts';
-import { invalid, problem } from './errors.ts';
+import { problem, unknownBatch } from './errors.ts';
+import { pathId, valuesOf } from './parameters.ts';
 import { applied, holdUntil, preferredWait } from './prefer.ts';
 
 /** `GET /api/v1/email/{request_id}` and `GET /api/v1/batch/{batch_id}`: from PostgreSQL alone (spec.md, Endpoints). */
@@ -14,7 +14,7 @@ export function registerPoll(server: Server, db: Database, changes: Changes): vo
     path: '/api/v1/email/{request_id}',
     handler: async (request, h) => {
       const { organizationId } = request.auth.credentials;
-      const requestId = pathId(request, 'request_id', 'req');
+      const { requestId } = valuesOf({ requestId: pathId(request, 'request_id') });
       return await poll(db, changes, { organizationId, requestId }, request, h);
     },
   });
@@ -23,17 +23,10 @@ export function registerPoll(server: Server, db: Database, changes: Changes): vo
     path: '/api/v1/batch/{batch_id}',
     handler: async (request, h) => {
       const { organizationId } = request.auth.credentials;
-      const batchId = pathId(request, 'batch_id', 'bat');
+      const { batchId } = valuesOf({ batchId: pathId(request, 'batch_id') });
       return await poll(db, changes, { organizationId, batchId }, request, h);
     },
   });
-}
-
-function pathId(request: Request, name: 'request_id' | 'batch_id', prefix: 'req' | 'bat'): string {
-  const id = String(request.params[name]);
-  if (isId(prefix, id)) return id;
-  const msg = `String should match pattern '${idPattern(prefix)}'`;
-  throw invalid([{ loc: ['path', name], msg, type: 'string_pattern_mismatch' }]);
 }
 
 async function poll(
@@ -87,7 +80,7 @@ function etagOf(body: string): string {
 function unknown(subject: EnvelopeSubject) {
   return 'requestId' in subject
     ? problem(404, 'request_not_found', 'No request with this id belongs to your organization.')
-    : problem(404, 'batch_not_found', 'No batch with this id belongs to your organization.');
+    : unknownBatch();
 }
 
 /** RFC 9110, section 13.1.2: a list of entity tags, compared weakly. */

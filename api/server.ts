@@ -4,6 +4,7 @@ import { type IdPrefix, isId } from '../db/ids.ts';
 import { registerAuth } from './auth.ts';
 import { answerBrokenRequests, createListener, requireHost } from './connection.ts';
 import { registerCredits } from './credits.ts';
+import { registerDeliveries } from './deliveries.ts';
 import { badRequest, notFound, problem, registerErrors } from './errors.ts';
 import { registerHealth } from './health.ts';
 import { UNREAD_BODY } from './json-body.ts';
@@ -11,6 +12,7 @@ import { registerRateHeaders } from './limit.ts';
 import { registerOpenapi } from './openapi.ts';
 import { registerPoll } from './poll.ts';
 import { registerSubmit, type SubmitDeps } from './submit.ts';
+import { registerWellKnown, type WebhookKey } from './well-known.ts';
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {
@@ -24,6 +26,8 @@ export interface ApiDeps extends SubmitDeps {
   /** 0 takes a free one. */
   readonly port: number;
   readonly rateWindowMs: number;
+  /** The public keys that an organization's deliveries are signed with. */
+  readonly webhookKeys: (organizationId: string) => readonly WebhookKey[];
 }
 
 const PATHS: readonly (readonly [path: string, allow: string])[] = [
@@ -31,10 +35,13 @@ const PATHS: readonly (readonly [path: string, allow: string])[] = [
   ['/api/v1/email/bulk', 'POST'],
   ['/api/v1/email/{request_id}', 'GET, HEAD'],
   ['/api/v1/batch/{batch_id}', 'GET, HEAD'],
+  ['/api/v1/batch/{batch_id}/deliveries', 'GET, HEAD'],
+  ['/api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend', 'POST'],
   ['/api/v1/credits', 'GET, HEAD'],
   ['/healthz', 'GET, HEAD'],
   ['/readyz', 'GET, HEAD'],
   ['/openapi.json', 'GET, HEAD'],
+  ['/.well-known/webhook-keys/{organization_id}', 'GET, HEAD'],
 ];
 
 /** The HTTP API, not yet listening. Each concern registers itself; the order is that of decisions.md's checks. */
@@ -71,9 +78,11 @@ export function createServer(deps: ApiDeps): Server {
   });
   registerSubmit(server, deps);
   registerPoll(server, deps.db, deps.changes);
+  registerDeliveries(server, deps);
   registerCredits(server, deps.db);
   registerHealth(server, deps.db);
   registerOpenapi(server);
+  registerWellKnown(server, deps.webhookKeys);
   registerFallbacks(server);
   registerLog(server, deps);
   // Whoever waits for a change is answered before the server stops.
@@ -144,6 +153,7 @@ function registerLog(server: Server, { log }: ApiDeps): void {
         organization_id: request.auth.credentials?.organizationId,
         request_id: idOf(request, 'request_id', 'req'),
         batch_id: idOf(request, 'batch_id', 'bat'),
+        delivery_id: idOf(request, 'delivery_id', 'msg'),
       },
       'http',
     );
@@ -151,7 +161,11 @@ function registerLog(server: Server, { log }: ApiDeps): void {
 }
 
 /** Only what could be an id of ours: a path may hold anything. */
-function idOf(request: Request, name: 'request_id' | 'batch_id', prefix: IdPrefix): string | undefined {
+function idOf(
+  request: Request,
+  name: 'request_id' | 'batch_id' | 'delivery_id',
+  prefix: IdPrefix,
+): string | undefined {
   // hapi sets no params where the target is not even a path: `OPTIONS *`.
   const params: Request['params'] | null = request.params;
   const id = String(params?.[name] ?? '');

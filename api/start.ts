@@ -1,6 +1,15 @@
 import { type Client, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
+import type { Database } from '../db/client.ts';
+import { type DeliveryStart, markResendStarted } from '../db/resends.ts';
 import type { BatchStart } from '../db/submit.ts';
-import { BATCH_STATUS, type BatchInput, NPI, ORGANIZATION_ID, WORKFLOWS } from '../workflows/messages.ts';
+import {
+  BATCH_STATUS,
+  type BatchInput,
+  type DeliverInput,
+  NPI,
+  ORGANIZATION_ID,
+  WORKFLOWS,
+} from '../workflows/messages.ts';
 
 /** Temporal being away must not hold a client's answer: the sweep starts later what this could not. */
 const START_TIMEOUT_MS = 3000;
@@ -42,5 +51,49 @@ export async function startBatch(
     );
   } catch (error) {
     if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
+  }
+}
+
+/**
+ * Starts the workflow that sends a delivery again, with the delivery id as workflow id. An older one of the same
+ * delivery, which sleeps until its next attempt, is ended: where the schedule stands is in the database.
+ * @throws whatever keeps Temporal from taking it, within 3 s
+ */
+export async function startDelivery(
+  client: Client,
+  taskQueue: string,
+  { deliveryId, batchId, organizationId }: DeliveryStart,
+): Promise<void> {
+  const input: DeliverInput = { deliveryId, organizationId };
+  await client.withDeadline(Date.now() + START_TIMEOUT_MS, () =>
+    client.workflow.start(WORKFLOWS.deliver, {
+      taskQueue,
+      workflowId: deliveryId,
+      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+      workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+      args: [input],
+      typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
+      memo: { organization_id: organizationId, batch_id: batchId },
+      staticSummary: `webhook of ${batchId}, sent again`,
+    }),
+  );
+}
+
+/**
+ * Starts the workflow of a resend that is committed.
+ * @returns false where it could not be started now: the sweep will
+ */
+export async function startResend(
+  client: Client,
+  taskQueue: string,
+  db: Database,
+  start: DeliveryStart,
+): Promise<boolean> {
+  try {
+    await startDelivery(client, taskQueue, start);
+    await markResendStarted(db, start.deliveryId);
+    return true;
+  } catch {
+    return false;
   }
 }

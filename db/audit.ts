@@ -14,7 +14,13 @@ export type AuditAction =
   | 'webhook-secret.rotate'
   | 'webhooks.suspend'
   | 'webhooks.resume'
-  | 'doctor.repair';
+  | 'webhooks.resend'
+  | 'doctor.repair'
+  | 'suppressions.add'
+  | 'suppressions.remove'
+  | 'suppressions.import'
+  | 'emails.import'
+  | 'privacy.erase';
 
 /** Who makes a change (1 to 200 characters) and why (1 to 1000). */
 export interface ChangedBy {
@@ -24,10 +30,11 @@ export interface ChangedBy {
 
 export interface AuditedChange {
   readonly action: AuditAction;
-  readonly organizationId: string;
-  /** The id of what was changed. */
+  /** Null for what belongs to none. */
+  readonly organizationId: string | null;
+  /** The id of what was changed; of an address its SHA-256. */
   readonly subject: string;
-  /** What it was and what it is now; never a key or a secret. */
+  /** What it was and what it is now; never a key, a secret or an address. */
   readonly details: Readonly<Record<string, string | number | boolean | null>>;
 }
 

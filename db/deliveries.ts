@@ -1,8 +1,8 @@
-import { and, eq, sql } from 'drizzle-orm';
-import { clock, type Database, read, transaction } from './client.ts';
+import { eq, sql } from 'drizzle-orm';
+import { type Database, read } from './client.ts';
 import { envelopeText, findEnvelope } from './envelope.ts';
 import { DatabaseError } from './errors.ts';
-import { batches, organizations, webhookAttempts, webhookDeliveries } from './schema.ts';
+import { batches, organizations, webhookDeliveries } from './schema.ts';
 import type { DeliveryState } from './words.ts';
 
 /** One delivery with all that an attempt needs. Holds a secret and personal data: it never leaves the activity. */
@@ -20,14 +20,37 @@ export interface Delivery {
   readonly body: string;
 }
 
-/** How one attempt went. */
-export interface AttemptRecord {
-  readonly startedAt: Date;
-  readonly durationMs: number;
-  readonly statusCode: number | null;
-  readonly errorCode: string | null;
-  /** At most the first 1024 bytes of the answer. */
-  readonly responseExcerpt: Buffer | null;
+/** Where a delivery goes, and whether it may go there now. */
+export interface DeliveryTarget {
+  readonly state: DeliveryState;
+  readonly organizationId: string;
+  readonly url: string;
+  /** Until it is due; 0 where it is. */
+  readonly waitMs: number;
+}
+
+/**
+ * Where a delivery goes, for whoever decides whether there is room for it.
+ * @throws {DatabaseError} `delivery_missing` for an unknown id
+ */
+export async function findTarget(db: Database, deliveryId: string): Promise<DeliveryTarget> {
+  const [row] = await read(db, (tx) =>
+    tx
+      .select({
+        state: webhookDeliveries.state,
+        organizationId: batches.organizationId,
+        url: batches.webhookUrl,
+        waitMs:
+          sql`greatest(0, coalesce(ceil(extract(epoch from ${webhookDeliveries.dueAt} - clock_timestamp()) * 1000), 0))`.mapWith(
+            Number,
+          ),
+      })
+      .from(webhookDeliveries)
+      .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+      .where(eq(webhookDeliveries.id, deliveryId)),
+  );
+  if (!row?.url) throw new DatabaseError('delivery_missing');
+  return { ...row, url: row.url };
 }
 
 /**
@@ -68,32 +91,4 @@ export async function loadDelivery(db: Database, deliveryId: string): Promise<De
     secrets: previousSecret === null ? [secret] : [secret, previousSecret],
     body: envelopeText(envelope, true),
   };
-}
-
-/**
- * Adds one attempt to the delivery's log and, where it decided the delivery, its state. A delivery that is decided
- * stays so: a late second attempt is logged and changes nothing.
- * @throws {DatabaseError}
- */
-export async function recordAttempt(
-  db: Database,
-  deliveryId: string,
-  attempt: AttemptRecord,
-  state: 'pending' | 'delivered' | 'failed',
-): Promise<void> {
-  await transaction(db, async (tx) => {
-    const at = await clock(tx);
-    const [counted] = await tx
-      .update(webhookDeliveries)
-      .set({ attempts: sql`${webhookDeliveries.attempts} + 1` })
-      .where(eq(webhookDeliveries.id, deliveryId))
-      .returning({ n: webhookDeliveries.attempts });
-    if (!counted) throw new DatabaseError('delivery_missing');
-    await tx.insert(webhookAttempts).values({ deliveryId, n: counted.n, ...attempt });
-    if (state === 'pending') return;
-    await tx
-      .update(webhookDeliveries)
-      .set({ state, decidedAt: at })
-      .where(and(eq(webhookDeliveries.id, deliveryId), eq(webhookDeliveries.state, 'pending')));
-  });
 }

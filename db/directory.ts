@@ -1,36 +1,27 @@
-import { and, desc, eq, sql } from 'drizzle-orm';
-import { clock, type Database, read, type Transaction, transaction } from './client.ts';
+import { and, asc, eq, gte, lt, sql } from 'drizzle-orm';
+import type { NamedCandidate } from './candidates.ts';
+import { clock, type Database, read, transaction } from './client.ts';
 import { findStoredEmails } from './entitlements.ts';
-import { DatabaseError } from './errors.ts';
-import { requests, storedEmails, vendorAttempts } from './schema.ts';
-import type { EmailType, StoredVerdict, VendorAttemptState, WantedType } from './words.ts';
+import { emailChecks, storedEmails } from './schema.ts';
+import { type CheckKind, type EmailType, SERVICE, type StoredVerdict, type WantedType } from './words.ts';
 
-// The directory of stored emails, and the record of what was asked of vendors to fill it. Both are written before
-// and after every call, so that a lookup that dies in the middle goes on where it was.
+// The directory: every address a source ever named for an NPI, with the newest verdict on it and the evidence for it.
 
-/** What to do next for a request and a vendor. */
-export type NextStep =
-  /** The request is final, or an earlier attempt has the answer. */
-  | {
-      readonly kind: 'over';
-      readonly state: VendorAttemptState | 'settled';
-      readonly reason: string | null;
-      readonly wantedType: WantedType;
-    }
-  /** The directory holds a fresh email of the wanted type: nobody needs to be asked. */
-  | { readonly kind: 'stored' }
-  | { readonly kind: 'submit'; readonly n: number; readonly wantedType: WantedType }
-  | { readonly kind: 'poll'; readonly n: number; readonly jobRef: string; readonly wantedType: WantedType };
-
-export interface FoundCandidate {
-  readonly email: string;
-  readonly vendorType: EmailType | null;
-  readonly verdict: StoredVerdict;
-  readonly validatedAt: Date | null;
+/** An address that waits for our checks. */
+export interface UncheckedEmail extends NamedCandidate {
+  readonly source: string;
+  /** How many different sources have named it within 30 days. */
+  readonly namedBy: number;
 }
 
-/** An address that waits for our own checks. */
-export type UncheckedEmail = FoundCandidate;
+/** One line of evidence on an address. */
+export interface Evidence {
+  readonly kind: CheckKind;
+  readonly source: string;
+  readonly verdict: StoredVerdict;
+  readonly reason: string | null;
+  readonly durationMs: number | null;
+}
 
 export interface CheckedEmail {
   readonly verdict: StoredVerdict;
@@ -40,131 +31,7 @@ export interface CheckedEmail {
 }
 
 /**
- * A call whose outcome a crash has swallowed may have been paid for, so it is not repeated blindly for ever; one
- * repetition weighs a vendor's credit against a client's answer.
- */
-const LOST_CALLS_AT_MOST = 2;
-
-/**
- * Decides the next step and records it: the attempt row exists before the vendor is called, and the request's first
- * lookup makes it `in-progress`.
- * @throws {DatabaseError}
- */
-export async function beginVendorStep(
-  db: Database,
-  requestId: string,
-  vendor: string,
-  rules: { freshnessMs: number },
-): Promise<NextStep> {
-  return await transaction(db, async (tx) => {
-    const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
-    if (!request) throw new DatabaseError('request_missing');
-    const { npi, wantedType } = request;
-    if (request.settledAt) return { kind: 'over', state: 'settled', reason: null, wantedType };
-    const at = await clock(tx);
-    const attempts = await tx
-      .select()
-      .from(vendorAttempts)
-      .where(and(eq(vendorAttempts.requestId, requestId), eq(vendorAttempts.vendor, vendor)))
-      .orderBy(desc(vendorAttempts.n));
-    const last = attempts[0];
-    if (last?.state === 'pending' && last.jobRef !== null) {
-      return { kind: 'poll', n: last.n, jobRef: last.jobRef, wantedType };
-    }
-    if (last?.state === 'submitting') {
-      await end(tx, { requestId, vendor, n: last.n }, 'lost', 'no answer recorded', at);
-      if (attempts.filter(({ state }) => state === 'lost').length + 1 >= LOST_CALLS_AT_MOST) {
-        return { kind: 'over', state: 'lost', reason: 'no answer recorded', wantedType };
-      }
-    } else if (last && last.state !== 'retry' && last.state !== 'lost') {
-      return { kind: 'over', state: last.state, reason: last.reason, wantedType };
-    }
-    if (request.status === 'accepted') {
-      await tx
-        .update(requests)
-        .set({ status: 'in-progress', startedAt: at })
-        .where(eq(requests.id, requestId));
-    }
-    const stored = await findStoredEmails(tx, {
-      npis: [npi],
-      wantedType,
-      at,
-      freshnessMs: rules.freshnessMs,
-    });
-    if (stored.has(npi)) return { kind: 'stored' };
-    const n = (last?.n ?? 0) + 1;
-    await tx.insert(vendorAttempts).values({ requestId, vendor, n, state: 'submitting', startedAt: at });
-    return { kind: 'submit', n, wantedType };
-  });
-}
-
-export interface AttemptKey {
-  readonly requestId: string;
-  readonly vendor: string;
-  readonly n: number;
-}
-
-/**
- * Keeps an asynchronous vendor's job id, so that the answer is fetched and never bought twice.
- * @throws {DatabaseError}
- */
-export async function recordVendorJob(db: Database, key: AttemptKey, jobRef: string): Promise<void> {
-  await read(db, (tx) =>
-    tx
-      .update(vendorAttempts)
-      .set({ state: 'pending', jobRef })
-      .where(and(sameAttempt(key), eq(vendorAttempts.state, 'submitting'))),
-  );
-}
-
-/**
- * Ends an attempt and stores what the vendor named, unchecked, in one transaction. Also where the attempt was given
- * up as lost meanwhile: the addresses were paid for.
- * @throws {DatabaseError}
- */
-export async function recordVendorAnswer(
-  db: Database,
-  key: AttemptKey,
-  answer: {
-    readonly state: Exclude<VendorAttemptState, 'submitting' | 'pending' | 'lost'>;
-    readonly reason: string | null;
-    readonly npi: string;
-    readonly candidates: readonly FoundCandidate[];
-  },
-): Promise<void> {
-  await transaction(db, async (tx) => {
-    const at = await clock(tx);
-    await end(tx, key, answer.state, answer.reason, at);
-    // In the order of the addresses, so that two answers about one NPI cannot wait for each other.
-    const candidates = [...answer.candidates].sort((a, b) => (a.email < b.email ? -1 : 1));
-    for (const candidate of candidates) {
-      const row = {
-        emailType: candidate.vendorType,
-        verdict: candidate.verdict,
-        reason: null,
-        lastValidatedAt: candidate.validatedAt,
-        source: key.vendor,
-        sourceRequestId: key.requestId,
-        unchecked: true,
-        updatedAt: at,
-      };
-      await tx
-        .insert(storedEmails)
-        .values({ npi: answer.npi, email: candidate.email, ...row, firstSeenAt: at })
-        .onConflictDoUpdate({
-          target: [storedEmails.npi, storedEmails.email],
-          set: row,
-          // A vendor's older look at an address does not undo a newer one.
-          setWhere: sql`${storedEmails.verdict} <> 'valid' or ${storedEmails.lastValidatedAt} <= ${
-            candidate.validatedAt?.toISOString() ?? null
-          }::timestamptz`,
-        });
-    }
-  });
-}
-
-/**
- * The addresses of an NPI that wait for our own checks.
+ * The addresses of an NPI that wait for our checks.
  * @throws {DatabaseError}
  */
 export async function listUnchecked(db: Database, npi: string): Promise<UncheckedEmail[]> {
@@ -175,35 +42,74 @@ export async function listUnchecked(db: Database, npi: string): Promise<Unchecke
         vendorType: storedEmails.emailType,
         verdict: storedEmails.verdict,
         validatedAt: storedEmails.lastValidatedAt,
+        source: storedEmails.source,
+        namedBy: sql<number>`(select count(distinct c.source)::int from email_checks c
+          where c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named'
+            and c.verdict <> 'invalid' and c.at > clock_timestamp() - interval '30 days')`,
       })
       .from(storedEmails)
-      .where(and(eq(storedEmails.npi, npi), eq(storedEmails.unchecked, true))),
+      .where(
+        and(eq(storedEmails.npi, npi), eq(storedEmails.unchecked, true), sql`not is_suppressed(npi, email)`),
+      )
+      .orderBy(asc(storedEmails.email)),
   );
 }
 
 /**
- * Writes the verdict on an address.
+ * Writes the verdict on an address, and the evidence for it.
  * @throws {DatabaseError}
  */
 export async function recordVerdict(
   db: Database,
-  npi: string,
-  email: string,
+  address: { readonly npi: string; readonly email: string; readonly lookupId: string | null },
   checked: CheckedEmail,
+  evidence: readonly Evidence[],
 ): Promise<void> {
-  await read(db, (tx) =>
-    tx
+  const { npi, email, lookupId } = address;
+  const { verdict, reason } = checked;
+  await transaction(db, async (tx) => {
+    const rows = await tx
       .update(storedEmails)
       .set({
-        verdict: checked.verdict,
+        verdict,
         emailType: checked.emailType,
-        reason: checked.reason,
+        reason,
         lastValidatedAt: checked.validatedAt,
         unchecked: false,
         updatedAt: sql`clock_timestamp()`,
       })
-      .where(and(eq(storedEmails.npi, npi), eq(storedEmails.email, email))),
-  );
+      .where(and(eq(storedEmails.npi, npi), eq(storedEmails.email, email)))
+      .returning({ email: storedEmails.email });
+    // Erased meanwhile: nothing of it is written again.
+    if (rows.length === 0) return;
+    const lines = [
+      ...evidence,
+      { kind: 'verdict' as const, source: SERVICE, verdict, reason, durationMs: null },
+    ];
+    await tx.insert(emailChecks).values(lines.map((line) => ({ npi, email, lookupId, ...line })));
+  });
+}
+
+/**
+ * Writes what was found out about an address that no verdict came of yet.
+ * @throws {DatabaseError}
+ */
+export async function recordEvidence(
+  db: Database,
+  address: { readonly npi: string; readonly email: string; readonly lookupId: string | null },
+  evidence: readonly Evidence[],
+): Promise<void> {
+  if (evidence.length === 0) return;
+  await transaction(db, async (tx) => {
+    // Erased meanwhile: nothing of it is written again.
+    const { npi, email } = address;
+    const [stored] = await tx
+      .select({ email: storedEmails.email })
+      .from(storedEmails)
+      .where(and(eq(storedEmails.npi, npi), eq(storedEmails.email, email)))
+      .for('update');
+    if (stored) await tx.insert(emailChecks).values(evidence.map((line) => ({ ...address, ...line })));
+  });
 }
 
 /**
@@ -212,7 +118,7 @@ export async function recordVerdict(
  */
 export async function hasStoredEmail(
   db: Database,
-  search: { npi: string; wantedType: WantedType; freshnessMs: number },
+  search: { npi: string; wantedType: WantedType; freshnessMs: number; lookupId: string | null },
 ): Promise<boolean> {
   return await transaction(db, async (tx) => {
     const at = await clock(tx);
@@ -245,23 +151,60 @@ export async function storeEmail(
   );
 }
 
-async function end(
-  tx: Transaction,
-  key: AttemptKey,
-  state: VendorAttemptState,
-  reason: string | null,
-  at: Date,
-): Promise<void> {
-  await tx
-    .update(vendorAttempts)
-    .set({ state, reason, endedAt: at })
-    .where(and(sameAttempt(key), sql`${vendorAttempts.endedAt} is null`));
+/** An address that will be stale soon. */
+export interface FadingEmail {
+  readonly npi: string;
+  readonly email: string;
+  readonly emailType: EmailType | null;
+  readonly source: string;
 }
 
-function sameAttempt(key: AttemptKey) {
-  return and(
-    eq(vendorAttempts.requestId, key.requestId),
-    eq(vendorAttempts.vendor, key.vendor),
-    eq(vendorAttempts.n, key.n),
+/**
+ * Valid addresses that go stale within `leadMs`, of NPIs that were asked for within 90 days: the most recently asked
+ * for first.
+ * @throws {DatabaseError}
+ */
+export async function listFading(
+  db: Database,
+  search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
+): Promise<FadingEmail[]> {
+  return await transaction(db, async (tx) => {
+    const at = await clock(tx);
+    const stale = new Date(at.getTime() - search.freshnessMs);
+    const fading = new Date(stale.getTime() + search.leadMs);
+    const asked = sql`(select max(r.accepted_at) from requests r where r.npi = stored_emails.npi)`;
+    return await tx
+      .select({
+        npi: storedEmails.npi,
+        email: storedEmails.email,
+        emailType: storedEmails.emailType,
+        source: storedEmails.source,
+      })
+      .from(storedEmails)
+      .where(
+        and(
+          eq(storedEmails.verdict, 'valid'),
+          eq(storedEmails.unchecked, false),
+          eq(storedEmails.mayStore, true),
+          gte(storedEmails.lastValidatedAt, stale),
+          lt(storedEmails.lastValidatedAt, fading),
+          sql`${asked} > clock_timestamp() - interval '90 days'`,
+          sql`not is_suppressed(npi, email)`,
+        ),
+      )
+      .orderBy(sql`${asked} desc`)
+      .limit(search.limit);
+  });
+}
+
+/**
+ * Removes addresses that their source does not let us keep, once the lookup they answered is over.
+ * @throws {DatabaseError}
+ */
+export async function forgetUnkept(db: Database): Promise<void> {
+  await read(db, (tx) =>
+    tx.execute(sql`
+      delete from stored_emails s using lookups l
+       where not s.may_store and l.id = s.lookup_id and l.closed_at < clock_timestamp() - interval '1 hour'`),
   );
 }

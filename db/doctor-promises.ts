@@ -52,23 +52,25 @@ export function promisePasses({ replayMs }: DoctorRules): Pass[] {
         subject: sql`r.id`,
         when: sql`e.request_id is null and r.settled_at >= now() - ${window} and not exists (
           select from entitlements x where x.organization_id = r.organization_id and x.npi = r.npi
-             and x.email_type = r.email_type and x.charged_at >= r.settled_at)`,
+             and x.email_type = coalesce(r.email_type, x.email_type) and x.charged_at >= r.settled_at)`,
       },
     ],
   };
+  // What was paid for may have been erased or suppressed since: then the replay is another address, or erased itself.
+  const withheld = sql`(r.erased_at is not null or c.erased_at is not null or is_suppressed(c.npi, c.email))`;
   const replays: Pass = {
     from: sql`(
       select r.id from requests r
        where r.replayed and not exists (
          select from requests c where c.organization_id = r.organization_id and c.npi = r.npi
-            and c.email_type = r.email_type and c.email = r.email and c.credits_used > 0
+            and (c.email_type = r.email_type and c.email = r.email or ${withheld}) and c.credits_used > 0
             and c.settled_at between r.settled_at - ${window} and r.settled_at)) r`,
     checks: [
       {
         code: 'replay_without_charge',
         title: 'replay without a charge in the window before it',
         explanation:
-          'An email was given away, or not the one that was paid for. Nothing to repair; if the replay window was shortened lately, older replays show here.',
+          'An email was given away, or not the one that was paid for. Nothing to repair; if the replay window was shortened or a suppression removed lately, older replays show here.',
         subject: sql`r.id`,
         when: sql`true`,
       },

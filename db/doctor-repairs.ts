@@ -14,7 +14,7 @@ type Repair = (
   tx: Transaction,
   subject: string,
   rules: DoctorRules,
-) => Promise<{ readonly organizationId: string; readonly details: Details } | null>;
+) => Promise<{ readonly organizationId: string | null; readonly details: Details } | null>;
 
 export interface RepairRecord {
   readonly check: string;
@@ -118,7 +118,7 @@ const REPAIRS: Readonly<Record<string, Repair>> = {
              (select d.attempts as before, b.organization_id
                 from webhook_deliveries d join batches b on b.id = d.batch_id
                where d.id = ${deliveryId} for update of d) was
-       where d.id = ${deliveryId} and n.made = n.last and d.attempts <> n.last
+       where d.id = ${deliveryId} and n.made = n.last - d.forgotten and d.attempts <> n.last
       returning was.organization_id, was.before, n.last as counted`);
     if (!row) return null;
     const { organization_id: organizationId, ...details } = row;
@@ -158,6 +158,17 @@ const REPAIRS: Readonly<Record<string, Repair>> = {
     if (organizationId === null) return null;
     const { status, settledNow } = await settleIn(tx, requestId, 'failed', 'deadline', rules);
     return settledNow ? { organizationId, details: { settled: status } } : null;
+  },
+
+  async lookup_left_open(tx, lookupId) {
+    // Locked first, so that a request that joins it meanwhile is seen.
+    await tx.execute(sql`select from lookups where id = ${lookupId} for update`);
+    const [row] = await tx.execute<{ npi: string }>(sql`
+      update lookups l set closed_at = clock_timestamp()
+       where l.id = ${lookupId} and l.closed_at is null
+         and not exists (select from requests r where r.lookup_id = l.id and r.settled_at is null)
+      returning l.npi`);
+    return row ? { organizationId: null, details: { npi: row.npi } } : null;
   },
 };
 

@@ -37,9 +37,11 @@ const REQUESTS: Pass = {
       code: 'request_state',
       title: 'request whose columns contradict each other',
       explanation:
-        'An email belongs to completed, a settling time to final, replayed to completed, the price to the wanted type.',
+        'An email belongs to completed unless it was erased, a settling time to final, replayed to completed, the price to the wanted type.',
       subject: sql`r.id`,
-      when: sql`num_nonnulls(r.email, r.email_type, r.email_last_validated_at) <> case r.status when 'completed' then 3 else 0 end
+      when: sql`num_nonnulls(r.email, r.email_type, r.email_last_validated_at) 
+          <> case when r.status = 'completed' and r.erased_at is null then 3 else 0 end
+        or (r.erased_at is not null and r.status <> 'completed')
         or (r.settled_at is not null) <> (r.status in ('completed', 'not_found', 'failed'))
         or (r.replayed and r.status <> 'completed')
         or r.cost <> case r.wanted_type when 'personal' then 3 else 1 end

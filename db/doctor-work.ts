@@ -84,39 +84,44 @@ const BATCHES: Pass = {
   ],
 };
 
+/** Longer than the others: in line for a receiver that has no room, a delivery may wait for minutes unseen. */
+const DELIVERY_GRACE = sql`interval '15 minutes'`;
+
 /** A receiver may ask for up to twice the step (decisions.md, Webhooks, schedule). */
 function deliveries(scheduleMs: readonly number[]): Pass {
   const steps = sql`array[${sql.join(
     scheduleMs.map((ms) => sql`${ms}::float8`),
     sql`, `,
   )}]`;
-  const step = sql`(${steps})[least(d.attempts + 1, ${scheduleMs.length}::int)]`;
+  const step = sql`(${steps})[least(d.step + 1, ${scheduleMs.length}::int)]`;
+  const dueAt = sql`greatest(b.updated_at, d.due_at, d.leased_until)`;
   return {
     from: sql`
       webhook_deliveries d
       left join batches b on b.id = d.batch_id
+      left join organizations g on g.id = b.organization_id
       left join (select id from requests where settled_at is null) o on o.id = d.request_id
       left join (
-        select delivery_id, count(*) as made, max(n) as last, max(started_at) as last_at,
-               bool_or(status_code between 200 and 299) as accepted
+        select delivery_id, count(*) as made, max(n) as last, bool_or(status_code between 200 and 299) as accepted
           from webhook_attempts group by delivery_id
       ) a on a.delivery_id = d.id`,
     checks: [
       {
         code: 'delivery_overdue',
-        title: 'delivery without an outcome for longer than the schedule allows',
+        title: 'delivery that is overdue, or put off for longer than the schedule allows',
         explanation:
-          'Check that a worker runs: the sweep starts the batch again, which sends what is pending.',
+          'Check that a worker runs: the sweep starts the batch, or the resend, again, which sends what is pending.',
         subject: sql`d.id`,
-        when: sql`d.state = 'pending' and b.status = 'completed'
-          and greatest(b.updated_at, a.last_at) + make_interval(secs => 2 * ${step} / 1000) + ${GRACE} < now()`,
+        when: sql`d.state = 'pending' and b.status = 'completed' and not g.webhooks_suspended
+          and (${dueAt} + ${DELIVERY_GRACE} < now()
+               or d.due_at > now() + make_interval(secs => 2 * ${step} / 1000) + ${DELIVERY_GRACE})`,
       },
       {
         code: 'delivered_without_2xx',
         title: 'delivery marked delivered that no receiver accepted',
         explanation: 'Tell the customer to poll; the attempts are in "batch show BATCH".',
         subject: sql`d.id`,
-        when: sql`d.state = 'delivered' and a.accepted is not true`,
+        when: sql`d.state = 'delivered' and d.forgotten < d.attempts and a.accepted is not true`,
       },
       {
         code: 'delivery_attempts',
@@ -124,7 +129,7 @@ function deliveries(scheduleMs: readonly number[]): Pass {
         explanation:
           'Its schedule is counted by it. --fix counts again, unless attempts are missing in between.',
         subject: sql`d.id`,
-        when: sql`d.attempts <> coalesce(a.last, 0) or d.attempts <> coalesce(a.made, 0)`,
+        when: sql`d.attempts <> coalesce(a.last, d.attempts) or d.attempts - d.forgotten <> coalesce(a.made, 0)`,
       },
       {
         code: 'delivery_too_early',
@@ -171,6 +176,8 @@ const GUARDED = [
   'requests_count_updated',
   'requests_settled_in_ledger',
   'webhook_deliveries_touch_batch',
+  'webhook_deliveries_waits_only_pending',
+  'webhook_deliveries_forgotten',
   'audit_log_append_only',
   'ledger_entries_balanced',
   'ledger_entries_amount',
@@ -182,6 +189,10 @@ const GUARDED = [
   'requests_settled_iff_final',
   'requests_replayed_only_completed',
   'requests_wanted_type_is_a_filter',
+  'requests_erased_only_completed',
+  'lookups_open',
+  'vendor_attempts_open',
+  'suppressions_pkey',
   'entitlements_pkey',
   'idempotency_keys_pkey',
 ];
@@ -203,7 +214,7 @@ const GUARDS: Pass = {
         union all
         select c.relname, i.indisvalid
           from pg_index i join pg_class c on c.oid = i.indexrelid
-         where c.relnamespace = current_schema()::regnamespace and not i.indisvalid
+         where c.relnamespace = current_schema()::regnamespace
       ) g group by g.name) g`,
   checks: [
     {

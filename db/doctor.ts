@@ -2,6 +2,7 @@ import { type SQL, sql } from 'drizzle-orm';
 import type { Database, Transaction } from './client.ts';
 import type { Check, DoctorRules, Pass } from './doctor-check.ts';
 import { ledgerPasses } from './doctor-ledger.ts';
+import { lookupPasses } from './doctor-lookups.ts';
 import { promisePasses } from './doctor-promises.ts';
 import { requestPasses } from './doctor-requests.ts';
 import { workPasses } from './doctor-work.ts';
@@ -62,7 +63,7 @@ export async function runChecks(
   const begun = performance.now();
   const checks: CheckResult[] = [];
   const passes: Diagnosis['passes'][number][] = [];
-  for (const pass of [...ledgerPasses(), ...requestPasses(), ...promisePasses(rules), ...workPasses(rules)]) {
+  for (const pass of passesOf(rules)) {
     const passBegun = performance.now();
     const rows = await tx.execute<{ code: string; findings: number; examples: string[] }>(
       statement(pass, examples),
@@ -79,6 +80,16 @@ export async function runChecks(
   }
   const findings = checks.reduce((sum, check) => sum + check.findings, 0);
   return { findings, checks, passes, durationMs: Math.round(performance.now() - begun) };
+}
+
+function passesOf(rules: DoctorRules): Pass[] {
+  return [
+    ...ledgerPasses(),
+    ...requestPasses(),
+    ...promisePasses(rules),
+    ...lookupPasses(),
+    ...workPasses(rules),
+  ];
 }
 
 /** Rows that offend no check are dropped before the rest are told apart. */

@@ -11,25 +11,23 @@ export interface KnownEmail {
 }
 
 /**
- * The emails an organization has paid for within the replay window and may have again for nothing.
- * Exactly `replayMs` after the charge still counts; the clock starts at the charge (decisions.md, replay).
+ * What an organization has paid for within the replay window and may have again for nothing. Exactly `replayMs` after
+ * the charge still counts; the clock starts at the charge (decisions.md, replay).
+ *
+ * An address that was erased or suppressed since is not given again. It was paid for all the same: another one that
+ * the directory holds comes in its place, free as well.
  * @returns per NPI the email that satisfies `wantedType`, the professional one where both do
  */
 export async function findReplays(
-  tx: Transaction,
-  search: {
-    organizationId: string;
-    npis: readonly string[];
-    wantedType: WantedType;
-    at: Date;
-    replayMs: number;
-  },
+  tx: Pick<Transaction, 'select'>,
+  search: StoredSearch & { readonly organizationId: string; readonly replayMs: number },
 ): Promise<Map<string, KnownEmail>> {
   const rows = await tx
     .select({
       npi: entitlements.npi,
       emailType: entitlements.emailType,
-      email: requests.email,
+      email: sql<string | null>`case when not is_suppressed(${entitlements.npi}, ${requests.email})
+        then ${requests.email} end`,
       lastValidatedAt: requests.emailLastValidatedAt,
     })
     .from(entitlements)
@@ -40,20 +38,34 @@ export async function findReplays(
         inArray(entitlements.npi, [...new Set(search.npis)]),
         gte(entitlements.chargedAt, new Date(search.at.getTime() - search.replayMs)),
         search.wantedType === 'any' ? undefined : eq(entitlements.emailType, search.wantedType),
+        sql`not is_inactive(${entitlements.npi})`,
       ),
     )
     // The professional one last, so that it is the one that stays in the map.
     .orderBy(entitlements.emailType);
-  return byNpi(rows);
+  const replays = byNpi(rows);
+  const withheld = rows.map(({ npi }) => npi).filter((npi) => !replays.has(npi));
+  if (withheld.length === 0) return replays;
+  return new Map([...replays, ...(await findStoredEmails(tx, { ...search, npis: withheld }))]);
+}
+
+export interface StoredSearch {
+  readonly npis: readonly string[];
+  readonly wantedType: WantedType;
+  readonly at: Date;
+  readonly freshnessMs: number;
+  /** The lookup that asks: an address that its source does not let us keep serves its own lookup alone. */
+  readonly lookupId: string | null;
 }
 
 /**
- * The directory's valid emails whose last validation lies within the freshness window.
+ * The directory's valid emails whose last validation lies within the freshness window, but for those that are
+ * suppressed.
  * @returns per NPI the email that satisfies `wantedType`, the professional and then the newest one where several do
  */
 export async function findStoredEmails(
   tx: Pick<Transaction, 'select'>,
-  search: { npis: readonly string[]; wantedType: WantedType; at: Date; freshnessMs: number },
+  search: StoredSearch,
 ): Promise<Map<string, KnownEmail>> {
   const rows = await tx
     .select({
@@ -70,6 +82,10 @@ export async function findStoredEmails(
         eq(storedEmails.unchecked, false),
         gte(storedEmails.lastValidatedAt, new Date(search.at.getTime() - search.freshnessMs)),
         search.wantedType === 'any' ? undefined : eq(storedEmails.emailType, search.wantedType),
+        // Equality with null is never true.
+        sql`(${storedEmails.mayStore} or ${storedEmails.lookupId} = ${search.lookupId})`,
+        sql`not is_suppressed(${storedEmails.npi}, ${storedEmails.email})`,
+        sql`not is_inactive(${storedEmails.npi})`,
       ),
     )
     .orderBy(storedEmails.emailType, storedEmails.lastValidatedAt, storedEmails.email);

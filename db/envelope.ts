@@ -15,12 +15,14 @@ export interface Envelope {
   readonly batch: Omit<typeof batches.$inferSelect, 'customData'>;
   readonly customData: string | null;
   readonly balance: number;
-  /** In the order of the submit. */
+  /** In the order of the submit. The email fields of a request are null as well where nobody may have them now. */
   readonly items: readonly {
-    readonly request: typeof requests.$inferSelect;
+    readonly request: Request;
     readonly delivery: DeliveryState | null;
   }[];
 }
+
+type Request = typeof requests.$inferSelect;
 
 const { customData: _text, ...BATCH } = getTableColumns(batches);
 
@@ -40,6 +42,8 @@ export async function findEnvelope(db: Database, subject: EnvelopeSubject): Prom
           then ${batches.customData} end`,
         balance: creditBalances.available,
         request: requests,
+        // Asked with every answer: who was suppressed after it was given is not given again.
+        withheld: sql<boolean>`${requests.email} is not null and is_suppressed(${requests.npi}, ${requests.email})`,
         delivery: webhookDeliveries.state,
       })
       .from(requests)
@@ -60,8 +64,14 @@ export async function findEnvelope(db: Database, subject: EnvelopeSubject): Prom
   const [first] = rows;
   if (!first) return null;
   const { batch, customData, balance } = first;
-  return { batch, customData, balance, items: rows };
+  const items = rows.map(({ request, withheld, delivery }) => ({
+    request: withheld ? { ...request, ...WITHHELD } : request,
+    delivery,
+  }));
+  return { batch, customData, balance, items };
 }
+
+const WITHHELD = { email: null, emailType: null, emailLastValidatedAt: null } as const;
 
 /**
  * A statement of its own, on one table: the plan of the join below depends on how much it expects to find for an id,
@@ -138,7 +148,7 @@ interface DataItem {
   readonly email_status: 'valid' | null;
 }
 
-function dataItem(request: typeof requests.$inferSelect): DataItem {
+function dataItem(request: Request): DataItem {
   return {
     request_id: request.id,
     npi: request.npi,

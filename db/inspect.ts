@@ -1,4 +1,4 @@
-import { asc, eq, getTableColumns, sql } from 'drizzle-orm';
+import { asc, eq, getTableColumns, inArray, sql } from 'drizzle-orm';
 import { type Database, read, type Transaction } from './client.ts';
 import { DatabaseError } from './errors.ts';
 import { batches, requests, vendorAttempts, webhookAttempts, webhookDeliveries } from './schema.ts';
@@ -21,6 +21,7 @@ type Rows<T extends (...args: never[]) => Promise<unknown[]>> = Awaited<ReturnTy
 
 export type InspectedVendorAttempt = Rows<typeof selectVendorAttempts>;
 export type InspectedRequest = Rows<typeof selectRequests> & {
+  /** Of its lookup, which it may share with others. */
   readonly vendorAttempts: readonly InspectedVendorAttempt[];
 };
 export type InspectedAttempt = Rows<typeof selectAttempts>;
@@ -43,13 +44,13 @@ export async function inspectBatch(db: Database, batchId: string): Promise<Batch
   return await read(db, async (tx) => {
     const [batch] = await selectBatch(tx, batchId);
     if (!batch) throw new DatabaseError('batch_missing');
-    const vendorAttemptsOf = Map.groupBy(await selectVendorAttempts(tx, batchId), (row) => row.requestId);
+    const vendorAttemptsOf = Map.groupBy(await selectVendorAttempts(tx, batchId), (row) => row.lookupId);
     const attemptsOf = Map.groupBy(await selectAttempts(tx, batchId), (row) => row.deliveryId);
     return {
       batch,
       requests: (await selectRequests(tx, batchId)).map((request) => ({
         ...request,
-        vendorAttempts: vendorAttemptsOf.get(request.id) ?? [],
+        vendorAttempts: request.lookupId === null ? [] : (vendorAttemptsOf.get(request.lookupId) ?? []),
       })),
       deliveries: (await selectDeliveries(tx, batchId)).map((delivery) => ({
         ...delivery,
@@ -74,11 +75,11 @@ async function selectRequests(tx: Selecting, batchId: string) {
 }
 
 async function selectVendorAttempts(tx: Selecting, batchId: string) {
+  const lookupsOf = tx.select({ id: requests.lookupId }).from(requests).where(eq(requests.batchId, batchId));
   return await tx
     .select(VENDOR_ATTEMPT)
     .from(vendorAttempts)
-    .innerJoin(requests, eq(requests.id, vendorAttempts.requestId))
-    .where(eq(requests.batchId, batchId))
+    .where(inArray(vendorAttempts.lookupId, lookupsOf))
     .orderBy(asc(vendorAttempts.startedAt), asc(vendorAttempts.vendor), asc(vendorAttempts.n));
 }
 

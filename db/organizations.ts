@@ -1,10 +1,10 @@
-import { randomBytes } from 'node:crypto';
 import { asc, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from './audit.ts';
-import { clock, type Database, read, type Transaction, transaction } from './client.ts';
+import { type Database, read, type Transaction, transaction } from './client.ts';
 import { DatabaseError } from './errors.ts';
 import { newId } from './ids.ts';
 import { apiKeys, batches, creditBalances, organizations } from './schema.ts';
+import { newWebhookSecret } from './webhook-secrets.ts';
 
 export interface Organization {
   readonly id: string;
@@ -29,16 +29,6 @@ export interface OrganizationOverview extends Organization {
   readonly keys: { readonly active: number; readonly inactive: number; readonly revoked: number };
   readonly batches: { readonly inProgress: number; readonly completed: number };
 }
-
-export interface WebhookSecret {
-  readonly organizationId: string;
-  readonly webhookSecret: string;
-  /** Until when deliveries are signed with the secret before this one too; null where they are not. */
-  readonly previousSecretValidUntil: Date | null;
-}
-
-/** How long receivers have to take over a rotated secret (decisions.md, Webhooks, signing). */
-const SECRET_OVERLAP_MS = 24 * 3_600_000;
 
 const ORGANIZATION = {
   id: organizations.id,
@@ -156,58 +146,6 @@ export async function suspendWebhooks(
   });
 }
 
-/** @throws {DatabaseError} `organization_missing` */
-export async function showWebhookSecret(db: Database, organizationId: string): Promise<WebhookSecret> {
-  const expiresAt = organizations.previousWebhookSecretExpiresAt;
-  const [found] = await read(db, (tx) =>
-    tx
-      .select({
-        organizationId: organizations.id,
-        webhookSecret: organizations.webhookSecret,
-        previousSecretValidUntil:
-          sql<Date | null>`case when ${expiresAt} > clock_timestamp() then ${expiresAt} end`.mapWith(
-            expiresAt,
-          ),
-      })
-      .from(organizations)
-      .where(eq(organizations.id, organizationId)),
-  );
-  if (!found) throw new DatabaseError('organization_missing');
-  return found;
-}
-
-/**
- * Gives an organization a new webhook secret. Deliveries are signed with both for 24 h; a second rotation within
- * that time ends the first secret at once, because one predecessor is kept.
- * @throws {DatabaseError} `organization_missing`
- */
-export async function rotateWebhookSecret(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-): Promise<WebhookSecret> {
-  return await transaction(db, async (tx) => {
-    const previousSecretValidUntil = new Date((await clock(tx)).getTime() + SECRET_OVERLAP_MS);
-    const [rotated] = await tx
-      .update(organizations)
-      .set({
-        webhookSecret: newWebhookSecret(),
-        previousWebhookSecret: sql`${organizations.webhookSecret}`,
-        previousWebhookSecretExpiresAt: previousSecretValidUntil,
-      })
-      .where(eq(organizations.id, organizationId))
-      .returning({ webhookSecret: organizations.webhookSecret });
-    if (!rotated) throw new DatabaseError('organization_missing');
-    await recordAudit(tx, by, {
-      action: 'webhook-secret.rotate',
-      organizationId,
-      subject: organizationId,
-      details: { previous_secret_valid_until: previousSecretValidUntil.toISOString() },
-    });
-    return { organizationId, ...rotated, previousSecretValidUntil };
-  });
-}
-
 /** @throws {DatabaseError} `organization_missing` for an unknown id */
 export async function requireOrganization(db: Database, organizationId: string): Promise<void> {
   const found = await read(db, (tx) =>
@@ -239,11 +177,6 @@ async function update(
     .returning(ORGANIZATION);
   if (!updated) throw new DatabaseError('organization_missing');
   return updated;
-}
-
-/** `whsec_` + base64 of 32 random bytes: Standard Webhooks 1.0, "Signature scheme", asks for 24 to 64 bytes. */
-function newWebhookSecret(): string {
-  return `whsec_${randomBytes(32).toString('base64')}`;
 }
 
 function countWhere(condition: ReturnType<typeof sql>) {

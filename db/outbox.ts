@@ -59,8 +59,8 @@ export async function listOverdue(db: Database, graceMs: number, limit: number):
 }
 
 /**
- * Takes started batches that still have something to do (an open request or a pending delivery) and were not looked
- * at for `everyMs`, and marks them as looked at, so that sweeps share the work.
+ * Takes started batches that still have something to do (an open request, or a delivery of the first round) and were
+ * not looked at for `everyMs`, and marks them as looked at, so that sweeps share the work.
  * @throws {DatabaseError}
  */
 export async function takeUnfinished(db: Database, everyMs: number, limit: number): Promise<BatchStart[]> {
@@ -73,7 +73,7 @@ export async function takeUnfinished(db: Database, everyMs: number, limit: numbe
           isNotNull(batches.startedAt),
           sql`coalesce(${batches.checkedAt}, ${batches.startedAt}) < ${ago(everyMs)}`,
           sql`${BATCH_ID} in (select id from batches where status = 'in-progress'
-                union select batch_id from webhook_deliveries where state = 'pending')`,
+                union select batch_id from webhook_deliveries where state = 'pending' and resends = 0)`,
         ),
       )
       .orderBy(sql`coalesce(${batches.checkedAt}, ${batches.startedAt})`)

@@ -36,7 +36,9 @@ export async function readBatch(db: Database, batchId: string): Promise<BatchFac
       .select()
       .from(webhookDeliveries)
       .where(eq(webhookDeliveries.batchId, batchId));
-    return { batch, rows, pending: deliveries.filter((delivery) => delivery.state === 'pending') };
+    // What was sent again has a workflow of its own.
+    const pending = deliveries.filter(({ state, resends }) => state === 'pending' && resends === 0);
+    return { batch, rows, pending };
   });
   if (!batch) throw new DatabaseError('batch_missing');
   const deliveryOf = new Map(pending.map((delivery) => [delivery.requestId, delivery.id]));

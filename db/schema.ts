@@ -3,9 +3,11 @@ import {
   bigint,
   boolean,
   customType,
+  date,
   index,
   integer,
   jsonb,
+  numeric,
   pgTable,
   primaryKey,
   smallint,
@@ -14,12 +16,18 @@ import {
   unique,
 } from 'drizzle-orm/pg-core';
 import type {
+  AttemptReason,
+  CheckKind,
   DeliveryState,
   EmailType,
+  EndpointKind,
+  ImportKind,
   LedgerKind,
   RequestStatus,
   StoredVerdict,
   SubmittedAs,
+  SuppressionKind,
+  SuppressionOrigin,
   VendorAttemptState,
   WantedType,
   WebhookMode,
@@ -114,6 +122,10 @@ export const requests = pgTable('requests', {
   deadlineAt: time('deadline_at').notNull(),
   startedAt: time('started_at'),
   settledAt: time('settled_at'),
+  /** The lookup it waits for, or waited for; null where none was needed. */
+  lookupId: text('lookup_id'),
+  /** When its email was erased at the person's request. */
+  erasedAt: time('erased_at'),
 });
 
 export const ledgerEntries = pgTable('ledger_entries', {
@@ -174,9 +186,19 @@ export const webhookDeliveries = pgTable(
     /** Null for the one delivery of a batch in `batch` mode. */
     requestId: text('request_id'),
     state: text('state').$type<DeliveryState>().notNull(),
-    attempts: smallint('attempts').notNull().default(0),
+    /** Ever made, over all rounds. */
+    attempts: integer('attempts').notNull().default(0),
     createdAt: time('created_at').notNull(),
     decidedAt: time('decided_at'),
+    /** Each is a round of its own: the schedule from its start. */
+    resends: integer('resends').notNull().default(0),
+    /** The place in the schedule of the attempt that comes next, from 0. */
+    step: smallint('step').notNull().default(0),
+    stepAt: time('step_at'),
+    dueAt: time('due_at'),
+    leasedUntil: time('leased_until'),
+    checkedAt: time('checked_at'),
+    forgotten: integer('forgotten').notNull().default(0),
   },
   (t) => [unique().on(t.batchId, t.requestId).nullsNotDistinct()],
 );
@@ -185,29 +207,58 @@ export const webhookAttempts = pgTable(
   'webhook_attempts',
   {
     deliveryId: text('delivery_id').notNull(),
-    n: smallint('n').notNull(),
+    n: integer('n').notNull(),
     startedAt: time('started_at').notNull(),
     durationMs: integer('duration_ms').notNull(),
     statusCode: smallint('status_code'),
-    errorCode: text('error_code'),
+    reason: text('reason').$type<AttemptReason>(),
     responseExcerpt: bytea('response_excerpt'),
   },
   (t) => [primaryKey({ columns: [t.deliveryId, t.n] })],
 );
 
+export const webhookHosts = pgTable(
+  'webhook_hosts',
+  {
+    organizationId: text('organization_id').notNull(),
+    host: text('host').notNull(),
+    failures: integer('failures').notNull(),
+    failingSince: time('failing_since').notNull(),
+    lastReason: text('last_reason').$type<AttemptReason>().notNull(),
+    openUntil: time('open_until'),
+    timesOpened: integer('times_opened').notNull().default(0),
+    trialUntil: time('trial_until'),
+  },
+  (t) => [primaryKey({ columns: [t.organizationId, t.host] })],
+);
+
+/** One lookup serves every request that waits for the same NPI and type, across organizations. */
+export const lookups = pgTable('lookups', {
+  id: text('id').primaryKey(),
+  npi: text('npi').notNull(),
+  wantedType: text('wanted_type').$type<WantedType>().notNull(),
+  openedAt: time('opened_at').notNull(),
+  closedAt: time('closed_at'),
+});
+
 export const vendorAttempts = pgTable(
   'vendor_attempts',
   {
-    requestId: text('request_id').notNull(),
+    lookupId: text('lookup_id').notNull(),
     vendor: text('vendor').notNull(),
     n: smallint('n').notNull(),
+    requestId: text('request_id').notNull(),
     state: text('state').$type<VendorAttemptState>().notNull(),
     jobRef: text('job_ref'),
     reason: text('reason'),
+    leaseUntil: time('lease_until'),
+    polls: integer('polls').notNull().default(0),
+    credits: numeric('credits', { precision: 12, scale: 3, mode: 'number' }).notNull().default(0),
+    candidates: smallint('candidates').notNull().default(0),
     startedAt: time('started_at').notNull(),
     endedAt: time('ended_at'),
   },
-  (t) => [primaryKey({ columns: [t.requestId, t.vendor, t.n] })],
+  (t) => [primaryKey({ columns: [t.lookupId, t.vendor, t.n] })],
 );
 
 export const storedEmails = pgTable(
@@ -224,8 +275,150 @@ export const storedEmails = pgTable(
     unchecked: boolean('unchecked').notNull().default(false),
     firstSeenAt: time('first_seen_at').notNull().defaultNow(),
     updatedAt: time('updated_at').notNull().defaultNow(),
+    lookupId: text('lookup_id'),
+    mayStore: boolean('may_store').notNull().default(true),
   },
   (t) => [primaryKey({ columns: [t.npi, t.email] })],
+);
+
+/** Append-only evidence: who named an address, which check rejected or accepted it, and why. */
+export const emailChecks = pgTable('email_checks', {
+  id: count('id').primaryKey().generatedAlwaysAsIdentity(),
+  npi: text('npi').notNull(),
+  email: text('email').notNull(),
+  lookupId: text('lookup_id'),
+  kind: text('kind').$type<CheckKind>().notNull(),
+  source: text('source').notNull(),
+  verdict: text('verdict').$type<StoredVerdict>().notNull(),
+  reason: text('reason'),
+  durationMs: integer('duration_ms'),
+  at: time('at').notNull().defaultNow(),
+});
+
+export const providers = pgTable('providers', {
+  npi: text('npi').primaryKey(),
+  /** 1: a person, 2: an organization; null in the rows of deactivated NPIs. */
+  entityType: smallint('entity_type'),
+  lastName: text('last_name'),
+  firstName: text('first_name'),
+  middleName: text('middle_name'),
+  nameSuffix: text('name_suffix'),
+  credential: text('credential'),
+  otherLastName: text('other_last_name'),
+  otherFirstName: text('other_first_name'),
+  organizationName: text('organization_name'),
+  taxonomyCode: text('taxonomy_code'),
+  practiceLine1: text('practice_line_1'),
+  practiceLine2: text('practice_line_2'),
+  practiceCity: text('practice_city'),
+  practiceState: text('practice_state'),
+  practicePostalCode: text('practice_postal_code'),
+  practicePhone: text('practice_phone'),
+  phoneKey: text('phone_key'),
+  addressKey: text('address_key'),
+  updatedOn: date('updated_on'),
+  deactivatedOn: date('deactivated_on'),
+  reactivatedOn: date('reactivated_on'),
+  active: boolean('active').notNull().generatedAlwaysAs(inMigrations),
+  origin: text('origin').$type<'nppes' | 'registry'>().notNull(),
+  asOf: date('as_of').notNull().default(inMigrations),
+  rowHash: count('row_hash').notNull(),
+  importedAt: time('imported_at').notNull().defaultNow(),
+});
+
+export const providerEndpoints = pgTable(
+  'provider_endpoints',
+  {
+    npi: text('npi').notNull(),
+    kind: text('kind').$type<EndpointKind>().notNull(),
+    endpoint: text('endpoint').notNull(),
+    affiliated: boolean('affiliated'),
+    affiliationName: text('affiliation_name'),
+  },
+  (t) => [primaryKey({ columns: [t.npi, t.kind, t.endpoint] })],
+);
+
+export const providerOtherNames = pgTable(
+  'provider_other_names',
+  {
+    npi: text('npi').notNull(),
+    name: text('name').notNull(),
+    typeCode: text('type_code').notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.npi, t.name, t.typeCode] })],
+);
+
+export const providerLocations = pgTable(
+  'provider_locations',
+  {
+    npi: text('npi').notNull(),
+    line1: text('line_1').notNull(),
+    line2: text('line_2').notNull(),
+    city: text('city').notNull(),
+    state: text('state').notNull(),
+    postalCode: text('postal_code').notNull(),
+    phone: text('phone'),
+    phoneKey: text('phone_key'),
+    addressKey: text('address_key'),
+  },
+  (t) => [primaryKey({ columns: [t.npi, t.line1, t.line2, t.city, t.state, t.postalCode] })],
+);
+
+export const importRuns = pgTable('import_runs', {
+  id: text('id').primaryKey(),
+  kind: text('kind').$type<ImportKind>().notNull(),
+  file: text('file').notNull(),
+  fingerprint: text('fingerprint').notNull(),
+  state: text('state').$type<'running' | 'done' | 'failed'>().notNull(),
+  checkpoint: jsonb('checkpoint').$type<Record<string, number | string | boolean>>().notNull().default({}),
+  counts: jsonb('counts').$type<Record<string, number>>().notNull().default({}),
+  startedAt: time('started_at').notNull().defaultNow(),
+  finishedAt: time('finished_at'),
+});
+
+export const sourceHealth = pgTable('source_health', {
+  source: text('source').primaryKey(),
+  state: text('state').$type<'closed' | 'open'>().notNull().default('closed'),
+  failures: integer('failures').notNull().default(0),
+  openUntil: time('open_until'),
+  timesOpened: integer('times_opened').notNull().default(0),
+  trialUntil: time('trial_until'),
+  pausedUntil: time('paused_until'),
+  lastError: text('last_error'),
+  changedAt: time('changed_at').notNull().defaultNow(),
+});
+
+export const sourceRates = pgTable(
+  'source_rates',
+  {
+    source: text('source').notNull(),
+    limitName: text('limit_name').notNull(),
+    dueAt: timestamp('due_at', { withTimezone: true, mode: 'date' }).notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.source, t.limitName] })],
+);
+
+export const sourceSpend = pgTable(
+  'source_spend',
+  {
+    source: text('source').notNull(),
+    day: date('day').notNull(),
+    credits: numeric('credits', { precision: 14, scale: 3, mode: 'number' }).notNull().default(0),
+  },
+  (t) => [primaryKey({ columns: [t.source, t.day] })],
+);
+
+export const suppressions = pgTable(
+  'suppressions',
+  {
+    kind: text('kind').$type<SuppressionKind>().notNull(),
+    /** An NPI; the hex SHA-256 of an address in lower case; a domain. */
+    value: text('value').notNull(),
+    origin: text('origin').$type<SuppressionOrigin>().notNull(),
+    reason: text('reason').notNull().default(''),
+    createdAt: time('created_at').notNull().defaultNow(),
+  },
+  (t) => [primaryKey({ columns: [t.kind, t.value] })],
 );
 
 export const auditLog = pgTable('audit_log', {

@@ -2,6 +2,7 @@ import { eq } from 'drizzle-orm';
 import { clock, type Database, type Transaction, transaction } from './client.ts';
 import { claimEntitlement, findReplays, findStoredEmails, type KnownEmail } from './entitlements.ts';
 import { DatabaseError } from './errors.ts';
+import { closeLookup } from './lookups.ts';
 import { creditBalances, ledgerEntries, requests } from './schema.ts';
 import type { FinalStatus } from './words.ts';
 
@@ -55,7 +56,7 @@ export async function settleIn(
   if (end === 'failed' || late) return await release(tx, request, 'failed', late ? 'deadline' : reason, at);
 
   const { organizationId, npi, wantedType } = request;
-  const search = { organizationId, npis: [npi], wantedType, at, ...rules };
+  const search = { organizationId, npis: [npi], wantedType, at, lookupId: request.lookupId, ...rules };
   const replay = (await findReplays(tx, search)).get(npi);
   if (replay) return await complete(tx, request, replay, true, at);
   const stored = (await findStoredEmails(tx, search)).get(npi);
@@ -105,6 +106,7 @@ async function complete(
     })
     .where(eq(requests.id, request.id));
   await post(tx, request, replayed ? 'release' : 'charge', at);
+  await closeLookup(tx, request, true, at);
   return { status: 'completed', settledNow: true };
 }
 
@@ -117,6 +119,7 @@ async function release(
 ): Promise<Settlement> {
   await tx.update(requests).set({ status, reason, settledAt: at }).where(eq(requests.id, request.id));
   await post(tx, request, 'release', at);
+  await closeLookup(tx, request, status === 'not_found', at);
   return { status, settledNow: true };
 }
 

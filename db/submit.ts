@@ -169,8 +169,10 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   // Taken under the lock, so that times of one organization never run backwards.
   const at = await clock(tx);
   const batchId = newId('bat');
-  const replays = await findReplays(tx, { organizationId, npis, wantedType, at, replayMs: rules.replayMs });
-  const stored = await findStoredEmails(tx, { npis, wantedType, at, freshnessMs: rules.freshnessMs });
+  const { freshnessMs, replayMs } = rules;
+  const search = { npis, wantedType, at, freshnessMs, lookupId: null };
+  const replays = await findReplays(tx, { ...search, organizationId, replayMs });
+  const stored = await findStoredEmails(tx, search);
   const deadlineAt = new Date(at.getTime() + rules.lookupTimeoutMs);
 
   const rows = npis.map((npi, position): NewRequest => {

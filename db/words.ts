@@ -13,7 +13,38 @@ export type SubmittedAs = 'single' | 'bulk';
 export type BatchStatus = 'in-progress' | 'completed';
 export type FinalStatus = 'completed' | 'not_found' | 'failed';
 export type RequestStatus = 'accepted' | 'in-progress' | FinalStatus;
-export type DeliveryState = 'pending' | 'delivered' | 'failed' | 'none';
+export const DELIVERY_STATES = ['pending', 'delivered', 'failed', 'none'] as const;
+export type DeliveryState = (typeof DELIVERY_STATES)[number];
+
+/**
+ * Why a delivery attempt was no plain 2xx. Beside a status: `redirect` (3xx), `gone` (410), `http_status` (any other
+ * but 2xx), and the two of a 2xx whose body did not end, which is a delivery all the same. Without one: the rest.
+ */
+export const ATTEMPT_REASONS = [
+  'redirect',
+  'gone',
+  'http_status',
+  'body_timeout',
+  'body_broken',
+  'blocked_address',
+  'dns_not_found',
+  'dns_failed',
+  'refused',
+  'unreachable',
+  'timeout_connect',
+  'timeout_total',
+  'reset',
+  'closed',
+  'tls_certificate',
+  'tls_name',
+  'tls_handshake',
+  'not_http',
+  'headers_too_large',
+  'proxy',
+  'network',
+] as const;
+export type AttemptReason = (typeof ATTEMPT_REASONS)[number];
+
 export type LedgerKind = 'grant' | 'adjustment' | 'hold' | 'charge' | 'release';
 export type StoredVerdict = 'valid' | 'catch_all' | 'risky' | 'invalid' | 'unknown';
 export type VendorAttemptState =
@@ -26,3 +57,13 @@ export type VendorAttemptState =
   | 'retry'
   | 'fatal'
   | 'lost';
+
+/** What a line of evidence about an address is: see email_checks in the migrations. */
+export type CheckKind = 'named' | 'identity' | 'local' | 'verifier' | 'verdict';
+/** NPPES's endpoint types. */
+export type EndpointKind = 'DIRECT' | 'CONNECT' | 'SOAP' | 'FHIR' | 'REST' | 'OTHERS';
+export type ImportKind = 'nppes' | 'emails' | 'suppressions';
+export type SuppressionKind = 'npi' | 'email' | 'domain';
+export type SuppressionOrigin = 'import' | 'vendor' | 'erasure' | 'operator';
+/** The source of evidence that is our own. */
+export const SERVICE = 'service';

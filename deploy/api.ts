@@ -1,4 +1,5 @@
 import { createAddressPolicy } from '../activities/address.ts';
+import { createSigningKeys, publicKey } from '../activities/signing-keys.ts';
 import { createServer } from '../api/server.ts';
 import { listenForChanges } from '../db/changes.ts';
 import { openDatabase } from '../db/client.ts';
@@ -18,6 +19,7 @@ await main('api', async (stopped) => {
   const db = openDatabase({ url: config.databaseUrl, poolSize: config.databasePool, applicationName: 'api' });
   const client = lazyClient(temporalTarget(config.temporalEnvironment));
   const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
+  const signingKeys = createSigningKeys(config.webhookSigningKeys);
   const server = createServer({
     db,
     log,
@@ -34,6 +36,7 @@ await main('api', async (stopped) => {
     host: config.apiHost,
     port: config.apiPort,
     rateWindowMs: config.rateWindowMs,
+    webhookKeys: (organizationId) => signingKeys(organizationId).map(publicKey),
   });
   await server.start();
   log.info({ host: config.apiHost, port: server.info.port }, 'api ready');

@@ -1,5 +1,7 @@
 import { isIP } from 'node:net';
 import Joi from 'joi';
+import { SOURCE_VARIABLES, type SourcesConfig, sourcesOf } from './config-sources.ts';
+import { duration, httpProxy, key32, list, parseDuration } from './config-values.ts';
 
 // The only place that reads process.env. Everything is checked at once, frozen, and passed on as typed arguments.
 // Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY, TEMPORAL_TLS…) are read by
@@ -22,8 +24,14 @@ export interface Config {
   readonly webhookScheduleMs: readonly number[];
   readonly webhookOpenCidrs: readonly string[];
   readonly webhookCaFile: string | null;
-  readonly rocketReachUrl: string;
-  readonly rocketReachKey: string | null;
+  /** `http://[user:password@]host:port`; null: deliveries go out directly. */
+  readonly webhookProxy: URL | null;
+  readonly webhookLogMs: number;
+  /** 32 bytes each, the current one first; none: deliveries are signed with secrets alone. */
+  readonly webhookSigningKeys: readonly Buffer[];
+  readonly sources: SourcesConfig;
+  /** What a `${NAME}` in the vendor file stands for. */
+  readonly secretOf: (name: string) => string | undefined;
   readonly dnsServers: readonly string[];
   readonly workflowBundle: string | null;
   readonly temporalEnvironment: Readonly<Record<string, string | undefined>>;
@@ -33,33 +41,7 @@ export class ConfigError extends Error {
   override readonly name = 'ConfigError';
 }
 
-const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 const DAY = 86_400_000;
-
-const duration = (minMs: number, maxMs: number) =>
-  Joi.string().custom((text: string, helpers) => {
-    const ms = parseDuration(text);
-    if (ms === null)
-      return helpers.message({ custom: '{{#label}} must be a duration such as 500ms, 30s, 15m, 24h or 30d' });
-    if (ms < minMs || ms > maxMs) {
-      return helpers.message({ custom: `{{#label}} must be between ${minMs} ms and ${maxMs} ms` });
-    }
-    return ms;
-  });
-
-const list = (item: (text: string) => unknown, what: string) =>
-  Joi.string()
-    .allow('')
-    .custom((text: string, helpers) => {
-      const items = text
-        .split(',')
-        .map((part) => part.trim())
-        .filter((part) => part !== '');
-      const values = items.map(item);
-      if (values.includes(null))
-        return helpers.message({ custom: `{{#label}} must be ${what}, separated by commas` });
-      return values;
-    });
 
 const databaseUrl = Joi.string()
   .uri({ scheme: ['postgres', 'postgresql'] })
@@ -85,10 +67,10 @@ const schema = Joi.object({
   ),
   WEBHOOK_OPEN_CIDRS: list((text) => (isCidr(text) ? text : null), 'CIDR ranges').default([]),
   WEBHOOK_CA_FILE: Joi.string().empty('').default(null),
-  ROCKETREACH_URL: Joi.string()
-    .uri({ scheme: ['https', 'http'] })
-    .default('https://api.rocketreach.co/api/v2'),
-  ROCKETREACH_API_KEY: Joi.string().empty('').default(null),
+  WEBHOOK_PROXY: httpProxy().default(null),
+  WEBHOOK_LOG_RETENTION: duration(1000, 3650 * DAY).default(30 * DAY),
+  WEBHOOK_SIGNING_KEYS: list(key32, 'base64 of 32 bytes each, as openssl rand -base64 32 prints').default([]),
+  ...SOURCE_VARIABLES,
   DNS_SERVERS: list((text) => text, 'addresses such as 127.0.0.1:53').default([]),
   WORKFLOW_BUNDLE: Joi.string().empty('').default(null),
 });
@@ -115,8 +97,11 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     webhookScheduleMs: env.WEBHOOK_SCHEDULE,
     webhookOpenCidrs: env.WEBHOOK_OPEN_CIDRS,
     webhookCaFile: env.WEBHOOK_CA_FILE,
-    rocketReachUrl: env.ROCKETREACH_URL,
-    rocketReachKey: env.ROCKETREACH_API_KEY,
+    webhookProxy: env.WEBHOOK_PROXY,
+    webhookLogMs: env.WEBHOOK_LOG_RETENTION,
+    webhookSigningKeys: env.WEBHOOK_SIGNING_KEYS,
+    sources: sourcesOf(env),
+    secretOf: (name: string) => environment[name],
     dnsServers: env.DNS_SERVERS,
     workflowBundle: env.WORKFLOW_BUNDLE,
     temporalEnvironment: Object.freeze({ ...environment }),
@@ -132,12 +117,6 @@ export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env)
 } {
   const env = check(Joi.object({ DATABASE_URL: databaseUrl.required() }), environment);
   return Object.freeze({ databaseUrl: env.DATABASE_URL });
-}
-
-/** `15m` → 900000; null where the text is no duration. */
-export function parseDuration(text: string): number | null {
-  const match = /^([0-9]{1,9})(ms|s|m|h|d)$/.exec(text);
-  return match ? Number(match[1]) * (UNITS[match[2] ?? ''] ?? Number.NaN) : null;
 }
 
 function isCidr(text: string): boolean {

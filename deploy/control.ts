@@ -1,6 +1,6 @@
 import { type Client, WorkflowNotFoundError } from '@temporalio/client';
 import type { WorkflowControl } from '../activities/index.ts';
-import { startBatch } from '../api/start.ts';
+import { startBatch, startDelivery } from '../api/start.ts';
 import { requestSettled } from '../workflows/messages.ts';
 
 /** A signal is a courtesy, so it may not take long. */
@@ -11,6 +11,7 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
   return {
     startBatch: (start) => startBatch(client, taskQueue, start),
     restartBatch: (start) => startBatch(client, taskQueue, start, true),
+    startDelivery: (start) => startDelivery(client, taskQueue, start),
     async isRunning(workflowId) {
       return (await closedAt(client, workflowId)) === null;
     },

@@ -1,6 +1,6 @@
 import { userInfo } from 'node:os';
 import { type Command, InvalidArgumentError } from 'commander';
-import { parseDuration } from './config.ts';
+import { parseDuration } from './config-values.ts';
 
 // Every argument is checked before the database is asked; what is wrong with one ends the command with exit code 2.
 
@@ -38,6 +38,19 @@ export function integer(smallest: number, largest: number) {
     throw new InvalidArgumentError(`Write a whole number from ${smallest} to ${largest} in digits.`);
   };
 }
+
+/** A moment of the past: how long ago (`24h`), or when (`2026-11-20T00:00Z`). Without an offset it would be a guess. */
+export function pastMoment(text: string): Date {
+  const ms = parseDuration(text);
+  const at = ms === null ? (MOMENT.test(text) ? Date.parse(text) : Number.NaN) : Date.now() - ms;
+  if (at <= Date.now()) return new Date(at);
+  throw new InvalidArgumentError(
+    'Write how long ago, such as 24h, or a past moment, such as 2026-11-20T00:00Z.',
+  );
+}
+
+const MOMENT =
+  /^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,3})?)?(Z|[+-][0-9]{2}:[0-9]{2})$/;
 
 export const creditsToGrant = integer(1, CREDITS_AT_MOST);
 

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { type BatchInspection, type InspectedRequest, inspectBatch } from '../db/inspect.ts';
-import { fields, type Run, table } from './operator-print.ts';
+import { fields, maskedEmail, maskedUrl, type Run, table } from './operator-print.ts';
 
 /** `batch`. */
 export function addBatchCommands(program: Command, run: Run): void {
@@ -40,17 +40,6 @@ function presented({ batch, requests, deliveries }: BatchInspection, reveal: boo
   };
 }
 
-/** `jane.roe@example.org` → `j***@example.org`: enough to tell that there is one and whose mail server it is at. */
-function maskedEmail(email: string): string {
-  const at = email.lastIndexOf('@');
-  return `${email.slice(0, 1)}***${email.slice(at)}`;
-}
-
-/** Paths and queries of webhook URLs carry tokens. */
-function maskedUrl(url: string): string {
-  return `${URL.parse(url)?.origin ?? '***'}/***`;
-}
-
 function textOf(data: Presented): string {
   const parts = [
     fields({
@@ -80,7 +69,7 @@ function textOf(data: Presented): string {
       MS: ({ durationMs }) => durationMs,
     }),
     'VENDOR ATTEMPTS',
-    table(data.requests.flatMap(vendorLines), {
+    table(distinctLookups(data.requests).flatMap(vendorLines), {
       NPI: ({ npi }) => npi,
       VENDOR: ({ vendor }) => vendor,
       N: ({ n }) => n,
@@ -88,6 +77,7 @@ function textOf(data: Presented): string {
       REASON: ({ reason }) => reason,
       STARTED: ({ startedAt }) => startedAt,
       MS: ({ durationMs }) => durationMs,
+      CREDITS: ({ credits }) => credits,
     }),
     'DELIVERIES',
     table(data.deliveries, {
@@ -106,12 +96,17 @@ function textOf(data: Presented): string {
         STARTED: ({ startedAt }) => startedAt,
         MS: ({ durationMs }) => durationMs,
         HTTP: ({ statusCode }) => statusCode,
-        ERROR: ({ errorCode }) => errorCode,
+        REASON: ({ reason }) => reason,
         ANSWER: ({ responseExcerpt }) => responseExcerpt ?? null,
       },
     ),
   ];
   return parts.join('\n\n').replaceAll(/\n\n([A-Z ]+)\n\n/g, '\n\n$1\n');
+}
+
+/** Requests of one lookup share its attempts: they are listed with the first. */
+function distinctLookups(requests: Presented['requests']): Presented['requests'] {
+  return [...new Map(requests.toReversed().map((request) => [request.lookupId, request])).values()].reverse();
 }
 
 function vendorLines({ npi, vendorAttempts }: Pick<InspectedRequest, 'npi' | 'vendorAttempts'>) {

@@ -5,17 +5,14 @@ import {
   listOrganizations,
   type Organization,
   type OrganizationOverview,
-  rotateWebhookSecret,
   setLimit,
   showOrganization,
-  showWebhookSecret,
-  suspendWebhooks,
-  type WebhookSecret,
 } from '../db/organizations.ts';
+import { rotateWebhookSecret, showWebhookSecret, type WebhookSecret } from '../db/webhook-secrets.ts';
 import { change, integer, label } from './operator-arguments.ts';
 import { fields, type Report, type Run, table } from './operator-print.ts';
 
-/** `org`, `limits`, `webhook-secret`, `webhooks`. */
+/** `org`, `limits`, `webhook-secret`. */
 export function addOrganizationCommands(program: Command, run: Run): void {
   const org = program.command('org').description('create and look at organizations');
   change(
@@ -71,23 +68,14 @@ export function addOrganizationCommands(program: Command, run: Run): void {
   change(
     secret
       .command('rotate')
-      .description('a new secret; deliveries carry both signatures for 24 h')
-      .argument('<ORG>', 'organization id (org_…)'),
-  ).action((id: string, options: ChangedBy) =>
-    run(id, async (db) => reportSecret(await rotateWebhookSecret(db, options, id))),
+      .description(
+        'a new secret; deliveries carry both signatures for 24 h, and until then it is not rotated again',
+      )
+      .argument('<ORG>', 'organization id (org_…)')
+      .option('--force', 'also within the 24 h: the secret before the present one ends at once', false),
+  ).action((id: string, options: ChangedBy & { readonly force: boolean }) =>
+    run(id, async (db) => reportSecret(await rotateWebhookSecret(db, options, id, options.force))),
   );
-
-  const deliveries = program.command('webhooks').description("suspend and resume an organization's webhooks");
-  for (const [name, suspended, description] of [
-    ['suspend', true, 'submits get no deliveries from now on (webhook.status "none")'],
-    ['resume', false, 'submits get deliveries again from now on'],
-  ] as const) {
-    change(
-      deliveries.command(name).description(description).argument('<ORG>', 'organization id (org_…)'),
-    ).action((id: string, options: ChangedBy) =>
-      run(id, async (db) => reportOrganization(await suspendWebhooks(db, options, id, suspended))),
-    );
-  }
 }
 
 function webhooks({ webhooksSuspended }: Organization): string {
@@ -104,7 +92,8 @@ function organizationFields(organization: Organization) {
   };
 }
 
-function reportOrganization(organization: Organization): Report {
+/** An organization's settings. */
+export function reportOrganization(organization: Organization): Report {
   return { data: organization, text: fields(organizationFields(organization)) };
 }
 

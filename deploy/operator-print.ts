@@ -39,6 +39,17 @@ export function table<T>(rows: readonly T[], columns: Readonly<Record<string, (r
   ).join('\n');
 }
 
+/** `jane.roe@example.org` → `j***@example.org`: enough to tell that there is one and whose mail server it is at. */
+export function maskedEmail(email: string): string {
+  const at = email.lastIndexOf('@');
+  return `${email.slice(0, 1)}***${email.slice(at)}`;
+}
+
+/** `https://example.com/***`: paths and queries of webhook URLs carry tokens. */
+export function maskedUrl(url: string): string {
+  return `${URL.parse(url)?.origin ?? '***'}/***`;
+}
+
 /** JSON with the API's spelling of names: `created_at`, times in UTC with milliseconds. */
 export function json(data: unknown): string {
   return JSON.stringify(withSnakeCaseNames(data), null, 2);

@@ -1,6 +1,8 @@
 import { DatabaseError } from '../db/errors.ts';
 import { type IdPrefix, isId } from '../db/ids.ts';
+import { RotationTooSoon } from '../db/webhook-secrets.ts';
 import { ConfigError } from './config.ts';
+import { ImportProblem } from './nppes/problem.ts';
 
 /** Codes of a connection that had begun: a change may or may not have been committed. */
 const BROKEN: ReadonlySet<string> = new Set([
@@ -18,9 +20,12 @@ const BROKEN: ReadonlySet<string> = new Set([
  * @param subject the id on the command line; repeated only where it is one, because people paste keys by mistake
  */
 export function explain(error: unknown, subject: string | null, databaseUrl: string | null): string {
-  if (error instanceof ConfigError) return error.message;
+  if (error instanceof ConfigError || error instanceof ImportProblem) return error.message;
   if (!(error instanceof DatabaseError)) {
     return `stopped by a fault of this program: ${error instanceof Error ? error.stack : typeof error}`;
+  }
+  if (error instanceof RotationTooSoon) {
+    return `the secret was rotated less than 24 h ago, and its predecessor is valid until ${error.until.toISOString()}; rotate after that, or with --force, which ends the predecessor at once`;
   }
   const server = databaseUrl === null ? 'the database' : serverOf(databaseUrl);
   switch (error.code) {
@@ -30,6 +35,12 @@ export function explain(error: unknown, subject: string | null, databaseUrl: str
       return `unknown key ${idOrHint('key', subject)}; "keys list ORG" shows the ids of an organization's keys`;
     case 'batch_missing':
       return `unknown batch ${idOrHint('bat', subject)}; it is the batch_id that the submit answered`;
+    case 'request_missing':
+      return `unknown request ${idOrHint('req', subject)}; it is a request_id that the submit answered`;
+    case 'delivery_missing':
+      return `unknown delivery ${idOrHint('msg', subject)}; it is the webhook-id that the receiver saw`;
+    case 'webhooks_suspended':
+      return 'webhooks of this organization are suspended, so nothing is sent again; "webhooks resume ORG" first';
     case 'key_not_active':
       return 'the key is revoked or has expired, so there is nothing to rotate; issue a new one with "keys issue ORG"';
     case 'credits_below_zero':

@@ -4,10 +4,17 @@ import { addAuditCommands } from './operator-audit.ts';
 import { addBatchCommands } from './operator-batch.ts';
 import { addCreditCommands } from './operator-credits.ts';
 import { addDoctorCommand } from './operator-doctor.ts';
+import { addExplainCommands } from './operator-explain.ts';
+import { addImportCommands } from './operator-import.ts';
+import { addRowImportCommands } from './operator-import-rows.ts';
 import { addKeyCommands } from './operator-keys.ts';
 import { addOrganizationCommands } from './operator-organizations.ts';
 import { json, type Report } from './operator-print.ts';
+import { addPrivacyCommands } from './operator-privacy.ts';
 import { explain } from './operator-problem.ts';
+import { addSuppressCommands } from './operator-suppress.ts';
+import { addVendorCommands } from './operator-vendors.ts';
+import { addWebhookCommands } from './operator-webhooks.ts';
 
 const HELP = `
 Changes need --reason TEXT; who, what and why go to the audit log, in the same transaction as the change.
@@ -20,6 +27,12 @@ Examples:
   npm run operator -- keys issue org_01h2xcejqtf2nbrexx3vqjhp41 --name production --reason "first key"
   npm run operator -- keys rotate key_01h2xcejqtf2nbrexx3vqjhp41 --overlap 1h --reason "yearly"
   npm run operator -- doctor
+  npm run operator -- import nppes NPPES_Data_Dissemination_September_2026_V2.zip
+  npm run operator -- explain req_01h2xcejqtf2nbrexx3vqjhp41
+  npm run operator -- vendors --since 7d
+  npm run operator -- webhooks resend --failed --organization org_01h2xcejqtf2nbrexx3vqjhp41 --since 24h --reason "receiver is back"
+  npm run operator -- import suppressions opt-outs.csv --verdicts opt-outs.verdicts.csv
+  npm run operator -- privacy erase 2000000010 --yes --reason "ticket 93"
   npm run --silent operator -- --json org list    (--silent: npm prints nothing of its own on stdout)`;
 
 export interface OperatorSurroundings {
@@ -27,6 +40,8 @@ export interface OperatorSurroundings {
   readonly databaseUrl: () => string;
   readonly stdout: (text: string) => void;
   readonly stderr: (text: string) => void;
+  /** Where a progress bar may be drawn; none without it. */
+  readonly terminal?: NodeJS.WritableStream;
 }
 
 /**
@@ -36,7 +51,7 @@ export interface OperatorSurroundings {
  */
 export async function runOperator(
   args: readonly string[],
-  { databaseUrl, stdout, stderr }: OperatorSurroundings,
+  { databaseUrl, stdout, stderr, terminal }: OperatorSurroundings,
 ): Promise<0 | 1 | 2> {
   let failed = false;
   const program = new Command('npm run operator --')
@@ -53,6 +68,13 @@ export async function runOperator(
   addBatchCommands(program, run);
   addAuditCommands(program, run);
   addDoctorCommand(program, run);
+  addImportCommands(program, run, { databaseUrl, output: { terminal: terminal ?? null, line: stderr } });
+  addRowImportCommands(program, run);
+  addExplainCommands(program, run);
+  addVendorCommands(program, run);
+  addWebhookCommands(program, run, stderr);
+  addSuppressCommands(program, run);
+  addPrivacyCommands(program, run);
 
   try {
     await program.parseAsync(args, { from: 'user' });

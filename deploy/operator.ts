@@ -12,4 +12,5 @@ process.exitCode = await runOperator(process.argv.slice(2), {
   databaseUrl: () => loadOperatorConfig().databaseUrl,
   stdout: (text) => process.stdout.write(text),
   stderr: (text) => process.stderr.write(text),
+  ...(process.stderr.isTTY ? { terminal: process.stderr } : {}),
 });

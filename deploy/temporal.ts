@@ -22,37 +22,50 @@ export function lazyClient(target: TemporalTarget): Client {
   return new Client({ connection, ...(target.namespace ? { namespace: target.namespace } : {}) });
 }
 
+/** How often the Schedules of a deployment run; milliseconds. */
+export interface Intervals {
+  readonly sweepMs: number;
+  readonly reverifyMs: number;
+}
+
 /**
- * Makes sure that the namespace has our search attributes and the sweep's Schedule. Both are safe to repeat. Where
- * the cluster does not let us add search attributes (Temporal Cloud), the log says what to add by hand.
+ * Makes sure that the namespace has our search attributes and Schedules. Both are safe to repeat. Where the cluster
+ * does not let us add search attributes (Temporal Cloud), the log says what to add by hand.
  */
 export async function prepareNamespace(
   client: Client,
   taskQueue: string,
-  sweepIntervalMs: number,
+  intervals: Intervals,
   log: Logger,
 ): Promise<void> {
   await addSearchAttributes(client, log);
-  const schedule = {
-    spec: { intervals: [{ every: sweepIntervalMs }] },
-    // A sweep that takes long is not joined by another, and missed ones are not made up for.
-    policies: { overlap: ScheduleOverlapPolicy.SKIP, catchupWindow: '1m' as const },
-    action: {
-      type: 'startWorkflow' as const,
-      workflowType: WORKFLOWS.sweep,
-      workflowId: `sweep-${taskQueue}`,
-      taskQueue,
-      args: [] as [],
-      workflowExecutionTimeout: '5m' as const,
-    },
-  };
-  const scheduleId = `sweep-${taskQueue}`;
-  try {
-    await client.schedule.create({ scheduleId, ...schedule });
-  } catch (error) {
-    if (!(error instanceof ScheduleAlreadyRunning)) throw error;
-    await client.schedule.getHandle(scheduleId).update((previous) => ({ ...previous, ...schedule }));
+  const runs = [
+    { workflowType: WORKFLOWS.sweep, every: intervals.sweepMs, limit: '5m' as const },
+    { workflowType: WORKFLOWS.reverify, every: intervals.reverifyMs, limit: '15m' as const },
+  ];
+  for (const { workflowType, every, limit } of runs) {
+    const id = scheduleId(workflowType, taskQueue);
+    const schedule = {
+      spec: { intervals: [{ every }] },
+      // A run that takes long is not joined by another, and missed ones are not made up for.
+      policies: { overlap: ScheduleOverlapPolicy.SKIP, catchupWindow: '1m' as const },
+      action: {
+        ...{ type: 'startWorkflow' as const, workflowType, workflowId: id, taskQueue },
+        ...{ args: [] as [], workflowExecutionTimeout: limit },
+      },
+    };
+    try {
+      await client.schedule.create({ scheduleId: id, ...schedule });
+    } catch (error) {
+      if (!(error instanceof ScheduleAlreadyRunning)) throw error;
+      await client.schedule.getHandle(id).update((previous) => ({ ...previous, ...schedule }));
+    }
   }
+}
+
+/** The Schedule of a workflow type, and the first part of the ids of the workflows it starts. */
+export function scheduleId(workflowType: string, taskQueue: string): string {
+  return `${workflowType}-${taskQueue}`;
 }
 
 /** INDEXED_VALUE_TYPE_KEYWORD and …_KEYWORD_LIST of temporal/api/enums/v1/common.proto. */

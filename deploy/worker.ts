@@ -1,15 +1,14 @@
-import { Resolver } from 'node:dns/promises';
 import { readFileSync } from 'node:fs';
 import { NativeConnection } from '@temporalio/worker';
 import { createAddressPolicy } from '../activities/address.ts';
 import { createPost } from '../activities/post.ts';
-import { createRocketReach } from '../activities/providers/rocketreach.ts';
-import { createCheck } from '../activities/verification/check.ts';
+import { createSigningKeys } from '../activities/signing-keys.ts';
 import { openDatabase } from '../db/client.ts';
 import { bundleWorkflows } from './bundle.ts';
 import { type Config, loadConfig } from './config.ts';
 import { createLog } from './log.ts';
 import { main } from './main.ts';
+import { createSources } from './sources.ts';
 import { lazyClient, prepareNamespace, TASK_QUEUE, temporalTarget } from './temporal.ts';
 import { installRuntime, startWorkers } from './workers.ts';
 
@@ -27,17 +26,30 @@ await main('worker', async (stopped) => {
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
   const connection = await NativeConnection.connect(target.connectionOptions);
-  await prepareNamespace(client, TASK_QUEUE, config.sweepIntervalMs, log);
-  if (config.rocketReachKey === null) {
-    log.warn('ROCKETREACH_API_KEY is not set: requests are answered from the directory alone');
+  const intervals = { sweepMs: config.sweepIntervalMs, reverifyMs: config.sources.reverifyIntervalMs };
+  await prepareNamespace(client, TASK_QUEUE, intervals, log);
+  const sources = createSources(config, { db, dnsServers: config.dnsServers });
+  if (sources.vendors.length === 0) {
+    log.warn('no vendor has a key: requests are answered from the directory alone');
   }
+  log.info(
+    {
+      vendors: sources.vendors.map(({ provider }) => provider.id),
+      verifiers: sources.verifiers.map(({ id }) => id),
+      registry: sources.registry !== null,
+    },
+    'sources, in the order in which they are asked',
+  );
   const workers = await startWorkers({
     connection,
     client,
     taskQueue: TASK_QUEUE,
     workflowBundle: config.workflowBundle ? { codePath: config.workflowBundle } : await bundleWorkflows(),
     lookupSlots: config.lookupSlots,
-    deps: { db, log, ...outsideWorld(config), rules: rulesOf(config) },
+    deps: {
+      ...{ db, log, ...sources, post: postOf(config), rules: rulesOf(config) },
+      signingKeys: createSigningKeys(config.webhookSigningKeys),
+    },
   });
   log.info({ queue: TASK_QUEUE, namespace: client.options.namespace }, 'worker ready');
   await Promise.race([stopped, workers.running]);
@@ -48,29 +60,20 @@ await main('worker', async (stopped) => {
   await db.close();
 });
 
-function outsideWorld(config: Config) {
-  const resolver = new Resolver({ timeout: 2000, tries: 2 });
-  if (config.dnsServers.length > 0) resolver.setServers(config.dnsServers);
+function postOf(config: Config) {
   const ca = config.webhookCaFile === null ? undefined : readFileSync(config.webhookCaFile, 'utf8');
-  return {
-    providers:
-      config.rocketReachKey === null
-        ? []
-        : [createRocketReach({ baseUrl: config.rocketReachUrl, apiKey: config.rocketReachKey })],
-    check: createCheck({ resolver }),
-    post: createPost({
-      policy: createAddressPolicy({ openCidrs: config.webhookOpenCidrs }),
-      ca,
-      userAgent: 'npi-email-enrichment/1',
-    }),
-  };
+  const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
+  return createPost({ policy, ca, proxy: config.webhookProxy, userAgent: 'npi-email-enrichment/1' });
 }
 
 function rulesOf(config: Config) {
   return {
     freshnessMs: config.freshnessMs,
     replayMs: config.replayMs,
+    callTimeoutMs: config.sources.callTimeoutMs,
+    greylistMs: config.sources.greylistMs,
     webhookScheduleMs: config.webhookScheduleMs,
+    webhookLogMs: config.webhookLogMs,
     sweep: { startAfterMs: 5000, settleAfterMs: 15_000, checkEveryMs: 30_000 },
   };
 }

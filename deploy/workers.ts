@@ -10,6 +10,7 @@ import {
 import type { Logger } from 'pino';
 import { failureInterceptor } from '../activities/failures.ts';
 import { type ActivityDeps, createActivities } from '../activities/index.ts';
+import { WEBHOOK_SLOTS } from '../activities/lanes.ts';
 import { queuesOf } from '../workflows/messages.ts';
 import { createControl } from './control.ts';
 
@@ -59,7 +60,11 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
       taskQueue: queues.lookups,
       maxConcurrentActivityTaskExecutions: options.lookupSlots,
     }),
-    Worker.create({ ...common, taskQueue: queues.webhooks, maxConcurrentActivityTaskExecutions: 100 }),
+    Worker.create({
+      ...common,
+      taskQueue: queues.webhooks,
+      maxConcurrentActivityTaskExecutions: WEBHOOK_SLOTS,
+    }),
   ]);
   const stop = () => {
     for (const worker of workers) if (worker.getState() === 'RUNNING') worker.shutdown();

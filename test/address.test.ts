@@ -164,7 +164,7 @@ for (const [what, answers] of HOSTILE_ANSWERS) {
   test(`a name that resolves to ${what} is blocked without a connection`, async (t) => {
     const trap = await startTrap(t);
     const post = postWith(createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }), () => answers);
-    t.deepEqual(await post(trap.port, 'hook.example'), { kind: 'blocked' });
+    t.deepEqual(await post(trap.port, 'hook.example'), { kind: 'failed', reason: 'blocked_address' });
     t.is(trap.connections(), 0);
   });
 }
@@ -204,7 +204,7 @@ test('a literal is blocked without a look-up and without a connection', async (t
     '[::ffff:127.0.0.1]',
     '[::127.0.0.1]',
   ]) {
-    t.deepEqual(await post(trap.port, host), { kind: 'blocked' }, host);
+    t.deepEqual(await post(trap.port, host), { kind: 'failed', reason: 'blocked_address' }, host);
   }
   t.is(trap.connections(), 0);
 });
@@ -213,7 +213,7 @@ test("the system's own resolver is judged too: localhost is blocked", async (t) 
   const trap = await startTrap(t);
   const post = createPost({ policy, userAgent: 'test' });
   const answer = await post({ url: `https://localhost:${trap.port}/`, headers: {}, body: '{}' });
-  t.deepEqual(answer, { kind: 'blocked' });
+  t.deepEqual(answer, { kind: 'failed', reason: 'blocked_address' });
   t.is(trap.connections(), 0);
 });
 
@@ -227,7 +227,10 @@ test('a connection that leads elsewhere than where it was allowed is closed befo
       return asked === 1;
     },
   };
-  t.deepEqual(await postWith(turning, () => ['127.0.0.1'])(trap.port, 'hook.example'), { kind: 'blocked' });
+  t.deepEqual(await postWith(turning, () => ['127.0.0.1'])(trap.port, 'hook.example'), {
+    kind: 'failed',
+    reason: 'blocked_address',
+  });
   await trap.closed();
   t.is(trap.connections(), 1);
   t.is(trap.bytes(), 0);

@@ -1,11 +1,7 @@
 import test from 'ava';
-import {
-  ConfigError,
-  loadConfig,
-  loadLocalConfig,
-  loadOperatorConfig,
-  parseDuration,
-} from '../deploy/config.ts';
+import { ConfigError, loadConfig, loadLocalConfig, loadOperatorConfig } from '../deploy/config.ts';
+import { parseRate } from '../deploy/config-sources.ts';
+import { parseDuration } from '../deploy/config-values.ts';
 
 const MINIMAL = { DATABASE_URL: 'postgres://user:secret@db.example:5432/name' };
 
@@ -27,8 +23,15 @@ test('a database is all that has to be configured; the rest has the decided defa
     replayMs: 30 * 86_400_000,
     idempotencyMs: 86_400_000,
     rateWindowMs: 60_000,
-    rocketReachUrl: 'https://api.rocketreach.co/api/v2',
-    rocketReachKey: null,
+  });
+  t.like(loadConfig(MINIMAL).sources, {
+    vendors: [],
+    verifiers: [],
+    registryUrl: null,
+    policy: 'vendor-or-verifier',
+    catchAll: 'reject',
+    callTimeoutMs: 30_000,
+    reverifyIntervalMs: 600_000,
   });
   const seconds = loadConfig(MINIMAL).webhookScheduleMs.map((ms) => ms / 1000);
   t.deepEqual([...seconds], [0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]);
@@ -82,4 +85,74 @@ test('durations have a unit', (t) => {
   t.is(parseDuration('15m'), 900_000);
   t.is(parseDuration('30d'), 2_592_000_000);
   for (const text of ['', '15', 'm', '1.5h', '-1s', '1 s', '1w', '٣s']) t.is(parseDuration(text), null);
+});
+
+test('a key is all that a vendor needs; its URL, limits and share of the time have the usual values', (t) => {
+  const { vendors } = loadConfig({ ...MINIMAL, HUNTER_API_KEY: 'h', ROCKETREACH_API_KEY: 'r' }).sources;
+  t.deepEqual(
+    vendors.map(({ id }) => id),
+    ['rocketreach', 'hunter'],
+  );
+  t.like(vendors[1], {
+    url: 'https://api.hunter.io/v2',
+    apiKey: 'h',
+    types: ['professional', 'personal'],
+    capMs: 45_000,
+    limits: {
+      rates: [
+        { calls: 15, perMs: 1000 },
+        { calls: 500, perMs: 60_000 },
+      ],
+      dailyCredits: null,
+    },
+    mayStore: true,
+  });
+});
+
+test('each vendor can be given its own limits, types and licence', (t) => {
+  const { vendors } = loadConfig({
+    ...MINIMAL,
+    FULLENRICH_API_KEY: 'f',
+    FULLENRICH_URL: 'http://127.0.0.1:9/fullenrich/',
+    FULLENRICH_TYPES: 'professional',
+    FULLENRICH_TIMEOUT: '90s',
+    FULLENRICH_RATES: '2/1s',
+    FULLENRICH_DAILY_CREDITS: '12.5',
+    FULLENRICH_MAY_STORE: 'false',
+  }).sources;
+  t.like(vendors[0], {
+    url: 'http://127.0.0.1:9/fullenrich',
+    types: ['professional'],
+    capMs: 90_000,
+    limits: { rates: [{ calls: 2, perMs: 1000 }], dailyCredits: 12.5 },
+    mayStore: false,
+  });
+});
+
+test('one’s own Reacher needs a URL and no key; the other verifiers a key; they are asked as listed', (t) => {
+  const keys = { ZEROBOUNCE_API_KEY: 'z', REACHER_URL: 'http://127.0.0.1:9', NEVERBOUNCE_API_KEY: 'n' };
+  const idsOf = (more: object) =>
+    loadConfig({ ...MINIMAL, ...keys, ...more }).sources.verifiers.map(({ id }) => id);
+  t.deepEqual(idsOf({}), ['reacher', 'zerobounce', 'neverbounce']);
+  t.deepEqual(idsOf({ VERIFIERS: 'neverbounce,reacher' }), ['neverbounce', 'reacher']);
+  t.deepEqual(idsOf({ REACHER_URL: '' }), ['zerobounce', 'neverbounce']);
+});
+
+test('wrong settings of sources are named as all others are', (t) => {
+  const message = problemsOf({
+    ...MINIMAL,
+    HUNTER_RATES: 'fast',
+    PROSPEO_TYPES: 'both',
+    VERIFIERS: 'oracle',
+    VERIFY_POLICY: 'hope',
+    NPPES_API: 'on',
+  });
+  t.regex(message, /5 problem\(s\)/);
+  for (const name of ['HUNTER_RATES', 'PROSPEO_TYPES', 'VERIFIERS', 'VERIFY_POLICY', 'NPPES_API'])
+    t.true(message.includes(name), name);
+});
+
+test('rates are calls in a time', (t) => {
+  t.deepEqual(parseRate('500/1m'), { calls: 500, perMs: 60_000 });
+  for (const text of ['', '5', '0/1s', '5/0s', '5/s', '5/1w', '-5/1s']) t.is(parseRate(text), null, text);
 });

@@ -5,9 +5,9 @@ import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { decode, encode, type Packet } from 'dns-packet';
 import { type DnsServer, startDns } from '../deploy/local/dns.ts';
-import { CORNERS } from '../deploy/local/dns-table.ts';
-import { CLOSED_DOMAIN, DIRECT_DOMAIN, MAGIC, STORED_EMAILS } from '../deploy/local/magic.ts';
-import { FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from '../deploy/local/simulator-people.ts';
+import { CORNERS, DNS_TABLE } from '../deploy/local/dns-table.ts';
+import { CLOSED_DOMAIN, DIRECT_DOMAIN, MAGIC, STORED_EMAILS } from '../deploy/local/sim/magic.ts';
+import { FREE_MAIL_DOMAINS, PRACTICE_DOMAINS, personOf, SAMPLE_NPIS } from '../deploy/local/sim/people.ts';
 
 function resolverOf(server: DnsServer): Resolver {
   const resolver = new Resolver();
@@ -33,13 +33,20 @@ test('every address of a magic NPI is at a domain that the name server knows', a
   const server = await startDns();
   t.teardown(() => server.close());
   const resolver = resolverOf(server);
-  const shown = [...MAGIC.values()].flatMap(({ behaviour }) => {
-    const found = behaviour.kind === 'limited_once' ? behaviour.profile : behaviour;
+  const shown = [...MAGIC.values()].flatMap(({ rocketreach }) => {
+    const found = rocketreach.kind === 'limited_once' ? rocketreach.profile : rocketreach;
     return found.kind === 'profile' ? found.emails : [];
   });
   for (const { email } of [...shown, ...STORED_EMAILS]) {
     await t.notThrowsAsync(resolver.resolveMx(email.split('@')[1] ?? ''), email);
   }
+});
+
+test('every address of a person of the sample is at a domain that the name server knows', async (t) => {
+  const unknown = SAMPLE_NPIS.map(personOf)
+    .flatMap(({ workEmail, homeEmail }) => [workEmail, homeEmail])
+    .filter((email) => !DNS_TABLE.has(email.split('@')[1] ?? ''));
+  t.deepEqual(unknown, []);
 });
 
 test('other names do not exist, known names have no other records, and a broken zone fails', async (t) => {

@@ -1,5 +1,5 @@
 import test from 'ava';
-import { showWebhookSecret } from '../db/organizations.ts';
+import { showWebhookSecret } from '../db/webhook-secrets.ts';
 import { createLog } from '../deploy/log.ts';
 import { startStack } from './support/stack.ts';
 

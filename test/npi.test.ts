@@ -1,6 +1,6 @@
 import test from 'ava';
 import { hasNpiCheckDigit } from '../activities/npi.ts';
-import { MAGIC } from '../deploy/local/magic.ts';
+import { MAGIC } from '../deploy/local/sim/magic.ts';
 
 for (const npi of ['1234567893', '1720377294', '1568946812', '1265829667', '1003000100']) {
   test(`${npi} has a right check digit`, (t) => {

@@ -1,11 +1,14 @@
 import { Validator } from '@seriousme/openapi-schema-validator';
 import test, { type ExecutionContext } from 'ava';
+import { sql } from 'drizzle-orm';
 import fc from 'fast-check';
 import type Joi from 'joi';
 import * as answers from '../api/answers.ts';
 import { openapi } from '../api/openapi.ts';
 import { bulkBody, singleBody, validateSubmit } from '../api/schemas.ts';
+import { newId } from '../db/ids.ts';
 import { revokeKey } from '../db/keys.ts';
+import { suspendWebhooks } from '../db/organizations.ts';
 import { idempotencyKeys, storedEmails } from '../db/schema.ts';
 import { type Api, type ApiClient, startApi } from './support/api.ts';
 import { examplesOf, misfits, operations, violations } from './support/conformance.ts';
@@ -18,6 +21,8 @@ const SINGLE = 'POST /api/v1/email';
 const BULK = 'POST /api/v1/email/bulk';
 const REQUEST = 'GET /api/v1/email/{request_id}';
 const BATCH = 'GET /api/v1/batch/{batch_id}';
+const DELIVERIES = 'GET /api/v1/batch/{batch_id}/deliveries';
+const RESEND = 'POST /api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend';
 const CREDITS = 'GET /api/v1/credits';
 const NPI = '1234567893';
 const STORED = '2000000051';
@@ -55,12 +60,13 @@ function conforms(t: ExecutionContext, operation: string, status: number, answer
 }
 
 function exactSchema(operation: string, status: number): Joi.Schema | null {
-  if (status === 202) return answers.submitAnswer;
+  if (status === 202) return operation === RESEND ? answers.deliveryAnswer : answers.submitAnswer;
   if (status === 422) return answers.invalidAnswer;
   if (status === 402) return answers.insufficientAnswer;
   if (operation.endsWith('openapi.json') && status < 400) return null;
   if (operation.endsWith('z') && [200, 503].includes(status)) return answers.healthAnswer;
   if (status >= 400) return answers.problemAnswer;
+  if (operation === DELIVERIES) return answers.deliveriesAnswer;
   return operation === CREDITS ? answers.creditsAnswer : answers.envelope;
 }
 
@@ -178,7 +184,7 @@ test('refusals for the key are as described: 401, 403, 429', async (t) => {
   const few = await api.organization(0, 1);
   const callers = { nobody: createCaller(api.baseUrl, 'npe_wrong'), replaced, few };
   await few.credits();
-  for (const operation of [SINGLE, BULK, REQUEST, BATCH, CREDITS]) {
+  for (const operation of [SINGLE, BULK, REQUEST, BATCH, DELIVERIES, RESEND, CREDITS]) {
     const [method = '', path = ''] = operation.split(' ');
     const ask = (caller: Pick<ApiClient, 'call'>) =>
       caller.call(method, path, method === 'POST' ? '{}' : undefined);
@@ -228,6 +234,34 @@ async function whileRunning(path: string, ask: () => Promise<Answer>): Promise<A
   });
 }
 
+test('the delivery log and resends are as described: 200, 202, 404, 409, 422', async (t) => {
+  const { json } = await client.bulk({ npis: [STORED, NPI], webhook: { url: 'https://a.example/' } });
+  const path = `/api/v1/batch/${json.batch_id}/deliveries`;
+  const page = await client.get<{ deliveries: { id: string }[]; next_cursor: string }>(`${path}?limit=1`);
+  conforms(t, DELIVERIES, 200, page);
+  const second = await client.get<typeof page.json>(`${path}?cursor=${page.json.next_cursor}`);
+  conforms(t, DELIVERIES, 200, second);
+  const [first, pending] = [page.json.deliveries[0]?.id ?? '', second.json.deliveries[0]?.id ?? ''];
+  await api.db.drizzle.execute(sql`
+    insert into webhook_attempts (delivery_id, n, started_at, duration_ms, reason)
+    values (${first}, 1, clock_timestamp(), 5, 'refused')`);
+  await api.db.drizzle.execute(sql`
+    update webhook_deliveries set state = 'failed', attempts = 1, decided_at = clock_timestamp() where id = ${first}`);
+  const again = () => client.call('POST', `${path}/${first}/resend`);
+  conforms(t, DELIVERIES, 200, await client.get(path));
+  conforms(t, RESEND, 202, await again());
+  conforms(t, RESEND, 409, await again());
+  conforms(t, RESEND, 409, await client.call('POST', `${path}/${pending}/resend`));
+  await suspendWebhooks(api.db, BY, client.organizationId, true);
+  const suspended = await again();
+  await suspendWebhooks(api.db, BY, client.organizationId, false);
+  conforms(t, RESEND, 409, suspended);
+  conforms(t, RESEND, 404, await client.call('POST', `${path}/${newId('msg')}/resend`));
+  conforms(t, RESEND, 422, await client.call('POST', `${path}/x/resend`));
+  conforms(t, DELIVERIES, 404, await client.get(`/api/v1/batch/${newId('bat')}/deliveries`));
+  conforms(t, DELIVERIES, 422, await client.get(`${path}?limit=0&cursor=x`));
+});
+
 test('refusals of a poll are as described: 404, 422', async (t) => {
   const unknown = '01jd9x6k2vfr8at0z5q7w4m1hb';
   conforms(t, REQUEST, 404, await client.get(`/api/v1/email/req_${unknown}`));
@@ -273,6 +307,8 @@ test('health, and the database being away, are as described: 200, 503', async (t
     conforms(t, BULK, 503, await caller.bulk({ npis: [NPI] }));
     conforms(t, REQUEST, 503, await caller.get('/api/v1/email/x'));
     conforms(t, BATCH, 503, await caller.get('/api/v1/batch/x'));
+    conforms(t, DELIVERIES, 503, await caller.get('/api/v1/batch/x/deliveries'));
+    conforms(t, RESEND, 503, await caller.call('POST', '/api/v1/batch/x/deliveries/x/resend'));
   } finally {
     await away.stop();
   }

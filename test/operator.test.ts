@@ -3,10 +3,11 @@ import { userInfo } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
+import { beginVendorStep, recordVendorAnswer } from '../db/attempts.ts';
 import { type Database, openDatabase } from '../db/client.ts';
 import { adjustCredits, balanceOf, grantCredits } from '../db/credits.ts';
-import { loadDelivery, recordAttempt } from '../db/deliveries.ts';
-import { beginVendorStep, recordVendorAnswer, storeEmail } from '../db/directory.ts';
+import { loadDelivery } from '../db/deliveries.ts';
+import { storeEmail } from '../db/directory.ts';
 import { DatabaseError } from '../db/errors.ts';
 import { newId } from '../db/ids.ts';
 import { inspectBatch } from '../db/inspect.ts';
@@ -22,17 +23,17 @@ import {
 import {
   createOrganization,
   listOrganizations,
-  rotateWebhookSecret,
   setLimit,
   showOrganization,
-  showWebhookSecret,
   suspendWebhooks,
 } from '../db/organizations.ts';
 import { settle } from '../db/settle.ts';
 import { submit } from '../db/submit.ts';
+import { rotateWebhookSecret, showWebhookSecret } from '../db/webhook-secrets.ts';
 import { explain } from '../deploy/operator-problem.ts';
 import { runOperator } from '../deploy/operator-program.ts';
 import { openTestDatabase, type TestDatabase } from './support/database.ts';
+import { logAttempt } from './support/deliveries.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from './support/organization.ts';
 
 const COMMAND = fileURLToPath(new URL('../deploy/operator.ts', import.meta.url));
@@ -320,26 +321,17 @@ test('a batch is shown with what vendors and receivers answered, its emails mask
   });
   const { batchId, requestIds } = acceptedIds(await submit(db, command, RULES));
   const requestId = requestIds[1] ?? '';
-  await beginVendorStep(db, requestId, 'rocketreach', RULES);
-  await recordVendorAnswer(
-    db,
-    { requestId, vendor: 'rocketreach', n: 1 },
-    { state: 'miss', reason: 'no profile', npi: open, candidates: [] },
-  );
+  const step = await beginVendorStep(db, {
+    ...{ requestId, vendor: 'rocketreach', mayRepeat: false, callMs: 1000, freshnessMs: RULES.freshnessMs },
+    ...{ limits: { rates: [], dailyCredits: null }, cost: () => 1 },
+  });
+  if (step.kind !== 'submit') throw new Error(`the first step is ${step.kind}`);
+  const miss = { state: 'miss', reason: 'no profile', credits: 0, named: null } as const;
+  await recordVendorAnswer(db, step.key, { ...miss, outcome: { kind: 'answered' } });
   await settle(db, requestId, 'answered', 'no vendor knows one', RULES);
   const [pending] = (await json<{ deliveries: { id: string }[] }>('batch', 'show', batchId)).deliveries;
-  await recordAttempt(
-    db,
-    pending?.id ?? '',
-    {
-      startedAt: new Date(),
-      durationMs: 42,
-      statusCode: 500,
-      errorCode: null,
-      responseExcerpt: Buffer.from(`\u001b[2J${email}`),
-    },
-    'pending',
-  );
+  const responseExcerpt = Buffer.from(`\u001b[2J${email}`);
+  await logAttempt(db, pending?.id ?? '', 500, 'pending', { durationMs: 42, responseExcerpt });
 
   const shown = await json('batch', 'show', batchId);
   t.like(shown, {

@@ -15,6 +15,7 @@ import {
   bodyDrip,
   flood,
   gzipBomb,
+  hangUp,
   headerDrip,
   reset,
   silence,
@@ -58,7 +59,13 @@ test.serial('2xx: the delivery arrives whole, once, under the name it was sent t
   const body = '{"text":"Zoë 医師 🩺"}';
   const answer = await postTo(t, { lookup: async () => LOOPBACK })({ url, headers, body });
 
-  t.deepEqual(answer, { kind: 'answered', status: 200, retryAfterMs: null, excerpt: Buffer.from('200\n') });
+  t.deepEqual(answer, {
+    kind: 'answered',
+    status: 200,
+    retryAfterMs: null,
+    excerpt: Buffer.from('200\n'),
+    body: null,
+  });
   const arrived = receiver.deliveries().filter(({ path }) => path === '/ok');
   t.is(arrived.length, 1);
   t.is(arrived[0]?.body, body);
@@ -120,18 +127,21 @@ test.serial('a redirect is an answer and is not followed', async (t) => {
 });
 
 test.serial('silence after the request ends with the total time', async (t) => {
-  t.deepEqual(await sendTo(t, '/silence', silence, SHORT), { kind: 'failed', code: 'timeout' });
+  t.deepEqual(await sendTo(t, '/silence', silence, SHORT), { kind: 'failed', reason: 'timeout_total' });
 });
 
 test.serial('headers that drip for ever end with the total time', async (t) => {
-  t.deepEqual(await sendTo(t, '/header-drip', headerDrip, SHORT), { kind: 'failed', code: 'timeout' });
+  t.deepEqual(await sendTo(t, '/header-drip', headerDrip, SHORT), {
+    kind: 'failed',
+    reason: 'timeout_total',
+  });
 });
 
 test.serial(
   'a body that drips for ever ends with the total time, and the status that came decides',
   async (t) => {
     const answer = await sendTo(t, '/body-drip', bodyDrip, SHORT);
-    t.like(answer, { kind: 'answered', status: 200 });
+    t.like(answer, { kind: 'answered', status: 200, body: 'body_timeout' });
     t.regex(answer.kind === 'answered' ? answer.excerpt.toString() : '', /^\.+$/);
   },
 );
@@ -141,7 +151,7 @@ test.serial('a body that breaks off after the status is still an answer', async 
     response.writeHead(200, { 'content-length': 100 });
     response.write('half', () => response.destroy());
   });
-  t.deepEqual(answer, answered(200, 'half'));
+  t.deepEqual(answer, answered(200, 'half', 'body_broken'));
 });
 
 test.serial('of 100 MB no more than 1 KiB is kept, and the rest is not taken', async (t) => {
@@ -164,24 +174,31 @@ test.serial('a gzip bomb stays packed', async (t) => {
 });
 
 test.serial('a reset in place of an answer', async (t) => {
-  t.deepEqual(await sendTo(t, '/reset', reset), { kind: 'failed', code: 'reset' });
+  t.deepEqual(await sendTo(t, '/reset', reset), { kind: 'failed', reason: 'reset' });
+});
+
+test.serial('a connection that is closed in place of an answer', async (t) => {
+  t.deepEqual(await sendTo(t, '/hang-up', hangUp), { kind: 'failed', reason: 'closed' });
 });
 
 test.serial('an answer that is not HTTP', async (t) => {
   const answer = await sendTo(t, '/garbage', (response) => response.socket?.end('hello\r\n\r\n'));
-  t.deepEqual(answer, { kind: 'failed', code: 'network' });
+  t.deepEqual(answer, { kind: 'failed', reason: 'not_http' });
 });
 
 test.serial('headers without end are given up', async (t) => {
   const answer = await sendTo(t, '/headers', (response) => {
     response.socket?.write(`HTTP/1.1 200 OK\r\nx: ${'x'.repeat(100_000)}`);
   });
-  t.deepEqual(answer, { kind: 'failed', code: 'network' });
+  t.deepEqual(answer, { kind: 'failed', reason: 'headers_too_large' });
 });
 
 test.serial('bad TLS: a certificate nobody vouches for', async (t) => {
   const post = postTo(t, { ca: undefined });
-  t.deepEqual(await post(messageTo(`${t.context.receiver.url}/tls`)), { kind: 'failed', code: 'tls' });
+  t.deepEqual(await post(messageTo(`${t.context.receiver.url}/tls`)), {
+    kind: 'failed',
+    reason: 'tls_certificate',
+  });
   t.deepEqual(
     t.context.receiver.deliveries().filter(({ path }) => path === '/tls'),
     [],
@@ -191,7 +208,7 @@ test.serial('bad TLS: a certificate nobody vouches for', async (t) => {
 test.serial('bad TLS: a trusted certificate of another name', async (t) => {
   const post = postTo(t, { lookup: async () => LOOPBACK });
   const url = t.context.receiver.url.replace('127.0.0.1', 'hook.example');
-  t.deepEqual(await post(messageTo(`${url}/name`)), { kind: 'failed', code: 'tls' });
+  t.deepEqual(await post(messageTo(`${url}/name`)), { kind: 'failed', reason: 'tls_name' });
   t.deepEqual(
     t.context.receiver.deliveries().filter(({ path }) => path === '/name'),
     [],
@@ -201,7 +218,7 @@ test.serial('bad TLS: a trusted certificate of another name', async (t) => {
 test.serial('bad TLS: a server that speaks something else', async (t) => {
   const port = await listen(t, (socket) => socket.on('data', () => socket.end('HTTP/1.1 400 Bad\r\n\r\n')));
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
-  t.deepEqual(answer, { kind: 'failed', code: 'tls' });
+  t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
 });
 
 test.serial('bad TLS: a server that wants a certificate from us', async (t) => {
@@ -210,42 +227,42 @@ test.serial('bad TLS: a server that wants a certificate from us', async (t) => {
   const port = await portOf(server);
   t.teardown(() => server.close());
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
-  t.deepEqual(answer, { kind: 'failed', code: 'tls' });
+  t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
 });
 
 test.serial('a reset before TLS is there', async (t) => {
   const port = await listen(t, (socket) => socket.on('data', () => socket.resetAndDestroy()));
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
-  t.deepEqual(answer, { kind: 'failed', code: 'reset' });
+  t.deepEqual(answer, { kind: 'failed', reason: 'reset' });
 });
 
 test.serial('a server that never finishes TLS has the shorter time to connect', async (t) => {
   const port = await listen(t, (socket) => socket.resume());
   const answer = await postTo(t, { connectMs: 100 })(messageTo(`https://127.0.0.1:${port}/`));
-  t.deepEqual(answer, { kind: 'failed', code: 'connect_timeout' });
+  t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
 });
 
 test.serial('an unknown name', async (t) => {
   const lookup = () => Promise.reject(Object.assign(new Error('not found'), { code: 'ENOTFOUND' }));
   const answer = await postTo(t, { lookup })(messageTo('https://unknown.example/'));
-  t.deepEqual(answer, { kind: 'failed', code: 'dns' });
+  t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
 });
 
 test.serial('a name without an address', async (t) => {
   const answer = await postTo(t, { lookup: async () => [] })(messageTo('https://empty.example/'));
-  t.deepEqual(answer, { kind: 'failed', code: 'dns' });
+  t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
 });
 
 test.serial('a look-up that never ends has the shorter time to connect', async (t) => {
   const lookup = () => new Promise<never>(() => {});
   const answer = await postTo(t, { lookup, connectMs: 50 })(messageTo('https://slow.example/'));
-  t.deepEqual(answer, { kind: 'failed', code: 'connect_timeout' });
+  t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
 });
 
 test.serial('a port nobody listens on', async (t) => {
   const port = await listen(t, null);
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
-  t.deepEqual(answer, { kind: 'failed', code: 'refused' });
+  t.deepEqual(answer, { kind: 'failed', reason: 'refused' });
 });
 
 test.serial('the allowed addresses of a mixed answer are tried until one answers', async (t) => {
@@ -282,9 +299,13 @@ test.serial('only https without user info is sent to', async (t) => {
   const post = postTo(t);
   const urls = ['http://', 'ftp://', 'https://user@', 'https://user:pass@', 'https://:pass@'];
   for (const start of urls) {
-    t.deepEqual(await post(messageTo(`${start}${host}/refused`)), { kind: 'blocked' }, start);
+    t.deepEqual(
+      await post(messageTo(`${start}${host}/refused`)),
+      { kind: 'failed', reason: 'blocked_address' },
+      start,
+    );
   }
-  t.deepEqual(await post(messageTo('no url')), { kind: 'blocked' });
+  t.deepEqual(await post(messageTo('no url')), { kind: 'failed', reason: 'blocked_address' });
   t.deepEqual(
     t.context.receiver.deliveries().filter(({ path }) => path === '/refused'),
     [],
@@ -310,8 +331,8 @@ function messageTo(url: string) {
   return { url, headers: { 'webhook-id': 'msg_test' }, body: '{}' };
 }
 
-function answered(code: number, excerpt: string): Answer {
-  return { kind: 'answered', status: code, retryAfterMs: null, excerpt: Buffer.from(excerpt) };
+function answered(code: number, excerpt: string, body: 'body_timeout' | 'body_broken' | null = null): Answer {
+  return { kind: 'answered', status: code, retryAfterMs: null, excerpt: Buffer.from(excerpt), body };
 }
 
 /** The name a client asked for in its TLS greeting; @types/node does not know the property. */

@@ -9,8 +9,8 @@ import { bundleWorkflows } from '../deploy/bundle.ts';
 import { startPostgres } from '../deploy/local/postgres.ts';
 import { startTemporal } from '../deploy/local/temporal.ts';
 import { cacheFolder, findTemporalCli } from '../deploy/local/temporal-cli.ts';
-import { findPython } from './schemathesis/python.ts';
 import type { TestSetting } from './support/environment.ts';
+import { findPython } from './support/python.ts';
 import { type Stack, startStack } from './support/stack.ts';
 
 /**
@@ -47,7 +47,7 @@ async function main(): Promise<number> {
     `Schemathesis, at least ${cases} cases; again with: npm run schemathesis -- --cases ${cases} --seed ${seed}`,
   );
   const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
-  const python = await findPython(cacheDir);
+  const python = await findPython(cacheDir, join(FOLDER, 'requirements.txt'), 'schemathesis');
   const folder = await mkdtemp(join(tmpdir(), 'schemathesis-'));
   stops.push(() => rm(folder, { recursive: true, force: true }));
   await startServers(cacheDir, folder);

@@ -1,15 +1,11 @@
-import { Resolver } from 'node:dns/promises';
 import { once } from 'node:events';
 import { request } from 'node:http';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { hasNpiCheckDigit } from '../activities/npi.ts';
-import { createRocketReach } from '../activities/providers/rocketreach.ts';
-import { createCheck } from '../activities/verification/check.ts';
-import { startDns } from '../deploy/local/dns.ts';
-import { MAGIC } from '../deploy/local/magic.ts';
+import { ordinaryBehaviour } from '../deploy/local/sim/behaviours.ts';
+import { MAGIC } from '../deploy/local/sim/magic.ts';
 import { createSimulator } from '../deploy/local/simulator.ts';
-import { ordinaryBehaviour } from '../deploy/local/simulator-people.ts';
 
 const KEY = 'key-of-a-test';
 
@@ -17,6 +13,7 @@ const KEY = 'key-of-a-test';
 interface Profile {
   readonly id: number;
   readonly status: string;
+  readonly npi_data?: { readonly npi_number: string };
   readonly emails: readonly {
     readonly email: string;
     readonly smtp_valid: string;
@@ -65,12 +62,19 @@ for (const path of ['/person/lookup', '/person/lookup?npi_number=12', '/person/c
   });
 }
 
-test('a found person is a complete profile of that NPI', async (t) => {
+test('a found person is a complete profile of that NPI, with a name and a state', async (t) => {
   const { lookup } = await simulator(t);
   const { status, headers, body } = await lookup('2000000036');
   t.is(status, 200);
   t.is(headers.get('content-type'), 'application/json');
-  t.like(body, { status: 'complete', npi_data: { npi_number: '2000000036' } });
+  t.like(body, {
+    status: 'complete',
+    name: 'Imani Bellweather',
+    city: 'CEDAR VALLEY',
+    region: 'CO',
+    country_code: 'US',
+    npi_data: { npi_number: '2000000036' },
+  });
   t.deepEqual(
     body.emails.map(({ type, smtp_valid }) => [type, smtp_valid]),
     [
@@ -93,7 +97,8 @@ for (const [npi, status] of [
   ['2000000085', 404],
   ['2000000093', 404],
   ['2000000119', 500],
-  ['2000000176', 451],
+  ['2000000176', 404],
+  ['2000000192', 404],
 ] as const) {
   test(`${npi} is answered ${status}, every time`, async (t) => {
     const { lookup } = await simulator(t);
@@ -119,7 +124,7 @@ test('an unfinished lookup shows no emails until a status check says complete', 
   t.like(started, { status: 'progress', emails: null });
   const poll = async () => (await ask<Profile[]>(`/person/checkStatus?ids=${started.id}`)).body;
   t.like(await poll(), [{ status: 'progress', emails: null }]);
-  t.like(await poll(), [{ id: started.id, status: 'complete', emails: [{ smtp_valid: 'valid' }] }]);
+  t.like(await poll(), [{ id: started.id, status: 'complete', emails: [{ smtp_valid: 'inconclusive' }] }]);
   t.is((await lookup('2000000143')).body.status, 'complete');
 });
 
@@ -127,6 +132,31 @@ test('cached emails, where they are asked for, are inconclusive at first', async
   const { lookup } = await simulator(t);
   const { body } = await lookup('2000000143', '&return_cached_emails=true');
   t.like(body, { status: 'progress', emails: [{ smtp_valid: 'inconclusive' }] });
+});
+
+test('universal credits show what is asked for, and nothing without', async (t) => {
+  const { ask } = await simulator(t);
+  const lookup = (reveal: string) => ask<Profile>(`/universal/person/lookup?npi_number=2000000036${reveal}`);
+  t.is((await lookup('')).status, 400);
+  const { body } = await lookup('&reveal_personal_email=true');
+  t.deepEqual(
+    body.emails.map(({ type }) => type),
+    ['personal'],
+  );
+  t.is(body.npi_data, undefined);
+  const all = await lookup('&reveal_professional_email=true&reveal_healthcare_enrichment=true');
+  t.is(all.body.npi_data?.npi_number, '2000000036');
+  const polled = await ask<Profile[]>(`/universal/person/check_status?ids=${body.id}`);
+  t.deepEqual(
+    polled.body[0]?.emails.map(({ type }) => type),
+    ['professional'],
+  );
+});
+
+test('the wrong person has another name and another NPI', async (t) => {
+  const { lookup } = await simulator(t);
+  const { body } = await lookup('2000000168');
+  t.like(body, { name: 'Edda Kowalczyk', npi_data: { npi_number: '2000000010' } });
 });
 
 test('the hanging NPI is never answered, and does not keep the simulator from closing', async (t) => {
@@ -142,8 +172,8 @@ test('the hanging NPI is never answered, and does not keep the simulator from cl
   // A question asked later is answered first.
   await fetch(`${running.url}/person/lookup?npi_number=2000000010`, { headers: { 'Api-Key': KEY } });
   t.deepEqual(running.calls(), [
-    { operation: 'lookup', subject: '2000000101', status: null },
-    { operation: 'lookup', subject: '2000000010', status: 200 },
+    { vendor: 'rocketreach', operation: 'lookup', subject: '2000000101', status: null },
+    { vendor: 'rocketreach', operation: 'lookup', subject: '2000000010', status: 200 },
   ]);
   await running.close();
   t.is(await outcome, 'cut off');
@@ -152,9 +182,9 @@ test('the hanging NPI is never answered, and does not keep the simulator from cl
 test('every magic NPI but the hanging one is answered', async (t) => {
   const { running, lookup } = await simulator(t);
   const npis = [...MAGIC.keys()].filter((npi) => npi !== '2000000101');
-  t.is(npis.length, 17);
+  t.is(npis.length, 21);
   await Promise.all(npis.map((npi) => lookup(npi)));
-  t.is(running.calls().length, 17);
+  t.is(running.calls().length, 21);
 });
 
 test('ordinary NPIs divide as promised, take 0.2 to 2.2 s, and never change', (t) => {
@@ -175,59 +205,37 @@ test('ordinary NPIs divide as promised, take 0.2 to 2.2 s, and never change', (t
   }
 });
 
+test('every vendor has a base URL of its own on one port, and there is nothing beside them', async (t) => {
+  const { running } = await simulator(t);
+  const origin = new URL(running.url).origin;
+  t.deepEqual(running.urls, {
+    rocketreach: `${origin}/rocketreach/api/v2`,
+    fullenrich: `${origin}/fullenrich/api/v2`,
+    prospeo: `${origin}/prospeo`,
+    hunter: `${origin}/hunter/v2`,
+    reacher: `${origin}/reacher`,
+    zerobounce: `${origin}/zerobounce`,
+    neverbounce: `${origin}/neverbounce`,
+    registry: `${origin}/registry/api`,
+  });
+  t.is(running.url, running.urls.rocketreach);
+  for (const path of [
+    '/',
+    '/api/v2/person/lookup',
+    '/nobody/x',
+    '/rocketreachx/api/v2/person/lookup',
+    '/rocketreach/api/v2/x',
+  ]) {
+    t.is((await fetch(origin + path, { headers: { 'Api-Key': KEY } })).status, 404);
+  }
+  t.deepEqual(running.calls(), []);
+});
+
 test('a taken port is one clear sentence', async (t) => {
   const { running } = await simulator(t);
   const port = Number(new URL(running.url).port);
   await t.throwsAsync(createSimulator({ port, speed: 1, apiKey: KEY }), {
     code: 'port_taken',
     message: /simulator/,
-  });
-});
-
-test('what production code makes of each magic NPI', async (t) => {
-  const { running } = await simulator(t);
-  const dns = await startDns();
-  t.teardown(() => dns.close());
-  const resolver = new Resolver();
-  resolver.setServers([dns.address]);
-  const check = createCheck({ resolver });
-  const vendor = createRocketReach({ baseUrl: running.url, apiKey: KEY });
-  const signal = new AbortController().signal;
-
-  const outcomeOf = async (npi: string): Promise<string> => {
-    const subject = { npi, wantedType: 'any' } as const;
-    let step = await vendor.submit(subject, signal);
-    while (step.kind === 'pending') step = await vendor.poll(step.jobRef, subject, signal);
-    if (step.kind === 'miss') return step.reason;
-    if (step.kind !== 'found') return step.kind;
-    const checked = await Promise.all(step.candidates.map(check));
-    return checked
-      .map((one) => (one.kind === 'decided' ? `${one.verdict} ${one.emailType}` : one.reason))
-      .join(', ');
-  };
-
-  t.is(await outcomeOf('2000000127'), 'retry');
-  const outcomes: Record<string, string> = {};
-  for (const npi of MAGIC.keys()) {
-    if (npi !== '2000000101') outcomes[npi.slice(-3)] = await outcomeOf(npi);
-  }
-  t.deepEqual(outcomes, {
-    '010': 'valid professional',
-    '028': 'valid personal',
-    '036': 'valid professional, valid personal',
-    '044': 'no_profile',
-    '051': 'valid professional',
-    '069': 'valid professional',
-    '077': 'valid professional',
-    '085': 'no_profile',
-    '093': 'no_profile',
-    '119': 'retry',
-    '127': 'valid professional',
-    '135': 'catch_all professional',
-    '143': 'valid professional',
-    '150': 'invalid null',
-    '168': 'identity_mismatch',
-    '176': 'blocked',
-    '184': 'valid professional',
   });
 });

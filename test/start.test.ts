@@ -81,7 +81,7 @@ test.serial(
       'rowan.ashdown@',
       'not_found',
       'delivered',
-      'Balance: 1000 before, 992 after',
+      'Balance: 1000 before, 988 after',
       '1 minute',
     ]) {
       t.true(first.output().includes(part), part);
@@ -93,7 +93,7 @@ test.serial(
       .find((text) => text.includes('/api/v1/credits'));
     const pasted = spawn('sh', ['-c', line ?? 'false'], { stdio: ['ignore', 'pipe', 'inherit'] });
     const [answer] = (await once(pasted.stdout, 'data')) as [Buffer];
-    t.deepEqual(JSON.parse(String(answer)), { balance: 992, total: 1000, used: 8 });
+    t.deepEqual(JSON.parse(String(answer)), { balance: 988, total: 1000, used: 12 });
     t.true(await isReachable(facts.temporal_ui ?? ''));
 
     first.process.kill('SIGINT');
@@ -106,7 +106,7 @@ test.serial(
     const found = await factsOf(dir);
     t.is(found.api_key, facts.api_key);
     t.is(found.organization_id, facts.organization_id);
-    t.true(second.output().includes('Balance: 992 before, 992 after'));
+    t.true(second.output().includes('Balance: 988 before, 988 after'));
     second.process.kill('SIGTERM');
     t.is(await second.exited(), 0);
   },

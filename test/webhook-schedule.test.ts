@@ -13,6 +13,7 @@ const answered = (status: number): Answer => ({
   status,
   retryAfterMs: null,
   excerpt: Buffer.alloc(0),
+  body: null,
 });
 
 test('the default schedule has ten attempts and the published waits', (t) => {
@@ -52,8 +53,14 @@ test('a delivery, 410 Gone and a blocked address end the attempts; all else is t
   for (const status of [200, 204, 410]) t.true(isFinal(answered(status)), String(status));
   for (const status of [301, 307, 400, 404, 429, 500, 503])
     t.false(isFinal(answered(status)), String(status));
-  t.true(isFinal({ kind: 'blocked' }));
-  for (const code of ['timeout', 'connect_timeout', 'dns', 'refused', 'reset', 'tls', 'network'] as const) {
-    t.false(isFinal({ kind: 'failed', code }), code);
-  }
+  t.true(isFinal({ kind: 'failed', reason: 'blocked_address' }));
+  const silent = [
+    'timeout_total',
+    'timeout_connect',
+    'dns_not_found',
+    'refused',
+    'reset',
+    'tls_name',
+  ] as const;
+  for (const reason of silent) t.false(isFinal({ kind: 'failed', reason }), reason);
 });

@@ -47,7 +47,8 @@ for (const offset of [-1, 0, 1]) {
     const at = new Date(row?.charged_at.getTime() + RULES.replayMs + offset);
     const { replayMs } = RULES;
     await transaction(db, async (tx) => {
-      const replays = await findReplays(tx, { organizationId, npis: [npi], wantedType: 'any', at, replayMs });
+      const search = { npis: [npi], wantedType: 'any', at, freshnessMs: 0, lookupId: null } as const;
+      const replays = await findReplays(tx, { ...search, organizationId, replayMs });
       t.is(replays.has(npi), offset <= 0);
       const claim = { organizationId, npi, emailType: EMAIL.emailType, requestId, at, replayMs };
       t.is(await claimEntitlement(tx, claim), offset > 0);
@@ -61,7 +62,13 @@ for (const offset of [-1, 0, 1]) {
     const { freshnessMs } = RULES;
     const at = new Date(lastValidatedAt.getTime() + freshnessMs + offset);
     await transaction(db, async (tx) => {
-      const stored = await findStoredEmails(tx, { npis: [npi], wantedType: 'any', at, freshnessMs });
+      const stored = await findStoredEmails(tx, {
+        npis: [npi],
+        wantedType: 'any',
+        at,
+        freshnessMs,
+        lookupId: null,
+      });
       t.is(stored.has(npi), offset <= 0);
     });
   });

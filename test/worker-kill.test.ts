@@ -48,7 +48,7 @@ async function startWorker(): Promise<ServerProcess> {
     name: 'the worker',
     command: process.execPath,
     args: [WORKER],
-    env: { ...process.env, ...stack.workerEnvironment, SWEEP_INTERVAL: '1s', LOG_LEVEL: 'info' },
+    env: { ...process.env, ...stack.workerEnvironment, SWEEP_INTERVAL: '1s', VENDOR_CALL_TIMEOUT: '8s' },
     stopSignal: 'SIGTERM',
     forceSignal: 'SIGKILL',
     onLine: (line) => {
@@ -64,7 +64,7 @@ async function startWorker(): Promise<ServerProcess> {
   return worker;
 }
 
-test('a worker killed in the middle of a batch loses nothing and charges nothing twice', async (t) => {
+test.serial('a worker killed in the middle of a batch loses nothing and charges nothing twice', async (t) => {
   const client = await stack.organization(100);
   const npis = [...ordinaryNpis('found', FOUND), ...ordinaryNpis('not_found', NOT_FOUND)];
   const worker = await startWorker();
@@ -114,3 +114,35 @@ test('a worker killed in the middle of a batch loses nothing and charges nothing
   t.is(new Set(bodies.map((item) => item.request_id)).size, npis.length);
   t.deepEqual([...new Set(bodies.map((item) => item.status))].sort(), ['completed', 'not_found']);
 });
+
+test.serial(
+  'a worker killed between a vendor’s job and its answer buys nothing twice: the job is asked for',
+  async (t) => {
+    for (const worker of workers) await worker.stop();
+    const client = await stack.organization(100);
+    const npis = ordinaryNpis('found_later', 10, 5000);
+    const worker = await startWorker();
+    const { json } = await client.bulk({ npis });
+    const jobs = async () => {
+      const rows = await stack.db.drizzle.execute<{ npi: string }>(sql`
+      select l.npi from vendor_attempts a join lookups l on l.id = a.lookup_id
+       where a.state = 'pending' and a.job_ref is not null and l.npi in ${npis}`);
+      return rows.length;
+    };
+    await eventually(async () => ((await jobs()) === npis.length ? true : null));
+    process.kill(worker.pid, 'SIGKILL');
+    await worker.exited;
+    t.is(await jobs(), npis.length, 'every job is in the database, and none is answered');
+
+    await startWorker();
+    const envelope = await client.completed(json.batch_id, 60_000);
+    t.deepEqual([...new Set(envelope.data.map(({ status }) => status))], ['completed']);
+    for (const npi of npis) {
+      const bought = stack.simulator
+        .calls()
+        .filter(({ operation, subject }) => operation === 'lookup' && subject === npi);
+      t.is(bought.length, 1, npi);
+    }
+    t.deepEqual(await client.credits(), { balance: 90, total: 100, used: 10 });
+  },
+);

@@ -49,8 +49,8 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
     show();
   };
   const deliver = (deliveryId: string, what: string) => {
-    if (deliveries.has(deliveryId)) return;
-    const { deliverWebhook } = delivering(`webhook for ${what}`);
+    if (!plan || deliveries.has(deliveryId)) return;
+    const { deliverWebhook } = delivering(`webhook for ${what}`, plan.organizationId);
     const delivery = CancellationScope.nonCancellable(() => deliverWebhook({ deliveryId }));
     deliveries.set(
       deliveryId,
@@ -74,10 +74,10 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   }
   show();
 
-  const { organizationId, vendors } = plan;
+  const { organizationId } = plan;
   const follow = async (request: PlannedRequest) => {
     try {
-      note(request.requestId, await lookUp(batchId, organizationId, vendors, request, settled));
+      note(request.requestId, await lookUp(batchId, organizationId, request, settled));
     } catch (error) {
       // The child compensates by itself; this covers one that was terminated, or never was.
       const { requestId } = request;
@@ -99,7 +99,6 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
 async function lookUp(
   batchId: string,
   organizationId: string,
-  vendors: readonly string[],
   { requestId, npi, deadline }: PlannedRequest,
   settled: ReadonlyMap<string, FinalStatus>,
 ): Promise<FinalStatus> {
@@ -107,7 +106,7 @@ async function lookUp(
     try {
       const child = await startChild(lookUpEmail, {
         workflowId: requestId,
-        args: [{ requestId, batchId, npi, deadline, vendors }],
+        args: [{ requestId, batchId, npi, deadline }],
         // A batch that ends early must not take lookups with it that someone is paying for.
         parentClosePolicy: ParentClosePolicy.ABANDON,
         typedSearchAttributes: [

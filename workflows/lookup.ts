@@ -1,22 +1,44 @@
-import { ActivityFailure, CancellationScope, isCancellation, setCurrentDetails } from '@temporalio/workflow';
-import type { LookupInput, LookupResult, VendorAnswer } from './messages.ts';
-import { asking, refundCredits, settling } from './options.ts';
+import { CancellationScope, isCancellation, sleep } from '@temporalio/workflow';
+import type { LookupInput, LookupPlan, LookupResult, VendorAnswer } from './messages.ts';
+import { asking, identifying, planLookup, refundCredits, settling, verifying } from './options.ts';
+import { createStory, type Story } from './story.ts';
+import { unresolvedUnless } from './unresolved.ts';
+
+/** The longest that checks of known addresses hold up the vendors. */
+const KNOWN_MS = 2 * 60_000;
+/** What a second look at a greylisted address and settling need at least. */
+const RECHECK_MS = 5000;
+
+type AskPlan = Extract<LookupPlan, { kind: 'ask' }>;
+
+/** Something that may bring an email of the NPI: a vendor, or the addresses that are known already. */
+interface Source {
+  readonly id: string;
+  /** How long it is waited for before the next one is asked. */
+  readonly capMs: number;
+  ask(msLeft: number, again: boolean): Promise<VendorAnswer>;
+}
 
 /**
- * Finds the email of one NPI: asks the vendors one by one until one answer passes our checks, and settles the
- * request once. Whatever goes wrong on the way, the compensation gives the credits back and settles as `failed`.
+ * Finds the email of one NPI: checks what is known, asks the vendors one by one until one answer passes our checks,
+ * and settles the request once. Whatever goes wrong on the way, the compensation gives the credits back and settles
+ * as `failed`.
  */
 export async function lookUpEmail(input: LookupInput): Promise<LookupResult> {
+  const { requestId, batchId, deadline } = input;
+  const settle = (reason: string) =>
+    settling(deadline - Date.now()).settleRequest({ requestId, batchId, reason });
   const compensate = (reason: string) =>
-    CancellationScope.nonCancellable(() =>
-      refundCredits({ requestId: input.requestId, batchId: input.batchId, reason }),
-    );
+    CancellationScope.nonCancellable(() => refundCredits({ requestId, batchId, reason }));
   try {
-    const answers = await askVendors(input);
-    if (isUnresolved(answers)) return await compensate(answers.at(-1)?.kind ?? 'deadline');
-    const { settleRequest } = settling(input.deadline - Date.now());
-    const { requestId, batchId } = input;
-    return await settleRequest({ requestId, batchId, reason: answers.at(-1)?.reason ?? 'no_source' });
+    const plan = await makePlan(input);
+    if (plan.kind !== 'ask') return await settle(plan.kind === 'end' ? plan.reason : 'no_source');
+    const answers = await askAll(input, plan);
+    const obstacle = answers.find(({ kind }) => !DEFINITIVE[kind]);
+    const over = answers.some(({ kind }) => FINAL[kind]);
+    if (obstacle && !over) return await compensate(obstacle.reason ?? obstacle.kind);
+    const last = answers.find(({ kind }) => FINAL[kind]) ?? answers.at(-1);
+    return await settle(last?.reason ?? 'no_source');
   } catch (error) {
     const result = await compensate(isCancellation(error) ? 'cancelled' : 'lookup_failed');
     if (isCancellation(error)) throw error;
@@ -24,48 +46,90 @@ export async function lookUpEmail(input: LookupInput): Promise<LookupResult> {
   }
 }
 
-type Answer = VendorAnswer | { readonly kind: 'deadline'; readonly reason: null };
+/** After one of these nobody else is asked. */
+const FINAL: Readonly<Record<VendorAnswer['kind'], boolean>> = {
+  ...{ found: true, stored: true, settled: true, blocked: true },
+  ...{
+    miss: false,
+    skip: false,
+    unusable: false,
+    later: false,
+    fatal: false,
+    lost: false,
+    unresolved: false,
+  },
+};
 
-async function askVendors({ requestId, npi, deadline, vendors }: LookupInput): Promise<Answer[]> {
-  const answers: Answer[] = [];
-  for (const vendor of vendors) {
-    const answer = await askOne(vendor, { requestId, npi }, deadline - Date.now());
-    answers.push(answer);
-    setCurrentDetails(
-      vendors
-        .slice(0, answers.length)
-        .map((name, i) => line(name, answers[i]))
-        .join('\n'),
+/** `not_found` needs one of these from every source; anything less is `failed`. */
+const DEFINITIVE: Readonly<Record<VendorAnswer['kind'], boolean>> = {
+  ...{ found: true, stored: true, settled: true, blocked: true, miss: true, skip: true, unusable: true },
+  ...{ later: false, fatal: false, lost: false, unresolved: false },
+};
+
+/** Who the NPI is decides whom to ask. Where the registry cannot tell now, those are asked who need no name. */
+async function makePlan({ requestId, npi, deadline }: LookupInput): Promise<LookupPlan> {
+  const plan = await planLookup({ requestId, npi, identified: false });
+  if (plan.kind !== 'identify') return plan;
+  await unresolvedUnless(() => identifying(npi, deadline - Date.now()).identify({ requestId, npi }));
+  return await planLookup({ requestId, npi, identified: true });
+}
+
+/**
+ * Asks one source after the other until one has a usable email. Those that could not answer get another chance after
+ * all the others, with what is left of the time.
+ * @returns the last answer of each source that was asked
+ */
+async function askAll(input: LookupInput, plan: AskPlan): Promise<VendorAnswer[]> {
+  const left = () => input.deadline - Date.now();
+  const sources = sourcesOf(input, plan, createStory());
+  const answers = new Map<string, VendorAnswer>();
+  const isOver = () => [...answers.values()].some(({ kind }) => FINAL[kind]);
+
+  for (const source of sources) {
+    answers.set(source.id, await source.ask(Math.min(source.capMs, left()), false));
+    if (isOver()) return [...answers.values()];
+  }
+  const unanswered = sources.filter(({ id }) => MAY_ANSWER_YET.has(answers.get(id)?.kind));
+  for (const [index, source] of unanswered.entries()) {
+    answers.set(source.id, await source.ask(left() / (unanswered.length - index), true));
+    if (isOver()) break;
+  }
+  return [...answers.values()];
+}
+
+const MAY_ANSWER_YET: ReadonlySet<VendorAnswer['kind'] | undefined> = new Set(['unresolved', 'lost']);
+
+function sourcesOf({ requestId, npi, deadline }: LookupInput, plan: AskPlan, story: Story): Source[] {
+  const { lookupId, wantedType } = plan;
+  const verify = (what: string, msLeft: number, last: boolean) =>
+    unresolvedUnless(
+      () => verifying(what, npi, msLeft).verifyEmails({ requestId, npi, lookupId, wantedType, last }),
+      msLeft,
     );
-    if (answer.kind === 'found' || answer.kind === 'stored' || answer.kind === 'settled') break;
-    if (answer.kind === 'deadline') break;
-  }
-  return answers;
-}
-
-async function askOne(
-  vendor: string,
-  request: { requestId: string; npi: string },
-  msLeft: number,
-): Promise<Answer> {
-  if (msLeft <= 0) return { kind: 'deadline', reason: null };
-  try {
-    return await asking(vendor, request.npi, msLeft).askVendor({ ...request, vendor });
-  } catch (error) {
-    // Retries are unlimited, so the activity fails only where no further attempt fits before the deadline.
-    if (error instanceof ActivityFailure && !isCancellation(error)) return { kind: 'deadline', reason: null };
-    throw error;
-  }
-}
-
-/** `failed`: the deadline passed with a vendor unresolved, or none of those asked could answer. */
-function isUnresolved(answers: readonly Answer[]): boolean {
-  const last = answers.at(-1);
-  if (!last) return false;
-  if (last.kind === 'deadline') return true;
-  return answers.every(({ kind }) => kind === 'fatal' || kind === 'lost');
-}
-
-function line(vendor: string, answer: Answer | undefined): string {
-  return `- **${vendor}**: ${answer?.kind ?? ''}${answer?.reason ? ` (${answer.reason})` : ''}`;
+  /** A greylisted mailbox is asked again within the deadline; until then nobody else is paid for an answer. */
+  const patiently = async (what: string, answer: VendorAnswer): Promise<VendorAnswer> => {
+    story.tell(what, answer);
+    if (answer.kind !== 'later') return answer;
+    const left = () => deadline - Date.now();
+    if (left() < 2 * RECHECK_MS) return { kind: 'unresolved', reason: answer.reason };
+    await sleep(Math.min(plan.greylistMs, left() - RECHECK_MS));
+    const second = await verify(what, left(), true);
+    story.tell(what, second);
+    return second;
+  };
+  const known = {
+    id: 'known addresses',
+    capMs: KNOWN_MS,
+    ask: async (msLeft: number) =>
+      await patiently('known addresses', await verify('known addresses', msLeft, false)),
+  };
+  const vendors = plan.vendors.map(({ id, capMs }) => ({
+    id,
+    capMs,
+    ask: async (msLeft: number, again: boolean) => {
+      const ask = () => asking(id, npi, msLeft).askVendor({ requestId, npi, vendor: id, again });
+      return await patiently(id, await unresolvedUnless(ask, msLeft));
+    },
+  }));
+  return plan.known > 0 ? [known, ...vendors] : vendors;
 }

@@ -27,8 +27,32 @@ export interface LookupInput {
   readonly npi: string;
   /** Milliseconds since the epoch: 15 minutes after the request was accepted. */
   readonly deadline: number;
-  /** The vendors to ask, in this order. */
-  readonly vendors: readonly string[];
+}
+
+export type WantedType = 'any' | 'professional' | 'personal';
+
+/** How an NPI is looked up: the activity `planLookup` decides it from what is known of the NPI. */
+export type LookupPlan =
+  /** Nobody knows who it is yet: the registry is asked first. */
+  | { readonly kind: 'identify' }
+  /** Nobody is asked; the reason says why. */
+  | { readonly kind: 'end'; readonly reason: string }
+  | {
+      readonly kind: 'ask';
+      readonly lookupId: string;
+      readonly wantedType: WantedType;
+      /** How many addresses that are known already have to be checked before money is spent. */
+      readonly known: number;
+      /** How long a mail server that greylists is given before it is asked again (RFC 6647: a few minutes). */
+      readonly greylistMs: number;
+      /** The eligible vendors, in the order in which they are asked. */
+      readonly vendors: readonly PlannedVendor[];
+    };
+
+export interface PlannedVendor {
+  readonly id: string;
+  /** How long it is waited for before the next one is asked. */
+  readonly capMs: number;
 }
 
 export interface LookupResult {
@@ -38,7 +62,6 @@ export interface LookupResult {
 /** What a batch workflow starts from: the activity `planBatch` reads it from the database. */
 export interface BatchPlan {
   readonly organizationId: string;
-  readonly vendors: readonly string[];
   readonly deliveryId: string | null;
   readonly requests: readonly PlannedRequest[];
 }
@@ -51,18 +74,50 @@ export interface PlannedRequest {
   readonly deliveryId: string | null;
 }
 
-/** How asking one vendor ended. `unusable`: it answered, but with nothing that passes our checks. */
+/**
+ * How asking one vendor, or checking what is known, ended.
+ * - `found`, `stored`, `settled`: nobody else needs to be asked
+ * - `miss`, `skip`, `unusable`: a definitive answer, with nothing that passes our checks
+ * - `blocked`: the person asked the vendor not to be processed
+ * - `later`: a mail server asked to come back before it says whether the mailbox is there
+ * - `fatal`, `lost`, `unresolved`: no definitive answer
+ */
 export interface VendorAnswer {
-  readonly kind: 'found' | 'stored' | 'miss' | 'unusable' | 'skip' | 'blocked' | 'fatal' | 'lost' | 'settled';
+  readonly kind:
+    | 'found'
+    | 'stored'
+    | 'settled'
+    | 'miss'
+    | 'skip'
+    | 'unusable'
+    | 'blocked'
+    | 'later'
+    | 'fatal'
+    | 'lost'
+    | 'unresolved';
   readonly reason: string | null;
 }
 
+/** Input of `deliverAgain`; its workflow id is the delivery id. */
+export interface DeliverInput {
+  readonly deliveryId: string;
+  readonly organizationId: string;
+}
+
 export type DeliveryResult = 'delivered' | 'failed' | 'none';
+
+/** What one round of re-verification did. */
+export interface ReverifyResult {
+  readonly valid: number;
+  readonly notValid: number;
+  readonly undecided: number;
+}
 
 export interface SweepResult {
   readonly started: number;
   readonly settled: number;
   readonly restarted: number;
+  readonly resent: number;
 }
 
 /** Sent to the batch workflow by the activity that settled a request. */
@@ -70,7 +125,13 @@ export const requestSettled =
   defineSignal<[{ readonly requestId: string; readonly status: FinalStatus }]>('requestSettled');
 
 /** Workflow types, as operators see them. */
-export const WORKFLOWS = { batch: 'enrichBatch', lookup: 'lookUpEmail', sweep: 'sweep' } as const;
+export const WORKFLOWS = {
+  batch: 'enrichBatch',
+  lookup: 'lookUpEmail',
+  deliver: 'deliverAgain',
+  sweep: 'sweep',
+  reverify: 'reverify',
+} as const;
 
 /** Search attributes, so that the Temporal UI finds a batch by its organization, status or any of its NPIs. */
 export const ORGANIZATION_ID = defineSearchAttributeKey('OrganizationId', SearchAttributeType.KEYWORD);

@@ -7,8 +7,8 @@ import { queuesOf } from './messages.ts';
 
 const SHORT_RETRY = { initialInterval: '500ms', backoffCoefficient: 2, maximumInterval: '30s' } as const;
 
-/** Reads the plan; local, because every batch does it first and it takes milliseconds. */
-export const { planBatch } = proxyLocalActivities<Activities>({
+/** Read plans; local, because every batch and lookup does it first and it takes milliseconds. */
+export const { planBatch, planLookup } = proxyLocalActivities<Activities>({
   startToCloseTimeout: '15s',
   retry: SHORT_RETRY,
 });
@@ -26,6 +26,13 @@ export const { sweepOnce } = proxyActivities<Activities>({
   retry: { maximumAttempts: 1 },
 });
 
+/** As `sweepOnce`; a round asks verifiers one by one. */
+export const { reverifyOnce } = proxyActivities<Activities>({
+  startToCloseTimeout: '10m',
+  heartbeatTimeout: '30s',
+  retry: { maximumAttempts: 1 },
+});
+
 /** Settles after the vendors have answered. Past the deadline there is nothing left to win: the refund takes over. */
 export function settling(msLeft: number): Pick<Activities, 'settleRequest'> {
   return proxyLocalActivities<Activities>({
@@ -37,31 +44,52 @@ export function settling(msLeft: number): Pick<Activities, 'settleRequest'> {
 
 const MIN_SETTLE_MS = 5000;
 
-/**
- * One vendor, within what is left of the deadline. Attempts are unlimited inside it, because a worker's shutdown
- * burns one and an asynchronous vendor is polled by retrying.
- */
+/** One vendor, within its share of what is left of the deadline. */
 export function asking(vendor: string, npi: string, msLeft: number): Pick<Activities, 'askVendor'> {
+  return outside(`${vendor} for NPI ${npi}`, msLeft);
+}
+
+/** Our checks of addresses that no vendor is asked for again. */
+export function verifying(what: string, npi: string, msLeft: number): Pick<Activities, 'verifyEmails'> {
+  return outside(`${what} of NPI ${npi}`, msLeft);
+}
+
+/** The registry's answer is worth a minute's wait. */
+export function identifying(npi: string, msLeft: number): Pick<Activities, 'identify'> {
+  return outside(`registry for NPI ${npi}`, Math.min(msLeft, IDENTIFY_MS));
+}
+
+const IDENTIFY_MS = 60_000;
+
+/**
+ * What asks someone outside. Attempts are unlimited inside the time given, because a worker's shutdown burns one, and
+ * waiting for a turn or for an asynchronous answer is done by retrying.
+ */
+function outside(summary: string, msLeft: number): Activities {
   return proxyActivities<Activities>({
     taskQueue: queuesOf(workflowInfo().taskQueue).lookups,
-    scheduleToCloseTimeout: msLeft,
+    scheduleToCloseTimeout: Math.max(msLeft, 1),
     heartbeatTimeout: Math.min(MAX_HEARTBEAT_MS, Math.max(1000, Math.floor(msLeft / 4))),
     retry: { initialInterval: '1s', backoffCoefficient: 2, maximumInterval: '30s' },
-    summary: `${vendor} for NPI ${npi}`,
+    summary,
   });
 }
 
 const MAX_HEARTBEAT_MS = 30_000;
 
-/** One delivery, all its attempts: the schedule comes as `nextRetryDelay`, so that waiting costs no history. */
-export function delivering(what: string): Pick<Activities, 'deliverWebhook'> {
+/**
+ * One delivery, all its attempts: the schedule comes as `nextRetryDelay`, so that waiting costs no history.
+ * @param organizationId where Temporal is set up for it, backlogs are shared out by organization
+ */
+export function delivering(what: string, organizationId: string): Pick<Activities, 'deliverWebhook'> {
   return proxyActivities<Activities>({
     taskQueue: queuesOf(workflowInfo().taskQueue).webhooks,
     // The attempt itself ends after 15 s; the rest is for reading and recording.
     startToCloseTimeout: '45s',
     // An attempt that died with its worker is made again soon.
-    heartbeatTimeout: '15s',
+    heartbeatTimeout: '10s',
     retry: { initialInterval: '5s', backoffCoefficient: 2, maximumInterval: '1m' },
+    priority: { fairnessKey: organizationId },
     summary: what,
   });
 }

@@ -6,24 +6,57 @@ export interface HttpAnswer {
   readonly text: string | null;
 }
 
+export type HttpHeaders = Readonly<Record<string, string>>;
+
 /** Vendors' answers about one person are a few kilobytes; more than this is not an answer. */
 const MAX_BODY = 1024 * 1024;
 const MAX_RETRY_AFTER_MS = 86_400_000;
+/** From the first byte sent to the last one read. Vendors that may rightly take longer are given more. */
+const CALL_TIMEOUT_MS = 30_000;
 
 /**
  * One GET. Redirects are not followed: fetch would carry a vendor's own key header to wherever they point.
- * @returns null where no whole answer came back: refused, reset, cut off, no name, bad certificate
+ * @param timeoutMs for the whole call; 30 s where none is given
+ * @returns null where no whole answer came back: refused, reset, cut off, too slow, no name, bad certificate
  * @throws whatever `signal` was aborted with
  */
 export async function get(
   url: string,
-  headers: Readonly<Record<string, string>>,
+  headers: HttpHeaders,
   signal: AbortSignal,
+  timeoutMs = CALL_TIMEOUT_MS,
 ): Promise<HttpAnswer | null> {
+  return await send(url, { headers }, signal, timeoutMs);
+}
+
+/**
+ * One POST of JSON; everything else as `get`.
+ * @param json serialised here; the content type is set here
+ */
+export async function post(
+  url: string,
+  headers: HttpHeaders,
+  json: unknown,
+  signal: AbortSignal,
+  timeoutMs = CALL_TIMEOUT_MS,
+): Promise<HttpAnswer | null> {
+  const body = JSON.stringify(json);
+  const withType = { ...headers, 'content-type': 'application/json' };
+  return await send(url, { method: 'POST', headers: withType, body }, signal, timeoutMs);
+}
+
+async function send(
+  url: string,
+  init: RequestInit,
+  signal: AbortSignal,
+  timeoutMs: number,
+): Promise<HttpAnswer | null> {
+  const either = AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]);
   try {
-    const response = await fetch(url, { headers, signal, redirect: 'manual' });
+    const response = await fetch(url, { ...init, signal: either, redirect: 'manual' });
     return { status: response.status, headers: response.headers, text: await readText(response) };
   } catch {
+    // Our own time-out is an answer that did not come; the caller's end is the caller's.
     signal.throwIfAborted();
     return null;
   }
@@ -49,8 +82,18 @@ async function readText(response: Response): Promise<string | null> {
 export function retryAfterMs(headers: Headers, now = Date.now()): number | null {
   const value = headers.get('retry-after')?.trim();
   if (!value) return null;
-  const ms = /^[0-9]+$/.test(value) ? Number(value) * 1000 : parseHttpDate(value) - now;
+  const seconds = secondsMs(value);
+  const ms = seconds ?? parseHttpDate(value) - now;
   return Number.isNaN(ms) ? null : Math.min(Math.max(ms, 0), MAX_RETRY_AFTER_MS);
+}
+
+/**
+ * Whole seconds of a header such as `x-minute-reset-seconds` in milliseconds, at most a day.
+ * @returns null where it is absent or something else
+ */
+export function secondsMs(value: string | null): number | null {
+  const text = value?.trim() ?? '';
+  return /^[0-9]+$/.test(text) ? Math.min(Number(text) * 1000, MAX_RETRY_AFTER_MS) : null;
 }
 
 /** Date.parse alone takes `-5` and `1.5` for years. */

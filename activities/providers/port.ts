@@ -3,6 +3,11 @@ import type { EmailType, StoredVerdict, WantedType } from '../../db/words.ts';
 /** What is thought of one address. Only `valid` is ever given to a client. */
 export type Verdict = StoredVerdict;
 
+/** A name as somebody gives it: in parts, or in one piece. */
+export type GivenName =
+  | { readonly kind: 'parts'; readonly first: string; readonly last: string }
+  | { readonly kind: 'full'; readonly full: string };
+
 /** An address a vendor proposes for an NPI, before our own checks. */
 export interface Candidate {
   readonly email: string;
@@ -13,11 +18,59 @@ export interface Candidate {
   readonly validatedAt: Date | null;
 }
 
+/** Whom the vendor's answer is about, as far as the vendor says; compared with NPPES before anything is accepted. */
+export interface Identity {
+  /** 10 digits. */
+  readonly npi: string | null;
+  readonly name: GivenName | null;
+  /** Two-letter code of a US state. */
+  readonly state: string | null;
+}
+
+export interface PersonName {
+  /** As people write it: `Mary Jo`, `O'Brien`. */
+  readonly first: string;
+  readonly last: string;
+}
+
+/** An individual as NPPES has them. */
+export interface Person extends PersonName {
+  readonly middle: string | null;
+  readonly suffix: string | null;
+  readonly credential: string | null;
+  /** Other names on record, such as one before a marriage. */
+  readonly otherNames: readonly PersonName[];
+  readonly practice: {
+    readonly line1: string | null;
+    readonly city: string | null;
+    readonly state: string | null;
+    /** Five digits. */
+    readonly zip: string | null;
+    /** Ten digits. */
+    readonly phone: string | null;
+  };
+  /** Two-letter codes of the states they practise in beside the primary one. */
+  readonly otherStates: readonly string[];
+}
+
+/** Where the person works, as far as it can be derived; what vendors that search by name need beside the name. */
+export interface Organization {
+  readonly name: string | null;
+  /** Registrable, lower case. */
+  readonly domain: string | null;
+  readonly source: 'endpoint_domain' | 'affiliation' | 'same_phone' | 'same_address';
+  /** 0 to 1. */
+  readonly confidence: number;
+}
+
 /** What is known of the provider when a vendor is asked. */
 export interface Subject {
   /** 10 ASCII digits with a correct check digit. */
   readonly npi: string;
   readonly wantedType: WantedType;
+  /** Null where neither NPPES nor the registry has the NPI. */
+  readonly person: Person | null;
+  readonly organization: Organization | null;
 }
 
 /**
@@ -28,12 +81,18 @@ export interface Subject {
  * - `skip`: not asked, because what the vendor needs is not known
  * - `blocked`: the person asked not to be processed
  * - `retry`: not answered; the same question may be asked again after `afterMs` (null: our own backoff)
- * - `fatal`: the vendor will not serve us until an operator acts
+ * - `fatal`: the vendor will not serve us until an operator acts; `protocol` names the field that was not as documented
  */
 export type Step =
   | { readonly kind: 'pending'; readonly jobRef: string; readonly pollAfterMs: number }
-  | { readonly kind: 'found'; readonly candidates: readonly Candidate[] }
-  | { readonly kind: 'miss'; readonly reason: string }
+  | {
+      readonly kind: 'found';
+      readonly candidates: readonly Candidate[];
+      readonly identity: Identity;
+      /** What the answer cost, in the vendor's credits, if it says or documents it. */
+      readonly credits?: number;
+    }
+  | { readonly kind: 'miss'; readonly reason: string; readonly credits?: number }
   | { readonly kind: 'skip'; readonly missing: readonly string[] }
   | { readonly kind: 'blocked' }
   | {
@@ -41,7 +100,12 @@ export type Step =
       readonly why: 'rate_limit' | 'upstream' | 'network';
       readonly afterMs: number | null;
     }
-  | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' | 'protocol' };
+  | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }
+  /** Where in the answer, such as `emails[0].smtp_valid` or `body`; never a value. */
+  | { readonly kind: 'fatal'; readonly why: 'protocol'; readonly field: string };
+
+/** What a vendor needs to be told about a person before it can be asked. */
+export type Need = 'npi' | 'name' | 'organization' | 'address';
 
 /**
  * A vendor that turns a provider into candidates. Synchronous vendors answer from `submit`; asynchronous ones
@@ -51,6 +115,14 @@ export type Step =
 export interface Provider {
   /** Short, stable, lower case: stored with what it found, shown to operators. */
   readonly id: string;
+  /** `organization`: a name or a domain of it. */
+  readonly needs: readonly Need[];
+  /** The types of email it can find. */
+  readonly gives: readonly EmailType[];
+  /** Whether a question whose answer was lost may be asked again at no cost. */
+  readonly repeatIsFree: boolean;
+  /** The most one question may cost, in the vendor's credits: set aside before it is asked. */
+  cost(wantedType: WantedType): number;
   submit(subject: Subject, signal: AbortSignal): Promise<Step>;
   poll(jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step>;
 }

@@ -1,113 +1,139 @@
-import { get, type HttpAnswer, retryAfterMs } from './http.ts';
-import type { Provider, Step, Subject } from './port.ts';
-import { isRecord, type Profile, parseProfile } from './rocketreach-profile.ts';
+import type { EmailType, WantedType } from '../../db/words.ts';
+import { at, type Field, items } from './fields.ts';
+import { get, type HttpAnswer } from './http.ts';
+import type { Candidate, Provider, Step } from './port.ts';
+import { type Profile, parseProfile } from './rocketreach-profile.ts';
+import { NO_ANSWER, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
 
 export interface RocketReachOptions {
   /** Up to and including the version, such as https://api.rocketreach.co/api/v2. */
   readonly baseUrl: string;
   readonly apiKey: string;
+  /** Which of its two person APIs the account has: newer accounts pay in universal credits. */
+  readonly api: RocketReachApi;
 }
+
+export const ROCKETREACH_APIS = ['legacy', 'universal'] as const;
+export type RocketReachApi = (typeof ROCKETREACH_APIS)[number];
 
 /** "Poll about every 3 seconds"; polls are free, but count for the account's 10 requests a second. */
 const POLL_MS = 3000;
 const MIN_POLL_MS = 100;
 const MAX_POLL_MS = 60_000;
 
+/** Universal credits for a verified profile of each type (docs.rocketreach.co, "Universal credits overview"). */
+const UNIVERSAL_CREDITS: Readonly<Record<EmailType, number>> = { professional: 2, personal: 3 };
+
+interface Api {
+  readonly lookupPath: string;
+  readonly statusPath: string;
+  /** What is asked for, beside the NPI. */
+  query(wantedType: WantedType): Readonly<Record<string, string>>;
+  /** The credits of addresses of these types. */
+  cost(types: ReadonlySet<EmailType>): number;
+}
+
+const APIS: Readonly<Record<RocketReachApi, Api>> = {
+  legacy: {
+    lookupPath: '/person/lookup',
+    statusPath: '/person/checkStatus',
+    query: () => ({ lookup_type: 'standard' }),
+    cost: () => 1,
+  },
+  universal: {
+    lookupPath: '/universal/person/lookup',
+    statusPath: '/universal/person/check_status',
+    // The NPI in the answer would cost one more (`reveal_healthcare_enrichment`); its name and state are free.
+    query: (wantedType) =>
+      Object.fromEntries([...typesOf(wantedType)].map((type) => [`reveal_${type}_email`, 'true'])),
+    cost: (types) => [...types].reduce((sum, type) => sum + UNIVERSAL_CREDITS[type], 0),
+  },
+};
+
 /**
  * RocketReach's people lookup, version 2, by NPI (docs.rocketreach.co; its OpenAPI, operations
- * `create_person_lookup` and `check_person_lookup_status`).
+ * `create_person_lookup` and `check_person_lookup_status`, or the two of the same names with `universal`).
  *
  * The vendor has no idempotency key: every `submit` may be charged again, `poll` never is. An answer of 200 that
  * cannot be read is therefore `fatal` `protocol` and not `retry`: asking again would pay again for an answer of
  * the same form. What a failing server or gateway (5xx) writes is never read and always `retry`.
  */
-export function createRocketReach({ baseUrl, apiKey }: RocketReachOptions): Provider {
+export function createRocketReach({ baseUrl, apiKey, api }: RocketReachOptions): Provider {
   const base = baseUrl.replace(/\/+$/, '');
   const headers = { 'Api-Key': apiKey, accept: 'application/json' };
+  const { lookupPath, statusPath, query, cost } = APIS[api];
+  const read = (profile: Field) => stepOfProfile(parseProfile(profile), cost);
 
   return {
     id: 'rocketreach',
+    needs: ['npi'],
+    gives: ['professional', 'personal'],
+    repeatIsFree: false,
+    cost: (wantedType) => cost(typesOf(wantedType)),
 
-    async submit(subject, signal) {
-      const query = new URLSearchParams({
-        npi_number: subject.npi,
-        lookup_type: 'standard',
+    async submit({ npi, wantedType }, signal) {
+      const parameters = new URLSearchParams({
+        npi_number: npi,
+        ...query(wantedType),
         // Cached addresses come unverified; without them the lookup answers once all are verified.
         return_cached_emails: 'false',
       });
-      const answer = await get(`${base}/person/lookup?${query}`, headers, signal);
-      return stepOf(answer, (json) => stepOfProfile(json, subject));
+      const answer = await get(`${base}${lookupPath}?${parameters}`, headers, signal);
+      return stepOf(answer, { kind: 'miss', reason: 'no_profile', credits: 0 }, read);
     },
 
-    async poll(jobRef, subject, signal) {
-      const query = new URLSearchParams({ ids: jobRef });
-      const answer = await get(`${base}/person/checkStatus?${query}`, headers, signal);
-      return stepOf(answer, (json) => stepOfProfiles(json, jobRef, subject));
+    async poll(jobRef, _subject, signal) {
+      const parameters = new URLSearchParams({ ids: jobRef });
+      const answer = await get(`${base}${statusPath}?${parameters}`, headers, signal);
+      // One profile for each id it knows. What its lookup cost is not said.
+      const miss = { kind: 'miss', reason: 'no_profile' } as const;
+      return stepOf(answer, miss, (profiles) => {
+        const profile = items(profiles).find((item) => String(at(item, 'id').value) === jobRef);
+        return profile ? read(profile) : miss;
+      });
     },
   };
 }
 
-function stepOf(answer: HttpAnswer | null, read: (json: unknown) => Step): Step {
-  if (answer === null) return { kind: 'retry', why: 'network', afterMs: null };
-  return answer.status === 200 ? read(parseJson(answer.text)) : stepOfStatus(answer);
+function typesOf(wantedType: WantedType): ReadonlySet<EmailType> {
+  return new Set(wantedType === 'any' ? ['professional', 'personal'] : [wantedType]);
 }
 
-function stepOfStatus({ status, headers }: HttpAnswer): Step {
-  switch (status) {
-    case 401:
-      return { kind: 'fatal', why: 'auth' };
-    case 402:
-      return { kind: 'fatal', why: 'credits' };
-    case 403:
-      return { kind: 'fatal', why: 'plan' };
+function stepOf(
+  answer: HttpAnswer | null,
+  miss: Extract<Step, { kind: 'miss' }>,
+  read: (body: Field) => Step,
+): Step {
+  if (answer === null) return NO_ANSWER;
+  switch (answer.status) {
+    case 200:
+      return stepOfBody(answer, read);
     case 404:
-      // The vendor's own 404 is JSON. A web page means a wrong base URL, which must not read as "nobody".
-      if (headers.get('content-type')?.startsWith('text/html')) return { kind: 'fatal', why: 'protocol' };
-      return { kind: 'miss', reason: 'no_profile' };
-    case 429:
-      return { kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) };
-    case 451:
-      return { kind: 'blocked' };
+      return stepOfNotFound(answer, miss);
+    default:
+      return stepOfStatus(answer);
   }
-  // 408 and 425 are a server's or gateway's way to say "not this time", whatever their class says.
-  if (status >= 500 || status === 408 || status === 425) {
-    return { kind: 'retry', why: 'upstream', afterMs: retryAfterMs(headers) };
-  }
-  return { kind: 'fatal', why: 'protocol' };
 }
 
-/** `checkStatus` answers a list, one profile for each id it knows. */
-function stepOfProfiles(json: unknown, jobRef: string, subject: Subject): Step {
-  if (!Array.isArray(json)) return { kind: 'fatal', why: 'protocol' };
-  const entry: unknown = json.find((item: unknown) => isRecord(item) && String(item.id) === jobRef);
-  return entry === undefined ? { kind: 'miss', reason: 'no_profile' } : stepOfProfile(entry, subject);
-}
-
-function stepOfProfile(json: unknown, subject: Subject): Step {
-  const profile = parseProfile(json);
-  if (profile === null) return { kind: 'fatal', why: 'protocol' };
-  // The main defence against handing out a stranger's address: what the vendor matched must be who was asked for.
-  if (profile.npi !== null && profile.npi !== subject.npi)
-    return { kind: 'miss', reason: 'identity_mismatch' };
-  if (profile.status === 'failed') return { kind: 'miss', reason: 'lookup_failed' };
-  if (profile.status !== 'complete') {
+function stepOfProfile(
+  { id, status, identity, candidates, retryAfterSeconds }: Profile,
+  cost: Api['cost'],
+): Step {
+  if (status === 'failed') return { kind: 'miss', reason: 'lookup_failed' };
+  if (status !== 'complete') {
     // "A status other than complete indicates the lookup is not finished": words not seen yet included.
-    return { kind: 'pending', jobRef: String(profile.id), pollAfterMs: pollAfterMs(profile) };
+    return { kind: 'pending', jobRef: String(id), pollAfterMs: pollAfterMs(retryAfterSeconds) };
   }
-  if (profile.candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
-  return { kind: 'found', candidates: profile.candidates };
+  if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
+  return { kind: 'found', candidates, identity, credits: cost(foundTypes(candidates)) };
 }
 
-function pollAfterMs({ retryAfterSeconds }: Profile): number {
+/** An address whose type the vendor does not say is charged as a professional one at least. */
+function foundTypes(candidates: readonly Candidate[]): ReadonlySet<EmailType> {
+  return new Set(candidates.map(({ vendorType }) => vendorType ?? 'professional'));
+}
+
+function pollAfterMs(retryAfterSeconds: number | null): number {
   if (retryAfterSeconds === null) return POLL_MS;
   return Math.round(Math.min(Math.max(retryAfterSeconds * 1000, MIN_POLL_MS), MAX_POLL_MS));
-}
-
-function parseJson(text: string | null): unknown {
-  if (text === null) return undefined;
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }

@@ -1,110 +1,140 @@
 import type { EmailType } from '../../db/words.ts';
-import type { Candidate, Verdict } from '../providers/port.ts';
+import type { Verdict } from '../providers/port.ts';
 import { classify } from './classify.ts';
-import { isDirect } from './direct.ts';
-import { isDisposable } from './disposable.ts';
-import { registrableDomain } from './domain.ts';
+import { type Ask, consult, type NotAsked } from './consult.ts';
+import type { Evidence } from './evidence.ts';
+import { claimOf, type NamedCandidate } from './finder.ts';
+import { look } from './look.ts';
 import { createMailRoutes, type MailResolver } from './mx.ts';
+import { type CatchAllPolicy, type Policy, verifierCanHelp } from './policy.ts';
 import type { Reason } from './reasons.ts';
-import { isRelay } from './relay.ts';
-import { isRole } from './role.ts';
-import { type Address, parseAddress } from './syntax.ts';
+import { type Ruling, rule } from './ruling.ts';
+import type { Verifier } from './verifier.ts';
 
-/** What our own checks make of a candidate. */
+export interface Decided {
+  readonly kind: 'decided';
+  readonly verdict: Verdict;
+  /** Null where the address is none of a person's own. */
+  readonly emailType: EmailType | null;
+  /** Null where the verdict says it all: `catch_all` and `risky`. */
+  readonly reason: Reason | null;
+  /** When the check that called it valid was made; of an `unknown` one, when its finder last saw it answer. */
+  readonly validatedAt: Date | null;
+  /** Normalised: the form to store, compare and hand out. */
+  readonly email: string;
+  /** False where a verifier that might have made it valid is out of service: no ground to say "nothing found". */
+  readonly definitive: boolean;
+  /** What was found on the way, in that order. */
+  readonly evidence: readonly Evidence[];
+}
+
+/** What the checks make of a candidate. */
 export type Checked =
+  | Decided
+  /** The mail server asked to come back: check again in about five minutes, or settle for `otherwise`. */
   | {
-      readonly kind: 'decided';
-      readonly verdict: Verdict;
-      /** Null where the address is none of a person's own. */
-      readonly emailType: EmailType | null;
-      /** Null where the verdict says it all: the vendor's `catch_all` and `risky`. */
-      readonly reason: Reason | null;
-      /** When the mailbox was last seen to answer, if it was. */
-      readonly validatedAt: Date | null;
-      /** Normalised: the form to store, compare and hand out. */
-      readonly email: string;
+      readonly kind: 'later';
+      readonly reason: 'greylisted';
+      readonly otherwise: Decided;
+      readonly evidence: readonly Evidence[];
     }
-  | { readonly kind: 'transient'; readonly reason: 'timeout' | 'dns_failure' };
-
-type Decided = Extract<Checked, { kind: 'decided' }>;
-type Finding = Pick<Decided, 'verdict' | 'reason'>;
-
-const DAY_MS = 86_400_000;
-const FRESH_MS = 30 * DAY_MS;
+  /** Nothing is decided: check again after `afterMs`, or after a pause of the caller's choice. */
+  | {
+      readonly kind: 'transient';
+      readonly reason: 'timeout' | 'dns_failure' | NotAsked;
+      readonly afterMs: number | null;
+      readonly evidence: readonly Evidence[];
+    };
 
 export interface CheckOptions {
   readonly resolver: MailResolver;
+  readonly policy: Policy;
+  readonly catchAll: CatchAllPolicy;
+  /** How long a validation is good for: what is served for an email must be younger. */
+  readonly freshnessMs: number;
+  /** In the order in which they are asked. */
+  readonly verifiers: readonly Verifier[];
+  readonly ask: Ask;
   /** Milliseconds; the clock by default. */
   readonly now?: () => number;
 }
 
+export type Check = (candidate: NamedCandidate, signal: AbortSignal) => Promise<Checked>;
+
 /**
- * The gate every candidate passes. `valid` needs all of our own checks and the vendor's word that the mailbox
- * answered within the last 30 days; anything less is never given to a client. The domain's name servers are asked
- * last, and only where their answer can still change the verdict. The check never throws: where name servers do
- * not answer it is `transient`, and the same candidate may be checked again.
+ * The gate every candidate passes before it may be given to a client: its looks, then what its finder says, then
+ * its domain's name servers, then verifiers; each is asked only where its answer can still change the verdict, as
+ * policy.ts has it. A rate limit, an outage or a resolver's bad moment never becomes a verdict: the check is then
+ * `transient` and may be repeated. It throws only what aborting `signal` throws.
  */
 export function createCheck({
   resolver,
+  policy,
+  catchAll,
+  freshnessMs,
+  verifiers,
+  ask,
   now = Date.now,
-}: CheckOptions): (candidate: Candidate) => Promise<Checked> {
+}: CheckOptions): Check {
   const mailRoute = createMailRoutes(resolver, now);
 
-  return async (candidate) => {
-    const address = parseAddress(candidate.email);
-    if (address === null) {
-      return decided(candidate.email.trim().toLowerCase(), null, null, {
-        verdict: 'invalid',
-        reason: 'syntax',
-      });
+  return async (candidate, signal) => {
+    const started = performance.now();
+    const evidence: Evidence[] = [];
+    const noteOurs = (verdict: Verdict, reason: Reason) => {
+      const durationMs = Math.round(performance.now() - started);
+      evidence.push({ kind: 'local', source: 'service', verdict, reason, durationMs });
+    };
+
+    const looked = look(candidate.email);
+    if (looked.kind === 'refused') {
+      const { email, verdict, reason } = looked;
+      noteOurs(verdict, reason);
+      return decided({ email, emailType: null, evidence }, { verdict, reason, validatedAt: null });
     }
-    const refusal = refuse(address);
-    if (refusal) return decided(address.email, null, null, refusal);
+    const { email, domain } = looked.address;
+    const about = { email, emailType: classify(domain, candidate.vendorType), evidence };
 
-    const emailType = classify(address.domain, candidate.vendorType);
-    const validatedAt = evidenceOf(candidate, now());
-    const finding = weigh(candidate.verdict, validatedAt, now());
-    if (finding.verdict !== 'valid') return decided(address.email, emailType, validatedAt, finding);
+    const claim = claimOf(candidate, now(), freshnessMs);
+    const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2;
+    const known = { policy, finder: claim.word, agreed };
+    const unaided = decided(about, rule(known, claim, null, now()));
+    const asking = verifiers.length > 0 && verifierCanHelp(known);
+    if (unaided.verdict !== 'valid' && !asking) return unaided;
 
-    const route = await mailRoute(address.domain);
-    if (route.kind === 'transient') return route;
+    const route = await mailRoute(domain);
+    if (route.kind === 'transient') return { ...route, afterMs: null, evidence };
     if (route.kind === 'refuses') {
-      return decided(address.email, emailType, null, { verdict: 'invalid', reason: route.reason });
+      noteOurs('invalid', route.reason);
+      return decided(about, { verdict: 'invalid', reason: route.reason, validatedAt: null });
     }
-    return decided(address.email, emailType, validatedAt, finding);
+    noteOurs('valid', 'local_checks');
+    if (!asking) return unaided;
+
+    const consulted = await consult(verifiers, ask, email, signal, (line) => evidence.push(line));
+    switch (consulted.kind) {
+      case 'word':
+        return {
+          ...decided(about, rule(known, claim, consulted, now())),
+          definitive: consulted.definitive,
+        };
+      case 'greylisted':
+        return { kind: 'later', reason: 'greylisted', otherwise: inDoubt(unaided, 'greylisted'), evidence };
+      case 'transient':
+        return { ...consulted, evidence };
+      case 'none':
+        return { ...inDoubt(unaided, 'verifier_unavailable'), definitive: false };
+      default:
+        return consulted satisfies never;
+    }
   };
 }
 
-/** Addresses that are not a person's own mailbox, in the order in which one reason hides another. */
-function refuse({ local, domain }: Address): Finding | null {
-  if (registrableDomain(domain) === null) return { verdict: 'invalid', reason: 'no_suffix' };
-  if (isDisposable(domain)) return { verdict: 'invalid', reason: 'disposable' };
-  if (isRelay(domain)) return { verdict: 'risky', reason: 'relay' };
-  if (isRole(local)) return { verdict: 'risky', reason: 'role' };
-  if (isDirect(domain)) return { verdict: 'invalid', reason: 'direct' };
-  return null;
+function decided(about: Pick<Decided, 'email' | 'emailType' | 'evidence'>, ruling: Ruling): Decided {
+  return { kind: 'decided', ...ruling, ...about, definitive: true };
 }
 
-/** When the vendor saw the mailbox answer. A date a day or more ahead of our clock is no date. */
-function evidenceOf({ verdict, validatedAt }: Candidate, now: number): Date | null {
-  if (verdict !== 'valid' || validatedAt === null) return null;
-  const time = validatedAt.getTime();
-  return Number.isNaN(time) || time - now >= DAY_MS ? null : new Date(Math.min(time, now));
-}
-
-function weigh(verdict: Verdict, validatedAt: Date | null, now: number): Finding {
-  if (verdict === 'invalid') return { verdict, reason: 'mailbox_missing' };
-  if (verdict === 'catch_all' || verdict === 'risky') return { verdict, reason: null };
-  if (verdict === 'unknown' || validatedAt === null) return { verdict: 'unknown', reason: 'no_evidence' };
-  if (now - validatedAt.getTime() > FRESH_MS) return { verdict: 'unknown', reason: 'stale_evidence' };
-  return { verdict: 'valid', reason: 'mailbox_ok' };
-}
-
-function decided(
-  email: string,
-  emailType: EmailType | null,
-  validatedAt: Date | null,
-  finding: Finding,
-): Checked {
-  return { kind: 'decided', ...finding, emailType, validatedAt, email };
+/** What is known without verifiers, with the reason why they did not help. */
+function inDoubt(unaided: Decided, reason: Reason): Decided {
+  return unaided.verdict === 'unknown' ? { ...unaided, reason } : unaided;
 }

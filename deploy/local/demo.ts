@@ -9,17 +9,26 @@ import type { StackFacts } from './stack.ts';
 const NPIS = [
   '2000000010',
   '2000000028',
-  '2000000036',
   '2000000044',
   '2000000051',
+  '2000000069',
   '2000000077',
+  '2000000085',
+  '2000000119',
   '2000000127',
   '2000000135',
   '2000000143',
+  '2000000176',
+  '2000000192',
+  '2000000200',
+  '2000000218',
+  '2000000226',
   '2000000010',
-  '1234567893',
   '1234567890',
 ];
+
+/** Only the last vendor knows this one. */
+const ALL_VENDORS = '2000000218';
 
 interface Envelope {
   readonly batch: { readonly status: string; readonly total: number; readonly completed_count: number };
@@ -70,8 +79,12 @@ export async function demonstrate(facts: StackFacts, say: (line: string) => void
   const after = await call<Credits>('/api/v1/credits');
   say(`\n${table(['NPI', 'status', 'type', 'email', 'replayed', 'credits', 'webhook'], rows)}`);
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
-  if (facts.temporal_ui)
-    say(`In the Temporal UI: ${facts.temporal_ui}/namespaces/default/workflows/${batchId}`);
+  if (facts.temporal_ui) {
+    const workflow = `${facts.temporal_ui}/namespaces/default/workflows`;
+    const waterfall = envelope.data.find(({ npi }) => npi === ALL_VENDORS);
+    say(`In the Temporal UI: ${workflow}/${batchId}`);
+    say(`  one NPI, vendor by vendor: ${workflow}/${waterfall?.request_id}`);
+  }
   return batchId;
 }
 

@@ -1,5 +1,5 @@
-import { CLOSED_DOMAIN, DIRECT_DOMAIN } from './magic.ts';
-import { FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './simulator-people.ts';
+import { CLOSED_DOMAIN, DIRECT_DOMAIN } from './sim/magic.ts';
+import { FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './sim/people.ts';
 
 /** What the local name server says of one name; a type without records is an empty answer. */
 export type DnsEntry =

@@ -1,40 +1,52 @@
 import type { ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
 import { gzipSync } from 'node:zlib';
 
-/** Answers a delivery whose body has been read; the receiver then neither answers nor closes by itself. */
-export type Behaviour = (response: ServerResponse) => void;
+/**
+ * Answers a delivery whose body has been read; the receiver then neither answers nor closes by itself.
+ * @param tcp the connection below TLS
+ */
+export type Behaviour = (response: ServerResponse, tcp: Socket) => void;
+
+/** One that needs the answer alone. */
+type Answering = (response: ServerResponse) => void;
 
 const DRIP_MS = 20;
 const MIB = 1024 * 1024;
 const FLOOD_MIB = 100;
 
 /** A status with headers and a short body. */
-export function status(code: number, headers: Readonly<Record<string, string>> = {}): Behaviour {
+export function status(code: number, headers: Readonly<Record<string, string>> = {}): Answering {
   return (response) => response.writeHead(code, headers).end(code === 204 ? undefined : `${code}\n`);
 }
 
 /** Never answers, never closes. */
-export const silence: Behaviour = () => {};
+export const silence: Answering = () => {};
 
 /** Closes the connection without an answer, by a TCP reset. */
-export const reset: Behaviour = (response) => {
-  response.socket?.resetAndDestroy();
+export const reset: Behaviour = (_response, tcp) => {
+  tcp.resetAndDestroy();
+};
+
+/** Closes the connection without an answer, in good order. */
+export const hangUp: Answering = (response) => {
+  response.socket?.end();
 };
 
 /** A header line every few milliseconds, without an end. */
-export const headerDrip: Behaviour = (response) => {
+export const headerDrip: Answering = (response) => {
   response.socket?.write('HTTP/1.1 200 OK\r\n');
   drip(response, () => response.socket?.write('x: 1\r\n'));
 };
 
 /** An answer whose body never ends and comes byte by byte. */
-export const bodyDrip: Behaviour = (response) => {
+export const bodyDrip: Answering = (response) => {
   response.writeHead(200);
   drip(response, () => response.write('.'));
 };
 
 /** 100 MB, as fast as they are taken. */
-export const flood: Behaviour = (response) => {
+export const flood: Answering = (response) => {
   response.writeHead(200, { 'content-length': FLOOD_MIB * MIB });
   const chunk = Buffer.alloc(MIB);
   let left = FLOOD_MIB;
@@ -52,7 +64,7 @@ export const flood: Behaviour = (response) => {
 };
 
 /** 100 MB packed into 100 KB by gzip, unasked. */
-export const gzipBomb: Behaviour = (response) => {
+export const gzipBomb: Answering = (response) => {
   response.writeHead(200, { 'content-encoding': 'gzip' }).end(gzipSync(Buffer.alloc(FLOOD_MIB * MIB)));
 };
 

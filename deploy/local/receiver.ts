@@ -1,6 +1,7 @@
 import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer } from 'node:https';
+import { Socket } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { Webhook } from 'standardwebhooks';
 import { ensureCertificate } from './certificate.ts';
@@ -62,12 +63,20 @@ export async function startReceiver(settings: {
   const waiting = new Set<(delivery: ReceivedDelivery) => void>();
   const behaviours = new Map<string, Behaviour>();
   const failures = new Map<string, number>();
+  /** By the port of their other end. */
+  const connections = new Map<number, Socket>();
   let webhook = settings.secret === undefined ? null : new Webhook(settings.secret);
 
   const server = createServer({ cert, key }, (request, response) => {
     if (request.method === 'GET') list(response);
     else if (request.method === 'POST') void receive(request, response).catch(() => response.destroy());
     else status(405, { allow: 'GET, POST' })(response);
+  });
+  server.on('connection', (tcp) => {
+    if (!(tcp instanceof Socket)) return;
+    const { remotePort = 0 } = tcp;
+    connections.set(remotePort, tcp);
+    tcp.once('close', () => connections.delete(remotePort));
   });
   server.listen(settings.port, LOOPBACK);
   await once(server, 'listening').catch(() => {
@@ -95,7 +104,7 @@ export async function startReceiver(settings: {
     received.push(delivery);
     if (received.length > KEPT) received.shift();
     const behave = behaviours.get(path) ?? ownBehaviour(path, id);
-    behave(response);
+    behave(response, connections.get(request.socket.remotePort ?? 0) ?? new Socket());
     settings.onDelivery?.(delivery);
     for (const offer of waiting) offer(delivery);
   }

@@ -1,19 +1,37 @@
 import { parseArgs } from 'node:util';
 import { startDns } from './dns.ts';
-import { MAGIC } from './magic.ts';
 import { LocalProblem } from './problem.ts';
+import { SITUATIONS } from './sim/findings.ts';
+import { MAGIC } from './sim/magic.ts';
+import { baseUrls } from './sim/vendors.ts';
 import { createSimulator } from './simulator.ts';
 
 const HELP = `npm run simulator -- [options]
 
-Runs the simulated vendor, and the name server that knows the simulated people's domains, on 127.0.0.1.
+Runs the simulated vendors, verifiers and NPI registry, and the name server that knows the simulated people's
+domains, on 127.0.0.1. Each speaks its real wire format below its own base URL, which is printed at the start.
 
-  --port PORT      port of the vendor, 0 for any free one (8090)
+  --port PORT      port of the vendors, 0 for any free one (8090)
   --dns-port PORT  UDP port of the name server, 0 for any free one (8053)
   --speed FACTOR   divides every latency: 60 makes a minute a second (1)
-  --api-key KEY    the key that callers must send (simulator)
+  --api-key KEY    the key that callers must send, whatever the vendor (simulator)
   --help           prints this
+
+Base URLs:
+${Object.values(baseUrls('  http://127.0.0.1:PORT')).join('\n')}
+
+Magic NPIs:
+${magicNpis('  ')}
+
+RocketReach answers any other NPI by its digits. The others are asked by name and employer, and know the people of the
+sample of NPPES. At all but RocketReach, somebody called Simulator by last name is answered as their first name says,
+whatever the employer:
+  ${SITUATIONS.join(', ')}
 `;
+
+function magicNpis(indent: string): string {
+  return Array.from(MAGIC, ([npi, { about }]) => `${indent}${npi}  ${about}`).join('\n');
+}
 
 interface Arguments {
   readonly port: number;
@@ -52,11 +70,9 @@ function number(option: string, text: string, least: number, most: number): numb
 async function run({ port, dnsPort, speed, apiKey }: Arguments): Promise<void> {
   const simulator = await createSimulator({ port, speed, apiKey });
   const dns = await startDns({ port: dnsPort });
-  console.log(
-    `ROCKETREACH_URL=${simulator.url}\nROCKETREACH_API_KEY=${apiKey}\nDNS_SERVERS=${dns.address}\n`,
-  );
-  for (const [npi, { about }] of MAGIC) console.log(`${npi}  ${about}`);
-  console.log('\nAny other NPI is answered by its digits. Ctrl-C stops it.');
+  for (const [id, url] of Object.entries(simulator.urls)) console.log(`${id.toUpperCase()}_URL=${url}`);
+  console.log(`DNS_SERVERS=${dns.address}\nThe key of every vendor: ${apiKey}\n\n${magicNpis('')}\n`);
+  console.log('Any other NPI is answered by its digits. Ctrl-C stops it.');
   for (const signal of ['SIGINT', 'SIGTERM'] as const) {
     process.once(signal, () => void Promise.all([simulator.close(), dns.close()]));
   }

@@ -1,20 +1,25 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { text } from 'node:stream/consumers';
 import { LOOPBACK, portTaken } from './ports.ts';
-import { createRocketReachSim, problem, type Reply } from './rocketreach-sim.ts';
+import { answer } from './sim/answer.ts';
+import type { SimRequest, VendorSim } from './sim/reply.ts';
+import { baseUrls, createVendors, type SimulatedVendor } from './sim/vendors.ts';
 
 export interface SimulatorOptions {
   /** 0 for any free one. */
   readonly port: number;
-  /** What every latency is divided by. */
+  /** What every latency, and every hint when to come back, is divided by. */
   readonly speed: number;
-  /** The key that callers must send. */
+  /** The key that callers must send, whatever the vendor. */
   readonly apiKey: string;
 }
 
-/** One question the vendor was asked: each `lookup` costs money at the real one. */
+/** One question that a vendor was asked: the real one charges for some of them. */
 export interface SimulatorCall {
-  readonly operation: 'lookup' | 'checkStatus';
-  /** `npi_number` or `ids`, as asked. */
+  readonly vendor: string;
+  /** In the vendor's words, such as `lookup` and `checkStatus`. */
+  readonly operation: string;
+  /** An NPI, an address, a job's id: whom or what was asked about. */
   readonly subject: string;
   /** What it was, or will be, answered; null where it never is. */
   readonly status: number | null;
@@ -23,28 +28,37 @@ export interface SimulatorCall {
 export interface Simulator {
   /** For ROCKETREACH_URL. */
   readonly url: string;
+  /** The base URL of each vendor, as its adapter takes it. */
+  readonly urls: Readonly<Record<SimulatedVendor, string>>;
   /** The last 100,000 questions with a right key, oldest first. */
   calls(): readonly SimulatorCall[];
-  /** Forgets the calls and how far each lookup is. */
+  /** Forgets the calls and how far each conversation is. */
   reset(): void;
   close(): Promise<void>;
 }
 
-const PREFIX = '/api/v2';
 const MAX_CALLS = 100_000;
 
 /**
- * An HTTP server on the loopback that speaks RocketReach's wire format: magic.ts for the magic NPIs, an answer
- * derived from its digits for any other.
+ * An HTTP server on the loopback that speaks the wire formats of sim/vendors.ts, each vendor below its id: magic.ts
+ * for the magic NPIs, an answer derived from its digits for any other.
  * @throws {LocalProblem} `port_taken`
  */
 export async function createSimulator({ port, speed, apiKey }: SimulatorOptions): Promise<Simulator> {
-  const vendor = createRocketReachSim(speed);
+  const vendors = createVendors({ apiKey, speed });
   const calls: SimulatorCall[] = [];
   const timers = new Set<NodeJS.Timeout>();
 
-  function handle(request: IncomingMessage, response: ServerResponse): void {
-    const reply = route(request, URL.parse(request.url ?? '/', 'http://simulator'));
+  async function handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const url = URL.parse(request.url ?? '/', 'http://simulator');
+    const body = await text(request);
+    const reply = ask(url, (path, query) => ({
+      method: request.method ?? '',
+      path,
+      query,
+      headers: request.headers,
+      body,
+    }));
     if (reply.kind === 'hang') return;
     const timer = setTimeout(() => {
       timers.delete(timer);
@@ -58,34 +72,34 @@ export async function createSimulator({ port, speed, apiKey }: SimulatorOptions)
     });
   }
 
-  function route(request: IncomingMessage, url: URL | null): Reply {
-    if (request.headers['api-key'] !== apiKey) return problem(401, 'Invalid API Key');
-    if (request.method !== 'GET') return problem(405, 'Method not allowed.');
-    switch (url?.pathname) {
-      case `${PREFIX}/person/lookup`:
-        return record('lookup', url.searchParams.get('npi_number'), vendor.lookup(url.searchParams));
-      case `${PREFIX}/person/checkStatus`:
-        return record('checkStatus', url.searchParams.get('ids'), vendor.checkStatus(url.searchParams));
-      default:
-        return problem(404, 'Not found.');
-    }
+  function ask(url: URL | null, requestTo: (path: string, query: URLSearchParams) => SimRequest) {
+    const vendor = vendors.find(({ base }) => url?.pathname.startsWith(`${base}/`));
+    if (url === null || vendor === undefined) return answer(404, { message: 'No such vendor.' });
+    const request = requestTo(url.pathname.slice(vendor.base.length), url.searchParams);
+    return record(vendor.sim, request);
   }
 
-  function record(operation: SimulatorCall['operation'], subject: string | null, reply: Reply): Reply {
-    calls.push({ operation, subject: subject ?? '', status: reply.kind === 'hang' ? null : reply.status });
+  function record(sim: VendorSim, request: SimRequest) {
+    const { operation, subject, reply } = sim.answer(request);
+    const status = reply.kind === 'hang' ? null : reply.status;
+    if (operation !== '' && status !== 401) calls.push({ vendor: sim.id, operation, subject, status });
     if (calls.length > MAX_CALLS) calls.shift();
     return reply;
   }
 
-  const server = createServer(handle);
-  const listeningOn = await listen(server, port);
+  const server = createServer((request, response) => {
+    // A caller that hangs up in the middle of its question gets no answer.
+    handle(request, response).catch(() => response.destroy());
+  });
+  const urls = baseUrls(`http://${LOOPBACK}:${await listen(server, port)}`);
 
   return {
-    url: `http://${LOOPBACK}:${listeningOn}${PREFIX}`,
+    url: urls.rocketreach,
+    urls,
     calls: () => calls,
     reset() {
       calls.length = 0;
-      vendor.reset();
+      for (const { sim } of vendors) sim.reset();
     },
     async close() {
       for (const timer of timers) clearTimeout(timer);

@@ -4,12 +4,14 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { LocalConfig } from '../config.ts';
 import { startDns } from './dns.ts';
+import { importSample } from './nppes.ts';
 import { freePort, LOOPBACK, requirePortFree } from './ports.ts';
 import { startPostgres } from './postgres.ts';
 import { LocalProblem } from './problem.ts';
 import { launch } from './processes.ts';
 import { startReceiver } from './receiver.ts';
 import { createSimulator } from './simulator.ts';
+import { sourceSettings } from './sources.ts';
 import { startTemporal } from './temporal.ts';
 import { cacheFolder, findTemporalCli } from './temporal-cli.ts';
 import type { Tenant } from './tenant.ts';
@@ -47,7 +49,14 @@ export interface StackOptions {
 }
 
 const SEARCH_ATTRIBUTES = { OrganizationId: 'Keyword', BatchStatus: 'Keyword', Npi: 'KeywordList' };
-const LOOKUP_TIMEOUT = '1m';
+/** What nobody wants to wait for at a terminal; the README has the production values. */
+const SHORTER = {
+  LOOKUP_TIMEOUT: '1m',
+  ROCKETREACH_TIMEOUT: '15s',
+  VENDOR_CALL_TIMEOUT: '10s',
+  FULLENRICH_POLL: '2s',
+  GREYLIST_WAIT: '10s',
+};
 /** Where a server is found every time, as long as nobody else is there. */
 const USUAL = { postgres: 5442, temporal: 7233, ui: 8233, simulator: 8090, receiver: 8443 };
 
@@ -130,6 +139,7 @@ async function bringUp(options: StackOptions, parts: Parts): Promise<StackFacts>
     return server;
   });
   const tenant = await part('migrations', () => options.prepare(database.url));
+  await part('sample of NPPES', () => importSample(database.url, dir));
 
   const temporal = await part('Temporal', async () => {
     if (given.temporalAddress !== null)
@@ -153,7 +163,7 @@ async function bringUp(options: StackOptions, parts: Parts): Promise<StackFacts>
     return { ...server, cli };
   });
 
-  const { simulator, receiver, dns } = await part('vendor, receiver', async () => {
+  const { simulator, receiver, dns } = await part('vendors, receiver', async () => {
     const simulator = await createSimulator({
       port: await usualPort(USUAL.simulator),
       speed: 1,
@@ -177,9 +187,8 @@ async function bringUp(options: StackOptions, parts: Parts): Promise<StackFacts>
     TEMPORAL_ADDRESS: temporal.address,
     API_HOST: LOOPBACK,
     API_PORT: String(apiPort),
-    LOOKUP_TIMEOUT,
-    ROCKETREACH_URL: simulator.url,
-    ROCKETREACH_API_KEY: tenant.vendorKey,
+    ...SHORTER,
+    ...sourceSettings(simulator.urls, tenant.vendorKey),
     DNS_SERVERS: dns.address,
     WEBHOOK_CA_FILE: receiver.caFile,
     WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',

@@ -12,8 +12,8 @@ import { openTenant } from './tenant.ts';
 
 const HELP = `npm start [-- OPTIONS]
 
-Starts PostgreSQL, Temporal with its UI, the vendor simulator, a webhook receiver, the worker and the API, all on
-loopback; submits a demonstration batch; stays up until Ctrl-C.
+Starts PostgreSQL, Temporal with its UI, simulated vendors, a webhook receiver, the worker and the API, all on
+loopback; imports a sample of NPPES; submits a demonstration batch; stays up until Ctrl-C.
 
   --no-demo        do not submit the demonstration batch
   --port PORT      the API's port (default 8080)
@@ -121,6 +121,8 @@ Try:
   curl -s ${auth} ${json} ${facts.base_url}/api/v1/email -d '{"npi":"2000000036","enrichment_email_type":"personal"}'
   curl -s ${auth} ${json} ${facts.base_url}/api/v1/email -d '{"npi":"2000000101"}'   # the vendor hangs: failed, refunded
 ${batchId ? `  curl -s ${auth} ${facts.base_url}/api/v1/batch/${batchId}\n` : ''}  curl -sk ${facts.receiver_url}
+  DATABASE_URL='${facts.database_url}' npm run operator -- explain 2000000226   # who was asked, and what came of it
+  DATABASE_URL='${facts.database_url}' npm run operator -- vendors
 
 Ctrl-C stops everything this started.`;
 }

@@ -4,8 +4,10 @@ import { type Database, openDatabase } from '../../db/client.ts';
 import { grantCredits } from '../../db/credits.ts';
 import { storeEmail } from '../../db/directory.ts';
 import { authenticate, issueKey, parseApiKey } from '../../db/keys.ts';
-import { createOrganization, showWebhookSecret } from '../../db/organizations.ts';
-import { STORED_EMAILS } from './magic.ts';
+import { createOrganization } from '../../db/organizations.ts';
+import { addSuppression } from '../../db/suppressions.ts';
+import { showWebhookSecret } from '../../db/webhook-secrets.ts';
+import { STORED_EMAILS, SUPPRESSED_NPIS } from './sim/magic.ts';
 
 /** The organization the local stack works for. */
 export interface Tenant {
@@ -32,6 +34,7 @@ export async function openTenant(databaseUrl: string, factsFile: string): Promis
       const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
       await storeEmail(db, { npi, email, emailType: type, lastValidatedAt, source: 'local-stack' });
     }
+    for (const value of SUPPRESSED_NPIS) await addSuppression(db, BY, { kind: 'npi', value });
     const { webhookSecret } = await showWebhookSecret(db, organizationId);
     return { organizationId, apiKey, webhookSecret, vendorKey: randomBytes(16).toString('hex') };
   } finally {

@@ -1,12 +1,13 @@
 import { Client, Connection } from '@temporalio/client';
 import { pino } from 'pino';
 import { createAddressPolicy } from '../../activities/address.ts';
+import { createSigningKeys, publicKey } from '../../activities/signing-keys.ts';
 import { createServer } from '../../api/server.ts';
 import { listenForChanges } from '../../db/changes.ts';
 import { openDatabase } from '../../db/client.ts';
 import { openTestDatabase } from './database.ts';
 import { testSetting } from './environment.ts';
-import { createCaller, openOrganization, RULES } from './organization.ts';
+import { createCaller, MASTER_KEY, openOrganization, RULES } from './organization.ts';
 
 export interface ApiOptions {
   readonly rateWindowMs?: number;
@@ -37,6 +38,7 @@ export async function startApi({ rateWindowMs = 60_000, databaseUrl, onLog }: Ap
     host: '127.0.0.1',
     port: 0,
     rateWindowMs,
+    webhookKeys: (organizationId) => createSigningKeys([MASTER_KEY])(organizationId).map(publicKey),
   });
   await server.start();
 

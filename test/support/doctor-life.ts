@@ -1,12 +1,13 @@
 import type { Database } from '../../db/client.ts';
 import { adjustCredits } from '../../db/credits.ts';
-import { recordAttempt } from '../../db/deliveries.ts';
 import { storeEmail } from '../../db/directory.ts';
 import { suspendWebhooks } from '../../db/organizations.ts';
 import { markStarted } from '../../db/outbox.ts';
+import { eraseSubject } from '../../db/privacy.ts';
 import { type LookupEnd, settle } from '../../db/settle.ts';
 import { type SubmitCommand, submit } from '../../db/submit.ts';
 import type { EmailType } from '../../db/words.ts';
+import { logAttempt } from './deliveries.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from './organization.ts';
 
 export interface Accepted {
@@ -22,7 +23,8 @@ const URL = 'https://hooks.example/';
 
 /**
  * A little of everything that happens to two organizations: answers from the directory, replays at once and late,
- * a charge, releases of both kinds, a personal email, open requests, deliveries in every state, an adjustment.
+ * a charge, releases of both kinds, a personal email, open requests, deliveries in every state, an adjustment, an
+ * erasure.
  */
 export async function live(db: Database) {
   const organization = await openOrganization(db, 100);
@@ -61,14 +63,8 @@ export async function live(db: Database) {
   await end(bulk.requestIds[3], 'failed');
   const open = await accept({ npis: ['2000000069', '2000000077', '2000000085', '2000000093'] });
 
-  const attempt = async (
-    deliveryId: string,
-    statusCode: number,
-    state: 'pending' | 'delivered' | 'failed',
-  ) => {
-    const made = { startedAt: new Date(), durationMs: 5, statusCode, errorCode: null, responseExcerpt: null };
-    await recordAttempt(db, deliveryId, made, state);
-  };
+  const attempt = (deliveryId: string, statusCode: number, state: 'pending' | 'delivered' | 'failed') =>
+    logAttempt(db, deliveryId, statusCode, state);
   const deliveriesOf = async (batchId: string) => {
     const rows = await db.drizzle.query.webhookDeliveries.findMany({
       where: (delivery, { eq }) => eq(delivery.batchId, batchId),
@@ -106,6 +102,10 @@ export async function live(db: Database) {
   };
   await accept({ npis: ['2000000176'], idempotency });
   await adjustCredits(db, BY, organization.organizationId, -5);
+
+  await know('2000000184', 'professional');
+  await accept({ npis: ['2000000184', '2000000184'] });
+  await eraseSubject(db, BY, { npi: '2000000184' });
 
   return {
     organizationId: organization.organizationId,

@@ -12,6 +12,8 @@ export interface Plant {
 }
 
 const NO_ID = newId('req');
+const A_LOOKUP = newId('lkp');
+const ANOTHER_LOOKUP = newId('lkp');
 const drop = (table: string, constraint: string) =>
   sql.raw(`alter table ${table} drop constraint ${constraint} cascade`);
 /** A column that the database derives can only be wrong once it no longer does. */
@@ -289,11 +291,10 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     },
     delivery_overdue: {
       statements: [
-        sql`update batches set updated_at = now() - interval '61 seconds' where id = ${telling.batchId}`,
-        // The step after the first attempt is 5 s, and a receiver may ask for twice that.
-        sql`insert into webhook_attempts (delivery_id, n, started_at, duration_ms, status_code)
-            values (${telling.deliveries[1] ?? ''}, 1, now() - interval '69 seconds', 5, 500)`,
-        sql`update webhook_deliveries set attempts = 1 where id = ${telling.deliveries[1] ?? ''}`,
+        sql`update batches set updated_at = now() - interval '20 minutes' where id = ${telling.batchId}`,
+        sql`update organizations set webhooks_suspended = false`,
+        // Within the grace.
+        sql`update webhook_deliveries set due_at = now() - interval '14 minutes' where id = ${telling.deliveries[1] ?? ''}`,
       ],
       subject: telling.deliveries[0] ?? '',
     },
@@ -326,5 +327,40 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       subject: 'ledger_entries_append_only',
     },
   };
-  return { ...money, ...promises, ...work };
+  const lookup = (id: string, npi: string, age: string, closed: boolean) =>
+    sql`insert into lookups (id, npi, wanted_type, opened_at, closed_at)
+        values (${id}, ${npi}, 'any', now() - ${age}::interval, ${closed ? sql`now()` : null})`;
+  const wait = (lookupId: string) =>
+    sql`update requests set lookup_id = ${lookupId}, status = 'in-progress', started_at = now() where id = ${opened}`;
+  const lookups: Record<string, Plant> = {
+    lookup_left_open: {
+      statements: [
+        lookup(A_LOOKUP, '2000000010', '61 seconds', false),
+        // Within the grace, and one that somebody waits for.
+        lookup(newId('lkp'), '2000000028', '59 seconds', false),
+        lookup(ANOTHER_LOOKUP, '2000000069', '61 seconds', false),
+        wait(ANOTHER_LOOKUP),
+      ],
+      subject: A_LOOKUP,
+    },
+    request_lookup: {
+      statements: [sql`update requests set status = 'in-progress', started_at = now() where id = ${opened}`],
+      subject: opened,
+    },
+    lookup_of_other: {
+      statements: [lookup(A_LOOKUP, '2000000010', '1 second', true), wait(A_LOOKUP)],
+      subject: opened,
+    },
+    erased_but_held: {
+      statements: [
+        sql`insert into suppressions (kind, value, origin)
+            values ('email', encode(sha256('left@clinic.example'), 'hex'), 'erasure')`,
+        sql`insert into stored_emails (npi, email, verdict, source)
+            values ('2000000044', 'Left@clinic.example', 'unknown', 'test'),
+                   ('2000000044', 'stays@clinic.example', 'unknown', 'test')`,
+      ],
+      subject: 'directory 2000000044',
+    },
+  };
+  return { ...money, ...promises, ...lookups, ...work };
 }

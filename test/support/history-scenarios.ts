@@ -1,4 +1,7 @@
 import { sql } from 'drizzle-orm';
+import { storeEmail } from '../../db/directory.ts';
+import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
+import { WORKFLOWS } from '../../workflows/messages.ts';
 import { saveHistory } from './history-files.ts';
 import { ordinaryNpis } from './npis.ts';
 import { eventually, type SubmitAnswer } from './organization.ts';
@@ -43,9 +46,8 @@ export async function recordOutcomes(): Promise<void> {
       'lookup-vendor-fails': '2000000119',
       'lookup-rate-limited': '2000000127',
       'lookup-unusable': '2000000135',
-      'lookup-asynchronous-vendor': '2000000143',
+      'lookup-asynchronous-vendor': ordinaryNpis('found_later', 1)[0] ?? '',
       'lookup-identity-mismatch': '2000000168',
-      'lookup-blocked': '2000000176',
     };
     const npis = [...Object.values(lookups), '1234567890', '2000000010'];
     const mixed = (await client.bulk({ npis, ...hook('/mixed') })).json;
@@ -75,6 +77,44 @@ export async function recordOutcomes(): Promise<void> {
       await save(stack, name, await submitted(client.bulk(body)));
   });
 }
+
+/** The whole waterfall: every magic NPI, by all vendors, with a verifier and the registry. */
+export async function recordWaterfall(): Promise<void> {
+  const options = { lookupTimeoutMs: 35_000, allSources: true, environment: WATERFALL };
+  await withStack(options, async (stack) => {
+    const client = await stack.organization();
+    for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
+      const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
+      await storeEmail(stack.db, { npi, email, emailType: type, lastValidatedAt, source: 'test' });
+    }
+    const magic = [...MAGIC.keys()];
+    const all = (await client.bulk({ npis: magic })).json;
+    await save(stack, 'waterfall-batch', all.batch_id);
+    for (const npi of magic) {
+      const handle = stack.client.workflow.getHandle(requestOf(all, npi) ?? '');
+      // Those that are refused or known at once have no lookup.
+      const looked = await handle.describe().catch(() => null);
+      if (looked) await save(stack, `waterfall-${npi}`, looked.workflowId);
+    }
+    const [unknown = ''] = ordinaryNpis('found', 1, 90_000);
+    const identified = (await client.single({ npi: unknown })).json;
+    await save(stack, 'waterfall-registry', requestOf(identified, unknown));
+
+    await stack.db.drizzle.execute(sql`delete from stored_emails where npi = ${ALL_VENDORS}`);
+    const others = await Promise.all([stack.organization(), stack.organization()]);
+    const shared = await Promise.all(others.map((one) => one.single({ npi: ALL_VENDORS })));
+    for (const [i, { json }] of shared.entries()) {
+      await save(stack, `waterfall-shared-${i + 1}`, requestOf(json, ALL_VENDORS));
+    }
+    const workflowId = 'reverify-recorded';
+    await stack.client.workflow.execute(WORKFLOWS.reverify, { taskQueue: stack.taskQueue, workflowId });
+    await save(stack, 'reverify', workflowId);
+  });
+}
+
+/** Only the last vendor knows this one. */
+const ALL_VENDORS = '2000000218';
+const WATERFALL = { ROCKETREACH_TIMEOUT: '10s', VENDOR_CALL_TIMEOUT: '5s' };
 
 async function submitted(answer: Promise<{ readonly json: SubmitAnswer }>): Promise<string> {
   return (await answer).json.batch_id;

@@ -2,8 +2,9 @@ import { createHash } from 'node:crypto';
 import type { Sql } from 'postgres';
 import type { Database } from '../../db/client.ts';
 import { adjustCredits, grantCredits } from '../../db/credits.ts';
-import { beginVendorStep, storeEmail } from '../../db/directory.ts';
+import { storeEmail } from '../../db/directory.ts';
 import { authenticate, issueKey, parseApiKey, rotateKey } from '../../db/keys.ts';
+import { joinLookup } from '../../db/lookups.ts';
 import { createOrganization } from '../../db/organizations.ts';
 import type { settle } from '../../db/settle.ts';
 import type { submit } from '../../db/submit.ts';
@@ -70,7 +71,7 @@ async function perform(client: ModelClient, call: Call): Promise<() => string> {
     case 'submit':
       return await performSubmit(client, call);
     case 'begin': {
-      await beginVendorStep(db, requestIdOf(client, call.request), 'model', MODEL_RULES);
+      await joinLookup(db, requestIdOf(client, call.request));
       return () => 'begun';
     }
     case 'settle': {

@@ -1,11 +1,12 @@
-import { hasNpiCheckDigit } from '../../activities/npi.ts';
-import { ordinaryBehaviour } from '../../deploy/local/simulator-people.ts';
+import { ordinaryBehaviour } from '../../deploy/local/sim/behaviours.ts';
+import { withCheckDigit } from '../../deploy/local/sim/organizations.ts';
 
-/** How the simulated vendor answers an NPI that is not magic. */
+/** How the simulated RocketReach answers an NPI that is not magic. */
 export type Ordinary = 'found' | 'found_later' | 'not_found';
 
 /**
- * NPIs with a right check digit that the simulated vendor answers in one way: always the same ones.
+ * NPIs with a right check digit that the simulated RocketReach answers in one way: always the same ones. They are in
+ * no NPPES file, so vendors that search by name cannot be asked about them.
  * @param from where to begin, up to nine digits: tests that share a database take NPIs far from each other's
  */
 export function ordinaryNpis(kind: Ordinary, count: number, from = 0): string[] {
@@ -22,11 +23,4 @@ function kindOf(npi: string): Ordinary | null {
   if (behaviour.kind === 'refusal') return 'not_found';
   if (behaviour.kind !== 'profile') return null;
   return behaviour.unfinished.length > 0 ? 'found_later' : 'found';
-}
-
-function withCheckDigit(nineDigits: number): string {
-  const digits = Array.from({ length: 10 }, (_, digit) => `${nineDigits}${digit}`);
-  const npi = digits.find(hasNpiCheckDigit);
-  if (!npi) throw new Error(`${nineDigits} has no check digit`);
-  return npi;
 }

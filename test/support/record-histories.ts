@@ -35,8 +35,9 @@ const settings: Record<TestSetting, string> = {
 };
 Object.assign(process.env, settings);
 try {
-  const { recordOutcomes, recordInterventions } = await import('./history-scenarios.ts');
+  const { recordOutcomes, recordWaterfall, recordInterventions } = await import('./history-scenarios.ts');
   await recordOutcomes();
+  await recordWaterfall();
   await recordInterventions();
 } finally {
   await temporal.stop();

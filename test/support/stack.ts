@@ -1,4 +1,3 @@
-import { Resolver } from 'node:dns/promises';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -7,23 +6,28 @@ import { NativeConnection } from '@temporalio/worker';
 import { and, eq, isNull } from 'drizzle-orm';
 import { pino } from 'pino';
 import { createAddressPolicy } from '../../activities/address.ts';
+import type { VendorSource } from '../../activities/index.ts';
 import { createPost } from '../../activities/post.ts';
 import type { Provider } from '../../activities/providers/port.ts';
-import { createRocketReach } from '../../activities/providers/rocketreach.ts';
-import { createCheck } from '../../activities/verification/check.ts';
+import { createSigningKeys, publicKey } from '../../activities/signing-keys.ts';
 import { createServer } from '../../api/server.ts';
 import { listenForChanges } from '../../db/changes.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { requests } from '../../db/schema.ts';
+import { loadConfig } from '../../deploy/config.ts';
 import { startDns } from '../../deploy/local/dns.ts';
+import { importSample } from '../../deploy/local/nppes.ts';
 import { startReceiver } from '../../deploy/local/receiver.ts';
-import { createSimulator } from '../../deploy/local/simulator.ts';
+import { createSimulator, type Simulator } from '../../deploy/local/simulator.ts';
+import { sourceSettings } from '../../deploy/local/sources.ts';
 import { createLog } from '../../deploy/log.ts';
-import { prepareNamespace } from '../../deploy/temporal.ts';
+import { createSources } from '../../deploy/sources.ts';
+import { prepareNamespace, scheduleId } from '../../deploy/temporal.ts';
 import { installRuntime, startWorkers } from '../../deploy/workers.ts';
+import { WORKFLOWS } from '../../workflows/messages.ts';
 import { openTestDatabase } from './database.ts';
 import { testSetting } from './environment.ts';
-import { createCaller, type Organization, openOrganization } from './organization.ts';
+import { createCaller, MASTER_KEY, type Organization, openOrganization } from './organization.ts';
 
 /** What a test may shorten; times in milliseconds. */
 export interface StackOptions {
@@ -37,8 +41,14 @@ export interface StackOptions {
   readonly apiTemporalAddress?: string;
   /** Receives each log line of API and worker, as JSON text, at the lowest level. */
   readonly onLog?: (line: string) => void;
-  /** Asked in place of the simulated vendor. */
+  /** Asked in place of the simulated vendors. */
   readonly providers?: readonly Provider[];
+  /** Asked in place of all others, as they are. */
+  readonly vendors?: readonly VendorSource[];
+  /** Every simulated vendor, Reacher and the registry are configured, and the sample of NPPES is there; else RocketReach alone. */
+  readonly allSources?: boolean;
+  /** Further settings of the sources, as an operator would give them. */
+  readonly environment?: Readonly<Record<string, string>>;
   /** Another Temporal than the runner's and no worker here: for tests that run `deploy/worker.ts` as a process. */
   readonly elsewhere?: { readonly temporalAddress: string; readonly taskQueue: string };
 }
@@ -56,29 +66,37 @@ export async function startStack(options: StackOptions = {}) {
   const database = await openTestDatabase();
   const db = openDatabase({ url: database.url, poolSize: 20, applicationName: 'test' });
   const dir = await mkdtemp(join(tmpdir(), 'stack-'));
+  if (options.allSources) await importSample(database.url, dir);
   const taskQueue = options.elsewhere?.taskQueue ?? `enrichment-${database.url.split('_').at(-1)}`;
   const simulator = await createSimulator({ port: 0, speed: options.simulatorSpeed ?? 20, apiKey: API_KEY });
   const receiver = await startReceiver({ port: 0, dir });
   const dns = await startDns();
-  const resolver = new Resolver();
-  resolver.setServers([dns.address]);
 
   const address = options.elsewhere?.temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
   const connection = await Connection.connect({ address });
   const client = new Client({ connection });
   const apiConnection = Connection.lazy({ address: options.apiTemporalAddress ?? address });
   const native = await NativeConnection.connect({ address });
-  await prepareNamespace(client, taskQueue, options.sweepIntervalMs ?? 60_000, log);
+  const intervals = { sweepMs: options.sweepIntervalMs ?? 60_000, reverifyMs: 3_600_000 };
+  await prepareNamespace(client, taskQueue, intervals, log);
 
+  const sourceEnvironment = settingsOf(simulator, options);
+  const config = loadConfig({ DATABASE_URL: database.url, ...sourceEnvironment });
   const policy = createAddressPolicy({ openCidrs: ['127.0.0.0/8', '::1/128'] });
   const rules = {
     lookupTimeoutMs: options.lookupTimeoutMs ?? 60_000,
     freshnessMs: 30 * 86_400_000,
     replayMs: options.replayMs ?? 30 * 86_400_000,
+    callTimeoutMs: config.sources.callTimeoutMs,
+    greylistMs: 1000,
     idempotencyMs: 86_400_000,
     webhookScheduleMs: options.webhookScheduleMs ?? [0, 100, 200, 300],
+    webhookLogMs: 30 * 86_400_000,
     sweep: { startAfterMs: 500, settleAfterMs: 500, checkEveryMs: 1000 },
   };
+  const configured = createSources(config, { db, dnsServers: [dns.address] });
+  const vendors = options.vendors ?? options.providers?.map((provider) => vendorSource(provider));
+  const signingKeys = createSigningKeys([MASTER_KEY]);
   const startWorker = async () =>
     startWorkers({
       connection: native,
@@ -89,10 +107,11 @@ export async function startStack(options: StackOptions = {}) {
       deps: {
         db,
         log,
-        providers: options.providers ?? [createRocketReach({ baseUrl: simulator.url, apiKey: API_KEY })],
-        check: createCheck({ resolver }),
+        ...configured,
+        ...(vendors ? { vendors } : {}),
         post: createPost({ policy, ca: await readFile(receiver.caFile, 'utf8'), userAgent: 'test' }),
         rules,
+        signingKeys,
       },
     });
   const server = createServer({
@@ -106,6 +125,7 @@ export async function startStack(options: StackOptions = {}) {
     host: '127.0.0.1',
     port: 0,
     rateWindowMs: options.rateWindowMs ?? 60_000,
+    webhookKeys: (organizationId) => signingKeys(organizationId).map(publicKey),
   });
   await server.start();
   let workers = options.elsewhere ? null : await startWorker();
@@ -135,8 +155,7 @@ export async function startStack(options: StackOptions = {}) {
     workerEnvironment: {
       DATABASE_URL: database.url,
       TEMPORAL_ADDRESS: address,
-      ROCKETREACH_URL: simulator.url,
-      ROCKETREACH_API_KEY: API_KEY,
+      ...sourceEnvironment,
       DNS_SERVERS: dns.address,
       WEBHOOK_CA_FILE: receiver.caFile,
       WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',
@@ -150,7 +169,9 @@ export async function startStack(options: StackOptions = {}) {
     },
     async stop() {
       await server.stop({ timeout: 1000 });
-      await client.schedule.getHandle(`sweep-${taskQueue}`).delete();
+      for (const type of [WORKFLOWS.sweep, WORKFLOWS.reverify]) {
+        await client.schedule.getHandle(scheduleId(type, taskQueue)).delete();
+      }
       await workers?.stop();
       await native.close();
       await connection.close();
@@ -163,6 +184,29 @@ export async function startStack(options: StackOptions = {}) {
       await rm(dir, { recursive: true, force: true });
     },
   };
+}
+
+/** The simulated vendors as an operator would configure real ones; their rates would only slow the tests down. */
+function settingsOf({ urls }: Simulator, { allSources, environment }: StackOptions) {
+  const { ROCKETREACH_URL, ROCKETREACH_API_KEY, ...others } = sourceSettings(urls, API_KEY);
+  const quick = {
+    ROCKETREACH_RATES: FAST,
+    REACHER_RATES: FAST,
+    FULLENRICH_RATES: FAST,
+    FULLENRICH_POLL: '100ms',
+  };
+  return { ROCKETREACH_URL, ROCKETREACH_API_KEY, ...quick, ...(allSources ? others : {}), ...environment };
+}
+
+const FAST = '10000/1s';
+
+/** A vendor without limits, waited for as long as there is time. */
+export function vendorSource(
+  provider: Provider,
+  rest: Partial<Omit<VendorSource, 'provider'>> = {},
+): VendorSource {
+  const limits = { rates: [], dailyCredits: null };
+  return { provider, types: provider.gives, mayStore: true, capMs: 600_000, limits, ...rest };
 }
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;

@@ -1,5 +1,5 @@
 import type { Provider, Step, Subject } from '../../activities/providers/port.ts';
-import { work } from '../../deploy/local/simulator-people.ts';
+import { work } from '../../deploy/local/sim/behaviours.ts';
 
 /** One step of a scripted conversation. */
 export interface ScriptedCall {
@@ -32,6 +32,10 @@ export function createScriptedVendor(id = 'scripted'): ScriptedVendor {
   };
   return {
     id,
+    needs: ['npi'],
+    gives: ['professional', 'personal'],
+    repeatIsFree: true,
+    cost: () => 1,
     submit: (subject, signal) => answer('submit', subject, signal),
     poll: (_jobRef, subject, signal) => answer('poll', subject, signal),
     script: (npi, script) => void scripts.set(npi, script),
@@ -44,6 +48,7 @@ export function foundStep(npi: string): Step {
   const { email } = work(`npi${npi}`);
   return {
     kind: 'found',
+    identity: { npi, name: null, state: null },
     candidates: [{ email, vendorType: 'professional', verdict: 'valid', validatedAt: new Date() }],
   };
 }

@@ -1,0 +1,171 @@
+// NPPES writes names in capitals, with whatever else people typed into the field. Here they become what people write,
+// and what two spellings of one name have in common.
+
+/** A generation as people of one name and family tell themselves apart: 1 for `Sr`, 2 for `Jr` and `II`, and so on. */
+export type Generation = 1 | 2 | 3 | 4 | 5;
+
+const GENERATIONS: ReadonlyMap<string, Generation> = new Map([
+  ['sr', 1],
+  ['jr', 2],
+  ['ii', 2],
+  ['iii', 3],
+  ['iv', 4],
+  ['v', 5],
+]);
+
+const TITLES: ReadonlySet<string> = new Set(['dr', 'doctor', 'prof', 'professor', 'mr', 'mrs', 'ms', 'miss']);
+
+const CREDENTIALS: ReadonlySet<string> = new Set(
+  `md do mbbs mbchb phd psyd edd dds dmd dpm dc od dvm nd dnp pharmd rph aud np fnp fnpc fnpbc anp agnp pnp whnp
+  pmhnp pmhnpbc acnp aprn arnp crnp crna cnm cns rn bsn msn lpn lvn pa pac rpa rpac pt dpt ot otr otrl lcsw lmsw
+  licsw lisw csw msw lmft mft lpc lpcc lmhc lcpc lcmhc bcba slp cccslp ccc rd rdn ldn lac lmt mph mba mha ms ma
+  bs facp facs faap facc facog faafp faan face facep fccp facr dabr esq`.split(/\s+/),
+);
+
+/** Credentials that are surnames too: taken for a credential only where dots or a comma say so. */
+const SURNAMES_TOO: ReadonlySet<string> = new Set(['do', 'ma', 'pa']);
+
+/** What NPPES and the people who fill it in write for "nothing". */
+const PLACEHOLDERS: ReadonlySet<string> = new Set([
+  'unavail',
+  'nmn',
+  'nmi',
+  'nfn',
+  'none',
+  'null',
+  'unknown',
+]);
+
+const PARTICLES: ReadonlySet<string> = new Set(
+  'da das de del della den der di dos du la las los ten ter van von y'.split(' '),
+);
+
+/** Names in which the letter after `Mac` is a capital; without a list, `Macias` and `Mack` would get one too. */
+const MAC_NAMES: ReadonlySet<string> = new Set(
+  `macallister macarthur macaulay macbeth maccallum macdermott macdonald macdonnell macdougall macfarlane
+  macgregor macinnes macinnis macintosh macintyre macivor mackay mackenzie mackinnon maclaren maclean maclellan
+  macleod macmahon macmillan macmurray macnamara macneil macneill macphail macphee macpherson macqueen macrae
+  macvicar`.split(/\s+/),
+);
+
+/** Letters that do not decompose into a base letter and a mark. */
+const LETTERS: Readonly<Record<string, string>> = {
+  ß: 'ss',
+  ø: 'o',
+  ł: 'l',
+  æ: 'ae',
+  œ: 'oe',
+  đ: 'd',
+  ð: 'd',
+  þ: 'th',
+  ı: 'i',
+};
+
+const APOSTROPHES = /[‘’ʻʼ`´]/g;
+
+/**
+ * What two spellings of one name have in common: its words without case and marks, split at spaces, hyphens and dots,
+ * not at apostrophes. `Núñez-O'Dea` and `NUNEZ ODEA` are one.
+ */
+export function nameWords(text: string): string[] {
+  const plain = text
+    .replace(APOSTROPHES, "'")
+    .toLowerCase()
+    .replace(/[ßøłæœđðþı]/g, (letter) => LETTERS[letter] ?? letter)
+    .normalize('NFKD')
+    .replace(/['\p{M}]/gu, '');
+  const words = plain.split(/[^\p{L}]+/u).filter((word) => word !== '');
+  return words.map((word) => (word === 'st' ? 'saint' : word));
+}
+
+/** Whether a folded word belongs between a surname's words and is none of its own: `van`, `de`. */
+export function isParticle(word: string): boolean {
+  return PARTICLES.has(word);
+}
+
+/** The generation that a suffix names, as NPPES (`Jr.`, `III`) or a vendor writes it; null where it names none. */
+export function generationOf(suffix: string | null): Generation | null {
+  return GENERATIONS.get(letters(suffix ?? '')) ?? null;
+}
+
+/**
+ * Takes what is no name off both ends: titles before, credentials and generations behind (`DR. SMITH, JR., M.D.`).
+ * At least one word stays, so that Dr. Do and Ms. Ma keep their names.
+ */
+export function stripTitles(text: string): { readonly name: string; readonly generation: Generation | null } {
+  const words = text.replace(/,/g, ', ').split(/\s+/).filter(hasLetter);
+  let generation: Generation | null = null;
+  while (words.length > 1 && TITLES.has(letters(words[0] ?? ''))) words.shift();
+  while (words.length > 1) {
+    const [before = '', last = ''] = words.slice(-2);
+    const named = GENERATIONS.get(letters(last));
+    if (named === undefined && !isCredential(last, before.endsWith(','))) break;
+    generation = named ?? generation;
+    words.pop();
+  }
+  return { name: words.join(' ').replace(/,$/, ''), generation };
+}
+
+/** @param set whether a comma before it sets it apart from the name */
+export function isCredential(word: string, set: boolean): boolean {
+  const known = CREDENTIALS.has(letters(word));
+  return known && (set || /\p{L}\./u.test(word) || !SURNAMES_TOO.has(letters(word)));
+}
+
+/**
+ * A person's name or a part of it as people write it, without titles, credentials and stray punctuation:
+ * `Mary Jo`, `O'Brien`, `McDonald`, `De la Cruz`. Text that is not all capitals keeps its own.
+ * @returns null where nothing that is a name is left
+ */
+export function personName(text: string | null): string | null {
+  const bare = (text ?? '').replace(/\([^)]*\)|"[^"]*"/g, ' ').replace(APOSTROPHES, "'");
+  const words = stripTitles(bare)
+    .name.replace(/[^\p{L}\p{M}' -]+/gu, ' ')
+    .replace(/\b([DLO])' +(?=\p{L})/giu, "$1'")
+    .split(/\s+/)
+    .map((word) => word.replace(/^['-]+|['-]+$/g, ''))
+    .filter(hasLetter);
+  if (words.length === 0 || PLACEHOLDERS.has(letters(words.join('')))) return null;
+  const name = words.join(' ');
+  return isShouted(name) ? words.map(caseNameWord).join(' ') : name;
+}
+
+/** Whether a text has capitals only. */
+export function isShouted(text: string): boolean {
+  return !/\p{Ll}/u.test(text);
+}
+
+/** `Mary`, `Jean-Luc`, `O'Brien`; what follows a longer word's apostrophe is no name of its own: `Women's`. */
+export function capitalize(word: string): string {
+  return word
+    .toLowerCase()
+    .replace(/(?<![\p{L}\p{M}'])\p{L}/gu, (letter) => letter.toUpperCase())
+    .replace(/(?<![\p{L}\p{M}'])(\p{L}{1,2}')(\p{L})(?=\p{L})/gu, (_all, start: string, letter: string) => {
+      return start + letter.toUpperCase();
+    });
+}
+
+/** Whether a text says "nothing" in one of the ways that are met in NPPES. */
+export function isPlaceholder(text: string): boolean {
+  return PLACEHOLDERS.has(letters(text));
+}
+
+function caseNameWord(word: string, index: number): string {
+  if (/^I{2,3}$|^IV$/.test(word)) return word;
+  if (index > 0 && PARTICLES.has(word.toLowerCase())) return word.toLowerCase();
+  return word.split('-').map(caseNamePart).join('-');
+}
+
+function caseNamePart(part: string): string {
+  const lower = part.toLowerCase();
+  if (/^mc\p{L}{2}/u.test(lower)) return `Mc${capitalize(lower.slice(2))}`;
+  return MAC_NAMES.has(lower) ? `Mac${capitalize(lower.slice(3))}` : capitalize(lower);
+}
+
+function hasLetter(text: string): boolean {
+  return /\p{L}/u.test(text);
+}
+
+function letters(text: string): string {
+  return text.toLowerCase().replace(/[^\p{L}]/gu, '');
+}

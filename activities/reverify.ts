@@ -1,0 +1,41 @@
+import { Context } from '@temporalio/activity';
+import { listFading, recordVerdict } from '../db/directory.ts';
+import type { ReverifyResult } from '../workflows/messages.ts';
+import { withHeartbeat } from './heartbeat.ts';
+import type { ActivityDeps } from './index.ts';
+
+/** How long before it goes stale an address is checked again. */
+const LEAD_MS = 5 * 86_400_000;
+/** Addresses in one round; with the Schedule's interval this is the throttle, below the verifiers' own limits. */
+const AT_MOST = 50;
+
+type ReverifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'check' | 'verifiers' | 'rules'>;
+
+/** Keeps the directory fresh where it is used, so that submits find more in it. */
+export function createReverifyActivities({ db, log, check, verifiers, rules }: ReverifyDeps) {
+  return {
+    /** One round. Without a verifier there is nobody to ask. */
+    async reverifyOnce(): Promise<ReverifyResult> {
+      const result = { valid: 0, notValid: 0, undecided: 0 };
+      if (verifiers.length === 0) return result;
+      return await withHeartbeat(Context.current(), async (signal) => {
+        const { freshnessMs } = rules;
+        for (const fading of await listFading(db, { freshnessMs, leadMs: LEAD_MS, limit: AT_MOST })) {
+          const { npi, email, emailType, source } = fading;
+          // Asked as if nobody had seen the mailbox answer: that is what makes a verifier look.
+          const candidate = { email, vendorType: emailType, source, namedBy: 1 };
+          const checked = await check({ ...candidate, verdict: 'unknown', validatedAt: null }, signal);
+          if (checked.kind !== 'decided' || !checked.definitive || checked.verdict === 'unknown') {
+            result.undecided += 1;
+            continue;
+          }
+          await recordVerdict(db, { npi, email, lookupId: null }, checked, checked.evidence);
+          if (checked.verdict === 'valid') result.valid += 1;
+          else result.notValid += 1;
+        }
+        log.info(result, 're-verified');
+        return result;
+      });
+    },
+  };
+}

@@ -1,0 +1,107 @@
+import type { Verdict } from '../providers/port.ts';
+import type { Evidence } from './evidence.ts';
+import type { MailboxReason, Verifier, VerifierStep } from './verifier.ts';
+
+/** A verifier that may not be asked now: its breaker is open, its rate or what it may cost is used up. */
+export interface Unavailable {
+  readonly kind: 'unavailable';
+  /** When it may be asked again; null where nobody can say. */
+  readonly afterMs: number | null;
+}
+
+/** Puts one question to one verifier, if it may be asked. */
+export type Ask = (
+  verifier: Verifier,
+  email: string,
+  signal: AbortSignal,
+) => Promise<VerifierStep | Unavailable>;
+
+export type NotAsked =
+  | 'verifier_rate_limit'
+  | 'verifier_upstream'
+  | 'verifier_network'
+  | 'verifier_unavailable';
+
+/**
+ * What the verifiers together have to say.
+ * - `word`: one of them judged. `unknown` where those that answered could not tell
+ * - `greylisted`: none judged, and the mail server asked one of them to come back
+ * - `transient`: none judged, and one that might have was not able to answer now
+ * - `none`: none will answer until an operator acts
+ */
+export type Consulted =
+  | {
+      readonly kind: 'word';
+      readonly verdict: Verdict;
+      readonly reason: MailboxReason | null;
+      /** False where it is `unknown` and one that might have told was out of service. */
+      readonly definitive: boolean;
+    }
+  | { readonly kind: 'greylisted' }
+  | { readonly kind: 'transient'; readonly reason: NotAsked; readonly afterMs: number | null }
+  | { readonly kind: 'none' };
+
+/**
+ * Asks verifiers in order until one judges. The next is asked where one cannot tell or cannot be asked, and after
+ * greylisting too: another verifier's servers may be known to the mail server already. Greylisting outweighs a
+ * rate limit, because whoever comes back before the mail server's pause is over starts it again.
+ * @param note takes what each verifier made of the address
+ * @throws whatever `signal` was aborted with
+ */
+export async function consult(
+  verifiers: readonly Verifier[],
+  ask: Ask,
+  email: string,
+  signal: AbortSignal,
+  note: (line: Evidence) => void,
+): Promise<Consulted> {
+  let unknown: MailboxReason | null = null;
+  let greylisted = false;
+  let outOfService = false;
+  let notAsked: Extract<Consulted, { kind: 'transient' }> | null = null;
+
+  for (const verifier of verifiers) {
+    const started = performance.now();
+    const step = await ask(verifier, email, signal);
+    const durationMs = Math.round(performance.now() - started);
+    switch (step.kind) {
+      case 'answer': {
+        const { verdict, reason } = step;
+        note({ kind: 'verifier', source: verifier.id, verdict, reason, durationMs });
+        if (verdict !== 'unknown') return { kind: 'word', verdict, reason, definitive: true };
+        unknown ??= reason ?? 'inconclusive';
+        break;
+      }
+      case 'greylisted':
+        note({ kind: 'verifier', source: verifier.id, verdict: 'unknown', reason: 'greylisted', durationMs });
+        greylisted = true;
+        break;
+      case 'retry':
+        notAsked = sooner(notAsked, `verifier_${step.why}`, step.afterMs);
+        break;
+      case 'unavailable':
+        notAsked = sooner(notAsked, 'verifier_unavailable', step.afterMs);
+        break;
+      case 'fatal':
+        outOfService = true;
+        break;
+      default:
+        step satisfies never;
+    }
+  }
+
+  if (greylisted) return { kind: 'greylisted' };
+  if (notAsked) return notAsked;
+  if (unknown === null) return { kind: 'none' };
+  return { kind: 'word', verdict: 'unknown', reason: unknown, definitive: !outOfService };
+}
+
+/** Of those that may be asked again, the one that may be first; a known time before none. */
+function sooner(
+  known: Extract<Consulted, { kind: 'transient' }> | null,
+  reason: NotAsked,
+  afterMs: number | null,
+): Extract<Consulted, { kind: 'transient' }> {
+  const isSooner = afterMs !== null && (known?.afterMs ?? Number.POSITIVE_INFINITY) > afterMs;
+  return known === null || isSooner ? { kind: 'transient', reason, afterMs } : known;
+}

@@ -1,0 +1,57 @@
+import Joi from 'joi';
+
+// The kinds of values that environment variables have.
+
+const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+/** A duration such as `30s`, as milliseconds within bounds. */
+export const duration = (minMs: number, maxMs: number) =>
+  Joi.string().custom((text: string, helpers) => {
+    const ms = parseDuration(text);
+    if (ms === null)
+      return helpers.message({ custom: '{{#label}} must be a duration such as 500ms, 30s, 15m, 24h or 30d' });
+    if (ms < minMs || ms > maxMs) {
+      return helpers.message({ custom: `{{#label}} must be between ${minMs} ms and ${maxMs} ms` });
+    }
+    return ms;
+  });
+
+/** Values separated by commas; `item` makes null of what is none. */
+export const list = (item: (text: string) => unknown, what: string) =>
+  Joi.string()
+    .allow('')
+    .custom((text: string, helpers) => {
+      const items = text
+        .split(',')
+        .map((part) => part.trim())
+        .filter((part) => part !== '');
+      const values = items.map(item);
+      if (values.includes(null))
+        return helpers.message({ custom: `{{#label}} must be ${what}, separated by commas` });
+      return values;
+    });
+
+/** An http(s) URL without a slash at its end. */
+export const url = () =>
+  Joi.string()
+    .uri({ scheme: ['https', 'http'] })
+    .custom((text: string) => text.replace(/\/+$/, ''));
+
+/** `http://[user:password@]host[:port]` and nothing else, as a URL. */
+export const httpProxy = () =>
+  Joi.string().custom((text: string, helpers) => {
+    const parsed = URL.parse(text);
+    if (parsed?.protocol === 'http:' && `${parsed.pathname}${parsed.search}${parsed.hash}` === '/')
+      return parsed;
+    return helpers.message({ custom: '{{#label}} must be an HTTP proxy such as http://proxy.example:3128' });
+  });
+
+/** 32 bytes as base64 in its usual form; null where the text is anything else. */
+export function key32(text: string): Buffer | null {
+  return /^[A-Za-z0-9+/]{43}=$/.test(text) ? Buffer.from(text, 'base64') : null;
+}
+
+/** `15m` → 900000; null where the text is no duration. */
+export function parseDuration(text: string): number | null {
+  const match = /^([0-9]{1,9})(ms|s|m|h|d)$/.exec(text);
+  return match ? Number(match[1]) * (UNITS[match[2] ?? ''] ?? Number.NaN) : null;
+}

@@ -1,0 +1,205 @@
+import { join } from 'node:path';
+import type { MemberKind } from '../nppes/layout.ts';
+import { headerLine, type NppesValues, rowLine } from './nppes-csv.ts';
+import { SAMPLE_ENDPOINTS, type SimEndpoint } from './sim/endpoints.ts';
+import { DEACTIVATED_NPIS } from './sim/magic.ts';
+import { withCheckDigit } from './sim/organizations.ts';
+import {
+  personOf,
+  SAMPLE_NPIS,
+  SAMPLE_ORGANIZATIONS,
+  type SimOrganization,
+  type SimPerson,
+} from './sim/people.ts';
+import { writeZip, type ZipEntry } from './zip-file.ts';
+
+// The simulated world as NPPES would publish it: a monthly download, and a weekly one after it, with what makes the
+// real ones hard to read.
+
+/** Where the downloads are, in the order in which they are to be imported. */
+export interface Sample {
+  readonly zip: string;
+  readonly weekly: string;
+}
+
+const MONTHLY = '20050523-20261108';
+const WEEKLY = '20261109-20261115';
+const PRACTICE = 'Provider Business Practice Location Address';
+const SECONDARY = 'Provider Secondary Practice Location Address';
+const LAST_NAME = 'Provider Last Name (Legal Name)';
+
+/** Beside the sample's people, so that nobody who is looked up changes: these are there for the weekly download. */
+const RENAMED = personOf(withCheckDigit(260_000_001));
+const LEAVING = personOf(withCheckDigit(260_000_002));
+const RETURNING = personOf(withCheckDigit(260_000_003));
+const ARRIVING = personOf(withCheckDigit(260_000_004));
+const RETURNED = { 'NPI Deactivation Date': '03/14/2024', 'NPI Reactivation Date': '11/12/2026' };
+const CHANGED = { 'Last Update Date': '11/12/2026' };
+
+/**
+ * Writes both downloads to a folder. The same content each time, so that an import knows them again.
+ * @param folder exists; files of the same name are replaced
+ */
+export async function writeSample(folder: string): Promise<Sample> {
+  const zip = join(folder, 'NPPES_Data_Dissemination_November_2026_V2.zip');
+  const weekly = join(folder, 'NPPES_Data_Dissemination_110926_111526_Weekly_V2.zip');
+  await writeZip(zip, [
+    ...filesOf('npidata', MONTHLY, monthlyRows()),
+    ...filesOf('othername', MONTHLY, SAMPLE_ORGANIZATIONS.flatMap(otherNameRow)),
+    ...filesOf('pl', MONTHLY, SAMPLE_NPIS.flatMap(locationRow)),
+    ...filesOf('endpoint', MONTHLY, SAMPLE_ENDPOINTS.map(endpointRow)),
+    { name: 'NPPES_Data_Dissemination_Readme_v.2.pdf', content: Buffer.from('%PDF-1.4\n') },
+  ]);
+  const weeklyFiles = [
+    ...filesOf('npidata', WEEKLY, weeklyRows()),
+    ...filesOf('othername', WEEKLY, []),
+    ...filesOf('pl', WEEKLY, []),
+    ...filesOf('endpoint', WEEKLY, []),
+  ];
+  await writeZip(weekly, weeklyFiles.map(withOldColumnName));
+  return { zip, weekly };
+}
+
+function monthlyRows(): NppesValues[] {
+  const inService = SAMPLE_NPIS.filter((npi) => !DEACTIVATED_NPIS.includes(npi));
+  return [
+    ...inService.map((npi, index) => personRow(personOf(npi), trapsOf(index))),
+    ...SAMPLE_ORGANIZATIONS.map(organizationRow),
+    ...[...DEACTIVATED_NPIS, RETURNING.npi].map((npi) => deactivatedRow(npi, '03/14/2024')),
+    personRow(RENAMED),
+    personRow(LEAVING),
+  ];
+}
+
+function weeklyRows(): NppesValues[] {
+  return [
+    personRow(RENAMED, {
+      [LAST_NAME]: 'ABERNETHY-SIM',
+      'Provider Other Last Name': RENAMED.last.toUpperCase(),
+      ...CHANGED,
+    }),
+    deactivatedRow(LEAVING.npi, '11/10/2026'),
+    personRow(RETURNING, { ...RETURNED, ...CHANGED }),
+    personRow(ARRIVING, CHANGED),
+  ];
+}
+
+function personRow(person: SimPerson, more: NppesValues = {}): NppesValues {
+  return {
+    NPI: person.npi,
+    'Entity Type Code': '1',
+    [LAST_NAME]: person.last.toUpperCase(),
+    'Provider First Name': person.first.toUpperCase(),
+    'Provider Middle Name': person.middle?.toUpperCase() ?? '',
+    'Provider Credential Text': person.credential,
+    'Provider Sex Code': 'X',
+    'Is Sole Proprietor': 'N',
+    ...placeOf(person.organization),
+    ...taxonomyOf(person.taxonomy),
+    ...more,
+  };
+}
+
+/** Masked licences, and bytes that are no UTF-8: see `filesOf`. */
+function trapsOf(index: number): NppesValues {
+  return {
+    ...(index % 10 === 3 ? { 'Provider License Number_1': '$$$$$$$$$' } : {}),
+    ...(index % 50 === 7 ? { 'Provider Other Last Name': 'MUÑOZ' } : {}),
+  };
+}
+
+function organizationRow(organization: SimOrganization): NppesValues {
+  return {
+    NPI: organization.npi,
+    'Entity Type Code': '2',
+    'Employer Identification Number (EIN)': '<UNAVAIL>',
+    'Provider Organization Name (Legal Business Name)': organization.name,
+    'Provider Other Organization Name': organization.dba === null ? '' : '<UNAVAIL>',
+    'Is Organization Subpart': 'N',
+    ...placeOf(organization),
+    ...taxonomyOf('261Q00000X'),
+  };
+}
+
+function deactivatedRow(npi: string, date: string): NppesValues {
+  return { NPI: npi, 'NPI Deactivation Date': date };
+}
+
+function placeOf({ address, phone }: SimOrganization): NppesValues {
+  return {
+    'Provider First Line Business Practice Location Address': address.line1,
+    'Provider Second Line Business Practice Location Address': address.line2 ?? '',
+    [`${PRACTICE} City Name`]: address.city,
+    [`${PRACTICE} State Name`]: address.state,
+    [`${PRACTICE} Postal Code`]: address.zip,
+    [`${PRACTICE} Country Code (If outside U.S.)`]: 'US',
+    [`${PRACTICE} Telephone Number`]: phone,
+    'Provider Enumeration Date': '04/05/2012',
+    'Last Update Date': '06/09/2026',
+    'Certification Date': '06/09/2026',
+  };
+}
+
+function taxonomyOf(code: string): NppesValues {
+  return {
+    'Healthcare Provider Taxonomy Code_1': code,
+    'Healthcare Provider Primary Taxonomy Switch_1': 'Y',
+    'Provider License Number_1': '=========',
+  };
+}
+
+function otherNameRow({ npi, dba }: SimOrganization): NppesValues[] {
+  if (dba === null) return [];
+  return [
+    {
+      NPI: npi,
+      'Provider Other Organization Name': dba,
+      'Provider Other Organization Name Type Code': '3',
+    },
+  ];
+}
+
+/** Every seventh ordinary provider also works at the practice next in the list. */
+function locationRow(npi: string, index: number): NppesValues[] {
+  const own = personOf(npi).organization;
+  const other = SAMPLE_ORGANIZATIONS[(SAMPLE_ORGANIZATIONS.indexOf(own) + 1) % SAMPLE_ORGANIZATIONS.length];
+  if (index % 7 !== 0 || !npi.startsWith('21') || other === undefined) return [];
+  return [
+    {
+      NPI: npi,
+      [`${SECONDARY}- Address Line 1`]: other.address.line1,
+      [`${SECONDARY}-  Address Line 2`]: other.address.line2 ?? '',
+      [`${SECONDARY} - City Name`]: other.address.city,
+      [`${SECONDARY} - State Name`]: other.address.state,
+      [`${SECONDARY} - Postal Code`]: other.address.zip,
+      [`${SECONDARY} - Telephone Number`]: other.phone,
+    },
+  ];
+}
+
+function endpointRow({ npi, type, endpoint, use, affiliation }: SimEndpoint): NppesValues {
+  return {
+    NPI: npi,
+    'Endpoint Type': type,
+    Endpoint: endpoint,
+    Affiliation: affiliation === null ? 'N' : 'Y',
+    'Affiliation Legal Business Name': affiliation?.name ?? '',
+    'Use Code': use,
+  };
+}
+
+/** A file and the one that describes it. What is not ASCII is written as Latin-1, as in some of the real ones. */
+function filesOf(kind: MemberKind, days: string, rows: readonly NppesValues[]): ZipEntry[] {
+  const name = `${kind}_pfile_${days}`;
+  const text = headerLine(kind) + rows.map((row) => rowLine(kind, row)).join('');
+  return [
+    { name: `${name}.csv`, content: Buffer.from(text, 'latin1') },
+    { name: `${name}_fileheader.csv`, content: Buffer.from(headerLine(kind)) },
+  ];
+}
+
+/** As it was called before 2025. */
+function withOldColumnName({ name, content }: ZipEntry): ZipEntry {
+  const text = content.toString('latin1').replace('"Provider Sex Code"', '"Provider Gender Code"');
+  return { name, content: Buffer.from(text, 'latin1') };
+}

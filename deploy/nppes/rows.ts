@@ -1,0 +1,233 @@
+import { hash } from 'node:crypto';
+import { hasNpiCheckDigit } from '../../activities/npi.ts';
+import { ENDPOINT_KINDS } from '../../db/nppes-staging.ts';
+import { providerKeys } from '../../db/provider-keys.ts';
+import type { CsvRecord } from './csv.ts';
+import type { Header } from './headers.ts';
+import type { MemberKind } from './layout.ts';
+import { copyLine, dateOf, kept } from './values.ts';
+
+// From a row of a file to a line of COPY: the columns are those of the staging tables in db/nppes-staging.ts.
+
+/** A row that cannot be imported. Only its NPI is told: a rejects file is sent around. */
+export interface Reject {
+  readonly line: number;
+  /** Null where it is not ten digits. */
+  readonly npi: string | null;
+  readonly reason: RejectReason;
+}
+
+export type RejectReason =
+  | 'wrong number of columns or a quote that is not closed'
+  | 'NPI is not 10 digits'
+  | 'NPI has a wrong check digit'
+  | 'no entity type and no deactivation date'
+  | 'entity type is neither 1 nor 2'
+  | 'date that does not exist'
+  | 'unknown endpoint type'
+  | 'endpoint missing'
+  | 'other name missing'
+  | 'address missing'
+  | 'value longer than NPPES allows';
+
+/** A line for COPY, or why there is none. */
+export type ParseRow = (record: CsvRecord) => string | Rejected;
+
+interface Rejected {
+  readonly reason: RejectReason;
+}
+
+const PRACTICE = 'Provider Business Practice Location Address';
+const SECONDARY = 'Provider Secondary Practice Location Address';
+const TAXONOMIES = 15;
+const TAXONOMY_CODE = 'Healthcare Provider Taxonomy Code';
+const TAXONOMY_SWITCH = 'Healthcare Provider Primary Taxonomy Switch';
+/** PostgreSQL's longest index entry is 2704 bytes. */
+const KEY_BYTES_AT_MOST = 2_000;
+
+const PROVIDER_TEXTS = [
+  'Provider Last Name (Legal Name)',
+  'Provider First Name',
+  'Provider Middle Name',
+  'Provider Name Suffix Text',
+  'Provider Credential Text',
+  'Provider Other Last Name',
+  'Provider Other First Name',
+  'Provider Organization Name (Legal Business Name)',
+];
+const PRACTICE_TEXTS = [
+  'Provider First Line Business Practice Location Address',
+  'Provider Second Line Business Practice Location Address',
+  `${PRACTICE} City Name`,
+  `${PRACTICE} State Name`,
+  `${PRACTICE} Postal Code`,
+  `${PRACTICE} Telephone Number`,
+];
+const DATES = ['Last Update Date', 'NPI Deactivation Date', 'NPI Reactivation Date'];
+const LOCATION_TEXTS = [
+  `${SECONDARY}- Address Line 1`,
+  `${SECONDARY}- Address Line 2`,
+  `${SECONDARY} - City Name`,
+  `${SECONDARY} - State Name`,
+  `${SECONDARY} - Postal Code`,
+];
+const LOCATION_PHONE = `${SECONDARY} - Telephone Number`;
+const ENDPOINT_TEXTS = ['Endpoint Type', 'Endpoint', 'Affiliation', 'Affiliation Legal Business Name'];
+const OTHER_NAME_TEXTS = ['Provider Other Organization Name', 'Provider Other Organization Name Type Code'];
+
+/** The columns without which a file cannot be read. */
+export const NEEDED: Readonly<Record<MemberKind, readonly string[]>> = {
+  npidata: [
+    'NPI',
+    'Entity Type Code',
+    ...PROVIDER_TEXTS,
+    ...PRACTICE_TEXTS,
+    ...DATES,
+    ...Array.from({ length: TAXONOMIES }, (_, n) => [
+      `${TAXONOMY_CODE}_${n + 1}`,
+      `${TAXONOMY_SWITCH}_${n + 1}`,
+    ]).flat(),
+  ],
+  othername: ['NPI', ...OTHER_NAME_TEXTS],
+  pl: ['NPI', ...LOCATION_TEXTS, LOCATION_PHONE],
+  endpoint: ['NPI', ...ENDPOINT_TEXTS],
+};
+
+/**
+ * How rows of a kind of file are read, their columns being where the header says.
+ * @param asOf the day whose state the file is
+ */
+export function rowParser(kind: MemberKind, asOf: string, header: Header): ParseRow {
+  const npiAt = header.at('NPI');
+  const parse = PARSERS[kind](header, asOf);
+  return (record) => {
+    if (!record.whole) return rejected('wrong number of columns or a quote that is not closed');
+    const npi = record.text(npiAt);
+    if (hasNpiCheckDigit(npi)) return parse(npi, record);
+    return rejected(isTenDigits(npi) ? 'NPI has a wrong check digit' : 'NPI is not 10 digits');
+  };
+}
+
+/** The NPI of a row that was rejected. */
+export function npiOf(record: CsvRecord, header: Header): string | null {
+  const npi = record.text(header.at('NPI'));
+  return isTenDigits(npi) ? npi : null;
+}
+
+type ParseKnown = (npi: string, record: CsvRecord) => string | Rejected;
+
+const PARSERS: Readonly<Record<MemberKind, (header: Header, asOf: string) => ParseKnown>> = {
+  npidata: providerParser,
+  othername: otherNameParser,
+  pl: locationParser,
+  endpoint: endpointParser,
+};
+
+function providerParser(header: Header, asOf: string): ParseKnown {
+  const typeAt = header.at('Entity Type Code');
+  const textsAt = [...PROVIDER_TEXTS].map(header.at);
+  const practiceAt = PRACTICE_TEXTS.map(header.at);
+  const [updatedAt = 0, deactivatedAt = 0, reactivatedAt = 0] = DATES.map(header.at);
+  const taxonomy = taxonomyReader(header);
+  return (npi, record) => {
+    const type = record.text(typeAt);
+    const updatedOn = dateOf(record.text(updatedAt));
+    const deactivatedOn = dateOf(record.text(deactivatedAt));
+    const reactivatedOn = dateOf(record.text(reactivatedAt));
+    if (updatedOn === undefined || deactivatedOn === undefined || reactivatedOn === undefined) {
+      return rejected('date that does not exist');
+    }
+    if (type === '' && deactivatedOn === null) return rejected('no entity type and no deactivation date');
+    if (type !== '' && type !== '1' && type !== '2') return rejected('entity type is neither 1 nor 2');
+    const practice = practiceAt.map((at) => kept(record.text(at)));
+    const [line1 = null, , , , postalCode = null, phone = null] = practice;
+    const { phoneKey, addressKey } = providerKeys({ phone, line1, postalCode });
+    const line = copyLine([
+      npi,
+      type === '' ? null : type,
+      ...textsAt.map((at) => kept(record.text(at))),
+      taxonomy(record),
+      ...practice,
+      phoneKey,
+      addressKey,
+      updatedOn,
+      deactivatedOn,
+      reactivatedOn,
+    ]);
+    return `${rowHash(line)}\t${asOf}\tnppes\t${line}`;
+  };
+}
+
+/** The taxonomy that is marked as the primary one, else the first. */
+function taxonomyReader(header: Header): (record: CsvRecord) => string | null {
+  const places = Array.from({ length: TAXONOMIES }, (_, index) => ({
+    code: header.at(`${TAXONOMY_CODE}_${index + 1}`),
+    primary: header.at(`${TAXONOMY_SWITCH}_${index + 1}`),
+  }));
+  return (record) => {
+    let first: string | null = null;
+    for (const { code, primary } of places) {
+      const text = kept(record.text(code));
+      if (text === null) continue;
+      if (record.text(primary) === 'Y') return text;
+      first ??= text;
+    }
+    return first;
+  };
+}
+
+function otherNameParser(header: Header): ParseKnown {
+  const [nameAt = 0, typeAt = 0] = OTHER_NAME_TEXTS.map(header.at);
+  return (npi, record) => {
+    const name = kept(record.text(nameAt));
+    if (name === null) return rejected('other name missing');
+    return keyed([npi, name, kept(record.text(typeAt)) ?? ''], []);
+  };
+}
+
+function locationParser(header: Header): ParseKnown {
+  const textsAt = LOCATION_TEXTS.map(header.at);
+  const phoneAt = header.at(LOCATION_PHONE);
+  return (npi, record) => {
+    const [line1 = '', line2 = '', city = '', state = '', postalCode = ''] = textsAt.map(
+      (at) => kept(record.text(at)) ?? '',
+    );
+    if (line1 === '' && line2 === '' && city === '') return rejected('address missing');
+    const phone = kept(record.text(phoneAt));
+    const { phoneKey, addressKey } = providerKeys({ phone, line1, postalCode });
+    return keyed([npi, line1, line2, city, state, postalCode], [phone, phoneKey, addressKey]);
+  };
+}
+
+function endpointParser(header: Header): ParseKnown {
+  const [kindAt = 0, endpointAt = 0, affiliatedAt = 0, affiliationAt = 0] = ENDPOINT_TEXTS.map(header.at);
+  return (npi, record) => {
+    const kind = record.text(kindAt).trim().toUpperCase();
+    if (!ENDPOINT_KINDS.has(kind)) return rejected('unknown endpoint type');
+    const endpoint = kept(record.text(endpointAt));
+    if (endpoint === null) return rejected('endpoint missing');
+    const affiliated = { Y: 't', N: 'f' }[record.text(affiliatedAt)] ?? null;
+    return keyed([npi, kind, endpoint], [affiliated, kept(record.text(affiliationAt))]);
+  };
+}
+
+/** A line whose first values are the table's key. */
+function keyed(key: readonly string[], rest: readonly (string | null)[]): string | Rejected {
+  if (key.reduce((bytes, value) => bytes + Buffer.byteLength(value), 0) > KEY_BYTES_AT_MOST) {
+    return rejected('value longer than NPPES allows');
+  }
+  return copyLine([...key, ...rest]);
+}
+
+/** 64 bits as PostgreSQL's signed bigint. Not for secrets: it tells a changed row from an unchanged one. */
+function rowHash(line: string): bigint {
+  return hash('sha1', line, 'buffer').readBigInt64LE();
+}
+
+function rejected(reason: RejectReason): Rejected {
+  return { reason };
+}
+
+function isTenDigits(npi: string): boolean {
+  return /^[0-9]{10}$/.test(npi);
+}

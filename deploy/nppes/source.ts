@@ -1,0 +1,129 @@
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { open, readdir, stat } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import { MEMBER_KINDS, type MemberKind } from './layout.ts';
+import { ImportProblem } from './problem.ts';
+import { openZip } from './zip.ts';
+
+/** One file of a set. */
+export interface Member {
+  /** Without its folder. */
+  readonly name: string;
+  readonly kind: MemberKind;
+  /** The last day it tells of, `YYYY-MM-DD`. */
+  readonly asOf: string;
+  /** In bytes, unpacked. */
+  readonly size: number;
+  /** Its bytes from an offset on. @throws {ImportProblem} where they cannot be read */
+  open(offset: number): AsyncIterable<Buffer>;
+}
+
+/** What a monthly or weekly download holds, packed or not. */
+export interface Source {
+  /** Without its folder. */
+  readonly name: string;
+  /** The files in the order in which they are imported; never none. */
+  readonly members: readonly Member[];
+  /** Tells the same content again, wherever it lies. */
+  readonly fingerprint: string;
+  close(): Promise<void>;
+}
+
+/** A file as it lies there, in a folder or a zip. */
+export type RawFile = Pick<Member, 'name' | 'size' | 'open'>;
+
+const SUPPORTED = MEMBER_KINDS.map((kind) => `${kind}_pfile_….csv`).join(', ');
+const MEMBER_NAME = /^(npidata|othername|pl|endpoint)_pfile_[0-9]{8}-([0-9]{4})([0-9]{2})([0-9]{2}).*\.csv$/i;
+const READ_BYTES = 262_144;
+const SAMPLES = 32;
+const SAMPLE_BYTES = 65_536;
+
+/**
+ * Opens a zip as CMS publishes it, the folder it was unpacked to, or a single csv file of it.
+ * @throws {ImportProblem} where there is nothing to import, or more than one file of a kind
+ */
+export async function openSource(path: string): Promise<Source> {
+  const status = await stat(path).catch((error: NodeJS.ErrnoException) => {
+    throw new ImportProblem(
+      `cannot open ${path}: ${error.code === 'ENOENT' ? 'there is no such file' : error.code}`,
+    );
+  });
+  const name = basename(path);
+  if (/\.zip$/i.test(name)) {
+    const zip = await openZip(path);
+    try {
+      return {
+        name,
+        members: membersOf(path, zip.files),
+        fingerprint: await fingerprint([path]),
+        close: zip.close,
+      };
+    } catch (error) {
+      await zip.close();
+      throw error;
+    }
+  }
+  const paths = status.isDirectory() ? (await readdir(path)).sort().map((file) => join(path, file)) : [path];
+  const files = await Promise.all(paths.filter((file) => /\.csv$/i.test(file)).map(plainFile));
+  const members = membersOf(path, files);
+  const used = paths.filter((file) => members.some((member) => member.name === basename(file)));
+  return { name, members, fingerprint: await fingerprint(used), close: async () => {} };
+}
+
+function membersOf(path: string, files: readonly RawFile[]): Member[] {
+  const members = files.flatMap((file) => memberOf(file) ?? []);
+  if (members.length === 0) {
+    throw new ImportProblem(
+      `${path} holds no file of NPPES by its name: ${SUPPORTED} with YYYYMMDD-YYYYMMDD in it`,
+    );
+  }
+  for (const kind of MEMBER_KINDS) {
+    const same = members.filter((member) => member.kind === kind);
+    if (same.length > 1) {
+      throw new ImportProblem(
+        `${path} holds ${same.length} ${kind} files; import each download by itself, the oldest first`,
+      );
+    }
+  }
+  return members.sort((a, b) => MEMBER_KINDS.indexOf(a.kind) - MEMBER_KINDS.indexOf(b.kind));
+}
+
+/** Null for what is not imported: descriptions of the columns, PDFs, and what other programs leave beside them. */
+function memberOf(file: RawFile): Member | null {
+  const [, kind, year, month, day] = MEMBER_NAME.exec(file.name) ?? [];
+  if (/_fileheader\.csv$/i.test(file.name)) return null;
+  const known = MEMBER_KINDS.find((one) => one === kind?.toLowerCase());
+  return known ? { ...file, kind: known, asOf: `${year}-${month}-${day}` } : null;
+}
+
+async function plainFile(path: string): Promise<RawFile> {
+  const { size } = await stat(path);
+  return {
+    name: basename(path),
+    size,
+    open: (offset) => createReadStream(path, { start: offset, highWaterMark: READ_BYTES }),
+  };
+}
+
+/** Of size and samples from head to tail: eleven gigabytes are not read for it. */
+async function fingerprint(paths: readonly string[]): Promise<string> {
+  const hash = createHash('sha256');
+  for (const path of paths) {
+    const file = await open(path);
+    try {
+      const { size } = await file.stat();
+      // The days it tells of are in the name; of a zip, in its directory.
+      hash.update(`${MEMBER_NAME.test(basename(path)) ? basename(path).toLowerCase() : ''}\n${size}\n`);
+      const step = Math.max(SAMPLE_BYTES, Math.floor((size - SAMPLE_BYTES) / (SAMPLES - 1)));
+      for (let sample = 0; sample < SAMPLES && sample * step < size; sample += 1) {
+        const position = sample === SAMPLES - 1 ? Math.max(0, size - SAMPLE_BYTES) : sample * step;
+        const { buffer, bytesRead } = await file.read(Buffer.alloc(SAMPLE_BYTES), 0, SAMPLE_BYTES, position);
+        hash.update(buffer.subarray(0, bytesRead));
+      }
+    } finally {
+      await file.close();
+    }
+  }
+  return hash.digest('hex');
+}

@@ -1,0 +1,85 @@
+import { type Checked, type CheckOptions, createCheck } from '../../activities/verification/check.ts';
+import type { NamedCandidate } from '../../activities/verification/finder.ts';
+import type { Verifier, VerifierStep } from '../../activities/verification/verifier.ts';
+
+export const NOW = Date.UTC(2026, 10, 20);
+export const DAY_MS = 86_400_000;
+const NEVER = new AbortController().signal;
+
+type Dns = CheckOptions['resolver'];
+
+/** A resolver for which every domain has an MX, except where the test says otherwise. */
+export function resolver(answers: Partial<Dns> = {}): Dns {
+  return {
+    resolveMx: async () => [{ exchange: 'mx.example.net', priority: 10 }],
+    resolve4: async () => [],
+    resolve6: async () => [],
+    ...answers,
+  };
+}
+
+/** A question to name servers that fails as node:dns has it. */
+export function failure(code: string) {
+  return async () => {
+    throw Object.assign(new Error(`query ${code}`), { code });
+  };
+}
+
+/** An address that one vendor saw answer yesterday, except where the test says otherwise. */
+export function candidate(email: string, rest: Partial<NamedCandidate> = {}): NamedCandidate {
+  const yesterday = new Date(NOW - DAY_MS);
+  return {
+    email,
+    vendorType: null,
+    verdict: 'valid',
+    validatedAt: yesterday,
+    source: 'vendor',
+    namedBy: 1,
+    ...rest,
+  };
+}
+
+/** The check as it is without configuration, except where the test says otherwise. */
+export function checkOf({
+  signal = NEVER,
+  ...options
+}: Partial<CheckOptions> & { signal?: AbortSignal } = {}) {
+  const check = createCheck({
+    resolver: resolver(),
+    policy: 'vendor-or-verifier',
+    catchAll: 'reject',
+    freshnessMs: 30 * 86_400_000,
+    verifiers: [],
+    ask: (verifier, email, signal) => verifier.check(email, signal),
+    now: () => NOW,
+    ...options,
+  });
+  return (one: NamedCandidate) => check(one, signal);
+}
+
+/** In a few words: the verdict and its reason. */
+export function inWords(checked: Checked): string {
+  return checked.kind === 'decided'
+    ? `${checked.verdict} ${checked.reason}`
+    : `${checked.kind} ${checked.reason}`;
+}
+
+/** A verifier that answers what the test wants, and how often it was asked. */
+export interface ScriptedVerifier extends Verifier {
+  readonly asked: () => number;
+}
+
+export function verifierOf(id: string, ...steps: readonly VerifierStep[]): ScriptedVerifier {
+  let asked = 0;
+  return {
+    id,
+    cost: 1,
+    async check() {
+      const step = steps[Math.min(asked, steps.length - 1)];
+      asked += 1;
+      if (step === undefined) throw new Error('a verifier without a step');
+      return step;
+    },
+    asked: () => asked,
+  };
+}

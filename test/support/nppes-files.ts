@@ -1,0 +1,163 @@
+import { createWriteStream } from 'node:fs';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { hasNpiCheckDigit } from '../../activities/npi.ts';
+import { headerLine, type NppesValues, rowLine } from '../../deploy/local/nppes-csv.ts';
+import type { MemberKind } from '../../deploy/nppes/layout.ts';
+
+// Files in the true layout of NPPES, of people that do not exist: NPIs of the row that begins with 2.
+
+/** How many of the rows of a large file are organizations, and how many deactivated, as in the real one. */
+const EVERY_NTH_ORGANIZATION = 5;
+const EVERY_NTH_DEACTIVATED = 30;
+const STREETS = ['MAIN STREET', 'N OAK AVE', 'HOSPITAL DRIVE STE 200', '5TH AVENUE', 'COUNTY ROAD 9'];
+const NAMES = [
+  'ABERNETHY',
+  'BRIGHTWATER',
+  'CASTELLANE',
+  "O'DRUMMOND",
+  'ESKILDSEN',
+  'FAIRWEATHER',
+  'GOLDFINCH',
+];
+/** Spreads consecutive numbers over all NPIs, as the real file does: prime, so that none comes twice. */
+const STRIDE = 48_271_003;
+const PIECE_ROWS = 1_000;
+/** Ten digits of which the last is not the check digit. */
+export const WRONG_NPI = '2000000019';
+
+/** The NPI with a right check digit of a number up to 99,999,999. */
+export function npi(n: number): string {
+  const stem = 200_000_000 + n;
+  for (let digit = 0; digit < 10; digit += 1) {
+    if (hasNpiCheckDigit(`${stem}${digit}`)) return `${stem}${digit}`;
+  }
+  throw new RangeError(`${n} is too large`);
+}
+
+/** A name of a file as CMS would give it. @param lastDay `YYYYMMDD` */
+export function memberName(kind: MemberKind, lastDay: string): string {
+  return `${kind}_pfile_20050523-${lastDay}.csv`;
+}
+
+/** Writes a small file. @returns its path */
+export async function writeMember(
+  folder: string,
+  kind: MemberKind,
+  lastDay: string,
+  rows: readonly NppesValues[],
+): Promise<string> {
+  const path = join(folder, memberName(kind, lastDay));
+  await writeFile(path, headerLine(kind) + rows.map((row) => rowLine(kind, row)).join(''));
+  return path;
+}
+
+/** A person's row of the main file, with what the importer keeps and some of what it does not. */
+export function personRow(id: string, values: NppesValues = {}): NppesValues {
+  return {
+    NPI: id,
+    'Entity Type Code': '1',
+    'Provider Last Name (Legal Name)': 'THORNBURY',
+    'Provider First Name': 'TAMSIN',
+    'Provider Credential Text': 'MD',
+    'Provider First Line Business Practice Location Address': '12 MAIN STREET',
+    'Provider Business Practice Location Address City Name': 'CEDAR VALLEY',
+    'Provider Business Practice Location Address State Name': 'CO',
+    'Provider Business Practice Location Address Postal Code': '802011234',
+    'Provider Business Practice Location Address Telephone Number': '3035550101',
+    'Last Update Date': '01/15/2026',
+    'Provider Sex Code': 'F',
+    'Healthcare Provider Taxonomy Code_1': '207Q00000X',
+    'Healthcare Provider Primary Taxonomy Switch_1': 'Y',
+    ...values,
+  };
+}
+
+/** A row as the file has it of a deactivated NPI: nothing but the date. */
+export function deactivatedRow(id: string, date: string): NppesValues {
+  return { NPI: id, 'NPI Deactivation Date': date };
+}
+
+/**
+ * Writes a main file of any size, a piece at a time.
+ * @param changes other values for some rows, by their number from 0
+ */
+export async function writeLargeMain(
+  path: string,
+  rows: number,
+  changes: ReadonlyMap<number, NppesValues> = new Map(),
+): Promise<void> {
+  await pipeline(
+    Readable.from(largeMain(rows, changes)),
+    createWriteStream(path, { highWaterMark: 4_194_304 }),
+  );
+}
+
+function* largeMain(rows: number, changes: ReadonlyMap<number, NppesValues>): Generator<Buffer> {
+  yield Buffer.from(headerLine('npidata'));
+  for (let from = 0; from < rows; from += PIECE_ROWS) {
+    let text = '';
+    for (let n = from; n < Math.min(rows, from + PIECE_ROWS); n += 1)
+      text += rowLine('npidata', { ...largeRow(n), ...changes.get(n) });
+    yield Buffer.from(text);
+  }
+}
+
+/** The NPI of a row of a large file. */
+export function largeNpi(n: number): string {
+  return npi((n * STRIDE) % 100_000_000);
+}
+
+function largeRow(n: number): NppesValues {
+  const id = largeNpi(n);
+  if (n % EVERY_NTH_DEACTIVATED === EVERY_NTH_DEACTIVATED - 1) return deactivatedRow(id, '03/14/2024');
+  const address = {
+    'Provider First Line Business Practice Location Address': `${(n % 9_000) + 1} ${pick(STREETS, n)}`,
+    'Provider Business Practice Location Address City Name': 'CEDAR VALLEY',
+    'Provider Business Practice Location Address State Name': 'CO',
+    'Provider Business Practice Location Address Postal Code': String(800_000_000 + (n % 9_999_999)),
+    'Provider Business Practice Location Address Telephone Number': `303555${String(n % 10_000).padStart(4, '0')}`,
+    'Provider First Line Business Mailing Address': `PO BOX ${n}`,
+    'Provider Business Mailing Address City Name': 'CEDAR VALLEY',
+    'Provider Business Mailing Address State Name': 'CO',
+    'Provider Business Mailing Address Postal Code': '80201',
+    'Provider Business Mailing Address Country Code (If outside U.S.)': 'US',
+    'Provider Enumeration Date': '05/23/2005',
+    'Last Update Date': `0${(n % 9) + 1}/1${n % 10}/2025`,
+    'Healthcare Provider Taxonomy Code_1': '207Q00000X',
+    'Provider License Number_1': `A${n}`,
+    'Provider License Number State Code_1': 'CO',
+    'Healthcare Provider Primary Taxonomy Switch_1': n % 3 === 0 ? 'N' : 'Y',
+    'Healthcare Provider Taxonomy Code_2': n % 3 === 0 ? '208D00000X' : '',
+    'Healthcare Provider Primary Taxonomy Switch_2': n % 3 === 0 ? 'Y' : '',
+    'Other Provider Identifier_1': n % 2 === 0 ? `${n}` : '',
+    'Certification Date': '05/11/2023',
+  };
+  if (n % EVERY_NTH_ORGANIZATION === 0) {
+    return {
+      NPI: id,
+      'Entity Type Code': '2',
+      'Employer Identification Number (EIN)': '<UNAVAIL>',
+      'Provider Organization Name (Legal Business Name)': `${pick(NAMES, n)} MEDICAL GROUP ${n} LLC`,
+      'Authorized Official Last Name': pick(NAMES, n + 1),
+      ...address,
+    };
+  }
+  return {
+    NPI: id,
+    'Entity Type Code': '1',
+    'Provider Last Name (Legal Name)': pick(NAMES, n),
+    'Provider First Name': pick(NAMES, n + 3),
+    'Provider Middle Name': n % 2 === 0 ? 'Q' : '',
+    'Provider Credential Text': 'M.D.',
+    'Provider Sex Code': 'F',
+    'Is Sole Proprietor': 'N',
+    ...address,
+  };
+}
+
+function pick(list: readonly string[], n: number): string {
+  return list[n % list.length] ?? '';
+}

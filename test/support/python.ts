@@ -1,0 +1,73 @@
+import { createHash } from 'node:crypto';
+import { mkdir, mkdtemp, readFile, rename, rm } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { run } from '../../deploy/local/command.ts';
+import { cacheFolder } from '../../deploy/local/temporal-cli.ts';
+
+const IS_USABLE = 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))';
+
+const STANDARD_WEBHOOKS = fileURLToPath(new URL('../standardwebhooks/requirements.txt', import.meta.url));
+
+/**
+ * A Python that has the Standard Webhooks library from PyPI; null, and a line that says so, on a machine without Python.
+ * @throws {Error} where the library cannot be installed
+ */
+export async function standardWebhooksPython(): Promise<string | null> {
+  if (await hasPython()) {
+    return await findPython(cacheFolder(process.env.XDG_CACHE_HOME), STANDARD_WEBHOOKS, 'standardwebhooks');
+  }
+  console.log('no Python 3.11 with venv on PATH as python3: what needs the library from PyPI is skipped');
+  return null;
+}
+
+/** True where `python3` on PATH is Python 3.11 or later and can make virtual environments. */
+async function hasPython(): Promise<boolean> {
+  return (await run('python3', ['-c', IS_USABLE], {})).code === 0;
+}
+
+/**
+ * The Python of a virtual environment that holds exactly what a requirements file lists, made in the cache folder when
+ * it is not there. Several processes may ask at once.
+ * @param requirements the file; the name of its folder becomes part of the environment's
+ * @param module one that is there when the environment is whole
+ * @throws {Error} one sentence, where Python 3.11, its venv or a package is missing
+ */
+export async function findPython(cacheDir: string, requirements: string, module: string): Promise<string> {
+  const digest = createHash('sha256')
+    .update(await readFile(requirements))
+    .digest('hex')
+    .slice(0, 12);
+  const place = join(cacheDir, `${basename(dirname(requirements))}-${digest}`);
+  const python = join(place, 'bin', 'python');
+  const isWhole = async () => (await run(python, ['-c', `import ${module}`], {})).code === 0;
+  if (await isWhole()) return python;
+  if (!(await hasPython())) {
+    throw new Error('Python 3.11 or later with venv is needed on PATH as python3: install it.');
+  }
+  console.log(`installing ${module} for Python, once`);
+  await mkdir(cacheDir, { recursive: true });
+  const folder = await mkdtemp(join(cacheDir, 'unfinished-'));
+  try {
+    await succeed('python3', ['-m', 'venv', folder], 'the virtual environment could not be made');
+    const options = ['--quiet', '--no-deps', '--only-binary', ':all:', '--requirement', requirements];
+    await succeed(
+      join(folder, 'bin', 'python'),
+      ['-m', 'pip', 'install', ...options],
+      `${module} could not be installed from PyPI`,
+    );
+    // Renamed as a whole: nobody ever finds half an environment. An update of the system's Python breaks those made
+    // with the one before; a whole one is that of another process, which was quicker.
+    if (await isWhole()) return python;
+    await rm(place, { recursive: true, force: true });
+    await rename(folder, place);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+  return python;
+}
+
+async function succeed(command: string, args: readonly string[], problem: string): Promise<void> {
+  const { code, output } = await run(command, args, {});
+  if (code !== 0) throw new Error(`${problem}: ${output.split('\n').at(-1)}`);
+}
