@@ -1,13 +1,6 @@
 import { Context } from '@temporalio/activity';
-import {
-  type AttemptKey,
-  beginVendorStep,
-  recordAborted,
-  recordFailedPoll,
-  recordVendorAnswer,
-  recordVendorJob,
-} from '../db/attempts.ts';
-import type { CallOutcome } from '../db/sources.ts';
+import { recordAborted, recordFailedPoll, recordVendorAnswer, recordVendorJob } from '../db/answers.ts';
+import { type AttemptKey, beginVendorStep } from '../db/attempts.ts';
 import { readProvider } from '../db/subject.ts';
 import { suppressFromVendor } from '../db/suppressions.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
@@ -16,6 +9,7 @@ import { withHeartbeat } from './heartbeat.ts';
 import { agrees } from './identity.ts';
 import type { ActivityDeps, VendorSource } from './index.ts';
 import type { Step, Subject } from './providers/port.ts';
+import { type Answered, creditsOf, outcomeOf, reasonOf } from './step-record.ts';
 import { buildSubject } from './subject.ts';
 import { parseAddress } from './verification/syntax.ts';
 import type { Verify } from './verify.ts';
@@ -26,10 +20,11 @@ interface VendorQuestion {
   readonly vendor: string;
   /** Whether a question whose answer was lost may be put again although that may cost twice. */
   readonly again: boolean;
+  /** The end of the vendor's share of the time, in milliseconds since the epoch; our checks may take longer. */
+  readonly until: number;
 }
 
 type AskDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'rules'>;
-type Answered = Exclude<Step, { kind: 'pending' }>;
 
 /** A vendor's server that failed a poll is asked again after this. */
 const POLL_AGAIN_MS = 3000;
@@ -51,18 +46,18 @@ export function createAskActivities({ db, vendors, rules }: AskDeps, verify: Ver
         : provider.poll(jobRef, subject, bounded));
     } catch (error) {
       signal.throwIfAborted();
-      if (timeout.aborted) return { kind: 'retry', why: 'network', afterMs: null };
+      if (timeout.aborted) return { kind: 'retry', why: 'unanswered', afterMs: null };
       throw error;
     }
   };
 
-  /** @returns why the addresses are not of who was asked for; null where they are, or there are none */
+  /** @returns what the step comes to: `lost` and a mismatch are for us to say, everything else is the vendor's word */
   const record = async (
-    { mayStore }: VendorSource,
+    { provider, mayStore }: VendorSource,
     { npi, person }: Subject,
     key: AttemptKey,
     step: Answered,
-  ): Promise<string | null> => {
+  ): Promise<'lost' | 'mismatch' | 'as_it_is'> => {
     const found = step.kind === 'found' ? step : null;
     const verdict = found && agrees(found.identity, npi, person);
     const mismatch = verdict && !verdict.ok ? verdict.reason : null;
@@ -70,18 +65,32 @@ export function createAskActivities({ db, vendors, rules }: AskDeps, verify: Ver
       ...one,
       email: parseAddress(one.email)?.email ?? one.email,
     }));
+    // Sent and not answered: where repeating costs, that is an answer that was paid for and lost.
+    const isLost = step.kind === 'retry' && step.why === 'unanswered' && !provider.repeatIsFree;
     if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
     await recordVendorAnswer(db, key, {
-      state: step.kind,
+      state: isLost ? 'lost' : step.kind,
       reason: mismatch ?? reasonOf(step),
-      credits: creditsOf(step, key.cost),
+      credits: isLost ? key.cost : creditsOf(step, key.cost),
       outcome: outcomeOf(step, key.n > 1),
       named: found && { npi, mismatch, mayStore, candidates },
+      freshnessMs: rules.freshnessMs,
     });
-    return mismatch;
+    if (isLost) return 'lost';
+    return mismatch === null ? 'as_it_is' : 'mismatch';
   };
 
-  const converse = async (question: VendorQuestion, source: VendorSource, signal: AbortSignal) => {
+  /** Comes back later, if that is within the vendor's share of the time. */
+  const wait = (question: VendorQuestion, why: string, afterMs: number | null): VendorAnswer => {
+    if (Date.now() + (afterMs ?? 0) > question.until) return { kind: 'unresolved', reason: why };
+    throw retryLater(question.vendor, why, afterMs);
+  };
+
+  const converse = async (
+    question: VendorQuestion,
+    source: VendorSource,
+    signal: AbortSignal,
+  ): Promise<VendorAnswer> => {
     const { requestId, npi } = question;
     const { provider, limits } = source;
     const next = await beginVendorStep(db, {
@@ -95,18 +104,17 @@ export function createAskActivities({ db, vendors, rules }: AskDeps, verify: Ver
       case 'stored':
         return { kind: next.kind, reason: null };
       case 'wait':
-        throw retryLater(provider.id, next.why, next.afterMs);
+        return wait(question, next.why, spread(next.why, next.afterMs));
       case 'over': {
         const { state, reason, lookupId, wantedType } = next;
         if (state !== 'found') return { kind: state, reason };
         // Of somebody else, or found before the process died and not checked to the end.
-        if (reason !== null) return { kind: 'unusable', reason } as const;
-        return await verify({ npi, lookupId, wantedType, last: false }, signal);
+        if (reason !== null) return { kind: 'unusable', reason };
+        return await verify({ npi, lookupId, wantedType, patience: 'first' }, signal);
       }
       case 'submit':
       case 'poll': {
         const { key, wantedType } = next;
-        const { lookupId } = key;
         const subject = buildSubject(npi, await readProvider(db, npi), wantedType);
         const jobRef = next.kind === 'poll' ? next.jobRef : null;
         const step = await call(source, subject, jobRef, signal).catch(async (error: unknown) => {
@@ -115,19 +123,20 @@ export function createAskActivities({ db, vendors, rules }: AskDeps, verify: Ver
         });
         if (step.kind === 'pending') {
           await recordVendorJob(db, key, step.jobRef, step.pollAfterMs);
-          throw retryLater(provider.id, 'pending', step.pollAfterMs);
+          return wait(question, 'pending', step.pollAfterMs);
         }
         // The job outlives a poll that got no answer: ended here, it would be bought a second time.
         if (step.kind === 'retry' && next.kind === 'poll') {
           const afterMs = step.afterMs ?? POLL_AGAIN_MS;
           await recordFailedPoll(db, key, outcomeOf(step, true), afterMs);
-          throw retryLater(provider.id, step.why, afterMs);
+          return wait(question, step.why, afterMs);
         }
-        const mismatch = await record(source, subject, key, step);
-        if (step.kind === 'retry') throw retryLater(provider.id, step.why, step.afterMs);
-        if (mismatch !== null) return { kind: 'unusable', reason: mismatch } as const;
-        if (step.kind === 'found') return await verify({ npi, lookupId, wantedType, last: false }, signal);
-        return { kind: step.kind, reason: reasonOf(step) };
+        const outcome = await record(source, subject, key, step);
+        if (outcome === 'lost') return { kind: 'lost', reason: reasonOf(step) };
+        if (outcome === 'mismatch') return { kind: 'unusable', reason: 'identity_mismatch' };
+        if (step.kind === 'retry') return wait(question, step.why, step.afterMs);
+        if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
+        return await verify({ npi, lookupId: key.lookupId, wantedType, patience: 'first' }, signal);
       }
       default:
         return next satisfies never;
@@ -148,60 +157,11 @@ export function createAskActivities({ db, vendors, rules }: AskDeps, verify: Ver
   };
 }
 
-function reasonOf(step: Answered): string | null {
-  switch (step.kind) {
-    case 'miss':
-      return step.reason;
-    case 'skip':
-      return `missing ${step.missing.join(', ')}`;
-    case 'retry':
-      return step.why;
-    case 'fatal':
-      return step.why === 'protocol' ? `protocol: ${step.field}` : step.why;
-    case 'blocked':
-      return 'privacy';
-    case 'found':
-      return null;
-    default:
-      return step satisfies never;
-  }
+/** Hundreds who wait for one rate limit and come back together would be sent away together. */
+function spread(why: string, afterMs: number): number {
+  if (why !== 'rate_limit') return afterMs;
+  const { attempt } = Context.current().info;
+  return Math.round(afterMs + Math.random() * Math.min(SPREAD_AT_MOST_MS, 250 * 2 ** Math.min(attempt, 10)));
 }
 
-/** In the vendor's credits. Vendors of this kind charge for what they find. */
-function creditsOf(step: Answered, cost: number): number {
-  switch (step.kind) {
-    case 'found':
-      return step.credits ?? cost;
-    case 'miss':
-      return step.credits ?? 0;
-    case 'skip':
-    case 'retry':
-    case 'fatal':
-    case 'blocked':
-      return 0;
-    default:
-      return step satisfies never;
-  }
-}
-
-/** @param again whether the vendor has had the same question before */
-function outcomeOf(step: Answered, again: boolean): CallOutcome {
-  switch (step.kind) {
-    case 'found':
-    case 'miss':
-    case 'skip':
-    case 'blocked':
-      return { kind: 'answered' };
-    case 'retry':
-      return step.why === 'rate_limit'
-        ? { kind: 'rate_limit', afterMs: step.afterMs }
-        : { kind: again ? 'failed_again' : 'failed', why: step.why };
-    case 'fatal':
-      // One record that cannot be read says little about the vendor; many in a row open the breaker.
-      return step.why === 'protocol'
-        ? { kind: 'failed', why: `protocol: ${step.field}` }
-        : { kind: 'refused', why: step.why };
-    default:
-      return step satisfies never;
-  }
-}
+const SPREAD_AT_MOST_MS = 10_000;

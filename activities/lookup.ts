@@ -12,7 +12,7 @@ import { missingOf } from './providers/employee.ts';
 import type { Subject } from './providers/port.ts';
 import type { RegistryStep } from './registry.ts';
 import { buildSubject, endpointCandidates } from './subject.ts';
-import type { Verify } from './verify.ts';
+import type { ToVerify, Verify } from './verify.ts';
 
 type LookupDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'verifiers' | 'registry' | 'rules'>;
 
@@ -59,6 +59,7 @@ export function createLookupActivities(
         wantedType,
         known,
         greylistMs: rules.greylistMs,
+        nameless: subject.person === null && skipped.length > 0,
         vendors: judged
           .filter(({ obstacle }) => obstacle === null)
           .map(({ source }) => ({ id: source.provider.id, capMs: source.capMs })),
@@ -95,7 +96,9 @@ export function createLookupActivities(
 
     /** Checks the addresses of an NPI that are known already, or that a mail server asked to come back for. */
     async verifyEmails(
-      what: Whom & Pick<Extract<LookupPlan, { kind: 'ask' }>, 'lookupId' | 'wantedType'> & { last: boolean },
+      what: Whom &
+        Pick<Extract<LookupPlan, { kind: 'ask' }>, 'lookupId' | 'wantedType'> &
+        Pick<ToVerify, 'patience'>,
     ): Promise<VendorAnswer> {
       return await withHeartbeat(Context.current(), (signal) => verify(what, signal));
     },

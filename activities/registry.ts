@@ -1,6 +1,8 @@
 import type { RegistryProvider } from '../db/providers.ts';
 import { bodyOf, FieldError } from './providers/fields.ts';
-import { get, type HttpAnswer, retryAfterMs } from './providers/http.ts';
+import { get, type HttpAnswer } from './providers/http.ts';
+import type { RetryReason } from './providers/port.ts';
+import { noAnswer, retryOfStatus } from './providers/steps.ts';
 import { readRegistryAnswer } from './registry-answer.ts';
 
 export interface RegistryOptions {
@@ -13,7 +15,8 @@ export interface RegistryOptions {
  * What the registry made of one question.
  * - `found`: an active NPI
  * - `inactive_or_unknown`: it does not show one; a deactivated NPI and one never assigned look alike here
- * - `retry`: not answered; the same question may be asked again after `afterMs` (null: our own backoff)
+ * - `retry`: not answered, for the same reasons as a vendor; the same question may be asked again after `afterMs` (null:
+ *   our own backoff), at no cost
  * - `fatal`: the answer is not as documented; `field` names where, never a value
  */
 export type RegistryStep =
@@ -21,7 +24,7 @@ export type RegistryStep =
   | { readonly kind: 'inactive_or_unknown' }
   | {
       readonly kind: 'retry';
-      readonly why: 'rate_limit' | 'upstream' | 'network';
+      readonly why: RetryReason;
       readonly afterMs: number | null;
     }
   | { readonly kind: 'fatal'; readonly why: 'protocol'; readonly field: string };
@@ -47,19 +50,14 @@ export function createRegistry({ baseUrl, timeoutMs = TIMEOUT_MS }: RegistryOpti
     async find(npi, signal) {
       const query = new URLSearchParams({ version: '2.1', number: npi });
       const answer = await get(`${base}?${query}`, headers, signal, timeoutMs);
-      return answer === null ? { kind: 'retry', why: 'network', afterMs: null } : stepOf(answer, npi);
+      return typeof answer === 'string' ? noAnswer(answer) : stepOf(answer, npi);
     },
   };
 }
 
 function stepOf(answer: HttpAnswer, npi: string): RegistryStep {
-  const { status, headers } = answer;
-  if (status === 200) return stepOfBody(answer, npi);
-  if (status === 429) return { kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) };
-  if (status >= 500 || status === 408 || status === 425) {
-    return { kind: 'retry', why: 'upstream', afterMs: retryAfterMs(headers) };
-  }
-  return { kind: 'fatal', why: 'protocol', field: 'status' };
+  if (answer.status === 200) return stepOfBody(answer, npi);
+  return retryOfStatus(answer) ?? { kind: 'fatal', why: 'protocol', field: 'status' };
 }
 
 function stepOfBody({ text }: HttpAnswer, npi: string): RegistryStep {

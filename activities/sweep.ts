@@ -1,4 +1,5 @@
 import { Context } from '@temporalio/activity';
+import { forgetHosts } from '../db/delivery-hosts.ts';
 import { forgetAttempts } from '../db/delivery-log.ts';
 import { forgetUnkept } from '../db/directory.ts';
 import {
@@ -84,6 +85,7 @@ export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
         const resent = await each(resends, 'resend', resend);
         await forgetExpiredKeys(db, EXPIRED_AT_MOST);
         await forgetAttempts(db, rules.webhookLogMs, EXPIRED_AT_MOST);
+        await forgetHosts(db, rules.webhookLogMs);
         await forgetUnkept(db);
         const result = { started, settled, restarted, resent };
         if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');

@@ -1,5 +1,13 @@
 import type { ApplicationFailure } from '@temporalio/common';
-import { hasStoredEmail, listUnchecked, recordEvidence, recordVerdict } from '../db/directory.ts';
+import {
+  type ClaimedEmail,
+  claimUnchecked,
+  countUnchecked,
+  recordEvidence,
+  recordVerdict,
+  releaseUnchecked,
+} from '../db/checks.ts';
+import { hasStoredEmail } from '../db/directory.ts';
 import type { WantedType } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
 import { retryLater } from './failures.ts';
@@ -10,50 +18,97 @@ export interface ToVerify {
   readonly npi: string;
   readonly lookupId: string;
   readonly wantedType: WantedType;
-  /** True where a mail server that asked to come back later has had its time. */
-  readonly last: boolean;
+  /**
+   * Where a mail server asked to come back later: `first` leaves it alone, `early` asks again because there is no more
+   * time, `over` asks again after its pause and takes the answer as it is.
+   */
+  readonly patience: 'first' | 'early' | 'over';
 }
 
 export type Verify = (what: ToVerify, signal: AbortSignal) => Promise<VendorAnswer>;
 
+/** Verifiers one after the other, each up to 90 s; a claim that is older belongs to a dead worker. */
+const CLAIM_MS = 120_000;
+/** A name server that has not answered for so long is not having a bad moment. */
+const DNS_PATIENCE_MS = 30_000;
+
 /**
- * Makes the check of every address of an NPI that waits for one. A check that cannot be made now throws, so that the
+ * Makes the check of every address that a lookup named and that waits for one, the most promising first; those that
+ * would need a verifier only until one satisfies the wanted type. A check that cannot be made now throws, so that the
  * activity is tried again: a resolver's or a verifier's bad moment is not held against an address.
  */
 export function createVerify({ db, check, rules }: Pick<ActivityDeps, 'db' | 'check' | 'rules'>): Verify {
-  return async ({ npi, lookupId, wantedType, last }, signal) => {
-    const { freshnessMs } = rules;
-    const write = (email: string, decided: Decided) =>
-      recordVerdict(db, { npi, email, lookupId }, decided, decided.evidence);
+  return async ({ npi, lookupId, wantedType, patience }, signal) => {
+    const { freshnessMs, greylistMs } = rules;
+    const lookup = { npi, lookupId };
+    const had: string[] = [];
+    let satisfied = false;
     let later: string | null = null;
     let undecided: string | null = null;
     let notNow: ApplicationFailure | null = null;
-    for (const candidate of await listUnchecked(db, npi)) {
+
+    const write = async (email: string, decided: Decided) => {
+      await recordVerdict(db, { ...lookup, email }, decided, decided.evidence);
+      const isWanted = wantedType === 'any' ? 'professional' : wantedType;
+      satisfied ||= decided.verdict === 'valid' && decided.emailType === isWanted;
+    };
+    const judge = async (candidate: ClaimedEmail) => {
+      const { email } = candidate;
       const checked = await check(candidate, signal);
       switch (checked.kind) {
         case 'transient':
-          notNow = retryLater('verification', checked.reason, checked.afterMs);
-          break;
-        case 'later':
-          if (last) await write(candidate.email, checked.otherwise);
-          else {
-            await recordEvidence(db, { npi, email: candidate.email, lookupId }, checked.evidence);
-            later = checked.reason;
+          if (checked.reason.startsWith('dns') && candidate.waitedMs > DNS_PATIENCE_MS) {
+            const unknown = { verdict: 'unknown', emailType: null, validatedAt: null } as const;
+            await recordVerdict(
+              db,
+              { ...lookup, email },
+              { ...unknown, reason: checked.reason },
+              checked.evidence,
+            );
+            undecided = checked.reason;
+            return;
           }
-          break;
+          await releaseUnchecked(db, { npi, email }, null);
+          notNow = retryLater('verification', checked.reason, checked.afterMs);
+          return;
+        case 'later':
+          if (patience === 'over') return await write(email, checked.otherwise);
+          await recordEvidence(db, { ...lookup, email }, checked.evidence);
+          await releaseUnchecked(db, { npi, email }, greylistMs);
+          later = checked.reason;
+          return;
         case 'decided':
+          if (checked.definitive) return await write(email, checked);
           // Without a word of a verifier that might have told it stays in line, for this lookup and the next.
-          if (checked.definitive) await write(candidate.email, checked);
-          else undecided = checked.reason;
-          break;
+          await releaseUnchecked(db, { npi, email }, null);
+          undecided = checked.reason;
+          return;
         default:
           checked satisfies never;
       }
+    };
+
+    for (;;) {
+      const greylisted = patience !== 'first';
+      const candidate = await claimUnchecked(db, { ...lookup, except: had, greylisted, claimMs: CLAIM_MS });
+      if (candidate === null) break;
+      had.push(candidate.email);
+      if (satisfied && candidate.verdict !== 'valid') {
+        await releaseUnchecked(db, { npi, email: candidate.email }, null);
+        continue;
+      }
+      await judge(candidate).catch(async (error: unknown) => {
+        await releaseUnchecked(db, { npi, email: candidate.email }, null);
+        throw error;
+      });
     }
-    if (await hasStoredEmail(db, { npi, wantedType, freshnessMs, lookupId }))
+    if (await hasStoredEmail(db, { ...lookup, wantedType, freshnessMs }))
       return { kind: 'found', reason: null };
+    const { elsewhere, greylisted } = await countUnchecked(db, { ...lookup, except: had });
+    // Before anything is tried again: a mail server that is asked too early starts its pause anew.
+    if (later !== null || greylisted > 0) return { kind: 'later', reason: 'greylisted' };
+    if (elsewhere > 0) throw retryLater('verification', 'checked_elsewhere', 1000);
     if (notNow !== null) throw notNow;
-    if (later !== null) return { kind: 'later', reason: later };
     if (undecided !== null) return { kind: 'fatal', reason: undecided };
     return { kind: 'unusable', reason: 'none_valid' };
   };

@@ -1,3 +1,4 @@
+import { setTimeout } from 'node:timers/promises';
 import { Context } from '@temporalio/activity';
 import { ApplicationFailure, ApplicationFailureCategory } from '@temporalio/common';
 import { type DeliveryTarget, findTarget, loadDelivery } from '../db/deliveries.ts';
@@ -9,6 +10,7 @@ import {
   releaseClaim,
 } from '../db/delivery-attempts.ts';
 import { firstRestMs, type HostHealth } from '../db/delivery-hosts.ts';
+import { DatabaseError } from '../db/errors.ts';
 import type { DeliveryResult } from '../workflows/messages.ts';
 import { ProxyUnavailable } from './attempt.ts';
 import { withHeartbeat } from './heartbeat.ts';
@@ -56,7 +58,7 @@ export function createWebhookActivities({ db, log, post, rules, signingKeys }: W
     const statusCode = answer.kind === 'answered' ? answer.status : null;
     const responseExcerpt = answer.kind === 'answered' ? answer.excerpt : null;
     const record = { startedAt, durationMs, statusCode, reason, responseExcerpt };
-    await recordAttempt(db, claim, record, outcome, healthOf(answer));
+    await throughOutage(() => recordAttempt(db, claim, record, outcome, healthOf(answer)));
     const n = attempts + 1;
     const ids = { delivery_id: deliveryId, batch_id: batchId, organization_id: organizationId };
     log.info({ ...ids, attempt: n, result: outcome.state, status: statusCode, reason }, 'webhook attempt');
@@ -117,6 +119,22 @@ export function createWebhookActivities({ db, log, post, rules, signingKeys }: W
       return await withHeartbeat(Context.current(), () => send(deliveryId, target));
     },
   };
+}
+
+/** How long a receiver's answer is kept for a database that is away. Forgotten, it would be asked for again. */
+const OUTAGE_MS = 15_000;
+const AGAIN_MS = 500;
+
+async function throughOutage(work: () => Promise<void>): Promise<void> {
+  const giveUpAt = Date.now() + OUTAGE_MS;
+  for (;;) {
+    try {
+      return await work();
+    } catch (error) {
+      if (!(error instanceof DatabaseError && error.unavailable) || Date.now() > giveUpAt) throw error;
+      await setTimeout(AGAIN_MS);
+    }
+  }
 }
 
 /** Waiting is no fault, and no attempt. */

@@ -66,7 +66,11 @@ async function resend(
       return unshared(h.response(presented(outcome.delivery)).code(202));
     }
     case 'unknown':
-      throw problem(404, 'delivery_not_found', 'No delivery with this id belongs to this batch.');
+      throw problem(
+        404,
+        'delivery_not_found',
+        'No delivery with this id belongs to this batch of your organization.',
+      );
     case 'pending':
       throw problem(
         409,

@@ -59,9 +59,9 @@ export const deliveryPaths: JsonObject = {
     post: {
       operationId: 'resendDelivery',
       tags: ['Deliveries'],
-      summary: 'Send a decided delivery again',
+      summary: 'Send a delivery again',
       description:
-        'With its old `webhook-id`, the result as it is now and the whole schedule of attempts. Asked twice, it is sent once: the second answer is 409 `delivery_pending`. Takes no body.',
+        'One that is decided, or that waits for its next attempt: with its old `webhook-id`, the result as it is then and the whole schedule of attempts. Asked twice, it is sent once: the second answer is 409 `delivery_pending`. Takes no body.',
       parameters: [BATCH_ID, DELIVERY_ID],
       responses: {
         202: {

@@ -54,7 +54,7 @@ const ERRORS = {
     codes: {
       request_not_found: 'No request with this id belongs to your organization.',
       batch_not_found: 'No batch with this id belongs to your organization.',
-      delivery_not_found: 'This batch has no delivery with this id.',
+      delivery_not_found: 'No delivery with this id belongs to this batch of your organization.',
       not_found: 'There is nothing at this path. The API lives under /api/v1.',
     },
   },
@@ -80,8 +80,9 @@ const ERRORS = {
     description: 'This delivery cannot be sent again now.',
     always: RATE,
     codes: {
-      delivery_pending: 'This delivery is not decided yet: it is on its way. Wait for its next attempt.',
-      webhooks_suspended: 'Webhooks of your organization are suspended. Poll for results, or ask support.',
+      delivery_pending: 'This delivery is already on its way, or its result is not there yet.',
+      webhooks_suspended:
+        'Webhooks of your organization are, or were then, suspended. Poll for results, or ask support.',
     },
   },
   BodyTooLarge: {

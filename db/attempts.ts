@@ -1,11 +1,10 @@
 import { and, desc, eq, sql } from 'drizzle-orm';
-import { type NamedCandidates, storeCandidates } from './candidates.ts';
 import { clock, type Database, type Transaction, transaction } from './client.ts';
 import { findStoredEmails } from './entitlements.ts';
 import { DatabaseError } from './errors.ts';
 import { joinIn } from './lookups.ts';
 import { requests, vendorAttempts } from './schema.ts';
-import { admitCall, type CallOutcome, recordCall, type SourceLimits } from './sources.ts';
+import { admitCall, type SourceLimits } from './sources.ts';
 import type { VendorAttemptState, WantedType } from './words.ts';
 
 // What is asked of vendors, and what they answered. The requests of one lookup go through the same vendors; each
@@ -84,6 +83,12 @@ export async function beginVendorStep(db: Database, question: Question): Promise
     const { npi, wantedType } = request;
     const lookupId = await joinIn(tx, request);
     const at = await clock(tx);
+    // While this lookup ran, somebody asked that the person be left alone.
+    const [person] = await tx.execute<{ suppressed: boolean }>(
+      sql`select is_suppressed(${npi}, null) as suppressed`,
+    );
+    if (person?.suppressed)
+      return { kind: 'over', state: 'blocked', reason: 'suppressed', lookupId, wantedType };
     const stored = await findStoredEmails(tx, { npis: [npi], wantedType, at, freshnessMs, lookupId });
     if (stored.has(npi)) return { kind: 'stored' };
 
@@ -92,7 +97,7 @@ export async function beginVendorStep(db: Database, question: Question): Promise
       .from(vendorAttempts)
       .where(and(eq(vendorAttempts.lookupId, lookupId), eq(vendorAttempts.vendor, vendor)))
       .orderBy(desc(vendorAttempts.n));
-    const last = attempts[0];
+    const last = attempts[0] ?? (await adoptJob(tx, { lookupId, vendor, requestId, npi, wantedType, at }));
     const leaseMs = (last?.leaseUntil?.getTime() ?? 0) - at.getTime();
     const leaseUntil = new Date(at.getTime() + callMs + LEASE_MARGIN_MS);
     switch (last?.state) {
@@ -113,9 +118,11 @@ export async function beginVendorStep(db: Database, question: Question): Promise
           return { kind: 'wait', why: 'asked_already', afterMs: Math.min(leaseMs, LOOK_AGAIN_MS) };
         await end(tx, { lookupId, vendor, n: last.n }, 'lost', 'no answer recorded', at);
         break;
+      case 'skip':
+        // It was not asked; what it needs may be known by now.
+        break;
       case 'found':
       case 'miss':
-      case 'skip':
       case 'blocked':
       case 'fatal':
         return { kind: 'over', state: last.state, reason: last.reason, lookupId, wantedType };
@@ -141,7 +148,8 @@ export async function beginVendorStep(db: Database, question: Question): Promise
           ...{ lookupId, vendor, n, requestId, startedAt: at, endedAt: at },
           ...{ state: 'skip', reason: 'daily_credits' },
         });
-        return { kind: 'over', state: 'skip', reason: 'daily_credits', lookupId, wantedType };
+        // Not asked for our own sake: no ground to say that it knows nobody.
+        return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
       case 'go':
         await tx.insert(vendorAttempts).values({
           ...{ lookupId, vendor, n, requestId, startedAt: at, leaseUntil },
@@ -155,110 +163,35 @@ export async function beginVendorStep(db: Database, question: Question): Promise
 }
 
 /**
- * Keeps an asynchronous vendor's job id before anything else happens, so that its answer is fetched and never bought
- * twice; after a poll, when the next one is due. Also where the attempt was given up as lost meanwhile.
- * @throws {DatabaseError}
+ * A job that was bought for an earlier lookup of the same question and not finished in its time is asked for, and not
+ * bought again. Its cost stays where it was spent.
  */
-export async function recordVendorJob(
-  db: Database,
-  { lookupId, vendor, n }: AttemptKey,
-  jobRef: string,
-  nextPollMs: number,
-): Promise<void> {
-  await transaction(db, async (tx) => {
-    await tx
-      .update(vendorAttempts)
-      .set({
-        state: 'pending',
-        jobRef,
-        endedAt: null,
-        reason: null,
-        leaseUntil: sql`clock_timestamp() + make_interval(secs => ${nextPollMs / 1000})`,
-      })
-      .where(
-        and(
-          sameAttempt({ lookupId, vendor, n }),
-          sql`state in ('submitting', 'pending', 'lost')`,
-          // Where the question was put again meanwhile, that one goes on.
-          sql`not exists (select from vendor_attempts later where later.lookup_id = ${lookupId}
-                            and later.vendor = ${vendor} and later.n > ${n})`,
-        ),
-      );
-    await recordCall(tx, vendor, { kind: 'answered' });
-  });
-}
-
-/** A poll that got no answer: the job lives on, and is asked for again after `nextPollMs`. */
-export async function recordFailedPoll(
-  db: Database,
-  { lookupId, vendor, n }: AttemptKey,
-  outcome: CallOutcome,
-  nextPollMs: number,
-): Promise<void> {
-  await transaction(db, async (tx) => {
-    await tx
-      .update(vendorAttempts)
-      .set({ leaseUntil: sql`clock_timestamp() + make_interval(secs => ${nextPollMs / 1000})` })
-      .where(and(sameAttempt({ lookupId, vendor, n }), eq(vendorAttempts.state, 'pending')));
-    await recordCall(tx, vendor, outcome);
-  });
-}
-
-/**
- * Ends a call that was aborted: its answer is lost, and whoever asks next need not wait for it. A job is only let go.
- * @throws {DatabaseError}
- */
-export async function recordAborted(db: Database, { lookupId, vendor, n }: AttemptKey): Promise<void> {
-  await transaction(db, async (tx) => {
-    const at = await clock(tx);
-    const sameCall = sameAttempt({ lookupId, vendor, n });
-    await tx
-      .update(vendorAttempts)
-      .set({ leaseUntil: at })
-      .where(and(sameCall, eq(vendorAttempts.state, 'pending')));
-    await tx
-      .update(vendorAttempts)
-      .set({ state: 'lost', reason: 'aborted', endedAt: at, leaseUntil: null })
-      .where(and(sameCall, eq(vendorAttempts.state, 'submitting')));
-  });
-}
-
-export interface VendorAnswerRecord {
-  readonly state: AnsweredState | 'retry';
-  readonly reason: string | null;
-  /** What the answer cost, in the vendor's credits. */
-  readonly credits: number;
-  readonly outcome: CallOutcome;
-  readonly named: NamedCandidates | null;
-}
-
-/**
- * Ends an attempt and stores what the vendor named, in one transaction with what it cost and how the vendor is. Also
- * where the attempt was given up as lost meanwhile: the addresses were paid for.
- * @throws {DatabaseError}
- */
-export async function recordVendorAnswer(
-  db: Database,
-  key: AttemptKey,
-  { state, reason, credits, outcome, named }: VendorAnswerRecord,
-): Promise<void> {
-  await transaction(db, async (tx) => {
-    const at = await clock(tx);
-    const { lookupId, vendor, n } = key;
-    await tx
-      .update(vendorAttempts)
-      .set({
-        state,
-        reason,
-        credits,
-        candidates: named?.candidates.length ?? 0,
-        endedAt: at,
-        leaseUntil: null,
-      })
-      .where(and(sameAttempt({ lookupId, vendor, n }), sql`state in ('submitting', 'pending', 'lost')`));
-    if (named) await storeCandidates(tx, { ...named, lookupId, source: vendor }, at);
-    await recordCall(tx, vendor, outcome, key.cost - credits, key.askedAt);
-  });
+async function adoptJob(
+  tx: Transaction,
+  question: {
+    lookupId: string;
+    vendor: string;
+    requestId: string;
+    npi: string;
+    wantedType: WantedType;
+    at: Date;
+  },
+): Promise<typeof vendorAttempts.$inferSelect | undefined> {
+  const { lookupId, vendor, requestId, npi, wantedType, at } = question;
+  const [job] = await tx.execute<{ job_ref: string }>(sql`
+    update vendor_attempts a set state = 'lost', reason = 'taken over', ended_at = ${at.toISOString()}::timestamptz,
+           lease_until = null
+      from lookups l
+     where l.id = a.lookup_id and l.npi = ${npi} and l.wanted_type = ${wantedType} and l.closed_at is not null
+       and l.id <> ${lookupId} and a.vendor = ${vendor} and a.state = 'pending'
+       and a.started_at > now() - interval '1 day'
+    returning a.job_ref`);
+  if (!job) return undefined;
+  const [adopted] = await tx
+    .insert(vendorAttempts)
+    .values({ lookupId, vendor, n: 1, requestId, state: 'pending', jobRef: job.job_ref, startedAt: at })
+    .returning();
+  return adopted;
 }
 
 async function end(
@@ -274,7 +207,8 @@ async function end(
     .where(and(sameAttempt(key), sql`ended_at is null`));
 }
 
-function sameAttempt({ lookupId, vendor, n }: Pick<AttemptKey, 'lookupId' | 'vendor' | 'n'>) {
+/** The row of one attempt. */
+export function sameAttempt({ lookupId, vendor, n }: Pick<AttemptKey, 'lookupId' | 'vendor' | 'n'>) {
   return and(
     eq(vendorAttempts.lookupId, lookupId),
     eq(vendorAttempts.vendor, vendor),

@@ -1,4 +1,4 @@
-import { and, eq, lt, sql } from 'drizzle-orm';
+import { and, eq, inArray, lt, sql } from 'drizzle-orm';
 import { clock, type Database, type Transaction, transaction } from './client.ts';
 import { emailChecks, storedEmails } from './schema.ts';
 import { type EmailType, SERVICE, type StoredVerdict } from './words.ts';
@@ -29,14 +29,18 @@ export interface NamedCandidates {
  */
 export async function storeCandidates(
   tx: Transaction,
-  named: NamedCandidates & { readonly lookupId: string; readonly source: string },
+  named: NamedCandidates & {
+    readonly lookupId: string;
+    readonly source: string;
+    readonly freshnessMs: number;
+  },
   at: Date,
 ): Promise<void> {
   const { npi, lookupId, source, mismatch, mayStore } = named;
-  // An erasure locks this table: it comes before the look at the suppressions, or after the addresses are stored.
-  await tx.execute(sql`lock table stored_emails in row exclusive mode`);
+  await lockForStoring(tx);
   const welcome = await withoutSuppressed(tx, npi, named.candidates);
-  if (welcome.length === 0) return;
+  // What may not be kept and is somebody else's is not even evidence: the attempt says that there was a mismatch.
+  if (welcome.length === 0 || (mismatch !== null && !mayStore)) return;
   await tx.insert(emailChecks).values(
     welcome.flatMap(({ email, verdict }) => {
       const line = { npi, email, lookupId, verdict, source, at };
@@ -45,6 +49,7 @@ export async function storeCandidates(
     }),
   );
   if (mismatch !== null) return;
+  const stale = new Date(at.getTime() - named.freshnessMs).toISOString();
   // In the order of the addresses, so that two answers about one NPI cannot wait for each other.
   for (const candidate of [...welcome].sort((a, b) => (a.email < b.email ? -1 : 1))) {
     const row = {
@@ -53,7 +58,6 @@ export async function storeCandidates(
       reason: null,
       lastValidatedAt: candidate.validatedAt,
       source,
-      lookupId,
       unchecked: true,
       updatedAt: at,
     };
@@ -62,19 +66,31 @@ export async function storeCandidates(
       .values({ npi, email: candidate.email, ...row, mayStore, firstSeenAt: at })
       .onConflictDoUpdate({
         target: [storedEmails.npi, storedEmails.email],
-        // What one source lets us keep, another cannot forbid.
-        set: { ...row, mayStore: sql`${storedEmails.mayStore} or ${mayStore}` },
-        // A vendor's older look at an address does not undo a newer one.
-        setWhere: sql`${storedEmails.verdict} <> 'valid' or ${storedEmails.unchecked} or ${storedEmails.lastValidatedAt} <= ${
-          candidate.validatedAt?.toISOString() ?? null
-        }::timestamptz`,
+        set: row,
+        // One that is valid and fresh stays so: another lookup may be about to answer with it.
+        setWhere: sql`${storedEmails.verdict} <> 'valid' or ${storedEmails.unchecked}
+          or ${storedEmails.lastValidatedAt} < ${stale}::timestamptz`,
       });
   }
+  if (!mayStore) return;
+  // What one source lets us keep, another cannot forbid.
+  const emails = welcome.map(({ email }) => email);
+  await tx
+    .update(storedEmails)
+    .set({ mayStore: true })
+    .where(
+      and(eq(storedEmails.npi, npi), inArray(storedEmails.email, emails), eq(storedEmails.mayStore, false)),
+    );
+}
+
+/** An erasure locks this table: it comes before our look at the suppressions, or after the addresses are stored. */
+async function lockForStoring(tx: Transaction): Promise<void> {
+  await tx.execute(sql`lock table stored_emails in row exclusive mode`);
 }
 
 /**
- * Puts the stored addresses of an NPI that may answer once they are checked in line for it: valid ones that are no
- * longer fresh, and ordinary addresses that NPPES lists for the provider.
+ * Puts the addresses of an NPI that may answer once they are checked in line for a lookup: valid ones that are no
+ * longer fresh, ordinary ones that NPPES lists for the provider, and those that nobody has checked yet.
  * @param listed what NPPES lists, normalised
  * @returns how many addresses wait
  * @throws {DatabaseError}
@@ -90,48 +106,61 @@ export async function queueKnownEmails(
 ): Promise<number> {
   const { npi, lookupId, freshnessMs } = known;
   return await transaction(db, async (tx) => {
+    await lockForStoring(tx);
     const at = await clock(tx);
-    const candidates = known.listed.map(
-      (email): NamedCandidate => ({ email, vendorType: null, verdict: 'unknown', validatedAt: null }),
-    );
+    const candidates = [...known.listed]
+      .sort()
+      .map((email): NamedCandidate => ({ email, vendorType: null, verdict: 'unknown', validatedAt: null }));
     const listed = await withoutSuppressed(tx, npi, candidates);
     if (listed.length > 0) {
-      const added = await tx
+      await tx
         .insert(storedEmails)
         .values(
           listed.map(({ email }) => ({
-            ...{ npi, email, lookupId, source: 'nppes', unchecked: true },
+            ...{ npi, email, source: 'nppes', unchecked: true },
             ...{ verdict: 'unknown' as const, firstSeenAt: at, updatedAt: at },
           })),
         )
-        .onConflictDoNothing()
-        .returning({ email: storedEmails.email });
-      if (added.length > 0) {
-        await tx.insert(emailChecks).values(
-          added.map(({ email }) => ({
-            ...{ npi, email, lookupId, source: 'nppes', at },
-            ...{ kind: 'named' as const, verdict: 'unknown' as const },
-          })),
-        );
-      }
+        .onConflictDoNothing();
     }
     await tx
       .update(storedEmails)
-      .set({ unchecked: true, lookupId })
+      .set({ unchecked: true, updatedAt: at })
       .where(
         and(
           eq(storedEmails.npi, npi),
           eq(storedEmails.verdict, 'valid'),
           eq(storedEmails.unchecked, false),
+          eq(storedEmails.mayStore, true),
           lt(storedEmails.lastValidatedAt, new Date(at.getTime() - freshnessMs)),
+        ),
+      );
+    const waiting = await tx
+      .select({
+        email: storedEmails.email,
+        source: storedEmails.source,
+        verdict: storedEmails.verdict,
+        isNamed: sql<boolean>`exists (select from email_checks c where c.lookup_id = ${lookupId}
+          and c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named')`,
+      })
+      .from(storedEmails)
+      .where(
+        and(
+          eq(storedEmails.npi, npi),
+          eq(storedEmails.unchecked, true),
+          eq(storedEmails.mayStore, true),
           sql`not is_suppressed(npi, email)`,
         ),
       );
-    const [row] = await tx
-      .select({ waiting: sql<number>`count(*)::int` })
-      .from(storedEmails)
-      .where(and(eq(storedEmails.npi, npi), eq(storedEmails.unchecked, true)));
-    return row?.waiting ?? 0;
+    // Each once, however often this is repeated.
+    const unnamed = waiting.filter(({ isNamed }) => !isNamed);
+    if (unnamed.length > 0) {
+      const line = { npi, lookupId, at, kind: 'named' as const };
+      await tx
+        .insert(emailChecks)
+        .values(unnamed.map(({ email, source, verdict }) => ({ ...line, email, source, verdict })));
+    }
+    return waiting.length;
   });
 }
 

@@ -111,7 +111,7 @@ export async function releaseClaim(db: Database, claim: Claim): Promise<void> {
 /**
  * Adds one attempt to the delivery's log, and what follows from it: its state or its next place in the schedule, and
  * the health of its host. A delivery that is decided stays so, and one that was sent again meanwhile goes on: then
- * the attempt is logged and changes nothing else.
+ * the attempt is logged and changes nothing else. Safe to repeat: an attempt is known by when it started.
  * @throws {DatabaseError}
  */
 export async function recordAttempt(
@@ -123,13 +123,20 @@ export async function recordAttempt(
 ): Promise<void> {
   const { deliveryId, resends, step } = claim;
   await transaction(db, async (tx) => {
-    const [counted] = await tx
+    const { attempts } = await lockDelivery(tx, deliveryId);
+    // In a statement of its own, under the lock: the one before does not see what another has just written.
+    const known = and(
+      eq(webhookAttempts.deliveryId, deliveryId),
+      eq(webhookAttempts.startedAt, attempt.startedAt),
+    );
+    const recorded = await tx.select({ n: webhookAttempts.n }).from(webhookAttempts).where(known);
+    if (recorded.length > 0) return;
+    const n = attempts + 1;
+    await tx
       .update(webhookDeliveries)
-      .set({ attempts: sql`${webhookDeliveries.attempts} + 1`, leasedUntil: null })
-      .where(eq(webhookDeliveries.id, deliveryId))
-      .returning({ n: webhookDeliveries.attempts });
-    if (!counted) throw new DatabaseError('delivery_missing');
-    await tx.insert(webhookAttempts).values({ deliveryId, n: counted.n, ...attempt });
+      .set({ attempts: n, leasedUntil: null })
+      .where(eq(webhookDeliveries.id, deliveryId));
+    await tx.insert(webhookAttempts).values({ deliveryId, n, ...attempt });
     const dueAt = outcome.state === 'pending' ? sql`clock_timestamp() + ${seconds(outcome.afterMs)}` : null;
     const decidedAt = outcome.state === 'pending' ? null : await clock(tx);
     const { state } = outcome;
@@ -179,6 +186,7 @@ async function lockDelivery(tx: Transaction, deliveryId: string) {
       step: webhookDeliveries.step,
       stepAt: webhookDeliveries.stepAt,
       resends: webhookDeliveries.resends,
+      attempts: webhookDeliveries.attempts,
       leasedMs: sql`coalesce(${msUntil(webhookDeliveries.leasedUntil)}, 0)`.mapWith(Number),
       dueMs: sql`coalesce(${msUntil(webhookDeliveries.dueAt)}, 0)`.mapWith(Number),
       organizationId: batches.organizationId,

@@ -1,5 +1,5 @@
-import { sql } from 'drizzle-orm';
-import type { Transaction } from './client.ts';
+import { type SQL, sql } from 'drizzle-orm';
+import { type Database, read, type Transaction } from './client.ts';
 import type { AttemptReason } from './words.ts';
 
 // The circuit breaker of webhook receivers, per organization and host: in the database, so that it holds across
@@ -28,10 +28,13 @@ const LONGEST_REST = 12;
 const DEFAULT_REST_MS = 5000;
 const DEFAULT_LONGEST_WAIT_MS = 1_800_000;
 
+/** Thousands that wait for one host look ten times a second at most, all together. */
+const TURN_MS = 100;
+
 /**
  * Asks whether an attempt may be made. One that may not is put off for about as long as the host has been away
- * already, so that many thousands that wait for it cost next to nothing, and all of them are there again within that
- * time, half an hour at most, once it is back.
+ * already, or until its turn among the others, so that many thousands that wait for it cost next to nothing; all of
+ * them look again within half an hour.
  * @param owed the first or the last attempt of a delivery
  * @param leaseMs after that a trial that nobody ended has died with its worker
  */
@@ -42,24 +45,30 @@ export async function admitToHost(
   leaseMs: number,
   scheduleMs: readonly number[],
 ): Promise<HostAdmission> {
-  type Row = { readonly rests: boolean; readonly tried: boolean; readonly away_ms: string };
+  type Row = { rests: boolean; tried: boolean; away_ms: string; turn_ms: string };
   const [row] = await tx.execute<Row>(sql`
     select open_until > clock_timestamp() as rests,
            coalesce(trial_until > clock_timestamp(), false) as tried,
-           extract(epoch from clock_timestamp() - failing_since) * 1000 as away_ms
+           extract(epoch from clock_timestamp() - failing_since) * 1000 as away_ms,
+           coalesce(extract(epoch from turn_at - clock_timestamp()), 0) * 1000 as turn_ms
       from webhook_hosts
      where organization_id = ${organizationId} and host = ${host} and open_until is not null
        for update`);
   if (!row) return { kind: 'go', trial: false };
+  const set = (change: SQL) =>
+    tx.execute(
+      sql`update webhook_hosts set ${change} where organization_id = ${organizationId} and host = ${host}`,
+    );
   if (row.tried || (row.rests && !owed)) {
     const shortest = firstRestMs(scheduleMs);
     const longest = Math.max(shortest, scheduleMs[3] ?? DEFAULT_LONGEST_WAIT_MS);
-    const aboutMs = Math.min(Math.max(Number(row.away_ms), shortest), longest);
+    const turnMs = Math.max(Number(row.turn_ms), 0) + TURN_MS;
     // Spread, so that they do not come back all at once.
-    return { kind: 'wait', afterMs: Math.ceil(aboutMs * (0.5 + Math.random() / 2)) };
+    const aboutMs = Math.min(Math.max(Number(row.away_ms), shortest), longest) * (0.5 + Math.random() / 2);
+    if (turnMs <= longest) await set(sql`turn_at = clock_timestamp() + ${seconds(turnMs)}`);
+    return { kind: 'wait', afterMs: Math.ceil(Math.max(aboutMs, turnMs <= longest ? turnMs : 0)) };
   }
-  await tx.execute(sql`update webhook_hosts set trial_until = clock_timestamp() + make_interval(secs => ${leaseMs / 1000})
-    where organization_id = ${organizationId} and host = ${host}`);
+  await set(sql`trial_until = clock_timestamp() + ${seconds(leaseMs)}`);
   return { kind: 'go', trial: true };
 }
 
@@ -102,4 +111,19 @@ export async function noteHost(
     default:
       health satisfies never;
   }
+}
+
+/**
+ * Forgets hosts that have been away, and that nobody has asked for, for `keepMs`.
+ * @throws {DatabaseError}
+ */
+export async function forgetHosts(db: Database, keepMs: number): Promise<void> {
+  await read(db, (tx) =>
+    tx.execute(sql`delete from webhook_hosts
+      where greatest(failing_since, open_until, trial_until, turn_at) < clock_timestamp() - ${seconds(keepMs)}`),
+  );
+}
+
+function seconds(ms: number): SQL {
+  return sql`make_interval(secs => ${ms / 1000})`;
 }

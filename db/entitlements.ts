@@ -83,7 +83,8 @@ export async function findStoredEmails(
         gte(storedEmails.lastValidatedAt, new Date(search.at.getTime() - search.freshnessMs)),
         search.wantedType === 'any' ? undefined : eq(storedEmails.emailType, search.wantedType),
         // Equality with null is never true.
-        sql`(${storedEmails.mayStore} or ${storedEmails.lookupId} = ${search.lookupId})`,
+        sql`(${storedEmails.mayStore} or exists (select from email_checks c where c.lookup_id = ${search.lookupId}
+          and c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named'))`,
         sql`not is_suppressed(${storedEmails.npi}, ${storedEmails.email})`,
         sql`not is_inactive(${storedEmails.npi})`,
       ),

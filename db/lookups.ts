@@ -37,7 +37,7 @@ export async function closeLookup(
 ): Promise<void> {
   if (request.lookupId === null) return;
   // A statement of its own: of two requests that give up at once, the second must see that the first has.
-  await tx.execute(sql`select 1 from lookups where id = ${request.lookupId} for update`);
+  await tx.execute(sql`select 1 from lookups where id = ${request.lookupId} for no key update`);
   await tx.execute(sql`
     update lookups set closed_at = ${at.toISOString()}::timestamptz
      where id = ${request.lookupId} and closed_at is null
@@ -50,6 +50,8 @@ export async function joinIn(tx: Transaction, request: typeof requests.$inferSel
   const { id, npi, wantedType } = request;
   let { lookupId } = request;
   if (lookupId === null) {
+    // The update below counts in the batch: taken first, because a settlement holds the batch when it comes here.
+    await tx.execute(sql`select 1 from batches where id = ${request.batchId} for no key update`);
     const at = await clock(tx);
     const [row] = await tx
       .insert(lookups)
@@ -70,7 +72,7 @@ export async function joinIn(tx: Transaction, request: typeof requests.$inferSel
       .where(eq(requests.id, id));
   } else {
     // Two requests of one lookup decide their steps one after the other.
-    await tx.execute(sql`select 1 from lookups where id = ${lookupId} for update`);
+    await tx.execute(sql`select 1 from lookups where id = ${lookupId} for no key update`);
   }
   return lookupId;
 }

@@ -115,5 +115,5 @@ const START = {
 };
 
 function ago(ms: number) {
-  return sql`clock_timestamp() - make_interval(secs => ${ms / 1000})`;
+  return sql`now() - make_interval(secs => ${ms / 1000})`;
 }

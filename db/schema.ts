@@ -228,6 +228,7 @@ export const webhookHosts = pgTable(
     openUntil: time('open_until'),
     timesOpened: integer('times_opened').notNull().default(0),
     trialUntil: time('trial_until'),
+    turnAt: time('turn_at'),
   },
   (t) => [primaryKey({ columns: [t.organizationId, t.host] })],
 );
@@ -275,7 +276,7 @@ export const storedEmails = pgTable(
     unchecked: boolean('unchecked').notNull().default(false),
     firstSeenAt: time('first_seen_at').notNull().defaultNow(),
     updatedAt: time('updated_at').notNull().defaultNow(),
-    lookupId: text('lookup_id'),
+    checkingUntil: time('checking_until'),
     mayStore: boolean('may_store').notNull().default(true),
   },
   (t) => [primaryKey({ columns: [t.npi, t.email] })],

@@ -97,7 +97,11 @@ export async function recordCall(
   unspent = 0,
   askedAt: Date | null = null,
 ): Promise<void> {
-  if (unspent !== 0 && askedAt !== null) await giveBack(tx, source, unspent, askedAt);
+  if (unspent !== 0 && askedAt !== null) {
+    // Health before spend, as in `admitCall`: the other way round the two wait for each other.
+    await lockHealth(tx, source);
+    await giveBack(tx, source, unspent, askedAt);
+  }
   switch (outcome.kind) {
     case 'answered':
       // Most calls are answered by a healthy source: nothing to write.

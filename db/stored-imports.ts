@@ -43,7 +43,7 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): P
             on conflict (npi, email) do update
            set email_type = excluded.email_type, verdict = excluded.verdict, reason = excluded.reason,
                last_validated_at = excluded.last_validated_at, source = excluded.source, unchecked = false,
-               source_request_id = null, lookup_id = null, may_store = true, updated_at = clock_timestamp()
+               source_request_id = null, checking_until = null, may_store = true, updated_at = clock_timestamp()
          where excluded.verdict = 'valid' and case
            -- The same word again does not undo a check that has begun.
            when s.unchecked then s.last_validated_at is distinct from excluded.last_validated_at

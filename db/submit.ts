@@ -151,7 +151,7 @@ export async function forgetExpiredKeys(db: Database, limit: number): Promise<vo
   await read(db, (tx) =>
     tx.execute(sql`
       delete from idempotency_keys where ctid = any (array(
-        select ctid from idempotency_keys where expires_at <= clock_timestamp() order by expires_at limit ${limit}
+        select ctid from idempotency_keys where expires_at <= now() order by expires_at limit ${limit}
         for update skip locked))`),
   );
 }

@@ -40,7 +40,7 @@ export async function showWebhookSecret(db: Database, organizationId: string): P
 /**
  * Gives an organization a new webhook secret. Deliveries are signed with both for 24 h. One predecessor is kept: a
  * second rotation within that time would end the first secret before its time, and is refused unless it is forced.
- * @param force for a secret that has leaked, where ending it at once is what is wanted
+ * @param force for a secret that leaked right after its rotation: receivers that still use the one before it fail
  * @throws {RotationTooSoon} within 24 h of the last rotation
  * @throws {DatabaseError} `organization_missing`
  */

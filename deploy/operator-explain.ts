@@ -1,6 +1,9 @@
 import { type Command, InvalidArgumentError } from 'commander';
+import type { Organization } from '../activities/providers/port.ts';
+import { buildSubject } from '../activities/subject.ts';
 import { type Evidence, readEvidence } from '../db/evidence.ts';
 import { isId } from '../db/ids.ts';
+import { readProvider } from '../db/subject.ts';
 import { candidatesOf, storyOf } from './operator-explain-story.ts';
 import { fields, maskedEmail, type Run, table } from './operator-print.ts';
 
@@ -17,11 +20,14 @@ export function addExplainCommands(program: Command, run: Run): void {
       run('requestId' in about ? about.requestId : null, async (db) => {
         const held = await readEvidence(db, about);
         const evidence = reveal ? held : masked(held);
+        // As a lookup would derive it now: what vendors that search by name are told.
+        const facts = await readProvider(db, held.npi);
+        const { organization } = buildSubject(held.npi, facts, 'any');
         const chapters = evidence.chapters.map((chapter) => ({
           ...chapter,
           candidates: candidatesOf(chapter),
         }));
-        return { data: { ...evidence, chapters }, text: textOf(evidence) };
+        return { data: { ...evidence, organization, chapters }, text: textOf(evidence, organization) };
       }),
     );
 }
@@ -64,13 +70,20 @@ function masked(evidence: Evidence): Evidence {
   };
 }
 
-function textOf(evidence: Evidence): string {
+/** `Harbor Family Medicine, harborfamily.com (same_phone, confidence 0.7)`. */
+function employer({ name, domain, source, confidence }: Organization): string {
+  const parts = [name, domain].filter((part) => part !== null);
+  return `${parts.join(', ')} (${source}, confidence ${Math.round(confidence * 100) / 100})`;
+}
+
+function textOf(evidence: Evidence, organization: Organization | null): string {
   const { provider, stored, chapters, otherChecks } = evidence;
   const parts = [
     fields({
       npi: evidence.npi,
       provider: provider === null ? 'unknown: not in the NPPES tables' : entity(provider.entityType),
       name: provider && nameOf(provider),
+      'works at': organization && employer(organization),
       active: provider?.active ?? null,
       'deactivated on': provider?.deactivatedOn ?? null,
       'known from': provider?.origin ?? null,

@@ -11,7 +11,7 @@ import { fields, maskedUrl, type Report, type Run, table } from './operator-prin
 
 const RESEND_HELP = `
 Each keeps its webhook-id, and gets the result as it is now and the whole schedule of attempts. What is on its way
-already is left alone. This command only has the database: the workers' sweep starts what it resends, within seconds
+already is left alone. This command only has the database: the workers' sweep starts what it resends, in rounds
 (SWEEP_INTERVAL).`;
 
 /** How many deliveries one transaction takes: each locks its row. */
@@ -109,7 +109,7 @@ async function resendNamed(db: Database, by: ChangedBy, ids: readonly string[]):
 }
 
 const OUTCOMES: Readonly<Record<ResendOutcome['kind'], string>> = {
-  resent: 'pending: the sweep starts it within seconds',
+  resent: 'pending: the sweep starts it within SWEEP_INTERVAL',
   pending: 'left alone: it is on its way already, or its result is not there yet',
   suspended: 'left alone: webhooks of its organization are suspended ("webhooks resume ORG")',
   unknown: 'unknown; "webhooks list" and "batch show BATCH" show ids',
@@ -136,7 +136,7 @@ async function resendAllFailed(
     organization: organizationId,
     'failed since': since,
     'deliveries resent': resent,
-    started: 'by the sweep, within seconds',
+    started: 'by the sweep, in rounds (SWEEP_INTERVAL)',
   });
   return { data: { organizationId, since, resent }, text };
 }

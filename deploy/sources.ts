@@ -16,6 +16,7 @@ import { createReacher } from '../activities/verification/reacher.ts';
 import type { Verifier } from '../activities/verification/verifier.ts';
 import { createZeroBounce } from '../activities/verification/zerobounce.ts';
 import type { Database } from '../db/client.ts';
+import type { Rate } from '../db/sources.ts';
 import { type Config, ConfigError } from './config.ts';
 import type { SourcesConfig, VendorConfig, VerifierConfig } from './config-sources.ts';
 
@@ -98,13 +99,14 @@ function readVendorFile(
 }
 
 function sourceOf(source: HttpJsonSource): VendorSource {
-  const { gives: types, may_store: mayStore } = source;
-  const limits = { rates: [], dailyCredits: null };
-  return { provider: createHttpJson(source), types, mayStore, capMs: FILE_CAP_MS, limits };
+  const { gives: types, may_store: mayStore, wait_ms: capMs, limits } = source;
+  const rates = [
+    { calls: limits.per_second, perMs: 1000 },
+    { calls: limits.per_minute, perMs: 60_000 },
+  ].filter((rate): rate is Rate => rate.calls !== null);
+  const provider = createHttpJson(source);
+  return { provider, types, mayStore, capMs, limits: { rates, dailyCredits: limits.daily_credits } };
 }
-
-/** How long a lookup waits for a source of the file. */
-const FILE_CAP_MS = 60_000;
 
 /** Those that VENDORS names, in its order; all of them, in the usual one, where it names none. */
 function inOrder({ vendorOrder }: SourcesConfig, all: readonly VendorSource[]): VendorSource[] {

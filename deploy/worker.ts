@@ -12,6 +12,9 @@ import { createSources } from './sources.ts';
 import { lazyClient, prepareNamespace, TASK_QUEUE, temporalTarget } from './temporal.ts';
 import { installRuntime, startWorkers } from './workers.ts';
 
+/** Their answers do not say when the mailbox was seen to answer. */
+const UNDATED: ReadonlySet<string> = new Set(['fullenrich', 'prospeo']);
+
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
 
 await main('worker', async (stopped) => {
@@ -31,6 +34,15 @@ await main('worker', async (stopped) => {
   const sources = createSources(config, { db, dnsServers: config.dnsServers });
   if (sources.vendors.length === 0) {
     log.warn('no vendor has a key: requests are answered from the directory alone');
+  }
+  if (config.sources.policy === 'vendor-or-verifier' && sources.verifiers.length === 0) {
+    const undated = sources.vendors.map(({ provider }) => provider.id).filter((id) => UNDATED.has(id));
+    if (undated.length > 0) {
+      log.warn(
+        { vendors: undated },
+        'these vendors do not date what they find: without a verifier it is never valid',
+      );
+    }
   }
   log.info(
     {

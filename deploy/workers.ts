@@ -14,8 +14,8 @@ import { WEBHOOK_SLOTS } from '../activities/lanes.ts';
 import { queuesOf } from '../workflows/messages.ts';
 import { createControl } from './control.ts';
 
-/** How long running activities get to end when a worker is told to stop. */
-const SHUTDOWN_GRACE = '20s';
+/** How long running activities get to end when a worker is told to stop: a vendor's call that is cut off is paid for. */
+const SHUTDOWN_GRACE = '35s';
 
 export interface WorkersOptions {
   readonly connection: NativeConnection;

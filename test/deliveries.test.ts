@@ -49,7 +49,9 @@ let idle: Api;
 let paths = 0;
 
 test.before(async () => {
-  [stack, idle] = await Promise.all([startStack({ webhookScheduleMs: [0, 100] }), startApi()]);
+  // Resends are to go out without the sweep's help.
+  const options = { webhookScheduleMs: [0, 100], sweepIntervalMs: 3_600_000 };
+  [stack, idle] = await Promise.all([startStack(options), startApi()]);
 });
 
 test.after.always(async () => {
@@ -328,22 +330,33 @@ test('a result that is not there yet is not sent, and nothing is while webhooks 
   }
 });
 
-test('while Temporal is away a resend is accepted, and started when the sweep comes', async (t) => {
+test('one that waits says until when; resent, it goes out now, also where Temporal is away from the API', async (t) => {
   const lonely = await startStack({
     apiTemporalAddress: '127.0.0.1:1',
     sweepIntervalMs: 1000,
-    webhookScheduleMs: [0],
+    webhookScheduleMs: [0, 3_600_000],
   });
   try {
     const client = await lonely.organization();
-    const url = `${lonely.receiver.url}/hook`;
-    const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });
-    const [delivery] = await decided(client, json.batch_id);
+    lonely.receiver.setBehaviour('/hook', status(500));
+    const webhook = { url: `${lonely.receiver.url}/hook` };
+    const { json } = await client.single({ npi: NOBODY[0], webhook });
+    const waiting = await eventually(async () => {
+      const [delivery] = (await logOf(client, json.batch_id)).json.deliveries;
+      return delivery?.attempts.length === 1 ? delivery : null;
+    }, WAIT_MS);
+    t.like(waiting, { status: 'pending', decided_at: null });
+    const inMs = Date.parse(String(waiting.next_attempt_at)) - Date.now();
+    t.true(inMs > 0.75 * 3_600_000 && inMs < 1.25 * 3_600_000, `${inMs} ms`);
+
+    lonely.receiver.setBehaviour('/hook', null);
     const began = Date.now();
-    t.is((await resend(client, json.batch_id, delivery?.id ?? '')).status, 202);
+    const { status: code, json: resent } = await resend(client, json.batch_id, waiting.id);
     t.true(Date.now() - began < 5000);
-    const [again] = await decided(client, json.batch_id);
-    t.is(again?.attempts.length, 2);
+    t.is(code, 202);
+    t.like(resent, { status: 'pending', next_attempt_at: null });
+    const [over] = await decided(client, json.batch_id);
+    t.deepEqual([over?.status, over?.attempts.length, over?.next_attempt_at], ['delivered', 2, null]);
   } finally {
     await lonely.stop();
   }

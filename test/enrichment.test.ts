@@ -52,8 +52,8 @@ test('a bulk of mixed outcomes ends with an email or a refund for each', async (
   t.is(envelope.batch.completed_count, npis.length);
   t.is(envelope.webhook, null);
   t.deepEqual(envelope.custom_data, { a: 1 });
-  t.deepEqual(envelope.usage, { credits_used: 5, balance: 95 });
-  t.deepEqual(await client.credits(), { balance: 95, total: 100, used: 5 });
+  t.deepEqual(envelope.usage, { credits_used: 4, balance: 96 });
+  t.deepEqual(await client.credits(), { balance: 96, total: 100, used: 4 });
   for (const item of envelope.data) {
     t.is(item.email_status, item.status === 'completed' ? 'valid' : null);
     t.is(item.email === null, item.status !== 'completed');

@@ -89,7 +89,7 @@ test('a request is explained in the order of time: who was asked, what each said
   const { text } = operatorOn(database.url);
   const [asker] = requests;
   const story = await text('explain', asker?.requestId ?? '', '--reveal');
-  t.regex(story, /^provider +person \(type 1\)\nname +JANE ROE M\.D\.\nactive +yes$/m);
+  t.regex(story, /^provider +person \(type 1\)\nname +JANE ROE M\.D\.\nworks at +-\nactive +yes$/m);
   t.regex(story, new RegExp(`^LOOKUP ${lookupId}, shared with 1 more request$`, 'm'));
   const lines = story.split('\n').flatMap((line) => /^\d{4}-\S+Z {2}(.*)$/.exec(line)?.[1] ?? []);
   const accepted = `${asker?.requestId} of ${asker?.organizationId} accepted in `;

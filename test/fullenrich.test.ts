@@ -145,7 +145,7 @@ for (const [status, step] of [
   ['IN_PROGRESS', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
   ['UNKNOWN', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
   ['SOMETHING_NEW', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
-  ['CANCELED', { kind: 'miss', reason: 'job_canceled', credits: 0 }],
+  ['CANCELED', { kind: 'retry', why: 'upstream', afterMs: null }],
   ['CREDITS_INSUFFICIENT', { kind: 'fatal', why: 'credits' }],
   ['RATE_LIMIT', { kind: 'retry', why: 'rate_limit', afterMs: FULLENRICH_POLL_MS }],
 ] as const) {
@@ -182,9 +182,16 @@ test('a rate limit without Retry-After is waited out for one poll', async (t) =>
   t.deepEqual(await polled(t, recorded('fullenrich/limited')), step);
 });
 
-test('a job that is no longer known is a miss', async (t) => {
+test('a job that is no longer known is no word about the person', async (t) => {
   const body = { code: 'error.enrichment.not_found', message: 'Enrichment ID not found' };
-  t.deepEqual(await polled(t, { status: 404, body }), { kind: 'miss', reason: 'no_job' });
+  t.deepEqual(await polled(t, { status: 404, body }), { kind: 'retry', why: 'upstream', afterMs: null });
+  const page = { status: 404, headers: { 'content-type': 'text/html' }, body: '<html>' };
+  t.deepEqual(await polled(t, page), { kind: 'fatal', why: 'protocol', field: 'body' });
+});
+
+test('a submission that meets a 404 is a wrong URL', async (t) => {
+  const body = { code: 'error.not_found', message: 'Not found' };
+  t.deepEqual(await submitted(t, { status: 404, body }), { kind: 'fatal', why: 'protocol', field: 'status' });
 });
 
 for (const [code, step] of [

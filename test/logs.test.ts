@@ -5,7 +5,7 @@ import { startStack } from './support/stack.ts';
 
 test('a batch can be followed through the log by its ids, and nothing personal or secret is in it', async (t) => {
   const lines: string[] = [];
-  const stack = await startStack({ onLog: (line) => lines.push(line), lookupTimeoutMs: 4000 });
+  const stack = await startStack({ onLog: (line) => lines.push(line), lookupTimeoutMs: 12_000 });
   const client = await stack.organization();
   const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
   const canary = 'canary-7f3a';

@@ -3,7 +3,8 @@ import { userInfo } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { beginVendorStep, recordVendorAnswer } from '../db/attempts.ts';
+import { recordVendorAnswer } from '../db/answers.ts';
+import { beginVendorStep } from '../db/attempts.ts';
 import { type Database, openDatabase } from '../db/client.ts';
 import { adjustCredits, balanceOf, grantCredits } from '../db/credits.ts';
 import { loadDelivery } from '../db/deliveries.ts';
@@ -326,7 +327,13 @@ test('a batch is shown with what vendors and receivers answered, its emails mask
     ...{ limits: { rates: [], dailyCredits: null }, cost: () => 1 },
   });
   if (step.kind !== 'submit') throw new Error(`the first step is ${step.kind}`);
-  const miss = { state: 'miss', reason: 'no profile', credits: 0, named: null } as const;
+  const miss = {
+    state: 'miss',
+    reason: 'no profile',
+    credits: 0,
+    named: null,
+    freshnessMs: RULES.freshnessMs,
+  } as const;
   await recordVendorAnswer(db, step.key, { ...miss, outcome: { kind: 'answered' } });
   await settle(db, requestId, 'answered', 'no vendor knows one', RULES);
   const [pending] = (await json<{ deliveries: { id: string }[] }>('batch', 'show', batchId)).deliveries;

@@ -13,6 +13,8 @@ const vendors = {
   second: createScriptedVendor('second'),
   /** Ten credits a day, three a question. */
   capped: createScriptedVendor('capped'),
+  /** A repeated question may cost again. */
+  costly: createScriptedVendor('costly'),
   /** Its licence does not let us keep what it finds. */
   borrowed: createScriptedVendor('borrowed'),
 };
@@ -24,13 +26,14 @@ let stack: Stack;
 let client: Awaited<ReturnType<Stack['organization']>>;
 
 test.before(async () => {
-  const { first, second, capped, borrowed } = vendors;
+  const { first, second, capped, costly, borrowed } = vendors;
   stack = await startStack({
     lookupTimeoutMs: 20_000,
     vendors: [
       vendorSource(first, { capMs: 2000 }),
       vendorSource(second),
       vendorSource({ ...capped, cost: () => 3 }, { limits: { rates: [], dailyCredits: 10 } }),
+      vendorSource({ ...costly, repeatIsFree: false }),
       vendorSource(borrowed, { mayStore: false }),
     ],
   });
@@ -38,8 +41,9 @@ test.before(async () => {
 });
 
 test.beforeEach(async () => {
-  // What one test does to a source's health is none of the next one's business.
+  // What one test does to a source's health and spends is none of the next one's business.
   await stack.db.drizzle.execute(sql`delete from source_health`);
+  await stack.db.drizzle.execute(sql`delete from source_spend`);
 });
 
 test.after.always(async () => {
@@ -114,20 +118,26 @@ test.serial('a source without an answer at the deadline makes it failed, and ref
   t.deepEqual(await other.credits(), { balance: 10, total: 10, used: 0 });
 });
 
-test.serial('what a source may cost a day is not exceeded, and beyond that it is left out', async (t) => {
-  const { capped } = vendors;
-  const asked = Array.from({ length: 6 }, take);
-  for (const npi of asked) capped.script(npi, () => ({ kind: 'miss', reason: 'nobody', credits: 3 }));
-  await stack.db.drizzle.execute(sql`delete from source_spend where source = 'capped'`);
-  const ends = await Promise.all(asked.map((npi) => lookUp(npi)));
-  t.deepEqual([...new Set(ends.map(({ status }) => status))], ['not_found']);
-  const calls = asked.filter((npi) => capped.asked(npi, 'submit') > 0).length;
-  t.true(calls <= 3, `${calls} questions at three credits each`);
-  const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
+test.serial(
+  'what a source may cost a day is not exceeded; beyond that it is not asked, and nobody pays for it',
+  async (t) => {
+    const { capped } = vendors;
+    const asked = Array.from({ length: 6 }, take);
+    for (const npi of asked) capped.script(npi, () => ({ kind: 'miss', reason: 'nobody', credits: 3 }));
+      const ends = await Promise.all(asked.map((npi) => lookUp(npi)));
+    const calls = asked.filter((npi) => capped.asked(npi, 'submit') > 0).length;
+    t.true(calls <= 3, `${calls} questions at three credits each`);
+    const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
     select count(*)::int n from vendor_attempts a join lookups l on l.id = a.lookup_id
      where a.vendor = 'capped' and a.reason = 'daily_credits' and l.npi in ${asked}`);
-  t.is(row?.n, asked.length - calls);
-});
+    t.is(row?.n, asked.length - calls);
+    // Not asked for our own sake is no ground to say that there is nobody.
+    t.deepEqual(ends.map(({ status }) => status).sort(), [
+      ...Array(asked.length - calls).fill('failed'),
+      ...Array(calls).fill('not_found'),
+    ]);
+  },
+);
 
 test.serial('what may not be kept answers its own lookup, and nobody else’s', async (t) => {
   const npi = take();
@@ -156,3 +166,46 @@ test.serial('an answer that does not say whom it is about is no answer', async (
     select reason from email_checks where npi = ${npi} and kind = 'identity'`);
   t.is(row?.reason, 'identity_unknown');
 });
+
+test.serial(
+  'a call that was sent and not answered may be paid for: it is repeated once, after all others',
+  async (t) => {
+    const npi = take();
+    const { costly, first, borrowed } = vendors;
+    costly.script(npi, ({ nth }) =>
+      nth === 1 ? { kind: 'retry', why: 'unanswered', afterMs: null } : foundStep(npi),
+    );
+    t.like(await lookUp(npi), { status: 'completed' });
+    t.is(costly.asked(npi, 'submit'), 2);
+    t.deepEqual(
+      [first, borrowed].map((vendor) => vendor.asked(npi, 'submit')),
+      [1, 1],
+    );
+
+    const never = take();
+    costly.script(never, () => ({ kind: 'retry', why: 'unanswered', afterMs: null }));
+    t.like(await lookUp(never), { status: 'failed' });
+    t.is(costly.asked(never, 'submit'), 2, 'and no more than once');
+  },
+);
+
+test.serial(
+  'a job that was not done in time is asked for by the next lookup, and not bought again',
+  async (t) => {
+    const npi = take();
+    const { first } = vendors;
+    first.script(npi, ({ operation }) =>
+      operation === 'submit' ? { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 } : pollOf(npi),
+    );
+    done.delete(npi);
+    const other = await stack.organization(10);
+    t.like(await lookUp(npi, other), { status: 'failed' });
+    done.add(npi);
+    t.like(await lookUp(npi, other), { status: 'completed' });
+    t.is(first.asked(npi, 'submit'), 1);
+  },
+);
+
+const done = new Set<string>();
+const pollOf = (npi: string): Step =>
+  done.has(npi) ? foundStep(npi) : { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 };

@@ -126,6 +126,19 @@ test.serial('a redirect is an answer and is not followed', async (t) => {
   );
 });
 
+test.serial('a redirect to an inner address leads to no connection', async (t) => {
+  let connections = 0;
+  const port = await listen(t, () => {
+    connections += 1;
+  });
+  for (const host of ['127.0.0.1', 'localhost', '2130706433', '[::ffff:127.0.0.1]', '0.0.0.0']) {
+    const location = `https://${host}:${port}/`;
+    const answer = await sendTo(t, '/redirect', status(307, { location }));
+    t.like(answer, { kind: 'answered', status: 307 });
+  }
+  t.is(connections, 0);
+});
+
 test.serial('silence after the request ends with the total time', async (t) => {
   t.deepEqual(await sendTo(t, '/silence', silence, SHORT), { kind: 'failed', reason: 'timeout_total' });
 });

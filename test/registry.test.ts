@@ -22,6 +22,7 @@ import { DEACTIVATED_NPIS } from '../deploy/local/sim/magic.ts';
 import { personOf, SAMPLE_ORGANIZATIONS } from '../deploy/local/sim/people.ts';
 import { createRegistrySim } from '../deploy/local/sim/registry-sim.ts';
 import { openTestDatabase, type TestDatabase } from './support/database.ts';
+import { closedUrl } from './support/vendor-server.ts';
 
 const NPI = '2000000010';
 const NEVER = new AbortController().signal;
@@ -202,8 +203,14 @@ test('a registry in trouble is asked again, and a stranger in its place is not',
     why: 'rate_limit',
     afterMs: 7000,
   });
-  for (const status of [500, 502, 503, 408]) {
-    t.deepEqual(await stepFor(t, status, '<html>'), { kind: 'retry', why: 'upstream', afterMs: null });
+  for (const [status, why] of [
+    [500, 'upstream'],
+    [503, 'upstream'],
+    [408, 'upstream'],
+    [502, 'unanswered'],
+    [504, 'unanswered'],
+  ] as const) {
+    t.deepEqual(await stepFor(t, status, '<html>'), { kind: 'retry', why, afterMs: null });
   }
   for (const status of [301, 403, 404]) {
     t.deepEqual(await stepFor(t, status, ''), { kind: 'fatal', why: 'protocol', field: 'status' });
@@ -211,11 +218,13 @@ test('a registry in trouble is asked again, and a stranger in its place is not',
 });
 
 test('silence and broken connections are no answer; whoever gives up hears so', async (t) => {
-  const network = { kind: 'retry', why: 'network', afterMs: null } as const;
+  const unanswered = { kind: 'retry', why: 'unanswered', afterMs: null } as const;
   const silent = await registryAt(t, () => {}, 50);
-  t.deepEqual(await silent.find(NPI, NEVER), network);
+  t.deepEqual(await silent.find(NPI, NEVER), unanswered);
   const broken = await registryAt(t, (_request, response) => response.destroy());
-  t.deepEqual(await broken.find(NPI, NEVER), network);
+  t.deepEqual(await broken.find(NPI, NEVER), unanswered);
+  const away = createRegistry({ baseUrl: await closedUrl() });
+  t.deepEqual(await away.find(NPI, NEVER), { kind: 'retry', why: 'unsent', afterMs: null });
   const gone = new AbortController();
   const patient = await registryAt(t, () => gone.abort(new Error('over')));
   await t.throwsAsync(patient.find(NPI, gone.signal), { message: 'over' });

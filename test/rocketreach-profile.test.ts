@@ -100,7 +100,7 @@ for (const [about, body, step] of [
     { ...PROFILE, emails: [{ ...EMAIL, email: 'jo\u0000@clinic.com' }] },
     { kind: 'miss', reason: 'no_email' },
   ],
-  ['the status failed', { ...PROFILE, status: 'failed' }, { kind: 'miss', reason: 'lookup_failed' }],
+  ['the status failed', { ...PROFILE, status: 'failed' }, { kind: 'retry', why: 'upstream', afterMs: null }],
   [
     'the status progress and emails that are not checked yet',
     { ...FOUND, status: 'progress' },

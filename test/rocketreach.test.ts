@@ -25,6 +25,7 @@ const EMAIL = {
   last_validation_check: '2026-11-01T12:00:00Z',
   grade: 'A',
 };
+const GIVEN_UP = { kind: 'retry', why: 'upstream', afterMs: null } as const;
 const FOUND = { ...PROFILE, emails: [EMAIL] };
 
 for (const [api, wantedType, lookup, status] of [
@@ -123,8 +124,9 @@ for (const [status, step] of [
 
 for (const [about, body, step] of [
   ['lists it', [{ ...PROFILE, id: 6 }, FOUND], { kind: 'found' }],
-  ['lists nobody', [], { kind: 'miss', reason: 'no_profile' }],
-  ['lists others', [{ ...PROFILE, id: 6 }], { kind: 'miss', reason: 'no_profile' }],
+  ['lists it as failed', [{ ...PROFILE, status: 'failed' }], GIVEN_UP],
+  ['lists nobody', [], GIVEN_UP],
+  ['lists others', [{ ...PROFILE, id: 6 }], GIVEN_UP],
   [
     'lists it unreadably',
     [{ ...PROFILE, status: 1 }],
@@ -139,3 +141,8 @@ for (const [about, body, step] of [
     t.like(await vendor.poll('7', SUBJECT, NEVER), step);
   });
 }
+
+test('a status check of a lookup that is no longer known is no word about the person', async (t) => {
+  const { vendor } = await rocketReach(t, 'legacy', { status: 404, body: { detail: 'Not found.' } });
+  t.deepEqual(await vendor.poll('7', SUBJECT, NEVER), GIVEN_UP);
+});

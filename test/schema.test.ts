@@ -55,7 +55,10 @@ test('primary keys are the same in both', async (t) => {
 function columnsOf(table: PgTable): Column[] {
   const columns = getTableConfig(table).columns.map((column) => ({
     name: column.name,
-    type: column.getSQLType().replace(/\s*\((\d)\)/, '($1)').replace(', ', ','),
+    type: column
+      .getSQLType()
+      .replace(/\s*\((\d)\)/, '($1)')
+      .replace(', ', ','),
     nullable: !column.notNull,
     hasDefault: column.default !== undefined,
     generated: column.generated !== undefined || column.generatedIdentity !== undefined,

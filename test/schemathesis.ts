@@ -10,6 +10,7 @@ import { startPostgres } from '../deploy/local/postgres.ts';
 import { startTemporal } from '../deploy/local/temporal.ts';
 import { cacheFolder, findTemporalCli } from '../deploy/local/temporal-cli.ts';
 import type { TestSetting } from './support/environment.ts';
+import { eventually } from './support/organization.ts';
 import { findPython } from './support/python.ts';
 import { type Stack, startStack } from './support/stack.ts';
 
@@ -53,11 +54,11 @@ async function main(): Promise<number> {
   await startServers(cacheDir, folder);
   const stack = await startStack({ rateWindowMs: 1000, lookupTimeoutMs: 5000 });
   stops.push(() => stack.stop());
+  const peers = [await peer(stack, 'first'), await peer(stack, 'second')];
   const authFile = join(folder, 'auth.json');
-  await writeFile(
-    authFile,
-    JSON.stringify({ auth: [await peer(stack, 'first'), await peer(stack, 'second')] }),
-  );
+  await writeFile(authFile, JSON.stringify({ auth: peers.map(({ auth }) => auth) }));
+  const decidedFile = join(folder, 'decided.json');
+  await writeFile(decidedFile, JSON.stringify(peers.flatMap(({ decided }) => decided)));
   // With a worker, what a case finds would depend on when it comes.
   await stack.stopWorker();
 
@@ -74,7 +75,10 @@ async function main(): Promise<number> {
     ],
     {
       cwd: folder,
-      env: { ...process.env, HOOKS: join(FOLDER, 'hooks.py'), AUTH_FILE: authFile },
+      env: {
+        ...process.env,
+        ...{ HOOKS: join(FOLDER, 'hooks.py'), AUTH_FILE: authFile, DECIDED_FILE: decidedFile },
+      },
       stdio: 'inherit',
     },
   );
@@ -106,13 +110,21 @@ async function startServers(cacheDir: string, folder: string): Promise<void> {
   Object.assign(process.env, settings);
 }
 
-/** An organization with results of every kind, as Schemathesis' Web Fuzzing Commons file has it. */
+/**
+ * An organization with results of every kind: `auth` as Schemathesis' Web Fuzzing Commons file has it, `decided` the
+ * ids of deliveries that may be sent again.
+ */
 async function peer(stack: Stack, name: string) {
   const organization = await stack.organization(1_000_000_000);
-  const { json } = await organization.bulk({ npis: ENDINGS });
-  await organization.completed(json.batch_id);
+  const { json } = await organization.bulk({ npis: ENDINGS, webhook: { url: stack.receiver.url } });
+  const path = `/api/v1/batch/${json.batch_id}/deliveries`;
+  const decided = await eventually(async () => {
+    const { deliveries } = (await organization.get<{ deliveries: { id: string; status: string }[] }>(path))
+      .json;
+    return deliveries.every(({ status }) => status === 'delivered') ? deliveries : null;
+  });
   return {
-    name,
-    fixedHeaders: [{ name: 'Authorization', value: `Bearer ${organization.apiKey}` }],
+    auth: { name, fixedHeaders: [{ name: 'Authorization', value: `Bearer ${organization.apiKey}` }] },
+    decided: decided.map(({ id }) => ({ batch_id: json.batch_id, delivery_id: id })),
   };
 }

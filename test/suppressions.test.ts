@@ -110,9 +110,12 @@ test('an address that may not be kept serves its own lookup alone', async (t) =>
   const npi = '2000060017';
   await know(npi, 'lent@clinic.example');
   await api.db.drizzle.execute(sql`
-    with l as (insert into lookups (id, npi, wanted_type, opened_at)
-               values ('lkp_one', ${npi}, 'any', now()), ('lkp_two', ${npi}, 'personal', now()))
-    update stored_emails set may_store = false, lookup_id = 'lkp_one' where npi = ${npi}`);
+    insert into lookups (id, npi, wanted_type, opened_at)
+    values ('lkp_one', ${npi}, 'any', now()), ('lkp_two', ${npi}, 'personal', now())`);
+  await api.db.drizzle.execute(sql`
+    with named as (insert into email_checks (npi, email, lookup_id, kind, source, verdict)
+                   values (${npi}, 'lent@clinic.example', 'lkp_one', 'named', 'lender', 'valid'))
+    update stored_emails set may_store = false where npi = ${npi}`);
   const search = { npis: [npi], wantedType: 'any', at: new Date(), freshnessMs: 60_000 } as const;
   const serves = (lookupId: string | null) =>
     transaction(api.db, async (tx) => (await findStoredEmails(tx, { ...search, lookupId })).has(npi));

@@ -42,6 +42,26 @@ test("another organization's ids are answered exactly as unknown ones", async (t
   }
 });
 
+test("another organization's deliveries are answered exactly as unknown ones", async (t) => {
+  const list = (batchId: string) => `/api/v1/batch/${batchId}/deliveries`;
+  const webhook = { url: 'https://example.com/hook' };
+  const submitted = async (client: ApiClient) => {
+    const { batch_id } = (await client.single({ npi: '2000000010', webhook })).json;
+    const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(list(batch_id))).json;
+    return { batchId: batch_id, deliveryId: deliveries[0]?.id ?? '' };
+  };
+  const [own, other] = [await submitted(ours), await submitted(theirs)];
+  const unknown = await ours.get(list(newId('bat')));
+  t.is(unknown.status, 404);
+  t.deepEqual(shown(await ours.get(list(other.batchId))), shown(unknown));
+  const resend = (batchId: string, id: string) => ours.call('POST', `${list(batchId)}/${id}/resend`);
+  const refused = await resend(newId('bat'), newId('msg'));
+  t.is(refused.status, 404);
+  for (const batchId of [other.batchId, own.batchId]) {
+    t.deepEqual(shown(await resend(batchId, other.deliveryId)), shown(refused));
+  }
+});
+
 test("an Idempotency-Key, a balance and a replay are one organization's own", async (t) => {
   const key = { 'idempotency-key': 'shared' };
   const a = await theirs.single({ npi: '2000000028' }, key);

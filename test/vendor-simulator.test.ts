@@ -148,7 +148,7 @@ for (const [id, situation, step] of [
   ['fullenrich', 'catchall', { candidates: [{ verdict: 'catch_all' }] }],
   ['fullenrich', 'missing', { candidates: [{ verdict: 'invalid' }] }],
   ['fullenrich', 'broke', { kind: 'fatal', why: 'credits' }],
-  ['fullenrich', 'canceled', { kind: 'miss', reason: 'job_canceled' }],
+  ['fullenrich', 'canceled', { kind: 'retry', why: 'upstream' }],
   ['fullenrich', 'failing', { kind: 'retry', why: 'upstream' }],
   ['prospeo', 'broke', { kind: 'fatal', why: 'credits' }],
   ['prospeo', 'masked', { kind: 'miss', reason: 'email_masked' }],
@@ -202,8 +202,8 @@ test('a vendor that hangs is given up when the caller says so', async (t) => {
   t.is(simulator.calls().length, 2);
 });
 
-test('a vendor that is not there is a network retry', async (t) => {
+test('a vendor that is not there was asked nothing', async (t) => {
   const { rocketreach, simulator } = await simulated(t);
   await simulator.close();
-  t.like(await ask(rocketreach, subjectOf('2000000010')), { kind: 'retry', why: 'network' });
+  t.like(await ask(rocketreach, subjectOf('2000000010')), { kind: 'retry', why: 'unsent' });
 });

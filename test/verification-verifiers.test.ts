@@ -9,7 +9,7 @@ const MISSING: VerifierStep = { kind: 'answer', verdict: 'invalid', reason: 'mai
 const INCONCLUSIVE: VerifierStep = { kind: 'answer', verdict: 'unknown', reason: 'inconclusive' };
 const GREYLISTED: VerifierStep = { kind: 'greylisted' };
 const LIMITED: VerifierStep = { kind: 'retry', why: 'rate_limit', afterMs: 2000 };
-const AWAY: VerifierStep = { kind: 'retry', why: 'network', afterMs: null };
+const AWAY: VerifierStep = { kind: 'retry', why: 'unsent', afterMs: null };
 const BROKE: VerifierStep = { kind: 'fatal', why: 'credits' };
 
 const UNKNOWN = { verdict: 'unknown', validatedAt: null } as const;
@@ -88,7 +88,7 @@ for (const [about, steps, verdict, asked] of [
 
 for (const [about, steps, outcome] of [
   ['all are limited', [LIMITED, AWAY], { reason: 'verifier_rate_limit', afterMs: 2000 }],
-  ['one cannot be reached', [AWAY], { reason: 'verifier_network', afterMs: null }],
+  ['one cannot be reached', [AWAY], { reason: 'verifier_unsent', afterMs: null }],
   [
     'one could not tell and the other is limited',
     [INCONCLUSIVE, LIMITED],

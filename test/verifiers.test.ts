@@ -6,7 +6,7 @@ import { createReacher } from '../activities/verification/reacher.ts';
 import type { Verifier } from '../activities/verification/verifier.ts';
 import { createZeroBounce } from '../activities/verification/zerobounce.ts';
 import { createSimulator } from '../deploy/local/simulator.ts';
-import { type Played, playVendor, serveVendor } from './support/vendor-server.ts';
+import { closedUrl, type Played, playVendor, serveVendor } from './support/vendor-server.ts';
 import { MEANINGS } from './support/verifier-answers/meanings.ts';
 
 const KEY = 'key-of-a-test';
@@ -140,6 +140,8 @@ for (const id of IDS) {
     [429, 'retry rate_limit 7000'],
     [451, 'protocol status'],
     [500, 'retry upstream 7000'],
+    [502, 'retry unanswered 7000'],
+    [504, 'retry unanswered 7000'],
     [524, 'retry upstream 7000'],
   ] as const) {
     test(`${id}: HTTP ${status} is ${step}`, async (t) => {
@@ -155,9 +157,10 @@ for (const id of IDS) {
     });
   }
 
-  test(`${id}: a server that hangs up is asked again`, async (t) => {
+  test(`${id}: a server that hangs up may have been paid, one that is not there was asked nothing`, async (t) => {
     const url = await serveVendor(t, (request) => request.socket.destroy());
-    t.is(await inWords(MAKE[id](url)), 'retry network null');
+    t.is(await inWords(MAKE[id](url)), 'retry unanswered null');
+    t.is(await inWords(MAKE[id](await closedUrl())), 'retry unsent null');
   });
 
   test(`${id}: an aborted question ends with what it was aborted with`, async (t) => {

@@ -176,6 +176,8 @@ test('two organizations that wait for one NPI are served by one question, and ea
   const npi = '2000000192';
   await stack.db.drizzle.execute(sql`delete from stored_emails where npi = ${npi}`);
   const before = stack.simulator.calls().filter(({ subject }) => subject === npi).length;
+  const address = answers.get(npi)?.email;
+  const checkedBefore = stack.simulator.calls().filter(({ subject }) => subject === address).length;
   const others = await Promise.all([stack.organization(10), stack.organization(10), stack.organization(10)]);
   const batches = await Promise.all(others.map((one) => one.single({ npi })));
   const ends = await Promise.all(others.map((one, i) => one.completed(batches[i]?.json.batch_id ?? '')));
@@ -191,6 +193,8 @@ test('two organizations that wait for one NPI are served by one question, and ea
     calls.map(({ vendor, operation }) => `${vendor} ${operation}`).filter((call) => !call.includes('poll')),
     ['rocketreach lookup', 'fullenrich submit'],
   );
+  const checked = stack.simulator.calls().filter(({ subject }) => subject === ends[0]?.data[0]?.email);
+  t.is(checked.length - checkedBefore, 1, 'one check of its mailbox serves them all');
   const [row] = await stack.db.drizzle.execute<{ lookups: number }>(sql`
     select count(distinct lookup_id)::int as lookups from requests
      where npi = ${npi} and organization_id in ${others.map((one) => one.organizationId)}`);

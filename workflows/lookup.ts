@@ -6,6 +6,8 @@ import { unresolvedUnless } from './unresolved.ts';
 
 /** The longest that checks of known addresses hold up the vendors. */
 const KNOWN_MS = 2 * 60_000;
+/** A vendor's share of the time is for the vendor: our checks of what it names come on top. */
+const VERIFY_MS = 2 * 60_000;
 /** What a second look at a greylisted address and settling need at least. */
 const RECHECK_MS = 5000;
 
@@ -31,9 +33,9 @@ export async function lookUpEmail(input: LookupInput): Promise<LookupResult> {
   const compensate = (reason: string) =>
     CancellationScope.nonCancellable(() => refundCredits({ requestId, batchId, reason }));
   try {
-    const plan = await makePlan(input);
+    const { plan, identity } = await makePlan(input);
     if (plan.kind !== 'ask') return await settle(plan.kind === 'end' ? plan.reason : 'no_source');
-    const answers = await askAll(input, plan);
+    const answers = [...(await askAll(input, plan)), ...(plan.nameless ? identity : [])];
     const obstacle = answers.find(({ kind }) => !DEFINITIVE[kind]);
     const over = answers.some(({ kind }) => FINAL[kind]);
     if (obstacle && !over) return await compensate(obstacle.reason ?? obstacle.kind);
@@ -66,12 +68,21 @@ const DEFINITIVE: Readonly<Record<VendorAnswer['kind'], boolean>> = {
   ...{ later: false, fatal: false, lost: false, unresolved: false },
 };
 
-/** Who the NPI is decides whom to ask. Where the registry cannot tell now, those are asked who need no name. */
-async function makePlan({ requestId, npi, deadline }: LookupInput): Promise<LookupPlan> {
+/**
+ * Who the NPI is decides whom to ask. Where the registry cannot tell now, those are asked who need no name.
+ * @returns with the plan, what the registry answered if it was asked
+ */
+async function makePlan({
+  requestId,
+  npi,
+  deadline,
+}: LookupInput): Promise<{ plan: LookupPlan; identity: VendorAnswer[] }> {
   const plan = await planLookup({ requestId, npi, identified: false });
-  if (plan.kind !== 'identify') return plan;
-  await unresolvedUnless(() => identifying(npi, deadline - Date.now()).identify({ requestId, npi }));
-  return await planLookup({ requestId, npi, identified: true });
+  if (plan.kind !== 'identify') return { plan, identity: [] };
+  const answer = await unresolvedUnless(() =>
+    identifying(npi, deadline - Date.now()).identify({ requestId, npi }),
+  );
+  return { plan: await planLookup({ requestId, npi, identified: true }), identity: [answer] };
 }
 
 /**
@@ -91,7 +102,7 @@ async function askAll(input: LookupInput, plan: AskPlan): Promise<VendorAnswer[]
   }
   const unanswered = sources.filter(({ id }) => MAY_ANSWER_YET.has(answers.get(id)?.kind));
   for (const [index, source] of unanswered.entries()) {
-    answers.set(source.id, await source.ask(left() / (unanswered.length - index), true));
+    answers.set(source.id, await source.ask(Math.floor(left() / (unanswered.length - index)), true));
     if (isOver()) break;
   }
   return [...answers.values()];
@@ -101,9 +112,9 @@ const MAY_ANSWER_YET: ReadonlySet<VendorAnswer['kind'] | undefined> = new Set(['
 
 function sourcesOf({ requestId, npi, deadline }: LookupInput, plan: AskPlan, story: Story): Source[] {
   const { lookupId, wantedType } = plan;
-  const verify = (what: string, msLeft: number, last: boolean) =>
+  const verify = (what: string, msLeft: number, patience: 'first' | 'early' | 'over') =>
     unresolvedUnless(
-      () => verifying(what, npi, msLeft).verifyEmails({ requestId, npi, lookupId, wantedType, last }),
+      () => verifying(what, npi, msLeft).verifyEmails({ requestId, npi, lookupId, wantedType, patience }),
       msLeft,
     );
   /** A greylisted mailbox is asked again within the deadline; until then nobody else is paid for an answer. */
@@ -111,23 +122,26 @@ function sourcesOf({ requestId, npi, deadline }: LookupInput, plan: AskPlan, sto
     story.tell(what, answer);
     if (answer.kind !== 'later') return answer;
     const left = () => deadline - Date.now();
-    if (left() < 2 * RECHECK_MS) return { kind: 'unresolved', reason: answer.reason };
-    await sleep(Math.min(plan.greylistMs, left() - RECHECK_MS));
-    const second = await verify(what, left(), true);
+    const waitMs = Math.min(plan.greylistMs, left() - RECHECK_MS);
+    if (waitMs < RECHECK_MS) return { kind: 'unresolved', reason: answer.reason };
+    await sleep(waitMs);
+    const second = await verify(what, left(), waitMs < plan.greylistMs ? 'early' : 'over');
     story.tell(what, second);
-    return second;
+    return second.kind === 'later' ? { kind: 'unresolved', reason: second.reason } : second;
   };
   const known = {
     id: 'known addresses',
     capMs: KNOWN_MS,
     ask: async (msLeft: number) =>
-      await patiently('known addresses', await verify('known addresses', msLeft, false)),
+      await patiently('known addresses', await verify('known addresses', msLeft, 'first')),
   };
   const vendors = plan.vendors.map(({ id, capMs }) => ({
     id,
     capMs,
     ask: async (msLeft: number, again: boolean) => {
-      const ask = () => asking(id, npi, msLeft).askVendor({ requestId, npi, vendor: id, again });
+      const question = { requestId, npi, vendor: id, again, until: Date.now() + msLeft };
+      const ask = () =>
+        asking(id, npi, Math.min(msLeft + VERIFY_MS, deadline - Date.now())).askVendor(question);
       return await patiently(id, await unresolvedUnless(ask, msLeft));
     },
   }));

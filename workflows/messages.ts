@@ -45,6 +45,8 @@ export type LookupPlan =
       readonly known: number;
       /** How long a mail server that greylists is given before it is asked again (RFC 6647: a few minutes). */
       readonly greylistMs: number;
+      /** Whether a vendor is left out because nobody could tell who the NPI is. */
+      readonly nameless: boolean;
       /** The eligible vendors, in the order in which they are asked. */
       readonly vendors: readonly PlannedVendor[];
     };

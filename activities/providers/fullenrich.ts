@@ -2,9 +2,9 @@ import type { EmailType, WantedType } from '../../db/words.ts';
 import { employeeOf } from './employee.ts';
 import { at, type Field, FieldError, requiredText, textOf } from './fields.ts';
 import { type EnrichmentResult, parseResult } from './fullenrich-result.ts';
-import { get, type HttpAnswer, post, retryAfterMs } from './http.ts';
+import { get, type HttpAnswer, type NoAnswer, post, retryAfterMs } from './http.ts';
 import type { Provider, Step } from './port.ts';
-import { NO_ANSWER, protocol, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
+import { GIVEN_UP, noAnswer, protocol, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
 
 export interface FullEnrichOptions {
   /** Up to and including the version, such as https://app.fullenrich.com/api/v2. */
@@ -72,8 +72,12 @@ function typesOf(wantedType: WantedType): EmailType[] {
   return wantedType === 'any' ? ['professional', 'personal'] : [wantedType];
 }
 
-function stepOfSubmit(answer: HttpAnswer | null, pending: (jobRef: string) => Step, pollMs: number): Step {
-  if (answer === null) return NO_ANSWER;
+function stepOfSubmit(
+  answer: HttpAnswer | NoAnswer,
+  pending: (jobRef: string) => Step,
+  pollMs: number,
+): Step {
+  if (typeof answer === 'string') return noAnswer(answer);
   switch (answer.status) {
     case 200:
       return stepOfBody(answer, (body) => pending(jobRefOf(at(body, 'enrichment_id'))));
@@ -108,8 +112,8 @@ function jobRefOf(field: Field): string {
   return id;
 }
 
-function stepOfPoll(answer: HttpAnswer | null, pending: Step, pollMs: number): Step {
-  if (answer === null) return NO_ANSWER;
+function stepOfPoll(answer: HttpAnswer | NoAnswer, pending: Step, pollMs: number): Step {
+  if (typeof answer === 'string') return noAnswer(answer);
   switch (answer.status) {
     case 200:
       return stepOfBody(answer, (body) => stepOfResult(parseResult(body), pending, pollMs));
@@ -122,7 +126,7 @@ function stepOfPoll(answer: HttpAnswer | null, pending: Step, pollMs: number): S
       return step.kind === 'found' ? step : { kind: 'fatal', why: 'credits' };
     }
     case 404:
-      return stepOfNotFound(answer, { kind: 'miss', reason: 'no_job' });
+      return stepOfNotFound(answer, GIVEN_UP);
     case 429:
       return limited(answer, pollMs);
     default:
@@ -144,7 +148,7 @@ function stepOfResult(result: EnrichmentResult, pending: Step, pollMs: number): 
         ? { kind: 'found', candidates, identity, ...credits }
         : { kind: 'fatal', why: 'credits' };
     case 'CANCELED':
-      return { kind: 'miss', reason: 'job_canceled', ...credits };
+      return GIVEN_UP;
     case 'RATE_LIMIT':
       return { kind: 'retry', why: 'rate_limit', afterMs: pollMs };
     default:

@@ -20,6 +20,10 @@ export interface HttpJsonSource {
   /** Whether its licence lets us keep an address beyond the lookup that it answers. */
   readonly may_store: boolean;
   readonly timeout_ms: number;
+  /** How long a lookup waits for it before it goes on to the next vendor. */
+  readonly wait_ms: number;
+  /** Over all workers; null for none. */
+  readonly limits: Readonly<Record<'per_second' | 'per_minute' | 'daily_credits', number | null>>;
   readonly miss: {
     readonly statuses: readonly number[];
     readonly when: readonly {

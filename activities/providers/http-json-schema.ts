@@ -108,6 +108,12 @@ export function sourcesSchema(secretOf: (name: string) => string | undefined) {
     repeat_is_free: Joi.boolean().default(false),
     may_store: Joi.boolean().required(),
     timeout_ms: Joi.number().integer().min(1000).max(200_000).default(30_000),
+    wait_ms: Joi.number().integer().min(1000).max(900_000).default(60_000),
+    limits: Joi.object({
+      per_second: Joi.number().integer().min(1).default(null),
+      per_minute: Joi.number().integer().min(1).default(null),
+      daily_credits: Joi.number().min(0).default(null),
+    }).default({ per_second: null, per_minute: null, daily_credits: null }),
     miss: Joi.object({
       statuses: Joi.array().items(Joi.number().integer().min(400).max(499)).default([404]),
       when: Joi.array()

@@ -1,12 +1,12 @@
 import { type Claim, candidatesOf, nameOf, timestampOf } from './candidate.ts';
 import { missingOf } from './employee.ts';
 import { bodyOf, type Field, FieldError, isAbsent, items, present, scalarOf, textOf } from './fields.ts';
-import { get, type HttpAnswer, post } from './http.ts';
+import { get, type HttpAnswer, type NoAnswer, post } from './http.ts';
 import type { HttpJsonSource } from './http-json-config.ts';
 import { fillJson, fillUrl } from './http-json-template.ts';
 import { type Pointer, pointed } from './json-pointer.ts';
 import type { Identity, Provider, Step } from './port.ts';
-import { NO_ANSWER, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
+import { noAnswer, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
 import { usState } from './us-states.ts';
 
 const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
@@ -44,8 +44,8 @@ export function createHttpJson(source: HttpJsonSource): Provider {
   };
 }
 
-function stepOf(answer: HttpAnswer | null, source: HttpJsonSource): Step {
-  if (answer === null) return NO_ANSWER;
+function stepOf(answer: HttpAnswer | NoAnswer, source: HttpJsonSource): Step {
+  if (typeof answer === 'string') return noAnswer(answer);
   const { status } = answer;
   if (source.miss.statuses.includes(status)) return stepOfNotFound(answer, NO_MATCH);
   if (status < 500 && saysMiss(answer, source.miss.when)) return NO_MATCH;

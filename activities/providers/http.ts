@@ -1,3 +1,5 @@
+import { subscribe } from 'node:diagnostics_channel';
+
 /** A vendor's answer, as far as every adapter reads one. */
 export interface HttpAnswer {
   readonly status: number;
@@ -5,6 +7,13 @@ export interface HttpAnswer {
   /** The body's text; null where it was larger than is read. */
   readonly text: string | null;
 }
+
+/**
+ * Why no whole answer came back.
+ * - `unsent`: no connection was made, so nobody was asked: no name, refused, unreachable, TLS or its certificate
+ * - `unanswered`: the question was sent, or may have been: too slow, reset, cut off, and whatever nobody can classify
+ */
+export type NoAnswer = 'unsent' | 'unanswered';
 
 export type HttpHeaders = Readonly<Record<string, string>>;
 
@@ -15,9 +24,20 @@ const MAX_RETRY_AFTER_MS = 86_400_000;
 const CALL_TIMEOUT_MS = 30_000;
 
 /**
+ * What connections failed with before they could carry a question. fetch's own errors do not tell: a reset during the
+ * handshake of TLS and one after the question have the same code. undici, which is Node's fetch, publishes the very
+ * error that becomes the cause of fetch's (its docs/api/DiagnosticsChannel, `undici:client:connectError`).
+ */
+const connectErrors = new WeakSet<Error>();
+subscribe('undici:client:connectError', (message) => {
+  if (typeof message !== 'object' || message === null || !('error' in message)) return;
+  if (message.error instanceof Error) connectErrors.add(message.error);
+});
+
+/**
  * One GET. Redirects are not followed: fetch would carry a vendor's own key header to wherever they point.
  * @param timeoutMs for the whole call; 30 s where none is given
- * @returns null where no whole answer came back: refused, reset, cut off, too slow, no name, bad certificate
+ * @returns a word where no whole answer came back
  * @throws whatever `signal` was aborted with
  */
 export async function get(
@@ -25,7 +45,7 @@ export async function get(
   headers: HttpHeaders,
   signal: AbortSignal,
   timeoutMs = CALL_TIMEOUT_MS,
-): Promise<HttpAnswer | null> {
+): Promise<HttpAnswer | NoAnswer> {
   return await send(url, { headers }, signal, timeoutMs);
 }
 
@@ -39,7 +59,7 @@ export async function post(
   json: unknown,
   signal: AbortSignal,
   timeoutMs = CALL_TIMEOUT_MS,
-): Promise<HttpAnswer | null> {
+): Promise<HttpAnswer | NoAnswer> {
   const body = JSON.stringify(json);
   const withType = { ...headers, 'content-type': 'application/json' };
   return await send(url, { method: 'POST', headers: withType, body }, signal, timeoutMs);
@@ -50,16 +70,21 @@ async function send(
   init: RequestInit,
   signal: AbortSignal,
   timeoutMs: number,
-): Promise<HttpAnswer | null> {
+): Promise<HttpAnswer | NoAnswer> {
   const either = AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]);
   try {
     const response = await fetch(url, { ...init, signal: either, redirect: 'manual' });
     return { status: response.status, headers: response.headers, text: await readText(response) };
-  } catch {
+  } catch (error) {
     // Our own time-out is an answer that did not come; the caller's end is the caller's.
     signal.throwIfAborted();
-    return null;
+    return isUnsent(error) ? 'unsent' : 'unanswered';
   }
+}
+
+/** Only where it is certain: an `unsent` question is put again, and one that was sent after all is paid for twice. */
+function isUnsent(error: unknown): boolean {
+  return error instanceof Error && error.cause instanceof Error && connectErrors.has(error.cause);
 }
 
 async function readText(response: Response): Promise<string | null> {

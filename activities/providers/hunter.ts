@@ -1,9 +1,9 @@
 import { candidatesOf, nameOf, timestampOf } from './candidate.ts';
 import { type Employee, employeeOf } from './employee.ts';
 import { at, type Field, flagOf, isAbsent, items, objectAt, present, textOf, wordOf } from './fields.ts';
-import { get, type HttpAnswer, retryAfterMs } from './http.ts';
+import { get, type HttpAnswer, type NoAnswer, retryAfterMs } from './http.ts';
 import type { Provider, Step, Verdict } from './port.ts';
-import { NO_ANSWER, protocol, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
+import { noAnswer, protocol, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
 
 export interface HunterOptions {
   /** Up to and including the version, such as https://api.hunter.io/v2. */
@@ -66,8 +66,8 @@ function queryOf({ first, last, domain, company }: Employee): URLSearchParams {
   });
 }
 
-function stepOf(answer: HttpAnswer | null): Step {
-  if (answer === null) return NO_ANSWER;
+function stepOf(answer: HttpAnswer | NoAnswer): Step {
+  if (typeof answer === 'string') return noAnswer(answer);
   const { status, headers } = answer;
   switch (status) {
     case 200:

@@ -74,13 +74,25 @@ export interface Subject {
 }
 
 /**
+ * Why a question was not answered.
+ * - `rate_limit`: too many questions; nothing was done
+ * - `upstream`: the vendor's own word that it failed or gave up (500, 503, an error in a body, a job that has failed,
+ *   been canceled or is no longer known)
+ * - `unsent`: no connection was made, so nobody was asked and nothing is charged
+ * - `unanswered`: the question was sent, or may have been, and the answer was lost on its way or at a gateway (502,
+ *   504): the vendor may have done the work, and may have charged
+ */
+export type RetryReason = 'rate_limit' | 'upstream' | 'unsent' | 'unanswered';
+
+/**
  * One step of a conversation with a vendor.
  * - `pending`: the vendor works on it; ask again with `jobRef` after `pollAfterMs`
  * - `found`: an answer with candidates, good or bad
- * - `miss`: a definitive "nobody" or "nothing"
+ * - `miss`: a definitive "nobody" or "nothing"; never what a vendor says that gave up
  * - `skip`: not asked, because what the vendor needs is not known
  * - `blocked`: the person asked not to be processed
- * - `retry`: not answered; the same question may be asked again after `afterMs` (null: our own backoff)
+ * - `retry`: not answered; the same question may be asked again after `afterMs` (null: our own backoff), which costs
+ *   again where `why` is `unanswered` and the vendor's `repeatIsFree` is false
  * - `fatal`: the vendor will not serve us until an operator acts; `protocol` names the field that was not as documented
  */
 export type Step =
@@ -97,7 +109,7 @@ export type Step =
   | { readonly kind: 'blocked' }
   | {
       readonly kind: 'retry';
-      readonly why: 'rate_limit' | 'upstream' | 'network';
+      readonly why: RetryReason;
       readonly afterMs: number | null;
     }
   | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }

@@ -12,9 +12,9 @@ import {
   textOf,
   wordOf,
 } from './fields.ts';
-import { type HttpAnswer, post, retryAfterMs, secondsMs } from './http.ts';
+import { type HttpAnswer, type NoAnswer, post, retryAfterMs, secondsMs } from './http.ts';
 import type { Provider, Step } from './port.ts';
-import { NO_ANSWER, protocol, stepOfBody, stepOfStatus } from './steps.ts';
+import { noAnswer, protocol, stepOfBody, stepOfStatus } from './steps.ts';
 import { usState } from './us-states.ts';
 
 export interface ProspeoOptions {
@@ -56,8 +56,8 @@ export function createProspeo({ baseUrl, apiKey }: ProspeoOptions): Provider {
   };
 }
 
-function stepOf(answer: HttpAnswer | null): Step {
-  if (answer === null) return NO_ANSWER;
+function stepOf(answer: HttpAnswer | NoAnswer): Step {
+  if (typeof answer === 'string') return noAnswer(answer);
   switch (answer.status) {
     case 200:
     case 400:

@@ -1,9 +1,9 @@
 import type { EmailType, WantedType } from '../../db/words.ts';
 import { at, type Field, items } from './fields.ts';
-import { get, type HttpAnswer } from './http.ts';
+import { get, type HttpAnswer, type NoAnswer } from './http.ts';
 import type { Candidate, Provider, Step } from './port.ts';
 import { type Profile, parseProfile } from './rocketreach-profile.ts';
-import { NO_ANSWER, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
+import { GIVEN_UP, noAnswer, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
 
 export interface RocketReachOptions {
   /** Up to and including the version, such as https://api.rocketreach.co/api/v2. */
@@ -85,11 +85,10 @@ export function createRocketReach({ baseUrl, apiKey, api }: RocketReachOptions):
     async poll(jobRef, _subject, signal) {
       const parameters = new URLSearchParams({ ids: jobRef });
       const answer = await get(`${base}${statusPath}?${parameters}`, headers, signal);
-      // One profile for each id it knows. What its lookup cost is not said.
-      const miss = { kind: 'miss', reason: 'no_profile' } as const;
-      return stepOf(answer, miss, (profiles) => {
+      // One profile for each id it knows: a lookup it has forgotten is no word about the person.
+      return stepOf(answer, GIVEN_UP, (profiles) => {
         const profile = items(profiles).find((item) => String(at(item, 'id').value) === jobRef);
-        return profile ? read(profile) : miss;
+        return profile ? read(profile) : GIVEN_UP;
       });
     },
   };
@@ -99,17 +98,13 @@ function typesOf(wantedType: WantedType): ReadonlySet<EmailType> {
   return new Set(wantedType === 'any' ? ['professional', 'personal'] : [wantedType]);
 }
 
-function stepOf(
-  answer: HttpAnswer | null,
-  miss: Extract<Step, { kind: 'miss' }>,
-  read: (body: Field) => Step,
-): Step {
-  if (answer === null) return NO_ANSWER;
+function stepOf(answer: HttpAnswer | NoAnswer, notFound: Step, read: (body: Field) => Step): Step {
+  if (typeof answer === 'string') return noAnswer(answer);
   switch (answer.status) {
     case 200:
       return stepOfBody(answer, read);
     case 404:
-      return stepOfNotFound(answer, miss);
+      return stepOfNotFound(answer, notFound);
     default:
       return stepOfStatus(answer);
   }
@@ -119,7 +114,7 @@ function stepOfProfile(
   { id, status, identity, candidates, retryAfterSeconds }: Profile,
   cost: Api['cost'],
 ): Step {
-  if (status === 'failed') return { kind: 'miss', reason: 'lookup_failed' };
+  if (status === 'failed') return GIVEN_UP;
   if (status !== 'complete') {
     // "A status other than complete indicates the lookup is not finished": words not seen yet included.
     return { kind: 'pending', jobRef: String(id), pollAfterMs: pollAfterMs(retryAfterSeconds) };

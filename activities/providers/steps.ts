@@ -1,11 +1,18 @@
 import { bodyOf, type Field, FieldError } from './fields.ts';
-import { type HttpAnswer, retryAfterMs } from './http.ts';
+import { type HttpAnswer, type NoAnswer, retryAfterMs } from './http.ts';
 import type { Step } from './port.ts';
 
 // What means the same at every vendor.
 
+type Retry = Extract<Step, { kind: 'retry' }>;
+
+/** The vendor lost the question or stopped working on it, which says nothing of the person. */
+export const GIVEN_UP = { kind: 'retry', why: 'upstream', afterMs: null } as const satisfies Step;
+
 /** No whole answer came back. */
-export const NO_ANSWER = { kind: 'retry', why: 'network', afterMs: null } as const satisfies Step;
+export function noAnswer(why: NoAnswer): Retry {
+  return { kind: 'retry', why, afterMs: null };
+}
 
 /** @param field where the answer is not as documented, such as `emails[0].type`, `status` or `body` */
 export function protocol(field: string): Step {
@@ -29,30 +36,42 @@ export function stepOfBody({ text }: HttpAnswer, read: (body: Field) => Step): S
  * What a status means where the vendor gives it no meaning of its own. The bodies of these are never read: what a
  * failing server or a gateway before it writes is not the vendor's word.
  */
-export function stepOfStatus({ status, headers }: HttpAnswer): Step {
-  switch (status) {
+export function stepOfStatus(answer: HttpAnswer): Step {
+  switch (answer.status) {
     case 401:
       return { kind: 'fatal', why: 'auth' };
     case 402:
       return { kind: 'fatal', why: 'credits' };
     case 403:
       return { kind: 'fatal', why: 'plan' };
-    case 429:
-      return { kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) };
     case 451:
       return { kind: 'blocked' };
   }
-  // 408 and 425 are a server's or gateway's way to say "not this time", whatever their class says.
-  if (status >= 500 || status === 408 || status === 425) {
-    return { kind: 'retry', why: 'upstream', afterMs: retryAfterMs(headers) };
+  return retryOfStatus(answer) ?? protocol('status');
+}
+
+/** Null where the status does not say that the same question may be answered another time. */
+export function retryOfStatus({ status, headers }: HttpAnswer): Retry | null {
+  const afterMs = retryAfterMs(headers);
+  switch (status) {
+    case 429:
+      return { kind: 'retry', why: 'rate_limit', afterMs };
+    // Not this time, whatever their class says.
+    case 408:
+    case 425:
+      return { kind: 'retry', why: 'upstream', afterMs };
+    // A gateway's word that it lost an answer, not that the vendor behind it has done nothing.
+    case 502:
+    case 504:
+      return { kind: 'retry', why: 'unanswered', afterMs };
   }
-  return protocol('status');
+  return status >= 500 ? { kind: 'retry', why: 'upstream', afterMs } : null;
 }
 
 /**
- * A 404 of a vendor that means nobody by it. Its own 404 is JSON: a web page means a wrong base URL, which must not
- * read as "nobody".
+ * A 404 of a vendor that means something by it: nobody, or a job it does not know. Its own 404 is JSON: a web page
+ * means a wrong base URL, which must not read as either.
  */
-export function stepOfNotFound({ headers }: HttpAnswer, miss: Extract<Step, { kind: 'miss' }>): Step {
-  return headers.get('content-type')?.startsWith('text/html') ? protocol('body') : miss;
+export function stepOfNotFound({ headers }: HttpAnswer, meaning: Step): Step {
+  return headers.get('content-type')?.startsWith('text/html') ? protocol('body') : meaning;
 }

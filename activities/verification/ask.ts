@@ -14,7 +14,9 @@ export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits
     if (admission.kind === 'spent') return { kind: 'unavailable', afterMs: null };
     if (admission.kind === 'wait') return { kind: 'unavailable', afterMs: admission.afterMs };
     const step = await verifier.check(email, signal);
-    const unspent = step.kind === 'answer' ? 0 : cost;
+    // What was sent and not answered may be charged.
+    const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
+    const unspent = isCharged ? 0 : cost;
     await recordOne(db, id, outcomeOf(step), unspent, admission.at);
     return step;
   };

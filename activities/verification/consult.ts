@@ -19,7 +19,8 @@ export type Ask = (
 export type NotAsked =
   | 'verifier_rate_limit'
   | 'verifier_upstream'
-  | 'verifier_network'
+  | 'verifier_unsent'
+  | 'verifier_unanswered'
   | 'verifier_unavailable';
 
 /**

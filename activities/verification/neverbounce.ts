@@ -1,6 +1,6 @@
 import { at, type Field, items, requiredText, textOf } from '../providers/fields.ts';
 import { get } from '../providers/http.ts';
-import { NO_ANSWER } from '../providers/steps.ts';
+import { noAnswer } from '../providers/steps.ts';
 import { answer, INCONCLUSIVE, protocol, stepOfBody, stepOfStatus } from './steps.ts';
 import type { Verifier, VerifierStep } from './verifier.ts';
 
@@ -25,7 +25,7 @@ export function createNeverBounce({ baseUrl, apiKey }: NeverBounceOptions): Veri
       const query = new URLSearchParams({ key: apiKey, email, address_info: '0' });
       const headers = { accept: 'application/json' };
       const found = await get(`${base}/v4/single/check?${query}`, headers, signal, TIMEOUT_MS);
-      if (found === null) return NO_ANSWER;
+      if (typeof found === 'string') return noAnswer(found);
       return found.status === 200 ? stepOfBody(found, stepOfEnvelope) : stepOfStatus(found);
     },
   };

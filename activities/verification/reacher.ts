@@ -9,7 +9,7 @@ import {
   wordOf,
 } from '../providers/fields.ts';
 import { type HttpAnswer, post } from '../providers/http.ts';
-import { NO_ANSWER } from '../providers/steps.ts';
+import { noAnswer } from '../providers/steps.ts';
 import { answer, INCONCLUSIVE, stepOfBody, stepOfStatus } from './steps.ts';
 import type { Verifier, VerifierStep } from './verifier.ts';
 
@@ -38,7 +38,7 @@ export function createReacher({ baseUrl, secret }: ReacherOptions): Verifier {
     cost: 1,
     async check(email, signal) {
       const found = await post(url, headers, { to_email: email }, signal, TIMEOUT_MS);
-      if (found === null) return NO_ANSWER;
+      if (typeof found === 'string') return noAnswer(found);
       return found.status === 200 ? stepOfBody(found, stepOfOutput) : stepOfRefusal(found);
     },
   };

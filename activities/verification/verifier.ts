@@ -1,4 +1,4 @@
-import type { Verdict } from '../providers/port.ts';
+import type { RetryReason, Verdict } from '../providers/port.ts';
 
 /** Why a mailbox check came to its verdict. */
 export type MailboxReason =
@@ -17,7 +17,8 @@ export type MailboxReason =
  * What a verifier made of one address.
  * - `answer`: a judgement
  * - `greylisted`: the mail server asked to come back; the same question later may be answered
- * - `retry`: not answered; the same question may be asked again after `afterMs` (null: our own backoff)
+ * - `retry`: not answered, for the same reasons as a vendor; the same question may be asked again after `afterMs` (null:
+ *   our own backoff)
  * - `fatal`: the verifier will not serve us until an operator acts; `protocol` names the field that was not as documented
  */
 export type VerifierStep =
@@ -30,7 +31,7 @@ export type VerifierStep =
   | { readonly kind: 'greylisted' }
   | {
       readonly kind: 'retry';
-      readonly why: 'rate_limit' | 'upstream' | 'network';
+      readonly why: RetryReason;
       readonly afterMs: number | null;
     }
   | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }

@@ -1,6 +1,6 @@
 import { at, type Field, isAbsent, requiredText, wordOf } from '../providers/fields.ts';
 import { get, type HttpAnswer, retryAfterMs } from '../providers/http.ts';
-import { NO_ANSWER } from '../providers/steps.ts';
+import { noAnswer } from '../providers/steps.ts';
 import { answer, INCONCLUSIVE, stepOfBody, stepOfStatus } from './steps.ts';
 import type { Verifier, VerifierStep } from './verifier.ts';
 
@@ -26,7 +26,7 @@ export function createZeroBounce({ baseUrl, apiKey }: ZeroBounceOptions): Verifi
       const query = new URLSearchParams({ api_key: apiKey, email, ip_address: '' });
       const headers = { accept: 'application/json' };
       const found = await get(`${base}/v2/validate?${query}`, headers, signal, TIMEOUT_MS);
-      if (found === null) return NO_ANSWER;
+      if (typeof found === 'string') return noAnswer(found);
       return stepOfAnswer(found);
     },
   };

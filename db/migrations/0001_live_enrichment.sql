@@ -51,6 +51,9 @@ create table provider_endpoints (
   primary key (npi, kind, endpoint)
 );
 --> statement-breakpoint
+-- An erasure finds the addresses of a person wherever they stand.
+create index provider_endpoints_by_address on provider_endpoints (lower(endpoint)) where endpoint like '%@%';
+--> statement-breakpoint
 -- Names that organizations do business under.
 create table provider_other_names (
   npi text collate "C" not null,
@@ -107,6 +110,9 @@ create unique index lookups_open on lookups (npi, wanted_type) where closed_at i
 --> statement-breakpoint
 create index lookups_by_npi on lookups (npi, opened_at);
 --> statement-breakpoint
+-- Who was asked for lately is re-verified.
+create index requests_by_time on requests (accepted_at);
+--> statement-breakpoint
 alter table requests add column lookup_id text references lookups;
 --> statement-breakpoint
 create index requests_by_lookup on requests (lookup_id) where lookup_id is not null;
@@ -158,7 +164,7 @@ drop table old_vendor_attempts;
 -- At most one question per lookup and vendor is open at a time, whoever asks it.
 create unique index vendor_attempts_open on vendor_attempts (lookup_id, vendor) where ended_at is null;
 --> statement-breakpoint
-create index vendor_attempts_by_vendor on vendor_attempts (vendor, started_at);
+create index vendor_attempts_by_time on vendor_attempts (started_at);
 --> statement-breakpoint
 create index vendor_attempts_by_request on vendor_attempts (request_id);
 --> statement-breakpoint
@@ -194,7 +200,8 @@ create table source_spend (
   primary key (source, day)
 ) with (fillfactor = 50);
 --> statement-breakpoint
-alter table stored_emails add column lookup_id text references lookups;
+-- While somebody checks it, or a mail server has asked to come back: nobody else is paid for the same check.
+alter table stored_emails add column checking_until timestamptz(3);
 --> statement-breakpoint
 -- False where the source's licence lets us answer with an address but not keep it: it serves its own lookup alone.
 alter table stored_emails add column may_store boolean not null default true;

@@ -46,5 +46,7 @@ create table webhook_hosts (
   times_opened integer not null default 0,
   -- While it is open one attempt at a time is made; this one ends, or has died, by then.
   trial_until timestamptz(3),
+  -- When the last of those that wait for it looks again.
+  turn_at timestamptz(3),
   primary key (organization_id, host)
 );

@@ -56,6 +56,16 @@ export async function serveVendor(t: ExecutionContext, handle: RequestListener):
   return `http://127.0.0.1:${port}`;
 }
 
+/** Where nobody listens: a port that was free a moment ago. */
+export async function closedUrl(): Promise<string> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, 'close');
+  return `http://127.0.0.1:${port}`;
+}
+
 const PERSON: Person = {
   first: 'Mary Jo',
   last: "O'Malley",

@@ -1,0 +1,103 @@
+import { once } from 'node:events';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { createServer, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { sql } from 'drizzle-orm';
+import { bundleWorkflows } from '../../deploy/bundle.ts';
+import { eventually } from '../support/organization.ts';
+import { startStack } from '../support/stack.ts';
+
+/**
+ * `node test/bench/webhooks.ts [DELIVERIES]`: how long a healthy receiver waits for a delivery, from the submit (which
+ * is completed at once) to its arrival, alone and beside deliveries (10000 by default) of another organization that
+ * wait for a host which takes connections and never speaks: while they all arrive, and once they wait. Needs what the
+ * runner gives each test: TEST_DATABASE_URL, TEST_TEMPORAL_ADDRESS, TEST_TEMPORAL_CLI.
+ */
+const WAITING = Number(process.argv[2] ?? 10_000);
+const SAMPLES = 100;
+const EVERY_MS = 250;
+/** Its check digit is wrong: it ends `not_found` without being looked up. */
+const NOBODY = '1234567890';
+const BULK = 60;
+const ARRIVE_MS = 900_000;
+
+const folder = await mkdtemp(join(tmpdir(), 'bench-'));
+process.env.TEST_WORKFLOW_BUNDLE = join(folder, 'bundle.js');
+await writeFile(process.env.TEST_WORKFLOW_BUNDLE, (await bundleWorkflows()).code);
+const dead = await startDeadHost();
+const stack = await startStack({
+  webhookScheduleMs: [0, 5000, 300_000, 1_800_000, 7_200_000, 18_000_000],
+  sweepIntervalMs: 15_000,
+});
+try {
+  const healthy = await stack.organization(100_000);
+  await measure('alone', healthy);
+  const other = await stack.organization(100_000);
+  const arriving = (async () => {
+    for (let sent = 0; sent < WAITING; sent += BULK) {
+      const npis = Array.from({ length: Math.min(BULK, WAITING - sent) }, () => NOBODY);
+      await other.bulk({ npis, webhook: { url: `https://127.0.0.1:${dead.port}/` } });
+    }
+  })();
+  await measure(`while ${WAITING} for the dead host arrive`, healthy);
+  await arriving;
+  await eventually(async () => ((await untouched()) === 0 ? true : null), ARRIVE_MS);
+  dead.forget();
+  await measure(`beside ${WAITING} that wait for the dead host`, healthy);
+  console.log(`slots that the dead host held meanwhile: ${dead.most()} at most`);
+} finally {
+  await stack.stop();
+  dead.close();
+  await rm(folder, { recursive: true });
+}
+process.exit();
+
+async function measure(what: string, client: Awaited<ReturnType<typeof stack.organization>>): Promise<void> {
+  const waits = await Promise.all(
+    Array.from({ length: SAMPLES }, async (_, n) => {
+      await new Promise((resolve) => setTimeout(resolve, n * EVERY_MS));
+      const path = `/${encodeURIComponent(what)}/${n}`;
+      const begun = performance.now();
+      const arrived = stack.receiver.waitFor((delivery) => delivery.path === path, 120_000);
+      await client.single({ npi: NOBODY, webhook: { url: `${stack.receiver.url}${path}` } });
+      await arrived;
+      return performance.now() - begun;
+    }),
+  );
+  waits.sort((a, b) => a - b);
+  const quantile = (q: number) => Math.round(waits[Math.floor(q * (SAMPLES - 1))] ?? Number.NaN);
+  console.log(`${what}: p50 ${quantile(0.5)} ms, p95 ${quantile(0.95)} ms, at most ${quantile(1)} ms`);
+}
+
+/** Deliveries to the dead host that nobody has put off yet. */
+async function untouched(): Promise<number> {
+  const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
+    select count(*)::int as n from webhook_deliveries where state = 'pending' and attempts = 0 and due_at is null`);
+  return row?.n ?? 0;
+}
+
+async function startDeadHost() {
+  const sockets = new Set<Socket>();
+  let most = 0;
+  const server = createServer((socket) => {
+    sockets.add(socket);
+    most = Math.max(most, sockets.size);
+    socket.on('error', () => {});
+    socket.resume();
+    socket.on('close', () => sockets.delete(socket));
+  });
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  const address = server.address();
+  return {
+    port: typeof address === 'object' && address !== null ? address.port : 0,
+    most: () => most,
+    forget: () => {
+      most = sockets.size;
+    },
+    close: () => {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+    },
+  };
+}
