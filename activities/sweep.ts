@@ -30,9 +30,15 @@ export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
     await markStarted(db, batch.batchId);
   };
 
+  const settleFailed = async (requestId: string, batchId: string, reason: string) => {
+    const { status, settledNow } = await settle(db, requestId, 'failed', reason, rules);
+    if (settledNow) log.info({ request_id: requestId, batch_id: batchId, status, reason }, 'request settled');
+    return status;
+  };
+
   /** The batch is told, because the lookup that should have told it may be stuck. */
   const settleOverdue = async ({ requestId, batchId }: OverdueRequest) => {
-    const { status } = await settle(db, requestId, 'failed', 'deadline', rules);
+    const status = await settleFailed(requestId, batchId, 'deadline');
     await control.signalSettled(batchId, { requestId, status });
   };
 
@@ -40,7 +46,7 @@ export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
   const restart = async (batch: BatchStart): Promise<boolean> => {
     if (await control.isRunning(batch.batchId)) return false;
     for (const requestId of await listOpen(db, batch.batchId)) {
-      if (!(await control.isRunning(requestId))) await settle(db, requestId, 'failed', 'lookup_lost', rules);
+      if (!(await control.isRunning(requestId))) await settleFailed(requestId, batch.batchId, 'lookup_lost');
     }
     await control.restartBatch(batch);
     return true;

@@ -124,7 +124,7 @@ test.serial(
     const { capped } = vendors;
     const asked = Array.from({ length: 6 }, take);
     for (const npi of asked) capped.script(npi, () => ({ kind: 'miss', reason: 'nobody', credits: 3 }));
-      const ends = await Promise.all(asked.map((npi) => lookUp(npi)));
+    const ends = await Promise.all(asked.map((npi) => lookUp(npi)));
     const calls = asked.filter((npi) => capped.asked(npi, 'submit') > 0).length;
     t.true(calls <= 3, `${calls} questions at three credits each`);
     const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`

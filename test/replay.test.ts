@@ -48,12 +48,14 @@ test('there are histories of every workflow and outcome', (t) => {
   t.deepEqual([...new Set(histories.map(typeOf))].sort(), Object.values(WORKFLOWS).sort());
   const ends = histories.map((one) => `${typeOf(one)} ${String(one.history.events.at(-1)?.eventType)}`);
   t.deepEqual([...new Set(ends)].map((end) => end.replace('EVENT_TYPE_WORKFLOW_EXECUTION_', '')).sort(), [
+    'deliverAgain COMPLETED',
     'enrichBatch CANCELED',
     'enrichBatch COMPLETED',
     'enrichBatch TERMINATED',
     'lookUpEmail CANCELED',
     'lookUpEmail COMPLETED',
     'lookUpEmail TERMINATED',
+    'reverify COMPLETED',
     'sweep COMPLETED',
   ]);
 });

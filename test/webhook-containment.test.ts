@@ -121,12 +121,20 @@ test('while a host is away nothing is sent but one attempt at a time, first atte
 });
 
 test('a host that one organization finds dead is not closed to another', async (t) => {
-  const { life, answers } = t.context;
-  answers.set('dead.example', ({ url }) => (url.endsWith('/hook') ? SILENT : answered(200)));
-  const dead = await life.deliveries(await life.organization(), DEAD, 8);
-  for (const id of dead) await life.look(id);
+  const { life, answers, sent } = t.context;
+  answers.set('dead.example', () => SILENT);
+  const dead = await life.deliveries(await life.organization(), DEAD, 9);
+  for (const id of dead.slice(1)) await life.look(id);
+  // Its one attempt at a time is under way.
+  const reply = Promise.withResolvers<Answer>();
+  answers.set('dead.example', ({ url }) => (url.endsWith('/hook') ? reply.promise : answered(200)));
+  const before = sent.length;
+  const trying = life.look(dead[0] ?? '');
+  while (sent.length === before) await new Promise(setImmediate);
   const fine = await life.deliveries(await life.organization(), 'https://dead.example/fine', 3);
   for (const id of fine) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  reply.resolve(SILENT);
+  await trying;
 });
 
 test('an answer of whatever status keeps a host open', async (t) => {

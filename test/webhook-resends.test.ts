@@ -262,4 +262,6 @@ test('the log forgets attempts after its time, and the delivery counts them stil
     log.map(({ n }) => n),
     [3],
   );
+  const [row] = await life.db.drizzle.execute(sql`select forgotten from webhook_deliveries where id = ${id}`);
+  t.is(row?.forgotten, 2);
 });

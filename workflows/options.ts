@@ -88,7 +88,8 @@ export function delivering(what: string, organizationId: string): Pick<Activitie
     startToCloseTimeout: '45s',
     // An attempt that died with its worker is made again soon.
     heartbeatTimeout: '10s',
-    retry: { initialInterval: '5s', backoffCoefficient: 2, maximumInterval: '1m' },
+    // Waiting counts as attempts too, so that these are soon at the longest interval.
+    retry: { initialInterval: '5s', backoffCoefficient: 2, maximumInterval: '20s' },
     priority: { fairnessKey: organizationId },
     summary: what,
   });

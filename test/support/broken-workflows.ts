@@ -3,8 +3,11 @@ import * as real from '../../workflows/index.ts';
 import type {
   BatchInput,
   BatchResult,
+  DeliverInput,
+  DeliveryResult,
   LookupInput,
   LookupResult,
+  ReverifyResult,
   SweepResult,
 } from '../../workflows/messages.ts';
 
@@ -19,6 +22,16 @@ export async function enrichBatch(input: BatchInput): Promise<BatchResult> {
 export async function lookUpEmail(input: LookupInput): Promise<LookupResult> {
   await sleep(1);
   return await real.lookUpEmail(input);
+}
+
+export async function deliverAgain(input: DeliverInput): Promise<DeliveryResult> {
+  await sleep(1);
+  return await real.deliverAgain(input);
+}
+
+export async function reverify(): Promise<ReverifyResult> {
+  await sleep(1);
+  return await real.reverify();
 }
 
 export async function sweep(): Promise<SweepResult> {

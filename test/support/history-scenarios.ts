@@ -22,7 +22,9 @@ async function withStack(options: StackOptions, use: (stack: Stack) => Promise<v
 /** Waits until the workflow is closed, and saves it. */
 async function save(stack: Stack, name: string, workflowId = '', runId?: string): Promise<void> {
   const handle = stack.client.workflow.getHandle(workflowId, runId);
-  await eventually(async () => ((await handle.describe()).closeTime ? true : null), 60_000);
+  // A child may not be there yet.
+  const closeTime = async () => (await handle.describe().catch(() => null))?.closeTime;
+  await eventually(async () => ((await closeTime()) ? true : null), 60_000);
   await saveHistory(name, workflowId, await handle.fetchHistory());
   console.log(name);
 }
@@ -73,8 +75,18 @@ export async function recordOutcomes(): Promise<void> {
       'webhook-exhausted': { npis: [first], ...hook('/status/503/never') },
       'webhook-gone': { npis: [first], ...hook('/status/410/gone', 'batch') },
     };
-    for (const [name, body] of Object.entries(known))
-      await save(stack, name, await submitted(client.bulk(body)));
+    const ids = new Map<string, string>();
+    for (const [name, body] of Object.entries(known)) {
+      const batchId = await submitted(client.bulk(body));
+      ids.set(name, batchId);
+      await save(stack, name, batchId);
+    }
+    for (const name of ['batch-webhook-retried', 'webhook-gone']) {
+      const path = `/api/v1/batch/${ids.get(name)}/deliveries`;
+      const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path)).json;
+      await client.call('POST', `${path}/${deliveries[0]?.id}/resend`);
+      await save(stack, `${name}-resent`, deliveries[0]?.id);
+    }
   });
 }
 
@@ -202,7 +214,12 @@ export async function recordInterventions(): Promise<void> {
     });
     await stack.startWorker();
     await save(stack, 'batch-workers-away', away.batch_id);
-    await save(stack, 'lookup-workers-away', away.requests[0]?.request_id);
+    // The sweep may have settled it before the batch could start a lookup.
+    const lookup = away.requests[0]?.request_id ?? '';
+    const started = await workflow(lookup)
+      .describe()
+      .catch(() => null);
+    if (started) await save(stack, 'lookup-workers-away', lookup);
   });
 }
 

@@ -1,7 +1,7 @@
 import test from 'ava';
-import { countEvents } from './support/histories.ts';
-import { ordinaryNpis } from './support/npis.ts';
-import { type Stack, startStack } from './support/stack.ts';
+import { countEvents } from '../support/histories.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { type Stack, startStack } from '../support/stack.ts';
 
 // What a submit costs Temporal: the figure that limits how much one cluster carries.
 
