@@ -23,7 +23,7 @@ const SEARCH_ATTRIBUTES = { OrganizationId: 'Keyword', BatchStatus: 'Keyword', N
 /** One of each way a request can end. */
 const ENDINGS = ['2000000010', '2000000028', '2000000044', '2000000051', '2000000119'];
 /** What Schemathesis makes of `--max-examples 1`, at least: it counts per operation and per kind of test. */
-const CASES_PER_EXAMPLE = 13;
+const CASES_PER_EXAMPLE = 9;
 
 const { values } = parseArgs({
   options: { cases: { type: 'string', default: '5000' }, seed: { type: 'string' } },
