@@ -5,13 +5,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { bundleWorkflows } from '../deploy/bundle.ts';
-import { startPostgres } from '../deploy/local/postgres.ts';
-import { startTemporal } from '../deploy/local/temporal.ts';
-import { cacheFolder, findTemporalCli } from '../deploy/local/temporal-cli.ts';
-import type { TestSetting } from './support/environment.ts';
+import { cacheFolder } from '../deploy/local/temporal-cli.ts';
 import { eventually } from './support/organization.ts';
 import { findPython } from './support/python.ts';
+import { startServers } from './support/servers.ts';
 import { type Stack, startStack } from './support/stack.ts';
 
 /**
@@ -19,7 +16,6 @@ import { type Stack, startStack } from './support/stack.ts';
  * service, with all its checks. Fails on any finding, and when fewer cases were sent than asked for.
  */
 const FOLDER = fileURLToPath(new URL('./schemathesis/', import.meta.url));
-const SEARCH_ATTRIBUTES = { OrganizationId: 'Keyword', BatchStatus: 'Keyword', Npi: 'KeywordList' };
 /** One of each way a request can end. */
 const ENDINGS = ['2000000010', '2000000028', '2000000044', '2000000051', '2000000119'];
 /** What Schemathesis makes of `--max-examples 1`, at least: it counts per operation and per kind of test. */
@@ -51,7 +47,7 @@ async function main(): Promise<number> {
   const python = await findPython(cacheDir, join(FOLDER, 'requirements.txt'), 'schemathesis');
   const folder = await mkdtemp(join(tmpdir(), 'schemathesis-'));
   stops.push(() => rm(folder, { recursive: true, force: true }));
-  await startServers(cacheDir, folder);
+  stops.push(await startServers());
   const stack = await startStack({ rateWindowMs: 1000, lookupTimeoutMs: 5000 });
   stops.push(() => stack.stop());
   const peers = [await peer(stack, 'first'), await peer(stack, 'second')];
@@ -87,27 +83,6 @@ async function main(): Promise<number> {
   console.log(`${test_cases.generated} cases, seed ${seed}: ${code === 0 ? 'no finding' : 'findings'}`);
   if (test_cases.generated < cases) console.error(`fewer than the ${cases} cases asked for`);
   return code === 0 && test_cases.generated >= cases ? 0 : 1;
-}
-
-async function startServers(cacheDir: string, folder: string): Promise<void> {
-  const cli = await findTemporalCli({ cacheDir, onProgress: console.log });
-  const postgres = await startPostgres({});
-  stops.push(() => postgres.stop());
-  const temporal = await startTemporal({
-    cli,
-    namespace: 'default',
-    headless: true,
-    searchAttributes: SEARCH_ATTRIBUTES,
-  });
-  stops.push(() => temporal.stop());
-  const workflowBundle = join(folder, 'workflow-bundle.js');
-  await writeFile(workflowBundle, (await bundleWorkflows()).code);
-  const settings: Partial<Record<TestSetting, string>> = {
-    TEST_DATABASE_URL: postgres.url,
-    TEST_TEMPORAL_ADDRESS: temporal.address,
-    TEST_WORKFLOW_BUNDLE: workflowBundle,
-  };
-  Object.assign(process.env, settings);
 }
 
 /**

@@ -1,20 +1,16 @@
 import { once } from 'node:events';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { createServer, type Socket } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
 import { sql } from 'drizzle-orm';
-import { bundleWorkflows } from '../../deploy/bundle.ts';
 import { eventually } from '../support/organization.ts';
+import { startServers } from '../support/servers.ts';
 import { startStack } from '../support/stack.ts';
 
 /**
  * `node test/bench/webhooks.ts [DELIVERIES]`: how long a healthy receiver waits for a delivery, from the submit (which
  * is completed at once) to its arrival, alone and beside deliveries (10000 by default) of another organization that
  * wait for a host which takes connections and never speaks: while they arrive, as fast as the rate limit lets one
- * organization, and once they wait. Needs what the
- * runner gives each test: TEST_DATABASE_URL, TEST_TEMPORAL_ADDRESS, TEST_TEMPORAL_CLI.
+ * organization, and once they wait. Brings its own servers.
  */
 const WAITING = Number(process.argv[2] ?? 10_000);
 const SAMPLES = 100;
@@ -26,9 +22,7 @@ const BULK = 60;
 const BULK_EVERY_MS = 600;
 const ARRIVE_MS = 900_000;
 
-const folder = await mkdtemp(join(tmpdir(), 'bench-'));
-process.env.TEST_WORKFLOW_BUNDLE = join(folder, 'bundle.js');
-await writeFile(process.env.TEST_WORKFLOW_BUNDLE, (await bundleWorkflows()).code);
+const stopServers = await startServers();
 const dead = await startDeadHost();
 const stack = await startStack({
   webhookScheduleMs: [0, 5000, 300_000, 1_800_000, 7_200_000, 18_000_000],
@@ -36,7 +30,7 @@ const stack = await startStack({
 });
 try {
   const healthy = await stack.organization(100_000);
-  await measure('alone', healthy);
+  const alone = await measure('alone', healthy);
   const other = await stack.organization(100_000);
   const arriving = (async () => {
     for (let sent = 0; sent < WAITING; sent += BULK) {
@@ -49,16 +43,18 @@ try {
   await arriving;
   await eventually(async () => ((await untouched()) === 0 ? true : null), ARRIVE_MS);
   dead.forget();
-  await measure(`beside ${WAITING} that wait for the dead host`, healthy);
+  const beside = await measure(`beside ${WAITING} that wait for the dead host`, healthy);
+  const ratio = (q: 'p50' | 'p95') => (beside[q] / alone[q]).toFixed(2);
+  console.log(`beside to alone: p50 ${ratio('p50')}, p95 ${ratio('p95')}`);
   console.log(`slots that the dead host held meanwhile: ${dead.most()} at most`);
 } finally {
   await stack.stop();
   dead.close();
-  await rm(folder, { recursive: true });
+  await stopServers();
 }
 process.exit();
 
-async function measure(what: string, client: Awaited<ReturnType<typeof stack.organization>>): Promise<void> {
+async function measure(what: string, client: Awaited<ReturnType<typeof stack.organization>>) {
   const waits = await Promise.all(
     Array.from({ length: SAMPLES }, async (_, n) => {
       await setTimeout(n * EVERY_MS);
@@ -72,7 +68,9 @@ async function measure(what: string, client: Awaited<ReturnType<typeof stack.org
   );
   waits.sort((a, b) => a - b);
   const quantile = (q: number) => Math.round(waits[Math.floor(q * (SAMPLES - 1))] ?? Number.NaN);
-  console.log(`${what}: p50 ${quantile(0.5)} ms, p95 ${quantile(0.95)} ms, at most ${quantile(1)} ms`);
+  const [p50, p95, most] = [quantile(0.5), quantile(0.95), quantile(1)];
+  console.log(`${what}: p50 ${p50} ms, p95 ${p95} ms, at most ${most} ms`);
+  return { p50, p95 };
 }
 
 /** Deliveries to the dead host that nobody has put off yet. */
