@@ -11,6 +11,7 @@ import type { ActivityDeps, VendorSource } from './index.ts';
 import { missingOf } from './providers/employee.ts';
 import type { Subject } from './providers/port.ts';
 import type { RegistryStep } from './registry.ts';
+import { outcomeOfTrouble } from './step-record.ts';
 import { buildSubject, endpointCandidates } from './subject.ts';
 import type { ToVerify, Verify } from './verify.ts';
 
@@ -114,17 +115,6 @@ function obstacleTo({ provider, types }: VendorSource, subject: Subject): string
 }
 
 function outcomeOf(step: RegistryStep): CallOutcome {
-  switch (step.kind) {
-    case 'found':
-    case 'inactive_or_unknown':
-      return { kind: 'answered' };
-    case 'retry':
-      return step.why === 'rate_limit'
-        ? { kind: 'rate_limit', afterMs: step.afterMs }
-        : { kind: 'failed', why: step.why };
-    case 'fatal':
-      return { kind: 'failed', why: `protocol: ${step.field}` };
-    default:
-      return step satisfies never;
-  }
+  const answered = step.kind === 'found' || step.kind === 'inactive_or_unknown';
+  return answered ? { kind: 'answered' } : outcomeOfTrouble(step, false);
 }

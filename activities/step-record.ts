@@ -5,6 +5,7 @@ import type { Step } from './providers/port.ts';
 
 /** A step that ends an attempt. */
 export type Answered = Exclude<Step, { kind: 'pending' }>;
+type Trouble = Extract<Step, { kind: 'retry' | 'fatal' }>;
 
 /** In one or a few words; null where the kind says it all. */
 export function reasonOf(step: Answered): string | null {
@@ -53,15 +54,25 @@ export function outcomeOf(step: Answered, again: boolean): CallOutcome {
     case 'blocked':
       return { kind: 'answered' };
     case 'retry':
-      return step.why === 'rate_limit'
-        ? { kind: 'rate_limit', afterMs: step.afterMs }
-        : { kind: again ? 'failed_again' : 'failed', why: step.why };
     case 'fatal':
-      // One record that cannot be read says little about the vendor; many in a row open the breaker.
-      return step.why === 'protocol'
-        ? { kind: 'failed', why: `protocol: ${step.field}` }
-        : { kind: 'refused', why: step.why };
+      return outcomeOfTrouble(step, again);
     default:
       return step satisfies never;
   }
+}
+
+/**
+ * What it says about a source, be it a vendor, a verifier or the registry, that it did not answer.
+ * @param again whether the source has had the same question before
+ */
+export function outcomeOfTrouble(step: Trouble, again: boolean): CallOutcome {
+  if (step.kind === 'retry') {
+    return step.why === 'rate_limit'
+      ? { kind: 'rate_limit', afterMs: step.afterMs }
+      : { kind: again ? 'failed_again' : 'failed', why: step.why };
+  }
+  // One record that cannot be read says little about the source; many in a row open the breaker.
+  return step.why === 'protocol'
+    ? { kind: 'failed', why: `protocol: ${step.field}` }
+    : { kind: 'refused', why: step.why };
 }

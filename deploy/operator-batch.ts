@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { type BatchInspection, type InspectedRequest, inspectBatch } from '../db/inspect.ts';
-import { fields, maskedEmail, maskedUrl, type Run, table } from './operator-print.ts';
+import { fields, maskedEmail, maskedUrl, type Run, sections, table } from './operator-print.ts';
 
 /** `batch`. */
 export function addBatchCommands(program: Command, run: Run): void {
@@ -101,7 +101,7 @@ function textOf(data: Presented): string {
       },
     ),
   ];
-  return parts.join('\n\n').replaceAll(/\n\n([A-Z ]+)\n\n/g, '\n\n$1\n');
+  return sections(parts);
 }
 
 /** Requests of one lookup share its attempts: they are listed with the first. */

@@ -50,6 +50,11 @@ export function maskedUrl(url: string): string {
   return `${URL.parse(url)?.origin ?? '***'}/***`;
 }
 
+/** Parts of a report, one empty line between them; a heading in capitals stands right over its part. */
+export function sections(parts: readonly string[]): string {
+  return parts.join('\n\n').replaceAll(/\n\n([A-Z ]+)\n\n/g, '\n\n$1\n');
+}
+
 /** JSON with the API's spelling of names: `created_at`, times in UTC with milliseconds. */
 export function json(data: unknown): string {
   return JSON.stringify(withSnakeCaseNames(data), null, 2);

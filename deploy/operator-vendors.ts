@@ -1,7 +1,7 @@
 import { type Command, InvalidArgumentError } from 'commander';
 import { readSourceFigures, type SourceFigures } from '../db/source-figures.ts';
 import { parseDuration } from './config-values.ts';
-import { type Run, table } from './operator-print.ts';
+import { type Run, sections, table } from './operator-print.ts';
 
 const HELP = `
 ASKED leaves out what was skipped. FOUND: a vendor named addresses, a verifier judged an address valid. A vendor's
@@ -77,5 +77,5 @@ function textOf(lines: readonly Line[]): string {
       TIMES: ({ times }) => times,
     }),
   ];
-  return parts.join('\n\n').replaceAll(/\n\n([A-Z ]+)\n\n/g, '\n\n$1\n');
+  return sections(parts);
 }

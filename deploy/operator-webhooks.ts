@@ -7,7 +7,7 @@ import { type ResendOutcome, resendAny, resendFailed } from '../db/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../db/words.ts';
 import { change, newestFirst, pastMoment } from './operator-arguments.ts';
 import { reportOrganization } from './operator-organizations.ts';
-import { fields, maskedUrl, type Report, type Run, table } from './operator-print.ts';
+import { fields, maskedUrl, type Report, type Run, sections, table } from './operator-print.ts';
 
 const RESEND_HELP = `
 Each keeps its webhook-id, and gets the result as it is now and the whole schedule of attempts. What is on its way
@@ -197,5 +197,5 @@ function reportDelivery(data: Presented): Report {
       ANSWER: ({ responseExcerpt }) => responseExcerpt ?? null,
     }),
   ];
-  return { data, text: parts.join('\n\n').replace(/\n\n([A-Z ]+)\n\n/, '\n\n$1\n') };
+  return { data, text: sections(parts) };
 }

@@ -7,7 +7,7 @@ import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { startPostgres } from '../deploy/local/postgres.ts';
 import { launch } from '../deploy/local/processes.ts';
-import { startTemporal } from '../deploy/local/temporal.ts';
+import { SEARCH_ATTRIBUTES, startTemporal } from '../deploy/local/temporal.ts';
 import { cacheFolder, findTemporalCli } from '../deploy/local/temporal-cli.ts';
 import type { TestSetting } from './support/environment.ts';
 import { countTests, type TestCounts } from './support/report.ts';
@@ -20,7 +20,6 @@ import { countTests, type TestCounts } from './support/report.ts';
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const BIN = join(ROOT, 'node_modules', '.bin');
 const BUNDLER = new URL('../deploy/bundle.ts', import.meta.url);
-const SEARCH_ATTRIBUTES = { OrganizationId: 'Keyword', BatchStatus: 'Keyword', Npi: 'KeywordList' };
 /** AVA writes to this program, not to the terminal, and would leave out the colours. */
 const COLOR = process.stdout.isTTY ? { FORCE_COLOR: '1' } : {};
 

@@ -1,10 +1,8 @@
-import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { Webhook } from 'standardwebhooks';
 import { storeEmail } from '../db/directory.ts';
 import { showWebhookSecret } from '../db/webhook-secrets.ts';
-import { launch, type ServerProcess } from '../deploy/local/processes.ts';
 import { status } from '../deploy/local/receiver-behaviours.ts';
 import { startTemporal, type Temporal } from '../deploy/local/temporal.ts';
 import { TASK_QUEUE } from '../deploy/temporal.ts';
@@ -12,13 +10,12 @@ import { testSetting } from './support/environment.ts';
 import { ordinaryNpis } from './support/npis.ts';
 import { eventually } from './support/organization.ts';
 import { type Stack, startStack } from './support/stack.ts';
+import { workerProcesses } from './support/worker-process.ts';
 
 // 500 deliveries while the worker is killed every few seconds.
 
-const WORKER = fileURLToPath(new URL('../deploy/worker.ts', import.meta.url));
 const DELIVERIES = 500;
 const KILLS = 4;
-const READY_MS = 60_000;
 /** How long the receiver takes to answer: a kill meets as many attempts as may be under way. */
 const ANSWER_MS = 300;
 /** From the request to the record of its answer, on a busy machine. */
@@ -26,7 +23,7 @@ const UNDER_WAY_MS = ANSWER_MS + 2000;
 
 let temporal: Temporal;
 let stack: Stack;
-const workers: ServerProcess[] = [];
+const workers = workerProcesses();
 
 test.before(async () => {
   temporal = await startTemporal({
@@ -39,30 +36,10 @@ test.before(async () => {
 });
 
 test.after.always(async () => {
-  for (const worker of workers) await worker.stop();
+  await workers.stop();
   await stack?.stop();
   await temporal?.stop();
 });
-
-async function startWorker(): Promise<ServerProcess> {
-  const ready = Promise.withResolvers<void>();
-  const worker = launch({
-    name: 'the worker',
-    command: process.execPath,
-    args: [WORKER],
-    env: { ...process.env, ...stack.workerEnvironment, SWEEP_INTERVAL: '1s' },
-    stopSignal: 'SIGTERM',
-    forceSignal: 'SIGKILL',
-    onLine: (line) => {
-      if (line.includes('"worker ready"')) ready.resolve();
-    },
-  });
-  workers.push(worker);
-  const late = () => ready.reject(new Error(`the worker is not ready: ${worker.tail()}`));
-  const timeout = setTimeout(late, READY_MS);
-  await ready.promise.finally(() => clearTimeout(timeout));
-  return worker;
-}
 
 async function countDelivered(): Promise<number> {
   const [row] = await stack.db.drizzle.execute<{ n: number }>(
@@ -90,7 +67,7 @@ test('a worker killed every few seconds loses no delivery, and repeats only thos
 
   const killedAt: number[] = [];
   while (killedAt.length < KILLS) {
-    const worker = await startWorker();
+    const worker = await workers.start(stack);
     const before = await countDelivered();
     // In the middle of its work, or after a while of waiting for what the one before it was killed in.
     const isBusy = async () => ((await countDelivered()) >= before + 40 ? true : null);
@@ -100,7 +77,7 @@ test('a worker killed every few seconds loses no delivery, and repeats only thos
     killedAt.push(Date.now());
   }
   t.true((await countDelivered()) < DELIVERIES, 'killed in the middle');
-  await startWorker();
+  await workers.start(stack);
   await eventually(async () => ((await countDelivered()) === DELIVERIES ? true : null), 90_000);
 
   t.is(arrivedAt.size, DELIVERIES);

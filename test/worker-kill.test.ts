@@ -1,24 +1,21 @@
-import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { launch, type ServerProcess } from '../deploy/local/processes.ts';
 import { startTemporal, type Temporal } from '../deploy/local/temporal.ts';
 import { TASK_QUEUE } from '../deploy/temporal.ts';
 import { testSetting } from './support/environment.ts';
 import { ordinaryNpis } from './support/npis.ts';
 import { eventually } from './support/organization.ts';
 import { type Stack, startStack } from './support/stack.ts';
+import { workerProcesses } from './support/worker-process.ts';
 
 // The worker as the process it is in production, and what kill -9 in the middle of a batch leaves behind.
 
-const WORKER = fileURLToPath(new URL('../deploy/worker.ts', import.meta.url));
-const READY_MS = 60_000;
 const FOUND = 20;
 const NOT_FOUND = 10;
 
 let temporal: Temporal;
 let stack: Stack;
-const workers: ServerProcess[] = [];
+const workers = workerProcesses({ VENDOR_CALL_TIMEOUT: '8s' });
 
 test.before(async () => {
   // Its own, because the process takes the one queue that every deployment has.
@@ -37,37 +34,15 @@ test.before(async () => {
 });
 
 test.after.always(async () => {
-  for (const worker of workers) await worker.stop();
+  await workers.stop();
   await stack?.stop();
   await temporal?.stop();
 });
 
-async function startWorker(): Promise<ServerProcess> {
-  const ready = Promise.withResolvers<void>();
-  const worker = launch({
-    name: 'the worker',
-    command: process.execPath,
-    args: [WORKER],
-    env: { ...process.env, ...stack.workerEnvironment, SWEEP_INTERVAL: '1s', VENDOR_CALL_TIMEOUT: '8s' },
-    stopSignal: 'SIGTERM',
-    forceSignal: 'SIGKILL',
-    onLine: (line) => {
-      if (line.includes('"worker ready"')) ready.resolve();
-    },
-  });
-  workers.push(worker);
-  const timeout = setTimeout(
-    () => ready.reject(new Error(`the worker is not ready: ${worker.tail()}`)),
-    READY_MS,
-  );
-  await ready.promise.finally(() => clearTimeout(timeout));
-  return worker;
-}
-
 test.serial('a worker killed in the middle of a batch loses nothing and charges nothing twice', async (t) => {
   const client = await stack.organization(100);
   const npis = [...ordinaryNpis('found', FOUND), ...ordinaryNpis('not_found', NOT_FOUND)];
-  const worker = await startWorker();
+  const worker = await workers.start(stack);
   const { json } = await client.bulk({ npis, webhook: { url: `${stack.receiver.url}/kill` } });
 
   const counts: number[] = [];
@@ -81,7 +56,7 @@ test.serial('a worker killed in the middle of a batch loses nothing and charges 
   t.is(await worker.exited, 'signal SIGKILL');
   t.true((await count()) < npis.length, 'killed in the middle');
 
-  await startWorker();
+  await workers.start(stack);
   await eventually(async () => ((await count()) === npis.length ? true : null), 90_000);
   t.deepEqual(
     counts,
@@ -118,10 +93,10 @@ test.serial('a worker killed in the middle of a batch loses nothing and charges 
 test.serial(
   'a worker killed between a vendor’s job and its answer buys nothing twice: the job is asked for',
   async (t) => {
-    for (const worker of workers) await worker.stop();
+    await workers.stop();
     const client = await stack.organization(100);
     const npis = ordinaryNpis('found_later', 10, 5000);
-    const worker = await startWorker();
+    const worker = await workers.start(stack);
     const { json } = await client.bulk({ npis });
     const jobs = async () => {
       const rows = await stack.db.drizzle.execute<{ npi: string }>(sql`
@@ -134,7 +109,7 @@ test.serial(
     await worker.exited;
     t.is(await jobs(), npis.length, 'every job is in the database, and none is answered');
 
-    await startWorker();
+    await workers.start(stack);
     const envelope = await client.completed(json.batch_id, 60_000);
     t.deepEqual([...new Set(envelope.data.map(({ status }) => status))], ['completed']);
     for (const npi of npis) {

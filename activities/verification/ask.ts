@@ -1,5 +1,6 @@
 import type { Database } from '../../db/client.ts';
 import { admitOne, type CallOutcome, recordOne, type SourceLimits } from '../../db/sources.ts';
+import { outcomeOfTrouble } from '../step-record.ts';
 import type { Ask } from './consult.ts';
 import type { VerifierStep } from './verifier.ts';
 
@@ -25,19 +26,6 @@ export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits
 const NO_LIMITS: SourceLimits = { rates: [], dailyCredits: null };
 
 function outcomeOf(step: VerifierStep): CallOutcome {
-  switch (step.kind) {
-    case 'answer':
-    case 'greylisted':
-      return { kind: 'answered' };
-    case 'retry':
-      return step.why === 'rate_limit'
-        ? { kind: 'rate_limit', afterMs: step.afterMs }
-        : { kind: 'failed', why: step.why };
-    case 'fatal':
-      return step.why === 'protocol'
-        ? { kind: 'failed', why: `protocol: ${step.field}` }
-        : { kind: 'refused', why: step.why };
-    default:
-      return step satisfies never;
-  }
+  const answered = step.kind === 'answer' || step.kind === 'greylisted';
+  return answered ? { kind: 'answered' } : outcomeOfTrouble(step, false);
 }

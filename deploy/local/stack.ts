@@ -12,7 +12,7 @@ import { launch } from './processes.ts';
 import { startReceiver } from './receiver.ts';
 import { createSimulator } from './simulator.ts';
 import { sourceSettings } from './sources.ts';
-import { startTemporal } from './temporal.ts';
+import { SEARCH_ATTRIBUTES, startTemporal } from './temporal.ts';
 import { cacheFolder, findTemporalCli } from './temporal-cli.ts';
 import type { Tenant } from './tenant.ts';
 
@@ -48,7 +48,6 @@ export interface StackOptions {
   readonly prepare: (databaseUrl: string) => Promise<Tenant>;
 }
 
-const SEARCH_ATTRIBUTES = { OrganizationId: 'Keyword', BatchStatus: 'Keyword', Npi: 'KeywordList' };
 /** What nobody wants to wait for at a terminal; the README has the production values. */
 const SHORTER = {
   LOOKUP_TIMEOUT: '1m',

@@ -33,6 +33,13 @@ export interface TemporalOptions {
   readonly onLog?: (line: string) => void;
 }
 
+/** Those that the service uses, by their types as the CLI names them. */
+export const SEARCH_ATTRIBUTES = {
+  OrganizationId: 'Keyword',
+  BatchStatus: 'Keyword',
+  Npi: 'KeywordList',
+} as const;
+
 const START_MS = 60_000;
 const ASK_MS = 2_000;
 const ATTEMPTS = 3;

@@ -3,11 +3,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { bundleWorkflows } from '../../deploy/bundle.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import { startTemporal } from '../../deploy/local/temporal.ts';
+import { SEARCH_ATTRIBUTES, startTemporal } from '../../deploy/local/temporal.ts';
 import { cacheFolder, findTemporalCli } from '../../deploy/local/temporal-cli.ts';
 import type { TestSetting } from './environment.ts';
-
-const SEARCH_ATTRIBUTES = { OrganizationId: 'Keyword', BatchStatus: 'Keyword', Npi: 'KeywordList' };
 
 /**
  * What the runner gives each test file, for programs that are no tests: temporary PostgreSQL and Temporal, and the
