@@ -18,7 +18,7 @@ import { eventually } from './support/organization.ts';
 
 // Files of several chunks, so that there is a middle to be killed in.
 
-const ROWS = 50_000;
+const ROWS = 120_000;
 /** In the first chunk and in the last. */
 const BROKEN = new Map([
   [7, { NPI: WRONG_NPI }],
