@@ -1,16 +1,21 @@
 import { Context } from '@temporalio/activity';
-import { recordAborted, recordFailedPoll, recordVendorAnswer, recordVendorJob } from '../db/answers.ts';
-import { type AttemptKey, beginVendorStep } from '../db/attempts.ts';
-import { readProvider } from '../db/subject.ts';
-import { suppressFromVendor } from '../db/suppressions.ts';
+import {
+  recordAborted,
+  recordFailedPoll,
+  recordVendorAnswer,
+  recordVendorJob,
+} from '../db/lookups/answers.ts';
+import { type AttemptKey, beginVendorStep } from '../db/lookups/vendor-attempts.ts';
+import { suppressFromVendor } from '../db/privacy/suppressions.ts';
+import { readProvider } from '../db/providers/subject.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
 import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import { agrees } from './identity.ts';
 import type { ActivityDeps, VendorSource } from './index.ts';
-import type { Step, Subject } from './providers/port.ts';
-import { type Answered, creditsOf, outcomeOf, reasonOf } from './step-record.ts';
-import { buildSubject } from './subject.ts';
+import { agrees } from './person/identity.ts';
+import { buildSubject } from './person/subject.ts';
+import { type Answered, creditsOf, outcomeOf, reasonOf } from './vendors/step-record.ts';
+import type { Step, Subject } from './vendors/vendor.ts';
 import { parseAddress } from './verification/syntax.ts';
 import type { Verify } from './verify.ts';
 

@@ -1,22 +1,22 @@
 import type { KeyObject } from 'node:crypto';
 import type { Logger } from 'pino';
 import type { Database } from '../db/client.ts';
-import type { DeliveryStart } from '../db/resends.ts';
-import type { SourceLimits } from '../db/sources.ts';
-import type { BatchStart } from '../db/submit.ts';
+import type { SourceLimits } from '../db/lookups/sources.ts';
+import type { BatchStart } from '../db/requests/submit.ts';
+import type { DeliveryStart } from '../db/webhooks/resends.ts';
 import type { EmailType } from '../db/words.ts';
 import { createAskActivities } from './ask.ts';
-import { createLedgerActivities } from './ledger.ts';
+import { createLedgerActivities } from './batches.ts';
+import { createWebhookActivities } from './deliver.ts';
 import { createLookupActivities } from './lookup.ts';
-import type { createPost } from './post.ts';
-import type { Provider } from './providers/port.ts';
-import type { Registry } from './registry.ts';
+import type { Registry } from './person/registry.ts';
 import { createReverifyActivities } from './reverify.ts';
 import { createSweepActivities } from './sweep.ts';
+import type { Provider } from './vendors/vendor.ts';
 import type { createCheck } from './verification/check.ts';
-import type { Verifier } from './verification/verifier.ts';
+import type { Verifier } from './verification/verifiers/verifier.ts';
 import { createVerify } from './verify.ts';
-import { createWebhookActivities } from './webhook.ts';
+import type { createPost } from './webhooks/post.ts';
 
 /** What activities need of Temporal itself. Everything here is safe to repeat. */
 export interface WorkflowControl {

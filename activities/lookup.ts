@@ -1,18 +1,18 @@
 import { Context } from '@temporalio/activity';
-import { queueKnownEmails } from '../db/candidates.ts';
-import { joinLookup, recordSkipped } from '../db/lookups.ts';
-import { isRegistryDue, storeRegistryAbsence, storeRegistryProvider } from '../db/providers.ts';
-import { admitOne, type CallOutcome, recordOne, type SourceLimits } from '../db/sources.ts';
-import { gate, readProvider } from '../db/subject.ts';
+import { queueKnownEmails } from '../db/lookups/candidates.ts';
+import { joinLookup, recordSkipped } from '../db/lookups/lookups.ts';
+import { admitOne, type CallOutcome, recordOne, type SourceLimits } from '../db/lookups/sources.ts';
+import { isRegistryDue, storeRegistryAbsence, storeRegistryProvider } from '../db/providers/providers.ts';
+import { gate, readProvider } from '../db/providers/subject.ts';
 import type { LookupPlan, VendorAnswer } from '../workflows/messages.ts';
 import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { ActivityDeps, VendorSource } from './index.ts';
-import { missingOf } from './providers/employee.ts';
-import type { Subject } from './providers/port.ts';
-import type { RegistryStep } from './registry.ts';
-import { outcomeOfTrouble } from './step-record.ts';
-import { buildSubject, endpointCandidates } from './subject.ts';
+import type { RegistryStep } from './person/registry.ts';
+import { buildSubject, endpointCandidates } from './person/subject.ts';
+import { missingOf } from './vendors/employee.ts';
+import { outcomeOfTrouble } from './vendors/step-record.ts';
+import type { Subject } from './vendors/vendor.ts';
 import type { ToVerify, Verify } from './verify.ts';
 
 type LookupDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'verifiers' | 'registry' | 'rules'>;

@@ -1,6 +1,6 @@
 import { Context } from '@temporalio/activity';
-import { recordVerdict } from '../db/checks.ts';
-import { listFading } from '../db/directory.ts';
+import { recordVerdict } from '../db/lookups/checks.ts';
+import { listFading } from '../db/lookups/directory.ts';
 import type { ReverifyResult } from '../workflows/messages.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { ActivityDeps } from './index.ts';

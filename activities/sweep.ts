@@ -1,7 +1,5 @@
 import { Context } from '@temporalio/activity';
-import { forgetHosts } from '../db/delivery-hosts.ts';
-import { forgetAttempts } from '../db/delivery-log.ts';
-import { forgetUnkept } from '../db/directory.ts';
+import { forgetUnkept } from '../db/lookups/directory.ts';
 import {
   listNotStarted,
   listOpen,
@@ -9,10 +7,12 @@ import {
   markStarted,
   type OverdueRequest,
   takeUnfinished,
-} from '../db/outbox.ts';
-import { type DeliveryStart, takeResends } from '../db/resends.ts';
-import { settle } from '../db/settle.ts';
-import { type BatchStart, forgetExpiredKeys } from '../db/submit.ts';
+} from '../db/requests/outbox.ts';
+import { settle } from '../db/requests/settle.ts';
+import { type BatchStart, forgetExpiredKeys } from '../db/requests/submit.ts';
+import { forgetHosts } from '../db/webhooks/hosts.ts';
+import { forgetAttempts } from '../db/webhooks/log.ts';
+import { type DeliveryStart, takeResends } from '../db/webhooks/resends.ts';
 import type { SweepResult } from '../workflows/messages.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { ActivityDeps } from './index.ts';

@@ -6,8 +6,8 @@ import {
   recordEvidence,
   recordVerdict,
   releaseUnchecked,
-} from '../db/checks.ts';
-import { hasStoredEmail } from '../db/directory.ts';
+} from '../db/lookups/checks.ts';
+import { hasStoredEmail } from '../db/lookups/directory.ts';
 import type { WantedType } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
 import { retryLater } from './failures.ts';

@@ -1,18 +1,18 @@
 import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Request, type Server } from '@hapi/hapi';
 import { type IdPrefix, isId } from '../db/ids.ts';
-import { registerAuth } from './auth.ts';
-import { answerBrokenRequests, createListener, requireHost } from './connection.ts';
-import { registerCredits } from './credits.ts';
-import { registerDeliveries } from './deliveries.ts';
-import { badRequest, notFound, problem, registerErrors } from './errors.ts';
-import { registerHealth } from './health.ts';
-import { UNREAD_BODY } from './json-body.ts';
-import { registerRateHeaders } from './limit.ts';
-import { registerOpenapi } from './openapi.ts';
-import { registerPoll } from './poll.ts';
-import { registerSubmit, type SubmitDeps } from './submit.ts';
-import { registerWellKnown, type WebhookKey } from './well-known.ts';
+import { registerAuth } from './http/auth.ts';
+import { answerBrokenRequests, createListener, requireHost } from './http/connection.ts';
+import { badRequest, notFound, problem, registerErrors } from './http/errors.ts';
+import { UNREAD_BODY } from './http/json-body.ts';
+import { registerRateHeaders } from './http/limit.ts';
+import { registerOpenapi } from './openapi/document.ts';
+import { registerCredits } from './routes/credits.ts';
+import { registerDeliveries } from './routes/deliveries.ts';
+import { registerHealth } from './routes/health.ts';
+import { registerPoll } from './routes/poll.ts';
+import { registerSubmit, type SubmitDeps } from './routes/submit.ts';
+import { registerWellKnown, type WebhookKey } from './routes/well-known.ts';
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {

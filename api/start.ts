@@ -1,7 +1,7 @@
 import { type Client, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
 import type { Database } from '../db/client.ts';
-import { type DeliveryStart, markResendStarted } from '../db/resends.ts';
-import type { BatchStart } from '../db/submit.ts';
+import type { BatchStart } from '../db/requests/submit.ts';
+import { type DeliveryStart, markResendStarted } from '../db/webhooks/resends.ts';
 import {
   BATCH_STATUS,
   type BatchInput,

@@ -1,12 +1,12 @@
-import { createAddressPolicy } from '../activities/address.ts';
-import { createSigningKeys, publicKey } from '../activities/signing-keys.ts';
+import { createAddressPolicy } from '../activities/webhooks/ip-policy.ts';
+import { createSigningKeys, publicKey } from '../activities/webhooks/signing-keys.ts';
 import { createServer } from '../api/server.ts';
 import { listenForChanges } from '../db/changes.ts';
 import { openDatabase } from '../db/client.ts';
-import { loadConfig } from './config.ts';
+import { loadConfig } from './config/config.ts';
 import { createLog } from './log.ts';
 import { main } from './main.ts';
-import { lazyClient, TASK_QUEUE, temporalTarget } from './temporal.ts';
+import { lazyClient, TASK_QUEUE, temporalTarget } from './temporal/namespace.ts';
 
 // `npm run api`: the HTTP API, until SIGTERM or SIGINT.
 

@@ -1,5 +1,5 @@
 import { DatabaseError } from '../db/errors.ts';
-import { ConfigError } from './config.ts';
+import { ConfigError } from './config/config.ts';
 
 /**
  * Runs a process until its work ends or SIGTERM / SIGINT asks it to drain. A second signal ends it at once.

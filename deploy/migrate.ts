@@ -1,5 +1,5 @@
 import { migrate } from '../db/migrate.ts';
-import { loadOperatorConfig } from './config.ts';
+import { loadOperatorConfig } from './config/config.ts';
 import { main } from './main.ts';
 
 // `npm run migrate`: brings the database to the newest schema; safe to run from several machines at once.

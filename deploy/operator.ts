@@ -1,5 +1,5 @@
-import { loadOperatorConfig } from './config.ts';
-import { runOperator } from './operator-program.ts';
+import { loadOperatorConfig } from './config/config.ts';
+import { runOperator } from './operator/program.ts';
 
 // `npm run operator -- …`: what operators do for organizations.
 

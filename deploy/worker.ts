@@ -1,16 +1,16 @@
 import { readFileSync } from 'node:fs';
 import { NativeConnection } from '@temporalio/worker';
-import { createAddressPolicy } from '../activities/address.ts';
-import { createPost } from '../activities/post.ts';
-import { createSigningKeys } from '../activities/signing-keys.ts';
+import { createAddressPolicy } from '../activities/webhooks/ip-policy.ts';
+import { createPost } from '../activities/webhooks/post.ts';
+import { createSigningKeys } from '../activities/webhooks/signing-keys.ts';
 import { openDatabase } from '../db/client.ts';
-import { bundleWorkflows } from './bundle.ts';
-import { type Config, loadConfig } from './config.ts';
+import { bundleWorkflows } from './build/bundle.ts';
+import { type Config, loadConfig } from './config/config.ts';
+import { createSources } from './config/create-sources.ts';
 import { createLog } from './log.ts';
 import { main } from './main.ts';
-import { createSources } from './sources.ts';
-import { lazyClient, prepareNamespace, TASK_QUEUE, temporalTarget } from './temporal.ts';
-import { installRuntime, startWorkers } from './workers.ts';
+import { lazyClient, prepareNamespace, TASK_QUEUE, temporalTarget } from './temporal/namespace.ts';
+import { installRuntime, startWorkers } from './temporal/workers.ts';
 
 /** Their answers do not say when the mailbox was seen to answer. */
 const UNDATED: ReadonlySet<string> = new Set(['fullenrich', 'prospeo']);

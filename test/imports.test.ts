@@ -135,12 +135,12 @@ test('workflows import nothing at run time but Temporal and their own files', as
   t.deepEqual(foreign, []);
 });
 
-test('only deploy/config.ts reads the environment', async (t) => {
+test('only deploy/config/config.ts reads the environment', async (t) => {
   const readers = filesWith(
     await sources(),
     /\bprocess\s*\.\s*env\b|\bprocess\s*\[|from '(?:node:)?process'|\{[^}]*\benv\b[^}]*\}\s*=\s*process\b/,
   );
-  t.deepEqual(readers.filter(outside('test/')), ['deploy/config.ts']);
+  t.deepEqual(readers.filter(outside('test/')), ['deploy/config/config.ts']);
 });
 
 test('SQL is written in db/ alone', async (t) => {

@@ -1,8 +1,8 @@
 import type { Database } from '../../db/client.ts';
-import { admitOne, type CallOutcome, recordOne, type SourceLimits } from '../../db/sources.ts';
-import { outcomeOfTrouble } from '../step-record.ts';
+import { admitOne, type CallOutcome, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
+import { outcomeOfTrouble } from '../vendors/step-record.ts';
 import type { Ask } from './consult.ts';
-import type { VerifierStep } from './verifier.ts';
+import type { VerifierStep } from './verifiers/verifier.ts';
 
 /**
  * Puts questions to verifiers within the limits that hold across all workers: rate, spend, circuit breaker.

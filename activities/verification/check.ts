@@ -1,5 +1,5 @@
 import type { EmailType } from '../../db/words.ts';
-import type { Verdict } from '../providers/port.ts';
+import type { Verdict } from '../vendors/vendor.ts';
 import { classify } from './classify.ts';
 import { type Ask, consult, type NotAsked } from './consult.ts';
 import type { Evidence } from './evidence.ts';
@@ -9,7 +9,7 @@ import { createMailRoutes, type MailResolver } from './mx.ts';
 import { type CatchAllPolicy, type Policy, verifierCanHelp } from './policy.ts';
 import type { Reason } from './reasons.ts';
 import { type Ruling, rule } from './ruling.ts';
-import type { Verifier } from './verifier.ts';
+import type { Verifier } from './verifiers/verifier.ts';
 
 export interface Decided {
   readonly kind: 'decided';

@@ -1,6 +1,6 @@
-import type { Verdict } from '../providers/port.ts';
+import type { Verdict } from '../vendors/vendor.ts';
 import type { Evidence } from './evidence.ts';
-import type { MailboxReason, Verifier, VerifierStep } from './verifier.ts';
+import type { MailboxReason, Verifier, VerifierStep } from './verifiers/verifier.ts';
 
 /** A verifier that may not be asked now: its breaker is open, its rate or what it may cost is used up. */
 export interface Unavailable {

@@ -1,4 +1,4 @@
-import type { Verdict } from '../providers/port.ts';
+import type { Verdict } from '../vendors/vendor.ts';
 import type { Reason } from './reasons.ts';
 
 /** One judgement of an address, as it is kept with it: by our own checks or by a verifier. */

@@ -1,4 +1,4 @@
-import type { Candidate } from '../providers/port.ts';
+import type { Candidate } from '../vendors/vendor.ts';
 import type { FinderWord } from './policy.ts';
 
 const DAY_MS = 86_400_000;

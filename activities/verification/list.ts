@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 
 /**
- * Reads one of `lists/`: a domain a line, `#` before a comment. deploy/lists.ts writes them. Read at start, not
+ * Reads one of `lists/`: a domain a line, `#` before a comment. deploy/build/lists.ts writes them. Read at start, not
  * imported from packages, so that what a domain counts as changes with a commit and never with an install.
  * @throws where the file is missing: a service without its lists would hand out what it must refuse
  */

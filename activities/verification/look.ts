@@ -1,4 +1,4 @@
-import type { Verdict } from '../providers/port.ts';
+import type { Verdict } from '../vendors/vendor.ts';
 import { isDirect } from './direct.ts';
 import { isDisposable } from './disposable.ts';
 import { registrableDomain } from './domain.ts';

@@ -1,4 +1,4 @@
-import type { Verdict } from '../providers/port.ts';
+import type { Verdict } from '../vendors/vendor.ts';
 import type { Reason } from './reasons.ts';
 
 // What it takes to call an address `valid`, as one table. Everything else about it is looked up in the table, so

@@ -1,4 +1,4 @@
-import type { MailboxReason } from './verifier.ts';
+import type { MailboxReason } from './verifiers/verifier.ts';
 
 /**
  * Why an address got its verdict, as stored with it and shown to operators; never to clients.

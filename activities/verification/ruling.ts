@@ -1,8 +1,8 @@
-import type { Verdict } from '../providers/port.ts';
+import type { Verdict } from '../vendors/vendor.ts';
 import type { Claim } from './finder.ts';
 import { type Case, judge } from './policy.ts';
 import type { Reason } from './reasons.ts';
-import type { MailboxReason } from './verifier.ts';
+import type { MailboxReason } from './verifiers/verifier.ts';
 
 /** A verdict with its reason and date. */
 export interface Ruling {

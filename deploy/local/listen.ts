@@ -1,9 +1,9 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
-import { showWebhookSecret } from '../../db/webhook-secrets.ts';
 import { type Forwarded, startForwarder } from './forwarder.ts';
 import { LocalProblem } from './problem.ts';
 import { wordsOf } from './signature-words.ts';

@@ -1,5 +1,5 @@
 import { createPublicKey, type KeyObject, timingSafeEqual, verify } from 'node:crypto';
-import { type Signable, sign, signedContent } from '../../activities/signature.ts';
+import { type Signable, sign, signedContent } from '../../activities/webhooks/signature.ts';
 import { alterationOf } from './body-alterations.ts';
 
 /** One delivery as a receiver has it. */

@@ -2,7 +2,7 @@ import { createWriteStream } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { LocalConfig } from '../config.ts';
+import type { LocalConfig } from '../config/config.ts';
 import { startDns } from './dns.ts';
 import { importSample } from './nppes.ts';
 import { freePort, LOOPBACK, requirePortFree } from './ports.ts';

@@ -2,7 +2,7 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { migrate } from '../../db/migrate.ts';
-import { ConfigError, loadLocalConfig } from '../config.ts';
+import { ConfigError, loadLocalConfig } from '../config/config.ts';
 import { demonstrate } from './demo.ts';
 import { LocalProblem } from './problem.ts';
 import { type Stack, startStack } from './stack.ts';

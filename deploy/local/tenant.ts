@@ -1,12 +1,12 @@
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
+import { grantCredits } from '../../db/accounts/credits.ts';
+import { authenticate, issueKey, parseApiKey } from '../../db/accounts/keys.ts';
+import { createOrganization } from '../../db/accounts/organizations.ts';
+import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
-import { grantCredits } from '../../db/credits.ts';
-import { storeEmail } from '../../db/directory.ts';
-import { authenticate, issueKey, parseApiKey } from '../../db/keys.ts';
-import { createOrganization } from '../../db/organizations.ts';
-import { addSuppression } from '../../db/suppressions.ts';
-import { showWebhookSecret } from '../../db/webhook-secrets.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { addSuppression } from '../../db/privacy/suppressions.ts';
 import { STORED_EMAILS, SUPPRESSED_NPIS } from './sim/magic.ts';
 
 /** The organization the local stack works for. */

@@ -1,7 +1,14 @@
 import { hostname } from 'node:os';
 import { DatabaseError } from '../../db/errors.ts';
-import { connectForImport, type NppesConnection } from '../../db/nppes-connection.ts';
-import { type Counts, failRun, finishRun, type NppesRun, openRun, REHEARSAL } from '../../db/nppes-runs.ts';
+import { connectForImport, type NppesConnection } from '../../db/providers/nppes/connection.ts';
+import {
+  type Counts,
+  failRun,
+  finishRun,
+  type NppesRun,
+  openRun,
+  REHEARSAL,
+} from '../../db/providers/nppes/runs.ts';
 import { readHeader } from './chunks.ts';
 import { type Import, importMember } from './members.ts';
 import { ImportProblem } from './problem.ts';

@@ -1,8 +1,8 @@
-import type { NppesConnection } from '../../db/nppes-connection.ts';
-import { clearStagedDetails, importDetails, stageDetails } from '../../db/nppes-details.ts';
-import { importProviders } from '../../db/nppes-providers.ts';
-import type { NppesRun } from '../../db/nppes-runs.ts';
-import type { DetailTable } from '../../db/nppes-staging.ts';
+import type { NppesConnection } from '../../db/providers/nppes/connection.ts';
+import { clearStagedDetails, importDetails, stageDetails } from '../../db/providers/nppes/details.ts';
+import { importProviders } from '../../db/providers/nppes/providers.ts';
+import type { NppesRun } from '../../db/providers/nppes/runs.ts';
+import type { DetailTable } from '../../db/providers/nppes/staging.ts';
 import { BEGINNING, type Chunk, readChunks } from './chunks.ts';
 import type { MemberKind } from './layout.ts';
 import type { Progress } from './progress.ts';

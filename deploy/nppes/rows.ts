@@ -1,13 +1,13 @@
 import { hash } from 'node:crypto';
-import { hasNpiCheckDigit } from '../../activities/npi.ts';
-import { ENDPOINT_KINDS } from '../../db/nppes-staging.ts';
-import { providerKeys } from '../../db/provider-keys.ts';
+import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
+import { providerKeys } from '../../db/providers/keys.ts';
+import { ENDPOINT_KINDS } from '../../db/providers/nppes/staging.ts';
 import type { CsvRecord } from './csv.ts';
 import type { Header } from './headers.ts';
 import type { MemberKind } from './layout.ts';
 import { copyLine, dateOf, kept } from './values.ts';
 
-// From a row of a file to a line of COPY: the columns are those of the staging tables in db/nppes-staging.ts.
+// From a row of a file to a line of COPY: the columns are those of the staging tables in db/providers/nppes/staging.ts.
 
 /** A row that cannot be imported. Only its NPI is told: a rejects file is sent around. */
 export interface Reject {

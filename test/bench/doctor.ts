@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import postgres from 'postgres';
 import { openDatabase } from '../../db/client.ts';
-import { type Diagnosis, diagnose } from '../../db/doctor.ts';
+import { type Diagnosis, diagnose } from '../../db/doctor/doctor.ts';
 import { migrate } from '../../db/migrate.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { RULES } from '../support/organization.ts';

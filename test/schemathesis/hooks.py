@@ -26,7 +26,7 @@ def before_call(ctx, case, kwargs):
     if case.operation.label.endswith("/resend") and has_valid_ids(case):
         case.path_parameters.update(next(DECIDED))
     headers = case.headers or {}
-    # A poll that is told to wait does so: what test/prefer.test.ts covers would take the time of all else.
+    # A poll that is told to wait does so: what test/api/prefer.test.ts covers would take the time of all else.
     if "wait" in str(headers.get("Prefer", "")):
         case.headers["Prefer"] = "wait=0"
     # A valid key is for one body: with another it is refused (422), which no schema can say. So each body gets a key of

@@ -1,10 +1,10 @@
-import { createFullEnrich, FULLENRICH_POLL_MS } from '../../activities/providers/fullenrich.ts';
-import { createHttpJson } from '../../activities/providers/http-json.ts';
-import { parseSources } from '../../activities/providers/http-json-config.ts';
-import { createHunter } from '../../activities/providers/hunter.ts';
-import type { Provider } from '../../activities/providers/port.ts';
-import { createProspeo } from '../../activities/providers/prospeo.ts';
-import { createRocketReach } from '../../activities/providers/rocketreach.ts';
+import { parseSources } from '../../activities/vendors/file/config.ts';
+import { createHttpJson } from '../../activities/vendors/file/vendor.ts';
+import { createFullEnrich, FULLENRICH_POLL_MS } from '../../activities/vendors/fullenrich.ts';
+import { createHunter } from '../../activities/vendors/hunter.ts';
+import { createProspeo } from '../../activities/vendors/prospeo.ts';
+import { createRocketReach } from '../../activities/vendors/rocketreach.ts';
+import type { Provider } from '../../activities/vendors/vendor.ts';
 
 export interface AdapterOptions {
   readonly baseUrl: string;

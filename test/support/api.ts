@@ -1,7 +1,7 @@
 import { Client, Connection } from '@temporalio/client';
 import { pino } from 'pino';
-import { createAddressPolicy } from '../../activities/address.ts';
-import { createSigningKeys, publicKey } from '../../activities/signing-keys.ts';
+import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
+import { createSigningKeys, publicKey } from '../../activities/webhooks/signing-keys.ts';
 import { createServer } from '../../api/server.ts';
 import { listenForChanges } from '../../db/changes.ts';
 import { openDatabase } from '../../db/client.ts';

@@ -1,6 +1,6 @@
 import { type Checked, type CheckOptions, createCheck } from '../../activities/verification/check.ts';
 import type { NamedCandidate } from '../../activities/verification/finder.ts';
-import type { Verifier, VerifierStep } from '../../activities/verification/verifier.ts';
+import type { Verifier, VerifierStep } from '../../activities/verification/verifiers/verifier.ts';
 
 export const NOW = Date.UTC(2026, 10, 20);
 export const DAY_MS = 86_400_000;

@@ -1,7 +1,7 @@
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import addFormats from 'ajv-formats';
-import type { JsonObject } from '../../api/json-schema.ts';
-import { openapi } from '../../api/openapi.ts';
+import { openapi } from '../../api/openapi/document.ts';
+import type { JsonObject } from '../../api/openapi/json-schema.ts';
 import type { Answer } from './organization.ts';
 
 // Holds live answers against the OpenAPI document.

@@ -1,6 +1,6 @@
 import type { Database } from '../../db/client.ts';
-import { findTarget } from '../../db/deliveries.ts';
-import { claimDelivery, recordAttempt } from '../../db/delivery-attempts.ts';
+import { claimDelivery, recordAttempt } from '../../db/webhooks/attempts.ts';
+import { findTarget } from '../../db/webhooks/deliveries.ts';
 import type { AttemptReason } from '../../db/words.ts';
 
 /** A schedule whose waits are over when the next statement runs. */

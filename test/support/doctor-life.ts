@@ -1,11 +1,11 @@
+import { adjustCredits } from '../../db/accounts/credits.ts';
+import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
-import { adjustCredits } from '../../db/credits.ts';
-import { storeEmail } from '../../db/directory.ts';
-import { suspendWebhooks } from '../../db/organizations.ts';
-import { markStarted } from '../../db/outbox.ts';
-import { eraseSubject } from '../../db/privacy.ts';
-import { type LookupEnd, settle } from '../../db/settle.ts';
-import { type SubmitCommand, submit } from '../../db/submit.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { eraseSubject } from '../../db/privacy/privacy.ts';
+import { markStarted } from '../../db/requests/outbox.ts';
+import { type LookupEnd, settle } from '../../db/requests/settle.ts';
+import { type SubmitCommand, submit } from '../../db/requests/submit.ts';
 import type { EmailType } from '../../db/words.ts';
 import { logAttempt } from './deliveries.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from './organization.ts';

@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { storeEmail } from '../../db/directory.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
 import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { saveHistory } from './history-files.ts';

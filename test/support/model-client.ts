@@ -1,13 +1,13 @@
 import { createHash } from 'node:crypto';
 import type { Sql } from 'postgres';
+import { adjustCredits, grantCredits } from '../../db/accounts/credits.ts';
+import { authenticate, issueKey, parseApiKey, rotateKey } from '../../db/accounts/keys.ts';
+import { createOrganization } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
-import { adjustCredits, grantCredits } from '../../db/credits.ts';
-import { storeEmail } from '../../db/directory.ts';
-import { authenticate, issueKey, parseApiKey, rotateKey } from '../../db/keys.ts';
-import { joinLookup } from '../../db/lookups.ts';
-import { createOrganization } from '../../db/organizations.ts';
-import type { settle } from '../../db/settle.ts';
-import type { submit } from '../../db/submit.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { joinLookup } from '../../db/lookups/lookups.ts';
+import type { settle } from '../../db/requests/settle.ts';
+import type { submit } from '../../db/requests/submit.ts';
 import { type Call, MODEL_RULES, meaningOf, type RequestName, type SubmitCall } from './model.ts';
 import { acceptedIds } from './organization.ts';
 

@@ -1,5 +1,5 @@
-import type { LookupEnd } from '../../db/settle.ts';
-import type { SubmitRules } from '../../db/submit.ts';
+import type { LookupEnd } from '../../db/requests/settle.ts';
+import type { SubmitRules } from '../../db/requests/submit.ts';
 import type { EmailType, RequestStatus, SubmittedAs, WantedType } from '../../db/words.ts';
 
 // What decisions.md says of credits, replays and Idempotency-Keys, once more and as simply as possible: no SQL, no

@@ -3,7 +3,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { hasNpiCheckDigit } from '../../activities/npi.ts';
+import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { headerLine, type NppesValues, rowLine } from '../../deploy/local/nppes-csv.ts';
 import type { MemberKind } from '../../deploy/nppes/layout.ts';
 

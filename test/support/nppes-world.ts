@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { ExecutionContext } from 'ava';
 import postgres, { type Sql } from 'postgres';
-import { runOperator } from '../../deploy/operator-program.ts';
+import { runOperator } from '../../deploy/operator/program.ts';
 import { openTestDatabase } from './database.ts';
 
 /** A database and a folder of their own for one test of the importer: one import runs in a database at a time. */

@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { runOperator } from '../../deploy/operator-program.ts';
+import { runOperator } from '../../deploy/operator/program.ts';
 
 export interface Ended {
   readonly code: number | null;

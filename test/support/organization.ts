@@ -1,8 +1,8 @@
+import { grantCredits } from '../../db/accounts/credits.ts';
+import { issueKey } from '../../db/accounts/keys.ts';
+import { createOrganization, setLimit } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
-import { grantCredits } from '../../db/credits.ts';
-import { issueKey } from '../../db/keys.ts';
-import { createOrganization, setLimit } from '../../db/organizations.ts';
-import type { SubmitCommand, SubmitOutcome, SubmitRules } from '../../db/submit.ts';
+import type { SubmitCommand, SubmitOutcome, SubmitRules } from '../../db/requests/submit.ts';
 
 const DAY = 86_400_000;
 const BY = { actor: 'test', reason: 'test' };

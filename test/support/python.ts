@@ -7,7 +7,9 @@ import { cacheFolder } from '../../deploy/local/temporal-cli.ts';
 
 const IS_USABLE = 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))';
 
-const STANDARD_WEBHOOKS = fileURLToPath(new URL('../standardwebhooks/requirements.txt', import.meta.url));
+const STANDARD_WEBHOOKS = fileURLToPath(
+  new URL('../activities/webhooks/standardwebhooks/requirements.txt', import.meta.url),
+);
 
 /**
  * A Python that has the Standard Webhooks library from PyPI; null, and a line that says so, on a machine without Python.

@@ -1,7 +1,7 @@
 import { startServers } from './servers.ts';
 
 /**
- * Records the histories that test/replay.test.ts replays: `node test/support/record-histories.ts`. It brings its own
+ * Records the histories that test/workflows/replay.test.ts replays: `node test/support/record-histories.ts`. It brings its own
  * servers and takes about a minute.
  *
  * The saved histories stand for workflows that run in production while a new version is deployed. So record anew

@@ -4,7 +4,7 @@ import { createServer, type IncomingHttpHeaders, type RequestListener } from 'no
 import type { AddressInfo } from 'node:net';
 import { json } from 'node:stream/consumers';
 import type { ExecutionContext } from 'ava';
-import type { Organization, Person, Subject } from '../../activities/providers/port.ts';
+import type { Organization, Person, Subject } from '../../activities/vendors/vendor.ts';
 
 /** An answer of a vendor as it came, or could have come: `body` is sent as JSON, text as it is. */
 export interface Played {

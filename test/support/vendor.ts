@@ -1,4 +1,4 @@
-import type { Provider, Step, Subject } from '../../activities/providers/port.ts';
+import type { Provider, Step, Subject } from '../../activities/vendors/vendor.ts';
 import { work } from '../../deploy/local/sim/behaviours.ts';
 
 /** One step of a scripted conversation. */

@@ -1,4 +1,4 @@
-import { hasNpiCheckDigit } from '../../../activities/npi.ts';
+import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
 
 // Practices that do not exist, at domains nobody has registered, with telephone numbers set aside for fiction
 // (555-01XX). Their NPIs lie in the row beginning with 2, which is not being assigned.

@@ -1,4 +1,4 @@
-import { hasNpiCheckDigit } from '../../../activities/npi.ts';
+import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
 import { answer, turnedAway } from './answer.ts';
 import { SAMPLE_ENDPOINTS, type SimEndpoint } from './endpoints.ts';
 import { DEACTIVATED_NPIS } from './magic.ts';

@@ -1,0 +1,85 @@
+import type { Identity, Person } from '../vendors/vendor.ts';
+import { compareSurnames, type Reading, readName, recordReading } from './full-name.ts';
+import { generationOf, nameWords } from './names.ts';
+import { sameGivenName } from './nicknames.ts';
+
+/** Whether an answer is about the provider it was asked for, and what says so. */
+export type IdentityVerdict =
+  | { readonly ok: true; readonly how: 'npi' | 'name' | 'npi_and_name' }
+  | { readonly ok: false; readonly reason: 'identity_mismatch' | 'identity_unknown' };
+
+const MISMATCH: IdentityVerdict = { ok: false, reason: 'identity_mismatch' };
+const UNKNOWN: IdentityVerdict = { ok: false, reason: 'identity_unknown' };
+
+/**
+ * The main defence against handing out a stranger's address: whom the source says its answer is about must be whom
+ * NPPES has under the NPI.
+ *
+ * - The source's NPI, where it gives one, must be ours. Its name, where it gives one too, must still agree: sources
+ *   attach NPIs to profiles by guessing.
+ * - Without an NPI the name must agree, and nothing else given may speak against it: another state than any the
+ *   person practises in, another generation (`Sr`, `III`), another middle initial. With our NPI these are people who
+ *   moved or write themselves differently, and decide nothing.
+ * - With no person on record only our NPI accepts. Half a name is no name.
+ *
+ * What agrees is said at `namesAgree`. Pure, and throws nothing.
+ * @param npi 10 digits
+ * @param person null where neither NPPES nor the registry has the NPI
+ */
+export function agrees(identity: Identity, npi: string, person: Person | null): IdentityVerdict {
+  const claimed = identity.npi?.trim() || null;
+  if (claimed !== null && claimed !== npi) return MISMATCH;
+  const readings = identity.name === null ? [] : readName(identity.name);
+  if (person === null || readings.length === 0) return claimed === null ? UNKNOWN : { ok: true, how: 'npi' };
+  if (claimed !== null) {
+    return readings.some((one) => namesAgree(one, person)) ? { ok: true, how: 'npi_and_name' } : MISMATCH;
+  }
+  if (!stateAgrees(identity.state, person)) return MISMATCH;
+  const agreeing = readings.some((one) => namesAgree(one, person) && !contradicts(one, person));
+  return agreeing ? { ok: true, how: 'name' } : MISMATCH;
+}
+
+/**
+ * A surname on record, the present one or another, with a given name on record: the first name, a form of it
+ * (nickname, other spelling), the first or a later word of a compound one, its initial, or the middle name in full,
+ * by which many people go. Where the surnames share a part only (`Smith` for `Smith-Jones`), an initial is too little.
+ */
+function namesAgree(reading: Reading, person: Person): boolean {
+  const record = [person, ...person.otherNames].map(recordReading);
+  const kinships = record.map(({ family }) => compareSurnames(reading.family, family));
+  if (kinships.every((kinship) => kinship === 'none')) return false;
+  const middle = nameWords(person.middle ?? '');
+  if (record.some(({ given }) => goesBy(reading.given, given, middle))) return true;
+  return kinships.includes('same') && record.some(({ given }) => sharesInitial(reading.given, given));
+}
+
+function goesBy(said: readonly string[], first: readonly string[], middle: readonly string[]): boolean {
+  const inFull = (words: readonly string[]) => words.filter((word) => word.length > 1);
+  const whole = inFull(said).join('');
+  if (whole !== '' && sameGivenName(whole, first.join(''))) return true;
+  // `J. Robert` goes by Robert, whatever the J is for.
+  const called = inFull(said)[0];
+  if (called === undefined) return false;
+  return [first.join(''), ...inFull(first), ...middle].some((name) => sameGivenName(called, name));
+}
+
+/** One side has the initial only. */
+function sharesInitial([said = '']: readonly string[], [first = '']: readonly string[]): boolean {
+  return (said.length === 1 || first.length === 1) && said[0] === first[0];
+}
+
+function contradicts({ given, generation }: Reading, person: Person): boolean {
+  const recorded = generationOf(person.suffix);
+  if (generation !== null && recorded !== null && generation !== recorded) return true;
+  if (person.middle === null) return false;
+  const names = [person, ...person.otherNames].flatMap(({ first, last }) => [first, last]);
+  const initials = new Set([...names, person.middle].flatMap(nameWords).map((word) => word[0]));
+  return given.some((word) => word.length === 1 && !initials.has(word));
+}
+
+/** A state that is not given, or none on record, is no difference. */
+function stateAgrees(given: string | null, { practice, otherStates }: Person): boolean {
+  const state = given?.trim().toUpperCase() || null;
+  const recorded = [...otherStates, ...(practice.state === null ? [] : [practice.state])];
+  return state === null || recorded.length === 0 || recorded.includes(state);
+}

@@ -1,0 +1,179 @@
+import type { EndpointFact, Neighbour, Neighbours, ProviderFacts } from '../../db/providers/subject.ts';
+import type { Organization } from '../vendors/vendor.ts';
+import { classify } from '../verification/classify.ts';
+import { holdsDomain, registrableDomain } from '../verification/domain.ts';
+import { classifyEndpoint } from '../verification/endpoint.ts';
+import { type Address, parseAddress } from '../verification/syntax.ts';
+import { nameWords, personName } from './names.ts';
+import { organizationKey, organizationName } from './organization-name.ts';
+
+/** How far each source is trusted where it names one organization; of several, that divided by their number. */
+const CONFIDENCE: Readonly<Record<Organization['source'], number>> = {
+  // Entered by the provider or their office; some offices enter whoever handles their papers.
+  endpoint_domain: 0.9,
+  // Entered in the same form, as whom the endpoint belongs to: often a health system, not the practice.
+  affiliation: 0.75,
+  // A telephone is a practice's own, but for answering services and shared switchboards.
+  same_phone: 0.7,
+  // Without a suite, or with the suite on the second line, everyone in a medical building is at one address.
+  same_address: 0.4,
+};
+
+/** Of more different organizations than this in one place none is more likely than the others. */
+const DIFFERENT_AT_MOST = 3;
+
+/** Makers of record systems and of mail for them: an address there says what software is used, not who is worked for. */
+const SOFTWARE: ReadonlySet<string> = new Set([
+  'athenahealth.com',
+  'nextgen.com',
+  'allscripts.com',
+  'veradigm.com',
+  'eclinicalworks.com',
+  'epic.com',
+  'cerner.com',
+  'oracle.com',
+  'greenwayhealth.com',
+  'practicefusion.com',
+  'drchrono.com',
+  'kareo.com',
+  'tebra.com',
+  'advancedmd.com',
+  'modmed.com',
+  'meditech.com',
+  'charmhealth.com',
+  'elationhealth.com',
+]);
+
+/** An organization as its NPIs in one place show it together. */
+interface Group {
+  readonly keys: ReadonlySet<string>;
+  readonly name: string;
+  readonly domain: string | null;
+  /** How many NPIs it has here. */
+  readonly size: number;
+  /** Whether it bears the provider's surname: most practices of one physician do. */
+  readonly namesake: boolean;
+}
+
+/** The addresses among endpoints that ordinary mail may reach, normalised, each once, in the order of the endpoints. */
+export function ordinaryAddresses(endpoints: readonly EndpointFact[]): Address[] {
+  const addresses = endpoints
+    .filter(({ kind, endpoint }) => classifyEndpoint(kind, endpoint) === 'email')
+    .map(({ endpoint }) => parseAddress(endpoint.trim().replace(/^mailto:/i, '')))
+    .filter((address) => address !== null);
+  return [...new Map(addresses.map((address) => [address.email, address])).values()];
+}
+
+/**
+ * Where a provider works, as far as it can be derived, from the most to the least telling source: the domain of their
+ * own endpoint address, the organization they name with an endpoint, the organization (type 2) at their telephone, the
+ * one at their address. A name and a domain go together only where nothing says that they are different organizations'.
+ * @returns null where nothing tells, or too much does
+ */
+export function deriveOrganization(facts: ProviderFacts): Organization | null {
+  const own = mostFrequent(organizationDomains(facts.endpoints));
+  const named = mostFrequent(affiliations(facts.endpoints));
+  const surname = personName(facts.lastName) ?? '';
+  const atPhone = groupsOf(facts.atPhone, surname);
+  const atAddress = groupsOf(facts.atAddress, surname);
+  const groups = [...atPhone, ...atAddress];
+  if (own !== null) {
+    const there = facts.endpoints.filter(({ endpoint }) => registrableDomain(endpoint) === own.value);
+    const sole = atPhone.length === 1 && atPhone[0]?.domain === null ? atPhone[0] : undefined;
+    const group = groups.find(({ domain }) => domain === own.value) ?? sole;
+    const name = mostFrequent(affiliations(there))?.value ?? group?.name ?? null;
+    return organization('endpoint_domain', name, own.value, own.different);
+  }
+  if (named !== null) {
+    const domain = groups.find(({ keys }) => keys.has(organizationKey(named.value)))?.domain ?? null;
+    return organization('affiliation', named.value, domain, named.different);
+  }
+  return choose('same_phone', atPhone) ?? choose('same_address', atAddress);
+}
+
+function choose(source: Organization['source'], groups: readonly Group[]): Organization | null {
+  const [best] = groups;
+  return best === undefined ? null : organization(source, best.name, best.domain, groups.length);
+}
+
+function organization(
+  source: Organization['source'],
+  name: string | null,
+  domain: string | null,
+  different: number,
+): Organization {
+  return { source, name, domain, confidence: CONFIDENCE[source] / different };
+}
+
+/** The organizations of a place, the likeliest first; none where they are too many. */
+function groupsOf(neighbours: Neighbours, surname: string): Group[] {
+  let groups: Neighbour[][] = [];
+  for (const neighbour of neighbours ?? []) {
+    const same = groups.filter((group) => group.some((one) => isSameOrganization(one, neighbour)));
+    groups = [...groups.filter((group) => !same.includes(group)), [...same.flat(), neighbour]];
+  }
+  const described = groups.map((group) => describe(group, surname)).filter((group) => group !== null);
+  if (described.length > DIFFERENT_AT_MOST) return [];
+  return described.toSorted(
+    (a, b) =>
+      Number(b.namesake) - Number(a.namesake) ||
+      Number(b.domain !== null) - Number(a.domain !== null) ||
+      b.size - a.size,
+  );
+}
+
+function isSameOrganization(one: Neighbour, other: Neighbour): boolean {
+  const shares = (a: readonly string[], b: readonly string[]) => a.some((value) => b.includes(value));
+  return (
+    shares(keysOf(one), keysOf(other)) ||
+    shares(organizationDomains(one.endpoints), organizationDomains(other.endpoints))
+  );
+}
+
+/** People know a practice by the name on its door; where it has several, by none more than by the legal one. */
+function describe(group: readonly Neighbour[], surname: string): Group | null {
+  const doors = [
+    ...new Set(group.flatMap(({ otherNames }) => otherNames.flatMap((one) => organizationName(one) ?? []))),
+  ];
+  const legal = group.map(({ name }) => organizationName(name)).find((name) => name !== null);
+  const name = (doors.length === 1 ? doors[0] : null) ?? legal ?? doors[0] ?? null;
+  if (name === null) return null;
+  return {
+    keys: new Set(group.flatMap(keysOf)),
+    name,
+    domain: mostFrequent(group.flatMap(({ endpoints }) => organizationDomains(endpoints)))?.value ?? null,
+    size: group.length,
+    namesake: group.some((one) => holdsWords(one.name ?? '', surname)),
+  };
+}
+
+function holdsWords(name: string, words: string): boolean {
+  const spaced = (text: string) => ` ${nameWords(text).join(' ')} `;
+  return words !== '' && spaced(name).includes(spaced(words));
+}
+
+function keysOf({ name, otherNames }: Neighbour): string[] {
+  const names = [name, ...otherNames].filter((one) => organizationName(one) !== null);
+  return names.map((one) => organizationKey(one ?? '')).filter((key) => key !== '');
+}
+
+/** Registrable domains of ordinary addresses, one for each address, without those that no employer has. */
+function organizationDomains(endpoints: readonly EndpointFact[]): string[] {
+  return ordinaryAddresses(endpoints)
+    .filter(({ domain }) => classify(domain, null) !== 'personal' && !holdsDomain(SOFTWARE, domain))
+    .map(({ domain }) => registrableDomain(domain))
+    .filter((domain) => domain !== null);
+}
+
+function affiliations(endpoints: readonly EndpointFact[]): string[] {
+  return endpoints.map((one) => organizationName(one.affiliationName)).filter((name) => name !== null);
+}
+
+/** The value met most often, of several the one met first; and how many different ones there are. */
+function mostFrequent(
+  values: readonly string[],
+): { readonly value: string; readonly different: number } | null {
+  const grouped = [...Map.groupBy(values, (value) => value)];
+  const [first] = grouped.toSorted(([, one], [, other]) => other.length - one.length);
+  return first === undefined ? null : { value: first[0], different: grouped.length };
+}

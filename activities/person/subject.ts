@@ -1,0 +1,79 @@
+import type { ProviderFacts } from '../../db/providers/subject.ts';
+import type { WantedType } from '../../db/words.ts';
+import type { Person, PersonName, Subject } from '../vendors/vendor.ts';
+import { capitalize, generationOf, isShouted, personName, stripTitles } from './names.ts';
+import { deriveOrganization, ordinaryAddresses } from './organization.ts';
+import { usState } from './us-states.ts';
+
+/**
+ * What vendors are told of a provider, cleaned for them: names as people write them, an organization where one can be
+ * derived. Who is no active individual on record has no person and no organization.
+ * @param facts of this NPI; null where neither NPPES nor the registry has it
+ */
+export function buildSubject(npi: string, facts: ProviderFacts | null, wantedType: WantedType): Subject {
+  const person = facts === null ? null : personOf(facts);
+  const organization = facts === null || person === null ? null : deriveOrganization(facts);
+  return { npi, wantedType, person, organization };
+}
+
+/**
+ * The ordinary addresses among a provider's own endpoints, normalised: candidates that cost nothing, entered by hand
+ * and never checked by anyone.
+ */
+export function endpointCandidates(facts: ProviderFacts): string[] {
+  return ordinaryAddresses(facts.endpoints).map(({ email }) => email);
+}
+
+function personOf(facts: ProviderFacts): Person | null {
+  const name = nameOf(facts.firstName, facts.lastName);
+  if (facts.entityType !== 1 || !facts.active || name === null) return null;
+  // A former name may come without its given name, which then is the present one.
+  const other = nameOf(facts.otherFirstName ?? facts.firstName, facts.otherLastName ?? facts.lastName);
+  const isOther = other !== null && (other.first !== name.first || other.last !== name.last);
+  const state = usState(facts.practiceState, null);
+  return {
+    ...name,
+    middle: personName(facts.middleName),
+    suffix: suffixOf(facts),
+    credential: credentialOf(facts.credential),
+    otherNames: isOther ? [other] : [],
+    practice: {
+      line1: textOf(facts.practiceLine1),
+      city: cityOf(facts.practiceCity),
+      state,
+      zip: /^[0-9]{5}/.exec(facts.practicePostalCode ?? '')?.[0] ?? null,
+      phone: facts.phoneKey,
+    },
+    otherStates: facts.otherStates
+      .map((one) => usState(one, null))
+      .filter((one) => one !== null)
+      .filter((one) => one !== state),
+  };
+}
+
+function nameOf(first: string | null, last: string | null): PersonName | null {
+  const name = { first: personName(first), last: personName(last) };
+  return name.first === null || name.last === null ? null : { first: name.first, last: name.last };
+}
+
+/** Some people write it behind their last name. */
+function suffixOf({ nameSuffix, lastName }: ProviderFacts): string | null {
+  if (generationOf(nameSuffix) !== null) return textOf(nameSuffix);
+  const { generation } = stripTitles(lastName ?? '');
+  return generation === null ? null : (SUFFIXES[generation - 1] ?? null);
+}
+
+const SUFFIXES = ['Sr', 'Jr', 'III', 'IV', 'V'];
+
+function credentialOf(text: string | null): string | null {
+  return personName(text) === null ? null : textOf(text);
+}
+
+function cityOf(text: string | null): string | null {
+  const city = textOf(text);
+  return city !== null && isShouted(city) ? capitalize(city) : city;
+}
+
+function textOf(text: string | null): string | null {
+  return text?.replace(/\s+/g, ' ').trim() || null;
+}

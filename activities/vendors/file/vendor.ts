@@ -1,0 +1,111 @@
+import { get, type HttpAnswer, type NoAnswer, post } from '../../http/client.ts';
+import {
+  bodyOf,
+  type Field,
+  FieldError,
+  isAbsent,
+  items,
+  present,
+  scalarOf,
+  textOf,
+} from '../../http/fields.ts';
+import { type Pointer, pointed } from '../../http/json-pointer.ts';
+import { usState } from '../../person/us-states.ts';
+import { type Claim, candidatesOf, nameOf, timestampOf } from '../candidate.ts';
+import { missingOf } from '../employee.ts';
+import { noAnswer, stepOfBody, stepOfNotFound, stepOfStatus } from '../steps.ts';
+import type { Identity, Provider, Step } from '../vendor.ts';
+import type { HttpJsonSource } from './config.ts';
+import { fillJson, fillUrl } from './template.ts';
+
+const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
+
+/**
+ * A vendor that answers at once with JSON, described by a file instead of code: see parseSources. Statuses mean
+ * what HTTP means by them, but for those that the file says mean nobody.
+ */
+export function createHttpJson(source: HttpJsonSource): Provider {
+  const { id, needs, gives, cost, repeat_is_free: repeatIsFree, timeout_ms: timeoutMs } = source;
+  const headers = { accept: 'application/json', ...source.headers };
+
+  const submit: Provider['submit'] = async (subject, signal) => {
+    const missing = missingOf(subject, needs);
+    if (missing.length > 0) return { kind: 'skip', missing };
+    const url = fillUrl(source.url, subject);
+    // Of an organization its name or its domain is known, and the URL may be made of the other one.
+    if (url === null) return { kind: 'skip', missing: ['organization'] };
+    const answer =
+      source.body === null
+        ? await get(url, headers, signal, timeoutMs)
+        : await post(url, headers, fillJson(source.body, subject), signal, timeoutMs);
+    return stepOf(answer, source);
+  };
+
+  return {
+    id,
+    needs,
+    gives,
+    repeatIsFree,
+    cost: () => cost,
+    submit,
+    // It never answers `pending`.
+    poll: (_jobRef, subject, signal) => submit(subject, signal),
+  };
+}
+
+function stepOf(answer: HttpAnswer | NoAnswer, source: HttpJsonSource): Step {
+  if (typeof answer === 'string') return noAnswer(answer);
+  const { status } = answer;
+  if (source.miss.statuses.includes(status)) return stepOfNotFound(answer, NO_MATCH);
+  if (status < 500 && saysMiss(answer, source.miss.when)) return NO_MATCH;
+  return status === 200 ? stepOfBody(answer, (body) => stepOfAnswer(body, source)) : stepOfStatus(answer);
+}
+
+/** Whether one of the conditions holds for the body; none does for a body that is not JSON or of another form. */
+function saysMiss({ text }: HttpAnswer, when: HttpJsonSource['miss']['when']): boolean {
+  return when.some(({ pointer, equals }) => {
+    try {
+      return pointed(bodyOf(text), pointer).value === equals;
+    } catch (error) {
+      if (error instanceof FieldError) return false;
+      throw error;
+    }
+  });
+}
+
+function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
+  const { candidates: mapping } = source;
+  const list = present(pointed(body, mapping.list));
+  const entries = Array.isArray(list.value) || isAbsent(list) ? items(list) : [list];
+  const candidates = candidatesOf(
+    entries.map((entry) => [present(pointed(entry, mapping.email)), claimOf(entry, mapping)] as const),
+  );
+  if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
+  return { kind: 'found', candidates, identity: identityOf(body, source.identity) };
+}
+
+function claimOf(entry: Field, { type, status, validated_at }: HttpJsonSource['candidates']): Claim {
+  return {
+    type: type && (meaningOf(entry, type) ?? null),
+    verdict: (status && meaningOf(entry, status)) ?? 'unknown',
+    validatedAt: validated_at && timestampOf(textOf(pointed(entry, validated_at))),
+  };
+}
+
+/** Undefined for a word that the file gives no meaning. */
+function meaningOf<Meaning>(
+  entry: Field,
+  { pointer, values }: { readonly pointer: Pointer; readonly values: Readonly<Record<string, Meaning>> },
+): Meaning | undefined {
+  const word = scalarOf(present(pointed(entry, pointer)));
+  return Object.hasOwn(values, word) ? values[word] : undefined;
+}
+
+function identityOf(body: Field, { npi, first, last, full, state }: HttpJsonSource['identity']): Identity {
+  const textAt = (pointer: Pointer | null) => pointer && textOf(pointed(body, pointer));
+  return {
+    npi: npi && (scalarOf(pointed(body, npi)) || null),
+    name: nameOf(textAt(first), textAt(last), textAt(full)),
+    state: usState(textAt(state), null),
+  };
+}

@@ -1,0 +1,130 @@
+import { get, type HttpAnswer, type NoAnswer, retryAfterMs } from '../http/client.ts';
+import {
+  at,
+  type Field,
+  flagOf,
+  isAbsent,
+  items,
+  objectAt,
+  present,
+  textOf,
+  wordOf,
+} from '../http/fields.ts';
+import { candidatesOf, nameOf, timestampOf } from './candidate.ts';
+import { type Employee, employeeOf } from './employee.ts';
+import { noAnswer, protocol, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
+import type { Provider, Step, Verdict } from './vendor.ts';
+
+export interface HunterOptions {
+  /** Up to and including the version, such as https://api.hunter.io/v2. */
+  readonly baseUrl: string;
+  readonly apiKey: string;
+}
+
+/** The longest the vendor may think before it answers 202; below our own time-out of a call. */
+const MAX_DURATION_SECONDS = '20';
+/** After a 202. */
+const REPEAT_MS = 5000;
+/** It names no job: to poll is to repeat the question. */
+const JOB_REF = 'email-finder';
+/** "If a request returns no results", it does not count. */
+const NO_EMAIL = { kind: 'miss', reason: 'no_email', credits: 0 } as const satisfies Step;
+
+/** By `verification.status`; `webmail` and `unknown` say nothing of the mailbox. */
+const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
+  ['valid', 'valid'],
+  ['invalid', 'invalid'],
+  ['accept_all', 'catch_all'],
+  ['disposable', 'invalid'],
+]);
+
+/**
+ * Hunter's Email Finder, version 2, by name and place of work (hunter.io/api-documentation/v2; its OpenAPI,
+ * operation `emailFinder`). Its statuses are its own: 202 asks for the same question again, 403 is the rate limit,
+ * 429 the used-up quota, 451 a person who asked not to be processed. One credit for an address found.
+ */
+export function createHunter({ baseUrl, apiKey }: HunterOptions): Provider {
+  const url = `${baseUrl.replace(/\/+$/, '')}/email-finder`;
+  // In a header: the vendor takes its key in the query as well, where proxies would log it.
+  const headers = { 'X-API-KEY': apiKey, accept: 'application/json' };
+
+  const ask: Provider['submit'] = async (subject, signal) => {
+    const employee = employeeOf(subject);
+    if (employee.kind === 'skip') return employee;
+    return stepOf(await get(`${url}?${queryOf(employee)}`, headers, signal));
+  };
+
+  return {
+    id: 'hunter',
+    needs: ['name', 'organization'],
+    gives: ['professional'],
+    repeatIsFree: false,
+    cost: () => 1,
+    submit: ask,
+    poll: (_jobRef, subject, signal) => ask(subject, signal),
+  };
+}
+
+/** Both names of the employer where both are known: the domain decides, the company's name is for the rest. */
+function queryOf({ first, last, domain, company }: Employee): URLSearchParams {
+  return new URLSearchParams({
+    ...(domain ? { domain } : {}),
+    ...(company ? { company } : {}),
+    first_name: first,
+    last_name: last,
+    max_duration: MAX_DURATION_SECONDS,
+  });
+}
+
+function stepOf(answer: HttpAnswer | NoAnswer): Step {
+  if (typeof answer === 'string') return noAnswer(answer);
+  const { status, headers } = answer;
+  switch (status) {
+    case 200:
+      return stepOfBody(answer, stepOfFound);
+    case 202:
+      return { kind: 'pending', jobRef: JOB_REF, pollAfterMs: retryAfterMs(headers) ?? REPEAT_MS };
+    case 400:
+      return stepOfBody(answer, stepOfRefusal);
+    case 403:
+      return { kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) };
+    case 404:
+      return stepOfNotFound(answer, NO_EMAIL);
+    case 429:
+      return { kind: 'fatal', why: 'credits' };
+    default:
+      return stepOfStatus(answer);
+  }
+}
+
+function stepOfFound(body: Field): Step {
+  const data = objectAt(body, 'data');
+  const email = present(at(data, 'email'));
+  if (textOf(email) === null) return NO_EMAIL;
+  const verification = present(at(data, 'verification'));
+  const verdict = VERDICTS.get(statusOf(verification)) ?? 'unknown';
+  const claim = {
+    type: 'professional',
+    // A domain that takes everything makes "valid" say nothing of this mailbox.
+    verdict: verdict === 'valid' && flagOf(at(data, 'accept_all')) ? 'catch_all' : verdict,
+    validatedAt: timestampOf(textOf(at(verification, 'date'))),
+  } as const;
+  const candidates = candidatesOf([[email, claim]]);
+  if (candidates.length === 0) return { kind: 'miss', reason: 'no_email', credits: 1 };
+  const name = nameOf(textOf(at(data, 'first_name')), textOf(at(data, 'last_name')), null);
+  return { kind: 'found', candidates, identity: { npi: null, name, state: null }, credits: 1 };
+}
+
+/** Null where the address was never verified. */
+function statusOf(verification: Field): string {
+  return isAbsent(verification) ? '' : wordOf(present(at(verification, 'status')));
+}
+
+/** "A supplied parameter was invalid": all are always supplied, so it is this person's name or domain. */
+function stepOfRefusal(body: Field): Step {
+  const [first] = items(at(body, 'errors'));
+  const id = first ? textOf(at(first, 'id')) : null;
+  return id === 'wrong_params'
+    ? { kind: 'skip', missing: ['name', 'organization'] }
+    : protocol('errors[0].id');
+}

@@ -1,0 +1,131 @@
+import { type HttpAnswer, type NoAnswer, post, retryAfterMs, secondsMs } from '../http/client.ts';
+import {
+  at,
+  type Field,
+  flagOf,
+  isAbsent,
+  objectAt,
+  present,
+  requiredFlag,
+  requiredText,
+  textOf,
+  wordOf,
+} from '../http/fields.ts';
+import { usState } from '../person/us-states.ts';
+import { candidatesOf, nameOf } from './candidate.ts';
+import { employeeOf } from './employee.ts';
+import { noAnswer, protocol, stepOfBody, stepOfStatus } from './steps.ts';
+import type { Provider, Step } from './vendor.ts';
+
+export interface ProspeoOptions {
+  /** Such as https://api.prospeo.io: its paths have no version. */
+  readonly baseUrl: string;
+  readonly apiKey: string;
+}
+
+/**
+ * Prospeo's enrich-person by name and place of work (prospeo.io/api-docs/enrich-person). A match costs one credit,
+ * once in the lifetime of the account. Errors come as 400 with a code, so bodies are read before statuses.
+ */
+export function createProspeo({ baseUrl, apiKey }: ProspeoOptions): Provider {
+  const url = `${baseUrl.replace(/\/+$/, '')}/enrich-person`;
+  const headers = { 'X-KEY': apiKey, accept: 'application/json' };
+
+  const submit: Provider['submit'] = async (subject, signal) => {
+    const employee = employeeOf(subject);
+    if (employee.kind === 'skip') return employee;
+    const data = {
+      first_name: employee.first,
+      last_name: employee.last,
+      // "Submit everything you have": a company's name alone is shared by many.
+      ...(employee.domain ? { company_website: employee.domain } : {}),
+      ...(employee.company ? { company_name: employee.company } : {}),
+    };
+    return stepOf(await post(url, headers, { only_verified_email: true, data }, signal));
+  };
+
+  return {
+    id: 'prospeo',
+    needs: ['name', 'organization'],
+    gives: ['professional'],
+    repeatIsFree: true,
+    cost: () => 1,
+    submit,
+    // It never answers `pending`; asked again, it answers the same at no cost.
+    poll: (_jobRef, subject, signal) => submit(subject, signal),
+  };
+}
+
+function stepOf(answer: HttpAnswer | NoAnswer): Step {
+  if (typeof answer === 'string') return noAnswer(answer);
+  switch (answer.status) {
+    case 200:
+    case 400:
+      return stepOfBody(answer, (body) =>
+        requiredFlag(at(body, 'error')) ? stepOfError(at(body, 'error_code'), answer) : stepOfMatch(body),
+      );
+    case 429:
+      return limited(answer);
+    default:
+      return stepOfStatus(answer);
+  }
+}
+
+function stepOfError(code: Field, answer: HttpAnswer): Step {
+  switch (requiredText(code)) {
+    // Also where the person has no verified address, because only those are asked for.
+    case 'NO_MATCH':
+      return { kind: 'miss', reason: 'no_match', credits: 0 };
+    // "The datapoints […] to identify the person" are too few for it: names it cannot read, a website it refuses.
+    case 'INVALID_DATAPOINTS':
+      return { kind: 'skip', missing: ['name', 'organization'] };
+    case 'INSUFFICIENT_CREDITS':
+      return { kind: 'fatal', why: 'credits' };
+    case 'INVALID_API_KEY':
+      return { kind: 'fatal', why: 'auth' };
+    case 'ACCOUNT_RESTRICTED':
+      return { kind: 'fatal', why: 'plan' };
+    case 'RATE_LIMITED':
+    case 'RATE_LIMIT_EXCEEDED':
+      return limited(answer);
+    case 'INTERNAL_ERROR':
+      return { kind: 'retry', why: 'upstream', afterMs: retryAfterMs(answer.headers) };
+    default:
+      return protocol(code.path);
+  }
+}
+
+/** Its own headers say when the minute or, with nothing left of it, the day of 24 hours is over. */
+function limited({ headers }: HttpAnswer): Step {
+  const window = headers.get('x-daily-request-left')?.trim() === '0' ? 'daily' : 'minute';
+  const afterMs = retryAfterMs(headers) ?? secondsMs(headers.get(`x-${window}-reset-seconds`));
+  return { kind: 'retry', why: 'rate_limit', afterMs };
+}
+
+function stepOfMatch(body: Field): Step {
+  const person = objectAt(body, 'person');
+  const email = present(at(person, 'email'));
+  const location = at(person, 'location');
+  const credits = flagOf(at(body, 'free_enrichment')) ? 0 : 1;
+  const identity = {
+    npi: null,
+    name: nameOf(
+      textOf(at(person, 'first_name')),
+      textOf(at(person, 'last_name')),
+      textOf(at(person, 'full_name')),
+    ),
+    state: usState(textOf(at(location, 'state')), textOf(at(location, 'country_code'))),
+  };
+  if (isAbsent(email)) return { kind: 'miss', reason: 'no_email', credits };
+  // `revealed` is no promise: the vendor's own example is revealed, and masked all the same.
+  const address = present(at(email, 'email'));
+  if (!requiredFlag(at(email, 'revealed')) || textOf(address)?.includes('*')) {
+    return { kind: 'miss', reason: 'email_masked', credits };
+  }
+  // Only VERIFIED is documented; the vendor's own client knows UNVERIFIED beside it.
+  const verdict = wordOf(present(at(email, 'status'))) === 'verified' ? 'valid' : 'unknown';
+  const candidates = candidatesOf([[address, { type: 'professional', verdict, validatedAt: null }]]);
+  return candidates.length > 0
+    ? { kind: 'found', candidates, identity, credits }
+    : { kind: 'miss', reason: 'no_email', credits };
+}

@@ -1,0 +1,78 @@
+import { get } from '../../http/client.ts';
+import { at, type Field, items, requiredText, textOf } from '../../http/fields.ts';
+import { noAnswer } from '../../vendors/steps.ts';
+import { answer, INCONCLUSIVE, protocol, stepOfBody, stepOfStatus } from './steps.ts';
+import type { Verifier, VerifierStep } from './verifier.ts';
+
+export interface NeverBounceOptions {
+  /** Without the version, such as https://api.neverbounce.com. */
+  readonly baseUrl: string;
+  readonly apiKey: string;
+}
+
+const TIMEOUT_MS = 60_000;
+
+/**
+ * NeverBounce's single check, version 4 (developers.neverbounce.com/reference/single-check). Key and address are in
+ * the URL, as the vendor has it: what is thrown or returned here never holds the URL.
+ */
+export function createNeverBounce({ baseUrl, apiKey }: NeverBounceOptions): Verifier {
+  const base = baseUrl.replace(/\/+$/, '');
+  return {
+    id: 'neverbounce',
+    cost: 1,
+    async check(email, signal) {
+      const query = new URLSearchParams({ key: apiKey, email, address_info: '0' });
+      const headers = { accept: 'application/json' };
+      const found = await get(`${base}/v4/single/check?${query}`, headers, signal, TIMEOUT_MS);
+      if (typeof found === 'string') return noAnswer(found);
+      return found.status === 200 ? stepOfBody(found, stepOfEnvelope) : stepOfStatus(found);
+    },
+  };
+}
+
+/** Errors come with 200 and another `status`; there are six of them (…/reference/error-handling). */
+function stepOfEnvelope(body: Field): VerifierStep {
+  const status = requiredText(at(body, 'status'));
+  switch (status) {
+    case 'success':
+      return judge(body);
+    case 'auth_failure':
+    case 'bad_referrer':
+      return { kind: 'fatal', why: 'auth' };
+    case 'throttle_triggered':
+      return { kind: 'retry', why: 'rate_limit', afterMs: null };
+    case 'temp_unavail':
+      return { kind: 'retry', why: 'upstream', afterMs: null };
+    case 'general_failure':
+      return /credit|balance/i.test(textOf(at(body, 'message')) ?? '')
+        ? { kind: 'fatal', why: 'credits' }
+        : protocol('status');
+    default:
+      return protocol('status');
+  }
+}
+
+/**
+ * The vendor has no word for greylisting: it waits for it, or says `unknown`. Its flags lower a `valid`, never raise
+ * anything.
+ */
+function judge(body: Field): VerifierStep {
+  const result = requiredText(at(body, 'result'));
+  const flags: ReadonlySet<unknown> = new Set(items(at(body, 'flags')).map(({ value }) => value));
+  switch (result) {
+    case 'valid':
+      if (flags.has('disposable_email')) return answer('risky', 'disposable');
+      if (flags.has('role_account')) return answer('risky', 'role');
+      if (flags.has('spamtrap_network')) return answer('risky', null);
+      return flags.has('accepts_all') ? answer('catch_all', null) : answer('valid', 'mailbox_ok');
+    case 'invalid':
+      return answer('invalid', flags.has('bad_dns') ? 'no_mx' : 'mailbox_missing');
+    case 'disposable':
+      return answer('invalid', 'disposable');
+    case 'catchall':
+      return answer('catch_all', null);
+    default:
+      return INCONCLUSIVE;
+  }
+}

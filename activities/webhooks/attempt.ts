@@ -1,0 +1,90 @@
+import type { AttemptReason } from '../../db/words.ts';
+
+/** Why an attempt got no answer. `network` is all that has no reason of its own. */
+export type FailureReason = Exclude<
+  AttemptReason,
+  'redirect' | 'gone' | 'http_status' | 'body_timeout' | 'body_broken'
+>;
+
+/** Ends one delivery attempt; never leaves `post.ts`. */
+export class AttemptFailure extends Error {
+  override readonly name = 'AttemptFailure';
+  readonly reason: FailureReason;
+
+  constructor(reason: FailureReason) {
+    super(`the delivery attempt ended with ${reason}`);
+    this.reason = reason;
+  }
+}
+
+/** Our own proxy could not be reached: no attempt was made, and the receiver is not to blame. */
+export class ProxyUnavailable extends Error {
+  override readonly name = 'ProxyUnavailable';
+}
+
+const REASONS: Readonly<Record<string, FailureReason>> = {
+  ECONNREFUSED: 'refused',
+  EPIPE: 'reset',
+  ETIMEDOUT: 'timeout_connect',
+  EHOSTUNREACH: 'unreachable',
+  ENETUNREACH: 'unreachable',
+  EADDRNOTAVAIL: 'unreachable',
+  EPROTO: 'tls_handshake',
+  ERR_TLS_CERT_ALTNAME_INVALID: 'tls_name',
+  HPE_HEADER_OVERFLOW: 'headers_too_large',
+  ENOTFOUND: 'dns_not_found',
+  ENODATA: 'dns_not_found',
+};
+
+/** Whole families of codes: OpenSSL's, those of its certificate check (X509_V_ERR_…), those of Node's HTTP parser. */
+const FAMILIES: readonly (readonly [RegExp, FailureReason])[] = [
+  [/^ERR_SSL/, 'tls_handshake'],
+  [/CERT|^UNABLE_TO_|^INVALID_(CA|PURPOSE)|^CRL_|^HOSTNAME_MISMATCH/, 'tls_certificate'],
+  [/^HPE_/, 'not_http'],
+];
+
+/**
+ * Waits for one step of an attempt.
+ * @param otherwise the reason of the errors that this step alone gives a meaning to
+ * @throws {AttemptFailure}
+ */
+export async function step<T>(work: Promise<T>, otherwise: FailureReason): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    throw new AttemptFailure(reasonOf(error, otherwise));
+  }
+}
+
+function reasonOf(error: unknown, otherwise: FailureReason): FailureReason {
+  const { code, syscall } = error instanceof Error ? (error as NodeJS.ErrnoException) : {};
+  if (code === undefined) return otherwise;
+  // Node gives this code to a connection that was closed in good order too, when it came too soon.
+  if (code === 'ECONNRESET') return syscall === undefined ? 'closed' : 'reset';
+  return REASONS[code] ?? FAMILIES.find(([codes]) => codes.test(code))?.[1] ?? otherwise;
+}
+
+/** The two time limits of an attempt. What is bound to `signal` is let go when one passes and when the attempt ends. */
+export interface Deadline {
+  /** Its reason is an `AttemptFailure` with `timeout_total` or `timeout_connect`. */
+  readonly signal: AbortSignal;
+  /** Lifts the shorter limit. */
+  connected(): void;
+  close(): void;
+}
+
+export function startDeadline(totalMs: number, connectMs: number): Deadline {
+  const controller = new AbortController();
+  const expire = (reason: FailureReason) => controller.abort(new AttemptFailure(reason));
+  const total = setTimeout(expire, totalMs, 'timeout_total');
+  const connecting = setTimeout(expire, connectMs, 'timeout_connect');
+  return {
+    signal: controller.signal,
+    connected: () => clearTimeout(connecting),
+    close: () => {
+      clearTimeout(total);
+      clearTimeout(connecting);
+      controller.abort();
+    },
+  };
+}

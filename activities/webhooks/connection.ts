@@ -1,0 +1,137 @@
+import { lookup as systemLookup } from 'node:dns/promises';
+import { once } from 'node:events';
+import { isIP, connect as openTcp, type Socket } from 'node:net';
+import { addAbortSignal } from 'node:stream';
+import { createSecureContext, getCACertificates, connect as openTls, type TLSSocket } from 'node:tls';
+import { AttemptFailure, step } from './attempt.ts';
+import { type AddressPolicy, literalOf } from './ip-policy.ts';
+import { openTunnel } from './proxy.ts';
+
+export interface ResolvedAddress {
+  readonly address: string;
+  /** 4 or 6. */
+  readonly family: number;
+}
+
+export interface ConnectionSettings {
+  readonly policy: AddressPolicy;
+  /** Certificates in PEM that are trusted beside the public ones. */
+  readonly ca?: string | undefined;
+  /** Gives every address of a name; rejects where it has none. */
+  readonly lookup?: (name: string) => Promise<readonly ResolvedAddress[]>;
+  /** Everything goes through this HTTP proxy; null or left out: directly. */
+  readonly proxy?: URL | null;
+}
+
+/** Opens a TLS connection to the host of a URL within `connectMs`; aborting `signal` at any time destroys it. */
+export type Connect = (target: URL, connectMs: number, signal: AbortSignal) => Promise<TLSSocket>;
+
+/**
+ * Makes the function that connects to hosts which strangers chose. A name is resolved once, and of its addresses only
+ * those the policy allows are tried: an answer that mixes public and inner addresses reaches the public ones, one
+ * without a public address is `blocked_address`. The address that was connected to is checked again before a byte is
+ * sent; a proxy is told the checked address and never the name.
+ * @throws {ProxyUnavailable} from the function it makes
+ * @throws {AttemptFailure} from the function it makes
+ */
+export function createConnect({ policy, ca, lookup = lookupAll, proxy = null }: ConnectionSettings): Connect {
+  // Made once: to read a hundred root certificates takes longer than the rest of an attempt.
+  const trusted = ca === undefined ? {} : { ca: [...getCACertificates('default'), ca] };
+  const secureContext = createSecureContext(trusted);
+
+  return async (target, connectMs, signal) => {
+    const literal = literalOf(target);
+    const found =
+      literal === null
+        ? await resolve(target.hostname, lookup, signal)
+        : [{ address: literal, family: isIP(literal) }];
+    const addresses = found.filter(({ address }) => policy.allows(address));
+    if (addresses.length === 0) throw new AttemptFailure('blocked_address');
+
+    const host = literal ?? target.hostname;
+    const port = Number(target.port || 443);
+    const tcp =
+      proxy === null
+        ? await openDirectly({ host, port, addresses, connectMs, signal }, policy)
+        : await openThrough(proxy, addresses, port, signal);
+    const tls = openTls({
+      socket: tcp,
+      host,
+      // RFC 6066, 3: no address, and no final dot.
+      servername: literal === null ? target.hostname.replace(/\.$/, '') : '',
+      secureContext,
+      rejectUnauthorized: true,
+    });
+    addAbortSignal(signal, tls).on('error', ignore);
+    await step(once(tls, 'secureConnect', { signal }), 'tls_handshake');
+    return tls;
+  };
+}
+
+async function openDirectly(
+  { host, port, addresses, connectMs, signal }: Directions,
+  policy: AddressPolicy,
+): Promise<Socket> {
+  const tcp = openTcp({
+    host,
+    port,
+    // The addresses just checked, so that there is no second look-up that could answer otherwise.
+    lookup: (_name, _options, callback) => callback(null, [...addresses]),
+    autoSelectFamily: true,
+    autoSelectFamilyAttemptTimeout: Math.max(10, Math.floor(connectMs / addresses.length)),
+  });
+  addAbortSignal(signal, tcp).on('error', ignore);
+  await step(once(tcp, 'connect', { signal }), 'network');
+  if (!policy.allows(tcp.remoteAddress ?? '')) throw new AttemptFailure('blocked_address');
+  return tcp;
+}
+
+interface Directions {
+  readonly host: string;
+  readonly port: number;
+  readonly addresses: readonly ResolvedAddress[];
+  readonly connectMs: number;
+  readonly signal: AbortSignal;
+}
+
+/** One address after the other, until the proxy reaches one. */
+async function openThrough(
+  proxy: URL,
+  addresses: readonly ResolvedAddress[],
+  port: number,
+  signal: AbortSignal,
+): Promise<Socket> {
+  let failure: unknown;
+  for (const address of addresses) {
+    try {
+      const tunnel = await openTunnel(proxy, { ...address, port }, signal);
+      addAbortSignal(signal, tunnel).on('error', ignore);
+      return tunnel;
+    } catch (error) {
+      if (!(error instanceof AttemptFailure)) throw error;
+      failure = error;
+    }
+  }
+  throw failure;
+}
+
+function lookupAll(name: string): Promise<readonly ResolvedAddress[]> {
+  return systemLookup(name, { all: true });
+}
+
+async function resolve(
+  name: string,
+  lookup: typeof lookupAll,
+  signal: AbortSignal,
+): Promise<readonly ResolvedAddress[]> {
+  // A look-up cannot be called off; it is left behind when the signal comes first.
+  const aborted = new Promise<never>((_resolve, reject) => {
+    signal.addEventListener('abort', reject, { once: true });
+  });
+  const found = await step(Promise.race([lookup(name), aborted]), 'dns_failed');
+  if (found.length === 0) throw new AttemptFailure('dns_not_found');
+  return found;
+}
+
+/** Errors between two steps, which nobody waits for, would otherwise end the process. */
+export function ignore(): void {}

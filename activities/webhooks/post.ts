@@ -1,0 +1,141 @@
+import { once } from 'node:events';
+import type { IncomingMessage } from 'node:http';
+import { request } from 'node:https';
+import { addAbortSignal } from 'node:stream';
+import type { TLSSocket } from 'node:tls';
+import type { AttemptReason } from '../../db/words.ts';
+import { AttemptFailure, type FailureReason, ProxyUnavailable, startDeadline, step } from './attempt.ts';
+import { type ConnectionSettings, createConnect, ignore } from './connection.ts';
+
+/**
+ * How one attempt ended. `answered`: a status arrived; it alone decides, so an answer whose body stalls or breaks
+ * off is still one. `failed`: no answer, and why; `blocked_address` is a target that may not be reached, now or later.
+ */
+export type Answer =
+  | {
+      readonly kind: 'answered';
+      readonly status: number;
+      /** The `Retry-After` header in milliseconds from now; null without one that can be read. */
+      readonly retryAfterMs: number | null;
+      /** At most the first 1024 bytes of the body, as sent: still compressed if it is. */
+      readonly excerpt: Buffer;
+      /** Set where the body had not ended when our time was over, or broke off. */
+      readonly body: 'body_timeout' | 'body_broken' | null;
+    }
+  | { readonly kind: 'failed'; readonly reason: FailureReason };
+
+/** What the delivery log says beside the status: null for a plain 2xx. */
+export function reasonOf(answer: Answer): AttemptReason | null {
+  if (answer.kind === 'failed') return answer.reason;
+  const { status, body } = answer;
+  if (status >= 200 && status <= 299) return body;
+  if (status >= 300 && status <= 399) return 'redirect';
+  return status === 410 ? 'gone' : 'http_status';
+}
+
+export interface PostSettings extends ConnectionSettings {
+  readonly userAgent: string;
+  /** For the whole attempt: connection, request, and an answer that drips. */
+  readonly totalMs?: number;
+  /** For name look-up, TCP and TLS together. */
+  readonly connectMs?: number;
+}
+
+export interface Message {
+  readonly url: string;
+  /** On top of `user-agent` and what HTTP itself needs; `host` and `accept-encoding` cannot be changed. */
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string;
+}
+
+const EXCERPT_BYTES = 1024;
+
+/**
+ * Makes the function that sends one HTTPS POST to a URL that a stranger chose (decisions.md, Webhooks, transport and
+ * target). Redirects are not followed and no connection is used twice, because either would reach a host that nobody
+ * checked. Whatever a receiver does is an `Answer` and never thrown.
+ * @throws {ProxyUnavailable} from the function it makes
+ */
+export function createPost(settings: PostSettings): (message: Message) => Promise<Answer> {
+  const { userAgent, totalMs = 15_000, connectMs = 5_000 } = settings;
+  const connect = createConnect(settings);
+
+  return async ({ url, headers, body }) => {
+    const target = URL.parse(url);
+    if (target?.protocol !== 'https:' || target.username !== '' || target.password !== '') {
+      return { kind: 'failed', reason: 'blocked_address' };
+    }
+    const deadline = startDeadline(totalMs, connectMs);
+    try {
+      const socket = await connect(target, connectMs, deadline.signal);
+      deadline.connected();
+      return await exchange(socket, target, { ...headers, 'user-agent': userAgent }, body, deadline.signal);
+    } catch (error) {
+      const isOurs = error instanceof ProxyUnavailable;
+      const failure = deadline.signal.aborted && !isOurs ? deadline.signal.reason : error;
+      if (failure instanceof AttemptFailure) return { kind: 'failed', reason: failure.reason };
+      throw error;
+    } finally {
+      deadline.close();
+    }
+  };
+}
+
+async function exchange(
+  socket: TLSSocket,
+  target: URL,
+  headers: Readonly<Record<string, string>>,
+  body: string,
+  signal: AbortSignal,
+): Promise<Answer> {
+  const outgoing = request(target, {
+    method: 'POST',
+    headers: {
+      ...headers,
+      // Left to itself and without an agent, Node writes `name:80` where the URL has no port.
+      host: target.host,
+      'accept-encoding': 'identity',
+    },
+    createConnection: () => socket,
+  });
+  outgoing.on('error', ignore);
+  outgoing.end(body);
+  const [response] = (await step(once(outgoing, 'response', { signal }), 'network')) as [IncomingMessage];
+  return {
+    kind: 'answered',
+    status: response.statusCode ?? 0,
+    retryAfterMs: parseRetryAfter(response.headers['retry-after'], Date.now()),
+    ...(await readExcerpt(response, signal)),
+  };
+}
+
+async function readExcerpt(
+  response: IncomingMessage,
+  signal: AbortSignal,
+): Promise<Pick<Extract<Answer, { kind: 'answered' }>, 'excerpt' | 'body'>> {
+  const chunks: Buffer[] = [];
+  let size = 0;
+  try {
+    for await (const chunk of addAbortSignal(signal, response).on('error', ignore)) {
+      chunks.push(chunk);
+      size += chunk.length;
+      if (size >= EXCERPT_BYTES) break;
+    }
+  } catch {
+    // The status has arrived and decides, the rest was for the delivery log only.
+    return { excerpt: excerptOf(chunks, size), body: signal.aborted ? 'body_timeout' : 'body_broken' };
+  }
+  return { excerpt: excerptOf(chunks, size), body: null };
+}
+
+function excerptOf(chunks: readonly Buffer[], size: number): Buffer {
+  return Buffer.concat(chunks, Math.min(size, EXCERPT_BYTES));
+}
+
+/** RFC 9110, 10.2.3: seconds, or a date in GMT; milliseconds from `now`, 0 for a date that has passed. */
+function parseRetryAfter(header: string | undefined, now: number): number | null {
+  if (header === undefined) return null;
+  if (/^[0-9]{1,9}$/.test(header)) return Number(header) * 1000;
+  const at = /^[A-Z].* GMT$/.test(header) ? Date.parse(header) : Number.NaN;
+  return Number.isNaN(at) ? null : Math.max(0, at - now);
+}

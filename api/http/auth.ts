@@ -1,0 +1,72 @@
+import type { Request, Server } from '@hapi/hapi';
+import { authenticate, parseApiKey } from '../../db/accounts/keys.ts';
+import type { Database } from '../../db/client.ts';
+import { type ApiError, problem } from './errors.ts';
+import { countRequest } from './limit.ts';
+import { createFloodGuard } from './overload.ts';
+
+declare module '@hapi/hapi' {
+  interface AuthCredentials {
+    /** Whose key it is. */
+    readonly organizationId: string;
+    readonly keyId: string;
+    readonly requestsPerMinute: number;
+  }
+}
+
+/** The scheme `api-key`, applied to every route that does not opt out (spec.md, Authentication). */
+export function registerAuth(server: Server, db: Database, rateWindowMs: number): void {
+  const floods = createFloodGuard(rateWindowMs);
+  server.auth.scheme('api-key', () => ({
+    async authenticate(request, h) {
+      // The key is looked up on every request: a revocation takes effect with the next one, on every instance.
+      const presented = presentedKey(request);
+      const hash = presented === null ? null : parseApiKey(presented);
+      const owner = hash ? await authenticate(db, hash) : ({ kind: 'unknown' } as const);
+      switch (owner.kind) {
+        case 'active': {
+          const { keyId, organizationId, requestsPerMinute } = owner;
+          const credentials = { keyId, organizationId, requestsPerMinute };
+          // Counted here because hapi reads the body next, and a refused request must not cost that.
+          const refused = await countRequest(request, db, credentials, rateWindowMs);
+          return refused ? h.unauthenticated(refused, { credentials }) : h.authenticated({ credentials });
+        }
+        case 'revoked':
+          throw problem(403, 'api_key_revoked', 'This API key was revoked. Use another one, or ask support.');
+        case 'inactive':
+          throw problem(
+            403,
+            'api_key_inactive',
+            'This API key is no longer active. Use its successor, or ask support.',
+          );
+        case 'unknown':
+          throw floods.countFailure(request.info.remoteAddress) ?? unauthorized(presented);
+        default:
+          return owner satisfies never;
+      }
+    },
+  }));
+  server.auth.strategy('api-key', 'api-key');
+  server.auth.default('api-key');
+}
+
+/** `Authorization` wins where both headers are sent (decisions.md, Keys and rate); null where neither is. */
+function presentedKey(request: Request): string | null {
+  const { authorization, 'x-api-key': apiKey } = request.headers;
+  if (typeof authorization === 'string') return /^Bearer +([^ ]+) *$/i.exec(authorization)?.[1] ?? '';
+  return typeof apiKey === 'string' ? apiKey.trim() : null;
+}
+
+function unauthorized(presented: string | null): ApiError {
+  const headers = { 'www-authenticate': 'Bearer' };
+  return presented === null
+    ? problem(
+        401,
+        'api_key_missing',
+        'Send your API key as "Authorization: Bearer <API_KEY>" or "X-API-Key: <API_KEY>".',
+        { headers },
+      )
+    : problem(401, 'api_key_invalid', 'The API key is not valid. Check it for missing characters.', {
+        headers,
+      });
+}

@@ -1,0 +1,213 @@
+import Joi from 'joi';
+import { idPattern } from '../../db/ids.ts';
+import {
+  ATTEMPT_REASONS,
+  type BatchStatus,
+  DELIVERY_STATES,
+  EMAIL_TYPES,
+  type RequestStatus,
+  WEBHOOK_MODES,
+} from '../../db/words.ts';
+import { CURSOR, PAGE } from '../http/parameters.ts';
+
+// The bodies of answers (spec.md, "Resources and their fields") as joi schemas: the OpenAPI document is made from them,
+// and tests hold live answers against them, where a field too many is a failure.
+
+const REQUEST_STATUSES = [
+  'accepted',
+  'in-progress',
+  'completed',
+  'not_found',
+  'failed',
+] as const satisfies readonly RequestStatus[];
+const BATCH_STATUSES = ['in-progress', 'completed'] as const satisfies readonly BatchStatus[];
+
+const text = Joi.string().required();
+const credits = Joi.number().integer().required();
+const npi = text.pattern(/^[0-9]{10}$/).description('As submitted.');
+export const requestId = text.pattern(new RegExp(idPattern('req'))).example('req_01jd9x6k2vfr8at0z5q7w4m1hb');
+export const batchId = text.pattern(new RegExp(idPattern('bat'))).example('bat_01jd9x6k2tf3r8t0z5q7w4m1ha');
+export const deliveryId = text
+  .pattern(new RegExp(idPattern('msg')))
+  .example('msg_01jd9x6k2wf3r8t0z5q7w4m1hd');
+export const cursor = text.pattern(new RegExp(CURSOR)).example('01jd9x6k2wf3r8t0z5q7w4m1hd');
+const batchStatus = text.valid(...BATCH_STATUSES);
+const timestamp = text
+  .isoDate()
+  .pattern(/^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$/)
+  .description('RFC 3339, UTC, milliseconds.');
+
+/** 202 of both submits. */
+export const submitAnswer = Joi.object({
+  batch_id: batchId,
+  status: batchStatus.description('`completed` where every request is final at once.'),
+  requests: Joi.array()
+    .items(
+      Joi.object({
+        npi,
+        request_id: requestId,
+        poll_url: text.pattern(new RegExp(idPattern('req').replace('^', '^/api/v1/email/'))),
+      }),
+    )
+    .min(1)
+    .required()
+    .description('One per submitted NPI, in the order of the submit.'),
+});
+
+const item = Joi.object({
+  request_id: requestId,
+  npi,
+  status: text.valid(...REQUEST_STATUSES).description('`completed`, `not_found` and `failed` are final.'),
+  replayed: Joi.boolean().required().description('A free replay of a result charged within 30 days.'),
+  email_type: text
+    .valid(...EMAIL_TYPES)
+    .allow(null)
+    .description('Null without an email, as are the three below.'),
+  email: text.email({ tlds: false }).allow(null),
+  email_last_validated: timestamp.allow(null),
+  email_status: text.valid('valid').allow(null),
+});
+
+/** The response envelope: both polls and every delivery. */
+export const envelope = Joi.object({
+  batch: Joi.object({
+    id: batchId,
+    status: batchStatus,
+    total: credits.min(1).description('Requests in the batch.'),
+    completed_count: credits.min(0).description('Requests that are final.'),
+    created_at: timestamp.allow(null),
+    updated_at: timestamp.allow(null),
+  }).required(),
+  webhook: Joi.object({
+    url: text.allow(null),
+    mode: text.valid(...WEBHOOK_MODES).allow(null),
+    status: text
+      .valid(...DELIVERY_STATES)
+      .allow(null)
+      .description('`none`: deliveries are suspended by the operator.'),
+  })
+    .required()
+    .allow(null)
+    .description('Null where the submit named none.'),
+  custom_data: Joi.object()
+    .required()
+    .allow(null)
+    .description('Exactly what was submitted, number for number.'),
+  usage: Joi.object({
+    credits_used: credits.min(0).allow(null).description('Charged so far: for this batch, or this request.'),
+    balance: credits.allow(null).description('Available now.'),
+  })
+    .required()
+    .allow(null),
+  data: Joi.array()
+    .items(item)
+    .min(1)
+    .required()
+    .description('One item in a single poll and a real-time delivery, else every request of the batch.'),
+});
+
+const attempt = Joi.object({
+  n: credits.min(1).description('Counted over all of the delivery, resends included.'),
+  started_at: timestamp,
+  duration_ms: credits.min(0),
+  status_code: credits.min(100).max(999).allow(null).description('Null where no answer came.'),
+  reason: text
+    .valid(...ATTEMPT_REASONS)
+    .allow(null)
+    .description('Stable: what was wrong; null for a 2xx. With `body_…` a 2xx counts all the same.'),
+  response_excerpt: Joi.string()
+    .required()
+    .allow(null, '')
+    .description('The first 1024 bytes of what your receiver answered, as text; null where no answer came.'),
+});
+
+/** 202 of a resend. */
+export const deliveryAnswer = Joi.object({
+  id: deliveryId.description('The `webhook-id` of every attempt.'),
+  request_id: requestId.allow(null).description('What it reports; null for the whole batch.'),
+  status: text
+    .valid(...DELIVERY_STATES)
+    .description('As `webhook.status` has it: `pending` until it is decided.'),
+  created_at: timestamp,
+  decided_at: timestamp.allow(null).description('Null until it is decided.'),
+  next_attempt_at: timestamp
+    .allow(null)
+    .description('Not before then; null where none is to come, or not yet known.'),
+  attempts: Joi.array()
+    .items(attempt)
+    .required()
+    .description('The newest 50, oldest first; kept for 30 days.'),
+});
+
+/** 200 of `GET /api/v1/batch/{batch_id}/deliveries`. */
+export const deliveriesAnswer = Joi.object({
+  deliveries: Joi.array()
+    .items(deliveryAnswer)
+    .max(PAGE.most)
+    .required()
+    .description('In the order of the submit; none where it named no webhook.'),
+  next_cursor: cursor.allow(null).description('For the next page; null on the last one.'),
+});
+
+/** 200 of `GET /api/v1/credits`. */
+export const creditsAnswer = Joi.object({
+  balance: credits.description('Available: total − used − held.'),
+  total: credits.description('Granted.'),
+  used: credits.description('Charged.'),
+});
+
+/** Every error but 422: RFC 9457. */
+export const problemAnswer = Joi.object({
+  type: text.valid('about:blank'),
+  title: text,
+  status: credits,
+  code: text.description('Stable: for programs.'),
+  detail: text.description('For people.'),
+});
+
+/** 402. */
+export const insufficientAnswer = problemAnswer.keys({
+  required: credits.min(1),
+  available: credits,
+  shortfall: credits.min(1),
+});
+
+/** 422: every problem at once, in field order. */
+export const invalidAnswer = Joi.object({
+  detail: Joi.array()
+    .items(
+      Joi.object({
+        loc: Joi.array()
+          .items(Joi.string().allow(''), Joi.number().integer())
+          .min(1)
+          .required()
+          .description('`body`, `path` or `header`, then the field, then the position in a list.'),
+        msg: text,
+        type: text.description('Stable: for programs.'),
+      }),
+    )
+    .min(1)
+    .required(),
+});
+
+/** 200 of `GET /.well-known/webhook-keys/{organization_id}`: a JSON Web Key Set (RFC 7517). */
+export const webhookKeysAnswer = Joi.object({
+  keys: Joi.array()
+    .items(
+      Joi.object({
+        kty: text.valid('OKP'),
+        crv: text.valid('Ed25519'),
+        use: text.valid('sig'),
+        kid: text.description('The RFC 7638 thumbprint.'),
+        x: text.pattern(/^[A-Za-z0-9_-]{43}$/).description('The key, base64url.'),
+        whpk: text
+          .pattern(/^whpk_[A-Za-z0-9+/]{43}=$/)
+          .description('The key, as Standard Webhooks spells it.'),
+      }),
+    )
+    .required()
+    .description('The current one first. Empty: deliveries carry no `v1a` signatures.'),
+});
+
+/** `/healthz`, `/readyz`. */
+export const healthAnswer = Joi.object({ status: text });

@@ -1,0 +1,87 @@
+import { deliveryExamples } from './examples.ts';
+import type { JsonObject } from './json-schema.ts';
+import { json } from './operations.ts';
+
+// What a webhook's receiver gets, and what its answer means (decisions.md, Webhooks), for the OpenAPI document.
+
+const EXAMPLE = 'real-time';
+
+/**
+ * One signed delivery, for who writes a verification: its headers, and the body as the bytes that were signed. The
+ * secret and the key belong to nobody.
+ */
+export const signatureVector = {
+  secret: 'whsec_YW4gZXhhbXBsZSBzZWNyZXQgZm9yIHRlc3RzIG9ubHk=',
+  public_key: 'whpk_iYtO6foIKErQ3cqdnTbke8IAfBjbyPvtCiNAbxpPMMU=',
+  'webhook-id': 'msg_01jd9x6k2wf3r8t0z5q7w4m1hd',
+  'webhook-timestamp': '1767607207',
+  'webhook-signature':
+    'v1,QhrbHGXszxlM8JOl8BYhr++tEZIjrA5LHrgPMKE8AYM= v1a,cf4VTWjj9T9UCP3Ux/N94nIAmov5JYK556ldebUTSJ8Di7vFPYpxZtC7IbqjunyxH9N+zxrKDOatF186+n7tAw==',
+  body: JSON.stringify(deliveryExamples[EXAMPLE]?.value),
+} as const;
+
+const DESCRIPTION = `\`real-time\`: one per NPI as it finishes. \`batch\`: one when all have finished. Deliveries may come \
+more than once and in any order: deduplicate by \`data[].request_id\`.
+
+Signed as [Standard Webhooks](https://www.standardwebhooks.com) 1.0 has it; its libraries check it. What is signed is \
+\`{webhook-id}.{webhook-timestamp}.{body}\`, the body being the bytes that arrived, before any parser. Any one signature \
+of the header suffices; versions that you do not know are to be skipped:
+
+- \`v1\`: HMAC-SHA256 with the bytes that the organization's \`whsec_…\` secret is the base64 of. For 24 hours after a \
+rotation there is one with each secret.
+- \`v1a\`, where the deployment has it: ed25519. The public keys are at \`/.well-known/webhook-keys/{organization_id}\`.
+
+Refuse a delivery whose \`webhook-timestamp\` is more than 5 minutes away from your clock. \`x-test-vector\` is one signed \
+delivery to check a verification with; its headers and body are the examples here.`;
+
+type HeaderOf = 'webhook-id' | 'webhook-timestamp' | 'webhook-signature';
+const header = (name: HeaderOf, description: string, pattern: string) => ({
+  name,
+  in: 'header',
+  required: true,
+  description,
+  schema: { type: 'string', pattern },
+  example: signatureVector[name],
+});
+
+/** `components.pathItems.delivery`. */
+export const delivery: JsonObject = {
+  post: {
+    operationId: 'receiveResult',
+    tags: ['Webhooks'],
+    summary: 'A result, sent to the webhook of a submit',
+    description: DESCRIPTION,
+    security: [],
+    parameters: [
+      header('webhook-id', 'The same over all attempts and resends of one delivery.', '^msg_[0-9a-z]{26}$'),
+      header('webhook-timestamp', 'When this attempt was made, in epoch seconds.', '^[0-9]+$'),
+      header(
+        'webhook-signature',
+        'One or more signatures with spaces between: version, comma, base64.',
+        '^v1,[A-Za-z0-9+/]{43}=( v1,[A-Za-z0-9+/]{43}=)?( v1a,[A-Za-z0-9+/]{86}==)*$',
+      ),
+      {
+        name: 'user-agent',
+        in: 'header',
+        required: true,
+        description: 'The service and the number of its interface.',
+        schema: { type: 'string' },
+        example: 'npi-email-enrichment/1',
+      },
+    ],
+    requestBody: {
+      required: true,
+      description: 'The envelope of the polls. `webhook.status` in it is `pending`.',
+      content: json('Envelope', deliveryExamples),
+    },
+    responses: {
+      '2XX': { description: 'Taken. Answer within 15 seconds.' },
+      410: { description: 'Never wanted again: this delivery ends.' },
+      default: {
+        description:
+          'Not taken: tried again, 10 times over about 75 hours; a `Retry-After` is honoured up to twice the step. Redirects are not followed.',
+      },
+    },
+    'x-test-vector': signatureVector,
+  },
+};

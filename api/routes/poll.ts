@@ -1,0 +1,105 @@
+import { createHash } from 'node:crypto';
+import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hapi';
+import type { Changes } from '../../db/changes.ts';
+import type { Database } from '../../db/client.ts';
+import {
+  type Envelope,
+  type EnvelopeSubject,
+  envelopeText,
+  findEnvelope,
+} from '../../db/requests/envelope.ts';
+import { problem, unknownBatch } from '../http/errors.ts';
+import { pathId, valuesOf } from '../http/parameters.ts';
+import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
+
+/** `GET /api/v1/email/{request_id}` and `GET /api/v1/batch/{batch_id}`: from PostgreSQL alone (spec.md, Endpoints). */
+export function registerPoll(server: Server, db: Database, changes: Changes): void {
+  server.route({
+    method: 'GET',
+    path: '/api/v1/email/{request_id}',
+    handler: async (request, h) => {
+      const { organizationId } = request.auth.credentials;
+      const { requestId } = valuesOf({ requestId: pathId(request, 'request_id') });
+      return await poll(db, changes, { organizationId, requestId }, request, h);
+    },
+  });
+  server.route({
+    method: 'GET',
+    path: '/api/v1/batch/{batch_id}',
+    handler: async (request, h) => {
+      const { organizationId } = request.auth.credentials;
+      const { batchId } = valuesOf({ batchId: pathId(request, 'batch_id') });
+      return await poll(db, changes, { organizationId, batchId }, request, h);
+    },
+  });
+}
+
+async function poll(
+  db: Database,
+  changes: Changes,
+  subject: EnvelopeSubject,
+  request: Request,
+  h: ResponseToolkit,
+): Promise<ResponseObject> {
+  const look = async () => {
+    const envelope = await findEnvelope(db, subject);
+    if (!envelope) throw unknown(subject);
+    return envelope;
+  };
+  const first = await look();
+  const known = request.headers['if-none-match'];
+  const wait = preferredWait(request);
+  // A client that names what it knows waits for something else; any other waits for a change of what it asked for.
+  const isNews = (envelope: Envelope) =>
+    isFinal(envelope) ||
+    (known === undefined
+      ? stateOf(envelope) !== stateOf(first)
+      : !matches(known, etagOf(envelopeText(envelope))));
+  const envelope =
+    wait === 0 || isNews(first)
+      ? first
+      : await holdUntil(request, changes, first.batch.id, wait, look, isNews);
+  const body = envelopeText(envelope);
+  const etag = etagOf(body);
+  const retryAfter = retryAfterSeconds(envelope, Date.now());
+  const unchanged = matches(known, etag);
+  const response = unchanged ? h.response().code(304) : h.response(body).type('application/json');
+  response.header('etag', `"${etag}"`).header('cache-control', 'private, no-cache');
+  applied(response, wait);
+  return retryAfter === null ? response : response.header('retry-after', String(retryAfter));
+}
+
+function isFinal({ items }: Envelope): boolean {
+  return items.every(({ request }) => request.settledAt !== null);
+}
+
+/** The statuses of what was asked for: a single poll does not wake for its neighbours. */
+function stateOf({ items }: Envelope): string {
+  return items.map(({ request }) => request.status).join();
+}
+
+function etagOf(body: string): string {
+  return createHash('sha256').update(body).digest('base64url').slice(0, 27);
+}
+
+function unknown(subject: EnvelopeSubject) {
+  return 'requestId' in subject
+    ? problem(404, 'request_not_found', 'No request with this id belongs to your organization.')
+    : unknownBatch();
+}
+
+/** RFC 9110, section 13.1.2: a list of entity tags, compared weakly. */
+function matches(header: unknown, etag: string): boolean {
+  if (typeof header !== 'string') return false;
+  return header
+    .split(',')
+    .some((tag) => tag.trim() === '*' || tag.trim().replace(/^W\//, '') === `"${etag}"`);
+}
+
+/** Most lookups end within seconds, the rest takes minutes: ask soon at first, then ever more seldom. */
+function retryAfterSeconds({ items }: Envelope, now: number): number | null {
+  const open = items.filter(({ request }) => request.settledAt === null);
+  if (open.length === 0) return null;
+  const age = Math.max(...open.map(({ request }) => now - request.acceptedAt.getTime()));
+  return Math.min(30, Math.max(1, Math.round(age / 5000)));
+}

@@ -1,0 +1,123 @@
+import { desc, eq, sql } from 'drizzle-orm';
+import { type ChangedBy, recordAudit } from '../audit.ts';
+import { type Database, read, transaction } from '../client.ts';
+import { DatabaseError } from '../errors.ts';
+import { creditBalances, ledgerEntries } from '../schema.ts';
+import type { LedgerKind } from '../words.ts';
+import { BALANCE, type Balance, requireOrganization } from './organizations.ts';
+
+export interface LedgerLine {
+  readonly id: number;
+  readonly createdAt: Date;
+  readonly kind: LedgerKind;
+  /** Credits moved; negative only for an adjustment that takes away. */
+  readonly amount: number;
+  /** Available credits right after this entry. */
+  readonly availableAfter: number;
+  readonly requestId: string | null;
+}
+
+/** @throws {DatabaseError} `organization_missing` for an unknown id */
+export async function balanceOf(db: Database, organizationId: string): Promise<Balance> {
+  const [balance] = await read(db, (tx) =>
+    tx.select(BALANCE).from(creditBalances).where(eq(creditBalances.organizationId, organizationId)),
+  );
+  if (!balance) throw new DatabaseError('organization_missing');
+  return balance;
+}
+
+/**
+ * Adds credits that an organization has bought.
+ * @param amount whole credits, at least 1
+ * @returns the balance after it
+ * @throws {DatabaseError} `organization_missing`; 23514 for an amount below 1
+ */
+export async function grantCredits(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  amount: number,
+): Promise<Balance> {
+  return await fund(db, by, organizationId, 'grant', amount);
+}
+
+/**
+ * Corrects a balance. What is held for running requests cannot be taken away.
+ * @param amount whole credits, negative to take away, never 0
+ * @returns the balance after it
+ * @throws {DatabaseError} `organization_missing`; `credits_below_zero` where it takes more than is available; 23514
+ * for 0
+ */
+export async function adjustCredits(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  amount: number,
+): Promise<Balance> {
+  return await fund(db, by, organizationId, 'adjustment', amount);
+}
+
+/**
+ * The newest entries of an organization's ledger first.
+ * @throws {DatabaseError} `organization_missing` for an unknown id
+ */
+export async function listLedger(db: Database, organizationId: string, limit: number): Promise<LedgerLine[]> {
+  await requireOrganization(db, organizationId);
+  // One statement, so that the balance and the entries are of the same instant.
+  return await read(db, (tx) => {
+    const { id, available } = ledgerEntries;
+    const newer = sql`coalesce(sum(${available}) over (order by ${id} desc rows between unbounded preceding and 1 preceding), 0)`;
+    return tx
+      .select({
+        id,
+        createdAt: ledgerEntries.createdAt,
+        kind: ledgerEntries.kind,
+        amount: ledgerEntries.amount,
+        availableAfter: sql<number>`${creditBalances.available} - ${newer}`.mapWith(Number),
+        requestId: ledgerEntries.requestId,
+      })
+      .from(ledgerEntries)
+      .innerJoin(creditBalances, eq(creditBalances.organizationId, ledgerEntries.organizationId))
+      .where(eq(ledgerEntries.organizationId, organizationId))
+      .orderBy(desc(id))
+      .limit(limit);
+  });
+}
+
+async function fund(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  kind: 'grant' | 'adjustment',
+  amount: number,
+): Promise<Balance> {
+  try {
+    return await transaction(db, async (tx) => {
+      // The balance first, as every writer of the ledger does, so that none waits for another in a circle.
+      const before = await tx
+        .select(BALANCE)
+        .from(creditBalances)
+        .where(eq(creditBalances.organizationId, organizationId))
+        .for('update');
+      if (before.length === 0) throw new DatabaseError('organization_missing');
+      await tx.insert(ledgerEntries).values({ organizationId, kind, amount });
+      const [after] = await tx
+        .select(BALANCE)
+        .from(creditBalances)
+        .where(eq(creditBalances.organizationId, organizationId));
+      if (!after) throw new DatabaseError('no_row');
+      await recordAudit(tx, by, {
+        action: kind === 'grant' ? 'credits.grant' : 'credits.adjust',
+        organizationId,
+        subject: organizationId,
+        details: { amount, available: after.available },
+      });
+      return after;
+    });
+  } catch (error) {
+    if (error instanceof DatabaseError && error.constraint === 'credit_balances_available') {
+      throw new DatabaseError('credits_below_zero', error.constraint);
+    }
+    throw error;
+  }
+}

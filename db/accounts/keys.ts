@@ -1,0 +1,234 @@
+import { createHash, randomInt } from 'node:crypto';
+import { crc32 } from 'node:zlib';
+import { asc, eq, sql } from 'drizzle-orm';
+import { type ChangedBy, recordAudit } from '../audit.ts';
+import { clock, type Database, read, type Transaction, transaction } from '../client.ts';
+import { DatabaseError } from '../errors.ts';
+import { newId } from '../ids.ts';
+import { apiKeys, organizations } from '../schema.ts';
+import { requireOrganization } from './organizations.ts';
+
+// A key is `npe_` + 30 base62 characters (178 random bits) + 6 base62 characters of the CRC32 of all before: secret
+// scanners find it, and a mistyped one is refused without a query (decisions.md, Keys and rate).
+
+/** `inactive` is a key whose time is over; a key that is revoked too is `revoked`. */
+export type KeyState = 'active' | 'inactive' | 'revoked';
+
+export interface ApiKey {
+  readonly id: string;
+  readonly organizationId: string;
+  readonly name: string;
+  /** The key's last 4 characters. */
+  readonly hint: string;
+  readonly state: KeyState;
+  readonly createdAt: Date;
+  readonly expiresAt: Date | null;
+  readonly revokedAt: Date | null;
+}
+
+/** The only time the key itself is seen: it is stored nowhere. */
+export interface IssuedKey extends ApiKey {
+  readonly apiKey: string;
+}
+
+export type Authentication =
+  | {
+      readonly kind: 'active';
+      readonly keyId: string;
+      readonly organizationId: string;
+      readonly requestsPerMinute: number;
+    }
+  | { readonly kind: 'revoked' }
+  | { readonly kind: 'inactive' }
+  | { readonly kind: 'unknown' };
+
+const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
+const SHAPE = /^npe_[0-9A-Za-z]{36}$/;
+const CHECKED_LENGTH = 34;
+
+const STATE = sql<KeyState>`case when ${apiKeys.revokedAt} is not null then 'revoked'
+  when ${apiKeys.expiresAt} <= clock_timestamp() then 'inactive' else 'active' end`;
+
+const API_KEY = {
+  id: apiKeys.id,
+  organizationId: apiKeys.organizationId,
+  name: apiKeys.name,
+  hint: apiKeys.hint,
+  state: STATE,
+  createdAt: apiKeys.createdAt,
+  expiresAt: apiKeys.expiresAt,
+  revokedAt: apiKeys.revokedAt,
+};
+
+/** The hash that a key is known by; null for any text that cannot be a key. Asks no database. */
+export function parseApiKey(text: string): Buffer | null {
+  if (!SHAPE.test(text)) return null;
+  const checked = text.slice(0, CHECKED_LENGTH);
+  return text.slice(CHECKED_LENGTH) === checkCharacters(checked) ? hashOf(text) : null;
+}
+
+/**
+ * Says whose key it is and whether it may be used, in one query by an index. Nothing is kept between requests, so a
+ * revocation holds from the next one on.
+ * @throws {DatabaseError}
+ */
+export async function authenticate(db: Database, hash: Buffer): Promise<Authentication> {
+  const [found] = await read(db, (tx) =>
+    tx
+      .select({
+        state: STATE,
+        keyId: apiKeys.id,
+        organizationId: apiKeys.organizationId,
+        requestsPerMinute: organizations.requestsPerMinute,
+      })
+      .from(apiKeys)
+      .innerJoin(organizations, eq(organizations.id, apiKeys.organizationId))
+      .where(eq(apiKeys.hash, hash)),
+  );
+  if (!found) return { kind: 'unknown' };
+  const { state, ...key } = found;
+  return state === 'active' ? { kind: state, ...key } : { kind: state };
+}
+
+/**
+ * Issues a key that never expires.
+ * @param name 1 to 200 characters, for people; names need not differ
+ * @throws {DatabaseError} `organization_missing`; 23514 for a name that is empty or too long
+ */
+export async function issueKey(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  name: string,
+): Promise<IssuedKey> {
+  await requireOrganization(db, organizationId);
+  return await transaction(db, async (tx) => {
+    const issued = await insertKey(tx, organizationId, name);
+    const details = { name, hint: issued.hint };
+    await recordAudit(tx, by, { action: 'keys.issue', organizationId, subject: issued.id, details });
+    return issued;
+  });
+}
+
+/**
+ * Issues a key of the same name in place of an active one, which expires after the overlap or at its own, earlier
+ * time.
+ * @param overlapMs how long both are valid; 0 ends the old key at once
+ * @throws {DatabaseError} `key_missing`; `key_not_active` for a key that is revoked or has expired
+ */
+export async function rotateKey(
+  db: Database,
+  by: ChangedBy,
+  keyId: string,
+  overlapMs = 0,
+): Promise<{ readonly issued: IssuedKey; readonly replaced: ApiKey }> {
+  return await transaction(db, async (tx) => {
+    const old = await lockKey(tx, keyId);
+    if (old.state !== 'active') throw new DatabaseError('key_not_active');
+    const end = (await clock(tx)).getTime() + overlapMs;
+    const expiresAt = old.expiresAt && old.expiresAt.getTime() < end ? old.expiresAt : new Date(end);
+    const issued = await insertKey(tx, old.organizationId, old.name);
+    const replaced = await updateKey(tx, keyId, { expiresAt });
+    await recordAudit(tx, by, {
+      action: 'keys.rotate',
+      organizationId: old.organizationId,
+      subject: keyId,
+      details: { new_key_id: issued.id, hint: issued.hint, old_key_expires_at: expiresAt.toISOString() },
+    });
+    return { issued, replaced };
+  });
+}
+
+/**
+ * Ends a key at once. One that is revoked already keeps its time of revocation.
+ * @throws {DatabaseError} `key_missing`
+ */
+export async function revokeKey(db: Database, by: ChangedBy, keyId: string): Promise<ApiKey> {
+  return await transaction(db, async (tx) => {
+    const before = await lockKey(tx, keyId);
+    const revoked = await updateKey(tx, keyId, { revokedAt: before.revokedAt ?? (await clock(tx)) });
+    await recordAudit(tx, by, stateChange('keys.revoke', before, revoked));
+    return revoked;
+  });
+}
+
+/**
+ * Makes a key valid again: clears its revocation and its expiry.
+ * @throws {DatabaseError} `key_missing`
+ */
+export async function reactivateKey(db: Database, by: ChangedBy, keyId: string): Promise<ApiKey> {
+  return await transaction(db, async (tx) => {
+    const before = await lockKey(tx, keyId);
+    const active = await updateKey(tx, keyId, { revokedAt: null, expiresAt: null });
+    await recordAudit(tx, by, stateChange('keys.reactivate', before, active));
+    return active;
+  });
+}
+
+/**
+ * All keys of an organization, oldest first, without the keys themselves.
+ * @throws {DatabaseError} `organization_missing`
+ */
+export async function listKeys(db: Database, organizationId: string): Promise<ApiKey[]> {
+  await requireOrganization(db, organizationId);
+  return await read(db, (tx) =>
+    tx
+      .select(API_KEY)
+      .from(apiKeys)
+      .where(eq(apiKeys.organizationId, organizationId))
+      .orderBy(asc(apiKeys.createdAt), asc(apiKeys.id)),
+  );
+}
+
+function newApiKey(): string {
+  const random = Array.from({ length: 30 }, () => ALPHABET.charAt(randomInt(ALPHABET.length))).join('');
+  const checked = `npe_${random}`;
+  return checked + checkCharacters(checked);
+}
+
+/** 62^6 > 2^32, so that 6 characters hold every CRC32. */
+function checkCharacters(checked: string): string {
+  let rest = crc32(checked);
+  let characters = '';
+  for (let i = 0; i < 6; i += 1) {
+    characters = ALPHABET.charAt(rest % 62) + characters;
+    rest = Math.floor(rest / 62);
+  }
+  return characters;
+}
+
+function hashOf(apiKey: string): Buffer {
+  return createHash('sha256').update(apiKey).digest();
+}
+
+async function insertKey(tx: Transaction, organizationId: string, name: string): Promise<IssuedKey> {
+  const apiKey = newApiKey();
+  const [inserted] = await tx
+    .insert(apiKeys)
+    .values({ id: newId('key'), organizationId, name, hint: apiKey.slice(-4), hash: hashOf(apiKey) })
+    .returning(API_KEY);
+  if (!inserted) throw new DatabaseError('no_row');
+  return { ...inserted, apiKey };
+}
+
+/** Two changes of one key go one after the other; authentication and submits are not held up. */
+async function lockKey(tx: Transaction, keyId: string): Promise<ApiKey> {
+  const [found] = await tx.select(API_KEY).from(apiKeys).where(eq(apiKeys.id, keyId)).for('no key update');
+  if (!found) throw new DatabaseError('key_missing');
+  return found;
+}
+
+async function updateKey(
+  tx: Transaction,
+  keyId: string,
+  values: Partial<typeof apiKeys.$inferInsert>,
+): Promise<ApiKey> {
+  const [updated] = await tx.update(apiKeys).set(values).where(eq(apiKeys.id, keyId)).returning(API_KEY);
+  if (!updated) throw new DatabaseError('key_missing');
+  return updated;
+}
+
+function stateChange(action: 'keys.revoke' | 'keys.reactivate', before: ApiKey, after: ApiKey) {
+  const details = { hint: after.hint, from: before.state, to: after.state };
+  return { action, organizationId: after.organizationId, subject: after.id, details };
+}

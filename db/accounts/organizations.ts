@@ -1,0 +1,184 @@
+import { asc, eq, sql } from 'drizzle-orm';
+import { type ChangedBy, recordAudit } from '../audit.ts';
+import { type Database, read, type Transaction, transaction } from '../client.ts';
+import { DatabaseError } from '../errors.ts';
+import { newId } from '../ids.ts';
+import { apiKeys, batches, creditBalances, organizations } from '../schema.ts';
+import { newWebhookSecret } from './webhook-secrets.ts';
+
+export interface Organization {
+  readonly id: string;
+  readonly name: string;
+  /** Requests admitted per key in any minute. */
+  readonly requestsPerMinute: number;
+  /** True: new submits get no deliveries. */
+  readonly webhooksSuspended: boolean;
+  readonly createdAt: Date;
+}
+
+/** Credits: total = used + held + available at every instant (decisions.md, Credits). */
+export interface Balance {
+  readonly total: number;
+  readonly used: number;
+  readonly held: number;
+  readonly available: number;
+}
+
+export interface OrganizationOverview extends Organization {
+  readonly balance: Balance;
+  readonly keys: { readonly active: number; readonly inactive: number; readonly revoked: number };
+  readonly batches: { readonly inProgress: number; readonly completed: number };
+}
+
+const ORGANIZATION = {
+  id: organizations.id,
+  name: organizations.name,
+  requestsPerMinute: organizations.requestsPerMinute,
+  webhooksSuspended: organizations.webhooksSuspended,
+  createdAt: organizations.createdAt,
+};
+
+/** The columns of a `Balance`. */
+export const BALANCE = {
+  total: creditBalances.total,
+  used: creditBalances.used,
+  held: creditBalances.held,
+  available: creditBalances.available,
+};
+
+/**
+ * Creates an organization with a balance of 0, the default limit and a webhook secret of its own.
+ * @param name 1 to 200 characters; names need not differ
+ * @throws {DatabaseError} 23514 for a name that is empty or too long
+ */
+export async function createOrganization(db: Database, by: ChangedBy, name: string): Promise<Organization> {
+  return await transaction(db, async (tx) => {
+    const [created] = await tx
+      .insert(organizations)
+      .values({ id: newId('org'), name, webhookSecret: newWebhookSecret() })
+      .returning(ORGANIZATION);
+    if (!created) throw new DatabaseError('no_row');
+    const { id } = created;
+    await recordAudit(tx, by, { action: 'org.create', organizationId: id, subject: id, details: { name } });
+    return created;
+  });
+}
+
+/** All organizations with their balances, oldest first. */
+export async function listOrganizations(
+  db: Database,
+): Promise<(Organization & { readonly balance: Balance })[]> {
+  return await read(db, (tx) =>
+    tx
+      .select({ ...ORGANIZATION, balance: BALANCE })
+      .from(organizations)
+      .innerJoin(creditBalances, eq(creditBalances.organizationId, organizations.id))
+      .orderBy(asc(organizations.createdAt), asc(organizations.id)),
+  );
+}
+
+/** @throws {DatabaseError} `organization_missing` for an unknown id */
+export async function showOrganization(db: Database, organizationId: string): Promise<OrganizationOverview> {
+  return await read(db, async (tx) => {
+    const [found] = await tx
+      .select({ ...ORGANIZATION, balance: BALANCE })
+      .from(organizations)
+      .innerJoin(creditBalances, eq(creditBalances.organizationId, organizations.id))
+      .where(eq(organizations.id, organizationId));
+    if (!found) throw new DatabaseError('organization_missing');
+    const revoked = sql`(${apiKeys.revokedAt} is not null)`;
+    const expired = sql`coalesce(${apiKeys.expiresAt} <= clock_timestamp(), false)`;
+    const [keys] = await tx
+      .select({
+        active: countWhere(sql`not ${revoked} and not ${expired}`),
+        inactive: countWhere(sql`not ${revoked} and ${expired}`),
+        revoked: countWhere(revoked),
+      })
+      .from(apiKeys)
+      .where(eq(apiKeys.organizationId, organizationId));
+    const [counted] = await tx
+      .select({
+        inProgress: countWhere(sql`${batches.status} = 'in-progress'`),
+        completed: countWhere(sql`${batches.status} = 'completed'`),
+      })
+      .from(batches)
+      .where(eq(batches.organizationId, organizationId));
+    if (!keys || !counted) throw new DatabaseError('no_row');
+    return { ...found, keys, batches: counted };
+  });
+}
+
+/**
+ * Sets how many requests each key of an organization may make in any minute, from the next request on.
+ * @param requestsPerMinute 1 to 100000
+ * @throws {DatabaseError} `organization_missing`; 23514 for a number outside the range
+ */
+export async function setLimit(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  requestsPerMinute: number,
+): Promise<Organization> {
+  return await transaction(db, async (tx) => {
+    const before = await lockOrganization(tx, organizationId);
+    const details = { from: before.requestsPerMinute, to: requestsPerMinute };
+    await recordAudit(tx, by, { action: 'limits.set', organizationId, subject: organizationId, details });
+    return await update(tx, organizationId, { requestsPerMinute });
+  });
+}
+
+/**
+ * Suspends or resumes webhooks: submits made while they are suspended get no deliveries (`webhook.status` `none`).
+ * @throws {DatabaseError} `organization_missing`
+ */
+export async function suspendWebhooks(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  suspended: boolean,
+): Promise<Organization> {
+  return await transaction(db, async (tx) => {
+    const before = await lockOrganization(tx, organizationId);
+    const action = suspended ? 'webhooks.suspend' : 'webhooks.resume';
+    const details = { from: before.webhooksSuspended, to: suspended };
+    await recordAudit(tx, by, { action, organizationId, subject: organizationId, details });
+    return await update(tx, organizationId, { webhooksSuspended: suspended });
+  });
+}
+
+/** @throws {DatabaseError} `organization_missing` for an unknown id */
+export async function requireOrganization(db: Database, organizationId: string): Promise<void> {
+  const found = await read(db, (tx) =>
+    tx.select({ id: organizations.id }).from(organizations).where(eq(organizations.id, organizationId)),
+  );
+  if (found.length === 0) throw new DatabaseError('organization_missing');
+}
+
+/** Not FOR UPDATE: that would wait for, and hold up, every submit that refers to the organization. */
+async function lockOrganization(tx: Transaction, organizationId: string) {
+  const [found] = await tx
+    .select()
+    .from(organizations)
+    .where(eq(organizations.id, organizationId))
+    .for('no key update');
+  if (!found) throw new DatabaseError('organization_missing');
+  return found;
+}
+
+async function update(
+  tx: Transaction,
+  organizationId: string,
+  values: Partial<typeof organizations.$inferInsert>,
+): Promise<Organization> {
+  const [updated] = await tx
+    .update(organizations)
+    .set(values)
+    .where(eq(organizations.id, organizationId))
+    .returning(ORGANIZATION);
+  if (!updated) throw new DatabaseError('organization_missing');
+  return updated;
+}
+
+function countWhere(condition: ReturnType<typeof sql>) {
+  return sql<number>`count(*) filter (where ${condition})`.mapWith(Number);
+}

@@ -1,0 +1,101 @@
+import { randomBytes } from 'node:crypto';
+import { and, eq, isNull, lte, or, sql } from 'drizzle-orm';
+import { type ChangedBy, recordAudit } from '../audit.ts';
+import { clock, type Database, read, type Transaction, transaction } from '../client.ts';
+import { DatabaseError } from '../errors.ts';
+import { organizations } from '../schema.ts';
+
+/** What an organization's deliveries are signed with (decisions.md, Webhooks, signing). */
+export interface WebhookSecret {
+  readonly organizationId: string;
+  readonly webhookSecret: string;
+  /** Until when deliveries are signed with the secret before this one too; null where they are not. */
+  readonly previousSecretValidUntil: Date | null;
+}
+
+/** A rotation would end a secret that deliveries are still signed with. */
+export class RotationTooSoon extends DatabaseError {
+  /** From then on a rotation ends nothing. */
+  readonly until: Date;
+
+  constructor(until: Date) {
+    super('rotation_too_soon');
+    this.until = until;
+  }
+}
+
+/** How long receivers have to take over a rotated secret. */
+const OVERLAP_MS = 24 * 3_600_000;
+
+/** `whsec_` + base64 of 32 random bytes: Standard Webhooks 1.0, "Signature scheme", asks for 24 to 64 bytes. */
+export function newWebhookSecret(): string {
+  return `whsec_${randomBytes(32).toString('base64')}`;
+}
+
+/** @throws {DatabaseError} `organization_missing` */
+export async function showWebhookSecret(db: Database, organizationId: string): Promise<WebhookSecret> {
+  return await read(db, (tx) => findSecret(tx, organizationId));
+}
+
+/**
+ * Gives an organization a new webhook secret. Deliveries are signed with both for 24 h. One predecessor is kept: a
+ * second rotation within that time would end the first secret before its time, and is refused unless it is forced.
+ * @param force for a secret that leaked right after its rotation: receivers that still use the one before it fail
+ * @throws {RotationTooSoon} within 24 h of the last rotation
+ * @throws {DatabaseError} `organization_missing`
+ */
+export async function rotateWebhookSecret(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  force = false,
+): Promise<WebhookSecret> {
+  return await transaction(db, async (tx) => {
+    const now = await clock(tx);
+    const previousSecretValidUntil = new Date(now.getTime() + OVERLAP_MS);
+    const overlapEnd = organizations.previousWebhookSecretExpiresAt;
+    const [rotated] = await tx
+      .update(organizations)
+      .set({
+        webhookSecret: newWebhookSecret(),
+        previousWebhookSecret: sql`${organizations.webhookSecret}`,
+        previousWebhookSecretExpiresAt: previousSecretValidUntil,
+      })
+      .where(
+        and(
+          eq(organizations.id, organizationId),
+          force ? undefined : or(isNull(overlapEnd), lte(overlapEnd, now)),
+        ),
+      )
+      .returning({ webhookSecret: organizations.webhookSecret });
+    if (!rotated) throw await refusal(tx, organizationId, now);
+    await recordAudit(tx, by, {
+      action: 'webhook-secret.rotate',
+      organizationId,
+      subject: organizationId,
+      details: { previous_secret_valid_until: previousSecretValidUntil.toISOString(), forced: force },
+    });
+    return { organizationId, ...rotated, previousSecretValidUntil };
+  });
+}
+
+async function refusal(tx: Transaction, organizationId: string, now: Date): Promise<DatabaseError> {
+  const { previousSecretValidUntil } = await findSecret(tx, organizationId);
+  // Null where the time has just passed.
+  return new RotationTooSoon(previousSecretValidUntil ?? now);
+}
+
+async function findSecret(tx: Pick<Transaction, 'select'>, organizationId: string): Promise<WebhookSecret> {
+  const expiresAt = organizations.previousWebhookSecretExpiresAt;
+  const [found] = await tx
+    .select({
+      organizationId: organizations.id,
+      webhookSecret: organizations.webhookSecret,
+      previousSecretValidUntil:
+        sql<Date | null>`case when ${expiresAt} > clock_timestamp() then ${expiresAt} end`.mapWith(expiresAt),
+    })
+    .from(organizations)
+    .where(eq(organizations.id, organizationId));
+  if (!found) throw new DatabaseError('organization_missing');
+  return found;
+}

@@ -1,0 +1,229 @@
+import { sql } from 'drizzle-orm';
+import { type DoctorRules, GRACE, type Pass } from './check.ts';
+
+/** Batches, deliveries, Idempotency-Keys and the guards of all of it (hardening.md, S1, S4, W1, I1). */
+export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
+  return [BATCHES, deliveries(webhookScheduleMs), IDEMPOTENCY, GUARDS];
+}
+
+const batch = sql`coalesce(b.id, r.batch_id)`;
+
+// Sums of hashes stand for sets: of the requests and of those that have a delivery, and of one type n times.
+const BATCHES: Pass = {
+  from: sql`
+    batches b
+    full join (
+      select batch_id, count(*) as total, count(settled_at) as final, min(position) as first, max(position) as last,
+             sum(hashtext(wanted_type)) as wanted_types, sum(hashtext(id)) as ids
+        from requests group by batch_id
+    ) r on r.batch_id = b.id
+    left join (
+      select batch_id, count(*) as total, sum(hashtext(request_id)) as request_ids
+        from webhook_deliveries group by batch_id
+    ) d on d.batch_id = b.id`,
+  checks: [
+    {
+      code: 'request_without_batch',
+      title: 'requests of a batch that does not exist',
+      explanation: 'A batch was lost: look for it in a backup.',
+      subject: batch,
+      when: sql`b.id is null`,
+    },
+    {
+      code: 'batch_total',
+      title: 'batch with more or fewer requests than its total',
+      explanation: 'It can never be completed, or was too early: look for the lost requests in a backup.',
+      subject: batch,
+      when: sql`b.total <> coalesce(r.total, 0)`,
+    },
+    {
+      code: 'batch_positions',
+      title: 'batch whose requests are not numbered from 0',
+      explanation: 'Answers would come in another order than the submit. Nothing is owed.',
+      subject: batch,
+      when: sql`b.total = r.total and (r.first <> 0 or r.last <> b.total - 1)`,
+    },
+    {
+      code: 'batch_wanted_type',
+      title: 'batch with requests of another wanted type',
+      explanation:
+        'The price of the requests is that of their own type: compare with the submit, "credits adjust ORG".',
+      subject: batch,
+      when: sql`r.wanted_types <> r.total * hashtext(b.wanted_type)`,
+    },
+    {
+      code: 'batch_completed_count',
+      title: 'batch that counts its final requests wrongly',
+      explanation: 'It is shown as completed too early or never. --fix counts again.',
+      subject: batch,
+      when: sql`b.completed_count <> coalesce(r.final, 0)`,
+    },
+    {
+      code: 'batch_status',
+      title: 'batch whose status is not that of its count',
+      explanation: 'The status is generated, so the table was changed: compare it with db/migrations.',
+      subject: batch,
+      when: sql`b.status <> case when b.completed_count = b.total then 'completed' else 'in-progress' end`,
+    },
+    {
+      code: 'batch_not_started',
+      title: 'batch not handed to Temporal for 60 s',
+      explanation: 'Check that Temporal and a worker run: the sweep starts it.',
+      subject: batch,
+      when: sql`b.started_at is null and b.created_at < now() - ${GRACE}`,
+    },
+    {
+      code: 'batch_deliveries',
+      title: 'batch whose deliveries are not those that its webhook needs',
+      explanation:
+        'real-time: one per request of the batch; batch: one. Someone waits for a delivery, or got that of another: tell the customer.',
+      subject: batch,
+      when: sql`coalesce(d.total, 0) <> case b.webhook_mode when 'real-time' then b.total when 'batch' then 1 else 0 end
+        or d.request_ids is distinct from case b.webhook_mode when 'real-time' then r.ids end`,
+    },
+  ],
+};
+
+/** Longer than the others: in line for a receiver that has no room, a delivery may wait for minutes unseen. */
+const DELIVERY_GRACE = sql`interval '15 minutes'`;
+
+/** A receiver may ask for up to twice the step (decisions.md, Webhooks, schedule). */
+function deliveries(scheduleMs: readonly number[]): Pass {
+  const steps = sql`array[${sql.join(
+    scheduleMs.map((ms) => sql`${ms}::float8`),
+    sql`, `,
+  )}]`;
+  const step = sql`(${steps})[least(d.step + 1, ${scheduleMs.length}::int)]`;
+  const dueAt = sql`greatest(b.updated_at, d.due_at, d.leased_until)`;
+  return {
+    from: sql`
+      webhook_deliveries d
+      left join batches b on b.id = d.batch_id
+      left join organizations g on g.id = b.organization_id
+      left join (select id from requests where settled_at is null) o on o.id = d.request_id
+      left join (
+        select delivery_id, count(*) as made, max(n) as last, bool_or(status_code between 200 and 299) as accepted
+          from webhook_attempts group by delivery_id
+      ) a on a.delivery_id = d.id`,
+    checks: [
+      {
+        code: 'delivery_overdue',
+        title: 'delivery that is overdue, or put off for longer than the schedule allows',
+        explanation:
+          'Check that a worker runs: the sweep starts the batch, or the resend, again, which sends what is pending.',
+        subject: sql`d.id`,
+        when: sql`d.state = 'pending' and b.status = 'completed' and not g.webhooks_suspended
+          and (${dueAt} + ${DELIVERY_GRACE} < now()
+               or d.due_at > now() + make_interval(secs => 2 * ${step} / 1000) + ${DELIVERY_GRACE})`,
+      },
+      {
+        code: 'delivered_without_2xx',
+        title: 'delivery marked delivered that no receiver accepted',
+        explanation: 'Tell the customer to poll; the attempts are in "batch show BATCH".',
+        subject: sql`d.id`,
+        when: sql`d.state = 'delivered' and d.forgotten < d.attempts and a.accepted is not true`,
+      },
+      {
+        code: 'delivery_attempts',
+        title: 'delivery that counts its attempts wrongly',
+        explanation:
+          'Its schedule is counted by it. --fix counts again, unless attempts are missing in between.',
+        subject: sql`d.id`,
+        when: sql`d.attempts <> coalesce(a.last, d.attempts) or d.attempts - d.forgotten <> coalesce(a.made, 0)`,
+      },
+      {
+        code: 'delivery_too_early',
+        title: 'delivery attempted before what it reports was final',
+        explanation: 'The receiver may have seen a state that was not the last: tell the customer to poll.',
+        subject: sql`d.id`,
+        when: sql`a.made > 0 and case when d.request_id is null then b.status <> 'completed' else o.id is not null end`,
+      },
+    ],
+  };
+}
+
+const idempotencyKey = sql`concat_ws(' ', i.organization_id, i.path, to_char(i.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))`;
+
+const IDEMPOTENCY: Pass = {
+  from: sql`idempotency_keys i left join batches b on b.id = substring(i.response from '"batch_id":"([^"]+)"')`,
+  checks: [
+    {
+      code: 'idempotency_without_response',
+      title: 'Idempotency-Key without its response',
+      explanation: 'Repeats fail until it expires. If no batch of that time exists, the row can be deleted.',
+      subject: idempotencyKey,
+      when: sql`i.response is null`,
+    },
+    {
+      code: 'idempotency_of_other_batch',
+      title: 'Idempotency-Key whose response names no batch of its organization',
+      explanation:
+        'A repeat answers with a batch that was lost, or with that of someone else: delete the row.',
+      subject: idempotencyKey,
+      when: sql`i.response is not null and b.organization_id is distinct from i.organization_id`,
+    },
+  ],
+};
+
+const GUARDED = [
+  'ledger_entries_apply',
+  'ledger_entries_append_only',
+  'ledger_entries_no_truncate',
+  'ledger_entries_match_request',
+  'organizations_open_balance',
+  'requests_guard_state',
+  'requests_count_inserted',
+  'requests_count_updated',
+  'requests_settled_in_ledger',
+  'webhook_deliveries_touch_batch',
+  'webhook_deliveries_waits_only_pending',
+  'webhook_deliveries_forgotten',
+  'audit_log_append_only',
+  'ledger_entries_balanced',
+  'ledger_entries_amount',
+  'ledger_entries_request',
+  'ledger_entries_once',
+  'credit_balances_available',
+  'credit_balances_conserved',
+  'requests_email_iff_completed',
+  'requests_settled_iff_final',
+  'requests_replayed_only_completed',
+  'requests_wanted_type_is_a_filter',
+  'requests_erased_only_completed',
+  'lookups_open',
+  'vendor_attempts_open',
+  'suppressions_pkey',
+  'entitlements_pkey',
+  'idempotency_keys_pkey',
+];
+
+const GUARDS: Pass = {
+  from: sql`(
+    select g.name, bool_and(g.works) as works
+      from (
+        select unnest(array[${sql.join(
+          GUARDED.map((name) => sql`${name}::text`),
+          sql`, `,
+        )}]) as name, null::boolean as works
+        union all
+        select t.tgname, t.tgenabled in ('O', 'A')
+          from pg_trigger t join pg_class c on c.oid = t.tgrelid
+         where c.relnamespace = current_schema()::regnamespace and not t.tgisinternal
+        union all
+        select conname, convalidated from pg_constraint where connamespace = current_schema()::regnamespace
+        union all
+        select c.relname, i.indisvalid
+          from pg_index i join pg_class c on c.oid = i.indexrelid
+         where c.relnamespace = current_schema()::regnamespace
+      ) g group by g.name) g`,
+  checks: [
+    {
+      code: 'guard_missing',
+      title: 'constraint, index or trigger that is missing, invalid or switched off',
+      explanation:
+        'What it kept out can get in now: write it again as db/migrations has it, then look at the findings.',
+      subject: sql`g.name`,
+      when: sql`g.works is not true`,
+    },
+  ],
+};

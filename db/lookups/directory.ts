@@ -1,0 +1,97 @@
+import { sql } from 'drizzle-orm';
+import { clock, type Database, read, transaction } from '../client.ts';
+import { findStoredEmails } from '../requests/entitlements.ts';
+import { storedEmails } from '../schema.ts';
+import type { EmailType, WantedType } from '../words.ts';
+
+// The directory: every address a source ever named for an NPI, with the newest verdict on it.
+
+/**
+ * Whether the directory now satisfies a wanted type.
+ * @throws {DatabaseError}
+ */
+export async function hasStoredEmail(
+  db: Database,
+  search: { npi: string; wantedType: WantedType; freshnessMs: number; lookupId: string | null },
+): Promise<boolean> {
+  return await transaction(db, async (tx) => {
+    const at = await clock(tx);
+    return (await findStoredEmails(tx, { ...search, npis: [search.npi], at })).has(search.npi);
+  });
+}
+
+/**
+ * Puts an address into the directory that was validated elsewhere, such as the operator's own data.
+ * @throws {DatabaseError}
+ */
+export async function storeEmail(
+  db: Database,
+  known: { npi: string; email: string; emailType: EmailType; lastValidatedAt: Date; source: string },
+): Promise<void> {
+  const { emailType, lastValidatedAt, source } = known;
+  const row = {
+    emailType,
+    lastValidatedAt,
+    source,
+    verdict: 'valid',
+    reason: 'imported',
+    unchecked: false,
+  } as const;
+  await read(db, (tx) =>
+    tx
+      .insert(storedEmails)
+      .values({ npi: known.npi, email: known.email, ...row })
+      .onConflictDoUpdate({ target: [storedEmails.npi, storedEmails.email], set: row }),
+  );
+}
+
+/** An address that will be stale soon. */
+export interface FadingEmail {
+  readonly npi: string;
+  readonly email: string;
+  readonly emailType: EmailType | null;
+  readonly source: string;
+}
+
+/**
+ * Valid addresses that go stale within `leadMs`, the first to do so first, of NPIs among the newest requests.
+ * @throws {DatabaseError}
+ */
+export async function listFading(
+  db: Database,
+  search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
+): Promise<FadingEmail[]> {
+  const stale = sql`now() - make_interval(secs => ${search.freshnessMs / 1000})`;
+  const rows = await read(db, (tx) =>
+    tx.execute<{ npi: string; email: string; email_type: EmailType | null; source: string }>(sql`
+      select s.npi, s.email, s.email_type, s.source
+        from (select distinct npi from (select npi from requests order by accepted_at desc limit ${ASKED}) newest) asked
+        join stored_emails s on s.npi = asked.npi
+       where s.verdict = 'valid' and not s.unchecked and s.may_store
+         and s.last_validated_at >= ${stale}
+         and s.last_validated_at < ${stale} + make_interval(secs => ${search.leadMs / 1000})
+         and not is_suppressed(s.npi, s.email) and not is_inactive(s.npi)
+       order by s.last_validated_at limit ${search.limit}`),
+  );
+  return rows.map(({ email_type: emailType, ...row }) => ({ ...row, emailType }));
+}
+
+/** The newest requests say who is asked for; beyond them a round would cost more than it brings. */
+const ASKED = 20_000;
+
+/**
+ * Removes addresses that their source does not let us keep, and the evidence about them, once nobody is looking their
+ * NPI up any more.
+ * @throws {DatabaseError}
+ */
+export async function forgetUnkept(db: Database): Promise<void> {
+  await read(db, (tx) =>
+    tx.execute(sql`
+      with gone as (
+        delete from stored_emails s
+         where not s.may_store and s.updated_at < now() - interval '1 hour'
+           and not exists (select from lookups l where l.npi = s.npi and l.closed_at is null)
+        returning s.npi, s.email)
+      delete from email_checks c using gone where c.npi = gone.npi and c.email = gone.email`),
+  );
+}

@@ -1,0 +1,118 @@
+import { and, eq, sql } from 'drizzle-orm';
+import { type ChangedBy, recordAudit } from '../audit.ts';
+import { type Database, read, transaction } from '../client.ts';
+import { newId } from '../ids.ts';
+import { importRuns } from '../schema.ts';
+import type { EmailType, ImportKind } from '../words.ts';
+
+/** An address of the operator's own data, normalised, and not one that our checks refuse by its looks. */
+export interface OwnEmail {
+  readonly npi: string;
+  readonly email: string;
+  readonly emailType: EmailType;
+  /** When the operator's source saw it answer; null makes it a candidate that is checked before it is served. */
+  readonly validatedAt: Date | null;
+  readonly source: string;
+}
+
+export type StoreVerdict = 'stored' | 'unchanged' | 'suppressed';
+
+/**
+ * Stores up to some thousand addresses in one statement. Safe to repeat: newer evidence wins, whoever has it, and an
+ * address that was erased or suppressed stays out.
+ * @returns a verdict for each; of rows about one address the newest is stored, and the others change nothing
+ * @throws {DatabaseError}
+ */
+export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): Promise<StoreVerdict[]> {
+  const given = JSON.stringify(rows.map((row, n) => ({ ...row, n })));
+  const verdicts = await read(db, (tx) =>
+    tx.execute<{ n: number; verdict: StoreVerdict }>(sql`
+      with given as (
+        select * from jsonb_to_recordset(${given}::jsonb)
+          as g (n int, npi text, email text, "emailType" text, "validatedAt" timestamptz(3), source text)
+      ), newest as (
+        select distinct on (npi, email) g.*, is_suppressed(npi, email) as suppressed
+          from given g order by npi, email, "validatedAt" desc nulls last, n
+      ), written as (
+        -- In one order, so that two imports at once cannot wait for each other.
+        insert into stored_emails as s
+               (npi, email, email_type, verdict, reason, last_validated_at, source, unchecked)
+        select npi, email, "emailType", case when "validatedAt" is null then 'unknown' else 'valid' end,
+               case when "validatedAt" is not null then 'imported' end, "validatedAt", source, "validatedAt" is null
+          from newest where not suppressed order by npi collate "C", email collate "C"
+            on conflict (npi, email) do update
+           set email_type = excluded.email_type, verdict = excluded.verdict, reason = excluded.reason,
+               last_validated_at = excluded.last_validated_at, source = excluded.source, unchecked = false,
+               source_request_id = null, checking_until = null, may_store = true, updated_at = clock_timestamp()
+         where excluded.verdict = 'valid' and case
+           -- The same word again does not undo a check that has begun.
+           when s.unchecked then s.last_validated_at is distinct from excluded.last_validated_at
+                                 or s.source <> excluded.source
+           when not s.may_store then true
+           when s.verdict = 'valid' then s.last_validated_at < excluded.last_validated_at
+           -- What made it bad was seen when the row was written.
+           else s.updated_at < excluded.last_validated_at end
+        returning npi, email
+      )
+      select g.n, case when o.suppressed then 'suppressed' when w.npi is not null then 'stored' else 'unchanged' end
+               as verdict
+        from given g
+        join newest o on o.npi = g.npi and o.email = g.email
+        left join written w on w.npi = g.npi and w.email = g.email and o.n = g.n`),
+  );
+  const verdictOf = new Map(verdicts.map(({ n, verdict }) => [n, verdict]));
+  return rows.map((_, n) => verdictOf.get(n) ?? 'unchanged');
+}
+
+/**
+ * Notes that an import begins, and in the audit log who wants it. One of the same file that never came to its end is
+ * marked as failed: it is being repeated.
+ * @param file.name without its folder
+ * @param file.fingerprint tells the same content again
+ * @throws {DatabaseError}
+ */
+export async function beginImport(
+  db: Database,
+  by: ChangedBy,
+  kind: Exclude<ImportKind, 'nppes'>,
+  file: { readonly name: string; readonly fingerprint: string },
+): Promise<string> {
+  const id = newId('imp');
+  await transaction(db, async (tx) => {
+    await tx
+      .update(importRuns)
+      .set({ state: 'failed', finishedAt: sql`clock_timestamp()` })
+      .where(
+        and(
+          eq(importRuns.kind, kind),
+          eq(importRuns.fingerprint, file.fingerprint),
+          eq(importRuns.state, 'running'),
+        ),
+      );
+    await tx
+      .insert(importRuns)
+      .values({ id, kind, file: file.name, fingerprint: file.fingerprint, state: 'running' });
+    await recordAudit(tx, by, {
+      action: `${kind}.import`,
+      organizationId: null,
+      subject: id,
+      details: { file: file.name },
+    });
+  });
+  return id;
+}
+
+/** Notes how an import ended, with its rows by verdict. @throws {DatabaseError} */
+export async function endImport(
+  db: Database,
+  id: string,
+  state: 'done' | 'failed',
+  counts: Readonly<Record<string, number>>,
+): Promise<void> {
+  await read(db, (tx) =>
+    tx
+      .update(importRuns)
+      .set({ state, counts: { ...counts }, finishedAt: sql`clock_timestamp()` })
+      .where(eq(importRuns.id, id)),
+  );
+}

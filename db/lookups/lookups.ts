@@ -1,0 +1,106 @@
+import { eq, sql } from 'drizzle-orm';
+import { clock, type Database, type Transaction, transaction } from '../client.ts';
+import { DatabaseError } from '../errors.ts';
+import { newId } from '../ids.ts';
+import { lookups, requests, vendorAttempts } from '../schema.ts';
+import type { WantedType } from '../words.ts';
+
+// One lookup serves all requests that wait for the same NPI and type, of whatever organization: a vendor is asked and
+// paid once for all of them. Each request is settled, and charged, by its own ledger.
+
+/**
+ * Makes a request part of the one open lookup for its NPI and type, and `in-progress`.
+ * @returns null where the request is final already
+ * @throws {DatabaseError} `request_missing` for an unknown id
+ */
+export async function joinLookup(
+  db: Database,
+  requestId: string,
+): Promise<{ readonly lookupId: string; readonly wantedType: WantedType } | null> {
+  return await transaction(db, async (tx) => {
+    const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
+    if (!request) throw new DatabaseError('request_missing');
+    if (request.settledAt) return null;
+    return { lookupId: await joinIn(tx, request), wantedType: request.wantedType };
+  });
+}
+
+/**
+ * Closes a lookup when a request of it has its answer, or when the last that waited for it has given up. Part of the
+ * settling transaction, and its last lock.
+ */
+export async function closeLookup(
+  tx: Transaction,
+  request: { readonly id: string; readonly lookupId: string | null },
+  answered: boolean,
+  at: Date,
+): Promise<void> {
+  if (request.lookupId === null) return;
+  // A statement of its own: of two requests that give up at once, the second must see that the first has.
+  await tx.execute(sql`select 1 from lookups where id = ${request.lookupId} for no key update`);
+  await tx.execute(sql`
+    update lookups set closed_at = ${at.toISOString()}::timestamptz
+     where id = ${request.lookupId} and closed_at is null
+       and (${answered} or not exists (
+         select from requests r where r.lookup_id = ${request.lookupId} and r.settled_at is null and r.id <> ${request.id}))`);
+}
+
+/** `joinLookup` as part of the caller's transaction, which holds the request's row and now holds the lookup's. */
+export async function joinIn(tx: Transaction, request: typeof requests.$inferSelect): Promise<string> {
+  const { id, npi, wantedType } = request;
+  let { lookupId } = request;
+  if (lookupId === null) {
+    // The update below counts in the batch: taken first, because a settlement holds the batch when it comes here.
+    await tx.execute(sql`select 1 from batches where id = ${request.batchId} for no key update`);
+    const at = await clock(tx);
+    const [row] = await tx
+      .insert(lookups)
+      .values({ id: newId('lkp'), npi, wantedType, openedAt: at })
+      .onConflictDoUpdate({
+        target: [lookups.npi, lookups.wantedType],
+        targetWhere: sql`closed_at is null`,
+        // Changes nothing, but gives the open one back, and locked.
+        set: { npi },
+      })
+      .returning({ id: lookups.id });
+    if (!row) throw new DatabaseError('no_row');
+    lookupId = row.id;
+    const started = request.startedAt ?? at;
+    await tx
+      .update(requests)
+      .set({ lookupId, status: 'in-progress', startedAt: started })
+      .where(eq(requests.id, id));
+  } else {
+    // Two requests of one lookup decide their steps one after the other.
+    await tx.execute(sql`select 1 from lookups where id = ${lookupId} for no key update`);
+  }
+  return lookupId;
+}
+
+/**
+ * Notes the sources that are not asked, and why, once per lookup: what they need is not known, or they give no email
+ * of the wanted type.
+ * @throws {DatabaseError}
+ */
+export async function recordSkipped(
+  db: Database,
+  requestId: string,
+  skipped: readonly { readonly vendor: string; readonly reason: string }[],
+): Promise<void> {
+  if (skipped.length === 0) return;
+  await transaction(db, async (tx) => {
+    const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
+    if (!request || request.settledAt) return;
+    const lookupId = await joinIn(tx, request);
+    const at = await clock(tx);
+    await tx
+      .insert(vendorAttempts)
+      .values(
+        skipped.map(({ vendor, reason }) => ({
+          ...{ lookupId, vendor, n: 1, requestId, startedAt: at, endedAt: at },
+          ...{ state: 'skip' as const, reason },
+        })),
+      )
+      .onConflictDoNothing();
+  });
+}

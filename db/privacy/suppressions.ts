@@ -1,0 +1,141 @@
+import { createHash } from 'node:crypto';
+import { and, desc, eq, sql } from 'drizzle-orm';
+import { type ChangedBy, recordAudit } from '../audit.ts';
+import { type Database, read, type Transaction, transaction } from '../client.ts';
+import { suppressions } from '../schema.ts';
+import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.ts';
+
+// Who must not be looked up or returned. Every answer asks `is_suppressed` of the migrations: at submit, on replay,
+// with every poll and before every delivery.
+
+/** What is suppressed, as the table has it: an NPI, an address's SHA-256, or a domain with its subdomains. */
+export interface SuppressionTarget {
+  readonly kind: SuppressionKind;
+  readonly value: string;
+}
+
+export type Suppression = typeof suppressions.$inferSelect;
+
+/**
+ * What stands for an address where it must not be kept itself.
+ * @param email normalised: lower case, its domain in A-labels
+ * @returns 64 hex digits; lists of others who hash lower-case addresses with SHA-256 match
+ */
+export function hashAddress(email: string): string {
+  return createHash('sha256').update(email).digest('hex');
+}
+
+/**
+ * Suppresses one NPI, address or domain.
+ * @returns false where it was suppressed already, which changes nothing
+ * @throws {DatabaseError}
+ */
+export async function addSuppression(
+  db: Database,
+  by: ChangedBy,
+  target: SuppressionTarget,
+): Promise<boolean> {
+  return await transaction(db, (tx) => add(tx, by, target, 'operator'));
+}
+
+/**
+ * A vendor's word that this person does not want to be processed (Hunter's 451). Safe to repeat, so it is written
+ * before the vendor's answer is: an answer on record then never lacks its suppression.
+ * @throws {DatabaseError}
+ */
+export async function suppressFromVendor(db: Database, npi: string, vendor: string): Promise<void> {
+  const by = { actor: SERVICE, reason: `${vendor}: the person asked not to be processed` };
+  await transaction(db, (tx) => add(tx, by, { kind: 'npi', value: npi }, 'vendor'));
+}
+
+/**
+ * Ends a suppression, an erasure's too: sources may then bring the address back.
+ * @returns where it came from; null where there was none
+ * @throws {DatabaseError}
+ */
+export async function removeSuppression(
+  db: Database,
+  by: ChangedBy,
+  { kind, value }: SuppressionTarget,
+): Promise<SuppressionOrigin | null> {
+  return await transaction(db, async (tx) => {
+    const [removed] = await tx
+      .delete(suppressions)
+      .where(and(eq(suppressions.kind, kind), eq(suppressions.value, value)))
+      .returning({ origin: suppressions.origin });
+    if (!removed) return null;
+    const details = { kind, origin: removed.origin };
+    await recordAudit(tx, by, {
+      action: 'suppressions.remove',
+      organizationId: null,
+      subject: value,
+      details,
+    });
+    return removed.origin;
+  });
+}
+
+/**
+ * The newest suppressions first.
+ * @param kind null for all
+ * @throws {DatabaseError}
+ */
+export async function listSuppressions(
+  db: Database,
+  kind: SuppressionKind | null,
+  limit: number,
+): Promise<Suppression[]> {
+  return await read(db, (tx) =>
+    tx
+      .select()
+      .from(suppressions)
+      .where(kind === null ? undefined : eq(suppressions.kind, kind))
+      .orderBy(desc(suppressions.createdAt), suppressions.kind, suppressions.value)
+      .limit(limit),
+  );
+}
+
+/**
+ * Suppresses many at once, of an imported list; the import itself is in the audit log. Safe to repeat.
+ * @returns for each row whether it was new; of equal rows only the first one is
+ * @throws {DatabaseError}
+ */
+export async function importSuppressions(
+  db: Database,
+  rows: readonly (SuppressionTarget & { readonly reason: string })[],
+): Promise<boolean[]> {
+  const added = await read(db, (tx) =>
+    tx.execute<{ n: number }>(sql`
+      with given as (
+        select * from jsonb_to_recordset(${JSON.stringify(rows.map((row, n) => ({ ...row, n })))}::jsonb)
+          as g (n int, kind text, value text, reason text)
+      ), firsts as (
+        select distinct on (kind, value) * from given order by kind, value, n
+      ), added as (
+        -- In one order, so that two imports at once cannot wait for each other.
+        insert into suppressions (kind, value, origin, reason)
+        select kind, value, 'import', reason from firsts order by kind, value collate "C"
+            on conflict do nothing returning kind, value
+      )
+      select f.n from firsts f join added a on a.kind = f.kind and a.value = f.value`),
+  );
+  const numbers = new Set(added.map(({ n }) => n));
+  return rows.map((_, n) => numbers.has(n));
+}
+
+async function add(
+  tx: Transaction,
+  by: ChangedBy,
+  { kind, value }: SuppressionTarget,
+  origin: SuppressionOrigin,
+): Promise<boolean> {
+  const rows = await tx
+    .insert(suppressions)
+    .values({ kind, value, origin, reason: by.reason })
+    .onConflictDoNothing()
+    .returning({ kind: suppressions.kind });
+  if (rows.length === 0) return false;
+  const details = { kind, origin };
+  await recordAudit(tx, by, { action: 'suppressions.add', organizationId: null, subject: value, details });
+  return true;
+}

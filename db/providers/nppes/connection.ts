@@ -1,0 +1,117 @@
+import { once } from 'node:events';
+import type { Writable } from 'node:stream';
+import postgres, { type Sql, type TransactionSql } from 'postgres';
+import { DatabaseError, toDatabaseError } from '../../errors.ts';
+import { STAGING_TABLES } from './staging.ts';
+
+/** The one connection of an import of NPPES. It holds the lock and the staging tables, so it is never made again. */
+export interface NppesConnection {
+  /** Runs `work` in one transaction. @throws {DatabaseError} */
+  transaction<T>(work: (tx: TransactionSql) => Promise<T>): Promise<T>;
+  close(): Promise<void>;
+}
+
+/** Who is importing now. */
+export interface ImportHolder {
+  /** As the importer called itself: its process and machine. */
+  readonly name: string;
+  readonly since: Date;
+  /** The file it imports; null before it has begun. */
+  readonly file: string | null;
+}
+
+/** Any constant, as long as every importer takes the same and nobody else takes it. */
+const IMPORT_LOCK = 7_041_777;
+/** Sorting a chunk in memory, and keeping the staged rows there. */
+const MEMORY = '64MB';
+
+/**
+ * Connects, takes the lock that lets one import run at a time, and makes the staging tables. They are temporary:
+ * written without a log, and gone with the connection.
+ * @param name shown in `pg_stat_activity`, and to whoever finds the lock taken
+ * @returns who holds the lock where it is taken
+ * @throws {DatabaseError}
+ */
+export async function connectForImport(url: string, name: string): Promise<NppesConnection | ImportHolder> {
+  let lost = false;
+  const client = postgres(url, {
+    max: 1,
+    // A second connection would have neither lock nor staging tables.
+    max_lifetime: null,
+    idle_timeout: 0,
+    connect_timeout: 5,
+    onnotice: () => {},
+    onclose: () => {
+      lost = true;
+    },
+    connection: {
+      application_name: name,
+      statement_timeout: 0,
+      idle_in_transaction_session_timeout: 0,
+      work_mem: MEMORY,
+      temp_buffers: MEMORY,
+    },
+  });
+  try {
+    const holder = await takeLock(client);
+    if (holder !== null) {
+      await client.end({ timeout: 5 });
+      return holder;
+    }
+    await client.unsafe(STAGING_TABLES).simple();
+  } catch (error) {
+    await client.end({ timeout: 5 });
+    throw toDatabaseError(error);
+  }
+  return {
+    async transaction(work) {
+      if (lost) throw new DatabaseError('CONNECTION_CLOSED');
+      try {
+        // The cast undoes postgres.js's unwrapping of arrays of promises.
+        return (await client.begin(work)) as Awaited<ReturnType<typeof work>>;
+      } catch (error) {
+        throw toDatabaseError(error);
+      }
+    },
+    close: () => client.end({ timeout: 5 }),
+  };
+}
+
+/** Sends lines of COPY's text format to a staging table. The statement after it fails where the copy did. */
+export async function copyTo(
+  tx: TransactionSql,
+  table: string,
+  columns: readonly string[],
+  lines: readonly Buffer[],
+): Promise<void> {
+  if (lines.length === 0) return;
+  const stream: Writable = await tx`copy ${tx(table)} (${tx(columns)}) from stdin`.writable();
+  const failed = once(stream, 'error').then(([error]) => {
+    throw error;
+  });
+  // It is raced below; once everything is sent, nobody asks any more.
+  failed.catch(() => {});
+  for (const piece of lines) {
+    await Promise.race([
+      new Promise<void>((resolve, reject) =>
+        stream.write(piece, (error) => (error ? reject(error) : resolve())),
+      ),
+      failed,
+    ]);
+  }
+  // Not awaited: where PostgreSQL refuses the last bytes, postgres.js never ends the stream.
+  stream.end();
+}
+
+async function takeLock(client: Sql): Promise<ImportHolder | null> {
+  const [taken] = await client<{ taken: boolean }[]>`select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
+  if (taken?.taken) return null;
+  const [holder] = await client<ImportHolder[]>`
+    select a.application_name as name, a.backend_start as since,
+           (select file from import_runs where kind = 'nppes' and state = 'running'
+             order by started_at desc limit 1) as file
+      from pg_locks l join pg_stat_activity a on a.pid = l.pid
+     where l.locktype = 'advisory' and l.granted and l.classid = 0 and l.objid = ${IMPORT_LOCK}
+       and l.database = (select oid from pg_database where datname = current_database())`;
+  return holder ?? { name: 'one that has just ended', since: new Date(), file: null };
+}

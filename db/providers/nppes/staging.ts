@@ -1,0 +1,65 @@
+import type { EndpointKind } from '../../words.ts';
+
+// Where rows of NPPES's files wait to be merged. The columns are in the order in which the importer writes them.
+
+/** The values of a provider that a file tells, as in `providers`. */
+export const PROVIDER_COLUMNS = [
+  'npi',
+  'entity_type',
+  'last_name',
+  'first_name',
+  'middle_name',
+  'name_suffix',
+  'credential',
+  'other_last_name',
+  'other_first_name',
+  'organization_name',
+  'taxonomy_code',
+  'practice_line_1',
+  'practice_line_2',
+  'practice_city',
+  'practice_state',
+  'practice_postal_code',
+  'practice_phone',
+  'phone_key',
+  'address_key',
+  'updated_on',
+  'deactivated_on',
+  'reactivated_on',
+] as const;
+
+/** What is copied of a provider: those values, what tells a changed row from an unchanged one, and of what day it is. */
+export const COPIED_PROVIDER_COLUMNS = ['row_hash', 'as_of', 'origin', ...PROVIDER_COLUMNS];
+
+/** What a provider has several of, each kind in a table and a file of its own. */
+export type DetailTable = 'provider_endpoints' | 'provider_other_names' | 'provider_locations';
+
+/** The columns that are the key, and the rest. */
+export const DETAIL_COLUMNS: Readonly<
+  Record<DetailTable, { readonly key: readonly string[]; readonly rest: readonly string[] }>
+> = {
+  provider_endpoints: { key: ['npi', 'kind', 'endpoint'], rest: ['affiliated', 'affiliation_name'] },
+  provider_other_names: { key: ['npi', 'name', 'type_code'], rest: [] },
+  provider_locations: {
+    key: ['npi', 'line_1', 'line_2', 'city', 'state', 'postal_code'],
+    rest: ['phone', 'phone_key', 'address_key'],
+  },
+};
+
+/** The kinds of endpoint that `provider_endpoints` takes. */
+export const ENDPOINT_KINDS: ReadonlySet<string> = new Set<EndpointKind>([
+  'DIRECT',
+  'CONNECT',
+  'SOAP',
+  'FHIR',
+  'REST',
+  'OTHERS',
+]);
+
+/** Makes the staging tables of a connection. */
+export const STAGING_TABLES = `
+  create temporary table staged_providers on commit delete rows as
+    select ${COPIED_PROVIDER_COLUMNS.join(', ')} from providers with no data;
+${(Object.keys(DETAIL_COLUMNS) as DetailTable[])
+  .map((table) => `  create temporary table staged_${table} (like ${table});`)
+  .join('\n')}`;

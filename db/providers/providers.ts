@@ -1,0 +1,185 @@
+import { eq, sql } from 'drizzle-orm';
+import { type Database, read, type Transaction, transaction } from '../client.ts';
+import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../schema.ts';
+import type { EndpointKind } from '../words.ts';
+import { providerKeys } from './keys.ts';
+
+// What the NPI registry says of NPIs that no import has brought. An import knows better: its rows are never touched.
+
+/** An active NPI as the registry has it, in the words of NPPES; empty fields are null. */
+export interface RegistryProvider {
+  /** 10 digits. */
+  readonly npi: string;
+  readonly entityType: 1 | 2;
+  readonly lastName: string | null;
+  readonly firstName: string | null;
+  readonly middleName: string | null;
+  readonly nameSuffix: string | null;
+  readonly credential: string | null;
+  readonly otherLastName: string | null;
+  readonly otherFirstName: string | null;
+  readonly organizationName: string | null;
+  readonly taxonomyCode: string | null;
+  readonly practice: RegistryLocation | null;
+  /** `2026-11-21`. */
+  readonly updatedOn: string | null;
+  readonly endpoints: readonly RegistryEndpoint[];
+  /** Of organizations. */
+  readonly otherNames: readonly { readonly name: string; readonly typeCode: string }[];
+  readonly locations: readonly RegistryLocation[];
+}
+
+export interface RegistryLocation {
+  readonly line1: string | null;
+  readonly line2: string | null;
+  readonly city: string | null;
+  readonly state: string | null;
+  /** Five or nine digits. */
+  readonly postalCode: string | null;
+  readonly phone: string | null;
+}
+
+export interface RegistryEndpoint {
+  readonly kind: EndpointKind;
+  readonly endpoint: string;
+  readonly affiliated: boolean | null;
+  readonly affiliationName: string | null;
+}
+
+/** An import compares hashes to skip what has not changed; what the registry said must never look unchanged to it. */
+const NO_HASH = 0;
+
+/**
+ * Whether the registry is to be asked about an NPI: no import has it, and the registry has not been asked for a day
+ * (the etiquette of its public clients). An answer older than that stays in use until a newer one comes.
+ * @throws {DatabaseError}
+ */
+export async function isRegistryDue(db: Database, npi: string): Promise<boolean> {
+  const rows = await read(db, (tx) =>
+    tx.execute(sql`
+      select from providers p
+       where p.npi = ${npi}
+         and (p.origin = 'nppes' or p.imported_at > clock_timestamp() - interval '24 hours')`),
+  );
+  return rows.length === 0;
+}
+
+/**
+ * Keeps what the registry says of an NPI, in place of what it said before. Changes nothing where an import has the NPI.
+ * @throws {DatabaseError}
+ */
+export async function storeRegistryProvider(db: Database, provider: RegistryProvider): Promise<void> {
+  const { npi, practice, endpoints, otherNames, locations, ...facts } = provider;
+  await transaction(db, async (tx) => {
+    const stored = await replaceRow(tx, npi, {
+      ...facts,
+      practiceLine1: practice?.line1 ?? null,
+      practiceLine2: practice?.line2 ?? null,
+      practiceCity: practice?.city ?? null,
+      practiceState: practice?.state ?? null,
+      practicePostalCode: practice?.postalCode ?? null,
+      practicePhone: practice?.phone ?? null,
+      ...(practice === null ? NO_KEYS : providerKeys(practice)),
+      deactivatedOn: null,
+    });
+    if (!stored) return;
+    // The registry may name one thing twice; the first counts.
+    if (endpoints.length > 0) {
+      await tx
+        .insert(providerEndpoints)
+        .values(endpoints.map((one) => ({ npi, ...one })))
+        .onConflictDoNothing();
+    }
+    if (otherNames.length > 0) {
+      await tx
+        .insert(providerOtherNames)
+        .values(otherNames.map((one) => ({ npi, ...one })))
+        .onConflictDoNothing();
+    }
+    if (locations.length > 0) {
+      await tx
+        .insert(providerLocations)
+        .values(locations.map((one) => locationRow(npi, one)))
+        .onConflictDoNothing();
+    }
+  });
+}
+
+/**
+ * Keeps that the registry has no active provider under an NPI: deactivated as of today, and nothing else. The row
+ * closes the gate for a day; then the registry is asked again, because an NPI may be new or come back.
+ * Changes nothing where an import has the NPI.
+ * @throws {DatabaseError}
+ */
+export async function storeRegistryAbsence(db: Database, npi: string): Promise<void> {
+  await transaction(db, async (tx) => {
+    await replaceRow(tx, npi, { ...NOTHING, deactivatedOn: sql`current_date` });
+  });
+}
+
+type RowFacts = Omit<
+  typeof providers.$inferInsert,
+  'npi' | 'origin' | 'asOf' | 'rowHash' | 'importedAt' | 'reactivatedOn' | 'deactivatedOn'
+>;
+
+const NO_KEYS = { phoneKey: null, addressKey: null };
+
+const NOTHING: Record<keyof RowFacts, null> = {
+  entityType: null,
+  lastName: null,
+  firstName: null,
+  middleName: null,
+  nameSuffix: null,
+  credential: null,
+  otherLastName: null,
+  otherFirstName: null,
+  organizationName: null,
+  taxonomyCode: null,
+  practiceLine1: null,
+  practiceLine2: null,
+  practiceCity: null,
+  practiceState: null,
+  practicePostalCode: null,
+  practicePhone: null,
+  ...NO_KEYS,
+  updatedOn: null,
+};
+
+/** Writes the row and removes what hung on the old one. False where an import has the NPI. */
+async function replaceRow(
+  tx: Transaction,
+  npi: string,
+  facts: Required<RowFacts> & { deactivatedOn: ReturnType<typeof sql> | null },
+): Promise<boolean> {
+  const row = {
+    ...facts,
+    reactivatedOn: null,
+    origin: 'registry' as const,
+    asOf: sql`current_date`,
+    rowHash: NO_HASH,
+    importedAt: sql`clock_timestamp()`,
+  };
+  const written = await tx
+    .insert(providers)
+    .values({ npi, ...row })
+    .onConflictDoUpdate({ target: providers.npi, set: row, setWhere: sql`${providers.origin} = 'registry'` })
+    .returning({ npi: providers.npi });
+  if (written.length === 0) return false;
+  await tx.delete(providerEndpoints).where(eq(providerEndpoints.npi, npi));
+  await tx.delete(providerOtherNames).where(eq(providerOtherNames.npi, npi));
+  await tx.delete(providerLocations).where(eq(providerLocations.npi, npi));
+  return true;
+}
+
+function locationRow(npi: string, location: RegistryLocation): typeof providerLocations.$inferInsert {
+  return {
+    npi,
+    line1: location.line1 ?? '',
+    line2: location.line2 ?? '',
+    city: location.city ?? '',
+    state: location.state ?? '',
+    postalCode: location.postalCode ?? '',
+    phone: location.phone,
+    ...providerKeys(location),
+  };
+}

@@ -1,0 +1,144 @@
+import { and, eq, gte, inArray, sql } from 'drizzle-orm';
+import type { Transaction } from '../client.ts';
+import { entitlements, requests, storedEmails } from '../schema.ts';
+import type { EmailType, WantedType } from '../words.ts';
+
+/** An email that can answer a request without asking anyone. */
+export interface KnownEmail {
+  readonly email: string;
+  readonly emailType: EmailType;
+  readonly lastValidatedAt: Date;
+}
+
+/**
+ * What an organization has paid for within the replay window and may have again for nothing. Exactly `replayMs` after
+ * the charge still counts; the clock starts at the charge (decisions.md, replay).
+ *
+ * An address that was erased or suppressed since is not given again. It was paid for all the same: another one that
+ * the directory holds comes in its place, free as well.
+ * @returns per NPI the email that satisfies `wantedType`, the professional one where both do
+ */
+export async function findReplays(
+  tx: Pick<Transaction, 'select'>,
+  search: StoredSearch & { readonly organizationId: string; readonly replayMs: number },
+): Promise<Map<string, KnownEmail>> {
+  const rows = await tx
+    .select({
+      npi: entitlements.npi,
+      emailType: entitlements.emailType,
+      email: sql<string | null>`case when not is_suppressed(${entitlements.npi}, ${requests.email})
+        then ${requests.email} end`,
+      lastValidatedAt: requests.emailLastValidatedAt,
+    })
+    .from(entitlements)
+    .innerJoin(requests, eq(requests.id, entitlements.requestId))
+    .where(
+      and(
+        eq(entitlements.organizationId, search.organizationId),
+        inArray(entitlements.npi, [...new Set(search.npis)]),
+        gte(entitlements.chargedAt, new Date(search.at.getTime() - search.replayMs)),
+        search.wantedType === 'any' ? undefined : eq(entitlements.emailType, search.wantedType),
+        sql`not is_inactive(${entitlements.npi})`,
+      ),
+    )
+    // The professional one last, so that it is the one that stays in the map.
+    .orderBy(entitlements.emailType);
+  const replays = byNpi(rows);
+  const withheld = rows.map(({ npi }) => npi).filter((npi) => !replays.has(npi));
+  if (withheld.length === 0) return replays;
+  return new Map([...replays, ...(await findStoredEmails(tx, { ...search, npis: withheld }))]);
+}
+
+export interface StoredSearch {
+  readonly npis: readonly string[];
+  readonly wantedType: WantedType;
+  readonly at: Date;
+  readonly freshnessMs: number;
+  /** The lookup that asks: an address that its source does not let us keep serves its own lookup alone. */
+  readonly lookupId: string | null;
+}
+
+/**
+ * The directory's valid emails whose last validation lies within the freshness window, but for those that are
+ * suppressed.
+ * @returns per NPI the email that satisfies `wantedType`, the professional and then the newest one where several do
+ */
+export async function findStoredEmails(
+  tx: Pick<Transaction, 'select'>,
+  search: StoredSearch,
+): Promise<Map<string, KnownEmail>> {
+  const rows = await tx
+    .select({
+      npi: storedEmails.npi,
+      emailType: storedEmails.emailType,
+      email: storedEmails.email,
+      lastValidatedAt: storedEmails.lastValidatedAt,
+    })
+    .from(storedEmails)
+    .where(
+      and(
+        inArray(storedEmails.npi, [...new Set(search.npis)]),
+        eq(storedEmails.verdict, 'valid'),
+        eq(storedEmails.unchecked, false),
+        gte(storedEmails.lastValidatedAt, new Date(search.at.getTime() - search.freshnessMs)),
+        search.wantedType === 'any' ? undefined : eq(storedEmails.emailType, search.wantedType),
+        // Equality with null is never true.
+        sql`(${storedEmails.mayStore} or exists (select from email_checks c where c.lookup_id = ${search.lookupId}
+          and c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named'))`,
+        sql`not is_suppressed(${storedEmails.npi}, ${storedEmails.email})`,
+        sql`not is_inactive(${storedEmails.npi})`,
+      ),
+    )
+    .orderBy(storedEmails.emailType, storedEmails.lastValidatedAt, storedEmails.email);
+  return byNpi(rows);
+}
+
+/**
+ * Takes the right to charge this organization for this NPI and type: one conditional statement, so that of two
+ * requests settling at once exactly one is charged within a replay window (hardening.md, L5).
+ * @returns false where another request was charged within the window, which makes this one a replay
+ */
+export async function claimEntitlement(
+  tx: Transaction,
+  claim: {
+    organizationId: string;
+    npi: string;
+    emailType: EmailType;
+    requestId: string;
+    at: Date;
+    replayMs: number;
+  },
+): Promise<boolean> {
+  const rows = await tx
+    .insert(entitlements)
+    .values({
+      organizationId: claim.organizationId,
+      npi: claim.npi,
+      emailType: claim.emailType,
+      requestId: claim.requestId,
+      chargedAt: claim.at,
+    })
+    .onConflictDoUpdate({
+      target: [entitlements.organizationId, entitlements.npi, entitlements.emailType],
+      set: { requestId: claim.requestId, chargedAt: claim.at },
+      setWhere: sql`${entitlements.chargedAt} < ${new Date(claim.at.getTime() - claim.replayMs).toISOString()}::timestamptz`,
+    })
+    .returning({ requestId: entitlements.requestId });
+  return rows.length === 1;
+}
+
+function byNpi(
+  rows: readonly {
+    npi: string;
+    email: string | null;
+    emailType: EmailType | null;
+    lastValidatedAt: Date | null;
+  }[],
+): Map<string, KnownEmail> {
+  const known = new Map<string, KnownEmail>();
+  // Rows come in rising order of preference ('personal' sorts before 'professional').
+  for (const { npi, email, emailType, lastValidatedAt } of rows) {
+    if (email && emailType && lastValidatedAt) known.set(npi, { email, emailType, lastValidatedAt });
+  }
+  return known;
+}

@@ -1,0 +1,119 @@
+import { and, asc, eq, isNotNull, isNull, sql } from 'drizzle-orm';
+import { type Database, read } from '../client.ts';
+import { batches, requests } from '../schema.ts';
+import type { BatchStart } from './submit.ts';
+
+// A batch without `started_at` is the outbox entry of its own workflow.
+
+/**
+ * Notes that Temporal has the batch workflow.
+ * @throws {DatabaseError}
+ */
+export async function markStarted(db: Database, batchId: string): Promise<void> {
+  await read(db, (tx) =>
+    tx
+      .update(batches)
+      .set({ startedAt: sql`clock_timestamp()` })
+      .where(and(eq(batches.id, batchId), isNull(batches.startedAt))),
+  );
+}
+
+/**
+ * Batches accepted at least `olderThanMs` ago whose workflow was never started, the oldest first. Younger ones are
+ * still being started by the API that accepted them.
+ * @throws {DatabaseError}
+ */
+export async function listNotStarted(
+  db: Database,
+  olderThanMs: number,
+  limit: number,
+): Promise<BatchStart[]> {
+  return await read(db, (tx) =>
+    tx
+      .select(START)
+      .from(batches)
+      .where(and(isNull(batches.startedAt), sql`${batches.createdAt} < ${ago(olderThanMs)}`))
+      .orderBy(asc(batches.createdAt))
+      .limit(limit),
+  );
+}
+
+export interface OverdueRequest {
+  readonly requestId: string;
+  readonly batchId: string;
+}
+
+/**
+ * Open requests whose deadline passed at least `graceMs` ago: their own workflows should have settled them.
+ * @throws {DatabaseError}
+ */
+export async function listOverdue(db: Database, graceMs: number, limit: number): Promise<OverdueRequest[]> {
+  return await read(db, (tx) =>
+    tx
+      .select({ requestId: requests.id, batchId: requests.batchId })
+      .from(requests)
+      .where(and(isNull(requests.settledAt), sql`${requests.deadlineAt} < ${ago(graceMs)}`))
+      .orderBy(asc(requests.deadlineAt))
+      .limit(limit),
+  );
+}
+
+/**
+ * Takes started batches that still have something to do (an open request, or a delivery of the first round) and were
+ * not looked at for `everyMs`, and marks them as looked at, so that sweeps share the work.
+ * @throws {DatabaseError}
+ */
+export async function takeUnfinished(db: Database, everyMs: number, limit: number): Promise<BatchStart[]> {
+  return await read(db, (tx) => {
+    const due = tx
+      .select({ id: batches.id })
+      .from(batches)
+      .where(
+        and(
+          isNotNull(batches.startedAt),
+          sql`coalesce(${batches.checkedAt}, ${batches.startedAt}) < ${ago(everyMs)}`,
+          sql`${BATCH_ID} in (select id from batches where status = 'in-progress'
+                union select batch_id from webhook_deliveries where state = 'pending' and resends = 0)`,
+        ),
+      )
+      .orderBy(sql`coalesce(${batches.checkedAt}, ${batches.startedAt})`)
+      .limit(limit)
+      .for('update', { skipLocked: true });
+    return tx
+      .update(batches)
+      .set({ checkedAt: sql`clock_timestamp()` })
+      .where(sql`${batches.id} in (${due})`)
+      .returning(START);
+  });
+}
+
+/**
+ * The open requests of a batch.
+ * @throws {DatabaseError}
+ */
+export async function listOpen(db: Database, batchId: string): Promise<string[]> {
+  const rows = await read(db, (tx) =>
+    tx
+      .select({ id: requests.id })
+      .from(requests)
+      .where(and(eq(requests.batchId, batchId), isNull(requests.settledAt))),
+  );
+  return rows.map((row) => row.id);
+}
+
+/** For subqueries: drizzle writes a column of a statement's only table without the table, and `id` is then theirs. */
+const BATCH_ID = sql`batches.id`;
+
+const START = {
+  batchId: batches.id,
+  organizationId: batches.organizationId,
+  submittedAs: batches.submittedAs,
+  wantedType: batches.wantedType,
+  npis: sql<
+    string[]
+  >`(select array_agg(r.npi order by r.position) from requests r where r.batch_id = ${BATCH_ID})`,
+};
+
+function ago(ms: number) {
+  return sql`now() - make_interval(secs => ${ms / 1000})`;
+}

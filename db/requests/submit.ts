@@ -1,0 +1,286 @@
+import { and, eq, sql } from 'drizzle-orm';
+import { clock, type Database, read, type Transaction, transaction } from '../client.ts';
+import { DatabaseError } from '../errors.ts';
+import { newId } from '../ids.ts';
+import {
+  batches,
+  creditBalances,
+  idempotencyKeys,
+  ledgerEntries,
+  organizations,
+  requests,
+  webhookDeliveries,
+} from '../schema.ts';
+import type { SubmittedAs, WantedType, WebhookMode } from '../words.ts';
+import { claimEntitlement, findReplays, findStoredEmails, type KnownEmail } from './entitlements.ts';
+import { submitResponse } from './envelope.ts';
+
+/** One parsed submit, single or bulk. */
+export interface SubmitCommand {
+  readonly organizationId: string;
+  readonly apiKeyId: string;
+  readonly submittedAs: SubmittedAs;
+  /** 1 to 60; the same NPI may occur more than once. */
+  readonly npis: readonly string[];
+  readonly wantedType: WantedType;
+  readonly webhook: { readonly url: string; readonly mode: WebhookMode } | null;
+  /** JSON text, as sent. */
+  readonly customData: string | null;
+  readonly idempotency: {
+    readonly key: string;
+    readonly method: string;
+    readonly path: string;
+    /** SHA-256 of the canonical body. */
+    readonly fingerprint: Buffer;
+  } | null;
+}
+
+export interface SubmitRules {
+  readonly lookupTimeoutMs: number;
+  readonly freshnessMs: number;
+  readonly replayMs: number;
+  readonly idempotencyMs: number;
+}
+
+/** What the start of a batch workflow needs to know; nothing personal. */
+export interface BatchStart {
+  readonly batchId: string;
+  readonly organizationId: string;
+  readonly submittedAs: SubmittedAs;
+  readonly wantedType: WantedType;
+  readonly npis: readonly string[];
+}
+
+export type SubmitOutcome =
+  | { readonly kind: 'accepted'; readonly response: string; readonly start: BatchStart }
+  /** The Idempotency-Key was used for the same body: the stored 202. */
+  | { readonly kind: 'repeated'; readonly response: string }
+  /** The Idempotency-Key was used for another body. */
+  | { readonly kind: 'mismatch' }
+  /** The first request with this Idempotency-Key is still running after 5 s. */
+  | { readonly kind: 'running' }
+  | { readonly kind: 'insufficient'; readonly required: number; readonly available: number };
+
+/** How long a repeated Idempotency-Key waits for the first one (decisions.md, Idempotency-Key). */
+const IDEMPOTENCY_WAIT_MS = 5000;
+
+type NewRequest = typeof requests.$inferInsert & { email: string | null };
+
+/** Leaves the transaction without a trace: nothing queued, the Idempotency-Key not burnt. */
+class Refused extends Error {
+  readonly outcome: SubmitOutcome;
+  constructor(outcome: SubmitOutcome) {
+    super(outcome.kind);
+    this.outcome = outcome;
+  }
+}
+
+/**
+ * Accepts one submit in one transaction: idempotency record, replays, stored fresh emails (held and charged at
+ * once), holds for the rest, batch, requests and deliveries. Submits and settlements of one organization go one
+ * after the other, because each first locks the organization's balance.
+ * @throws {DatabaseError}
+ */
+export async function submit(
+  db: Database,
+  command: SubmitCommand,
+  rules: SubmitRules,
+): Promise<SubmitOutcome> {
+  let claimingKey = false;
+  try {
+    return await transaction(db, async (tx) => {
+      claimingKey = true;
+      const earlier = await claimIdempotencyKey(tx, command, rules);
+      claimingKey = false;
+      return earlier ?? (await accept(tx, command, rules));
+    });
+  } catch (error) {
+    if (error instanceof Refused) return error.outcome;
+    if (claimingKey && error instanceof DatabaseError && error.code === '55P03') return { kind: 'running' };
+    throw error;
+  }
+}
+
+/** Inserting waits for a transaction that has inserted the same key and not yet ended. */
+async function claimIdempotencyKey(
+  tx: Transaction,
+  command: SubmitCommand,
+  rules: SubmitRules,
+): Promise<SubmitOutcome | null> {
+  if (!command.idempotency) return null;
+  const { key, method, path, fingerprint } = command.idempotency;
+  await tx.execute(sql.raw(`set local lock_timeout = ${IDEMPOTENCY_WAIT_MS}`));
+  const at = await clock(tx);
+  const row = {
+    fingerprint,
+    response: null,
+    createdAt: at,
+    expiresAt: new Date(at.getTime() + rules.idempotencyMs),
+  };
+  const claimed = await tx
+    .insert(idempotencyKeys)
+    .values({ organizationId: command.organizationId, method, path, key, ...row })
+    .onConflictDoUpdate({
+      target: [
+        idempotencyKeys.organizationId,
+        idempotencyKeys.method,
+        idempotencyKeys.path,
+        idempotencyKeys.key,
+      ],
+      set: row,
+      setWhere: sql`${idempotencyKeys.expiresAt} <= ${at.toISOString()}::timestamptz`,
+    })
+    .returning({ key: idempotencyKeys.key });
+  await tx.execute(sql`set local lock_timeout = default`);
+  if (claimed.length === 1) return null;
+  const [stored] = await tx
+    .select({ fingerprint: idempotencyKeys.fingerprint, response: idempotencyKeys.response })
+    .from(idempotencyKeys)
+    .where(sameKey(command.organizationId, { key, method, path }));
+  if (!stored?.response) throw new DatabaseError('idempotency_record_incomplete');
+  return stored.fingerprint.equals(fingerprint)
+    ? { kind: 'repeated', response: stored.response }
+    : { kind: 'mismatch' };
+}
+
+/**
+ * Removes Idempotency-Keys whose time is over; a submit treats them as never seen anyway.
+ * @throws {DatabaseError}
+ */
+export async function forgetExpiredKeys(db: Database, limit: number): Promise<void> {
+  await read(db, (tx) =>
+    tx.execute(sql`
+      delete from idempotency_keys where ctid = any (array(
+        select ctid from idempotency_keys where expires_at <= now() order by expires_at limit ${limit}
+        for update skip locked))`),
+  );
+}
+
+async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRules): Promise<SubmitOutcome> {
+  const { organizationId, wantedType, npis } = command;
+  const [organization] = await tx
+    .select({ available: creditBalances.available, webhooksSuspended: organizations.webhooksSuspended })
+    .from(creditBalances)
+    .innerJoin(organizations, eq(organizations.id, creditBalances.organizationId))
+    .where(eq(creditBalances.organizationId, organizationId))
+    .for('update', { of: creditBalances });
+  if (!organization) throw new DatabaseError('organization_missing');
+
+  // Taken under the lock, so that times of one organization never run backwards.
+  const at = await clock(tx);
+  const batchId = newId('bat');
+  const { freshnessMs, replayMs } = rules;
+  const search = { npis, wantedType, at, freshnessMs, lookupId: null };
+  const replays = await findReplays(tx, { ...search, organizationId, replayMs });
+  const stored = await findStoredEmails(tx, search);
+  const deadlineAt = new Date(at.getTime() + rules.lookupTimeoutMs);
+
+  const rows = npis.map((npi, position): NewRequest => {
+    const replay = replays.get(npi);
+    const known = replay ?? stored.get(npi);
+    // A second entry for the same NPI replays what the first one has just been charged for.
+    if (known) replays.set(npi, known);
+    return {
+      id: newId('req'),
+      batchId,
+      organizationId,
+      position,
+      npi,
+      wantedType,
+      acceptedAt: at,
+      deadlineAt,
+      ...(known ? finished(known, replay !== undefined, at) : OPEN),
+    };
+  });
+  const held = rows.filter((row) => !row.replayed);
+  const charged = held.filter((row) => row.status === 'completed');
+  const cost = wantedType === 'personal' ? 3 : 1;
+  const required = held.length * cost;
+  if (required > organization.available) {
+    throw new Refused({ kind: 'insufficient', required, available: organization.available });
+  }
+
+  const { webhook, customData, submittedAs, apiKeyId } = command;
+  await tx.insert(batches).values({
+    id: batchId,
+    organizationId,
+    apiKeyId,
+    submittedAs,
+    wantedType,
+    total: npis.length,
+    webhookUrl: webhook?.url ?? null,
+    webhookMode: webhook?.mode ?? null,
+    customData,
+    createdAt: at,
+    updatedAt: at,
+    deadlineAt,
+  });
+  await tx.insert(requests).values(rows);
+  await post(tx, 'hold', held, cost, at);
+  await post(tx, 'charge', charged, cost, at);
+  for (const { id: requestId, npi, emailType } of charged) {
+    if (!emailType) throw new DatabaseError('stored_email_incomplete');
+    const claim = { organizationId, npi, emailType, requestId, at, replayMs: rules.replayMs };
+    if (!(await claimEntitlement(tx, claim))) throw new DatabaseError('entitlement_taken');
+  }
+  if (webhook) {
+    const state = organization.webhooksSuspended ? ('none' as const) : ('pending' as const);
+    const targets = webhook.mode === 'batch' ? [null] : rows.map((row) => row.id);
+    await tx
+      .insert(webhookDeliveries)
+      .values(targets.map((requestId) => ({ id: newId('msg'), batchId, requestId, state, createdAt: at })));
+  }
+
+  const response = submitResponse(batchId, rows);
+  if (command.idempotency) {
+    await tx.update(idempotencyKeys).set({ response }).where(sameKey(organizationId, command.idempotency));
+  }
+  return { kind: 'accepted', response, start: { batchId, organizationId, submittedAs, wantedType, npis } };
+}
+
+const OPEN = {
+  status: 'accepted',
+  replayed: false,
+  email: null,
+  emailType: null,
+  emailLastValidatedAt: null,
+  settledAt: null,
+} as const;
+
+function finished(known: KnownEmail, replayed: boolean, at: Date) {
+  return {
+    status: 'completed',
+    replayed,
+    email: known.email,
+    emailType: known.emailType,
+    emailLastValidatedAt: known.lastValidatedAt,
+    settledAt: at,
+  } as const;
+}
+
+async function post(
+  tx: Transaction,
+  kind: 'hold' | 'charge',
+  rows: readonly NewRequest[],
+  amount: number,
+  createdAt: Date,
+): Promise<void> {
+  if (rows.length === 0) return;
+  await tx
+    .insert(ledgerEntries)
+    .values(
+      rows.map(({ id, organizationId }) => ({ organizationId, requestId: id, kind, amount, createdAt })),
+    );
+}
+
+function sameKey(
+  organizationId: string,
+  { key, method, path }: { key: string; method: string; path: string },
+) {
+  return and(
+    eq(idempotencyKeys.organizationId, organizationId),
+    eq(idempotencyKeys.method, method),
+    eq(idempotencyKeys.path, path),
+    eq(idempotencyKeys.key, key),
+  );
+}

@@ -1,0 +1,210 @@
+import { and, eq, sql } from 'drizzle-orm';
+import { clock, type Database, type Transaction, transaction } from '../client.ts';
+import { DatabaseError } from '../errors.ts';
+import { batches, organizations, webhookAttempts, webhookDeliveries } from '../schema.ts';
+import type { AttemptReason, DeliveryState } from '../words.ts';
+import { admitToHost, type HostHealth, noteHost } from './hosts.ts';
+
+// Where a delivery is in its schedule is a fact of its row, so that whoever looks at it next, after whatever crash,
+// goes on from there; a lease on the row keeps two from sending it at once.
+
+/** Milliseconds. */
+export interface DeliveryRules {
+  /** Before each attempt of a round, after the previous one. */
+  readonly webhookScheduleMs: readonly number[];
+}
+
+/** The right to make one attempt. */
+export interface Claim {
+  readonly deliveryId: string;
+  /** The round it belongs to: a resend meanwhile begins another, which this attempt says nothing of. */
+  readonly resends: number;
+  /** The place in the schedule, from 0. */
+  readonly step: number;
+  readonly organizationId: string;
+  readonly host: string;
+  /** Whether the attempt tries a host that has not answered for a while. */
+  readonly trial: boolean;
+}
+
+export type Claimed =
+  | { readonly kind: 'attempt'; readonly claim: Claim }
+  | { readonly kind: 'over'; readonly state: Exclude<DeliveryState, 'pending'> }
+  | { readonly kind: 'wait'; readonly why: WaitReason; readonly afterMs: number };
+
+/** Why no attempt is made now. None of these waits counts as an attempt. */
+export type WaitReason = 'not_due' | 'in_flight' | 'suspended' | 'host_away';
+
+/** How one attempt went. */
+export interface AttemptRecord {
+  readonly startedAt: Date;
+  readonly durationMs: number;
+  readonly statusCode: number | null;
+  readonly reason: AttemptReason | null;
+  /** At most the first 1024 bytes of the answer. */
+  readonly responseExcerpt: Buffer | null;
+}
+
+/** What follows from an attempt: the end, or another one. */
+export type AttemptOutcome =
+  | { readonly state: 'delivered' | 'failed' }
+  | { readonly state: 'pending'; readonly afterMs: number };
+
+/** An attempt that has not been recorded by then died with its worker: 15 s to send, the rest to load and record. */
+const LEASE_MS = 25_000;
+/** Held deliveries look this often whether their organization is still suspended. */
+const SUSPENDED_MS = 300_000;
+
+/**
+ * Takes the right to make the next attempt of a delivery, or says why not now: it is not due, it is being sent, its
+ * organization is suspended, or its host is away. What is put off keeps its place in the schedule.
+ * @param host the host and port of the delivery's URL
+ * @throws {DatabaseError} `delivery_missing` for an unknown id
+ */
+export async function claimDelivery(
+  db: Database,
+  deliveryId: string,
+  host: string,
+  { webhookScheduleMs }: DeliveryRules,
+): Promise<Claimed> {
+  return await transaction(db, async (tx) => {
+    const row = await lockDelivery(tx, deliveryId);
+    const { state, step, stepAt, resends, organizationId } = row;
+    if (state !== 'pending') return { kind: 'over', state };
+    if (row.leasedMs > 0) return { kind: 'wait', why: 'in_flight', afterMs: row.leasedMs };
+    if (row.dueMs > 0) return { kind: 'wait', why: 'not_due', afterMs: row.dueMs };
+    if (row.suspended) {
+      // The schedule stands still meanwhile.
+      await putOff(tx, deliveryId, { step, stepAt: null }, SUSPENDED_MS);
+      return { kind: 'wait', why: 'suspended', afterMs: SUSPENDED_MS };
+    }
+    const owed = step === 0 || step >= webhookScheduleMs.length - 1;
+    const admission = await admitToHost(tx, { organizationId, host }, owed, LEASE_MS, webhookScheduleMs);
+    if (admission.kind === 'wait') {
+      const place = advance(step, stepAt, await clock(tx), webhookScheduleMs);
+      await putOff(tx, deliveryId, place, admission.afterMs);
+      return { kind: 'wait', why: 'host_away', afterMs: admission.afterMs };
+    }
+    await tx
+      .update(webhookDeliveries)
+      .set({ leasedUntil: sql`clock_timestamp() + ${seconds(LEASE_MS)}` })
+      .where(eq(webhookDeliveries.id, deliveryId));
+    const { trial } = admission;
+    return { kind: 'attempt', claim: { deliveryId, resends, step, organizationId, host, trial } };
+  });
+}
+
+/**
+ * Gives a claim back that led to no attempt.
+ * @throws {DatabaseError}
+ */
+export async function releaseClaim(db: Database, claim: Claim): Promise<void> {
+  await transaction(db, async (tx) => {
+    await tx
+      .update(webhookDeliveries)
+      .set({ leasedUntil: null })
+      .where(and(eq(webhookDeliveries.id, claim.deliveryId), eq(webhookDeliveries.resends, claim.resends)));
+    await noteHost(tx, claim, { kind: 'untried' });
+  });
+}
+
+/**
+ * Adds one attempt to the delivery's log, and what follows from it: its state or its next place in the schedule, and
+ * the health of its host. A delivery that is decided stays so, and one that was sent again meanwhile goes on: then
+ * the attempt is logged and changes nothing else. Safe to repeat: an attempt is known by when it started.
+ * @throws {DatabaseError}
+ */
+export async function recordAttempt(
+  db: Database,
+  claim: Claim,
+  attempt: AttemptRecord,
+  outcome: AttemptOutcome,
+  health: HostHealth,
+): Promise<void> {
+  const { deliveryId, resends, step } = claim;
+  await transaction(db, async (tx) => {
+    const { attempts } = await lockDelivery(tx, deliveryId);
+    // In a statement of its own, under the lock: the one before does not see what another has just written.
+    const known = and(
+      eq(webhookAttempts.deliveryId, deliveryId),
+      eq(webhookAttempts.startedAt, attempt.startedAt),
+    );
+    const recorded = await tx.select({ n: webhookAttempts.n }).from(webhookAttempts).where(known);
+    if (recorded.length > 0) return;
+    const n = attempts + 1;
+    await tx
+      .update(webhookDeliveries)
+      .set({ attempts: n, leasedUntil: null })
+      .where(eq(webhookDeliveries.id, deliveryId));
+    await tx.insert(webhookAttempts).values({ deliveryId, n, ...attempt });
+    const dueAt = outcome.state === 'pending' ? sql`clock_timestamp() + ${seconds(outcome.afterMs)}` : null;
+    const decidedAt = outcome.state === 'pending' ? null : await clock(tx);
+    const { state } = outcome;
+    await tx
+      .update(webhookDeliveries)
+      .set({ state, decidedAt, stepAt: dueAt, dueAt, ...(dueAt === null ? {} : { step: step + 1 }) })
+      .where(
+        and(
+          eq(webhookDeliveries.id, deliveryId),
+          eq(webhookDeliveries.state, 'pending'),
+          eq(webhookDeliveries.resends, resends),
+        ),
+      );
+    await noteHost(tx, claim, health);
+  });
+}
+
+/**
+ * The schedule's clock runs on while a host is away: an attempt that is put off past the time of the next one falls
+ * together with it, down to the last, which is made in any case.
+ */
+function advance(step: number, stepAt: Date | null, now: Date, scheduleMs: readonly number[]) {
+  let place = { step, stepAt: stepAt ?? now };
+  for (;;) {
+    const nextMs = scheduleMs[place.step + 1];
+    if (nextMs === undefined || place.stepAt.getTime() + nextMs > now.getTime()) return place;
+    place = { step: place.step + 1, stepAt: new Date(place.stepAt.getTime() + nextMs) };
+  }
+}
+
+async function putOff(
+  tx: Transaction,
+  deliveryId: string,
+  place: { readonly step: number; readonly stepAt: Date | null },
+  afterMs: number,
+): Promise<void> {
+  await tx
+    .update(webhookDeliveries)
+    .set({ ...place, dueAt: sql`clock_timestamp() + ${seconds(afterMs)}` })
+    .where(eq(webhookDeliveries.id, deliveryId));
+}
+
+async function lockDelivery(tx: Transaction, deliveryId: string) {
+  const [row] = await tx
+    .select({
+      state: webhookDeliveries.state,
+      step: webhookDeliveries.step,
+      stepAt: webhookDeliveries.stepAt,
+      resends: webhookDeliveries.resends,
+      attempts: webhookDeliveries.attempts,
+      leasedMs: sql`coalesce(${msUntil(webhookDeliveries.leasedUntil)}, 0)`.mapWith(Number),
+      dueMs: sql`coalesce(${msUntil(webhookDeliveries.dueAt)}, 0)`.mapWith(Number),
+      organizationId: batches.organizationId,
+      suspended: organizations.webhooksSuspended,
+    })
+    .from(webhookDeliveries)
+    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .innerJoin(organizations, eq(organizations.id, batches.organizationId))
+    .where(eq(webhookDeliveries.id, deliveryId))
+    .for('update', { of: webhookDeliveries });
+  if (!row) throw new DatabaseError('delivery_missing');
+  return row;
+}
+
+function msUntil(column: typeof webhookDeliveries.dueAt | typeof webhookDeliveries.leasedUntil) {
+  return sql`ceil(extract(epoch from ${column} - clock_timestamp()) * 1000)`;
+}
+
+function seconds(ms: number) {
+  return sql`make_interval(secs => ${ms / 1000})`;
+}

@@ -1,0 +1,201 @@
+import { and, asc, desc, eq, gt, gte, lt, type SQL, sql } from 'drizzle-orm';
+import { requireOrganization } from '../accounts/organizations.ts';
+import { type Database, read, type Transaction } from '../client.ts';
+import { DatabaseError } from '../errors.ts';
+import { batches, webhookAttempts, webhookDeliveries } from '../schema.ts';
+import type { DeliveryState } from '../words.ts';
+
+// What customers and operators may see of deliveries. Answers of receivers may hold anything: whoever shows them
+// decides to whom.
+
+export type LoggedAttempt = Omit<typeof webhookAttempts.$inferSelect, 'deliveryId'>;
+
+export interface LoggedDelivery {
+  /** The `webhook-id` of all its attempts. */
+  readonly id: string;
+  readonly batchId: string;
+  readonly organizationId: string;
+  /** Null for the one delivery of a batch in `batch` mode. */
+  readonly requestId: string | null;
+  readonly url: string;
+  readonly state: DeliveryState;
+  readonly createdAt: Date;
+  readonly decidedAt: Date | null;
+  /** While it waits for its next attempt; else null. */
+  readonly nextAttemptAt: Date | null;
+  /** Ever made, forgotten ones included. */
+  readonly attempts: number;
+  /** How often it was sent again from the start of the schedule. */
+  readonly resends: number;
+  /** The newest, in the order in which they were made. */
+  readonly log: readonly LoggedAttempt[];
+}
+
+export interface DeliveryPage {
+  readonly deliveries: readonly LoggedDelivery[];
+  /** The id to go on from; null at the end. */
+  readonly next: string | null;
+}
+
+/** Of one delivery; one that was sent again and again has more. */
+const LOGGED_AT_MOST = 50;
+
+/**
+ * The deliveries of a batch in the order of the submit.
+ * @param page.after the id of the last delivery of the page before
+ * @returns null where this organization has no such batch
+ * @throws {DatabaseError}
+ */
+export async function listBatchDeliveries(
+  db: Database,
+  organizationId: string,
+  batchId: string,
+  page: { readonly after: string | null; readonly limit: number },
+): Promise<DeliveryPage | null> {
+  const { after, limit } = page;
+  return await read(db, async (tx) => {
+    // A statement of its own, so that a foreign id takes the time of an unknown one.
+    const owned = await tx
+      .select({ id: batches.id })
+      .from(batches)
+      .where(and(eq(batches.id, batchId), eq(batches.organizationId, organizationId)));
+    if (owned.length === 0) return null;
+    const beyond = after === null ? undefined : gt(webhookDeliveries.id, after);
+    const where = and(eq(webhookDeliveries.batchId, batchId), beyond);
+    return await selectPage(tx, where, asc(webhookDeliveries.id), limit);
+  });
+}
+
+/**
+ * The deliveries of an organization, or of all, the newest first.
+ * @param filter.organizationId null for all
+ * @param filter.since leaves out those that were created before
+ * @param filter.before the id of the last delivery of the page before
+ * @throws {DatabaseError} `organization_missing` for an unknown id
+ */
+export async function listOrganizationDeliveries(
+  db: Database,
+  filter: {
+    readonly organizationId: string | null;
+    readonly state: DeliveryState | null;
+    readonly since: Date | null;
+    readonly before: string | null;
+    readonly limit: number;
+  },
+): Promise<DeliveryPage> {
+  const { organizationId, state, since, before, limit } = filter;
+  if (organizationId !== null) await requireOrganization(db, organizationId);
+  const where = and(
+    organizationId === null ? undefined : eq(batches.organizationId, organizationId),
+    state === null ? undefined : eq(webhookDeliveries.state, state),
+    since === null ? undefined : gte(webhookDeliveries.createdAt, since),
+    before === null ? undefined : lt(webhookDeliveries.id, before),
+  );
+  return await read(db, (tx) => selectPage(tx, where, desc(webhookDeliveries.id), limit));
+}
+
+/**
+ * One delivery, of whatever organization.
+ * @throws {DatabaseError} `delivery_missing` for an unknown id
+ */
+export async function showDelivery(db: Database, deliveryId: string): Promise<LoggedDelivery> {
+  return await read(db, (tx) => selectDelivery(tx, deliveryId));
+}
+
+/** As `showDelivery`, in the caller's transaction. */
+export async function selectDelivery(tx: Selecting, deliveryId: string): Promise<LoggedDelivery> {
+  const only = eq(webhookDeliveries.id, deliveryId);
+  const { deliveries } = await selectPage(tx, only, asc(webhookDeliveries.id), 1);
+  const [found] = deliveries;
+  if (!found) throw new DatabaseError('delivery_missing');
+  return found;
+}
+
+/**
+ * Forgets attempts that are older than `keepMs`, the oldest first.
+ * @param limit how many at most
+ * @returns how many
+ * @throws {DatabaseError}
+ */
+export async function forgetAttempts(db: Database, keepMs: number, limit: number): Promise<number> {
+  const [row] = await read(db, (tx) =>
+    tx.execute<{ forgotten: string }>(sql`
+      with old as (
+        select delivery_id, n from webhook_attempts
+         where started_at < clock_timestamp() - make_interval(secs => ${keepMs / 1000})
+         order by started_at limit ${limit}
+      ), gone as (
+        delete from webhook_attempts a using old where a.delivery_id = old.delivery_id and a.n = old.n
+        returning a.delivery_id
+      ), counted as (
+        update webhook_deliveries d set forgotten = d.forgotten + g.n
+          from (select delivery_id, count(*)::int as n from gone group by delivery_id) g where d.id = g.delivery_id
+      )
+      select count(*) as forgotten from gone`),
+  );
+  return Number(row?.forgotten ?? 0);
+}
+
+type Selecting = Pick<Transaction, 'select'>;
+
+/** Attempts are read apart: joined, a page of deliveries would be cut in the middle of one. */
+async function selectPage(
+  tx: Selecting,
+  where: SQL | undefined,
+  order: SQL,
+  limit: number,
+): Promise<DeliveryPage> {
+  const rows = await tx
+    .select({ ...DELIVERY, url: sql<string>`${batches.webhookUrl}`, organizationId: batches.organizationId })
+    .from(webhookDeliveries)
+    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .where(where)
+    .orderBy(order)
+    .limit(limit + 1);
+  const page = rows.slice(0, limit);
+  const logs = await selectLogs(
+    tx,
+    page.map(({ id }) => id),
+  );
+  const deliveries = page.map((row) => ({ ...row, log: logs.get(row.id) ?? [] }));
+  return { deliveries, next: rows.length > limit ? (page.at(-1)?.id ?? null) : null };
+}
+
+async function selectLogs(
+  tx: Selecting,
+  ids: readonly string[],
+): Promise<ReadonlyMap<string, LoggedAttempt[]>> {
+  if (ids.length === 0) return new Map();
+  const rows = await tx
+    .select()
+    .from(webhookAttempts)
+    .innerJoin(webhookDeliveries, eq(webhookDeliveries.id, webhookAttempts.deliveryId))
+    .where(
+      and(
+        sql`${webhookAttempts.deliveryId} = any(${sql.param(ids)}::text[])`,
+        sql`${webhookAttempts.n} > ${webhookDeliveries.attempts} - ${LOGGED_AT_MOST}`,
+      ),
+    )
+    .orderBy(asc(webhookAttempts.deliveryId), asc(webhookAttempts.n));
+  const logs = new Map<string, LoggedAttempt[]>();
+  for (const { webhook_attempts: row } of rows) {
+    const { deliveryId, ...attempt } = row;
+    logs.set(deliveryId, [...(logs.get(deliveryId) ?? []), attempt]);
+  }
+  return logs;
+}
+
+const DELIVERY = {
+  id: webhookDeliveries.id,
+  batchId: webhookDeliveries.batchId,
+  requestId: webhookDeliveries.requestId,
+  state: webhookDeliveries.state,
+  createdAt: webhookDeliveries.createdAt,
+  decidedAt: webhookDeliveries.decidedAt,
+  nextAttemptAt:
+    sql<Date | null>`case when ${webhookDeliveries.dueAt} > clock_timestamp() then ${webhookDeliveries.dueAt} end`.mapWith(
+      webhookDeliveries.dueAt,
+    ),
+  attempts: webhookDeliveries.attempts,
+  resends: webhookDeliveries.resends,
+};

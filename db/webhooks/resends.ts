@@ -1,0 +1,213 @@
+import { and, eq, sql } from 'drizzle-orm';
+import { type ChangedBy, recordAudit } from '../audit.ts';
+import { type Database, read, type Transaction, transaction } from '../client.ts';
+import { DatabaseError } from '../errors.ts';
+import { batches, organizations, requests, webhookDeliveries } from '../schema.ts';
+import { type LoggedDelivery, selectDelivery } from './log.ts';
+
+// Sending again: the delivery keeps its id and begins a new round of its schedule. The row is the outbox entry of the
+// workflow that does it (checked_at is null until it has one); the sweep starts what nobody else did.
+
+/** What starts the workflow of a resend. */
+export interface DeliveryStart {
+  readonly deliveryId: string;
+  readonly batchId: string;
+  readonly organizationId: string;
+}
+
+export type ResendOutcome =
+  | { readonly kind: 'resent'; readonly delivery: LoggedDelivery; readonly start: DeliveryStart }
+  /** This organization and batch have no such delivery. */
+  | { readonly kind: 'unknown' }
+  /** It is due or being sent now, or what it reports is not final yet. */
+  | { readonly kind: 'pending' }
+  /** Its organization's deliveries are suspended, or were when it was submitted. */
+  | { readonly kind: 'suspended' };
+
+/**
+ * Sends a delivery again at its customer's request. One that waits for a later attempt is sent now; one that is on
+ * its way is not sent twice, so asking again changes nothing.
+ * @throws {DatabaseError}
+ */
+export async function resendOwn(
+  db: Database,
+  { organizationId, batchId, deliveryId }: DeliveryStart,
+): Promise<ResendOutcome> {
+  return await transaction(db, async (tx) => {
+    // Asked first and alone: another organization's delivery must take the time of an unknown one, and no lock.
+    const owned = await tx
+      .select({ id: batches.id })
+      .from(batches)
+      .where(and(eq(batches.id, batchId), eq(batches.organizationId, organizationId)));
+    const row = owned.length === 0 ? undefined : await lockDelivery(tx, deliveryId, batchId);
+    if (!row) return { kind: 'unknown' };
+    if (row.state === 'none') return { kind: 'suspended' };
+    return await resend(tx, row);
+  });
+}
+
+/**
+ * Sends any delivery again at an operator's word, also one that was never to be sent because its organization was
+ * suspended then.
+ * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
+ */
+export async function resendAny(db: Database, by: ChangedBy, deliveryId: string): Promise<ResendOutcome> {
+  return await transaction(db, async (tx) => {
+    const row = await lockDelivery(tx, deliveryId);
+    if (!row) return { kind: 'unknown' };
+    const outcome = await resend(tx, row);
+    if (outcome.kind !== 'resent') return outcome;
+    const { organizationId, state: from } = row;
+    const details = { from, resends: outcome.delivery.resends };
+    await recordAudit(tx, by, { action: 'webhooks.resend', organizationId, subject: deliveryId, details });
+    return outcome;
+  });
+}
+
+/**
+ * Sends everything again that failed for an organization within a time, the oldest first. Safe to repeat: what is on
+ * its way has not failed.
+ * @param what.until leaves out what failed later: whoever asks until there is no more would not come to an end where
+ * what is sent again fails again at once
+ * @param what.limit how many at most
+ * @returns how many, and whether there are more
+ * @throws {DatabaseError} `organization_missing`, `webhooks_suspended`
+ */
+export async function resendFailed(
+  db: Database,
+  by: ChangedBy,
+  what: {
+    readonly organizationId: string;
+    readonly since: Date;
+    readonly until: Date;
+    readonly limit: number;
+  },
+): Promise<{ readonly resent: number; readonly more: boolean }> {
+  const { organizationId, since, until, limit } = what;
+  return await transaction(db, async (tx) => {
+    const [organization] = await tx
+      .select({ suspended: organizations.webhooksSuspended })
+      .from(organizations)
+      .where(eq(organizations.id, organizationId));
+    if (!organization) throw new DatabaseError('organization_missing');
+    if (organization.suspended) throw new DatabaseError('webhooks_suspended');
+    const failed = await tx.execute<{ id: string }>(sql`
+      select d.id from webhook_deliveries d join batches b on b.id = d.batch_id
+       where d.state = 'failed' and d.decided_at >= ${since.toISOString()}::timestamptz
+         and d.decided_at <= ${until.toISOString()}::timestamptz
+         and b.organization_id = ${organizationId}
+       order by d.decided_at limit ${limit + 1} for update of d`);
+    const ids = failed.slice(0, limit).map(({ id }) => id);
+    if (ids.length > 0) {
+      await tx
+        .update(webhookDeliveries)
+        .set(NEW_ROUND)
+        .where(sql`${webhookDeliveries.id} = any(${sql.param(ids)}::text[])`);
+    }
+    await recordAudit(tx, by, {
+      action: 'webhooks.resend',
+      organizationId,
+      subject: organizationId,
+      details: { since: since.toISOString(), resent: ids.length },
+    });
+    return { resent: ids.length, more: failed.length > limit };
+  });
+}
+
+/**
+ * Notes that Temporal has the workflow of a resend.
+ * @throws {DatabaseError}
+ */
+export async function markResendStarted(db: Database, deliveryId: string): Promise<void> {
+  await read(db, (tx) =>
+    tx
+      .update(webhookDeliveries)
+      .set({ checkedAt: sql`clock_timestamp()` })
+      .where(eq(webhookDeliveries.id, deliveryId)),
+  );
+}
+
+/**
+ * Takes resends that nobody has started for `olderThanMs`, and those whose workflows were not looked at for
+ * `everyMs`; marks them as looked at, so that sweeps share the work.
+ * @returns with whether it is new: an older workflow of the same delivery, which sleeps until its own next attempt,
+ * is in the way of a new round then
+ * @throws {DatabaseError}
+ */
+export async function takeResends(
+  db: Database,
+  olderThanMs: number,
+  everyMs: number,
+  limit: number,
+): Promise<(DeliveryStart & { readonly isNew: boolean })[]> {
+  type Row = { readonly id: string; readonly batch_id: string; readonly organization_id: string };
+  const rows = await read(db, (tx) =>
+    tx.execute<Row & { readonly is_new: boolean }>(sql`
+      with taken as (
+        select id, checked_at is null as is_new from webhook_deliveries
+         where state = 'pending' and resends > 0
+           and coalesce(checked_at, due_at) < clock_timestamp()
+               - case when checked_at is null then ${seconds(olderThanMs)} else ${seconds(everyMs)} end
+         order by coalesce(checked_at, due_at) limit ${limit} for update skip locked
+      )
+      update webhook_deliveries d set checked_at = clock_timestamp()
+        from taken t, batches b where d.id = t.id and b.id = d.batch_id
+      returning d.id, d.batch_id, b.organization_id, t.is_new`),
+  );
+  return rows.map(({ id, batch_id, organization_id, is_new }) => ({
+    ...{ deliveryId: id, batchId: batch_id, organizationId: organization_id, isNew: is_new },
+  }));
+}
+
+type Locked = NonNullable<Awaited<ReturnType<typeof lockDelivery>>>;
+
+const NEW_ROUND = {
+  state: 'pending',
+  resends: sql`${webhookDeliveries.resends} + 1`,
+  step: 0,
+  stepAt: null,
+  dueAt: sql`clock_timestamp()`,
+  decidedAt: null,
+  checkedAt: null,
+} as const;
+
+async function resend(tx: Transaction, row: Locked): Promise<ResendOutcome> {
+  if (row.suspended) return { kind: 'suspended' };
+  if (!row.final || (row.state === 'pending' && !row.waiting)) return { kind: 'pending' };
+  const { id: deliveryId, batchId, organizationId } = row;
+  await tx.update(webhookDeliveries).set(NEW_ROUND).where(eq(webhookDeliveries.id, deliveryId));
+  const delivery = await selectDelivery(tx, deliveryId);
+  return { kind: 'resent', delivery, start: { deliveryId, batchId, organizationId } };
+}
+
+/** @param batchId where it has to be one of that batch */
+async function lockDelivery(tx: Transaction, deliveryId: string, batchId?: string) {
+  const [row] = await tx
+    .select({
+      id: webhookDeliveries.id,
+      state: webhookDeliveries.state,
+      batchId: webhookDeliveries.batchId,
+      organizationId: batches.organizationId,
+      suspended: organizations.webhooksSuspended,
+      waiting: sql<boolean>`coalesce(${webhookDeliveries.dueAt} > clock_timestamp()
+        and coalesce(${webhookDeliveries.leasedUntil} <= clock_timestamp(), true), false)`,
+      final: sql<boolean>`case when ${webhookDeliveries.requestId} is null then ${batches.status} = 'completed'
+        else ${requests.settledAt} is not null end`,
+    })
+    .from(webhookDeliveries)
+    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .innerJoin(organizations, eq(organizations.id, batches.organizationId))
+    .leftJoin(requests, eq(requests.id, webhookDeliveries.requestId))
+    .where(
+      and(
+        eq(webhookDeliveries.id, deliveryId),
+        batchId === undefined ? undefined : eq(webhookDeliveries.batchId, batchId),
+      ),
+    )
+    .for('update', { of: webhookDeliveries });
+  return row;
+}
+
+function seconds(ms: number) {
+  return sql`make_interval(secs => ${ms / 1000}::float8)`;
+}

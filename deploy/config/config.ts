@@ -1,0 +1,171 @@
+import { isIP } from 'node:net';
+import Joi from 'joi';
+import { SOURCE_VARIABLES, type SourcesConfig, sourcesOf } from './sources.ts';
+import { duration, httpProxy, key32, list, parseDuration } from './values.ts';
+
+// The only place that reads process.env. Everything is checked at once, frozen, and passed on as typed arguments.
+// Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY, TEMPORAL_TLS…) are read by
+// @temporalio/envconfig from what `temporalEnvironment` hands over, so that their names and rules are Temporal's.
+
+/** Settings that every process shares; times in milliseconds. */
+export interface Config {
+  readonly databaseUrl: string;
+  readonly databasePool: number;
+  readonly logLevel: string;
+  readonly apiHost: string;
+  readonly apiPort: number;
+  readonly lookupTimeoutMs: number;
+  readonly freshnessMs: number;
+  readonly replayMs: number;
+  readonly idempotencyMs: number;
+  readonly rateWindowMs: number;
+  readonly sweepIntervalMs: number;
+  readonly lookupSlots: number;
+  readonly webhookScheduleMs: readonly number[];
+  readonly webhookOpenCidrs: readonly string[];
+  readonly webhookCaFile: string | null;
+  /** `http://[user:password@]host:port`; null: deliveries go out directly. */
+  readonly webhookProxy: URL | null;
+  readonly webhookLogMs: number;
+  /** 32 bytes each, the current one first; none: deliveries are signed with secrets alone. */
+  readonly webhookSigningKeys: readonly Buffer[];
+  readonly sources: SourcesConfig;
+  /** What a `${NAME}` in the vendor file stands for. */
+  readonly secretOf: (name: string) => string | undefined;
+  readonly dnsServers: readonly string[];
+  readonly workflowBundle: string | null;
+  readonly temporalEnvironment: Readonly<Record<string, string | undefined>>;
+}
+
+export class ConfigError extends Error {
+  override readonly name = 'ConfigError';
+}
+
+const DAY = 86_400_000;
+
+const databaseUrl = Joi.string()
+  .uri({ scheme: ['postgres', 'postgresql'] })
+  .messages({
+    'string.uriCustomScheme': '{{#label}} must be a URL such as postgres://user:password@host:5432/name',
+  });
+
+const schema = Joi.object({
+  DATABASE_URL: databaseUrl.required(),
+  DATABASE_POOL: Joi.number().integer().min(1).max(200).default(10),
+  LOG_LEVEL: Joi.string().valid('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent').default('info'),
+  API_HOST: Joi.string().hostname().default('0.0.0.0'),
+  API_PORT: Joi.number().port().default(8080),
+  LOOKUP_TIMEOUT: duration(1000, DAY).default(15 * 60_000),
+  FRESHNESS_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
+  REPLAY_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
+  IDEMPOTENCY_WINDOW: duration(1000, 30 * DAY).default(DAY),
+  RATE_WINDOW: duration(1000, 3_600_000).default(60_000),
+  SWEEP_INTERVAL: duration(1000, 600_000).default(15_000),
+  LOOKUP_SLOTS: Joi.number().integer().min(1).max(5000).default(200),
+  WEBHOOK_SCHEDULE: list((text) => parseDuration(text), 'durations').default(
+    ['0s', '5s', '5m', '30m', '2h', '5h', '10h', '14h', '20h', '24h'].map((text) => parseDuration(text)),
+  ),
+  WEBHOOK_OPEN_CIDRS: list((text) => (isCidr(text) ? text : null), 'CIDR ranges').default([]),
+  WEBHOOK_CA_FILE: Joi.string().empty('').default(null),
+  WEBHOOK_PROXY: httpProxy().default(null),
+  WEBHOOK_LOG_RETENTION: duration(1000, 3650 * DAY).default(30 * DAY),
+  WEBHOOK_SIGNING_KEYS: list(key32, 'base64 of 32 bytes each, as openssl rand -base64 32 prints').default([]),
+  ...SOURCE_VARIABLES,
+  DNS_SERVERS: list((text) => text, 'addresses such as 127.0.0.1:53').default([]),
+  WORKFLOW_BUNDLE: Joi.string().empty('').default(null),
+});
+
+/**
+ * Reads and checks the environment.
+ * @throws {ConfigError} naming every variable that is missing or wrong, never a value
+ */
+export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config {
+  const env = check(schema, environment);
+  return Object.freeze({
+    databaseUrl: env.DATABASE_URL,
+    databasePool: env.DATABASE_POOL,
+    logLevel: env.LOG_LEVEL,
+    apiHost: env.API_HOST,
+    apiPort: env.API_PORT,
+    lookupTimeoutMs: env.LOOKUP_TIMEOUT,
+    freshnessMs: env.FRESHNESS_WINDOW,
+    replayMs: env.REPLAY_WINDOW,
+    idempotencyMs: env.IDEMPOTENCY_WINDOW,
+    rateWindowMs: env.RATE_WINDOW,
+    sweepIntervalMs: env.SWEEP_INTERVAL,
+    lookupSlots: env.LOOKUP_SLOTS,
+    webhookScheduleMs: env.WEBHOOK_SCHEDULE,
+    webhookOpenCidrs: env.WEBHOOK_OPEN_CIDRS,
+    webhookCaFile: env.WEBHOOK_CA_FILE,
+    webhookProxy: env.WEBHOOK_PROXY,
+    webhookLogMs: env.WEBHOOK_LOG_RETENTION,
+    webhookSigningKeys: env.WEBHOOK_SIGNING_KEYS,
+    sources: sourcesOf(env),
+    secretOf: (name: string) => environment[name],
+    dnsServers: env.DNS_SERVERS,
+    workflowBundle: env.WORKFLOW_BUNDLE,
+    temporalEnvironment: Object.freeze({ ...environment }),
+  });
+}
+
+/**
+ * The operator command and the migrations need the database only.
+ * @throws {ConfigError} as `loadConfig`
+ */
+export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env): {
+  readonly databaseUrl: string;
+} {
+  const env = check(Joi.object({ DATABASE_URL: databaseUrl.required() }), environment);
+  return Object.freeze({ databaseUrl: env.DATABASE_URL });
+}
+
+function isCidr(text: string): boolean {
+  const [address = '', bits = '', ...rest] = text.split('/');
+  const family = isIP(address);
+  return (
+    rest.length === 0 &&
+    family !== 0 &&
+    /^[0-9]{1,3}$/.test(bits) &&
+    Number(bits) <= (family === 4 ? 32 : 128)
+  );
+}
+
+function check(rules: Joi.ObjectSchema, environment: NodeJS.ProcessEnv) {
+  // An empty variable is an unset one: that is what `VAR= command` and compose files mean by it.
+  const given = Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ''));
+  const { value, error } = rules.validate(given, {
+    abortEarly: false,
+    stripUnknown: true,
+    errors: { wrap: { label: false } },
+    messages: { 'any.required': '{{#label}} is missing' },
+  });
+  if (!error) return value;
+  const problems = error.details.map(
+    (detail) => `  ${detail.message.replace(/ with value .*? fails /, ' fails ')}`,
+  );
+  throw new ConfigError(`the configuration has ${problems.length} problem(s):\n${problems.join('\n')}`);
+}
+
+/** What the local stack takes from the environment; everything else it sets itself. */
+export interface LocalConfig {
+  /** Null where the stack is to bring its own. */
+  readonly databaseUrl: string | null;
+  readonly temporalAddress: string | null;
+  readonly cacheHome: string | undefined;
+  /** Handed on to the processes of the stack. */
+  readonly environment: NodeJS.ProcessEnv;
+}
+
+/**
+ * For `npm start`, where nothing has to be set.
+ * @throws {ConfigError} as `loadConfig`
+ */
+export function loadLocalConfig(environment: NodeJS.ProcessEnv = process.env): LocalConfig {
+  const env = check(Joi.object({ DATABASE_URL: databaseUrl.default(null) }), environment);
+  return Object.freeze({
+    databaseUrl: env.DATABASE_URL,
+    temporalAddress: environment.TEMPORAL_ADDRESS || null,
+    cacheHome: environment.XDG_CACHE_HOME,
+    environment: { ...environment },
+  });
+}

@@ -1,0 +1,28 @@
+import type { Command } from 'commander';
+import { requireOrganization } from '../../db/accounts/organizations.ts';
+import { listAudit } from '../../db/audit.ts';
+import { newestFirst } from './arguments.ts';
+import { type Run, table } from './print.ts';
+
+/** `audit`. */
+export function addAuditCommands(program: Command, run: Run): void {
+  const audit = program.command('audit').description('read the audit log');
+  newestFirst(audit.command('list').description('every change made with this command, newest first'))
+    .argument('[ORG]', 'organization id (org_…); all where none is given')
+    .action((id: string | undefined, { limit }: { readonly limit: number }) =>
+      run(id ?? null, async (db) => {
+        if (id !== undefined) await requireOrganization(db, id);
+        const data = await listAudit(db, id ?? null, limit);
+        const text = table(data, {
+          WHEN: ({ at }) => at,
+          ACTOR: ({ actor }) => actor,
+          ACTION: ({ action }) => action,
+          ORGANIZATION: ({ organizationId }) => organizationId,
+          SUBJECT: ({ subject }) => subject,
+          REASON: ({ reason }) => reason,
+          DETAILS: ({ details }) => JSON.stringify(details),
+        });
+        return { data, text };
+      }),
+    );
+}

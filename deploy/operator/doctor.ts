@@ -1,0 +1,115 @@
+import type { Command } from 'commander';
+import type { Database } from '../../db/client.ts';
+import type { DoctorRules } from '../../db/doctor/check.ts';
+import { type CheckResult, type Diagnosis, diagnose } from '../../db/doctor/doctor.ts';
+import { REPAIRABLE, type RepairRecord, repair } from '../../db/doctor/repairs.ts';
+import { loadConfig } from '../config/config.ts';
+import { label, userName } from './arguments.ts';
+import { type Report, type Run, table } from './print.ts';
+
+/** Findings of one check that one --fix takes on. */
+const REPAIRS_AT_MOST = 1000;
+/** Ids shown of each finding. */
+const SHOWN = 3;
+
+interface DoctorOptions {
+  readonly fix?: true;
+  readonly offline?: true;
+  readonly reason?: string;
+  readonly actor?: string;
+}
+
+const HELP = `
+Reads every table once, on one snapshot and without locks: a million requests take some seconds. Windows and schedules
+are those of the environment (REPLAY_WINDOW, WEBHOOK_SCHEDULE), as for the workers. With TEMPORAL_ADDRESS set it also
+looks whether each unfinished batch has its workflow. Exit code 1 where there is any finding, after --fix any that is left.`;
+
+/** `doctor`. */
+export function addDoctorCommand(program: Command, run: Run): void {
+  const doctor = program.command('doctor');
+  doctor
+    .description('check every promise about money and work that the database can prove')
+    .option('--fix', 'repair what is safe to repair; needs --reason')
+    .option('--offline', 'leave out what only Temporal knows')
+    .option('--reason <TEXT>', 'why, for the audit log (with --fix)', label(1000))
+    .option('--actor <NAME>', 'who, for the audit log (with --fix)', label(200), userName())
+    .addHelpText('after', HELP)
+    .action(async ({ fix, offline, reason, actor }: DoctorOptions) => {
+      if (fix && (reason === undefined || actor === undefined)) {
+        doctor.error('error: --fix writes to the audit log and needs --reason <TEXT> and --actor <NAME>', {
+          exitCode: 2,
+        });
+      }
+      await run(null, async (db) => {
+        const config = loadConfig();
+        const repairs: RepairRecord[] = [];
+        if (fix && reason !== undefined && actor !== undefined) {
+          const diagnosis = await diagnose(db, config, REPAIRS_AT_MOST);
+          repairs.push(...(await repair(db, { actor, reason }, diagnosis, config)));
+        }
+        const environment = config.temporalEnvironment;
+        const asksTemporal = !offline && !!environment.TEMPORAL_ADDRESS;
+        const diagnosis = await examine(db, config, asksTemporal ? environment : null);
+        return report(diagnosis, fix ? repairs : null, offline === true || asksTemporal);
+      });
+    });
+}
+
+async function examine(
+  db: Database,
+  rules: DoctorRules,
+  temporal: Readonly<Record<string, string | undefined>> | null,
+): Promise<Diagnosis> {
+  const diagnosis = await diagnose(db, rules);
+  if (temporal === null) return diagnosis;
+  const begun = performance.now();
+  // Temporal's client takes longer to load than any other command takes to run.
+  const { lazyClient, TASK_QUEUE, temporalTarget } = await import('../temporal/namespace.ts');
+  const { checkWorkflows } = await import('../temporal/doctor.ts');
+  const client = lazyClient(temporalTarget(temporal));
+  try {
+    const checks = [...diagnosis.checks, ...(await checkWorkflows(db, client, TASK_QUEUE))];
+    const durationMs = diagnosis.durationMs + Math.round(performance.now() - begun);
+    return { ...diagnosis, checks, durationMs, findings: sum(checks) };
+  } finally {
+    await client.connection.close();
+  }
+}
+
+function report(diagnosis: Diagnosis, repairs: readonly RepairRecord[] | null, isComplete: boolean): Report {
+  const { checks, findings, durationMs } = diagnosis;
+  const sick = checks.filter((check) => check.findings > 0);
+  const seconds = (durationMs / 1000).toFixed(1);
+  const verdict = findings === 0 ? 'no findings' : findings === 1 ? '1 finding' : `${findings} findings`;
+  const parts = [
+    table(checks, {
+      CHECK: ({ code }) => code,
+      FINDINGS: ({ findings }) => findings,
+      EXAMPLES: ({ examples }) => (examples.length === 0 ? null : examples.slice(0, SHOWN).join(', ')),
+    }),
+    ...sick.map(({ code, title, explanation }) => `${code}: ${title}\n  ${explanation}`),
+    ...(repairs === null ? [] : [repairsText(repairs)]),
+    ...(isComplete ? [] : ['Workflows were not checked: TEMPORAL_ADDRESS is not set.']),
+    `${checks.length} checks in ${seconds} s: ${verdict}`,
+  ];
+  const data = {
+    findings,
+    durationMs,
+    checks: checks.map((check) => ({ ...check, repairable: REPAIRABLE.has(check.code) })),
+    ...(repairs === null ? {} : { repairs }),
+  };
+  return { data, text: parts.join('\n\n'), failed: findings > 0 };
+}
+
+function repairsText(repairs: readonly RepairRecord[]): string {
+  return `REPAIRS\n${table(repairs, {
+    CHECK: ({ check }) => check,
+    SUBJECT: ({ subject }) => subject,
+    OUTCOME: ({ outcome }) => outcome,
+    DETAILS: ({ details }) => JSON.stringify(details),
+  })}`;
+}
+
+function sum(checks: readonly CheckResult[]): number {
+  return checks.reduce((total, check) => total + check.findings, 0);
+}

@@ -1,0 +1,128 @@
+import type { Command } from 'commander';
+import {
+  createOrganization,
+  listOrganizations,
+  type Organization,
+  type OrganizationOverview,
+  setLimit,
+  showOrganization,
+} from '../../db/accounts/organizations.ts';
+import {
+  rotateWebhookSecret,
+  showWebhookSecret,
+  type WebhookSecret,
+} from '../../db/accounts/webhook-secrets.ts';
+import type { ChangedBy } from '../../db/audit.ts';
+import { change, integer, label } from './arguments.ts';
+import { fields, type Report, type Run, table } from './print.ts';
+
+/** `org`, `limits`, `webhook-secret`. */
+export function addOrganizationCommands(program: Command, run: Run): void {
+  const org = program.command('org').description('create and look at organizations');
+  change(
+    org
+      .command('create')
+      .description('create an organization with no credits')
+      .argument('<NAME>', 'for people', label(200)),
+  ).action((name: string, options: ChangedBy) =>
+    run(null, async (db) => reportOrganization(await createOrganization(db, options, name))),
+  );
+  org
+    .command('list')
+    .description('all organizations, oldest first')
+    .action(() =>
+      run(null, async (db) => {
+        const data = await listOrganizations(db);
+        const text = table(data, {
+          ORGANIZATION: ({ id }) => id,
+          NAME: ({ name }) => name,
+          AVAILABLE: ({ balance }) => balance.available,
+          'PER MINUTE': ({ requestsPerMinute }) => requestsPerMinute,
+          WEBHOOKS: webhooks,
+          CREATED: ({ createdAt }) => createdAt,
+        });
+        return { data, text };
+      }),
+    );
+  org
+    .command('show')
+    .description('balance, limit, and how many keys and batches there are')
+    .argument('<ORG>', 'organization id (org_…)')
+    .action((id: string) => run(id, async (db) => reportOverview(await showOrganization(db, id))));
+
+  const limits = program.command('limits').description("set an organization's rate limit");
+  change(
+    limits
+      .command('set')
+      .description('how many requests each key may make in any 60 s, from the next request on')
+      .argument('<ORG>', 'organization id (org_…)')
+      .requiredOption('--per-minute <N>', '1 to 100000', integer(1, 100_000)),
+  ).action((id: string, options: ChangedBy & { readonly perMinute: number }) =>
+    run(id, async (db) => reportOrganization(await setLimit(db, options, id, options.perMinute))),
+  );
+
+  const secret = program
+    .command('webhook-secret')
+    .description('the secret that webhook deliveries are signed with');
+  secret
+    .command('show')
+    .description('the secret, to hand to the organization')
+    .argument('<ORG>', 'organization id (org_…)')
+    .action((id: string) => run(id, async (db) => reportSecret(await showWebhookSecret(db, id))));
+  change(
+    secret
+      .command('rotate')
+      .description(
+        'a new secret; deliveries carry both signatures for 24 h, and until then it is not rotated again',
+      )
+      .argument('<ORG>', 'organization id (org_…)')
+      .option('--force', 'also within the 24 h: the secret before the present one ends at once', false),
+  ).action((id: string, options: ChangedBy & { readonly force: boolean }) =>
+    run(id, async (db) => reportSecret(await rotateWebhookSecret(db, options, id, options.force))),
+  );
+}
+
+function webhooks({ webhooksSuspended }: Organization): string {
+  return webhooksSuspended ? 'suspended' : 'on';
+}
+
+function organizationFields(organization: Organization) {
+  return {
+    organization: organization.id,
+    name: organization.name,
+    'requests per minute': organization.requestsPerMinute,
+    webhooks: webhooks(organization),
+    created: organization.createdAt,
+  };
+}
+
+/** An organization's settings. */
+export function reportOrganization(organization: Organization): Report {
+  return { data: organization, text: fields(organizationFields(organization)) };
+}
+
+function reportOverview(overview: OrganizationOverview): Report {
+  const { balance, keys, batches } = overview;
+  const text = fields({
+    ...organizationFields(overview),
+    'credits available': balance.available,
+    'credits held': balance.held,
+    'credits used': balance.used,
+    'credits in all': balance.total,
+    'keys active': keys.active,
+    'keys inactive': keys.inactive,
+    'keys revoked': keys.revoked,
+    'batches in progress': batches.inProgress,
+    'batches completed': batches.completed,
+  });
+  return { data: overview, text };
+}
+
+function reportSecret(secret: WebhookSecret): Report {
+  const text = fields({
+    organization: secret.organizationId,
+    'webhook secret': secret.webhookSecret,
+    'previous one valid until': secret.previousSecretValidUntil,
+  });
+  return { data: secret, text };
+}

@@ -1,0 +1,90 @@
+import { type Command, InvalidArgumentError } from 'commander';
+import { parseAddress } from '../../activities/verification/syntax.ts';
+import type { ChangedBy } from '../../db/audit.ts';
+import { exportSubject } from '../../db/privacy/export.ts';
+import { type DataSubject, type Erasure, eraseSubject } from '../../db/privacy/privacy.ts';
+import { change } from './arguments.ts';
+import { fields, json, type Report, type Run } from './print.ts';
+
+const SUBJECT = 'an NPI, or an address';
+
+const HELP = `
+Removes the addresses from the directory, its evidence, answers that were given (they stay completed and paid) and
+excerpts of what receivers answered. Suppresses the NPI, if one is given, and the hash of each address, so that no
+import and no vendor brings one back. Kept: what was charged, custom_data (the customer's own), and the public NPPES
+record without its endpoints of these addresses. Without --yes it only counts what it would remove, and ends with 1.`;
+
+/** `privacy`. */
+export function addPrivacyCommands(program: Command, run: Run): void {
+  const privacy = program
+    .command('privacy')
+    .description("people's rights: what is held about them, and its erasure");
+  privacy
+    .command('export')
+    .description('everything held about a person, as JSON')
+    .argument('<SUBJECT>', SUBJECT, dataSubject)
+    .action((subject: DataSubject) =>
+      run(null, async (db) => {
+        const data = { subject, ...(await exportSubject(db, subject)) };
+        return { data, text: json(data) };
+      }),
+    );
+  change(
+    privacy
+      .command('erase')
+      .description('erase the addresses of a person, for good')
+      .argument('<SUBJECT>', SUBJECT, dataSubject)
+      .option('--yes', 'do it; there is no way back')
+      .addHelpText('after', HELP),
+  ).action((subject: DataSubject, { yes, ...by }: ChangedBy & { readonly yes?: true }, command: Command) => {
+    if (by.reason.includes('@')) {
+      // The audit log is never erased.
+      command.error('error: name no address in --reason: it is kept for ever', { exitCode: 2 });
+    }
+    return run(null, async (db) => {
+      if (yes) return reportErasure(await eraseSubject(db, by, subject));
+      const held = await exportSubject(db, subject);
+      const counts = {
+        storedEmails: held.storedEmails.length,
+        emailChecks: held.emailChecks.length,
+        answers: held.requests.filter(({ email }) => email !== null).length,
+      };
+      const text = `${fields(counted(counts))}\n\nNothing was erased: add --yes to erase it for good.`;
+      return { data: { erased: false, ...counts }, text, failed: true };
+    });
+  });
+}
+
+function dataSubject(text: string): DataSubject {
+  const trimmed = text.trim();
+  if (/^[0-9]{10}$/.test(trimmed)) return { npi: trimmed };
+  const address = parseAddress(trimmed);
+  if (address) return { email: address.email };
+  throw new InvalidArgumentError(`Write ${SUBJECT}.`);
+}
+
+function reportErasure(erasure: Erasure): Report {
+  const isNothing = Object.values(erasure).every((count) => count === 0);
+  const closing = isNothing
+    ? 'Nothing was left to erase.'
+    : "Erased. custom_data is the customer's own and was kept.";
+  const text = `${fields({
+    ...counted(erasure),
+    'endpoints removed': erasure.endpoints,
+    'receiver answers removed': erasure.receiverExcerpts,
+    'suppressions set': erasure.tombstones,
+  })}\n\n${closing}`;
+  return { data: { erased: true, ...erasure }, text };
+}
+
+function counted({
+  storedEmails,
+  emailChecks,
+  answers,
+}: Pick<Erasure, 'storedEmails' | 'emailChecks' | 'answers'>) {
+  return {
+    'addresses in the directory': storedEmails,
+    'lines of evidence': emailChecks,
+    'answers with an address': answers,
+  };
+}

@@ -1,0 +1,77 @@
+import { RotationTooSoon } from '../../db/accounts/webhook-secrets.ts';
+import { DatabaseError } from '../../db/errors.ts';
+import { type IdPrefix, isId } from '../../db/ids.ts';
+import { ConfigError } from '../config/config.ts';
+import { ImportProblem } from '../nppes/problem.ts';
+
+/** Codes of a connection that had begun: a change may or may not have been committed. */
+const BROKEN: ReadonlySet<string> = new Set([
+  'client_deadline',
+  'CONNECTION_CLOSED',
+  'CONNECTION_DESTROYED',
+  'ECONNRESET',
+  'EPIPE',
+  '57P01',
+  '57P02',
+]);
+
+/**
+ * One sentence for the operator: what was wrong and what to do.
+ * @param subject the id on the command line; repeated only where it is one, because people paste keys by mistake
+ */
+export function explain(error: unknown, subject: string | null, databaseUrl: string | null): string {
+  if (error instanceof ConfigError || error instanceof ImportProblem) return error.message;
+  if (!(error instanceof DatabaseError)) {
+    return `stopped by a fault of this program: ${error instanceof Error ? error.stack : typeof error}`;
+  }
+  if (error instanceof RotationTooSoon) {
+    return `the secret was rotated less than 24 h ago, and its predecessor is valid until ${error.until.toISOString()}; rotate after that, or with --force, which ends the predecessor at once`;
+  }
+  const server = databaseUrl === null ? 'the database' : serverOf(databaseUrl);
+  switch (error.code) {
+    case 'organization_missing':
+      return `unknown organization ${idOrHint('org', subject)}; "org list" shows all of them`;
+    case 'key_missing':
+      return `unknown key ${idOrHint('key', subject)}; "keys list ORG" shows the ids of an organization's keys`;
+    case 'batch_missing':
+      return `unknown batch ${idOrHint('bat', subject)}; it is the batch_id that the submit answered`;
+    case 'request_missing':
+      return `unknown request ${idOrHint('req', subject)}; it is a request_id that the submit answered`;
+    case 'delivery_missing':
+      return `unknown delivery ${idOrHint('msg', subject)}; it is the webhook-id that the receiver saw`;
+    case 'webhooks_suspended':
+      return 'webhooks of this organization are suspended, so nothing is sent again; "webhooks resume ORG" first';
+    case 'key_not_active':
+      return 'the key is revoked or has expired, so there is nothing to rotate; issue a new one with "keys issue ORG"';
+    case 'credits_below_zero':
+      return 'the adjustment takes more credits than are available; "org show ORG" shows how many are';
+    case '28P01':
+    case '28000':
+      return `PostgreSQL at ${server} refused the user or its password; check DATABASE_URL`;
+    case '3D000':
+      return `PostgreSQL at ${server} has no database of that name; check DATABASE_URL`;
+    case '42P01':
+    case '42703':
+      return `the database at ${server} lacks tables of this version; run "npm run migrate" first`;
+  }
+  if (BROKEN.has(error.code)) {
+    return `lost PostgreSQL at ${server} on the way (${error.code}); "audit list" shows whether the change was made`;
+  }
+  if (error.unavailable) {
+    return `cannot reach PostgreSQL at ${server} (${error.code}); check that it runs and that DATABASE_URL names it`;
+  }
+  const constraint = error.constraint === null ? '' : `, constraint ${error.constraint}`;
+  return `PostgreSQL at ${server} refused (code ${error.code}${constraint}); nothing was changed`;
+}
+
+function idOrHint(prefix: IdPrefix, subject: string | null): string {
+  return subject !== null && isId(prefix, subject)
+    ? subject
+    : `(an id looks like ${prefix}_01h2xcejqtf2nbrexx3vqjhp41)`;
+}
+
+/** Host and port, never the user or the password. */
+function serverOf(databaseUrl: string): string {
+  const url = URL.parse(databaseUrl);
+  return url?.hostname ? `${url.hostname}:${url.port || 5432}` : 'the server that DATABASE_URL names';
+}

@@ -1,0 +1,104 @@
+import { Command, CommanderError } from 'commander';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { addAuditCommands } from './audit.ts';
+import { addBatchCommands } from './batch.ts';
+import { addCreditCommands } from './credits.ts';
+import { addDoctorCommand } from './doctor.ts';
+import { addExplainCommands } from './explain.ts';
+import { addImportCommands } from './import.ts';
+import { addRowImportCommands } from './import-rows.ts';
+import { addKeyCommands } from './keys.ts';
+import { addOrganizationCommands } from './organizations.ts';
+import { json, type Report } from './print.ts';
+import { addPrivacyCommands } from './privacy.ts';
+import { explain } from './problem.ts';
+import { addSuppressCommands } from './suppress.ts';
+import { addVendorCommands } from './vendors.ts';
+import { addWebhookCommands } from './webhooks.ts';
+
+const HELP = `
+Changes need --reason TEXT; who, what and why go to the audit log, in the same transaction as the change.
+Needs DATABASE_URL (of the local stack: database_url in .local/stack.json).
+Exit codes: 0 done, 1 failed (one sentence on stderr) or doctor has findings, 2 wrong usage.
+
+Examples:
+  npm run operator -- org create "Acme Health" --reason "contract 2041"
+  npm run operator -- credits grant org_01h2xcejqtf2nbrexx3vqjhp41 1000 --reason "invoice 17"
+  npm run operator -- keys issue org_01h2xcejqtf2nbrexx3vqjhp41 --name production --reason "first key"
+  npm run operator -- keys rotate key_01h2xcejqtf2nbrexx3vqjhp41 --overlap 1h --reason "yearly"
+  npm run operator -- doctor
+  npm run operator -- import nppes NPPES_Data_Dissemination_September_2026_V2.zip
+  npm run operator -- explain req_01h2xcejqtf2nbrexx3vqjhp41
+  npm run operator -- vendors --since 7d
+  npm run operator -- webhooks resend --failed --organization org_01h2xcejqtf2nbrexx3vqjhp41 --since 24h --reason "receiver is back"
+  npm run operator -- import suppressions opt-outs.csv --verdicts opt-outs.verdicts.csv
+  npm run operator -- privacy erase 2000000010 --yes --reason "ticket 93"
+  npm run --silent operator -- --json org list    (--silent: npm prints nothing of its own on stdout)`;
+
+export interface OperatorSurroundings {
+  /** Asked only by commands that need the database. @throws {ConfigError} */
+  readonly databaseUrl: () => string;
+  readonly stdout: (text: string) => void;
+  readonly stderr: (text: string) => void;
+  /** Where a progress bar may be drawn; none without it. */
+  readonly terminal?: NodeJS.WritableStream;
+}
+
+/**
+ * Runs one operator command.
+ * @param args the command line after the program's name
+ * @returns the exit code: 0; 1 where it failed, with one sentence on stderr; 2 for wrong usage
+ */
+export async function runOperator(
+  args: readonly string[],
+  { databaseUrl, stdout, stderr, terminal }: OperatorSurroundings,
+): Promise<0 | 1 | 2> {
+  let failed = false;
+  const program = new Command('npm run operator --')
+    .description('Organizations, keys, credits, limits and webhooks of the email enrichment service.')
+    .option('--json', 'print one JSON document on stdout and nothing else')
+    .addHelpText('after', HELP)
+    .configureHelp({ showGlobalOptions: true })
+    .configureOutput({ writeOut: stdout, writeErr: stderr })
+    .showHelpAfterError('Add --help to see how it is used.')
+    .exitOverride();
+  addOrganizationCommands(program, run);
+  addCreditCommands(program, run);
+  addKeyCommands(program, run);
+  addBatchCommands(program, run);
+  addAuditCommands(program, run);
+  addDoctorCommand(program, run);
+  addImportCommands(program, run, { databaseUrl, output: { terminal: terminal ?? null, line: stderr } });
+  addRowImportCommands(program, run);
+  addExplainCommands(program, run);
+  addVendorCommands(program, run);
+  addWebhookCommands(program, run, stderr);
+  addSuppressCommands(program, run);
+  addPrivacyCommands(program, run);
+
+  try {
+    await program.parseAsync(args, { from: 'user' });
+  } catch (error) {
+    if (!(error instanceof CommanderError)) throw error;
+    return error.exitCode === 0 ? 0 : 2;
+  }
+  return failed ? 1 : 0;
+
+  async function run(subject: string | null, work: (db: Database) => Promise<Report>): Promise<void> {
+    let url: string | null = null;
+    try {
+      url = databaseUrl();
+      const db = openDatabase({ url, poolSize: 1, applicationName: 'operator' });
+      try {
+        const report = await work(db);
+        failed = report.failed === true;
+        stdout(`${program.opts().json ? json(report.data) : report.text}\n`);
+      } finally {
+        await db.close();
+      }
+    } catch (error) {
+      failed = true;
+      stderr(`operator: ${explain(error, subject, url)}\n`);
+    }
+  }
+}

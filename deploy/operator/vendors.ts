@@ -1,0 +1,81 @@
+import { type Command, InvalidArgumentError } from 'commander';
+import { readSourceFigures, type SourceFigures } from '../../db/lookups/figures.ts';
+import { parseDuration } from '../config/values.ts';
+import { type Run, sections, table } from './print.ts';
+
+const HELP = `
+ASKED leaves out what was skipped. FOUND: a vendor named addresses, a verifier judged an address valid. A vendor's
+milliseconds run from the question to the answer, its polls included. Credits are each source's own.`;
+
+/** `vendors`. */
+export function addVendorCommands(program: Command, run: Run): void {
+  program
+    .command('vendors')
+    .description('hit rate, cost, latency and breaker of each vendor and verifier')
+    .option('--since <DURATION>', 'how far to look back, such as 24h or 30d', lookBack, lookBack('30d'))
+    .addHelpText('after', HELP)
+    .action(({ since }: { readonly since: number }) =>
+      run(null, async (db) => {
+        const data = (await readSourceFigures(db, new Date(Date.now() - since))).map(withRates);
+        return { data, text: textOf(data) };
+      }),
+    );
+}
+
+/** @returns milliseconds */
+function lookBack(text: string): number {
+  const ms = parseDuration(text);
+  if (ms !== null && ms > 0) return ms;
+  throw new InvalidArgumentError('Write a duration such as 15m, 24h or 30d.');
+}
+
+function withRates(figures: SourceFigures) {
+  const { asked, open, found, credits } = figures;
+  const over = asked - open;
+  return {
+    ...figures,
+    /** Of the questions that are over; 0 to 1. */
+    hitRate: over === 0 ? null : Math.round((found / over) * 1000) / 1000,
+    creditsPerFound: found === 0 ? null : Math.round((credits / found) * 1000) / 1000,
+  };
+}
+
+type Line = ReturnType<typeof withRates>;
+
+function textOf(lines: readonly Line[]): string {
+  const errors = lines.flatMap(({ source, errors }) =>
+    Object.entries(errors).map(([what, times]) => ({ source, what, times })),
+  );
+  const parts = [
+    table(lines, {
+      SOURCE: ({ source }) => source,
+      ROLE: ({ role }) => role,
+      ASKED: ({ asked }) => asked,
+      FOUND: ({ found }) => found,
+      'HIT RATE': ({ hitRate }) => (hitRate === null ? null : `${(hitRate * 100).toFixed(1)} %`),
+      MISSED: ({ missed }) => missed,
+      SKIPPED: ({ skipped }) => skipped,
+      OPEN: ({ open }) => open,
+      CREDITS: ({ credits }) => credits,
+      'PER FOUND': ({ creditsPerFound }) => creditsPerFound,
+      TODAY: ({ creditsToday }) => creditsToday,
+      'P50 MS': ({ p50Ms }) => p50Ms,
+      'P95 MS': ({ p95Ms }) => p95Ms,
+    }),
+    'STATE NOW',
+    table(lines, {
+      SOURCE: ({ source }) => source,
+      BREAKER: ({ breaker }) => breaker,
+      'OPEN UNTIL': ({ openUntil }) => openUntil,
+      'PAUSED UNTIL': ({ pausedUntil }) => pausedUntil,
+      'LAST ERROR': ({ lastError }) => lastError,
+    }),
+    'ERRORS',
+    table(errors, {
+      SOURCE: ({ source }) => source,
+      ERROR: ({ what }) => what,
+      TIMES: ({ times }) => times,
+    }),
+  ];
+  return sections(parts);
+}

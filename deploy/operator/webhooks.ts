@@ -1,0 +1,201 @@
+import { type Command, Option } from 'commander';
+import { suspendWebhooks } from '../../db/accounts/organizations.ts';
+import type { ChangedBy } from '../../db/audit.ts';
+import { clock, type Database, read } from '../../db/client.ts';
+import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
+import { type ResendOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
+import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
+import { change, newestFirst, pastMoment } from './arguments.ts';
+import { reportOrganization } from './organizations.ts';
+import { fields, maskedUrl, type Report, type Run, sections, table } from './print.ts';
+
+const RESEND_HELP = `
+Each keeps its webhook-id, and gets the result as it is now and the whole schedule of attempts. What is on its way
+already is left alone. This command only has the database: the workers' sweep starts what it resends, in rounds
+(SWEEP_INTERVAL).`;
+
+/** How many deliveries one transaction takes: each locks its row. */
+const RESEND_AT_ONCE = 500;
+
+interface ListOptions {
+  readonly organization?: string;
+  readonly state?: DeliveryState;
+  readonly since?: Date;
+  readonly limit: number;
+  readonly reveal?: true;
+}
+
+interface ResendOptions extends ChangedBy {
+  readonly failed?: true;
+  readonly organization?: string;
+  readonly since?: Date;
+}
+
+/**
+ * `webhooks`.
+ * @param progress a line for people, while a command works
+ */
+export function addWebhookCommands(program: Command, run: Run, progress: (line: string) => void): void {
+  const webhooks = program
+    .command('webhooks')
+    .description("look at webhook deliveries, send them again, suspend an organization's");
+  newestFirst(webhooks.command('list').description('deliveries, newest first'))
+    .option('--organization <ORG>', 'of this organization (org_…); all where none is given')
+    .addOption(new Option('--state <STATE>', 'only those').choices(DELIVERY_STATES))
+    .option('--since <WHEN>', 'only those submitted since, such as 24h or 2026-11-20T00:00Z', pastMoment)
+    .option('--reveal', 'print URLs (masked otherwise)')
+    .action(({ organization, state, since, limit, reveal }: ListOptions) =>
+      run(organization ?? null, async (db) => {
+        const { deliveries } = await listOrganizationDeliveries(db, {
+          organizationId: organization ?? null,
+          state: state ?? null,
+          since: since ?? null,
+          before: null,
+          limit,
+        });
+        return reportList(deliveries.map((delivery) => presented(delivery, reveal === true)));
+      }),
+    );
+  webhooks
+    .command('show')
+    .description('a delivery with its attempts')
+    .argument('<DELIVERY>', 'delivery id (msg_…), the webhook-id that the receiver saw')
+    .option('--reveal', 'print the URL and what the receiver answered (masked otherwise)')
+    .action((id: string, { reveal }: { readonly reveal?: true }) =>
+      run(id, async (db) => reportDelivery(presented(await showDelivery(db, id), reveal === true))),
+    );
+  addResend(webhooks, run, progress);
+  for (const [name, suspended, description] of [
+    ['suspend', true, 'submits get no deliveries from now on (webhook.status "none"); pending ones are held'],
+    ['resume', false, 'submits get deliveries again from now on; what was held goes on within 5 minutes'],
+  ] as const) {
+    change(
+      webhooks.command(name).description(description).argument('<ORG>', 'organization id (org_…)'),
+    ).action((id: string, options: ChangedBy) =>
+      run(id, async (db) => reportOrganization(await suspendWebhooks(db, options, id, suspended))),
+    );
+  }
+}
+
+function addResend(webhooks: Command, run: Run, progress: (line: string) => void): void {
+  change(webhooks.command('resend').description('send decided deliveries again'))
+    .argument('[DELIVERY...]', 'delivery ids (msg_…)')
+    .option('--failed', 'in place of ids: everything that failed, of --organization, --since')
+    .option('--organization <ORG>', 'organization id (org_…)')
+    .option('--since <WHEN>', 'failed since then, such as 24h or 2026-11-20T00:00Z', pastMoment)
+    .addHelpText('after', RESEND_HELP)
+    .action((ids: string[], options: ResendOptions, command: Command) => {
+      const { failed, organization, since } = options;
+      const isWhole = failed && organization !== undefined && since !== undefined && ids.length === 0;
+      const isNamed = !failed && organization === undefined && since === undefined && ids.length > 0;
+      if (isWhole) {
+        return run(organization, (db) => resendAllFailed(db, options, organization, since, progress));
+      }
+      if (isNamed) return run(null, (db) => resendNamed(db, options, ids));
+      return command.error('error: give delivery ids, or --failed with --organization and --since', {
+        exitCode: 2,
+      });
+    });
+}
+
+async function resendNamed(db: Database, by: ChangedBy, ids: readonly string[]): Promise<Report> {
+  const data: { readonly delivery: string; readonly outcome: ResendOutcome['kind'] }[] = [];
+  for (const id of ids) data.push({ delivery: id, outcome: (await resendAny(db, by, id)).kind });
+  const text = table(data, {
+    DELIVERY: ({ delivery }) => delivery,
+    OUTCOME: ({ outcome }) => OUTCOMES[outcome],
+  });
+  return { data, text, failed: data.some(({ outcome }) => outcome !== 'resent') };
+}
+
+const OUTCOMES: Readonly<Record<ResendOutcome['kind'], string>> = {
+  resent: 'pending: the sweep starts it within SWEEP_INTERVAL',
+  pending: 'left alone: it is on its way already, or its result is not there yet',
+  suspended: 'left alone: webhooks of its organization are suspended ("webhooks resume ORG")',
+  unknown: 'unknown; "webhooks list" and "batch show BATCH" show ids',
+};
+
+/** In transactions of bounded size. Safe to repeat after an interruption: what was resent is not failed any more. */
+async function resendAllFailed(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  since: Date,
+  progress: (line: string) => void,
+): Promise<Report> {
+  // What fails again meanwhile is not taken a second time: a receiver that answers 410 would never come to an end.
+  const until = await read(db, clock);
+  let resent = 0;
+  for (;;) {
+    const batch = await resendFailed(db, by, { organizationId, since, until, limit: RESEND_AT_ONCE });
+    resent += batch.resent;
+    if (!batch.more) break;
+    progress(`${resent} deliveries resent, more to come\n`);
+  }
+  const text = fields({
+    organization: organizationId,
+    'failed since': since,
+    'deliveries resent': resent,
+    started: 'by the sweep, in rounds (SWEEP_INTERVAL)',
+  });
+  return { data: { organizationId, since, resent }, text };
+}
+
+type Presented = ReturnType<typeof presented>;
+
+function presented({ log, url, ...delivery }: LoggedDelivery, reveal: boolean) {
+  return {
+    ...delivery,
+    url: reveal ? url : maskedUrl(url),
+    lastReason: log.at(-1)?.reason ?? null,
+    log: log.map(({ responseExcerpt, ...attempt }) => ({
+      ...attempt,
+      // A receiver may well answer with what it was sent.
+      ...(reveal ? { responseExcerpt: responseExcerpt?.toString('utf8') ?? null } : {}),
+    })),
+  };
+}
+
+function reportList(data: readonly Presented[]): Report {
+  const text = table(data, {
+    DELIVERY: ({ id }) => id,
+    ORGANIZATION: ({ organizationId }) => organizationId,
+    BATCH: ({ batchId }) => batchId,
+    FOR: ({ requestId }) => requestId ?? 'the batch',
+    STATE: ({ state }) => state,
+    ATTEMPTS: ({ attempts }) => attempts,
+    'LAST REASON': ({ lastReason }) => lastReason,
+    NEXT: ({ nextAttemptAt }) => nextAttemptAt,
+    DECIDED: ({ decidedAt }) => decidedAt,
+    URL: ({ url }) => url,
+  });
+  return { data, text };
+}
+
+function reportDelivery(data: Presented): Report {
+  const parts = [
+    fields({
+      delivery: data.id,
+      organization: data.organizationId,
+      batch: data.batchId,
+      for: data.requestId ?? 'the batch',
+      url: data.url,
+      state: data.state,
+      created: data.createdAt,
+      decided: data.decidedAt,
+      'next attempt': data.nextAttemptAt,
+      'attempts made': data.attempts,
+      'times resent': data.resends,
+    }),
+    'ATTEMPTS KEPT',
+    table(data.log, {
+      N: ({ n }) => n,
+      STARTED: ({ startedAt }) => startedAt,
+      MS: ({ durationMs }) => durationMs,
+      HTTP: ({ statusCode }) => statusCode,
+      REASON: ({ reason }) => reason,
+      ANSWER: ({ responseExcerpt }) => responseExcerpt ?? null,
+    }),
+  ];
+  return { data, text: sections(parts) };
+}

@@ -1,0 +1,80 @@
+import type { Client } from '@temporalio/client';
+import type { Database } from '../../db/client.ts';
+import type { CheckResult } from '../../db/doctor/doctor.ts';
+import { listOver, listUnfinished } from '../../db/doctor/workflows.ts';
+import { WORKFLOWS } from '../../workflows/messages.ts';
+import { closedAt } from './control.ts';
+
+/** Workflows described at once. */
+const AT_ONCE = 20;
+/** What has closed this recently is the sweep's to start again (hardening.md, S4). */
+const GRACE_MS = 60_000;
+const CONNECT_MS = 5000;
+
+/**
+ * Compares the batches with their workflows: none that has something left without one, none that is over with one.
+ * Everything found is asked for a second time in the database, because work goes on meanwhile.
+ * @returns where Temporal does not answer, a finding that says so
+ */
+export async function checkWorkflows(
+  db: Database,
+  client: Client,
+  taskQueue: string,
+): Promise<CheckResult[]> {
+  try {
+    await client.withDeadline(Date.now() + CONNECT_MS, () => client.connection.ensureConnected());
+  } catch {
+    return [{ ...UNREACHABLE, findings: 1, examples: [] }];
+  }
+  const closed = await filter(await listUnfinished(db, null), async (id) => await isClosed(client, id));
+  const open = await listOver(db, await listRunning(client, taskQueue));
+  const stillOpen = await filter(open, async (id) => !(await isClosed(client, id)));
+  return [
+    { ...NOT_RUNNING, ...found(await listUnfinished(db, closed)) },
+    { ...LEFT_OPEN, ...found(stillOpen) },
+  ];
+}
+
+const UNREACHABLE = {
+  code: 'temporal_unreachable',
+  title: 'Temporal does not answer, so workflows were not checked',
+  explanation: 'Check TEMPORAL_ADDRESS and that Temporal runs; --offline leaves the workflows out.',
+};
+
+const NOT_RUNNING = {
+  code: 'workflow_not_running',
+  title: 'batch with something left to do whose workflow is not running',
+  explanation: 'Check that a worker runs: its sweep starts the workflow again, or refunds what is overdue.',
+};
+
+const LEFT_OPEN = {
+  code: 'workflow_left_open',
+  title: 'workflow still open although its batch is over',
+  explanation: 'It holds nothing and owes nothing. Look at it in the Temporal UI, then terminate it there.',
+};
+
+function found(ids: readonly string[]): Pick<CheckResult, 'findings' | 'examples'> {
+  return { findings: ids.length, examples: ids.slice(0, 5) };
+}
+
+async function isClosed(client: Client, workflowId: string): Promise<boolean> {
+  const closed = await closedAt(client, workflowId);
+  return closed !== null && closed.getTime() < Date.now() - GRACE_MS;
+}
+
+async function listRunning(client: Client, taskQueue: string): Promise<string[]> {
+  const query = `WorkflowType = '${WORKFLOWS.batch}' and ExecutionStatus = 'Running' and TaskQueue = '${taskQueue}'`;
+  const ids: string[] = [];
+  for await (const { workflowId } of client.workflow.list({ query })) ids.push(workflowId);
+  return ids;
+}
+
+async function filter(ids: readonly string[], keep: (id: string) => Promise<boolean>): Promise<string[]> {
+  const kept: string[] = [];
+  for (let from = 0; from < ids.length; from += AT_ONCE) {
+    const some = ids.slice(from, from + AT_ONCE);
+    const verdicts = await Promise.all(some.map(keep));
+    kept.push(...some.filter((_, index) => verdicts[index]));
+  }
+  return kept;
+}

@@ -1,0 +1,86 @@
+import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer as createTlsServer } from 'node:https';
+import { type AddressInfo, createServer as createTcpServer, type Server, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { ExecutionContext } from 'ava';
+import test from 'ava';
+import { get, post } from '../../activities/http/client.ts';
+import { ensureCertificate } from '../../deploy/local/certificate.ts';
+import { serveVendor } from '../support/vendor-server.ts';
+
+// What becomes of a call that brings no whole answer: whether the vendor may have been asked decides who pays.
+
+const NEVER = new AbortController().signal;
+
+/** Where this server listens until the test ends. */
+async function portOf(t: ExecutionContext, server: Server): Promise<number> {
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.teardown(() => server.close());
+  return (server.address() as AddressInfo).port;
+}
+
+test('a call that takes longer than it may was sent all the same', async (t) => {
+  const silent = await serveVendor(t, () => undefined);
+  const slow = await serveVendor(t, (_request, response) => void response.writeHead(200).write('{'));
+  t.is(await get(silent, {}, NEVER, 50), 'unanswered');
+  t.is(await get(slow, {}, NEVER, 50), 'unanswered');
+  t.is(await post(silent, {}, {}, NEVER, 50), 'unanswered');
+});
+
+test('a vendor whose certificate nobody trusts was asked nothing', async (t) => {
+  const folder = await mkdtemp(join(tmpdir(), 'http-'));
+  t.teardown(() => rm(folder, { recursive: true }));
+  const { cert, key } = await ensureCertificate(folder);
+  let asked = 0;
+  const server = createTlsServer({ cert, key }, () => {
+    asked += 1;
+  });
+  t.is(await post(`https://127.0.0.1:${await portOf(t, server)}`, {}, {}, NEVER), 'unsent');
+  t.is(asked, 0);
+});
+
+for (const [about, handle] of [
+  ['talks no TLS', (socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n')],
+  ['ends the handshake', (socket) => socket.end()],
+  // With the code of a reset after the question: only that there was no connection yet tells them apart.
+  ['resets the handshake', (socket) => socket.resetAndDestroy()],
+] as const satisfies readonly (readonly [string, (socket: Socket) => void])[]) {
+  test(`a vendor that ${about} was asked nothing`, async (t) => {
+    const server = createTcpServer((socket) =>
+      socket.on('error', () => {}).once('data', () => handle(socket)),
+    );
+    t.is(await post(`https://127.0.0.1:${await portOf(t, server)}`, {}, {}, NEVER), 'unsent');
+  });
+}
+
+test('a vendor whose name is not known was asked nothing', async (t) => {
+  t.is(await get('http://vendor.invalid', {}, NEVER), 'unsent');
+});
+
+test('a connection that served before, and is reset under the next question, may have carried it', async (t) => {
+  const served = new WeakSet<Socket>();
+  const url = await serveVendor(t, ({ socket }, response) => {
+    if (served.has(socket)) socket.resetAndDestroy();
+    else response.end('{}');
+    served.add(socket);
+  });
+  let answer = await get(url, {}, NEVER);
+  // fetch opens a second connection where the first is not idle yet.
+  for (let n = 0; n < 50 && typeof answer !== 'string'; n += 1) answer = await get(url, {}, NEVER);
+  t.is(answer, 'unanswered');
+});
+
+test('an endless answer is not read to its end', async (t) => {
+  const url = await serveVendor(t, (_request, response) => {
+    const chunk = ' '.repeat(65_536);
+    const pour = () => {
+      while (!response.destroyed && response.write(chunk));
+      if (!response.destroyed) response.once('drain', pour);
+    };
+    pour();
+  });
+  t.like(await get(url, {}, NEVER), { status: 200, text: null });
+});

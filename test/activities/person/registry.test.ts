@@ -1,0 +1,360 @@
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { readFile } from 'node:fs/promises';
+import { createServer, type IncomingHttpHeaders, type RequestListener, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import type { ExecutionContext } from 'ava';
+import test from 'ava';
+import { eq, sql } from 'drizzle-orm';
+import { agrees } from '../../../activities/person/identity.ts';
+import { createRegistry, type RegistryStep } from '../../../activities/person/registry.ts';
+import { buildSubject } from '../../../activities/person/subject.ts';
+import { type Database, openDatabase, read } from '../../../db/client.ts';
+import {
+  isRegistryDue,
+  type RegistryProvider,
+  storeRegistryAbsence,
+  storeRegistryProvider,
+} from '../../../db/providers/providers.ts';
+import { gate, readProvider } from '../../../db/providers/subject.ts';
+import { providers } from '../../../db/schema.ts';
+import { DEACTIVATED_NPIS } from '../../../deploy/local/sim/magic.ts';
+import { personOf, SAMPLE_ORGANIZATIONS } from '../../../deploy/local/sim/people.ts';
+import { createRegistrySim } from '../../../deploy/local/sim/registry-sim.ts';
+import { openTestDatabase, type TestDatabase } from '../../support/database.ts';
+import { closedUrl } from '../../support/vendor-server.ts';
+
+const NPI = '2000000010';
+const NEVER = new AbortController().signal;
+
+let database: TestDatabase;
+let db: Database;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'registry.test' });
+});
+
+test.after.always(async () => {
+  await db.close();
+  await database.drop();
+});
+
+async function registryAt(t: ExecutionContext, handle: RequestListener, timeoutMs?: number) {
+  const server = createServer(handle).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.teardown(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const { port } = server.address() as AddressInfo;
+  const baseUrl = `http://127.0.0.1:${port}/api/`;
+  return createRegistry({ baseUrl, ...(timeoutMs === undefined ? {} : { timeoutMs }) });
+}
+
+function reply(response: ServerResponse, status: number, body: unknown, headers = {}) {
+  response.writeHead(status, { 'content-type': 'application/json', ...headers });
+  response.end(typeof body === 'string' ? body : JSON.stringify(body));
+}
+
+async function stepFor(t: ExecutionContext, status: number, body: unknown, headers = {}, npi = NPI) {
+  const registry = await registryAt(t, (_request, response) => reply(response, status, body, headers));
+  return await registry.find(npi, NEVER);
+}
+
+async function recorded(name: string): Promise<string> {
+  return await readFile(new URL(`./support/registry-answers/${name}.json`, import.meta.url), 'utf8');
+}
+
+function providerOf(t: ExecutionContext, step: RegistryStep): RegistryProvider {
+  if (step.kind !== 'found') return t.fail(JSON.stringify(step)) as never;
+  return step.provider;
+}
+
+/** A recorded person with some fields of the result, or of `basic`, replaced. */
+async function personWith(fields: Record<string, unknown>, basic: Record<string, unknown> = {}) {
+  const answer = JSON.parse(await recorded('person'));
+  Object.assign(answer.results[0].basic, basic);
+  Object.assign(answer.results[0], fields);
+  return answer;
+}
+
+test('the question is asked as the registry documents it, by name', async (t) => {
+  const seen: { url: string | undefined; headers: IncomingHttpHeaders }[] = [];
+  const empty = await recorded('empty');
+  const registry = await registryAt(t, ({ url, headers }, response) => {
+    seen.push({ url, headers });
+    reply(response, 200, empty);
+  });
+  await registry.find(NPI, NEVER);
+  t.is(seen[0]?.url, `/api/?version=2.1&number=${NPI}`);
+  t.regex(seen[0]?.headers['user-agent'] ?? '', /^npi-email-enrichment\//);
+});
+
+test('a person, as the registry answers today', async (t) => {
+  const provider = providerOf(t, await stepFor(t, 200, await recorded('person')));
+  t.deepEqual(provider, {
+    npi: NPI,
+    entityType: 1,
+    lastName: 'ASHDOWN',
+    firstName: 'ROWAN',
+    middleName: null,
+    nameSuffix: 'Jr.',
+    credential: 'M.D.',
+    otherLastName: 'BIRCHWOOD',
+    otherFirstName: 'ROWAN',
+    organizationName: null,
+    taxonomyCode: '207Q00000X',
+    practice: {
+      line1: '100 MAIN STREET',
+      line2: 'STE 4',
+      city: 'CEDAR VALLEY',
+      state: 'CO',
+      postalCode: '802000001',
+      phone: '3035550100',
+    },
+    updatedOn: '2026-06-09',
+    endpoints: [
+      {
+        kind: 'DIRECT',
+        endpoint: 'rowan.ashdown@direct.cedarvalleyclinic-sim.com',
+        affiliated: true,
+        affiliationName: 'CEDAR VALLEY CLINIC PLLC',
+      },
+      {
+        kind: 'OTHERS',
+        endpoint: 'frontdesk@cedarvalleyclinic-sim.com',
+        affiliated: false,
+        affiliationName: null,
+      },
+    ],
+    otherNames: [],
+    locations: [
+      {
+        line1: '7 SECOND AVE',
+        line2: null,
+        city: 'CHEYENNE',
+        state: 'WY',
+        postalCode: '82001',
+        phone: '3075550107',
+      },
+    ],
+  });
+});
+
+test('numbers as integers and dates in seconds, as it answered once', async (t) => {
+  const provider = providerOf(t, await stepFor(t, 200, await recorded('person-2019')));
+  t.like(provider, { npi: NPI, lastName: 'ASHDOWN', updatedOn: '2018-03-17', endpoints: [], locations: [] });
+});
+
+test('dates in milliseconds, and days that do not exist', async (t) => {
+  const epoch = '1780963200000';
+  const updatedOn = async (day: unknown, ms: unknown) => {
+    const answer = await personWith({ last_updated_epoch: ms }, { last_updated: day });
+    return providerOf(t, await stepFor(t, 200, answer)).updatedOn;
+  };
+  t.is(await updatedOn(null, epoch), '2026-06-09');
+  t.is(await updatedOn(null, Number(epoch)), '2026-06-09');
+  t.is(await updatedOn('2026-02-31', epoch), '2026-06-09');
+  t.is(await updatedOn('--', 'soon'), null);
+});
+
+test('an organization, with every name it has', async (t) => {
+  const provider = providerOf(t, await stepFor(t, 200, await recorded('organization'), {}, '2000000093'));
+  t.like(provider, { entityType: 2, organizationName: 'DENVER PROVIDERS 2 PLLC', lastName: null });
+  t.deepEqual(provider.otherNames.at(-1), { name: 'OLD NAME LLC', typeCode: '4' });
+});
+
+test('what is not active is nobody: no result, another status, or the error for deactivated NPIs', async (t) => {
+  const absent = { kind: 'inactive_or_unknown' } as const;
+  t.deepEqual(await stepFor(t, 200, await recorded('empty')), absent);
+  t.deepEqual(await stepFor(t, 200, await recorded('deactivated')), absent);
+  t.deepEqual(await stepFor(t, 200, await personWith({}, { status: 'D' })), absent);
+});
+
+test('errors in a 200 are errors, and no answer about an NPI', async (t) => {
+  const fatal = { kind: 'fatal', why: 'protocol', field: 'Errors[0]' } as const;
+  t.deepEqual(await stepFor(t, 200, await recorded('error-version')), fatal);
+  t.deepEqual(await stepFor(t, 200, await recorded('error-number')), fatal);
+});
+
+test('an answer not as documented names the field, and nothing in it', async (t) => {
+  const fieldOf = async (body: unknown) => {
+    const step = await stepFor(t, 200, body);
+    return step.kind === 'fatal' ? step.field : step;
+  };
+  t.is(await fieldOf('<html>'), 'body');
+  t.is(await fieldOf(''), 'body');
+  t.is(await fieldOf(' '.repeat(2_000_000)), 'body');
+  t.is(await fieldOf([]), 'body');
+  t.is(await fieldOf({ result_count: 1 }), 'results');
+  t.is(await fieldOf(await personWith({ number: '2000000028' })), 'results');
+  t.is(await fieldOf(await personWith({ basic: null })), 'results[0].basic');
+  t.is(await fieldOf(await personWith({}, { status: '' })), 'results[0].basic.status');
+  t.is(await fieldOf(await personWith({ enumeration_type: 'NPI-3' })), 'results[0].enumeration_type');
+  t.is(await fieldOf(await personWith({}, { last_name: ['A'] })), 'results[0].basic.last_name');
+  t.is(await fieldOf(await personWith({ endpoints: 'none' })), 'results[0].endpoints');
+  t.is(await fieldOf(await personWith({ addresses: ['?'] })), 'results[0].addresses[0]');
+});
+
+test('a registry in trouble is asked again, and a stranger in its place is not', async (t) => {
+  t.deepEqual(await stepFor(t, 429, '', { 'retry-after': '7' }), {
+    kind: 'retry',
+    why: 'rate_limit',
+    afterMs: 7000,
+  });
+  for (const [status, why] of [
+    [500, 'upstream'],
+    [503, 'upstream'],
+    [408, 'upstream'],
+    [502, 'unanswered'],
+    [504, 'unanswered'],
+  ] as const) {
+    t.deepEqual(await stepFor(t, status, '<html>'), { kind: 'retry', why, afterMs: null });
+  }
+  for (const status of [301, 403, 404]) {
+    t.deepEqual(await stepFor(t, status, ''), { kind: 'fatal', why: 'protocol', field: 'status' });
+  }
+});
+
+test('silence and broken connections are no answer; whoever gives up hears so', async (t) => {
+  const unanswered = { kind: 'retry', why: 'unanswered', afterMs: null } as const;
+  const silent = await registryAt(t, () => {}, 50);
+  t.deepEqual(await silent.find(NPI, NEVER), unanswered);
+  const broken = await registryAt(t, (_request, response) => response.destroy());
+  t.deepEqual(await broken.find(NPI, NEVER), unanswered);
+  const away = createRegistry({ baseUrl: await closedUrl() });
+  t.deepEqual(await away.find(NPI, NEVER), { kind: 'retry', why: 'unsent', afterMs: null });
+  const gone = new AbortController();
+  const patient = await registryAt(t, () => gone.abort(new Error('over')));
+  await t.throwsAsync(patient.find(NPI, gone.signal), { message: 'over' });
+});
+
+async function stored(t: ExecutionContext, answer: unknown, npi: string) {
+  await storeRegistryProvider(db, providerOf(t, await stepFor(t, 200, answer, {}, npi)));
+}
+
+async function personAs(npi: string, basic: Record<string, unknown> = {}) {
+  return await personWith({ number: npi }, basic);
+}
+
+/** As if the registry had been asked so long ago. */
+async function age(npi: string, hours: number) {
+  await read(db, (tx) =>
+    tx
+      .update(providers)
+      .set({ importedAt: sql`clock_timestamp() - make_interval(hours => ${hours})` })
+      .where(eq(providers.npi, npi)),
+  );
+}
+
+test('what the registry says is read back like an import, and hangs together with it', async (t) => {
+  const npi = '2000000119';
+  await stored(t, await recorded('organization'), '2000000093');
+  await stored(t, await personAs(npi), npi);
+  const facts = await readProvider(db, npi);
+  t.like(facts, { entityType: 1, active: true, lastName: 'ASHDOWN', phoneKey: '3035550100' });
+  t.deepEqual(facts?.otherStates, ['WY']);
+  t.deepEqual(
+    facts?.endpoints.map(({ kind }) => kind),
+    ['DIRECT', 'OTHERS'],
+  );
+  t.deepEqual(
+    facts?.atPhone?.map(({ npi, otherNames }) => [npi, otherNames]),
+    [['2000000093', ['CEDAR VALLEY CLINIC']]],
+  );
+  t.deepEqual(await gate(db, [npi, '2000000093']), new Map([['2000000093', 'organization_npi']]));
+});
+
+test('a newer answer replaces an older one whole', async (t) => {
+  const npi = '2000000127';
+  await stored(t, await personAs(npi), npi);
+  const second = await personWith(
+    { number: npi, endpoints: [], practiceLocations: [] },
+    { last_name: 'NEW' },
+  );
+  await stored(t, second, npi);
+  await stored(t, second, npi);
+  t.like(await readProvider(db, npi), { lastName: 'NEW', endpoints: [], otherStates: [] });
+});
+
+test('an import knows better than the registry', async (t) => {
+  const npi = '2000000135';
+  const imported = { npi, origin: 'nppes' as const, rowHash: 5, entityType: 1, lastName: 'IMPORTED' };
+  await read(db, (tx) => tx.insert(providers).values(imported));
+  await stored(t, await personAs(npi), npi);
+  await storeRegistryAbsence(db, npi);
+  t.like(await readProvider(db, npi), { lastName: 'IMPORTED', active: true, endpoints: [], otherStates: [] });
+  await age(npi, 9999);
+  t.false(await isRegistryDue(db, npi));
+});
+
+test('an NPI the registry does not show is closed for a day, then asked about again', async (t) => {
+  const npi = '2000000143';
+  t.true(await isRegistryDue(db, npi));
+  await stored(t, await personAs(npi), npi);
+  t.false(await isRegistryDue(db, npi));
+
+  await storeRegistryAbsence(db, npi);
+  t.deepEqual(await gate(db, [npi]), new Map([[npi, 'deactivated']]));
+  t.like(await readProvider(db, npi), { active: false, lastName: null, endpoints: [], otherStates: [] });
+  t.false(await isRegistryDue(db, npi));
+
+  await age(npi, 25);
+  t.deepEqual(await gate(db, [npi]), new Map());
+  t.true(await isRegistryDue(db, npi));
+
+  await stored(t, await personAs(npi), npi);
+  t.like(await readProvider(db, npi), { active: true, lastName: 'ASHDOWN' });
+  t.false(await isRegistryDue(db, npi));
+});
+
+test('text that no database or index takes does no harm', async (t) => {
+  const npi = '2000000150';
+  // Repetitive text would be compressed until it fits an index.
+  const long = randomBytes(5000).toString('hex');
+  const answer = await personWith(
+    {
+      number: npi,
+      endpoints: [
+        { endpointType: 'OTHERS', endpoint: long },
+        { endpointType: 'OTHERS', endpoint: long },
+      ],
+      practiceLocations: [{ address_1: long, address_2: long, city: long, state: long, postal_code: long }],
+    },
+    { last_name: 'ASH\u0000DOWN', first_name: long },
+  );
+  await stored(t, answer, npi);
+  t.like(await readProvider(db, npi), { lastName: 'ASH DOWN' });
+});
+
+test('the simulated registry knows the simulated world', async (t) => {
+  const sim = createRegistrySim();
+  const registry = await registryAt(t, ({ method, url, headers }, response) => {
+    const { pathname, searchParams } = new URL(url ?? '/', 'http://registry');
+    const path = pathname.replace(/^\/api/, '');
+    const request = { method: method ?? '', path, query: searchParams, headers, body: '' };
+    const { reply: answer } = sim.answer(request);
+    if (answer.kind === 'answer') reply(response, answer.status, answer.body);
+  });
+  const { first, last } = personOf(NPI);
+  const provider = providerOf(t, await registry.find(NPI, NEVER));
+  await storeRegistryProvider(db, provider);
+  const { person } = buildSubject(NPI, await readProvider(db, NPI), 'any');
+  const identity = { npi: null, name: { kind: 'parts', first, last }, state: null } as const;
+  t.deepEqual(agrees(identity, NPI, person), { ok: true, how: 'name' });
+
+  const [clinic] = SAMPLE_ORGANIZATIONS;
+  t.like(providerOf(t, await registry.find(clinic?.npi ?? '', NEVER)), { organizationName: clinic?.name });
+  t.is((await registry.find(DEACTIVATED_NPIS[0] ?? '', NEVER)).kind, 'inactive_or_unknown');
+  t.is((await registry.find('2000000011', NEVER)).kind, 'inactive_or_unknown');
+  t.like(await registry.find('123', NEVER), { kind: 'fatal', field: 'Errors[0]' });
+  const unversioned = sim.answer({
+    method: 'GET',
+    path: '/',
+    query: new URLSearchParams({ number: NPI }),
+    headers: {},
+    body: '',
+  });
+  t.like(unversioned, { reply: { body: { Errors: [{ field: 'version', number: '17' }] } } });
+});

@@ -1,0 +1,226 @@
+import { readFileSync } from 'node:fs';
+import type { ExecutionContext } from 'ava';
+import test from 'ava';
+import { parsePointer } from '../../../activities/http/json-pointer.ts';
+import { parseSources } from '../../../activities/vendors/file/config.ts';
+import { createHttpJson } from '../../../activities/vendors/file/vendor.ts';
+import type { Subject } from '../../../activities/vendors/vendor.ts';
+import { sourceText } from '../../support/adapters.ts';
+import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor-server.ts';
+
+const NEVER = new AbortController().signal;
+const SECRETS: Readonly<Record<string, string>> = {
+  LISTED_KEY: 'key-of-a-test',
+  HCP_REGISTRY_KEY: 'registry-key',
+  NAME_FINDER_KEY: 'finder-key',
+};
+const secretOf = (name: string) => SECRETS[name];
+const example = readFileSync(new URL('../../../deploy/config/vendors.example.json', import.meta.url), 'utf8');
+
+/** The vendor of the example file with this id, at a server of the test's. */
+async function exampleVendor(t: ExecutionContext, id: string, ...answers: Played[]) {
+  const { url, asked } = await playVendor(t, ...answers);
+  const source = parseSources(example, secretOf).find((one) => one.id === id);
+  if (!source) throw new Error(`the example has no ${id}`);
+  const here = { ...source, url: source.url.replace(/^https:\/\/[^/]+/, url) };
+  return { asked, source, vendor: createHttpJson(here) };
+}
+
+async function listedVendor(t: ExecutionContext, rest: object, ...answers: Played[]) {
+  const { url, asked } = await playVendor(t, ...answers);
+  const [source] = parseSources(sourceText(url, rest), secretOf);
+  if (!source) throw new Error('the file describes no vendor');
+  return { asked, vendor: createHttpJson(source) };
+}
+
+async function stepFor(t: ExecutionContext, id: string, answer: Played) {
+  const { vendor } = await exampleVendor(t, id, answer);
+  return await vendor.submit(SUBJECT, NEVER);
+}
+
+test('the example asks by NPI, with its secret in a header', async (t) => {
+  const { vendor, asked, source } = await exampleVendor(t, 'hcp-registry', recorded('http-json/listed'));
+  await vendor.submit({ ...SUBJECT, person: null, organization: null }, NEVER);
+  t.like(asked[0], {
+    method: 'GET',
+    url: '/v1/providers/2000000010/emails',
+    headers: { authorization: 'Bearer registry-key' },
+  });
+  t.deepEqual(
+    [vendor.id, vendor.needs, vendor.gives],
+    ['hcp-registry', ['npi'], ['professional', 'personal']],
+  );
+  t.deepEqual([vendor.cost('any'), vendor.repeatIsFree, source.may_store], [1, false, true]);
+});
+
+test('what the example maps becomes candidates and whom they are of', async (t) => {
+  t.deepEqual(await stepFor(t, 'hcp-registry', recorded('http-json/listed')), {
+    kind: 'found',
+    candidates: [
+      {
+        email: 'maryjo.omalley@cedarvalleyclinic-sim.com',
+        vendorType: 'professional',
+        verdict: 'valid',
+        validatedAt: new Date('2026-11-01T12:00:00Z'),
+      },
+      { email: 'npi2000000010.sim@gmail.com', vendorType: 'personal', verdict: 'invalid', validatedAt: null },
+    ],
+    identity: { npi: '2000000010', name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" }, state: 'ND' },
+  });
+});
+
+test('the example that posts says what is known, and leaves out what is not', async (t) => {
+  const { vendor, asked } = await exampleVendor(t, 'name-finder', { status: 404, body: {} });
+  await vendor.submit(SUBJECT, NEVER);
+  const organization = {
+    name: null,
+    domain: 'clinic.example',
+    source: 'affiliation',
+    confidence: 1,
+  } as const;
+  await vendor.submit({ ...SUBJECT, organization }, NEVER);
+  const person = { first_name: 'Mary Jo', last_name: "O'Malley" };
+  const { name, domain } = SUBJECT.organization ?? {};
+  t.deepEqual(
+    asked.map(({ method, body }) => [method, body]),
+    [
+      ['POST', { person, employer: { name, domain }, verify: true }],
+      ['POST', { person, employer: { domain: 'clinic.example' }, verify: true }],
+    ],
+  );
+});
+
+test('a list may be the only candidate itself', async (t) => {
+  const contact = { email: 'jo@clinic.com', email_status: 'Accept-All', full_name: 'Jo Doe' };
+  t.deepEqual(await stepFor(t, 'name-finder', { status: 200, body: { contact } }), {
+    kind: 'found',
+    candidates: [{ email: 'jo@clinic.com', vendorType: null, verdict: 'catch_all', validatedAt: null }],
+    identity: { npi: null, name: { kind: 'full', full: 'Jo Doe' }, state: null },
+  });
+});
+
+for (const [about, answer] of [
+  ['a status of the file', { status: 404, body: {} }],
+  ['a value of the file', { status: 200, body: { found: false } }],
+] as const) {
+  test(`${about} means nobody`, async (t) => {
+    t.deepEqual(await stepFor(t, 'hcp-registry', answer), { kind: 'miss', reason: 'no_match' });
+  });
+}
+
+test('a value of the file means nobody in a refusal as well', async (t) => {
+  const answer = { status: 422, body: { error: { code: 'NO_RESULT' } } };
+  t.deepEqual(await stepFor(t, 'name-finder', answer), { kind: 'miss', reason: 'no_match' });
+});
+
+test('any other refusal is not taken for nobody', async (t) => {
+  const answer = { status: 422, body: { error: { code: 'BAD_NAME' } } };
+  t.deepEqual(await stepFor(t, 'name-finder', answer), { kind: 'fatal', why: 'protocol', field: 'status' });
+});
+
+for (const results of [[], null, [{ address: null, kind: null, deliverable: null, checked_at: null }]]) {
+  test(`results of ${JSON.stringify(results)} are a miss`, async (t) => {
+    const { body } = recorded('http-json/listed');
+    const answer = { status: 200, body: { ...(body as object), results } };
+    t.deepEqual(await stepFor(t, 'hcp-registry', answer), { kind: 'miss', reason: 'no_email' });
+  });
+}
+
+const ENTRY = { address: 'jo@clinic.com', kind: 'work', deliverable: true, checked_at: null };
+for (const [field, about, body] of [
+  ['results', 'missing', { found: true }],
+  ['results', 'missing', {}],
+  ['results[0]', 'text', { results: ['x'] }],
+  ['results[0].address', 'missing', { results: [{ ...ENTRY, address: undefined }] }],
+  ['results[1].address', 'a number', { results: [ENTRY, { ...ENTRY, address: 5 }] }],
+  ['results[0].kind', 'missing', { results: [{ ...ENTRY, kind: undefined }] }],
+  ['results[0].kind', 'an object', { results: [{ ...ENTRY, kind: {} }] }],
+  ['results[0].checked_at', 'a number', { results: [{ ...ENTRY, checked_at: 5 }] }],
+  ['provider.name', 'text', { results: [ENTRY], provider: { name: 'x' } }],
+] as const) {
+  test(`an answer is fatal, and ${field} named, where that is ${about} in ${JSON.stringify(body)}`, async (t) => {
+    const step = await stepFor(t, 'hcp-registry', { status: 200, body });
+    t.deepEqual(step, { kind: 'fatal', why: 'protocol', field });
+  });
+}
+
+for (const word of ['guessed by a child', 'constructor', '']) {
+  test(`a status of '${word}' that the file gives no meaning is unknown`, async (t) => {
+    const contact = { email: 'jo@clinic.com', email_status: word };
+    t.like(await stepFor(t, 'name-finder', { status: 200, body: { contact } }), {
+      candidates: [{ verdict: 'unknown' }],
+    });
+  });
+}
+
+test('what stands in a URL cannot be read as another part of it', async (t) => {
+  const person = { ...SUBJECT.person, last: 'a/b?c=d&e#f{npi}%41' } as Subject['person'];
+  const { vendor, asked } = await listedVendor(t, {}, { status: 404, body: {} });
+  await vendor.submit({ ...SUBJECT, person }, NEVER);
+  t.is(asked[0]?.url, '/people/2000000010?last=a%2Fb%3Fc%3Dd%26e%23f%7Bnpi%7D%2541');
+});
+
+test('a URL that needs the name of the organization that is not known is not asked', async (t) => {
+  const { vendor, asked } = await listedVendor(t, { url: 'http://127.0.0.1/{company}' });
+  const organization = {
+    name: null,
+    domain: 'clinic.example',
+    source: 'affiliation',
+    confidence: 1,
+  } as const;
+  const step = await vendor.submit({ ...SUBJECT, organization }, NEVER);
+  t.deepEqual(step, { kind: 'skip', missing: ['organization'] });
+  t.is(asked.length, 0);
+});
+
+test('who needs an address is told of it', async (t) => {
+  const settings = {
+    method: 'POST',
+    body: { at: ['{street}', '{city}', '{state} {zip}'], unknown: null },
+    needs: ['npi', 'name', 'organization', 'address'],
+  };
+  const { vendor, asked } = await listedVendor(t, settings, { status: 404, body: {} });
+  await vendor.submit(SUBJECT, NEVER);
+  t.deepEqual(asked[0]?.body, { at: ['12 Cedar & Main St', 'Fargo', 'ND 58102'], unknown: null });
+  const practice = { line1: null, city: null, state: 'ND', zip: null, phone: null };
+  const step = await vendor.submit(
+    { ...SUBJECT, person: { ...SUBJECT.person, practice } as Subject['person'] },
+    NEVER,
+  );
+  t.deepEqual(step, { kind: 'skip', missing: ['address'] });
+});
+
+test('a vendor is given the time that its file says', async (t) => {
+  const [source] = parseSources(sourceText('http://127.0.0.1', { timeout_ms: 60_000 }), secretOf);
+  t.is(source?.timeout_ms, 60_000);
+});
+
+for (const [text, parts] of [
+  ['', []],
+  ['/', ['']],
+  ['/a~1b/~0/0', ['a/b', '~', '0']],
+  ['/~01', ['~1']],
+  ['a', null],
+  ['/~2', null],
+  ['/~', null],
+] as const) {
+  test(`the JSON pointer '${text}' is ${JSON.stringify(parts)}`, (t) => {
+    t.deepEqual(parsePointer(text), parts && [...parts]);
+  });
+}
+
+test('a pointer goes through lists by their positions alone', async (t) => {
+  const body = { pages: [{ rows: [] }, { rows: [{ address: 'jo@clinic.com' }] }] };
+  const at = (list: string) => ({ candidates: { list, email: '/address' } });
+  const { vendor } = await listedVendor(t, at('/pages/1/rows/0'), { status: 200, body });
+  t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found' });
+  for (const [pointer, field] of [
+    ['/pages/01', 'pages[01]'],
+    ['/pages/-', 'pages[-]'],
+    ['/pages/length', 'pages[length]'],
+    ['/pages/2', 'pages[2]'],
+  ] as const) {
+    const other = await listedVendor(t, at(pointer), { status: 200, body });
+    t.deepEqual(await other.vendor.submit(SUBJECT, NEVER), { kind: 'fatal', why: 'protocol', field });
+  }
+});

@@ -1,0 +1,253 @@
+import type { ExecutionContext } from 'ava';
+import test from 'ava';
+import { createFullEnrich, FULLENRICH_POLL_MS } from '../../../activities/vendors/fullenrich.ts';
+import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor-server.ts';
+
+const KEY = 'key-of-a-test';
+const NEVER = new AbortController().signal;
+const JOB = '2db5ea61-1752-42cf-8ea1-ab1da060cd0a';
+
+async function fullEnrich(t: ExecutionContext, ...answers: Played[]) {
+  const { url, asked } = await playVendor(t, ...answers);
+  const baseUrl = `${url}/api/v2/`;
+  return { asked, vendor: createFullEnrich({ baseUrl, apiKey: KEY, pollMs: FULLENRICH_POLL_MS }) };
+}
+
+async function submitted(t: ExecutionContext, answer: Played) {
+  const { vendor } = await fullEnrich(t, answer);
+  return await vendor.submit(SUBJECT, NEVER);
+}
+
+async function polled(t: ExecutionContext, answer: Played) {
+  const { vendor } = await fullEnrich(t, answer);
+  return await vendor.poll(JOB, SUBJECT, NEVER);
+}
+
+const finished = recorded('fullenrich/finished');
+const result = finished.body as { data: { contact_info: object }[] };
+
+/** A finished job whose one contact has these. */
+function found(contact_info: unknown): Played {
+  return { status: 200, body: { ...result, data: [{ ...result.data[0], contact_info }] } };
+}
+
+test('a job for one contact is submitted as the vendor documents it', async (t) => {
+  const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
+  t.deepEqual(await vendor.submit(SUBJECT, NEVER), { kind: 'pending', jobRef: JOB, pollAfterMs: 25_000 });
+  t.like(asked[0], {
+    method: 'POST',
+    url: '/api/v2/contact/enrich/bulk',
+    headers: { authorization: `Bearer ${KEY}`, 'content-type': 'application/json' },
+    body: {
+      name: 'NPI 2000000010',
+      data: [
+        {
+          first_name: 'Mary Jo',
+          last_name: "O'Malley",
+          domain: 'cedarvalleyclinic-sim.com',
+          company_name: 'Cedar Valley Clinic, P.L.L.C.',
+          enrich_fields: ['contact.work_emails', 'contact.personal_emails'],
+        },
+      ],
+    },
+  });
+});
+
+for (const [wantedType, fields, cost] of [
+  ['professional', ['contact.work_emails'], 1],
+  ['personal', ['contact.personal_emails'], 3],
+  ['any', ['contact.work_emails', 'contact.personal_emails'], 4],
+] as const) {
+  test(`for ${wantedType} only what is wanted is bought, for ${cost} at most`, async (t) => {
+    const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
+    await vendor.submit({ ...SUBJECT, wantedType }, NEVER);
+    t.like(asked[0]?.body, { data: [{ enrich_fields: fields }] });
+    t.is(vendor.cost(wantedType), cost);
+  });
+}
+
+test('what is not known of the organization is not sent', async (t) => {
+  const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
+  const organization = {
+    name: null,
+    domain: 'clinic.example',
+    source: 'affiliation',
+    confidence: 1,
+  } as const;
+  await vendor.submit({ ...SUBJECT, organization }, NEVER);
+  t.deepEqual(asked[0]?.body, {
+    name: 'NPI 2000000010',
+    data: [
+      {
+        first_name: 'Mary Jo',
+        last_name: "O'Malley",
+        domain: 'clinic.example',
+        enrich_fields: ['contact.work_emails', 'contact.personal_emails'],
+      },
+    ],
+  });
+});
+
+test('a running job is a 400, and is asked for again', async (t) => {
+  const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/running'), finished);
+  const pending = { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS } as const;
+  t.deepEqual(await vendor.poll(JOB, SUBJECT, NEVER), pending);
+  t.is((await vendor.poll(JOB, SUBJECT, NEVER)).kind, 'found');
+  t.deepEqual(
+    asked.map(({ method, url }) => `${method} ${url}`),
+    Array(2).fill(`GET /api/v2/contact/enrich/bulk/${JOB}`),
+  );
+});
+
+test('a finished job is candidates, each address once, the most probable first', async (t) => {
+  t.deepEqual(await polled(t, finished), {
+    kind: 'found',
+    candidates: [
+      candidate('maryjo.omalley@cedarvalleyclinic-sim.com', 'professional', 'valid'),
+      candidate('mo@cedarvalleyclinic-sim.com', 'professional', 'catch_all'),
+      candidate('npi2000000010.sim@gmail.com', 'personal', 'risky'),
+    ],
+    identity: { npi: null, name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" }, state: null },
+    credits: 4,
+  });
+});
+
+function candidate(email: string, vendorType: string, verdict: string) {
+  return { email, vendorType, verdict, validatedAt: null };
+}
+
+test('a profile says better than the echoed input whom the answer is about', async (t) => {
+  const profile = {
+    full_name: 'Maria O’Malley',
+    location: { country_code: 'US', region: 'North Dakota' },
+  };
+  const step = await polled(t, { status: 200, body: { ...result, data: [{ ...result.data[0], profile }] } });
+  t.like(step, { identity: { name: { kind: 'full', full: 'Maria O’Malley' }, state: 'ND' } });
+});
+
+for (const [status, verdict] of [
+  ['DELIVERABLE', 'valid'],
+  ['HIGH_PROBABILITY', 'risky'],
+  ['CATCH_ALL', 'catch_all'],
+  ['INVALID', 'invalid'],
+  ['INVALID_DOMAIN', 'invalid'],
+  ['SOMETHING_NEW', 'unknown'],
+  [null, 'unknown'],
+] as const) {
+  test(`an email of status ${status} is ${verdict}`, async (t) => {
+    const step = await polled(t, found({ work_emails: [{ email: 'jo@clinic.com', status }] }));
+    t.like(step, { candidates: [{ email: 'jo@clinic.com', verdict }] });
+  });
+}
+
+for (const [status, step] of [
+  ['CREATED', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
+  ['IN_PROGRESS', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
+  ['UNKNOWN', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
+  ['SOMETHING_NEW', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
+  ['CANCELED', { kind: 'retry', why: 'upstream', afterMs: null }],
+  ['CREDITS_INSUFFICIENT', { kind: 'fatal', why: 'credits' }],
+  ['RATE_LIMIT', { kind: 'retry', why: 'rate_limit', afterMs: FULLENRICH_POLL_MS }],
+] as const) {
+  test(`a job that is ${status} is ${step.kind}`, async (t) => {
+    const { body } = recorded('fullenrich/nothing');
+    t.deepEqual(await polled(t, { status: 200, body: { ...(body as object), status } }), step);
+  });
+}
+
+test('a job that found nothing is a miss that cost nothing', async (t) => {
+  t.deepEqual(await polled(t, recorded('fullenrich/nothing')), {
+    kind: 'miss',
+    reason: 'no_email',
+    credits: 0,
+  });
+});
+
+test('a 402 is a whole result: credits ran out', async (t) => {
+  t.deepEqual(await polled(t, recorded('fullenrich/credits')), { kind: 'fatal', why: 'credits' });
+});
+
+test('what a 402 carries has been paid for, and counts', async (t) => {
+  const body = { ...result, status: 'CREDITS_INSUFFICIENT' };
+  t.like(await polled(t, { status: 402, body }), { kind: 'found', credits: 4 });
+});
+
+test('a 402 that cannot be read still says that credits ran out', async (t) => {
+  t.deepEqual(await polled(t, { status: 402, body: '<html>' }), { kind: 'fatal', why: 'credits' });
+});
+
+test('a rate limit without Retry-After is waited out for one poll', async (t) => {
+  const step = { kind: 'retry', why: 'rate_limit', afterMs: FULLENRICH_POLL_MS } as const;
+  t.deepEqual(await submitted(t, recorded('fullenrich/limited')), step);
+  t.deepEqual(await polled(t, recorded('fullenrich/limited')), step);
+});
+
+test('a job that is no longer known is no word about the person', async (t) => {
+  const body = { code: 'error.enrichment.not_found', message: 'Enrichment ID not found' };
+  t.deepEqual(await polled(t, { status: 404, body }), { kind: 'retry', why: 'upstream', afterMs: null });
+  const page = { status: 404, headers: { 'content-type': 'text/html' }, body: '<html>' };
+  t.deepEqual(await polled(t, page), { kind: 'fatal', why: 'protocol', field: 'body' });
+});
+
+test('a submission that meets a 404 is a wrong URL', async (t) => {
+  const body = { code: 'error.not_found', message: 'Not found' };
+  t.deepEqual(await submitted(t, { status: 404, body }), { kind: 'fatal', why: 'protocol', field: 'status' });
+});
+
+for (const [code, step] of [
+  ['error.enrichment.first_name.empty', { kind: 'skip', missing: ['name'] }],
+  ['error.enrichment.domain.empty', { kind: 'skip', missing: ['organization'] }],
+  ['error.enrichment.enrich_field.value', { kind: 'fatal', why: 'protocol', field: 'code' }],
+] as const) {
+  test(`a submission refused with ${code} is ${step.kind}`, async (t) => {
+    t.deepEqual(await submitted(t, { status: 400, body: { code, message: '' } }), step);
+  });
+}
+
+for (const [about, answer, field] of [
+  ['an id is missing', { status: 200, body: {} }, 'enrichment_id'],
+  ['an id is a number', { status: 200, body: { enrichment_id: 5 } }, 'enrichment_id'],
+  [
+    'an id would leave its place in a path',
+    { status: 200, body: { enrichment_id: '../keys' } },
+    'enrichment_id',
+  ],
+  ['a refusal has no code', { status: 400, body: { error: 'no' } }, 'code'],
+] as const) {
+  test(`a submission is fatal where ${about}`, async (t) => {
+    t.deepEqual(await submitted(t, answer), { kind: 'fatal', why: 'protocol', field });
+  });
+}
+
+for (const [field, about, answer] of [
+  ['status', 'a number', { status: 200, body: { ...result, status: 5 } }],
+  ['status', 'missing', { status: 200, body: { ...result, status: undefined } }],
+  ['data', 'an object', { status: 200, body: { ...result, data: {} } }],
+  ['data', 'empty', { status: 200, body: { ...result, data: [] } }],
+  ['data', 'missing', { status: 200, body: { ...result, data: undefined } }],
+  ['data[0]', 'text', { status: 200, body: { ...result, data: ['x'] } }],
+  ['cost.credits', 'text', { status: 200, body: { ...result, cost: { credits: '4' } } }],
+  ['data[0].contact_info', 'a list', found([])],
+  ['data[0].contact_info.work_emails', 'text', found({ work_emails: 'x' })],
+  [
+    'data[0].contact_info.work_emails[0].email',
+    'missing',
+    found({ work_emails: [{ status: 'DELIVERABLE' }] }),
+  ],
+  [
+    'data[0].contact_info.work_emails[0].status',
+    'missing',
+    found({ work_emails: [{ email: 'a@b.c', verdict: 'ok' }] }),
+  ],
+  [
+    'data[0].contact_info.most_probable_work_email.email',
+    'a number',
+    found({ most_probable_work_email: { email: 7, status: '' } }),
+  ],
+  ['code', 'of something else', { status: 400, body: { code: 'error.other' } }],
+  ['body', 'empty', { status: 400, body: '' }],
+] as const) {
+  test(`a result is fatal, and ${field} named, where that is ${about}`, async (t) => {
+    t.deepEqual(await polled(t, answer), { kind: 'fatal', why: 'protocol', field });
+  });
+}

@@ -1,0 +1,149 @@
+import type { ExecutionContext } from 'ava';
+import test from 'ava';
+import { createProspeo } from '../../../activities/vendors/prospeo.ts';
+import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor-server.ts';
+
+const KEY = 'key-of-a-test';
+const NEVER = new AbortController().signal;
+
+async function prospeo(t: ExecutionContext, ...answers: Played[]) {
+  const { url, asked } = await playVendor(t, ...answers);
+  return { asked, vendor: createProspeo({ baseUrl: url, apiKey: KEY }) };
+}
+
+async function stepFor(t: ExecutionContext, answer: Played) {
+  const { vendor } = await prospeo(t, answer);
+  return await vendor.submit(SUBJECT, NEVER);
+}
+
+const verified = recorded('prospeo/verified');
+const match = verified.body as { person: { email: object } };
+
+function matched(email: unknown, rest: object = {}): Played {
+  return { status: 200, body: { ...match, ...rest, person: { ...match.person, email } } };
+}
+
+test('the question is asked as the vendor documents it, with all that is known', async (t) => {
+  const { vendor, asked } = await prospeo(t, verified);
+  await vendor.submit(SUBJECT, NEVER);
+  t.like(asked[0], {
+    method: 'POST',
+    url: '/enrich-person',
+    headers: { 'x-key': KEY, 'content-type': 'application/json' },
+    body: {
+      only_verified_email: true,
+      data: {
+        first_name: 'Mary Jo',
+        last_name: "O'Malley",
+        company_website: 'cedarvalleyclinic-sim.com',
+        company_name: 'Cedar Valley Clinic, P.L.L.C.',
+      },
+    },
+  });
+});
+
+test('a match is one professional candidate with whom it is about', async (t) => {
+  t.deepEqual(await stepFor(t, verified), {
+    kind: 'found',
+    candidates: [
+      {
+        email: 'maryjo.omalley@cedarvalleyclinic-sim.com',
+        vendorType: 'professional',
+        verdict: 'valid',
+        validatedAt: null,
+      },
+    ],
+    identity: { npi: null, name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" }, state: 'ND' },
+    credits: 1,
+  });
+});
+
+test('a match bought before is free', async (t) => {
+  t.like(await stepFor(t, matched(match.person.email, { free_enrichment: true })), { credits: 0 });
+});
+
+for (const [about, email, reason] of [
+  // The vendor's own example: revealed, and masked all the same.
+  ['masked', { ...match.person.email, email: 'maryjo.*****@clinic.com' }, 'email_masked'],
+  ['not revealed', { ...match.person.email, revealed: false }, 'email_masked'],
+  ['empty', { ...match.person.email, email: null }, 'no_email'],
+  ['of text that cannot be stored', { ...match.person.email, email: 'a\u0000@clinic.com' }, 'no_email'],
+  ['null', null, 'no_email'],
+] as const) {
+  test(`an email that is ${about} is never handed on, though it was paid for`, async (t) => {
+    t.deepEqual(await stepFor(t, matched(email)), { kind: 'miss', reason, credits: 1 });
+  });
+}
+
+for (const [status, verdict] of [
+  ['VERIFIED', 'valid'],
+  ['UNVERIFIED', 'unknown'],
+  ['CATCH_ALL', 'unknown'],
+  [null, 'unknown'],
+] as const) {
+  test(`an email of status ${status} is ${verdict}`, async (t) => {
+    t.like(await stepFor(t, matched({ ...match.person.email, status })), { candidates: [{ verdict }] });
+  });
+}
+
+for (const [error_code, step] of [
+  ['NO_MATCH', { kind: 'miss', reason: 'no_match', credits: 0 }],
+  ['INVALID_DATAPOINTS', { kind: 'skip', missing: ['name', 'organization'] }],
+  ['INSUFFICIENT_CREDITS', { kind: 'fatal', why: 'credits' }],
+  ['INTERNAL_ERROR', { kind: 'retry', why: 'upstream', afterMs: null }],
+  ['ACCOUNT_RESTRICTED', { kind: 'fatal', why: 'plan' }],
+  ['INVALID_API_KEY', { kind: 'fatal', why: 'auth' }],
+  ['INVALID_REQUEST', { kind: 'fatal', why: 'protocol', field: 'error_code' }],
+  ['SOMETHING_NEW', { kind: 'fatal', why: 'protocol', field: 'error_code' }],
+] as const) {
+  test(`a 400 with ${error_code} is ${step.kind}`, async (t) => {
+    t.deepEqual(await stepFor(t, { status: 400, body: { error: true, error_code } }), step);
+  });
+}
+
+test('an error counts as one whatever the status says', async (t) => {
+  const { body } = recorded('prospeo/no-match');
+  t.like(await stepFor(t, { status: 200, body }), { kind: 'miss', reason: 'no_match' });
+});
+
+const limited = recorded('prospeo/limited');
+for (const [about, headers, afterMs] of [
+  ['until the minute is over', {}, 37_000],
+  ['until the day is over', { 'x-daily-request-left': '0' }, 40_000_000],
+  ['for as long as Retry-After says', { 'retry-after': '3' }, 3000],
+  ['for our own time, where no header says', { 'x-minute-reset-seconds': 'soon' }, null],
+] as const) {
+  test(`a rate limit is waited out ${about}`, async (t) => {
+    const step = await stepFor(t, { ...limited, headers: { ...limited.headers, ...headers } });
+    t.deepEqual(step, { kind: 'retry', why: 'rate_limit', afterMs });
+  });
+}
+
+test('a state of another country is none', async (t) => {
+  const location = { country_code: 'CA', state: 'CA' };
+  const body = { ...match, person: { ...match.person, location } };
+  t.like(await stepFor(t, { status: 200, body }), { identity: { state: null } });
+});
+
+const { email } = match.person;
+for (const [field, about, answer] of [
+  ['error', 'missing', { status: 200, body: { person: {} } }],
+  ['error', 'text', { status: 200, body: { error: 'false' } }],
+  ['error_code', 'missing', { status: 400, body: { error: true } }],
+  ['person', 'missing', { status: 200, body: { error: false } }],
+  ['person', 'null', { status: 200, body: { error: false, person: null } }],
+  ['person.email', 'missing', { status: 200, body: { error: false, person: {} } }],
+  ['person.email', 'text', matched('jo@clinic.com')],
+  ['person.email.revealed', 'missing', matched({ ...email, revealed: undefined })],
+  ['person.email.revealed', 'text', matched({ ...email, revealed: 'yes' })],
+  ['person.email.email', 'missing', matched({ ...email, email: undefined })],
+  ['person.email.email', 'a number', matched({ ...email, email: 5 })],
+  ['person.email.status', 'missing', matched({ ...email, status: undefined })],
+  ['person.email.status', 'true', matched({ ...email, status: true })],
+  ['free_enrichment', 'a number', matched(email, { free_enrichment: 0 })],
+  ['status', '404', { status: 404, body: { error: true, error_code: 'INVALID_REQUEST' } }],
+] as const) {
+  test(`an answer is fatal, and ${field} named, where that is ${about}`, async (t) => {
+    t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
+  });
+}

@@ -1,0 +1,198 @@
+import test from 'ava';
+import type { NamedCandidate } from '../../../activities/verification/finder.ts';
+import type { Verifier, VerifierStep } from '../../../activities/verification/verifiers/verifier.ts';
+import { candidate, checkOf, DAY_MS, inWords, NOW, verifierOf } from '../../support/checks.ts';
+import { aborted } from '../../support/vendor.ts';
+
+const VALID: VerifierStep = { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' };
+const MISSING: VerifierStep = { kind: 'answer', verdict: 'invalid', reason: 'mailbox_missing' };
+const INCONCLUSIVE: VerifierStep = { kind: 'answer', verdict: 'unknown', reason: 'inconclusive' };
+const GREYLISTED: VerifierStep = { kind: 'greylisted' };
+const LIMITED: VerifierStep = { kind: 'retry', why: 'rate_limit', afterMs: 2000 };
+const AWAY: VerifierStep = { kind: 'retry', why: 'unsent', afterMs: null };
+const BROKE: VerifierStep = { kind: 'fatal', why: 'credits' };
+
+const UNKNOWN = { verdict: 'unknown', validatedAt: null } as const;
+
+async function checkedBy(steps: readonly VerifierStep[], rest: Partial<NamedCandidate> = UNKNOWN) {
+  const verifiers = steps.map((step, index) => verifierOf(`v${index + 1}`, step));
+  const checked = await checkOf({ verifiers })(candidate('jo@clinic.com', rest));
+  return { checked, asked: verifiers.map((verifier) => verifier.asked()).join() };
+}
+
+for (const [about, step, rest, verdict] of [
+  ["makes a vendor's unknown valid", VALID, UNKNOWN, 'valid mailbox_ok'],
+  ["makes a vendor's risky valid", VALID, { verdict: 'risky' }, 'valid mailbox_ok'],
+  ["makes a vendor's catch-all valid", VALID, { verdict: 'catch_all' }, 'valid mailbox_ok'],
+  ['makes an address of NPPES valid', VALID, { ...UNKNOWN, source: 'nppes' }, 'valid mailbox_ok'],
+  ['ends an address', MISSING, UNKNOWN, 'invalid mailbox_missing'],
+  ['keeps its own reason', { kind: 'answer', verdict: 'risky', reason: 'role' }, UNKNOWN, 'risky role'],
+  ['cannot tell', INCONCLUSIVE, UNKNOWN, 'unknown inconclusive'],
+  [
+    "cannot tell, and a vendor's catch-all stays one",
+    INCONCLUSIVE,
+    { verdict: 'catch_all' },
+    'catch_all null',
+  ],
+] as const) {
+  test(`a verifier ${about}`, async (t) => {
+    const { checked } = await checkedBy([step], rest);
+    t.is(inWords(checked), verdict);
+    t.like(checked, { definitive: true });
+  });
+}
+
+test('an old address that a verifier vouches for was validated now', async (t) => {
+  const old = { validatedAt: new Date(NOW - 40 * DAY_MS) };
+  const { checked } = await checkedBy([VALID], old);
+  t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });
+});
+
+test('an old address that no verifier vouches for keeps its date and is not valid', async (t) => {
+  const validatedAt = new Date(NOW - 40 * DAY_MS);
+  const { checked } = await checkedBy([INCONCLUSIVE], { validatedAt });
+  t.like(checked, { verdict: 'unknown', reason: 'inconclusive', validatedAt });
+});
+
+for (const [about, rest] of [
+  ['a fresh word of the vendor', {}],
+  ["a vendor's invalid", { verdict: 'invalid' }],
+  ['a role address', { ...UNKNOWN, email: 'info@clinic.com' }],
+  ['a Direct address', { ...UNKNOWN, email: 'jo@direct.clinic.com' }],
+] as const) {
+  test(`no check is paid for after ${about}`, async (t) => {
+    const { asked } = await checkedBy([VALID], rest);
+    t.is(asked, '0');
+  });
+}
+
+for (const [about, steps, verdict, asked] of [
+  ['is asked where the first cannot tell', [INCONCLUSIVE, VALID], 'valid mailbox_ok', '1,1'],
+  ['is asked where the first is limited', [LIMITED, VALID], 'valid mailbox_ok', '1,1'],
+  ['is asked where the first is out of service', [BROKE, MISSING], 'invalid mailbox_missing', '1,1'],
+  ['is asked where the first was greylisted', [GREYLISTED, VALID], 'valid mailbox_ok', '1,1'],
+  ['is not asked after an answer', [MISSING, VALID], 'invalid mailbox_missing', '1,0'],
+  [
+    'is not asked after a catch-all',
+    [{ kind: 'answer', verdict: 'catch_all', reason: null }, VALID],
+    'catch_all null',
+    '1,0',
+  ],
+] as const) {
+  test(`the second verifier ${about}`, async (t) => {
+    const outcome = await checkedBy(steps);
+    t.is(inWords(outcome.checked), verdict);
+    t.is(outcome.asked, asked);
+  });
+}
+
+for (const [about, steps, outcome] of [
+  ['all are limited', [LIMITED, AWAY], { reason: 'verifier_rate_limit', afterMs: 2000 }],
+  ['one cannot be reached', [AWAY], { reason: 'verifier_unsent', afterMs: null }],
+  [
+    'one could not tell and the other is limited',
+    [INCONCLUSIVE, LIMITED],
+    { reason: 'verifier_rate_limit', afterMs: 2000 },
+  ],
+  [
+    'one is out of service and the other is limited',
+    [BROKE, LIMITED],
+    { reason: 'verifier_rate_limit', afterMs: 2000 },
+  ],
+  [
+    'two are limited, for the shorter time',
+    [LIMITED, { kind: 'retry', why: 'upstream', afterMs: 1000 }, LIMITED],
+    { reason: 'verifier_upstream', afterMs: 1000 },
+  ],
+] as const) {
+  test(`nothing is decided where ${about}`, async (t) => {
+    const { checked } = await checkedBy(steps);
+    t.like(checked, { kind: 'transient', ...outcome });
+  });
+}
+
+test('nothing is decided where the only verifier may not be asked now', async (t) => {
+  const verifiers = [verifierOf('one', VALID)];
+  const ask = async () => ({ kind: 'unavailable', afterMs: 30_000 }) as const;
+  const checked = await checkOf({ verifiers, ask })(candidate('jo@clinic.com', UNKNOWN));
+  t.like(checked, { kind: 'transient', reason: 'verifier_unavailable', afterMs: 30_000 });
+  t.is(verifiers[0]?.asked(), 0);
+});
+
+for (const [rest, verdict] of [
+  [UNKNOWN, 'unknown verifier_unavailable'],
+  [{ verdict: 'catch_all' }, 'catch_all null'],
+] as const) {
+  test(`where an operator has to act first it is ${verdict}, and not for good`, async (t) => {
+    const { checked } = await checkedBy([BROKE, { kind: 'fatal', why: 'protocol', field: 'body' }], rest);
+    t.is(inWords(checked), verdict);
+    t.like(checked, { definitive: false });
+  });
+}
+
+test('where one could not tell and an operator has to act for the other, it is not for good', async (t) => {
+  const { checked } = await checkedBy([INCONCLUSIVE, BROKE]);
+  t.is(inWords(checked), 'unknown inconclusive');
+  t.like(checked, { definitive: false });
+});
+
+test('greylisting is waited out, even where another verifier is limited', async (t) => {
+  const { checked } = await checkedBy([GREYLISTED, LIMITED]);
+  t.like(checked, {
+    kind: 'later',
+    reason: 'greylisted',
+    otherwise: { verdict: 'unknown', reason: 'greylisted', definitive: true },
+  });
+});
+
+test('an address that was greylisted is valid when the mail server is asked again', async (t) => {
+  const verifier = verifierOf('one', GREYLISTED, VALID);
+  const check = checkOf({ verifiers: [verifier] });
+  const named = candidate('jo@clinic.com', UNKNOWN);
+  t.is(inWords(await check(named)), 'later greylisted');
+  t.is(inWords(await check(named)), 'valid mailbox_ok');
+});
+
+test('every judgement on the way is kept in order', async (t) => {
+  const { checked } = await checkedBy([GREYLISTED, LIMITED, INCONCLUSIVE, MISSING]);
+  t.deepEqual(
+    checked.evidence.map(({ kind, source, verdict, reason }) => `${kind} ${source}: ${verdict} ${reason}`),
+    [
+      'local service: valid local_checks',
+      'verifier v1: unknown greylisted',
+      'verifier v3: unknown inconclusive',
+      'verifier v4: invalid mailbox_missing',
+    ],
+  );
+  t.true(checked.evidence.every(({ durationMs }) => Number.isInteger(durationMs) && durationMs >= 0));
+});
+
+test('what is refused at sight says so in its evidence', async (t) => {
+  const checked = await checkOf()(candidate('info@clinic.com'));
+  t.deepEqual(
+    checked.evidence.map(({ kind, source, verdict, reason }) => [kind, source, verdict, reason]),
+    [['local', 'service', 'risky', 'role']],
+  );
+});
+
+test('the address is asked about as it would be handed out', async (t) => {
+  const asked: string[] = [];
+  const verifier: Verifier = {
+    id: 'one',
+    cost: 1,
+    async check(email) {
+      asked.push(email);
+      return VALID;
+    },
+  };
+  await checkOf({ verifiers: [verifier] })(candidate(' Jo@Bücher.de', UNKNOWN));
+  t.deepEqual(asked, ['jo@xn--bcher-kva.de']);
+});
+
+test('an aborted check ends with what it was aborted with', async (t) => {
+  const verifier: Verifier = { id: 'one', cost: 1, check: (_email, signal) => aborted(signal) };
+  const reason = new Error('stopped');
+  const check = checkOf({ verifiers: [verifier], signal: AbortSignal.abort(reason) });
+  const error = await t.throwsAsync(check(candidate('jo@clinic.com', UNKNOWN)));
+  t.is(error, reason);
+});

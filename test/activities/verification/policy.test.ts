@@ -1,0 +1,172 @@
+import test from 'ava';
+import type { CheckOptions } from '../../../activities/verification/check.ts';
+import type { NamedCandidate } from '../../../activities/verification/finder.ts';
+import {
+  type Case,
+  FINDER_WORDS,
+  judge,
+  POLICIES,
+  POLICY_TABLE,
+  VERIFIER_WORDS,
+  verifierCanHelp,
+} from '../../../activities/verification/policy.ts';
+import { candidate, checkOf, DAY_MS, inWords, NOW, verifierOf } from '../../support/checks.ts';
+
+const CASES: readonly Case[] = POLICIES.flatMap((policy) =>
+  FINDER_WORDS.flatMap((finder) =>
+    VERIFIER_WORDS.flatMap((verifier) =>
+      [false, true].map((agreed) => ({ policy, finder, verifier, agreed })),
+    ),
+  ),
+);
+
+/** The cases that come to a verdict, each in a few words; what every policy has in common once. */
+function casesThatAre(verdict: string): string[] {
+  return CASES.filter((one) => judge(one)[0] === verdict).map(
+    ({ policy, finder, verifier, agreed }) => `${policy}: ${finder}, ${verifier}${agreed ? ', agreed' : ''}`,
+  );
+}
+
+test('every case has a verdict, and every row decides some case', (t) => {
+  t.is(CASES.length, 3 * 8 * 6 * 2);
+  for (const row of POLICY_TABLE) {
+    t.true(
+      CASES.some((one) => judge(one) === row[4]),
+      JSON.stringify(row),
+    );
+  }
+});
+
+test('valid is what somebody vouches for, and nothing else', (t) => {
+  // Written out, not computed: a change of the table has to be made here as well, by somebody who means it.
+  const asking = ['valid', 'stale', 'undated', 'catch_all', 'risky', 'unknown', 'registry'];
+  const notDoubted = asking.filter((word) => word !== 'risky');
+  const verified = (policy: string) =>
+    asking.flatMap((word) => [`${policy}: ${word}, valid`, `${policy}: ${word}, valid, agreed`]);
+  const agreed = (policy: string) => notDoubted.map((word) => `${policy}: ${word}, catch_all, agreed`);
+  const untold = (policy: string, word: string, suffix: string) =>
+    ['unknown', 'none'].map((verifier) => `${policy}: ${word}, ${verifier}${suffix}`);
+  const ownChecks = ['valid', 'stale', 'undated', 'unknown'].flatMap((word) =>
+    ['valid', 'unknown', 'none'].flatMap((verifier) => [
+      `local-only: ${word}, ${verifier}`,
+      `local-only: ${word}, ${verifier}, agreed`,
+    ]),
+  );
+  t.deepEqual(
+    casesThatAre('valid').sort(),
+    [
+      ...verified('vendor-or-verifier'),
+      ...agreed('vendor-or-verifier'),
+      ...untold('vendor-or-verifier', 'valid', ''),
+      ...untold('vendor-or-verifier', 'valid', ', agreed'),
+      ...untold('vendor-or-verifier', 'catch_all', ', agreed'),
+      ...verified('verifier-required'),
+      ...agreed('verifier-required'),
+      ...ownChecks,
+      ...agreed('local-only'),
+      ...untold('local-only', 'catch_all', ', agreed'),
+      'local-only: catch_all, valid, agreed',
+    ].sort(),
+  );
+});
+
+test("anyone's invalid wins", (t) => {
+  for (const one of CASES) {
+    const isInvalid = judge(one)[0] === 'invalid';
+    t.is(isInvalid, one.finder === 'invalid' || one.verifier === 'invalid', JSON.stringify(one));
+  }
+});
+
+test('catch-all is valid only where two sources agreed or a verifier could tell', (t) => {
+  for (const one of CASES) {
+    if (one.agreed || (one.finder !== 'catch_all' && one.verifier !== 'catch_all')) continue;
+    t.true(judge(one)[0] !== 'valid' || one.verifier === 'valid', JSON.stringify(one));
+  }
+});
+
+test('an address of NPPES alone is valid only where a verifier vouches, or two sources agreed', (t) => {
+  for (const one of CASES) {
+    if (one.finder !== 'registry' || judge(one)[0] !== 'valid') continue;
+    t.true(one.verifier === 'valid' || (one.verifier === 'catch_all' && one.agreed), JSON.stringify(one));
+  }
+});
+
+test('a verifier is asked where it can still make an address valid, and not otherwise', (t) => {
+  const asked = CASES.filter(({ verifier }) => verifier === 'none')
+    .filter(verifierCanHelp)
+    .map(({ policy, finder, agreed }) => `${policy}: ${finder}${agreed ? ', agreed' : ''}`);
+  const words = ['stale', 'undated', 'catch_all', 'risky', 'unknown', 'registry'];
+  const both = (policy: string, word: string) => [`${policy}: ${word}`, `${policy}: ${word}, agreed`];
+  t.deepEqual(
+    asked.sort(),
+    [
+      ...words
+        .flatMap((word) => both('vendor-or-verifier', word))
+        .filter((one) => one !== 'vendor-or-verifier: catch_all, agreed'),
+      ...['valid', ...words].flatMap((word) => both('verifier-required', word)),
+    ].sort(),
+  );
+});
+
+async function verdictOf(rest: Partial<NamedCandidate>, options: Partial<CheckOptions> = {}) {
+  return inWords(await checkOf(options)(candidate('jo@clinic.com', rest)));
+}
+
+for (const [about, rest, verdict] of [
+  ['30 days old is fresh', { validatedAt: new Date(NOW - 30 * DAY_MS) }, 'valid mailbox_ok'],
+  ['older is stale', { validatedAt: new Date(NOW - 30 * DAY_MS - 1) }, 'unknown stale_evidence'],
+  ['without a date there is none', { validatedAt: null }, 'unknown no_evidence'],
+  ['a date that is none is none', { validatedAt: new Date(Number.NaN) }, 'unknown no_evidence'],
+  ['a date in the future is none', { validatedAt: new Date(NOW + 2 * DAY_MS) }, 'unknown no_evidence'],
+  ["the vendor's unknown stays unknown", { verdict: 'unknown' }, 'unknown no_evidence'],
+  ["the vendor's invalid stays invalid", { verdict: 'invalid' }, 'invalid mailbox_missing'],
+  ["the vendor's catch-all stays one", { verdict: 'catch_all' }, 'catch_all null'],
+  ["the vendor's risky stays risky", { verdict: 'risky' }, 'risky null'],
+  ['NPPES has none', { verdict: 'unknown', source: 'nppes' }, 'unknown no_evidence'],
+] as const) {
+  test(`evidence: ${about}`, async (t) => {
+    t.is(await verdictOf(rest), verdict);
+  });
+}
+
+test("a vendor's clock that is ahead does not put a validation into the future", async (t) => {
+  const checked = await checkOf()(candidate('jo@clinic.com', { validatedAt: new Date(NOW + 60_000) }));
+  t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });
+});
+
+for (const [about, rest, policy, verdict] of [
+  ['takes a claim without a date', { validatedAt: null }, 'local-only', 'valid local_checks'],
+  ['takes an address without a claim', { verdict: 'unknown' }, 'local-only', 'valid local_checks'],
+  ['takes no catch-all', { verdict: 'catch_all' }, 'local-only', 'catch_all null'],
+  ['takes none of NPPES', { verdict: 'unknown', source: 'nppes' }, 'local-only', 'unknown no_evidence'],
+  ["does not take a vendor's word", {}, 'verifier-required', 'unknown not_verified'],
+] as const) {
+  test(`${policy} ${about}`, async (t) => {
+    t.is(await verdictOf(rest, { policy }), verdict);
+  });
+}
+
+test('local-only asks no verifier', async (t) => {
+  const verifier = verifierOf('one', { kind: 'answer', verdict: 'invalid', reason: 'mailbox_missing' });
+  const options = { policy: 'local-only', verifiers: [verifier] } as const;
+  t.is(await verdictOf({ verdict: 'unknown' }, options), 'valid local_checks');
+  t.is(verifier.asked(), 0);
+});
+
+for (const [namedBy, catchAll, verdict] of [
+  [1, 'two-sources', 'catch_all null'],
+  [2, 'two-sources', 'valid two_sources'],
+  [2, 'reject', 'catch_all null'],
+] as const) {
+  test(`a catch-all that ${namedBy} named is ${verdict} under ${catchAll}`, async (t) => {
+    t.is(await verdictOf({ verdict: 'catch_all', namedBy }, { catchAll }), verdict);
+    const verifiers = [verifierOf('one', { kind: 'answer', verdict: 'catch_all', reason: null })];
+    t.is(await verdictOf({ verdict: 'unknown', namedBy }, { catchAll, verifiers }), verdict);
+  });
+}
+
+test('what two sources agree on counts from now', async (t) => {
+  const check = checkOf({ catchAll: 'two-sources' });
+  const checked = await check(candidate('jo@clinic.com', { verdict: 'catch_all', namedBy: 2 }));
+  t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });
+});

@@ -1,0 +1,245 @@
+import { readFileSync } from 'node:fs';
+import type { ExecutionContext } from 'ava';
+import test from 'ava';
+import { createNeverBounce } from '../../../activities/verification/verifiers/neverbounce.ts';
+import { createReacher } from '../../../activities/verification/verifiers/reacher.ts';
+import type { Verifier } from '../../../activities/verification/verifiers/verifier.ts';
+import { createZeroBounce } from '../../../activities/verification/verifiers/zerobounce.ts';
+import { createSimulator } from '../../../deploy/local/simulator.ts';
+import { closedUrl, type Played, playVendor, serveVendor } from '../../support/vendor-server.ts';
+import { MEANINGS } from '../../support/verifier-answers/meanings.ts';
+
+const KEY = 'key-of-a-test';
+const EMAIL = 'jo+npi@clinic.com';
+const NEVER = new AbortController().signal;
+
+const MAKE = {
+  reacher: (baseUrl: string, key = KEY) => createReacher({ baseUrl, secret: key }),
+  zerobounce: (baseUrl: string, key = KEY) => createZeroBounce({ baseUrl, apiKey: key }),
+  neverbounce: (baseUrl: string, key = KEY) => createNeverBounce({ baseUrl, apiKey: key }),
+} satisfies Record<string, (baseUrl: string, key?: string) => Verifier>;
+
+type Id = keyof typeof MAKE;
+const IDS = Object.keys(MAKE) as Id[];
+
+/** Answers in a verifier's documented form, by name. */
+function answersOf(id: Id): ReadonlyMap<string, Record<string, unknown>> {
+  const path = new URL(`support/verifier-answers/${id}.json`, import.meta.url);
+  return new Map(Object.entries(JSON.parse(readFileSync(path, 'utf8'))));
+}
+
+/** The step that an adapter makes of an answer, in a few words. */
+async function stepOf(t: ExecutionContext, id: Id, played: Played): Promise<string> {
+  const { url } = await playVendor(t, played);
+  return await inWords(MAKE[id](url));
+}
+
+async function inWords(verifier: Verifier, email = EMAIL): Promise<string> {
+  const step = await verifier.check(email, NEVER);
+  switch (step.kind) {
+    case 'answer':
+      return `${step.verdict} ${step.reason}`;
+    case 'greylisted':
+      return step.kind;
+    case 'retry':
+      return `retry ${step.why} ${step.afterMs}`;
+    case 'fatal':
+      return step.why === 'protocol' ? `protocol ${step.field}` : `fatal ${step.why}`;
+  }
+}
+
+for (const id of IDS) {
+  test(`${id}: every documented answer means something`, async (t) => {
+    const seen: Record<string, string> = {};
+    for (const [name, body] of answersOf(id)) seen[name] = await stepOf(t, id, { status: 200, body });
+    t.deepEqual(seen, MEANINGS[id]);
+  });
+}
+
+test('the questions are asked as the verifiers document them', async (t) => {
+  const seen: unknown[] = [];
+  for (const id of IDS) {
+    const { url, asked } = await playVendor(t, { status: 500, body: '' });
+    await MAKE[id](`${url}/base/`).check(EMAIL, NEVER);
+    seen.push(...asked.map(({ method, url: path, body }) => [method, path, body]));
+  }
+  t.deepEqual(seen, [
+    ['POST', '/base/v1/check_email', { to_email: EMAIL }],
+    ['GET', `/base/v2/validate?api_key=${KEY}&email=jo%2Bnpi%40clinic.com&ip_address=`, null],
+    ['GET', `/base/v4/single/check?key=${KEY}&email=jo%2Bnpi%40clinic.com&address_info=0`, null],
+  ]);
+});
+
+test('Reacher is given its secret as the hosted server and as one of our own want it, or none', async (t) => {
+  const { url, asked } = await playVendor(t, { status: 500, body: '' });
+  await createReacher({ baseUrl: url, secret: KEY }).check(EMAIL, NEVER);
+  await createReacher({ baseUrl: url, secret: null }).check(EMAIL, NEVER);
+  const secrets = asked.map(({ headers }) => [headers['x-reacher-secret'], headers.authorization]);
+  t.deepEqual(secrets, [
+    [KEY, KEY],
+    [undefined, undefined],
+  ]);
+});
+
+for (const [id, name, change, step] of [
+  ['reacher', 'safe', { is_reachable: 'splendid' }, 'unknown inconclusive'],
+  ['zerobounce', 'valid', { status: 'splendid' }, 'unknown inconclusive'],
+  ['zerobounce', 'valid', { status: 'Valid' }, 'valid mailbox_ok'],
+  ['zerobounce', 'catch-all', { status: 'catch_all' }, 'catch_all null'],
+  ['zerobounce', 'invalid', { sub_status: 'splendid' }, 'invalid mailbox_missing'],
+  ['neverbounce', 'valid', { result: 'splendid' }, 'unknown inconclusive'],
+  ['neverbounce', 'valid', { flags: null }, 'valid mailbox_ok'],
+  ['reacher', 'safe', { is_reachable: undefined }, 'protocol is_reachable'],
+  ['reacher', 'safe', { is_reachable: 1 }, 'protocol is_reachable'],
+  ['reacher', 'catch_all', { smtp: { is_catch_all: 'yes' } }, 'protocol smtp.is_catch_all'],
+  ['reacher', 'catch_all', { smtp: null }, 'protocol smtp'],
+  ['reacher', 'missing', { mx: [] }, 'protocol mx'],
+  ['reacher', 'greylisted', { smtp: { error: 'greylisted' } }, 'protocol smtp.error'],
+  ['zerobounce', 'valid', { status: null }, 'protocol status'],
+  ['zerobounce', 'valid', { sub_status: 7 }, 'protocol sub_status'],
+  ['neverbounce', 'valid', { status: undefined }, 'protocol status'],
+  ['neverbounce', 'valid', { status: 'splendid' }, 'protocol status'],
+  ['neverbounce', 'valid', { result: 0 }, 'protocol result'],
+  ['neverbounce', 'valid', { flags: 'role_account' }, 'protocol flags'],
+] as const) {
+  test(`${id}: ${name} with ${JSON.stringify(change)} is ${step}`, async (t) => {
+    t.is(await stepOf(t, id, { status: 200, body: { ...answersOf(id).get(name), ...change } }), step);
+  });
+}
+
+for (const [body, step] of [
+  [{ error: 'Invalid API Key or your account ran out of credits' }, 'fatal auth'],
+  [{ error: ['Invalid API Key or your account ran out of credits'] }, 'fatal auth'],
+  [{ error: 'Your account ran out of credits' }, 'fatal credits'],
+  [{ error: 'Something else' }, 'protocol error'],
+  [{ error: '', status: 'valid', sub_status: '' }, 'valid mailbox_ok'],
+] as const) {
+  test(`zerobounce: the error ${JSON.stringify(body)} is ${step}`, async (t) => {
+    t.is(await stepOf(t, 'zerobounce', { status: 200, body }), step);
+    if (body.error !== '') t.is(await stepOf(t, 'zerobounce', { status: 400, body }), step);
+  });
+}
+
+test('reacher: a wrong secret is 400 and names the header', async (t) => {
+  const body = { error: 'Missing or invalid x-reacher-secret header.' };
+  t.is(await stepOf(t, 'reacher', { status: 400, body }), 'fatal auth');
+  t.is(
+    await stepOf(t, 'reacher', { status: 400, body: { error: 'to_email is required' } }),
+    'protocol status',
+  );
+});
+
+for (const id of IDS) {
+  for (const [status, step] of [
+    [302, 'protocol status'],
+    [401, 'fatal auth'],
+    [402, 'fatal credits'],
+    // ZeroBounce's shield against attacks, and no word about the account.
+    [403, id === 'zerobounce' ? 'retry upstream 7000' : 'fatal plan'],
+    [404, 'protocol status'],
+    [429, 'retry rate_limit 7000'],
+    [451, 'protocol status'],
+    [500, 'retry upstream 7000'],
+    [502, 'retry unanswered 7000'],
+    [504, 'retry unanswered 7000'],
+    [524, 'retry upstream 7000'],
+  ] as const) {
+    test(`${id}: HTTP ${status} is ${step}`, async (t) => {
+      const headers = { 'retry-after': '7', location: 'http://127.0.0.1:1/' };
+      const body = answersOf(id).get('valid') ?? answersOf(id).get('safe');
+      t.is(await stepOf(t, id, { status, headers, body }), step);
+    });
+  }
+
+  for (const body of ['', 'null', '[]', '"valid"', '<html></html>', '{"status":"val']) {
+    test(`${id}: the body ${JSON.stringify(body)} is no answer`, async (t) => {
+      t.is(await stepOf(t, id, { status: 200, body }), 'protocol body');
+    });
+  }
+
+  test(`${id}: a server that hangs up may have been paid, one that is not there was asked nothing`, async (t) => {
+    const url = await serveVendor(t, (request) => request.socket.destroy());
+    t.is(await inWords(MAKE[id](url)), 'retry unanswered null');
+    t.is(await inWords(MAKE[id](await closedUrl())), 'retry unsent null');
+  });
+
+  test(`${id}: an aborted question ends with what it was aborted with`, async (t) => {
+    const asked = Promise.withResolvers<void>();
+    const url = await serveVendor(t, () => asked.resolve());
+    const controller = new AbortController();
+    const check = MAKE[id](url).check(EMAIL, controller.signal);
+    await asked.promise;
+    const reason = new Error('stopped');
+    controller.abort(reason);
+    t.is(await t.throwsAsync(check), reason);
+  });
+
+  test(`${id}: no step names the address or the key`, async (t) => {
+    const bodies = [
+      ...answersOf(id).values(),
+      { error: `${EMAIL} ${KEY}` },
+      { status: EMAIL, is_reachable: EMAIL, message: KEY },
+    ];
+    for (const body of bodies) {
+      const { url } = await playVendor(t, { status: 200, body });
+      const step = JSON.stringify(await MAKE[id](url).check(EMAIL, NEVER));
+      t.false(step.includes('clinic.com') || step.includes(KEY), step);
+    }
+  });
+}
+
+test('the simulated verifiers say what there is at an address', async (t) => {
+  const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
+  t.teardown(() => simulator.close());
+  const clinic = (local: string) => `${local}@cedarvalleyclinic-sim.com`;
+  const addresses = ['jo.ashdown', 'missing.jo', 'catchall.jo', 'full.jo', 'unknown.jo', 'info'].map(clinic);
+  const seen: Record<string, readonly string[]> = {};
+  for (const id of IDS) {
+    const verifier = MAKE[id](simulator.urls[id] ?? '');
+    seen[id] = await Promise.all(addresses.map((email) => inWords(verifier, email)));
+  }
+  t.deepEqual(seen, {
+    reacher: [
+      'valid mailbox_ok',
+      'invalid mailbox_missing',
+      'catch_all null',
+      'risky mailbox_full',
+      'unknown inconclusive',
+      'risky role',
+    ],
+    zerobounce: [
+      'valid mailbox_ok',
+      'invalid mailbox_missing',
+      'catch_all null',
+      'invalid mailbox_full',
+      'unknown inconclusive',
+      'risky role',
+    ],
+    neverbounce: [
+      'valid mailbox_ok',
+      'invalid mailbox_missing',
+      'catch_all null',
+      'invalid mailbox_missing',
+      'unknown inconclusive',
+      'risky role',
+    ],
+  });
+});
+
+test('the simulated verifiers turn a wrong key away', async (t) => {
+  const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
+  t.teardown(() => simulator.close());
+  for (const id of IDS) t.is(await inWords(MAKE[id](simulator.urls[id] ?? '', 'another')), 'fatal auth', id);
+});
+
+for (const id of ['reacher', 'zerobounce'] as const) {
+  test(`the simulated ${id} greylists once, until it is reset`, async (t) => {
+    const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
+    t.teardown(() => simulator.close());
+    const url = simulator.urls[id] ?? '';
+    const ask = () => inWords(MAKE[id](url), 'greylisted.jo@cedarvalleyclinic-sim.com');
+    t.deepEqual([await ask(), await ask()], ['greylisted', 'valid mailbox_ok']);
+    simulator.reset();
+    t.is(await ask(), 'greylisted');
+  });
+}

@@ -1,0 +1,94 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import test from 'ava';
+import { listBatchDeliveries } from '../../../db/webhooks/log.ts';
+import { resendAny, resendFailed } from '../../../db/webhooks/resends.ts';
+import { status } from '../../../deploy/local/receiver-behaviours.ts';
+import { startHostileReceiver } from '../../support/hostile-receiver.ts';
+import { eventually } from '../../support/organization.ts';
+import { type Stack, startStack } from '../../support/stack.ts';
+
+// Receivers that misbehave, and deliveries sent again, through the whole service.
+
+const BY = { actor: 'test', reason: 'test' };
+/** Its check digit is wrong: it ends `not_found` without being looked up. */
+const NOBODY = '1234567890';
+const WAIT_MS = 90_000;
+
+let stack: Stack;
+let dir: string;
+
+test.before(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'hostile-'));
+  stack = await startStack({ webhookScheduleMs: [0, 200], sweepIntervalMs: 1000 });
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+  if (dir) await rm(dir, { recursive: true });
+});
+
+async function deliveriesOf(organizationId: string, batchId: string) {
+  const page = await listBatchDeliveries(stack.db, organizationId, batchId, { after: null, limit: 60 });
+  return page?.deliveries ?? [];
+}
+
+async function decided(organizationId: string, batchId: string) {
+  return await eventually(async () => {
+    const deliveries = await deliveriesOf(organizationId, batchId);
+    return deliveries.every(({ state }) => state !== 'pending') ? deliveries : null;
+  }, WAIT_MS);
+}
+
+test('sixteen receivers: each has its outcome and its reasons, no attempt takes longer than it may', async (t) => {
+  const { hostilities, close } = await startHostileReceiver(stack.receiver, dir);
+  t.teardown(close);
+  t.is(hostilities.length, 16);
+  const client = await stack.organization();
+  const batches = await Promise.all(
+    hostilities.map(
+      async ({ url }) => (await client.single({ npi: NOBODY, webhook: { url } })).json.batch_id,
+    ),
+  );
+  for (const [index, { what, state, reasons }] of hostilities.entries()) {
+    const [delivery] = await decided(client.organizationId, batches[index] ?? '');
+    t.is(delivery?.state, state, what);
+    t.deepEqual(
+      // Where the machine has no resolver at all, no name is known to be unknown.
+      delivery?.log.map(({ reason }) => (reason === 'dns_failed' ? 'dns_not_found' : reason)),
+      reasons,
+      what,
+    );
+    for (const { durationMs, responseExcerpt } of delivery?.log ?? []) {
+      t.true(durationMs <= 15_500, `${what}: ${durationMs} ms`);
+      t.true((responseExcerpt?.length ?? 0) <= 1024, what);
+    }
+  }
+});
+
+test("an operator's resends are started by the sweep: one delivery, and all that failed since a time", async (t) => {
+  const client = await stack.organization();
+  const path = '/resent';
+  const url = `${stack.receiver.url}${path}`;
+  stack.receiver.setBehaviour(path, status(410));
+  const { json } = await client.bulk({ npis: Array(5).fill(NOBODY), webhook: { url } });
+  const failed = await decided(client.organizationId, json.batch_id);
+  t.deepEqual([...new Set(failed.map(({ state }) => state))], ['failed']);
+  t.is((await client.batch(json.batch_id)).webhook?.status, 'failed');
+
+  stack.receiver.setBehaviour(path, null);
+  const [first] = failed;
+  t.is((await resendAny(stack.db, BY, first?.id ?? '')).kind, 'resent');
+  t.is((await client.batch(json.batch_id)).webhook?.status, 'pending');
+  await decided(client.organizationId, json.batch_id);
+  t.is((await client.batch(json.batch_id)).webhook?.status, 'failed');
+
+  const since = { organizationId: client.organizationId, since: new Date(0), until: new Date() };
+  t.deepEqual(await resendFailed(stack.db, BY, { ...since, limit: 100 }), { resent: 4, more: false });
+  const done = await decided(client.organizationId, json.batch_id);
+  t.deepEqual([...new Set(done.map(({ state, resends }) => `${state} ${resends}`))], ['delivered 1']);
+  t.is((await client.batch(json.batch_id)).webhook?.status, 'delivered');
+  const arrived = stack.receiver.deliveries().filter((delivery) => delivery.path === path);
+  for (const { id } of failed) t.is(arrived.filter((delivery) => delivery.id === id).length, 2);
+});

@@ -1,0 +1,183 @@
+import anyTest, { type TestFn } from 'ava';
+import type { Answer } from '../../../activities/webhooks/post.ts';
+import { suspendWebhooks } from '../../../db/accounts/organizations.ts';
+import { claimDelivery, recordAttempt } from '../../../db/webhooks/attempts.ts';
+import { showDelivery } from '../../../db/webhooks/log.ts';
+import { answered, type Delivering, HOUR, SCHEDULE_MS, startDelivering } from '../../support/delivering.ts';
+
+// The life of one delivery from its submit to its last attempt, three days later, with the database's clock put
+// forward as Temporal would wait.
+
+interface Context {
+  receiver: { answer: () => Answer | Promise<Answer>; calls: number };
+  life: Delivering;
+}
+
+const test = anyTest as TestFn<Context>;
+const BY = { actor: 'test', reason: 'test' };
+const URL_ = 'https://hooks.example/';
+
+test.beforeEach(async (t) => {
+  const receiver: Context['receiver'] = { answer: () => answered(503), calls: 0 };
+  const life = await startDelivering(async () => {
+    receiver.calls += 1;
+    return await receiver.answer();
+  });
+  t.context = { receiver, life };
+});
+
+test.afterEach.always(async (t) => {
+  await t.context.life?.stop();
+});
+
+test('ten attempts in three days, each after its step, then failed', async (t) => {
+  const { life, receiver } = t.context;
+  const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
+  const waits: number[] = [];
+  for (;;) {
+    const look = await life.look(id);
+    if (look.kind === 'over') {
+      t.is(look.state, 'failed');
+      break;
+    }
+    t.is(look.why, 'tried');
+    waits.push(look.afterMs);
+    const { state, nextAttemptAt } = await showDelivery(life.db, id);
+    t.is(state, 'pending');
+    t.truthy(nextAttemptAt);
+    await life.time.advance(look.afterMs);
+  }
+  t.is(receiver.calls, 10);
+  t.is(waits.length, 9);
+  for (const [index, wait] of waits.entries()) {
+    const step = SCHEDULE_MS[index + 1] ?? 0;
+    t.true(wait >= 0.8 * step && wait <= 1.2 * step, `${wait} ms after attempt ${index + 1}`);
+  }
+  const total = waits.reduce((sum, wait) => sum + wait, 0) / HOUR;
+  t.true(total > 0.8 * 75 && total < 1.2 * 76, `${total} h`);
+  const { state, attempts, log, decidedAt, nextAttemptAt } = await showDelivery(life.db, id);
+  t.like({ state, attempts, nextAttemptAt }, { state: 'failed', attempts: 10, nextAttemptAt: null });
+  t.truthy(decidedAt);
+  t.deepEqual(
+    log.map(({ n, statusCode, reason }) => [n, statusCode, reason]),
+    Array.from({ length: 10 }, (_, index) => [index + 1, 503, 'http_status']),
+  );
+  t.is(log[9]?.responseExcerpt?.toString(), '503\n');
+});
+
+test('a receiver that asks for more time gets up to twice the step, each time', async (t) => {
+  const { life, receiver } = t.context;
+  receiver.answer = () => answered(429, 1000 * HOUR);
+  const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
+  for (const step of SCHEDULE_MS.slice(1)) {
+    const look = await life.look(id);
+    t.like(look, { why: 'tried', afterMs: 2 * step });
+    await life.time.advance(2 * step);
+  }
+  t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
+  t.is(receiver.calls, 10);
+});
+
+test('whoever looks too early, after a restart for example, waits for what is left', async (t) => {
+  const { life, receiver } = t.context;
+  const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
+  await life.look(id);
+  await life.time.advance(10_000);
+  await life.look(id);
+  await life.time.advance(60_000);
+  const early = await life.look(id, life.startWorker());
+  t.is(early.kind === 'wait' && early.why, 'not_due');
+  const left = early.kind === 'wait' ? early.afterMs : 0;
+  t.true(left > 150_000 && left <= 300_000, `${left} ms`);
+  t.is(receiver.calls, 2);
+});
+
+test('two workers with the same delivery make one attempt', async (t) => {
+  const { life, receiver } = t.context;
+  const reply = Promise.withResolvers<Answer>();
+  const sending = Promise.withResolvers<void>();
+  receiver.answer = () => {
+    sending.resolve();
+    return reply.promise;
+  };
+  const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
+  const first = life.look(id);
+  await sending.promise;
+  const second = await life.look(id, life.startWorker());
+  t.like(second, { kind: 'wait', why: 'in_flight' });
+  reply.resolve(answered(200));
+  t.deepEqual(await first, { kind: 'over', state: 'delivered' });
+  t.deepEqual(await life.look(id, life.startWorker()), { kind: 'over', state: 'delivered' });
+  t.is(receiver.calls, 1);
+});
+
+test('an attempt that died with its worker is made again within half a minute, and counted once', async (t) => {
+  const { life, receiver } = t.context;
+  receiver.answer = () => answered(204);
+  const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
+  const claimed = await claimDelivery(life.db, id, 'hooks.example', { webhookScheduleMs: SCHEDULE_MS });
+  t.is(claimed.kind, 'attempt');
+  const look = await life.look(id);
+  t.is(look.kind === 'wait' && look.why, 'in_flight');
+  const wait = look.kind === 'wait' ? look.afterMs : 0;
+  t.true(wait > 15_000 && wait <= 30_000, `${wait} ms`);
+  await life.time.advance(wait);
+  t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  t.is(receiver.calls, 1);
+  t.is((await showDelivery(life.db, id)).attempts, 1);
+});
+
+test('an attempt is recorded once, however often that is repeated', async (t) => {
+  const { life } = t.context;
+  const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
+  const claimed = await claimDelivery(life.db, id, 'hooks.example', { webhookScheduleMs: SCHEDULE_MS });
+  if (claimed.kind !== 'attempt') return t.fail(claimed.kind);
+  const attempt = { startedAt: new Date(), durationMs: 5, statusCode: 500, reason: 'http_status' } as const;
+  const record = () =>
+    recordAttempt(
+      life.db,
+      claimed.claim,
+      { ...attempt, responseExcerpt: null },
+      { state: 'pending', afterMs: 5000 },
+      { kind: 'answered' },
+    );
+  await Promise.all([record(), record()]);
+  await record();
+  const { attempts, log } = await showDelivery(life.db, id);
+  t.deepEqual([attempts, log.length], [1, 1]);
+});
+
+test('while its organization is suspended a delivery is held, and loses nothing of its schedule', async (t) => {
+  const { life, receiver } = t.context;
+  const organization = await life.organization();
+  const [id = ''] = await life.deliveries(organization, URL_, 1);
+  await life.look(id);
+  await suspendWebhooks(life.db, BY, organization.organizationId, true);
+  for (let hours = 0; hours < 200; hours += 20) {
+    await life.time.advance(20 * HOUR);
+    t.like(await life.look(id), { kind: 'wait', why: 'suspended' });
+  }
+  t.is(receiver.calls, 1);
+  t.is((await showDelivery(life.db, id)).state, 'pending');
+  await suspendWebhooks(life.db, BY, organization.organizationId, false);
+  await life.time.advance(300_000);
+  const look = await life.look(id);
+  const step = SCHEDULE_MS[2] ?? 0;
+  t.true(look.kind === 'wait' && look.why === 'tried' && look.afterMs <= 1.2 * step, JSON.stringify(look));
+  t.is(receiver.calls, 2);
+});
+
+test('410 and an address that may not be reached end a delivery at once', async (t) => {
+  const { life, receiver } = t.context;
+  const ends: readonly Answer[] = [answered(410), { kind: 'failed', reason: 'blocked_address' }];
+  for (const [index, answer] of ends.entries()) {
+    receiver.answer = () => answer;
+    const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
+    t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
+    const { log } = await showDelivery(life.db, id);
+    t.deepEqual(
+      log.map(({ reason }) => reason),
+      [['gone', 'blocked_address'][index]],
+    );
+  }
+});

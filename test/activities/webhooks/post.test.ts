@@ -1,0 +1,380 @@
+import { once } from 'node:events';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { createServer, type Server, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createServer as createTlsServer, TLSSocket } from 'node:tls';
+import anyTest, { type ExecutionContext, type TestFn } from 'ava';
+import type { ResolvedAddress } from '../../../activities/webhooks/connection.ts';
+import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
+import { type Answer, createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
+import { ensureCertificate } from '../../../deploy/local/certificate.ts';
+import { type Receiver, startReceiver } from '../../../deploy/local/receiver.ts';
+import {
+  type Behaviour,
+  bodyDrip,
+  flood,
+  gzipBomb,
+  hangUp,
+  headerDrip,
+  reset,
+  silence,
+  status,
+} from '../../../deploy/local/receiver-behaviours.ts';
+
+const test = anyTest as TestFn<{ dir: string; ca: string; receiver: Receiver }>;
+type Context = ExecutionContext<{ dir: string; ca: string; receiver: Receiver }>;
+
+const policy = createAddressPolicy({ openCidrs: ['127.0.0.1/32'] });
+const SHORT = { totalMs: 1000, connectMs: 700 };
+const LOOPBACK: readonly ResolvedAddress[] = [{ address: '127.0.0.1', family: 4 }];
+
+// One after the other: the time limits of the slow ones are short, and a neighbour's work would count against them.
+
+test.before(async (t) => {
+  const dir = await mkdtemp(join(tmpdir(), 'post-'));
+  const receiver = await startReceiver({ port: 0, dir });
+  t.context = { dir, receiver, ca: await readFile(receiver.caFile, 'utf8') };
+});
+
+test.after.always(async (t) => {
+  await t.context.receiver?.close();
+  if (t.context.dir) await rm(t.context.dir, { recursive: true });
+});
+
+test.serial('2xx: the delivery arrives whole, once, under the name it was sent to', async (t) => {
+  const { receiver } = t.context;
+  const names: (string | false | null)[] = [];
+  receiver.setBehaviour('/ok', (response) => {
+    if (response.socket instanceof TLSSocket) names.push(servernameOf(response.socket));
+    status(200)(response);
+  });
+  const url = `${receiver.url.replace('127.0.0.1', 'localhost')}/ok`;
+  const headers = {
+    'webhook-id': 'msg_whole',
+    'webhook-timestamp': '1700000000',
+    'webhook-signature': 'v1,x',
+    'content-type': 'application/json',
+  };
+  const body = '{"text":"Zoë 医師 🩺"}';
+  const answer = await postTo(t, { lookup: async () => LOOPBACK })({ url, headers, body });
+
+  t.deepEqual(answer, {
+    kind: 'answered',
+    status: 200,
+    retryAfterMs: null,
+    excerpt: Buffer.from('200\n'),
+    body: null,
+  });
+  const arrived = receiver.deliveries().filter(({ path }) => path === '/ok');
+  t.is(arrived.length, 1);
+  t.is(arrived[0]?.body, body);
+  t.deepEqual(names, ['localhost']);
+  t.like(arrived[0]?.headers, {
+    ...headers,
+    host: new URL(url).host,
+    'content-length': String(Buffer.byteLength(body)),
+    'user-agent': 'enrichment-test/1',
+    'accept-encoding': 'identity',
+  });
+});
+
+test.serial('204: an answer without a body is an answer', async (t) => {
+  t.deepEqual(await sendTo(t, '/status/204'), answered(204, ''));
+});
+
+test.serial('5xx: the status and what it says are handed on', async (t) => {
+  t.deepEqual(await sendTo(t, '/status/500'), answered(500, '500\n'));
+});
+
+test.serial('429 and 503 hand on Retry-After in seconds', async (t) => {
+  t.context.receiver.setBehaviour('/429', status(429, { 'retry-after': '7' }));
+  t.context.receiver.setBehaviour('/503', status(503, { 'retry-after': '120' }));
+  t.deepEqual(await sendTo(t, '/429'), { ...answered(429, '429\n'), retryAfterMs: 7_000 });
+  t.deepEqual(await sendTo(t, '/503'), { ...answered(503, '503\n'), retryAfterMs: 120_000 });
+});
+
+test.serial('Retry-After may be a date, of the past too; what cannot be read is none', async (t) => {
+  const { receiver } = t.context;
+  const inAnHour = new Date(Date.now() + 3_600_000).toUTCString();
+  receiver.setBehaviour('/date', status(503, { 'retry-after': inAnHour }));
+  const answer = await sendTo(t, '/date');
+  t.true(answer.kind === 'answered' && answer.retryAfterMs !== null);
+  if (answer.kind === 'answered') t.true(Math.abs((answer.retryAfterMs ?? 0) - 3_600_000) < 60_000);
+
+  receiver.setBehaviour('/past', status(503, { 'retry-after': 'Sun, 06 Nov 1994 08:49:37 GMT' }));
+  t.like(await sendTo(t, '/past'), { retryAfterMs: 0 });
+  for (const [index, value] of ['', 'soon', '-1', '1.5', '1e3', '99999999999', 'Xyz GMT'].entries()) {
+    receiver.setBehaviour(`/unread/${index}`, status(503, { 'retry-after': value }));
+    t.like(await sendTo(t, `/unread/${index}`), { status: 503, retryAfterMs: null }, value);
+  }
+});
+
+test.serial('410: the status is handed on', async (t) => {
+  t.deepEqual(await sendTo(t, '/status/410'), answered(410, '410\n'));
+});
+
+test.serial('a redirect is an answer and is not followed', async (t) => {
+  const { receiver } = t.context;
+  for (const code of [301, 302, 303, 307, 308]) {
+    receiver.setBehaviour(`/redirect/${code}`, status(code, { location: `${receiver.url}/elsewhere` }));
+    t.deepEqual(await sendTo(t, `/redirect/${code}`), answered(code, `${code}\n`));
+  }
+  t.deepEqual(
+    receiver.deliveries().filter(({ path }) => path === '/elsewhere'),
+    [],
+  );
+});
+
+test.serial('a redirect to an inner address leads to no connection', async (t) => {
+  let connections = 0;
+  const port = await listen(t, () => {
+    connections += 1;
+  });
+  for (const host of ['127.0.0.1', 'localhost', '2130706433', '[::ffff:127.0.0.1]', '0.0.0.0']) {
+    const location = `https://${host}:${port}/`;
+    const answer = await sendTo(t, '/redirect', status(307, { location }));
+    t.like(answer, { kind: 'answered', status: 307 });
+  }
+  t.is(connections, 0);
+});
+
+test.serial('silence after the request ends with the total time', async (t) => {
+  t.deepEqual(await sendTo(t, '/silence', silence, SHORT), { kind: 'failed', reason: 'timeout_total' });
+});
+
+test.serial('headers that drip for ever end with the total time', async (t) => {
+  t.deepEqual(await sendTo(t, '/header-drip', headerDrip, SHORT), {
+    kind: 'failed',
+    reason: 'timeout_total',
+  });
+});
+
+test.serial(
+  'a body that drips for ever ends with the total time, and the status that came decides',
+  async (t) => {
+    const answer = await sendTo(t, '/body-drip', bodyDrip, SHORT);
+    t.like(answer, { kind: 'answered', status: 200, body: 'body_timeout' });
+    t.regex(answer.kind === 'answered' ? answer.excerpt.toString() : '', /^\.+$/);
+  },
+);
+
+test.serial('a body that breaks off after the status is still an answer', async (t) => {
+  const answer = await sendTo(t, '/broken', (response) => {
+    response.writeHead(200, { 'content-length': 100 });
+    response.write('half', () => response.destroy());
+  });
+  t.deepEqual(answer, answered(200, 'half', 'body_broken'));
+});
+
+test.serial('of 100 MB no more than 1 KiB is kept, and the rest is not taken', async (t) => {
+  const sent = Promise.withResolvers<number>();
+  const answer = await sendTo(t, '/flood', (response) => {
+    const { socket } = response;
+    response.once('close', () => sent.resolve(socket?.bytesWritten ?? 0));
+    flood(response);
+  });
+  t.deepEqual(answer, answered(200, '\0'.repeat(1024)));
+  t.true((await sent.promise) < 50 * 1024 * 1024);
+});
+
+test.serial('a gzip bomb stays packed', async (t) => {
+  const answer = await sendTo(t, '/bomb', gzipBomb);
+  t.like(answer, { kind: 'answered', status: 200 });
+  const excerpt = answer.kind === 'answered' ? answer.excerpt : Buffer.alloc(0);
+  t.is(excerpt.length, 1024);
+  t.deepEqual([...excerpt.subarray(0, 2)], [0x1f, 0x8b]);
+});
+
+test.serial('a reset in place of an answer', async (t) => {
+  t.deepEqual(await sendTo(t, '/reset', reset), { kind: 'failed', reason: 'reset' });
+});
+
+test.serial('a connection that is closed in place of an answer', async (t) => {
+  t.deepEqual(await sendTo(t, '/hang-up', hangUp), { kind: 'failed', reason: 'closed' });
+});
+
+test.serial('an answer that is not HTTP', async (t) => {
+  const answer = await sendTo(t, '/garbage', (response) => response.socket?.end('hello\r\n\r\n'));
+  t.deepEqual(answer, { kind: 'failed', reason: 'not_http' });
+});
+
+test.serial('headers without end are given up', async (t) => {
+  const answer = await sendTo(t, '/headers', (response) => {
+    response.socket?.write(`HTTP/1.1 200 OK\r\nx: ${'x'.repeat(100_000)}`);
+  });
+  t.deepEqual(answer, { kind: 'failed', reason: 'headers_too_large' });
+});
+
+test.serial('bad TLS: a certificate nobody vouches for', async (t) => {
+  const post = postTo(t, { ca: undefined });
+  t.deepEqual(await post(messageTo(`${t.context.receiver.url}/tls`)), {
+    kind: 'failed',
+    reason: 'tls_certificate',
+  });
+  t.deepEqual(
+    t.context.receiver.deliveries().filter(({ path }) => path === '/tls'),
+    [],
+  );
+});
+
+test.serial('bad TLS: a trusted certificate of another name', async (t) => {
+  const post = postTo(t, { lookup: async () => LOOPBACK });
+  const url = t.context.receiver.url.replace('127.0.0.1', 'hook.example');
+  t.deepEqual(await post(messageTo(`${url}/name`)), { kind: 'failed', reason: 'tls_name' });
+  t.deepEqual(
+    t.context.receiver.deliveries().filter(({ path }) => path === '/name'),
+    [],
+  );
+});
+
+test.serial('bad TLS: a server that speaks something else', async (t) => {
+  const port = await listen(t, (socket) => socket.on('data', () => socket.end('HTTP/1.1 400 Bad\r\n\r\n')));
+  const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
+  t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
+});
+
+test.serial('bad TLS: a server that wants a certificate from us', async (t) => {
+  const { cert, key } = await ensureCertificate(t.context.dir);
+  const server = createTlsServer({ cert, key, ca: cert, requestCert: true, rejectUnauthorized: true });
+  const port = await portOf(server);
+  t.teardown(() => server.close());
+  const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
+  t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
+});
+
+test.serial('a reset before TLS is there', async (t) => {
+  const port = await listen(t, (socket) => socket.on('data', () => socket.resetAndDestroy()));
+  const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
+  t.deepEqual(answer, { kind: 'failed', reason: 'reset' });
+});
+
+test.serial('a server that never finishes TLS has the shorter time to connect', async (t) => {
+  const port = await listen(t, (socket) => socket.resume());
+  const answer = await postTo(t, { connectMs: 100 })(messageTo(`https://127.0.0.1:${port}/`));
+  t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
+});
+
+test.serial('an unknown name', async (t) => {
+  const lookup = () => Promise.reject(Object.assign(new Error('not found'), { code: 'ENOTFOUND' }));
+  const answer = await postTo(t, { lookup })(messageTo('https://unknown.example/'));
+  t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
+});
+
+test.serial('a name without an address', async (t) => {
+  const answer = await postTo(t, { lookup: async () => [] })(messageTo('https://empty.example/'));
+  t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
+});
+
+test.serial('a look-up that never ends has the shorter time to connect', async (t) => {
+  const lookup = () => new Promise<never>(() => {});
+  const answer = await postTo(t, { lookup, connectMs: 50 })(messageTo('https://slow.example/'));
+  t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
+});
+
+test.serial('a port nobody listens on', async (t) => {
+  const port = await listen(t, null);
+  const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
+  t.deepEqual(answer, { kind: 'failed', reason: 'refused' });
+});
+
+test.serial('the allowed addresses of a mixed answer are tried until one answers', async (t) => {
+  const { receiver } = t.context;
+  const mixed = ['10.0.0.1', '127.0.0.3', '127.0.0.1', '169.254.169.254'];
+  const lookup = async () => mixed.map((address) => ({ address, family: 4 }));
+  const opened = createAddressPolicy({ openCidrs: ['127.0.0.0/8'] });
+  const post = postTo(t, { policy: opened, lookup });
+  const url = `${receiver.url.replace('127.0.0.1', 'localhost')}/mixed`;
+  t.like(await post(messageTo(url)), { kind: 'answered', status: 200 });
+});
+
+test.serial('each attempt makes one connection: the checked one, for itself', async (t) => {
+  const { cert, key } = await ensureCertificate(t.context.dir);
+  let connections = 0;
+  const server = createTlsServer({ cert, key }, (socket) => {
+    socket.on('error', () => {});
+    socket.on('data', () => socket.write('HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n'));
+  });
+  server.on('connection', () => {
+    connections += 1;
+  });
+  const port = await portOf(server);
+  t.teardown(() => server.close());
+  const post = postTo(t);
+  for (const attempt of [1, 2, 3]) {
+    t.deepEqual(await post(messageTo(`https://127.0.0.1:${port}/`)), answered(200, ''));
+    t.is(connections, attempt);
+  }
+});
+
+test.serial('only https without user info is sent to', async (t) => {
+  const { host } = new URL(t.context.receiver.url);
+  const post = postTo(t);
+  const urls = ['http://', 'ftp://', 'https://user@', 'https://user:pass@', 'https://:pass@'];
+  for (const start of urls) {
+    t.deepEqual(
+      await post(messageTo(`${start}${host}/refused`)),
+      { kind: 'failed', reason: 'blocked_address' },
+      start,
+    );
+  }
+  t.deepEqual(await post(messageTo('no url')), { kind: 'failed', reason: 'blocked_address' });
+  t.deepEqual(
+    t.context.receiver.deliveries().filter(({ path }) => path === '/refused'),
+    [],
+  );
+});
+
+/** @param settings how it is posted, where not with the usual limits */
+async function sendTo(
+  t: Context,
+  path: string,
+  behaviour?: Behaviour,
+  settings: Partial<PostSettings> = {},
+): Promise<Answer> {
+  if (behaviour) t.context.receiver.setBehaviour(path, behaviour);
+  return await postTo(t, settings)(messageTo(`${t.context.receiver.url}${path}`));
+}
+
+function postTo(t: Context, settings: Partial<PostSettings> = {}) {
+  return createPost({ policy, ca: t.context.ca, userAgent: 'enrichment-test/1', ...settings });
+}
+
+function messageTo(url: string) {
+  return { url, headers: { 'webhook-id': 'msg_test' }, body: '{}' };
+}
+
+function answered(code: number, excerpt: string, body: 'body_timeout' | 'body_broken' | null = null): Answer {
+  return { kind: 'answered', status: code, retryAfterMs: null, excerpt: Buffer.from(excerpt), body };
+}
+
+/** The name a client asked for in its TLS greeting; @types/node does not know the property. */
+function servernameOf(socket: TLSSocket & { readonly servername?: string | false | null }) {
+  return socket.servername ?? null;
+}
+
+/** A plain TCP server; with null the port of one that has closed. */
+async function listen(t: Context, onConnection: ((socket: Socket) => void) | null): Promise<number> {
+  const sockets = new Set<Socket>();
+  const server = createServer((socket) => {
+    sockets.add(socket.on('error', () => {}));
+    onConnection?.(socket);
+  });
+  const port = await portOf(server);
+  const stop = () => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  };
+  if (onConnection === null) {
+    stop();
+    await once(server, 'close');
+  } else t.teardown(stop);
+  return port;
+}
+
+async function portOf(server: Server): Promise<number> {
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  const address = server.address();
+  if (typeof address !== 'object' || address === null) throw new Error('the server listens on no port');
+  return address.port;
+}

@@ -1,0 +1,145 @@
+import { once } from 'node:events';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { TLSSocket } from 'node:tls';
+import anyTest, { type ExecutionContext, type TestFn } from 'ava';
+import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
+import { createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
+import { showDelivery } from '../../../db/webhooks/log.ts';
+import { type Receiver, startReceiver } from '../../../deploy/local/receiver.ts';
+import { silence, status } from '../../../deploy/local/receiver-behaviours.ts';
+import { startDelivering } from '../../support/delivering.ts';
+
+// Deliveries through an HTTP proxy: what is connected to is still the address that was checked.
+
+interface Context {
+  dir: string;
+  receiver: Receiver;
+}
+
+const test = anyTest as TestFn<Context>;
+const policy = createAddressPolicy({ openCidrs: ['127.0.0.1/32'] });
+
+test.before(async (t) => {
+  const dir = await mkdtemp(join(tmpdir(), 'proxy-'));
+  t.context = { dir, receiver: await startReceiver({ port: 0, dir }) };
+});
+
+test.after.always(async (t) => {
+  await t.context.receiver?.close();
+  if (t.context.dir) await rm(t.context.dir, { recursive: true });
+});
+
+/** A proxy that lets through what it may, and remembers what it was asked. */
+async function startProxy(t: ExecutionContext<Context>, lets: (authority: string) => number = () => 200) {
+  const asked: { authority: string; authorization: string | undefined }[] = [];
+  const server = createServer();
+  server.on('connect', (request, client, head) => {
+    const authority = request.url ?? '';
+    asked.push({ authority, authorization: request.headers['proxy-authorization'] });
+    client.on('error', () => {});
+    const code = lets(authority);
+    if (code === 0) return;
+    if (code !== 200) return void client.end(`HTTP/1.1 ${code} No\r\ncontent-length: 0\r\n\r\n`);
+    const { hostname, port } = new URL(`http://${authority}`);
+    const upstream = connect(Number(port), hostname, () => {
+      client.write('HTTP/1.1 200 Connection established\r\n\r\n');
+      upstream.write(head);
+      upstream.pipe(client).pipe(upstream);
+    });
+    upstream.on('error', () => client.destroy());
+  });
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  t.teardown(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+  const address = server.address();
+  const port = typeof address === 'object' && address !== null ? address.port : 0;
+  return { url: new URL(`http://127.0.0.1:${port}`), asked };
+}
+
+async function postThrough(t: ExecutionContext<Context>, settings: Partial<PostSettings>) {
+  const ca = await readFile(t.context.receiver.caFile, 'utf8');
+  const post = createPost({ policy, ca, userAgent: 'test', connectMs: 1000, totalMs: 1500, ...settings });
+  return (url: string) => post({ url, headers: { 'webhook-id': 'msg_proxied' }, body: '{}' });
+}
+
+test('the proxy is told the checked address; the receiver sees the name', async (t) => {
+  const proxy = await startProxy(t);
+  const lookup = async () => [{ address: '127.0.0.1', family: 4 }];
+  const post = await postThrough(t, { proxy: proxy.url, lookup });
+  const { port } = new URL(t.context.receiver.url);
+  let name: unknown;
+  t.context.receiver.setBehaviour('/named', (response) => {
+    name = (response.socket as TLSSocket & { servername?: string }).servername;
+    status(200)(response);
+  });
+  t.like(await post(`https://localhost:${port}/named`), { kind: 'answered', status: 200 });
+  t.deepEqual(proxy.asked, [{ authority: `127.0.0.1:${port}`, authorization: undefined }]);
+  t.is(name, 'localhost');
+  const [delivery] = t.context.receiver.deliveries().filter(({ path }) => path === '/named');
+  t.is(delivery?.headers.host, `localhost:${port}`);
+  t.is(delivery?.headers['proxy-authorization'], undefined);
+});
+
+test('what may not be reached directly is not asked of the proxy either', async (t) => {
+  const proxy = await startProxy(t);
+  const closed = createAddressPolicy({ openCidrs: [] });
+  const lookup = async () => [
+    { address: '127.0.0.1', family: 4 },
+    { address: '::1', family: 6 },
+  ];
+  const post = await postThrough(t, { proxy: proxy.url, lookup, policy: closed });
+  const { port } = new URL(t.context.receiver.url);
+  for (const host of ['127.0.0.1', '2130706433', '[::ffff:127.0.0.1]', 'hook.example', '169.254.169.254']) {
+    t.deepEqual(await post(`https://${host}:${port}/`), { kind: 'failed', reason: 'blocked_address' }, host);
+  }
+  t.deepEqual(proxy.asked, []);
+});
+
+test('one address after the other is asked for, with the credentials of the URL', async (t) => {
+  const { port } = new URL(t.context.receiver.url);
+  const proxy = await startProxy(t, (authority) => (authority === `127.0.0.1:${port}` ? 200 : 502));
+  proxy.url.username = 'us%20er';
+  proxy.url.password = 'pass';
+  const lookup = async () => [
+    { address: '2606:4700::1', family: 6 },
+    { address: '127.0.0.1', family: 4 },
+  ];
+  const post = await postThrough(t, { proxy: proxy.url, lookup });
+  t.like(await post(`https://localhost:${port}/`), { kind: 'answered', status: 200 });
+  const authorization = `Basic ${Buffer.from('us er:pass').toString('base64')}`;
+  t.deepEqual(proxy.asked, [
+    { authority: `[2606:4700::1]:${port}`, authorization },
+    { authority: `127.0.0.1:${port}`, authorization },
+  ]);
+});
+
+test('a proxy that does not let us through, or never answers, is a failed attempt', async (t) => {
+  const refusing = await postThrough(t, { proxy: (await startProxy(t, () => 403)).url });
+  t.deepEqual(await refusing(t.context.receiver.url), { kind: 'failed', reason: 'proxy' });
+  const silent = await postThrough(t, { proxy: (await startProxy(t, () => 0)).url });
+  t.deepEqual(await silent(t.context.receiver.url), { kind: 'failed', reason: 'timeout_connect' });
+});
+
+test('the limits hold through a proxy', async (t) => {
+  const post = await postThrough(t, { proxy: (await startProxy(t)).url });
+  t.context.receiver.setBehaviour('/silence', silence);
+  const answer = await post(`${t.context.receiver.url}/silence`);
+  t.deepEqual(answer, { kind: 'failed', reason: 'timeout_total' });
+});
+
+test('where our own proxy is away nothing was attempted: the delivery is tried again as if nothing had been', async (t) => {
+  const proxy = new URL('http://127.0.0.1:1');
+  const post = createPost({ policy, userAgent: 'test', proxy });
+  const life = await startDelivering(post);
+  t.teardown(() => life.stop());
+  const [id = ''] = await life.deliveries(await life.organization(), t.context.receiver.url, 1);
+  await t.throwsAsync(life.look(id), { message: /webhook proxy cannot be reached/ });
+  await t.throwsAsync(life.look(id), { message: /webhook proxy cannot be reached/ });
+  t.like(await showDelivery(life.db, id), { state: 'pending', attempts: 0, nextAttemptAt: null });
+});

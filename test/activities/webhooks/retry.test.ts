@@ -1,0 +1,66 @@
+import test from 'ava';
+import fc from 'fast-check';
+import type { Answer } from '../../../activities/webhooks/post.ts';
+import { delayBefore, isDelivered, isFinal } from '../../../activities/webhooks/retry.ts';
+import { loadConfig } from '../../../deploy/config/config.ts';
+
+const S = 1000;
+const M = 60 * S;
+const H = 60 * M;
+const SCHEDULE = loadConfig({ DATABASE_URL: 'postgres://127.0.0.1/none' }).webhookScheduleMs;
+const answered = (status: number): Answer => ({
+  kind: 'answered',
+  status,
+  retryAfterMs: null,
+  excerpt: Buffer.alloc(0),
+  body: null,
+});
+
+test('the default schedule has ten attempts and the published waits', (t) => {
+  const waits = SCHEDULE.map((_step, index) => delayBefore(index + 1, SCHEDULE, null, 0.5));
+  t.deepEqual(waits, [0, 5 * S, 5 * M, 30 * M, 2 * H, 5 * H, 10 * H, 14 * H, 20 * H, 24 * H]);
+});
+
+test('after the last attempt there is none, whatever the receiver asks for', (t) => {
+  t.is(delayBefore(11, SCHEDULE, null, 0.5), null);
+  t.is(delayBefore(11, SCHEDULE, 1000, 0.5), null);
+  t.is(delayBefore(2, [0], null, 0.5), null);
+});
+
+test('a wait is spread over 20 % to either side of its step', (t) => {
+  t.is(delayBefore(3, SCHEDULE, null, 0), 4 * M);
+  t.is(delayBefore(3, SCHEDULE, null, 1), 6 * M);
+  const generated = fc.property(fc.double({ min: 0, max: 1, noNaN: true }), (random) => {
+    const wait = delayBefore(4, SCHEDULE, null, random) ?? Number.NaN;
+    return Number.isInteger(wait) && wait >= 24 * M && wait <= 36 * M;
+  });
+  t.notThrows(() => fc.assert(generated));
+});
+
+test('Retry-After is honoured between once and twice the step', (t) => {
+  t.is(delayBefore(3, SCHEDULE, 7 * M, 0), 7 * M);
+  t.is(delayBefore(3, SCHEDULE, 0, 0), 5 * M);
+  t.is(delayBefore(3, SCHEDULE, 24 * H, 1), 10 * M);
+});
+
+test('every 2xx is a delivery, and nothing else', (t) => {
+  for (const status of [200, 202, 204, 299]) t.true(isDelivered(status), String(status));
+  for (const status of [0, 100, 199, 300, 301, 304, 400, 410, 429, 500, 503])
+    t.false(isDelivered(status), String(status));
+});
+
+test('a delivery, 410 Gone and a blocked address end the attempts; all else is tried again', (t) => {
+  for (const status of [200, 204, 410]) t.true(isFinal(answered(status)), String(status));
+  for (const status of [301, 307, 400, 404, 429, 500, 503])
+    t.false(isFinal(answered(status)), String(status));
+  t.true(isFinal({ kind: 'failed', reason: 'blocked_address' }));
+  const silent = [
+    'timeout_total',
+    'timeout_connect',
+    'dns_not_found',
+    'refused',
+    'reset',
+    'tls_name',
+  ] as const;
+  for (const reason of silent) t.false(isFinal({ kind: 'failed', reason }), reason);
+});

@@ -1,0 +1,66 @@
+import { randomBytes } from 'node:crypto';
+import test from 'ava';
+import { Webhook } from 'standardwebhooks';
+import { sign } from '../../../activities/webhooks/signature.ts';
+
+const now = () => Math.floor(Date.now() / 1000);
+const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
+const headersOf = (id: string, timestamp: number, signature: string) => ({
+  'webhook-id': id,
+  'webhook-timestamp': String(timestamp),
+  'webhook-signature': signature,
+});
+
+test('a signature is the one that the Standard Webhooks library makes', (t) => {
+  // The key, id, time and body of the library's own tests.
+  const secret = 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw';
+  const id = 'msg_p5jXN8AQM9LWM0D4loKWxJek';
+  const body = '{"test": 2432232314}';
+  const signature = sign({ id, timestamp: 1614265330, body, secrets: [secret] });
+  t.is(signature, 'v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=');
+  t.is(signature, new Webhook(secret).sign(id, new Date(1614265330 * 1000), body));
+});
+
+test('the library verifies bodies of any text', (t) => {
+  const secret = newSecret();
+  for (const body of [
+    '{}',
+    '{"name":"Zoë 医師 🩺"}',
+    '{"text":"\\u0000 \\ud800"}',
+    `"${'x'.repeat(100_000)}"`,
+  ]) {
+    const timestamp = now();
+    const signature = sign({ id: 'msg_1', timestamp, body, secrets: [secret] });
+    t.notThrows(() => new Webhook(secret).verify(body, headersOf('msg_1', timestamp, signature)));
+  }
+});
+
+test('during a rotation the old and the new secret both verify, and no other', (t) => {
+  const [current, previous] = [newSecret(), newSecret()];
+  const timestamp = now();
+  const signature = sign({ id: 'msg_1', timestamp, body: '{}', secrets: [current, previous] });
+  t.is(signature.split(' ').length, 2);
+  const headers = headersOf('msg_1', timestamp, signature);
+  t.notThrows(() => new Webhook(current).verify('{}', headers));
+  t.notThrows(() => new Webhook(previous).verify('{}', headers));
+  t.throws(() => new Webhook(newSecret()).verify('{}', headers));
+});
+
+test('id, time and body are all under the signature', (t) => {
+  const secret = newSecret();
+  const timestamp = now();
+  const signature = sign({ id: 'msg_1', timestamp, body: '{}', secrets: [secret] });
+  const webhook = new Webhook(secret);
+  t.throws(() => webhook.verify('{ }', headersOf('msg_1', timestamp, signature)));
+  t.throws(() => webhook.verify('{}', headersOf('msg_2', timestamp, signature)));
+  t.throws(() => webhook.verify('{}', headersOf('msg_1', timestamp + 1, signature)));
+});
+
+test('a secret of another form is refused without being shown', (t) => {
+  for (const secret of ['', 'whsec_', 'MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw', 'whsec_not base64', 'whsec_a=b']) {
+    const error = t.throws(() => sign({ id: 'msg_1', timestamp: 1, body: '', secrets: [secret] }), {
+      code: 'bad_webhook_secret',
+    });
+    if (secret.length > 6) t.false(error?.message.includes(secret.slice(6)));
+  }
+});

@@ -1,0 +1,131 @@
+import { spawn } from 'node:child_process';
+import { createPublicKey, randomBytes, verify } from 'node:crypto';
+import { once } from 'node:events';
+import { text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
+import test from 'ava';
+import { Webhook } from 'standardwebhooks';
+import { sign } from '../../../activities/webhooks/signature.ts';
+import { createSigningKeys, publicKey } from '../../../activities/webhooks/signing-keys.ts';
+import { signatureVector } from '../../../api/openapi/callback.ts';
+import { openapi } from '../../../api/openapi/document.ts';
+import { deliveryExamples } from '../../../api/openapi/examples.ts';
+import { examplesOf } from '../../support/conformance.ts';
+import { MASTER_KEY } from '../../support/organization.ts';
+import { standardWebhooksPython } from '../../support/python.ts';
+
+// What is signed here, as the public Standard Webhooks libraries of two languages see it, and the test vector of the
+// OpenAPI document as they compute it.
+
+const VERIFY = fileURLToPath(new URL('./standardwebhooks/verify.py', import.meta.url));
+const ORGANIZATION = 'org_01h2xcejqtf2nbrexx3vqjhp41';
+const interpreter = await standardWebhooksPython();
+const pythonTest = interpreter === null ? test.skip : test;
+
+const newSecret = () => `whsec_${randomBytes(32).toString('base64')}`;
+const { body, secret, public_key } = signatureVector;
+const id = signatureVector['webhook-id'];
+const timestamp = Number(signatureVector['webhook-timestamp']);
+const signatures = signatureVector['webhook-signature'].split(' ');
+
+interface Given {
+  readonly secret: string;
+  readonly body: string;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly sign?: { readonly id: string; readonly timestamp: number };
+}
+
+/** What the library from PyPI says, delivery by delivery. */
+async function python(deliveries: readonly Given[]): Promise<string[]> {
+  const child = spawn(interpreter ?? '', [VERIFY], { stdio: ['pipe', 'pipe', 'inherit'] });
+  child.stdin.end(deliveries.map((delivery) => JSON.stringify(delivery)).join('\n'));
+  const [said] = await Promise.all([text(child.stdout), once(child, 'close')]);
+  return said.trimEnd().split('\n');
+}
+
+/** What the library from npm says. */
+function node({ secret, body, headers = {} }: Given): string {
+  try {
+    new Webhook(secret).verify(body, { ...headers }, { jsonParse: false });
+    return 'right';
+  } catch (error) {
+    return error instanceof Error ? error.message : '';
+  }
+}
+
+function signed(
+  secrets: readonly string[],
+  { ageSeconds = 0, keys = createSigningKeys([MASTER_KEY])(ORGANIZATION) } = {},
+) {
+  const at = Math.floor(Date.now() / 1000) - ageSeconds;
+  return {
+    'webhook-id': id,
+    'webhook-timestamp': String(at),
+    'webhook-signature': sign({ id, timestamp: at, body, secrets, keys }),
+  };
+}
+
+/** Deliveries with what has to be said of each. */
+function cases(): readonly (readonly [Given, RegExp])[] {
+  const [current, previous] = [newSecret(), newSecret()];
+  const right = signed([current]);
+  return [
+    [{ secret: current, body, headers: signed([current], { keys: [] }) }, /^right$/],
+    // Beside a v1a signature, which neither library knows.
+    [{ secret: current, body, headers: right }, /^right$/],
+    [{ secret: current, body, headers: signed([current, previous]) }, /^right$/],
+    [{ secret: previous, body, headers: signed([current, previous]) }, /^right$/],
+    [{ secret: newSecret(), body, headers: signed([current, previous]) }, /No matching/],
+    [{ secret: current, body: body.replace('17', '18'), headers: right }, /No matching/],
+    [{ secret: current, body, headers: { ...right, 'webhook-id': 'msg_2' } }, /No matching/],
+    [{ secret: current, body, headers: signed([]) }, /No matching/],
+    [{ secret: current, body, headers: signed([current], { ageSeconds: 600 }) }, /too old/],
+    [{ secret: current, body, headers: signed([current], { ageSeconds: -600 }) }, /too new/],
+  ];
+}
+
+test('the library from npm accepts what is signed here, and nothing else', (t) => {
+  for (const [given, said] of cases()) t.regex(node(given), said);
+});
+
+pythonTest('the library from PyPI accepts what is signed here, and nothing else', async (t) => {
+  const all = cases();
+  const said = await python(all.map(([given]) => given));
+  t.is(said.length, all.length);
+  for (const [n, [, expected]] of all.entries()) t.regex(said[n] ?? '', expected);
+});
+
+test('the test vector of the description is what is signed here, and what the library from npm computes', (t) => {
+  t.is(body, JSON.stringify(deliveryExamples['real-time']?.value));
+  const keys = createSigningKeys([MASTER_KEY])(ORGANIZATION);
+  t.deepEqual(
+    keys.map((key) => publicKey(key).whpk),
+    [public_key],
+  );
+  t.deepEqual(signatures, sign({ id, timestamp, body, secrets: [secret], keys }).split(' '));
+  t.is(signatures[0], new Webhook(secret).sign(id, new Date(timestamp * 1000), body));
+});
+
+pythonTest('the library from PyPI computes the test vector too', async (t) => {
+  t.deepEqual(await python([{ secret, body, sign: { id, timestamp } }]), [signatures[0] ?? '']);
+});
+
+test('the v1a signature of the test vector verifies with the public key of the description alone', (t) => {
+  const x = Buffer.from(public_key.slice('whpk_'.length), 'base64').toString('base64url');
+  const key = createPublicKey({ key: { kty: 'OKP', crv: 'Ed25519', x }, format: 'jwk' });
+  const [, encoded = ''] = signatures[1]?.split(',') ?? [];
+  const verifies = (content: string) =>
+    verify(null, Buffer.from(content), key, Buffer.from(encoded, 'base64'));
+  t.true(verifies(`${id}.${timestamp}.${body}`));
+  t.false(verifies(`${id}.${timestamp + 1}.${body}`));
+});
+
+test('the headers of the callback are described with the values of the test vector', (t) => {
+  const examples = examplesOf(openapi);
+  for (const name of ['webhook-id', 'webhook-timestamp', 'webhook-signature'] as const) {
+    t.true(
+      examples.some(({ at, value }) => at.includes('pathItems/delivery') && value === signatureVector[name]),
+      name,
+    );
+  }
+});

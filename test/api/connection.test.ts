@@ -1,0 +1,145 @@
+import test, { type ExecutionContext } from 'ava';
+import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { exchange } from '../support/raw.ts';
+
+// What HTTP clients do wrong, or on purpose: byte by byte, below what fetch would send.
+
+let api: Api;
+let client: ApiClient;
+
+test.before(async () => {
+  api = await startApi();
+  client = await api.organization(1000);
+});
+
+test.after.always(async () => {
+  await api?.stop();
+});
+
+const keyed = (extra = '') => `Host: x\r\nX-API-Key: ${client.apiKey}\r\n${extra}Connection: close\r\n\r\n`;
+const credits = (extra = '') => `GET /api/v1/credits HTTP/1.1\r\n${keyed(extra)}`;
+const submit = (extra: string, body: string) =>
+  `POST /api/v1/email HTTP/1.1\r\n${keyed(`Content-Type: application/json\r\n${extra}`)}${body}`;
+const BODY = '{"npi":"1234567893"}';
+
+async function refused(t: ExecutionContext, bytes: string, status: number, code: string): Promise<void> {
+  const answer = await exchange(api.port, bytes);
+  t.true(answer.startsWith(`HTTP/1.1 ${status} `), answer);
+  t.regex(answer, /\r\nx-request-id: \S+\r\n/i);
+  t.regex(answer, /\r\ncontent-type: application\/problem\+json\r\n/i);
+  const body = JSON.parse(answer.slice(answer.indexOf('\r\n\r\n'))) as { status: number; code: string };
+  t.deepEqual([body.status, body.code], [status, code]);
+}
+
+test('what is no HTTP is answered like any other error, and ends the connection', async (t) => {
+  const bad = [
+    '\u0016\u0003\u0001\u0000\u00a5\u0001\u0000\r\n\r\n',
+    'GET\r\n\r\n',
+    'GET /api/v1/credits HTTP/9.9\r\n\r\n',
+    'GET /api/v1/credits HTTP/1.1\r\n\r\n',
+    `GET /api/v1/credits HTTP/1.1\r\nno colon\r\n${keyed()}`,
+    credits('X-Bad: a\u0000b\r\n'),
+    credits('X-Bad : a\r\n'),
+    submit('Content-Length: 20\r\nContent-Length: 21\r\n', BODY),
+    submit('Content-Length: -1\r\n', BODY),
+    submit('Content-Length: 20\r\nTransfer-Encoding: chunked\r\n', `14\r\n${BODY}\r\n0\r\n\r\n`),
+    submit('Transfer-Encoding: chunked, identity\r\n', BODY),
+    submit('Transfer-Encoding: chunked\r\n', `zz\r\n${BODY}\r\n`),
+  ];
+  for (const bytes of bad) await refused(t, bytes, 400, 'bad_request');
+  t.is((await client.get('/api/v1/credits')).status, 200);
+});
+
+test('paths and headers over 16 KiB are a 431', async (t) => {
+  await refused(t, `GET /${'a'.repeat(20_000)} HTTP/1.1\r\n${keyed()}`, 431, 'headers_too_large');
+  await refused(t, credits(`X-Long: ${'a'.repeat(20_000)}\r\n`), 431, 'headers_too_large');
+  await refused(t, credits(Array(2000).fill('X-Many: a\r\n').join('')), 431, 'headers_too_large');
+});
+
+test('a target that is no path is refused, and the process lives on', async (t) => {
+  for (const target of [
+    '*',
+    'http://[bad/',
+    'http://[bad/%zz',
+    'a://b',
+    'a://%zz',
+    '%zz',
+    'nonsense',
+    'http://',
+  ]) {
+    await refused(t, `OPTIONS ${target} HTTP/1.1\r\n${keyed()}`, 400, 'bad_request');
+  }
+  t.regex(
+    await exchange(api.port, `GET http://elsewhere/api/v1/credits HTTP/1.1\r\n${keyed()}`),
+    /^HTTP\/1\.1 200 /,
+  );
+  t.is((await client.get('/healthz')).status, 200);
+});
+
+test('headers that mean nothing here change nothing', async (t) => {
+  const plain = await exchange(api.port, credits());
+  t.regex(plain, /^HTTP\/1\.1 200 OK\r\n/);
+  const bodyOf = (answer: string) => answer.slice(answer.indexOf('\r\n\r\n'));
+  for (const extra of [
+    'Cookie: a="b; ,,;=\r\n',
+    'Cookie: __proto__=1; a=b; a=c\r\n',
+    'Range: bytes=0-3\r\n',
+    'Range: bytes=900-\r\n',
+    'Range: nonsense\r\n',
+    'Accept: text/html\r\n',
+    'Accept-Encoding: gzip;q=9, ;;,*\r\n',
+    'Accept-Encoding: gzip\r\n',
+    'Origin: https://evil.example\r\n',
+    'Upgrade: websocket\r\n',
+    'Expect: nonsense\r\n',
+    'X-HTTP-Method-Override: DELETE\r\n',
+    'X-Forwarded-Host: evil.example\r\n',
+    'Host: [[%%\r\n',
+    'If-Modified-Since: nonsense\r\n',
+    'Content-Type: nonsense\r\n',
+    'Prefer: wait=nonsense\r\n',
+  ]) {
+    const answer = await exchange(api.port, credits(extra));
+    t.regex(answer, /^HTTP\/1\.1 200 OK\r\n/, extra);
+    t.is(bodyOf(answer), bodyOf(plain), extra);
+    t.notRegex(answer, /access-control|set-cookie|evil/i);
+  }
+  for (const query of ['?', '?%zz', '?__proto__=1', '?a[b]=c&a=d', `?${'a&'.repeat(3000)}`, '#x', '?x#y']) {
+    const answer = await exchange(api.port, `GET /api/v1/credits${query} HTTP/1.1\r\n${keyed()}`);
+    t.is(bodyOf(answer), bodyOf(plain), query);
+  }
+});
+
+test('HTTP/1.0, chunks, pipelines and a GET with a body are served', async (t) => {
+  const old = await exchange(api.port, `GET /api/v1/credits HTTP/1.0\r\nX-API-Key: ${client.apiKey}\r\n\r\n`);
+  t.regex(old, /^HTTP\/1\.1 200 OK\r\n/);
+  const chunks = [...BODY].map((char) => `1\r\n${char}\r\n`).join('');
+  const { apiKey } = await api.organization();
+  const chunked = await exchange(
+    api.port,
+    submit('Transfer-Encoding: chunked\r\n', `${chunks}0\r\n\r\n`).replace(client.apiKey, apiKey),
+  );
+  t.regex(chunked, /^HTTP\/1\.1 202 /);
+  const one = `GET /api/v1/credits HTTP/1.1\r\nHost: x\r\nX-API-Key: ${client.apiKey}\r\n\r\n`;
+  const pipelined = await exchange(api.port, one.repeat(20) + credits());
+  t.is(pipelined.split('HTTP/1.1 200 OK').length - 1, 21);
+  const withBody = await exchange(api.port, `${credits(`Content-Length: ${BODY.length}\r\n`)}${BODY}`);
+  t.regex(withBody, /^HTTP\/1\.1 200 OK\r\n/);
+});
+
+test('a client that leaves in the middle of its body, or of the answer, leaves nothing behind', async (t) => {
+  const cut = Array.from({ length: 20 }, async () => {
+    const controller = new AbortController();
+    const body = new ReadableStream<Uint8Array>({
+      start: (stream) => stream.enqueue(Buffer.from('{"npi":')),
+    });
+    const headers = { 'x-api-key': client.apiKey, 'content-type': 'application/json' };
+    const options = { method: 'POST', headers, body, duplex: 'half', signal: controller.signal } as const;
+    const sent = fetch(`${api.baseUrl}/api/v1/email`, options).catch(() => null);
+    await client.get('/api/v1/credits');
+    controller.abort();
+    return await sent;
+  });
+  t.deepEqual(await Promise.all(cut), Array(20).fill(null));
+  t.is((await client.get('/api/v1/credits')).status, 200);
+});

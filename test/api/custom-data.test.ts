@@ -1,0 +1,139 @@
+import test from 'ava';
+import { eq } from 'drizzle-orm';
+import fc from 'fast-check';
+import { webhookDeliveries } from '../../db/schema.ts';
+import { loadDelivery } from '../../db/webhooks/deliveries.ts';
+import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { objectText, valueText } from '../support/json-text.ts';
+import type { SubmitAnswer } from '../support/organization.ts';
+
+// custom_data comes back with nothing lost (decisions.md), in both polls and in deliveries.
+
+const NPI = '1234567893';
+const MAX_BYTES = 16 * 1024;
+const { TEST_SEED } = process.env;
+
+let api: Api;
+let client: ApiClient;
+
+test.before(async () => {
+  api = await startApi();
+  client = await api.organization(100_000);
+});
+
+test.after.always(async () => {
+  await api?.stop();
+});
+
+const submit = (body: string) => client.call<SubmitAnswer>('POST', '/api/v1/email', body);
+
+/** What both polls and the delivery hold between the two fields around it. */
+async function echoesOf(body: string): Promise<string[]> {
+  const { status, text, json } = await submit(
+    body.replace('{', `{"webhook":{"url":"https://hooks.example/","mode":"batch"},`),
+  );
+  if (status !== 202) throw new Error(`${status} ${text} for ${body}`);
+  const [request] = json.requests;
+  const polls = [`/api/v1/email/${request?.request_id}`, `/api/v1/batch/${json.batch_id}`];
+  const [delivery] = await api.db.drizzle
+    .select({ id: webhookDeliveries.id })
+    .from(webhookDeliveries)
+    .where(eq(webhookDeliveries.batchId, json.batch_id));
+  const answers = await Promise.all([
+    ...polls.map(async (path) => (await client.get(path)).text),
+    loadDelivery(api.db, delivery?.id ?? '').then((loaded) => loaded.body),
+  ]);
+  return answers.map((answer) => {
+    const start = answer.indexOf(',"custom_data":') + ',"custom_data":'.length;
+    return answer.slice(start, answer.lastIndexOf(',"usage":'));
+  });
+}
+
+test('it is echoed character by character, in both polls, wherever it stands in the body', async (t) => {
+  let values = 0;
+  const seed = Number(TEST_SEED ?? Date.now() % 1_000_000_000);
+  t.log(`TEST_SEED=${seed}`);
+  // Many values in one object, so that one submit tries them all.
+  const many = fc.array(valueText, { minLength: 40, maxLength: 100, size: 'max' }).map((texts) => ({
+    size: texts.length,
+    text: `{${texts.map((text, i) => `"${i % 50}":${text}`).join(', ')}}`,
+  }));
+  const one = objectText.map((text) => ({ size: 1, text }));
+  const data = fc
+    .oneof({ weight: 4, arbitrary: many }, { weight: 1, arbitrary: one })
+    .filter(({ text }) => Buffer.byteLength(text) <= MAX_BYTES);
+  await fc.assert(
+    fc.asyncProperty(data, objectText, fc.boolean(), async ({ size, text }, noise, first) => {
+      const rest = `"npi":"${NPI}","unknown":${noise},"x":"\\"custom_data\\":{}"`;
+      const member = `"custom_data" :\n${text}\t`;
+      const echoes = await echoesOf(first ? `{${member},${rest}}` : `{${rest},${member}}`);
+      t.deepEqual(echoes, [text, text, text]);
+      values += size;
+    }),
+    { seed, numRuns: 120 },
+  );
+  t.log(`${values} values`);
+});
+
+test('nothing that parsing would change is changed', async (t) => {
+  for (const text of [
+    '{}',
+    '{ "a" : [ 1 , 2 ] }',
+    '{"n":[12345678901234567890,0.1000000000000000055511151231257827,1.0,-0,-0.0,1e400,1E+2,5e-400]}',
+    '{"z":1,"a":2,"10":3,"9":4,"":5}',
+    '{"__proto__":{"a":1},"constructor":{"prototype":null},"toString":1}',
+    '{"a":"\\u0000\\ud800\\udfff\\/\\u0041\u007f\u2028é😀"}',
+    '{"a":1,"a":2,"\\u0061":3}',
+    '{"custom_data":{"custom_data":{}},"npi":"x"}',
+    '{"$ref":"#","a.b":1,"a\'; drop table batches; --":"$ {x}{{y}}%s"}',
+  ]) {
+    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [text, text, text]);
+  }
+});
+
+test('16 KiB as sent are taken, one byte more is not, counted in bytes', async (t) => {
+  const sized = (bytes: number, char: string) => {
+    const n = (bytes - 8) / Buffer.byteLength(char);
+    return `{"a":"${char.repeat(n)}"}`;
+  };
+  const tooLarge = JSON.stringify({
+    detail: [
+      {
+        loc: ['body', 'custom_data'],
+        msg: 'Dictionary should have at most 16384 bytes as JSON',
+        type: 'dict_too_large',
+      },
+    ],
+  });
+  for (const char of ['x', 'é', '😀', '\\u0041']) {
+    const width = Buffer.byteLength(char);
+    const largest = MAX_BYTES - ((MAX_BYTES - 8) % width);
+    const text = sized(largest, char);
+    t.is(Buffer.byteLength(text), largest);
+    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [text, text, text]);
+    const answer = await submit(`{"npi":"${NPI}","custom_data":${sized(largest + width, char)}}`);
+    t.deepEqual([answer.status, answer.text], [422, tooLarge], char);
+  }
+  const spaced = `{"npi":"${NPI}","custom_data":${' '.repeat(20_000)}{"a":1}${' '.repeat(20_000)}}`;
+  t.deepEqual(await echoesOf(spaced), Array(3).fill('{"a":1}'));
+  t.is((await submit(`{"npi":"${NPI}","custom_data":{${' '.repeat(MAX_BYTES)}}}`)).text, tooLarge);
+});
+
+test('32 levels are taken, 33 are not', async (t) => {
+  const deep = (levels: number, [open, close]: readonly [string, string]) =>
+    `{"a":${open.repeat(levels - 1)}1${close.repeat(levels - 1)}}`;
+  const tooDeep = JSON.stringify({
+    detail: [
+      {
+        loc: ['body', 'custom_data'],
+        msg: 'Dictionary should have at most 32 levels',
+        type: 'dict_too_deep',
+      },
+    ],
+  });
+  for (const shape of [['[', ']'] as const, ['{"[":', '}'] as const]) {
+    const text = deep(32, shape);
+    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [text, text, text]);
+    t.is((await submit(`{"npi":"${NPI}","custom_data":${deep(33, shape)}}`)).text, tooDeep);
+  }
+});

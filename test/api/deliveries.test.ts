@@ -1,0 +1,378 @@
+import type { ServerResponse } from 'node:http';
+import anyTest, { type TestFn } from 'ava';
+import { Webhook } from 'standardwebhooks';
+import { suspendWebhooks } from '../../db/accounts/organizations.ts';
+import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import { newId } from '../../db/ids.ts';
+import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
+import { status } from '../../deploy/local/receiver-behaviours.ts';
+import { type Api, startApi } from '../support/api.ts';
+import { type Answer, createCaller, eventually } from '../support/organization.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+
+// The customer's log of webhook deliveries, and sending them again (api/README.md, Deliveries and resends).
+
+interface DeliveryView {
+  readonly id: string;
+  readonly request_id: string | null;
+  readonly status: string;
+  readonly created_at: string;
+  readonly decided_at: string | null;
+  readonly next_attempt_at: string | null;
+  readonly attempts: readonly {
+    readonly n: number;
+    readonly started_at: string;
+    readonly duration_ms: number;
+    readonly status_code: number | null;
+    readonly reason: string | null;
+    readonly response_excerpt: string | null;
+  }[];
+}
+
+interface PageView {
+  readonly deliveries: readonly DeliveryView[];
+  readonly next_cursor: string | null;
+}
+
+type Caller = ReturnType<typeof createCaller>;
+
+const test = anyTest as TestFn<{ path: string; url: string }>;
+const BY = { actor: 'test', reason: 'test' };
+const WAIT_MS = 60_000;
+/** No check digit fits, so that nobody has to be asked. */
+const NOBODY = Array.from({ length: 7 }, (_, n) => `100000001${n}`);
+const ELSEWHERE = { url: 'https://example.com/hook' };
+
+let stack: Stack;
+/** Nobody works here: deliveries stay as the submit left them. */
+let idle: Api;
+let paths = 0;
+
+test.before(async () => {
+  // Resends are to go out without the sweep's help.
+  const options = { webhookScheduleMs: [0, 100], sweepIntervalMs: 3_600_000 };
+  [stack, idle] = await Promise.all([startStack(options), startApi()]);
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+  await idle?.stop();
+});
+
+test.beforeEach((t) => {
+  paths += 1;
+  t.context.path = `/deliveries/${paths}`;
+  t.context.url = `${stack.receiver.url}${t.context.path}`;
+});
+
+function arrived(path: string): ReceivedDelivery[] {
+  return stack.receiver.deliveries().filter((delivery) => delivery.path === path);
+}
+
+/** From now on the receiver leaves deliveries to a path unanswered, for the test to answer. */
+function holdAnswers(path: string): ServerResponse[] {
+  const held: ServerResponse[] = [];
+  stack.receiver.setBehaviour(path, (response) => held.push(response));
+  return held;
+}
+
+function logOf(client: Caller, batchId: string, query = ''): Promise<Answer<PageView>> {
+  return client.get<PageView>(`/api/v1/batch/${batchId}/deliveries${query}`);
+}
+
+function resend(client: Caller, batchId: string, deliveryId: string): Promise<Answer<DeliveryView>> {
+  return client.call('POST', `/api/v1/batch/${batchId}/deliveries/${deliveryId}/resend`);
+}
+
+/** The log once every delivery is decided. */
+async function decided(client: Caller, batchId: string): Promise<readonly DeliveryView[]> {
+  return await eventually(async () => {
+    const { deliveries } = (await logOf(client, batchId)).json;
+    const isOver = deliveries.length > 0 && deliveries.every((one) => one.status !== 'pending');
+    return isOver ? deliveries : null;
+  }, WAIT_MS);
+}
+
+function codeOf({ json }: Answer): string {
+  return (json as { readonly code: string }).code;
+}
+
+test('the log has every delivery in the order of the submit, with each attempt and what was answered', async (t) => {
+  const { url, path } = t.context;
+  const client = await stack.organization();
+  stack.receiver.setBehaviour(path, (response) => {
+    response.writeHead(503).end(Buffer.concat([Buffer.from([0xff, 0x00]), Buffer.alloc(2000, 'é')]));
+  });
+  const { json } = await client.bulk({ npis: NOBODY.slice(0, 2), webhook: { url } });
+  const deliveries = await decided(client, json.batch_id);
+  t.deepEqual(
+    deliveries.map(({ request_id }) => request_id),
+    json.requests.map(({ request_id }) => request_id),
+  );
+  for (const { id, attempts, ...delivery } of deliveries) {
+    t.like(delivery, { status: 'failed', next_attempt_at: null });
+    const came = arrived(path).filter((one) => one.id === id);
+    t.is(came.length, attempts.length);
+    t.deepEqual(
+      attempts.map(({ n, status_code, reason }) => [n, status_code, reason]),
+      [
+        [1, 503, 'http_status'],
+        [2, 503, 'http_status'],
+      ],
+    );
+    for (const { started_at, duration_ms, response_excerpt } of attempts) {
+      t.true(started_at >= delivery.created_at && started_at <= String(delivery.decided_at));
+      t.true(duration_ms >= 0 && duration_ms < 15_000);
+      // 1024 bytes: two that are no text, and as many as fit of two each.
+      t.is(response_excerpt, `\ufffd\0${'é'.repeat(511)}`);
+    }
+  }
+  const listed = await logOf(client, json.batch_id);
+  t.is(listed.json.next_cursor, null);
+  t.is(listed.headers.get('cache-control'), 'private, no-cache');
+  t.is(listed.headers.get('x-ratelimit-limit'), '100000');
+});
+
+test('pages hold each delivery once, in order, whatever happens to deliveries between them', async (t) => {
+  const { url, path } = t.context;
+  const client = await stack.organization();
+  stack.receiver.setBehaviour(path, status(410));
+  const { json } = await client.bulk({ npis: NOBODY, webhook: { url } });
+  const all = await decided(client, json.batch_id);
+  stack.receiver.setBehaviour(path, null);
+  const seen: string[] = [];
+  const sizes: number[] = [];
+  let query = '?limit=3';
+  for (;;) {
+    const { deliveries, next_cursor } = (await logOf(client, json.batch_id, query)).json;
+    seen.push(...deliveries.map(({ id }) => id));
+    sizes.push(deliveries.length);
+    // One that was shown and one that was not are sent meanwhile.
+    for (const one of [all[0], all.at(-1)]) await resend(client, json.batch_id, one?.id ?? '');
+    if (next_cursor === null) break;
+    query = `?limit=3&cursor=${next_cursor}`;
+  }
+  t.deepEqual(sizes, [3, 3, 1]);
+  t.deepEqual(
+    seen,
+    all.map(({ id }) => id),
+  );
+  const exactly = (await logOf(client, json.batch_id, '?limit=7')).json;
+  t.deepEqual([exactly.deliveries.length, exactly.next_cursor], [7, null]);
+});
+
+test('a batch has one delivery in batch mode and none without a webhook', async (t) => {
+  const client = await idle.organization();
+  const batch = (await client.bulk({ npis: NOBODY, webhook: { ...ELSEWHERE, mode: 'batch' } })).json;
+  const { deliveries } = (await logOf(client, batch.batch_id)).json;
+  t.like(deliveries, [{ request_id: null, status: 'pending', attempts: [], decided_at: null }]);
+  t.is(deliveries.length, 1);
+  const silent = (await client.single({ npi: NOBODY[0] })).json;
+  t.deepEqual((await logOf(client, silent.batch_id)).json, { deliveries: [], next_cursor: null });
+});
+
+test('what is wrong with the parameters is said at once, in order', async (t) => {
+  const client = await idle.organization();
+  const batchId = newId('bat');
+  const problemsOf = async (path: string, method = 'GET') => {
+    const answer = await client.call<{ detail: { loc: string[]; type: string }[] }>(method, path);
+    t.is(answer.status, 422, path);
+    return answer.json.detail.map(({ loc, type }) => [...loc, type]);
+  };
+  const list = `/api/v1/batch/${batchId}/deliveries`;
+  t.deepEqual(await problemsOf('/api/v1/batch/x/deliveries?limit=0&cursor=x'), [
+    ['path', 'batch_id', 'string_pattern_mismatch'],
+    ['query', 'limit', 'greater_than_equal'],
+    ['query', 'cursor', 'string_pattern_mismatch'],
+  ]);
+  t.deepEqual(await problemsOf(`${list}?limit=101`), [['query', 'limit', 'less_than_equal']]);
+  for (const limit of ['', 'ten', '1.5', '1e1', '0x10', '1&limit=2', '%00', ' 1', '٣']) {
+    t.deepEqual(await problemsOf(`${list}?limit=${limit}`), [['query', 'limit', 'int_parsing']], limit);
+  }
+  const cursor = newId('msg').slice('msg_'.length);
+  for (const wrong of ['', `msg_${cursor}`, `${cursor}0`, `${cursor}%0A`, `${cursor}&cursor=${cursor}`]) {
+    const found = await problemsOf(`${list}?cursor=${wrong}`);
+    t.deepEqual(found, [['query', 'cursor', 'string_pattern_mismatch']], wrong);
+  }
+  t.deepEqual(await problemsOf('/api/v1/batch/x/deliveries/y/resend', 'POST'), [
+    ['path', 'batch_id', 'string_pattern_mismatch'],
+    ['path', 'delivery_id', 'string_pattern_mismatch'],
+  ]);
+  t.is((await logOf(client, batchId, `?limit=100&cursor=${cursor}&other=1`)).status, 404);
+});
+
+test("another organization's deliveries are as unknown as any, to read and to resend", async (t) => {
+  const theirs = await stack.organization();
+  const { json } = await theirs.single({ npi: NOBODY[0], webhook: { url: t.context.url } });
+  const [delivery] = await decided(theirs, json.batch_id);
+  const id = delivery?.id ?? '';
+  const ours = await stack.organization();
+  const own = (await ours.single({ npi: NOBODY[0], webhook: { url: t.context.url } })).json.batch_id;
+  const foreign = await logOf(ours, json.batch_id);
+  const unknown = await logOf(ours, newId('bat'));
+  t.deepEqual([foreign.status, foreign.text], [404, unknown.text]);
+  t.is(foreign.text, (await ours.get(`/api/v1/batch/${json.batch_id}`)).text);
+  const refused = await resend(ours, own, newId('msg'));
+  t.deepEqual([refused.status, codeOf(refused)], [404, 'delivery_not_found']);
+  for (const batchId of [json.batch_id, own, newId('bat')]) {
+    const answer = await resend(ours, batchId, id);
+    t.deepEqual([answer.status, answer.text], [404, refused.text]);
+  }
+  t.is(arrived(t.context.path).filter((one) => one.id === id).length, 1);
+});
+
+for (const mode of ['real-time', 'batch'] as const) {
+  test(`${mode}: a resend takes webhook.status from failed over pending to delivered, everywhere, under one id`, async (t) => {
+    const { url, path } = t.context;
+    const client = await stack.organization();
+    stack.receiver.setBehaviour(path, status(410));
+    const { json } = await client.bulk({ npis: NOBODY.slice(0, 2), webhook: { url, mode } });
+    const [first, ...others] = await decided(client, json.batch_id);
+    const id = first?.id ?? '';
+    t.is(others.length, mode === 'batch' ? 0 : 1);
+
+    // What both polls say of the first request's delivery, and of the second's.
+    const polled = async () => {
+      const urls = [`/api/v1/batch/${json.batch_id}`, ...json.requests.map(({ poll_url }) => poll_url)];
+      const answers = await Promise.all(urls.map((poll) => client.get(poll)));
+      return {
+        statuses: answers.map((answer) => answer.json.webhook?.status),
+        etags: answers.slice(0, 2).map(({ headers }) => headers.get('etag')),
+      };
+    };
+    // The second request has a delivery of its own in real-time mode, which stays failed.
+    const second = (status: string) => (mode === 'batch' ? status : 'failed');
+    const before = await polled();
+    t.deepEqual(before.statuses, ['failed', 'failed', 'failed']);
+
+    const held = holdAnswers(path);
+    const { status: code, json: resent } = await resend(client, json.batch_id, id);
+    t.is(code, 202);
+    t.like(resent, { id, status: 'pending', decided_at: null, next_attempt_at: null });
+    t.deepEqual(resent.attempts, first?.attempts);
+    const during = await polled();
+    t.deepEqual(during.statuses, ['pending', 'pending', second('pending')]);
+    const response = await eventually(async () => held[0] ?? null, WAIT_MS);
+    t.deepEqual((await polled()).statuses, during.statuses);
+    status(200)(response);
+    await decided(client, json.batch_id);
+    const after = await polled();
+    t.deepEqual(after.statuses, [second('delivered'), 'delivered', second('delivered')]);
+    for (const n of [0, 1]) {
+      t.is(new Set([before, during, after].map(({ etags }) => etags[n])).size, 3);
+    }
+
+    const [earlier, later, ...more] = arrived(path).filter((one) => one.id === id);
+    t.is(more.length, 0);
+    if (!earlier || !later) return t.fail('it did not arrive twice');
+    const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
+    const body = new Webhook(webhookSecret).verify(later.body, later.headers as Record<string, string>);
+    t.like(body, { webhook: { url, mode, status: 'pending' }, batch: { completed_count: 2 } });
+    t.deepEqual(JSON.parse(later.body).data, JSON.parse(earlier.body).data);
+    const log = (await logOf(client, json.batch_id)).json.deliveries.find((one) => one.id === id);
+    t.deepEqual(
+      log?.attempts.map(({ n, status_code, reason }) => [n, status_code, reason]),
+      [
+        [1, 410, 'gone'],
+        [2, 200, null],
+      ],
+    );
+  });
+}
+
+test('what was delivered may be resent too, and has the whole schedule again', async (t) => {
+  const { url, path } = t.context;
+  const client = await stack.organization();
+  const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });
+  const [first] = await decided(client, json.batch_id);
+  t.is(first?.status, 'delivered');
+  stack.receiver.setBehaviour(path, status(500));
+  t.is((await resend(client, json.batch_id, first?.id ?? '')).status, 202);
+  const [again] = await decided(client, json.batch_id);
+  t.is(again?.status, 'failed');
+  t.deepEqual(
+    again?.attempts.map(({ status_code }) => status_code),
+    [200, 500, 500],
+  );
+});
+
+test('asked for by many at once, a resend is sent once; whoever comes second is told', async (t) => {
+  const { url, path } = t.context;
+  const client = await stack.organization();
+  const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });
+  const [delivery] = await decided(client, json.batch_id);
+  const held = holdAnswers(path);
+  const answers = await Promise.all(
+    Array.from({ length: 8 }, () => resend(client, json.batch_id, delivery?.id ?? '')),
+  );
+  t.deepEqual(answers.map((answer) => answer.status).sort(), [202, ...Array(7).fill(409)]);
+  t.true(answers.every((answer) => answer.status === 202 || codeOf(answer) === 'delivery_pending'));
+  status(200)(await eventually(async () => held[0] ?? null, WAIT_MS));
+  const [over] = await decided(client, json.batch_id);
+  t.is(over?.attempts.length, 2);
+  t.is(arrived(path).length, 2);
+});
+
+test('a result that is not there yet is not sent, and nothing is while webhooks are suspended', async (t) => {
+  const client = await idle.organization();
+  const open = (await client.single({ npi: NOBODY[0], webhook: ELSEWHERE })).json.batch_id;
+  const [waiting] = (await logOf(client, open)).json.deliveries;
+  const early = await resend(client, open, waiting?.id ?? '');
+  t.deepEqual([early.status, codeOf(early)], [409, 'delivery_pending']);
+  await suspendWebhooks(idle.db, BY, client.organizationId, true);
+  const never = (await client.single({ npi: NOBODY[0], webhook: ELSEWHERE })).json.batch_id;
+  const [none] = (await logOf(client, never)).json.deliveries;
+  t.is(none?.status, 'none');
+  for (const suspended of [true, false]) {
+    await suspendWebhooks(idle.db, BY, client.organizationId, suspended);
+    const answer = await resend(client, never, none?.id ?? '');
+    t.deepEqual([answer.status, codeOf(answer)], [409, 'webhooks_suspended']);
+  }
+});
+
+test('one that waits says until when; resent, it goes out now, also where Temporal is away from the API', async (t) => {
+  const lonely = await startStack({
+    apiTemporalAddress: '127.0.0.1:1',
+    sweepIntervalMs: 1000,
+    webhookScheduleMs: [0, 3_600_000],
+  });
+  try {
+    const client = await lonely.organization();
+    lonely.receiver.setBehaviour('/hook', status(500));
+    const webhook = { url: `${lonely.receiver.url}/hook` };
+    const { json } = await client.single({ npi: NOBODY[0], webhook });
+    const waiting = await eventually(async () => {
+      const [delivery] = (await logOf(client, json.batch_id)).json.deliveries;
+      return delivery?.attempts.length === 1 ? delivery : null;
+    }, WAIT_MS);
+    t.like(waiting, { status: 'pending', decided_at: null });
+    const inMs = Date.parse(String(waiting.next_attempt_at)) - Date.now();
+    t.true(inMs > 0.75 * 3_600_000 && inMs < 1.25 * 3_600_000, `${inMs} ms`);
+
+    lonely.receiver.setBehaviour('/hook', null);
+    const began = Date.now();
+    const { status: code, json: resent } = await resend(client, json.batch_id, waiting.id);
+    t.true(Date.now() - began < 5000);
+    t.is(code, 202);
+    t.like(resent, { status: 'pending', next_attempt_at: null });
+    const [over] = await decided(client, json.batch_id);
+    t.deepEqual([over?.status, over?.attempts.length, over?.next_attempt_at], ['delivered', 2, null]);
+  } finally {
+    await lonely.stop();
+  }
+});
+
+test('resends and the log count for the rate limit; a body is not looked at', async (t) => {
+  const { url } = t.context;
+  const client = await stack.organization(10, 100_000);
+  const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });
+  const [delivery] = await decided(client, json.batch_id);
+  const path = `/api/v1/batch/${json.batch_id}/deliveries/${delivery?.id}/resend`;
+  const answer = await client.call('POST', path, '{"broken', { 'content-type': 'text/plain' });
+  t.is(answer.status, 202);
+  t.is(answer.headers.get('x-ratelimit-limit'), '100000');
+  t.is(answer.headers.get('cache-control'), 'private, no-cache');
+  t.is((await client.get(path)).status, 405);
+  await decided(client, json.batch_id);
+  t.is((await createCaller(stack.baseUrl, 'npe_wrong').call('POST', path)).status, 401);
+});

@@ -1,0 +1,364 @@
+import test, { type ExecutionContext } from 'ava';
+import { eq } from 'drizzle-orm';
+import { grantCredits } from '../../db/accounts/credits.ts';
+import { reactivateKey, revokeKey, rotateKey } from '../../db/accounts/keys.ts';
+import { setLimit } from '../../db/accounts/organizations.ts';
+import { newId } from '../../db/ids.ts';
+import { batches, idempotencyKeys } from '../../db/schema.ts';
+import { freePort } from '../../deploy/local/ports.ts';
+import { type Api, startApi } from '../support/api.ts';
+import { openEmptyDatabase } from '../support/database.ts';
+import { type Answer, createCaller } from '../support/organization.ts';
+
+// Every error that is no 422: shape, headers, order of the checks, and what they never say.
+
+const NPI = '1234567893';
+const BY = { actor: 'test', reason: 'test' };
+const KEYED = [
+  ['POST', '/api/v1/email'],
+  ['POST', '/api/v1/email/bulk'],
+  ['GET', `/api/v1/email/${newId('req')}`],
+  ['GET', `/api/v1/batch/${newId('bat')}`],
+  ['GET', '/api/v1/credits'],
+] as const;
+
+let api: Api;
+
+test.before(async () => {
+  api = await startApi();
+});
+
+test.after.always(async () => {
+  await api?.stop();
+});
+
+const send = async (method: string, path: string, headers: Record<string, string> = {}): Promise<Answer> => {
+  const body = method === 'POST' ? '{' : undefined;
+  const response = await fetch(`${api.baseUrl}${path}`, { method, headers, ...(body ? { body } : {}) });
+  return { status: response.status, headers: response.headers, text: await response.text(), json: null };
+};
+
+/** RFC 9457 with these members and no other, an id to quote, and nothing that only some errors carry. */
+function isProblem(
+  t: ExecutionContext,
+  answer: Answer,
+  status: number,
+  code: string,
+  members: object = {},
+): void {
+  t.is(answer.status, status, answer.text);
+  t.is(answer.headers.get('content-type'), 'application/problem+json');
+  t.truthy(answer.headers.get('x-request-id'));
+  const { title, detail, ...rest } = JSON.parse(answer.text) as Record<string, unknown>;
+  t.is(typeof title, 'string');
+  t.regex(String(detail), /^[A-Z].*\.$/);
+  t.deepEqual(rest, { type: 'about:blank', status, code, ...members });
+  t.is(answer.headers.get('www-authenticate'), status === 401 ? 'Bearer' : null);
+  t.is(answer.headers.has('allow'), status === 405);
+  t.is(answer.headers.has('retry-after'), [409, 429, 503].includes(status));
+}
+
+test('401 without a key and with anything that is none, on every endpoint', async (t) => {
+  const { apiKey } = await api.organization();
+  const other = apiKey.endsWith('A') ? 'B' : 'A';
+  for (const [method, path] of KEYED) {
+    isProblem(t, await send(method, path), 401, 'api_key_missing');
+    isProblem(t, await send(method, path, { authorization: 'Bearer x' }), 401, 'api_key_invalid');
+  }
+  for (const authorization of [
+    apiKey,
+    `Basic ${apiKey}`,
+    `Bearer${apiKey}`,
+    `Bearer ${apiKey}x`,
+    `Bearer ${apiKey} x`,
+    `Bearer ${apiKey}, Bearer ${apiKey}`,
+    `Bearer ${apiKey.slice(0, -1)}${other}`,
+    `Bearer ${apiKey.toUpperCase()}`,
+    "Bearer ' or 1=1--",
+    'Bearer ',
+    `Bearer ${'x'.repeat(8000)}`,
+    'Bearer ä',
+  ]) {
+    isProblem(t, await send('GET', '/api/v1/credits', { authorization }), 401, 'api_key_invalid');
+  }
+  for (const key of ['', 'x', `Bearer ${apiKey}`, `${apiKey}, ${apiKey}`]) {
+    isProblem(t, await send('GET', '/api/v1/credits', { 'x-api-key': key }), 401, 'api_key_invalid');
+  }
+});
+
+test('both headers carry a key, and Authorization wins where both are sent', async (t) => {
+  const { apiKey } = await api.organization();
+  const credits = (headers: Record<string, string>) => send('GET', '/api/v1/credits', headers);
+  t.is((await credits({ 'x-api-key': apiKey })).status, 200);
+  t.is((await credits({ authorization: `Bearer ${apiKey}` })).status, 200);
+  t.is((await credits({ authorization: `bearer ${apiKey}` })).status, 200, 'schemes ignore case, RFC 9110');
+  t.is((await credits({ authorization: `Bearer ${apiKey}`, 'x-api-key': 'x' })).status, 200);
+  isProblem(t, await credits({ authorization: 'Bearer x', 'x-api-key': apiKey }), 401, 'api_key_invalid');
+  isProblem(t, await credits({ authorization: 'Basic eDp5', 'x-api-key': apiKey }), 401, 'api_key_invalid');
+});
+
+test('403 for a key that was revoked or replaced, from the next request on', async (t) => {
+  const organization = await api.organization();
+  const headers = { 'x-api-key': organization.apiKey };
+  t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
+  await revokeKey(api.db, BY, organization.keyId);
+  for (const [method, path] of KEYED) isProblem(t, await send(method, path, headers), 403, 'api_key_revoked');
+  await reactivateKey(api.db, BY, organization.keyId);
+  t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
+  const { issued } = await rotateKey(api.db, BY, organization.keyId);
+  for (const [method, path] of KEYED)
+    isProblem(t, await send(method, path, headers), 403, 'api_key_inactive');
+  t.is((await send('GET', '/api/v1/credits', { 'x-api-key': issued.apiKey })).status, 200);
+});
+
+test('402 says what is missing, queues nothing and leaves the Idempotency-Key free', async (t) => {
+  const client = await api.organization(4);
+  const rows = async () => [
+    await api.db.drizzle.$count(batches, eq(batches.organizationId, client.organizationId)),
+    await api.db.drizzle.$count(idempotencyKeys, eq(idempotencyKeys.organizationId, client.organizationId)),
+  ];
+  const headers = { 'idempotency-key': 'poor' };
+  const five = { npis: Array.from({ length: 5 }, (_, i) => `123456789${i}`) };
+  const bulk = await client.bulk(five, headers);
+  isProblem(t, bulk, 402, 'insufficient_credits', { required: 5, available: 4, shortfall: 1 });
+  const two = await client.bulk({ npis: five.npis.slice(3), enrichment_email_type: 'personal' });
+  isProblem(t, two, 402, 'insufficient_credits', { required: 6, available: 4, shortfall: 2 });
+  t.deepEqual(await client.credits(), { balance: 4, total: 4, used: 0 });
+  t.deepEqual(await rows(), [0, 0]);
+  await grantCredits(api.db, BY, client.organizationId, 1);
+  t.is((await client.bulk(five, headers)).status, 202);
+  t.deepEqual(await client.credits(), { balance: 0, total: 5, used: 0 });
+  const single = await client.single({ npi: NPI });
+  isProblem(t, single, 402, 'insufficient_credits', { required: 1, available: 0, shortfall: 1 });
+});
+
+test("another organization's id is as unknown as one that never was", async (t) => {
+  const [owner, stranger] = [await api.organization(), await api.organization()];
+  const { batch_id, requests } = (await owner.single({ npi: NPI, custom_data: { a: 1 } })).json;
+  t.is((await owner.get(`/api/v1/batch/${batch_id}`)).status, 200);
+  const paths = [
+    ['request_not_found', `/api/v1/email/${requests[0]?.request_id}`, `/api/v1/email/${newId('req')}`],
+    ['batch_not_found', `/api/v1/batch/${batch_id}`, `/api/v1/batch/${newId('bat')}`],
+  ] as const;
+  for (const [code, foreign, unknown] of paths) {
+    for (const headers of [{}, { 'if-none-match': '*' }, { prefer: 'wait=50' }]) {
+      const [a, b] = [await stranger.get(foreign, headers), await stranger.get(unknown, headers)];
+      isProblem(t, a, 404, code);
+      t.is(a.text, b.text);
+      t.deepEqual(comparable(a), comparable(b));
+    }
+  }
+});
+
+/** Headers but for those that differ between any two answers. */
+function comparable({ headers }: Answer): string[] {
+  const own = /^(?:date|connection|keep-alive|x-request-id|ratelimit|x-ratelimit)/;
+  return [...headers].filter(([name]) => !own.test(name)).map(([name, value]) => `${name}: ${value}`);
+}
+
+test('404 for a path that is none, with and without a key', async (t) => {
+  const { apiKey } = await api.organization();
+  for (const path of [
+    '/',
+    '/api',
+    '/api/v1',
+    '/api/v1/',
+    '/api/v1/email/',
+    '/api/v1/email/a/b',
+    '/api/v1/emails',
+    '/api/v1/batch',
+    '/api/v1/credits/',
+    '/api/v2/credits',
+    '/API/V1/CREDITS',
+    '//api/v1/credits',
+    '/api/v1//credits',
+    '/api/v1/credits%00',
+    '/api/v1/credits%2F',
+    '/nowhere/%zz',
+    '/%FF',
+    '/healthz/x',
+    `/${'a/'.repeat(5000)}`,
+  ]) {
+    for (const headers of [{}, { 'x-api-key': apiKey }]) {
+      for (const method of ['GET', 'POST', 'DELETE', 'OPTIONS']) {
+        isProblem(t, await send(method, path, headers), 404, 'not_found');
+      }
+    }
+  }
+});
+
+test('405 names the methods there are, with and without a key', async (t) => {
+  const { apiKey } = await api.organization();
+  const allowed = {
+    '/api/v1/email': 'POST',
+    '/api/v1/email/bulk': 'POST',
+    [`/api/v1/email/${newId('req')}`]: 'GET, HEAD',
+    [`/api/v1/batch/${newId('bat')}`]: 'GET, HEAD',
+    '/api/v1/credits': 'GET, HEAD',
+    '/healthz': 'GET, HEAD',
+    '/readyz': 'GET, HEAD',
+  };
+  for (const [path, allow] of Object.entries(allowed)) {
+    const methods = allow === 'POST' ? ['GET', 'HEAD'] : ['POST'];
+    for (const method of [...methods, 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'PROPFIND']) {
+      for (const headers of [{}, { 'x-api-key': apiKey }]) {
+        const answer = await send(method, path, headers);
+        t.is(answer.headers.get('allow'), allow, `${method} ${path}`);
+        if (method === 'HEAD') t.deepEqual([answer.status, answer.text], [405, '']);
+        else isProblem(t, answer, 405, 'method_not_allowed');
+      }
+    }
+  }
+});
+
+test('the checks come in the order of decisions.md: each error hides the later ones', async (t) => {
+  const client = await api.organization(0);
+  const key = { 'idempotency-key': 'order' };
+  const bad = { 'idempotency-key': 'a b', 'content-type': 'text/plain' };
+  const large = Buffer.alloc(70_000, 0x7b);
+  const status = async (...args: Parameters<typeof client.call>) => (await client.call(...args)).status;
+  const as = (apiKey: string) => ({ authorization: `Bearer ${apiKey}` });
+
+  t.is(await status('DELETE', '/api/v1/email', large, { ...bad, ...as('x') }), 405, 'route before key');
+  await setLimit(api.db, BY, client.organizationId, 1);
+  t.is((await client.get('/api/v1/credits')).status, 200);
+  t.is(await status('POST', '/api/v1/email', large, { ...bad, ...as('x') }), 401, 'key before rate');
+  t.is(await status('POST', '/api/v1/email', large, bad), 429, 'rate before size');
+  await setLimit(api.db, BY, client.organizationId, 100);
+  t.is(await status('POST', '/api/v1/email', large, bad), 413, 'size before type');
+  t.is(await status('POST', '/api/v1/email', '{', bad), 415, 'type before validation');
+  t.is(await status('POST', '/api/v1/email', '{', key), 422, 'validation before idempotency');
+  await grantCredits(api.db, BY, client.organizationId, 1);
+  t.is((await client.single({ npi: NPI }, key)).status, 202);
+  t.is((await client.single({ npi: NPI }, key)).status, 202, 'idempotency before credits');
+  t.is((await client.single({ npi: '1234567894' }, key)).status, 422, 'idempotency before credits');
+  t.is((await client.single({ npi: NPI })).status, 402);
+});
+
+test('HEAD is GET without a body', async (t) => {
+  const client = await api.organization();
+  const { batch_id } = (await client.single({ npi: NPI })).json;
+  for (const path of [
+    '/api/v1/credits',
+    `/api/v1/batch/${batch_id}`,
+    `/api/v1/batch/${newId('bat')}`,
+    '/healthz',
+  ]) {
+    const [head, get] = [await client.call('HEAD', path), await client.get(path)];
+    t.is(head.status, get.status);
+    t.is(head.text, '');
+    t.deepEqual(comparable(head), comparable(get));
+  }
+});
+
+test('every answer carries an id, the own one of the client where it is harmless', async (t) => {
+  const { get, call } = await api.organization();
+  const idOf = async (sent: string) => {
+    const { headers } = await get('/api/v1/credits', { 'x-request-id': sent });
+    return headers.get('x-request-id');
+  };
+  for (const own of ['a', 'A-z_0.9:x', 'x'.repeat(128)]) t.is(await idOf(own), own);
+  for (const odd of ['', 'a b', 'x'.repeat(129), '{"a":1}', 'ä', '<x>', 'a,b', '%0d%0aX-Evil: 1']) {
+    t.regex((await idOf(odd)) ?? '', /^[0-9a-f-]{36}$/, odd);
+  }
+  const ids = await Promise.all([get('/healthz'), get('/readyz'), get('/x'), call('PUT', '/healthz')]);
+  t.is(new Set(ids.map(({ headers }) => headers.get('x-request-id'))).size, 4);
+});
+
+test('503 with Retry-After while PostgreSQL is away; the process still says that it lives', async (t) => {
+  const { apiKey } = await api.organization();
+  const away = await startApi({ databaseUrl: `postgres://nobody@127.0.0.1:${await freePort()}/nothing` });
+  try {
+    const { call, get } = createCaller(away.baseUrl, apiKey);
+    for (const [method, path] of KEYED) {
+      const answer = await call(method, path, method === 'POST' ? '{' : undefined);
+      isProblem(t, answer, 503, 'service_unavailable');
+      t.regex(answer.headers.get('retry-after') ?? '', /^[1-9][0-9]?$/);
+      const { status } = await call(method, path, method === 'POST' ? '{' : undefined, {
+        authorization: 'Bearer x',
+      });
+      t.is(status, 401, 'what is no key needs no database');
+    }
+    t.is((await get('/healthz')).status, 200);
+    const ready = await get('/readyz');
+    t.is(ready.status, 503);
+    t.is(ready.text, '{"status":"database_away"}');
+    t.truthy(ready.headers.get('retry-after'));
+    t.truthy(ready.headers.get('x-request-id'));
+  } finally {
+    await away.stop();
+  }
+});
+
+test('/healthz and /readyz need no key and cost no place', async (t) => {
+  const client = await api.organization(0, 1);
+  for (let i = 0; i < 3; i += 1) {
+    for (const headers of [{}, { 'x-api-key': client.apiKey }, { 'x-api-key': 'x' }]) {
+      const [health, ready] = [await send('GET', '/healthz', headers), await send('GET', '/readyz', headers)];
+      t.deepEqual([health.status, health.text], [200, '{"status":"ok"}']);
+      t.deepEqual([ready.status, ready.text], [200, '{"status":"ready"}']);
+      t.false(health.headers.has('ratelimit'));
+    }
+  }
+  t.is((await client.get('/api/v1/credits')).status, 200);
+  t.is((await client.get('/api/v1/credits')).status, 429);
+});
+
+test('without migrations the service is not ready, and says nothing of SQL', async (t) => {
+  const { apiKey } = await api.organization();
+  const database = await openEmptyDatabase();
+  const lines: string[] = [];
+  const empty = await startApi({ databaseUrl: database.url, onLog: (line) => lines.push(line) });
+  try {
+    const { get } = createCaller(empty.baseUrl, apiKey);
+    const ready = await get('/readyz');
+    t.deepEqual([ready.status, ready.text], [503, '{"status":"migrations_missing"}']);
+    const answer = await get('/api/v1/credits', { 'x-request-id': 'quote-me' });
+    isProblem(t, answer, 500, 'internal_error');
+    t.notRegex(answer.text, /sql|select|api_keys|relation|postgres/i);
+    const log = lines.join('');
+    t.regex(log, /"http_request_id":"quote-me".*"msg":"request failed"/);
+    t.notRegex(log, /select|api_keys|\\\\x/i);
+    t.false(log.includes(apiKey.slice(4, 34)));
+  } finally {
+    await empty.stop();
+    await database.drop();
+  }
+});
+
+test('no error and no log line repeats what a client sent', async (t) => {
+  const lines: string[] = [];
+  const logged = await startApi({ databaseUrl: api.databaseUrl, onLog: (line) => lines.push(line) });
+  try {
+    const { apiKey } = await api.organization(2);
+    const { call } = createCaller(logged.baseUrl, apiKey);
+    const canary = 'canary';
+    const good = { npi: NPI, webhook: { url: `https://${canary}.example/` }, custom_data: { a: canary } };
+    const key = { 'idempotency-key': canary };
+    const attempts: Parameters<typeof call>[] = [
+      ['POST', '/api/v1/email', JSON.stringify({ ...good, npi: canary }), key],
+      ['POST', '/api/v1/email', JSON.stringify({ ...good, enrichment_email_type: canary }), key],
+      ['POST', '/api/v1/email', JSON.stringify({ ...good, webhook: { url: `http://${canary}.x` } }), key],
+      ['POST', '/api/v1/email', JSON.stringify({ ...good, custom_data: canary }), key],
+      ['POST', '/api/v1/email', `{"${canary}`, key],
+      ['POST', '/api/v1/email', '{}', { 'idempotency-key': `${canary} ${canary}` }],
+      ['POST', '/api/v1/email', '{}', { 'content-type': canary }],
+      ['POST', '/api/v1/email', JSON.stringify(good), key],
+      ['POST', '/api/v1/email', JSON.stringify({ ...good, custom_data: { b: canary } }), key],
+      ['POST', '/api/v1/email/bulk', JSON.stringify({ ...good, npis: Array(60).fill(NPI) })],
+      ['GET', '/api/v1/credits', undefined, { authorization: `Bearer ${canary}` }],
+      ['GET', `/api/v1/email/${canary}?${canary}`, undefined, { cookie: canary, referer: canary }],
+      ['GET', `/api/v1/batch/${canary}`],
+      ['GET', `/${canary}`],
+      ['PUT', `/api/v1/email/${canary}`, canary],
+    ];
+    for (const attempt of attempts)
+      t.false((await call(...attempt)).text.includes(canary), attempt.join(' '));
+    t.true(lines.length > attempts.length);
+    const log = lines.join('');
+    t.false(log.includes(canary));
+    t.false(log.includes(apiKey));
+  } finally {
+    await logged.stop();
+  }
+});

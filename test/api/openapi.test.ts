@@ -1,0 +1,315 @@
+import { Validator } from '@seriousme/openapi-schema-validator';
+import test, { type ExecutionContext } from 'ava';
+import { sql } from 'drizzle-orm';
+import fc from 'fast-check';
+import type Joi from 'joi';
+import * as answers from '../../api/openapi/answers.ts';
+import { openapi } from '../../api/openapi/document.ts';
+import { bulkBody, singleBody, validateSubmit } from '../../api/routes/submit-body.ts';
+import { revokeKey } from '../../db/accounts/keys.ts';
+import { suspendWebhooks } from '../../db/accounts/organizations.ts';
+import { newId } from '../../db/ids.ts';
+import { idempotencyKeys, storedEmails } from '../../db/schema.ts';
+import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { examplesOf, misfits, operations, violations } from '../support/conformance.ts';
+import { type Answer, createCaller } from '../support/organization.ts';
+import { exchange } from '../support/raw.ts';
+
+// The document at /openapi.json (issue 4, item 7): valid, complete, and true of live answers.
+
+const SINGLE = 'POST /api/v1/email';
+const BULK = 'POST /api/v1/email/bulk';
+const REQUEST = 'GET /api/v1/email/{request_id}';
+const BATCH = 'GET /api/v1/batch/{batch_id}';
+const DELIVERIES = 'GET /api/v1/batch/{batch_id}/deliveries';
+const RESEND = 'POST /api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend';
+const CREDITS = 'GET /api/v1/credits';
+const NPI = '1234567893';
+const STORED = '2000000051';
+const BY = { actor: 'test', reason: 'test' };
+
+let api: Api;
+let client: ApiClient;
+
+test.before(async () => {
+  api = await startApi();
+  client = await api.organization(1000);
+  await api.db.drizzle.insert(storedEmails).values({
+    npi: STORED,
+    email: 'avery.lindqvist@harborfamilymedicine-sim.com',
+    emailType: 'professional',
+    verdict: 'valid',
+    lastValidatedAt: new Date(),
+    source: 'test',
+  });
+});
+
+test.after.always(async () => {
+  await api?.stop();
+});
+
+/** As the document describes this status of this operation, and without a field that it does not list. */
+function conforms(t: ExecutionContext, operation: string, status: number, answer: Answer): void {
+  t.is(answer.status, status, answer.text);
+  t.deepEqual(misfits(operation, answer), [], `${operation} ${status}: ${answer.text}`);
+  const exact = exactSchema(operation, status);
+  if (exact && answer.text !== '') {
+    const { error } = exact.validate(JSON.parse(answer.text), { convert: false });
+    t.is(error?.message, undefined, `${operation} ${status}`);
+  }
+}
+
+function exactSchema(operation: string, status: number): Joi.Schema | null {
+  if (status === 202) return operation === RESEND ? answers.deliveryAnswer : answers.submitAnswer;
+  if (status === 422) return answers.invalidAnswer;
+  if (status === 402) return answers.insufficientAnswer;
+  if (operation.endsWith('openapi.json') && status < 400) return null;
+  if (operation.endsWith('z') && [200, 503].includes(status)) return answers.healthAnswer;
+  if (status >= 400) return answers.problemAnswer;
+  if (operation === DELIVERIES) return answers.deliveriesAnswer;
+  return operation === CREDITS ? answers.creditsAnswer : answers.envelope;
+}
+
+test('the document is valid OpenAPI 3.1', async (t) => {
+  const { valid, errors } = await new Validator().validate(structuredClone(openapi));
+  t.true(valid, JSON.stringify(errors));
+});
+
+test('it describes every route of the server, and no other', async (t) => {
+  const described = operations();
+  const served = api.routes().map(({ method, path }) => `${method} ${path}`);
+  t.deepEqual(
+    described.filter((operation) => !served.includes(operation)),
+    [],
+  );
+  const others = served.filter((operation) => !described.includes(operation));
+  for (const other of others) {
+    const [method = '', path = ''] = other.split(' ');
+    const { status } = await client.call(method === '*' ? 'DELETE' : method, path);
+    t.true(status === 404 || status === 405, `${other} is served and not described: ${status}`);
+  }
+});
+
+test('every example is an example of its schema', (t) => {
+  const examples = examplesOf(openapi);
+  t.true(examples.length > 30);
+  for (const { at, schema, value } of examples) t.deepEqual(violations(schema, value), [], at);
+});
+
+test('the schemas of the bodies accept what the service accepts, and nothing else', (t) => {
+  const scalar = fc.constantFrom<unknown>(
+    null,
+    5,
+    '',
+    NPI,
+    `${NPI}\n`,
+    '１２３４５６７８９０',
+    '123',
+    true,
+    [],
+    {},
+    [NPI],
+  );
+  const type = fc.oneof(scalar, fc.constantFrom('any', 'professional', 'personal', 'Any'));
+  const url = fc.oneof(
+    scalar,
+    fc.constantFrom('https://a.example/x', 'HTTPS://A.example', 'http://a.example', 'ftp://x', 'x://'),
+    fc.integer({ min: 2000, max: 2100 }).map((length) => `https://a.example/${'x'.repeat(length - 18)}`),
+  );
+  const mode = fc.oneof(scalar, fc.constantFrom('real-time', 'batch', 'BATCH'));
+  const webhook = fc.oneof(scalar, fc.record({ url, mode, more: scalar }, { requiredKeys: [] }));
+  const common = { enrichment_email_type: type, webhook, custom_data: scalar, unknown: scalar };
+  const npis = fc.oneof(
+    scalar,
+    fc.array(scalar, { maxLength: 3 }),
+    fc.nat(62).map((n) => Array(n).fill(NPI)),
+  );
+  const body = (own: Record<string, fc.Arbitrary<unknown>>) =>
+    fc.oneof(scalar, fc.record<Record<string, unknown>>({ ...own, ...common }, { requiredKeys: [] }));
+  const agrees = (schema: Joi.ObjectSchema, component: string) => (value: unknown) => {
+    const accepted = 'value' in validateSubmit(schema, value, { customData: '{}', forbids: () => false });
+    const wrong = violations(`#/components/schemas/${component}`, value);
+    return accepted === (wrong.length === 0);
+  };
+  const options = { numRuns: 2000 };
+  t.notThrows(() =>
+    fc.assert(fc.property(body({ npi: scalar }), agrees(singleBody, 'SingleSubmit')), options),
+  );
+  t.notThrows(() => fc.assert(fc.property(body({ npis }), agrees(bulkBody, 'BulkSubmit')), options));
+});
+
+test('the document needs no key, is not counted, and is kept by its ETag', async (t) => {
+  const path = '/openapi.json';
+  const operation = `GET ${path}`;
+  const first = await createCaller(api.baseUrl, '').get(path);
+  conforms(t, operation, 200, first);
+  t.deepEqual(first.json, JSON.parse(JSON.stringify(openapi)));
+  t.is(first.headers.get('ratelimit'), null);
+  const etag = first.headers.get('etag') ?? '';
+  conforms(t, operation, 304, await client.get(path, { 'if-none-match': etag }));
+  t.is((await client.get(path)).headers.get('etag'), etag);
+});
+
+test('submits and polls are as described: 202, 200, 304', async (t) => {
+  const submitted = { npis: [NPI, STORED], webhook: { url: 'https://a.example/' }, custom_data: { n: 1 } };
+  const first = await client.bulk(submitted, { 'idempotency-key': 'twice' });
+  conforms(t, BULK, 202, first);
+  const again = await client.bulk(submitted, { 'idempotency-key': 'twice' });
+  conforms(t, BULK, 202, again);
+  t.is(again.headers.get('idempotent-replayed'), 'true');
+  const running = await client.single({ npi: NPI }, { prefer: 'wait=1' });
+  conforms(t, SINGLE, 202, running);
+  t.is(running.headers.get('preference-applied'), 'wait=1');
+  const over = await client.single({ npi: STORED });
+  conforms(t, SINGLE, 202, over);
+  for (const { json } of [first, running, over]) {
+    const polls = [
+      [BATCH, `/api/v1/batch/${json.batch_id}`],
+      ...json.requests.map((one) => [REQUEST, one.poll_url]),
+    ];
+    for (const [operation = '', path = ''] of polls) {
+      const poll = await client.get(path);
+      conforms(t, operation, 200, poll);
+      t.false(poll.text.includes('"usage":null'));
+      const etag = poll.headers.get('etag') ?? '';
+      conforms(t, operation, 304, await client.get(path, { 'if-none-match': etag }));
+    }
+  }
+  conforms(t, CREDITS, 200, await client.get('/api/v1/credits'));
+});
+
+test('refusals for the key are as described: 401, 403, 429', async (t) => {
+  const replaced = await api.organization();
+  await revokeKey(api.db, BY, replaced.keyId);
+  const few = await api.organization(0, 1);
+  const callers = { nobody: createCaller(api.baseUrl, 'npe_wrong'), replaced, few };
+  await few.credits();
+  for (const operation of [SINGLE, BULK, REQUEST, BATCH, DELIVERIES, RESEND, CREDITS]) {
+    const [method = '', path = ''] = operation.split(' ');
+    const ask = (caller: Pick<ApiClient, 'call'>) =>
+      caller.call(method, path, method === 'POST' ? '{}' : undefined);
+    conforms(t, operation, 401, await ask(callers.nobody));
+    conforms(t, operation, 403, await ask(callers.replaced));
+    conforms(t, operation, 429, await ask(callers.few));
+  }
+});
+
+test('refusals of a submit are as described: 402, 409, 413, 415, 422', async (t) => {
+  const poor = await api.organization(0);
+  for (const [operation, body] of [
+    [SINGLE, { npi: NPI }],
+    [BULK, { npis: [NPI] }],
+  ] as const) {
+    const path = operation.slice(5);
+    const text = JSON.stringify(body);
+    conforms(t, operation, 402, await poor.call('POST', path, text));
+    conforms(t, operation, 413, await client.call('POST', path, ' '.repeat(65 * 1024)));
+    conforms(t, operation, 415, await client.call('POST', path, text, { 'content-type': 'text/plain' }));
+    conforms(t, operation, 422, await client.call('POST', path, '{'));
+    const headers = { 'idempotency-key': '' };
+    conforms(t, operation, 422, await client.call('POST', path, '{"webhook":{"url":"http://x"}}', headers));
+    conforms(
+      t,
+      operation,
+      409,
+      await whileRunning(path, () => client.call('POST', path, text, { 'idempotency-key': 'busy' })),
+    );
+  }
+});
+
+/** With the Idempotency-Key `busy` held by a transaction that does not end. */
+async function whileRunning(path: string, ask: () => Promise<Answer>): Promise<Answer> {
+  return await api.db.drizzle.transaction(async (tx) => {
+    const at = new Date();
+    await tx.insert(idempotencyKeys).values({
+      organizationId: client.organizationId,
+      method: 'POST',
+      path,
+      key: 'busy',
+      fingerprint: Buffer.alloc(32),
+      createdAt: at,
+      expiresAt: new Date(at.getTime() + 60_000),
+    });
+    return await ask();
+  });
+}
+
+test('the delivery log and resends are as described: 200, 202, 404, 409, 422', async (t) => {
+  const { json } = await client.bulk({ npis: [STORED, NPI], webhook: { url: 'https://a.example/' } });
+  const path = `/api/v1/batch/${json.batch_id}/deliveries`;
+  const page = await client.get<{ deliveries: { id: string }[]; next_cursor: string }>(`${path}?limit=1`);
+  conforms(t, DELIVERIES, 200, page);
+  const second = await client.get<typeof page.json>(`${path}?cursor=${page.json.next_cursor}`);
+  conforms(t, DELIVERIES, 200, second);
+  const [first, pending] = [page.json.deliveries[0]?.id ?? '', second.json.deliveries[0]?.id ?? ''];
+  await api.db.drizzle.execute(sql`
+    insert into webhook_attempts (delivery_id, n, started_at, duration_ms, reason)
+    values (${first}, 1, clock_timestamp(), 5, 'refused')`);
+  await api.db.drizzle.execute(sql`
+    update webhook_deliveries set state = 'failed', attempts = 1, decided_at = clock_timestamp() where id = ${first}`);
+  const again = () => client.call('POST', `${path}/${first}/resend`);
+  conforms(t, DELIVERIES, 200, await client.get(path));
+  conforms(t, RESEND, 202, await again());
+  conforms(t, RESEND, 409, await again());
+  conforms(t, RESEND, 409, await client.call('POST', `${path}/${pending}/resend`));
+  await suspendWebhooks(api.db, BY, client.organizationId, true);
+  const suspended = await again();
+  await suspendWebhooks(api.db, BY, client.organizationId, false);
+  conforms(t, RESEND, 409, suspended);
+  conforms(t, RESEND, 404, await client.call('POST', `${path}/${newId('msg')}/resend`));
+  conforms(t, RESEND, 422, await client.call('POST', `${path}/x/resend`));
+  conforms(t, DELIVERIES, 404, await client.get(`/api/v1/batch/${newId('bat')}/deliveries`));
+  conforms(t, DELIVERIES, 422, await client.get(`${path}?limit=0&cursor=x`));
+});
+
+test('refusals of a poll are as described: 404, 422', async (t) => {
+  const unknown = '01jd9x6k2vfr8at0z5q7w4m1hb';
+  conforms(t, REQUEST, 404, await client.get(`/api/v1/email/req_${unknown}`));
+  conforms(t, BATCH, 404, await client.get(`/api/v1/batch/bat_${unknown}`));
+  conforms(t, REQUEST, 422, await client.get('/api/v1/email/x'));
+  conforms(t, BATCH, 422, await client.get('/api/v1/batch/%ff'));
+});
+
+test('what no operation takes is refused as described: 400, 405, 408, 431', async (t) => {
+  const slow = exchange(api.port, 'POST /api/v1/email HTTP/1.1\r\nHost: x\r\nX-Slow: ');
+  const broken = await exchange(api.port, 'GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n');
+  const large = await exchange(api.port, `GET / HTTP/1.1\r\nHost: x\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`);
+  const raw = [
+    [400, broken],
+    [431, large],
+    [408, await slow],
+  ] as const;
+  for (const operation of operations()) {
+    for (const [status, text] of raw) conforms(t, operation, status, toAnswer(text));
+    conforms(t, operation, 405, await client.call('DELETE', operation.split(' ')[1] ?? ''));
+  }
+});
+
+/** What came over the socket, as fetch would have it. */
+function toAnswer(raw: string): Answer {
+  const [head = '', text = ''] = raw.split('\r\n\r\n');
+  const [status = '', ...lines] = head.split('\r\n');
+  const headers = new Headers(
+    lines.map((line): [string, string] => [line.split(': ')[0] ?? '', line.split(': ')[1] ?? '']),
+  );
+  return { status: Number(status.split(' ')[1]), headers, text, json: undefined };
+}
+
+test('health, and the database being away, are as described: 200, 503', async (t) => {
+  conforms(t, 'GET /healthz', 200, await client.get('/healthz'));
+  conforms(t, 'GET /readyz', 200, await client.get('/readyz'));
+  const away = await startApi({ databaseUrl: 'postgres://nobody@127.0.0.1:1/none' });
+  try {
+    const caller = createCaller(away.baseUrl, client.apiKey);
+    conforms(t, 'GET /readyz', 503, await caller.get('/readyz'));
+    conforms(t, CREDITS, 503, await caller.get('/api/v1/credits'));
+    conforms(t, SINGLE, 503, await caller.single({ npi: NPI }));
+    conforms(t, BULK, 503, await caller.bulk({ npis: [NPI] }));
+    conforms(t, REQUEST, 503, await caller.get('/api/v1/email/x'));
+    conforms(t, BATCH, 503, await caller.get('/api/v1/batch/x'));
+    conforms(t, DELIVERIES, 503, await caller.get('/api/v1/batch/x/deliveries'));
+    conforms(t, RESEND, 503, await caller.call('POST', '/api/v1/batch/x/deliveries/x/resend'));
+  } finally {
+    await away.stop();
+  }
+});

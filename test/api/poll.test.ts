@@ -1,0 +1,121 @@
+import test from 'ava';
+import postgres, { type Sql } from 'postgres';
+import { grantCredits } from '../../db/accounts/credits.ts';
+import { issueKey } from '../../db/accounts/keys.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { type Api, startApi } from '../support/api.ts';
+import { createCaller, RULES } from '../support/organization.ts';
+
+// Both polls: what they say, and what they spare a client that knows already.
+
+const BY = { actor: 'test', reason: 'test' };
+
+let api: Api;
+let sql: Sql;
+
+test.before(async () => {
+  api = await startApi();
+  sql = postgres(api.databaseUrl, { max: 1, onnotice: () => {} });
+});
+
+test.after.always(async () => {
+  await sql?.end();
+  await api?.stop();
+});
+
+async function submitTwo() {
+  const client = await api.organization(10);
+  const { batch_id, requests } = (await client.bulk({ npis: ['1234567893', '1234567894'] })).json;
+  const [first = '', second = ''] = requests.map(({ request_id }) => request_id);
+  return { client, first, second, paths: [`/api/v1/email/${first}`, `/api/v1/batch/${batch_id}`] as const };
+}
+
+test('a poll shows the request, or the batch, in the order of the submit', async (t) => {
+  const { client, first, second, paths } = await submitTwo();
+  const [single, batch] = [await client.get(paths[0]), await client.get(paths[1])];
+  t.deepEqual(
+    single.json.data.map(({ request_id, status }) => [request_id, status]),
+    [[first, 'accepted']],
+  );
+  t.deepEqual(
+    batch.json.data.map(({ request_id, npi }) => [request_id, npi]),
+    [
+      [first, '1234567893'],
+      [second, '1234567894'],
+    ],
+  );
+  t.deepEqual(Object.keys(batch.json), ['batch', 'webhook', 'custom_data', 'usage', 'data']);
+  t.deepEqual(batch.json.usage, { credits_used: 0, balance: 8 });
+  t.deepEqual(single.json.batch, batch.json.batch);
+  t.regex(batch.json.batch.created_at, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
+  const alone = (await client.single({ npi: '1234567893' })).json;
+  t.is((await client.batch(alone.batch_id)).data[0]?.request_id, alone.requests[0]?.request_id);
+});
+
+test('Retry-After grows with the age of what is open, and ends with it', async (t) => {
+  const { client, first, second, paths } = await submitTwo();
+  const after = async (path: string) => (await client.get(path)).headers.get('retry-after');
+  const age = (seconds: number) => sql`update requests
+    set accepted_at = clock_timestamp() - make_interval(secs => ${seconds}) where id in (${first}, ${second})
+    and settled_at is null`;
+  t.is(await after(paths[0]), '1');
+  t.is(await after(paths[1]), '1');
+  await age(60);
+  t.is(await after(paths[0]), '12');
+  await age(800);
+  t.is(await after(paths[1]), '30');
+  await settle(api.db, first, 'failed', 'test', RULES);
+  t.is(await after(paths[0]), null);
+  t.is(await after(paths[1]), '30');
+  await settle(api.db, second, 'failed', 'test', RULES);
+  t.is(await after(paths[1]), null);
+});
+
+test('If-None-Match with the current ETag is a 304 without a body', async (t) => {
+  const { client, first, paths } = await submitTwo();
+  for (const path of paths) {
+    const known = (await client.get(path)).headers.get('etag') ?? '';
+    t.regex(known, /^"[^"]+"$/);
+    for (const header of [known, `W/${known}`, `"x", ${known}`, `${known},"x"`, '*']) {
+      const answer = await client.get(path, { 'if-none-match': header });
+      t.deepEqual([answer.status, answer.text, answer.headers.get('etag')], [304, '', known], header);
+      t.is(answer.headers.get('content-type'), null);
+      t.is(answer.headers.get('retry-after'), '1');
+      t.true(answer.headers.has('ratelimit'));
+    }
+    for (const header of ['"x"', known.slice(1, -1), 'W/"x"', '', '""', `"${known}"`]) {
+      t.is((await client.get(path, { 'if-none-match': header })).status, 200, header);
+    }
+  }
+  const [before, neighbour] = await Promise.all(
+    paths.map(async (path) => (await client.get(path)).headers.get('etag')),
+  );
+  await settle(api.db, first, 'failed', 'test', RULES);
+  t.is((await client.get(paths[0], { 'if-none-match': before ?? '' })).status, 200);
+  t.is((await client.get(paths[1], { 'if-none-match': neighbour ?? '' })).status, 200);
+  t.is((await client.call('HEAD', paths[0], undefined, { 'if-none-match': '*' })).status, 304);
+});
+
+test('the ETag is that of the state, whichever key asks for it, and changes with the balance', async (t) => {
+  const { client, paths } = await submitTwo();
+  const { apiKey } = await issueKey(api.db, BY, client.organizationId, 'second');
+  const other = createCaller(api.baseUrl, apiKey);
+  for (const path of paths) {
+    const etag = (await client.get(path)).headers.get('etag') ?? '';
+    t.is((await other.get(path)).headers.get('etag'), etag);
+    t.is((await other.get(path, { 'accept-encoding': 'identity', 'if-none-match': etag })).status, 304);
+    t.is((await other.call('HEAD', path)).headers.get('etag'), etag);
+    await grantCredits(api.db, BY, client.organizationId, 1);
+    t.not((await client.get(path)).headers.get('etag'), etag);
+  }
+});
+
+test('no shared cache keeps an answer, also not one that is compressed', async (t) => {
+  const client = await api.organization(100);
+  const { batch_id } = (await client.bulk({ npis: Array(60).fill('1234567893') })).json;
+  const answer = await client.get(`/api/v1/batch/${batch_id}`, { 'accept-encoding': 'gzip' });
+  t.is(answer.headers.get('content-encoding'), 'gzip');
+  t.is(answer.headers.get('cache-control'), 'private, no-cache');
+  t.regex(answer.headers.get('vary') ?? '', /accept-encoding/i);
+  t.is(answer.json.data.length, 60);
+});

@@ -1,0 +1,122 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { settle } from '../../db/requests/settle.ts';
+import { RULES } from '../support/organization.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+
+// `Prefer: wait`: the answer comes when something changes, and waiting costs no database connection.
+
+let stack: Stack;
+
+test.before(async () => {
+  // Nobody works on what is submitted, so that the tests decide what changes, and when.
+  stack = await startStack();
+  await stack.stopWorker();
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+});
+
+const WAIT = { prefer: 'wait=50' };
+const NPI = '2000000010';
+
+test('a single poll that waits is answered when its request is settled, and says so', async (t) => {
+  const client = await stack.organization();
+  const { json } = await client.single({ npi: NPI });
+  const requestId = json.requests[0]?.request_id ?? '';
+  const path = `/api/v1/email/${requestId}`;
+  // What is known makes the order of the next two irrelevant.
+  const known = (await client.get(path)).headers.get('etag') ?? '';
+  const waiting = client.get(path, { ...WAIT, 'if-none-match': known });
+  await settle(stack.db, requestId, 'failed', 'test', RULES);
+  const answer = await waiting;
+  t.is(answer.status, 200);
+  t.is(answer.json.data[0]?.status, 'failed');
+  t.is(answer.headers.get('preference-applied'), 'wait=50');
+  t.is(answer.headers.get('retry-after'), null);
+});
+
+test('a single poll does not wake for its neighbours, a batch poll does', async (t) => {
+  const client = await stack.organization();
+  const { json } = await client.bulk({ npis: [NPI, NPI] });
+  const [first = '', second = ''] = json.requests.map((request) => request.request_id);
+  const single = client.get(`/api/v1/email/${first}`, WAIT);
+  const path = `/api/v1/batch/${json.batch_id}`;
+  const known = (await client.get(path)).headers.get('etag') ?? '';
+  const batch = client.get(path, { ...WAIT, 'if-none-match': known });
+  await settle(stack.db, second, 'failed', 'test', RULES);
+  t.is((await batch).json.batch.completed_count, 1);
+  await settle(stack.db, first, 'failed', 'test', RULES);
+  t.is((await single).json.batch.completed_count, 2);
+});
+
+test('a poll of something final, or of something else than is known, does not wait', async (t) => {
+  const client = await stack.organization();
+  const { json } = await client.single({ npi: NPI });
+  const path = `/api/v1/batch/${json.batch_id}`;
+  t.is((await client.get(path, { ...WAIT, 'if-none-match': '"other"' })).status, 200);
+  await settle(stack.db, json.requests[0]?.request_id ?? '', 'failed', 'test', RULES);
+  t.is((await client.get(path, WAIT)).json.batch.status, 'completed');
+});
+
+test('a wait that sees no change ends with the state as it is, or 304 for a client that knows it', async (t) => {
+  const client = await stack.organization();
+  const { json } = await client.single({ npi: NPI });
+  const path = `/api/v1/batch/${json.batch_id}`;
+  const plain = await client.get(path, { prefer: 'respond-async, wait=1' });
+  t.is(plain.json.batch.status, 'in-progress');
+  const etag = plain.headers.get('etag') ?? '';
+  t.is((await client.get(path, { prefer: 'wait=1', 'if-none-match': etag })).status, 304);
+});
+
+test('a submit that waits is answered when its batch is completed', async (t) => {
+  const client = await stack.organization();
+  const submitted = client.single({ npi: NPI }, WAIT);
+  const settleAll = async () => {
+    for (;;) {
+      const rows = await stack.openRequests(client.organizationId);
+      if (rows.length > 0) return await settle(stack.db, rows[0] ?? '', 'failed', 'test', RULES);
+    }
+  };
+  await settleAll();
+  const { status, json, headers } = await submitted;
+  t.is(status, 202);
+  t.is(headers.get('preference-applied'), 'wait=50');
+  t.is((await client.batch(json.batch_id)).batch.status, 'completed');
+});
+
+test('500 clients that wait hold no database connection', async (t) => {
+  const client = await stack.organization();
+  const { json } = await client.single({ npi: NPI });
+  const path = `/api/v1/batch/${json.batch_id}`;
+  const waiting = Array.from({ length: 500 }, () => client.get(path, WAIT));
+  // With every one of them in, others are still served: the pool has 20 connections.
+  for (let i = 0; i < 20; i += 1) t.is((await client.get(path)).status, 200);
+  await settle(stack.db, json.requests[0]?.request_id ?? '', 'failed', 'test', RULES);
+  const answers = await Promise.all(waiting);
+  t.true(answers.every((answer) => answer.json.batch.status === 'completed'));
+});
+
+test('waiting goes on after the listening connection was lost', async (t) => {
+  const client = await stack.organization();
+  const { json } = await client.single({ npi: NPI });
+  const path = `/api/v1/batch/${json.batch_id}`;
+  const known = (await client.get(path)).headers.get('etag') ?? '';
+  const waiting = client.get(path, { ...WAIT, 'if-none-match': known });
+  await stack.db.drizzle.execute(
+    sql`select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query ilike 'listen%'`,
+  );
+  await settle(stack.db, json.requests[0]?.request_id ?? '', 'failed', 'test', RULES);
+  t.is((await waiting).json.batch.status, 'completed');
+});
+
+test('a preference that cannot be understood is ignored', async (t) => {
+  const client = await stack.organization();
+  const { json } = await client.single({ npi: NPI });
+  for (const prefer of ['wait=-1', 'wait=soon', 'return=minimal', 'waiting=5', 'wait']) {
+    const answer = await client.get(`/api/v1/batch/${json.batch_id}`, { prefer });
+    t.is(answer.status, 200);
+    t.is(answer.headers.get('preference-applied'), null);
+  }
+});

@@ -1,0 +1,73 @@
+import test from 'ava';
+import { newId } from '../../db/ids.ts';
+import { type Api, type ApiClient, startApi } from '../support/api.ts';
+
+// Two organizations: nothing tells one of them about the other's ids.
+
+let api: Api;
+let ours: ApiClient;
+let theirs: ApiClient;
+let foreign: { readonly batch: string; readonly request: string };
+
+test.before(async () => {
+  api = await startApi();
+  ours = await api.organization();
+  theirs = await api.organization();
+  const { json } = await theirs.bulk({ npis: Array(60).fill('2000000010'), custom_data: { theirs: true } });
+  foreign = { batch: json.batch_id, request: json.requests[0]?.request_id ?? '' };
+});
+
+test.after.always(async () => {
+  await api?.stop();
+});
+
+/** What an answer says apart from its own id, the date and what the rate limit counts. */
+function shown({ status, headers, text }: { status: number; headers: Headers; text: string }) {
+  const varying = /^(?:x-request-id|date|ratelimit|x-ratelimit-remaining|x-ratelimit-reset)$/;
+  return { status, text, headers: [...headers].filter(([name]) => !varying.test(name)).sort() };
+}
+
+test("another organization's ids are answered exactly as unknown ones", async (t) => {
+  for (const [path, id] of [
+    ['batch', foreign.batch],
+    ['email', foreign.request],
+  ] as const) {
+    const unknown = newId(path === 'batch' ? 'bat' : 'req');
+    for (const headers of [{}, { prefer: 'wait=1' }, { 'if-none-match': '*' }] as Record<string, string>[]) {
+      const asked = await ours.get(`/api/v1/${path}/${id}`, headers);
+      t.is(asked.status, 404);
+      t.deepEqual(shown(asked), shown(await ours.get(`/api/v1/${path}/${unknown}`, headers)));
+    }
+    t.is((await theirs.get(`/api/v1/${path}/${id}`)).status, 200);
+  }
+});
+
+test("another organization's deliveries are answered exactly as unknown ones", async (t) => {
+  const list = (batchId: string) => `/api/v1/batch/${batchId}/deliveries`;
+  const webhook = { url: 'https://example.com/hook' };
+  const submitted = async (client: ApiClient) => {
+    const { batch_id } = (await client.single({ npi: '2000000010', webhook })).json;
+    const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(list(batch_id))).json;
+    return { batchId: batch_id, deliveryId: deliveries[0]?.id ?? '' };
+  };
+  const [own, other] = [await submitted(ours), await submitted(theirs)];
+  const unknown = await ours.get(list(newId('bat')));
+  t.is(unknown.status, 404);
+  t.deepEqual(shown(await ours.get(list(other.batchId))), shown(unknown));
+  const resend = (batchId: string, id: string) => ours.call('POST', `${list(batchId)}/${id}/resend`);
+  const refused = await resend(newId('bat'), newId('msg'));
+  t.is(refused.status, 404);
+  for (const batchId of [other.batchId, own.batchId]) {
+    t.deepEqual(shown(await resend(batchId, other.deliveryId)), shown(refused));
+  }
+});
+
+test("an Idempotency-Key, a balance and a replay are one organization's own", async (t) => {
+  const key = { 'idempotency-key': 'shared' };
+  const a = await theirs.single({ npi: '2000000028' }, key);
+  const b = await ours.single({ npi: '2000000036' }, key);
+  t.is(b.status, 202);
+  t.not(a.json.batch_id, b.json.batch_id);
+  t.is(b.headers.get('idempotent-replayed'), null);
+  t.is((await ours.credits()).total, 1000);
+});

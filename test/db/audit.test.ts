@@ -1,0 +1,143 @@
+import test from 'ava';
+import postgres, { type Sql, type TransactionSql } from 'postgres';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { auditLedger } from '../support/audit.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+
+// The audit that model and race tests rely on must itself see what it is there for: each test plants one thing that
+// must never be, with the triggers and constraints that refuse it out of the way, and rolls it back.
+
+let database: TestDatabase;
+let db: Database;
+let sql: Sql;
+let organizationId: string;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
+  sql = postgres(database.url, { max: 2, onnotice: () => {} });
+  const organization = await openOrganization(db, 100);
+  organizationId = organization.organizationId;
+  const npis = ['1000000001', '1000000001', '1000000002'];
+  await storeEmail(db, {
+    npi: '1000000001',
+    email: 'a@example.com',
+    emailType: 'professional',
+    lastValidatedAt: new Date(),
+    source: 'test',
+  });
+  const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+  await settle(db, requestIds[2] ?? '', 'failed', 'test', RULES);
+  await submit(db, submitCommand(organization, { npis: ['1000000003'] }), RULES);
+});
+
+test.after.always(async () => {
+  await sql?.end();
+  await db?.close();
+  await database?.drop();
+});
+
+class RolledBack extends Error {
+  readonly findings: readonly string[];
+  constructor(findings: readonly string[]) {
+    super('rolled back');
+    this.findings = findings;
+  }
+}
+
+/** What the audit says of one organization after `plant`, which leaves no trace. */
+async function auditAfter(plant: (tx: TransactionSql) => Promise<unknown>): Promise<readonly string[]> {
+  try {
+    return await sql.begin(async (tx) => {
+      await tx`set local session_replication_role = replica`;
+      await plant(tx);
+      throw new RolledBack(await auditLedger(tx, [organizationId], RULES.replayMs));
+    });
+  } catch (error) {
+    if (error instanceof RolledBack) return error.findings;
+    throw error;
+  }
+}
+
+const CHARGED = `(select id from requests where credits_used > 0)`;
+
+test.serial('the audit is silent where nothing was planted', async (t) => {
+  t.deepEqual(await auditAfter(async () => {}), []);
+});
+
+const CORRUPTIONS: readonly (readonly [finding: string, planted: string, statements: string])[] = [
+  [
+    'L1 balance',
+    'a credit from nowhere',
+    'update credit_balances set total = total + 1, available = available + 1',
+  ],
+  [
+    'L1 balance',
+    'a grant that the balance missed',
+    `insert into ledger_entries (organization_id, kind, amount) select id, 'grant', 5 from organizations`,
+  ],
+  [
+    'L2 overspent',
+    'a balance below zero',
+    `alter table credit_balances drop constraint credit_balances_available;
+     update credit_balances set available = -1, total = total - available - 1`,
+  ],
+  [
+    'L3 holds',
+    'a hold that is gone',
+    `delete from ledger_entries where kind = 'hold' and request_id in ${CHARGED}`,
+  ],
+  ['L3 holds', 'a final request that is still held', `delete from ledger_entries where kind = 'release'`],
+  [
+    'L3 holds',
+    'an open request that was released',
+    `insert into ledger_entries (organization_id, request_id, kind, amount)
+     select organization_id, id, 'release', 1 from requests where settled_at is null`,
+  ],
+  [
+    'L3 holds',
+    'a charge beside a release',
+    `alter table ledger_entries drop constraint ledger_entries_once;
+     alter table ledger_entries drop constraint ledger_entries_request_id_side_amount_key cascade;
+     insert into ledger_entries (organization_id, request_id, kind, amount)
+     select organization_id, request_id, 'charge', 1 from ledger_entries where kind = 'release'`,
+  ],
+  [
+    'L4 status',
+    'a charge that calls itself a replay',
+    `update requests set replayed = true where id in ${CHARGED}`,
+  ],
+  ['L4 status', 'a replay that calls itself a charge', 'update requests set replayed = false where replayed'],
+  [
+    'L5 charged again',
+    'a second charge for an NPI',
+    `update requests set replayed = false where replayed;
+     insert into ledger_entries (organization_id, request_id, kind, amount)
+     select organization_id, id, kind, 1 from requests, (values (1, 'hold'), (2, 'charge')) kinds (nr, kind)
+      where status = 'completed' and id not in (select request_id from ledger_entries where kind = 'charge') order by nr`,
+  ],
+  [
+    'L5 replayed',
+    'a replay long after its charge',
+    `update ledger_entries set created_at = created_at - interval '31 days' where kind = 'charge'`,
+  ],
+  [
+    'S1 count',
+    'a batch that counts one too few',
+    'update batches set completed_count = completed_count - 1 where total = 3',
+  ],
+];
+
+for (const [finding, planted, statements] of CORRUPTIONS) {
+  test.serial(`the audit finds ${planted}`, async (t) => {
+    const findings = await auditAfter((tx) => tx.unsafe(statements));
+    t.true(
+      findings.some((line) => line.startsWith(finding)),
+      JSON.stringify(findings),
+    );
+  });
+}

@@ -1,0 +1,305 @@
+import { spawn } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { Client, Connection } from '@temporalio/client';
+import test from 'ava';
+import { type SQL, sql } from 'drizzle-orm';
+import { balanceOf } from '../../db/accounts/credits.ts';
+import { listAudit } from '../../db/audit.ts';
+import { type Database, openDatabase, type Transaction } from '../../db/client.ts';
+import type { DoctorRules } from '../../db/doctor/check.ts';
+import { type Diagnosis, diagnose, runChecks } from '../../db/doctor/doctor.ts';
+import { WORKFLOWS } from '../../workflows/messages.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { type Life, live } from '../support/doctor-life.ts';
+import { type Plant, plantsIn } from '../support/doctor-plants.ts';
+import { testSetting } from '../support/environment.ts';
+import { eventually, RULES } from '../support/organization.ts';
+
+const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
+const WHY = ['--reason', 'a test', '--actor', 'tester'];
+const DOCTOR_RULES: DoctorRules = { ...RULES, webhookScheduleMs: [0, 5000, 300_000] };
+
+let database: TestDatabase;
+let db: Database;
+let life: Life;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 2, applicationName: 'test' });
+  life = await live(db);
+});
+
+test.after.always(async () => {
+  await db?.close();
+  await database?.drop();
+});
+
+/** The codes of the checks that found something. */
+function codes({ checks }: Diagnosis): string[] {
+  return checks.filter(({ findings }) => findings > 0).map(({ code }) => code);
+}
+
+class Undone extends Error {}
+
+/** Corrupts, looks, and takes the corruption back. Triggers would refuse most of it, so they are left out. */
+async function corrupted<T>(statements: readonly SQL[], look: (tx: Transaction) => Promise<T>): Promise<T> {
+  const seen: T[] = [];
+  const work = db.drizzle.transaction(async (tx) => {
+    await tx.execute(sql`set local session_replication_role = replica`);
+    for (const statement of statements) await tx.execute(statement);
+    seen.push(await look(tx));
+    throw new Undone();
+  });
+  await work.catch((error: unknown) => {
+    if (!(error instanceof Undone)) throw error;
+  });
+  const [result] = seen;
+  if (result === undefined) throw new Error('nothing was seen');
+  return result;
+}
+
+async function corrupt(on: Database, statements: readonly SQL[]): Promise<void> {
+  await on.drizzle.transaction(async (tx) => {
+    await tx.execute(sql`set local session_replication_role = replica`);
+    for (const statement of statements) await tx.execute(statement);
+  });
+}
+
+async function named(tx: Transaction, { subject }: Plant): Promise<string> {
+  if (typeof subject === 'string') return subject;
+  const [row] = await tx.execute<Record<string, string>>(subject);
+  return Object.values(row ?? {})[0] ?? '';
+}
+
+interface Ended {
+  readonly code: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** Runs the command as an operator would. */
+function doctor(url: string, args: readonly string[], temporalAddress = ''): Promise<Ended> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, [COMMAND, 'doctor', ...args], {
+      env: { PATH: process.env.PATH, DATABASE_URL: url, TEMPORAL_ADDRESS: temporalAddress },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    let stdout = '';
+    let stderr = '';
+    child.stdout.on('data', (chunk: Buffer) => (stdout += chunk));
+    child.stderr.on('data', (chunk: Buffer) => (stderr += chunk));
+    child.once('error', reject);
+    child.once('close', (code) => resolve({ code, stdout, stderr }));
+  });
+}
+
+test.serial('a database after a mixed life has no finding', async (t) => {
+  const diagnosis = await diagnose(db, DOCTOR_RULES);
+  t.deepEqual(codes(diagnosis), []);
+  t.is(diagnosis.findings, 0);
+});
+
+test.serial('every check has a corruption planted below', async (t) => {
+  const { checks } = await diagnose(db, DOCTOR_RULES);
+  t.deepEqual(checks.map(({ code }) => code).sort(), Object.keys(plantsIn(life)).sort());
+});
+
+test.serial('each planted corruption is found, by the check meant for it and by no other', async (t) => {
+  for (const [code, plant] of Object.entries(plantsIn(life))) {
+    const { diagnosis, subject } = await corrupted(plant.statements, async (tx) => ({
+      diagnosis: await runChecks(tx, DOCTOR_RULES),
+      subject: await named(tx, plant),
+    }));
+    t.deepEqual(codes(diagnosis).sort(), [code, ...(plant.also ?? [])].sort(), code);
+    const found = diagnosis.checks.find((check) => check.code === code);
+    t.is(found?.findings, 1, code);
+    t.true(found?.examples[0]?.startsWith(subject), `${code}: ${found?.examples[0]} is not ${subject}`);
+  }
+  t.deepEqual(codes(await diagnose(db, DOCTOR_RULES)), []);
+});
+
+test.serial('a missing balance, a lost delivery and a trigger that is gone are found too', async (t) => {
+  const plants: [string, SQL][] = [
+    ['balance_differs', sql`delete from credit_balances where organization_id = ${life.organizationId}`],
+    ['batch_deliveries', sql`delete from webhook_deliveries where id = ${life.telling.deliveries[0] ?? ''}`],
+    ['guard_missing', sql`drop trigger requests_guard_state on requests`],
+    [
+      'guard_missing',
+      sql`update pg_index set indisvalid = false where indexrelid = 'ledger_entries_once'::regclass`,
+    ],
+  ];
+  for (const [code, statement] of plants) {
+    const found = await corrupted([statement], async (tx) => codes(await runChecks(tx, DOCTOR_RULES)));
+    t.deepEqual(found, [code]);
+  }
+});
+
+test.serial('a replay is measured from the charge to the millisecond', async (t) => {
+  const [charge] = life.stored.requestIds;
+  const [replay] = life.replayed.requestIds;
+  for (const [ms, expected] of [
+    [0, []],
+    [1, ['replay_without_charge']],
+  ] as const) {
+    const at = sql`(select settled_at - interval '30 days' - make_interval(secs => ${ms / 1000}::float8)
+                      from requests where id = ${replay})`;
+    const statements = [
+      sql`update ledger_entries set created_at = ${at} where request_id = ${charge}`,
+      sql`update entitlements set charged_at = ${at} where request_id = ${charge}`,
+      sql`update requests set settled_at = ${at} where id = ${charge}`,
+    ];
+    const found = await corrupted(statements, async (tx) => codes(await runChecks(tx, DOCTOR_RULES)));
+    t.deepEqual(found, [...expected], `${ms} ms past the window`);
+  }
+});
+
+test.serial('a charge that an earlier one of another type satisfied is found', async (t) => {
+  // 'any' was charged for a personal email although a professional one had been paid for.
+  const [, second = ''] = life.bulk.requestIds;
+  const statements = [
+    sql`update requests set replayed = false, email_type = 'personal', settled_at = settled_at + interval '1 second'
+         where id = ${second}`,
+    sql`update ledger_entries set kind = 'charge' where request_id = ${second} and kind = 'release'`,
+    sql`update ledger_entries e set created_at = r.settled_at from requests r
+         where r.id = e.request_id and r.id = ${second} and e.kind = 'charge'`,
+    sql`insert into entitlements select organization_id, npi, email_type, id, settled_at
+          from requests where id = ${second}`,
+    sql`update credit_balances set used = used + 1, available = available - 1
+         where organization_id = ${life.organizationId}`,
+  ];
+  const seen = await corrupted(statements, async (tx) => await runChecks(tx, DOCTOR_RULES));
+  t.deepEqual(codes(seen), ['charged_twice']);
+  const wanted = sql`update requests set wanted_type = 'personal' where id = ${second}`;
+  const spared = await corrupted([...statements, wanted], async (tx) => await runChecks(tx, DOCTOR_RULES));
+  t.false(codes(spared).includes('charged_twice'), 'who wants a personal one was not satisfied');
+});
+
+test.serial('the command prints a table and ends with 0 where all is well', async (t) => {
+  const { code, stdout, stderr } = await doctor(database.url, []);
+  t.deepEqual([code, stderr], [0, '']);
+  t.regex(stdout, /^CHECK +FINDINGS +EXAMPLES$/m);
+  t.regex(stdout, /^balance_differs +0 +-$/m);
+  t.regex(stdout, /TEMPORAL_ADDRESS is not set/);
+  t.regex(stdout, /\n\d+ checks in \d+\.\d s: no findings\n$/);
+});
+
+test('--fix repairs what is safe, says what is left and to whom it happened, and the doctor is silent then', async (t) => {
+  const own = await openTestDatabase();
+  const ownDb = openDatabase({ url: own.url, poolSize: 2, applicationName: 'test' });
+  try {
+    const ownLife = await live(ownDb);
+    const plants = plantsIn(ownLife);
+    const before = await balanceOf(ownDb, ownLife.organizationId);
+    const repairable = [
+      'hold_not_settled',
+      'batch_completed_count',
+      'delivery_attempts',
+      'entitlement_unearned',
+      'request_overdue',
+      // The last, because the balance follows the ledger in others.
+      'balance_differs',
+    ];
+    for (const code of repairable) {
+      const statements = plants[code]?.statements ?? [];
+      // What is only nearly overdue there would be overdue by the time of the repair.
+      await corrupt(ownDb, code === 'request_overdue' ? statements.slice(0, 1) : statements);
+    }
+    await corrupt(ownDb, [
+      sql`delete from entitlements where request_id = ${ownLife.personal.requestIds[0]}`,
+    ]);
+    await corrupt(ownDb, plants.charge_time?.statements ?? []);
+
+    const sick = await doctor(own.url, ['--json']);
+    t.deepEqual([sick.code, sick.stderr], [1, '']);
+    const { checks } = JSON.parse(sick.stdout) as {
+      checks: { code: string; findings: number; repairable: boolean }[];
+    };
+    const found = checks.filter(({ findings }) => findings > 0);
+    t.deepEqual(
+      found.map(({ code }) => code).sort(),
+      [...repairable, 'entitlement_missing', 'charge_time'].sort(),
+    );
+    t.deepEqual(
+      found.filter((check) => !check.repairable).map(({ code }) => code),
+      ['charge_time'],
+    );
+
+    const refused = await doctor(own.url, ['--fix', '--actor', 'tester']);
+    t.is(refused.code, 2);
+    t.regex(refused.stderr, /--reason/);
+    t.is((await listAudit(ownDb, null, 100)).filter(({ action }) => action === 'doctor.repair').length, 0);
+
+    const first = await doctor(own.url, ['--fix', ...WHY]);
+    t.deepEqual([first.code, first.stderr], [1, ''], 'something is left');
+    t.regex(first.stdout, /^hold_not_settled +req_\S+ +repaired +{"released":1}$/m);
+    t.regex(first.stdout, /^charge_time: charge of another time/m);
+    t.regex(first.stdout, /: 1 finding\n$/);
+
+    const records = (await listAudit(ownDb, null, 100)).filter(({ action }) => action === 'doctor.repair');
+    t.deepEqual(
+      records.map(({ details }) => (details as { check: string }).check).sort(),
+      [...repairable, 'entitlement_missing'].sort(),
+    );
+    t.true(records.every(({ actor, reason }) => actor === 'tester' && reason === 'a test'));
+    t.true(records.every(({ organizationId }) => organizationId === ownLife.organizationId));
+
+    await corrupt(ownDb, [
+      sql`update ledger_entries e set created_at = r.settled_at from requests r
+           where r.id = e.request_id and e.kind = 'charge'`,
+    ]);
+    const second = await doctor(own.url, ['--fix', ...WHY]);
+    t.is(second.code, 0, second.stdout);
+    t.regex(second.stdout, /^REPAIRS\n\(none\)$/m);
+    t.deepEqual(codes(await diagnose(ownDb, DOCTOR_RULES)), []);
+    const after = await balanceOf(ownDb, ownLife.organizationId);
+    t.deepEqual(
+      after,
+      { ...before, held: before.held - 1, available: before.available + 1 },
+      'one was refunded',
+    );
+  } finally {
+    await ownDb.close();
+    await own.drop();
+  }
+});
+
+test('with Temporal, a batch without its workflow and a workflow without its batch are found', async (t) => {
+  const own = await openTestDatabase();
+  const ownDb = openDatabase({ url: own.url, poolSize: 2, applicationName: 'test' });
+  const address = testSetting('TEST_TEMPORAL_ADDRESS');
+  const connection = await Connection.connect({ address });
+  const client = new Client({ connection });
+  try {
+    const { open, running, bulk } = await live(ownDb);
+    // Nobody works on this queue here, so these stay as they are.
+    const start = (batchId: string) =>
+      client.workflow.start(WORKFLOWS.batch, {
+        taskQueue: 'enrichment',
+        workflowId: batchId,
+        args: [{ batchId }],
+      });
+    const ago = sql`now() - interval '61 seconds'`;
+    await corrupt(ownDb, [
+      sql`update batches set started_at = ${ago} where id in (${open.batchId}, ${running.batchId})`,
+      sql`update batches set updated_at = ${ago} where id = ${bulk.batchId}`,
+    ]);
+    const handles = await Promise.all([start(running.batchId), start(bulk.batchId)]);
+    const ended = await eventually(async () => {
+      const ended = await doctor(own.url, [], address);
+      return ended.stdout.includes(bulk.batchId) ? ended : null;
+    });
+    t.deepEqual([ended.code, ended.stderr], [1, '']);
+    t.regex(ended.stdout, new RegExp(`^workflow_not_running +1 +${open.batchId}$`, 'm'));
+    t.regex(ended.stdout, new RegExp(`^workflow_left_open +1 +${bulk.batchId}$`, 'm'));
+    t.is((await doctor(own.url, ['--offline'], address)).code, 0);
+    await Promise.all(handles.map((handle) => handle.terminate()));
+
+    const away = await doctor(own.url, [], '127.0.0.1:1');
+    t.deepEqual([away.code, away.stderr], [1, '']);
+    t.regex(away.stdout, /^temporal_unreachable +1 +-$/m);
+  } finally {
+    await connection.close();
+    await ownDb.close();
+    await own.drop();
+  }
+});

@@ -1,0 +1,204 @@
+import { createHash } from 'node:crypto';
+import test from 'ava';
+import postgres, { type Sql } from 'postgres';
+import {
+  authenticate,
+  issueKey,
+  listKeys,
+  parseApiKey,
+  reactivateKey,
+  revokeKey,
+  rotateKey,
+} from '../../db/accounts/keys.ts';
+import { createOrganization, setLimit, showOrganization } from '../../db/accounts/organizations.ts';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+
+const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
+const BY = { actor: 'test', reason: 'test' };
+const HOUR = 3_600_000;
+
+let database: TestDatabase;
+let db: Database;
+let sql: Sql;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
+  sql = postgres(database.url, { max: 1, onnotice: () => {} });
+});
+
+test.after.always(async () => {
+  await sql?.end();
+  await db?.close();
+  await database?.drop();
+});
+
+async function openKey() {
+  const { id: organizationId } = await createOrganization(db, BY, 'Keys');
+  return await issueKey(db, BY, organizationId, 'first');
+}
+
+async function stateOf(apiKey: string): Promise<string> {
+  const hash = parseApiKey(apiKey);
+  return hash ? (await authenticate(db, hash)).kind : 'malformed';
+}
+
+test('a key is npe_ and 36 base62 characters, and no two are alike', async (t) => {
+  const { organizationId } = await openKey();
+  const issued = await Promise.all(
+    Array.from({ length: 40 }, () => issueKey(db, BY, organizationId, 'one of many')),
+  );
+  const keys = issued.map(({ apiKey }) => apiKey);
+  t.true(keys.every((key) => /^npe_[0-9A-Za-z]{36}$/.test(key)));
+  t.is(new Set(keys).size, 40);
+  // 1,200 random characters: each of the 62 is missing with a probability of 3e-9.
+  t.is(new Set(keys.map((key) => key.slice(4, 34)).join('')).size, 62);
+});
+
+test('the check characters are the CRC32 of all before, so that other programs can check a key', async (t) => {
+  // CRC-32 as gzip and zip have it, bit by bit.
+  const random = 'A'.repeat(30);
+  let crc = 0xffffffff;
+  for (const byte of Buffer.from(`npe_${random}`)) {
+    crc ^= byte;
+    for (let bit = 0; bit < 8; bit += 1) crc = crc & 1 ? (crc >>> 1) ^ 0xedb88320 : crc >>> 1;
+  }
+  let rest = (crc ^ 0xffffffff) >>> 0;
+  let check = '';
+  while (check.length < 6) {
+    check = BASE62.charAt(rest % 62) + check;
+    rest = Math.floor(rest / 62);
+  }
+  const key = `npe_${random}${check}`;
+  t.deepEqual(parseApiKey(key), createHash('sha256').update(key).digest());
+});
+
+test('every change of a single character is caught without a query', async (t) => {
+  const { apiKey } = await openKey();
+  t.truthy(parseApiKey(apiKey));
+  let tried = 0;
+  for (let at = 0; at < apiKey.length; at += 1) {
+    for (const character of `${BASE62}_- é`) {
+      if (character === apiKey[at]) continue;
+      tried += 1;
+      const changed = apiKey.slice(0, at) + character + apiKey.slice(at + 1);
+      if (parseApiKey(changed) !== null) t.fail(`character ${at} may be changed`);
+    }
+  }
+  t.is(tried, 40 * 65);
+});
+
+test('what is no key at all is not one', async (t) => {
+  const { apiKey } = await openKey();
+  const texts = [
+    '',
+    'npe_',
+    apiKey.slice(0, -1),
+    `${apiKey}0`,
+    ` ${apiKey}`,
+    `${apiKey}\n`,
+    apiKey.toUpperCase(),
+    '0'.repeat(10_000),
+  ];
+  t.deepEqual(
+    texts.filter((text) => parseApiKey(text) !== null),
+    [],
+  );
+});
+
+test('two neighbours that change places are caught', async (t) => {
+  const { apiKey } = await openKey();
+  for (let at = 4; at < apiKey.length - 1; at += 1) {
+    const swapped = apiKey.slice(0, at) + apiKey[at + 1] + apiKey[at] + apiKey.slice(at + 2);
+    if (swapped !== apiKey) t.is(parseApiKey(swapped), null);
+  }
+});
+
+test('an active key says whose it is and how many requests it may make', async (t) => {
+  const { apiKey, id: keyId, organizationId } = await openKey();
+  const hash = parseApiKey(apiKey) ?? Buffer.alloc(0);
+  t.deepEqual(await authenticate(db, hash), {
+    kind: 'active',
+    keyId,
+    organizationId,
+    requestsPerMinute: 100,
+  });
+  await setLimit(db, BY, organizationId, 7);
+  t.like(await authenticate(db, hash), { kind: 'active', requestsPerMinute: 7 });
+});
+
+test('a well-formed key that was never issued is unknown', async (t) => {
+  t.deepEqual(await authenticate(db, Buffer.alloc(32, 7)), { kind: 'unknown' });
+});
+
+test('a revoked key is revoked at once, and active again once reactivated', async (t) => {
+  const { apiKey, id } = await openKey();
+  const { revokedAt } = await revokeKey(db, BY, id);
+  t.is(await stateOf(apiKey), 'revoked');
+  t.deepEqual((await revokeKey(db, BY, id)).revokedAt, revokedAt, 'the first time stays');
+  t.like(await reactivateKey(db, BY, id), { state: 'active', revokedAt: null, expiresAt: null });
+  t.is(await stateOf(apiKey), 'active');
+});
+
+test('a rotated key ends at once, and its successor works', async (t) => {
+  const old = await openKey();
+  const { issued, replaced } = await rotateKey(db, BY, old.id);
+  t.like(replaced, { id: old.id, state: 'inactive' });
+  t.is(await stateOf(old.apiKey), 'inactive');
+  t.is(await stateOf(issued.apiKey), 'active');
+  t.is(issued.name, old.name);
+});
+
+test('with an overlap both keys work until it is over', async (t) => {
+  const old = await openKey();
+  const { issued, replaced } = await rotateKey(db, BY, old.id, HOUR);
+  t.is(await stateOf(old.apiKey), 'active');
+  t.is(await stateOf(issued.apiKey), 'active');
+  const hour = (replaced.expiresAt?.getTime() ?? 0) - issued.createdAt.getTime();
+  t.true(Math.abs(hour - HOUR) < 5000, `${hour} ms`);
+  await sql`update api_keys set expires_at = clock_timestamp() where id = ${old.id}`;
+  t.is(await stateOf(old.apiKey), 'inactive');
+});
+
+test('a second rotation never gives a key more time', async (t) => {
+  const old = await openKey();
+  const first = await rotateKey(db, BY, old.id, HOUR);
+  const second = await rotateKey(db, BY, old.id, 10 * HOUR);
+  t.deepEqual(second.replaced.expiresAt, first.replaced.expiresAt);
+});
+
+test('a key that is not active is not rotated', async (t) => {
+  const { id, organizationId } = await openKey();
+  await revokeKey(db, BY, id);
+  await t.throwsAsync(rotateKey(db, BY, id), { code: 'key_not_active' });
+  t.is((await listKeys(db, organizationId)).length, 1);
+});
+
+test('a key that is revoked and has expired is revoked, everywhere', async (t) => {
+  const { apiKey, id, organizationId } = await openKey();
+  await rotateKey(db, BY, id);
+  await revokeKey(db, BY, id);
+  t.is(await stateOf(apiKey), 'revoked');
+  t.deepEqual(
+    (await listKeys(db, organizationId)).map(({ state }) => state),
+    ['revoked', 'active'],
+  );
+  t.deepEqual((await showOrganization(db, organizationId)).keys, { active: 1, inactive: 0, revoked: 1 });
+});
+
+test('the database holds no key, only its hash and its last four characters', async (t) => {
+  const { apiKey, id } = await openKey();
+  const [row] = await sql`select to_jsonb(k)::text as text from api_keys k where id = ${id}`;
+  t.false(String(row?.text).includes(apiKey.slice(4, 34)));
+  t.true(String(row?.text).includes(createHash('sha256').update(apiKey).digest('hex')));
+  t.true(String(row?.text).includes(`"${apiKey.slice(-4)}"`));
+});
+
+test('a key looked up is found by an index', async (t) => {
+  const plan = await sql.begin(async (tx) => {
+    await tx`set local enable_seqscan = off`;
+    return await tx`explain select 1 from api_keys where hash = ${Buffer.alloc(32)}`;
+  });
+  t.regex(JSON.stringify(plan), /api_keys_hash_key/);
+});

@@ -1,0 +1,189 @@
+import test from 'ava';
+import postgres, { type Sql } from 'postgres';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { newId } from '../../db/ids.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { forgetExpiredKeys, submit } from '../../db/requests/submit.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+
+// What the constraints refuse, whoever asks: here nothing but SQL stands between the wish and the wrong state.
+
+let database: TestDatabase;
+let db: Database;
+let sql: Sql;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 5, applicationName: 'test' });
+  sql = postgres(database.url, { max: 4, onnotice: () => {} });
+});
+
+test.after.always(async () => {
+  await sql?.end();
+  await db?.close();
+  await database?.drop();
+});
+
+const NPI = '2000000010';
+
+/** An organization with one open request; the id of both. */
+async function openRequest(
+  credits = 10,
+): Promise<{ organizationId: string; requestId: string; batchId: string }> {
+  const organization = await openOrganization(db, credits);
+  const outcome = await submit(db, submitCommand(organization, { npis: [NPI] }), RULES);
+  const { batchId, requestIds } = acceptedIds(outcome);
+  return { organizationId: organization.organizationId, requestId: requestIds[0] ?? '', batchId };
+}
+
+const refusedBy = (constraint: string) => ({ message: new RegExp(constraint) });
+
+test('a hold beyond the available credits is refused by the balance itself', async (t) => {
+  const { organizationId, requestId } = await openRequest(1);
+  await t.throwsAsync(
+    sql`insert into ledger_entries (organization_id, kind, amount) values (${organizationId}, 'adjustment', -1)`,
+    refusedBy('credit_balances_available'),
+  );
+  await t.throwsAsync(
+    sql`update credit_balances set available = 5 where organization_id = ${organizationId}`,
+    refusedBy('credit_balances_conserved'),
+  );
+  t.truthy(requestId);
+});
+
+test('a request is held once and settled once, as a charge or a release', async (t) => {
+  const { organizationId, requestId } = await openRequest();
+  const post = (kind: string, amount = 1) =>
+    sql`insert into ledger_entries (organization_id, request_id, kind, amount)
+        values (${organizationId}, ${requestId}, ${kind}, ${amount})`;
+  await t.throwsAsync(post('hold'), refusedBy('ledger_entries_once'));
+  await settle(db, requestId, 'failed', 'test', RULES);
+  await t.throwsAsync(post('charge'), refusedBy('ledger_entries_once'));
+  await t.throwsAsync(post('release'), refusedBy('ledger_entries_once'));
+});
+
+test('a settlement settles a hold of its own amount', async (t) => {
+  const { organizationId, requestId } = await openRequest();
+  await t.throwsAsync(
+    sql`insert into ledger_entries (organization_id, request_id, kind, amount)
+        values (${organizationId}, ${requestId}, 'release', 3)`,
+    refusedBy('foreign key'),
+  );
+});
+
+test('a charge without a completed request, and a completed request without a charge, do not commit', async (t) => {
+  const { organizationId, requestId } = await openRequest();
+  await t.throwsAsync(
+    sql`insert into ledger_entries (organization_id, request_id, kind, amount)
+        values (${organizationId}, ${requestId}, 'charge', 1)`,
+    refusedBy('ledger entries'),
+  );
+  await t.throwsAsync(
+    sql`update requests set status = 'completed', email = 'a@b.com', email_type = 'personal',
+          email_last_validated_at = now(), settled_at = now() where id = ${requestId}`,
+    refusedBy('ledger entries'),
+  );
+});
+
+test('ledger entries are never changed or removed', async (t) => {
+  const { organizationId } = await openRequest();
+  await t.throwsAsync(
+    sql`update ledger_entries set amount = 5 where organization_id = ${organizationId}`,
+    refusedBy('append-only'),
+  );
+  await t.throwsAsync(
+    sql`delete from ledger_entries where organization_id = ${organizationId}`,
+    refusedBy('append-only'),
+  );
+  await t.throwsAsync(sql`truncate ledger_entries`, refusedBy('append-only'));
+});
+
+test('a final request never changes, and an open one never goes back to accepted', async (t) => {
+  const { requestId } = await openRequest();
+  await sql`update requests set status = 'in-progress', started_at = now() where id = ${requestId}`;
+  await t.throwsAsync(
+    sql`update requests set status = 'accepted' where id = ${requestId}`,
+    refusedBy('never goes back'),
+  );
+  await settle(db, requestId, 'failed', 'test', RULES);
+  await t.throwsAsync(
+    sql`update requests set status = 'in-progress' where id = ${requestId}`,
+    refusedBy('is final'),
+  );
+  await t.throwsAsync(
+    sql`update requests set reason = 'other' where id = ${requestId}`,
+    refusedBy('is final'),
+  );
+});
+
+test('an email of another type than the wanted one does not complete a request', async (t) => {
+  const organization = await openOrganization(db, 10);
+  const command = submitCommand(organization, { npis: [NPI], wantedType: 'professional' });
+  const { requestIds } = acceptedIds(await submit(db, command, RULES));
+  await t.throwsAsync(
+    sql`update requests set status = 'completed', email = 'a@b.com', email_type = 'personal',
+          email_last_validated_at = now(), settled_at = now() where id = ${requestIds[0] ?? ''}`,
+    refusedBy('requests_wanted_type_is_a_filter'),
+  );
+});
+
+test('a batch is completed exactly when all of its requests are final', async (t) => {
+  const organization = await openOrganization(db, 10);
+  const { batchId, requestIds } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis: [NPI, NPI, NPI] }), RULES),
+  );
+  const batch = async () => (await sql`select status, completed_count from batches where id = ${batchId}`)[0];
+  for (const [index, requestId] of requestIds.entries()) {
+    t.like(await batch(), { status: 'in-progress', completed_count: index });
+    await settle(db, requestId, 'failed', 'test', RULES);
+  }
+  t.like(await batch(), { status: 'completed', completed_count: 3 });
+});
+
+test('every row of the ledger sums to zero, and so does the balance of every organization', async (t) => {
+  const { organizationId, requestId } = await openRequest(7);
+  await settle(db, requestId, 'failed', 'test', RULES);
+  const [row] = await sql`
+    select bool_and(granted + available + held + used = 0) as balanced, -sum(granted)::int as total,
+           sum(available)::int as available, sum(held)::int as held, sum(used)::int as used
+      from ledger_entries where organization_id = ${organizationId}`;
+  t.deepEqual({ ...row }, { balanced: true, total: 7, available: 7, held: 0, used: 0 });
+});
+
+test('a request cannot be of another organization than its batch', async (t) => {
+  const { batchId } = await openRequest();
+  const other = await openOrganization(db, 10);
+  await t.throwsAsync(
+    sql`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, status, accepted_at, deadline_at)
+        values (${newId('req')}, ${batchId}, ${other.organizationId}, 1, ${NPI}, 'any', 'accepted', now(), now())`,
+    refusedBy('foreign key'),
+  );
+});
+
+test('an NPI is ten ASCII digits for the database too', async (t) => {
+  const { batchId, organizationId } = await openRequest();
+  for (const npi of ['٢٠٠٠٠٠٠٠١٠', '200000001', '2000000010\n', '２０００００００１０']) {
+    await t.throwsAsync(
+      sql`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, status, accepted_at, deadline_at)
+          values (${newId('req')}, ${batchId}, ${organizationId}, 1, ${npi}, 'any', 'accepted', now(), now())`,
+      refusedBy('requests_npi_check'),
+    );
+  }
+});
+
+test('Idempotency-Keys are forgotten once their time is over, and not before', async (t) => {
+  const organization = await openOrganization(db, 10);
+  for (const key of ['over', 'kept']) {
+    const idempotency = { key, method: 'POST', path: '/api/v1/email', fingerprint: Buffer.alloc(32) };
+    await submit(db, submitCommand(organization, { npis: [NPI], idempotency }), RULES);
+  }
+  await sql`update idempotency_keys set expires_at = clock_timestamp() where key = 'over'`;
+  await forgetExpiredKeys(db, 1000);
+  const rows =
+    await sql`select key from idempotency_keys where organization_id = ${organization.organizationId}`;
+  t.deepEqual(
+    rows.map((row) => row.key),
+    ['kept'],
+  );
+});

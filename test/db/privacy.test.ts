@@ -1,0 +1,274 @@
+import test from 'ava';
+import { type SQL, sql } from 'drizzle-orm';
+import { balanceOf } from '../../db/accounts/credits.ts';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { diagnose } from '../../db/doctor/doctor.ts';
+import { newId } from '../../db/ids.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { storeOwnEmails } from '../../db/lookups/imports.ts';
+import { exportSubject } from '../../db/privacy/export.ts';
+import { eraseSubject } from '../../db/privacy/privacy.ts';
+import { envelopeText, findEnvelope } from '../../db/requests/envelope.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { operatorOn, WHY } from '../support/operator.ts';
+import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+
+// What a person may ask for: to see what is held about them, and that it goes and stays gone.
+
+const BY = { actor: 'test', reason: 'request 17' };
+
+let database: TestDatabase;
+let db: Database;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 6, applicationName: 'test' });
+});
+
+test.after.always(async () => {
+  await db?.close();
+  await database?.drop();
+});
+
+const run = (statement: SQL) => db.drizzle.execute(statement);
+
+/** How many rows of any table hold a text, in any column. */
+async function rowsWith(text: string): Promise<string[]> {
+  const tables = await run(
+    sql`select relname from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace`,
+  );
+  const found: string[] = [];
+  for (const { relname } of tables) {
+    const rows = await run(sql`
+      select 1 from ${sql.identifier(String(relname))} t
+       where lower(t::text) like ${`%${text}%`} or lower(t::text) like ${`%${Buffer.from(text).toString('hex')}%`}`);
+    if (rows.length > 0) found.push(String(relname));
+  }
+  return found.sort();
+}
+
+/** A person of whom everything is held that can be: in the directory, evidence, NPPES, answers and deliveries. */
+async function person(npi: string, name: string) {
+  const email = `${name}@clinic.example`;
+  const known = { npi, emailType: 'professional', lastValidatedAt: new Date(), source: 'test' } as const;
+  await storeEmail(db, { ...known, email });
+  const lookupId = newId('lkp');
+  const closed = sql`now(), now()`;
+  await run(sql`insert into lookups values (${lookupId}, ${npi}, 'any', ${closed})`);
+  const check = (address: string, kind: string) =>
+    run(sql`
+    insert into email_checks (npi, email, lookup_id, kind, source, verdict)
+    values (${npi}, ${address}, ${lookupId}, ${kind}, 'test', 'valid')`);
+  await check(email, 'named');
+  await check(email, 'verdict');
+  await check(`${name}@stranger.example`, 'named');
+  await check(`${name}@stranger.example`, 'identity');
+  await run(sql`insert into provider_endpoints (npi, kind, endpoint)
+    values (${npi}, 'DIRECT', ${email.toUpperCase()}), (${npi}, 'FHIR', 'https://fhir.example/')`);
+
+  const organization = await openOrganization(db, 10);
+  const { organizationId } = organization;
+  const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
+  const command = submitCommand(organization, { npis: [npi, npi], webhook, customData: '{"ours":1}' });
+  const { batchId, requestIds } = acceptedIds(await submit(db, command, RULES));
+  await run(sql`
+    with d as (update webhook_deliveries set attempts = 1, state = 'delivered', decided_at = now()
+                where batch_id = ${batchId} returning id)
+    insert into webhook_attempts (delivery_id, n, started_at, duration_ms, status_code, response_excerpt)
+    select id, 1, now(), 5, 200, convert_to(${`got ${email}`}, 'UTF8') from d`);
+  const envelope = async () => {
+    const found = await findEnvelope(db, { organizationId, batchId });
+    return found ? JSON.parse(envelopeText(found)) : null;
+  };
+  return { npi, email, lookupId, organization, batchId, requestIds, envelope };
+}
+
+test('an erasure by NPI leaves no address anywhere, and everything that was paid as it was', async (t) => {
+  const { npi, email, organization, envelope } = await person('2000010010', 'jane');
+  t.deepEqual(await rowsWith(email), [
+    'email_checks',
+    'provider_endpoints',
+    'requests',
+    'stored_emails',
+    'webhook_attempts',
+  ]);
+  const [balance, before] = [await balanceOf(db, organization.organizationId), await envelope()];
+
+  t.deepEqual(await eraseSubject(db, BY, { npi }), {
+    ...{ tombstones: 2, storedEmails: 1, emailChecks: 4, answers: 2, receiverExcerpts: 1, endpoints: 1 },
+  });
+
+  t.deepEqual(await rowsWith(email), []);
+  t.deepEqual(await rowsWith('jane@stranger.example'), []);
+  t.deepEqual(await balanceOf(db, organization.organizationId), balance);
+  const after = await envelope();
+  t.like(after.data[0], { status: 'completed', email: null, email_status: null });
+  t.deepEqual(after.custom_data, { ours: 1 });
+  t.deepEqual(after.usage, before.usage);
+  t.is(after.batch.completed_count, 2);
+  t.not(after.batch.updated_at, before.batch.updated_at);
+  const { checks } = await diagnose(db, { ...RULES, webhookScheduleMs: [0] });
+  t.deepEqual(
+    checks.filter(({ findings, code }) => findings > 0 && code !== 'batch_not_started'),
+    [],
+  );
+});
+
+test('an erasure is on record without the address, and repeating it changes nothing', async (t) => {
+  const { npi, email } = await person('2000020019', 'rita');
+  await eraseSubject(db, BY, { email });
+  const again = await eraseSubject(db, BY, { email });
+  t.true(Object.values(again).every((count) => count === 0));
+  const [{ text } = { text: '' }] = await run(sql`select string_agg(a::text, ' ') as text from audit_log a`);
+  t.false(String(text).includes(email));
+  const [audited] = await run(sql`select count(*)::int as records from audit_log
+    where action = 'privacy.erase' and subject = encode(sha256(${email}), 'hex')`);
+  t.is(audited?.records, 1);
+  t.deepEqual((await rowsWith(npi)).includes('requests'), true, 'the answers themselves stay');
+});
+
+test('an erasure by address takes it from every NPI, and leaves their other addresses', async (t) => {
+  const { npi, email } = await person('2000030018', 'nora');
+  const [neighbour, other] = ['2000030026', 'other@clinic.example'];
+  const known = { emailType: 'professional', lastValidatedAt: new Date(), source: 'test' } as const;
+  await storeEmail(db, { ...known, npi: neighbour, email });
+  await storeEmail(db, { ...known, npi, email: other });
+  t.like(await eraseSubject(db, BY, { email }), { tombstones: 1, storedEmails: 2, answers: 2 });
+  t.deepEqual(await rowsWith(email), []);
+  const asked = await openOrganization(db, 10);
+  const { batchId } = acceptedIds(await submit(db, submitCommand(asked, { npis: [npi, neighbour] }), RULES));
+  const envelope = await findEnvelope(db, { organizationId: asked.organizationId, batchId });
+  t.deepEqual(
+    envelope?.items.map(({ request }) => request.email),
+    [other, null],
+  );
+});
+
+test('a stranger whose address was named for the NPI is not suppressed by its erasure', async (t) => {
+  const { npi } = await person('2000040017', 'mona');
+  await eraseSubject(db, BY, { npi });
+  const [row] = await run(sql`select is_suppressed('2000040025', 'mona@stranger.example') as stranger,
+                                     is_suppressed('2000040025', 'mona@clinic.example') as own`);
+  t.deepEqual(row, { stranger: false, own: true });
+});
+
+test('an import does not bring an erased address back, in whatever case it is written', async (t) => {
+  const { npi, email } = await person('2000050016', 'vera');
+  await eraseSubject(db, BY, { email });
+  const row = { emailType: 'professional', validatedAt: new Date(), source: 'import' } as const;
+  t.deepEqual(
+    await storeOwnEmails(db, [
+      { ...row, npi, email },
+      { ...row, npi: '2000050024', email },
+      { ...row, npi, email: 'vera2@clinic.example' },
+    ]),
+    ['suppressed', 'suppressed', 'stored'],
+  );
+  await eraseSubject(db, BY, { npi });
+  t.deepEqual(await storeOwnEmails(db, [{ ...row, npi, email: 'vera3@clinic.example' }]), ['suppressed']);
+});
+
+// Guard: the lock on credit_balances in eraseSubject.
+test.serial('an answer in the making while a person is erased is erased with the rest', async (t) => {
+  const npi = '2000060015';
+  const email = 'late@clinic.example';
+  const organization = await openOrganization(db, 10);
+  const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis: [npi] }), RULES));
+  const [requestId = ''] = requestIds;
+  const { organizationId } = organization;
+  const { erasing } = await db.drizzle.transaction(async (tx) => {
+    // As a settlement does: the balance first, the answer last.
+    await tx.execute(sql`select from credit_balances where organization_id = ${organizationId} for update`);
+    const erasing = eraseSubject(db, BY, { npi });
+    await eventually(async () => {
+      const waiting = await run(sql`
+        select 1 from pg_locks where not granted and relation = 'credit_balances'::regclass
+           and database = (select oid from pg_database where datname = current_database())`);
+      return waiting.length > 0 ? true : null;
+    });
+    await tx.execute(sql`update requests set status = 'completed', email = ${email}, email_type = 'professional',
+      email_last_validated_at = now(), settled_at = clock_timestamp() where id = ${requestId}`);
+    await tx.execute(sql`insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
+      select organization_id, id, 'charge', cost, settled_at from requests where id = ${requestId}`);
+    await tx.execute(sql`insert into entitlements (organization_id, npi, email_type, request_id, charged_at)
+      select organization_id, npi, email_type, id, settled_at from requests where id = ${requestId}`);
+    return { erasing };
+  });
+  t.like(await erasing, { answers: 1 });
+  t.deepEqual(await rowsWith(email), []);
+});
+
+test('a final answer changes in no other way than by an erasure', async (t) => {
+  const { requestIds } = await person('2000070014', 'olga');
+  const [id] = requestIds;
+  const gone = sql`email = null, email_type = null, email_last_validated_at = null`;
+  for (const change of [
+    sql`email = 'someone@clinic.example'`,
+    sql`${gone}`,
+    sql`${gone}, erased_at = now(), status = 'not_found'`,
+    sql`${gone}, erased_at = now(), replayed = not replayed`,
+    sql`${gone}, erased_at = now(), settled_at = now()`,
+    sql`erased_at = now()`,
+  ]) {
+    await t.throwsAsync(run(sql`update requests set ${change} where id = ${id}`));
+  }
+  await run(sql`update requests set ${gone}, erased_at = now() where id = ${id}`);
+  await t.throwsAsync(run(sql`update requests set erased_at = null where id = ${id}`));
+});
+
+test('an export holds everything about an NPI, or under an address', async (t) => {
+  const { npi, email, lookupId, requestIds, organization } = await person('2000080013', 'petra');
+  await run(
+    sql`insert into providers (npi, entity_type, last_name, origin, row_hash) values (${npi}, 1, 'ROE', 'nppes', 1)`,
+  );
+  const held = await exportSubject(db, { npi });
+  t.like(held, {
+    providers: [{ npi, lastName: 'ROE', locations: [] }],
+    storedEmails: [{ email, source: 'test' }],
+    lookups: [{ id: lookupId }],
+    deliveries: [{ state: 'delivered', attempts: 1 }],
+  });
+  t.deepEqual(
+    held.requests.map(({ id, organizationId }) => [id, organizationId]),
+    requestIds.map((id) => [id, organization.organizationId]),
+  );
+  t.deepEqual([held.emailChecks.length, held.endpoints.length, held.suppressions.length], [4, 2, 0]);
+
+  const under = await exportSubject(db, { email });
+  t.deepEqual(
+    [under.storedEmails, under.emailChecks, under.requests, under.deliveries, under.endpoints].map(
+      (rows) => rows.length,
+    ),
+    [1, 2, 2, 1, 1],
+  );
+  await eraseSubject(db, BY, { npi });
+  const after = await exportSubject(db, { npi });
+  t.like(after, { storedEmails: [], emailChecks: [], suppressions: [{ kind: 'npi', origin: 'erasure' }] });
+  t.true(after.requests.every((request) => request.email === null && request.erasedAt !== null));
+});
+
+test('the command counts without --yes, erases with it, and prints no address', async (t) => {
+  const { operator, json, text } = operatorOn(database.url);
+  const { npi, email } = await person('2000090012', 'quinn');
+  const exported = JSON.parse(await text('privacy', 'export', ` ${email.toUpperCase()} `)) as {
+    stored_emails: object[];
+  };
+  t.like(exported.stored_emails[0], { npi, email });
+
+  const asked = await operator('privacy', 'erase', npi, ...WHY);
+  t.is(asked.code, 1);
+  t.regex(asked.stdout, /^answers with an address +2$[\s\S]*Nothing was erased: add --yes/m);
+  t.true((await rowsWith(email)).includes('stored_emails'));
+
+  const done = await operator('privacy', 'erase', npi, '--yes', ...WHY);
+  t.deepEqual([done.code, done.stderr], [0, '']);
+  t.regex(done.stdout, /^addresses in the directory +1$[\s\S]*custom_data/m);
+  t.false(`${asked.stdout}${done.stdout}`.includes(email));
+  t.like(await json('privacy', 'erase', npi, '--yes', ...WHY), { erased: true, answers: 0, tombstones: 0 });
+
+  const named = await operator('privacy', 'erase', npi, '--yes', '--reason', `asked by ${email}`);
+  t.is(named.code, 2);
+  t.false(named.stderr.includes(email));
+  t.is((await operator('privacy', 'erase', 'nobody', '--yes', ...WHY)).code, 2);
+});

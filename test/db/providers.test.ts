@@ -1,0 +1,147 @@
+import type { RequestListener } from 'node:http';
+import test from 'ava';
+import { ADAPTERS } from '../support/adapters.ts';
+import { closedUrl, playVendor, SUBJECT, serveVendor } from '../support/vendor-server.ts';
+
+// What every adapter does alike, whatever its vendor's form.
+
+const KEY = 'key-of-a-test';
+const NEVER = new AbortController().signal;
+const HTML = { 'content-type': 'text/html; charset=utf-8' };
+
+for (const [id, create] of Object.entries(ADAPTERS)) {
+  for (const [about, answer, step] of [
+    ['a web page', { status: 200, headers: HTML, body: '<html>' }, unreadable('body')],
+    ['nothing', { status: 200, body: '' }, unreadable('body')],
+    ['half an answer', { status: 200, body: '{"id":7,"data":' }, unreadable('body')],
+    ['a list', { status: 200, body: '["x"]' }, { kind: 'fatal', why: 'protocol' }],
+    ['a megabyte', { status: 200, body: `"${' '.repeat(1024 * 1024)}"` }, unreadable('body')],
+    ['a status of nobody', { status: 204, body: '' }, unreadable('status')],
+    ['a wrong key', { status: 401, body: {} }, { kind: 'fatal', why: 'auth' }],
+    ['an empty account', { status: 402, body: {} }, { kind: 'fatal', why: 'credits' }],
+    ['a failure with a page', { status: 500, headers: HTML, body: '<html>' }, upstream(null)],
+    ['a gateway that met a broken answer', { status: 502, headers: HTML, body: '<html>' }, unanswered(null)],
+    [
+      'a gateway that waited no longer',
+      { status: 504, headers: { 'retry-after': '7' }, body: '' },
+      unanswered(7000),
+    ],
+    ['a busy server', { status: 503, headers: { 'retry-after': '7' }, body: '' }, upstream(7000)],
+    ['a time-out of the server', { status: 408, body: '' }, upstream(null)],
+    ['a page for a wrong URL', { status: 404, headers: HTML, body: '<html>' }, { kind: 'fatal' }],
+    ['a request of the person', { status: 451, body: {} }, { kind: 'blocked' }],
+  ] as const) {
+    test(`${id}: ${about} is ${JSON.stringify(step)}`, async (t) => {
+      const { url } = await playVendor(t, answer);
+      const vendor = create({ baseUrl: url, apiKey: KEY });
+      t.like(await vendor.submit(SUBJECT, NEVER), step);
+    });
+  }
+
+  for (const [about, handle] of [
+    ['cut before its headers', (_request, response) => response.destroy()],
+    ['reset before its headers', ({ socket }) => socket.resetAndDestroy()],
+    [
+      'cut in its body',
+      (_request, response) => response.writeHead(200).write('{"id":7', () => response.destroy()),
+    ],
+    [
+      'reset in its body',
+      ({ socket }, response) => response.writeHead(200).write('{"id":7', () => socket.resetAndDestroy()),
+    ],
+    ['that is no HTTP', ({ socket }) => socket.end('220 ready\r\n')],
+  ] as const satisfies readonly (readonly [string, RequestListener])[]) {
+    test(`${id}: an answer ${about} may have been charged`, async (t) => {
+      const vendor = create({ baseUrl: await serveVendor(t, handle), apiKey: KEY });
+      t.deepEqual(await vendor.submit(SUBJECT, NEVER), unanswered(null));
+      t.deepEqual(await vendor.poll('7', SUBJECT, NEVER), unanswered(null));
+    });
+  }
+
+  test(`${id}: a vendor that is not there was asked nothing`, async (t) => {
+    const vendor = create({ baseUrl: await closedUrl(), apiKey: KEY });
+    t.deepEqual(await vendor.submit(SUBJECT, NEVER), { kind: 'retry', why: 'unsent', afterMs: null });
+  });
+
+  test(`${id}: a redirect is not followed, so the key goes nowhere else`, async (t) => {
+    const elsewhere = await playVendor(t, { status: 200, body: {} });
+    const moved = { status: 307, headers: { location: elsewhere.url }, body: '' };
+    const { url, asked } = await playVendor(t, moved);
+    const vendor = create({ baseUrl: url, apiKey: KEY });
+    t.deepEqual(await vendor.submit(SUBJECT, NEVER), unreadable('status'));
+    t.is(asked.length, 1);
+    t.is(elsewhere.asked.length, 0);
+  });
+
+  test(`${id}: the key is in a header and nowhere else`, async (t) => {
+    const { url, asked } = await playVendor(t, { status: 500, body: '' });
+    await create({ baseUrl: url, apiKey: KEY }).submit(SUBJECT, NEVER);
+    t.regex(JSON.stringify(asked[0]?.headers), new RegExp(KEY));
+    t.notRegex(JSON.stringify([asked[0]?.url, asked[0]?.body]), new RegExp(KEY));
+  });
+
+  test(`${id}: what its caller gives up is thrown, and an ended call asks nothing`, async (t) => {
+    const controller = new AbortController();
+    let asked = 0;
+    const url = await serveVendor(t, (_request, response) => {
+      asked += 1;
+      response.writeHead(200).write('{"id":', () => controller.abort(new Error('deadline')));
+    });
+    const vendor = create({ baseUrl: url, apiKey: KEY });
+    await t.throwsAsync(vendor.submit(SUBJECT, controller.signal), { message: 'deadline' });
+    await t.throwsAsync(vendor.submit(SUBJECT, controller.signal), { message: 'deadline' });
+    t.is(asked, 1);
+  });
+
+  test(`${id}: who is not known well enough is not asked about`, async (t) => {
+    const { url, asked } = await playVendor(t, { status: 200, body: {} });
+    const vendor = create({ baseUrl: url, apiKey: KEY });
+    if (vendor.needs.includes('name')) {
+      const nobody = { ...SUBJECT, person: null, organization: null };
+      t.deepEqual(await vendor.submit(nobody, NEVER), { kind: 'skip', missing: ['name', 'organization'] });
+      const adrift = { ...SUBJECT, organization: null };
+      t.deepEqual(await vendor.submit(adrift, NEVER), { kind: 'skip', missing: ['organization'] });
+      t.is(asked.length, 0);
+    } else {
+      await vendor.submit({ ...SUBJECT, person: null, organization: null }, NEVER);
+      t.is(asked.length, 1);
+    }
+  });
+}
+
+function unreadable(field: string) {
+  return { kind: 'fatal', why: 'protocol', field } as const;
+}
+
+function upstream(afterMs: number | null) {
+  return { kind: 'retry', why: 'upstream', afterMs } as const;
+}
+
+function unanswered(afterMs: number | null) {
+  return { kind: 'retry', why: 'unanswered', afterMs } as const;
+}
+
+for (const [value, afterMs] of [
+  ['0', 0],
+  ['120', 120_000],
+  ['99999999999999999999', 86_400_000],
+  ['Thu, 01 Jan 1970 00:00:00 GMT', 0],
+  ['Fri, 31 Dec 2399 23:59:59 GMT', 86_400_000],
+  ['soon', null],
+  ['-5', null],
+  ['1.5', null],
+] as const) {
+  test(`Retry-After: ${value} is ${afterMs} ms`, async (t) => {
+    const { url } = await playVendor(t, { status: 503, headers: { 'retry-after': value }, body: '' });
+    const vendor = ADAPTERS.rocketreach?.({ baseUrl: url, apiKey: KEY });
+    t.deepEqual(await vendor?.submit(SUBJECT, NEVER), upstream(afterMs));
+  });
+}
+
+test('Retry-After may be a date a while ahead', async (t) => {
+  const date = new Date(Date.now() + 3_600_000).toUTCString();
+  const { url } = await playVendor(t, { status: 503, headers: { 'retry-after': date }, body: '' });
+  const step = await ADAPTERS.prospeo?.({ baseUrl: url, apiKey: KEY }).submit(SUBJECT, NEVER);
+  const afterMs = step?.kind === 'retry' ? step.afterMs : null;
+  t.true(afterMs !== null && afterMs > 3_500_000 && afterMs <= 3_600_000);
+});

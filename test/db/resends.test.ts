@@ -1,0 +1,273 @@
+import anyTest, { type TestFn } from 'ava';
+import { sql } from 'drizzle-orm';
+import type { Answer } from '../../activities/webhooks/post.ts';
+import { suspendWebhooks } from '../../db/accounts/organizations.ts';
+import { listAudit } from '../../db/audit.ts';
+import { submit } from '../../db/requests/submit.ts';
+import {
+  forgetAttempts,
+  listBatchDeliveries,
+  listOrganizationDeliveries,
+  showDelivery,
+} from '../../db/webhooks/log.ts';
+import {
+  markResendStarted,
+  resendAny,
+  resendFailed,
+  resendOwn,
+  takeResends,
+} from '../../db/webhooks/resends.ts';
+import { answered, type Delivering, HOUR, SCHEDULE_MS, startDelivering } from '../support/delivering.ts';
+import { acceptedIds, RULES, submitCommand } from '../support/organization.ts';
+
+// Sending again, and the log that tells of it, in the database.
+
+interface Context {
+  receiver: { answer: () => Answer | Promise<Answer>; calls: number };
+  life: Delivering;
+}
+
+const test = anyTest as TestFn<Context>;
+const BY = { actor: 'test', reason: 'test' };
+const HOOK = 'https://hooks.example/';
+const DAY = 24 * HOUR;
+const LONG_AGO = new Date(0);
+const FAR_OFF = new Date(Date.now() + 10 * DAY);
+
+test.beforeEach(async (t) => {
+  const receiver: Context['receiver'] = { answer: () => answered(410), calls: 0 };
+  const life = await startDelivering(async () => {
+    receiver.calls += 1;
+    return await receiver.answer();
+  });
+  t.context = { receiver, life };
+});
+
+test.afterEach.always(async (t) => {
+  await t.context.life?.stop();
+});
+
+test('a resend begins the whole schedule anew: same id, the log goes on', async (t) => {
+  const { life, receiver } = t.context;
+  const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
+  t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
+  t.is((await resendAny(life.db, BY, id)).kind, 'resent');
+  t.like(await showDelivery(life.db, id), { state: 'pending', decidedAt: null, resends: 1, attempts: 1 });
+  receiver.answer = () => answered(500);
+  for (let attempt = 1; attempt < SCHEDULE_MS.length; attempt += 1) {
+    const look = await life.look(id);
+    if (look.kind === 'over') return t.fail(`decided after ${attempt} attempts`);
+    await life.time.advance(look.afterMs);
+  }
+  t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
+  const { log } = await showDelivery(life.db, id);
+  t.deepEqual(
+    log.map(({ n }) => n),
+    Array.from({ length: 11 }, (_, index) => index + 1),
+  );
+  t.is(receiver.calls, 11);
+});
+
+test('a delivery that was delivered can be sent again, and its status is true meanwhile', async (t) => {
+  const { life, receiver } = t.context;
+  const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
+  receiver.answer = () => answered(200);
+  await life.look(id);
+  await resendAny(life.db, BY, id);
+  receiver.answer = () => answered(410);
+  t.is((await showDelivery(life.db, id)).state, 'pending');
+  t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
+  t.is((await showDelivery(life.db, id)).state, 'failed');
+});
+
+test('one that waits for a later attempt is sent now; asked twice, it is sent once', async (t) => {
+  const { life, receiver } = t.context;
+  receiver.answer = () => answered(500);
+  const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
+  for (let step = 0; step < 3; step += 1) {
+    const look = await life.look(id);
+    if (look.kind === 'wait' && step < 2) await life.time.advance(look.afterMs);
+  }
+  t.truthy((await showDelivery(life.db, id)).nextAttemptAt);
+  const outcomes = await Promise.all([1, 2, 3].map(() => resendAny(life.db, BY, id)));
+  t.deepEqual(outcomes.map(({ kind }) => kind).sort(), ['pending', 'pending', 'resent']);
+  receiver.answer = () => answered(204);
+  t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  t.is(receiver.calls, 4);
+});
+
+test('a resend during an attempt: the answer to the attempt decides nothing any more', async (t) => {
+  const { life, receiver } = t.context;
+  const organization = await life.organization();
+  const [id = ''] = await life.deliveries(organization, HOOK, 1);
+  await life.look(id);
+  const reply = Promise.withResolvers<Answer>();
+  await resendAny(life.db, BY, id);
+  receiver.answer = () => reply.promise;
+  const trying = life.look(id);
+  while (receiver.calls < 2) await new Promise(setImmediate);
+  // The lease of a worker that hangs runs out, and somebody asks again.
+  await life.time.advance(HOUR);
+  await life.db.drizzle.execute(
+    sql`update webhook_deliveries set due_at = clock_timestamp() + interval '1 hour'`,
+  );
+  t.is((await resendAny(life.db, BY, id)).kind, 'resent');
+  reply.resolve(answered(410));
+  await trying;
+  t.like(await showDelivery(life.db, id), { state: 'pending', resends: 2, attempts: 2 });
+});
+
+test('a customer sends again what is its own, and what is final', async (t) => {
+  const { life } = t.context;
+  const organization = await life.organization();
+  const other = await life.organization();
+  const [id = ''] = await life.deliveries(organization, HOOK, 1);
+  await life.look(id);
+  const { batchId } = await showDelivery(life.db, id);
+  const ask = (over: object) =>
+    resendOwn(life.db, { organizationId: organization.organizationId, batchId, deliveryId: id, ...over });
+  t.is((await ask({ organizationId: other.organizationId })).kind, 'unknown');
+  t.is((await ask({ batchId: 'bat_00000000000000000000000000' })).kind, 'unknown');
+  t.is((await ask({ deliveryId: 'msg_00000000000000000000000000' })).kind, 'unknown');
+  t.is((await ask({})).kind, 'resent');
+
+  const command = submitCommand(organization, {
+    npis: ['2000000028'],
+    webhook: { url: HOOK, mode: 'batch' },
+  });
+  const open = acceptedIds(await submit(life.db, command, RULES));
+  const page = await listBatchDeliveries(life.db, organization.organizationId, open.batchId, {
+    after: null,
+    limit: 10,
+  });
+  const openId = page?.deliveries[0]?.id ?? '';
+  t.is((await ask({ batchId: open.batchId, deliveryId: openId })).kind, 'pending');
+});
+
+test('suspended: nothing is sent again; what was never to be sent is, once an operator says so', async (t) => {
+  const { life, receiver } = t.context;
+  receiver.answer = () => answered(200);
+  const organization = await life.organization();
+  const { organizationId } = organization;
+  await suspendWebhooks(life.db, BY, organizationId, true);
+  const [id = ''] = await life.deliveries(organization, HOOK, 1);
+  const { batchId, state } = await showDelivery(life.db, id);
+  t.is(state, 'none');
+  const own = () => resendOwn(life.db, { organizationId, batchId, deliveryId: id });
+  t.is((await own()).kind, 'suspended');
+  t.is((await resendAny(life.db, BY, id)).kind, 'suspended');
+  const failed = { organizationId, since: LONG_AGO, until: FAR_OFF, limit: 10 };
+  await t.throwsAsync(resendFailed(life.db, BY, failed), { code: 'webhooks_suspended' });
+  await suspendWebhooks(life.db, BY, organizationId, false);
+  t.is((await own()).kind, 'suspended');
+  t.is((await resendAny(life.db, BY, id)).kind, 'resent');
+  t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+});
+
+test('everything that failed since a time is sent again: bounded, the oldest first, and safe to repeat', async (t) => {
+  const { life } = t.context;
+  const organization = await life.organization();
+  const { organizationId } = organization;
+  const early = await life.deliveries(organization, HOOK, 3);
+  for (const id of early) await life.look(id);
+  await life.time.advance(DAY);
+  const since = new Date((await showDelivery(life.db, early.at(-1) ?? '')).decidedAt ?? 0);
+  since.setTime(since.getTime() + HOUR);
+  const late = await life.deliveries(organization, HOOK, 5);
+  for (const id of late) await life.look(id);
+  const foreign = await life.deliveries(await life.organization(), HOOK, 1);
+  for (const id of foreign) await life.look(id);
+
+  const nothing = { organizationId, since, until: since, limit: 3 };
+  t.deepEqual(await resendFailed(life.db, BY, nothing), { resent: 0, more: false });
+  const ask = () => resendFailed(life.db, BY, { organizationId, since, until: FAR_OFF, limit: 3 });
+  t.deepEqual(await ask(), { resent: 3, more: true });
+  t.deepEqual(await ask(), { resent: 2, more: false });
+  t.deepEqual(await ask(), { resent: 0, more: false });
+  const stateOf = async (id: string) => (await showDelivery(life.db, id)).state;
+  for (const id of late) t.is(await stateOf(id), 'pending');
+  for (const id of [...early, ...foreign]) t.is(await stateOf(id), 'failed');
+  const audited = (await listAudit(life.db, organizationId, 10)).filter(
+    ({ action }) => action === 'webhooks.resend',
+  );
+  t.deepEqual(audited.map(({ details }) => details.resent).reverse(), [0, 3, 2, 0]);
+});
+
+test('a resend that nobody started is taken by one sweep, and looked at again later', async (t) => {
+  const { life } = t.context;
+  const ids = await life.deliveries(await life.organization(), HOOK, 3);
+  for (const id of ids) await life.look(id);
+  for (const id of ids) await resendAny(life.db, BY, id);
+  await markResendStarted(life.db, ids[0] ?? '');
+  const take = () => takeResends(life.db, 5000, 30_000, 10);
+  t.deepEqual(await take(), []);
+  await life.time.advance(6000);
+  const taken = (await Promise.all([take(), take()])).flat();
+  t.deepEqual(taken.map(({ deliveryId, isNew }) => [deliveryId, isNew]).sort(), [
+    [ids[1], true],
+    [ids[2], true],
+  ]);
+  await life.time.advance(31_000);
+  t.deepEqual(
+    (await take()).map(({ isNew }) => isNew),
+    [false, false, false],
+  );
+});
+
+test('the log is read page by page, by the batch and by the organization', async (t) => {
+  const { life } = t.context;
+  const organization = await life.organization();
+  const { organizationId } = organization;
+  const ids = (await life.deliveries(organization, HOOK, 5)).sort();
+  for (const id of ids.slice(0, 2)) await life.look(id);
+  const { batchId } = await showDelivery(life.db, ids[0] ?? '');
+  const page = async (after: string | null) =>
+    await listBatchDeliveries(life.db, organizationId, batchId, { after, limit: 2 });
+  const seen: string[] = [];
+  let after: string | null = null;
+  do {
+    const found = await page(after);
+    seen.push(...(found?.deliveries ?? []).map(({ id }) => id));
+    after = found?.next ?? null;
+  } while (after !== null);
+  t.deepEqual(seen, ids);
+  const other = await life.organization();
+  t.is(await listBatchDeliveries(life.db, other.organizationId, batchId, { after: null, limit: 2 }), null);
+
+  const list = (over: object) =>
+    listOrganizationDeliveries(life.db, {
+      ...{ organizationId, state: null, since: null, before: null, limit: 100 },
+      ...over,
+    });
+  t.deepEqual((await list({})).deliveries.map(({ id }) => id).reverse(), ids);
+  t.is((await list({ state: 'failed' })).deliveries.length, 2);
+  t.is((await list({ before: ids[3] })).deliveries.length, 3);
+  t.is((await list({ since: new Date(Date.now() + HOUR) })).deliveries.length, 0);
+  await t.throwsAsync(list({ organizationId: 'org_00000000000000000000000000' }), {
+    code: 'organization_missing',
+  });
+});
+
+test('the log forgets attempts after its time, and the delivery counts them still', async (t) => {
+  const { life, receiver } = t.context;
+  receiver.answer = () => answered(500);
+  const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
+  for (let attempt = 0; attempt < 3; attempt += 1) {
+    const look = await life.look(id);
+    await life.time.advance(look.kind === 'wait' ? look.afterMs : 0);
+  }
+  await life.time.advance(30 * DAY - HOUR);
+  t.is(await forgetAttempts(life.db, 30 * DAY, 100), 0);
+  await life.db.drizzle.execute(sql`update webhook_attempts set started_at = clock_timestamp() where n = 3`);
+  await life.time.advance(2 * HOUR);
+  t.is(await forgetAttempts(life.db, 30 * DAY, 1), 1);
+  t.is(await forgetAttempts(life.db, 30 * DAY, 100), 1);
+  const { attempts, log } = await showDelivery(life.db, id);
+  t.is(attempts, 3);
+  t.deepEqual(
+    log.map(({ n }) => n),
+    [3],
+  );
+  const [row] = await life.db.drizzle.execute(sql`select forgotten from webhook_deliveries where id = ${id}`);
+  t.is(row?.forgotten, 2);
+});

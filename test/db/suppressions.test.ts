@@ -1,0 +1,178 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { listAudit } from '../../db/audit.ts';
+import { transaction } from '../../db/client.ts';
+import { diagnose } from '../../db/doctor/doctor.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import {
+  addSuppression,
+  hashAddress,
+  removeSuppression,
+  suppressFromVendor,
+} from '../../db/privacy/suppressions.ts';
+import { findStoredEmails } from '../../db/requests/entitlements.ts';
+import { loadDelivery } from '../../db/webhooks/deliveries.ts';
+import type { EmailType } from '../../db/words.ts';
+import { type Api, startApi } from '../support/api.ts';
+import { operatorOn, WHY } from '../support/operator.ts';
+import { RULES } from '../support/organization.ts';
+
+// Who is suppressed is not looked up, returned, replayed, or shown again.
+
+const BY = { actor: 'test', reason: 'test' };
+
+let api: Api;
+
+test.before(async () => {
+  api = await startApi();
+});
+
+test.after.always(async () => {
+  await api?.stop();
+});
+
+async function know(npi: string, email: string, emailType: EmailType = 'professional'): Promise<void> {
+  await storeEmail(api.db, { npi, email, emailType, lastValidatedAt: new Date(), source: 'test' });
+}
+
+/** Submits one NPI and polls it once: without a worker, what is not answered at once stays open. */
+async function ask(client: Awaited<ReturnType<Api['organization']>>, npi: string) {
+  const { requests } = (await client.single({ npi })).json;
+  const [item] = (await client.get(requests[0]?.poll_url ?? '')).json.data;
+  return { path: requests[0]?.poll_url ?? '', item };
+}
+
+for (const [what, target, email] of [
+  ['an NPI', { kind: 'npi', value: '2000010010' }, 'one@clinic.example'],
+  ['an address', { kind: 'email', value: hashAddress('one@office.example') }, 'one@office.example'],
+  ['a domain', { kind: 'domain', value: 'hospital.example' }, 'one@hospital.example'],
+  ['the domain of a subdomain', { kind: 'domain', value: 'health.example' }, 'one@mail.health.example'],
+] as const) {
+  test(`a stored address is not returned, nor replayed, once ${what} is suppressed`, async (t) => {
+    const npi = target.kind === 'npi' ? target.value : `20000200${email.length}`;
+    await know(npi, email);
+    const [payer, other] = [await api.organization(), await api.organization()];
+    t.like((await ask(payer, npi)).item, { status: 'completed', email });
+    await addSuppression(api.db, BY, target);
+    t.like((await ask(payer, npi)).item, { status: 'accepted', replayed: false, email: null }, 'a replay');
+    t.like((await ask(other, npi)).item, { status: 'accepted', email: null }, 'a stored address');
+    await removeSuppression(api.db, BY, target);
+    t.like((await ask(payer, npi)).item, { status: 'completed', replayed: true, email });
+  });
+}
+
+test('a suppressed domain silences no other one that ends in the same letters', async (t) => {
+  const npi = '2000030012';
+  await know(npi, 'one@otherclinics.example');
+  await addSuppression(api.db, BY, { kind: 'domain', value: 'clinics.example' });
+  t.is((await ask(await api.organization(), npi)).item?.status, 'completed');
+});
+
+test('what was answered is not shown again in polls and deliveries, under another ETag, and stays paid', async (t) => {
+  const [npi, email] = ['2000040011', 'shown@clinic.example'];
+  await know(npi, email);
+  const client = await api.organization(10);
+  const webhook = { url: 'https://hooks.example/', mode: 'batch' };
+  const { batch_id, requests } = (await client.single({ npi, webhook })).json;
+  const paths = [requests[0]?.poll_url ?? '', `/api/v1/batch/${batch_id}`];
+  const delivery = await api.db.drizzle.query.webhookDeliveries.findFirst({
+    where: (row, { eq }) => eq(row.batchId, batch_id),
+  });
+  const before = await Promise.all(paths.map((path) => client.get(path)));
+  t.true((await loadDelivery(api.db, delivery?.id ?? '')).body.includes(email));
+
+  await addSuppression(api.db, BY, { kind: 'email', value: hashAddress(email) });
+  for (const [n, path] of paths.entries()) {
+    const etag = before[n]?.headers.get('etag') ?? '';
+    const after = await client.get(path, { 'if-none-match': etag });
+    t.is(after.status, 200, path);
+    t.like(after.json.data[0], {
+      status: 'completed',
+      email: null,
+      email_type: null,
+      email_last_validated: null,
+      email_status: null,
+    });
+    t.is(after.json.usage.credits_used, 1);
+  }
+  t.false((await loadDelivery(api.db, delivery?.id ?? '')).body.includes(email));
+});
+
+test('what was paid for and is suppressed is replaced by another stored address, free', async (t) => {
+  const npi = '2000050018';
+  await know(npi, 'first@clinic.example');
+  const client = await api.organization(10);
+  t.like((await ask(client, npi)).item, { email: 'first@clinic.example', replayed: false });
+  await addSuppression(api.db, BY, { kind: 'email', value: hashAddress('first@clinic.example') });
+  await know(npi, 'second@clinic.example');
+  t.like((await ask(client, npi)).item, { email: 'second@clinic.example', replayed: true });
+  t.like(await client.credits(), { balance: 9, used: 1 });
+  const { checks } = await diagnose(api.db, { ...RULES, webhookScheduleMs: [0] });
+  t.is(checks.find(({ code }) => code === 'replay_without_charge')?.findings, 0);
+});
+
+test('an address that may not be kept serves its own lookup alone', async (t) => {
+  const npi = '2000060017';
+  await know(npi, 'lent@clinic.example');
+  await api.db.drizzle.execute(sql`
+    insert into lookups (id, npi, wanted_type, opened_at)
+    values ('lkp_one', ${npi}, 'any', now()), ('lkp_two', ${npi}, 'personal', now())`);
+  await api.db.drizzle.execute(sql`
+    with named as (insert into email_checks (npi, email, lookup_id, kind, source, verdict)
+                   values (${npi}, 'lent@clinic.example', 'lkp_one', 'named', 'lender', 'valid'))
+    update stored_emails set may_store = false where npi = ${npi}`);
+  const search = { npis: [npi], wantedType: 'any', at: new Date(), freshnessMs: 60_000 } as const;
+  const serves = (lookupId: string | null) =>
+    transaction(api.db, async (tx) => (await findStoredEmails(tx, { ...search, lookupId })).has(npi));
+  t.deepEqual([await serves('lkp_one'), await serves('lkp_two'), await serves(null)], [true, false, false]);
+});
+
+test("a vendor's 451 suppresses the NPI once, on record as the service's doing", async (t) => {
+  const npi = '2000070016';
+  await know(npi, 'left@clinic.example');
+  await suppressFromVendor(api.db, npi, 'hunter');
+  await suppressFromVendor(api.db, npi, 'hunter');
+  t.is((await ask(await api.organization(), npi)).item?.email, null);
+  const records = (await listAudit(api.db, null, 100)).filter(({ subject }) => subject === npi);
+  t.like(records, [
+    { action: 'suppressions.add', actor: 'service', details: { kind: 'npi', origin: 'vendor' } },
+  ]);
+  t.is(records.length, 1);
+});
+
+test('operators add, list and remove; an address is kept nowhere but as its hash', async (t) => {
+  const { json, text, operator } = operatorOn(api.databaseUrl);
+  const value = hashAddress('jane.roe@xn--grten-gra.example');
+  const outcome = async (...args: string[]) => (await json('suppress', ...args, ...WHY)).outcome;
+  t.is(await outcome('add', ' Jane.Roe@Gärten.example '), 'suppressed');
+  t.regex(String(await outcome('add', value.toUpperCase())), /already/);
+  const records = async () =>
+    (await listAudit(api.db, null, 1000)).filter(({ subject }) => subject === value);
+  const listed = await json<{ value: string }[]>('suppress', 'list', '--kind', 'email');
+  const suppression = listed.find((one) => one.value === value);
+  t.like(suppression, { kind: 'email', origin: 'operator', reason: 'a test' });
+  t.regex(await text('suppress', 'list'), new RegExp(`^email +${value} +operator`, 'm'));
+  t.like(await records(), [{ action: 'suppressions.add', actor: 'tester', reason: 'a test' }]);
+  t.regex(String(await outcome('remove', 'jane.roe@gärten.example')), /it came from: operator/);
+  t.is((await records())[0]?.action, 'suppressions.remove');
+  t.is((await operator('suppress', 'remove', value, ...WHY)).code, 1, 'nothing was removed');
+  const [kept] = await api.db.drizzle.execute(sql`
+    select (select string_agg(a::text, '') from audit_log a) || (select string_agg(s::text, '') from suppressions s) as text`);
+  t.false(String(kept?.text).includes('roe@'));
+});
+
+test('what names nobody, or a whole country, is refused as wrong usage', async (t) => {
+  const { operator } = operatorOn(api.databaseUrl);
+  for (const target of [
+    'com',
+    'co.uk',
+    'no',
+    '@clinic.example',
+    '20000000',
+    'a b@clinic.example',
+    '-x.example',
+  ]) {
+    t.is((await operator('suppress', 'add', ...WHY, '--', target)).code, 2, target);
+  }
+  t.is((await operator('suppress', 'add', '2000080015')).code, 2, 'without a reason');
+});

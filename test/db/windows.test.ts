@@ -1,0 +1,140 @@
+import test from 'ava';
+import postgres, { type Sql } from 'postgres';
+import { type Database, openDatabase, transaction } from '../../db/client.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { claimEntitlement, findReplays, findStoredEmails } from '../../db/requests/entitlements.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+
+// Windows and deadlines to the millisecond: the last one inside counts, the next one does not. The model tests jump
+// over these edges in days; here they are met exactly.
+
+let database: TestDatabase;
+let db: Database;
+let sql: Sql;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
+  sql = postgres(database.url, { max: 4, onnotice: () => {} });
+});
+
+test.after.always(async () => {
+  await sql?.end();
+  await db?.close();
+  await database?.drop();
+});
+
+const EMAIL = { email: 'a@example.com', emailType: 'professional', source: 'test' } as const;
+
+/** An organization that was charged for this NPI just now. */
+async function charged(npi: string) {
+  const organization = await openOrganization(db, 100_000);
+  await storeEmail(db, { ...EMAIL, npi, lastValidatedAt: new Date() });
+  const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis: [npi] }), RULES));
+  return { ...organization, requestId: requestIds[0] ?? '' };
+}
+
+for (const offset of [-1, 0, 1]) {
+  const after = `${RULES.replayMs / 86_400_000} days ${offset < 0 ? '- 1 ms' : offset > 0 ? '+ 1 ms' : 'sharp'}`;
+
+  test(`${after} after the charge, a replay is ${offset > 0 ? 'over and the NPI charged again' : 'free'}`, async (t) => {
+    const npi = `100000000${offset + 1}`;
+    const { organizationId, requestId } = await charged(npi);
+    const [row] = await sql`select charged_at from entitlements where organization_id = ${organizationId}`;
+    const at = new Date(row?.charged_at.getTime() + RULES.replayMs + offset);
+    const { replayMs } = RULES;
+    await transaction(db, async (tx) => {
+      const search = { npis: [npi], wantedType: 'any', at, freshnessMs: 0, lookupId: null } as const;
+      const replays = await findReplays(tx, { ...search, organizationId, replayMs });
+      t.is(replays.has(npi), offset <= 0);
+      const claim = { organizationId, npi, emailType: EMAIL.emailType, requestId, at, replayMs };
+      t.is(await claimEntitlement(tx, claim), offset > 0);
+    });
+  });
+
+  test(`a stored email ${offset} ms from the end of its freshness is ${offset > 0 ? 'stale' : 'fresh'}`, async (t) => {
+    const npi = `100000001${offset + 1}`;
+    const lastValidatedAt = new Date('2026-01-01T00:00:00.000Z');
+    await storeEmail(db, { ...EMAIL, npi, lastValidatedAt });
+    const { freshnessMs } = RULES;
+    const at = new Date(lastValidatedAt.getTime() + freshnessMs + offset);
+    await transaction(db, async (tx) => {
+      const stored = await findStoredEmails(tx, {
+        npis: [npi],
+        wantedType: 'any',
+        at,
+        freshnessMs,
+        lookupId: null,
+      });
+      t.is(stored.has(npi), offset <= 0);
+    });
+  });
+}
+
+/**
+ * Puts an edge where the clock will be when the action reads it, again and again, until it was met to the
+ * millisecond and on both sides of it; `act` answers how far behind the edge the action came, in milliseconds.
+ */
+async function meet(act: (edge: Date) => Promise<number>): Promise<void> {
+  const missing = new Set([-1, 0, 1]);
+  let lead = 5;
+  for (let attempt = 0; missing.size > 0; attempt += 1) {
+    if (attempt === 5000) throw new Error(`never met the edge at ${[...missing]} ms`);
+    const behind = await act(new Date(Date.now() + lead));
+    missing.delete(behind);
+    // What came late is given more time, and the other way round; the machine's own jitter does the rest.
+    lead = Math.max(0, lead + Math.sign(behind));
+  }
+}
+
+test('a submit replays up to the last millisecond of the window, and is charged from the next', async (t) => {
+  const npi = '1000000020';
+  const organization = await charged(npi);
+  await meet(async (edge) => {
+    await sql`update entitlements set charged_at = ${new Date(edge.getTime() - RULES.replayMs)}
+               where organization_id = ${organization.organizationId}`;
+    const { batchId } = acceptedIds(await submit(db, submitCommand(organization, { npis: [npi] }), RULES));
+    const [seen] = await sql`select status, replayed, settled_at from requests where batch_id = ${batchId}`;
+    const behind = seen?.settled_at.getTime() - edge.getTime();
+    t.like(seen, { status: 'completed', replayed: behind <= 0 });
+    return behind;
+  });
+});
+
+test('a result replays up to the last millisecond of the window, and is charged from the next', async (t) => {
+  const npi = '1000000030';
+  const organization = await charged(npi);
+  const { organizationId } = organization;
+  await meet(async (edge) => {
+    await sql`delete from stored_emails where npi = ${npi}`;
+    await sql`update entitlements set charged_at = '2020-01-01' where organization_id = ${organizationId}`;
+    const outcome = await submit(db, submitCommand(organization, { npis: [npi] }), RULES);
+    const requestId = acceptedIds(outcome).requestIds[0] ?? '';
+    await storeEmail(db, { ...EMAIL, npi, lastValidatedAt: new Date() });
+    await sql`update entitlements set charged_at = ${new Date(edge.getTime() - RULES.replayMs)}
+               where organization_id = ${organizationId}`;
+    await settle(db, requestId, 'answered', 'test', RULES);
+    const [seen] = await sql`select status, replayed, settled_at from requests where id = ${requestId}`;
+    const behind = seen?.settled_at.getTime() - edge.getTime();
+    t.like(seen, { status: 'completed', replayed: behind <= 0 });
+    return behind;
+  });
+});
+
+test('a result counts up to the last millisecond before the deadline; from the next the request has failed', async (t) => {
+  const organization = await openOrganization(db, 100_000);
+  await meet(async (edge) => {
+    const outcome = await submit(db, submitCommand(organization, { npis: ['1000000040'] }), RULES);
+    const requestId = acceptedIds(outcome).requestIds[0] ?? '';
+    await sql`update requests set deadline_at = ${edge} where id = ${requestId}`;
+    const { status } = await settle(db, requestId, 'answered', 'test', RULES);
+    const [seen] = await sql`select settled_at, reason from requests where id = ${requestId}`;
+    const behind = seen?.settled_at.getTime() - edge.getTime();
+    t.is(status, behind <= 0 ? 'not_found' : 'failed');
+    t.is(seen?.reason, behind <= 0 ? 'test' : 'deadline');
+    return behind;
+  });
+});

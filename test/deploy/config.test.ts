@@ -1,0 +1,158 @@
+import test from 'ava';
+import { ConfigError, loadConfig, loadLocalConfig, loadOperatorConfig } from '../../deploy/config/config.ts';
+import { parseRate } from '../../deploy/config/sources.ts';
+import { parseDuration } from '../../deploy/config/values.ts';
+
+const MINIMAL = { DATABASE_URL: 'postgres://user:secret@db.example:5432/name' };
+
+const problemsOf = (environment: NodeJS.ProcessEnv): string => {
+  try {
+    loadConfig(environment);
+    return '';
+  } catch (error) {
+    return error instanceof ConfigError ? error.message : String(error);
+  }
+};
+
+test('a database is all that has to be configured; the rest has the decided defaults', (t) => {
+  t.like(loadConfig(MINIMAL), {
+    databasePool: 10,
+    apiPort: 8080,
+    lookupTimeoutMs: 15 * 60_000,
+    freshnessMs: 30 * 86_400_000,
+    replayMs: 30 * 86_400_000,
+    idempotencyMs: 86_400_000,
+    rateWindowMs: 60_000,
+  });
+  t.like(loadConfig(MINIMAL).sources, {
+    vendors: [],
+    verifiers: [],
+    registryUrl: null,
+    policy: 'vendor-or-verifier',
+    catchAll: 'reject',
+    callTimeoutMs: 30_000,
+    reverifyIntervalMs: 600_000,
+  });
+  const seconds = loadConfig(MINIMAL).webhookScheduleMs.map((ms) => ms / 1000);
+  t.deepEqual([...seconds], [0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]);
+});
+
+test('every problem is reported at once, by name, without a value', (t) => {
+  const message = problemsOf({
+    DATABASE_URL: 'mysql://secret@host',
+    API_PORT: '99999',
+    LOOKUP_TIMEOUT: '7',
+    WEBHOOK_SCHEDULE: '1s,soon',
+    WEBHOOK_OPEN_CIDRS: '10.0.0.0/99',
+    LOG_LEVEL: 'loud',
+  });
+  t.regex(message, /6 problem\(s\)/);
+  for (const name of [
+    'DATABASE_URL',
+    'API_PORT',
+    'LOOKUP_TIMEOUT',
+    'WEBHOOK_SCHEDULE',
+    'WEBHOOK_OPEN_CIDRS',
+    'LOG_LEVEL',
+  ]) {
+    t.true(message.includes(name), name);
+  }
+  t.false(message.includes('secret'));
+  t.false(message.includes('99999'));
+});
+
+test('a missing variable is missing, and so is an empty one', (t) => {
+  for (const environment of [{}, { DATABASE_URL: '' }])
+    t.regex(problemsOf(environment), /DATABASE_URL is missing/);
+});
+
+test('the configuration cannot be changed after it was read', (t) => {
+  const config = loadConfig(MINIMAL);
+  t.true(Object.isFrozen(config));
+});
+
+test('the operator needs the database only, and npm start nothing', (t) => {
+  t.deepEqual(loadOperatorConfig({ ...MINIMAL, API_PORT: 'x' }), { databaseUrl: MINIMAL.DATABASE_URL });
+  t.like(loadLocalConfig({}), { databaseUrl: null, temporalAddress: null });
+  t.like(loadLocalConfig({ ...MINIMAL, TEMPORAL_ADDRESS: 'host:7233' }), {
+    databaseUrl: MINIMAL.DATABASE_URL,
+    temporalAddress: 'host:7233',
+  });
+});
+
+test('durations have a unit', (t) => {
+  t.is(parseDuration('500ms'), 500);
+  t.is(parseDuration('15m'), 900_000);
+  t.is(parseDuration('30d'), 2_592_000_000);
+  for (const text of ['', '15', 'm', '1.5h', '-1s', '1 s', '1w', '٣s']) t.is(parseDuration(text), null);
+});
+
+test('a key is all that a vendor needs; its URL, limits and share of the time have the usual values', (t) => {
+  const { vendors } = loadConfig({ ...MINIMAL, HUNTER_API_KEY: 'h', ROCKETREACH_API_KEY: 'r' }).sources;
+  t.deepEqual(
+    vendors.map(({ id }) => id),
+    ['rocketreach', 'hunter'],
+  );
+  t.like(vendors[1], {
+    url: 'https://api.hunter.io/v2',
+    apiKey: 'h',
+    types: ['professional', 'personal'],
+    capMs: 45_000,
+    limits: {
+      rates: [
+        { calls: 15, perMs: 1000 },
+        { calls: 500, perMs: 60_000 },
+      ],
+      dailyCredits: null,
+    },
+    mayStore: true,
+  });
+});
+
+test('each vendor can be given its own limits, types and licence', (t) => {
+  const { vendors } = loadConfig({
+    ...MINIMAL,
+    FULLENRICH_API_KEY: 'f',
+    FULLENRICH_URL: 'http://127.0.0.1:9/fullenrich/',
+    FULLENRICH_TYPES: 'professional',
+    FULLENRICH_TIMEOUT: '90s',
+    FULLENRICH_RATES: '2/1s',
+    FULLENRICH_DAILY_CREDITS: '12.5',
+    FULLENRICH_MAY_STORE: 'false',
+  }).sources;
+  t.like(vendors[0], {
+    url: 'http://127.0.0.1:9/fullenrich',
+    types: ['professional'],
+    capMs: 90_000,
+    limits: { rates: [{ calls: 2, perMs: 1000 }], dailyCredits: 12.5 },
+    mayStore: false,
+  });
+});
+
+test('one’s own Reacher needs a URL and no key; the other verifiers a key; they are asked as listed', (t) => {
+  const keys = { ZEROBOUNCE_API_KEY: 'z', REACHER_URL: 'http://127.0.0.1:9', NEVERBOUNCE_API_KEY: 'n' };
+  const idsOf = (more: object) =>
+    loadConfig({ ...MINIMAL, ...keys, ...more }).sources.verifiers.map(({ id }) => id);
+  t.deepEqual(idsOf({}), ['reacher', 'zerobounce', 'neverbounce']);
+  t.deepEqual(idsOf({ VERIFIERS: 'neverbounce,reacher' }), ['neverbounce', 'reacher']);
+  t.deepEqual(idsOf({ REACHER_URL: '' }), ['zerobounce', 'neverbounce']);
+});
+
+test('wrong settings of sources are named as all others are', (t) => {
+  const message = problemsOf({
+    ...MINIMAL,
+    HUNTER_RATES: 'fast',
+    PROSPEO_TYPES: 'both',
+    VERIFIERS: 'oracle',
+    VERIFY_POLICY: 'hope',
+    NPPES_API: 'on',
+  });
+  t.regex(message, /5 problem\(s\)/);
+  for (const name of ['HUNTER_RATES', 'PROSPEO_TYPES', 'VERIFIERS', 'VERIFY_POLICY', 'NPPES_API'])
+    t.true(message.includes(name), name);
+});
+
+test('rates are calls in a time', (t) => {
+  t.deepEqual(parseRate('500/1m'), { calls: 500, perMs: 60_000 });
+  for (const text of ['', '5', '0/1s', '5/0s', '5/s', '5/1w', '-5/1s']) t.is(parseRate(text), null, text);
+});

@@ -1,0 +1,274 @@
+import test from 'ava';
+import { type SQL, sql } from 'drizzle-orm';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { newId } from '../../db/ids.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { operatorOn } from '../support/operator.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+
+// What operators see of how an answer came about, and of how vendors do.
+
+let database: TestDatabase;
+let db: Database;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 3, applicationName: 'test' });
+});
+
+test.after.always(async () => {
+  await db?.close();
+  await database?.drop();
+});
+
+const run = (statement: SQL) => db.drizzle.execute(statement);
+
+/**
+ * A lookup of two requests of two organizations: one vendor fails and then knows nobody, one names three addresses, of
+ * which one is a stranger's, one bounces and one is returned.
+ */
+async function lookedUp(npi: string) {
+  const requests: { requestId: string; organizationId: string }[] = [];
+  for (let n = 0; n < 2; n += 1) {
+    const organization = await openOrganization(db, 10);
+    const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis: [npi] }), RULES));
+    requests.push({ requestId: requestIds[0] ?? '', organizationId: organization.organizationId });
+  }
+  const [asker] = requests;
+  const lookupId = newId('lkp');
+  await run(sql`update requests set accepted_at = accepted_at - interval '10 seconds' where npi = ${npi}`);
+  // Seconds into the lookup, which began when the first request was accepted.
+  const at = (seconds: number) =>
+    sql`(select accepted_at + make_interval(secs => ${seconds}) from requests where id = ${asker?.requestId})`;
+  await run(sql`insert into lookups values (${lookupId}, ${npi}, 'any', ${at(0.1)}, null)`);
+  await run(
+    sql`update requests set lookup_id = ${lookupId}, status = 'in-progress', started_at = ${at(0.1)} where npi = ${npi}`,
+  );
+  await run(sql`
+    insert into vendor_attempts (lookup_id, vendor, n, request_id, state, reason, polls, credits, candidates, started_at, ended_at)
+    values (${lookupId}, 'prospeo', 1, ${asker?.requestId}, 'retry', 'upstream', 0, 0, 0, ${at(0.2)}, ${at(0.3)}),
+           (${lookupId}, 'prospeo', 2, ${asker?.requestId}, 'miss', 'NO_MATCH', 0, 0, 0, ${at(0.4)}, ${at(0.5)}),
+           (${lookupId}, 'hunter', 1, ${asker?.requestId}, 'skip', ${'missing organization\u001b[2J'}, 0, 0, 0, ${at(0.6)}, ${at(0.6)}),
+           (${lookupId}, 'rocketreach', 1, ${asker?.requestId}, 'found', null, 2, 1.5, 3, ${at(0.6)}, ${at(1.85)})`);
+  const line = (
+    email: string,
+    kind: string,
+    source: string,
+    verdict: string,
+    reason: string | null,
+    ms: number | null,
+    seconds: number,
+  ) =>
+    run(sql`
+      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms, at)
+      values (${npi}, ${email}, ${lookupId}, ${kind}, ${source}, ${verdict}, ${reason}, ${ms}, ${at(seconds)})`);
+  const [own, bounced, stranger] = ['jane@clinic.example', 'jroe@clinic.example', 'joe@clinic.example'];
+  for (const email of [own, bounced, stranger])
+    await line(email, 'named', 'rocketreach', 'valid', null, null, 1.85);
+  await line(stranger, 'identity', 'service', 'valid', 'name_differs', null, 1.85);
+  await line(bounced, 'local', 'service', 'valid', null, 4, 1.9);
+  await line(bounced, 'verifier', 'reacher', 'invalid', 'mailbox_missing', 310, 2);
+  await line(bounced, 'verdict', 'service', 'invalid', 'mailbox_missing', null, 2);
+  await line(own, 'verifier', 'reacher', 'unknown', 'greylisted', 200, 2.1);
+  await line(own, 'verifier', 'zerobounce', 'valid', 'mailbox_ok', 100, 2.2);
+  await line(own, 'verdict', 'service', 'valid', 'mailbox_ok', null, 2.3);
+  const known = { npi, email: own, emailType: 'professional', source: 'rocketreach' } as const;
+  await storeEmail(db, { ...known, lastValidatedAt: new Date() });
+  for (const { requestId } of requests) await settle(db, requestId, 'answered', 'none_valid', RULES);
+  return { requests, lookupId, own, bounced, stranger };
+}
+
+test('a request is explained in the order of time: who was asked, what each said, what was decided', async (t) => {
+  const npi = '2000010010';
+  const { requests, lookupId, own, bounced, stranger } = await lookedUp(npi);
+  await run(sql`insert into providers (npi, entity_type, first_name, last_name, credential, origin, row_hash)
+    values (${npi}, 1, 'JANE', 'ROE', 'M.D.', 'nppes', 1)`);
+  const { text } = operatorOn(database.url);
+  const [asker] = requests;
+  const story = await text('explain', asker?.requestId ?? '', '--reveal');
+  t.regex(story, /^provider +person \(type 1\)\nname +JANE ROE M\.D\.\nworks at +-\nactive +yes$/m);
+  t.regex(story, new RegExp(`^LOOKUP ${lookupId}, shared with 1 more request$`, 'm'));
+  const lines = story.split('\n').flatMap((line) => /^\d{4}-\S+Z {2}(.*)$/.exec(line)?.[1] ?? []);
+  const accepted = `${asker?.requestId} of ${asker?.organizationId} accepted in `;
+  t.true(lines[0]?.startsWith(accepted), lines[0]);
+  t.deepEqual(lines.slice(1, -1), [
+    `lookup ${lookupId} begins, for a wanted type of any`,
+    'prospeo asked',
+    'prospeo answers retry (upstream) after 100 ms, 0 credits of the vendor',
+    'prospeo asked, time 2',
+    'prospeo answers miss (NO_MATCH) after 100 ms, 0 credits of the vendor',
+    'hunter not asked (missing organization\ufffd[2J)',
+    'rocketreach asked',
+    'rocketreach answers found after 1250 ms, 2 polls, 3 candidates, 1.5 credits of the vendor',
+    `${own} named by rocketreach as valid`,
+    `${bounced} named by rocketreach as valid`,
+    `${stranger} named by rocketreach as valid`,
+    `${stranger} rejected (name_differs): it belongs to somebody else`,
+    `${bounced} valid by our own checks in 4 ms`,
+    `${bounced} invalid (mailbox_missing) by verifier reacher in 310 ms`,
+    `${bounced} rejected as invalid (mailbox_missing)`,
+    `${own} unknown (greylisted) by verifier reacher in 200 ms`,
+    `${own} valid (mailbox_ok) by verifier zerobounce in 100 ms`,
+    `${own} accepted (mailbox_ok)`,
+    'lookup ends',
+  ]);
+  t.regex(
+    lines.at(-1) ?? '',
+    new RegExp(`${asker?.requestId} completed with ${own} \\(professional, validated .*1 credit charged$`),
+  );
+  t.regex(story, new RegExp(`^${own} +rocketreach +valid +mailbox_ok +verifier zerobounce +yes$`, 'm'));
+  t.regex(
+    story,
+    new RegExp(`^${bounced} +rocketreach +invalid +mailbox_missing +verifier reacher +no$`, 'm'),
+  );
+  t.regex(story, new RegExp(`^${stranger} +rocketreach +rejected +name_differs +identity check +no$`, 'm'));
+});
+
+test('addresses are masked unless they are asked for, and stay apart', async (t) => {
+  const npi = '2000020019';
+  const { requests } = await lookedUp(npi);
+  const { text, json } = operatorOn(database.url);
+  for (const about of [npi, requests[1]?.requestId ?? '']) {
+    for (const shown of [await text('explain', about), JSON.stringify(await json('explain', about))]) {
+      t.notRegex(shown, /jane|jroe|joe@/);
+      t.regex(shown, /j\*\*\*@clinic\.example \(3\)/);
+    }
+  }
+  const { chapters } = await json<{ chapters: { candidates: object[] }[] }>('explain', npi);
+  t.like(chapters[0]?.candidates, [
+    { email: 'j***@clinic.example', verdict: 'valid', decided_by: 'verifier zerobounce', is_returned: true },
+    { verdict: 'invalid', is_returned: false },
+    { verdict: 'rejected', decided_by: 'identity check', is_returned: false },
+  ]);
+});
+
+test('an NPI is explained by all its requests: of one lookup together, without one by themselves', async (t) => {
+  const npi = '2000030018';
+  const { requests, lookupId, own } = await lookedUp(npi);
+  const organization = await openOrganization(db, 10);
+  const { requestIds } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis: [npi, npi] }), RULES),
+  );
+  await run(
+    sql`insert into email_checks (npi, email, kind, source, verdict) values (${npi}, ${own}, 'verifier', 'reacher', 'valid')`,
+  );
+  await run(sql`insert into suppressions (kind, value, origin) values ('npi', ${npi}, 'operator')`);
+  const { json, text } = operatorOn(database.url);
+  const told = await json<{ chapters: { lookup: { id: string } | null; requests: { id: string }[] }[] }>(
+    'explain',
+    npi,
+  );
+  t.like(told, { npi, provider: null, is_suppressed: true });
+  t.deepEqual(
+    told.chapters.map(({ lookup, requests }) => [lookup?.id ?? null, requests.map(({ id }) => id)]),
+    [[lookupId, requests.map(({ requestId }) => requestId)], ...requestIds.map((id) => [null, [id]])],
+  );
+  const story = await text('explain', npi);
+  t.regex(story, new RegExp(`^REQUEST ${requestIds[1]}, answered without a lookup$`, 'm'));
+  t.regex(story, new RegExp(`${requestIds[1]} completed with .*free replay$`, 'm'));
+  t.regex(story, /^CHECKED AGAIN, no request waiting$/m);
+  t.regex(story, /^suppressed +yes$/m);
+});
+
+test('what is still open, what failed and what was erased is told as such', async (t) => {
+  const organization = await openOrganization(db, 10);
+  const npis = ['2000040017', '2000040025'];
+  const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+  const { text } = operatorOn(database.url);
+  t.regex(await text('explain', requestIds[0] ?? ''), /is still accepted$/m);
+  await settle(db, requestIds[1] ?? '', 'failed', 'deadline', RULES);
+  t.regex(await text('explain', requestIds[1] ?? ''), /failed: deadline; nothing charged$/m);
+  const { requests } = await lookedUp('2000050016');
+  const [paid] = requests;
+  await run(sql`update requests set email = null, email_type = null, email_last_validated_at = null, erased_at = now()
+    where id = ${paid?.requestId}`);
+  const story = await text('explain', paid?.requestId ?? '');
+  t.regex(story, /completed with an address that was erased since; 1 credit charged$/m);
+  t.regex(story, /address erased from the answer of req_/);
+});
+
+test('an unknown request is one sentence, an NPI nobody asked for has an empty story', async (t) => {
+  const { operator, json } = operatorOn(database.url);
+  const id = newId('req');
+  const unknown = await operator('explain', id);
+  t.deepEqual([unknown.code, unknown.stdout], [1, '']);
+  t.regex(unknown.stderr, new RegExp(`^operator: unknown request ${id}`));
+  t.like(await json('explain', '2000090012'), { provider: null, chapters: [], stored: [] });
+  t.is((await operator('explain', 'jane')).code, 2);
+});
+
+test('vendors and verifiers are counted, timed and priced, with their breakers and what they cost today', async (t) => {
+  const own = await openTestDatabase();
+  const ownDb = openDatabase({ url: own.url, poolSize: 1, applicationName: 'test' });
+  try {
+    const organization = await openOrganization(ownDb, 10);
+    const { requestIds } = acceptedIds(
+      await submit(ownDb, submitCommand(organization, { npis: ['2000060015'] }), RULES),
+    );
+    await ownDb.drizzle.execute(sql`
+      insert into lookups (id, npi, wanted_type, opened_at, closed_at)
+      select 'lkp_' || n, '2000060015', 'any', now(), now() from generate_series(1, 23) n`);
+    await ownDb.drizzle.execute(sql`
+      insert into vendor_attempts (lookup_id, vendor, n, request_id, state, reason, credits, started_at, ended_at)
+      select 'lkp_' || n, 'hunter', 1, ${requestIds[0] ?? ''},
+             case when n <= 10 then 'found' when n <= 15 then 'miss' when n <= 18 then 'retry' when n <= 19 then 'fatal'
+                  when n <= 20 then 'submitting' when n <= 21 then 'skip' else 'found' end,
+             case when n between 16 and 18 then 'rate_limit' when n = 19 then 'auth' end,
+             case when n <= 10 then 1.5 else 0 end,
+             t, case when n <> 20 then t + make_interval(secs => n) end
+        from generate_series(1, 23) n,
+             lateral (select case when n > 21 then now() - interval '31 days' else now() end as t) s`);
+    await ownDb.drizzle.execute(sql`
+      insert into email_checks (npi, email, kind, source, verdict, reason, duration_ms)
+      select '2000060015', 'x@clinic.example', 'verifier', 'reacher',
+             (array['valid', 'valid', 'invalid', 'catch_all', 'unknown'])[n],
+             case when n = 5 then 'timeout' end, n * 100
+        from generate_series(1, 5) n`);
+    await ownDb.drizzle.execute(sql`
+      insert into source_health (source, state, failures, open_until, paused_until, last_error)
+      values ('hunter', 'open', 5, now() + interval '1 minute', null, 'upstream'),
+             ('reacher', 'open', 5, now() - interval '1 second', now() - interval '1 second', null),
+             ('registry', 'closed', 0, null, now() + interval '1 minute', null)`);
+    await ownDb.drizzle.execute(sql`
+      insert into source_spend (source, day, credits)
+      values ('hunter', (now() at time zone 'UTC')::date, 4.5), ('reacher', (now() at time zone 'UTC')::date, 5),
+             ('reacher', (now() at time zone 'UTC')::date - 1, 2)`);
+    const { json, text } = operatorOn(own.url);
+    const [hunter, reacher, registry] = await json<Record<string, unknown>[]>('vendors');
+    t.like(hunter, {
+      ...{
+        source: 'hunter',
+        role: 'vendor',
+        asked: 20,
+        open: 1,
+        found: 10,
+        missed: 5,
+        skipped: 1,
+        hit_rate: 0.526,
+      },
+      ...{ credits: 15, credits_per_found: 1.5, credits_today: 4.5, p50_ms: 10_000, p95_ms: 19_000 },
+      ...{ errors: { 'retry: rate_limit': 3, 'fatal: auth': 1 }, breaker: 'open', last_error: 'upstream' },
+    });
+    const opensIn = Date.parse(String(hunter?.open_until)) - Date.now();
+    t.true(opensIn > 30_000 && opensIn < 61_000, `${opensIn} ms`);
+    t.like(reacher, {
+      ...{ source: 'reacher', role: 'verifier', asked: 5, found: 2, missed: 1, hit_rate: 0.4, p50_ms: 300 },
+      ...{ credits: 7, credits_per_found: 3.5, credits_today: 5, errors: { 'unknown: timeout': 1 } },
+      ...{ breaker: 'trial', paused_until: null },
+    });
+    t.like(registry, { source: 'registry', role: 'other', asked: 0, hit_rate: null, breaker: 'closed' });
+    t.truthy(registry?.paused_until);
+
+    const shown = await text('vendors', '--since', '60d');
+    t.regex(shown, /^hunter +vendor +22 +12 +57\.1 %/m);
+    t.regex(shown, /^hunter +retry: rate_limit +3$/m);
+    t.regex(shown, /^hunter +open +\d{4}-/m);
+    t.is((await operatorOn(own.url).operator('vendors', '--since', 'soon')).code, 2);
+  } finally {
+    await ownDb.close();
+    await own.drop();
+  }
+});

@@ -1,0 +1,307 @@
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { listAudit } from '../../db/audit.ts';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { storeOwnEmails } from '../../db/lookups/imports.ts';
+import { addSuppression, hashAddress } from '../../db/privacy/suppressions.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
+
+// Files of the operator's own: each row gets a verdict, and a file may be imported again.
+
+const BY = { actor: 'test', reason: 'test' };
+const DAY = 86_400_000;
+const NPI = '1234567893';
+
+let database: TestDatabase;
+let db: Database;
+let folder: string;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 3, applicationName: 'test' });
+  folder = await mkdtemp(join(tmpdir(), 'import-rows-'));
+});
+
+test.after.always(async () => {
+  await db?.close();
+  await database?.drop();
+  await rm(folder, { recursive: true, force: true });
+});
+
+async function file(name: string, content: string | Buffer): Promise<string> {
+  const path = join(folder, name);
+  await writeFile(path, content);
+  return path;
+}
+
+async function verdictsIn(path: string): Promise<string[]> {
+  const [heading, ...lines] = (await readFile(path, 'utf8')).trimEnd().split('\n');
+  if (heading !== 'line,verdict') throw new Error(`the heading is ${heading}`);
+  return lines;
+}
+
+const ago = (days: number) => new Date(Date.now() - days * DAY).toISOString();
+
+async function stored(email: string) {
+  return await db.drizzle.query.storedEmails.findFirst({ where: (row, { eq }) => eq(row.email, email) });
+}
+
+test('every row of own addresses gets its verdict, and the directory what is worth keeping', async (t) => {
+  await addSuppression(db, BY, { kind: 'email', value: hashAddress('gone@clinic-one.com') });
+  const rows: [string, string][] = [
+    [`${NPI},Jane.Roe@Clinic-One.com,,${ago(3)},crm`, 'stored'],
+    [`${NPI},jroe@gmail.com,professional,${ago(3).slice(0, 10)},`, 'stored'],
+    [`${NPI},"roe@clinic-one.com",,,`, 'candidate'],
+    [`${NPI},old@clinic-one.com,,${ago(40)},`, 'stale'],
+    [`${NPI},GONE@clinic-one.com,,${ago(3)},`, 'suppressed'],
+    [`1234567890,jane@clinic-one.com,,,`, 'invalid_npi'],
+    [`12345,jane@clinic-one.com,,,`, 'invalid_npi'],
+    [`${NPI},jane.clinic-one.com,,,`, 'invalid_address'],
+    [`${NPI},"""jane roe""@clinic-one.com",,,`, 'invalid_address'],
+    [`${NPI},jane@clinic-one.invalidtld,,,`, 'no_suffix'],
+    [`${NPI},jane@mailinator.com,,,`, 'disposable'],
+    [`${NPI},jane@privaterelay.appleid.com,,,`, 'relay'],
+    [`${NPI},front.desk@clinic-one.com,,,`, 'role'],
+    [`${NPI},jane@direct.clinic-one.com,,,`, 'direct'],
+    [`${NPI},jane@clinic-two.com,work,,`, 'bad_type'],
+    [`${NPI},jane@clinic-two.com,,02/03/2026,`, 'bad_date'],
+    [`${NPI},jane@clinic-two.com,,2026-02-30,`, 'bad_date'],
+    [`${NPI},jane@clinic-two.com,,2026-02-03T10:00:00,`, 'bad_date'],
+    [`${NPI},jane@clinic-two.com,,${ago(-3)},`, 'bad_date'],
+    [`${NPI},jane@clinic-two.com,,,two words`, 'bad_source'],
+  ];
+  const path = await file(
+    'own.csv',
+    `npi,email,type,validated_at,source\n${rows.map(([row]) => row).join('\n')}\n"never closed`,
+  );
+  const verdicts = join(folder, 'own.verdicts.csv');
+  const args = ['import', 'emails', path, '--source', 'licensed', '--verdicts', verdicts, '--json', ...WHY];
+  const { code, stdout, stderr } = await spawnOperator(database.url, args);
+  t.deepEqual([code, stderr], [0, '']);
+  t.like(JSON.parse(stdout), {
+    file: 'own.csv',
+    rows: 21,
+    verdicts: { stored: 2, bad_date: 4, broken_row: 1 },
+  });
+  const expected = [...rows.map(([, verdict]) => verdict), 'broken_row'];
+  t.deepEqual(
+    await verdictsIn(verdicts),
+    expected.map((verdict, n) => `${n + 2},${verdict}`),
+  );
+
+  t.like(await stored('jane.roe@clinic-one.com'), {
+    ...{
+      npi: NPI,
+      verdict: 'valid',
+      unchecked: false,
+      emailType: 'professional',
+      source: 'crm',
+      mayStore: true,
+    },
+  });
+  t.like(await stored('jroe@gmail.com'), { emailType: 'personal', source: 'licensed' }, 'the list wins');
+  t.like(await stored('roe@clinic-one.com'), { verdict: 'unknown', unchecked: true, lastValidatedAt: null });
+  const [held] = await db.drizzle.execute(
+    sql`select count(*)::int as rows from stored_emails where npi = ${NPI}`,
+  );
+  t.is(held?.rows, 4);
+
+  const again = await spawnOperator(database.url, args);
+  t.like(JSON.parse(again.stdout), { verdicts: { unchanged: 4, suppressed: 1 } }, again.stderr);
+});
+
+test('newer evidence wins, whoever has it', async (t) => {
+  const npi = '1003000100';
+  const own = (email: string, days: number | null) => ({
+    ...{ npi, email, emailType: 'professional' as const, source: 'crm' },
+    validatedAt: days === null ? null : new Date(Date.now() - days * DAY),
+  });
+  const place = (email: string, values: string) =>
+    db.drizzle.execute(sql`
+      insert into stored_emails (npi, email, email_type, verdict, last_validated_at, unchecked, may_store, updated_at, source)
+      values (${npi}, ${email}, 'professional', ${sql.raw(values)}, 'vendor')`);
+  const day = (days: number) => `now() - interval '${days} days'`;
+  await place('newer@clinic.com', `'valid', ${day(5)}, false, true, ${day(5)}`);
+  await place('older@clinic.com', `'valid', ${day(20)}, false, true, ${day(1)}`);
+  await place('bounced@clinic.com', `'invalid', null, false, true, ${day(5)}`);
+  await place('mended@clinic.com', `'invalid', null, false, true, ${day(20)}`);
+  await place('named@clinic.com', `'unknown', null, true, true, ${day(1)}`);
+  await place('lent@clinic.com', `'valid', ${day(1)}, false, false, ${day(1)}`);
+  const emails = ['newer', 'older', 'bounced', 'mended', 'named', 'lent'].map((name) => `${name}@clinic.com`);
+  const rows = emails.map((email) => own(email, 10));
+  t.deepEqual(await storeOwnEmails(db, rows), [
+    'unchanged',
+    'stored',
+    'unchanged',
+    'stored',
+    'stored',
+    'stored',
+  ]);
+  t.like(await stored('bounced@clinic.com'), { verdict: 'invalid', source: 'vendor' });
+  t.like(await stored('mended@clinic.com'), { verdict: 'valid', source: 'crm', unchecked: false });
+  t.like(await stored('lent@clinic.com'), { mayStore: true, source: 'crm' });
+  t.deepEqual(
+    await storeOwnEmails(db, rows),
+    emails.map(() => 'unchanged'),
+  );
+
+  // A stored address that is being checked again is not called valid by the same old word.
+  await db.drizzle.execute(sql`update stored_emails set unchecked = true where email = 'mended@clinic.com'`);
+  t.deepEqual(await storeOwnEmails(db, [rows[3] ?? own('', null)]), ['unchanged']);
+  t.is((await stored('mended@clinic.com'))?.unchecked, true);
+  // Without a date there is no evidence to win with.
+  t.deepEqual(await storeOwnEmails(db, [own('older@clinic.com', null)]), ['unchanged']);
+});
+
+test('of rows about one address in one file the newest is stored', async (t) => {
+  const row = {
+    npi: '1568946812',
+    email: 'twice@clinic.com',
+    emailType: 'professional',
+    source: 'crm',
+  } as const;
+  const dates = [9, 3, 6].map((days) => new Date(Date.now() - days * DAY));
+  const verdicts = await storeOwnEmails(
+    db,
+    dates.map((validatedAt) => ({ ...row, validatedAt })),
+  );
+  t.deepEqual(verdicts, ['unchanged', 'stored', 'unchanged']);
+  t.deepEqual((await stored('twice@clinic.com'))?.lastValidatedAt, dates[1]);
+});
+
+test('columns are found by their names, in files of spreadsheets too, or stand in their order', async (t) => {
+  const npi = '1720377294';
+  const headed = await file(
+    'headed.csv',
+    `\ufeffE-Mail note,EMAIL,Validated At,NPI\r\nx,a@clinic-three.com,,${npi}\r\n\r\n`,
+  );
+  const bare = await file('bare.csv', `${npi},b@clinic-three.com`);
+  for (const path of [headed, bare]) {
+    const { code, stdout } = await spawnOperator(database.url, ['import', 'emails', path]);
+    t.is(code, 0);
+    t.regex(stdout, /^rows +1$[\s\S]*^candidate +1$/m);
+  }
+  for (const content of ['name,address\nx,y\n', '', '\n\n']) {
+    const path = await file('other.csv', content);
+    const { code, stdout, stderr } = await spawnOperator(database.url, ['import', 'emails', path]);
+    t.deepEqual([code, stdout], [1, '']);
+    t.regex(stderr, /^operator: .*(npi and email|holds no rows).*\n$/);
+  }
+});
+
+const HASH = hashAddress('someone@clinic.com');
+
+test('a list of suppressions is one value a line, or has columns, and each row gets its verdict', async (t) => {
+  const { json } = operatorOn(database.url);
+  const email = 'Listed.One@Clinic-Four.com';
+  const bare: [string, string][] = [
+    ['2000010010', 'added'],
+    [HASH.toUpperCase(), 'added'],
+    [email, 'added'],
+    ['silent-clinic.com', 'added'],
+    ['2000010010', 'already_there'],
+    [hashAddress(email.toLowerCase()), 'already_there'],
+    ['200001001', 'not_a_domain'],
+    ['co.uk', 'not_a_domain'],
+    ['no one@clinic.com', 'not_an_address'],
+  ];
+  const verdicts = join(folder, 'verdicts.csv');
+  const imported = async (path: string) =>
+    await json('import', 'suppressions', path, '--verdicts', verdicts, ...WHY);
+  const path = await file('list.txt', bare.map(([value]) => value).join('\n'));
+  t.like(await imported(path), { rows: 9, verdicts: { added: 4, already_there: 2, not_a_domain: 2 } });
+  t.deepEqual(
+    await verdictsIn(verdicts),
+    bare.map(([, verdict], n) => `${n + 1},${verdict}`),
+  );
+  t.like(await imported(path), { verdicts: { already_there: 6 } });
+
+  const columns: [string, string][] = [
+    ['"asked by phone, twice",npi,2000010028', 'added'],
+    ['by mail from them@clinic.com,email,other.one@clinic-four.com', 'added'],
+    [',sha256,123', 'not_a_hash'],
+    [',npi,clinic.com', 'not_an_npi'],
+    [',person,2000010036', 'unknown_kind'],
+    [',,2000010044', 'added'],
+  ];
+  t.like(
+    await imported(await file('list.csv', `reason,kind,value\n${columns.map(([row]) => row).join('\n')}\n`)),
+    {
+      rows: 6,
+    },
+  );
+  t.deepEqual(
+    await verdictsIn(verdicts),
+    columns.map(([, verdict], n) => `${n + 2},${verdict}`),
+  );
+
+  const rows = await db.drizzle.query.suppressions.findMany({
+    where: (row, { eq }) => eq(row.origin, 'import'),
+  });
+  t.false(JSON.stringify(rows).includes('@'), 'the list itself names nobody');
+  t.is(rows.find(({ value }) => value === '2000010028')?.reason, 'asked by phone, twice');
+  const [own] = await db.drizzle.execute(sql`
+    select is_suppressed('2000010010', null) and is_suppressed('2000099999', 'listed.one@clinic-four.com')
+       and is_suppressed('2000099999', 'x@mail.silent-clinic.com') as all`);
+  t.is(own?.all, true);
+});
+
+test('an import is on record with who wanted it; one that was killed counts as failed when it is repeated', async (t) => {
+  const { json } = operatorOn(database.url);
+  const path = await file('record.txt', '2000020019\n');
+  const first = await json<{ id: string }>(
+    'import',
+    'suppressions',
+    path,
+    '--reason',
+    'list of May',
+    '--actor',
+    'ann',
+  );
+  const record = (await listAudit(db, null, 1000)).find(({ subject }) => subject === first.id);
+  t.like(record, {
+    action: 'suppressions.import',
+    actor: 'ann',
+    reason: 'list of May',
+    details: { file: 'record.txt' },
+  });
+  await db.drizzle.execute(
+    sql`update import_runs set state = 'running', finished_at = null where id = ${first.id}`,
+  );
+  const second = await json<{ id: string }>('import', 'suppressions', path);
+  const runs = await db.drizzle.query.importRuns.findMany({
+    where: (run, { eq }) => eq(run.file, 'record.txt'),
+  });
+  t.deepEqual(
+    runs.map(({ id, state }) => [id, state]).sort(),
+    [
+      [first.id, 'failed'],
+      [second.id, 'done'],
+    ].sort(),
+  );
+  t.deepEqual(runs.find(({ id }) => id === second.id)?.counts, { already_there: 1 });
+});
+
+test('a file that cannot be read is one sentence, and an import that stops half-way is a failed one', async (t) => {
+  const { operator } = operatorOn(database.url);
+  const missing = await operator('import', 'suppressions', join(folder, 'nowhere.csv'));
+  t.is(missing.code, 1);
+  t.regex(missing.stderr, /^operator: cannot open .*nowhere\.csv: there is no such file\n$/);
+  t.is((await operator('import', 'suppressions', folder)).code, 1);
+  const path = await file('half.txt', '2000030018\n');
+  const unwritable = await operator(
+    'import',
+    'suppressions',
+    path,
+    '--verdicts',
+    join(folder, 'no', 'where'),
+  );
+  t.is(unwritable.code, 1);
+  t.regex(unwritable.stderr, /cannot open .*where/);
+  const [run] = await db.drizzle.execute(sql`select state from import_runs where file = 'half.txt'`);
+  t.is(run?.state, 'failed');
+});

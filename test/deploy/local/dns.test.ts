@@ -1,0 +1,113 @@
+import { createSocket } from 'node:dgram';
+import { Resolver } from 'node:dns/promises';
+import { once } from 'node:events';
+import type { ExecutionContext } from 'ava';
+import test from 'ava';
+import { decode, encode, type Packet } from 'dns-packet';
+import { type DnsServer, startDns } from '../../../deploy/local/dns.ts';
+import { CORNERS, DNS_TABLE } from '../../../deploy/local/dns-table.ts';
+import { CLOSED_DOMAIN, DIRECT_DOMAIN, MAGIC, STORED_EMAILS } from '../../../deploy/local/sim/magic.ts';
+import {
+  FREE_MAIL_DOMAINS,
+  PRACTICE_DOMAINS,
+  personOf,
+  SAMPLE_NPIS,
+} from '../../../deploy/local/sim/people.ts';
+
+function resolverOf(server: DnsServer): Resolver {
+  const resolver = new Resolver();
+  resolver.setServers([server.address]);
+  return resolver;
+}
+
+test('every domain of a simulated person takes mail, but for the practice that closed', async (t) => {
+  const server = await startDns();
+  t.teardown(() => server.close());
+  const resolver = resolverOf(server);
+  for (const domain of [...PRACTICE_DOMAINS, ...FREE_MAIL_DOMAINS, DIRECT_DOMAIN]) {
+    const [mx] = await resolver.resolveMx(domain);
+    t.like(mx, { exchange: `mx.${domain}`, priority: 10 });
+    t.deepEqual(await resolver.resolve4(`mx.${domain}`), ['192.0.2.25']);
+  }
+  const closed = await resolver.resolveMx(CLOSED_DOMAIN);
+  t.is(closed.length, 1);
+  t.like(closed[0], { exchange: '', priority: 0 });
+});
+
+test('every address of a magic NPI is at a domain that the name server knows', async (t) => {
+  const server = await startDns();
+  t.teardown(() => server.close());
+  const resolver = resolverOf(server);
+  const shown = [...MAGIC.values()].flatMap(({ rocketreach }) => {
+    const found = rocketreach.kind === 'limited_once' ? rocketreach.profile : rocketreach;
+    return found.kind === 'profile' ? found.emails : [];
+  });
+  for (const { email } of [...shown, ...STORED_EMAILS]) {
+    await t.notThrowsAsync(resolver.resolveMx(email.split('@')[1] ?? ''), email);
+  }
+});
+
+test('every address of a person of the sample is at a domain that the name server knows', async (t) => {
+  const unknown = SAMPLE_NPIS.map(personOf)
+    .flatMap(({ workEmail, homeEmail }) => [workEmail, homeEmail])
+    .filter((email) => !DNS_TABLE.has(email.split('@')[1] ?? ''));
+  t.deepEqual(unknown, []);
+});
+
+test('other names do not exist, known names have no other records, and a broken zone fails', async (t) => {
+  const server = await startDns();
+  t.teardown(() => server.close());
+  const resolver = resolverOf(server);
+  await t.throwsAsync(resolver.resolveMx('temporal.io'), { code: 'ENOTFOUND' });
+  await t.throwsAsync(resolver.resolveMx(CORNERS.addressOnly), { code: 'ENODATA' });
+  t.deepEqual(await resolver.resolve4(CORNERS.addressOnly), ['192.0.2.25']);
+  await t.throwsAsync(resolver.resolve4(CORNERS.noMail), { code: 'ENODATA' });
+  await t.throwsAsync(resolver.resolve6('gmail.com'), { code: 'ENODATA' });
+  await t.throwsAsync(resolver.resolveTxt('gmail.com'), { code: 'ENODATA' });
+  await t.throwsAsync(resolver.resolveMx(CORNERS.broken), { code: 'ESERVFAIL' });
+});
+
+test('a question is answered whatever its case, with its own id and name', async (t) => {
+  const { ask } = await rawSocket(t);
+  const answer = decode(await ask(encode(question(7, 'GMail.COM'))));
+  t.is(answer.id, 7);
+  t.is(answer.questions?.[0]?.name, 'GMail.COM');
+  t.is(answer.answers?.length, 1);
+});
+
+test('packets that are no question are dropped, and the next one is answered', async (t) => {
+  const { send, ask } = await rawSocket(t);
+  // To answer an answer would set two servers talking to each other for ever.
+  send(encode({ ...question(1, 'gmail.com'), type: 'response' }));
+  for (const junk of [Buffer.alloc(0), Buffer.from('hello'), Buffer.alloc(512, 0xff), Buffer.alloc(12)])
+    send(junk);
+  t.is(decode(await ask(encode(question(2, 'gmail.com')))).id, 2);
+});
+
+function question(id: number, name: string): Packet {
+  return { type: 'query', id, questions: [{ type: 'MX', name }] };
+}
+
+async function rawSocket(t: ExecutionContext) {
+  const server = await startDns();
+  const socket = createSocket('udp4');
+  t.teardown(async () => {
+    socket.close();
+    await server.close();
+  });
+  const send = (packet: Buffer) => socket.send(packet, Number(server.address.split(':')[1]), '127.0.0.1');
+  const ask = async (packet: Buffer): Promise<Buffer> => {
+    const answered = once(socket, 'message');
+    send(packet);
+    const [message] = await answered;
+    return message;
+  };
+  return { send, ask };
+}
+
+test('a taken port is one clear sentence', async (t) => {
+  const server = await startDns();
+  t.teardown(() => server.close());
+  const port = Number(server.address.split(':')[1]);
+  await t.throwsAsync(startDns({ port }), { code: 'port_taken', message: /name server/ });
+});

@@ -1,0 +1,244 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { copyFile, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { createServer, type IncomingMessage, type RequestListener } from 'node:http';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
+import test, { type ExecutionContext } from 'ava';
+import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
+import { createPost } from '../../../activities/webhooks/post.ts';
+import { sign } from '../../../activities/webhooks/signature.ts';
+import type { WebhookKey } from '../../../api/routes/well-known.ts';
+import { checkSignature, parsePublicKey } from '../../../deploy/local/signature-check.ts';
+import { ordinaryNpis } from '../../support/npis.ts';
+import { type Stack, startStack } from '../../support/stack.ts';
+
+// `npm run listen` beside a running stack, as the author of a receiver uses it.
+
+const MAIN = fileURLToPath(new URL('../../../deploy/local/listen.ts', import.meta.url));
+const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
+
+let stack: Stack;
+let dir: string;
+let client: Awaited<ReturnType<Stack['organization']>>;
+
+test.before(async () => {
+  stack = await startStack();
+  client = await stack.organization();
+  dir = await mkdtemp(join(tmpdir(), 'listen-'));
+  await mkdir(join(dir, 'receiver'));
+  for (const name of ['cert.pem', 'key.pem']) {
+    await copyFile(join(dirname(stack.receiver.caFile), name), join(dir, 'receiver', name));
+  }
+  await writeFile(
+    join(dir, 'stack.json'),
+    JSON.stringify({
+      base_url: stack.baseUrl,
+      database_url: stack.databaseUrl,
+      organization_id: client.organizationId,
+    }),
+  );
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+  if (dir) await rm(dir, { recursive: true });
+});
+
+test('a delivery of the stack is verified and sent on as it came, and the stack gets the answer', async (t) => {
+  const target = await startTarget(t, (_request, response) => response.writeHead(200).end());
+  const { url, line } = await listening(t, ['--forward-to', `${target.url}/hook?a=1`]);
+  const npis = ordinaryNpis('found', 2);
+  const { json } = await client.bulk({ npis, webhook: { url, mode: 'batch' }, custom_data: { ë: 1.5 } });
+  const printed = await line();
+  t.regex(printed, /^\d{4}-\S+Z msg_\S+ {2}2 NPIs {2}→ 200 in \d+ ms {2}verified$/);
+  const [arrived] = target.arrived;
+  t.is(arrived?.url, '/hook?a=1');
+  t.is(arrived?.headers['content-type'], 'application/json');
+  t.is(arrived?.headers['user-agent'], 'test');
+  t.regex(String(arrived?.headers['webhook-signature']), /^v1,/);
+  t.true(printed.includes(String(arrived?.headers['webhook-id'])));
+  t.true(arrived?.body.includes('"custom_data":{"ë":1.5},"usage"'), arrived?.body);
+  if (!arrived) return;
+  const path = `/.well-known/webhook-keys/${client.organizationId}`;
+  const { keys } = (await client.get<{ keys: readonly WebhookKey[] }>(path)).json;
+  const publicKey = parsePublicKey(keys[0]?.whpk ?? '');
+  const captured = { headers: textHeaders(arrived.headers), body: Buffer.from(arrived.body) };
+  t.deepEqual(checkSignature(captured, { secret: null, publicKey }, new Date()), {
+    kind: 'right',
+    by: 'v1a',
+  });
+  const envelope = await client.completed(json.batch_id);
+  t.is(envelope.batch.total, 2);
+});
+
+test('the target decides: its status, Retry-After and body go back, a redirect as well', async (t) => {
+  const answers: [number, Record<string, string>][] = [
+    [503, { 'retry-after': '7' }],
+    [410, {}],
+    [302, { location: 'http://127.0.0.1:1/' }],
+    [204, {}],
+  ];
+  const target = await startTarget(t, (_request, response) => {
+    const [status, headers] = answers[target.arrived.length - 1] ?? [500, {}];
+    response.writeHead(status, headers).end(status === 204 ? undefined : 'said so');
+  });
+  const { url, line, send } = await listening(t, ['--forward-to', target.url]);
+  for (const [status, headers] of answers) {
+    const answer = await send(url);
+    if (answer.kind !== 'answered') return t.fail(answer.kind);
+    t.is(answer.status, status);
+    t.is(answer.retryAfterMs, headers['retry-after'] ? 7000 : null);
+    t.is(answer.excerpt.toString(), status === 204 ? '' : 'said so');
+    t.true((await line()).includes(`→ ${status} in`));
+  }
+});
+
+test('what is not signed rightly is sent on too, and the line says why', async (t) => {
+  const target = await startTarget(t, (_request, response) => response.writeHead(400).end());
+  const secret = newSecret();
+  const { url, line, send } = await listening(t, ['--forward-to', target.url, '--secret', secret]);
+  await send(url, { secret });
+  t.regex(await line(), /→ 400 in \d+ ms {2}verified$/);
+  await send(url, { secret: newSecret() });
+  t.regex(await line(), /NOT VERIFIED: .*most likely the secret/);
+  await send(url, { secret, ageSeconds: 3600 });
+  t.regex(await line(), /NOT VERIFIED: the signature matches, but its timestamp is 60 minutes old/);
+  await send(url, { secret, sent: '{"data":[]}' });
+  t.regex(await line(), / 0 NPIs .* NOT VERIFIED: the body is not the one that was signed/);
+  t.is(target.arrived.length, 4);
+});
+
+test('a target that is down is 502 to the sender, and the next delivery is taken all the same', async (t) => {
+  const target = await startTarget(t, (request) => request.socket.destroy());
+  const { url, line, send } = await listening(t, ['--forward-to', target.url]);
+  for (let n = 0; n < 2; n += 1) {
+    const answer = await send(url);
+    t.is(answer.kind === 'answered' ? answer.status : 0, 502);
+    t.true((await line()).includes('→ 502 (no answer from your receiver)'));
+  }
+  t.is(target.arrived.length, 2);
+});
+
+test('Ctrl-C ends it with exit code 0', async (t) => {
+  const { child } = await listening(t, ['--forward-to', 'http://127.0.0.1:1/']);
+  child.kill('SIGINT');
+  t.is((await once(child, 'close'))[0], 0);
+});
+
+test('what is in the way is one sentence: no stack, a stack that is down, a port that is taken', async (t) => {
+  const empty = await folder(t);
+  const down = await folder(t);
+  await writeFile(join(down, 'stack.json'), JSON.stringify({ base_url: 'http://127.0.0.1:1' }));
+  const { url } = await listening(t, ['--forward-to', 'http://127.0.0.1:1/']);
+  const { port } = new URL(url);
+  for (const [args, said] of [
+    [['--dir', empty], /There is no .*stack\.json: start the local stack with npm start/],
+    [['--dir', down], /does not answer at http:\/\/127\.0\.0\.1:1: start it with npm start/],
+    [['--dir', dir, '--port', port], new RegExp(`Port ${port} .* is taken: .*--port`)],
+  ] as const) {
+    const { code, stderr } = await ended(['--forward-to', 'http://127.0.0.1:1/', ...args]);
+    t.is(code, 1, stderr);
+    t.regex(stderr, said);
+    t.is(stderr.trim().split('\n').length, 2, stderr);
+  }
+});
+
+test('wrong usage is one sentence and exit code 2, and no secret is repeated', async (t) => {
+  const secret = newSecret();
+  for (const [args, said] of [
+    [[], /--forward-to/],
+    [['--forward-to', 'localhost:3000'], /--forward-to/],
+    [['--forward-to', 'http://a/', '--port', '70000'], /--port/],
+    [['--forward-to', 'http://a/', '--secret', secret.slice(6)], /--secret must be whsec_/],
+    [['--forward-to', 'http://a/', secret.slice(6)], /argument without an option/],
+  ] as const) {
+    const { code, stderr } = await ended(args);
+    t.is(code, 2, stderr);
+    t.regex(stderr, said);
+    t.false(stderr.includes(secret.slice(6, 20)), stderr);
+  }
+  const help = await ended(['--help']);
+  t.is(help.code, 0);
+  t.regex(help.stdout, /^npm run listen/);
+});
+
+function textHeaders(headers: IncomingMessage['headers']): Record<string, string> {
+  return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, String(value)]));
+}
+
+/** A listener that is up: its address, its next line, and a way to send it what the stack would. */
+async function listening(t: ExecutionContext, args: readonly string[]) {
+  const child = run(t, ['--dir', dir, '--port', '0', ...args]);
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  const line = async () => String((await lines.next()).value);
+  const [, url = ''] = /^(https:\S+) → /.exec(await line()) ?? [];
+  await line();
+  const post = createPost({
+    policy: createAddressPolicy({ openCidrs: ['127.0.0.1/32'] }),
+    ca: await readFile(stack.receiver.caFile, 'utf8'),
+    userAgent: 'test',
+  });
+  const send = async (
+    to: string,
+    { secret = newSecret(), ageSeconds = 0, sent = '{"batch":{"id":"bat_1"},"data":[]}' } = {},
+  ) => {
+    const timestamp = Math.floor(Date.now() / 1000) - ageSeconds;
+    const body = '{"batch":{"id":"bat_1"},"data":[]}';
+    const headers = {
+      'webhook-id': 'msg_1',
+      'webhook-timestamp': String(timestamp),
+      'webhook-signature': sign({ id: 'msg_1', timestamp, body, secrets: [secret] }),
+    };
+    return await post({ url: to, headers, body: sent });
+  };
+  return { child, url, line, send };
+}
+
+interface Arrived extends Pick<IncomingMessage, 'url' | 'headers'> {
+  readonly body: string;
+}
+
+/** The receiver that is being written: plain HTTP on loopback. */
+async function startTarget(t: ExecutionContext, answer: RequestListener) {
+  const arrived: Arrived[] = [];
+  const server = createServer(async (request, response) => {
+    arrived.push({ url: request.url, headers: request.headers, body: await text(request) });
+    answer(request, response);
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.teardown(() => server.close());
+  const address = server.address();
+  const port = typeof address === 'object' && address !== null ? address.port : 0;
+  return { url: `http://127.0.0.1:${port}`, arrived };
+}
+
+async function folder(t: ExecutionContext): Promise<string> {
+  const made = await mkdtemp(join(tmpdir(), 'listen-'));
+  t.teardown(() => rm(made, { recursive: true }));
+  return made;
+}
+
+async function ended(args: readonly string[]) {
+  const child = spawn(process.execPath, [MAIN, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+  const [stdout, stderr, [code]] = await Promise.all([
+    text(child.stdout),
+    text(child.stderr),
+    once(child, 'close'),
+  ]);
+  return { code: Number(code), stdout, stderr };
+}
+
+function run(t: ExecutionContext, args: readonly string[]) {
+  const child = spawn(process.execPath, [MAIN, ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
+  t.teardown(() => stop(child));
+  return child;
+}
+
+function stop(child: ChildProcess): void {
+  if (child.exitCode === null) child.kill('SIGKILL');
+}

@@ -1,0 +1,186 @@
+import { execFile, fork } from 'node:child_process';
+import { once } from 'node:events';
+import { chmod, mkdtemp, readdir, rm, stat, symlink, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import test, { type ExecutionContext } from 'ava';
+import postgres from 'postgres';
+import { LOOPBACK } from '../../../deploy/local/ports.ts';
+import { startPostgres } from '../../../deploy/local/postgres.ts';
+import { startTemporal } from '../../../deploy/local/temporal.ts';
+import { poll } from '../../../deploy/local/wait.ts';
+import { testSetting } from '../../support/environment.ts';
+import { countTests } from '../../support/report.ts';
+
+test('a kept PostgreSQL is found again with its data and its password', async (t) => {
+  const dataDir = join(await temporaryFolder(t), 'data');
+  const first = await startPostgres({ dataDir });
+  await query(first.url, (sql) => sql`create table kept as select 7 as number`);
+  await first.stop();
+  const second = await startPostgres({ dataDir });
+  t.teardown(() => second.stop());
+  t.deepEqual(Array.from(await query(second.url, (sql) => sql`select number from kept`)), [{ number: 7 }]);
+  t.is((await stat(`${dataDir}.password`)).mode & 0o777, 0o600);
+});
+
+test('PostgreSQL listens on loopback, wants its password and stands 200 connections', async (t) => {
+  const server = await startPostgres({});
+  t.teardown(() => server.stop());
+  const [settings] = await query(
+    server.url,
+    (sql) =>
+      sql`select current_setting('listen_addresses') as addresses, current_setting('max_connections') as most`,
+  );
+  t.deepEqual({ ...settings }, { addresses: LOOPBACK, most: '200' });
+  const url = new URL(server.url);
+  url.password = 'a guess';
+  await t.throwsAsync(() => query(url.href, (sql) => sql`select 1`), { code: '28P01' });
+});
+
+test('a lock file left behind does not keep PostgreSQL from starting, even when its number lives again', async (t) => {
+  const dataDir = join(await temporaryFolder(t), 'data');
+  const first = await startPostgres({ dataDir });
+  process.kill(first.pid, 'SIGKILL');
+  await first.exited;
+  // Of the user that PostgreSQL runs as here, as its number would be in a container that was started anew.
+  const owner = await stat(dataDir);
+  const stranger = execFile('sleep', ['600'], { uid: owner.uid, gid: owner.gid });
+  t.teardown(() => stranger.kill());
+  await writeFile(join(dataDir, 'postmaster.pid'), `${stranger.pid}\n${dataDir}\n0\n0\n\n\n\nready\n`);
+  const second = await startPostgres({ dataDir });
+  t.teardown(() => second.stop());
+  t.is((await query(second.url, (sql) => sql`select 1`)).length, 1);
+});
+
+test('a second PostgreSQL on the same data is refused in a sentence', async (t) => {
+  const dataDir = join(await temporaryFolder(t), 'data');
+  const first = await startPostgres({ dataDir });
+  t.teardown(() => first.stop());
+  const error = await t.throwsAsync(() => startPostgres({ dataDir }), { code: 'postgres_running' });
+  t.true(error?.message.startsWith(`Another PostgreSQL (process ${first.pid}) already runs on `));
+});
+
+test('a taken port is named, with what to do', async (t) => {
+  const squatter = createServer().listen(0, LOOPBACK);
+  await once(squatter, 'listening');
+  t.teardown(() => squatter.close());
+  const address = squatter.address();
+  const port = typeof address === 'object' && address !== null ? address.port : 0;
+  const message = new RegExp(
+    `^Port ${port} on 127\\.0\\.0\\.1, where .* is to listen, is taken: .*another port`,
+  );
+  await t.throwsAsync(() => startPostgres({ port }), { code: 'port_taken', message });
+  const temporal = { cli: testSetting('TEST_TEMPORAL_CLI'), namespace: 'default', searchAttributes: {} };
+  await t.throwsAsync(() => startTemporal({ ...temporal, headless: true, port }), {
+    code: 'port_taken',
+    message,
+  });
+  await t.throwsAsync(() => startTemporal({ ...temporal, headless: false, uiPort: port }), {
+    code: 'port_taken',
+    message,
+  });
+});
+
+test('Ctrl-C does not reach a server, and the death of its owner ends it and its folder', async (t) => {
+  const owner = fork(new URL('../../support/server-owner.ts', import.meta.url), {
+    detached: true,
+    execArgv: [],
+  });
+  t.teardown(() => owner.kill('SIGKILL'));
+  const [url] = (await once(owner, 'message')) as [string];
+  const [folder] = await query(url, (sql) => sql`select current_setting('data_directory') as path`);
+
+  process.kill(-(owner.pid ?? 0), 'SIGINT');
+  t.deepEqual(await once(owner, 'message'), ['interrupted', undefined]);
+  t.is((await query(url, (sql) => sql`select 1`)).length, 1);
+
+  owner.kill('SIGKILL');
+  const gone = await poll(async () => {
+    const left = await stat(String(folder?.path)).catch(() => undefined);
+    return left === undefined ? true : undefined;
+  }, 20_000);
+  t.true(gone);
+  await t.throwsAsync(() => query(url, (sql) => sql`select 1`), { code: 'ECONNREFUSED' });
+});
+
+test('without a Temporal CLI and a way to get one, the message says what to install', async (t) => {
+  const cacheDir = await temporaryFolder(t);
+  const { error } = await findCli(cacheDir, await temporaryFolder(t));
+  t.regex(error ?? '', /^The Temporal CLI is missing .*install it .* or install Go, or set TEMPORAL_ADDRESS/);
+  t.deepEqual(await readdir(cacheDir), []);
+});
+
+test('a CLI built by Go is kept, and found there the next time', async (t) => {
+  const [cacheDir, path] = [await temporaryFolder(t), await temporaryFolder(t)];
+  await symlink('/usr/bin/env', join(path, 'env'));
+  await script(
+    join(path, 'go'),
+    `[ "$1" = version ] && exit 0
+     printf '#!/bin/sh\\necho temporal version 0\\n' > "$GOBIN/temporal"; /bin/chmod +x "$GOBIN/temporal"`,
+  );
+  const built = await findCli(cacheDir, path);
+  t.is(built.cli, join(cacheDir, 'temporal-v1.5.1'), built.error);
+  await rm(join(path, 'go'));
+  t.deepEqual(await findCli(cacheDir, path), { cli: built.cli });
+  t.deepEqual(await readdir(cacheDir), ['temporal-v1.5.1']);
+});
+
+test('a build that fails half-way leaves nothing that looks like a CLI', async (t) => {
+  const [cacheDir, path] = [await temporaryFolder(t), await temporaryFolder(t)];
+  await symlink('/usr/bin/env', join(path, 'env'));
+  await script(join(path, 'go'), `[ "$1" = version ] && exit 0; echo half > "$GOBIN/temporal"; exit 1`);
+  t.truthy((await findCli(cacheDir, path)).error);
+  t.deepEqual(await readdir(cacheDir), []);
+});
+
+test('the runner counts passed tests, failed tests and hooks, crashes and time-outs', (t) => {
+  const report = [
+    '  \u001B[32m✔\u001B[39m first',
+    '  ✔ second (12ms)',
+    '  ✔ [expected fail] known',
+    '  ✘ [fail]: third',
+    '    ℹ 4 tests failed',
+    '  1 test failed',
+    '  1 hook failed',
+    '  2 uncaught exceptions',
+    '  1 unhandled rejection',
+    '  3 tests remained pending after a timeout',
+  ];
+  t.deepEqual(report.reduce(countTests, { passed: 0, failed: 0 }), { passed: 2, failed: 8 });
+});
+
+async function temporaryFolder(t: ExecutionContext): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
+  // PostgreSQL runs as a user of its own where this runs as root.
+  await chmod(folder, 0o755);
+  t.teardown(() => rm(folder, { recursive: true, force: true }));
+  return folder;
+}
+
+async function query<T>(url: string, ask: (sql: postgres.Sql) => Promise<T>): Promise<T> {
+  const sql = postgres(url, { max: 1, onnotice: () => {} });
+  try {
+    return await ask(sql);
+  } finally {
+    await sql.end({ timeout: 5 });
+  }
+}
+
+async function script(file: string, body: string): Promise<void> {
+  await writeFile(file, `#!/bin/sh\n${body}\n`, { mode: 0o755 });
+}
+
+/** Looks for the CLI with `path` as the only folder of programs and no way to the internet. */
+async function findCli(cacheDir: string, path: string): Promise<{ cli?: string; error?: string }> {
+  const module = new URL('../../../deploy/local/temporal-cli.ts', import.meta.url).href;
+  const code = `
+    const { findTemporalCli } = await import(${JSON.stringify(module)});
+    const found = findTemporalCli({ cacheDir: ${JSON.stringify(cacheDir)}, onProgress: () => {} });
+    console.log(JSON.stringify(await found.then((cli) => ({ cli }), ({ message: error }) => ({ error }))));`;
+  const { stdout } = await promisify(execFile)(process.execPath, ['--input-type=module', '-e', code], {
+    env: { PATH: path, HTTPS_PROXY: `http://${LOOPBACK}:1` },
+  });
+  return JSON.parse(stdout) as { cli?: string; error?: string };
+}

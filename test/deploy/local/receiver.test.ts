@@ -1,0 +1,188 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { request } from 'node:https';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
+import test, { type ExecutionContext } from 'ava';
+import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
+import { createPost } from '../../../activities/webhooks/post.ts';
+import { sign } from '../../../activities/webhooks/signature.ts';
+import { ensureCertificate } from '../../../deploy/local/certificate.ts';
+import { LocalProblem } from '../../../deploy/local/problem.ts';
+import { type Receiver, startReceiver } from '../../../deploy/local/receiver.ts';
+import { status } from '../../../deploy/local/receiver-behaviours.ts';
+
+const MAIN = fileURLToPath(new URL('../../../deploy/local/receiver-main.ts', import.meta.url));
+const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
+
+test('a delivery is kept with whether its signature is right', async (t) => {
+  const secret = newSecret();
+  const { receiver, send } = await start(t, secret);
+  await send('/', { secret });
+  await send('/', { secret: newSecret() });
+  await send('/', { secret, tampered: true });
+  await send('/', {});
+  t.deepEqual(
+    receiver.deliveries().map(({ verified }) => verified),
+    [true, false, false, false],
+  );
+});
+
+test('the secret can be told later', async (t) => {
+  const { receiver, send } = await start(t);
+  const secret = newSecret();
+  await send('/before', { secret });
+  receiver.setSecret(secret);
+  await send('/after', { secret });
+  t.deepEqual(
+    receiver.deliveries().map(({ path, verified }) => [path, verified]),
+    [
+      ['/before', false],
+      ['/after', true],
+    ],
+  );
+});
+
+test('/fail/N answers 500 the first N times for each webhook-id, then 200', async (t) => {
+  const { send } = await start(t);
+  const statuses: number[] = [];
+  for (const id of ['msg_a', 'msg_a', 'msg_b', 'msg_a', 'msg_b', 'msg_b', 'msg_a']) {
+    statuses.push(await send('/fail/2/any', { id }));
+  }
+  t.deepEqual(statuses, [500, 500, 500, 200, 500, 200, 200]);
+});
+
+test('/status/CODE always answers CODE, every other path 200', async (t) => {
+  const { send } = await start(t);
+  for (const code of [204, 301, 410, 503]) t.is(await send(`/status/${code}`, {}), code);
+  for (const path of ['/', '/any', '/status/999', '/status/abc', '/fail/x'])
+    t.is(await send(path, {}), 200, path);
+});
+
+test('a path can be given a behaviour and its own one back', async (t) => {
+  const { receiver, send } = await start(t);
+  receiver.setBehaviour('/moody', status(503));
+  t.is(await send('/moody', {}), 503);
+  receiver.setBehaviour('/moody', null);
+  t.is(await send('/moody', {}), 200);
+});
+
+test('what arrived is listed as JSON, newest last', async (t) => {
+  const { receiver, send, ca } = await start(t);
+  await send('/first', { id: 'msg_1' });
+  await send('/second', { id: 'msg_2' });
+  const [response] = await once(request(`${receiver.url}/`, { ca }).end(), 'response');
+  const listed = JSON.parse(await text(response));
+  t.deepEqual(listed, structuredClone(receiver.deliveries()));
+  t.deepEqual(
+    listed.map(({ id, path, body }: Record<string, unknown>) => [id, path, body]),
+    [
+      ['msg_1', '/first', '{"a":1}'],
+      ['msg_2', '/second', '{"a":1}'],
+    ],
+  );
+});
+
+test('a delivery can be waited for, past or coming, and is not for ever', async (t) => {
+  const { receiver, send } = await start(t);
+  const coming = receiver.waitFor(({ path }) => path === '/awaited', 10_000);
+  await send('/other', {});
+  await send('/awaited', {});
+  t.is((await coming).path, '/awaited');
+  t.is((await receiver.waitFor(({ path }) => path === '/other', 0)).path, '/other');
+  await t.throwsAsync(
+    receiver.waitFor(() => false, 1),
+    { message: /no such delivery/ },
+  );
+});
+
+test('the certificate is kept between starts, and made anew when it cannot be read', async (t) => {
+  const dir = await folder(t);
+  const first = await ensureCertificate(dir);
+  t.is((await ensureCertificate(dir)).cert, first.cert);
+  await writeFile(first.certFile, 'broken');
+  const second = await ensureCertificate(dir);
+  t.not(second.cert, first.cert);
+  t.is(await readFile(second.certFile, 'utf8'), second.cert);
+});
+
+test('a taken port is named', async (t) => {
+  const { receiver, dir } = await start(t);
+  const port = Number(new URL(receiver.url).port);
+  const error = await t.throwsAsync(startReceiver({ port, dir }), {
+    instanceOf: LocalProblem,
+    code: 'port_taken',
+  });
+  t.true(error?.message.includes(String(port)));
+});
+
+test('the command prints each delivery as one line and ends on SIGTERM', async (t) => {
+  const secret = newSecret();
+  const child = run(t, ['--port', '0', '--secret', secret]);
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  const banner = String((await lines.next()).value);
+  const [, url = '', caFile = ''] = /^receiver on (\S+), certificate (.+)$/.exec(banner) ?? [];
+  await sender(url, await readFile(caFile, 'utf8'))('/hook', { secret, id: 'msg_line' });
+  t.regex(String((await lines.next()).value), /^\S+Z verified +msg_line \/hook 7 bytes$/);
+  child.kill('SIGTERM');
+  const [code] = await once(child, 'exit');
+  t.is(code, 0);
+});
+
+test('the command explains itself and names a wrong argument', async (t) => {
+  t.true((await text(run(t, ['--help']).stdout)).startsWith('Usage: '));
+  for (const args of [['--port', 'x'], ['--port', '70000'], ['--secret', 'abc'], ['--nonsense']]) {
+    const child = run(t, args);
+    const [said, [code]] = await Promise.all([text(child.stderr), once(child, 'exit')]);
+    t.is(code, 1);
+    t.true(said.includes(args[0] ?? ''), said);
+  }
+});
+
+async function start(t: ExecutionContext, secret?: string) {
+  const dir = await folder(t);
+  const receiver: Receiver = await startReceiver({ port: 0, dir, secret });
+  t.teardown(() => receiver.close());
+  const ca = await readFile(receiver.caFile, 'utf8');
+  return { receiver, dir, ca, send: sender(receiver.url, ca) };
+}
+
+/** Sends one delivery, as the product does, and gives the status it was answered with. */
+function sender(base: string, ca: string) {
+  const post = createPost({
+    policy: createAddressPolicy({ openCidrs: ['127.0.0.1/32'] }),
+    ca,
+    userAgent: 'test',
+  });
+  return async (path: string, how: { id?: string; secret?: string; tampered?: boolean }): Promise<number> => {
+    const { id = 'msg_1', secret, tampered = false } = how;
+    const timestamp = Math.floor(Date.now() / 1000);
+    const body = '{"a":1}';
+    const signature =
+      secret === undefined ? {} : { 'webhook-signature': sign({ id, timestamp, body, secrets: [secret] }) };
+    const headers = { 'webhook-id': id, 'webhook-timestamp': String(timestamp), ...signature };
+    const answer = await post({ url: `${base}${path}`, headers, body: tampered ? '{"a":2}' : body });
+    return answer.kind === 'answered' ? answer.status : 0;
+  };
+}
+
+async function folder(t: ExecutionContext): Promise<string> {
+  const dir = await mkdtemp(join(tmpdir(), 'receiver-'));
+  t.teardown(() => rm(dir, { recursive: true }));
+  return dir;
+}
+
+function run(t: ExecutionContext, args: readonly string[]) {
+  const child = spawn(process.execPath, [MAIN, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+  t.teardown(() => stop(child));
+  return child;
+}
+
+function stop(child: ChildProcess): void {
+  if (child.exitCode === null) child.kill('SIGKILL');
+}

@@ -1,0 +1,209 @@
+import type { ExecutionContext } from 'ava';
+import test from 'ava';
+import { createFullEnrich } from '../../../activities/vendors/fullenrich.ts';
+import { createHunter } from '../../../activities/vendors/hunter.ts';
+import { createProspeo } from '../../../activities/vendors/prospeo.ts';
+import { createRocketReach } from '../../../activities/vendors/rocketreach.ts';
+import type { Provider, Step, Subject } from '../../../activities/vendors/vendor.ts';
+import { personOf } from '../../../deploy/local/sim/people.ts';
+import { createSimulator } from '../../../deploy/local/simulator.ts';
+
+// The adapters, as they are, against the simulated vendors.
+
+const KEY = 'key-of-a-test';
+const NEVER = new AbortController().signal;
+
+/** The simulator and every adapter pointed at it. */
+async function simulated(t: ExecutionContext, apiKey = KEY) {
+  const simulator = await createSimulator({ port: 0, speed: 100, apiKey: KEY });
+  t.teardown(() => simulator.close());
+  const at = (id: VendorId) => ({ baseUrl: simulator.urls[id], apiKey });
+  return {
+    simulator,
+    rocketreach: createRocketReach({ ...at('rocketreach'), api: 'legacy' }),
+    universal: createRocketReach({ ...at('rocketreach'), api: 'universal' }),
+    fullenrich: createFullEnrich({ ...at('fullenrich'), pollMs: 10 }),
+    prospeo: createProspeo(at('prospeo')),
+    hunter: createHunter(at('hunter')),
+  };
+}
+
+type VendorId = 'rocketreach' | 'fullenrich' | 'prospeo' | 'hunter';
+
+function subjectOf(npi: string, rest: Partial<Subject> = {}): Subject {
+  const { first, last, middle, credential, organization } = personOf(npi);
+  return {
+    npi,
+    wantedType: 'any',
+    person: person({ first, last, middle, credential }),
+    organization: {
+      name: organization.name,
+      domain: organization.domain,
+      source: 'affiliation',
+      confidence: 0.9,
+    },
+    ...rest,
+  };
+}
+
+/** Somebody whom the simulated vendors treat as the first name says. */
+function inSituation(first: string): Subject {
+  return subjectOf('2000000010', {
+    person: person({ first, last: 'Simulator', middle: null, credential: 'MD' }),
+  });
+}
+
+function person(name: Pick<NonNullable<Subject['person']>, 'first' | 'last' | 'middle' | 'credential'>) {
+  const practice = { line1: null, city: null, state: null, zip: null, phone: null };
+  return { ...name, suffix: null, otherNames: [], practice, otherStates: [] };
+}
+
+/** The whole conversation, without its pauses. */
+async function ask(vendor: Provider, subject: Subject): Promise<Step> {
+  let step = await vendor.submit(subject, NEVER);
+  while (step.kind === 'pending') step = await vendor.poll(step.jobRef, subject, NEVER);
+  return step;
+}
+
+const MISS_OF: Readonly<Record<VendorId, object>> = {
+  rocketreach: { kind: 'miss', reason: 'no_profile' },
+  fullenrich: { kind: 'miss', reason: 'no_email' },
+  prospeo: { kind: 'miss', reason: 'no_match' },
+  hunter: { kind: 'miss', reason: 'no_email' },
+};
+
+for (const [npi, vendor] of [
+  ['2000000192', 'fullenrich'],
+  ['2000000200', 'prospeo'],
+  ['2000000218', 'hunter'],
+] as const) {
+  test(`${npi} is found by ${vendor} and by nobody else`, async (t) => {
+    const vendors = await simulated(t);
+    const { workEmail, first, last } = personOf(npi);
+    for (const id of ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const) {
+      const step = await ask(vendors[id], subjectOf(npi));
+      t.like(
+        step,
+        id === vendor
+          ? {
+              kind: 'found',
+              candidates: [{ email: workEmail, vendorType: 'professional', verdict: 'valid' }],
+              identity: { name: { kind: 'parts', first, last } },
+            }
+          : MISS_OF[id],
+        id,
+      );
+    }
+  });
+}
+
+for (const [npi, step] of [
+  ['2000000036', { kind: 'found', identity: { npi: '2000000036' } }],
+  ['2000000044', { kind: 'miss', reason: 'no_profile' }],
+  ['2000000119', { kind: 'retry', why: 'upstream', afterMs: null }],
+  ['2000000135', { kind: 'found', candidates: [{ verdict: 'catch_all' }] }],
+  ['2000000143', { kind: 'found', candidates: [{ verdict: 'unknown' }] }],
+  ['2000000168', { kind: 'found', identity: { npi: '2000000010' } }],
+] as const) {
+  test(`${npi} is ${JSON.stringify(step)} to rocketreach`, async (t) => {
+    const { rocketreach } = await simulated(t);
+    t.like(await ask(rocketreach, subjectOf(npi)), step);
+  });
+}
+
+test('universal credits buy the type that is wanted', async (t) => {
+  const { universal } = await simulated(t);
+  const wanting = (wantedType: Subject['wantedType']) =>
+    ask(universal, subjectOf('2000000036', { wantedType }));
+  t.like(await wanting('professional'), { candidates: [{ vendorType: 'professional' }], credits: 2 });
+  t.like(await wanting('personal'), { candidates: [{ vendorType: 'personal' }], credits: 3 });
+  t.like(await wanting('any'), { kind: 'found', credits: 5 });
+});
+
+test('a profile that is not complete is polled, which is not charged', async (t) => {
+  const { rocketreach, simulator } = await simulated(t);
+  await ask(rocketreach, subjectOf('2000000143'));
+  t.deepEqual(
+    simulator.calls().map(({ operation }) => operation),
+    ['lookup', 'checkStatus', 'checkStatus'],
+  );
+});
+
+for (const [id, about, subject, first] of [
+  ['rocketreach', '2000000127', subjectOf('2000000127'), { afterMs: 1000 }],
+  ['fullenrich', 'limited', inSituation('limited'), { afterMs: 10 }],
+  ['prospeo', 'limited', inSituation('limited'), { afterMs: 1000 }],
+  ['hunter', 'limited', inSituation('limited'), { afterMs: null }],
+] as const) {
+  test(`${id} asks ${about} to come back, and then finds`, async (t) => {
+    const { [id]: vendor } = await simulated(t);
+    t.deepEqual(await ask(vendor, subject), { kind: 'retry', why: 'rate_limit', ...first });
+    t.is((await ask(vendor, subject)).kind, 'found');
+  });
+}
+
+for (const [id, situation, step] of [
+  ['fullenrich', 'slow', { kind: 'found', credits: 1 }],
+  ['fullenrich', 'probable', { candidates: [{ verdict: 'risky' }] }],
+  ['fullenrich', 'catchall', { candidates: [{ verdict: 'catch_all' }] }],
+  ['fullenrich', 'missing', { candidates: [{ verdict: 'invalid' }] }],
+  ['fullenrich', 'broke', { kind: 'fatal', why: 'credits' }],
+  ['fullenrich', 'canceled', { kind: 'retry', why: 'upstream' }],
+  ['fullenrich', 'failing', { kind: 'retry', why: 'upstream' }],
+  ['prospeo', 'broke', { kind: 'fatal', why: 'credits' }],
+  ['prospeo', 'masked', { kind: 'miss', reason: 'email_masked' }],
+  ['prospeo', 'unknown', { kind: 'miss', reason: 'no_match' }],
+  ['prospeo', 'failing', { kind: 'retry', why: 'upstream' }],
+  ['hunter', 'slow', { kind: 'found', credits: 1 }],
+  ['hunter', 'catchall', { candidates: [{ verdict: 'catch_all' }] }],
+  ['hunter', 'webmail', { candidates: [{ verdict: 'unknown' }] }],
+  ['hunter', 'disposable', { candidates: [{ verdict: 'invalid' }] }],
+  ['hunter', 'broke', { kind: 'fatal', why: 'credits' }],
+  ['hunter', 'optedout', { kind: 'blocked' }],
+  ['hunter', 'failing', { kind: 'retry', why: 'upstream' }],
+] as const) {
+  test(`a ${situation} answer of ${id} is ${JSON.stringify(step)}`, async (t) => {
+    const { [id]: vendor } = await simulated(t);
+    t.like(await ask(vendor, inSituation(situation)), step);
+  });
+}
+
+test('a person who opted out at Hunter is blocked', async (t) => {
+  const { hunter } = await simulated(t);
+  t.deepEqual(await ask(hunter, subjectOf('2000000176')), { kind: 'blocked' });
+});
+
+test('an answer about somebody else says so', async (t) => {
+  const { fullenrich } = await simulated(t);
+  const { first, last } = personOf('2000000010');
+  t.like(await ask(fullenrich, subjectOf('2000000226')), { identity: { name: { first, last } } });
+});
+
+test('what is bought at Prospeo once is free from then on', async (t) => {
+  const { prospeo } = await simulated(t);
+  t.like(await ask(prospeo, subjectOf('2000000200')), { credits: 1 });
+  t.like(await ask(prospeo, subjectOf('2000000200')), { credits: 0 });
+});
+
+for (const id of ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const) {
+  test(`a wrong key is fatal at ${id}`, async (t) => {
+    const { [id]: vendor } = await simulated(t, 'another');
+    t.deepEqual(await ask(vendor, subjectOf('2000000010')), { kind: 'fatal', why: 'auth' });
+  });
+}
+
+test('a vendor that hangs is given up when the caller says so', async (t) => {
+  const { rocketreach, simulator } = await simulated(t);
+  const controller = new AbortController();
+  const asked = rocketreach.submit(subjectOf('2000000101'), controller.signal);
+  await rocketreach.submit(subjectOf('2000000010'), NEVER);
+  controller.abort(new Error('deadline'));
+  await t.throwsAsync(asked, { message: 'deadline' });
+  t.is(simulator.calls().length, 2);
+});
+
+test('a vendor that is not there was asked nothing', async (t) => {
+  const { rocketreach, simulator } = await simulated(t);
+  await simulator.close();
+  t.like(await ask(rocketreach, subjectOf('2000000010')), { kind: 'retry', why: 'unsent' });
+});

@@ -1,0 +1,151 @@
+import test from 'ava';
+import fc from 'fast-check';
+import { providerKeys } from '../../../db/providers/keys.ts';
+import { csvReader } from '../../../deploy/nppes/csv.ts';
+import { LAYOUT } from '../../../deploy/nppes/layout.ts';
+import headers from '../../support/nppes-headers.json' with { type: 'json' };
+
+interface Row {
+  readonly line: number;
+  readonly whole: boolean;
+  readonly cells: readonly string[];
+}
+
+/** Reads a text in pieces of some bytes. */
+function rowsOf(text: string | Buffer, columns: number | null, pieceBytes = 1_000): Row[] {
+  const bytes = Buffer.from(text);
+  const reader = csvReader(columns, { offset: 0, line: 1 });
+  const rows: Row[] = [];
+  const take: Parameters<typeof reader.end>[0] = (record) => {
+    const cells = Array.from({ length: record.columns }, (_, column) => record.text(column));
+    rows.push({ line: record.line, whole: record.whole, cells });
+  };
+  for (let at = 0; at < bytes.length; at += pieceBytes)
+    reader.push(bytes.subarray(at, at + pieceBytes), take);
+  reader.end(take);
+  return rows;
+}
+
+const cells = (text: string | Buffer, columns = 2) => rowsOf(text, columns).map((row) => row.cells);
+
+test('the layout is that of the files of CMS, to the letter', (t) => {
+  t.deepEqual(LAYOUT, headers);
+});
+
+test('any values come out as they went in, wherever the file is cut into pieces', (t) => {
+  const value = fc.string({ unit: fc.constantFrom('a', '"', ',', '\n', '\r', ' ', 'é', '医', '\u{1f600}') });
+  fc.assert(
+    fc.property(
+      fc.array(fc.array(value, { minLength: 3, maxLength: 3 }), { minLength: 1, maxLength: 6 }),
+      fc.constantFrom('\n', '\r\n'),
+      fc.integer({ min: 1, max: 40 }),
+      (rows, lineEnd, pieceBytes) => {
+        const text = rows
+          .map((row) => row.map((cell) => `"${cell.replaceAll('"', '""')}"`).join(',') + lineEnd)
+          .join('');
+        t.deepEqual(
+          rowsOf(text, 3, pieceBytes).map((row) => row.cells),
+          rows,
+        );
+      },
+    ),
+  );
+});
+
+test('values without quotes, a last row without a line end and blank lines are read', (t) => {
+  t.deepEqual(cells('a,b\r\n\n"c",d\r\n\r\n,"f"'), [
+    ['a', 'b'],
+    ['c', 'd'],
+    ['', 'f'],
+  ]);
+});
+
+test('a quote within a value may stand alone, as long as no comma follows it', (t) => {
+  t.deepEqual(cells('"JOHN "JACK" DOE","x"\n'), [['JOHN "JACK" DOE', 'x']]);
+});
+
+test('lines are numbered as an editor does, values with line ends in them included', (t) => {
+  t.deepEqual(
+    rowsOf('"a","b\nb"\n\n"c","d"\n', 2).map(({ line }) => line),
+    [1, 4],
+  );
+});
+
+test('a row that is not UTF-8 is Latin-1, and its neighbours are not', (t) => {
+  const rows = Buffer.concat([
+    Buffer.from('"Ñuñez","utf8"\n'),
+    Buffer.from('"Ñuñez","latin1"\n', 'latin1'),
+    Buffer.from('"Größe","utf8"\n'),
+  ]);
+  t.deepEqual(cells(rows), [
+    ['Ñuñez', 'utf8'],
+    ['Ñuñez', 'latin1'],
+    ['Größe', 'utf8'],
+  ]);
+});
+
+test('a row with too few or too many values costs no other row', (t) => {
+  const rows = rowsOf('"a","b"\n"c"\n"d","e","f"\n"g","h"\n', 2);
+  t.deepEqual(
+    rows.map(({ line, whole }) => [line, whole]),
+    [
+      [1, true],
+      [2, false],
+      [3, false],
+      [4, true],
+    ],
+  );
+});
+
+test('a quote that is never closed costs its own line alone, however much follows', (t) => {
+  const after = Array.from({ length: 20_000 }, (_, n) => `"${n}","x"\n`).join('');
+  for (const broken of ['"open,"x"\n', '"a","open\n']) {
+    const rows = rowsOf(broken + after, 2, 10_000);
+    t.is(rows.length, 20_001);
+    t.deepEqual(
+      rows.filter(({ whole }) => !whole).map(({ line }) => line),
+      [1],
+    );
+    t.deepEqual(rows.at(-1), { line: 20_001, whole: true, cells: ['19999', 'x'] });
+  }
+});
+
+test('a file without a single line end is one broken row at a time, and is not held in memory', (t) => {
+  const rows = rowsOf(`"${'x'.repeat(1_000_000)}`, 2, 50_000);
+  t.true(rows.length > 1);
+  t.true(rows.every(({ whole }) => !whole));
+});
+
+test('a reader that begins at a later row goes on as if it had read the rows before', (t) => {
+  const text = '"a","1"\n"b","2"\n"c","3"\n';
+  const ends: number[] = [];
+  const first = csvReader(2, { offset: 0, line: 1 });
+  first.push(Buffer.from(text), (record) => ends.push(record.end));
+  const offset = ends[1] ?? 0;
+  const rest: unknown[] = [];
+  const second = csvReader(2, { offset, line: 3 });
+  const take: Parameters<typeof second.end>[0] = (record) =>
+    rest.push([record.line, record.text(0), record.end]);
+  second.push(Buffer.from(text).subarray(offset), take);
+  second.end(take);
+  t.deepEqual(rest, [[3, 'c', text.length]]);
+});
+
+test('two spellings of one place have the same keys', (t) => {
+  const same = [
+    { phone: '(303) 555-0101', line1: '12 North Main Street, Suite 200', postalCode: '80201-1234' },
+    { phone: '13035550101', line1: '12 N. MAIN ST STE 200', postalCode: '802011234' },
+    { phone: '303.555.0101', line1: '12 n main st. #200', postalCode: '80201' },
+    { phone: '3035550101', line1: '12 N MAIN ST  STE #200', postalCode: '80201' },
+  ];
+  for (const place of same) {
+    t.deepEqual(providerKeys(place), { phoneKey: '3035550101', addressKey: '12 N MAIN ST STE 200|80201' });
+  }
+});
+
+test('what says nothing of a place gives no key', (t) => {
+  const none = { phoneKey: null, addressKey: null };
+  t.deepEqual(providerKeys({ phone: null, line1: null, postalCode: null }), none);
+  t.deepEqual(providerKeys({ phone: '555-0101', line1: '12 MAIN ST', postalCode: 'SW1A 1AA' }), none);
+  t.deepEqual(providerKeys({ phone: '0000000000', line1: ' . ', postalCode: '80201' }), none);
+});

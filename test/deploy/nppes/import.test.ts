@@ -1,0 +1,415 @@
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import test from 'ava';
+import { headerLine, rowLine } from '../../../deploy/local/nppes-csv.ts';
+import {
+  deactivatedRow,
+  memberName,
+  npi,
+  personRow,
+  WRONG_NPI,
+  writeMember,
+} from '../../support/nppes-files.ts';
+import { contentOf, openNppesWorld, versionsOf } from '../../support/nppes-world.ts';
+
+const FULL = '20260809';
+const WEEK = '20260816';
+
+const endpointRow = (id: string, endpoint: string, type = 'DIRECT') => ({
+  NPI: id,
+  'Endpoint Type': type,
+  Endpoint: endpoint,
+  Affiliation: 'Y',
+  'Affiliation Legal Business Name': 'CEDAR VALLEY CLINIC PLLC',
+});
+
+const organizationRow = (id: string) => ({
+  NPI: id,
+  'Entity Type Code': '2',
+  'Employer Identification Number (EIN)': '<UNAVAIL>',
+  'Provider Organization Name (Legal Business Name)': 'CEDAR VALLEY CLINIC PLLC',
+  'Provider Other Organization Name': '<UNAVAIL>',
+  'Provider First Line Business Practice Location Address': '12 MAIN ST.',
+  'Provider Business Practice Location Address Postal Code': '80201',
+  'Provider Business Practice Location Address Telephone Number': '3035550101',
+  'Last Update Date': '01/15/2026',
+});
+
+const locationRow = (id: string, line1: string) => ({
+  NPI: id,
+  'Provider Secondary Practice Location Address- Address Line 1': line1,
+  'Provider Secondary Practice Location Address - City Name': 'CEDAR VALLEY',
+  'Provider Secondary Practice Location Address - State Name': 'CO',
+  'Provider Secondary Practice Location Address - Postal Code': '80202',
+  'Provider Secondary Practice Location Address - Telephone Number': '(303) 555-0102',
+});
+
+const otherNameRow = (id: string, name: string) => ({
+  NPI: id,
+  'Provider Other Organization Name': name,
+  'Provider Other Organization Name Type Code': '3',
+});
+
+test('a provider is kept as NPPES has it, without what nothing reads', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const path = await writeMember(folder, 'npidata', FULL, [
+    personRow(npi(1), {
+      'Provider Middle Name': 'QUILL',
+      'Provider Name Suffix Text': 'JR.',
+      'Provider Other Last Name': 'NÉE-HARTIGAN',
+      'Provider License Number_1': 'A12345',
+      'Healthcare Provider Primary Taxonomy Switch_1': 'N',
+      'Healthcare Provider Taxonomy Code_2': '207R00000X',
+      'Healthcare Provider Primary Taxonomy Switch_2': 'Y',
+    }),
+    organizationRow(npi(2)),
+  ]);
+  t.like(await imported(path), {
+    outcome: 'imported',
+    as_of: '2026-08-09',
+    files: { npidata: { read: 2, inserted: 2, rejected: 0 } },
+    rejects_path: null,
+  });
+  const [person, organization] = await sql`
+    select to_jsonb(p) - 'row_hash' - 'imported_at' as row from providers p order by npi`;
+  t.deepEqual(person?.row, {
+    npi: npi(1),
+    entity_type: 1,
+    last_name: 'THORNBURY',
+    first_name: 'TAMSIN',
+    middle_name: 'QUILL',
+    name_suffix: 'JR.',
+    credential: 'MD',
+    other_last_name: 'NÉE-HARTIGAN',
+    other_first_name: null,
+    organization_name: null,
+    taxonomy_code: '207R00000X',
+    practice_line_1: '12 MAIN STREET',
+    practice_line_2: null,
+    practice_city: 'CEDAR VALLEY',
+    practice_state: 'CO',
+    practice_postal_code: '802011234',
+    practice_phone: '3035550101',
+    phone_key: '3035550101',
+    address_key: '12 MAIN ST|80201',
+    updated_on: '2026-01-15',
+    deactivated_on: null,
+    reactivated_on: null,
+    active: true,
+    origin: 'nppes',
+    as_of: '2026-08-09',
+  });
+  t.like(organization?.row, {
+    entity_type: 2,
+    organization_name: 'CEDAR VALLEY CLINIC PLLC',
+    phone_key: '3035550101',
+    address_key: '12 MAIN ST|80201',
+    last_name: null,
+  });
+});
+
+test('a weekly file updates, adds, deactivates and reactivates; who is not in it stays', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  await imported(
+    await writeMember(folder, 'npidata', FULL, [
+      personRow(npi(1)),
+      personRow(npi(2)),
+      personRow(npi(3)),
+      deactivatedRow(npi(4), '03/14/2024'),
+      personRow(npi(5)),
+    ]),
+  );
+  const weekly = await writeMember(folder, 'npidata', WEEK, [
+    personRow(npi(1), { 'Provider Last Name (Legal Name)': 'HARTIGAN', 'Last Update Date': '08/12/2026' }),
+    // Backdated, as after a death: before the last update that is stored.
+    deactivatedRow(npi(2), '12/01/2025'),
+    personRow(npi(3)),
+    personRow(npi(4), { 'NPI Deactivation Date': '03/14/2024', 'NPI Reactivation Date': '08/11/2026' }),
+    personRow(npi(6)),
+  ]);
+  t.like((await imported(weekly)).files, {
+    npidata: { read: 5, inserted: 1, updated: 3, unchanged: 1, deactivated: 1, reactivated: 1, outdated: 0 },
+  });
+  const rows = await sql`select npi, last_name, active from providers order by npi`;
+  t.deepEqual(
+    rows.map((row) => [row.npi, row.last_name, row.active]),
+    [
+      [npi(1), 'HARTIGAN', true],
+      [npi(2), null, false],
+      [npi(3), 'THORNBURY', true],
+      [npi(4), 'THORNBURY', true],
+      [npi(5), 'THORNBURY', true],
+      [npi(6), 'THORNBURY', true],
+    ],
+  );
+});
+
+test('who was reactivated before the last deactivation is not active', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const dates = (deactivated: string, reactivated: string) => ({
+    'NPI Deactivation Date': deactivated,
+    'NPI Reactivation Date': reactivated,
+  });
+  await imported(
+    await writeMember(folder, 'npidata', FULL, [
+      personRow(npi(1), dates('05/02/2024', '05/01/2024')),
+      personRow(npi(2), dates('05/01/2024', '05/01/2024')),
+    ]),
+  );
+  t.deepEqual(
+    (await sql`select active from providers order by npi`).map((row) => row.active),
+    [false, true],
+  );
+});
+
+test('an older file that comes late undoes nothing of a newer one, and adds what is missing', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const newer = join(folder, 'newer');
+  const older = join(folder, 'older');
+  await mkdir(newer);
+  await mkdir(older);
+  await writeMember(newer, 'npidata', WEEK, [
+    personRow(npi(1), { 'Provider Last Name (Legal Name)': 'NEWER', 'Last Update Date': '08/12/2026' }),
+    deactivatedRow(npi(2), '12/01/2025'),
+  ]);
+  await writeMember(newer, 'endpoint', WEEK, [endpointRow(npi(1), 'new@direct.cedar-sim.com')]);
+  await writeMember(older, 'npidata', FULL, [personRow(npi(1)), personRow(npi(2)), personRow(npi(3))]);
+  await writeMember(older, 'endpoint', FULL, [
+    endpointRow(npi(1), 'old@direct.cedar-sim.com'),
+    endpointRow(npi(3), 'third@direct.cedar-sim.com'),
+  ]);
+  await imported(newer);
+  t.like((await imported(older)).files, {
+    npidata: { inserted: 1, outdated: 2, updated: 0, reactivated: 0 },
+    endpoint: { inserted: 1, outdated: 1, removed: 0 },
+  });
+  t.deepEqual(
+    (await sql`select npi, last_name, active from providers order by npi`).map((row) => Object.values(row)),
+    [
+      [npi(1), 'NEWER', true],
+      [npi(2), null, false],
+      [npi(3), 'THORNBURY', true],
+    ],
+  );
+  t.deepEqual(
+    (await sql`select endpoint from provider_endpoints order by npi`).map((row) => row.endpoint),
+    ['new@direct.cedar-sim.com', 'third@direct.cedar-sim.com'],
+  );
+});
+
+test('endpoints, other names and locations follow the file for whom it names, and stay for the others', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const full = join(folder, 'full');
+  const week = join(folder, 'week');
+  await mkdir(full);
+  await mkdir(week);
+  await writeMember(full, 'npidata', FULL, [personRow(npi(1)), organizationRow(npi(2)), personRow(npi(3))]);
+  await writeMember(full, 'endpoint', FULL, [
+    endpointRow(npi(1), 'tamsin@direct.cedar-sim.com'),
+    endpointRow(npi(1), 'npi1.sim@gmail.com'),
+    endpointRow(npi(3), 'https://fhir.cedar-sim.com/r4', 'FHIR'),
+  ]);
+  await writeMember(full, 'othername', FULL, [
+    otherNameRow(npi(2), 'CEDAR VALLEY'),
+    otherNameRow(npi(2), 'THE CLINIC'),
+  ]);
+  await writeMember(full, 'pl', FULL, [locationRow(npi(1), '9 OAK AVENUE'), locationRow(npi(3), '1 ELM RD')]);
+  t.like((await imported(full)).files, {
+    endpoint: { read: 3, inserted: 3 },
+    othername: { read: 2, inserted: 2 },
+    pl: { read: 2, inserted: 2 },
+  });
+  t.like((await sql`select * from provider_locations where npi = ${npi(1)}`)[0], {
+    line_1: '9 OAK AVENUE',
+    line_2: '',
+    postal_code: '80202',
+    phone: '(303) 555-0102',
+    phone_key: '3035550102',
+    address_key: '9 OAK AVE|80202',
+  });
+
+  // One has changed an endpoint and lost the location, the organization has a name less, the third is not named.
+  const changed = { 'Last Update Date': '08/12/2026' };
+  await writeMember(week, 'npidata', WEEK, [
+    personRow(npi(1), changed),
+    { ...organizationRow(npi(2)), ...changed },
+  ]);
+  await writeMember(week, 'endpoint', WEEK, [
+    { ...endpointRow(npi(1), 'tamsin@direct.cedar-sim.com'), Affiliation: 'N' },
+  ]);
+  await writeMember(week, 'othername', WEEK, [otherNameRow(npi(2), 'THE CLINIC')]);
+  await writeMember(week, 'pl', WEEK, []);
+  t.like((await imported(week)).files, {
+    endpoint: { read: 1, inserted: 0, updated: 1, removed: 1 },
+    othername: { read: 1, unchanged: 1, removed: 1 },
+    pl: { read: 0, removed: 1 },
+  });
+  t.deepEqual(
+    (await sql`select npi, kind, endpoint, affiliated from provider_endpoints order by npi`).map((row) =>
+      Object.values(row),
+    ),
+    [
+      [npi(1), 'DIRECT', 'tamsin@direct.cedar-sim.com', false],
+      [npi(3), 'FHIR', 'https://fhir.cedar-sim.com/r4', true],
+    ],
+  );
+  t.deepEqual(
+    (await sql`select npi from provider_locations`).map((row) => row.npi),
+    [npi(3)],
+  );
+});
+
+test('masked and empty values are null, control characters and bytes that are not UTF-8 do no harm', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const path = join(folder, memberName('npidata', FULL));
+  const last = (id: string, name: string) =>
+    rowLine('npidata', personRow(id, { 'Provider Last Name (Legal Name)': name }));
+  const masked = ['<UNAVAIL>', '$$$$$$$$$', '*********', '=========', '  '].map((name, n) =>
+    last(npi(n), name),
+  );
+  await writeFile(
+    path,
+    Buffer.concat([
+      Buffer.from(headerLine('npidata') + masked.join('')),
+      Buffer.from(last(npi(5), 'MUÑOZ'), 'latin1'),
+      Buffer.from(last(npi(6), 'MUÑOZ')),
+      Buffer.from(last(npi(7), 'O\0NE\nTWO\\N\tTHREE  ')),
+    ]),
+  );
+  t.like((await imported(path)).files, { npidata: { inserted: 8, rejected: 0 } });
+  t.deepEqual(
+    (await sql`select last_name from providers order by npi`).map((row) => row.last_name),
+    [null, null, null, null, null, 'MUÑOZ', 'MUÑOZ', 'ONE TWO\\N THREE'],
+  );
+});
+
+test('what cannot be imported is listed with its line and why, and nobody is named', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const set = join(folder, 'set');
+  await mkdir(set);
+  await writeMember(set, 'npidata', FULL, [
+    personRow(npi(1)),
+    personRow(WRONG_NPI),
+    personRow('THORNBURY'),
+    personRow(npi(2), { 'Last Update Date': '02/30/2026' }),
+    personRow(npi(3), { 'Entity Type Code': '' }),
+    personRow(npi(4), { 'Entity Type Code': '3' }),
+  ]);
+  const path = join(set, memberName('npidata', FULL));
+  await writeFile(
+    path,
+    `${await readFile(path, 'utf8')}"${npi(5)}","1"\n${rowLine('npidata', personRow(npi(6)))}`,
+  );
+  await writeMember(set, 'endpoint', FULL, [
+    endpointRow(npi(1), 'a@direct.cedar-sim.com', 'CARRIER PIGEON'),
+    endpointRow(npi(1), ''),
+  ]);
+  await writeMember(set, 'othername', FULL, [otherNameRow(npi(1), '<UNAVAIL>')]);
+  await writeMember(set, 'pl', FULL, [locationRow(npi(1), 'X'.repeat(3_000)), { NPI: npi(1) }]);
+  const { files, rejects_path } = await imported(set);
+  t.like(files, { npidata: { read: 8, inserted: 2, rejected: 6 }, endpoint: { rejected: 2 } });
+  const rejects = await readFile(rejects_path ?? '', 'utf8');
+  t.deepEqual(
+    rejects
+      .trim()
+      .split('\n')
+      .map((line) => line.replace(/_pfile_\d{8}-\d{8}\.csv/, '')),
+    [
+      'file,line,npi,reason',
+      `npidata,3,${WRONG_NPI},NPI has a wrong check digit`,
+      'npidata,4,,NPI is not 10 digits',
+      `npidata,5,${npi(2)},date that does not exist`,
+      `npidata,6,${npi(3)},no entity type and no deactivation date`,
+      `npidata,7,${npi(4)},entity type is neither 1 nor 2`,
+      `npidata,8,${npi(5)},wrong number of columns or a quote that is not closed`,
+      `othername,2,${npi(1)},other name missing`,
+      `pl,2,${npi(1)},value longer than NPPES allows`,
+      `pl,3,${npi(1)},address missing`,
+      `endpoint,2,${npi(1)},unknown endpoint type`,
+      `endpoint,3,${npi(1)},endpoint missing`,
+    ],
+  );
+  t.deepEqual(
+    (await sql`select npi from providers order by npi`).map((row) => row.npi),
+    [npi(1), npi(6)],
+  );
+});
+
+test('the same file again is not read; --again reads it, and writes no row', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const set = join(folder, 'set');
+  await mkdir(set);
+  await writeMember(set, 'npidata', FULL, [personRow(npi(1)), deactivatedRow(npi(2), '03/14/2024')]);
+  // Two rows with one key: which one is taken must not change from run to run.
+  await writeMember(set, 'endpoint', FULL, [
+    endpointRow(npi(1), 'a@direct.cedar-sim.com'),
+    { ...endpointRow(npi(1), 'a@direct.cedar-sim.com'), Affiliation: 'N' },
+  ]);
+  await writeMember(set, 'pl', FULL, [locationRow(npi(1), '9 OAK AVENUE')]);
+  await writeMember(set, 'othername', FULL, [otherNameRow(npi(2), 'THE CLINIC')]);
+  t.like((await imported(set)).files, { endpoint: { inserted: 1, repeated: 1 } });
+  const before = await versionsOf(sql);
+  t.is((await imported(set)).outcome, 'already');
+  const again = await imported(set, '--again');
+  t.is(again.outcome, 'imported');
+  for (const counts of Object.values(again.files)) {
+    t.like(counts, { inserted: 0, updated: 0 });
+    t.true((counts.unchanged ?? 0) > 0);
+  }
+  t.is(await versionsOf(sql), before);
+});
+
+test('an NPI that comes twice in a file is what its last row says, also among NPIs that are all new', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const named = (n: number, last: string) => personRow(npi(n), { 'Provider Last Name (Legal Name)': last });
+  const path = await writeMember(folder, 'npidata', FULL, [
+    named(1, 'FIRST'),
+    named(2, 'X'),
+    named(1, 'LAST'),
+  ]);
+  t.like((await imported(path)).files, { npidata: { read: 3, inserted: 2, repeated: 1 } });
+  t.is((await sql`select last_name from providers where npi = ${npi(1)}`)[0]?.last_name, 'LAST');
+});
+
+test('a dry run counts what would change and changes nothing', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const set = join(folder, 'set');
+  await mkdir(set);
+  await imported(await writeMember(folder, 'npidata', FULL, [personRow(npi(1)), personRow(npi(2))]));
+  await writeMember(set, 'npidata', WEEK, [
+    deactivatedRow(npi(1), '08/12/2026'),
+    personRow(npi(3)),
+    personRow('1'),
+  ]);
+  await writeMember(set, 'endpoint', WEEK, [endpointRow(npi(1), 'a@direct.cedar-sim.com')]);
+  const before = await contentOf(sql);
+  const { outcome, files } = await imported(set, '--dry-run');
+  t.is(outcome, 'rehearsed');
+  t.like(files, {
+    npidata: { read: 3, inserted: 1, updated: 1, deactivated: 1, rejected: 1 },
+    endpoint: { read: 1, rejected: 0 },
+  });
+  t.is(await contentOf(sql), before);
+  t.is((await imported(set)).outcome, 'imported');
+});
+
+test('what the NPI registry said later than the file stays, and what it said before is replaced', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  for (const [id, asOf] of [
+    [npi(1), '2026-08-10'],
+    [npi(2), '2026-08-08'],
+  ] as const) {
+    await sql`
+      insert into providers (npi, entity_type, last_name, origin, row_hash, as_of)
+      values (${id}, 1, 'REGISTRY', 'registry', 0, ${asOf})`;
+  }
+  const path = await writeMember(folder, 'npidata', FULL, [personRow(npi(1)), personRow(npi(2))]);
+  t.like((await imported(path)).files, { npidata: { outdated: 1, updated: 1 } });
+  t.deepEqual(
+    (await sql`select last_name, origin from providers order by npi`).map((row) => Object.values(row)),
+    [
+      ['REGISTRY', 'registry'],
+      ['THORNBURY', 'nppes'],
+    ],
+  );
+});

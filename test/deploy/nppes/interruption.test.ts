@@ -1,0 +1,162 @@
+import { chmod, mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import test from 'ava';
+import type { Sql } from 'postgres';
+import { migrate } from '../../../db/migrate.ts';
+import { startPostgres } from '../../../deploy/local/postgres.ts';
+import { largeNpi, memberName, WRONG_NPI, writeLargeMain } from '../../support/nppes-files.ts';
+import {
+  contentOf,
+  type Imported,
+  type NppesWorld,
+  openNppesWorld,
+  openWorldAt,
+  spawnImport,
+} from '../../support/nppes-world.ts';
+import { eventually } from '../../support/organization.ts';
+
+// Files of several chunks, so that there is a middle to be killed in.
+
+const ROWS = 120_000;
+/** In the first chunk and in the last. */
+const BROKEN = new Map([
+  [7, { NPI: WRONG_NPI }],
+  [ROWS - 7, { NPI: WRONG_NPI }],
+]);
+const NAME = memberName('npidata', '20260809');
+
+test.serial('killed half-way and run again, an import ends as if nothing had happened', async (t) => {
+  const whole = await openNppesWorld(t);
+  const path = join(whole.folder, NAME);
+  await writeLargeMain(path, ROWS, BROKEN);
+  const expected = await whole.imported(path);
+  t.like(expected.files, { npidata: { read: ROWS, inserted: ROWS - 2, rejected: 2 } });
+
+  const killed = await openNppesWorld(t);
+  const { child, ended } = spawnImport(killed, path);
+  await firstCheckpoint(killed.sql);
+  child.kill('SIGKILL');
+  await ended;
+  const before = (await killed.sql`select from providers`).length;
+  t.true(before > 0 && before < ROWS - 2);
+  // PostgreSQL ends the statement of a client that is gone before it lets its lock go.
+  await eventually(async () => ((await locksOf(killed.sql)) === 0 ? true : null));
+
+  const resumed = await killed.imported(path);
+  t.is(resumed.outcome, 'resumed');
+  t.deepEqual(resumed.files, expected.files);
+  t.is(await contentOf(killed.sql), await contentOf(whole.sql));
+  t.is(await rejectsOf(killed), await rejectsOf(whole));
+  t.is((await killed.imported(path)).outcome, 'already');
+});
+
+test.serial(
+  'an import ends with a sentence where PostgreSQL is killed, and goes on when it is back',
+  async (t) => {
+    t.timeout(120_000);
+    const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
+    await chmod(folder, 0o755);
+    const dataDir = join(folder, 'data');
+    let server = await startPostgres({ dataDir });
+    t.teardown(async () => {
+      await server.stop();
+      await rm(folder, { recursive: true, force: true });
+    });
+    const { url, port } = server;
+    await migrate(url);
+    const world = await openWorldAt(t, url);
+    const path = join(world.folder, NAME);
+    await writeLargeMain(path, ROWS);
+
+    const { ended } = spawnImport(world, path);
+    await firstCheckpoint(world.sql);
+    process.kill(server.pid, 'SIGKILL');
+    await server.exited;
+    const { code, stdout, stderr } = await ended;
+    t.is(code, 1);
+    t.is(stdout, '');
+    t.regex(stderr, /^operator: lost PostgreSQL on the way \(\w+\); run the same command again, .*\n$/);
+
+    server = await startPostgres({ dataDir, port });
+    const resumed = await world.imported(path);
+    t.is(resumed.outcome, 'resumed');
+    t.like(resumed.files, { npidata: { read: ROWS, inserted: ROWS, updated: 0 } });
+  },
+);
+
+test.serial('of two imports at once the second is told who is first', async (t) => {
+  const world = await openNppesWorld(t);
+  const path = join(world.folder, NAME);
+  await writeLargeMain(path, ROWS);
+  const { child, ended } = spawnImport(world, path);
+  await firstCheckpoint(world.sql);
+  const second = await world.operator(path);
+  t.is(second.code, 1);
+  t.regex(
+    second.stderr,
+    new RegExp(`another import is under way \\(import nppes, process ${child.pid} on .*, ${NAME}, since `),
+  );
+  const first = await ended;
+  t.is(first.code, 0);
+  t.is((JSON.parse(first.stdout) as Imported).files.npidata?.inserted, ROWS);
+});
+
+test.serial('an NPI that comes again among thousands of new ones is what its last row says', async (t) => {
+  const world = await openNppesWorld(t);
+  const path = join(world.folder, NAME);
+  const last = 'Provider Last Name (Legal Name)';
+  await writeLargeMain(
+    path,
+    ROWS,
+    new Map([
+      // Of the first chunk, and twice within one chunk.
+      [30_000, { NPI: largeNpi(1), [last]: 'ACROSS' }],
+      [45_001, { NPI: largeNpi(45_000), [last]: 'WITHIN' }],
+    ]),
+  );
+  t.like((await world.imported(path)).files, {
+    npidata: { read: ROWS, inserted: ROWS - 2, updated: 1, repeated: 1 },
+  });
+  const rows = await world.sql`
+    select last_name from providers where npi in ${world.sql([largeNpi(1), largeNpi(45_000)])} order by 1`;
+  t.deepEqual(
+    rows.map((row) => row.last_name),
+    ['ACROSS', 'WITHIN'],
+  );
+});
+
+test.serial('what PostgreSQL refuses in the middle ends the import with a sentence, at once', async (t) => {
+  const world = await openNppesWorld(t);
+  const path = join(world.folder, NAME);
+  await writeLargeMain(path, ROWS);
+  // The last row of the last chunk: everything has been sent when it is met.
+  await world.sql.unsafe(
+    `alter table providers add constraint refused check (npi <> '${largeNpi(ROWS - 1)}')`,
+  );
+  const { code, stderr } = await world.operator(path);
+  t.is(code, 1);
+  t.regex(stderr, /^operator: PostgreSQL refused; its log says why \(\w{5}\); run the same command again/);
+  await world.sql`alter table providers drop constraint refused`;
+  t.is((await world.imported(path)).files.npidata?.inserted, ROWS);
+});
+
+/** Resolves when a run has something to go on from. */
+async function firstCheckpoint(sql: Sql): Promise<void> {
+  await eventually(async () => {
+    const [run] = await sql`select from import_runs where state = 'running' and checkpoint ? 'offset'`;
+    return run ?? null;
+  });
+}
+
+async function rejectsOf(world: NppesWorld): Promise<string> {
+  return await readFile(join(world.folder, 'rejects.csv'), 'utf8');
+}
+
+/** Advisory locks held in this database: an import holds one. */
+async function locksOf(sql: Sql): Promise<number> {
+  const rows = await sql`
+    select from pg_locks where locktype = 'advisory'
+       and database = (select oid from pg_database where datname = current_database())`;
+  return rows.length;
+}

@@ -1,0 +1,204 @@
+import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
+import test from 'ava';
+import { headerLine, rowLine } from '../../../deploy/local/nppes-csv.ts';
+import { writeZip } from '../../../deploy/local/zip-file.ts';
+import { LAYOUT } from '../../../deploy/nppes/layout.ts';
+import { openProgress } from '../../../deploy/nppes/progress.ts';
+import { memberName, npi, personRow, writeMember } from '../../support/nppes-files.ts';
+import { contentOf, openNppesWorld } from '../../support/nppes-world.ts';
+
+const DAY = '20260809';
+
+const mainFile = () => Buffer.from(headerLine('npidata') + rowLine('npidata', personRow(npi(1))));
+const endpointFile = () =>
+  Buffer.from(
+    headerLine('endpoint') +
+      rowLine('endpoint', { NPI: npi(1), 'Endpoint Type': 'DIRECT', Endpoint: 'a@direct.cedar-sim.com' }),
+  );
+
+test('a zip, the folder it is unpacked to and its single files give the same', async (t) => {
+  const zipped = await openNppesWorld(t);
+  const zip = join(zipped.folder, 'NPPES_Data_Dissemination_August_2026_V2.ZIP');
+  await writeZip(zip, [
+    { name: 'NPPES_Readme_and_CodeValues.pdf', content: Buffer.from('%PDF') },
+    { name: `__MACOSX/._${memberName('npidata', DAY)}`, content: Buffer.from('resource') },
+    {
+      name: memberName('npidata', DAY).replace('.csv', '_FileHeader.csv'),
+      content: Buffer.from(headerLine('npidata')),
+    },
+    { name: `data/${memberName('endpoint', DAY).toUpperCase()}`, content: endpointFile() },
+    { name: memberName('npidata', DAY), content: mainFile() },
+  ]);
+  t.like((await zipped.imported(zip)).files, { npidata: { inserted: 1 }, endpoint: { inserted: 1 } });
+
+  const unpacked = await openNppesWorld(t);
+  const folder = join(unpacked.folder, 'set');
+  await mkdir(folder);
+  await writeFile(join(folder, memberName('npidata', DAY)), mainFile());
+  await writeFile(join(folder, memberName('endpoint', DAY)), endpointFile());
+  await writeFile(join(folder, 'notes.csv'), 'of somebody else');
+  await unpacked.imported(folder);
+
+  const single = await openNppesWorld(t);
+  await single.imported(join(folder, memberName('npidata', DAY)));
+  await single.imported(join(folder, memberName('endpoint', DAY)));
+
+  t.is(await contentOf(unpacked.sql), await contentOf(zipped.sql));
+  t.is(await contentOf(single.sql), await contentOf(zipped.sql));
+});
+
+test('a zip is known again under another name; other content under the same name is another file', async (t) => {
+  const { folder, imported } = await openNppesWorld(t);
+  const path = join(folder, 'a.zip');
+  await writeZip(path, [{ name: memberName('npidata', DAY), content: mainFile() }]);
+  await imported(path);
+  await rename(path, join(folder, 'b.zip'));
+  t.is((await imported(join(folder, 'b.zip'))).outcome, 'already');
+  const other = Buffer.from(mainFile().toString().replace('TAMSIN', 'VALETA'));
+  await writeZip(path, [{ name: memberName('npidata', DAY), content: other }]);
+  t.like((await imported(path)).files, { npidata: { updated: 1 } });
+});
+
+test('what is not a zip, not whole or packed otherwise is told from each other, and nothing is imported', async (t) => {
+  const { folder, operator, sql } = await openNppesWorld(t);
+  const path = join(folder, 'good.zip');
+  await writeZip(path, [{ name: memberName('npidata', DAY), content: mainFile() }]);
+  const good = await readFile(path);
+  const local = 4;
+  const central = good.indexOf(Buffer.from([0x50, 0x4b, 1, 2])) + 6;
+  const changed = (change: (bytes: Buffer) => void) => {
+    const bytes = Buffer.from(good);
+    change(bytes);
+    return bytes;
+  };
+  const bad: [name: string, content: Buffer, says: RegExp][] = [
+    ['text.zip', Buffer.from('not a zip'), /text\.zip is not a zip file, or damaged/],
+    ['half.zip', good.subarray(0, good.length / 2), /was not downloaded wholly; download it again/],
+    ['bits.zip', changed((bytes) => bytes.writeUInt8(0xff, 120)), /bits\.zip is .*damaged/],
+    ['crc.zip', changed((bytes) => bytes.writeUInt32LE(7, central + 10)), /crc\.zip is .*damaged/],
+    [
+      'deflate64.zip',
+      changed((bytes) => {
+        for (const at of [local + 4, central + 4]) bytes.writeUInt16LE(9, at);
+      }),
+      /packed by Deflate64, which cannot be read here; unpack it first \("unzip deflate64\.zip/,
+    ],
+    [
+      'secret.zip',
+      changed((bytes) => {
+        for (const at of [local + 2, central + 2]) bytes.writeUInt16LE(0x0801, at);
+      }),
+      /is encrypted/,
+    ],
+  ];
+  for (const [name, content, says] of bad) {
+    await writeFile(join(folder, name), content);
+    const { code, stdout, stderr } = await operator(join(folder, name));
+    t.is(code, 1, name);
+    t.is(stdout, '', name);
+    t.regex(stderr, /^operator: [^\n]+\n$/, name);
+    t.regex(stderr, says, name);
+  }
+  t.is((await sql`select from providers`).length, 0);
+});
+
+test('a place without files of NPPES, or with several downloads in it, is refused', async (t) => {
+  const { folder, operator } = await openNppesWorld(t);
+  t.regex((await operator(join(folder, 'nothing.zip'))).stderr, /cannot open .*: there is no such file/);
+  t.regex((await operator(folder)).stderr, /holds no file of NPPES by its name: npidata_pfile_/);
+  await writeMember(folder, 'npidata', DAY, [personRow(npi(1))]);
+  await writeMember(folder, 'npidata', '20260816', [personRow(npi(1))]);
+  t.regex((await operator(folder)).stderr, /holds 2 npidata files; import each .* the oldest first/);
+});
+
+test('the old name of a column is taken, in any order of columns, and a column that comes and goes', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const names = LAYOUT.npidata.map((name) => (name === 'Provider Sex Code' ? 'Provider Gender Code' : name));
+  const values = Object.fromEntries(
+    LAYOUT.npidata.map((name, index) => [
+      names[index],
+      (personRow(npi(1)) as Record<string, string>)[name] ?? '',
+    ]),
+  );
+  const turned = names.toReversed();
+  await writeFile(
+    join(folder, memberName('npidata', DAY)),
+    `\ufeff"${turned.join('","')}"\r\n"${turned.map((name) => values[name]).join('","')}"\r\n`,
+  );
+  await writeFile(
+    join(folder, memberName('othername', DAY)),
+    `"${[...LAYOUT.othername, 'Created Date'].join('","')}"\n"${npi(1)}","THE CLINIC","3","01/01/2026"\n`,
+  );
+  t.like((await imported(folder)).files, { npidata: { inserted: 1 }, othername: { inserted: 1 } });
+  t.is((await sql`select first_name from providers`)[0]?.first_name, 'TAMSIN');
+});
+
+test('another layout is refused with what differs, before anything is imported', async (t) => {
+  const { folder, operator, imported, sql } = await openNppesWorld(t);
+  await writeMember(folder, 'npidata', DAY, [personRow(npi(1))]);
+  const endpoints = join(folder, memberName('endpoint', DAY));
+  const header = headerLine('endpoint');
+
+  await writeFile(endpoints, header.replace('"Endpoint",', '"Endpoint Address",'));
+  const renamed = await operator(folder);
+  t.is(renamed.code, 1);
+  t.regex(renamed.stderr, /19 columns, without "Endpoint"; with the unknown "Endpoint Address"/);
+  t.regex(renamed.stderr, /_V2\.zip/);
+  t.regex((await operator(folder, '--accept-drift')).stderr, /without "Endpoint"/);
+
+  await writeFile(endpoints, header.replace('"Endpoint",', '"Endpoint","Endpoint",'));
+  t.regex((await operator(folder)).stderr, /20 columns, with twice "Endpoint"/);
+
+  await writeFile(endpoints, header.replace('\n', ',"Mood"\n'));
+  t.regex((await operator(folder)).stderr, /with the unknown "Mood"\. .*--accept-drift imports it/);
+  t.is((await sql`select from providers`).length, 0);
+  t.is((await imported(folder, '--accept-drift')).outcome, 'imported');
+});
+
+test('the layout before V2 is refused by name of what it lacks', async (t) => {
+  const { folder, operator } = await openNppesWorld(t);
+  const old = LAYOUT.npidata
+    .slice(0, 329)
+    .map((name) => (name === 'Provider Sex Code' ? 'Provider Gender Code' : name));
+  await writeFile(join(folder, memberName('npidata', DAY)), `"${old.join('","')}"\n`);
+  t.regex((await operator(folder)).stderr, /329 columns, without "Certification Date"\./);
+});
+
+test('the first row of a file without a header is not shown to anyone', async (t) => {
+  const { folder, operator } = await openNppesWorld(t);
+  const path = join(folder, memberName('npidata', DAY));
+  await writeFile(path, rowLine('npidata', personRow(npi(1))));
+  const { stderr } = await operator(path);
+  t.regex(stderr, /does not begin with the header of an NPPES npidata file/);
+  t.notRegex(stderr, /THORNBURY|TAMSIN/);
+});
+
+test('an import for people ends with a table, one for programs prints nothing but JSON', async (t) => {
+  const { folder, operator } = await openNppesWorld(t);
+  const path = await writeMember(folder, 'npidata', DAY, [personRow(npi(1)), personRow('1')]);
+  const { stdout } = await operator(path);
+  t.regex(stdout, /as of 2026-08-09: imported/);
+  t.regex(stdout, /^FILE +READ +INSERTED/m);
+  t.regex(stdout, /^npidata +2 +1 /m);
+  t.regex(stdout, /Rejected rows are listed in .*rejects\.csv/);
+  const again = await operator(path, '--again', '--json');
+  t.is(JSON.parse(again.stdout).files.npidata.unchanged, 1);
+  t.is(again.stderr, '');
+});
+
+test('progress is a bar with rate and time left on a terminal, and quiet lines elsewhere', (t) => {
+  const screen = new PassThrough();
+  const terminal = Object.assign(screen, { isTTY: true, columns: 200 });
+  const bar = openProgress({ terminal, line: () => t.fail() }, 4_000_000, 1_000_000);
+  bar.show('npidata.csv', 2_000_000, 1_234);
+  bar.stop();
+  const drawn = String(screen.read());
+  t.regex(drawn, /50% \| 2 of 4 MB, 1,234 rows, [\d,]+ rows\/s, \d\d:\d\d left, npidata\.csv/);
+
+  const lines: string[] = [];
+  const plain = openProgress({ terminal: null, line: (text) => lines.push(text) }, 4_000_000, 0);
+  plain.show('npidata.csv', 2_000_000, 1_234);
+  t.deepEqual(lines, []);
+});

@@ -1,0 +1,317 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { suspendWebhooks } from '../../db/accounts/organizations.ts';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { newId } from '../../db/ids.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { operatorOn, WHY } from '../support/operator.ts';
+import {
+  acceptedIds,
+  type Organization,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
+
+// `webhooks`: what operators see of deliveries, and how they send them again. Nobody works here: what is resent stays
+// as the command leaves it, for the sweep.
+
+const BY = { actor: 'test', reason: 'test' };
+const URL_TEXT = 'https://hooks.example.com/in?token=sesame';
+const NPI = '1000000010';
+
+let database: TestDatabase;
+let db: Database;
+let command: ReturnType<typeof operatorOn>;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 2, applicationName: 'test' });
+  command = operatorOn(database.url);
+});
+
+test.after.always(async () => {
+  await db?.close();
+  await database?.drop();
+});
+
+interface Listed {
+  readonly id: string;
+  readonly organization_id: string;
+  readonly batch_id: string;
+  readonly state: string;
+  readonly url: string;
+  readonly last_reason: string | null;
+}
+
+/** Submits with a webhook in real-time mode, and settles every request unless the test says otherwise. */
+async function submitted(organization: Organization, count = 1, settled = true) {
+  const npis: string[] = Array(count).fill(NPI);
+  const webhook = { url: URL_TEXT, mode: 'real-time' as const };
+  const { batchId, requestIds } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis, webhook }), RULES),
+  );
+  for (const requestId of settled ? requestIds : []) await settle(db, requestId, 'failed', 'test', RULES);
+  const rows = await db.drizzle.execute<{ id: string }>(
+    sql`select id from webhook_deliveries where batch_id = ${batchId} order by id`,
+  );
+  return { batchId, ids: rows.map(({ id }) => id) };
+}
+
+/** As if the last attempt had failed that long ago. */
+async function fail(batchId: string, hoursAgo = 0): Promise<void> {
+  await db.drizzle.execute(sql`
+    update webhook_deliveries set state = 'failed', attempts = 1, step_at = null, due_at = null,
+           decided_at = clock_timestamp() - make_interval(hours => ${hoursAgo}) where batch_id = ${batchId}`);
+  await db.drizzle.execute(sql`
+    insert into webhook_attempts (delivery_id, n, started_at, duration_ms, status_code, reason, response_excerpt)
+    select id, 1, decided_at, 17, 410, 'gone', convert_to(E'secret answer\x1b[2J', 'UTF8')
+      from webhook_deliveries where batch_id = ${batchId}`);
+}
+
+async function failed(organization: Organization, count = 1, hoursAgo = 0) {
+  const delivery = await submitted(organization, count);
+  await fail(delivery.batchId, hoursAgo);
+  return delivery;
+}
+
+async function statesOf(batchId: string): Promise<string[]> {
+  const rows = await db.drizzle.execute<{ state: string }>(
+    sql`select state from webhook_deliveries where batch_id = ${batchId} order by id`,
+  );
+  return rows.map(({ state }) => state);
+}
+
+async function auditedResends(organizationId: string) {
+  const lines = await command.json<{ action: string; actor: string; reason: string; subject: string }[]>(
+    ...['audit', 'list', organizationId],
+  );
+  return lines.filter(({ action }) => action === 'webhooks.resend');
+}
+
+test('deliveries are listed newest first, of one organization or of all, by state and time, URLs masked', async (t) => {
+  const [one, other] = [await openOrganization(db, 10), await openOrganization(db, 10)];
+  const old = await failed(one);
+  const pending = await submitted(one);
+  const foreign = await failed(other);
+  await db.drizzle.execute(sql`
+    update webhook_deliveries set created_at = created_at - interval '2 days' where batch_id = ${old.batchId}`);
+  const list = (...args: string[]) => command.json<Listed[]>('webhooks', 'list', ...args);
+  const idsOf = async (...args: string[]) => (await list(...args)).map(({ id }) => id);
+  const own = ['--organization', one.organizationId];
+  t.deepEqual(await idsOf(...own), [...pending.ids, ...old.ids]);
+  const everybodys = await idsOf('--limit', '1000');
+  t.true([...foreign.ids, ...pending.ids, ...old.ids].every((id) => everybodys.includes(id)));
+  t.deepEqual(await idsOf(...own, '--limit', '1'), pending.ids);
+  t.deepEqual(await idsOf(...own, '--state', 'failed'), old.ids);
+  t.deepEqual(await idsOf(...own, '--since', '24h'), pending.ids);
+  t.deepEqual(await idsOf(...own, '--since', '2020-01-01T00:00Z'), [...pending.ids, ...old.ids]);
+  t.like(await list(...own, '--state', 'failed'), [
+    { batch_id: old.batchId, state: 'failed', url: 'https://hooks.example.com/***', last_reason: 'gone' },
+  ]);
+  t.is((await list(...own, '--reveal'))[0]?.url, URL_TEXT);
+  const text = await command.text('webhooks', 'list', ...own);
+  t.regex(text, /^DELIVERY +ORGANIZATION +BATCH +FOR +STATE +ATTEMPTS/);
+  t.false(text.includes('sesame'));
+});
+
+test('a delivery is shown with its attempts; the URL and what was answered only where they are asked for', async (t) => {
+  const { ids, batchId } = await failed(await openOrganization(db, 10));
+  const [id = ''] = ids;
+  const masked = await command.text('webhooks', 'show', id);
+  t.regex(masked, /^state +failed$/m);
+  t.regex(masked, /^attempts made +1$/m);
+  t.regex(masked, /^1 +\S+Z +17 +410 +gone +-$/m);
+  t.false(masked.includes('sesame') || masked.includes('secret'));
+  const revealed = await command.text('webhooks', 'show', id, '--reveal');
+  t.true(revealed.includes(URL_TEXT));
+  // Nothing that would move a terminal's cursor.
+  t.true(revealed.includes('secret answer\ufffd[2J'));
+  t.like(await command.json('webhooks', 'show', id), { id, batch_id: batchId, state: 'failed', resends: 0 });
+  for (const unknown of [newId('msg'), 'npe_key']) {
+    const { code, stdout, stderr } = await command.operator('webhooks', 'show', unknown);
+    t.deepEqual([code, stdout], [1, '']);
+    t.regex(stderr, /^operator: unknown delivery .*webhook-id.*\n$/);
+    t.false(stderr.includes('npe_key'));
+  }
+});
+
+test('named deliveries are resent under audit; those that cannot be are left alone, and said', async (t) => {
+  const organization = await openOrganization(db, 10);
+  const { ids, batchId } = await failed(organization, 2);
+  const [first = '', second = ''] = ids;
+  const open = acceptedIds(
+    await submit(
+      db,
+      submitCommand(organization, { npis: [NPI], webhook: { url: URL_TEXT, mode: 'batch' } }),
+      RULES,
+    ),
+  );
+  const [waiting] = await db.drizzle.execute<{ id: string }>(
+    sql`select id from webhook_deliveries where batch_id = ${open.batchId}`,
+  );
+  t.regex(await command.text('webhooks', 'resend', first, ...WHY), /^msg_\S+ +pending: the sweep starts it/m);
+  t.deepEqual(await statesOf(batchId), ['pending', 'failed']);
+  t.like(await auditedResends(organization.organizationId), [
+    { subject: first, actor: 'tester', reason: 'a test' },
+  ]);
+  t.like(await command.json('webhooks', 'show', first), { id: first, state: 'pending', resends: 1 });
+
+  const strange = newId('msg');
+  const some = await command.operator(
+    ...['webhooks', 'resend', second, waiting?.id ?? '', strange, ...WHY, '--json'],
+  );
+  t.is(some.code, 1);
+  t.deepEqual(JSON.parse(some.stdout), [
+    { delivery: second, outcome: 'resent' },
+    { delivery: waiting?.id, outcome: 'pending' },
+    { delivery: strange, outcome: 'unknown' },
+  ]);
+  t.deepEqual(await statesOf(batchId), ['pending', 'pending']);
+  t.is((await auditedResends(organization.organizationId)).length, 2);
+});
+
+test('while webhooks are suspended nothing is resent; what they were suspended for can be afterwards', async (t) => {
+  const organization = await openOrganization(db, 10);
+  const { organizationId } = organization;
+  const { ids } = await failed(organization);
+  await suspendWebhooks(db, BY, organizationId, true);
+  const [never, open] = [await submitted(organization), await submitted(organization, 1, false)];
+  const resend = (id = '') => command.operator('webhooks', 'resend', id, ...WHY);
+  for (const id of [...ids, ...never.ids]) {
+    const { code, stdout } = await resend(id);
+    t.is(code, 1);
+    t.regex(stdout, /left alone: webhooks of its organization are suspended/);
+  }
+  const all = ['webhooks', 'resend', '--failed', '--organization', organizationId, '--since', '1h', ...WHY];
+  const refused = await command.operator(...all);
+  t.is(refused.code, 1);
+  t.regex(refused.stderr, /^operator: webhooks of this organization are suspended.*"webhooks resume ORG"/);
+  await command.text('webhooks', 'resume', organizationId, ...WHY);
+  t.is((await resend(never.ids[0])).code, 0);
+  t.deepEqual(await statesOf(never.batchId), ['pending']);
+  t.regex(
+    (await resend(open.ids[0])).stdout,
+    /left alone: it is on its way already, or its result is not there/,
+  );
+  t.deepEqual(await statesOf(open.batchId), ['none']);
+});
+
+test('everything that failed since a time is resent, of that organization alone, and counted', async (t) => {
+  const [one, other] = [await openOrganization(db, 1000), await openOrganization(db, 10)];
+  const recent = await failed(one, 3);
+  const old = await failed(one, 1, 5);
+  const foreign = await failed(other);
+  const done = await submitted(one);
+  await db.drizzle.execute(sql`update webhook_deliveries set state = 'delivered', decided_at = clock_timestamp(),
+    step_at = null, due_at = null where batch_id = ${done.batchId}`);
+  const all = (since: string) => [
+    ...['webhooks', 'resend', '--failed', '--organization', one.organizationId],
+    ...['--since', since, ...WHY],
+  ];
+  t.regex(await command.text(...all('2h')), /^deliveries resent +3$/m);
+  t.deepEqual(await statesOf(recent.batchId), ['pending', 'pending', 'pending']);
+  for (const { batchId } of [old, foreign]) t.deepEqual(await statesOf(batchId), ['failed']);
+  t.deepEqual(await statesOf(done.batchId), ['delivered']);
+  t.like(await auditedResends(one.organizationId), [
+    { subject: one.organizationId, actor: 'tester', reason: 'a test', details: { resent: 3 } },
+  ]);
+  t.like(await command.json(...all('2h')), { organization_id: one.organizationId, resent: 0 });
+  const moment = new Date(Date.now() - 6 * 3_600_000).toISOString();
+  t.like(await command.json(...all(moment)), { resent: 1 });
+});
+
+test.serial(
+  'many are resent in transactions of bounded size, each once, also where they fail again at once',
+  async (t) => {
+    const organization = await openOrganization(db, 1000);
+    const { organizationId } = organization;
+    for (let n = 0; n < 9; n += 1) await failed(organization, 60);
+    // A receiver that says 410 before the command has come to its end. Of every organization: no other test runs now.
+    await db.drizzle.execute(sql`
+    create function fail_again() returns trigger language plpgsql as $$
+    begin
+      new.state := 'failed'; new.decided_at := clock_timestamp(); new.step_at := null; new.due_at := null;
+      return new;
+    end $$`);
+    await db.drizzle.execute(
+      sql.raw(`create trigger fail_again before update of state on webhook_deliveries for each row
+      when (new.state = 'pending' and current_setting('application_name') = 'operator')
+      execute function fail_again()`),
+    );
+    const { code, stdout, stderr } = await command.operator(
+      ...[
+        'webhooks',
+        'resend',
+        '--failed',
+        '--organization',
+        organizationId,
+        '--since',
+        '1h',
+        ...WHY,
+        '--json',
+      ],
+    );
+    await db.drizzle.execute(sql`drop trigger fail_again on webhook_deliveries`);
+    t.is(code, 0);
+    t.like(JSON.parse(stdout), { resent: 540 });
+    // Progress leaves stdout to the document.
+    t.is(stderr, '500 deliveries resent, more to come\n');
+    const rounds = await db.drizzle.execute<{ state: string; resends: number; n: string }>(sql`
+    select d.state, d.resends, count(*) as n from webhook_deliveries d join batches b on b.id = d.batch_id
+     where b.organization_id = ${organizationId} group by d.state, d.resends`);
+    t.deepEqual([...rounds], [{ state: 'failed', resends: 1, n: '540' }]);
+  },
+);
+
+test('what is not quite said is wrong usage, and nothing is resent', async (t) => {
+  const organization = await openOrganization(db, 10);
+  const { ids, batchId } = await failed(organization);
+  const org = ['--organization', organization.organizationId];
+  for (const args of [
+    [],
+    ['--failed'],
+    ['--failed', ...org],
+    ['--failed', '--since', '24h'],
+    ['--failed', ...org, '--since', '24h', ...ids],
+    [...ids, ...org],
+    [...ids, '--since', '24h'],
+  ]) {
+    const { code, stdout, stderr } = await command.operator('webhooks', 'resend', ...args, ...WHY);
+    t.deepEqual([code, stdout], [2, ''], args.join(' '));
+    t.regex(stderr, /give delivery ids, or --failed with --organization and --since/);
+  }
+  const soon = new Date(Date.now() + 3_600_000).toISOString();
+  for (const since of [
+    'yesterday',
+    '24',
+    '2026-11-20',
+    '2026-11-20T00:00',
+    '2026-13-01T00:00Z',
+    '-1h',
+    soon,
+  ]) {
+    const { code, stderr } = await command.operator(
+      ...['webhooks', 'resend', '--failed', ...org, `--since=${since}`, ...WHY],
+    );
+    t.is(code, 2, since);
+    t.regex(stderr, /how long ago, such as 24h, or a past moment/);
+  }
+  t.is((await command.operator('webhooks', 'resend', ...ids)).code, 2, 'without a reason');
+  t.is((await command.operator('webhooks', 'list', '--state', 'lost')).code, 2);
+  t.deepEqual(await statesOf(batchId), ['failed']);
+});
+
+test('an organization that does not exist is named', async (t) => {
+  const unknown = newId('org');
+  for (const args of [
+    ['list', '--organization', unknown],
+    ['resend', '--failed', '--organization', unknown, '--since', '24h', ...WHY],
+  ]) {
+    const { code, stderr } = await command.operator('webhooks', ...args);
+    t.is(code, 1);
+    t.true(stderr.startsWith(`operator: unknown organization ${unknown}`), stderr);
+  }
+});

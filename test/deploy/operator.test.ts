@@ -1,0 +1,543 @@
+import { spawn } from 'node:child_process';
+import { userInfo } from 'node:os';
+import { fileURLToPath } from 'node:url';
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { adjustCredits, balanceOf, grantCredits } from '../../db/accounts/credits.ts';
+import {
+  authenticate,
+  issueKey,
+  listKeys,
+  parseApiKey,
+  reactivateKey,
+  revokeKey,
+  rotateKey,
+} from '../../db/accounts/keys.ts';
+import {
+  createOrganization,
+  listOrganizations,
+  setLimit,
+  showOrganization,
+  suspendWebhooks,
+} from '../../db/accounts/organizations.ts';
+import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { DatabaseError } from '../../db/errors.ts';
+import { newId } from '../../db/ids.ts';
+import { recordVendorAnswer } from '../../db/lookups/answers.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { beginVendorStep } from '../../db/lookups/vendor-attempts.ts';
+import { inspectBatch } from '../../db/requests/inspect.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { loadDelivery } from '../../db/webhooks/deliveries.ts';
+import { explain } from '../../deploy/operator/problem.ts';
+import { runOperator } from '../../deploy/operator/program.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { logAttempt } from '../support/deliveries.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+
+const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
+const WHY = ['--reason', 'a test', '--actor', 'tester'];
+const API_KEY = /npe_[0-9A-Za-z]{36}/;
+
+let database: TestDatabase;
+let db: Database;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 2, applicationName: 'test' });
+});
+
+test.after.always(async () => {
+  await db?.close();
+  await database?.drop();
+});
+
+interface Ended {
+  readonly code: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** Runs a command within this process, which takes a fraction of the time. */
+async function operator(args: readonly string[], databaseUrl = database.url): Promise<Ended> {
+  let stdout = '';
+  let stderr = '';
+  const code = await runOperator(args, {
+    databaseUrl: () => databaseUrl,
+    stdout: (text) => (stdout += text),
+    stderr: (text) => (stderr += text),
+  });
+  return { code, stdout, stderr };
+}
+
+/** Runs the command as an operator would, its output going to a pipe. */
+function spawned(args: readonly string[], databaseUrl = database.url, reads = true): Promise<Ended> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, [COMMAND, ...args], {
+      env: { PATH: process.env.PATH, DATABASE_URL: databaseUrl },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    let stdout = '';
+    let stderr = '';
+    if (reads) child.stdout.on('data', (chunk: Buffer) => (stdout += chunk));
+    else child.stdout.destroy();
+    child.stderr.on('data', (chunk: Buffer) => (stderr += chunk));
+    child.once('error', reject);
+    child.once('close', (code) => resolve({ code, stdout, stderr }));
+  });
+}
+
+/** What a command printed; fails where it did not end with 0 or had anything to say on stderr. */
+async function text(...args: string[]): Promise<string> {
+  const { code, stdout, stderr } = await operator(args);
+  if (code !== 0 || stderr !== '') throw new Error(`${args.slice(0, 2).join(' ')}: ${code} ${stderr}`);
+  return stdout;
+}
+
+async function json<T = Record<string, unknown>>(...args: string[]): Promise<T> {
+  return JSON.parse(await text(...args, '--json')) as T;
+}
+
+interface Audited {
+  readonly action: string;
+  readonly actor: string;
+  readonly reason: string;
+  readonly subject: string;
+  readonly details: Record<string, unknown>;
+}
+
+/** The newest audit record of an organization. */
+async function audited(organizationId: string): Promise<Audited | undefined> {
+  return (await json<Audited[]>('audit', 'list', organizationId, '--limit', '1'))[0];
+}
+
+async function createOrg(name = 'Acme Health'): Promise<string> {
+  return (await json<{ id: string }>('org', 'create', name, ...WHY)).id;
+}
+
+test('an organization is created, listed and shown', async (t) => {
+  const name = 'Größe & Söhne 医院';
+  const id = await createOrg(name);
+  t.regex(id, /^org_/);
+  t.like(await audited(id), { action: 'org.create', actor: 'tester', reason: 'a test', subject: id });
+  const listed = await json<{ id: string; name: string }[]>('org', 'list');
+  t.is(listed.find((one) => one.id === id)?.name, name);
+  t.like(await json('org', 'show', id), {
+    id,
+    name,
+    requests_per_minute: 100,
+    webhooks_suspended: false,
+    balance: { total: 0, used: 0, held: 0, available: 0 },
+    keys: { active: 0, inactive: 0, revoked: 0 },
+    batches: { in_progress: 0, completed: 0 },
+  });
+  t.regex(await text('org', 'list'), /^ORGANIZATION +NAME +AVAILABLE/);
+  t.regex(await text('org', 'show', id), /^credits available +0$/m);
+});
+
+test('credits are granted and adjusted, and the ledger says how', async (t) => {
+  const id = await createOrg();
+  t.like(await json('credits', 'grant', id, '1000', ...WHY), { organization_id: id, available: 1000 });
+  t.like(await audited(id), { action: 'credits.grant', details: { amount: 1000, available: 1000 } });
+  t.like(await json('credits', 'adjust', id, '-300', ...WHY), { available: 700, total: 700 });
+  t.like(await audited(id), { action: 'credits.adjust', details: { amount: -300, available: 700 } });
+  const ledger = await json<Record<string, unknown>[]>('credits', 'ledger', id);
+  t.like(ledger, [
+    { kind: 'adjustment', amount: -300, available_after: 700, request_id: null },
+    { kind: 'grant', amount: 1000, available_after: 1000, request_id: null },
+  ]);
+  t.is((await json<unknown[]>('credits', 'ledger', id, '--limit', '1')).length, 1);
+  t.regex(await text('credits', 'ledger', id), /adjustment +-300 +700 +-$/m);
+});
+
+test('an adjustment below zero is refused, changes nothing and is not in the audit log', async (t) => {
+  const id = await createOrg();
+  await text('credits', 'grant', id, '5', ...WHY);
+  const refused = await operator(['credits', 'adjust', id, '-6', ...WHY]);
+  t.is(refused.code, 1);
+  t.is(refused.stdout, '');
+  t.regex(refused.stderr, /^operator: .*more credits than are available.*\n$/);
+  t.like(await balanceOf(db, id), { available: 5, total: 5 });
+  t.like(await audited(id), { action: 'credits.grant' });
+});
+
+test('what is held for running requests cannot be adjusted away', async (t) => {
+  const organization = await openOrganization(db, 2);
+  const held = await submit(db, submitCommand(organization, { npis: ['2000000101'] }), RULES);
+  t.is(held.kind, 'accepted');
+  const { organizationId } = organization;
+  t.is((await operator(['credits', 'adjust', organizationId, '-2', ...WHY])).code, 1);
+  t.like(await json('credits', 'adjust', organizationId, '-1', ...WHY), { available: 0, held: 1, total: 1 });
+  const ledger = await json<{ kind: string; available_after: number }[]>('credits', 'ledger', organizationId);
+  t.deepEqual(
+    ledger.map(({ kind, available_after }) => [kind, available_after]),
+    [
+      ['adjustment', 0],
+      ['hold', 1],
+      ['grant', 2],
+    ],
+  );
+});
+
+test('an amount that is no whole number in the range is refused as wrong usage', async (t) => {
+  const id = await createOrg();
+  for (const amount of [
+    '0',
+    '-5',
+    '1e9',
+    '1.5',
+    '1,000',
+    '0x10',
+    '1000000001',
+    '99999999999',
+    'ten',
+    '',
+    '٣',
+  ]) {
+    const { code, stderr } = await operator(['credits', 'grant', id, amount, ...WHY]);
+    t.is(code, 2, amount);
+    t.regex(stderr, /whole number from 1 to 1000000000/, amount);
+  }
+  t.is((await operator(['credits', 'adjust', id, '0', ...WHY])).code, 2);
+  t.like(await balanceOf(db, id), { total: 0 });
+});
+
+test('a key is printed once, and never again', async (t) => {
+  const id = await createOrg();
+  const issuing = await text('keys', 'issue', id, '--name', 'production', ...WHY);
+  const apiKey = API_KEY.exec(issuing)?.[0] ?? '';
+  t.regex(issuing, /only time the key is shown/);
+  t.is((await authenticate(db, parseApiKey(apiKey) ?? Buffer.alloc(0))).kind, 'active');
+
+  const later = [
+    await text('keys', 'list', id),
+    await text('keys', 'list', id, '--json'),
+    await text('audit', 'list', id, '--json'),
+    await text('org', 'show', id, '--json'),
+  ].join('\n');
+  t.false(later.includes(apiKey.slice(4, 34)));
+  t.notRegex(later, API_KEY);
+  t.like(await json('keys', 'list', id), [{ name: 'production', hint: apiKey.slice(-4), state: 'active' }]);
+});
+
+test('a key is revoked, reactivated and rotated, each time with a record', async (t) => {
+  const id = await createOrg();
+  const issued = await json<{ id: string; api_key: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
+  const state = async (apiKey: string) =>
+    (await authenticate(db, parseApiKey(apiKey) ?? Buffer.alloc(0))).kind;
+  t.like(await audited(id), { action: 'keys.issue', subject: issued.id });
+
+  t.like(await json('keys', 'revoke', issued.id, ...WHY), { id: issued.id, state: 'revoked' });
+  t.is(await state(issued.api_key), 'revoked');
+  t.like(await audited(id), { action: 'keys.revoke', details: { from: 'active', to: 'revoked' } });
+
+  t.like(await json('keys', 'reactivate', issued.id, ...WHY), { state: 'active' });
+  t.is(await state(issued.api_key), 'active');
+  t.like(await audited(id), { action: 'keys.reactivate', details: { from: 'revoked', to: 'active' } });
+
+  const next = await json<{ id: string; api_key: string; replaced: { state: string } }>(
+    'keys',
+    'rotate',
+    issued.id,
+    '--overlap',
+    '1h',
+    ...WHY,
+  );
+  t.is(next.replaced.state, 'active', 'for an hour more');
+  t.is(await state(next.api_key), 'active');
+  t.like(await audited(id), { action: 'keys.rotate', subject: issued.id, details: { new_key_id: next.id } });
+
+  const rotating = await text('keys', 'rotate', next.id, ...WHY);
+  t.is(await state(next.api_key), 'inactive', 'without an overlap at once');
+  t.is(await state(API_KEY.exec(rotating)?.[0] ?? ''), 'active');
+});
+
+test('a limit is set', async (t) => {
+  const id = await createOrg();
+  t.like(await json('limits', 'set', id, '--per-minute', '250', ...WHY), { requests_per_minute: 250 });
+  t.like(await audited(id), { action: 'limits.set', details: { from: 100, to: 250 } });
+  t.is((await operator(['limits', 'set', id, '--per-minute', '0', ...WHY])).code, 2);
+});
+
+test('a webhook secret is shown and rotated, the old one signing too for a day', async (t) => {
+  interface Secret {
+    readonly webhook_secret: string;
+    readonly previous_secret_valid_until: string | null;
+  }
+  const organization = await openOrganization(db, 1);
+  const { organizationId: id } = organization;
+  const first = await json<Secret>('webhook-secret', 'show', id);
+  t.regex(first.webhook_secret, /^whsec_[A-Za-z0-9+/]{43}=$/);
+  t.is(first.previous_secret_valid_until, null);
+  const second = await json<Secret>('webhook-secret', 'rotate', id, ...WHY);
+  t.not(second.webhook_secret, first.webhook_secret);
+  t.deepEqual(await json<Secret>('webhook-secret', 'show', id), second);
+  const hours = (Date.parse(second.previous_secret_valid_until ?? '') - Date.now()) / 3_600_000;
+  t.true(hours > 23.9 && hours < 24.1, `${hours} h`);
+  const record = await audited(id);
+  t.is(record?.action, 'webhook-secret.rotate');
+  t.false(JSON.stringify(record).includes('whsec_'));
+
+  const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
+  const { batchId } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis: ['2000000137'], webhook }), RULES),
+  );
+  const [delivery] = (await inspectBatch(db, batchId)).deliveries;
+  const { secrets } = await loadDelivery(db, delivery?.id ?? '');
+  t.deepEqual(secrets, [second.webhook_secret, first.webhook_secret]);
+
+  await db.drizzle.execute(
+    sql`update organizations set previous_webhook_secret_expires_at = clock_timestamp() where id = ${id}`,
+  );
+  t.is((await json<Secret>('webhook-secret', 'show', id)).previous_secret_valid_until, null);
+});
+
+test('webhooks are suspended and resumed', async (t) => {
+  const id = await createOrg();
+  t.like(await json('webhooks', 'suspend', id, ...WHY), { webhooks_suspended: true });
+  t.like(await audited(id), { action: 'webhooks.suspend' });
+  t.regex(await text('org', 'show', id), /^webhooks +suspended$/m);
+  t.like(await json('webhooks', 'resume', id, ...WHY), { webhooks_suspended: false });
+  t.like(await audited(id), { action: 'webhooks.resume' });
+});
+
+test('a batch is shown with what vendors and receivers answered, its emails masked', async (t) => {
+  const [found, open] = ['2000000111', '2000000129'];
+  const email = 'jane.roe@clinic.example';
+  await storeEmail(db, {
+    npi: found,
+    email,
+    emailType: 'professional',
+    lastValidatedAt: new Date(),
+    source: 'test',
+  });
+  const organization = await openOrganization(db, 10);
+  const url = 'https://hooks.example/in?token=sesame';
+  const command = submitCommand(organization, {
+    npis: [found, open],
+    webhook: { url, mode: 'batch' },
+    customData: '{"note":"between us"}',
+  });
+  const { batchId, requestIds } = acceptedIds(await submit(db, command, RULES));
+  const requestId = requestIds[1] ?? '';
+  const step = await beginVendorStep(db, {
+    ...{ requestId, vendor: 'rocketreach', mayRepeat: false, callMs: 1000, freshnessMs: RULES.freshnessMs },
+    ...{ limits: { rates: [], dailyCredits: null }, cost: () => 1 },
+  });
+  if (step.kind !== 'submit') throw new Error(`the first step is ${step.kind}`);
+  const miss = {
+    state: 'miss',
+    reason: 'no profile',
+    credits: 0,
+    named: null,
+    freshnessMs: RULES.freshnessMs,
+  } as const;
+  await recordVendorAnswer(db, step.key, { ...miss, outcome: { kind: 'answered' } });
+  await settle(db, requestId, 'answered', 'no vendor knows one', RULES);
+  const [pending] = (await json<{ deliveries: { id: string }[] }>('batch', 'show', batchId)).deliveries;
+  const responseExcerpt = Buffer.from(`\u001b[2J${email}`);
+  await logAttempt(db, pending?.id ?? '', 500, 'pending', { durationMs: 42, responseExcerpt });
+
+  const shown = await json('batch', 'show', batchId);
+  t.like(shown, {
+    id: batchId,
+    status: 'completed',
+    completed_count: 2,
+    webhook_url: 'https://hooks.example/***',
+    requests: [
+      { npi: found, status: 'completed', email: 'j***@clinic.example', credits_used: 1, vendor_attempts: [] },
+      {
+        npi: open,
+        status: 'not_found',
+        email: null,
+        reason: 'no vendor knows one',
+        credits_used: 0,
+        vendor_attempts: [{ vendor: 'rocketreach', n: 1, state: 'miss', reason: 'no profile' }],
+      },
+    ],
+    deliveries: [
+      { request_id: null, state: 'pending', attempts: [{ n: 1, duration_ms: 42, status_code: 500 }] },
+    ],
+  });
+  const hidden = `${JSON.stringify(shown)}${await text('batch', 'show', batchId)}`;
+  for (const secret of [email, 'jane', 'sesame', 'between us']) t.false(hidden.includes(secret), secret);
+  t.regex(hidden, /rocketreach +1 +miss +no profile/);
+
+  const revealed = await text('batch', 'show', batchId, '--reveal');
+  t.true(revealed.includes(email) && revealed.includes(url));
+  t.false(revealed.includes('\u001b'), 'what a receiver answers does not reach the terminal as it is');
+  t.like(await json('batch', 'show', batchId, '--reveal'), { requests: [{ email }, { email: null }] });
+});
+
+test('the audit log of all organizations is listed, newest first', async (t) => {
+  const first = await createOrg('first');
+  const second = await createOrg('second');
+  const subjects = (await json<Audited[]>('audit', 'list')).map(({ subject }) => subject);
+  t.true(subjects.includes(first));
+  t.true(subjects.indexOf(second) < subjects.indexOf(first));
+  t.true((await json<Audited[]>('audit', 'list', first)).every(({ subject }) => subject === first));
+  t.regex(await text('audit', 'list', first), /tester +org\.create/);
+});
+
+test('a change whose record is refused does not happen', async (t) => {
+  const { organizationId, keyId, apiKey } = await openOrganization(db, 10);
+  const shown = async () => [
+    await showOrganization(db, organizationId),
+    await showWebhookSecret(db, organizationId),
+    await listKeys(db, organizationId),
+    (await listOrganizations(db)).filter(({ name }) => name === 'Unrecorded'),
+  ];
+  const before = await shown();
+  const nobody = { actor: '', reason: 'a test' };
+  const changes = {
+    create: createOrganization(db, nobody, 'Unrecorded'),
+    grant: grantCredits(db, nobody, organizationId, 5),
+    adjust: adjustCredits(db, nobody, organizationId, -5),
+    limit: setLimit(db, nobody, organizationId, 5),
+    suspend: suspendWebhooks(db, nobody, organizationId, true),
+    secret: rotateWebhookSecret(db, nobody, organizationId),
+    issue: issueKey(db, nobody, organizationId, 'k'),
+    rotate: rotateKey(db, nobody, keyId),
+    revoke: revokeKey(db, nobody, keyId),
+    reactivate: reactivateKey(db, nobody, keyId),
+  };
+  for (const [name, change] of Object.entries(changes)) {
+    await t.throwsAsync(change, { code: '23514', instanceOf: DatabaseError }, name);
+  }
+  t.deepEqual(await shown(), before);
+  t.is((await authenticate(db, parseApiKey(apiKey) ?? Buffer.alloc(0))).kind, 'active');
+});
+
+test('the actor is the user of the operating system where none is given', async (t) => {
+  const { id } = await json<{ id: string }>('org', 'create', 'x', '--reason', 'y');
+  t.is((await audited(id))?.actor, userInfo().username);
+});
+
+test('a change without a reason is refused, and nothing is changed', async (t) => {
+  const id = await createOrg();
+  for (const given of [[], ['--reason', ''], ['--reason', '   '], ['--reason', 'x'.repeat(1001)]]) {
+    const { code, stdout, stderr } = await operator(['credits', 'grant', id, '5', ...given]);
+    t.is(code, 2);
+    t.is(stdout, '');
+    t.regex(stderr, /--reason/);
+  }
+  t.like(await balanceOf(db, id), { total: 0 });
+});
+
+test('an unknown id is one sentence and exit code 1', async (t) => {
+  const [org, key, batch] = [newId('org'), newId('key'), newId('bat')];
+  const commands: [string, string[]][] = [
+    [org, ['org', 'show', org]],
+    [org, ['credits', 'grant', org, '5', ...WHY]],
+    [org, ['credits', 'ledger', org]],
+    [org, ['keys', 'issue', org, '--name', 'k', ...WHY]],
+    [org, ['keys', 'list', org]],
+    [org, ['limits', 'set', org, '--per-minute', '5', ...WHY]],
+    [org, ['webhook-secret', 'show', org]],
+    [org, ['webhook-secret', 'rotate', org, ...WHY]],
+    [org, ['webhooks', 'suspend', org, ...WHY]],
+    [org, ['audit', 'list', org]],
+    [key, ['keys', 'rotate', key, ...WHY]],
+    [key, ['keys', 'revoke', key, ...WHY]],
+    [key, ['keys', 'reactivate', key, ...WHY]],
+    [batch, ['batch', 'show', batch]],
+  ];
+  for (const [id, args] of commands) {
+    const { code, stdout, stderr } = await operator([...args, '--json']);
+    const name = args.slice(0, 2).join(' ');
+    t.is(code, 1, name);
+    t.is(stdout, '', name);
+    t.regex(stderr, new RegExp(`^operator: unknown (organization|key|batch) ${id}.*\n$`), name);
+  }
+});
+
+test('a key given where its id belongs is not repeated', async (t) => {
+  const id = await createOrg();
+  const { api_key: apiKey } = await json<{ api_key: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
+  const { code, stderr } = await operator(['keys', 'revoke', apiKey, ...WHY]);
+  t.is(code, 1);
+  t.false(stderr.includes(apiKey));
+  t.regex(stderr, /unknown key \(an id looks like key_/);
+});
+
+test('a database that is away is named by host and port, without the password', async (t) => {
+  const { code, stdout, stderr } = await spawned(
+    ['org', 'list'],
+    'postgres://somebody:hunter2@127.0.0.1:1/x',
+  );
+  t.is(code, 1);
+  t.is(stdout, '');
+  t.regex(stderr, /^operator: cannot reach PostgreSQL at 127\.0\.0\.1:1 \(ECONNREFUSED\).*DATABASE_URL.*\n$/);
+  t.notRegex(stderr, /hunter2|somebody/);
+});
+
+test('where the connection broke on the way, the operator is sent to the audit log', (t) => {
+  for (const code of ['CONNECTION_CLOSED', 'client_deadline', '57P01']) {
+    const sentence = explain(new DatabaseError(code), null, 'postgres://u:hunter2@db.example/x');
+    t.regex(sentence, /^lost PostgreSQL at db\.example:5432 .*"audit list" shows whether/);
+    t.notRegex(sentence, /hunter2/);
+  }
+});
+
+test('a database without tables asks for the migrations', async (t) => {
+  const url = new URL(database.url);
+  url.pathname = '/postgres';
+  const { code, stderr } = await operator(['org', 'list'], url.href);
+  t.is(code, 1);
+  t.regex(stderr, /npm run migrate/);
+});
+
+test('a missing DATABASE_URL is named', async (t) => {
+  const { code, stderr } = await spawned(['org', 'list'], '');
+  t.is(code, 1);
+  t.regex(stderr, /DATABASE_URL/);
+});
+
+test('as a process it prints one JSON document or a table, sentences on stderr, and an exit code', async (t) => {
+  const created = await spawned(['--json', 'org', 'create', 'Acme', '--reason', 'a test']);
+  t.deepEqual([created.code, created.stderr], [0, '']);
+  const { id } = JSON.parse(created.stdout) as { id: string };
+  const granted = await spawned(['credits', 'adjust', id, '25', ...WHY]);
+  t.deepEqual([granted.code, granted.stderr], [0, '']);
+  t.regex(granted.stdout, /^available +25$/m);
+  const taken = await spawned(['credits', 'adjust', id, '-26', ...WHY]);
+  t.deepEqual([taken.code, taken.stdout], [1, '']);
+  t.regex(taken.stderr, /^operator: [^\n]+\n$/);
+  const wrong = await spawned(['credits', 'grant', id, '-5', ...WHY]);
+  t.deepEqual([wrong.code, wrong.stdout], [2, '']);
+});
+
+test('wrong usage is exit code 2 and says how to get help', async (t) => {
+  for (const args of [
+    [],
+    ['nope'],
+    ['org'],
+    ['org', 'show'],
+    ['org', 'list', 'extra'],
+    ['org', 'list', '--bogus'],
+    ['keys', 'issue', 'org_x', ...WHY],
+    ['keys', 'rotate', 'key_x', '--overlap', 'soon', ...WHY],
+    ['credits', 'ledger', 'org_x', '--limit', '0'],
+    ['org', 'create', 'two\nlines', ...WHY],
+  ]) {
+    const { code, stdout, stderr } = await operator(args);
+    t.is(code, 2, args.join(' '));
+    t.is(stdout, '', args.join(' '));
+    t.regex(stderr, /help/, args.join(' '));
+  }
+});
+
+test('help needs no database and shows examples', async (t) => {
+  const { code, stdout, stderr } = await spawned(['--help'], '');
+  t.deepEqual([code, stderr], [0, '']);
+  t.regex(stdout, /Examples:\n +npm run operator -- org create/);
+  t.regex((await operator(['batch', 'show', '--help'])).stdout, /--reveal/);
+});
+
+test('nothing printed into a pipe has colour codes, and a pipe closed early is no crash', async (t) => {
+  await createOrg();
+  t.false((await spawned(['org', 'list'])).stdout.includes('\u001b'));
+  t.deepEqual(await spawned(['org', 'list'], database.url, false), { code: 0, stdout: '', stderr: '' });
+});

@@ -1,0 +1,154 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import test, { type ExecutionContext } from 'ava';
+import { sign } from '../../activities/webhooks/signature.ts';
+import { createSigningKeys, publicKey } from '../../activities/webhooks/signing-keys.ts';
+import { MASTER_KEY } from '../support/organization.ts';
+import { standardWebhooksPython } from '../support/python.ts';
+
+// The examples of api/receivers.md, each as it stands there, against deliveries as they are signed here.
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const SECRET = newSecret();
+const KEYS = createSigningKeys([MASTER_KEY])('org_01h2xcejqtf2nbrexx3vqjhp41');
+const python = await standardWebhooksPython();
+
+function newSecret(): string {
+  return `whsec_${randomBytes(32).toString('base64')}`;
+}
+
+for (const [name, file, command] of [
+  ['hapi', 'receiver-hapi.mjs', process.execPath],
+  ['Express', 'receiver-express.mjs', process.execPath],
+  ['Python', 'receiver.py', python],
+] as const) {
+  const run = command === null ? test.skip : test;
+  run(`the ${name} receiver takes each result once and refuses what is not rightly signed`, async (t) => {
+    const { url, line } = await start(t, command ?? '', file);
+    const send = (parts: Parts) => deliver(url, parts);
+    const first = { body: bodyOf('req_1', 'req_2') };
+    t.is(await send(first), 204);
+    t.is(await line(), '1000000001 completed zoë@example.com');
+    t.is(await line(), '1000000002 completed zoë@example.com');
+
+    const refused: Record<string, Parts> = {
+      'another secret': { body: bodyOf('req_3'), secrets: [newSecret()] },
+      'a body that was altered': { body: bodyOf('req_3'), sent: bodyOf('req_4') },
+      'a delivery that is old': { body: bodyOf('req_3'), ageSeconds: 600 },
+      'a delivery from the future': { body: bodyOf('req_3'), ageSeconds: -600 },
+      'no signature': { body: bodyOf('req_3'), headers: { 'webhook-signature': '' } },
+      'a malformed signature': { body: bodyOf('req_3'), headers: { 'webhook-signature': 'v1' } },
+      'v1a alone': { body: bodyOf('req_3'), secrets: [] },
+      'no body': { body: bodyOf('req_3'), sent: '' },
+    };
+    for (const [what, parts] of Object.entries(refused)) t.is(await send(parts), 400, what);
+
+    // Sent again after its answer was lost, with a new timestamp; and one of both in a batch of its own.
+    t.is(await send(first), 204);
+    t.is(await send({ body: bodyOf('req_2', 'req_5'), secrets: [newSecret(), SECRET] }), 204);
+    t.is(await line(), '1000000005 completed zoë@example.com');
+  });
+}
+
+test('the v1a verification accepts what one of the published keys signed, and nothing else', async (t) => {
+  const dir = await exampleFolder(t);
+  const file = join(dir, 'verify-v1a.mjs');
+  await writeFile(file, await example('verify-v1a.mjs'));
+  const { verifyV1a } = await import(pathToFileURL(file).href);
+  const keys = KEYS.map(publicKey);
+  const others = createSigningKeys([MASTER_KEY])('org_01h2xcejqtf2nbrexx3vqjhp42').map(publicKey);
+  const body = bodyOf('req_1');
+  const headers = headersOf({ body });
+  t.notThrows(() => verifyV1a(body, headers, keys));
+  t.notThrows(() => verifyV1a(Buffer.from(body), headers, [...others, ...keys]));
+  t.throws(() => verifyV1a(body, headers, others), { message: /not signed/ });
+  t.throws(() => verifyV1a(body, headers, []), { message: /not signed/ });
+  t.throws(() => verifyV1a(bodyOf('req_2'), headers, keys), { message: /not signed/ });
+  t.throws(() => verifyV1a(body, { ...headers, 'webhook-id': 'msg_2' }, keys), { message: /not signed/ });
+  t.throws(() => verifyV1a(body, headersOf({ body, ageSeconds: 600 }), keys), { message: /not signed/ });
+  t.throws(() => verifyV1a(body, {}, keys), { message: /not signed/ });
+});
+
+interface Parts {
+  /** What is signed. */
+  readonly body: string;
+  /** What is sent, where it is something else. */
+  readonly sent?: string;
+  readonly secrets?: readonly string[];
+  readonly ageSeconds?: number;
+  readonly headers?: Readonly<Record<string, string>>;
+}
+
+function headersOf({ body, secrets = [SECRET], ageSeconds = 0, headers = {} }: Parts) {
+  const timestamp = Math.floor(Date.now() / 1000) - ageSeconds;
+  return {
+    'content-type': 'application/json',
+    'webhook-id': 'msg_1',
+    'webhook-timestamp': String(timestamp),
+    'webhook-signature': sign({ id: 'msg_1', timestamp, body, secrets, keys: KEYS }),
+    ...headers,
+  };
+}
+
+async function deliver(url: string, parts: Parts): Promise<number> {
+  const response = await fetch(url, {
+    method: 'POST',
+    headers: headersOf(parts),
+    body: parts.sent ?? parts.body,
+  });
+  await response.arrayBuffer();
+  return response.status;
+}
+
+/** An envelope with one result for each id; `req_7` is of the NPI 1000000007. */
+function bodyOf(...ids: readonly string[]): string {
+  return JSON.stringify({
+    data: ids.map((id) => ({
+      request_id: id,
+      npi: `100000000${id.at(-1)}`,
+      status: 'completed',
+      email: 'zoë@example.com',
+    })),
+  });
+}
+
+/** The example that names this file in its first line. */
+async function example(file: string): Promise<string> {
+  const document = await readFile(join(ROOT, 'api', 'receivers.md'), 'utf8');
+  const blocks = [...document.matchAll(/^```(?:js|python)\n(.*?)^```$/gms)].map(([, block = '']) => block);
+  const [found = ''] = blocks.filter((block) => block.slice(0, block.indexOf('\n')).endsWith(file));
+  if (found === '') throw new Error(`api/receivers.md has no example that names ${file}`);
+  return found;
+}
+
+/** A folder where packages are found as they would be after the install of the example's first line. */
+async function exampleFolder(t: ExecutionContext): Promise<string> {
+  const dir = await mkdtemp(join(tmpdir(), 'receivers-'));
+  t.teardown(() => rm(dir, { recursive: true }));
+  await symlink(join(ROOT, 'node_modules'), join(dir, 'node_modules'));
+  return dir;
+}
+
+async function start(t: ExecutionContext, command: string, file: string) {
+  const dir = await exampleFolder(t);
+  await writeFile(join(dir, file), await example(file));
+  const child = spawn(command, [join(dir, file)], {
+    cwd: dir,
+    env: { PATH: process.env.PATH, WEBHOOK_SECRET: SECRET, PORT: '0', PYTHONIOENCODING: 'utf-8' },
+    stdio: ['ignore', 'pipe', 'ignore'],
+  });
+  t.teardown(() => stop(child));
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  const line = async () => String((await lines.next()).value);
+  const [, url = ''] = /^receiver on (http:\S+)$/.exec(await line()) ?? [];
+  return { url, line };
+}
+
+function stop(child: ChildProcess): void {
+  if (child.exitCode === null) child.kill('SIGKILL');
+}

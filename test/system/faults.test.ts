@@ -1,0 +1,196 @@
+import { once } from 'node:events';
+import { createServer, type Socket } from 'node:net';
+import { Context } from '@temporalio/activity';
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { LOOPBACK } from '../../deploy/local/ports.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+import { aborted, createScriptedVendor, foundStep } from '../support/vendor.ts';
+
+// What goes wrong around a lookup: Temporal, workers and vendors. Each time every request ends once, and every credit
+// is either charged for an email or back.
+
+const vendor = createScriptedVendor();
+const npis = ordinaryNpis('found', 200);
+
+let stack: Stack;
+
+test.before(async () => {
+  stack = await startStack({ lookupTimeoutMs: 10_000, sweepIntervalMs: 1000, providers: [vendor] });
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+});
+
+/** NPIs no other test of this file uses. */
+function freshNpis(count: number): string[] {
+  return npis.splice(0, count);
+}
+
+/** Takes connections and says nothing, which is worse than refusing them. */
+async function startSilentServer() {
+  const sockets = new Set<Socket>();
+  const server = createServer((socket) => sockets.add(socket.on('error', () => {})));
+  server.listen(0, LOOPBACK);
+  await once(server, 'listening');
+  const address = server.address();
+  return {
+    address: `${LOOPBACK}:${typeof address === 'object' ? address?.port : 0}`,
+    close() {
+      server.close();
+      for (const socket of sockets) socket.destroy();
+    },
+  };
+}
+
+test('Temporal away at submit: accepted all the same, started by the sweep, and completed', async (t) => {
+  const silent = await startSilentServer();
+  const own = await startStack({ apiTemporalAddress: silent.address, sweepIntervalMs: 1000 });
+  try {
+    const client = await own.organization();
+    const begun = performance.now();
+    const answers = await Promise.all([
+      client.single({ npi: '2000000010' }),
+      client.bulk({ npis: ['2000000036', '2000000044'] }),
+    ]);
+    t.true(performance.now() - begun < 10_000);
+    for (const { status, json } of answers) {
+      t.is(status, 202);
+      t.is((await client.completed(json.batch_id)).batch.status, 'completed');
+    }
+    t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
+  } finally {
+    await own.stop();
+    silent.close();
+  }
+});
+
+test('workers away for longer than the deadline: failed and refunded once they are back', async (t) => {
+  const own = await startStack({ lookupTimeoutMs: 1500, sweepIntervalMs: 1000 });
+  try {
+    await own.stopWorker();
+    const client = await own.organization();
+    const { json } = await client.bulk({
+      npis: ['2000000010', '2000000044'],
+      webhook: { url: `${own.receiver.url}/away` },
+    });
+    t.is((await client.credits()).balance, 998);
+    await eventually(async () => {
+      const [row] = await own.db.drizzle.execute(
+        sql`select 1 from batches where id = ${json.batch_id} and deadline_at < clock_timestamp()`,
+      );
+      return row ?? null;
+    });
+    await own.startWorker();
+    const envelope = await client.completed(json.batch_id);
+    t.deepEqual(
+      envelope.data.map(({ status }) => status),
+      ['failed', 'failed'],
+    );
+    t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
+    await own.client.workflow.getHandle(json.batch_id).result();
+    t.is(own.receiver.deliveries().length, 2);
+  } finally {
+    await own.stop();
+  }
+});
+
+test('a vendor that hangs past the deadline: failed and refunded', async (t) => {
+  const [npi = ''] = freshNpis(1);
+  vendor.script(npi, ({ signal }) => aborted(signal));
+  const client = await stack.organization();
+  const { json } = await client.single({ npi, enrichment_email_type: 'personal' });
+  t.is((await client.credits()).balance, 997);
+  const envelope = await client.completed(json.batch_id);
+  t.like(envelope.data[0], { status: 'failed', email: null });
+  t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
+  const [row] = await stack.db.drizzle.execute<{ late: string; reason: string }>(
+    sql`select extract(epoch from settled_at - deadline_at) late, reason from requests where batch_id = ${json.batch_id}`,
+  );
+  t.true(Number(row?.late) > -1 && Number(row?.late) < 15, `${row?.late} s after the deadline`);
+  t.is(row?.reason, 'deadline');
+});
+
+test('an answer after the deadline is not charged, but stored: the next submit is completed at once', async (t) => {
+  const [npi = ''] = freshNpis(1);
+  vendor.script(npi, async ({ signal }) => {
+    await once(Context.current().cancellationSignal, 'abort');
+    signal.throwIfAborted();
+    return foundStep(npi);
+  });
+  const client = await stack.organization();
+  const { json } = await client.single({ npi });
+  const envelope = await client.completed(json.batch_id);
+  t.is(envelope.data[0]?.status, 'failed');
+  await eventually(async () => {
+    const rows = await stack.db.drizzle.execute(
+      sql`select 1 from stored_emails where npi = ${npi} and verdict = 'valid' and not unchecked`,
+    );
+    return rows[0] ?? null;
+  });
+  t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
+  t.is((await client.batch(json.batch_id)).data[0]?.status, 'failed');
+
+  const again = await client.single({ npi });
+  t.is(again.json.status, 'completed');
+  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+  t.is(vendor.asked(npi, 'submit'), 1);
+});
+
+test('result and time-out at the same moment: exactly one wins, and all are told the same', async (t) => {
+  const organization = await openOrganization(stack.db, 100);
+  const rules = { freshnessMs: RULES.freshnessMs, replayMs: RULES.replayMs };
+  const wins = { answered: 0, failed: 0 };
+  for (const npi of freshNpis(30)) {
+    const command = submitCommand(organization, { npis: [npi] });
+    const { requestIds } = acceptedIds(await submit(stack.db, command, RULES));
+    const [requestId = ''] = requestIds;
+    const email = `npi${npi}@example.com`;
+    await storeEmail(stack.db, {
+      npi,
+      email,
+      emailType: 'personal',
+      lastValidatedAt: new Date(),
+      source: 'test',
+    });
+    const ends = ['answered', 'failed', 'answered', 'failed'] as const;
+    const settlements = await Promise.all(
+      ends.map((end) => settle(stack.db, requestId, end, 'deadline', rules)),
+    );
+    t.is(new Set(settlements.map(({ status }) => status)).size, 1);
+    t.is(settlements.filter(({ settledNow }) => settledNow).length, 1);
+    wins[settlements[0]?.status === 'completed' ? 'answered' : 'failed'] += 1;
+  }
+  const [row] = await stack.db.drizzle.execute<{ charged: string; released: string; settled: string }>(sql`
+    select count(*) filter (where kind = 'charge') charged, count(*) filter (where kind = 'release') released,
+           count(distinct request_id) settled
+      from ledger_entries where organization_id = ${organization.organizationId} and kind in ('charge', 'release')`);
+  t.deepEqual(
+    [Number(row?.charged), Number(row?.released), Number(row?.settled)],
+    [wins.answered, wins.failed, 30],
+  );
+  t.log(wins);
+});
+
+// Alone, because starting other stacks beside it could take up its deadline.
+test.serial(
+  'a poll of an asynchronous vendor that gets no answer does not buy the lookup again',
+  async (t) => {
+    const [npi = ''] = freshNpis(1);
+    vendor.script(npi, ({ operation, nth }) => {
+      if (operation === 'submit') return { kind: 'pending', jobRef: 'job-1', pollAfterMs: 50 };
+      return nth === 1 ? { kind: 'retry', why: 'upstream', afterMs: 50 } : foundStep(npi);
+    });
+    const client = await stack.organization();
+    const { json } = await client.single({ npi });
+    t.is((await client.completed(json.batch_id)).data[0]?.status, 'completed');
+    t.is(vendor.asked(npi, 'submit'), 1);
+    t.is(vendor.asked(npi, 'poll'), 2);
+  },
+);

@@ -1,0 +1,54 @@
+import test from 'ava';
+import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import { createLog } from '../../deploy/log.ts';
+import { startStack } from '../support/stack.ts';
+
+test('a batch can be followed through the log by its ids, and nothing personal or secret is in it', async (t) => {
+  const lines: string[] = [];
+  const stack = await startStack({ onLog: (line) => lines.push(line), lookupTimeoutMs: 12_000 });
+  const client = await stack.organization();
+  const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
+  const canary = 'canary-7f3a';
+  const submitted = await client.bulk(
+    {
+      npis: ['2000000010', '2000000028', '2000000044', '2000000101', '2000000119', '1234567890'],
+      webhook: { url: `${stack.receiver.url}/${canary}` },
+      custom_data: { [canary]: canary },
+    },
+    { 'idempotency-key': canary },
+  );
+  const envelope = await client.completed(submitted.json.batch_id);
+  await client.get(`/api/v1/batch/${submitted.json.batch_id}?${canary}`);
+  await stack.receiver.waitFor(() => stack.receiver.deliveries().length >= 6, 20_000);
+  await stack.stop();
+
+  const log = lines.join('');
+  const emails = envelope.data.flatMap((item) => (item.email === null ? [] : [item.email]));
+  t.is(emails.length, 2);
+  for (const secret of [...emails, canary, client.apiKey, webhookSecret, stack.receiver.url])
+    t.false(log.includes(secret));
+
+  const entries = lines.map((line) => JSON.parse(line) as Record<string, unknown>);
+  const of = (msg: string) => entries.filter((entry) => entry.msg === msg);
+  const { batch_id: batchId } = submitted.json;
+  t.like(of('batch accepted')[0], { batch_id: batchId, organization_id: client.organizationId, total: 6 });
+  const settled = of('request settled').map((entry) => entry.request_id);
+  for (const item of envelope.data.slice(0, 5)) t.true(settled.includes(item.request_id), item.npi);
+  t.like(of('webhook attempt')[0], {
+    batch_id: batchId,
+    organization_id: client.organizationId,
+    result: 'delivered',
+  });
+  t.true(of('http').some((entry) => entry.batch_id === batchId && entry.status === 200));
+});
+
+test('an error in the log keeps its name, code and frames, and loses its message', (t) => {
+  const lines: string[] = [];
+  const log = createLog('test', 'info', { write: (line) => lines.push(line) });
+  const error = Object.assign(new TypeError('canary@example.com'), { code: 'E_TEST' });
+  log.error({ err: error }, 'failed');
+  const entry = JSON.parse(lines[0] ?? '') as { err: { type: string; code: string; stack: string } };
+  t.like(entry.err, { type: 'TypeError', code: 'E_TEST' });
+  t.regex(entry.err.stack, /logs\.test\.ts/);
+  t.false(lines.join('').includes('canary'));
+});

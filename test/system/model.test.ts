@@ -1,0 +1,224 @@
+import { randomInt } from 'node:crypto';
+import test from 'ava';
+import fc from 'fast-check';
+import postgres, { type Sql } from 'postgres';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { diagnose } from '../../db/doctor/doctor.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { auditLedger } from '../support/audit.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { applyCall, MODEL_RULES, type ModelState, openModel } from '../support/model.ts';
+import {
+  type Ledger,
+  type ModelClient,
+  openModelClient,
+  performCall,
+  viewDatabase,
+} from '../support/model-client.ts';
+import { NPIS, ORGANIZATIONS, requestsOf } from '../support/model-commands.ts';
+import { type Mutation, mutantLedger } from '../support/model-mutant.ts';
+import { type Counts, count, modelSteps } from '../support/model-steps.ts';
+import { viewModel } from '../support/model-view.ts';
+
+// The service against a model of the rules (support/model.ts): random calls of several clients at once, and after
+// every step both must agree. To repeat a failure, set what it printed:
+//   TEST_SEED=… TEST_PATH=… TEST_REPLAY_PATH=… npm test -- test/system/model.test.ts
+// TEST_RUNS sets the number of sequences, for a longer run.
+
+const { TEST_SEED, TEST_PATH, TEST_REPLAY_PATH, TEST_RUNS } = process.env;
+const SEED = Number(TEST_SEED ?? randomInt(1_000_000_000));
+const RUNS = Number(TEST_RUNS ?? 528);
+/** Sequences that run at the same time. */
+const SHARDS = 8;
+const MAX_STEPS = 30;
+
+let database: TestDatabase;
+let db: Database;
+let sql: Sql;
+let sequence = 0;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 24, applicationName: 'test' });
+  sql = postgres(database.url, { max: 8, onnotice: () => {} });
+});
+
+test.after.always(async () => {
+  await sql?.end();
+  await db?.close();
+  await database?.drop();
+});
+
+interface Run extends Pick<fc.Parameters, 'seed' | 'numRuns' | 'path' | 'endOnFailure'> {
+  readonly ledger: Ledger;
+  readonly counts: Counts;
+  readonly afterStep: (client: ModelClient) => Promise<void>;
+}
+
+/**
+ * Runs sequences one after the other.
+ * @returns null when all pass; else what went wrong in the first that does not, and how to repeat it
+ */
+async function runSequences({ ledger, counts, afterStep, ...parameters }: Run): Promise<string | null> {
+  const property = fc.asyncProperty(
+    fc.array(fc.integer({ min: 0, max: 3 }), { minLength: ORGANIZATIONS, maxLength: ORGANIZATIONS }),
+    modelSteps({
+      counts,
+      afterStep,
+      maxSteps: MAX_STEPS,
+      replayPath: parameters.path === undefined ? undefined : TEST_REPLAY_PATH,
+    }),
+    async (credits, steps) => {
+      counts.sequences += 1;
+      sequence += 1;
+      const own = String(sequence).padStart(8, '0');
+      const npis = Array.from({ length: NPIS }, (_, index) => `1${own}${index}`);
+      const real = await openModelClient({ db, sql, ledger, npis }, credits);
+      const model = openModel(credits);
+      await fc.asyncModelRun(() => ({ model, real }), steps);
+      await drain(model, real);
+      for (const { status, replayed } of Object.values(model.batches).flatMap(({ requests }) => requests)) {
+        count(counts, `request ${status}${replayed ? ' replayed' : ''}`);
+      }
+    },
+  );
+  const details = await fc.check(property, parameters);
+  if (!details.failed) return null;
+  const { errorInstance } = details;
+  const why = errorInstance instanceof Error ? errorInstance.message : 'interrupted';
+  return `${why}\n${fc.defaultReportMessage(details)}`;
+}
+
+/** After the last settlement nothing is held (hardening.md, L3). */
+async function drain(model: ModelState, client: ModelClient): Promise<void> {
+  for (const request of requestsOf(model, true)) {
+    const call = { name: '', kind: 'settle', request, end: 'answered' } as const;
+    const told = (await performCall(client, call))();
+    const expected = applyCall(model, call);
+    if (told !== expected) throw new Error(`drained ${JSON.stringify(request)}: ${told}, not ${expected}`);
+  }
+  if (model.organizations.some(({ held }) => held !== 0)) throw new Error('the model still holds credits');
+  const seen = await viewDatabase(client);
+  if (viewModel(model).join('\n') !== seen.join('\n')) throw new Error('drained to another state');
+  await requireSilentAudit(client);
+}
+
+async function requireSilentAudit({ organizationIds }: ModelClient): Promise<void> {
+  const findings = await auditLedger(sql, organizationIds, MODEL_RULES.replayMs);
+  if (findings.length > 0) throw new Error(`the audit found: ${findings.join('; ')}`);
+}
+
+/** Here nobody starts batches, and nobody settles what is overdue. */
+const NOT_HERE = ['batch_not_started', 'request_overdue'];
+
+async function requireSilentDoctor(): Promise<void> {
+  const { checks } = await diagnose(db, { ...MODEL_RULES, webhookScheduleMs: [0] });
+  const findings = checks.filter(({ code, findings }) => findings > 0 && !NOT_HERE.includes(code));
+  if (findings.length > 0) throw new Error(`the doctor found: ${JSON.stringify(findings)}`);
+}
+
+const openCounts = (): Counts => ({ sequences: 0, steps: 0, calls: 0, told: {} });
+const real: Ledger = { submit, settle };
+
+// The first, because the doctor reads whole tables.
+test.serial('the doctor is silent after every step', async (t) => {
+  const counts = openCounts();
+  const run = { ledger: real, counts, seed: SEED, numRuns: 12, afterStep: requireSilentDoctor };
+  t.is(await runSequences(run), null);
+  t.log(counts);
+});
+
+test.serial('whatever clients do at once, the database holds what the rules say', async (t) => {
+  t.timeout(3_600_000);
+  t.log(`TEST_SEED=${SEED}`);
+  const counts = openCounts();
+  const shards = TEST_PATH === undefined ? SHARDS : 1;
+  const failures = await Promise.all(
+    Array.from({ length: shards }, (_, shard) =>
+      runSequences({
+        ledger: real,
+        counts,
+        afterStep: requireSilentAudit,
+        seed: SEED + shard,
+        numRuns: Math.ceil(RUNS / shards),
+        ...(TEST_PATH === undefined ? {} : { path: TEST_PATH }),
+      }),
+    ),
+  );
+  t.log(counts);
+  for (const failure of failures) if (failure !== null) t.fail(failure);
+  await requireSilentDoctor();
+  // They would be retried and so unseen; every writer takes its locks in one order, so that there are none.
+  const [waits] = await sql`select deadlocks::int from pg_stat_database where datname = current_database()`;
+  t.is(waits?.deadlocks, 0);
+  if (TEST_PATH === undefined && RUNS >= 500) t.true(counts.calls >= 10_000);
+});
+
+test.serial('copies of the real code in which nothing is changed pass', async (t) => {
+  const ledger = await mutantLedger([]);
+  const run = { ledger, counts: openCounts(), seed: SEED, numRuns: 12, afterStep: requireSilentAudit };
+  t.is(await runSequences(run), null);
+});
+
+const BUGS: Record<string, readonly Mutation[]> = {
+  'a second charge within the replay window': [
+    { file: 'settle.ts', from: '(await findReplays(tx, search)).get(npi)', to: 'undefined' },
+    { file: 'entitlements.ts', from: 'setWhere: sql`', to: 'where: sql`true or ' },
+  ],
+  'a result after the deadline that is charged': [
+    { file: 'settle.ts', from: 'at > request.deadlineAt', to: 'false' },
+  ],
+  'a balance that is read without its lock': [
+    { file: 'submit.ts', from: ".for('update', { of: creditBalances })", to: '' },
+  ],
+  'a settlement that does not lock': [
+    { file: 'settle.ts', from: ".for('update');\n  // Read", to: ';\n  // Read' },
+    {
+      file: 'settle.ts',
+      from: "eq(requests.id, requestId)).for('update')",
+      to: 'eq(requests.id, requestId))',
+    },
+  ],
+  'a replay of what another organization paid for': [
+    { file: 'entitlements.ts', from: 'eq(entitlements.organizationId, search.organizationId),', to: '' },
+  ],
+  'an Idempotency-Key that is kept for ever': [
+    { file: 'submit.ts', from: 'setWhere: sql`', to: 'setWhere: sql`false and ' },
+  ],
+  'half the replay window': [
+    {
+      file: 'entitlements.ts',
+      from: 'search.at.getTime() - search.replayMs',
+      to: 'search.at.getTime() - search.replayMs / 2',
+    },
+  ],
+  'a replay of another type of email': [
+    {
+      file: 'entitlements.ts',
+      from: "search.wantedType === 'any' ? undefined : eq(entitlements.emailType, search.wantedType)",
+      to: 'undefined',
+    },
+  ],
+  'a duplicate in a bulk that is paid for twice': [
+    { file: 'submit.ts', from: 'if (known) replays.set(npi, known);', to: '' },
+  ],
+};
+
+for (const [bug, mutations] of Object.entries(BUGS)) {
+  test.serial(`a planted bug is caught: ${bug}`, async (t) => {
+    const counts = openCounts();
+    const ledger = await mutantLedger(mutations);
+    const run = {
+      ledger,
+      counts,
+      seed: SEED,
+      numRuns: 500,
+      endOnFailure: true,
+      afterStep: requireSilentAudit,
+    };
+    const failure = await runSequences(run);
+    t.log(`caught in sequence ${counts.sequences}`);
+    t.regex(failure ?? 'not caught', /no order of these calls explains|the audit found|drained/);
+  });
+}

@@ -1,0 +1,84 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import test from 'ava';
+import postgres from 'postgres';
+import { migrate } from '../../db/migrate.ts';
+import { freePort } from '../../deploy/local/ports.ts';
+import { type Postgres, startPostgres } from '../../deploy/local/postgres.ts';
+import { startApi } from '../support/api.ts';
+import { type Answer, eventually, type SubmitAnswer } from '../support/organization.ts';
+
+// PostgreSQL gone: 503, nothing half-done, and ready again by itself.
+
+let dir: string;
+let port: number;
+let server: Postgres;
+let url: string;
+
+test.before(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'outage-'));
+  port = await freePort();
+  server = await startPostgres({ dataDir: join(dir, 'data'), port });
+  url = server.url;
+  await migrate(url);
+});
+
+test.after.always(async () => {
+  await server?.stop();
+  await rm(dir, { recursive: true, force: true });
+});
+
+test('with PostgreSQL killed under load, clients get 202 or 503; every 202 is there afterwards, whole', async (t) => {
+  const api = await startApi({ databaseUrl: url });
+  const client = await api.organization(100_000);
+  const answers: Answer<SubmitAnswer>[] = [];
+  let running = true;
+  const submitting = Array.from({ length: 8 }, async () => {
+    while (running) answers.push(await client.bulk({ npis: ['2000000010', '2000000028', '2000000036'] }));
+  });
+  const count = (status: number) => answers.filter((answer) => answer.status === status).length;
+  const more = (status: number, than: number) => eventually(async () => count(status) > than || null);
+
+  for (let kill = 1; kill <= 3; kill += 1) {
+    await more(202, count(202) + 10);
+    process.kill(server.pid, 'SIGKILL');
+    await server.exited;
+    await more(503, count(503) + 5);
+    t.is((await fetch(`${api.baseUrl}/readyz`)).status, 503);
+    t.is((await fetch(`${api.baseUrl}/healthz`)).status, 200);
+    server = await startPostgres({ dataDir: join(dir, 'data'), port });
+    await eventually(async () => (await fetch(`${api.baseUrl}/readyz`)).ok || null);
+  }
+  await more(202, count(202) + 10);
+  running = false;
+  await Promise.all(submitting);
+
+  t.deepEqual([...new Set(answers.map((answer) => answer.status))].sort(), [202, 503]);
+  const refused = answers.find((answer) => answer.status === 503);
+  t.like(refused?.json, { code: 'service_unavailable', status: 503 });
+  t.is(refused?.headers.get('retry-after'), '5');
+
+  const sql = postgres(url, { max: 1, onnotice: () => {} });
+  const batches = await sql`
+    select b.id, b.total, count(r.id)::int as requests,
+           (select count(*)::int from ledger_entries e where e.kind = 'hold'
+              and e.request_id in (select id from requests where batch_id = b.id)) as holds
+      from batches b left join requests r on r.batch_id = b.id group by b.id`;
+  t.true(batches.every((batch) => batch.total === batch.requests && batch.total === batch.holds));
+  const stored = new Set(batches.map((batch) => batch.id));
+  const accepted = answers.filter((answer) => answer.status === 202).map((answer) => answer.json.batch_id);
+  t.deepEqual(
+    accepted.filter((id) => !stored.has(id)),
+    [],
+  );
+  const [balance] = await sql`
+    select total::int, available::int, held::int, used::int from credit_balances
+     where organization_id = ${client.organizationId}`;
+  t.deepEqual(
+    { ...balance },
+    { total: 100_000, available: 100_000 - 3 * stored.size, held: 3 * stored.size, used: 0 },
+  );
+  await sql.end();
+  await api.stop();
+});

@@ -1,0 +1,194 @@
+import { execFile, fork } from 'node:child_process';
+import { once } from 'node:events';
+import { chmod, cp, mkdtemp, rm } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import test from 'ava';
+import postgres from 'postgres';
+import { LOOPBACK } from '../../deploy/local/ports.ts';
+import { startPostgres } from '../../deploy/local/postgres.ts';
+import { poll } from '../../deploy/local/wait.ts';
+import { openTestDatabase } from '../support/database.ts';
+import type { LossCounts } from '../support/loss-client.ts';
+
+const KILLS = Number(process.env.TEST_POSTGRES_KILLS ?? 3);
+const READY_MS = 5_000;
+const PACKAGE = fileURLToPath(new URL('../../node_modules/postgres', import.meta.url));
+const PATCH = fileURLToPath(new URL('../../deploy/patch-postgres.mjs', import.meta.url));
+const CLIENT = new URL('../support/loss-client.ts', import.meta.url);
+
+test.serial(
+  'a busy pool survives kill -9 of PostgreSQL: nothing is thrown, nothing hangs, no half is written',
+  async (t) => {
+    t.timeout(60_000 + KILLS * 20_000);
+    const { counts, halves, waits } = await killUnderLoad(PACKAGE, KILLS);
+    t.log(counts, `ready after ${waits.map((ms) => `${ms} ms`).join(', ')}`);
+    t.is(counts.uncaught, 0);
+    t.is(counts.hanging, 0);
+    t.is(halves, 0);
+    t.true(counts.fulfilled > 0 && counts.rejected > 0);
+    t.true(Math.max(...waits) <= READY_MS);
+  },
+);
+
+test.serial('postgres.js as published does not, which is why it is patched', async (t) => {
+  t.timeout(120_000);
+  const copy = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
+  t.teardown(() => rm(copy, { recursive: true, force: true }));
+  await cp(PACKAGE, copy, { recursive: true });
+  await promisify(execFile)(process.execPath, [PATCH, copy, '--revert']);
+  // One kill gives a few uncaught exceptions, now and then none.
+  const { counts, halves } = await killUnderLoad(copy, 20, ({ uncaught }) => uncaught > 0);
+  t.log(counts, `${halves} halves`);
+  t.true(counts.uncaught > 0);
+});
+
+test.serial('a listener hears again after PostgreSQL was killed and started', async (t) => {
+  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
+  await chmod(folder, 0o755);
+  let server = await startPostgres({ dataDir: join(folder, 'data') });
+  const { url, port } = server;
+  const sql = postgres(url, { backoff: () => 0.05, onnotice: () => {} });
+  t.teardown(async () => {
+    await sql.end({ timeout: 1 });
+    await server.stop();
+    await rm(folder, { recursive: true, force: true });
+  });
+  const heard = new Set<string>();
+  await sql.listen('news', (payload) => heard.add(payload));
+  for (const payload of ['before', 'after one loss', 'after two losses']) {
+    const arrived = await poll(async () => {
+      await sql.notify('news', payload).catch(() => {});
+      return heard.has(payload) || undefined;
+    }, READY_MS);
+    t.true(arrived, payload);
+    process.kill(server.pid, 'SIGKILL');
+    await server.exited;
+    server = await startPostgres({ dataDir: join(folder, 'data'), port });
+  }
+});
+
+test('a transaction that fills the pipeline still has its connection to itself', async (t) => {
+  const database = await openTestDatabase();
+  const sql = postgres(database.url, { max: 1, onnotice: () => {} });
+  t.teardown(async () => {
+    await sql.end({ timeout: 1 });
+    await database.drop();
+  });
+  await sql`create table steps (step text)`;
+  // The pipeline holds a hundred queries; which one fills it depends on what ran before.
+  for (let ahead = 97; ahead <= 103; ahead += 1) {
+    const before = Array.from({ length: ahead }, (_, index) => sql`select ${index}::int`.execute());
+    const rolledBack = sql.begin(async (tx) => {
+      await tx`insert into steps values ('of a transaction')`;
+      throw new Error('changed my mind');
+    });
+    const after = sql`insert into steps values ('of its own')`.execute();
+    await t.throwsAsync(rolledBack, { message: 'changed my mind' });
+    await Promise.all([...before, after]);
+  }
+  t.deepEqual(Array.from(await sql`select step, count(*)::int from steps group by step`), [
+    { step: 'of its own', count: 7 },
+  ]);
+});
+
+test('what a transaction sends after the loss of its connection is refused', async (t) => {
+  const database = await openTestDatabase();
+  const sql = postgres(database.url, { max: 1, backoff: () => 0.01, onnotice: () => {} });
+  const killer = postgres(database.url, { max: 1 });
+  t.teardown(async () => {
+    await Promise.all([sql.end({ timeout: 1 }), killer.end({ timeout: 1 })]);
+    await database.drop();
+  });
+  await sql`create table steps (step text)`;
+  const { promise: refused, resolve: tell } = Promise.withResolvers<unknown>();
+  const dead = sql.begin(async (tx) => {
+    const [backend] = await tx`select pg_backend_pid() as pid`;
+    await killer`select pg_terminate_backend(${Number(backend?.pid)})`;
+    // Answered once the pool has made its connection anew, which the dead transaction must not get hold of.
+    await sql`select 1`.catch(() => sql`select 1`);
+    await tx`insert into steps values ('late')`.then(() => tell(undefined), tell);
+  });
+  await t.throwsAsync(dead, { code: 'CONNECTION_CLOSED' });
+  t.like(await refused, { code: 'CONNECTION_CLOSED' });
+  t.deepEqual(Array.from(await sql`select step from steps`), []);
+});
+
+test('a server that takes connections only to close them fails the query', async (t) => {
+  const server = createServer((socket) => socket.end());
+  server.listen(0, LOOPBACK);
+  await once(server, 'listening');
+  const address = server.address();
+  const sql = postgres({
+    host: LOOPBACK,
+    port: typeof address === 'object' ? (address?.port ?? 0) : 0,
+    max: 1,
+  });
+  t.teardown(async () => {
+    await sql.end({ timeout: 0 });
+    server.close();
+  });
+  await t.throwsAsync(async () => await sql`select 1`, { code: 'CONNECTION_CLOSED' });
+});
+
+/**
+ * Runs the busy client on the given copy of postgres.js, against a server of its own that is killed and started
+ * again, `kills` times or until enough is seen.
+ */
+async function killUnderLoad(
+  modulePackage: string,
+  kills: number,
+  enough: (counts: LossCounts) => boolean = () => false,
+) {
+  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
+  // PostgreSQL runs as a user of its own where this runs as root.
+  await chmod(folder, 0o755);
+  let server = await startPostgres({ dataDir: join(folder, 'data') });
+  const { url, port } = server;
+  await withClient(url, (sql) => sql`create table pairs (pair uuid)`);
+  const client = fork(CLIENT, [join(modulePackage, 'src', 'index.js'), url], { execArgv: [] });
+  const ask = async (message: 'count' | 'stop'): Promise<LossCounts> => {
+    client.send(message);
+    const [counts] = (await once(client, 'message')) as [LossCounts];
+    return counts;
+  };
+  const answersAfter = async (counts: LossCounts) =>
+    await poll(
+      async () => ((await ask('count')).fulfilled > counts.fulfilled + 100 ? true : undefined),
+      20_000,
+    );
+  try {
+    const waits: number[] = [];
+    await answersAfter(await ask('count'));
+    for (let kill = 0; kill < kills && !enough(await ask('count')); kill += 1) {
+      process.kill(server.pid, 'SIGKILL');
+      await server.exited;
+      server = await startPostgres({ dataDir: join(folder, 'data'), port });
+      const begun = performance.now();
+      await answersAfter(await ask('count'));
+      waits.push(Math.round(performance.now() - begun));
+    }
+    const counts = await ask('stop');
+    const halves = await withClient(
+      url,
+      (sql) => sql`select pair from pairs group by pair having count(*) <> 2`,
+    );
+    return { counts, halves: halves.length, waits };
+  } finally {
+    client.kill('SIGKILL');
+    await server.stop();
+    await rm(folder, { recursive: true, force: true });
+  }
+}
+
+async function withClient<T>(url: string, use: (sql: postgres.Sql) => Promise<T>): Promise<T> {
+  const sql = postgres(url, { max: 1, onnotice: () => {} });
+  try {
+    return await use(sql);
+  } finally {
+    await sql.end({ timeout: 5 });
+  }
+}

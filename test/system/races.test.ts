@@ -1,0 +1,336 @@
+import test from 'ava';
+import postgres, { type Sql } from 'postgres';
+import { balanceOf } from '../../db/accounts/credits.ts';
+import { issueKey, revokeKey } from '../../db/accounts/keys.ts';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { auditLedger } from '../support/audit.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { type ApiProcess, postUntilAnswered, startApi } from '../support/model-api.ts';
+import type { Ledger } from '../support/model-client.ts';
+import { mutantLedger } from '../support/model-mutant.ts';
+import {
+  acceptedIds,
+  createCaller,
+  type Organization,
+  openOrganization,
+  RULES,
+  type SubmitAnswer,
+  submitCommand,
+} from '../support/organization.ts';
+
+// Each race on its own, between processes or pools that share nothing but PostgreSQL. The comment at each names the
+// guard without which it fails. TEST_RACE_ROUNDS repeats the last credit more often.
+
+const ROUNDS = Number(process.env.TEST_RACE_ROUNDS ?? 2);
+const BY = { actor: 'test', reason: 'race' };
+
+let database: TestDatabase;
+let sql: Sql;
+let pools: readonly [Database, Database];
+let apis: readonly [ApiProcess, ApiProcess];
+
+test.before(async () => {
+  database = await openTestDatabase();
+  sql = postgres(database.url, { max: 2, onnotice: () => {} });
+  const openPool = () => openDatabase({ url: database.url, poolSize: 12, applicationName: 'test' });
+  pools = [openPool(), openPool()];
+  apis = await Promise.all([startApi(database.url), startApi(database.url)]);
+});
+
+test.after.always(async () => {
+  for (const api of apis ?? []) await api.stop();
+  for (const pool of pools ?? []) await pool.close();
+  await sql?.end();
+  await database?.drop();
+});
+
+const poolOf = (index: number) => pools[index % 2] ?? pools[0];
+const apiOf = (index: number) => apis[index % 2] ?? apis[0];
+const times = <T>(count: number, make: (index: number) => T) =>
+  Array.from({ length: count }, (_, i) => make(i));
+const npiOf = (index: number) => `1${String(index).padStart(9, '0')}`;
+const audit = ({ organizationId }: Organization) => auditLedger(sql, [organizationId], RULES.replayMs);
+
+/** An organization with several keys: each has a rate limit of its own. */
+async function openWithKeys(credits: number, count: number) {
+  const organization = await openOrganization(pools[0], credits);
+  const { organizationId } = organization;
+  const issued = await Promise.all(times(count, () => issueKey(pools[0], BY, organizationId, 'race')));
+  const keys = issued.map(({ apiKey }) => apiKey);
+  return { ...organization, keyOf: (index: number) => keys[index % count] ?? '' };
+}
+
+// Guard: FOR UPDATE on the balance in `accept` of db/requests/submit.ts.
+test.serial('of 1,000 callers for the last credit at two API processes, exactly one gets it', async (t) => {
+  t.timeout(60_000 * (ROUNDS + 1));
+  for (let round = 0; round < ROUNDS; round += 1) {
+    const client = await openWithKeys(1, 10);
+    const answers = await Promise.all(
+      times(1000, (index) => {
+        const body = { npi: npiOf(index) };
+        return postUntilAnswered(apiOf(index).url, client.keyOf(index), '/api/v1/email', body);
+      }),
+    );
+    const accepted = answers.filter(({ status }) => status === 202);
+    const refused = answers.filter(({ status }) => status === 402);
+    t.deepEqual([accepted.length, refused.length], [1, 999]);
+    for (const { json } of refused) t.like(json, { required: 1, available: 0, shortfall: 1 });
+    const balance = await balanceOf(pools[0], client.organizationId);
+    t.deepEqual(balance, { total: 1, available: 0, held: 1, used: 0 });
+    t.deepEqual(await audit(client), []);
+  }
+});
+
+// Guard: the primary key of idempotency_keys, which the insert in `claimIdempotencyKey` of db/requests/submit.ts waits on.
+test.serial(
+  '50 callers with the same 100 Idempotency-Keys make 100 batches and get 5,000 answers byte for byte',
+  async (t) => {
+    t.timeout(300_000);
+    const client = await openWithKeys(100, 50);
+    const texts = new Map<string, number>();
+    let first = 0;
+    for (let begin = 0; begin < 100; begin += 5) {
+      const calls = times(250, (index) => ({ key: begin + Math.floor(index / 50), caller: index % 50 }));
+      const answers = await Promise.all(
+        calls.map(({ key, caller }) =>
+          postUntilAnswered(
+            apiOf(caller).url,
+            client.keyOf(caller),
+            '/api/v1/email',
+            { npi: npiOf(key) },
+            { 'idempotency-key': `key-${key}` },
+          ),
+        ),
+      );
+      for (const [index, { status, text, headers }] of answers.entries()) {
+        t.is(status, 202);
+        if (headers.get('idempotent-replayed') === null) first += 1;
+        const seen = `${calls[index]?.key} ${text}`;
+        texts.set(seen, (texts.get(seen) ?? 0) + 1);
+      }
+    }
+    t.is(first, 100);
+    t.deepEqual(
+      [...texts.values()],
+      times(100, () => 50),
+    );
+    const [batches] =
+      await sql`select count(*)::int as n from batches where organization_id = ${client.organizationId}`;
+    t.is(batches?.n, 100);
+    t.deepEqual(await audit(client), []);
+  },
+);
+
+// Guard: the stored answer is written in the transaction of the batch (db/requests/submit.ts), and the 202 sent after it.
+test.serial('kill -9 of the API loses no 202 and doubles no batch', async (t) => {
+  t.timeout(300_000);
+  const api = await startApi(database.url);
+  t.teardown(() => api.stop());
+  const client = await openWithKeys(40, 20);
+  let answered = 0;
+  let kills = 0;
+  let restarted = Promise.resolve();
+  const answers = await Promise.all(
+    times(20, async (caller) => {
+      const seen: string[] = [];
+      for (let key = 0; key < 40; key += 1) {
+        const answer = await postUntilAnswered(
+          api.url,
+          client.keyOf(caller),
+          '/api/v1/email/bulk',
+          { npis: [npiOf(key)] },
+          { 'idempotency-key': `key-${key}` },
+        );
+        t.is(answer.status, 202);
+        seen.push(answer.text);
+        answered += 1;
+        // Right after a batch was acknowledged, while the other callers wait for the same one.
+        if (answer.headers.get('idempotent-replayed') === null && answered > (kills + 1) * 150) {
+          kills += 1;
+          restarted = restarted.then(() => api.kill()).then(() => api.start());
+        }
+      }
+      return seen;
+    }),
+  );
+  await restarted;
+  t.true(kills >= 3);
+  t.is(new Set(answers.map((seen) => seen.join('\n'))).size, 1);
+  const told = (answers[0] ?? []).map((text) => JSON.parse(text) as SubmitAnswer);
+  const kept = await sql`
+    select r.id, r.batch_id from requests r where r.organization_id = ${client.organizationId} order by r.id`;
+  t.deepEqual(
+    kept.map((row) => ({ ...row })),
+    told.map(({ batch_id, requests }) => ({ id: requests[0]?.request_id, batch_id })),
+  );
+  t.deepEqual(await audit(client), []);
+});
+
+/** Settles requests as answered and as failed at once; counts those that did not end exactly once. */
+async function raceTimeOuts(ledger: Ledger): Promise<number> {
+  let wrong = 0;
+  const organizations = await Promise.all(times(10, () => openOrganization(pools[0], 20)));
+  for (const [index, organization] of organizations.entries()) {
+    const npis = times(20, (position) => npiOf(100_000 + index * 20 + position));
+    const { requestIds } = acceptedIds(await submit(pools[0], submitCommand(organization, { npis }), RULES));
+    // Every other one was found, so that there is a charge to race for.
+    for (const npi of npis.filter((_, position) => position % 2 === 0)) await found(npi);
+    const ends = await Promise.all(
+      requestIds.map((requestId, position) =>
+        Promise.allSettled([
+          ledger.settle(poolOf(position), requestId, 'answered', 'result', RULES),
+          ledger.settle(poolOf(position + 1), requestId, 'failed', 'time-out', RULES),
+        ]),
+      ),
+    );
+    for (const pair of ends) {
+      const settled = pair.flatMap((end) => (end.status === 'fulfilled' ? [end.value] : []));
+      const winners = settled.filter(({ settledNow }) => settledNow).length;
+      const statuses = new Set(settled.map(({ status }) => status)).size;
+      if (settled.length !== 2 || winners !== 1 || statuses !== 1) wrong += 1;
+    }
+    wrong += (await audit(organization)).length;
+  }
+  return wrong;
+}
+
+const found = (npi: string) =>
+  storeEmail(pools[0], {
+    npi,
+    email: 'a@example.com',
+    emailType: 'professional',
+    lastValidatedAt: new Date(),
+    source: 'test',
+  });
+
+const WITHOUT_LOCKS = [
+  { file: 'settle.ts', from: ".for('update');\n  // Read", to: ';\n  // Read' },
+  { file: 'settle.ts', from: "eq(requests.id, requestId)).for('update')", to: 'eq(requests.id, requestId))' },
+];
+
+// Guard: FOR UPDATE on balance and request in `lock` of db/requests/settle.ts; the second test takes it away.
+test.serial('of a result and a time-out at once, exactly one settles the request', async (t) => {
+  t.is(await raceTimeOuts({ submit, settle }), 0);
+});
+
+test.serial('without the locks of a settlement, a result and a time-out both try', async (t) => {
+  t.true((await raceTimeOuts(await mutantLedger(WITHOUT_LOCKS))) > 0);
+});
+
+/** Has one NPI in three bulks at once, found while all of them run; counts what is not one charge and two replays. */
+async function raceBulks(ledger: Ledger, storedBefore: boolean, begin: number): Promise<number> {
+  let wrong = 0;
+  for (let round = 0; round < 20; round += 1) {
+    const organization = await openOrganization(pools[0], 6);
+    const npis = [npiOf(begin + round), npiOf(begin + 100 + round)];
+    if (storedBefore) await found(npis[0] ?? '');
+    const outcomes = await Promise.all(
+      times(3, (index) => ledger.submit(poolOf(index), submitCommand(organization, { npis }), RULES)),
+    );
+    await found(npis[0] ?? '');
+    const ends = await Promise.allSettled(
+      outcomes.map((outcome, index) => {
+        const requestId = acceptedIds(outcome).requestIds[0] ?? '';
+        return ledger.settle(poolOf(index), requestId, 'answered', 'result', RULES);
+      }),
+    );
+    const [seen] = await sql`
+      select count(*) filter (where credits_used = 1)::int as charged, count(*) filter (where replayed)::int as replayed
+        from requests where organization_id = ${organization.organizationId} and npi = ${npis[0] ?? ''}`;
+    const { used } = await balanceOf(pools[0], organization.organizationId);
+    if (seen?.charged !== 1 || seen?.replayed !== 2 || used !== 1) wrong += 1;
+    wrong += ends.filter(({ status }) => status === 'rejected').length;
+    wrong += (await audit(organization)).length;
+  }
+  return wrong;
+}
+
+// Guard: FOR UPDATE on the balance in `lock` of db/requests/settle.ts and in `accept` of db/requests/submit.ts, so that the second
+// settlement sees the first one's charge. Behind it stands the conditional upsert of `claimEntitlement`.
+test.serial('the same NPI in three bulks at once is charged once', async (t) => {
+  t.is(await raceBulks({ submit, settle }, false, 200_000), 0);
+  t.is(await raceBulks({ submit, settle }, true, 201_000), 0);
+});
+
+test.serial(
+  'without the locks and the condition on the entitlement, it is charged more than once',
+  async (t) => {
+    const mutant = await mutantLedger([
+      ...WITHOUT_LOCKS,
+      { file: 'entitlements.ts', from: 'setWhere: sql`', to: 'setWhere: sql`true or ' },
+    ]);
+    t.true((await raceBulks(mutant, false, 202_000)) > 0);
+  },
+);
+
+// Guard: `replays.set` in `accept` of db/requests/submit.ts for the stored one; `findReplays` in db/requests/settle.ts for the other.
+test.serial('60 equal NPIs in one bulk are one charge and 59 replays', async (t) => {
+  for (const storedBefore of [true, false]) {
+    const npi = npiOf(storedBefore ? 300_000 : 300_001);
+    // Stored, it costs one credit; not stored, each of the 60 holds its own until the first is settled.
+    const organization = await openOrganization(pools[0], storedBefore ? 1 : 60);
+    if (storedBefore) await found(npi);
+    const command = submitCommand(organization, { npis: times(60, () => npi) });
+    const { requestIds } = acceptedIds(await submit(pools[0], command, RULES));
+    await found(npi);
+    const settled = await Promise.all(
+      requestIds.map((id, index) => settle(poolOf(index), id, 'answered', 'result', RULES)),
+    );
+    t.deepEqual([...new Set(settled.map(({ status }) => status))], ['completed']);
+    const [seen] = await sql`
+      select count(*) filter (where replayed)::int as replayed, sum(credits_used)::int as charged
+        from requests where organization_id = ${organization.organizationId}`;
+    t.deepEqual({ ...seen }, { replayed: 59, charged: 1 });
+    t.like(await balanceOf(pools[0], organization.organizationId), { used: 1, held: 0 });
+    t.deepEqual(await audit(organization), []);
+  }
+});
+
+// Guard: api/http/auth.ts asks the database at every request; a cache of keys of any age would fail here.
+test.serial('a request sent after the revocation returned is refused, whatever was running', async (t) => {
+  const organization = await openOrganization(pools[0], 10_000);
+  let revoked = false;
+  let seenBefore = 0;
+  const { promise: warm, resolve: isWarm } = Promise.withResolvers<void>();
+  const callers = times(20, async (index) => {
+    const caller = createCaller(apiOf(index).url, organization.apiKey);
+    for (let call = 0; ; call += 1) {
+      const sentAfter = revoked;
+      const { status } = await caller.single({ npi: npiOf(400_000 + index * 1000 + call) });
+      if (sentAfter) return status;
+      if (status === 202) seenBefore += 1;
+      else t.is(status, 403);
+      if (seenBefore >= 60) isWarm();
+    }
+  });
+  await warm;
+  await revokeKey(pools[0], BY, organization.keyId);
+  revoked = true;
+  t.deepEqual(
+    await Promise.all(callers),
+    times(20, () => 403),
+  );
+  const [batches] = await sql`
+    select count(*)::int as n from batches where organization_id = ${organization.organizationId}`;
+  t.is(batches?.n, seenBefore);
+  t.deepEqual(await audit(organization), []);
+});
+
+// Guard: one upsert on one row in `admit` of db/accounts/limits.ts; a window per process, or read before it is written, lets
+// more than 100 in.
+test.serial('of 101 requests at once at two API processes, the rate limit admits exactly 100', async (t) => {
+  const organization = await openOrganization(pools[0], 0, 100);
+  const answers = await Promise.all(
+    times(101, (index) => createCaller(apiOf(index).url, organization.apiKey).get('/api/v1/credits')),
+  );
+  const refused = answers.filter(({ status }) => status !== 200);
+  t.deepEqual(
+    refused.map(({ status }) => status),
+    [429],
+  );
+  const wait = Number(refused[0]?.headers.get('retry-after'));
+  t.true(wait >= 1 && wait <= 60);
+});

@@ -1,0 +1,99 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { Webhook } from 'standardwebhooks';
+import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { status } from '../../deploy/local/receiver-behaviours.ts';
+import { startTemporal, type Temporal } from '../../deploy/local/temporal.ts';
+import { TASK_QUEUE } from '../../deploy/temporal/namespace.ts';
+import { testSetting } from '../support/environment.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { eventually } from '../support/organization.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+import { workerProcesses } from '../support/worker-process.ts';
+
+// 500 deliveries while the worker is killed every few seconds.
+
+const DELIVERIES = 500;
+const KILLS = 4;
+/** How long the receiver takes to answer: a kill meets as many attempts as may be under way. */
+const ANSWER_MS = 300;
+/** From the request to the record of its answer, on a busy machine. */
+const UNDER_WAY_MS = ANSWER_MS + 2000;
+
+let temporal: Temporal;
+let stack: Stack;
+const workers = workerProcesses();
+
+test.before(async () => {
+  temporal = await startTemporal({
+    cli: testSetting('TEST_TEMPORAL_CLI'),
+    namespace: 'default',
+    headless: true,
+    searchAttributes: {},
+  });
+  stack = await startStack({ elsewhere: { temporalAddress: temporal.address, taskQueue: TASK_QUEUE } });
+});
+
+test.after.always(async () => {
+  await workers.stop();
+  await stack?.stop();
+  await temporal?.stop();
+});
+
+async function countDelivered(): Promise<number> {
+  const [row] = await stack.db.drizzle.execute<{ n: number }>(
+    sql`select count(*)::int as n from webhook_deliveries where state = 'delivered'`,
+  );
+  return row?.n ?? 0;
+}
+
+test('a worker killed every few seconds loses no delivery, and repeats only those it was killed in', async (t) => {
+  const npis = ordinaryNpis('found', 50);
+  for (const npi of npis) {
+    const known = { npi, email: `p${npi}@clinic.example`, emailType: 'professional' } as const;
+    await storeEmail(stack.db, { ...known, lastValidatedAt: new Date(), source: 'test' });
+  }
+  const client = await stack.organization();
+  const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
+  const arrivedAt = new Map<string, number[]>();
+  stack.receiver.setBehaviour('/kill', (response) => {
+    const id = String(response.req.headers['webhook-id']);
+    arrivedAt.set(id, [...(arrivedAt.get(id) ?? []), Date.now()]);
+    setTimeout(() => status(204)(response), ANSWER_MS);
+  });
+  const webhook = { url: `${stack.receiver.url}/kill` };
+  for (let sent = 0; sent < DELIVERIES; sent += npis.length) await client.bulk({ npis, webhook });
+
+  const killedAt: number[] = [];
+  while (killedAt.length < KILLS) {
+    const worker = await workers.start(stack);
+    const before = await countDelivered();
+    // In the middle of its work, or after a while of waiting for what the one before it was killed in.
+    const isBusy = async () => ((await countDelivered()) >= before + 40 ? true : null);
+    await eventually(isBusy, 20_000);
+    process.kill(worker.pid, 'SIGKILL');
+    await worker.exited;
+    killedAt.push(Date.now());
+  }
+  t.true((await countDelivered()) < DELIVERIES, 'killed in the middle');
+  await workers.start(stack);
+  await eventually(async () => ((await countDelivered()) === DELIVERIES ? true : null), 90_000);
+
+  t.is(arrivedAt.size, DELIVERIES);
+  const repeats = [...arrivedAt.values()].flatMap((times) => times.slice(0, -1));
+  t.true(repeats.length > 0, 'a kill met an attempt');
+  t.true(repeats.length <= 10 * KILLS, `${repeats.length} repeats`);
+  for (const at of repeats) {
+    t.true(killedAt.some((kill) => at <= kill && kill - at <= UNDER_WAY_MS));
+  }
+  const receiver = new Webhook(webhookSecret);
+  for (const { body, headers } of stack.receiver.deliveries()) {
+    t.notThrows(() => receiver.verify(body, headers as Record<string, string>));
+  }
+  const logged = await stack.db.drizzle.execute<{ attempts: number; made: number }>(sql`
+    select d.attempts, count(a.n)::int as made from webhook_deliveries d
+      left join webhook_attempts a on a.delivery_id = d.id group by d.id`);
+  t.deepEqual([...new Set(logged.map(({ attempts, made }) => `${attempts} ${made}`))], ['1 1']);
+  t.log(`${repeats.length} attempts cut off by ${KILLS} kills`);
+});

@@ -1,0 +1,123 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { startTemporal, type Temporal } from '../../deploy/local/temporal.ts';
+import { TASK_QUEUE } from '../../deploy/temporal/namespace.ts';
+import { testSetting } from '../support/environment.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { eventually } from '../support/organization.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+import { workerProcesses } from '../support/worker-process.ts';
+
+// The worker as the process it is in production, and what kill -9 in the middle of a batch leaves behind.
+
+const FOUND = 20;
+const NOT_FOUND = 10;
+
+let temporal: Temporal;
+let stack: Stack;
+const workers = workerProcesses({ VENDOR_CALL_TIMEOUT: '8s' });
+
+test.before(async () => {
+  // Its own, because the process takes the one queue that every deployment has.
+  temporal = await startTemporal({
+    cli: testSetting('TEST_TEMPORAL_CLI'),
+    namespace: 'default',
+    headless: true,
+    searchAttributes: {},
+  });
+  stack = await startStack({
+    lookupTimeoutMs: 40_000,
+    sweepIntervalMs: 1000,
+    simulatorSpeed: 0.5,
+    elsewhere: { temporalAddress: temporal.address, taskQueue: TASK_QUEUE },
+  });
+});
+
+test.after.always(async () => {
+  await workers.stop();
+  await stack?.stop();
+  await temporal?.stop();
+});
+
+test.serial('a worker killed in the middle of a batch loses nothing and charges nothing twice', async (t) => {
+  const client = await stack.organization(100);
+  const npis = [...ordinaryNpis('found', FOUND), ...ordinaryNpis('not_found', NOT_FOUND)];
+  const worker = await workers.start(stack);
+  const { json } = await client.bulk({ npis, webhook: { url: `${stack.receiver.url}/kill` } });
+
+  const counts: number[] = [];
+  const count = async () => {
+    const { completed_count } = (await client.batch(json.batch_id)).batch;
+    counts.push(completed_count);
+    return completed_count;
+  };
+  await eventually(async () => ((await count()) >= 5 ? true : null));
+  process.kill(worker.pid, 'SIGKILL');
+  t.is(await worker.exited, 'signal SIGKILL');
+  t.true((await count()) < npis.length, 'killed in the middle');
+
+  await workers.start(stack);
+  await eventually(async () => ((await count()) === npis.length ? true : null), 90_000);
+  t.deepEqual(
+    counts,
+    counts.toSorted((a, b) => a - b),
+  );
+  const envelope = await client.batch(json.batch_id);
+  t.is(envelope.batch.status, 'completed');
+  t.deepEqual(
+    envelope.data.map(({ npi, status }) => [npi, status]),
+    npis.map((npi, i) => [npi, i < FOUND ? 'completed' : 'not_found']),
+  );
+  t.deepEqual(await client.credits(), { balance: 100 - FOUND, total: 100, used: FOUND });
+
+  const entries = await stack.db.drizzle.execute<{ status: string; entries: string }>(sql`
+    select r.status, string_agg(l.kind, '+' order by l.id) entries
+      from requests r join ledger_entries l on l.request_id = r.id
+     where r.batch_id = ${json.batch_id} group by r.id`);
+  t.is(entries.length, npis.length);
+  t.deepEqual([...new Set(entries.map((row) => `${row.status}: ${row.entries}`))].sort(), [
+    'completed: hold+charge',
+    'not_found: hold+release',
+  ]);
+  for (const npi of npis) {
+    const bought = stack.simulator.calls().filter(({ subject }) => subject === npi).length;
+    t.true(bought >= 1 && bought <= 2, `${npi} was looked up ${bought} times`);
+  }
+
+  await stack.client.workflow.getHandle(json.batch_id).result();
+  const bodies = stack.receiver.deliveries().map(({ body }) => JSON.parse(body).data[0]);
+  t.is(new Set(bodies.map((item) => item.request_id)).size, npis.length);
+  t.deepEqual([...new Set(bodies.map((item) => item.status))].sort(), ['completed', 'not_found']);
+});
+
+test.serial(
+  'a worker killed between a vendor’s job and its answer buys nothing twice: the job is asked for',
+  async (t) => {
+    await workers.stop();
+    const client = await stack.organization(100);
+    const npis = ordinaryNpis('found_later', 10, 5000);
+    const worker = await workers.start(stack);
+    const { json } = await client.bulk({ npis });
+    const jobs = async () => {
+      const rows = await stack.db.drizzle.execute<{ npi: string }>(sql`
+      select l.npi from vendor_attempts a join lookups l on l.id = a.lookup_id
+       where a.state = 'pending' and a.job_ref is not null and l.npi in ${npis}`);
+      return rows.length;
+    };
+    await eventually(async () => ((await jobs()) === npis.length ? true : null));
+    process.kill(worker.pid, 'SIGKILL');
+    await worker.exited;
+    t.is(await jobs(), npis.length, 'every job is in the database, and none is answered');
+
+    await workers.start(stack);
+    const envelope = await client.completed(json.batch_id, 60_000);
+    t.deepEqual([...new Set(envelope.data.map(({ status }) => status))], ['completed']);
+    for (const npi of npis) {
+      const bought = stack.simulator
+        .calls()
+        .filter(({ operation, subject }) => operation === 'lookup' && subject === npi);
+      t.is(bought.length, 1, npi);
+    }
+    t.deepEqual(await client.credits(), { balance: 90, total: 100, used: 10 });
+  },
+);

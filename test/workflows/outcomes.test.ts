@@ -1,0 +1,211 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import type { Step } from '../../activities/vendors/vendor.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { type Stack, startStack, vendorSource } from '../support/stack.ts';
+import { createScriptedVendor, foundStep } from '../support/vendor.ts';
+
+// What several vendors' answers add up to, and what limits do to them. The vendors are scripts; everything else is
+// as in production.
+
+const vendors = {
+  first: createScriptedVendor('first'),
+  second: createScriptedVendor('second'),
+  /** Ten credits a day, three a question. */
+  capped: createScriptedVendor('capped'),
+  /** A repeated question may cost again. */
+  costly: createScriptedVendor('costly'),
+  /** Its licence does not let us keep what it finds. */
+  borrowed: createScriptedVendor('borrowed'),
+};
+const npis = ordinaryNpis('found', 60, 40_000).values();
+const take = () => npis.next().value ?? '';
+const MISS: Step = { kind: 'miss', reason: 'nobody' };
+
+let stack: Stack;
+let client: Awaited<ReturnType<Stack['organization']>>;
+
+test.before(async () => {
+  const { first, second, capped, costly, borrowed } = vendors;
+  stack = await startStack({
+    lookupTimeoutMs: 20_000,
+    vendors: [
+      vendorSource(first, { capMs: 2000 }),
+      vendorSource(second),
+      vendorSource({ ...capped, cost: () => 3 }, { limits: { rates: [], dailyCredits: 10 } }),
+      vendorSource({ ...costly, repeatIsFree: false }),
+      vendorSource(borrowed, { mayStore: false }),
+    ],
+  });
+  client = await stack.organization(1000);
+});
+
+test.beforeEach(async () => {
+  // What one test does to a source's health and spends is none of the next one's business.
+  await stack.db.drizzle.execute(sql`delete from source_health`);
+  await stack.db.drizzle.execute(sql`delete from source_spend`);
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+});
+
+async function lookUp(npi: string, caller = client) {
+  const { json } = await caller.single({ npi });
+  const envelope = await caller.completed(json.batch_id, 40_000);
+  const [row] = await stack.db.drizzle.execute<{ reason: string | null }>(sql`
+    select reason from requests where id = ${json.requests[0]?.request_id}`);
+  return {
+    status: envelope.data[0]?.status,
+    reason: row?.reason ?? null,
+    atOnce: json.status === 'completed',
+  };
+}
+
+test.serial('not_found needs a definitive answer of every source', async (t) => {
+  const npi = take();
+  t.like(await lookUp(npi), { status: 'not_found', reason: 'nobody' });
+  for (const vendor of Object.values(vendors)) t.is(vendor.asked(npi, 'submit'), 1, vendor.id);
+});
+
+test.serial('one source that refuses us makes it failed, although the others know nobody', async (t) => {
+  const npi = take();
+  vendors.second.script(npi, () => ({ kind: 'fatal', why: 'protocol', field: 'emails[0].status' }));
+  t.like(await lookUp(npi), { status: 'failed', reason: 'protocol: emails[0].status' });
+  t.is(vendors.borrowed.asked(npi, 'submit'), 1, 'the others are asked all the same');
+});
+
+test.serial(
+  'a rate limit is never taken for an answer: the source is asked again until it answers',
+  async (t) => {
+    const npi = take();
+    vendors.first.script(npi, ({ nth }) =>
+      nth < 3 ? { kind: 'retry', why: 'rate_limit', afterMs: 100 } : foundStep(npi),
+    );
+    t.like(await lookUp(npi), { status: 'completed' });
+    t.is(vendors.first.asked(npi, 'submit'), 3);
+  },
+);
+
+test.serial(
+  'a rate limit that lasts longer than the source’s share of the time ends in another chance after the others',
+  async (t) => {
+    const npi = take();
+    vendors.second.script(npi, ({ nth }) => (nth === 1 ? MISS : foundStep(npi)));
+    vendors.first.script(npi, ({ nth }) =>
+      nth === 1 ? { kind: 'retry', why: 'rate_limit', afterMs: 3000 } : foundStep(npi),
+    );
+    t.like(await lookUp(npi), { status: 'completed' });
+    t.is(vendors.borrowed.asked(npi, 'submit'), 1, 'the others came first');
+    t.is(vendors.first.asked(npi, 'submit'), 2);
+  },
+);
+
+test.serial('a source that is never done is left behind for one that knows', async (t) => {
+  const npi = take();
+  vendors.first.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 500 }));
+  vendors.second.script(npi, () => foundStep(npi));
+  t.like(await lookUp(npi), { status: 'completed' });
+  t.is(vendors.first.asked(npi, 'submit'), 1);
+});
+
+test.serial('a source without an answer at the deadline makes it failed, and refunded', async (t) => {
+  const npi = take();
+  const other = await stack.organization(10);
+  vendors.first.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 500 }));
+  t.like(await lookUp(npi, other), { status: 'failed' });
+  t.is(vendors.first.asked(npi, 'submit'), 1, 'the job is bought once');
+  t.deepEqual(await other.credits(), { balance: 10, total: 10, used: 0 });
+});
+
+test.serial(
+  'what a source may cost a day is not exceeded; beyond that it is not asked, and nobody pays for it',
+  async (t) => {
+    const { capped } = vendors;
+    const asked = Array.from({ length: 6 }, take);
+    for (const npi of asked) capped.script(npi, () => ({ kind: 'miss', reason: 'nobody', credits: 3 }));
+    const ends = await Promise.all(asked.map((npi) => lookUp(npi)));
+    const calls = asked.filter((npi) => capped.asked(npi, 'submit') > 0).length;
+    t.true(calls <= 3, `${calls} questions at three credits each`);
+    const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
+    select count(*)::int n from vendor_attempts a join lookups l on l.id = a.lookup_id
+     where a.vendor = 'capped' and a.reason = 'daily_credits' and l.npi in ${asked}`);
+    t.is(row?.n, asked.length - calls);
+    // Not asked for our own sake is no ground to say that there is nobody.
+    t.deepEqual(ends.map(({ status }) => status).sort(), [
+      ...Array(asked.length - calls).fill('failed'),
+      ...Array(calls).fill('not_found'),
+    ]);
+  },
+);
+
+test.serial('what may not be kept answers its own lookup, and nobody else’s', async (t) => {
+  const npi = take();
+  vendors.borrowed.script(npi, () => foundStep(npi));
+  t.like(await lookUp(npi), { status: 'completed' });
+  const other = await stack.organization(10);
+  const again = await lookUp(npi, other);
+  t.like(again, { status: 'completed', atOnce: false });
+  t.is(vendors.borrowed.asked(npi, 'submit'), 2);
+  t.true((await lookUp(npi)).atOnce, 'its own organization has it replayed: it was paid for');
+});
+
+test.serial('a stranger’s address is no answer: the vendor says which NPI it matched', async (t) => {
+  const npi = take();
+  vendors.first.script(npi, () => foundStep(take()));
+  t.like(await lookUp(npi), { status: 'not_found' });
+});
+
+test.serial('an answer that does not say whom it is about is no answer', async (t) => {
+  const npi = take();
+  const found = foundStep(npi);
+  if (found.kind !== 'found') throw new Error('not found');
+  vendors.first.script(npi, () => ({ ...found, identity: { npi: null, name: null, state: null } }));
+  t.like(await lookUp(npi), { status: 'not_found' });
+  const [row] = await stack.db.drizzle.execute<{ reason: string }>(sql`
+    select reason from email_checks where npi = ${npi} and kind = 'identity'`);
+  t.is(row?.reason, 'identity_unknown');
+});
+
+test.serial(
+  'a call that was sent and not answered may be paid for: it is repeated once, after all others',
+  async (t) => {
+    const npi = take();
+    const { costly, first, borrowed } = vendors;
+    costly.script(npi, ({ nth }) =>
+      nth === 1 ? { kind: 'retry', why: 'unanswered', afterMs: null } : foundStep(npi),
+    );
+    t.like(await lookUp(npi), { status: 'completed' });
+    t.is(costly.asked(npi, 'submit'), 2);
+    t.deepEqual(
+      [first, borrowed].map((vendor) => vendor.asked(npi, 'submit')),
+      [1, 1],
+    );
+
+    const never = take();
+    costly.script(never, () => ({ kind: 'retry', why: 'unanswered', afterMs: null }));
+    t.like(await lookUp(never), { status: 'failed' });
+    t.is(costly.asked(never, 'submit'), 2, 'and no more than once');
+  },
+);
+
+test.serial(
+  'a job that was not done in time is asked for by the next lookup, and not bought again',
+  async (t) => {
+    const npi = take();
+    const { first } = vendors;
+    first.script(npi, ({ operation }) =>
+      operation === 'submit' ? { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 } : pollOf(npi),
+    );
+    done.delete(npi);
+    const other = await stack.organization(10);
+    t.like(await lookUp(npi, other), { status: 'failed' });
+    done.add(npi);
+    t.like(await lookUp(npi, other), { status: 'completed' });
+    t.is(first.asked(npi, 'submit'), 1);
+  },
+);
+
+const done = new Set<string>();
+const pollOf = (npi: string): Step =>
+  done.has(npi) ? foundStep(npi) : { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 };

@@ -1,0 +1,59 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { personOf } from '../../deploy/local/sim/people.ts';
+import { WORKFLOWS } from '../../workflows/messages.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+
+// The scheduled look at stored addresses before they go stale, run once by hand.
+
+const DAY = 86_400_000;
+
+let stack: Stack;
+
+test.before(async () => {
+  stack = await startStack({ allSources: true });
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+});
+
+async function store(npi: string, email: string, ageDays: number): Promise<void> {
+  const lastValidatedAt = new Date(Date.now() - ageDays * DAY);
+  await storeEmail(stack.db, { npi, email, emailType: 'professional', lastValidatedAt, source: 'test' });
+}
+
+async function verdictOn(npi: string): Promise<{ verdict: string; age_days: number }> {
+  const [row] = await stack.db.drizzle.execute<{ verdict: string; age_days: number }>(sql`
+    select verdict, round(extract(epoch from clock_timestamp() - last_validated_at) / 86400)::int as age_days
+      from stored_emails where npi = ${npi}`);
+  if (!row) throw new Error('nothing stored');
+  return { ...row };
+}
+
+test('addresses that are about to go stale and are asked for are checked again; nothing else is', async (t) => {
+  const [fading = '', dead = '', young = '', unasked = ''] = ordinaryNpis('found', 4, 70_000);
+  const emailOf = (npi: string) => personOf(npi).workEmail;
+  const domain = emailOf(dead).split('@')[1];
+  await store(fading, emailOf(fading), 27);
+  await store(dead, `missing.person@${domain}`, 27);
+  await store(young, emailOf(young), 10);
+  await store(unasked, emailOf(unasked), 27);
+  const client = await stack.organization();
+  await client.bulk({ npis: [fading, dead, young] });
+
+  const result = await stack.client.workflow.execute(WORKFLOWS.reverify, {
+    taskQueue: stack.taskQueue,
+    workflowId: `reverify-by-hand-${stack.taskQueue}`,
+  });
+  t.deepEqual(result, { valid: 1, notValid: 1, undecided: 0 });
+  t.deepEqual(await verdictOn(fading), { verdict: 'valid', age_days: 0 });
+  t.is((await verdictOn(dead)).verdict, 'invalid');
+  t.deepEqual(await verdictOn(young), { verdict: 'valid', age_days: 10 });
+  t.deepEqual(await verdictOn(unasked), { verdict: 'valid', age_days: 27 });
+
+  const asked = stack.simulator.calls().filter(({ vendor }) => vendor === 'reacher');
+  t.is(asked.length, 2);
+});

@@ -1,0 +1,197 @@
+import { Context } from '@temporalio/activity';
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { ordinaryNpis } from '../support/npis.ts';
+import { eventually } from '../support/organization.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+import { aborted, createScriptedVendor, foundStep, heldScript } from '../support/vendor.ts';
+
+// What an operator may do to workflows in the Temporal UI: whatever it is, every request ends, every credit is charged
+// for an email or back, and every webhook is sent.
+
+const WAIT_MS = 60_000;
+const LOOKUP_TIMEOUT_MS = 30_000;
+const vendor = createScriptedVendor();
+const npis = ordinaryNpis('found', 20);
+
+let stack: Stack;
+
+test.before(async () => {
+  stack = await startStack({
+    lookupTimeoutMs: LOOKUP_TIMEOUT_MS,
+    sweepIntervalMs: 1000,
+    providers: [vendor],
+  });
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+});
+
+/** Ends with its activity, so that nothing is waited for once a test is over. */
+function hang(): Promise<never> {
+  return aborted(Context.current().cancellationSignal);
+}
+
+/** NPIs no other test of this file uses. */
+function freshNpis(count: number): string[] {
+  return npis.splice(0, count);
+}
+
+function workflow(id = '') {
+  return stack.client.workflow.getHandle(id);
+}
+
+async function closedAs(id: string | undefined, status: string): Promise<void> {
+  await eventually(
+    async () => ((await workflow(id).describe()).status.name === status ? true : null),
+    WAIT_MS,
+  );
+}
+
+/** The sweep has started the batch once more, and the new run has made its plan. */
+async function startedAgain(batchId: string, firstRunId: string): Promise<void> {
+  await eventually(async () => {
+    const { runId, historyLength } = await workflow(batchId).describe();
+    return runId !== firstRunId && historyLength > 4 ? true : null;
+  }, WAIT_MS);
+}
+
+async function asked(npi: string): Promise<void> {
+  await eventually(async () => (vendor.asked(npi, 'submit') > 0 ? true : null), WAIT_MS);
+}
+
+/** What was delivered to a path: NPI and status of the request each delivery is about. */
+function delivered(path: string): string[] {
+  const items = stack.receiver
+    .deliveries()
+    .filter((delivery) => delivery.path === path)
+    .map((delivery) => JSON.parse(delivery.body).data[0]);
+  return items.map((item) => `${item.npi} ${item.status}`).sort();
+}
+
+test('a terminated batch is started again: running lookups are kept, and each webhook is sent', async (t) => {
+  const [quick = '', slow = ''] = freshNpis(2);
+  const held = heldScript(foundStep(slow));
+  vendor.script(quick, () => foundStep(quick));
+  vendor.script(slow, held.script);
+  const client = await stack.organization();
+  const url = `${stack.receiver.url}/terminated`;
+  const { json } = await client.bulk({ npis: [quick, slow], webhook: { url } });
+  const first = await workflow(json.batch_id).describe();
+  await asked(slow);
+  await workflow(json.batch_id).terminate('test');
+  await startedAgain(json.batch_id, first.runId);
+  t.is((await workflow(json.requests[1]?.request_id).describe()).status.name, 'RUNNING');
+  held.release();
+  await client.completed(json.batch_id);
+  await closedAs(json.batch_id, 'COMPLETED');
+  t.deepEqual(delivered('/terminated'), [`${quick} completed`, `${slow} completed`].sort());
+  t.is(vendor.asked(slow, 'submit'), 1);
+  t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
+});
+
+test('a lookup terminated while its batch was away is started again by the new run', async (t) => {
+  const [npi = ''] = freshNpis(1);
+  vendor.script(npi, ({ nth }) => (nth === 1 ? hang() : foundStep(npi)));
+  const client = await stack.organization();
+  const { json } = await client.single({ npi });
+  const first = await workflow(json.batch_id).describe();
+  await asked(npi);
+  await workflow(json.batch_id).terminate('test');
+  await startedAgain(json.batch_id, first.runId);
+  await workflow(json.requests[0]?.request_id).terminate('test');
+  t.is((await client.completed(json.batch_id)).data[0]?.status, 'completed');
+  await closedAs(json.batch_id, 'COMPLETED');
+});
+
+test('batch and lookup both terminated: failed and refunded by the sweep, webhook sent', async (t) => {
+  const [npi = ''] = freshNpis(1);
+  vendor.script(npi, hang);
+  const client = await stack.organization();
+  const url = `${stack.receiver.url}/both`;
+  const { json } = await client.single({ npi, webhook: { url, mode: 'batch' } });
+  await asked(npi);
+  await workflow(json.batch_id).terminate('test');
+  await workflow(json.requests[0]?.request_id).terminate('test');
+  const envelope = await client.completed(json.batch_id);
+  t.is(envelope.data[0]?.status, 'failed');
+  const [row] = await stack.db.drizzle.execute<{ reason: string }>(
+    sql`select reason from requests where batch_id = ${json.batch_id}`,
+  );
+  t.is(row?.reason, 'lookup_lost', 'not because the deadline passed');
+  await closedAs(json.batch_id, 'COMPLETED');
+  t.deepEqual(delivered('/both'), [`${npi} failed`]);
+  t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
+});
+
+test('one lookup terminated, one cancelled: both failed and refunded, the batch completes', async (t) => {
+  const [good = '', ended = '', called = ''] = freshNpis(3);
+  vendor.script(good, () => foundStep(good));
+  for (const npi of [ended, called]) vendor.script(npi, hang);
+  const client = await stack.organization();
+  const url = `${stack.receiver.url}/children`;
+  const { json } = await client.bulk({ npis: [good, ended, called], webhook: { url } });
+  await Promise.all([asked(ended), asked(called)]);
+  const [, second, third] = json.requests;
+  await workflow(second?.request_id).terminate('test');
+  await workflow(third?.request_id).cancel();
+  const envelope = await client.completed(json.batch_id);
+  t.deepEqual(
+    envelope.data.map(({ status }) => status),
+    ['completed', 'failed', 'failed'],
+  );
+  await closedAs(json.batch_id, 'COMPLETED');
+  await closedAs(third?.request_id, 'CANCELLED');
+  t.deepEqual(delivered('/children'), [`${good} completed`, `${ended} failed`, `${called} failed`].sort());
+  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+});
+
+test('a cancelled batch: open requests failed and refunded, deliveries sent, shown as cancelled', async (t) => {
+  const [good = '', open = ''] = freshNpis(2);
+  vendor.script(good, () => foundStep(good));
+  vendor.script(open, hang);
+  const client = await stack.organization();
+  const url = `${stack.receiver.url}/cancelled`;
+  const { json } = await client.bulk({ npis: [good, open], webhook: { url } });
+  await asked(open);
+  await eventually(async () =>
+    (await client.batch(json.batch_id)).batch.completed_count === 1 ? true : null,
+  );
+  await workflow(json.batch_id).cancel();
+  await closedAs(json.batch_id, 'CANCELLED');
+  const envelope = await client.batch(json.batch_id);
+  t.deepEqual(
+    envelope.data.map(({ status }) => status),
+    ['completed', 'failed'],
+  );
+  t.is(envelope.webhook?.status, 'delivered');
+  t.deepEqual(delivered('/cancelled'), [`${good} completed`, `${open} failed`].sort());
+  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+});
+
+test('a batch cancelled before it has begun: nobody is asked, everything is refunded and delivered', async (t) => {
+  const own = await startStack();
+  try {
+    await own.stopWorker();
+    const client = await own.organization();
+    const url = `${own.receiver.url}/early`;
+    const { json } = await client.bulk({ npis: ['2000000010', '2000000036'], webhook: { url } });
+    const handle = own.client.workflow.getHandle(json.batch_id);
+    await handle.cancel();
+    await own.startWorker();
+    await t.throwsAsync(handle.result());
+    t.is((await handle.describe()).status.name, 'CANCELLED');
+    const { data, webhook } = await client.completed(json.batch_id);
+    t.deepEqual(
+      data.map(({ status }) => status),
+      ['failed', 'failed'],
+    );
+    t.is(webhook?.status, 'delivered');
+    t.is(own.receiver.deliveries().length, 2);
+    t.is(own.simulator.calls().length, 0);
+    t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
+  } finally {
+    await own.stop();
+  }
+});

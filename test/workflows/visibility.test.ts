@@ -1,0 +1,156 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import { readableText } from '../support/histories.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { eventually, type SubmitAnswer } from '../support/organization.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+
+// What operators see in the Temporal UI, and what nobody may ever see there.
+
+const MAGIC_NPIS = `2000000010 2000000028 2000000036 2000000044 2000000101 2000000119 2000000127 2000000135
+  2000000143 2000000150 2000000168 2000000176 1234567890`.split(/\s+/);
+const CANARY = { url: 'canary-in-url', custom: 'canary-in-custom-data', agent: 'canary-in-idempotency-key' };
+
+let stack: Stack;
+let client: Awaited<ReturnType<Stack['organization']>>;
+let submitted: SubmitAnswer;
+
+test.before(async () => {
+  stack = await startStack({ lookupTimeoutMs: 8000, sweepIntervalMs: 1000 });
+  client = await stack.organization();
+  const url = `${stack.receiver.url}/status/500/${CANARY.url}`;
+  const body = { npis: MAGIC_NPIS, webhook: { url }, custom_data: { [CANARY.custom]: CANARY.custom } };
+  submitted = (await client.bulk(body, { 'idempotency-key': CANARY.agent })).json;
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+});
+
+function workflow(id = '') {
+  return stack.client.workflow.getHandle(id);
+}
+
+/** The ids a visibility query finds: it is eventually consistent, so it is asked until it finds enough. */
+async function find(query: string, atLeast: number): Promise<string[]> {
+  return await eventually(async () => {
+    const ids: string[] = [];
+    for await (const { workflowId } of stack.client.workflow.list({ query })) ids.push(workflowId);
+    return ids.length >= atLeast ? ids.sort() : null;
+  });
+}
+
+async function currentDetails(id: string): Promise<string> {
+  const metadata = await workflow(id).query<{ currentDetails?: string }>('__temporal_workflow_metadata');
+  return metadata.currentDetails ?? '';
+}
+
+test('a batch is found by organization, status and any of its NPIs; a look-up by its organization and NPI', async (t) => {
+  const { organizationId } = client;
+  const own = `OrganizationId = '${organizationId}'`;
+  t.deepEqual(await find(`${own} and BatchStatus = 'in-progress'`, 1), [submitted.batch_id]);
+  t.deepEqual(await find(`${own} and Npi = '2000000036' and WorkflowType = 'enrichBatch'`, 1), [
+    submitted.batch_id,
+  ]);
+  t.deepEqual(
+    await find(`${own} and Npi = '2000000036' and WorkflowType = 'lookUpEmail'`, 1),
+    submitted.requests.filter(({ npi }) => npi === '2000000036').map(({ request_id }) => request_id),
+  );
+  // All but the one with a wrong check digit have a look-up.
+  t.is(
+    (await find(`${own} and WorkflowType = 'lookUpEmail'`, MAGIC_NPIS.length - 1)).length,
+    MAGIC_NPIS.length - 1,
+  );
+  await client.completed(submitted.batch_id);
+  t.deepEqual(await find(`${own} and BatchStatus = 'completed'`, 1), [submitted.batch_id]);
+  t.deepEqual(await find(`OrganizationId = 'org_nobody'`, 0), []);
+});
+
+test('a batch says what it is and how far it is', async (t) => {
+  const other = await stack.organization();
+  const npis = [...ordinaryNpis('found', 2), '2000000101'];
+  const { json } = await other.bulk({ npis });
+  const description = await workflow(json.batch_id).describe();
+  t.deepEqual(description.memo, {
+    organization_id: other.organizationId,
+    submitted_as: 'bulk',
+    wanted_type: 'any',
+    total: 3,
+  });
+  t.is(await description.staticSummary(), '3 NPIs');
+  t.is(await description.staticDetails(), `bulk submit of ${other.organizationId}, wanted type any`);
+  const progress = await eventually(async () => {
+    const details = await currentDetails(json.batch_id);
+    return details.includes('2/3') ? details : null;
+  });
+  t.regex(progress, /\*\*2\/3\*\* final: 2 completed, 0 not_found, 0 failed/);
+});
+
+test('a look-up says whom it is about, whom it asks and what they said', async (t) => {
+  await client.completed(submitted.batch_id);
+  const details = async (npi: string) => {
+    const request = submitted.requests.find((one) => one.npi === npi);
+    return await currentDetails(request?.request_id ?? '');
+  };
+  t.is(await details('2000000010'), '- **rocketreach**: found');
+  t.is(await details('2000000044'), '- **rocketreach**: miss (no_profile)');
+  t.is(await details('2000000135'), '- **rocketreach**: unusable (none_valid)');
+  t.is(await details('2000000176'), '- **rocketreach**: miss (no_profile)');
+  // Asked again with what was left of the time, because it had not answered.
+  t.regex(await details('2000000101'), /^(- \*\*rocketreach\*\*: unresolved \(\w+\)\n?)+$/);
+
+  const request = submitted.requests.find(({ npi }) => npi === '2000000010');
+  t.is(await (await workflow(request?.request_id).describe()).staticSummary(), 'NPI 2000000010');
+  t.deepEqual(await summaries(request?.request_id), ['rocketreach for NPI 2000000010']);
+  t.true((await summaries(submitted.batch_id)).includes(`webhook for ${request?.request_id}`));
+});
+
+/** The summaries of a workflow's activities, as its history shows them. */
+async function summaries(id = ''): Promise<string[]> {
+  const { events } = await workflow(id).fetchHistory();
+  return (events ?? [])
+    .filter((event) => event.activityTaskScheduledEventAttributes)
+    .map((event) => JSON.parse(Buffer.from(event.userMetadata?.summary?.data ?? []).toString('utf8')));
+}
+
+test('no email, URL, key, secret or custom_data is in any history, visibility record or description', async (t) => {
+  await client.completed(submitted.batch_id);
+  await workflow(submitted.batch_id).result();
+  const emails = await stack.db.drizzle.execute<{ email: string }>(sql`select email from stored_emails`);
+  t.true(emails.length >= 6);
+  const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
+  const { DATABASE_URL, ...settings } = stack.workerEnvironment;
+  const forbidden = [
+    ...emails.flatMap(({ email }) => [email, email.split('@')[0] ?? email]),
+    ...[
+      webhookSecret,
+      webhookSecret.slice('whsec_'.length),
+      client.apiKey,
+      settings.ROCKETREACH_API_KEY,
+      DATABASE_URL,
+    ],
+    ...[stack.receiver.url, stack.simulator.url, ...Object.values(CANARY)],
+  ];
+
+  const seen: string[] = [];
+  let workflows = 0;
+  for await (const execution of stack.client.workflow.list({ query: `TaskQueue = '${stack.taskQueue}'` })) {
+    const handle = stack.client.workflow.getHandle(execution.workflowId, execution.runId);
+    const { raw } = await handle.describe();
+    seen.push(readableText(execution.raw), readableText(raw), readableText(await handle.fetchHistory()));
+    workflows += 1;
+  }
+  const text = seen.join('\n').toLowerCase();
+  t.true(workflows >= MAGIC_NPIS.length);
+  // What may be there is: payloads, memos and summaries have been read.
+  for (const harmless of [
+    submitted.batch_id,
+    'rocketreach for npi 2000000010',
+    'webhooknotdelivered',
+    'wanted_type',
+  ]) {
+    t.true(text.includes(harmless), harmless);
+  }
+  for (const secret of forbidden) t.false(text.includes(secret.toLowerCase()), secret);
+});

@@ -1,0 +1,223 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { addSuppression } from '../../db/privacy/suppressions.ts';
+import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
+import { eventually } from '../support/organization.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+
+// Every vendor, one verifier and the registry, all in their own wire formats over real sockets: what each magic NPI
+// shows, by whom it is found, and what is left as evidence.
+
+const BY = { actor: 'test', reason: 'test' };
+const SUPPRESSED = '2000000184';
+
+let stack: Stack;
+let client: Awaited<ReturnType<Stack['organization']>>;
+const answers = new Map<string, { status: string; email: string | null; email_type: string | null }>();
+
+test.before(async () => {
+  stack = await startStack({
+    allSources: true,
+    lookupTimeoutMs: 35_000,
+    environment: { ROCKETREACH_TIMEOUT: '10s', VENDOR_CALL_TIMEOUT: '5s' },
+  });
+  client = await stack.organization(1000);
+  for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
+    const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
+    await storeEmail(stack.db, { npi, email, emailType: type, lastValidatedAt, source: 'test' });
+  }
+  await addSuppression(stack.db, BY, { kind: 'npi', value: SUPPRESSED });
+  const { batch_id: batchId } = (await client.bulk({ npis: [...MAGIC.keys()] })).json;
+  const envelope = await client.completed(batchId, 90_000);
+  for (const item of envelope.data) answers.set(item.npi, item);
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+});
+
+/** Who was asked for money about an NPI, in order. */
+function asked(npi: string): string[] {
+  const calls = stack.simulator.calls().filter(({ subject }) => subject === npi);
+  return [...new Set(calls.map(({ vendor }) => vendor))].filter((vendor) => vendor !== 'registry');
+}
+
+async function attempts(npi: string): Promise<string[]> {
+  const rows = await stack.db.drizzle.execute<{ line: string }>(sql`
+    select a.vendor || ': ' || a.state || coalesce(' (' || a.reason || ')', '') as line
+      from vendor_attempts a join lookups l on l.id = a.lookup_id where l.npi = ${npi}
+     order by a.started_at, a.vendor, a.n`);
+  return rows.map(({ line }) => line);
+}
+
+const EXPECTED: Readonly<Record<string, string>> = {
+  '2000000010': 'completed professional',
+  '2000000028': 'completed personal',
+  '2000000036': 'completed professional',
+  '2000000044': 'not_found null',
+  '2000000051': 'completed professional',
+  '2000000069': 'completed professional',
+  '2000000077': 'completed professional',
+  '2000000085': 'not_found null',
+  '2000000093': 'not_found null',
+  '2000000101': 'failed null',
+  '2000000119': 'completed professional',
+  '2000000127': 'completed professional',
+  '2000000135': 'not_found null',
+  '2000000143': 'completed professional',
+  '2000000150': 'not_found null',
+  '2000000168': 'not_found null',
+  '2000000176': 'not_found null',
+  '2000000184': 'not_found null',
+  '2000000192': 'completed professional',
+  '2000000200': 'completed professional',
+  '2000000218': 'completed professional',
+  '2000000226': 'completed professional',
+};
+
+test('each magic NPI ends as it is described', (t) => {
+  t.deepEqual(
+    Object.fromEntries([...answers].map(([npi, one]) => [npi, `${one.status} ${one.email_type}`])),
+    EXPECTED,
+  );
+});
+
+test('vendors are asked one after the other, until one knows', async (t) => {
+  t.deepEqual(asked('2000000010'), ['rocketreach']);
+  t.deepEqual(asked('2000000192').slice(0, 2), ['rocketreach', 'fullenrich']);
+  t.deepEqual(asked('2000000200').slice(0, 3), ['rocketreach', 'fullenrich', 'prospeo']);
+  t.deepEqual(asked('2000000218').slice(0, 4), ['rocketreach', 'fullenrich', 'prospeo', 'hunter']);
+  t.deepEqual(await attempts('2000000218'), [
+    'rocketreach: miss (no_profile)',
+    'fullenrich: miss (no_email)',
+    'prospeo: miss (no_match)',
+    'hunter: found',
+  ]);
+});
+
+test('an NPI that is no active individual, is suppressed or has no check digit is asked about nowhere', async (t) => {
+  for (const npi of ['2000000085', '2000000093', SUPPRESSED]) {
+    t.deepEqual(
+      stack.simulator.calls().filter(({ subject }) => subject === npi),
+      [],
+      npi,
+    );
+    t.deepEqual(await attempts(npi), [], npi);
+  }
+});
+
+test('those that are refused look alike, and like a miss, to the caller', async (t) => {
+  const { json } = await client.bulk({ npis: ['2000000085', '2000000093', SUPPRESSED, '2000000011'] });
+  const envelope = await client.completed(json.batch_id);
+  const shown = envelope.data.map(({ npi: _npi, request_id: _id, ...rest }) => JSON.stringify(rest));
+  t.is(new Set(shown).size, 1);
+  t.like(envelope.data[0], { status: 'not_found', email: null, replayed: false });
+});
+
+test('a stored address that is stale is checked again before money is spent on vendors', async (t) => {
+  t.deepEqual(asked('2000000069'), []);
+  t.is(answers.get('2000000069')?.email, STORED_EMAILS[1]?.email);
+  const [row] = await stack.db.drizzle.execute<{ fresh: boolean }>(sql`
+    select last_validated_at > clock_timestamp() - interval '5 minutes' as fresh from stored_emails
+     where npi = '2000000069'`);
+  t.true(row?.fresh, 'email_last_validated is the time of the check that said valid');
+  t.deepEqual(asked('2000000077'), ['rocketreach'], 'the stored one is dead, so a vendor is asked');
+  t.not(answers.get('2000000077')?.email, STORED_EMAILS[2]?.email);
+});
+
+test('greylisting is waited for, and the second answer counts', async (t) => {
+  const [row] = await stack.db.drizzle.execute<{ reasons: string }>(sql`
+    select string_agg(source || ' ' || verdict || ' ' || coalesce(reason, ''), ', ' order by id) as reasons
+      from email_checks where npi = '2000000143' and kind in ('verifier', 'verdict')`);
+  t.regex(
+    row?.reasons ?? '',
+    /^reacher unknown greylisted, reacher valid mailbox_ok, service valid mailbox_ok$/,
+  );
+});
+
+test('an answer about somebody else is evidence, and never an email', async (t) => {
+  t.deepEqual((await attempts('2000000226')).slice(0, 2), [
+    'rocketreach: miss (no_profile)',
+    'fullenrich: found (identity_mismatch)',
+  ]);
+  const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
+    select count(*)::int n from stored_emails s join email_checks c using (npi, email)
+     where c.kind = 'identity' and c.reason = 'identity_mismatch'`);
+  t.is(row?.n, 0);
+});
+
+test('who asked a vendor not to be processed is suppressed from then on', async (t) => {
+  const [row] = await stack.db.drizzle.execute(sql`
+    select origin from suppressions where kind = 'npi' and value = '2000000176'`);
+  t.deepEqual({ ...row }, { origin: 'vendor' });
+  const before = stack.simulator.calls().length;
+  const { json } = await client.single({ npi: '2000000176' });
+  t.is((await client.completed(json.batch_id)).data[0]?.status, 'not_found');
+  t.is(stack.simulator.calls().length, before);
+});
+
+test('a vendor that never answers is left behind, and asked again with what is left of the time', async (t) => {
+  const lines = await attempts('2000000101');
+  t.true(lines.filter((line) => line.startsWith('rocketreach: ')).length >= 2, lines.join('\n'));
+  t.true(
+    lines.some((line) => line.startsWith('hunter: miss')),
+    lines.join('\n'),
+  );
+});
+
+test('a Direct address is never an answer', async (t) => {
+  const rows = await stack.db.drizzle.execute<{ line: string }>(sql`
+    select verdict || ' ' || reason as line from stored_emails where npi = '2000000150'`);
+  t.deepEqual([...new Set(rows.map(({ line }) => line))], ['invalid direct']);
+});
+
+test('two organizations that wait for one NPI are served by one question, and each is charged', async (t) => {
+  const npi = '2000000192';
+  await stack.db.drizzle.execute(sql`delete from stored_emails where npi = ${npi}`);
+  const before = stack.simulator.calls().filter(({ subject }) => subject === npi).length;
+  const address = answers.get(npi)?.email;
+  const checkedBefore = stack.simulator.calls().filter(({ subject }) => subject === address).length;
+  const others = await Promise.all([stack.organization(10), stack.organization(10), stack.organization(10)]);
+  const batches = await Promise.all(others.map((one) => one.single({ npi })));
+  const ends = await Promise.all(others.map((one, i) => one.completed(batches[i]?.json.batch_id ?? '')));
+  t.deepEqual(
+    ends.map(({ data, usage }) => `${data[0]?.status} ${data[0]?.replayed} ${usage.credits_used}`),
+    Array(3).fill('completed false 1'),
+  );
+  const calls = stack.simulator
+    .calls()
+    .filter(({ subject }) => subject === npi)
+    .slice(before);
+  t.deepEqual(
+    calls.map(({ vendor, operation }) => `${vendor} ${operation}`).filter((call) => !call.includes('poll')),
+    ['rocketreach lookup', 'fullenrich submit'],
+  );
+  const checked = stack.simulator.calls().filter(({ subject }) => subject === ends[0]?.data[0]?.email);
+  t.is(checked.length - checkedBefore, 1, 'one check of its mailbox serves them all');
+  const [row] = await stack.db.drizzle.execute<{ lookups: number }>(sql`
+    select count(distinct lookup_id)::int as lookups from requests
+     where npi = ${npi} and organization_id in ${others.map((one) => one.organizationId)}`);
+  t.is(row?.lookups, 1);
+});
+
+test('what is known of a lookup is told in the Temporal UI, vendor by vendor', async (t) => {
+  const { json } = await client.single({ npi: '2000000218', enrichment_email_type: 'professional' });
+  t.is(json.status, 'completed', 'a replay needs no lookup');
+  const fresh = await stack.organization(10);
+  await stack.db.drizzle.execute(sql`delete from stored_emails where npi = '2000000218'`);
+  const answer = (await fresh.single({ npi: '2000000218' })).json;
+  await fresh.completed(answer.batch_id);
+  const details = await eventually(async () => {
+    const handle = stack.client.workflow.getHandle(answer.requests[0]?.request_id ?? '');
+    const { status } = await handle.describe();
+    return status.name === 'COMPLETED' ? await handle.fetchHistory() : null;
+  });
+  const summaries = (details.events ?? [])
+    .filter((event) => event.activityTaskScheduledEventAttributes)
+    .map((event) => JSON.parse(Buffer.from(event.userMetadata?.summary?.data ?? []).toString('utf8')));
+  t.deepEqual(
+    summaries,
+    ['rocketreach', 'fullenrich', 'prospeo', 'hunter'].map((id) => `${id} for NPI 2000000218`),
+  );
+});

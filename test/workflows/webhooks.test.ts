@@ -1,0 +1,269 @@
+import type { ServerResponse } from 'node:http';
+import anyTest, { type TestFn } from 'ava';
+import { sql } from 'drizzle-orm';
+import { Webhook } from 'standardwebhooks';
+import { suspendWebhooks } from '../../db/accounts/organizations.ts';
+import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
+import { type Behaviour, status } from '../../deploy/local/receiver-behaviours.ts';
+import { countEvents } from '../support/histories.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { type EnvelopeAnswer, eventually, type SubmitAnswer } from '../support/organization.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+
+// Deliveries as a receiver sees them (spec.md, Events; decisions.md, Webhooks).
+
+const test = anyTest as TestFn<{ path: string; url: string }>;
+const BY = { actor: 'test', reason: 'test' };
+const SCHEDULE_MS = [0, 100, 200, 300];
+const WAIT_MS = 60_000;
+const [FOUND = '', FOUND_TOO = '', KNOWN = '', ...MORE] = ordinaryNpis('found', 20);
+const [NOBODY = ''] = ordinaryNpis('not_found', 1);
+
+let stack: Stack;
+let paths = 0;
+
+test.before(async () => {
+  stack = await startStack({ webhookScheduleMs: SCHEDULE_MS });
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+});
+
+test.beforeEach((t) => {
+  paths += 1;
+  t.context.path = `/hook/${paths}`;
+  t.context.url = `${stack.receiver.url}${t.context.path}`;
+});
+
+function arrived(path: string): ReceivedDelivery[] {
+  return stack.receiver.deliveries().filter((delivery) => delivery.path === path);
+}
+
+function envelopeOf({ body }: Pick<ReceivedDelivery, 'body'>): EnvelopeAnswer {
+  return JSON.parse(body);
+}
+
+/** Waits until the batch workflow has ended: every delivery is decided then, and nothing is sent any more. */
+async function over(batchId: string) {
+  return await stack.client.workflow.getHandle(batchId).result();
+}
+
+function verify(delivery: ReceivedDelivery, secret: string): unknown {
+  return new Webhook(secret).verify(delivery.body, delivery.headers as Record<string, string>);
+}
+
+/** Attempts that began before what they report was final. */
+async function prematureAttempts(batchId: string): Promise<number> {
+  const [row] = await stack.db.drizzle.execute<{ premature: string; attempts: string }>(sql`
+    select count(*) filter (where a.started_at < r.settled_at) premature, count(*) attempts
+      from webhook_attempts a join webhook_deliveries d on d.id = a.delivery_id
+      join requests r on r.batch_id = d.batch_id and (d.request_id is null or r.id = d.request_id)
+     where d.batch_id = ${batchId}`);
+  if (!Number(row?.attempts)) throw new Error('no attempt was recorded');
+  return Number(row?.premature);
+}
+
+test('real-time: each request is delivered once it is final, signed, as the envelope with that request alone', async (t) => {
+  const { url, path } = t.context;
+  const client = await stack.organization();
+  const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
+  const npis = [FOUND, NOBODY, '1234567890'];
+  const { json } = await client.bulk({ npis, webhook: { url }, custom_data: { patient: 'none' } });
+  const envelope = await client.completed(json.batch_id);
+  await over(json.batch_id);
+
+  const bodies = new Map(arrived(path).map((one) => [envelopeOf(one).data[0]?.request_id, one]));
+  t.is(bodies.size, npis.length);
+  for (const item of envelope.data) {
+    const delivery = bodies.get(item.request_id);
+    if (!delivery) return t.fail(`nothing was delivered for ${item.npi}`);
+    const body = envelopeOf(delivery);
+    t.deepEqual(verify(delivery, webhookSecret), body);
+    t.deepEqual(body.data, [item]);
+    t.deepEqual(body.webhook, { url, mode: 'real-time', status: 'pending' });
+    t.deepEqual(body.custom_data, { patient: 'none' });
+    t.is(body.usage.credits_used, item.status === 'completed' ? 1 : 0);
+    t.is(body.batch.id, json.batch_id);
+    t.is(body.batch.total, npis.length);
+    t.true(body.batch.completed_count >= 1);
+    t.is(delivery.headers['content-type'], 'application/json');
+    t.truthy(delivery.headers['user-agent']);
+  }
+  t.is(new Set(arrived(path).map(({ id }) => id)).size, npis.length);
+  t.is(await prematureAttempts(json.batch_id), 0);
+
+  const [delivery] = arrived(path);
+  const otherSecret = (await showWebhookSecret(stack.db, (await stack.organization(0)).organizationId))
+    .webhookSecret;
+  t.throws(() => delivery && verify(delivery, otherSecret));
+});
+
+test('batch mode: one delivery once the batch is completed, with every request', async (t) => {
+  const { url, path } = t.context;
+  const client = await stack.organization();
+  const npis = [FOUND_TOO, NOBODY, FOUND_TOO];
+  const { json } = await client.bulk({ npis, webhook: { url, mode: 'batch' } });
+  await over(json.batch_id);
+  const [delivery, ...more] = arrived(path);
+  if (!delivery) return t.fail('nothing was delivered');
+  t.is(more.length, 0);
+  const { webhook, batch, ...delivered } = envelopeOf(delivery);
+  const polled = await client.batch(json.batch_id);
+  t.deepEqual(delivered, { custom_data: null, usage: polled.usage, data: polled.data });
+  t.is(polled.data.length, npis.length);
+  t.deepEqual(webhook, { url, mode: 'batch', status: 'pending' });
+  t.deepEqual({ ...batch, updated_at: '' }, { ...polled.batch, updated_at: '' });
+  t.is(batch.completed_count, npis.length);
+  t.is(await prematureAttempts(json.batch_id), 0);
+});
+
+test('a submit that is completed at once is delivered all the same, in both modes', async (t) => {
+  const { url, path } = t.context;
+  const first = await stack.organization();
+  await first.completed((await first.single({ npi: KNOWN })).json.batch_id);
+
+  // To the organization that paid it is a replay, to another one a stored email.
+  const other = await stack.organization();
+  const submits = [
+    await first.single({ npi: KNOWN, webhook: { url: `${url}/replay` } }),
+    await first.single({ npi: KNOWN, webhook: { url: `${url}/replay-batch`, mode: 'batch' } }),
+    await other.single({ npi: KNOWN, webhook: { url: `${url}/stored` } }),
+  ];
+  for (const submit of submits) {
+    t.is(submit.json.status, 'completed');
+    await over(submit.json.batch_id);
+  }
+  const item = (suffix: string) => {
+    const [delivery, ...more] = arrived(`${path}/${suffix}`);
+    t.is(more.length, 0);
+    return delivery && envelopeOf(delivery).data[0];
+  };
+  t.like(item('replay'), { npi: KNOWN, status: 'completed', replayed: true });
+  t.like(item('replay-batch'), { npi: KNOWN, status: 'completed', replayed: true });
+  t.like(item('stored'), { npi: KNOWN, status: 'completed', replayed: false });
+});
+
+test('three answers of 500, then 200: pending until then, delivered after; the id stays, history does not grow', async (t) => {
+  const { url, path } = t.context;
+  const client = await stack.organization();
+  const held: ServerResponse[] = [];
+  const behaviour: Behaviour = (response) => {
+    if (arrived(path).length < SCHEDULE_MS.length) status(500)(response);
+    else held.push(response);
+  };
+  stack.receiver.setBehaviour(path, behaviour);
+  const { json } = await client.single({ npi: FOUND, webhook: { url } });
+  const last = await eventually(async () => held[0] ?? null, WAIT_MS);
+  const pollUrl = json.requests[0]?.poll_url ?? '';
+  t.is((await client.get(pollUrl)).json.webhook?.status, 'pending');
+  t.is((await client.batch(json.batch_id)).webhook?.status, 'pending');
+  status(200)(last);
+  await over(json.batch_id);
+  t.is((await client.get(pollUrl)).json.webhook?.status, 'delivered');
+  t.is((await client.batch(json.batch_id)).webhook?.status, 'delivered');
+
+  const attempts = arrived(path);
+  t.is(attempts.length, SCHEDULE_MS.length);
+  t.is(new Set(attempts.map(({ id }) => id)).size, 1);
+  t.is(new Set(attempts.map((attempt) => JSON.stringify(envelopeOf(attempt).data))).size, 1);
+
+  const history = await stack.client.workflow.getHandle(json.batch_id).fetchHistory();
+  const { ActivityTaskScheduled, ActivityTaskStarted, ActivityTaskCompleted, ...rest } = countEvents(history);
+  t.deepEqual([ActivityTaskScheduled, ActivityTaskStarted, ActivityTaskCompleted], [1, 1, 1]);
+  t.is(rest.ActivityTaskFailed, undefined);
+  const started = (history.events ?? []).find((event) => event.activityTaskStartedEventAttributes);
+  const { attempt, lastFailure } = started?.activityTaskStartedEventAttributes ?? {};
+  t.is(attempt, SCHEDULE_MS.length);
+  // The wait came from the schedule, ±20 %: the retry policy's own would be seconds.
+  const delay = lastFailure?.applicationFailureInfo?.nextRetryDelay;
+  const waited = Number(delay?.seconds ?? 0) * 1000 + (delay?.nanos ?? 0) / 1e6;
+  t.true(waited >= 0.8 * 300 && waited <= 1.2 * 300, `${waited} ms`);
+});
+
+test('a receiver that never takes it: failed after the whole schedule', async (t) => {
+  const client = await stack.organization();
+  const { path } = t.context;
+  stack.receiver.setBehaviour(path, status(503));
+  const { json } = await client.single({ npi: FOUND, webhook: { url: t.context.url } });
+  await over(json.batch_id);
+  t.is((await client.batch(json.batch_id)).webhook?.status, 'failed');
+  t.is(arrived(path).length, SCHEDULE_MS.length);
+  t.is((await client.batch(json.batch_id)).batch.status, 'completed');
+});
+
+test('410 ends a delivery at once; a batch of failed and delivered ones is failed', async (t) => {
+  const { url, path } = t.context;
+  const client = await stack.organization();
+  let gone = '';
+  const behaviour: Behaviour = (response) => {
+    gone ||= arrived(path)[0]?.id ?? '';
+    status(response.req.headers['webhook-id'] === gone ? 410 : 204)(response);
+  };
+  stack.receiver.setBehaviour(path, behaviour);
+  const { json } = await client.bulk({ npis: [FOUND, NOBODY], webhook: { url } });
+  await over(json.batch_id);
+  t.is(arrived(path).length, 2);
+  const [first, second] = arrived(path).map((delivery) => envelopeOf(delivery).data[0]?.request_id);
+  const single = async (id?: string) => (await client.get(`/api/v1/email/${id}`)).json.webhook?.status;
+  t.is(await single(first), 'failed');
+  t.is(await single(second), 'delivered');
+  t.is((await client.batch(json.batch_id)).webhook?.status, 'failed');
+});
+
+test('while an organization is suspended nothing is sent and the status is none', async (t) => {
+  const { url, path } = t.context;
+  const client = await stack.organization();
+  await suspendWebhooks(stack.db, BY, client.organizationId, true);
+  const single = await client.single({ npi: FOUND, webhook: { url } });
+  const bulk = await client.bulk({ npis: [FOUND, NOBODY], webhook: { url, mode: 'batch' } });
+  for (const { json } of [single, bulk]) {
+    await over(json.batch_id);
+    const { webhook } = await client.completed(json.batch_id);
+    t.deepEqual(webhook, { url, mode: json === bulk.json ? 'batch' : 'real-time', status: 'none' });
+  }
+  t.is(arrived(path).length, 0);
+
+  await suspendWebhooks(stack.db, BY, client.organizationId, false);
+  await over((await client.single({ npi: FOUND, webhook: { url } })).json.batch_id);
+  t.is(arrived(path).length, 1);
+});
+
+test('after a rotation a delivery carries both signatures', async (t) => {
+  const { url, path } = t.context;
+  const client = await stack.organization();
+  const { organizationId } = client;
+  const before = await showWebhookSecret(stack.db, organizationId);
+  const after = await rotateWebhookSecret(stack.db, BY, organizationId);
+  t.not(before.webhookSecret, after.webhookSecret);
+  await over((await client.single({ npi: FOUND, webhook: { url } })).json.batch_id);
+  const [delivery] = arrived(path);
+  if (!delivery) return t.fail('nothing was delivered');
+  t.is(String(delivery.headers['webhook-signature']).match(/\bv1,/g)?.length, 2);
+  t.notThrows(() => verify(delivery, before.webhookSecret));
+  t.notThrows(() => verify(delivery, after.webhookSecret));
+});
+
+test('custom_data is delivered as it was sent, to the character', async (t) => {
+  const { url, path } = t.context;
+  const client = await stack.organization();
+  const sent = String.raw`{"b":1.0,"a":12345678901234567890,"c":"\ud800","":1e400,"__proto__":{"d":-0}}`;
+  const body = `{"npi":"${MORE[0]}","webhook":{"url":"${url}"},"custom_data":${sent}}`;
+  const { json } = await client.call<SubmitAnswer>('POST', '/api/v1/email', body);
+  await over(json.batch_id);
+  const [delivery] = arrived(path);
+  t.true(delivery?.body.includes(`"custom_data":${sent},"usage"`), delivery?.body);
+  t.true((await client.get(`/api/v1/batch/${json.batch_id}`)).text.includes(`"custom_data":${sent},"usage"`));
+});
+
+test('without a webhook nothing is delivered', async (t) => {
+  const client = await stack.organization();
+  const { json } = await client.single({ npi: MORE[1] });
+  await over(json.batch_id);
+  const count = await stack.db.drizzle.execute(
+    sql`select 1 from webhook_deliveries where batch_id = ${json.batch_id}`,
+  );
+  t.is(count.length, 0);
+  t.is((await client.batch(json.batch_id)).webhook, null);
+});
