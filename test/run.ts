@@ -42,7 +42,7 @@ try {
   // Tests in `alone/` measure or exhaust something: next to others they would tell nothing.
   const runs = arguments_.some((argument) => !argument.startsWith('-'))
     ? [[]]
-    : [['test/*.test.ts'], ['test/alone/*.test.ts']];
+    : [['test/**/*.test.ts', '!test/{alone,bench}/**'], ['test/alone/*.test.ts']];
   counts = { passed: 0, failed: 0 };
   for (const files of runs) {
     const name = files[0]?.includes('alone') ? 'tests that run alone' : 'tests';

@@ -1,6 +1,6 @@
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import type { Ledger } from './model-client.ts';
 
@@ -21,14 +21,18 @@ export async function mutantLedger(mutations: readonly Mutation[]): Promise<Ledg
   const folder = await mkdtemp(join(tmpdir(), 'mutant-'));
   try {
     await writeFile(join(folder, 'package.json'), '{"type":"module"}');
-    for (const name of await readdir(DB)) {
+    for (const name of await readdir(DB, { recursive: true })) {
       if (!name.endsWith('.ts')) continue;
       const text = await readFile(new URL(name, DB), 'utf8');
       const mutated = mutations.filter(({ file }) => file === name).reduce(mutate, text);
+      await mkdir(dirname(join(folder, name)), { recursive: true });
       await writeFile(join(folder, name), mutated.replaceAll(/ from '([a-z@][\w@/.:-]*)';$/gm, absolute));
     }
     const load = async (name: string) => await import(pathToFileURL(join(folder, name)).href);
-    const [{ submit }, { settle }] = await Promise.all([load('submit.ts'), load('settle.ts')]);
+    const [{ submit }, { settle }] = await Promise.all([
+      load('requests/submit.ts'),
+      load('requests/settle.ts'),
+    ]);
     return { submit, settle };
   } finally {
     await rm(folder, { recursive: true, force: true });

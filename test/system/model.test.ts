@@ -163,45 +163,49 @@ test.serial('copies of the real code in which nothing is changed pass', async (t
 
 const BUGS: Record<string, readonly Mutation[]> = {
   'a second charge within the replay window': [
-    { file: 'settle.ts', from: '(await findReplays(tx, search)).get(npi)', to: 'undefined' },
-    { file: 'entitlements.ts', from: 'setWhere: sql`', to: 'where: sql`true or ' },
+    { file: 'requests/settle.ts', from: '(await findReplays(tx, search)).get(npi)', to: 'undefined' },
+    { file: 'requests/entitlements.ts', from: 'setWhere: sql`', to: 'where: sql`true or ' },
   ],
   'a result after the deadline that is charged': [
-    { file: 'settle.ts', from: 'at > request.deadlineAt', to: 'false' },
+    { file: 'requests/settle.ts', from: 'at > request.deadlineAt', to: 'false' },
   ],
   'a balance that is read without its lock': [
-    { file: 'submit.ts', from: ".for('update', { of: creditBalances })", to: '' },
+    { file: 'requests/submit.ts', from: ".for('update', { of: creditBalances })", to: '' },
   ],
   'a settlement that does not lock': [
-    { file: 'settle.ts', from: ".for('update');\n  // Read", to: ';\n  // Read' },
+    { file: 'requests/settle.ts', from: ".for('update');\n  // Read", to: ';\n  // Read' },
     {
-      file: 'settle.ts',
+      file: 'requests/settle.ts',
       from: "eq(requests.id, requestId)).for('update')",
       to: 'eq(requests.id, requestId))',
     },
   ],
   'a replay of what another organization paid for': [
-    { file: 'entitlements.ts', from: 'eq(entitlements.organizationId, search.organizationId),', to: '' },
+    {
+      file: 'requests/entitlements.ts',
+      from: 'eq(entitlements.organizationId, search.organizationId),',
+      to: '',
+    },
   ],
   'an Idempotency-Key that is kept for ever': [
-    { file: 'submit.ts', from: 'setWhere: sql`', to: 'setWhere: sql`false and ' },
+    { file: 'requests/submit.ts', from: 'setWhere: sql`', to: 'setWhere: sql`false and ' },
   ],
   'half the replay window': [
     {
-      file: 'entitlements.ts',
+      file: 'requests/entitlements.ts',
       from: 'search.at.getTime() - search.replayMs',
       to: 'search.at.getTime() - search.replayMs / 2',
     },
   ],
   'a replay of another type of email': [
     {
-      file: 'entitlements.ts',
+      file: 'requests/entitlements.ts',
       from: "search.wantedType === 'any' ? undefined : eq(entitlements.emailType, search.wantedType)",
       to: 'undefined',
     },
   ],
   'a duplicate in a bulk that is paid for twice': [
-    { file: 'submit.ts', from: 'if (known) replays.set(npi, known);', to: '' },
+    { file: 'requests/submit.ts', from: 'if (known) replays.set(npi, known);', to: '' },
   ],
 };
 
