@@ -76,7 +76,7 @@ function file(
 
 if (import.meta.main) {
   for (const [name, text] of buildLists()) {
-    await writeFile(new URL(`../activities/verification/lists/${name}`, import.meta.url), text);
+    await writeFile(new URL(`../../activities/verification/lists/${name}`, import.meta.url), text);
     console.log(`lists: wrote ${name}, ${text.split('\n').length} lines`);
   }
 }

@@ -63,7 +63,7 @@ async function stepFor(t: ExecutionContext, status: number, body: unknown, heade
 }
 
 async function recorded(name: string): Promise<string> {
-  return await readFile(new URL(`./support/registry-answers/${name}.json`, import.meta.url), 'utf8');
+  return await readFile(new URL(`../../support/registry-answers/${name}.json`, import.meta.url), 'utf8');
 }
 
 function providerOf(t: ExecutionContext, step: RegistryStep): RegistryProvider {
