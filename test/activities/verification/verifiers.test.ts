@@ -24,7 +24,7 @@ const IDS = Object.keys(MAKE) as Id[];
 
 /** Answers in a verifier's documented form, by name. */
 function answersOf(id: Id): ReadonlyMap<string, Record<string, unknown>> {
-  const path = new URL(`support/verifier-answers/${id}.json`, import.meta.url);
+  const path = new URL(`../../support/verifier-answers/${id}.json`, import.meta.url);
   return new Map(Object.entries(JSON.parse(readFileSync(path, 'utf8'))));
 }
 
