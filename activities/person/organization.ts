@@ -1,7 +1,6 @@
 import type { EndpointFact, Neighbour, Neighbours, ProviderFacts } from '../../db/providers/subject.ts';
 import type { Organization } from '../vendors/vendor.ts';
-import { classify } from '../verification/classify.ts';
-import { holdsDomain, registrableDomain } from '../verification/domain.ts';
+import { classify, holdsDomain, registrableDomain } from '../verification/domains.ts';
 import { classifyEndpoint } from '../verification/endpoint.ts';
 import { type Address, parseAddress } from '../verification/syntax.ts';
 import { nameWords, personName } from './names.ts';

@@ -1,14 +1,20 @@
 import type { EmailType } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
-import { classify } from './classify.ts';
+import type { Evidence } from './consult.ts';
 import { type Ask, consult, type NotAsked } from './consult.ts';
-import type { Evidence } from './evidence.ts';
-import { claimOf, type NamedCandidate } from './finder.ts';
-import { look } from './look.ts';
+import { classify } from './domains.ts';
+import { look } from './looks.ts';
 import { createMailRoutes, type MailResolver } from './mx.ts';
-import { type CatchAllPolicy, type Policy, verifierCanHelp } from './policy.ts';
-import type { Reason } from './reasons.ts';
-import { type Ruling, rule } from './ruling.ts';
+import type { Reason } from './policy.ts';
+import {
+  type CatchAllPolicy,
+  claimOf,
+  type NamedCandidate,
+  type Policy,
+  type Ruling,
+  rule,
+  verifierCanHelp,
+} from './policy.ts';
 import type { Verifier } from './verifiers/verifier.ts';
 
 export interface Decided {

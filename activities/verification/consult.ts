@@ -1,5 +1,8 @@
+import type { Database } from '../../db/client.ts';
+import { admitOne, type CallOutcome, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
+import { outcomeOfTrouble } from '../vendors/step-record.ts';
 import type { Verdict } from '../vendors/vendor.ts';
-import type { Evidence } from './evidence.ts';
+import type { Reason } from './policy.ts';
 import type { MailboxReason, Verifier, VerifierStep } from './verifiers/verifier.ts';
 
 /** A verifier that may not be asked now: its breaker is open, its rate or what it may cost is used up. */
@@ -105,4 +108,40 @@ function sooner(
 ): Extract<Consulted, { kind: 'transient' }> {
   const isSooner = afterMs !== null && (known?.afterMs ?? Number.POSITIVE_INFINITY) > afterMs;
   return known === null || isSooner ? { kind: 'transient', reason, afterMs } : known;
+}
+
+/**
+ * Puts questions to verifiers within the limits that hold across all workers: rate, spend, circuit breaker.
+ * @param limits by the verifier's id
+ */
+export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits>): Ask {
+  return async (verifier, email, signal) => {
+    const { id, cost } = verifier;
+    const admission = await admitOne(db, id, limits.get(id) ?? NO_LIMITS, cost);
+    if (admission.kind === 'spent') return { kind: 'unavailable', afterMs: null };
+    if (admission.kind === 'wait') return { kind: 'unavailable', afterMs: admission.afterMs };
+    const step = await verifier.check(email, signal);
+    // What was sent and not answered may be charged.
+    const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
+    const unspent = isCharged ? 0 : cost;
+    await recordOne(db, id, outcomeOf(step), unspent, admission.at);
+    return step;
+  };
+}
+
+const NO_LIMITS: SourceLimits = { rates: [], dailyCredits: null };
+
+function outcomeOf(step: VerifierStep): CallOutcome {
+  const answered = step.kind === 'answer' || step.kind === 'greylisted';
+  return answered ? { kind: 'answered' } : outcomeOfTrouble(step, false);
+}
+
+/** One judgement of an address, as it is kept with it: by our own checks or by a verifier. */
+export interface Evidence {
+  readonly kind: 'local' | 'verifier';
+  /** The verifier's id; `service` for our own checks. */
+  readonly source: string;
+  readonly verdict: Verdict;
+  readonly reason: Reason | null;
+  readonly durationMs: number;
 }

@@ -1,7 +1,6 @@
 import type { EndpointKind } from '../../db/words.ts';
-import { isFreeMail } from './classify.ts';
-import { isDirect } from './direct.ts';
-import { registrableDomain } from './domain.ts';
+import { isFreeMail, registrableDomain } from './domains.ts';
+import { isDirect } from './looks.ts';
 import { parseAddress } from './syntax.ts';
 
 /** What an NPPES endpoint is, whatever its type says: the file is known to be filled in carelessly. */

@@ -1,5 +1,5 @@
-import type { Verdict } from '../vendors/vendor.ts';
-import type { Reason } from './reasons.ts';
+import type { Candidate, Verdict } from '../vendors/vendor.ts';
+import type { MailboxReason } from './verifiers/verifier.ts';
 
 // What it takes to call an address `valid`, as one table. Everything else about it is looked up in the table, so
 // that a change of the rules is a change of rows.
@@ -7,10 +7,8 @@ import type { Reason } from './reasons.ts';
 /**
  * - `vendor-or-verifier`: a verifier says so now, or the vendor that named the address saw the mailbox answer recently
  * - `verifier-required`: a verifier says so now
- * - `local-only`: our own checks pass and nobody contradicts; no verifier is asked. For demonstrations: it says
- *   nothing about the mailbox
  */
-export const POLICIES = ['vendor-or-verifier', 'verifier-required', 'local-only'] as const;
+export const POLICIES = ['vendor-or-verifier', 'verifier-required'] as const;
 export type Policy = (typeof POLICIES)[number];
 
 /** Whether an address of a domain that takes mail for anything may be valid where two sources gave it. */
@@ -37,6 +35,36 @@ export type FinderWord = (typeof FINDER_WORDS)[number];
 export const VERIFIER_WORDS = ['valid', 'catch_all', 'risky', 'invalid', 'unknown', 'none'] as const;
 export type VerifierWord = (typeof VERIFIER_WORDS)[number];
 
+/**
+ * Why an address got its verdict, as stored with it and shown to operators; never to clients.
+ * - `mailbox_ok`: everything passed, and the vendor or a verifier saw the mailbox answer recently
+ * - `two_sources`: the domain takes mail for anything, but two sources gave the address
+ * - `local_checks`: our own checks passed, and no more was asked for
+ * - `mailbox_missing`, `mailbox_full`, `mailbox_disabled`: mail to it bounces
+ * - `no_evidence`, `stale_evidence`: nobody has seen the mailbox answer, or too long ago
+ * - `not_verified`: only the vendor has, and a verifier is required
+ * - `verifier_unavailable`: a verifier was needed, and none will serve us until an operator acts
+ * - `greylisted`, `blocked`, `timeout`, `inconclusive`: a verifier looked and could not tell
+ * - `syntax`, `no_suffix`: not an address that mail on the internet could reach
+ * - `no_mx`, `null_mx`, `nxdomain`: the domain takes no mail
+ * - `disposable`, `relay`, `role`, `direct`: an address, but not one of a person's own mailbox
+ */
+export type Reason =
+  | MailboxReason
+  | 'two_sources'
+  | 'local_checks'
+  | 'no_evidence'
+  | 'stale_evidence'
+  | 'not_verified'
+  | 'verifier_unavailable'
+  | 'greylisted'
+  | 'syntax'
+  | 'no_suffix'
+  | 'null_mx'
+  | 'nxdomain'
+  | 'relay'
+  | 'direct';
+
 /** One case. */
 export interface Case {
   readonly policy: Policy;
@@ -57,8 +85,7 @@ type Row = readonly [
   outcome: Outcome,
 ];
 
-const ASKING: readonly Policy[] = ['vendor-or-verifier', 'verifier-required'];
-const TRUSTING: readonly Policy[] = ['vendor-or-verifier', 'local-only'];
+const TRUSTING: readonly Policy[] = ['vendor-or-verifier'];
 const NOT_DOUBTED: readonly FinderWord[] = ['valid', 'stale', 'undated', 'catch_all', 'unknown', 'registry'];
 
 /** The first row that matches decides; where none does, nobody knows anything. */
@@ -71,14 +98,13 @@ export const POLICY_TABLE: readonly Row[] = [
   ['*', NOT_DOUBTED, ['catch_all'], true, ['valid', 'two_sources']],
   ['*', '*', ['catch_all'], '*', ['catch_all', null]],
   ['*', '*', ['risky'], '*', ['risky', 'verifier']],
-  [ASKING, '*', ['valid'], '*', ['valid', 'mailbox_ok']],
+  ['*', '*', ['valid'], '*', ['valid', 'mailbox_ok']],
 
   // From here on no verifier could tell: the vendor's word is all there is.
   [TRUSTING, ['valid'], '*', '*', ['valid', 'mailbox_ok']],
   [TRUSTING, ['catch_all'], '*', true, ['valid', 'two_sources']],
   ['*', ['catch_all'], '*', '*', ['catch_all', null]],
   ['*', ['risky'], '*', '*', ['risky', null]],
-  [['local-only'], ['stale', 'undated', 'unknown'], '*', '*', ['valid', 'local_checks']],
 
   ['*', '*', ['unknown'], '*', ['unknown', 'verifier']],
   [['verifier-required'], ['valid'], '*', '*', ['unknown', 'not_verified']],
@@ -104,6 +130,80 @@ export function judge(one: Case): Outcome {
  */
 export function verifierCanHelp(one: Omit<Case, 'verifier'>): boolean {
   const [verdict] = judge({ ...one, verifier: 'none' });
-  if (verdict === 'valid' || one.policy === 'local-only') return false;
+  if (verdict === 'valid') return false;
   return VERIFIER_WORDS.some((verifier) => judge({ ...one, verifier })[0] === 'valid');
+}
+
+const DAY_MS = 86_400_000;
+
+/** An address with who named it. */
+export interface NamedCandidate extends Candidate {
+  /** Vendor, or `nppes`. */
+  readonly source: string;
+  /** How many distinct sources named it, at least 1. */
+  readonly namedBy: number;
+}
+
+/** What whoever named an address says of its mailbox, and when it was seen to answer, if it was. */
+export interface Claim {
+  readonly word: FinderWord;
+  readonly seenAt: Date | null;
+}
+
+/**
+ * Reads a candidate as a claim. Evidence older than `freshnessMs` is stale: two to three addresses in a hundred die
+ * each month. A date a day or more ahead of our clock is no date, and one that is a little ahead is now.
+ * @param now milliseconds
+ */
+export function claimOf(
+  { verdict, validatedAt, source }: NamedCandidate,
+  now: number,
+  freshnessMs: number,
+): Claim {
+  if (verdict === 'unknown') return { word: source === 'nppes' ? 'registry' : 'unknown', seenAt: null };
+  if (verdict !== 'valid') return { word: verdict, seenAt: null };
+  const time = validatedAt?.getTime() ?? Number.NaN;
+  if (Number.isNaN(time) || time - now >= DAY_MS) return { word: 'undated', seenAt: null };
+  return { word: now - time > freshnessMs ? 'stale' : 'valid', seenAt: new Date(Math.min(time, now)) };
+}
+
+/** A verdict with its reason and date. */
+export interface Ruling {
+  readonly verdict: Verdict;
+  readonly reason: Reason | null;
+  /** When the check that called it valid was made; of an `unknown` one, when its finder last saw it answer. */
+  readonly validatedAt: Date | null;
+}
+
+/** What a verifier judged. */
+export interface Word {
+  readonly verdict: Verdict;
+  readonly reason: MailboxReason | null;
+}
+
+/**
+ * Looks a case up in the policy and dates the outcome.
+ * @param word null where no verifier was asked or none answered
+ * @param now milliseconds
+ */
+export function rule(known: Omit<Case, 'verifier'>, claim: Claim, word: Word | null, now: number): Ruling {
+  const [verdict, why] = judge({ ...known, verifier: word?.verdict ?? 'none' });
+  const reason = why === 'verifier' ? (word?.reason ?? null) : why;
+  return { verdict, reason, validatedAt: dateOf(verdict, reason, claim, word, new Date(now)) };
+}
+
+/** Where the finder's own look at the mailbox is what made it valid, that look's date is the date. */
+function dateOf(verdict: Verdict, reason: Reason | null, claim: Claim, word: Word | null, now: Date) {
+  switch (verdict) {
+    case 'valid':
+      return reason === 'mailbox_ok' && word?.verdict !== 'valid' ? claim.seenAt : now;
+    case 'unknown':
+      return claim.seenAt;
+    case 'catch_all':
+    case 'risky':
+    case 'invalid':
+      return null;
+    default:
+      return verdict satisfies never;
+  }
 }

@@ -5,7 +5,7 @@ import { disposableEmailBlocklistSet } from 'disposable-email-domains-js';
 import disposablePackage from 'disposable-email-domains-js/package.json' with { type: 'json' };
 import providers from 'email-providers/all.json' with { type: 'json' };
 import providersPackage from 'email-providers/package.json' with { type: 'json' };
-import { holdsDomain } from '../../activities/verification/domain.ts';
+import { holdsDomain } from '../../activities/verification/domains.ts';
 
 // `npm run lists`: writes the lists of domains that the checks read, from packages that only a build needs. Run it
 // after those packages were updated and look through the difference: an entry decides what is sold as a person's.

@@ -9,8 +9,8 @@ import { createHunter } from '../../activities/vendors/hunter.ts';
 import { createProspeo } from '../../activities/vendors/prospeo.ts';
 import { createRocketReach } from '../../activities/vendors/rocketreach.ts';
 import type { Provider } from '../../activities/vendors/vendor.ts';
-import { createAsk } from '../../activities/verification/ask.ts';
 import { createCheck } from '../../activities/verification/check.ts';
+import { createAsk } from '../../activities/verification/consult.ts';
 import { createNeverBounce } from '../../activities/verification/verifiers/neverbounce.ts';
 import { createReacher } from '../../activities/verification/verifiers/reacher.ts';
 import type { Verifier } from '../../activities/verification/verifiers/verifier.ts';
@@ -32,8 +32,7 @@ export function createSources(
   { db, dnsServers }: { readonly db: Database; readonly dnsServers: readonly string[] },
 ): Sources {
   const { policy, catchAll, registryUrl } = config;
-  // Nobody is asked under that policy; without verifiers, nothing is put in line for one either.
-  const verifiers = policy === 'local-only' ? [] : config.verifiers.map(verifierOf);
+  const verifiers = config.verifiers.map(verifierOf);
   if (policy === 'verifier-required' && verifiers.length === 0) {
     throw new ConfigError('VERIFY_POLICY is verifier-required, but no verifier has a key or a URL');
   }

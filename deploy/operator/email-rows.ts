@@ -1,6 +1,6 @@
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
-import { classify } from '../../activities/verification/classify.ts';
-import { look } from '../../activities/verification/look.ts';
+import { classify } from '../../activities/verification/domains.ts';
+import { look } from '../../activities/verification/looks.ts';
 import type { OwnEmail } from '../../db/lookups/imports.ts';
 import { EMAIL_TYPES } from '../../db/words.ts';
 import { ImportProblem } from '../nppes/problem.ts';

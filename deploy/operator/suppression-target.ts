@@ -1,4 +1,4 @@
-import { registrableDomain } from '../../activities/verification/domain.ts';
+import { registrableDomain } from '../../activities/verification/domains.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
 import { hashAddress, type SuppressionTarget } from '../../db/privacy/suppressions.ts';
 

@@ -1,5 +1,5 @@
 import { type Checked, type CheckOptions, createCheck } from '../../activities/verification/check.ts';
-import type { NamedCandidate } from '../../activities/verification/finder.ts';
+import type { NamedCandidate } from '../../activities/verification/policy.ts';
 import type { Verifier, VerifierStep } from '../../activities/verification/verifiers/verifier.ts';
 
 export const NOW = Date.UTC(2026, 10, 20);

@@ -1,4 +1,4 @@
-import { isRole } from '../../../activities/verification/role.ts';
+import { isRole } from '../../../activities/verification/looks.ts';
 import { type Behaviour, fullName, home, type SimulatedEmail, work } from './behaviours.ts';
 import { MAGIC_ORGANIZATION_NPI } from './organizations.ts';
 import { FREE_MAIL_DOMAINS, PRACTICE_DOMAINS, personOf } from './people.ts';

@@ -1,5 +1,5 @@
 import test from 'ava';
-import type { NamedCandidate } from '../../../activities/verification/finder.ts';
+import type { NamedCandidate } from '../../../activities/verification/policy.ts';
 import type { Verifier, VerifierStep } from '../../../activities/verification/verifiers/verifier.ts';
 import { candidate, checkOf, DAY_MS, inWords, NOW, verifierOf } from '../../support/checks.ts';
 import { aborted } from '../../support/vendor.ts';

@@ -1,7 +1,7 @@
 import { Resolver } from 'node:dns/promises';
 import test from 'ava';
 import type { CheckOptions } from '../../../activities/verification/check.ts';
-import type { NamedCandidate } from '../../../activities/verification/finder.ts';
+import type { NamedCandidate } from '../../../activities/verification/policy.ts';
 import { startDns } from '../../../deploy/local/dns.ts';
 import { CORNERS } from '../../../deploy/local/dns-table.ts';
 import { CLOSED_DOMAIN } from '../../../deploy/local/sim/magic.ts';

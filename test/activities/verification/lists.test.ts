@@ -1,8 +1,6 @@
 import { readdir, readFile } from 'node:fs/promises';
 import test from 'ava';
-import { classify } from '../../../activities/verification/classify.ts';
-import { isDisposable } from '../../../activities/verification/disposable.ts';
-import { readList } from '../../../activities/verification/list.ts';
+import { classify, isDisposable, readList } from '../../../activities/verification/domains.ts';
 import { buildLists } from '../../../deploy/build/lists.ts';
 
 const FOLDER = new URL('../../../activities/verification/lists/', import.meta.url);

@@ -1,6 +1,6 @@
 import test from 'ava';
 import type { CheckOptions } from '../../../activities/verification/check.ts';
-import type { NamedCandidate } from '../../../activities/verification/finder.ts';
+import type { NamedCandidate } from '../../../activities/verification/policy.ts';
 import {
   type Case,
   FINDER_WORDS,
@@ -28,7 +28,7 @@ function casesThatAre(verdict: string): string[] {
 }
 
 test('every case has a verdict, and every row decides some case', (t) => {
-  t.is(CASES.length, 3 * 8 * 6 * 2);
+  t.is(CASES.length, 2 * 8 * 6 * 2);
   for (const row of POLICY_TABLE) {
     t.true(
       CASES.some((one) => judge(one) === row[4]),
@@ -46,12 +46,6 @@ test('valid is what somebody vouches for, and nothing else', (t) => {
   const agreed = (policy: string) => notDoubted.map((word) => `${policy}: ${word}, catch_all, agreed`);
   const untold = (policy: string, word: string, suffix: string) =>
     ['unknown', 'none'].map((verifier) => `${policy}: ${word}, ${verifier}${suffix}`);
-  const ownChecks = ['valid', 'stale', 'undated', 'unknown'].flatMap((word) =>
-    ['valid', 'unknown', 'none'].flatMap((verifier) => [
-      `local-only: ${word}, ${verifier}`,
-      `local-only: ${word}, ${verifier}, agreed`,
-    ]),
-  );
   t.deepEqual(
     casesThatAre('valid').sort(),
     [
@@ -62,10 +56,6 @@ test('valid is what somebody vouches for, and nothing else', (t) => {
       ...untold('vendor-or-verifier', 'catch_all', ', agreed'),
       ...verified('verifier-required'),
       ...agreed('verifier-required'),
-      ...ownChecks,
-      ...agreed('local-only'),
-      ...untold('local-only', 'catch_all', ', agreed'),
-      'local-only: catch_all, valid, agreed',
     ].sort(),
   );
 });
@@ -134,23 +124,8 @@ test("a vendor's clock that is ahead does not put a validation into the future",
   t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });
 });
 
-for (const [about, rest, policy, verdict] of [
-  ['takes a claim without a date', { validatedAt: null }, 'local-only', 'valid local_checks'],
-  ['takes an address without a claim', { verdict: 'unknown' }, 'local-only', 'valid local_checks'],
-  ['takes no catch-all', { verdict: 'catch_all' }, 'local-only', 'catch_all null'],
-  ['takes none of NPPES', { verdict: 'unknown', source: 'nppes' }, 'local-only', 'unknown no_evidence'],
-  ["does not take a vendor's word", {}, 'verifier-required', 'unknown not_verified'],
-] as const) {
-  test(`${policy} ${about}`, async (t) => {
-    t.is(await verdictOf(rest, { policy }), verdict);
-  });
-}
-
-test('local-only asks no verifier', async (t) => {
-  const verifier = verifierOf('one', { kind: 'answer', verdict: 'invalid', reason: 'mailbox_missing' });
-  const options = { policy: 'local-only', verifiers: [verifier] } as const;
-  t.is(await verdictOf({ verdict: 'unknown' }, options), 'valid local_checks');
-  t.is(verifier.asked(), 0);
+test("a vendor's word is not enough when a verifier is required", async (t) => {
+  t.is(await verdictOf({}, { policy: 'verifier-required' }), 'unknown not_verified');
 });
 
 for (const [namedBy, catchAll, verdict] of [

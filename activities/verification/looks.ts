@@ -1,0 +1,121 @@
+import type { Verdict } from '../vendors/vendor.ts';
+import { holdsDomain, isDisposable, registrableDomain } from './domains.ts';
+import type { Reason } from './policy.ts';
+import { type Address, parseAddress } from './syntax.ts';
+
+/** What a candidate's text is: an address that nothing speaks against, or why it is none of a person's own. */
+export type Looked =
+  | { readonly kind: 'address'; readonly address: Address }
+  | {
+      readonly kind: 'refused';
+      /** Normalised as far as it goes. */
+      readonly email: string;
+      readonly verdict: Verdict;
+      readonly reason: Reason;
+    };
+
+/** Judges an address by its looks. No question to anyone: what is refused here costs nothing. */
+export function look(text: string): Looked {
+  const address = parseAddress(text);
+  if (address === null) {
+    return { kind: 'refused', email: text.trim().toLowerCase(), verdict: 'invalid', reason: 'syntax' };
+  }
+  const refusal = refuse(address);
+  return refusal ? { kind: 'refused', email: address.email, ...refusal } : { kind: 'address', address };
+}
+
+/** Addresses that are not a person's own mailbox, in the order in which one reason hides another. */
+function refuse({ local, domain }: Address): { readonly verdict: Verdict; readonly reason: Reason } | null {
+  if (registrableDomain(domain) === null) return { verdict: 'invalid', reason: 'no_suffix' };
+  if (isDisposable(domain)) return { verdict: 'invalid', reason: 'disposable' };
+  if (isRelay(domain)) return { verdict: 'risky', reason: 'relay' };
+  if (isRole(local)) return { verdict: 'risky', reason: 'role' };
+  if (isDirect(domain)) return { verdict: 'invalid', reason: 'direct' };
+  return null;
+}
+
+// Aliases that forward until their owner ends them: Apple, DuckDuckGo, Firefox, SimpleLogin, Proton Pass, addy.io.
+const RELAYS: ReadonlySet<string> = new Set([
+  'privaterelay.appleid.com',
+  'duck.com',
+  'mozmail.com',
+  'relay.firefox.com',
+  'aleeas.com',
+  'slmail.me',
+  'slmails.com',
+  '8alias.com',
+  '8shield.net',
+  'dralias.com',
+  'passmail.net',
+  'passmail.com',
+  'passinbox.com',
+  'passfwd.com',
+  'addy.io',
+  'anonaddy.com',
+  'anonaddy.me',
+]);
+
+/** Whether this domain forwards aliases of mailboxes elsewhere. */
+export function isRelay(domain: string): boolean {
+  return holdsDomain(RELAYS, domain) || domain.split('.').includes('simplelogin');
+}
+
+// A practice's shared mailboxes, and those of RFC 2142: several people read them, and they outlive each of them.
+const ROLES: ReadonlySet<string> = new Set(
+  `abuse accounting accounts admin administration administrator admissions appointment appointments
+  assistance billing booking bookings business callcenter care careers clinic compliance contact contact-us
+  contactus credentialing customer-service customerservice desk dispatch do-not-reply donotreply email
+  emergency enquiries enquiry everyone executive fax feedback finance frontdesk front-desk frontoffice
+  front-office general hello help helpdesk help-desk hospital hostmaster hr human-resources humanresources
+  info information inquiries inquiry insurance intake it jobs lab laboratory legal mail mailbox manager
+  management marketing media medical-records medicalrecords newpatient new-patient newpatients new-patients
+  news newsletter no-reply noc noreply nurse nurses nursing office officemanager office-manager operations
+  orders patient patients patientservices patient-services payroll pharmacy postmaster practice
+  practicemanager practice-manager press privacy provider providers purchasing reception receptionist records
+  recruiting recruitment referral referrals refills reply returns root rx sales scheduler scheduling
+  secretary security service services spam staff subscribe support surgery sysadmin team tech telehealth
+  triage unsubscribe usenet uucp webmaster welcome www`.split(/\s+/),
+);
+
+/** Whether a local part names a function rather than a person: `office2`, `front.desk`, `billing+north`. */
+export function isRole(local: string): boolean {
+  const [name = ''] = local.split('+');
+  const base = name.replace(/[._-]?[0-9]+$/, '').replace(/[._]/g, '-');
+  return ROLES.has(base);
+}
+
+// Health information service providers and record systems whose mail domains serve Direct messaging.
+const HISPS: ReadonlySet<string> = new Set([
+  'eclinicaldirectplus.com',
+  'direct-address.net',
+  'direct-ci.net',
+  'direct-ci.com',
+  'hcadirect.net',
+  'surescripts.net',
+  'updox.com',
+  'medallies.com',
+  'intelichart.com',
+  'phimail.com',
+  'directnppes.com',
+  'medicasoft.us',
+  'maxmd.net',
+  'secure-health.net',
+  'iqhealth.com',
+  'officeally.io',
+  'officeally.com',
+]);
+
+/**
+ * Whether addresses of this domain are Direct addresses (Direct Standard): they look like email but exchange with
+ * other Direct addresses only, so ordinary mail to one never arrives. A label `direct` is the convention of hosts
+ * that also have ordinary mail, such as `29651.direct.athenahealth.com`. `direct` inside a longer label counts
+ * only where it ends it or stands before a hyphen (`uprisedirect`, `direct-ci`): physicians in direct primary care
+ * have ordinary mail at `directcareclinic`.
+ */
+export function isDirect(domain: string): boolean {
+  return holdsDomain(HISPS, domain) || domain.split('.').slice(0, -1).some(namesDirect);
+}
+
+function namesDirect(label: string): boolean {
+  return label === 'direct' || label.endsWith('direct') || label.startsWith('direct-');
+}
