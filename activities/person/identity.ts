@@ -1,6 +1,5 @@
 import type { Identity, Person } from '../vendors/vendor.ts';
-import { compareSurnames, type Reading, readName, recordReading } from './full-name.ts';
-import { generationOf, nameWords } from './names.ts';
+import { compareSurnames, generationOf, nameWords, type Reading, readName, recordReading } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
 
 /** Whether an answer is about the provider it was asked for, and what says so. */

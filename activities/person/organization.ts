@@ -3,8 +3,7 @@ import type { Organization } from '../vendors/vendor.ts';
 import { classify, holdsDomain, registrableDomain } from '../verification/domains.ts';
 import { classifyEndpoint } from '../verification/endpoint.ts';
 import { type Address, parseAddress } from '../verification/syntax.ts';
-import { nameWords, personName } from './names.ts';
-import { organizationKey, organizationName } from './organization-name.ts';
+import { capitalize, isPlaceholder, isShouted, nameWords, personName } from './names.ts';
 
 /** How far each source is trusted where it names one organization; of several, that divided by their number. */
 const CONFIDENCE: Readonly<Record<Organization['source'], number>> = {
@@ -175,4 +174,44 @@ function mostFrequent(
   const grouped = [...Map.groupBy(values, (value) => value)];
   const [first] = grouped.toSorted(([, one], [, other]) => other.length - one.length);
   return first === undefined ? null : { value: first[0], different: grouped.length };
+}
+
+const LEGAL_FORMS: ReadonlySet<string> = new Set(
+  'llc pllc plc lc inc incorporated corp corporation co ltd limited llp lllp lp pc pa psc apc apmc sc chartered'.split(
+    ' ',
+  ),
+);
+const SMALL_WORDS: ReadonlySet<string> = new Set('and at by for in of on the to'.split(' '));
+
+/** One key for the spellings of an organization's name: no legal form, no article, no case, no marks. */
+export function organizationKey(name: string): string {
+  const words = name
+    .toLowerCase()
+    .normalize('NFKD')
+    .replace(/[\p{M}.'’]/gu, '')
+    .replace(/&/g, ' and ')
+    .split(/[^\p{L}\p{N}]+/u);
+  return words.filter((word) => word !== 'the' && !LEGAL_FORMS.has(word)).join('');
+}
+
+/**
+ * An organization's name as people write it, without its legal form, under which nobody searches for it.
+ * @returns null where it says nothing
+ */
+export function organizationName(text: string | null): string | null {
+  const words = (text ?? '').split(/[\s,]+/).filter((word) => /[\p{L}\p{N}&]/u.test(word));
+  while (words.length > 1 && isLegalForm(words.at(-1) ?? '')) words.pop();
+  const name = words.join(' ');
+  if (!/\p{L}/u.test(name) || isPlaceholder(name)) return null;
+  return isShouted(name) ? words.map(caseWord).join(' ') : name;
+}
+
+function isLegalForm(word: string): boolean {
+  return LEGAL_FORMS.has(word.toLowerCase().replace(/[^a-z]/g, ''));
+}
+
+/** Abbreviations keep their capitals as far as they can be told: no vowel, a dot, or a sign in them. */
+function caseWord(word: string, index: number): string {
+  if (index > 0 && SMALL_WORDS.has(word.toLowerCase())) return word.toLowerCase();
+  return /^[^AEIOUY]+$|[.&/]/u.test(word) ? word : capitalize(word);
 }

@@ -1,9 +1,9 @@
-import type { RegistryProvider } from '../../db/providers/providers.ts';
+import type { RegistryEndpoint, RegistryLocation, RegistryProvider } from '../../db/providers/providers.ts';
+import type { EndpointKind } from '../../db/words.ts';
 import { get, type HttpAnswer } from '../http/client.ts';
-import { bodyOf, FieldError } from '../http/fields.ts';
+import { at, bodyOf, type Field, FieldError, items, objectAt, present, textOf } from '../http/fields.ts';
 import { noAnswer, retryOfStatus } from '../vendors/steps.ts';
 import type { RetryReason } from '../vendors/vendor.ts';
-import { readRegistryAnswer } from './registry-answer.ts';
 
 export interface RegistryOptions {
   /** Such as https://npiregistry.cms.hhs.gov/api/. */
@@ -68,4 +68,159 @@ function stepOfBody({ text }: HttpAnswer, npi: string): RegistryStep {
     if (error instanceof FieldError) return { kind: 'fatal', why: 'protocol', field: error.field };
     throw error;
   }
+}
+
+// The wire format of the NPI Registry API 2.1. Numbers were integers once and are strings now, dates were seconds and
+// are milliseconds: both are read. `--` means nothing.
+
+/** "CMS deactivated NPI …. The provider can no longer use this NPI", said with status 200 about the field `number`. */
+const DEACTIVATED_ERROR = '15';
+
+const KINDS: ReadonlySet<string> = new Set<EndpointKind>([
+  'DIRECT',
+  'CONNECT',
+  'SOAP',
+  'FHIR',
+  'REST',
+  'OTHERS',
+]);
+
+/** NPPES's own fields are shorter; longer ones would not fit an index. */
+const TEXT_AT_MOST = 200;
+const ENDPOINT_AT_MOST = 1000;
+
+/**
+ * Reads an answer of status 200 about one NPI. Fields nobody reads may be anything. What is not active is not told
+ * apart: error 15, no result and any status but `A` are all "nobody to look up".
+ * @returns null where the registry shows no active provider
+ * @throws {FieldError} where it is not as documented
+ */
+export function readRegistryAnswer(body: Field, npi: string): RegistryProvider | null {
+  const errors = items(at(body, 'Errors'));
+  if (errors.length > 0) {
+    const other = errors.find((error) => textAt(error, 'number') !== DEACTIVATED_ERROR);
+    // Every other error says that the question is wrong, and it is the same question for all NPIs.
+    if (other) throw new FieldError(other);
+    return null;
+  }
+  const results = items(present(at(body, 'results')));
+  if (results.length === 0) return null;
+  const result = results.find((one) => textAt(one, 'number') === npi);
+  if (!result) throw new FieldError(at(body, 'results'));
+  const status = at(objectAt(result, 'basic'), 'status');
+  if (textOf(status) === null) throw new FieldError(status);
+  return textOf(status) === 'A' ? providerOf(result, npi) : null;
+}
+
+function providerOf(result: Field, npi: string): RegistryProvider {
+  const basic = at(result, 'basic');
+  const entityType = entityTypeOf(at(result, 'enumeration_type'));
+  const otherNames = items(at(result, 'other_names'));
+  const practice = items(at(result, 'addresses')).find(
+    (one) => textAt(one, 'address_purpose') === 'LOCATION',
+  );
+  const taxonomy = items(at(result, 'taxonomies')).find((one) => at(one, 'primary').value === true);
+  return {
+    npi,
+    entityType,
+    ...namesOf(entityType, basic, otherNames[0]),
+    taxonomyCode: taxonomy ? textAt(taxonomy, 'code') : null,
+    practice: practice ? locationOf(practice) : null,
+    updatedOn: updatedOn(result),
+    endpoints: items(at(result, 'endpoints')).flatMap(endpointOf),
+    otherNames: entityType === 2 ? otherNames.flatMap(otherNameOf) : [],
+    locations: items(at(result, 'practiceLocations')).map(locationOf),
+  };
+}
+
+function entityTypeOf(type: Field): 1 | 2 {
+  if (type.value === 'NPI-1') return 1;
+  if (type.value === 'NPI-2') return 2;
+  throw new FieldError(type);
+}
+
+/** Of a person's other names the first is kept, as NPPES's own file has room for one. */
+function namesOf(entityType: 1 | 2, basic: Field, other: Field | undefined) {
+  const person = (key: string) => (entityType === 1 ? textAt(basic, key) : null);
+  const another = (key: string) => (entityType === 1 && other ? textAt(other, key) : null);
+  return {
+    lastName: person('last_name'),
+    firstName: person('first_name'),
+    middleName: person('middle_name'),
+    nameSuffix: person('name_suffix'),
+    credential: person('credential'),
+    otherLastName: another('last_name'),
+    otherFirstName: another('first_name'),
+    organizationName: entityType === 2 ? textAt(basic, 'organization_name') : null,
+  };
+}
+
+function otherNameOf(entry: Field): { name: string; typeCode: string }[] {
+  const name = textAt(entry, 'organization_name');
+  const typeCode = textAt(entry, 'code');
+  return name === null || typeCode === null ? [] : [{ name, typeCode }];
+}
+
+function locationOf(entry: Field): RegistryLocation {
+  return {
+    line1: textAt(entry, 'address_1'),
+    line2: textAt(entry, 'address_2'),
+    city: textAt(entry, 'city'),
+    state: textAt(entry, 'state'),
+    postalCode: digitsOf(textAt(entry, 'postal_code')),
+    phone: digitsOf(textAt(entry, 'telephone_number')),
+  };
+}
+
+/** As NPPES's file writes them; postal codes of other countries have letters and stay as they are. */
+function digitsOf(text: string | null): string | null {
+  if (text === null || /\p{L}/u.test(text)) return text;
+  return text.replace(/[^0-9]/g, '') || null;
+}
+
+function endpointOf(entry: Field): RegistryEndpoint[] {
+  const endpoint = textAt(entry, 'endpoint', ENDPOINT_AT_MOST);
+  if (endpoint === null) return [];
+  const kind = textAt(entry, 'endpointType');
+  const affiliation = textAt(entry, 'affiliation');
+  return [
+    {
+      kind: isKind(kind) ? kind : 'OTHERS',
+      endpoint,
+      affiliated: affiliation === null ? null : affiliation === 'Y',
+      affiliationName: textAt(entry, 'affiliationName'),
+    },
+  ];
+}
+
+function isKind(kind: string | null): kind is EndpointKind {
+  return kind !== null && KINDS.has(kind);
+}
+
+function updatedOn(result: Field): string | null {
+  const day = textAt(at(result, 'basic'), 'last_updated');
+  if (day !== null && /^[0-9]{4}-[0-9]{2}-[0-9]{2}$/.test(day) && dayOf(Date.parse(day)) === day) return day;
+  const epoch = textAt(result, 'last_updated_epoch');
+  if (epoch === null || !/^[0-9]{1,13}$/.test(epoch)) return null;
+  // Seconds come here in the year 5138, milliseconds did in 1973.
+  return dayOf(Number(epoch) < 1e11 ? Number(epoch) * 1000 : Number(epoch));
+}
+
+function dayOf(ms: number): string | null {
+  return Number.isNaN(ms) ? null : new Date(ms).toISOString().slice(0, 10);
+}
+
+/**
+ * Text or a number; null where the member is missing, empty or `--`. Longer text is cut.
+ * @throws {FieldError} where it is something else
+ */
+function textAt(entry: Field, key: string, atMost = TEXT_AT_MOST): string | null {
+  const member = at(entry, key);
+  const text = typeof member.value === 'number' ? String(member.value) : textOf(member);
+  // PostgreSQL stores no NUL; what else is no character has no place in a name either.
+  const plain = (text ?? '')
+    .replace(/\p{C}+/gu, ' ')
+    .trim()
+    .slice(0, atMost);
+  return /^-*$/.test(plain) ? null : plain;
 }
