@@ -5,7 +5,7 @@ import { listenForChanges } from '../db/changes.ts';
 import { openDatabase } from '../db/client.ts';
 import { loadConfig } from './config/config.ts';
 import { createLog } from './log.ts';
-import { main } from './main.ts';
+import { main, untilReady } from './main.ts';
 import { lazyClient, TASK_QUEUE, temporalTarget } from './temporal/namespace.ts';
 
 // `npm run api`: the HTTP API, until SIGTERM or SIGINT.
@@ -13,7 +13,14 @@ import { lazyClient, TASK_QUEUE, temporalTarget } from './temporal/namespace.ts'
 /** Longer than any answer takes; load balancers need a moment to notice. */
 const DRAIN_MS = 20_000;
 
-await main('api', async (stopped) => {
+const HELP = `
+It listens at once, and is ready (GET /readyz answers 200) as soon as PostgreSQL is there and migrated; Temporal may be
+away. SIGTERM or SIGINT: it answers what runs for up to 20 s, then ends. A second signal ends it at once.
+
+Needs DATABASE_URL; has TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL and more: see "Configuration" in README.md.
+Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
+
+await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (stopped) => {
   const config = loadConfig();
   const log = createLog('api', config.logLevel);
   const db = openDatabase({ url: config.databaseUrl, poolSize: config.databasePool, applicationName: 'api' });
@@ -39,7 +46,9 @@ await main('api', async (stopped) => {
     webhookKeys: (organizationId) => signingKeys(organizationId).map(publicKey),
   });
   await server.start();
-  log.info({ host: config.apiHost, port: server.info.port }, 'api ready');
+  const address = { host: config.apiHost, port: server.info.port };
+  log.info(address, 'api listening');
+  if (await untilReady(db, log, stopped)) log.info(address, 'api ready');
   await stopped;
   log.info('api draining');
   await server.stop({ timeout: DRAIN_MS });

@@ -4,20 +4,29 @@ import { createAddressPolicy } from '../activities/webhooks/ip-policy.ts';
 import { createPost } from '../activities/webhooks/post.ts';
 import { createSigningKeys } from '../activities/webhooks/signing-keys.ts';
 import { openDatabase } from '../db/client.ts';
-import { bundleWorkflows } from './build/bundle.ts';
 import { type Config, loadConfig } from './config/config.ts';
 import { createSources } from './config/create-sources.ts';
 import { createLog } from './log.ts';
-import { main } from './main.ts';
+import { main, untilReady } from './main.ts';
 import { lazyClient, prepareNamespace, TASK_QUEUE, temporalTarget } from './temporal/namespace.ts';
-import { installRuntime, startWorkers } from './temporal/workers.ts';
+import { bundleWorkflows, installRuntime, startWorkers } from './temporal/workers.ts';
 
 /** Their answers do not say when the mailbox was seen to answer. */
 const UNDATED: ReadonlySet<string> = new Set(['fullenrich', 'prospeo']);
 
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
 
-await main('worker', async (stopped) => {
+const HELP = `
+It works as soon as PostgreSQL is there and migrated; Temporal must be there when it starts. SIGTERM or SIGINT: it takes
+no new work, gives running work 35 s, then ends. A second signal ends it at once.
+
+Needs DATABASE_URL; has TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL and more: see "Configuration" in
+README.md.
+Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
+
+const DESCRIPTION = 'The worker: looks emails up, checks them, sends webhooks.';
+
+await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stopped) => {
   const config = loadConfig();
   const log = createLog('worker', config.logLevel);
   installRuntime(log);
@@ -26,6 +35,7 @@ await main('worker', async (stopped) => {
     poolSize: config.databasePool,
     applicationName: 'worker',
   });
+  if (!(await untilReady(db, log, stopped))) return await db.close();
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
   const connection = await NativeConnection.connect(target.connectionOptions);

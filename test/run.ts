@@ -19,7 +19,7 @@ import { countTests, type TestCounts } from './support/report.ts';
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const BIN = join(ROOT, 'node_modules', '.bin');
-const BUNDLER = new URL('../deploy/build/bundle.ts', import.meta.url);
+const BUNDLER = new URL('../deploy/temporal/workers.ts', import.meta.url);
 /** AVA writes to this program, not to the terminal, and would leave out the colours. */
 const COLOR = process.stdout.isTTY ? { FORCE_COLOR: '1' } : {};
 

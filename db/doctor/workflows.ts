@@ -1,15 +1,14 @@
-import { sql } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { type Database, read } from '../client.ts';
 import { GRACE } from './check.ts';
 
-// What the doctor compares with Temporal: which batches have something left to do, and which have not.
+// What the doctor compares with Temporal: what has something left to do, and what has not.
 
-const SOMETHING_LEFT = sql`(b.completed_count < b.total
-  or b.id in (select d.batch_id from webhook_deliveries d where d.state = 'pending'))`;
+const OPEN = sql`b.completed_count < b.total`;
 
 /**
- * Batches handed to Temporal 60 s ago or earlier that have an open request or a pending delivery: their workflows
- * have to be open (hardening.md, S4).
+ * Ids of workflows that have to be open (hardening.md, S4), because they were to be started 60 s ago or earlier: of
+ * batches with an open request or a delivery of the first round, and of deliveries that are being sent again.
  * @param among only these; all where it is null
  * @throws {DatabaseError}
  */
@@ -17,15 +16,25 @@ export async function listUnfinished(db: Database, among: readonly string[] | nu
   return await read(db, async (tx) =>
     ids(
       await tx.execute(sql`
-        select b.id from batches b
-         where b.started_at < clock_timestamp() - ${GRACE} and ${SOMETHING_LEFT} and ${within(among)}
-         order by b.created_at`),
+        select u.id from (
+          select b.id, b.created_at from batches b
+           where b.started_at < clock_timestamp() - ${GRACE}
+             and (${OPEN} or b.id in (
+               select d.batch_id from webhook_deliveries d where d.state = 'pending' and d.resends = 0))
+          union all
+          -- Before the first attempt of its round a resend is due when it was asked for, or until when it was put off.
+          select d.id, d.due_at from webhook_deliveries d
+           where d.state = 'pending' and d.resends > 0
+             and (d.step > 0 or d.due_at < clock_timestamp() - ${GRACE})
+        ) u where ${within(sql`u.id`, among)}
+         order by u.created_at`),
     ),
   );
 }
 
 /**
- * Of these batches those that were over 60 s ago: their workflows have to be closed.
+ * Of these batches those that were over 60 s ago: their workflows have to be closed. Not those with a resend: their
+ * own workflow may sleep until what would have been the next attempt.
  * @throws {DatabaseError}
  */
 export async function listOver(db: Database, among: readonly string[]): Promise<string[]> {
@@ -33,16 +42,19 @@ export async function listOver(db: Database, among: readonly string[]): Promise<
     ids(
       await tx.execute(sql`
         select b.id from batches b
-         where b.updated_at < clock_timestamp() - ${GRACE} and not ${SOMETHING_LEFT} and ${within(among)}
+         where b.updated_at < clock_timestamp() - ${GRACE} and not ${OPEN} and ${within(sql`b.id`, among)}
+           and not exists (
+             select from webhook_deliveries d
+              where d.batch_id = b.id and (d.state = 'pending' or d.resends > 0))
          order by b.created_at`),
     ),
   );
 }
 
-function within(among: readonly string[] | null) {
+function within(id: SQL, among: readonly string[] | null) {
   return among === null
     ? sql`true`
-    : sql`b.id in (select jsonb_array_elements_text(${JSON.stringify(among)}::jsonb))`;
+    : sql`${id} in (select jsonb_array_elements_text(${JSON.stringify(among)}::jsonb))`;
 }
 
 function ids(rows: Iterable<Record<string, unknown>>): string[] {

@@ -22,7 +22,8 @@ interface DoctorOptions {
 const HELP = `
 Reads every table once, on one snapshot and without locks: a million requests take some seconds. Windows and schedules
 are those of the environment (REPLAY_WINDOW, WEBHOOK_SCHEDULE), as for the workers. With TEMPORAL_ADDRESS set it also
-looks whether each unfinished batch has its workflow. Exit code 1 where there is any finding, after --fix any that is left.`;
+looks whether each unfinished batch and each resend has its workflow.
+Exit codes: 0 no findings, 3 findings (after --fix: some are left), 1 could not look (one sentence on stderr), 2 wrong usage.`;
 
 /** `doctor`. */
 export function addDoctorCommand(program: Command, run: Run): void {
@@ -98,7 +99,7 @@ function report(diagnosis: Diagnosis, repairs: readonly RepairRecord[] | null, i
     checks: checks.map((check) => ({ ...check, repairable: REPAIRABLE.has(check.code) })),
     ...(repairs === null ? {} : { repairs }),
   };
-  return { data, text: parts.join('\n\n'), failed: findings > 0 };
+  return { data, text: parts.join('\n\n'), exitCode: findings > 0 ? 3 : 0 };
 }
 
 function repairsText(repairs: readonly RepairRecord[]): string {

@@ -4,8 +4,8 @@ import type { Database } from '../../db/client.ts';
 export interface Report {
   readonly data: unknown;
   readonly text: string;
-  /** True where what was found is for exit code 1, though the command did its work. */
-  readonly failed?: boolean;
+  /** Of a command that did its work, if what it found is not for 0. */
+  readonly exitCode?: 0 | 1 | 3;
 }
 
 /** Runs a command's work on the database and prints its report. `subject` is the id that was asked for. */

@@ -50,7 +50,7 @@ export function addPrivacyCommands(program: Command, run: Run): void {
         answers: held.requests.filter(({ email }) => email !== null).length,
       };
       const text = `${fields(counted(counts))}\n\nNothing was erased: add --yes to erase it for good.`;
-      return { data: { erased: false, ...counts }, text, failed: true };
+      return { data: { erased: false, ...counts }, text, exitCode: 1 };
     });
   });
 }

@@ -1,4 +1,5 @@
 import { RotationTooSoon } from '../../db/accounts/webhook-secrets.ts';
+import { DriverNotPatched } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { type IdPrefix, isId } from '../../db/ids.ts';
 import { ConfigError } from '../config/config.ts';
@@ -20,7 +21,9 @@ const BROKEN: ReadonlySet<string> = new Set([
  * @param subject the id on the command line; repeated only where it is one, because people paste keys by mistake
  */
 export function explain(error: unknown, subject: string | null, databaseUrl: string | null): string {
-  if (error instanceof ConfigError || error instanceof ImportProblem) return error.message;
+  if (error instanceof ConfigError || error instanceof DriverNotPatched || error instanceof ImportProblem) {
+    return error.message;
+  }
   if (!(error instanceof DatabaseError)) {
     return `stopped by a fault of this program: ${error instanceof Error ? error.stack : typeof error}`;
   }

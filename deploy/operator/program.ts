@@ -1,5 +1,5 @@
-import { Command, CommanderError } from 'commander';
 import { type Database, openDatabase } from '../../db/client.ts';
+import { commandLine, readCommandLine } from '../main.ts';
 import { addAuditCommands } from './audit.ts';
 import { addBatchCommands } from './batch.ts';
 import { addCreditCommands } from './credits.ts';
@@ -16,10 +16,12 @@ import { addSuppressCommands } from './suppress.ts';
 import { addVendorCommands } from './vendors.ts';
 import { addWebhookCommands } from './webhooks.ts';
 
+const DESCRIPTION = 'Organizations, keys, credits, limits and webhooks of the email enrichment service.';
+
 const HELP = `
 Changes need --reason TEXT; who, what and why go to the audit log, in the same transaction as the change.
-Needs DATABASE_URL (of the local stack: database_url in .local/stack.json).
-Exit codes: 0 done, 1 failed (one sentence on stderr) or doctor has findings, 2 wrong usage.
+Needs DATABASE_URL (of the local stack: database_url in .local/stack.json); see "Configuration" in README.md.
+Exit codes: 0 done, 1 failed (one sentence on stderr), 2 wrong usage, 3 doctor has findings.
 
 Examples:
   npm run operator -- org create "Acme Health" --reason "contract 2041"
@@ -47,21 +49,17 @@ export interface OperatorSurroundings {
 /**
  * Runs one operator command.
  * @param args the command line after the program's name
- * @returns the exit code: 0; 1 where it failed, with one sentence on stderr; 2 for wrong usage
+ * @returns the exit code: 0; 1 where it failed, with one sentence on stderr; 2 for wrong usage; 3 for findings
  */
 export async function runOperator(
   args: readonly string[],
   { databaseUrl, stdout, stderr, terminal }: OperatorSurroundings,
-): Promise<0 | 1 | 2> {
-  let failed = false;
-  const program = new Command('npm run operator --')
-    .description('Organizations, keys, credits, limits and webhooks of the email enrichment service.')
+): Promise<0 | 1 | 2 | 3> {
+  let exitCode: 0 | 1 | 3 = 0;
+  const program = commandLine({ name: 'operator', description: DESCRIPTION, help: HELP })
     .option('--json', 'print one JSON document on stdout and nothing else')
-    .addHelpText('after', HELP)
     .configureHelp({ showGlobalOptions: true })
-    .configureOutput({ writeOut: stdout, writeErr: stderr })
-    .showHelpAfterError('Add --help to see how it is used.')
-    .exitOverride();
+    .configureOutput({ writeOut: stdout, writeErr: stderr });
   addOrganizationCommands(program, run);
   addCreditCommands(program, run);
   addKeyCommands(program, run);
@@ -76,13 +74,7 @@ export async function runOperator(
   addSuppressCommands(program, run);
   addPrivacyCommands(program, run);
 
-  try {
-    await program.parseAsync(args, { from: 'user' });
-  } catch (error) {
-    if (!(error instanceof CommanderError)) throw error;
-    return error.exitCode === 0 ? 0 : 2;
-  }
-  return failed ? 1 : 0;
+  return (await readCommandLine(program, args)) ?? exitCode;
 
   async function run(subject: string | null, work: (db: Database) => Promise<Report>): Promise<void> {
     let url: string | null = null;
@@ -91,13 +83,13 @@ export async function runOperator(
       const db = openDatabase({ url, poolSize: 1, applicationName: 'operator' });
       try {
         const report = await work(db);
-        failed = report.failed === true;
+        exitCode = report.exitCode ?? 0;
         stdout(`${program.opts().json ? json(report.data) : report.text}\n`);
       } finally {
         await db.close();
       }
     } catch (error) {
-      failed = true;
+      exitCode = 1;
       stderr(`operator: ${explain(error, subject, url)}\n`);
     }
   }

@@ -39,7 +39,7 @@ export function addSuppressCommands(program: Command, run: Run): void {
       const origin = await removeSuppression(db, options, which);
       const outcome =
         origin === null ? 'was not suppressed; nothing was changed' : `removed; it came from: ${origin}`;
-      return { ...report(which, outcome), failed: origin === null };
+      return { ...report(which, outcome), exitCode: origin === null ? 1 : 0 };
     }),
   );
   newestFirst(

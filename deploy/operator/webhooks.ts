@@ -105,7 +105,7 @@ async function resendNamed(db: Database, by: ChangedBy, ids: readonly string[]):
     DELIVERY: ({ delivery }) => delivery,
     OUTCOME: ({ outcome }) => OUTCOMES[outcome],
   });
-  return { data, text, failed: data.some(({ outcome }) => outcome !== 'resent') };
+  return { data, text, exitCode: data.some(({ outcome }) => outcome !== 'resent') ? 1 : 0 };
 }
 
 const OUTCOMES: Readonly<Record<ResendOutcome['kind'], string>> = {

@@ -12,7 +12,8 @@ const GRACE_MS = 60_000;
 const CONNECT_MS = 5000;
 
 /**
- * Compares the batches with their workflows: none that has something left without one, none that is over with one.
+ * Compares the batches and the resends with their workflows: none that has something left without one, no batch that
+ * is over with one.
  * Everything found is asked for a second time in the database, because work goes on meanwhile.
  * @returns where Temporal does not answer, a finding that says so
  */
@@ -43,7 +44,7 @@ const UNREACHABLE = {
 
 const NOT_RUNNING = {
   code: 'workflow_not_running',
-  title: 'batch with something left to do whose workflow is not running',
+  title: 'batch or resend with something left to do whose workflow is not running',
   explanation: 'Check that a worker runs: its sweep starts the workflow again, or refunds what is overdue.',
 };
 

@@ -1,10 +1,13 @@
+import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import {
+  bundleWorkflowCode,
   DefaultLogger,
   type LogEntry,
   type NativeConnection,
   Runtime,
   Worker,
+  type WorkflowBundle,
   type WorkflowBundleOption,
 } from '@temporalio/worker';
 import type { Logger } from 'pino';
@@ -85,6 +88,15 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
       await running;
     },
   };
+}
+
+/** Bundles the workflows as workers run them; takes a few seconds. */
+export function bundleWorkflows(): Promise<WorkflowBundle> {
+  return bundleWorkflowCode({
+    workflowsPath: fileURLToPath(new URL('../../workflows/index.ts', import.meta.url)),
+    // Webpack's own progress is noise in a worker's log; its errors are thrown.
+    logger: { log() {}, trace() {}, debug() {}, info() {}, warn() {}, error: console.error },
+  });
 }
 
 /** Sends Temporal's own log lines to ours, those of its native part included. Once per process, before the first connection. */

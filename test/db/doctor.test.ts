@@ -1,21 +1,22 @@
-import { spawn } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
 import { Client, Connection } from '@temporalio/client';
 import test from 'ava';
 import { type SQL, sql } from 'drizzle-orm';
 import { balanceOf } from '../../db/accounts/credits.ts';
+import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { listAudit } from '../../db/audit.ts';
 import { type Database, openDatabase, type Transaction } from '../../db/client.ts';
 import type { DoctorRules } from '../../db/doctor/check.ts';
 import { type Diagnosis, diagnose, runChecks } from '../../db/doctor/doctor.ts';
+import { resendAny } from '../../db/webhooks/resends.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { logAttempt } from '../support/deliveries.ts';
 import { type Life, live } from '../support/doctor-life.ts';
 import { type Plant, plantsIn } from '../support/doctor-plants.ts';
 import { testSetting } from '../support/environment.ts';
 import { eventually, RULES } from '../support/organization.ts';
+import { type Ended, runProgram } from '../support/programs.ts';
 
-const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
 const WHY = ['--reason', 'a test', '--actor', 'tester'];
 const DOCTOR_RULES: DoctorRules = { ...RULES, webhookScheduleMs: [0, 5000, 300_000] };
 
@@ -71,26 +72,10 @@ async function named(tx: Transaction, { subject }: Plant): Promise<string> {
   return Object.values(row ?? {})[0] ?? '';
 }
 
-interface Ended {
-  readonly code: number | null;
-  readonly stdout: string;
-  readonly stderr: string;
-}
-
 /** Runs the command as an operator would. */
 function doctor(url: string, args: readonly string[], temporalAddress = ''): Promise<Ended> {
-  return new Promise((resolve, reject) => {
-    const child = spawn(process.execPath, [COMMAND, 'doctor', ...args], {
-      env: { PATH: process.env.PATH, DATABASE_URL: url, TEMPORAL_ADDRESS: temporalAddress },
-      stdio: ['ignore', 'pipe', 'pipe'],
-    });
-    let stdout = '';
-    let stderr = '';
-    child.stdout.on('data', (chunk: Buffer) => (stdout += chunk));
-    child.stderr.on('data', (chunk: Buffer) => (stderr += chunk));
-    child.once('error', reject);
-    child.once('close', (code) => resolve({ code, stdout, stderr }));
-  });
+  const env = { DATABASE_URL: url, TEMPORAL_ADDRESS: temporalAddress };
+  return runProgram('operator', ['doctor', ...args], { env });
 }
 
 test.serial('a database after a mixed life has no finding', async (t) => {
@@ -210,7 +195,7 @@ test('--fix repairs what is safe, says what is left and to whom it happened, and
     await corrupt(ownDb, plants.charge_time?.statements ?? []);
 
     const sick = await doctor(own.url, ['--json']);
-    t.deepEqual([sick.code, sick.stderr], [1, '']);
+    t.deepEqual([sick.code, sick.stderr], [3, '']);
     const { checks } = JSON.parse(sick.stdout) as {
       checks: { code: string; findings: number; repairable: boolean }[];
     };
@@ -230,7 +215,7 @@ test('--fix repairs what is safe, says what is left and to whom it happened, and
     t.is((await listAudit(ownDb, null, 100)).filter(({ action }) => action === 'doctor.repair').length, 0);
 
     const first = await doctor(own.url, ['--fix', ...WHY]);
-    t.deepEqual([first.code, first.stderr], [1, ''], 'something is left');
+    t.deepEqual([first.code, first.stderr], [3, ''], 'something is left');
     t.regex(first.stdout, /^hold_not_settled +req_\S+ +repaired +{"released":1}$/m);
     t.regex(first.stdout, /^charge_time: charge of another time/m);
     t.regex(first.stdout, /: 1 finding\n$/);
@@ -263,39 +248,61 @@ test('--fix repairs what is safe, says what is left and to whom it happened, and
   }
 });
 
-test('with Temporal, a batch without its workflow and a workflow without its batch are found', async (t) => {
+test('a doctor that cannot look ends with 1, and one that is asked wrongly with 2', async (t) => {
+  const away = await doctor('postgres://127.0.0.1:1/x', []);
+  t.deepEqual([away.code, away.stdout], [1, '']);
+  t.regex(away.stderr, /^operator: cannot reach PostgreSQL/);
+  const wrong = await doctor(database.url, ['--fast']);
+  t.deepEqual([wrong.code, wrong.stdout], [2, '']);
+  t.regex(wrong.stderr, /--fast/);
+});
+
+test('with Temporal, what lacks its workflow and a workflow without its batch are found; a resend has its own', async (t) => {
   const own = await openTestDatabase();
   const ownDb = openDatabase({ url: own.url, poolSize: 2, applicationName: 'test' });
   const address = testSetting('TEST_TEMPORAL_ADDRESS');
   const connection = await Connection.connect({ address });
   const client = new Client({ connection });
   try {
-    const { open, running, bulk } = await live(ownDb);
+    const { open, running, bulk, told, refused, telling, organizationId } = await live(ownDb);
     // Nobody works on this queue here, so these stay as they are.
-    const start = (batchId: string) =>
-      client.workflow.start(WORKFLOWS.batch, {
-        taskQueue: 'enrichment',
-        workflowId: batchId,
-        args: [{ batchId }],
-      });
+    const start = (type: string, workflowId: string) =>
+      client.workflow.start(type, { taskQueue: 'enrichment', workflowId, args: [{}] });
+    const by = { actor: 'test', reason: 'test' };
+    await suspendWebhooks(ownDb, by, organizationId, false);
+    // The first was asked for just now, so that it may not have its workflow yet.
+    const [fresh = '', retried = ''] = telling.deliveries;
+    for (const delivery of [fresh, retried]) await logAttempt(ownDb, delivery, 410, 'failed');
+    for (const delivery of [fresh, retried, refused.delivery, told.delivery]) {
+      await resendAny(ownDb, by, delivery);
+    }
+    for (const delivery of [retried, refused.delivery]) await logAttempt(ownDb, delivery, 500, 'pending');
+    await logAttempt(ownDb, told.delivery, 204, 'delivered');
     const ago = sql`now() - interval '61 seconds'`;
+    const resent = sql`${told.batchId}, ${refused.batchId}, ${telling.batchId}`;
     await corrupt(ownDb, [
-      sql`update batches set started_at = ${ago} where id in (${open.batchId}, ${running.batchId})`,
-      sql`update batches set updated_at = ${ago} where id = ${bulk.batchId}`,
+      sql`update batches set started_at = ${ago} where id in (${open.batchId}, ${running.batchId}, ${resent})`,
+      sql`update batches set updated_at = ${ago} where id in (${bulk.batchId}, ${resent})`,
     ]);
-    const handles = await Promise.all([start(running.batchId), start(bulk.batchId)]);
+    const handles = await Promise.all([
+      start(WORKFLOWS.batch, running.batchId),
+      start(WORKFLOWS.batch, bulk.batchId),
+      start(WORKFLOWS.deliver, retried),
+      // Its look at the delivery sleeps until what was the next attempt before the resend.
+      start(WORKFLOWS.batch, told.batchId),
+    ]);
     const ended = await eventually(async () => {
       const ended = await doctor(own.url, [], address);
       return ended.stdout.includes(bulk.batchId) ? ended : null;
     });
-    t.deepEqual([ended.code, ended.stderr], [1, '']);
-    t.regex(ended.stdout, new RegExp(`^workflow_not_running +1 +${open.batchId}$`, 'm'));
+    t.deepEqual([ended.code, ended.stderr], [3, '']);
+    t.regex(ended.stdout, new RegExp(`^workflow_not_running +2 +${open.batchId}, ${refused.delivery}$`, 'm'));
     t.regex(ended.stdout, new RegExp(`^workflow_left_open +1 +${bulk.batchId}$`, 'm'));
     t.is((await doctor(own.url, ['--offline'], address)).code, 0);
     await Promise.all(handles.map((handle) => handle.terminate()));
 
     const away = await doctor(own.url, [], '127.0.0.1:1');
-    t.deepEqual([away.code, away.stderr], [1, '']);
+    t.deepEqual([away.code, away.stderr], [3, '']);
     t.regex(away.stdout, /^temporal_unreachable +1 +-$/m);
   } finally {
     await connection.close();

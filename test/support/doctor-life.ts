@@ -121,6 +121,7 @@ export async function live(db: Database) {
     /** Four open requests, no webhook. */
     open,
     told: { ...told, delivery: toldDelivery },
+    refused: { ...refused, delivery: refusedDelivery },
     /** Its two deliveries are pending, nothing was sent. */
     telling: { ...telling, deliveries: await deliveriesOf(telling.batchId) },
     /** Two open requests with a delivery each. */

@@ -1,12 +1,5 @@
-import { spawn } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
 import { runOperator } from '../../deploy/operator/program.ts';
-
-export interface Ended {
-  readonly code: number | null;
-  readonly stdout: string;
-  readonly stderr: string;
-}
+import { type Ended, runProgram } from './programs.ts';
 
 /** The operator command on one database, run within this process, which takes a fraction of the time. */
 export function operatorOn(databaseUrl: string) {
@@ -34,22 +27,9 @@ export function operatorOn(databaseUrl: string) {
   };
 }
 
-const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
-
 /** Runs the command as an operator would: for what it reads from the environment. */
 export function spawnOperator(databaseUrl: string, args: readonly string[]): Promise<Ended> {
-  return new Promise((resolve, reject) => {
-    const child = spawn(process.execPath, [COMMAND, ...args], {
-      env: { PATH: process.env.PATH, DATABASE_URL: databaseUrl },
-      stdio: ['ignore', 'pipe', 'pipe'],
-    });
-    let stdout = '';
-    let stderr = '';
-    child.stdout.on('data', (chunk: Buffer) => (stdout += chunk));
-    child.stderr.on('data', (chunk: Buffer) => (stderr += chunk));
-    child.once('error', reject);
-    child.once('close', (code) => resolve({ code, stdout, stderr }));
-  });
+  return runProgram('operator', args, { env: { DATABASE_URL: databaseUrl } });
 }
 
 export const WHY = ['--reason', 'a test', '--actor', 'tester'];

@@ -1,10 +1,10 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { bundleWorkflows } from '../../deploy/build/bundle.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { SEARCH_ATTRIBUTES, startTemporal } from '../../deploy/local/temporal.ts';
 import { cacheFolder, findTemporalCli } from '../../deploy/local/temporal-cli.ts';
+import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import type { TestSetting } from './environment.ts';
 
 /**

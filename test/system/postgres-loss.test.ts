@@ -1,11 +1,10 @@
-import { execFile, fork } from 'node:child_process';
+import { fork } from 'node:child_process';
 import { once } from 'node:events';
-import { chmod, cp, mkdtemp, rm } from 'node:fs/promises';
+import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 import test from 'ava';
 import postgres from 'postgres';
 import { LOOPBACK } from '../../deploy/local/ports.ts';
@@ -13,11 +12,11 @@ import { startPostgres } from '../../deploy/local/postgres.ts';
 import { poll } from '../../deploy/local/wait.ts';
 import { openTestDatabase } from '../support/database.ts';
 import type { LossCounts } from '../support/loss-client.ts';
+import { addPublishedPostgres } from '../support/programs.ts';
 
 const KILLS = Number(process.env.TEST_POSTGRES_KILLS ?? 3);
 const READY_MS = 5_000;
 const PACKAGE = fileURLToPath(new URL('../../node_modules/postgres', import.meta.url));
-const PATCH = fileURLToPath(new URL('../../deploy/patch-postgres.mjs', import.meta.url));
 const CLIENT = new URL('../support/loss-client.ts', import.meta.url);
 
 test.serial(
@@ -36,12 +35,11 @@ test.serial(
 
 test.serial('postgres.js as published does not, which is why it is patched', async (t) => {
   t.timeout(120_000);
-  const copy = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  t.teardown(() => rm(copy, { recursive: true, force: true }));
-  await cp(PACKAGE, copy, { recursive: true });
-  await promisify(execFile)(process.execPath, [PATCH, copy, '--revert']);
+  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
+  t.teardown(() => rm(folder, { recursive: true, force: true }));
+  const published = await addPublishedPostgres(folder);
   // One kill gives a few uncaught exceptions, now and then none.
-  const { counts, halves } = await killUnderLoad(copy, 20, ({ uncaught }) => uncaught > 0);
+  const { counts, halves } = await killUnderLoad(published, 20, ({ uncaught }) => uncaught > 0);
   t.log(counts, `${halves} halves`);
   t.true(counts.uncaught > 0);
 });

@@ -1,0 +1,166 @@
+import { execFile } from 'node:child_process';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import test, { type ExecutionContext } from 'ava';
+import { openDatabase } from '../../db/client.ts';
+import { readiness } from '../../db/ready.ts';
+import { freePort, LOOPBACK } from '../../deploy/local/ports.ts';
+import { launch } from '../../deploy/local/processes.ts';
+import { SEARCH_ATTRIBUTES, startTemporal } from '../../deploy/local/temporal.ts';
+import { openEmptyDatabase } from '../support/database.ts';
+import { testSetting } from '../support/environment.ts';
+import { eventually } from '../support/organization.ts';
+import { installForProduction, type ProgramName, programCommand, runProgram } from '../support/programs.ts';
+
+// The programs as operators start them, from an install without the packages for development.
+
+const PROGRAMS: readonly ProgramName[] = ['api', 'worker', 'migrate', 'operator', 'bundle'];
+
+let root: string;
+
+test.before(async () => {
+  root = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
+  await installForProduction(root);
+});
+
+test.after.always(async () => {
+  await rm(root, { recursive: true, force: true });
+});
+
+for (const name of PROGRAMS) {
+  test(`${name} --help says what it does, what it needs and how it ends, and needs no settings itself`, async (t) => {
+    const { code, stdout, stderr } = await runProgram(name, ['--help']);
+    t.deepEqual([code, stderr], [0, '']);
+    t.true(stdout.startsWith(`Usage: npm run ${name} -- `), stdout);
+    t.regex(stdout, name === 'bundle' ? /^Needs no settings\.$/m : /^Needs DATABASE_URL.*"Configuration"/ms);
+    t.regex(stdout, /^Exit codes: 0 .* 1 failed .* 2 wrong usage/m);
+  });
+
+  test(`${name} ends with 2 for an option or an argument that it does not know`, async (t) => {
+    for (const args of [['--dry-run'], ['first', 'second']]) {
+      const { code, stdout, stderr } = await runProgram(name, args);
+      t.deepEqual([code, stdout], [2, '']);
+      t.regex(stderr, /^error: .*\nAdd --help to see how it is used\.\n$/s);
+    }
+  });
+}
+
+test('migrate does nothing but what it was asked for', async (t) => {
+  const env = { DATABASE_URL: await emptyDatabase(t) };
+  for (const option of ['--help', '--dry-run']) await runProgram('migrate', [option], { env });
+  const db = openDatabase({ url: env.DATABASE_URL, poolSize: 1, applicationName: 'test' });
+  t.is(await readiness(db), 'migrations_missing');
+  await db.close();
+});
+
+test.serial(
+  'with postgres.js as published every program refuses to start, and says what to run',
+  async (t) => {
+    const options = { root, env: { DATABASE_URL: await emptyDatabase(t) } };
+    for (const [name, ...args] of [['api'], ['worker'], ['migrate'], ['operator', 'org', 'list']] as const) {
+      const { code, stdout, stderr } = await runProgram(name, args, options);
+      t.deepEqual([code, stdout], [1, ''], name);
+      t.regex(
+        stderr,
+        new RegExp(`^${name}: postgres\\.js was installed without .* "npm run postinstall" .*\n$`),
+      );
+    }
+    await promisify(execFile)('npm', ['run', 'postinstall'], { cwd: root });
+    const { code, stderr } = await runProgram('migrate', [], options);
+    t.deepEqual([code, stderr], [0, '']);
+  },
+);
+
+test.serial(
+  'API and worker may be started before the migration: they say what to run, and are ready after it',
+  async (t) => {
+    const temporal = await startTemporal({
+      cli: testSetting('TEST_TEMPORAL_CLI'),
+      namespace: 'default',
+      headless: true,
+      searchAttributes: SEARCH_ATTRIBUTES,
+    });
+    t.teardown(() => temporal.stop());
+    const port = await freePort();
+    const bundle = join(root, 'workflow-bundle.js');
+    const env = {
+      DATABASE_URL: await emptyDatabase(t),
+      TEMPORAL_ADDRESS: temporal.address,
+      API_HOST: LOOPBACK,
+      API_PORT: String(port),
+      WORKFLOW_BUNDLE: bundle,
+    };
+    const readyz = async () => (await fetch(`http://${LOOPBACK}:${port}/readyz`)).status;
+    const api = start(t, 'api', env);
+    const early = start(t, 'worker', env);
+    for (const { says } of [api, early]) await says(/"msg":"the database lacks .* \\"npm run migrate\\"/);
+    t.is(await readyz(), 503);
+    t.notRegex(api.output(), /api ready/);
+
+    t.is((await runProgram('migrate', [], { root, env })).code, 0);
+    await api.says(/"msg":"api ready"/);
+    t.is(await readyz(), 200);
+    t.is(await early.exited, 'exit code 1');
+    t.regex(early.output(), /^worker: cannot use the file \S+workflow-bundle\.js \(ENOENT\)/m);
+
+    const made = await runProgram('bundle', [bundle], { root });
+    t.deepEqual(made, {
+      code: 0,
+      stdout: `bundle: start workers with WORKFLOW_BUNDLE=${bundle}\n`,
+      stderr: '',
+    });
+    const worker = start(t, 'worker', env);
+    await worker.says(/"msg":"worker ready"/);
+    for (const { pid, exited } of [api, worker]) {
+      process.kill(pid, 'SIGTERM');
+      t.is(await exited, 'exit code 0');
+    }
+  },
+);
+
+test.serial('a worker that waits for the migration ends at a signal', async (t) => {
+  const worker = start(t, 'worker', { DATABASE_URL: await emptyDatabase(t) });
+  await worker.says(/npm run migrate/);
+  process.kill(worker.pid, 'SIGTERM');
+  t.is(await worker.exited, 'exit code 0');
+});
+
+test('a database that does not let migrate in is one sentence, without the password', async (t) => {
+  const url = new URL(await emptyDatabase(t));
+  url.password = 'hunter2';
+  const { code, stdout, stderr } = await runProgram('migrate', [], { env: { DATABASE_URL: url.href } });
+  t.deepEqual([code, stdout], [1, '']);
+  t.regex(stderr, /^migrate: PostgreSQL refused \(28P01\); check .* DATABASE_URL.*\n$/);
+  t.notRegex(stderr, /hunter2/);
+});
+
+/** Starts one from the install that runs until it is stopped. */
+function start(t: ExecutionContext, name: ProgramName, env: Readonly<Record<string, string>>) {
+  let output = '';
+  const program = launch({
+    name,
+    ...programCommand(name, [], { root, env }),
+    stopSignal: 'SIGTERM',
+    forceSignal: 'SIGKILL',
+    onLine: (line) => (output += `${line}\n`),
+  });
+  t.teardown(() => program.stop());
+  return {
+    pid: program.pid,
+    exited: program.exited,
+    output: () => output,
+    says: (what: RegExp) =>
+      eventually(async () => {
+        if (program.ending() !== undefined) throw new Error(`${name} ended: ${output}`);
+        return what.test(output) || null;
+      }),
+  };
+}
+
+async function emptyDatabase(t: ExecutionContext): Promise<string> {
+  const { url, drop } = await openEmptyDatabase();
+  t.teardown(drop);
+  return url;
+}

@@ -1,0 +1,89 @@
+import { execFile, spawn } from 'node:child_process';
+import { cp, mkdir, readFile, symlink } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const SOURCES = ['activities', 'api', 'db', 'deploy', 'patches', 'workflows', 'package.json'];
+
+/** How a program ended, and what it wrote. */
+export interface Ended {
+  readonly code: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+export type ProgramName = 'api' | 'worker' | 'migrate' | 'operator' | 'bundle';
+
+export interface ProgramOptions {
+  readonly env?: Readonly<Record<string, string>>;
+  /** The folder of the sources. */
+  readonly root?: string;
+}
+
+/** The command line of a program of `deploy/`, with nothing in its environment but what is given. */
+export function programCommand(
+  name: ProgramName,
+  args: readonly string[],
+  { env = {}, root = ROOT }: ProgramOptions = {},
+) {
+  return {
+    command: process.execPath,
+    args: [join(root, 'deploy', `${name}.ts`), ...args],
+    cwd: root,
+    env: { PATH: process.env.PATH, ...env },
+  };
+}
+
+/** Runs a program of `deploy/` until it ends. */
+export function runProgram(
+  name: ProgramName,
+  args: readonly string[],
+  options?: ProgramOptions,
+): Promise<Ended> {
+  const { command, args: all, cwd, env } = programCommand(name, args, options);
+  return new Promise((resolve, reject) => {
+    const child = spawn(command, all, { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] });
+    let stdout = '';
+    let stderr = '';
+    child.stdout.on('data', (chunk: Buffer) => (stdout += chunk));
+    child.stderr.on('data', (chunk: Buffer) => (stderr += chunk));
+    child.once('error', reject);
+    child.once('close', (code) => resolve({ code, stdout, stderr }));
+  });
+}
+
+/**
+ * Makes of an empty folder what `npm ci --omit=dev --ignore-scripts` makes: the sources, the packages that are not for
+ * development, and postgres.js as published.
+ */
+export async function installForProduction(folder: string): Promise<void> {
+  for (const source of SOURCES) await cp(join(ROOT, source), join(folder, source), { recursive: true });
+  const lock = JSON.parse(await readFile(join(ROOT, 'package-lock.json'), 'utf8')) as {
+    packages: Record<string, { readonly dev?: true; readonly optional?: true }>;
+  };
+  const installed = Object.entries(lock.packages).filter(
+    ([path, { dev, optional }]) => /^node_modules\/(@[^/]+\/)?[^/]+$/.test(path) && !dev && !optional,
+  );
+  for (const path of ['node_modules/.bin', ...installed.map(([path]) => path)]) {
+    if (path === 'node_modules/postgres') continue;
+    await mkdir(dirname(join(folder, path)), { recursive: true });
+    await symlink(join(ROOT, path), join(folder, path));
+  }
+  await addPublishedPostgres(folder);
+}
+
+/**
+ * Puts postgres.js as published into a folder.
+ * @returns where it is
+ */
+export async function addPublishedPostgres(folder: string): Promise<string> {
+  const path = 'node_modules/postgres';
+  for (const part of [path, 'patches', 'package.json']) {
+    await cp(join(ROOT, part), join(folder, part), { recursive: true });
+  }
+  const args = [join(ROOT, 'node_modules/patch-package/index.js'), '--reverse', '--error-on-fail'];
+  await promisify(execFile)(process.execPath, args, { cwd: folder });
+  return join(folder, path);
+}
