@@ -3,9 +3,10 @@ import { server as hapiServer, type Request, type Server } from '@hapi/hapi';
 import { type IdPrefix, isId } from '../db/ids.ts';
 import { registerAuth } from './http/auth.ts';
 import { answerBrokenRequests, createListener, requireHost } from './http/connection.ts';
-import { badRequest, notFound, problem, registerErrors } from './http/errors.ts';
+import { badRequest, notFound, PRIVATE, problem, registerErrors } from './http/errors.ts';
 import { UNREAD_BODY } from './http/json-body.ts';
 import { registerRateHeaders } from './http/limit.ts';
+import { createSample, type Sample } from './http/sample.ts';
 import { registerOpenapi } from './openapi/document.ts';
 import { registerCredits } from './routes/credits.ts';
 import { registerDeliveries } from './routes/deliveries.ts';
@@ -25,6 +26,8 @@ export interface ApiDeps extends SubmitDeps {
   readonly host: string;
   /** 0 takes a free one. */
   readonly port: number;
+  /** How long a connection may be idle between two requests. */
+  readonly keepAliveMs: number;
   readonly rateWindowMs: number;
   /** The public keys that an organization's deliveries are signed with. */
   readonly webhookKeys: (organizationId: string) => readonly WebhookKey[];
@@ -46,7 +49,8 @@ const PATHS: readonly (readonly [path: string, allow: string])[] = [
 
 /** The HTTP API, not yet listening. Each concern registers itself; the order is that of decisions.md's checks. */
 export function createServer(deps: ApiDeps): Server {
-  const listener = createListener();
+  const listener = createListener(deps.keepAliveMs);
+  const sample = createSample();
   const server = hapiServer({
     host: deps.host,
     port: deps.port,
@@ -60,7 +64,7 @@ export function createServer(deps: ApiDeps): Server {
     },
     debug: false,
   });
-  answerBrokenRequests(listener, deps.log);
+  answerBrokenRequests(listener, deps.log, sample);
   // First in, so that even an answer to a request that never reached a route carries the id.
   server.ext('onRequest', (request, h) => {
     request.app.requestId = clientRequestId(request) ?? randomUUID();
@@ -73,7 +77,9 @@ export function createServer(deps: ApiDeps): Server {
   registerRateHeaders(server);
   server.ext('onPreResponse', (request: Request, h) => {
     const { response } = request;
-    if (!(response instanceof Error)) response.header('x-request-id', request.app.requestId ?? randomUUID());
+    if (response instanceof Error) return h.continue;
+    response.header('x-request-id', request.app.requestId ?? randomUUID());
+    for (const [name, value] of Object.entries(PRIVATE)) response.header(name, value, { override: false });
     return h.continue;
   });
   registerSubmit(server, deps);
@@ -84,7 +90,7 @@ export function createServer(deps: ApiDeps): Server {
   registerOpenapi(server);
   registerWellKnown(server, deps.webhookKeys);
   registerFallbacks(server);
-  registerLog(server, deps);
+  registerLog(server, deps, sample);
   // Whoever waits for a change is answered before the server stops.
   server.ext('onPreStop', () => deps.changes.close());
   return server;
@@ -120,12 +126,17 @@ function registerFallbacks(server: Server): void {
   });
 }
 
+/** A path with `.` or `..` in it, as hapi's router and WHATWG's URL spell them: both would lead it to another route. */
+const DOT_SEGMENT = /^[^?#]*[/\\](?:\.|%2e){1,2}(?:[/\\?#]|$)/i;
+
 /**
  * A path that cannot be decoded is a wrong path or a malformed id (404, 422), and not a 400 before the key.
- * @throws {ApiError} 400 for a target without a path (`a://b`), on which hapi's router would end the process
+ * @throws {ApiError} 400 for a target without a path (`a://b`), on which hapi's router would end the process; 404 for
+ * one that leads elsewhere than it says
  */
 function requirePath(request: Request): void {
   if (!request.path.startsWith('/')) throw badRequest();
+  if (DOT_SEGMENT.test(request.raw.req.url ?? '')) throw notFound();
   try {
     decodeURIComponent(request.path);
   } catch {
@@ -139,18 +150,24 @@ function clientRequestId(request: Request): string | null {
   return typeof header === 'string' && /^[\w.:-]{1,128}$/.test(header) ? header : null;
 }
 
-function registerLog(server: Server, { log }: ApiDeps): void {
+/** One line per request of a valid key; of all others a sample. */
+function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
   server.events.on('response', (request) => {
     const { response } = request;
+    const { credentials } = request.auth;
+    const status = response instanceof Error ? response.output.statusCode : response?.statusCode;
+    const suppressed = credentials ? undefined : sample(status);
+    if (suppressed === null) return;
     log.info(
       {
         http_request_id: request.app.requestId,
         method: request.method,
         // The template, not the path: what a client put there may be anything.
         route: request.route.path,
-        status: response instanceof Error ? response.output.statusCode : response?.statusCode,
+        status,
+        suppressed,
         ms: request.info.responded - request.info.received,
-        organization_id: request.auth.credentials?.organizationId,
+        organization_id: credentials?.organizationId,
         request_id: idOf(request, 'request_id', 'req'),
         batch_id: idOf(request, 'batch_id', 'bat'),
         delivery_id: idOf(request, 'delivery_id', 'msg'),

@@ -12,6 +12,8 @@ export type Transaction = PostgresJsTransaction<Schema, ExtractTablesWithRelatio
 export interface Database {
   /** Statements outside a transaction. Use through `read`, so that errors are mapped. */
   readonly drizzle: PostgresJsDatabase<Schema>;
+  /** How long a caller waits before it is told that there is no answer. */
+  readonly deadlineMs: number;
   /**
    * Hears every NOTIFY on a channel, over one connection of its own. A connection that is lost may stay so without a
    * word: postgres.js tries to listen again only once.
@@ -34,6 +36,8 @@ export interface DatabaseOptions {
   readonly poolSize: number;
   /** Shown by PostgreSQL in `pg_stat_activity`. */
   readonly applicationName: string;
+  /** Tests cannot wait for the usual 12 s. */
+  readonly deadlineMs?: number;
 }
 
 /** The server gives up on a statement first, so that the client's own deadline means a dead connection. */
@@ -76,6 +80,7 @@ export function openDatabase(options: DatabaseOptions): Database {
   });
   return {
     drizzle: drizzle(client, { schema }),
+    deadlineMs: options.deadlineMs ?? CLIENT_DEADLINE_MS,
     async listen(channel, onNotify, onGap) {
       try {
         const { unlisten } = await client.listen(channel, onNotify, onGap);
@@ -93,18 +98,31 @@ export function openDatabase(options: DatabaseOptions): Database {
  * @throws {DatabaseError} with `code` and `constraint` only: a driver's message holds bound values
  */
 export function read<T>(db: Database, work: (tx: PostgresJsDatabase<Schema>) => Promise<T>): Promise<T> {
-  return bounded(work(db.drizzle));
+  return bounded(db, () => work(db.drizzle));
 }
 
 /**
  * Runs `work` in one READ COMMITTED transaction. Rules about money rest on row locks and constraints,
  * never on SERIALIZABLE, so nothing here is retried but a deadlock's victim.
+ *
+ * Whoever is told `client_deadline` may rely on it that nothing was done: the transaction that comes too late rolls
+ * back. Only where COMMIT was sent and is not answered does nobody know.
  * @throws {DatabaseError} as `read`, and whatever `work` throws of its own
  */
 export async function transaction<T>(db: Database, work: (tx: Transaction) => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt += 1) {
     try {
-      return await bounded(db.drizzle.transaction(work));
+      return await bounded(db, (deadline) =>
+        db.drizzle.transaction(async (tx) => {
+          // The wait for a connection counts as well.
+          deadline.check();
+          const result = await work(tx);
+          // COMMIT follows in the same turn of the event loop, so that no timer comes between. Its answer has a
+          // deadline of its own, or else what is as good as done would be told as failed where the work took long.
+          deadline.renew();
+          return result;
+        }),
+      );
     } catch (error) {
       if (!(error instanceof DatabaseError && error.code === '40P01' && attempt < 3)) throw error;
     }
@@ -120,13 +138,31 @@ export async function clock(tx: Pick<Transaction, 'execute'>): Promise<Date> {
   return new Date(Number(row.ms));
 }
 
-async function bounded<T>(work: Promise<T>): Promise<T> {
-  let timer: NodeJS.Timeout | undefined;
-  const deadline = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => reject(new DatabaseError('client_deadline')), CLIENT_DEADLINE_MS);
-  });
+interface Deadline {
+  /** @throws {DatabaseError} `client_deadline`, once the caller was told so */
+  check(): void;
+  /** Begins again. @throws {DatabaseError} as `check` */
+  renew(): void;
+}
+
+async function bounded<T>({ deadlineMs }: Database, work: (deadline: Deadline) => Promise<T>): Promise<T> {
+  const { promise: passing, reject } = Promise.withResolvers<never>();
+  let passed: DatabaseError | null = null;
+  const pass = () => {
+    passed = new DatabaseError('client_deadline');
+    reject(passed);
+  };
+  let timer = setTimeout(pass, deadlineMs);
+  const check = () => {
+    if (passed) throw passed;
+  };
+  const renew = () => {
+    check();
+    clearTimeout(timer);
+    timer = setTimeout(pass, deadlineMs);
+  };
   try {
-    return await Promise.race([work, deadline]);
+    return await Promise.race([work({ check, renew }), passing]);
   } catch (error) {
     throw toDatabaseError(error);
   } finally {

@@ -42,6 +42,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
     changes: listenForChanges(db),
     host: config.apiHost,
     port: config.apiPort,
+    keepAliveMs: config.apiKeepAliveMs,
     rateWindowMs: config.rateWindowMs,
     webhookKeys: (organizationId) => signingKeys(organizationId).map(publicKey),
   });

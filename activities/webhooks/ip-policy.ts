@@ -5,7 +5,10 @@ import ipaddr from 'ipaddr.js';
 export interface AddressPolicy {
   /** @param ip an address as resolvers and sockets write it; any other text is not allowed */
   allows(ip: string): boolean;
-  /** True when the URL's host is itself an address that may not be reached; a name is judged once it is resolved. */
+  /**
+   * True when the URL's host is itself an address that may not be reached, or a name that can only be an inner one. Any
+   * other name is judged once it is resolved.
+   */
   forbids(url: URL): boolean;
 }
 
@@ -16,13 +19,15 @@ type Range = [Address, number];
 const GLOBAL_UNICAST: [ipaddr.IPv6, number] = ipaddr.IPv6.parseCIDR('2000::/3');
 // Azure's platform address: public by number, yet it answers every virtual machine with that machine's own settings.
 const AZURE_PLATFORM = '168.63.129.16';
+/** RFC 6761, RFC 6762 and ICANN's reservation: names that mean another host wherever they are asked for. */
+const INNER_NAME = /(?:^|\.)(?:localhost|local|internal)\.*$/;
 
 /**
  * Allows by range instead of denying by list, so that a block nobody thought of stays closed: what IANA's
  * special-purpose registries name is refused whole, also the few blocks in it that are marked globally reachable
  * (anycast and transition services, none of which is a receiver), and so is every IPv6 form that carries an IPv4
  * address (mapped, compatible, NAT64, 6to4, Teredo), because a translator on the way could lead it inside.
- * @param openCidrs ranges that are allowed nevertheless, for development and tests
+ * @param openCidrs ranges that are allowed nevertheless, for development and tests; with any, inner names are as well
  * @throws {Error} code `bad_cidr` for the first text that is no CIDR range
  */
 export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonly string[] }): AddressPolicy {
@@ -35,7 +40,7 @@ export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonl
     allows,
     forbids: (url) => {
       const literal = literalOf(url);
-      return literal !== null && !allows(literal);
+      return literal === null ? opened.length === 0 && INNER_NAME.test(url.hostname) : !allows(literal);
     },
   };
 }

@@ -101,9 +101,12 @@ async function exchange(
   outgoing.on('error', ignore);
   outgoing.end(body);
   const [response] = (await step(once(outgoing, 'response', { signal }), 'network')) as [IncomingMessage];
+  const status = response.statusCode ?? 0;
+  // Node's parser takes any three digits (RFC 9110, 15: these are no status).
+  if (status < 100 || status > 599) throw new AttemptFailure('not_http');
   return {
     kind: 'answered',
-    status: response.statusCode ?? 0,
+    status,
     retryAfterMs: parseRetryAfter(response.headers['retry-after'], Date.now()),
     ...(await readExcerpt(response, signal)),
   };

@@ -8,11 +8,17 @@ import {
 } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { Logger } from 'pino';
-import { type ApiError, badRequest, problem } from './errors.ts';
+import { type ApiError, badRequest, PRIVATE, problem } from './errors.ts';
+import type { Sample } from './sample.ts';
 
-/** The HTTP listener below hapi. A request that has not arrived whole after 10 s ends with its socket. */
-export function createListener(): Server {
+/**
+ * The HTTP listener below hapi. A request that has not arrived whole after 10 s ends with its socket; the time between
+ * two requests does not count.
+ * @param keepAliveMs how long a connection may be idle between two requests
+ */
+export function createListener(keepAliveMs: number): Server {
   return createServer({
+    keepAliveTimeout: keepAliveMs,
     requestTimeout: 10_000,
     headersTimeout: 8000,
     connectionsCheckingInterval: 1000,
@@ -26,7 +32,7 @@ export function createListener(): Server {
  * error, and closes the socket. hapi's own handler says 400 to all of it and waits for the client to close.
  * @param listener one that hapi has taken
  */
-export function answerBrokenRequests(listener: Server, log: Logger): void {
+export function answerBrokenRequests(listener: Server, log: Logger, sample: Sample): void {
   const answers = new WeakMap<Duplex, ServerResponse>();
   const remember: RequestListener = (request, response) => answers.set(request.socket, response);
   listener.prependListener('request', remember);
@@ -43,7 +49,10 @@ export function answerBrokenRequests(listener: Server, log: Logger): void {
     }
     const error = toApiError(cause.code);
     const requestId = randomUUID();
-    log.info({ http_request_id: requestId, status: error.status, code: cause.code }, 'http refused');
+    const { status } = error;
+    const suppressed = sample(status);
+    if (suppressed !== null)
+      log.info({ http_request_id: requestId, status, code: cause.code, suppressed }, 'http refused');
     socket.end(toHttp(error, requestId), () => socket.destroy());
   });
 }
@@ -73,6 +82,7 @@ function toHttp({ status, body }: ApiError, requestId: string): string {
     'content-type: application/problem+json',
     `content-length: ${Buffer.byteLength(text)}`,
     `x-request-id: ${requestId}`,
+    ...Object.entries(PRIVATE).map((header) => header.join(': ')),
     '',
     text,
   ].join('\r\n');

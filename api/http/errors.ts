@@ -65,10 +65,12 @@ export function problem(
   return new ApiError(status, body, extra.headers);
 }
 
-const away = () =>
-  problem(503, 'service_unavailable', 'The service cannot reach its database right now. Try again shortly.', {
-    headers: { 'retry-after': '5' },
-  });
+/** On every answer, unless it says itself who may keep it: taken for nothing else than it says it is, and kept by nobody. */
+export const PRIVATE = { 'x-content-type-options': 'nosniff', 'cache-control': 'no-store' } as const;
+
+/** Nothing was done, but for an acknowledgement of the database that was lost: that is what the key settles. */
+export const AWAY =
+  'The service cannot reach its database right now. Try again shortly; repeat a submit with the same Idempotency-Key.';
 
 /** Turns whatever was thrown, by us or by hapi, into the one shape; says nothing of a cause it does not know. */
 export function registerErrors(server: Server, log: Logger): void {
@@ -98,7 +100,7 @@ function toApiError(error: Error, request: Request, log: Logger): ApiError {
   if (error instanceof ApiError) return error;
   if (error instanceof DatabaseError && error.unavailable) {
     log.warn({ code: error.code, http_request_id: request.app.requestId }, 'database unavailable');
-    return away();
+    return problem(503, 'service_unavailable', AWAY, { headers: { 'retry-after': '5' } });
   }
   const status = 'output' in error ? (error.output as { statusCode: number }).statusCode : 500;
   switch (status) {

@@ -110,7 +110,7 @@ const attempt = Joi.object({
   n: credits.min(1).description('Counted over all of the delivery, resends included.'),
   started_at: timestamp,
   duration_ms: credits.min(0),
-  status_code: credits.min(100).max(999).allow(null).description('Null where no answer came.'),
+  status_code: credits.min(100).max(599).allow(null).description('Null where no answer came.'),
   reason: text
     .valid(...ATTEMPT_REASONS)
     .allow(null)

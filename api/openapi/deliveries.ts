@@ -35,7 +35,7 @@ export const deliveryPaths: JsonObject = {
       responses: {
         200: {
           description: 'One page. `next_cursor` leads to the next.',
-          headers: responseHeaders([...RATE, 'Cache-Control']),
+          headers: responseHeaders(RATE),
           content: json('Deliveries', deliveriesExamples),
           links: {
             next: link(

@@ -36,7 +36,16 @@ export const headers = {
   ),
   'Retry-After': header('Seconds to wait.', SECONDS, 5),
   ETag: header('Of the state; changes with it.', { type: 'string', pattern: '^"[!#-~]+"$' }, '"Zk3v1Qx9"'),
-  'Cache-Control': header('Who may keep this answer.', { type: 'string' }, 'private, no-cache'),
+  'Cache-Control': header(
+    '`no-store`, but for this document and the public keys of webhooks.',
+    { type: 'string' },
+    'no-store',
+  ),
+  'X-Content-Type-Options': header(
+    'The body is what `Content-Type` says.',
+    { type: 'string', enum: ['nosniff'] },
+    'nosniff',
+  ),
   'Idempotent-Replayed': header(
     'Sent where the Idempotency-Key was used before with this body.',
     { type: 'string', enum: ['true'] },
@@ -62,11 +71,14 @@ export const RATE: readonly HeaderName[] = [
   'X-RateLimit-Reset',
 ];
 
-/** The `headers` of one response: those that every such answer carries, and those that only some do. */
+const EVERY: readonly HeaderName[] = ['X-Request-Id', 'Cache-Control', 'X-Content-Type-Options'];
+
+/** The `headers` of one response: beside what every answer carries, those of all such answers and those of some. */
 export function responseHeaders(always: readonly HeaderName[], some: readonly HeaderName[] = []): JsonObject {
   return {
-    'X-Request-Id': { $ref: '#/components/headers/X-Request-Id' },
-    ...Object.fromEntries(always.map((name) => [name, { $ref: `#/components/headers/${name}` }])),
+    ...Object.fromEntries(
+      [...EVERY, ...always].map((name) => [name, { $ref: `#/components/headers/${name}` }]),
+    ),
     ...Object.fromEntries(some.map((name) => [name, { ...headers[name], required: false }])),
   };
 }

@@ -9,7 +9,7 @@ import { type ErrorName, errorResponses } from './problems.ts';
 
 // The `paths` of the OpenAPI document, in the order of spec.md, "Endpoints".
 
-const POLLED: readonly HeaderName[] = [...RATE, 'ETag', 'Cache-Control'];
+const POLLED: readonly HeaderName[] = [...RATE, 'ETag'];
 const WAITED: readonly HeaderName[] = ['Retry-After', 'Preference-Applied'];
 /** Answered before any route is looked at. */
 export const TRANSPORT: readonly ErrorName[] = [
@@ -135,8 +135,10 @@ const health = (description: string, status: string, always: readonly HeaderName
   content: json('Health', { usual: { value: { status } } }),
 });
 
-const KEPT: readonly HeaderName[] = ['ETag', 'Cache-Control'];
-const UNCHANGED = { description: 'Still what your `If-None-Match` names.', headers: responseHeaders(KEPT) };
+const UNCHANGED = {
+  description: 'Still what your `If-None-Match` names.',
+  headers: responseHeaders(['ETag']),
+};
 
 export const paths: JsonObject = {
   '/api/v1/email': {
@@ -182,7 +184,7 @@ export const paths: JsonObject = {
       ...openOperation('getDescription', 'This document', {
         200: {
           description: 'OpenAPI 3.1.',
-          headers: responseHeaders(KEPT),
+          headers: responseHeaders(['ETag']),
           content: { 'application/json': { schema: { type: 'object', required: ['openapi', 'paths'] } } },
         },
         304: UNCHANGED,
@@ -195,7 +197,7 @@ export const paths: JsonObject = {
       ...openOperation('getWebhookKeys', 'The public keys of `v1a` signatures', {
         200: {
           description: 'A JSON Web Key Set (RFC 7517), of the organization alone.',
-          headers: responseHeaders(KEPT),
+          headers: responseHeaders(['ETag']),
           content: json('WebhookKeys', examples.webhookKeysExamples),
         },
         304: UNCHANGED,

@@ -1,4 +1,4 @@
-import { TITLES } from '../http/errors.ts';
+import { AWAY, TITLES } from '../http/errors.ts';
 import { type HeaderName, RATE, responseHeaders } from './headers.ts';
 import type { JsonObject } from './json-schema.ts';
 
@@ -113,12 +113,11 @@ const ERRORS = {
   },
   ServiceUnavailable: {
     status: 503,
-    description: 'The database is away. With an Idempotency-Key a repeated submit does nothing twice.',
+    description:
+      'The database is away: nothing was done, unless only its acknowledgement was lost. With the same Idempotency-Key a repeated submit does nothing twice.',
     always: ['Retry-After'],
     some: RATE,
-    codes: {
-      service_unavailable: 'The service cannot reach its database right now. Try again shortly.',
-    },
+    codes: { service_unavailable: AWAY },
   },
 } as const satisfies Record<string, ErrorKind>;
 

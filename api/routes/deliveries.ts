@@ -34,7 +34,7 @@ export function registerDeliveries(server: Server, deps: DeliveryDeps): void {
         deliveries: found.deliveries.map(presented),
         next_cursor: found.next && cursorAfter(found.next),
       };
-      return unshared(h.response(body));
+      return h.response(body);
     },
   });
   server.route({
@@ -63,7 +63,7 @@ async function resend(
       // It is committed: where Temporal is away the sweep starts it.
       const started = await startResend(client, taskQueue, db, outcome.start);
       log.info({ organization_id, batch_id, delivery_id, started }, 'delivery resent');
-      return unshared(h.response(presented(outcome.delivery)).code(202));
+      return h.response(presented(outcome.delivery)).code(202);
     }
     case 'unknown':
       throw problem(
@@ -107,9 +107,4 @@ function presented(delivery: LoggedDelivery): object {
       response_excerpt: responseExcerpt?.toString('utf8') ?? null,
     })),
   };
-}
-
-/** It holds what a receiver answered, which is nobody else's. */
-function unshared(response: ResponseObject): ResponseObject {
-  return response.type('application/json').header('cache-control', 'private, no-cache');
 }

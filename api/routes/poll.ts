@@ -64,7 +64,7 @@ async function poll(
   const retryAfter = retryAfterSeconds(envelope, Date.now());
   const unchanged = matches(known, etag);
   const response = unchanged ? h.response().code(304) : h.response(body).type('application/json');
-  response.header('etag', `"${etag}"`).header('cache-control', 'private, no-cache');
+  response.header('etag', `"${etag}"`);
   applied(response, wait);
   return retryAfter === null ? response : response.header('retry-after', String(retryAfter));
 }

@@ -18,7 +18,7 @@ export interface SubmitBody {
 export interface SubmitContext {
   /** The text of `custom_data` as it was sent. */
   readonly customData: string | null;
-  /** True for a URL whose literal address deliveries may not reach. */
+  /** True for a URL whose literal address or inner name deliveries may not reach. */
   readonly forbids: (url: URL) => boolean;
 }
 
@@ -35,13 +35,15 @@ const npi = Joi.string()
   .description('National Provider Identifier: 10 ASCII digits.')
   .example('1234567893');
 
+const URL_START = /^[Hh][Tt][Tt][Pp][Ss]:\/\/[^/\\]/;
+
 const url = Joi.string()
   .description(
-    'Where deliveries go: https, without user name or password, and not to an address that is not public.',
+    'Where deliveries go: https, without user name or password, and not to an address or a name that is not public.',
   )
   .example('https://example.com/hooks/email')
   // The rest of the rule cannot be said in JSON Schema.
-  .meta({ jsonSchema: { format: 'uri', pattern: '^[Hh][Tt][Tt][Pp][Ss]:', maxLength: MAX_URL_LENGTH } })
+  .meta({ jsonSchema: { format: 'uri', pattern: URL_START.source, maxLength: MAX_URL_LENGTH } })
   .custom((text: string, helpers) => {
     if (text.length > MAX_URL_LENGTH) return helpers.error('url.too_long');
     // A parser as lenient as URL drops white space and control characters; what is stored must be what is checked.
@@ -49,6 +51,8 @@ const url = Joi.string()
       return helpers.error('url.parsing');
     const parsed = new URL(text);
     if (parsed.protocol !== 'https:') return helpers.error('url.scheme');
+    // Such a parser also takes `https:///x` for a host x.
+    if (!URL_START.test(text)) return helpers.error('url.parsing');
     if (parsed.username !== '' || parsed.password !== '') return helpers.error('url.userinfo');
     return contextOf(helpers).forbids(parsed) ? helpers.error('url.forbidden') : text;
   });

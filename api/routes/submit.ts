@@ -5,7 +5,7 @@ import type Joi from 'joi';
 import type { Logger } from 'pino';
 import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
-import { findEnvelope } from '../../db/requests/envelope.ts';
+import { type Envelope, findEnvelope } from '../../db/requests/envelope.ts';
 import { markStarted } from '../../db/requests/outbox.ts';
 import { type BatchStart, type SubmitCommand, type SubmitRules, submit } from '../../db/requests/submit.ts';
 import type { SubmittedAs } from '../../db/words.ts';
@@ -77,7 +77,11 @@ async function accept(
       const wait = preferredWait(request);
       const look = () => findEnvelope(deps.db, { organizationId, batchId });
       if (wait > 0) {
-        await holdUntil(request, deps.changes, batchId, wait, look, (it) => it?.batch.status === 'completed');
+        const isOver = (it: Envelope | null) => it?.batch.status === 'completed';
+        // It is accepted, and an answer other than 202 would deny it: a wait that fails is over.
+        await holdUntil(request, deps.changes, batchId, wait, look, isOver).catch((error) => {
+          deps.log.warn({ err: error, batch_id: batchId }, 'wait ended early');
+        });
       }
       // Byte for byte what a repeated Idempotency-Key gets, waited for or not.
       return applied(h.response(outcome.response).code(202).type('application/json'), wait);

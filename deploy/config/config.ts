@@ -14,6 +14,7 @@ export interface Config {
   readonly logLevel: string;
   readonly apiHost: string;
   readonly apiPort: number;
+  readonly apiKeepAliveMs: number;
   readonly lookupTimeoutMs: number;
   readonly freshnessMs: number;
   readonly replayMs: number;
@@ -55,6 +56,7 @@ const schema = Joi.object({
   LOG_LEVEL: Joi.string().valid('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent').default('info'),
   API_HOST: Joi.string().hostname().default('0.0.0.0'),
   API_PORT: Joi.number().port().default(8080),
+  API_KEEP_ALIVE: duration(1000, 3_600_000).default(75_000),
   LOOKUP_TIMEOUT: duration(1000, DAY).default(15 * 60_000),
   FRESHNESS_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
   REPLAY_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
@@ -87,6 +89,7 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     logLevel: env.LOG_LEVEL,
     apiHost: env.API_HOST,
     apiPort: env.API_PORT,
+    apiKeepAliveMs: env.API_KEEP_ALIVE,
     lookupTimeoutMs: env.LOOKUP_TIMEOUT,
     freshnessMs: env.FRESHNESS_WINDOW,
     replayMs: env.REPLAY_WINDOW,

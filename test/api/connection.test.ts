@@ -1,3 +1,4 @@
+import { connect } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
 import { type Api, type ApiClient, startApi } from '../support/api.ts';
 import { exchange } from '../support/raw.ts';
@@ -27,6 +28,8 @@ async function refused(t: ExecutionContext, bytes: string, status: number, code:
   t.true(answer.startsWith(`HTTP/1.1 ${status} `), answer);
   t.regex(answer, /\r\nx-request-id: \S+\r\n/i);
   t.regex(answer, /\r\ncontent-type: application\/problem\+json\r\n/i);
+  t.regex(answer, /\r\nx-content-type-options: nosniff\r\n/i);
+  t.regex(answer, /\r\ncache-control: no-store\r\n/i);
   const body = JSON.parse(answer.slice(answer.indexOf('\r\n\r\n'))) as { status: number; code: string };
   t.deepEqual([body.status, body.code], [status, code]);
 }
@@ -36,7 +39,7 @@ test('what is no HTTP is answered like any other error, and ends the connection'
     '\u0016\u0003\u0001\u0000\u00a5\u0001\u0000\r\n\r\n',
     'GET\r\n\r\n',
     'GET /api/v1/credits HTTP/9.9\r\n\r\n',
-    'GET /api/v1/credits HTTP/1.1\r\n\r\n',
+    'GET /api/v1/credits HTTP/1.1\r\nConnection: close\r\n\r\n',
     `GET /api/v1/credits HTTP/1.1\r\nno colon\r\n${keyed()}`,
     credits('X-Bad: a\u0000b\r\n'),
     credits('X-Bad : a\r\n'),
@@ -74,6 +77,51 @@ test('a target that is no path is refused, and the process lives on', async (t) 
     /^HTTP\/1\.1 200 /,
   );
   t.is((await client.get('/healthz')).status, 200);
+});
+
+test('a path with dot segments is no path of ours: it leads to no other route', async (t) => {
+  for (const target of [
+    '/api/v1/../../readyz',
+    '/api/v1/%2e%2E/.%2e/readyz',
+    '/./readyz',
+    '/%2e/readyz',
+    '/readyz/.',
+    '/readyz/x/..?a=b',
+    '/readyz/x/..#a',
+    '/api/v1/email/../credits',
+    '/%zz/../readyz',
+    '/%zz\\..\\readyz',
+    'http://x/a/../readyz',
+    'http://x/a/%2e%2e/readyz',
+    'a://b/../readyz',
+  ]) {
+    await refused(t, `GET ${target} HTTP/1.1\r\n${keyed()}`, 404, 'not_found');
+  }
+  for (const target of ['/readyz?/../x', '/readyz#/../x', 'http://x/readyz', '/%72eadyz']) {
+    t.regex(await exchange(api.port, `GET ${target} HTTP/1.1\r\n${keyed()}`), /^HTTP\/1\.1 200 /, target);
+  }
+  const dotted = await exchange(api.port, `GET /api/v1/email/...x..%2f.. HTTP/1.1\r\n${keyed()}`);
+  t.regex(dotted, /^HTTP\/1\.1 422 /);
+});
+
+test('a connection lives on between two requests for longer than a request may take', async (t) => {
+  const get = 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n';
+  const socket = connect(api.port, '127.0.0.1');
+  const answers = socket.setEncoding('utf8').iterator({ destroyOnReturn: false });
+  socket.write(get);
+  t.regex((await answers.next()).value, /\r\nKeep-Alive: timeout=75\r\n/);
+  // Of a request that began at the same time the whole time has passed once this is answered.
+  await refused(t, submit('Content-Length: 20\r\n', ''), 408, 'request_timeout');
+  socket.write(get);
+  t.regex((await answers.next()).value, /^HTTP\/1\.1 200 OK\r\n/);
+  socket.destroy();
+});
+
+test('a connection that is idle for longer than it may is closed', async (t) => {
+  const own = await startApi({ keepAliveMs: 1000 });
+  const answer = await exchange(own.port, 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n');
+  t.regex(answer, /\r\nKeep-Alive: timeout=1\r\n/);
+  await own.stop();
 });
 
 test('headers that mean nothing here change nothing', async (t) => {

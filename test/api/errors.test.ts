@@ -49,6 +49,8 @@ function isProblem(
   t.is(answer.status, status, answer.text);
   t.is(answer.headers.get('content-type'), 'application/problem+json');
   t.truthy(answer.headers.get('x-request-id'));
+  t.is(answer.headers.get('x-content-type-options'), 'nosniff');
+  t.is(answer.headers.get('cache-control'), 'no-store');
   const { title, detail, ...rest } = JSON.parse(answer.text) as Record<string, unknown>;
   t.is(typeof title, 'string');
   t.regex(String(detail), /^[A-Z].*\.$/);

@@ -110,12 +110,21 @@ test('the ETag is that of the state, whichever key asks for it, and changes with
   }
 });
 
-test('no shared cache keeps an answer, also not one that is compressed', async (t) => {
+test('no cache keeps an answer, also not one that is compressed or a 304', async (t) => {
   const client = await api.organization(100);
   const { batch_id } = (await client.bulk({ npis: Array(60).fill('1234567893') })).json;
   const answer = await client.get(`/api/v1/batch/${batch_id}`, { 'accept-encoding': 'gzip' });
   t.is(answer.headers.get('content-encoding'), 'gzip');
-  t.is(answer.headers.get('cache-control'), 'private, no-cache');
+  const known = { 'if-none-match': answer.headers.get('etag') ?? '' };
+  for (const one of [
+    answer,
+    await client.get(`/api/v1/batch/${batch_id}`, known),
+    await client.single({ npi: '1234567893' }),
+    await client.get('/api/v1/credits'),
+  ]) {
+    t.is(one.headers.get('cache-control'), 'no-store', String(one.status));
+    t.is(one.headers.get('x-content-type-options'), 'nosniff', String(one.status));
+  }
   t.regex(answer.headers.get('vary') ?? '', /accept-encoding/i);
   t.is(answer.json.data.length, 60);
 });

@@ -253,6 +253,12 @@ test('a webhook URL that is no URL', async (t) => {
     '//example.com',
     'https://',
     'https://?',
+    'https:///x',
+    'https:////x',
+    'https:x',
+    'https:/x',
+    'https:\\\\x',
+    'https://\\x',
     'https://exa mple.com',
     ' https://example.com',
     'https://example.com ',
@@ -302,7 +308,7 @@ test('a webhook URL that is not https, or holds a password', async (t) => {
   }
 });
 
-test('a webhook URL that names an address which is not public, in any spelling', async (t) => {
+test('a webhook URL that names an address or a name which is not public, in any spelling', async (t) => {
   const hosts = [
     '127.0.0.1',
     '127.1',
@@ -339,10 +345,19 @@ test('a webhook URL that names an address which is not public, in any spelling',
     '[fe80::1]',
     '[ff02::1]',
     '[2001:db8::1]',
+    'localhost',
+    'LOCALHOST',
+    'localhost.',
+    'ｌｏｃａｌｈｏｓｔ',
+    'loc%61lhost',
+    'any.localhost',
+    'printer.local',
+    'metadata.google.internal',
+    'internal',
   ];
   const withHost = (host: unknown) => ({ npi: NPI, webhook: { url: `https://${host}:8443/hook` } });
   await refusedField(t, hosts, withHost, blocked('body', 'webhook', 'url'));
-  for (const host of ['8.8.8.8', '134744072', '[2606:4700:4700::1111]', 'localhost']) {
+  for (const host of ['8.8.8.8', '134744072', '[2606:4700:4700::1111]', 'localhost.example.com', 'mylocal']) {
     t.is((await post(SINGLE, withHost(host))).status, 202, host);
   }
 });

@@ -56,6 +56,7 @@ test('it is as described: 200, 304, 404; needs no key, is not counted, and may b
   t.is(webhookKeysAnswer.validate(answer.json, { convert: false }).error?.message, undefined);
   t.is(answer.headers.get('ratelimit'), null);
   t.is(answer.headers.get('cache-control'), 'public, max-age=300');
+  t.is(answer.headers.get('x-content-type-options'), 'nosniff');
   const etag = answer.headers.get('etag') ?? '';
   conforms(304, await ask(client.organizationId, { 'if-none-match': etag }));
   for (const malformed of ['x', 'org_1', `${UNKNOWN}0`, UNKNOWN.toUpperCase(), '%ff']) {

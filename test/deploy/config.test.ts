@@ -18,6 +18,7 @@ test('a database is all that has to be configured; the rest has the decided defa
   t.like(loadConfig(MINIMAL), {
     databasePool: 10,
     apiPort: 8080,
+    apiKeepAliveMs: 75_000,
     lookupTimeoutMs: 15 * 60_000,
     freshnessMs: 30 * 86_400_000,
     replayMs: 30 * 86_400_000,

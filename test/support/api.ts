@@ -13,6 +13,9 @@ export interface ApiOptions {
   readonly rateWindowMs?: number;
   /** Another database than a migrated one of its own. */
   readonly databaseUrl?: string;
+  /** How long it waits for PostgreSQL. */
+  readonly deadlineMs?: number;
+  readonly keepAliveMs?: number;
   /** Receives each log line, as JSON text. */
   readonly onLog?: (line: string) => void;
 }
@@ -21,10 +24,12 @@ export interface ApiOptions {
  * One API process, without worker, vendor and receiver: real HTTP, real PostgreSQL, and a Temporal that takes the
  * workflows nobody runs. Batches stay as the submit left them.
  */
-export async function startApi({ rateWindowMs = 60_000, databaseUrl, onLog }: ApiOptions = {}) {
+export async function startApi(options: ApiOptions = {}) {
+  const { rateWindowMs = 60_000, keepAliveMs = 75_000, databaseUrl, deadlineMs, onLog } = options;
   const own = databaseUrl === undefined ? await openTestDatabase() : null;
   const url = databaseUrl ?? own?.url ?? '';
-  const db = openDatabase({ url, poolSize: 20, applicationName: 'test api' });
+  const deadline = deadlineMs === undefined ? {} : { deadlineMs };
+  const db = openDatabase({ url, poolSize: 20, applicationName: 'test api', ...deadline });
   const connection = Connection.lazy({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
   const policy = createAddressPolicy({ openCidrs: [] });
   const server = createServer({
@@ -37,6 +42,7 @@ export async function startApi({ rateWindowMs = 60_000, databaseUrl, onLog }: Ap
     changes: listenForChanges(db),
     host: '127.0.0.1',
     port: 0,
+    keepAliveMs,
     rateWindowMs,
     webhookKeys: (organizationId) => createSigningKeys([MASTER_KEY])(organizationId).map(publicKey),
   });

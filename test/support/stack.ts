@@ -124,6 +124,7 @@ export async function startStack(options: StackOptions = {}) {
     changes: listenForChanges(db),
     host: '127.0.0.1',
     port: 0,
+    keepAliveMs: 75_000,
     rateWindowMs: options.rateWindowMs ?? 60_000,
     webhookKeys: (organizationId) => signingKeys(organizationId).map(publicKey),
   });

@@ -102,8 +102,11 @@ test('a URL may name public addresses, up to the edge of the closed ranges', (t)
   }
 });
 
-test('a name is not judged before it is resolved', (t) => {
-  for (const host of ['example.com', 'localhost', '127.0.0.1.example.com', '127.0.0.1..']) {
+test('a name is not judged before it is resolved, unless it can only be an inner one', (t) => {
+  for (const host of ['localhost', 'a.localhost', 'printer.local.', 'metadata.google.internal', 'LOCAL..']) {
+    t.true(policy.forbids(new URL(`https://${host}/`)), host);
+  }
+  for (const host of ['example.com', 'internal.example', '127.0.0.1.example.com', '127.0.0.1..']) {
     t.is(literalOf(new URL(`https://${host}/`)), null);
     t.false(policy.forbids(new URL(`https://${host}/`)));
   }
@@ -130,7 +133,9 @@ test('opened ranges are allowed beside the public ones, and nothing next to them
   const opened = createAddressPolicy({ openCidrs: ['127.0.0.0/8', '::1/128'] });
   t.true(opened.allows('127.0.0.1'));
   t.true(opened.allows('::1'));
-  t.false(opened.forbids(new URL('https://127.1/')));
+  for (const host of ['127.1', 'localhost', 'receiver.internal']) {
+    t.false(opened.forbids(new URL(`https://${host}/`)), host);
+  }
   t.true(opened.allows('8.8.8.8'));
   for (const ip of ['10.0.0.1', '::2', '::ffff:127.0.0.1', '128.0.0.0/8']) t.false(opened.allows(ip), ip);
 });

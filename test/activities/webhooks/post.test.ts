@@ -199,6 +199,16 @@ test.serial('an answer that is not HTTP', async (t) => {
   t.deepEqual(answer, { kind: 'failed', reason: 'not_http' });
 });
 
+test.serial('a status that HTTP does not have is an answer that is not HTTP', async (t) => {
+  for (const code of ['000', '099', '600', '999']) {
+    const answer = await sendTo(t, `/status-${code}`, (response) => {
+      response.socket?.end(`HTTP/1.1 ${code} Odd\r\ncontent-length: 2\r\n\r\nok`);
+    });
+    t.deepEqual(answer, { kind: 'failed', reason: 'not_http' }, code);
+  }
+  t.like(await sendTo(t, '/status/599'), { kind: 'answered', status: 599 });
+});
+
 test.serial('headers without end are given up', async (t) => {
   const answer = await sendTo(t, '/headers', (response) => {
     response.socket?.write(`HTTP/1.1 200 OK\r\nx: ${'x'.repeat(100_000)}`);

@@ -1,0 +1,182 @@
+import { mock } from 'node:test';
+import test, { type ExecutionContext } from 'ava';
+import { sql } from 'drizzle-orm';
+import postgres, { type Sql, type TransactionSql } from 'postgres';
+import { type Database, openDatabase, read, transaction } from '../../db/client.ts';
+import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { type Answer, eventually } from '../support/organization.ts';
+
+// PostgreSQL there, but slower than anybody waits for: what is told as failed is not done afterwards.
+
+/** Long enough for all that is not held up. */
+const DEADLINE_MS = 3000;
+const NPI = '1234567893';
+
+let database: TestDatabase;
+let admin: Sql;
+let api: Api;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  admin = postgres(database.url, { max: 4, onnotice: () => {} });
+  // With the gate shut, a transaction that writes here stands in the middle of its COMMIT.
+  await admin.unsafe(`
+    create function pass_gate() returns trigger language plpgsql as $$
+      begin perform pg_advisory_xact_lock_shared(1); return null; end $$;
+    create constraint trigger gate after insert on batches deferrable initially deferred
+      for each row execute function pass_gate();
+    create table notes (text text);
+    create constraint trigger gate after insert on notes deferrable initially deferred
+      for each row execute function pass_gate()`);
+  api = await startApi({ databaseUrl: database.url, deadlineMs: DEADLINE_MS });
+});
+
+test.after.always(async () => {
+  await api?.stop();
+  await admin?.end();
+  await database?.drop();
+});
+
+/** Takes a lock in another session; what is returned lets it go. */
+async function hold(take: (tx: TransactionSql) => Promise<unknown>): Promise<() => Promise<void>> {
+  const taken = Promise.withResolvers<void>();
+  const wanted = Promise.withResolvers<void>();
+  const held = admin.begin(async (tx) => {
+    await take(tx);
+    taken.resolve();
+    await wanted.promise;
+  });
+  await Promise.race([taken.promise, held]);
+  return async () => {
+    wanted.resolve();
+    await held;
+  };
+}
+
+const shutGate = () => hold((tx) => tx`select pg_advisory_xact_lock(1)`);
+
+/** Until nothing that was begun under this name is under way any more. */
+async function settled(applicationName: string): Promise<void> {
+  await eventually(async () => {
+    const busy = await admin`
+      select 1 from pg_stat_activity
+       where datname = current_database() and application_name = ${applicationName} and state <> 'idle'`;
+    return busy.length === 0 || null;
+  });
+}
+
+async function factsOf({ organizationId }: ApiClient) {
+  const [facts] = await admin`
+    select (select count(*)::int from batches where organization_id = ${organizationId}) as batches,
+           (select count(*)::int from ledger_entries where organization_id = ${organizationId} and kind = 'hold') as holds,
+           (select count(*)::int from idempotency_keys where organization_id = ${organizationId}) as keys,
+           available::int, held::int from credit_balances where organization_id = ${organizationId}`;
+  return { ...facts };
+}
+
+function isAway(t: ExecutionContext, answer: Answer): void {
+  t.is(answer.status, 503);
+  t.like(answer.json, { code: 'service_unavailable' });
+  t.regex(answer.text, /same Idempotency-Key/);
+  t.is(answer.headers.get('retry-after'), '5');
+}
+
+test.serial(
+  'a submit that waited too long for the balance is a 503, and is not done afterwards',
+  async (t) => {
+    const client = await api.organization(10);
+    const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'late' });
+    const release = await hold(
+      (tx) => tx`select 1 from credit_balances where organization_id = ${client.organizationId} for update`,
+    );
+    isAway(t, await submit());
+    await release();
+    await settled('test api');
+    t.deepEqual(await factsOf(client), { batches: 0, holds: 0, keys: 0, available: 10, held: 0 });
+    t.is((await submit()).status, 202);
+    t.deepEqual(await factsOf(client), { batches: 1, holds: 1, keys: 1, available: 9, held: 1 });
+  },
+);
+
+test.serial(
+  'a submit whose COMMIT was not answered is a 503; the same key finds it done, once',
+  async (t) => {
+    const client = await api.organization(10);
+    const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'lost' });
+    const open = await shutGate();
+    isAway(t, await submit());
+    await open();
+    await settled('test api');
+    const again = await submit();
+    t.is(again.status, 202);
+    t.is(again.headers.get('idempotent-replayed'), 'true');
+    t.deepEqual(await factsOf(client), { batches: 1, holds: 1, keys: 1, available: 9, held: 1 });
+  },
+);
+
+test.serial(
+  'an accepted submit that waits for its results is a 202, whatever becomes of the wait',
+  async (t) => {
+    const client = await api.organization(10);
+    const submitted = client.single({ npi: NPI }, { prefer: 'wait=55' });
+    const batchId = await eventually(async () => {
+      const [row] = await admin`
+      select id from batches where organization_id = ${client.organizationId} and started_at is not null`;
+      return row?.id ?? null;
+    });
+    const release = await hold((tx) => tx`lock table batches in access exclusive mode`);
+    await admin`select pg_notify('batch_changed', ${batchId})`;
+    const answer = await submitted;
+    await release();
+    t.is(answer.status, 202);
+    t.is(answer.json.batch_id, batchId);
+  },
+);
+
+test.serial('what waited too long for a connection is not begun', async (t) => {
+  const db = openDatabase({ url: database.url, poolSize: 1, applicationName: 'narrow', deadlineMs: 500 });
+  const begun: string[] = [];
+  const { promise: held, resolve: release } = Promise.withResolvers<void>();
+  const first = transaction(db, () => held);
+  const second = transaction(db, async () => begun.push('second'));
+  await t.throwsAsync(second, { message: /client_deadline/ });
+  release();
+  await t.throwsAsync(first, { message: /client_deadline/ });
+  await transaction(db, async () => begun.push('third'));
+  t.deepEqual(begun, ['third']);
+  await db.close();
+});
+
+test.serial('a COMMIT in time does not fail because its answer comes after the deadline', async (t) => {
+  const db = openDatabase({ url: database.url, poolSize: 1, applicationName: 'slow', deadlineMs: 1000 });
+  await read(db, (tx) => tx.execute(sql`select 1`));
+  const open = await shutGate();
+  mock.timers.enable({ apis: ['setTimeout'] });
+  const { promise: working, resolve: finish } = Promise.withResolvers<void>();
+  const written = t.notThrowsAsync(write(db, working));
+  mock.timers.tick(900);
+  finish();
+  await inCommit();
+  mock.timers.tick(900);
+  mock.timers.reset();
+  await open();
+  await written;
+  t.is((await admin`select text from notes`).length, 1);
+  await db.close();
+});
+
+async function write(db: Database, working: Promise<void>): Promise<void> {
+  await transaction(db, async (tx) => {
+    await working;
+    await tx.execute(sql`insert into notes values ('written')`);
+  });
+}
+
+/** Until somebody waits at the gate; no timer helps here, because the test holds them all. */
+async function inCommit(): Promise<void> {
+  for (;;) {
+    const waiting = await admin`select 1 from pg_stat_activity where wait_event = 'advisory'`;
+    if (waiting.length > 0) return;
+  }
+}
