@@ -1,4 +1,4 @@
-import { loadOperatorConfig } from './config/config.ts';
+import { fallBackToLocalStack, LOCAL_STACK, loadOperatorConfig } from './config/config.ts';
 import { runOperator } from './operator/program.ts';
 
 // `npm run operator -- …`: what operators do for organizations.
@@ -9,7 +9,14 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
 });
 
 process.exitCode = await runOperator(process.argv.slice(2), {
-  databaseUrl: () => loadOperatorConfig().databaseUrl,
+  databaseUrl: () => {
+    if (fallBackToLocalStack()) {
+      process.stderr.write(
+        `operator: DATABASE_URL is not set, so the local stack is meant (${LOCAL_STACK})\n`,
+      );
+    }
+    return loadOperatorConfig().databaseUrl;
+  },
   stdout: (text) => process.stdout.write(text),
   stderr: (text) => process.stderr.write(text),
   ...(process.stderr.isTTY ? { terminal: process.stderr } : {}),

@@ -1,5 +1,7 @@
+import { readFileSync } from 'node:fs';
 import { isIP } from 'node:net';
 import Joi from 'joi';
+import type { StackFacts } from '../local/facts.ts';
 import { SOURCE_VARIABLES, type SourcesConfig, sourcesOf } from './sources.ts';
 import { duration, httpProxy, key32, list, parseDuration } from './values.ts';
 
@@ -41,6 +43,9 @@ export interface Config {
 export class ConfigError extends Error {
   override readonly name = 'ConfigError';
 }
+
+/** Written by `npm start`. */
+export const LOCAL_STACK = '.local/stack.json';
 
 const DAY = 86_400_000;
 
@@ -122,6 +127,24 @@ export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env)
   return Object.freeze({ databaseUrl: env.DATABASE_URL });
 }
 
+/**
+ * Where DATABASE_URL is not set, lets whatever reads the environment from now on find the database and the Temporal of
+ * the local stack that was started in this folder, if one was.
+ * @returns whether it does
+ */
+export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.env): boolean {
+  if (environment.DATABASE_URL) return false;
+  try {
+    const facts = JSON.parse(readFileSync(LOCAL_STACK, 'utf8')) as StackFacts;
+    environment.DATABASE_URL = facts.database_url;
+    environment.TEMPORAL_ADDRESS = facts.temporal_address;
+    environment.TEMPORAL_NAMESPACE = facts.temporal_namespace;
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 function isCidr(text: string): boolean {
   const [address = '', bits = '', ...rest] = text.split('/');
   const family = isIP(address);
@@ -134,8 +157,7 @@ function isCidr(text: string): boolean {
 }
 
 function check(rules: Joi.ObjectSchema, environment: NodeJS.ProcessEnv) {
-  // An empty variable is an unset one: that is what `VAR= command` and compose files mean by it.
-  const given = Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ''));
+  const given = onlySet(environment);
   const { value, error } = rules.validate(given, {
     abortEarly: false,
     stripUnknown: true,
@@ -149,13 +171,18 @@ function check(rules: Joi.ObjectSchema, environment: NodeJS.ProcessEnv) {
   throw new ConfigError(`the configuration has ${problems.length} problem(s):\n${problems.join('\n')}`);
 }
 
+/** An empty variable is an unset one: that is what `VAR= command` and compose files mean by it. */
+function onlySet(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
+  return Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ''));
+}
+
 /** What the local stack takes from the environment; everything else it sets itself. */
 export interface LocalConfig {
   /** Null where the stack is to bring its own. */
   readonly databaseUrl: string | null;
   readonly temporalAddress: string | null;
   readonly cacheHome: string | undefined;
-  /** Handed on to the processes of the stack. */
+  /** What is set, to hand on to the processes of the stack. */
   readonly environment: NodeJS.ProcessEnv;
 }
 
@@ -164,11 +191,12 @@ export interface LocalConfig {
  * @throws {ConfigError} as `loadConfig`
  */
 export function loadLocalConfig(environment: NodeJS.ProcessEnv = process.env): LocalConfig {
-  const env = check(Joi.object({ DATABASE_URL: databaseUrl.default(null) }), environment);
+  // Everything is checked here, because what a process of the stack has to say about it is in that one's log.
+  const env = check(schema.keys({ DATABASE_URL: databaseUrl.default(null) }), environment);
   return Object.freeze({
     databaseUrl: env.DATABASE_URL,
     temporalAddress: environment.TEMPORAL_ADDRESS || null,
     cacheHome: environment.XDG_CACHE_HOME,
-    environment: { ...environment },
+    environment: onlySet(environment),
   });
 }

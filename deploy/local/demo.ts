@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import cliProgress from 'cli-progress';
+import type { StackFacts } from './facts.ts';
 import { LocalProblem } from './problem.ts';
-import type { StackFacts } from './stack.ts';
 
 // The main job, done once through the public API alone: what a client of the service would write.
 
@@ -80,7 +80,7 @@ export async function demonstrate(facts: StackFacts, say: (line: string) => void
   say(`\n${table(['NPI', 'status', 'type', 'email', 'replayed', 'credits', 'webhook'], rows)}`);
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
   if (facts.temporal_ui) {
-    const workflow = `${facts.temporal_ui}/namespaces/default/workflows`;
+    const workflow = `${facts.temporal_ui}/namespaces/${facts.temporal_namespace}/workflows`;
     const waterfall = envelope.data.find(({ npi }) => npi === ALL_VENDORS);
     say(`In the Temporal UI: ${workflow}/${batchId}`);
     say(`  one NPI, vendor by vendor: ${workflow}/${waterfall?.request_id}`);

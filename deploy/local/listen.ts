@@ -1,13 +1,13 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
+import { parseOptions, portOf, runCommand, secretOf, usage } from './command-line.ts';
+import { readFacts, type StackFacts } from './facts.ts';
 import { type Forwarded, startForwarder } from './forwarder.ts';
 import { LocalProblem } from './problem.ts';
 import { wordsOf } from './signature-words.ts';
-import type { StackFacts } from './stack.ts';
 
 // `npm run listen`: deliveries of the local stack, checked and sent on to a receiver that is being written.
 
@@ -29,22 +29,20 @@ Then submit with the address it prints: {"npi":"2000000010","webhook":{"url":"ht
 /** Long enough for a stack that is busy; a stack that is down refuses at once. */
 const HEALTH_TIMEOUT_MS = 5000;
 
-try {
-  await main(process.argv.slice(2));
-} catch (error) {
-  if (!(error instanceof LocalProblem)) throw error;
-  console.error(`${error.message}\nSee --help.`);
-  process.exitCode = error.code === 'usage' ? 2 : 1;
-}
-
-async function main(args: readonly string[]): Promise<void> {
-  const options = parse(args);
+await runCommand(async () => {
+  const options = parseOptions({
+    'forward-to': { type: 'string' },
+    secret: { type: 'string' },
+    port: { type: 'string', default: '8444' },
+    dir: { type: 'string', default: '.local' },
+    help: { type: 'boolean', default: false },
+  });
   if (options.help) {
     console.log(HELP);
     return;
   }
   const target = targetOf(options['forward-to']);
-  const port = portOf(options.port);
+  const port = portOf('--port', options.port);
   const given = secretOf(options.secret);
   const facts = await factsOf(options.dir);
   const forwarder = await startForwarder({
@@ -57,32 +55,7 @@ async function main(args: readonly string[]): Promise<void> {
   console.log(`${forwarder.url} → ${target.href}`);
   console.log(`Give the first as webhook.url in submits to ${facts.base_url}. Ctrl-C ends it.`);
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => void forwarder.close());
-}
-
-function parse(args: readonly string[]) {
-  try {
-    const { values, positionals } = parseArgs({
-      args: [...args],
-      // Reported below: the parser's own message would repeat what may be a secret without its --secret.
-      allowPositionals: true,
-      options: {
-        'forward-to': { type: 'string' },
-        secret: { type: 'string' },
-        port: { type: 'string', default: '8444' },
-        dir: { type: 'string', default: '.local' },
-        help: { type: 'boolean', default: false },
-      },
-    });
-    if (positionals.length === 0) return values;
-  } catch (error) {
-    throw usage(error instanceof Error ? error.message.replace(/whs[a-z]*_\S+/gi, 'whsec_…') : '');
-  }
-  throw usage('There is an argument without an option before it.');
-}
-
-function usage(message: string): LocalProblem {
-  return new LocalProblem('usage', message);
-}
+});
 
 function targetOf(text: string | undefined): URL {
   const target = URL.parse(text ?? '');
@@ -90,28 +63,15 @@ function targetOf(text: string | undefined): URL {
   throw usage('Give --forward-to and the URL of your receiver, such as http://127.0.0.1:3000/hook.');
 }
 
-function portOf(text: string): number {
-  const port = /^[0-9]{1,5}$/.test(text) ? Number(text) : Number.NaN;
-  if (port <= 65_535) return port;
-  throw usage('--port must be a number from 0 to 65535.');
-}
-
-function secretOf(text: string | undefined): string | undefined {
-  if (text === undefined || /^whsec_[A-Za-z0-9+/]+={0,2}$/.test(text)) return text;
-  throw usage('--secret must be whsec_ and base64, as the operator command "webhook-secret show" prints it.');
-}
-
 /** What the stack wrote when it started, if it still runs. */
 async function factsOf(dir: string): Promise<StackFacts> {
-  const file = join(dir, 'stack.json');
-  const text = await readFile(file, 'utf8').catch(() => null);
-  if (text === null) {
+  const facts = readFacts(dir);
+  if (facts === null) {
     throw new LocalProblem(
       'no_stack',
-      `There is no ${file}: start the local stack with npm start, and name its --dir.`,
+      `There is no ${join(dir, 'stack.json')}: start the local stack with npm start, and name its --dir.`,
     );
   }
-  const facts = JSON.parse(text) as StackFacts;
   const signal = AbortSignal.timeout(HEALTH_TIMEOUT_MS);
   const health = await fetch(`${facts.base_url}/healthz`, { signal }).catch(() => null);
   if (health?.ok) return facts;

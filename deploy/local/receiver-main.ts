@@ -1,5 +1,5 @@
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { parseOptions, portOf, runCommand, secretOf } from './command-line.ts';
 import { type ReceivedDelivery, startReceiver } from './receiver.ts';
 
 const CERTIFICATE_FOLDER = fileURLToPath(new URL('../../.local/receiver', import.meta.url));
@@ -17,46 +17,25 @@ POST /status/CODE     answered with CODE
 POST /fail/N/any      answered with 500 the first N times for each webhook-id, then with 200
 GET  /                all that arrived, as JSON, newest last`;
 
-try {
-  await main();
-} catch (error) {
-  console.error(error instanceof Error ? error.message : error);
-  console.error('See --help.');
-  process.exitCode = 1;
-}
-
-async function main(): Promise<void> {
-  const { values } = parseArgs({
-    options: {
-      port: { type: 'string', default: '8443' },
-      secret: { type: 'string' },
-      help: { type: 'boolean', default: false },
-    },
+await runCommand(async () => {
+  const values = parseOptions({
+    port: { type: 'string', default: '8443' },
+    secret: { type: 'string' },
+    help: { type: 'boolean', default: false },
   });
   if (values.help) {
     console.log(USAGE);
     return;
   }
   const receiver = await startReceiver({
-    port: portOf(values.port),
+    port: portOf('--port', values.port),
     secret: secretOf(values.secret),
     dir: CERTIFICATE_FOLDER,
     onDelivery: (delivery) => console.log(lineOf(delivery)),
   });
   console.log(`receiver on ${receiver.url}, certificate ${receiver.caFile}`);
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => void receiver.close());
-}
-
-function portOf(text: string): number {
-  const port = /^[0-9]{1,5}$/.test(text) ? Number(text) : Number.NaN;
-  if (port <= 65_535) return port;
-  throw new Error('--port must be a number from 0 to 65535.');
-}
-
-function secretOf(text: string | undefined): string | undefined {
-  if (text === undefined || /^whsec_[A-Za-z0-9+/]+={0,2}$/.test(text)) return text;
-  throw new Error('--secret must be whsec_ followed by base64, as the operator command shows it.');
-}
+});
 
 function lineOf({ at, verified, id, path, body }: ReceivedDelivery): string {
   return `${at} ${verified ? 'verified  ' : 'unverified'} ${id || '-'} ${path} ${Buffer.byteLength(body)} bytes`;

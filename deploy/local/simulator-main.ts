@@ -1,6 +1,5 @@
-import { parseArgs } from 'node:util';
+import { parseOptions, portOf, runCommand, usage } from './command-line.ts';
 import { startDns } from './dns.ts';
-import { LocalProblem } from './problem.ts';
 import { SITUATIONS } from './sim/findings.ts';
 import { MAGIC } from './sim/magic.ts';
 import { baseUrls } from './sim/vendors.ts';
@@ -33,57 +32,38 @@ function magicNpis(indent: string): string {
   return Array.from(MAGIC, ([npi, { about }]) => `${indent}${npi}  ${about}`).join('\n');
 }
 
-interface Arguments {
-  readonly port: number;
-  readonly dnsPort: number;
-  readonly speed: number;
-  readonly apiKey: string;
-}
-
-/** @throws {LocalProblem} `bad_argument` */
-function parseArguments(): Arguments | 'help' {
-  const { values } = parseArgs({
-    options: {
-      port: { type: 'string', default: '8090' },
-      'dns-port': { type: 'string', default: '8053' },
-      speed: { type: 'string', default: '1' },
-      'api-key': { type: 'string', default: 'simulator' },
-      help: { type: 'boolean', default: false },
-    },
+await runCommand(async () => {
+  const values = parseOptions({
+    port: { type: 'string', default: '8090' },
+    'dns-port': { type: 'string', default: '8053' },
+    speed: { type: 'string', default: '1' },
+    'api-key': { type: 'string', default: 'simulator' },
+    help: { type: 'boolean', default: false },
   });
-  if (values.help) return 'help';
-  return {
-    port: number('--port', values.port, 0, 65_535),
-    dnsPort: number('--dns-port', values['dns-port'], 0, 65_535),
-    speed: number('--speed', values.speed, 0.01, 10_000),
-    apiKey: values['api-key'],
-  };
-}
-
-function number(option: string, text: string, least: number, most: number): number {
-  const value = Number(text);
-  const whole = option === '--speed' || Number.isInteger(value);
-  if (/^[0-9.]+$/.test(text) && whole && value >= least && value <= most) return value;
-  throw new LocalProblem('bad_argument', `${option} must be a number from ${least} to ${most}; see --help.`);
-}
-
-async function run({ port, dnsPort, speed, apiKey }: Arguments): Promise<void> {
-  const simulator = await createSimulator({ port, speed, apiKey });
+  if (values.help) {
+    console.log(HELP);
+    return;
+  }
+  const apiKey = values['api-key'];
+  const dnsPort = portOf('--dns-port', values['dns-port']);
+  const port = portOf('--port', values.port);
+  const simulator = await createSimulator({ port, speed: speedOf(values.speed), apiKey });
   const dns = await startDns({ port: dnsPort });
-  for (const [id, url] of Object.entries(simulator.urls)) console.log(`${id.toUpperCase()}_URL=${url}`);
+  for (const [id, url] of Object.entries(simulator.urls)) console.log(`${variableOf(id)}=${url}`);
   console.log(`DNS_SERVERS=${dns.address}\nThe key of every vendor: ${apiKey}\n\n${magicNpis('')}\n`);
   console.log('Any other NPI is answered by its digits. Ctrl-C stops it.');
   for (const signal of ['SIGINT', 'SIGTERM'] as const) {
     process.once(signal, () => void Promise.all([simulator.close(), dns.close()]));
   }
+});
+
+function speedOf(text: string): number {
+  const speed = /^[0-9]{1,5}(\.[0-9]+)?$/.test(text) ? Number(text) : Number.NaN;
+  if (speed >= 0.01 && speed <= 10_000) return speed;
+  throw usage('--speed must be a number from 0.01 to 10000.');
 }
 
-try {
-  const parsed = parseArguments();
-  if (parsed === 'help') console.log(HELP);
-  else await run(parsed);
-} catch (error) {
-  // One sentence for the person at the terminal: a taken port, or an option that parseArgs or we refuse.
-  console.error(error instanceof Error ? error.message : error);
-  process.exit(1);
+/** What the worker calls the base URL. */
+function variableOf(id: string): string {
+  return id === 'registry' ? 'NPPES_API_URL' : `${id.toUpperCase()}_URL`;
 }

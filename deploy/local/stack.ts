@@ -2,8 +2,12 @@ import { createWriteStream } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { claimForLocalStack } from '../../db/local-stack.ts';
+import { migrate } from '../../db/migrate.ts';
 import type { LocalConfig } from '../config/config.ts';
+import { temporalTarget } from '../temporal/namespace.ts';
 import { startDns } from './dns.ts';
+import { readFacts, type StackFacts } from './facts.ts';
 import { importSample } from './nppes.ts';
 import { freePort, LOOPBACK, requirePortFree } from './ports.ts';
 import { startPostgres } from './postgres.ts';
@@ -12,25 +16,14 @@ import { launch } from './processes.ts';
 import { startReceiver } from './receiver.ts';
 import { createSimulator } from './simulator.ts';
 import { sourceSettings } from './sources.ts';
-import { SEARCH_ATTRIBUTES, startTemporal } from './temporal.ts';
+import { ensureNamespace, SEARCH_ATTRIBUTES, startTemporal } from './temporal.ts';
 import { cacheFolder, findTemporalCli } from './temporal-cli.ts';
-import type { Tenant } from './tenant.ts';
-
-/** What `.local/stack.json` says, for scripts. */
-export interface StackFacts {
-  readonly base_url: string;
-  readonly api_key: string;
-  readonly temporal_address: string;
-  readonly temporal_ui: string | null;
-  readonly database_url: string;
-  readonly simulator_url: string;
-  readonly receiver_url: string;
-  readonly organization_id: string;
-  readonly temporal_cli: string | null;
-}
+import { openTenant } from './tenant.ts';
 
 export interface Stack {
   readonly facts: StackFacts;
+  /** What `LOOKUP_TIMEOUT` is here. */
+  readonly lookupTimeout: string;
   /** Rejects with one sentence when a process of the stack dies. */
   readonly failed: Promise<never>;
   stop(): Promise<void>;
@@ -44,11 +37,9 @@ export interface StackOptions {
   readonly given: LocalConfig;
   readonly say: (line: string) => void;
   readonly signal: AbortSignal;
-  /** Migrates and finds or makes the demonstration organization. */
-  readonly prepare: (databaseUrl: string) => Promise<Tenant>;
 }
 
-/** What nobody wants to wait for at a terminal; the README has the production values. */
+/** What nobody wants to wait for at a terminal, unless the environment says otherwise. */
 const SHORTER = {
   LOOKUP_TIMEOUT: '1m',
   ROCKETREACH_TIMEOUT: '15s',
@@ -59,6 +50,11 @@ const SHORTER = {
 /** Where a server is found every time, as long as nobody else is there. */
 const USUAL = { postgres: 5442, temporal: 7233, ui: 8233, simulator: 8090, receiver: 8443 };
 
+const DATABASE_IN_USE =
+  'The database of DATABASE_URL is in use, and the local stack did not make it: its simulated vendors would answer the ' +
+  'requests there with invented emails and charge for them. Unset DATABASE_URL, so that the stack brings a PostgreSQL ' +
+  'of its own, or name an empty database.';
+
 type Stop = () => Promise<void>;
 
 /**
@@ -68,8 +64,7 @@ type Stop = () => Promise<void>;
 export async function startStack(options: StackOptions): Promise<Stack> {
   const parts = createParts(join(options.dir, 'logs'));
   try {
-    const facts = await bringUp(options, parts);
-    return { facts, failed: parts.failed, stop: parts.stop };
+    return { ...(await bringUp(options, parts)), failed: parts.failed, stop: parts.stop };
   } catch (error) {
     await parts.stop();
     throw error;
@@ -109,10 +104,16 @@ function createParts(logs: string): Parts {
   };
 }
 
-async function bringUp(options: StackOptions, parts: Parts): Promise<StackFacts> {
+async function bringUp(options: StackOptions, parts: Parts) {
   const { dir, given, say, signal } = options;
   const logs = join(dir, 'logs');
   await mkdir(logs, { recursive: true });
+  const earlier = readFacts(dir);
+  const ports: Record<string, number> = { ...earlier?.ports };
+  const portOf = async (name: keyof typeof USUAL) => {
+    ports[name] = await firstFree([ports[name], USUAL[name]]);
+    return ports[name];
+  };
   const part = async <T>(name: string, begin: () => Promise<T>): Promise<T> => {
     signal.throwIfAborted();
     const begun = performance.now();
@@ -125,52 +126,68 @@ async function bringUp(options: StackOptions, parts: Parts): Promise<StackFacts>
   const apiPort = options.apiPort || (await freePort());
   say('Starting the local stack:');
 
+  // First, because it may take minutes or be missing.
+  const cli =
+    given.temporalAddress !== null
+      ? null
+      : await part('Temporal CLI', () =>
+          findTemporalCli({
+            cacheDir: cacheFolder(given.cacheHome),
+            onProgress: (line) => say(`    ${line}`),
+          }),
+        );
   const database = await part('PostgreSQL', async () => {
     if (given.databaseUrl !== null) return { url: given.databaseUrl };
-    const port = await usualPort(USUAL.postgres);
     const server = await startPostgres({
       dataDir: join(dir, 'postgres'),
-      port,
+      port: await portOf('postgres'),
       onLog: logTo(logs, 'postgres'),
     });
     parts.add(server.stop);
     parts.watch('PostgreSQL', server);
     return server;
   });
-  const tenant = await part('migrations', () => options.prepare(database.url));
+  const { stackId, tenant } = await part('migrations', async () => {
+    const stackId = await claimForLocalStack(database.url, given.databaseUrl === null);
+    if (stackId === null) throw new LocalProblem('database_in_use', DATABASE_IN_USE);
+    await migrate(database.url);
+    return { stackId, tenant: await openTenant(database.url, earlier?.api_key) };
+  });
   await part('sample of NPPES', () => importSample(database.url, dir));
 
+  // One for each database: a worker must never be given tasks that are about what is in another one.
   const temporal = await part('Temporal', async () => {
-    if (given.temporalAddress !== null)
-      return { address: given.temporalAddress, uiUrl: undefined, cli: null };
-    const cli = await findTemporalCli({
-      cacheDir: cacheFolder(given.cacheHome),
-      onProgress: (line) => say(`    ${line}`),
-    });
+    if (cli === null) {
+      const target = temporalTarget(given.environment);
+      const namespace = `local-stack-${stackId}`;
+      await ensureNamespace(target, namespace);
+      return { address: target.connectionOptions.address ?? '', namespace, uiUrl: undefined };
+    }
+    const namespace = 'default';
     const server = await startTemporal({
       cli,
-      namespace: 'default',
+      namespace,
       headless: false,
-      port: await usualPort(USUAL.temporal),
-      uiPort: await usualPort(USUAL.ui),
-      dbFile: join(dir, 'temporal', 'temporal.db'),
+      port: await portOf('temporal'),
+      uiPort: await portOf('ui'),
+      dbFile: join(dir, 'temporal', `${stackId}.db`),
       searchAttributes: SEARCH_ATTRIBUTES,
       onLog: logTo(logs, 'temporal'),
     });
     parts.add(server.stop);
     parts.watch('Temporal', server);
-    return { ...server, cli };
+    return { ...server, namespace };
   });
 
   const { simulator, receiver, dns } = await part('vendors, receiver', async () => {
     const simulator = await createSimulator({
-      port: await usualPort(USUAL.simulator),
+      port: await portOf('simulator'),
       speed: 1,
       apiKey: tenant.vendorKey,
     });
     parts.add(simulator.close);
     const receiver = await startReceiver({
-      port: await usualPort(USUAL.receiver),
+      port: await portOf('receiver'),
       dir: join(dir, 'receiver'),
       secret: tenant.webhookSecret,
     });
@@ -181,12 +198,13 @@ async function bringUp(options: StackOptions, parts: Parts): Promise<StackFacts>
   });
 
   const environment = {
+    ...SHORTER,
     ...given.environment,
     DATABASE_URL: database.url,
     TEMPORAL_ADDRESS: temporal.address,
+    TEMPORAL_NAMESPACE: temporal.namespace,
     API_HOST: LOOPBACK,
     API_PORT: String(apiPort),
-    ...SHORTER,
     ...sourceSettings(simulator.urls, tenant.vendorKey),
     DNS_SERVERS: dns.address,
     WEBHOOK_CA_FILE: receiver.caFile,
@@ -197,17 +215,20 @@ async function bringUp(options: StackOptions, parts: Parts): Promise<StackFacts>
     const api = startProcess('api', environment, logs, parts);
     await Promise.all([worker.ready, api.ready]);
   });
-  return {
+  const facts: StackFacts = {
     base_url: `http://${LOOPBACK}:${apiPort}`,
     api_key: tenant.apiKey,
     temporal_address: temporal.address,
+    temporal_namespace: temporal.namespace,
     temporal_ui: temporal.uiUrl ?? null,
     database_url: database.url,
     simulator_url: simulator.url,
     receiver_url: receiver.url,
     organization_id: tenant.organizationId,
-    temporal_cli: temporal.cli,
+    temporal_cli: cli,
+    ports,
   };
+  return { facts, lookupTimeout: environment.LOOKUP_TIMEOUT };
 }
 
 /** One of the production entry points as a child process, its log in a file; ready when it says so there. */
@@ -236,12 +257,15 @@ function logTo(logs: string, name: string): (line: string) => void {
   return (line) => file.write(`${line}\n`);
 }
 
-/** The usual port where it is free, any other where it is not: only the API's has to be the one that was asked for. */
-async function usualPort(port: number): Promise<number> {
-  try {
-    await requirePortFree(port, '');
-    return port;
-  } catch {
-    return await freePort();
+/** Only the API's port has to be the one that was asked for: of the others the first that is free, else any. */
+async function firstFree(ports: readonly (number | undefined)[]): Promise<number> {
+  for (const port of ports) {
+    if (port === undefined) continue;
+    const isFree = await requirePortFree(port, '').then(
+      () => true,
+      () => false,
+    );
+    if (isFree) return port;
   }
+  return await freePort();
 }

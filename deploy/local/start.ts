@@ -1,12 +1,12 @@
-import { mkdir, writeFile } from 'node:fs/promises';
+import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
-import { migrate } from '../../db/migrate.ts';
-import { ConfigError, loadLocalConfig } from '../config/config.ts';
+import { type LocalConfig, loadLocalConfig } from '../config/config.ts';
+import { explain } from '../operator/problem.ts';
+import { parseOptions, portOf, runCommand } from './command-line.ts';
 import { demonstrate } from './demo.ts';
+import { writeFacts } from './facts.ts';
 import { LocalProblem } from './problem.ts';
 import { type Stack, startStack } from './stack.ts';
-import { openTenant } from './tenant.ts';
 
 // `npm start`: the whole service on this machine, then its main job done once through its own API.
 
@@ -20,40 +20,24 @@ loopback; imports a sample of NPPES; submits a demonstration batch; stays up unt
   --dir FOLDER     where data, logs and stack.json are kept (default .local)
   --help           this text
 
-DATABASE_URL and TEMPORAL_ADDRESS, where set, are used instead of own servers.
+DATABASE_URL (an empty database, or one of an earlier start) and TEMPORAL_ADDRESS, where set, are used instead of own
+servers. LOOKUP_TIMEOUT and the other variables of the README are honored, but no vendor's key, URL or file is.
 `;
 
-const { values } = options();
-
-function options() {
-  try {
-    return parse();
-  } catch (error) {
-    console.error(`${error instanceof Error ? error.message : error}\n\n${HELP}`);
-    process.exit(2);
-  }
-}
-
-function parse() {
-  return parseArgs({
-    options: {
-      'no-demo': { type: 'boolean', default: false },
-      port: { type: 'string', default: '8080' },
-      dir: { type: 'string', default: '.local' },
-      help: { type: 'boolean', default: false },
-    },
+await runCommand(async () => {
+  const values = parseOptions({
+    'no-demo': { type: 'boolean', default: false },
+    port: { type: 'string', default: '8080' },
+    dir: { type: 'string', default: '.local' },
+    help: { type: 'boolean', default: false },
   });
-}
+  if (values.help) console.log(HELP);
+  else process.exitCode = await run(values.dir, portOf('--port', values.port), !values['no-demo']);
+});
+// Everything is stopped; a handle that a library left open must not keep the program.
+process.exit();
 
-if (values.help) {
-  console.log(HELP);
-} else {
-  process.exitCode = await run();
-  // Everything is stopped; a handle that a library left open must not keep the program.
-  process.exit();
-}
-
-async function run(): Promise<number> {
+async function run(dir: string, apiPort: number, hasDemo: boolean): Promise<0 | 1> {
   const interruption = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     process.on(signal, () => {
@@ -64,65 +48,56 @@ async function run(): Promise<number> {
   const interrupted = new Promise<void>((resolve) =>
     interruption.signal.addEventListener('abort', () => resolve()),
   );
+  let given: LocalConfig | null = null;
   let stack: Stack | null = null;
   try {
-    const port = Number(values.port);
-    if (!/^[0-9]{1,5}$/.test(values.port) || port > 65_535) {
-      throw new LocalProblem('bad_port', `--port must be a number from 0 to 65535, not "${values.port}".`);
-    }
-    await mkdir(values.dir, { recursive: true });
-    stack = await startStack({
-      dir: values.dir,
-      apiPort: port,
-      given: loadLocalConfig(),
-      say: (line) => console.log(line),
-      signal: interruption.signal,
-      prepare: async (databaseUrl) => {
-        await migrate(databaseUrl);
-        return await openTenant(databaseUrl, join(values.dir, 'stack.json'));
-      },
-    });
-    await writeFile(join(values.dir, 'stack.json'), `${JSON.stringify(stack.facts, null, 2)}\n`, {
-      mode: 0o600,
-    });
+    given = loadLocalConfig();
+    await mkdir(dir, { recursive: true });
+    const say = (line: string) => console.log(line);
+    stack = await startStack({ dir, apiPort, given, say, signal: interruption.signal });
+    await writeFacts(dir, stack.facts);
     let batchId: string | null = null;
-    if (!values['no-demo']) {
-      const demonstration = demonstrate(stack.facts, (line) => console.log(line));
+    if (hasDemo) {
+      const demonstration = demonstrate(stack.facts, say);
       batchId = (await Promise.race([demonstration, stack.failed, interrupted])) ?? null;
     }
-    if (!interruption.signal.aborted) console.log(whatNext(stack, values.dir, batchId));
+    if (!interruption.signal.aborted) console.log(whatNext(stack, dir, batchId));
     await Promise.race([interrupted, stack.failed]);
     return 0;
   } catch (error) {
     if (interruption.signal.aborted) return 0;
-    if (error instanceof LocalProblem || error instanceof ConfigError) console.error(`\n${error.message}`);
-    else console.error(error);
+    const isOurs = error instanceof LocalProblem;
+    console.error(`\n${isOurs ? error.message : explain(error, null, given?.databaseUrl ?? null)}`);
     return 1;
   } finally {
     await stack?.stop();
   }
 }
 
-function whatNext({ facts }: Stack, dir: string, batchId: string | null): string {
-  const auth = `-H "Authorization: Bearer ${facts.api_key}"`;
-  const json = `-H "Content-Type: application/json"`;
+function whatNext({ facts, lookupTimeout }: Stack, dir: string, batchId: string | null): string {
+  const curl = 'curl -s -H "Authorization: Bearer $KEY"';
+  const post = `${curl} -H 'Content-Type: application/json' $BASE/api/v1/email`;
+  const operator = `${dir === '.local' ? '' : `DATABASE_URL='${facts.database_url}' `}npm run operator --`;
   return `
-The service is up.  A look-up that finds nothing in time fails after 1 minute here (15 in production).
+The service is up.  A lookup that finds nothing in time fails after ${lookupTimeout} here (15m in production).
 
-  API            ${facts.base_url}
-  API key        ${facts.api_key}
-  Temporal UI    ${facts.temporal_ui ?? `(of the cluster at ${facts.temporal_address})`}
+  Temporal UI    ${facts.temporal_ui ?? `(of the cluster at ${facts.temporal_address}, namespace ${facts.temporal_namespace})`}
   Webhooks       ${facts.receiver_url}  (what arrived; self-made certificate, so curl -k)
   All of it      ${join(dir, 'stack.json')}   logs: ${join(dir, 'logs')}
 
-Try:
+Paste the address and the key into another terminal:
 
-  curl -s ${auth} ${facts.base_url}/api/v1/credits
-  curl -s ${auth} ${json} ${facts.base_url}/api/v1/email -d '{"npi":"2000000036","enrichment_email_type":"personal"}'
-  curl -s ${auth} ${json} ${facts.base_url}/api/v1/email -d '{"npi":"2000000101"}'   # the vendor hangs: failed, refunded
-${batchId ? `  curl -s ${auth} ${facts.base_url}/api/v1/batch/${batchId}\n` : ''}  curl -sk ${facts.receiver_url}
-  DATABASE_URL='${facts.database_url}' npm run operator -- explain 2000000226   # who was asked, and what came of it
-  DATABASE_URL='${facts.database_url}' npm run operator -- vendors
+BASE=${facts.base_url}
+KEY=${facts.api_key}
+
+Then try:
+
+  ${curl} $BASE/api/v1/credits
+  ${post} -d '{"npi":"2000000036","enrichment_email_type":"personal"}'
+  ${post} -d '{"npi":"2000000101"}'   # the vendor hangs: failed, refunded
+${batchId ? `  ${curl} $BASE/api/v1/batch/${batchId}\n` : ''}  curl -sk ${facts.receiver_url}
+  ${operator} explain 2000000226   # who was asked, and what came of it
+  ${operator} vendors
 
 Ctrl-C stops everything this started.`;
 }

@@ -1,6 +1,8 @@
 import { mkdir } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { Connection } from '@temporalio/client';
+import { Connection, isGrpcServiceError } from '@temporalio/client';
+import { msToTs } from '@temporalio/common/lib/time.js';
+import type { TemporalTarget } from '../temporal/namespace.ts';
 import { freePort, LOOPBACK, portTaken, requirePortFree } from './ports.ts';
 import { LocalProblem } from './problem.ts';
 import { launch, type ServerProcess } from './processes.ts';
@@ -43,6 +45,10 @@ export const SEARCH_ATTRIBUTES = {
 const START_MS = 60_000;
 const ASK_MS = 2_000;
 const ATTEMPTS = 3;
+/** How long workflows that are over can be looked at. */
+const RETENTION = '3 days';
+/** ALREADY_EXISTS of gRPC. */
+const ALREADY_EXISTS = 6;
 
 /**
  * Starts a Temporal dev server on loopback and returns once its namespace answers.
@@ -71,6 +77,42 @@ export async function startTemporal(options: TemporalOptions): Promise<Temporal>
     if (portInUse && attempt < ATTEMPTS) continue;
     if (portInUse) throw portTaken(port, 'Temporal');
     throw new LocalProblem('temporal_failed', `Temporal did not start (${server.ending()}): ${output}`);
+  }
+}
+
+/**
+ * Makes a namespace in a cluster that runs already, unless it is there, and returns once the cluster serves it.
+ * @throws {LocalProblem} `temporal_failed`
+ */
+export async function ensureNamespace(
+  { connectionOptions }: TemporalTarget,
+  namespace: string,
+): Promise<void> {
+  const connection = Connection.lazy(connectionOptions);
+  const { workflowService } = connection;
+  try {
+    const workflowExecutionRetentionPeriod = msToTs(RETENTION);
+    await connection
+      .withDeadline(Date.now() + ASK_MS, () =>
+        workflowService.registerNamespace({ namespace, workflowExecutionRetentionPeriod }),
+      )
+      .catch((error) => {
+        if (!(isGrpcServiceError(error) && error.code === ALREADY_EXISTS)) throw error;
+      });
+    // A cluster notices a new namespace some seconds later.
+    const served = await poll(
+      () => workflowService.listWorkflowExecutions({ namespace, pageSize: 1 }).catch(() => undefined),
+      START_MS,
+    );
+    if (served === undefined) throw new Error('it was made, but is not served');
+  } catch (error) {
+    throw new LocalProblem(
+      'temporal_failed',
+      `Temporal at ${connectionOptions.address} does not give the local stack a namespace of its own, ${namespace} ` +
+        `(${error instanceof Error ? error.message : error}): check TEMPORAL_ADDRESS, or unset it.`,
+    );
+  } finally {
+    await connection.close();
   }
 }
 

@@ -1,5 +1,4 @@
 import { randomBytes } from 'node:crypto';
-import { readFile } from 'node:fs/promises';
 import { grantCredits } from '../../db/accounts/credits.ts';
 import { authenticate, issueKey, parseApiKey } from '../../db/accounts/keys.ts';
 import { createOrganization } from '../../db/accounts/organizations.ts';
@@ -22,14 +21,14 @@ const BY = { actor: 'npm start', reason: 'local stack' };
 const CREDITS = 1000;
 
 /**
- * Finds the demonstration organization of an earlier start by the key in `stack.json`, or makes one with 1,000
- * credits. A key is stored nowhere but there, so a lost file means a new organization.
+ * Finds the demonstration organization of an earlier start by its key, or makes one with 1,000 credits. The key is
+ * stored nowhere but in `stack.json`, so a lost file means a new organization.
  * @throws {DatabaseError}
  */
-export async function openTenant(databaseUrl: string, factsFile: string): Promise<Tenant> {
+export async function openTenant(databaseUrl: string, earlierKey: string | undefined): Promise<Tenant> {
   const db = openDatabase({ url: databaseUrl, poolSize: 2, applicationName: 'local-stack' });
   try {
-    const { organizationId, apiKey } = (await earlier(db, factsFile)) ?? (await create(db));
+    const { organizationId, apiKey } = (await earlier(db, earlierKey)) ?? (await create(db));
     for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
       const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
       await storeEmail(db, { npi, email, emailType: type, lastValidatedAt, source: 'local-stack' });
@@ -42,11 +41,9 @@ export async function openTenant(databaseUrl: string, factsFile: string): Promis
   }
 }
 
-async function earlier(db: Database, factsFile: string) {
-  const text = await readFile(factsFile, 'utf8').catch(() => '{}');
-  const { api_key: apiKey } = JSON.parse(text) as { api_key?: string };
-  const hash = apiKey === undefined ? null : parseApiKey(apiKey);
-  if (apiKey === undefined || hash === null) return null;
+async function earlier(db: Database, apiKey = '') {
+  const hash = parseApiKey(apiKey);
+  if (hash === null) return null;
   const owner = await authenticate(db, hash);
   return owner.kind === 'active' ? { organizationId: owner.organizationId, apiKey } : null;
 }

@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { buffer } from 'node:stream/consumers';
-import { parseArgs } from 'node:util';
+import { parseOptions, runCommand, usage } from './command-line.ts';
 import { type Captured, checkSignature, parsePublicKey, type Trusted } from './signature-check.ts';
 import { wordsOf } from './signature-words.ts';
 
@@ -25,22 +25,11 @@ Example:
   npm run --silent verify -- --secret whsec_… --headers headers.txt --body body.json --at 2026-01-05T10:00:08Z
 `;
 
-/** What is wrong with the command line, as one sentence that holds no value of it. */
-class UsageError extends Error {}
-
-try {
-  process.exitCode = await main(process.argv.slice(2));
-} catch (error) {
-  if (!(error instanceof UsageError)) throw error;
-  console.error(`${error.message}\nSee --help.`);
-  process.exitCode = 2;
-}
-
-async function main(args: readonly string[]): Promise<0 | 1> {
-  const options = parse(args);
+await runCommand(async () => {
+  const options = parse();
   if (options.help) {
     console.log(HELP);
-    return 0;
+    return;
   }
   const trusted = trustedOf(options);
   const at = options.at === undefined ? new Date() : timeOf(options.at);
@@ -48,48 +37,36 @@ async function main(args: readonly string[]): Promise<0 | 1> {
   const verdict = checkSignature(captured, trusted, at);
   const isRight = verdict.kind === 'right';
   console.log(`${isRight ? 'right' : 'not right'}: ${wordsOf(verdict)}.`);
-  return isRight ? 0 : 1;
-}
+  process.exitCode = isRight ? 0 : 1;
+});
 
 type Options = ReturnType<typeof parse>;
 
-function parse(args: readonly string[]) {
-  try {
-    const { values, positionals } = parseArgs({
-      args: [...args],
-      // Reported below: the parser's own message would repeat what may be a secret without its --secret.
-      allowPositionals: true,
-      options: {
-        secret: { type: 'string' },
-        'public-key': { type: 'string' },
-        body: { type: 'string' },
-        headers: { type: 'string' },
-        id: { type: 'string' },
-        timestamp: { type: 'string' },
-        signature: { type: 'string' },
-        at: { type: 'string' },
-        help: { type: 'boolean', default: false },
-      },
-    });
-    if (positionals.length === 0) return values;
-  } catch (error) {
-    const message = error instanceof Error ? error.message : '';
-    throw new UsageError(message.replace(/whs[a-z]*_\S+/gi, 'whsec_…'));
-  }
-  throw new UsageError('There is an argument without an option before it.');
+function parse() {
+  return parseOptions({
+    secret: { type: 'string' },
+    'public-key': { type: 'string' },
+    body: { type: 'string' },
+    headers: { type: 'string' },
+    id: { type: 'string' },
+    timestamp: { type: 'string' },
+    signature: { type: 'string' },
+    at: { type: 'string' },
+    help: { type: 'boolean', default: false },
+  });
 }
 
 function trustedOf({ secret, 'public-key': publicKey }: Options): Trusted {
   if (secret === undefined && publicKey === undefined) {
-    throw new UsageError('Give --secret whsec_… (the operator command "webhook-secret show" prints it).');
+    throw usage('Give --secret whsec_… (the operator command "webhook-secret show" prints it).');
   }
   const size = Buffer.from(/^whsec_([A-Za-z0-9+/]+={0,2})$/.exec(secret ?? '')?.[1] ?? '', 'base64').length;
   if (secret !== undefined && (size < 24 || size > 64)) {
-    throw new UsageError('--secret must be whsec_ and base64 of 24 to 64 bytes, whole and without quotes.');
+    throw usage('--secret must be whsec_ and base64 of 24 to 64 bytes, whole and without quotes.');
   }
   const key = publicKey === undefined ? null : parsePublicKey(publicKey);
   if (publicKey !== undefined && key === null) {
-    throw new UsageError('--public-key must be whpk_ and 44 characters of base64.');
+    throw usage('--public-key must be whpk_ and 44 characters of base64.');
   }
   return { secret: secret ?? null, publicKey: key };
 }
@@ -98,13 +75,13 @@ function timeOf(text: string): Date {
   const at = new Date(text);
   if (/^[0-9]{4}-[0-9]{2}-[0-9]{2}T.*(Z|[+-][0-9]{2}:[0-9]{2})$/.test(text) && !Number.isNaN(at.getTime()))
     return at;
-  throw new UsageError('--at must be a time such as 2026-01-05T10:00:08Z.');
+  throw usage('--at must be a time such as 2026-01-05T10:00:08Z.');
 }
 
 /** Those of the file, and over them those given one by one. */
 async function headersOf({ headers, id, timestamp, signature }: Options): Promise<Captured['headers']> {
   if (headers === undefined && id === undefined && timestamp === undefined && signature === undefined) {
-    throw new UsageError('Give --headers FILE, or --id, --timestamp and --signature.');
+    throw usage('Give --headers FILE, or --id, --timestamp and --signature.');
   }
   const filed =
     headers === undefined ? {} : parseHeaders((await fileOf('--headers', headers)).toString('utf8'));
@@ -126,7 +103,7 @@ function jsonHeaders(text: string): (readonly [string, string])[] {
   try {
     return Object.entries(JSON.parse(text) as object).map(([name, value]) => [name, String(value)]);
   } catch {
-    throw new UsageError('The file of --headers begins as a JSON object and is none.');
+    throw usage('The file of --headers begins as a JSON object and is none.');
   }
 }
 
@@ -139,7 +116,7 @@ function lineHeaders(text: string): (readonly [string, string])[] {
 }
 
 async function bodyOf(place: string | undefined): Promise<Buffer> {
-  if (place === undefined) throw new UsageError('Give --body FILE, or --body - to read it from stdin.');
+  if (place === undefined) throw usage('Give --body FILE, or --body - to read it from stdin.');
   return place === '-' ? await buffer(process.stdin) : await fileOf('--body', place);
 }
 
@@ -147,6 +124,6 @@ async function fileOf(option: string, path: string): Promise<Buffer> {
   try {
     return await readFile(path);
   } catch {
-    throw new UsageError(`The file of ${option} cannot be read.`);
+    throw usage(`The file of ${option} cannot be read.`);
   }
 }

@@ -20,7 +20,7 @@ const DESCRIPTION = 'Organizations, keys, credits, limits and webhooks of the em
 
 const HELP = `
 Changes need --reason TEXT; who, what and why go to the audit log, in the same transaction as the change.
-Needs DATABASE_URL (of the local stack: database_url in .local/stack.json); see "Configuration" in README.md.
+Needs DATABASE_URL; if it is not set, the local stack that was started in this folder is meant.
 Exit codes: 0 done, 1 failed (one sentence on stderr), 2 wrong usage, 3 doctor has findings.
 
 Examples:

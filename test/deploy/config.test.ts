@@ -2,6 +2,8 @@ import test from 'ava';
 import { ConfigError, loadConfig, loadLocalConfig, loadOperatorConfig } from '../../deploy/config/config.ts';
 import { parseRate } from '../../deploy/config/sources.ts';
 import { parseDuration } from '../../deploy/config/values.ts';
+import { baseUrls } from '../../deploy/local/sim/vendors.ts';
+import { sourceSettings } from '../../deploy/local/sources.ts';
 
 const MINIMAL = { DATABASE_URL: 'postgres://user:secret@db.example:5432/name' };
 
@@ -79,6 +81,27 @@ test('the operator needs the database only, and npm start nothing', (t) => {
     databaseUrl: MINIMAL.DATABASE_URL,
     temporalAddress: 'host:7233',
   });
+  t.deepEqual(loadLocalConfig({ LOOKUP_TIMEOUT: '', GREYLIST_WAIT: '3s' }).environment, {
+    GREYLIST_WAIT: '3s',
+  });
+  t.throws(() => loadLocalConfig({ GREYLIST_WAIT: 'x' }), { message: /GREYLIST_WAIT must be a duration/ });
+});
+
+test('the local stack asks simulated sources alone, whatever keys the environment has', (t) => {
+  const real = {
+    ZEROBOUNCE_API_KEY: 'z',
+    VENDOR_FILE: 'ours.json',
+    VENDORS: 'ours',
+    VERIFIERS: 'zerobounce',
+  };
+  const simulated = sourceSettings(baseUrls('http://127.0.0.1:9'), 'k');
+  const { sources } = loadConfig({ ...MINIMAL, ...real, ...simulated });
+  for (const { url } of [...sources.vendors, ...sources.verifiers])
+    t.regex(url, /^http:\/\/127\.0\.0\.1:9\//);
+  t.is(sources.vendors.length, 4);
+  t.is(sources.verifiers.length, 1);
+  t.is(sources.vendorFile, null);
+  t.deepEqual(sources.vendorOrder, []);
 });
 
 test('durations have a unit', (t) => {

@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process';
-import { userInfo } from 'node:os';
+import { tmpdir, userInfo } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
@@ -76,6 +76,8 @@ async function operator(args: readonly string[], databaseUrl = database.url): Pr
 function spawned(args: readonly string[], databaseUrl = database.url, reads = true): Promise<Ended> {
   return new Promise((resolve, reject) => {
     const child = spawn(process.execPath, [COMMAND, ...args], {
+      // Not where a local stack of this checkout would be found.
+      cwd: tmpdir(),
       env: { PATH: process.env.PATH, DATABASE_URL: databaseUrl },
       stdio: ['ignore', 'pipe', 'pipe'],
     });

@@ -139,7 +139,7 @@ test('the command explains itself and names a wrong argument', async (t) => {
   for (const args of [['--port', 'x'], ['--port', '70000'], ['--secret', 'abc'], ['--nonsense']]) {
     const child = run(t, args);
     const [said, [code]] = await Promise.all([text(child.stderr), once(child, 'exit')]);
-    t.is(code, 1);
+    t.is(code, 2);
     t.true(said.includes(args[0] ?? ''), said);
   }
 });

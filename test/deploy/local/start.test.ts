@@ -1,17 +1,36 @@
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { chmod, mkdtemp, readFile, rm, stat } from 'node:fs/promises';
 import { createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import test from 'ava';
-import type { StackFacts } from '../../../deploy/local/stack.ts';
-import { eventually } from '../../support/organization.ts';
+import { promisify } from 'node:util';
+import { Client, Connection } from '@temporalio/client';
+import test, { type ExecutionContext } from 'ava';
+import postgres from 'postgres';
+import { openDatabase } from '../../../db/client.ts';
+import { submit } from '../../../db/requests/submit.ts';
+import type { StackFacts } from '../../../deploy/local/facts.ts';
+import { TASK_QUEUE } from '../../../deploy/temporal/namespace.ts';
+import { WORKFLOWS } from '../../../workflows/messages.ts';
+import { openEmptyDatabase, openTestDatabase } from '../../support/database.ts';
+import { testSetting } from '../../support/environment.ts';
+import { WHY } from '../../support/operator.ts';
+import {
+  type EnvelopeAnswer,
+  eventually,
+  openOrganization,
+  RULES,
+  type SubmitAnswer,
+  submitCommand,
+} from '../../support/organization.ts';
 
 // `npm start` as a newcomer meets it.
 
 const START = fileURLToPath(new URL('../../../deploy/local/start.ts', import.meta.url));
+const OPERATOR = fileURLToPath(new URL('../../../deploy/operator.ts', import.meta.url));
 const UP = 'Ctrl-C stops everything this started.';
 
 interface Running {
@@ -20,15 +39,23 @@ interface Running {
   exited(): Promise<number | null>;
 }
 
-function start(dir: string, ...args: string[]): Running {
-  const { DATABASE_URL: _db, TEMPORAL_ADDRESS: _temporal, ...env } = process.env;
-  const child = spawn(process.execPath, [START, '--dir', dir, ...args], {
-    env,
+/** In the folder, with nothing set of what the runner's own environment may set for it. */
+function start(
+  t: ExecutionContext,
+  folder: string,
+  args: readonly string[] = [],
+  more: NodeJS.ProcessEnv = {},
+): Running {
+  const { DATABASE_URL: _db, TEMPORAL_ADDRESS: _temporal, LOOKUP_TIMEOUT: _timeout, ...env } = process.env;
+  const child = spawn(process.execPath, [START, ...args], {
+    cwd: folder,
+    env: { ...env, ...more },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
   let text = '';
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (text += chunk));
   const exit = once(child, 'exit');
+  t.teardown(() => child.kill('SIGKILL'));
   return { process: child, output: () => text, exited: async () => (await exit)[0] as number | null };
 }
 
@@ -39,8 +66,8 @@ async function up(running: Running): Promise<void> {
   }, 120_000);
 }
 
-const factsOf = async (dir: string) =>
-  JSON.parse(await readFile(join(dir, 'stack.json'), 'utf8')) as StackFacts;
+const factsOf = async (folder: string) =>
+  JSON.parse(await readFile(join(folder, '.local', 'stack.json'), 'utf8')) as StackFacts;
 
 const isReachable = (url: string) =>
   fetch(url).then(
@@ -48,32 +75,97 @@ const isReachable = (url: string) =>
     () => false,
   );
 
-let dir: string;
+/** The operator command as the stack prints it: in its folder, without a DATABASE_URL. */
+function operator(folder: string, ...args: string[]) {
+  const env = { PATH: process.env.PATH };
+  return promisify(execFile)(process.execPath, [OPERATOR, ...args], { cwd: folder, env });
+}
+
+/** Has one NPI looked up through the API. */
+async function lookUp({ base_url: baseUrl }: StackFacts, apiKey: string, npi: string) {
+  const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
+  const call = async <T>(path: string, body?: object): Promise<T> => {
+    const sent = body ? { method: 'POST', body: JSON.stringify(body) } : {};
+    return (await (await fetch(`${baseUrl}${path}`, { headers, ...sent })).json()) as T;
+  };
+  const { batch_id: batchId } = await call<SubmitAnswer>('/api/v1/email', { npi });
+  const envelope = await eventually(async () => {
+    const seen = await call<EnvelopeAnswer>(`/api/v1/batch/${batchId}`);
+    return seen.batch.status === 'completed' ? seen : null;
+  }, 60_000);
+  return { batchId, found: envelope.data[0] };
+}
+
+async function query<T>(url: string, ask: (sql: postgres.Sql) => Promise<T>): Promise<T> {
+  const sql = postgres(url, { max: 1, onnotice: () => {} });
+  try {
+    return await ask(sql);
+  } finally {
+    await sql.end({ timeout: 5 });
+  }
+}
+
+/** Every table there is, with the number of its rows. */
+function contents(url: string): Promise<readonly string[]> {
+  return query(url, async (sql) => {
+    const tables = await sql<{ name: string }[]>`
+      select format('%I.%I', schemaname, tablename) as name from pg_tables
+      where schemaname not in ('pg_catalog', 'information_schema') order by 1`;
+    return await Promise.all(
+      tables.map(async ({ name }) => {
+        const [row] = await sql.unsafe<{ count: number }[]>(`select count(*)::int from ${name}`);
+        return `${name}: ${row?.count}`;
+      }),
+    );
+  });
+}
+
+async function occupy(
+  t: ExecutionContext,
+  port: number,
+): Promise<{ readonly port: number; free(): Promise<void> }> {
+  const server: Server = createServer().listen(port, '127.0.0.1');
+  // Another program may have it: that is as good.
+  await Promise.race([once(server, 'listening'), once(server, 'error')]).catch(() => {});
+  const address = server.address();
+  const free = async () => {
+    if (server.listening) await new Promise((resolve) => server.close(resolve));
+  };
+  t.teardown(free);
+  return { port: typeof address === 'object' && address !== null ? address.port : port, free };
+}
+
+let folder: string;
 
 test.before(async () => {
-  dir = await mkdtemp(join(tmpdir(), 'start-'));
+  folder = await mkdtemp(join(tmpdir(), 'start-'));
+  // PostgreSQL runs as a user of its own where this runs as root.
+  await chmod(folder, 0o755);
 });
 
 test.after.always(async () => {
-  await rm(dir, { recursive: true, force: true });
+  await rm(folder, { recursive: true, force: true });
 });
 
 test.serial(
   'the first start does the main job and stays up, Ctrl-C stops everything, the next finds its data',
   async (t) => {
-    const first = start(dir, '--port', '0');
+    const usual = await occupy(t, 8090);
+    const first = start(t, folder, ['--port', '0'], { LOOKUP_TIMEOUT: '45s', ROCKETREACH_TIMEOUT: '' });
     await up(first);
     t.log(first.output());
-    const facts = await factsOf(dir);
+    const facts = await factsOf(folder);
     t.deepEqual(Object.keys(facts).sort(), [
       'api_key',
       'base_url',
       'database_url',
       'organization_id',
+      'ports',
       'receiver_url',
       'simulator_url',
       'temporal_address',
       'temporal_cli',
+      'temporal_namespace',
       'temporal_ui',
     ]);
     for (const part of [
@@ -82,42 +174,55 @@ test.serial(
       'not_found',
       'delivered',
       'Balance: 1000 before, 988 after',
-      '1 minute',
+      'fails after 45s here',
     ]) {
       t.true(first.output().includes(part), part);
     }
-    // The curl lines work when pasted.
-    const line = first
-      .output()
-      .split('\n')
-      .find((text) => text.includes('/api/v1/credits'));
-    const pasted = spawn('sh', ['-c', line ?? 'false'], { stdio: ['ignore', 'pipe', 'inherit'] });
-    const [answer] = (await once(pasted.stdout, 'data')) as [Buffer];
-    t.deepEqual(JSON.parse(String(answer)), { balance: 988, total: 1000, used: 12 });
+    t.regex(first.output(), /Temporal CLI .* PostgreSQL .* migrations /s, 'what may be missing comes first');
+    // What is printed works when pasted.
+    const lines = first.output().split('\n');
+    const pasted = ['BASE=', 'KEY=', '  curl -s -H "Authorization: Bearer $KEY" $BASE/api/v1/credits'];
+    const script = pasted.map((begin) => lines.find((line) => line.startsWith(begin)) ?? 'false').join('\n');
+    const { stdout: answer } = await promisify(execFile)('sh', ['-c', script]);
+    t.deepEqual(JSON.parse(answer), { balance: 988, total: 1000, used: 12 });
     t.true(await isReachable(facts.temporal_ui ?? ''));
+    // What the environment says counts.
+    const [waits] = await query(
+      facts.database_url,
+      (sql) =>
+        sql`select distinct extract(epoch from deadline_at - created_at)::float8 as seconds from batches`,
+    );
+    t.is(waits?.seconds, 45);
 
     first.process.kill('SIGINT');
     t.is(await first.exited(), 0);
     for (const url of [facts.base_url, facts.simulator_url, facts.temporal_ui ?? ''])
       t.false(await isReachable(url), url);
+    t.not(new URL(facts.simulator_url).port, String(usual.port));
+    await usual.free();
+    await chmod(join(folder, '.local', 'stack.json'), 0o644);
 
-    const second = start(dir, '--port', '0');
+    const second = start(t, folder, ['--port', '0']);
     await up(second);
-    const found = await factsOf(dir);
+    const found = await factsOf(folder);
     t.is(found.api_key, facts.api_key);
     t.is(found.organization_id, facts.organization_id);
+    t.deepEqual(found.ports, facts.ports, 'a port that had to be chosen is kept');
+    t.is(found.simulator_url, facts.simulator_url);
+    t.is((await stat(join(folder, '.local', 'stack.json'))).mode & 0o777, 0o600);
     t.true(second.output().includes('Balance: 988 before, 988 after'));
+    t.true(second.output().includes('fails after 1m here'));
     second.process.kill('SIGTERM');
     t.is(await second.exited(), 0);
   },
 );
 
 test.serial('a dead child process is one clear sentence, and takes the rest down in order', async (t) => {
-  const running = start(dir, '--port', '0', '--no-demo');
+  const running = start(t, folder, ['--port', '0', '--no-demo']);
   await up(running);
   t.false(running.output().includes('Submitting'));
-  const facts = await factsOf(dir);
-  const log = await readFile(join(dir, 'logs', 'worker.log'), 'utf8');
+  const facts = await factsOf(folder);
+  const log = await readFile(join(folder, '.local', 'logs', 'worker.log'), 'utf8');
   const pid = Number(/"pid":(\d+)/.exec(log.trim().split('\n').at(-1) ?? '')?.[1]);
   process.kill(pid, 'SIGKILL');
   t.is(await running.exited(), 1);
@@ -125,22 +230,106 @@ test.serial('a dead child process is one clear sentence, and takes the rest down
   t.false(await isReachable(facts.base_url));
 });
 
-test.serial('a taken port is one clear sentence before anything is started', async (t) => {
-  const other: Server = createServer().listen(0, '127.0.0.1');
-  await once(other, 'listening');
-  const address = other.address();
-  const port = typeof address === 'object' && address !== null ? address.port : 0;
-  const running = start(dir, '--port', String(port));
-  t.is(await running.exited(), 1);
-  t.regex(running.output().trim(), new RegExp(`^Port ${port} .* is taken: .*--port.*\\.$`));
-  other.close();
+test.serial(
+  'on servers that run already it keeps to an empty database and a namespace of its own',
+  async (t) => {
+    const database = await openEmptyDatabase();
+    t.teardown(() => database.drop());
+    const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
+    t.teardown(() => connection.close());
+    // What another deployment has to do, on the queue of every deployment.
+    const theirs = await new Client({ connection }).workflow.start(WORKFLOWS.batch, {
+      taskQueue: TASK_QUEUE,
+      workflowId: randomUUID(),
+      args: [{ batchId: 'of another deployment' }],
+    });
+    t.teardown(() => theirs.terminate());
+    const given = { DATABASE_URL: database.url, TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS') };
+    const away = await mkdtemp(join(tmpdir(), 'start-'));
+    t.teardown(() => rm(away, { recursive: true, force: true }));
+
+    const first = start(t, away, ['--port', '0', '--no-demo'], given);
+    await up(first);
+    const facts = await factsOf(away);
+    const { batchId, found } = await lookUp(facts, facts.api_key, '2000000010');
+    t.regex(found?.email ?? '', /^rowan\.ashdown@/);
+    const namespace = facts.temporal_namespace;
+    t.teardown(() => connection.operatorService.deleteNamespace({ namespace }));
+    const own = new Client({ connection, namespace });
+    t.is((await own.workflow.getHandle(batchId).describe()).type, WORKFLOWS.batch);
+    t.is((await theirs.describe()).historyLength, 2, 'started and scheduled, but taken by nobody');
+    first.process.kill('SIGTERM');
+    t.is(await first.exited(), 0);
+
+    const second = start(t, away, ['--port', '0', '--no-demo'], given);
+    await up(second);
+    const again = await factsOf(away);
+    t.is(again.organization_id, facts.organization_id, 'the database is known again');
+    t.is(again.temporal_namespace, namespace);
+
+    // The operator command finds the stack by itself, and what it makes there is the stack's too.
+    const doctor = await operator(away, 'doctor');
+    t.regex(doctor.stdout, /workflow_not_running +0.*: no findings\n$/s);
+    t.regex(doctor.stderr, /^operator: DATABASE_URL is not set, .*\.local\/stack\.json.*\n$/);
+    const json = async (...args: string[]) => JSON.parse((await operator(away, '--json', ...args)).stdout);
+    const { id } = await json('org', 'create', 'Mine', ...WHY);
+    await json('credits', 'grant', id, '5', ...WHY);
+    const { api_key: apiKey } = await json('keys', 'issue', id, '--name', 'k', ...WHY);
+    const { found: answered } = await lookUp(again, apiKey, '2000000010');
+    t.is(answered?.email, found?.email);
+    second.process.kill('SIGTERM');
+    t.is(await second.exited(), 0);
+  },
+);
+
+test.serial('a database that somebody else uses is refused, and left as it is', async (t) => {
+  const [used, foreign] = await Promise.all([openTestDatabase(), openEmptyDatabase()]);
+  t.teardown(() => Promise.all([used.drop(), foreign.drop()]));
+  const db = openDatabase({ url: used.url, poolSize: 1, applicationName: 'test' });
+  const customer = await openOrganization(db, 10);
+  await submit(db, submitCommand(customer, { npis: ['2000000010'] }), RULES);
+  await db.close();
+  await query(foreign.url, (sql) => sql`create table theirs as select 1 as number`);
+  for (const { url } of [used, foreign]) {
+    const before = await contents(url);
+    const running = start(t, folder, ['--port', '0'], { DATABASE_URL: url, TEMPORAL_ADDRESS: '127.0.0.1:1' });
+    t.is(await running.exited(), 1);
+    t.regex(
+      running.output(),
+      /\n\nThe database of DATABASE_URL is in use, .* Unset DATABASE_URL, .*empty database\.\n$/,
+    );
+    t.deepEqual(await contents(url), before);
+  }
 });
 
-test.serial('--help helps, and a bad option says so', async (t) => {
-  const help = start(dir, '--help');
+test.serial('without a Temporal CLI nothing is started, not even PostgreSQL', async (t) => {
+  const [away, path] = [await mkdtemp(join(tmpdir(), 'start-')), await mkdtemp(join(tmpdir(), 'start-'))];
+  t.teardown(() => Promise.all([away, path].map((one) => rm(one, { recursive: true, force: true }))));
+  const running = start(t, away, ['--port', '0'], {
+    PATH: path,
+    HTTPS_PROXY: 'http://127.0.0.1:1',
+    XDG_CACHE_HOME: away,
+  });
+  t.is(await running.exited(), 1);
+  t.regex(running.output(), /\n\nThe Temporal CLI is missing .*TEMPORAL_ADDRESS.*\n$/);
+  t.false(running.output().includes('PostgreSQL '));
+});
+
+test.serial('a taken port is one clear sentence before anything is started', async (t) => {
+  const { port } = await occupy(t, 0);
+  const running = start(t, folder, ['--port', String(port)]);
+  t.is(await running.exited(), 1);
+  t.regex(running.output().trim(), new RegExp(`^Port ${port} .* is taken: .*--port.*\\.$`));
+});
+
+test.serial('--help helps, and a bad option or variable says so', async (t) => {
+  const help = start(t, folder, ['--help']);
   t.is(await help.exited(), 0);
   t.regex(help.output(), /--no-demo/);
-  const bad = start(dir, '--port', 'http');
-  t.is(await bad.exited(), 1);
+  const bad = start(t, folder, ['--port', 'http']);
+  t.is(await bad.exited(), 2);
   t.regex(bad.output(), /--port must be a number/);
+  const variable = start(t, folder, [], { LOOKUP_TIMEOUT: 'soon' });
+  t.is(await variable.exited(), 1);
+  t.regex(variable.output(), /^\n.*1 problem\(s\):\n {2}LOOKUP_TIMEOUT must be a duration [^\n]*\n$/);
 });

@@ -1,0 +1,35 @@
+import { readFileSync } from 'node:fs';
+import { rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+
+/** What `.local/stack.json` says, for scripts, other commands and the next start. */
+export interface StackFacts {
+  readonly base_url: string;
+  readonly api_key: string;
+  readonly temporal_address: string;
+  readonly temporal_namespace: string;
+  readonly temporal_ui: string | null;
+  readonly database_url: string;
+  readonly simulator_url: string;
+  readonly receiver_url: string;
+  readonly organization_id: string;
+  readonly temporal_cli: string | null;
+  /** Where the stack's own servers listen, by name. */
+  readonly ports: Readonly<Record<string, number>>;
+}
+
+/** @returns null where no start has come so far */
+export function readFacts(dir: string): StackFacts | null {
+  try {
+    return JSON.parse(readFileSync(join(dir, 'stack.json'), 'utf8')) as StackFacts;
+  } catch {
+    return null;
+  }
+}
+
+/** Under another name first: it is whole at any time, and a new file has the mode asked for. */
+export async function writeFacts(dir: string, facts: StackFacts): Promise<void> {
+  const unfinished = join(dir, `stack.json.${process.pid}`);
+  await writeFile(unfinished, `${JSON.stringify(facts, null, 2)}\n`, { mode: 0o600 });
+  await rename(unfinished, join(dir, 'stack.json'));
+}

@@ -1,0 +1,69 @@
+import { execFile, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import test from 'ava';
+import { loadConfig } from '../../../deploy/config/config.ts';
+
+// What the commands of the local stack have in common, and what the simulator prints.
+
+const MAIN = (name: string) => fileURLToPath(new URL(`../deploy/local/${name}.ts`, import.meta.url));
+
+for (const name of ['start', 'simulator-main', 'listen', 'verify', 'receiver-main']) {
+  test(`${name}: an option that does not exist, or one argument too many, is exit code 2`, async (t) => {
+    for (const args of [['--frobnicate'], ['whsec_AAAA']]) {
+      const { code, stderr } = await ended(name, args);
+      t.is(code, 2, stderr);
+      t.regex(stderr, /^.*(--frobnicate|argument without an option).*\nSee --help\.\n$/);
+      t.false(stderr.includes('AAAA'));
+    }
+  });
+}
+
+for (const [name, option, value] of [
+  ['simulator-main', '--port', '70000'],
+  ['simulator-main', '--dns-port', 'x'],
+  ['simulator-main', '--speed', '0'],
+  ['simulator-main', '--speed', '1.2.3'],
+  ['receiver-main', '--port', '-1'],
+  ['receiver-main', '--secret', 'sesame'],
+] as const) {
+  test(`${name}: ${option} ${value} is exit code 2`, async (t) => {
+    const { code, stderr } = await ended(name, [`${option}=${value}`]);
+    t.is(code, 2, stderr);
+    t.regex(stderr, new RegExp(`^${option} must be .*\nSee --help\\.\n$`));
+  });
+}
+
+test('what the simulator prints is what the worker reads', async (t) => {
+  const child = spawn(process.execPath, [MAIN('simulator-main'), '--port', '0', '--dns-port', '0'], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  t.teardown(() => child.kill('SIGKILL'));
+  const printed: Record<string, string> = {};
+  for await (const line of createInterface({ input: child.stdout })) {
+    const [, name = '', value = ''] = /^([A-Z_]+)=(.*)$/.exec(line) ?? [];
+    if (name !== '') printed[name] = value;
+    if (line.includes('Ctrl-C')) break;
+  }
+  const keys = Object.keys(printed).map((name) => [name.replace(/_URL$/, '_API_KEY'), 'simulator']);
+  const { sources, dnsServers } = loadConfig({
+    ...Object.fromEntries(keys),
+    ...printed,
+    NPPES_API: 'fallback',
+    DATABASE_URL: 'postgres://user@host/name',
+  });
+  const read = [...sources.vendors, ...sources.verifiers].map(({ url }) => url);
+  t.deepEqual([...read, sources.registryUrl, ...dnsServers].sort(), Object.values(printed).sort());
+  t.is(Object.keys(printed).length, 9);
+  child.kill('SIGINT');
+  t.deepEqual(await once(child, 'close'), [0, null]);
+});
+
+function ended(name: string, args: readonly string[]): Promise<{ code: number; stderr: string }> {
+  return new Promise((resolve) => {
+    execFile(process.execPath, [MAIN(name), ...args], (error, _stdout, stderr) =>
+      resolve({ code: error === null ? 0 : Number(error.code), stderr }),
+    );
+  });
+}
