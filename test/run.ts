@@ -16,6 +16,8 @@ import { countTests, type TestCounts } from './support/report.ts';
  * `npm test`: checks, servers, tests. Arguments go to AVA (`npm test -- test/x.test.ts --match '…'`);
  * `--only-tests` leaves out type check and lint. Servers named by TEST_DATABASE_URL and TEST_TEMPORAL_ADDRESS are
  * used in place of own ones. The last line is `N passed, N failed`; a step that fails before the tests counts as one.
+ * With `--watch` AVA has the terminal to itself, and runs tests again when a file that they use changes; workflows are
+ * bundled once.
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const BIN = join(ROOT, 'node_modules', '.bin');
@@ -40,13 +42,16 @@ try {
   const settings = await prepare();
   const arguments_ = given.filter((argument) => argument !== '--only-tests');
   // Tests in `alone/` measure or exhaust something: next to others they would tell nothing.
-  const runs = arguments_.some((argument) => !argument.startsWith('-'))
-    ? [[]]
-    : [['test/**/*.test.ts', '!test/{alone,bench}/**'], ['test/alone/*.test.ts']];
+  const isWatching = arguments_.includes('--watch');
+  const runs =
+    isWatching || arguments_.some((argument) => !argument.startsWith('-'))
+      ? [[]]
+      : [['test/**/*.test.ts', '!test/{alone,bench}/**'], ['test/alone/*.test.ts']];
   counts = { passed: 0, failed: 0 };
   for (const files of runs) {
     const name = files[0]?.includes('alone') ? 'tests that run alone' : 'tests';
-    const { passed, failed } = await step(name, () => runTests([...arguments_, ...files], settings));
+    const run = isWatching ? watchTests : runTests;
+    const { passed, failed } = await step(name, () => run([...arguments_, ...files], settings));
     counts = { passed: counts.passed + passed, failed: counts.failed + failed };
   }
   process.exitCode = counts.failed === 0 ? 0 : 1;
@@ -125,8 +130,7 @@ async function runTests(args: readonly string[], settings: Settings): Promise<Te
     command: join(BIN, 'ava'),
     args,
     cwd: ROOT,
-    // First on PATH, so that AVA runs under the Node of this project without npm as well.
-    env: { ...process.env, ...COLOR, ...settings, PATH: `${BIN}${delimiter}${process.env.PATH}` },
+    env: environmentOf(settings),
     stopSignal: 'SIGTERM',
     forceSignal: 'SIGKILL',
     temporaryFolder: settings.TEST_WORKFLOW_BUNDLE && dirname(settings.TEST_WORKFLOW_BUNDLE),
@@ -140,6 +144,18 @@ async function runTests(args: readonly string[], settings: Settings): Promise<Te
   interruption.signal.throwIfAborted();
   // AVA also ends red without a failed test: when it finds no file, for example.
   return { passed: seen.passed, failed: ending === 'exit code 0' ? seen.failed : Math.max(seen.failed, 1) };
+}
+
+/** Until Ctrl-C, which reaches AVA too: it is of this terminal's process group. */
+async function watchTests(args: readonly string[], settings: Settings): Promise<TestCounts> {
+  const ava = spawn(join(BIN, 'ava'), args, { cwd: ROOT, stdio: 'inherit', env: environmentOf(settings) });
+  const [code] = await once(ava, 'close');
+  return { passed: 0, failed: code === 0 || interruption.signal.aborted ? 0 : 1 };
+}
+
+function environmentOf(settings: Settings): NodeJS.ProcessEnv {
+  // First on PATH, so that AVA runs under the Node of this project without npm as well.
+  return { ...process.env, ...COLOR, ...settings, PATH: `${BIN}${delimiter}${process.env.PATH}` };
 }
 
 async function check(command: string, args: readonly string[]): Promise<void> {

@@ -1,11 +1,11 @@
-/**
- * What the runner gives each test file. The names are those of `test/run.ts`.
- */
-export type TestSetting =
-  | 'TEST_DATABASE_URL'
-  | 'TEST_TEMPORAL_ADDRESS'
-  | 'TEST_TEMPORAL_CLI'
-  | 'TEST_WORKFLOW_BUNDLE';
+/** What the runner gives each test file. */
+export const TEST_SETTINGS = [
+  'TEST_DATABASE_URL',
+  'TEST_TEMPORAL_ADDRESS',
+  'TEST_TEMPORAL_CLI',
+  'TEST_WORKFLOW_BUNDLE',
+] as const;
+export type TestSetting = (typeof TEST_SETTINGS)[number];
 
 /** @throws {Error} when the test file was not started by the runner */
 export function testSetting(name: TestSetting): string {

@@ -14,7 +14,7 @@ import type { TestSetting } from './environment.ts';
  */
 export async function startServers(): Promise<() => Promise<void>> {
   const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
-  const cli = await findTemporalCli({ cacheDir, onProgress: console.log });
+  const cli = await findTemporalCli({ cacheDir, onProgress: console.error });
   const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
   const bundle = join(folder, 'workflow-bundle.js');
   const temporalOptions = { cli, namespace: 'default', headless: true, searchAttributes: SEARCH_ATTRIBUTES };

@@ -1,0 +1,24 @@
+import { TEST_SETTINGS, testSetting } from './support/environment.ts';
+import { startServers } from './support/servers.ts';
+
+/**
+ * `npm run servers`: PostgreSQL and Temporal that stay up between test runs, until Ctrl-C. It prints what to paste into
+ * the terminal that the tests are run in.
+ */
+const interrupted = new Promise<void>((resolve) => {
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => resolve());
+});
+const stop = await startServers();
+try {
+  for (const name of TEST_SETTINGS) console.log(`export ${name}='${testSetting(name)}'`);
+  console.error(
+    '\nPaste these lines where you run tests: npm test -- --only-tests FILE. Ctrl-C ends the servers.',
+  );
+  // A pending promise alone does not keep a program alive.
+  const alive = setInterval(() => {}, 60_000);
+  await interrupted;
+  clearInterval(alive);
+} finally {
+  await stop();
+}
+process.exit();
