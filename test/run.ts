@@ -13,7 +13,7 @@ import type { TestSetting } from './support/environment.ts';
 import { countTests, type TestCounts } from './support/report.ts';
 
 /**
- * `npm test`: checks, servers, tests. Arguments go to AVA (`npm test -- test/x.test.ts --match '…'`);
+ * `npm test`: checks, servers, tests. Arguments go to AVA (`npm test -- FILE --match '…'`);
  * `--only-tests` leaves out type check and lint. Servers named by TEST_DATABASE_URL and TEST_TEMPORAL_ADDRESS are
  * used in place of own ones. The last line is `N passed, N failed`; a step that fails before the tests counts as one.
  * With `--watch` AVA has the terminal to itself, and runs tests again when a file that they use changes; workflows are
