@@ -1,0 +1,230 @@
+import { execFileSync } from 'node:child_process';
+import { readFile } from 'node:fs/promises';
+import { basename, dirname, join, normalize } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import test from 'ava';
+
+// Pages and comments name files, sections, scripts and settings. Here each name is looked up, so that a file that moves
+// or a heading that changes cannot leave a name behind that leads nowhere.
+
+const ROOT = fileURLToPath(new URL('..', import.meta.url));
+const FOLDERS = 'activities|api|db|deploy|test|workflows';
+const ROOTED = new RegExp(`^(?:${FOLDERS}|\\.ci)/`);
+/** Of others, or made by running something: files that the repository does not have. */
+const ELSEWHERE = new Set(['stack.json', 'vendors.json', 'person.json', 'headers.txt', 'body.json']);
+
+/** A text in which names are looked up, and where it stands. */
+interface Passage {
+  readonly file: string;
+  readonly line: number;
+  readonly text: string;
+}
+
+let files: ReadonlySet<string>;
+let folders: ReadonlySet<string>;
+let pages: readonly Passage[];
+let comments: readonly Passage[];
+/** Every word of the code. */
+let words: ReadonlySet<string>;
+/** Per page, its headings as they are written. */
+let headings: ReadonlyMap<string, readonly string[]>;
+
+test.before(async () => {
+  // With those that are new and not yet committed; without what was deleted.
+  const listed = execFileSync(
+    'git',
+    ['ls-files', '--cached', '--others', '--exclude-standard', '--deduplicate'],
+    {
+      cwd: ROOT,
+      encoding: 'utf8',
+    },
+  );
+  const gone = execFileSync('git', ['ls-files', '--deleted'], { cwd: ROOT, encoding: 'utf8' }).split('\n');
+  files = new Set(listed.split('\n').filter((file) => file !== '' && !gone.includes(file)));
+  folders = new Set([...files].flatMap(parentsOf));
+  const texts = await Promise.all(
+    [...files]
+      .filter((file) => /\.(?:ts|mjs|sql|sh|py|md)$/.test(file) || file.startsWith('.ci/'))
+      .map(async (file) => ({ file, text: await readFile(join(ROOT, file), 'utf8') })),
+  );
+  const isPage = ({ file }: { file: string }) => file.endsWith('.md');
+  pages = texts.filter(isPage).map(({ file, text }) => ({ file, line: 1, text }));
+  comments = texts.filter((one) => !isPage(one)).flatMap(({ file, text }) => commentsOf(file, text));
+  const code = texts.filter((one) => !isPage(one) && one.file !== 'test/documents.test.ts');
+  words = new Set(code.flatMap(({ text }) => text.match(/\w+/g) ?? []));
+  headings = new Map(pages.map(({ file, text }) => [file, headingsOf(text)]));
+});
+
+/** Runs of lines that are comments, each run as one text without its marks. */
+function commentsOf(file: string, text: string): Passage[] {
+  const marks = /\.(?:ts|mjs)$/.test(file)
+    ? TS_COMMENT
+    : file.endsWith('.sql')
+      ? /^\s*--(?!>)/
+      : /^\s*#(?!!)/;
+  const found: { line: number; lines: string[] }[] = [];
+  let inside = false;
+  for (const [index, line] of text.split('\n').entries()) {
+    const mark = marks.exec(line);
+    const trailing = mark === null ? /\s\/\/ (.*)$/.exec(line)?.[1] : undefined;
+    const words = mark === null ? trailing : line.slice(mark[0].length).trim();
+    if (words !== undefined) {
+      if (inside && mark !== null) found.at(-1)?.lines.push(words);
+      else found.push({ line: index + 1, lines: [words] });
+    }
+    inside = mark !== null;
+  }
+  return found.map(({ line, lines }) => ({ file, line, text: lines.join(' ') }));
+}
+
+const TS_COMMENT = /^\s*(?:\/\/|\/\*\*?|\*\/?)/;
+
+function headingsOf(text: string): string[] {
+  return [...withoutCode(text).matchAll(/^#{1,6} +(.+?) *$/gm)].map(([, heading = '']) => heading);
+}
+
+/** What a page shows as code is no heading and no link. */
+function withoutCode(text: string): string {
+  return text.replace(/^```[\s\S]*?^```$/gm, '');
+}
+
+function parentsOf(file: string): string[] {
+  const parent = dirname(file);
+  return parent === '.' ? [] : [parent, ...parentsOf(parent)];
+}
+
+/** Whether a path from the root is there; `*` stands for anything within a name. */
+function exists(path: string): boolean {
+  const clean = path.replace(/\/$/, '');
+  if (!clean.includes('*')) return files.has(clean) || folders.has(clean);
+  const pattern = new RegExp(`^${clean.replace(/[.+]/g, '\\$&').replaceAll('*', '[^/]*')}$`);
+  return [...files, ...folders].some((one) => pattern.test(one));
+}
+
+/** As GitHub makes an anchor of a heading. */
+function anchorOf(heading: string): string {
+  return heading
+    .toLowerCase()
+    .replace(/[^\p{L}\p{N}\s_-]/gu, '')
+    .replaceAll(' ', '-');
+}
+
+function place({ file, line }: Passage): string {
+  return file.endsWith('.md') ? file : `${file}:${line}`;
+}
+
+/** A line per name in these passages that `isMissing` says is missing. */
+function missing(
+  passages: readonly Passage[],
+  pattern: RegExp,
+  isMissing: (match: RegExpMatchArray, passage: Passage) => boolean,
+): string[] {
+  return passages.flatMap((passage) =>
+    [...passage.text.matchAll(pattern)]
+      .filter((match) => isMissing(match, passage))
+      .map((match) => `${place(passage)}: ${match[0]}`),
+  );
+}
+
+test('every file and folder that a comment or a page names is there', (t) => {
+  // From the root, from where it is named, or the end of a path that there is: `batch.ts`, `sim/magic.ts`.
+  const paths = new RegExp(`(?<![\\w./:@*<>-])(?:${FOLDERS}|\\.ci)/[\\w.*/-]*[\\w*]/?`, 'g');
+  const names = /(?<![\w/.*<>-])(?:[\w.-]+\/)*[\w-]+(?:\.[\w-]+)*\.(?:ts|mjs|md|sql|py|txt|json)\b(?!\()/g;
+  const isNowhere = ([path]: RegExpMatchArray, { file }: Passage) =>
+    !ELSEWHERE.has(basename(path)) &&
+    !exists(path) &&
+    !exists(normalize(join(dirname(file), path))) &&
+    (ROOTED.test(path) || ![...files].some((one) => one.endsWith(`/${path}`)));
+  const everything = [...pages, ...comments];
+  const prose = [...pages.map((page) => ({ ...page, text: withoutCode(page.text) })), ...comments];
+  t.true(missing(everything, paths, () => true).length > 200);
+  t.true(missing(prose, names, () => true).length > 100);
+  const nowhere = [...missing(everything, paths, isNowhere), ...missing(prose, names, isNowhere)];
+  t.deepEqual([...new Set(nowhere)], []);
+});
+
+test('every link of a page leads to a file, and to a heading if it names one', (t) => {
+  const prose = pages.map((page) => ({ ...page, text: withoutCode(page.text) }));
+  const links = /\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]+))?\)/g;
+  t.true(missing(prose, links, () => true).length > 30);
+  const broken = missing(prose, links, ([, path = '', anchor], { file }) => {
+    const target = path === '' ? file : normalize(join(dirname(file), path));
+    if (!exists(target)) return true;
+    return anchor !== undefined && !(headings.get(target) ?? []).some((one) => anchorOf(one) === anchor);
+  });
+  t.deepEqual(broken, []);
+});
+
+test('every section that is cited is a heading of its page', (t) => {
+  // `DECISIONS.md, Webhooks, schedule` cites the section Webhooks; what follows a heading is free.
+  const citations = /(?<![\w/.-])((?:[\w-]+\/)*[A-Z][\w-]*\.md)`?, (?=["A-Z])"?([^|\n]*)/g;
+  const isCitation = (rest: string) => !/^[\w./-]+\.md/.test(rest);
+  const isMissing = ([, path = '', rest = '']: RegExpMatchArray, { file }: Passage) => {
+    const target = files.has(path) ? path : normalize(join(dirname(file), path));
+    const isKnown = (headings.get(target) ?? []).some(
+      (one) => rest.startsWith(one) && !/^\w/.test(rest.slice(one.length)),
+    );
+    return isCitation(rest) && !isKnown;
+  };
+  const prose = pages.map(({ text, ...page }) => ({ ...page, text: text.replace(/\n(?! *[-#|])/g, ' ') }));
+  const passages = [...prose, ...comments];
+  t.true(missing(passages, citations, ([, , rest = '']) => isCitation(rest)).length > 40);
+  t.deepEqual(missing(passages, citations, isMissing), []);
+});
+
+test('every name of the code that a page quotes is in the code', (t) => {
+  const names = /`([a-z]+(?:[A-Z]\w*|(?:_[a-z0-9]+)+))`/g;
+  const prose = pages.map((page) => ({ ...page, text: withoutCode(page.text) }));
+  t.true(missing(prose, names, () => true).length > 200);
+  t.deepEqual(
+    missing(prose, names, ([, name = '']) => !words.has(name)),
+    [],
+  );
+});
+
+test('every npm script that is named is one of package.json', async (t) => {
+  const { scripts } = JSON.parse(await readFile(join(ROOT, 'package.json'), 'utf8')) as {
+    scripts: Record<string, string>;
+  };
+  const calls = /\bnpm (?:run (?:--silent )?([a-z][\w:-]*)|(start|test)\b)/g;
+  const isMissing = ([, run, short]: RegExpMatchArray) => scripts[run ?? short ?? ''] === undefined;
+  t.true(missing(pages, calls, () => true).length > 30);
+  const started = Object.entries(scripts).flatMap(([name, command]) =>
+    [...command.matchAll(/\bnode (?:--\S+ )*(\S+\.m?[jt]s)/g)].map(([, file = '']) => ({ name, file })),
+  );
+  const broken = started.filter(({ file }) => !files.has(file)).map(({ name, file }) => `${name}: ${file}`);
+  t.deepEqual([...missing([...pages, ...comments], calls, isMissing), ...broken], []);
+});
+
+test('the settings of the pages are those of the configuration', async (t) => {
+  const sources = await Promise.all(
+    [...files]
+      .filter((file) => /^deploy\/config/.test(file) && file.endsWith('.ts'))
+      .map((file) => readFile(join(ROOT, file), 'utf8')),
+  );
+  const code = sources.join('\n');
+  // Keys of the schema, and what each source has one of: `${name}_URL`.
+  const read = new Set([
+    ...[...code.matchAll(/^ +([A-Z][A-Z0-9_]+): (?!string|unknown)/gm)].map(([, name = '']) => name),
+    ...[...code.matchAll(/`\$\{name\}(_[A-Z_]+)`/g)].map(([, ending = '']) => `<NAME>${ending}`),
+  ]);
+  const tables = pages
+    .filter(({ file }) => file === 'README.md' || file === 'deploy/going-live.md')
+    .flatMap(({ text }) => [...text.matchAll(/^\|(.*)\|$/gm)].map(([, row = '']) => row));
+  const named = new Set(
+    tables.flatMap((row) =>
+      [...row.matchAll(/`((?:<NAME>_)?[A-Z][A-Z0-9_]+)(?:=[^`]*)?`/g)].map(([, name = '']) => name),
+    ),
+  );
+  const sourceNames = /^(?:ROCKETREACH|FULLENRICH|PROSPEO|HUNTER|REACHER|ZEROBOUNCE|NEVERBOUNCE)_(?=[A-Z]+)/;
+  const general = (name: string) => (read.has(name) ? name : name.replace(sourceNames, '<NAME>_'));
+  t.true(read.size > 30);
+  const told = new Set([...named].map(general).filter((name) => !name.startsWith('TEMPORAL_')));
+  t.deepEqual(
+    {
+      toldButNotRead: [...told].filter((name) => !read.has(name)),
+      readButNotTold: [...read].filter((name) => !told.has(name)),
+    },
+    { toldButNotRead: [], readButNotTold: [] },
+  );
+});
