@@ -23,7 +23,7 @@ import { sign } from './webhooks/signature.ts';
 type WebhookDeps = Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules' | 'signingKeys'>;
 
 /**
- * Deliveries (decisions.md, Webhooks). One call of the activity is at most one attempt; Temporal's retry is the
+ * Deliveries (DECISIONS.md, Webhooks). One call of the activity is at most one attempt; Temporal's retry is the
  * schedule, and every other wait too: for room, for a host that is away, for an attempt that another worker makes.
  */
 export function createWebhookActivities({ db, log, post, rules, signingKeys }: WebhookDeps) {

@@ -6,7 +6,7 @@ const HEARTBEAT_MS = 30_000;
  * Runs `work` with heartbeats three times per heartbeat time-out, so that Temporal notices a dead worker soon, and
  * with a signal that aborts when an operator cancels or the worker shuts down. Work whose deadline has passed goes on
  * for one more heartbeat time-out: what it finds settles nothing any more, but is there for the next request
- * (decisions.md, 15 minutes).
+ * (DECISIONS.md, Requests and batches).
  */
 export async function withHeartbeat<T>(
   context: Context,

@@ -23,7 +23,7 @@ const EXPIRED_AT_MOST = 5000;
 
 type SweepDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
-/** The reconciler (decisions.md, last row of "Requests and batches"): PostgreSQL's facts against Temporal's workflows. */
+/** The reconciler (DECISIONS.md, Requests and batches): PostgreSQL's facts against Temporal's workflows. */
 export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
   const start = async (batch: BatchStart) => {
     await control.startBatch(batch);

@@ -47,7 +47,7 @@ const PATHS: readonly (readonly [path: string, allow: string])[] = [
   ['/.well-known/webhook-keys/{organization_id}', 'GET, HEAD'],
 ];
 
-/** The HTTP API, not yet listening. Each concern registers itself; the order is that of decisions.md's checks. */
+/** The HTTP API, not yet listening. Each concern registers itself, in the order of DECISIONS.md, Order of checks. */
 export function createServer(deps: ApiDeps): Server {
   const listener = createListener(deps.keepAliveMs);
   const sample = createSample();

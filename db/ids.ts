@@ -1,6 +1,6 @@
 import { typeid } from 'typeid-js';
 
-/** `bat_` / `req_` … + 26 characters of lower-case Crockford base32 of a UUIDv7 (TypeID; decisions.md, Ids and time). */
+/** `bat_` / `req_` … + 26 characters of lower-case Crockford base32 of a UUIDv7 (TypeID; DECISIONS.md, Ids and time). */
 export type IdPrefix = 'org' | 'key' | 'bat' | 'req' | 'msg' | 'lkp' | 'imp';
 
 export function newId(prefix: IdPrefix): string {

@@ -1,4 +1,4 @@
-// The words of spec.md, once, as types: every layer above speaks them.
+// The words of the contract (api/README.md), once, as types: every layer above speaks them.
 
 export const EMAIL_TYPES = ['professional', 'personal'] as const;
 export type EmailType = (typeof EMAIL_TYPES)[number];

@@ -1,7 +1,7 @@
 import { isIP } from 'node:net';
 import ipaddr from 'ipaddr.js';
 
-/** Which addresses webhook deliveries may reach (decisions.md, Webhooks, target). */
+/** Which addresses webhook deliveries may reach (DECISIONS.md, Webhooks, target). */
 export interface AddressPolicy {
   /** @param ip an address as resolvers and sockets write it; any other text is not allowed */
   allows(ip: string): boolean;

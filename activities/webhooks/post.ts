@@ -51,7 +51,7 @@ export interface Message {
 const EXCERPT_BYTES = 1024;
 
 /**
- * Makes the function that sends one HTTPS POST to a URL that a stranger chose (decisions.md, Webhooks, transport and
+ * Makes the function that sends one HTTPS POST to a URL that a stranger chose (DECISIONS.md, Webhooks, transport and
  * target). Redirects are not followed and no connection is used twice, because either would reach a host that nobody
  * checked. Whatever a receiver does is an `Answer` and never thrown.
  * @throws {ProxyUnavailable} from the function it makes

@@ -3,7 +3,7 @@ import type { Answer } from './post.ts';
 const JITTER = 0.2;
 
 /**
- * How long to wait before an attempt (decisions.md, Webhooks, schedule).
+ * How long to wait before an attempt (DECISIONS.md, Webhooks, schedule).
  * @param attempt the coming attempt, counted from 1
  * @param schedule milliseconds after the previous attempt; index 0 belongs to the first
  * @param retryAfterMs what the receiver asked for, null where it did not: taken as it is between 1× and 2× of the step
@@ -22,7 +22,7 @@ export function delayBefore(
   return Math.round(step * (1 - JITTER + 2 * JITTER * random));
 }
 
-/** True for the statuses by which a receiver takes a delivery over (spec.md, Events). A redirect is none. */
+/** True for the statuses by which a receiver takes a delivery over (api/README.md, Webhooks). A redirect is none. */
 export function isDelivered(status: number): boolean {
   return status >= 200 && status <= 299;
 }

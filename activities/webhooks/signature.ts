@@ -13,7 +13,7 @@ export interface Signable {
 /**
  * The `webhook-signature` header of one delivery attempt: one `v1` signature per secret, then one `v1a` signature per
  * key, separated by spaces, so that a receiver that knows any of them accepts the delivery while one replaces another
- * (Standard Webhooks 1.0, "Signature scheme"; decisions.md, Webhooks). Receivers skip versions that they do not know.
+ * (Standard Webhooks 1.0, "Signature scheme"; DECISIONS.md, Webhooks). Receivers skip versions that they do not know.
  * @param secrets `whsec_` + base64 each, the current one first
  * @param keys private ed25519 keys, the current one first; none where the deployment has none
  * @throws {Error} code `bad_webhook_secret` for a secret of any other form

@@ -14,7 +14,7 @@ declare module '@hapi/hapi' {
   }
 }
 
-/** The scheme `api-key`, applied to every route that does not opt out (spec.md, Authentication). */
+/** The scheme `api-key`, applied to every route that does not opt out (api/README.md, Keys). */
 export function registerAuth(server: Server, db: Database, rateWindowMs: number): void {
   const floods = createFloodGuard(rateWindowMs);
   server.auth.scheme('api-key', () => ({
@@ -50,7 +50,7 @@ export function registerAuth(server: Server, db: Database, rateWindowMs: number)
   server.auth.default('api-key');
 }
 
-/** `Authorization` wins where both headers are sent (decisions.md, Keys and rate); null where neither is. */
+/** `Authorization` wins where both headers are sent (DECISIONS.md, Keys and rate); null where neither is. */
 function presentedKey(request: Request): string | null {
   const { authorization, 'x-api-key': apiKey } = request.headers;
   if (typeof authorization === 'string') return /^Bearer +([^ ]+) *$/i.exec(authorization)?.[1] ?? '';

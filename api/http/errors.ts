@@ -3,7 +3,7 @@ import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hap
 import type { Logger } from 'pino';
 import { DatabaseError } from '../../db/errors.ts';
 
-/** One entry of a 422 (spec.md, Errors), worded as FastAPI and pydantic 2 word it. */
+/** One entry of a 422 (api/README.md, Errors), worded as FastAPI and pydantic 2 word it. */
 export interface Problem {
   readonly loc: readonly (string | number)[];
   readonly msg: string;

@@ -11,7 +11,7 @@ declare module '@hapi/hapi' {
 }
 
 /**
- * Counts one authenticated request. 401, 403 and 429 are not counted; 304, 404 and 422 are (decisions.md, Keys and
+ * Counts one authenticated request. 401, 403 and 429 are not counted; 304, 404 and 422 are (DECISIONS.md, Keys and
  * rate).
  * @returns the 429 where the key has no place left
  */

@@ -2,7 +2,7 @@ import type { Request } from '@hapi/hapi';
 import { type IdPrefix, idPattern, isId } from '../../db/ids.ts';
 import { invalid, type Problem } from './errors.ts';
 
-// Parameters of path and query, refused in the wording of the 422 catalogue (decisions.md, Errors).
+// Parameters of path and query, refused in the wording of the 422 catalogue (api/README.md, Errors).
 
 /** A parameter that was understood, or why it was not. */
 type Parsed<T> = { readonly value: T } | { readonly problem: Problem };

@@ -10,7 +10,7 @@ import {
 } from '../../db/words.ts';
 import { CURSOR, PAGE } from '../http/parameters.ts';
 
-// The bodies of answers (spec.md, "Resources and their fields") as joi schemas: the OpenAPI document is made from them,
+// The bodies of answers (api/README.md, The envelope) as joi schemas: the OpenAPI document is made from them,
 // and tests hold live answers against them, where a field too many is a failure.
 
 const REQUEST_STATUSES = [

@@ -2,7 +2,7 @@ import { deliveryExamples } from './examples.ts';
 import type { JsonObject } from './json-schema.ts';
 import { json } from './operations.ts';
 
-// What a webhook's receiver gets, and what its answer means (decisions.md, Webhooks), for the OpenAPI document.
+// What a webhook's receiver gets, and what its answer means (api/README.md, Webhooks), for the OpenAPI document.
 
 const EXAMPLE = 'real-time';
 

@@ -17,7 +17,7 @@ interface Meta {
  * - `null` where joi takes it: joi's translation does not know `empty(null)`, and leaves `null` out of an `enum`;
  * - `meta({ jsonSchema })` and `meta({ accepts })`, see above;
  * - `example()`, which joi does not translate;
- * - no `additionalProperties: false`: answers may gain fields at any time (decisions.md, Versioning), so clients must
+ * - no `additionalProperties: false`: answers may gain fields at any time (DECISIONS.md, Versioning), so clients must
  *   not take a list of fields as complete.
  */
 export function jsonSchema(schema: Joi.Schema): JsonObject {

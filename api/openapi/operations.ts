@@ -7,7 +7,7 @@ import { jsonSchema } from './json-schema.ts';
 import { parameter } from './parameters.ts';
 import { type ErrorName, errorResponses } from './problems.ts';
 
-// The `paths` of the OpenAPI document, in the order of spec.md, "Endpoints".
+// The `paths` of the OpenAPI document, in the order of the first table of api/README.md.
 
 const POLLED: readonly HeaderName[] = [...RATE, 'ETag'];
 const WAITED: readonly HeaderName[] = ['Retry-After', 'Preference-Applied'];

@@ -2,7 +2,7 @@ import { AWAY, TITLES } from '../http/errors.ts';
 import { type HeaderName, RATE, responseHeaders } from './headers.ts';
 import type { JsonObject } from './json-schema.ts';
 
-// How requests fail, for the OpenAPI document (decisions.md, "Errors"); the 422 is not one of these.
+// How requests fail, for the OpenAPI document (api/README.md, Errors); the 422 is not one of these.
 
 interface ErrorKind {
   readonly status: number;

@@ -2,7 +2,7 @@ import type { Server } from '@hapi/hapi';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
 
-/** `GET /api/v1/credits` (spec.md, Credits resource): balance = total − used − held. */
+/** `GET /api/v1/credits` (api/README.md, Credits): balance = total − used − held. */
 export function registerCredits(server: Server, db: Database): void {
   server.route({
     method: 'GET',

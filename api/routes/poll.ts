@@ -12,7 +12,7 @@ import { problem, unknownBatch } from '../http/errors.ts';
 import { pathId, valuesOf } from '../http/parameters.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 
-/** `GET /api/v1/email/{request_id}` and `GET /api/v1/batch/{batch_id}`: from PostgreSQL alone (spec.md, Endpoints). */
+/** `GET /api/v1/email/{request_id}` and `GET /api/v1/batch/{batch_id}`: from PostgreSQL (api/README.md, Polling). */
 export function registerPoll(server: Server, db: Database, changes: Changes): void {
   server.route({
     method: 'GET',

@@ -4,8 +4,9 @@ import { WANTED_TYPES, WEBHOOK_MODES } from '../../db/words.ts';
 import { jsonDepth } from '../http/body.ts';
 import type { Problem } from '../http/errors.ts';
 
-// The bodies of spec.md as joi schemas, and the translation of joi's findings into the 422 catalogue of decisions.md.
-// The OpenAPI document is made from them: `meta({ jsonSchema })` says what a custom rule checks (json-schema.ts).
+// The bodies of submits (api/README.md, Submitting) as joi schemas, and the translation of joi's findings into the 422
+// catalogue (api/README.md, Errors). The OpenAPI document is made from them: `meta({ jsonSchema })` says what a custom
+// rule checks (json-schema.ts).
 
 export interface SubmitBody {
   readonly npis: readonly string[];
@@ -27,7 +28,7 @@ const MAX_CUSTOM_DATA_BYTES = 16 * 1024;
 const MAX_CUSTOM_DATA_DEPTH = 32;
 const MAX_URL_LENGTH = 2048;
 
-/** 1 to 255 visible ASCII characters, quotes around them allowed (decisions.md, Idempotency-Key). */
+/** 1 to 255 visible ASCII characters, quotes around them allowed (DECISIONS.md, Idempotency-Key). */
 export const IDEMPOTENCY_KEY = /^(?:"[!-~]{1,255}"|(?!""$)[!-~]{1,255})$/;
 
 const npi = Joi.string()
@@ -132,7 +133,7 @@ export function validateSubmit(
   };
 }
 
-/** One entry per invalid field (spec.md, Errors): of a wrong choice joi also says that it is no string. */
+/** One entry per invalid field (api/README.md, Errors): of a wrong choice joi also says that it is no string. */
 function firstPerField(details: readonly Joi.ValidationErrorItem[]): Joi.ValidationErrorItem[] {
   const fields = details.map(({ path }) => JSON.stringify(path));
   return details.filter((_, i) => fields.indexOf(fields[i] ?? '') === i);

@@ -26,7 +26,7 @@ export interface SubmitDeps {
   readonly changes: Changes;
 }
 
-/** `POST /api/v1/email` and `POST /api/v1/email/bulk` (spec.md, Endpoints). */
+/** `POST /api/v1/email` and `POST /api/v1/email/bulk` (api/README.md, Submitting). */
 export function registerSubmit(server: Server, deps: SubmitDeps): void {
   const route = (path: string, submittedAs: SubmittedAs, schema: Joi.ObjectSchema) => {
     server.route({

@@ -9,7 +9,7 @@ import { apiKeys, organizations } from '../schema.ts';
 import { requireOrganization } from './organizations.ts';
 
 // A key is `npe_` + 30 base62 characters (178 random bits) + 6 base62 characters of the CRC32 of all before: secret
-// scanners find it, and a mistyped one is refused without a query (decisions.md, Keys and rate).
+// scanners find it, and a mistyped one is refused without a query (DECISIONS.md, Keys and rate).
 
 /** `inactive` is a key whose time is over; a key that is revoked too is `revoked`. */
 export type KeyState = 'active' | 'inactive' | 'revoked';

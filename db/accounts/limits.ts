@@ -15,8 +15,8 @@ export interface RateVerdict {
 
 /**
  * Counts one request of a key in its exact sliding window, or refuses it: one statement on one row, so that all API
- * processes share one window (hardening.md, R1). The row holds the times of the admitted requests of the last
- * `windowMs`; an admission adds one, a refusal changes nothing.
+ * processes share one window (ARCHITECTURE.md, Invariants, R1). The row holds the times of the admitted requests of the
+ * last `windowMs`; an admission adds one, a refusal changes nothing.
  * @throws {DatabaseError}
  */
 export async function admit(

@@ -16,7 +16,7 @@ export interface Organization {
   readonly createdAt: Date;
 }
 
-/** Credits: total = used + held + available at every instant (decisions.md, Credits). */
+/** Credits: total = used + held + available at every instant (DECISIONS.md, Credits). */
 export interface Balance {
   readonly total: number;
   readonly used: number;

@@ -5,7 +5,7 @@ import { clock, type Database, read, type Transaction, transaction } from '../cl
 import { DatabaseError } from '../errors.ts';
 import { organizations } from '../schema.ts';
 
-/** What an organization's deliveries are signed with (decisions.md, Webhooks, signing). */
+/** What an organization's deliveries are signed with (DECISIONS.md, Webhooks, signing). */
 export interface WebhookSecret {
   readonly organizationId: string;
   readonly webhookSecret: string;

@@ -26,5 +26,5 @@ export interface Pass {
   readonly checks: readonly Check[];
 }
 
-/** What has to happen on its own may be this late before it is a finding (hardening.md, S2 and S4). */
+/** What has to happen on its own may be this late before it is a finding (ARCHITECTURE.md, Invariants, S2 and S4). */
 export const GRACE = sql`interval '60 seconds'`;

@@ -27,7 +27,7 @@ export interface Diagnosis {
 const EXAMPLES = 5;
 
 /**
- * Checks every invariant of hardening.md that the database can answer for, on one snapshot. Takes no locks.
+ * Checks every invariant (ARCHITECTURE.md, Invariants) that the database can answer for, on one snapshot, without locks.
  * @param examples how many ids to name per check
  * @throws {DatabaseError}
  */

@@ -1,7 +1,7 @@
 import { sql } from 'drizzle-orm';
 import type { Pass } from './check.ts';
 
-/** Balances and the ledger in itself (hardening.md, L1 and L2). */
+/** Balances and the ledger in itself (ARCHITECTURE.md, Invariants, L1 and L2). */
 export function ledgerPasses(): Pass[] {
   return [ACCOUNTS, ENTRIES, HISTORY];
 }

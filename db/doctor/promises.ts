@@ -4,7 +4,7 @@ import type { DoctorRules, Pass } from './check.ts';
 // That charges and completed requests are the same thing, and of the same time, is checked with the ledger: here a
 // charge is a request with credits used, its time `settled_at`.
 
-/** What is paid once is free for the replay window (hardening.md, L4 and L5). */
+/** What is paid once is free for the replay window (ARCHITECTURE.md, Invariants, L4 and L5). */
 export function promisePasses({ replayMs }: DoctorRules): Pass[] {
   const window = sql`make_interval(secs => ${replayMs / 1000}::float8)`;
   const npi = sql`organization_id, npi`;

@@ -1,7 +1,7 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { GRACE, type Pass } from './check.ts';
 
-/** Each request in itself and against its entries (hardening.md, L3, L4, S2). */
+/** Each request in itself and against its entries (ARCHITECTURE.md, Invariants, L3, L4, S2). */
 export function requestPasses(): Pass[] {
   return [REQUESTS, REQUESTS_AND_ENTRIES];
 }

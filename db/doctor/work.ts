@@ -1,7 +1,7 @@
 import { sql } from 'drizzle-orm';
 import { type DoctorRules, GRACE, type Pass } from './check.ts';
 
-/** Batches, deliveries, Idempotency-Keys and the guards of all of it (hardening.md, S1, S4, W1, I1). */
+/** Batches, deliveries, Idempotency-Keys and the guards of all of it (ARCHITECTURE.md, Invariants, S1, S4, W1, I1). */
 export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
   return [BATCHES, deliveries(webhookScheduleMs), IDEMPOTENCY, GUARDS];
 }
@@ -87,7 +87,7 @@ const BATCHES: Pass = {
 /** Longer than the others: in line for a receiver that has no room, a delivery may wait for minutes unseen. */
 const DELIVERY_GRACE = sql`interval '15 minutes'`;
 
-/** A receiver may ask for up to twice the step (decisions.md, Webhooks, schedule). */
+/** A receiver may ask for up to twice the step (DECISIONS.md, Webhooks, schedule). */
 function deliveries(scheduleMs: readonly number[]): Pass {
   const steps = sql`array[${sql.join(
     scheduleMs.map((ms) => sql`${ms}::float8`),

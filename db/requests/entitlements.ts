@@ -12,7 +12,7 @@ export interface KnownEmail {
 
 /**
  * What an organization has paid for within the replay window and may have again for nothing. Exactly `replayMs` after
- * the charge still counts; the clock starts at the charge (decisions.md, replay).
+ * the charge still counts; the clock starts at the charge (DECISIONS.md, Requests and batches).
  *
  * An address that was erased or suppressed since is not given again. It was paid for all the same: another one that
  * the directory holds comes in its place, free as well.
@@ -95,7 +95,7 @@ export async function findStoredEmails(
 
 /**
  * Takes the right to charge this organization for this NPI and type: one conditional statement, so that of two
- * requests settling at once exactly one is charged within a replay window (hardening.md, L5).
+ * requests settling at once exactly one is charged within a replay window (ARCHITECTURE.md, Invariants, L5).
  * @returns false where another request was charged within the window, which makes this one a replay
  */
 export async function claimEntitlement(

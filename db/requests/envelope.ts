@@ -3,7 +3,7 @@ import { type Database, read } from '../client.ts';
 import { batches, creditBalances, requests, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState, EmailType, RequestStatus } from '../words.ts';
 
-// The response envelope (spec.md, "Response envelope") has one builder for single polls, batch polls and deliveries.
+// The envelope (api/README.md, The envelope) has one builder for single polls, batch polls and deliveries.
 
 /** What is asked for: one request, or its whole batch, of one organization. */
 export type EnvelopeSubject =
@@ -95,7 +95,7 @@ async function belongs(db: Database, subject: EnvelopeSubject): Promise<boolean>
 
 /**
  * The envelope as JSON text. `custom_data` is spliced in as the text it was sent as, because parsing it would lose
- * numbers, key order and more (decisions.md, custom_data).
+ * numbers, key order and more (DECISIONS.md, custom_data).
  * @param inDelivery a delivery says `pending` of itself: it is not over while it is read
  */
 export function envelopeText({ batch, customData, balance, items }: Envelope, inDelivery = false): string {
@@ -119,7 +119,7 @@ export function envelopeText({ batch, customData, balance, items }: Envelope, in
   },"usage":${JSON.stringify(usage)},"data":${JSON.stringify(data)}}`;
 }
 
-/** The body of the 202 (spec.md, "Submit response"). */
+/** The body of the 202 (api/README.md, Submitting). */
 export function submitResponse(
   batchId: string,
   rows: readonly { id: string; npi: string; status: RequestStatus }[],

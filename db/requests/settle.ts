@@ -27,7 +27,7 @@ type Request = typeof requests.$inferSelect;
  * time-out meet on the same row lock, and whichever comes second finds the request final.
  *
  * An answer that comes after the deadline settles as `failed`; what it found stays in the directory for the next
- * request (decisions.md, 15 minutes).
+ * request (DECISIONS.md, Requests and batches).
  * @param reason why there is no email, for operators; kept only where there is none
  * @throws {DatabaseError} `request_missing` for an unknown id
  */

@@ -61,7 +61,7 @@ export type SubmitOutcome =
   | { readonly kind: 'running' }
   | { readonly kind: 'insufficient'; readonly required: number; readonly available: number };
 
-/** How long a repeated Idempotency-Key waits for the first one (decisions.md, Idempotency-Key). */
+/** How long a repeated Idempotency-Key waits for the first one (DECISIONS.md, Idempotency-Key). */
 const IDEMPOTENCY_WAIT_MS = 5000;
 
 type NewRequest = typeof requests.$inferInsert & { email: string | null };

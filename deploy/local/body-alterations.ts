@@ -34,7 +34,7 @@ const UNDOS: readonly Undo[] = [
   },
 ];
 
-/** Deliveries are written without white space, and begin so (spec.md, Response envelope). */
+/** Deliveries are written without white space, and begin so (api/README.md, The envelope). */
 const BEGINNING = /^\{"batch":\{"id":"/;
 
 /**

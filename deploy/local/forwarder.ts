@@ -26,7 +26,7 @@ export interface Forwarder {
   close(): Promise<void>;
 }
 
-/** The sender gives up after 15 s, connecting included (decisions.md, Webhooks, transport). */
+/** The sender gives up after 15 s, connecting included (DECISIONS.md, Webhooks, transport). */
 const TARGET_TIMEOUT_MS = 15_000;
 /** Of one connection, not of the message (RFC 9110, 7.6.1), or set anew by the request that is made. */
 const OWN_HEADERS: ReadonlySet<string> = new Set([

@@ -7,7 +7,7 @@ import { closedAt } from './control.ts';
 
 /** Workflows described at once. */
 const AT_ONCE = 20;
-/** What has closed this recently is the sweep's to start again (hardening.md, S4). */
+/** What has closed this recently is the sweep's to start again (ARCHITECTURE.md, Invariants, S4). */
 const GRACE_MS = 60_000;
 const CONNECT_MS = 5000;
 

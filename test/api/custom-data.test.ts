@@ -7,7 +7,7 @@ import { type Api, type ApiClient, startApi } from '../support/api.ts';
 import { objectText, valueText } from '../support/json-text.ts';
 import type { SubmitAnswer } from '../support/organization.ts';
 
-// custom_data comes back with nothing lost (decisions.md), in both polls and in deliveries.
+// custom_data comes back with nothing lost (DECISIONS.md, custom_data), in both polls and in deliveries.
 
 const NPI = '1234567893';
 const MAX_BYTES = 16 * 1024;

@@ -213,7 +213,7 @@ test('405 names the methods there are, with and without a key', async (t) => {
   }
 });
 
-test('the checks come in the order of decisions.md: each error hides the later ones', async (t) => {
+test('the checks come in the decided order: each error hides the later ones', async (t) => {
   const client = await api.organization(0);
   const key = { 'idempotency-key': 'order' };
   const bad = { 'idempotency-key': 'a b', 'content-type': 'text/plain' };

@@ -5,7 +5,7 @@ import { issueKey } from '../../db/accounts/keys.ts';
 import { type Api, type ApiClient, startApi } from '../support/api.ts';
 import { createCaller, eventually, type SubmitAnswer } from '../support/organization.ts';
 
-// Idempotency-Key (decisions.md), as clients see it.
+// DECISIONS.md, Idempotency-Key, as clients see it.
 
 const NPI = '1234567893';
 const SINGLE = '/api/v1/email';

@@ -5,7 +5,7 @@ import { setLimit } from '../../db/accounts/organizations.ts';
 import { type Api, type ApiClient, startApi } from '../support/api.ts';
 import { type Answer, createCaller } from '../support/organization.ts';
 
-// The rate limit (decisions.md, Keys and rate) over two API processes on one database.
+// The rate limit (DECISIONS.md, Keys and rate) over two API processes on one database.
 
 const BY = { actor: 'test', reason: 'test' };
 

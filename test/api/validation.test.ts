@@ -2,7 +2,7 @@ import test, { type ExecutionContext } from 'ava';
 import { type Api, type ApiClient, startApi } from '../support/api.ts';
 import type { Answer } from '../support/organization.ts';
 
-// The 422 catalogue of decisions.md ("Errors") to the letter, on both submits and both polls.
+// The 422 catalogue (api/README.md, Errors) to the letter, on both submits and both polls.
 
 const NPI = '1234567893';
 const SINGLE = '/api/v1/email';

@@ -9,7 +9,7 @@ import { type Api, type ApiClient, startApi } from '../support/api.ts';
 import { misfits } from '../support/conformance.ts';
 import { type Answer, createCaller, MASTER_KEY } from '../support/organization.ts';
 
-// The public keys of v1a signatures (decisions.md, Webhooks, signing), and the private ones they belong to.
+// The public keys of v1a signatures (api/README.md, Webhooks), and the private ones they belong to.
 
 const OPERATION = 'GET /.well-known/webhook-keys/{organization_id}';
 const UNKNOWN = 'org_01h2xcejqtf2nbrexx3vqjhp41';

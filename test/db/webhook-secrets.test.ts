@@ -6,7 +6,7 @@ import { openTestDatabase, type TestDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { openOrganization } from '../support/organization.ts';
 
-// The rotation of webhook secrets (decisions.md, Webhooks, signing).
+// The rotation of webhook secrets (DECISIONS.md, Webhooks, signing).
 
 const BY = { actor: 'test', reason: 'test' };
 const HOUR = 3_600_000;

@@ -1,8 +1,8 @@
 import type { Sql, TransactionSql } from 'postgres';
 
 /**
- * The invariants of money (hardening.md, L1 to L5 and S1) asked of the tables themselves, for some organizations.
- * It believes no column that the database derives: it adds up and counts anew.
+ * The invariants of money (ARCHITECTURE.md, Invariants, L1 to L5 and S1) asked of the tables themselves, for some
+ * organizations. It believes no column that the database derives: it adds up and counts anew.
  * @returns a line per violation, none where all is well
  */
 export async function auditLedger(

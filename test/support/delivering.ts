@@ -19,7 +19,7 @@ export type Look =
   | { readonly kind: 'wait'; readonly why: string; readonly afterMs: number };
 
 export const HOUR = 3_600_000;
-/** decisions.md, Webhooks, schedule. */
+/** DECISIONS.md, Webhooks, schedule. */
 export const SCHEDULE_MS = [0, 5000, 300_000, ...[0.5, 2, 5, 10, 14, 20, 24].map((hours) => hours * HOUR)];
 const KNOWN_NPI = '2000000010';
 

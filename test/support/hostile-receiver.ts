@@ -26,7 +26,7 @@ export interface Hostility {
 }
 
 /**
- * The sixteen behaviours of hardening.md, on one receiver and three addresses beside it.
+ * The sixteen behaviors that receivers are known for, on one receiver and three addresses beside it.
  * @param dir a folder for a certificate that nobody trusts
  * @returns them, and what ends the servers that were started
  */

@@ -2,7 +2,7 @@ import type { LookupEnd } from '../../db/requests/settle.ts';
 import type { SubmitRules } from '../../db/requests/submit.ts';
 import type { EmailType, RequestStatus, SubmittedAs, WantedType } from '../../db/words.ts';
 
-// What decisions.md says of credits, replays and Idempotency-Keys, once more and as simply as possible: no SQL, no
+// What DECISIONS.md says of credits, replays and Idempotency-Keys, once more and as simply as possible: no SQL, no
 // locks, one thing after the other. It knows nothing of how the service does it.
 
 const HOUR = 3_600_000;

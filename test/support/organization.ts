@@ -71,7 +71,7 @@ export function acceptedIds(outcome: SubmitOutcome): { batchId: string; requestI
   return { batchId: answer.batch_id, requestIds: answer.requests.map((one) => one.request_id) };
 }
 
-/** The envelope of spec.md, as tests read it. */
+/** The envelope, as tests read it. */
 export interface EnvelopeAnswer {
   readonly batch: {
     readonly id: string;

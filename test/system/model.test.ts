@@ -90,7 +90,7 @@ async function runSequences({ ledger, counts, afterStep, ...parameters }: Run): 
   return `${why}\n${fc.defaultReportMessage(details)}`;
 }
 
-/** After the last settlement nothing is held (hardening.md, L3). */
+/** After the last settlement nothing is held (ARCHITECTURE.md, Invariants, L3). */
 async function drain(model: ModelState, client: ModelClient): Promise<void> {
   for (const request of requestsOf(model, true)) {
     const call = { name: '', kind: 'settle', request, end: 'answered' } as const;

@@ -11,7 +11,7 @@ import { ordinaryNpis } from '../support/npis.ts';
 import { type EnvelopeAnswer, eventually, type SubmitAnswer } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 
-// Deliveries as a receiver sees them (spec.md, Events; decisions.md, Webhooks).
+// Deliveries as a receiver sees them (api/README.md, Webhooks; DECISIONS.md, Webhooks).
 
 const test = anyTest as TestFn<{ path: string; url: string }>;
 const BY = { actor: 'test', reason: 'test' };
