@@ -8,7 +8,7 @@ import test from 'ava';
 // or a heading that changes cannot leave a name behind that leads nowhere.
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
-const FOLDERS = 'activities|api|db|deploy|test|workflows';
+const FOLDERS = 'activities|api|db|deploy|patches|test|workflows';
 const ROOTED = new RegExp(`^(?:${FOLDERS}|\\.ci)/`);
 /** Of others, or made by running something: files that the repository does not have. */
 const ELSEWHERE = new Set(['stack.json', 'vendors.json', 'person.json', 'headers.txt', 'body.json']);
@@ -44,7 +44,7 @@ test.before(async () => {
   folders = new Set([...files].flatMap(parentsOf));
   const texts = await Promise.all(
     [...files]
-      .filter((file) => /\.(?:ts|mjs|sql|sh|py|md)$/.test(file) || file.startsWith('.ci/'))
+      .filter((file) => /\.(?:ts|mjs|sql|sh|py|md|patch)$/.test(file) || file.startsWith('.ci/'))
       .map(async (file) => ({ file, text: await readFile(join(ROOT, file), 'utf8') })),
   );
   const isPage = ({ file }: { file: string }) => file.endsWith('.md');

@@ -7,8 +7,9 @@ import { GRACE } from './check.ts';
 const OPEN = sql`b.completed_count < b.total`;
 
 /**
- * Ids of workflows that have to be open (ARCHITECTURE.md, Invariants, S4), because they were to be started 60 s ago or earlier: of
- * batches with an open request or a delivery of the first round, and of deliveries that are being sent again.
+ * Ids of workflows that have to be open (ARCHITECTURE.md, Invariants, S4), because they were to be started 60 s ago or
+ * earlier: of batches with an open request or a delivery of the first round, and of deliveries that are being sent
+ * again.
  * @param among only these; all where it is null
  * @throws {DatabaseError}
  */
