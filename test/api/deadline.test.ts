@@ -121,8 +121,7 @@ test.serial(
     const client = await api.organization(10);
     const submitted = client.single({ npi: NPI }, { prefer: 'wait=55' });
     const batchId = await eventually(async () => {
-      const [row] = await admin`
-      select id from batches where organization_id = ${client.organizationId} and started_at is not null`;
+      const [row] = await admin`select id from batches where organization_id = ${client.organizationId}`;
       return row?.id ?? null;
     });
     const release = await hold((tx) => tx`lock table batches in access exclusive mode`);
