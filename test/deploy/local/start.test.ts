@@ -81,16 +81,17 @@ function operator(folder: string, ...args: string[]) {
   return promisify(execFile)(process.execPath, [OPERATOR, ...args], { cwd: folder, env });
 }
 
-/** Has one NPI looked up through the API. */
-async function lookUp({ base_url: baseUrl }: StackFacts, apiKey: string, npi: string) {
+async function call<T>({ base_url: baseUrl }: StackFacts, apiKey: string, path: string, body?: object) {
   const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
-  const call = async <T>(path: string, body?: object): Promise<T> => {
-    const sent = body ? { method: 'POST', body: JSON.stringify(body) } : {};
-    return (await (await fetch(`${baseUrl}${path}`, { headers, ...sent })).json()) as T;
-  };
-  const { batch_id: batchId } = await call<SubmitAnswer>('/api/v1/email', { npi });
+  const sent = body ? { method: 'POST', body: JSON.stringify(body) } : {};
+  return (await (await fetch(`${baseUrl}/api/v1${path}`, { headers, ...sent })).json()) as T;
+}
+
+/** Has one NPI looked up through the API. */
+async function lookUp(facts: StackFacts, apiKey: string, npi: string) {
+  const { batch_id: batchId } = await call<SubmitAnswer>(facts, apiKey, '/email', { npi });
   const envelope = await eventually(async () => {
-    const seen = await call<EnvelopeAnswer>(`/api/v1/batch/${batchId}`);
+    const seen = await call<EnvelopeAnswer>(facts, apiKey, `/batch/${batchId}`);
     return seen.batch.status === 'completed' ? seen : null;
   }, 60_000);
   return { batchId, found: envelope.data[0] };
@@ -244,7 +245,12 @@ test.serial(
       args: [{ batchId: 'of another deployment' }],
     });
     t.teardown(() => theirs.terminate());
-    const given = { DATABASE_URL: database.url, TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS') };
+    const given = {
+      DATABASE_URL: database.url,
+      TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+      // What hangs here must not hold back the end.
+      VENDOR_CALL_TIMEOUT: '1s',
+    };
     const away = await mkdtemp(join(tmpdir(), 'start-'));
     t.teardown(() => rm(away, { recursive: true, force: true }));
 
@@ -254,6 +260,8 @@ test.serial(
     const { batchId, found } = await lookUp(facts, facts.api_key, '2000000010');
     t.regex(found?.email ?? '', /^rowan\.ashdown@/);
     const namespace = facts.temporal_namespace;
+    // Ends the test where it is a namespace of somebody else, which must not be deleted.
+    t.regex(namespace, /^local-stack-/);
     t.teardown(() => connection.operatorService.deleteNamespace({ namespace }));
     const own = new Client({ connection, namespace });
     t.is((await own.workflow.getHandle(batchId).describe()).type, WORKFLOWS.batch);
@@ -267,7 +275,15 @@ test.serial(
     t.is(again.organization_id, facts.organization_id, 'the database is known again');
     t.is(again.temporal_namespace, namespace);
 
-    // The operator command finds the stack by itself, and what it makes there is the stack's too.
+    // The operator command finds the stack by itself, its Temporal too, where the doctor looks for a batch that is old
+    // enough; and what it makes there is the stack's.
+    const hanging = await call<SubmitAnswer>(again, again.api_key, '/email', { npi: '2000000101' });
+    await eventually(async () => {
+      const age = (sql: postgres.Sql) =>
+        sql`update batches set started_at = started_at - interval '2 minutes'
+             where id = ${hanging.batch_id} and started_at is not null`;
+      return (await query(database.url, age)).count === 1 || null;
+    });
     const doctor = await operator(away, 'doctor');
     t.regex(doctor.stdout, /workflow_not_running +0.*: no findings\n$/s);
     t.regex(doctor.stderr, /^operator: DATABASE_URL is not set, .*\.local\/stack\.json.*\n$/);
