@@ -4,6 +4,8 @@ import { auditLog } from './schema.ts';
 
 export type AuditAction =
   | 'org.create'
+  | 'org.suspend'
+  | 'org.resume'
   | 'credits.grant'
   | 'credits.adjust'
   | 'keys.issue'

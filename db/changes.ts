@@ -4,16 +4,17 @@ import { type Database, read } from './client.ts';
 /** Waiting for a batch to change, without a loop and without a connection per waiter. */
 export interface Changes {
   /**
-   * Watches a batch. Start before reading its state, so that no change falls between the two.
+   * Watches a batch, and the key and the organization for which somebody does, by their ids. Start before reading
+   * their state, so that no change falls between the two.
    * @returns `next` resolves with true at the next change, or when one may have been missed; with false once there is
    * nothing to wait for any more: stopped, or closed
    */
-  watch(batchId: string): { readonly next: () => Promise<boolean>; readonly stop: () => void };
+  watch(...ids: readonly string[]): { readonly next: () => Promise<boolean>; readonly stop: () => void };
   /** Wakes everybody, now and from now on: the process is about to end. */
   close(): void;
 }
 
-/** The trigger `batches_announce_change` notifies this channel with the batch id. */
+/** Triggers notify this channel with the id of a batch, key or organization that has changed. */
 const CHANNEL = 'batch_changed';
 const HEARTBEAT = 'heartbeat';
 const HEARTBEAT_MS = 3000;
@@ -34,7 +35,7 @@ export function listenForChanges(db: Database): Changes {
     for (const notify of watchers.get(payload) ?? []) notify();
   };
   const wakeAll = () => {
-    for (const batchId of watchers.keys()) wake(batchId);
+    for (const id of watchers.keys()) wake(id);
   };
   const listen = async () => {
     if (listening) return;
@@ -62,13 +63,12 @@ export function listenForChanges(db: Database): Changes {
   const timer = setInterval(() => void beat(), HEARTBEAT_MS).unref();
 
   return {
-    watch(batchId) {
+    watch(...ids) {
       void listen();
       let pending = Promise.withResolvers<void>();
       let stopped = false;
       const notify = () => pending.resolve();
-      const group = watchers.get(batchId) ?? new Set();
-      watchers.set(batchId, group.add(notify));
+      for (const id of ids) watchers.set(id, (watchers.get(id) ?? new Set()).add(notify));
       return {
         async next() {
           if (closed || stopped) return false;
@@ -79,8 +79,11 @@ export function listenForChanges(db: Database): Changes {
         stop() {
           stopped = true;
           notify();
-          group.delete(notify);
-          if (group.size === 0 && watchers.get(batchId) === group) watchers.delete(batchId);
+          for (const id of ids) {
+            const group = watchers.get(id);
+            group?.delete(notify);
+            if (group?.size === 0) watchers.delete(id);
+          }
         },
       };
     },

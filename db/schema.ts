@@ -51,6 +51,7 @@ export const organizations = pgTable('organizations', {
   previousWebhookSecret: text('previous_webhook_secret'),
   previousWebhookSecretExpiresAt: time('previous_webhook_secret_expires_at'),
   webhooksSuspended: boolean('webhooks_suspended').notNull().default(false),
+  suspended: boolean('suspended').notNull().default(false),
   createdAt: time('created_at').notNull().defaultNow(),
 });
 
@@ -69,6 +70,7 @@ export const apiKeys = pgTable(
     createdAt: time('created_at').notNull().defaultNow(),
     expiresAt: time('expires_at'),
     revokedAt: time('revoked_at'),
+    leaked: boolean('leaked').notNull().default(false),
   },
   (t) => [index('api_keys_by_organization').on(t.organizationId)],
 );

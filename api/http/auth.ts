@@ -32,13 +32,8 @@ export function registerAuth(server: Server, db: Database, rateWindowMs: number)
           return refused ? h.unauthenticated(refused, { credentials }) : h.authenticated({ credentials });
         }
         case 'revoked':
-          throw problem(403, 'api_key_revoked', 'This API key was revoked. Use another one, or ask support.');
         case 'inactive':
-          throw problem(
-            403,
-            'api_key_inactive',
-            'This API key is no longer active. Use its successor, or ask support.',
-          );
+          throw refusal(owner.kind);
         case 'unknown':
           throw floods.countFailure(request.info.remoteAddress) ?? unauthorized(presented);
         default:
@@ -50,7 +45,24 @@ export function registerAuth(server: Server, db: Database, rateWindowMs: number)
   server.auth.default('api-key');
 }
 
-/** `Authorization` wins where both headers are sent (DECISIONS.md, Keys and rate); null where neither is. */
+/**
+ * What a request that waits is to be told: null as long as its key is good. Such a request was let in long ago, and
+ * answers nobody whose key has been revoked or whose organization was suspended meanwhile.
+ * @throws {DatabaseError}
+ */
+export async function keyRefusal(request: Request, db: Database): Promise<ApiError | null> {
+  const hash = parseApiKey(presentedKey(request) ?? '');
+  const owner = hash ? await authenticate(db, hash) : ({ kind: 'inactive' } as const);
+  return owner.kind === 'active' ? null : refusal(owner.kind === 'revoked' ? 'revoked' : 'inactive');
+}
+
+function refusal(kind: 'revoked' | 'inactive'): ApiError {
+  return kind === 'revoked'
+    ? problem(403, 'api_key_revoked', 'This API key was revoked. Use another one, or ask support.')
+    : problem(403, 'api_key_inactive', 'This API key is not active. Use its successor, or ask support.');
+}
+
+/** `Authorization` wins if both headers are sent (DECISIONS.md, Keys and rate); null if neither is. */
 function presentedKey(request: Request): string | null {
   const { authorization, 'x-api-key': apiKey } = request.headers;
   if (typeof authorization === 'string') return /^Bearer +([^ ]+) *$/i.exec(authorization)?.[1] ?? '';

@@ -21,7 +21,7 @@ export function applied(response: ResponseObject, seconds: number): ResponseObje
 
 /**
  * Reads until the state is what the client waits for, the time is over, or the client is gone. Every read is caused by
- * a change, never by a clock.
+ * a change, of the batch or of the right to see it, never by a clock.
  * @param look reads the state; called at least once
  * @param done whether this state is worth answering with
  */
@@ -33,7 +33,8 @@ export async function holdUntil<T>(
   look: () => Promise<T>,
   done: (state: T) => boolean,
 ): Promise<T> {
-  const watch = changes.watch(batchId);
+  const { keyId, organizationId } = request.auth.credentials;
+  const watch = changes.watch(batchId, keyId, organizationId);
   const timer = setTimeout(watch.stop, seconds * 1000);
   request.events.once('disconnect', watch.stop);
   try {

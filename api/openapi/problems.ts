@@ -43,7 +43,7 @@ const ERRORS = {
     description: 'The API key may not be used any more.',
     codes: {
       api_key_revoked: 'This API key was revoked. Use another one, or ask support.',
-      api_key_inactive: 'This API key is no longer active. Use its successor, or ask support.',
+      api_key_inactive: 'This API key is not active. Use its successor, or ask support.',
     },
   },
   NotFound: {

@@ -8,6 +8,7 @@ import {
   envelopeText,
   findEnvelope,
 } from '../../db/requests/envelope.ts';
+import { keyRefusal } from '../http/auth.ts';
 import { problem, unknownBatch } from '../http/errors.ts';
 import { pathId, valuesOf } from '../http/parameters.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
@@ -46,6 +47,11 @@ async function poll(
     if (!envelope) throw unknown(subject);
     return envelope;
   };
+  const lookAgain = async () => {
+    const refused = await keyRefusal(request, db);
+    if (refused) throw refused;
+    return await look();
+  };
   const first = await look();
   const known = request.headers['if-none-match'];
   const wait = preferredWait(request);
@@ -58,7 +64,7 @@ async function poll(
   const envelope =
     wait === 0 || isNews(first)
       ? first
-      : await holdUntil(request, changes, first.batch.id, wait, look, isNews);
+      : await holdUntil(request, changes, first.batch.id, wait, lookAgain, isNews);
   const body = envelopeText(envelope);
   const etag = etagOf(body);
   const retryAfter = retryAfterSeconds(envelope, Date.now());

@@ -5,10 +5,11 @@ import type Joi from 'joi';
 import type { Logger } from 'pino';
 import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
-import { type Envelope, findEnvelope } from '../../db/requests/envelope.ts';
+import { findEnvelope } from '../../db/requests/envelope.ts';
 import { markStarted } from '../../db/requests/outbox.ts';
 import { type BatchStart, type SubmitCommand, type SubmitRules, submit } from '../../db/requests/submit.ts';
 import type { SubmittedAs } from '../../db/words.ts';
+import { keyRefusal } from '../http/auth.ts';
 import { canonicalJson, memberText } from '../http/body.ts';
 import { invalid, type Problem, problem } from '../http/errors.ts';
 import { readJson, UNREAD_BODY } from '../http/json-body.ts';
@@ -75,11 +76,13 @@ async function accept(
       );
       await start(deps, outcome.start);
       const wait = preferredWait(request);
-      const look = () => findEnvelope(deps.db, { organizationId, batchId });
+      // A key that ends meanwhile ends the wait; what was accepted with it stays accepted.
+      const look = async () =>
+        (await keyRefusal(request, deps.db)) !== null ||
+        (await findEnvelope(deps.db, { organizationId, batchId }))?.batch.status === 'completed';
       if (wait > 0) {
-        const isOver = (it: Envelope | null) => it?.batch.status === 'completed';
         // It is accepted, and an answer other than 202 would deny it: a wait that fails is over.
-        await holdUntil(request, deps.changes, batchId, wait, look, isOver).catch((error) => {
+        await holdUntil(request, deps.changes, batchId, wait, look, (isOver) => isOver).catch((error) => {
           deps.log.warn({ err: error, batch_id: batchId }, 'wait ended early');
         });
       }

@@ -1,6 +1,6 @@
 import { createHash, randomInt } from 'node:crypto';
 import { crc32 } from 'node:zlib';
-import { asc, eq, sql } from 'drizzle-orm';
+import { and, asc, eq, isNull, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { clock, type Database, read, type Transaction, transaction } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
@@ -24,6 +24,8 @@ export interface ApiKey {
   readonly createdAt: Date;
   readonly expiresAt: Date | null;
   readonly revokedAt: Date | null;
+  /** Revoked because somebody else has it. */
+  readonly leaked: boolean;
 }
 
 /** The only time the key itself is seen: it is stored nowhere. */
@@ -58,6 +60,7 @@ const API_KEY = {
   createdAt: apiKeys.createdAt,
   expiresAt: apiKeys.expiresAt,
   revokedAt: apiKeys.revokedAt,
+  leaked: apiKeys.leaked,
 };
 
 /** The hash that a key is known by; null for any text that cannot be a key. Asks no database. */
@@ -69,7 +72,7 @@ export function parseApiKey(text: string): Buffer | null {
 
 /**
  * Says whose key it is and whether it may be used, in one query by an index. Nothing is kept between requests, so a
- * revocation holds from the next one on.
+ * revocation holds from the next one on. While its organization is suspended, an active key is inactive.
  * @throws {DatabaseError}
  */
 export async function authenticate(db: Database, hash: Buffer): Promise<Authentication> {
@@ -77,6 +80,7 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
     tx
       .select({
         state: STATE,
+        suspended: organizations.suspended,
         keyId: apiKeys.id,
         organizationId: apiKeys.organizationId,
         requestsPerMinute: organizations.requestsPerMinute,
@@ -86,8 +90,9 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
       .where(eq(apiKeys.hash, hash)),
   );
   if (!found) return { kind: 'unknown' };
-  const { state, ...key } = found;
-  return state === 'active' ? { kind: state, ...key } : { kind: state };
+  const { state, suspended, ...key } = found;
+  if (state !== 'active') return { kind: state };
+  return suspended ? { kind: 'inactive' } : { kind: state, ...key };
 }
 
 /**
@@ -111,10 +116,11 @@ export async function issueKey(
 }
 
 /**
- * Issues a key of the same name in place of an active one, which expires after the overlap or at its own, earlier
- * time.
+ * Issues a key of the same name in place of an active one, which expires after the overlap. A key has one successor
+ * at a time: of two rotations the second is refused.
  * @param overlapMs how long both are valid; 0 ends the old key at once
- * @throws {DatabaseError} `key_missing`; `key_not_active` for a key that is revoked or has expired
+ * @throws {DatabaseError} `key_missing`; `key_not_active` for a key that is revoked or has expired; `key_rotated`
+ * for one whose overlap runs
  */
 export async function rotateKey(
   db: Database,
@@ -123,15 +129,21 @@ export async function rotateKey(
   overlapMs = 0,
 ): Promise<{ readonly issued: IssuedKey; readonly replaced: ApiKey }> {
   return await transaction(db, async (tx) => {
-    const old = await lockKey(tx, keyId);
-    if (old.state !== 'active') throw new DatabaseError('key_not_active');
-    const end = (await clock(tx)).getTime() + overlapMs;
-    const expiresAt = old.expiresAt && old.expiresAt.getTime() < end ? old.expiresAt : new Date(end);
-    const issued = await insertKey(tx, old.organizationId, old.name);
-    const replaced = await updateKey(tx, keyId, { expiresAt });
+    const expiresAt = new Date((await clock(tx)).getTime() + overlapMs);
+    // Only a rotation sets when a key expires.
+    const [replaced] = await tx
+      .update(apiKeys)
+      .set({ expiresAt })
+      .where(and(eq(apiKeys.id, keyId), isNull(apiKeys.revokedAt), isNull(apiKeys.expiresAt)))
+      .returning(API_KEY);
+    if (!replaced) {
+      const { state } = await lockKey(tx, keyId);
+      throw new DatabaseError(state === 'active' ? 'key_rotated' : 'key_not_active');
+    }
+    const issued = await insertKey(tx, replaced.organizationId, replaced.name);
     await recordAudit(tx, by, {
       action: 'keys.rotate',
-      organizationId: old.organizationId,
+      organizationId: replaced.organizationId,
       subject: keyId,
       details: { new_key_id: issued.id, hint: issued.hint, old_key_expires_at: expiresAt.toISOString() },
     });
@@ -140,13 +152,15 @@ export async function rotateKey(
 }
 
 /**
- * Ends a key at once. One that is revoked already keeps its time of revocation.
+ * Ends a key at once. One that is revoked already keeps its time of revocation, and one that leaked has leaked.
+ * @param leaked true where somebody else has it
  * @throws {DatabaseError} `key_missing`
  */
-export async function revokeKey(db: Database, by: ChangedBy, keyId: string): Promise<ApiKey> {
+export async function revokeKey(db: Database, by: ChangedBy, keyId: string, leaked = false): Promise<ApiKey> {
   return await transaction(db, async (tx) => {
     const before = await lockKey(tx, keyId);
-    const revoked = await updateKey(tx, keyId, { revokedAt: before.revokedAt ?? (await clock(tx)) });
+    const revokedAt = before.revokedAt ?? (await clock(tx));
+    const revoked = await updateKey(tx, keyId, { revokedAt, leaked: leaked || before.leaked });
     await recordAudit(tx, by, stateChange('keys.revoke', before, revoked));
     return revoked;
   });
@@ -154,12 +168,19 @@ export async function revokeKey(db: Database, by: ChangedBy, keyId: string): Pro
 
 /**
  * Makes a key valid again: clears its revocation and its expiry.
- * @throws {DatabaseError} `key_missing`
+ * @param evenLeaked true to give back a key that was revoked because it leaked
+ * @throws {DatabaseError} `key_missing`; `key_leaked` without `evenLeaked`
  */
-export async function reactivateKey(db: Database, by: ChangedBy, keyId: string): Promise<ApiKey> {
+export async function reactivateKey(
+  db: Database,
+  by: ChangedBy,
+  keyId: string,
+  evenLeaked = false,
+): Promise<ApiKey> {
   return await transaction(db, async (tx) => {
     const before = await lockKey(tx, keyId);
-    const active = await updateKey(tx, keyId, { revokedAt: null, expiresAt: null });
+    if (before.leaked && !evenLeaked) throw new DatabaseError('key_leaked');
+    const active = await updateKey(tx, keyId, { revokedAt: null, expiresAt: null, leaked: false });
     await recordAudit(tx, by, stateChange('keys.reactivate', before, active));
     return active;
   });
@@ -229,6 +250,7 @@ async function updateKey(
 }
 
 function stateChange(action: 'keys.revoke' | 'keys.reactivate', before: ApiKey, after: ApiKey) {
-  const details = { hint: after.hint, from: before.state, to: after.state };
+  const leaked = before.leaked || after.leaked;
+  const details = { hint: after.hint, from: before.state, to: after.state, leaked };
   return { action, organizationId: after.organizationId, subject: after.id, details };
 }

@@ -11,6 +11,8 @@ export interface Organization {
   readonly name: string;
   /** Requests admitted per key in any minute. */
   readonly requestsPerMinute: number;
+  /** True: none of its keys is let in. */
+  readonly suspended: boolean;
   /** True: new submits get no deliveries. */
   readonly webhooksSuspended: boolean;
   readonly createdAt: Date;
@@ -34,6 +36,7 @@ const ORGANIZATION = {
   id: organizations.id,
   name: organizations.name,
   requestsPerMinute: organizations.requestsPerMinute,
+  suspended: organizations.suspended,
   webhooksSuspended: organizations.webhooksSuspended,
   createdAt: organizations.createdAt,
 };
@@ -128,6 +131,20 @@ export async function setLimit(
 }
 
 /**
+ * Suspends or resumes an organization: its keys are inactive from the next request on, and then as they were. What it
+ * has submitted goes on. Safe to repeat.
+ * @throws {DatabaseError} `organization_missing`
+ */
+export async function suspendOrganization(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  suspended: boolean,
+): Promise<Organization> {
+  return await suspend(db, by, organizationId, 'org', 'suspended', suspended);
+}
+
+/**
  * Suspends or resumes webhooks: submits made while they are suspended get no deliveries (`webhook.status` `none`).
  * @throws {DatabaseError} `organization_missing`
  */
@@ -137,12 +154,23 @@ export async function suspendWebhooks(
   organizationId: string,
   suspended: boolean,
 ): Promise<Organization> {
+  return await suspend(db, by, organizationId, 'webhooks', 'webhooksSuspended', suspended);
+}
+
+async function suspend(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  what: 'org' | 'webhooks',
+  column: 'suspended' | 'webhooksSuspended',
+  to: boolean,
+): Promise<Organization> {
   return await transaction(db, async (tx) => {
     const before = await lockOrganization(tx, organizationId);
-    const action = suspended ? 'webhooks.suspend' : 'webhooks.resume';
-    const details = { from: before.webhooksSuspended, to: suspended };
+    const action = to ? (`${what}.suspend` as const) : (`${what}.resume` as const);
+    const details = { from: before[column], to };
     await recordAudit(tx, by, { action, organizationId, subject: organizationId, details });
-    return await update(tx, organizationId, { webhooksSuspended: suspended });
+    return await update(tx, organizationId, { [column]: to });
   });
 }
 

@@ -51,18 +51,19 @@ const REQUESTS_AND_LOOKUPS: Pass = {
 
 const hash = (email: string) => sql`encode(sha256(convert_to(lower(${sql.raw(email)}), 'UTF8')), 'hex')`;
 /** Rows that hold an address, of a tombstone's NPI or with its hash; addresses are hashed only if there is any. */
-const held = (table: string, subject: string) => sql`
+const held = (table: string, subject: string, email = 't.email', isAddress = 't.email is not null') => sql`
   select ${sql.raw(subject)} as subject from ${sql.raw(table)} t
-   where t.email is not null and (select count(*) from tombstones) > 0
+   where ${sql.raw(isAddress)} and (select count(*) from tombstones) > 0
      and (t.npi in (select value from tombstones where kind = 'npi')
-          or ${hash('t.email')} in (select value from tombstones where kind = 'email'))`;
+          or ${hash(email)} in (select value from tombstones where kind = 'email'))`;
 
 const ERASED: Pass = {
   with: sql`tombstones as materialized (select kind, value from suppressions where origin = 'erasure')`,
   from: sql`(
     ${held('requests', 't.id')}
     union all ${held('stored_emails', "'directory ' || t.npi")}
-    union all ${held('email_checks', "'evidence ' || t.npi || ' ' || t.id")}) h`,
+    union all ${held('email_checks', "'evidence ' || t.npi || ' ' || t.id")}
+    union all ${held('provider_endpoints', "'endpoint ' || t.npi", 'endpoint_address(t.endpoint)', "t.endpoint like '%@%'")}) h`,
   checks: [
     {
       code: 'erased_but_held',

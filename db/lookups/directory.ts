@@ -1,7 +1,6 @@
 import { sql } from 'drizzle-orm';
 import { clock, type Database, read, transaction } from '../client.ts';
 import { findStoredEmails } from '../requests/entitlements.ts';
-import { storedEmails } from '../schema.ts';
 import type { EmailType, WantedType } from '../words.ts';
 
 // The directory: every address a source ever named for an NPI, with the newest verdict on it.
@@ -21,27 +20,22 @@ export async function hasStoredEmail(
 }
 
 /**
- * Puts an address into the directory that was validated elsewhere, such as the operator's own data.
+ * Puts an address into the directory that was validated elsewhere; one that was erased stays out.
  * @throws {DatabaseError}
  */
 export async function storeEmail(
   db: Database,
   known: { npi: string; email: string; emailType: EmailType; lastValidatedAt: Date; source: string },
 ): Promise<void> {
-  const { emailType, lastValidatedAt, source } = known;
-  const row = {
-    emailType,
-    lastValidatedAt,
-    source,
-    verdict: 'valid',
-    reason: 'imported',
-    unchecked: false,
-  } as const;
+  const { npi, email, emailType, lastValidatedAt, source } = known;
   await read(db, (tx) =>
-    tx
-      .insert(storedEmails)
-      .values({ npi: known.npi, email: known.email, ...row })
-      .onConflictDoUpdate({ target: [storedEmails.npi, storedEmails.email], set: row }),
+    tx.execute(sql`
+      insert into stored_emails (npi, email, email_type, last_validated_at, source, verdict, reason)
+      select ${npi}, ${email}, ${emailType}, ${lastValidatedAt.toISOString()}::timestamptz, ${source}, 'valid', 'imported'
+       where not is_erased(${npi}, ${email})
+          on conflict (npi, email) do update
+         set email_type = excluded.email_type, last_validated_at = excluded.last_validated_at,
+             source = excluded.source, verdict = 'valid', reason = 'imported', unchecked = false`),
   );
 }
 

@@ -105,7 +105,7 @@ async function selectEndpoints(tx: Selecting, subject: DataSubject) {
     .where(
       'npi' in subject
         ? eq(providerEndpoints.npi, subject.npi)
-        : sql`lower(${providerEndpoints.endpoint}) = ${subject.email}`,
+        : sql`endpoint like '%@%' and endpoint_address(endpoint) = ${subject.email}`,
     )
     .orderBy(asc(providerEndpoints.npi), asc(providerEndpoints.endpoint));
 }

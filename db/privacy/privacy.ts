@@ -1,6 +1,8 @@
+import { setTimeout } from 'node:timers/promises';
 import { type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, type Transaction, transaction } from '../client.ts';
+import { DatabaseError } from '../errors.ts';
 import { hashAddress } from './suppressions.ts';
 
 /** Whom a person's request is about: the provider of an NPI, or the owner of an address (normalised). */
@@ -24,11 +26,31 @@ export interface Erasure {
  * somebody else are deleted without one. What was charged stays charged, and `custom_data` is the customer's own.
  *
  * One transaction, which lets nobody settle or submit meanwhile: an answer in the making would be written with the
- * address right after. Safe to repeat.
- * @throws {DatabaseError}
+ * address right after. Whoever queues for a lock holds up all who come later, so it gives up soon, lets them pass, and
+ * tries again a few times. Safe to repeat.
+ * @throws {DatabaseError} 55P03 where others never let it have its locks; nothing was erased
  */
 export async function eraseSubject(db: Database, by: ChangedBy, subject: DataSubject): Promise<Erasure> {
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      return await erase(db, by, subject);
+    } catch (error) {
+      if (!(error instanceof DatabaseError && error.code === '55P03' && attempt < ATTEMPTS)) throw error;
+      await setTimeout(PAUSE_MS);
+    }
+  }
+}
+
+const ATTEMPTS = 5;
+const PAUSE_MS = 500;
+/** Longer than the second after which PostgreSQL ends an autovacuum that is in the way. */
+const LOCK_TIMEOUT = sql`set local lock_timeout = '1200ms'`;
+
+async function erase(db: Database, by: ChangedBy, subject: DataSubject): Promise<Erasure> {
   return await transaction(db, async (tx) => {
+    await tx.execute(LOCK_TIMEOUT);
+    // An import may be busy with the endpoints for a minute: only who has waited for it makes others wait.
+    await tx.execute(sql`lock table provider_endpoints in share row exclusive mode`);
     // Whoever answers a request locks a balance first. The directory's writers come after, in the order they use.
     await tx.execute(sql`lock table credit_balances in exclusive mode`);
     await tx.execute(sql`lock table stored_emails, email_checks in share row exclusive mode`);
@@ -39,7 +61,11 @@ export async function eraseSubject(db: Database, by: ChangedBy, subject: DataSub
     const { answers, receiverExcerpts } = await eraseAnswers(tx, isTheirs(sql`email`));
     const storedEmails = await remove(tx, sql`stored_emails`, isTheirs(sql`email`));
     const emailChecks = await remove(tx, sql`email_checks`, isTheirs(sql`email`));
-    const endpoints = await remove(tx, sql`provider_endpoints`, oneOf(sql`lower(endpoint)`, addresses));
+    const endpoints = await remove(
+      tx,
+      sql`provider_endpoints`,
+      sql`endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)}`,
+    );
     const erasure = { tombstones, storedEmails, emailChecks, answers, receiverExcerpts, endpoints };
     if (Object.values(erasure).some((count) => count > 0)) {
       await recordAudit(tx, by, {
@@ -63,7 +89,7 @@ async function addressesOf(tx: Transaction, npi: string): Promise<string[]> {
     union
     select email from requests where npi = ${npi} and email is not null
     union
-    select lower(endpoint) from provider_endpoints where npi = ${npi} and endpoint like '%@%'`);
+    select endpoint_address(endpoint) from provider_endpoints where npi = ${npi} and endpoint like '%@%'`);
   return rows.map(({ email }) => email);
 }
 

@@ -86,6 +86,7 @@ function report({ file, asOf, outcome, members, counts, rejectsPath, ...speed }:
     UPDATED: (kind) => of(kind, 'updated'),
     UNCHANGED: (kind) => of(kind, 'unchanged'),
     REMOVED: (kind) => of(kind, 'removed'),
+    ERASED: (kind) => of(kind, 'erased'),
     DEACTIVATED: (kind) => of(kind, 'deactivated'),
     REACTIVATED: (kind) => of(kind, 'reactivated'),
     OUTDATED: (kind) => of(kind, 'outdated'),

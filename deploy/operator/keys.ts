@@ -44,17 +44,22 @@ export function addKeyCommands(program: Command, run: Run): void {
     }),
   );
   change(
-    keys.command('revoke').description('end a key at once (403)').argument('<KEY>', 'key id (key_…)'),
-  ).action((id: string, options: ChangedBy) =>
-    run(id, async (db) => reportKey(await revokeKey(db, options, id))),
+    keys
+      .command('revoke')
+      .description('end a key at once (403)')
+      .argument('<KEY>', 'key id (key_…)')
+      .option('--leaked', 'somebody else has it: it is not made valid again by mistake'),
+  ).action((id: string, { leaked, ...by }: ChangedBy & { readonly leaked?: true }) =>
+    run(id, async (db) => reportKey(await revokeKey(db, by, id, leaked))),
   );
   change(
     keys
       .command('reactivate')
       .description('make a revoked or expired key valid again, without an end')
-      .argument('<KEY>', 'key id (key_…)'),
-  ).action((id: string, options: ChangedBy) =>
-    run(id, async (db) => reportKey(await reactivateKey(db, options, id))),
+      .argument('<KEY>', 'key id (key_…)')
+      .option('--yes', 'also one that was revoked because it leaked'),
+  ).action((id: string, { yes, ...by }: ChangedBy & { readonly yes?: true }) =>
+    run(id, async (db) => reportKey(await reactivateKey(db, by, id, yes))),
   );
   keys
     .command('list')
@@ -71,6 +76,7 @@ export function addKeyCommands(program: Command, run: Run): void {
           CREATED: ({ createdAt }) => createdAt,
           EXPIRES: ({ expiresAt }) => expiresAt,
           REVOKED: ({ revokedAt }) => revokedAt,
+          LEAKED: ({ leaked }) => leaked,
         });
         return { data, text };
       }),
@@ -83,7 +89,7 @@ function issuedText(issued: IssuedKey): string {
 }
 
 function reportKey(key: ApiKey): Report {
-  const { id, organizationId, name, hint, state, expiresAt, revokedAt } = key;
+  const { id, organizationId, name, hint, state, expiresAt, revokedAt, leaked } = key;
   const text = fields({
     key: id,
     organization: organizationId,
@@ -92,6 +98,7 @@ function reportKey(key: ApiKey): Report {
     state,
     expires: expiresAt,
     revoked: revokedAt,
+    leaked,
   });
   return { data: key, text };
 }

@@ -6,6 +6,7 @@ import {
   type OrganizationOverview,
   setLimit,
   showOrganization,
+  suspendOrganization,
 } from '../../db/accounts/organizations.ts';
 import {
   rotateWebhookSecret,
@@ -16,9 +17,12 @@ import type { ChangedBy } from '../../db/audit.ts';
 import { change, integer, label } from './arguments.ts';
 import { fields, type Report, type Run, table } from './print.ts';
 
-/** `org`, `limits`, `webhook-secret`. */
+/** `org` (or `organization`), `limits`, `webhook-secret`. */
 export function addOrganizationCommands(program: Command, run: Run): void {
-  const org = program.command('org').description('create and look at organizations');
+  const org = program
+    .command('org')
+    .alias('organization')
+    .description('create, look at, suspend organizations');
   change(
     org
       .command('create')
@@ -38,7 +42,8 @@ export function addOrganizationCommands(program: Command, run: Run): void {
           NAME: ({ name }) => name,
           AVAILABLE: ({ balance }) => balance.available,
           'PER MINUTE': ({ requestsPerMinute }) => requestsPerMinute,
-          WEBHOOKS: webhooks,
+          KEYS: ({ suspended }) => onOrSuspended(suspended),
+          WEBHOOKS: ({ webhooksSuspended }) => onOrSuspended(webhooksSuspended),
           CREATED: ({ createdAt }) => createdAt,
         });
         return { data, text };
@@ -49,6 +54,19 @@ export function addOrganizationCommands(program: Command, run: Run): void {
     .description('balance, limit, and how many keys and batches there are')
     .argument('<ORG>', 'organization id (org_…)')
     .action((id: string) => run(id, async (db) => reportOverview(await showOrganization(db, id))));
+  for (const [name, suspended, description] of [
+    [
+      'suspend',
+      true,
+      'all its keys answer 403 from the next request on; lookups and webhook deliveries go on',
+    ],
+    ['resume', false, 'its keys are again what they were'],
+  ] as const) {
+    change(org.command(name).description(description).argument('<ORG>', 'organization id (org_…)')).action(
+      (id: string, by: ChangedBy) =>
+        run(id, async (db) => reportOrganization(await suspendOrganization(db, by, id, suspended))),
+    );
+  }
 
   const limits = program.command('limits').description("set an organization's rate limit");
   change(
@@ -82,8 +100,8 @@ export function addOrganizationCommands(program: Command, run: Run): void {
   );
 }
 
-function webhooks({ webhooksSuspended }: Organization): string {
-  return webhooksSuspended ? 'suspended' : 'on';
+function onOrSuspended(suspended: boolean): string {
+  return suspended ? 'suspended' : 'on';
 }
 
 function organizationFields(organization: Organization) {
@@ -91,7 +109,8 @@ function organizationFields(organization: Organization) {
     organization: organization.id,
     name: organization.name,
     'requests per minute': organization.requestsPerMinute,
-    webhooks: webhooks(organization),
+    keys: onOrSuspended(organization.suspended),
+    webhooks: onOrSuspended(organization.webhooksSuspended),
     created: organization.createdAt,
   };
 }

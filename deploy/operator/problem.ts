@@ -46,8 +46,14 @@ export function explain(error: unknown, subject: string | null, databaseUrl: str
       return 'webhooks of this organization are suspended, so nothing is sent again; "webhooks resume ORG" first';
     case 'key_not_active':
       return 'the key is revoked or has expired, so there is nothing to rotate; issue a new one with "keys issue ORG"';
+    case 'key_rotated':
+      return 'the key was rotated already and its successor is issued; "keys list ORG" shows both: rotate the successor, or revoke one of them';
+    case 'key_leaked':
+      return 'the key was revoked because it leaked: issue a new one with "keys issue ORG", or add --yes to make this one valid again';
     case 'credits_below_zero':
       return 'the adjustment takes more credits than are available; "org show ORG" shows how many are';
+    case '55P03':
+      return 'others were busy with what has to stand still for a moment; nothing was changed: run the same command again';
     case '28P01':
     case '28000':
       return `PostgreSQL at ${server} refused the user or its password; check DATABASE_URL`;

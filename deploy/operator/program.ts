@@ -1,4 +1,5 @@
 import { type Database, openDatabase } from '../../db/client.ts';
+import { DatabaseError } from '../../db/errors.ts';
 import { commandLine, readCommandLine } from '../main.ts';
 import { addAuditCommands } from './audit.ts';
 import { addBatchCommands } from './batch.ts';
@@ -55,7 +56,7 @@ export async function runOperator(
   args: readonly string[],
   { databaseUrl, stdout, stderr, terminal }: OperatorSurroundings,
 ): Promise<0 | 1 | 2 | 3> {
-  let exitCode: 0 | 1 | 3 = 0;
+  let exitCode: 0 | 1 | 2 | 3 = 0;
   const program = commandLine({ name: 'operator', description: DESCRIPTION, help: HELP })
     .option('--json', 'print one JSON document on stdout and nothing else')
     .configureHelp({ showGlobalOptions: true })
@@ -89,7 +90,8 @@ export async function runOperator(
         await db.close();
       }
     } catch (error) {
-      exitCode = 1;
+      // Refused for want of --yes: wrong usage, though only the database could tell.
+      exitCode = error instanceof DatabaseError && error.code === 'key_leaked' ? 2 : 1;
       stderr(`operator: ${explain(error, subject, url)}\n`);
     }
   }

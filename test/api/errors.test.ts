@@ -2,7 +2,7 @@ import test, { type ExecutionContext } from 'ava';
 import { eq } from 'drizzle-orm';
 import { grantCredits } from '../../db/accounts/credits.ts';
 import { reactivateKey, revokeKey, rotateKey } from '../../db/accounts/keys.ts';
-import { setLimit } from '../../db/accounts/organizations.ts';
+import { setLimit, suspendOrganization } from '../../db/accounts/organizations.ts';
 import { newId } from '../../db/ids.ts';
 import { batches, idempotencyKeys } from '../../db/schema.ts';
 import { freePort } from '../../deploy/local/ports.ts';
@@ -111,6 +111,16 @@ test('403 for a key that was revoked or replaced, from the next request on', asy
   for (const [method, path] of KEYED)
     isProblem(t, await send(method, path, headers), 403, 'api_key_inactive');
   t.is((await send('GET', '/api/v1/credits', { 'x-api-key': issued.apiKey })).status, 200);
+});
+
+test('403 for every key of a suspended organization, until it is resumed', async (t) => {
+  const organization = await api.organization();
+  const headers = { 'x-api-key': organization.apiKey };
+  await suspendOrganization(api.db, BY, organization.organizationId, true);
+  for (const [method, path] of KEYED)
+    isProblem(t, await send(method, path, headers), 403, 'api_key_inactive');
+  await suspendOrganization(api.db, BY, organization.organizationId, false);
+  t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
 });
 
 test('402 says what is missing, queues nothing and leaves the Idempotency-Key free', async (t) => {

@@ -1,7 +1,9 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
+import { revokeKey, rotateKey } from '../../db/accounts/keys.ts';
+import { suspendOrganization } from '../../db/accounts/organizations.ts';
 import { settle } from '../../db/requests/settle.ts';
-import { RULES } from '../support/organization.ts';
+import { eventually, type Organization, RULES } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 
 // `Prefer: wait`: the answer comes when something changes, and waiting costs no database connection.
@@ -20,6 +22,7 @@ test.after.always(async () => {
 
 const WAIT = { prefer: 'wait=50' };
 const NPI = '2000000010';
+const BY = { actor: 'test', reason: 'test' };
 
 test('a single poll that waits is answered when its request is settled, and says so', async (t) => {
   const client = await stack.organization();
@@ -110,6 +113,50 @@ test('waiting goes on after the listening connection was lost', async (t) => {
   await settle(stack.db, json.requests[0]?.request_id ?? '', 'failed', 'test', RULES);
   t.is((await waiting).json.batch.status, 'completed');
 });
+
+// Guards: the triggers that announce keys and organizations, and the second look at the key.
+for (const [how, code, end] of [
+  ['its key is revoked', 'api_key_revoked', ({ keyId }) => revokeKey(stack.db, BY, keyId)],
+  ['its key is replaced', 'api_key_inactive', ({ keyId }) => rotateKey(stack.db, BY, keyId)],
+  [
+    'its organization is suspended',
+    'api_key_inactive',
+    ({ organizationId }) => suspendOrganization(stack.db, BY, organizationId, true),
+  ],
+] satisfies [string, string, (whose: Organization) => Promise<unknown>][]) {
+  test(`a poll that waits is refused as soon as ${how}; others go on waiting`, async (t) => {
+    const client = await stack.organization();
+    const bystander = await stack.organization();
+    const submitted = (await client.single({ npi: NPI })).json;
+    const waiting = Promise.all([
+      client.get<{ code: string }>(`/api/v1/batch/${submitted.batch_id}`, WAIT),
+      client.get<{ code: string }>(submitted.requests[0]?.poll_url ?? '', WAIT),
+    ]);
+    const theirs = (await bystander.single({ npi: NPI })).json;
+    const known = (await bystander.get(`/api/v1/batch/${theirs.batch_id}`)).headers.get('etag') ?? '';
+    const other = bystander.get(`/api/v1/batch/${theirs.batch_id}`, { ...WAIT, 'if-none-match': known });
+    const submitting = client.single({ npi: NPI }, WAIT);
+    // All three are in once they are counted, and hold on.
+    await eventually(async () =>
+      (await stack.openRequests(client.organizationId)).length === 2 ? true : null,
+    );
+    await eventually(async () => ((await admitted(client.keyId)) === 4 ? true : null));
+
+    await end(client);
+    for (const { status, json } of await waiting) t.deepEqual([status, json.code], [403, code]);
+    t.is((await submitting).status, 202, 'what was accepted stays accepted');
+    await settle(stack.db, theirs.requests[0]?.request_id ?? '', 'failed', 'test', RULES);
+    t.is((await other).json.batch.status, 'completed');
+  });
+}
+
+/** How many requests of a key were let in. */
+async function admitted(keyId: string): Promise<number> {
+  const [row] = await stack.db.drizzle.execute<{ hits: number }>(
+    sql`select cardinality(hits)::int as hits from rate_windows where api_key_id = ${keyId}`,
+  );
+  return row?.hits ?? 0;
+}
 
 test('a preference that cannot be understood is ignored', async (t) => {
   const client = await stack.organization();

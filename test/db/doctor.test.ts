@@ -119,6 +119,33 @@ test.serial('a missing balance, a lost delivery and a trigger that is gone are f
   }
 });
 
+test.serial('what an erasure was for is found wherever it is held', async (t) => {
+  const npi = '2000000044';
+  const tombstones = sql`insert into suppressions (kind, value, origin) values
+    ('email', encode(sha256('left@clinic.example'), 'hex'), 'erasure'), ('npi', '2000000309', 'erasure')`;
+  const endpoint = (of: string, text: string) =>
+    sql`insert into provider_endpoints (npi, kind, endpoint) values (${of}, 'OTHERS', ${text})`;
+  const plants: [string, SQL][] = [
+    [
+      `evidence ${npi}`,
+      sql`insert into email_checks (npi, email, kind, source, verdict)
+      values (${npi}, 'left@clinic.example', 'named', 'test', 'valid')`,
+    ],
+    [`endpoint ${npi}`, endpoint(npi, 'mailto:Left@clinic.example')],
+    ['endpoint 2000000309', endpoint('2000000309', 'any@clinic.example')],
+  ];
+  const innocent = [
+    endpoint(npi, 'https://left@clinic.example/'),
+    endpoint('2000000309', 'https://fhir.clinic.example/'),
+    endpoint(npi, 'stays@clinic.example'),
+  ];
+  for (const [subject, plant] of plants) {
+    const { checks } = await corrupted([tombstones, ...innocent, plant], (tx) => runChecks(tx, DOCTOR_RULES));
+    const found = checks.find(({ code }) => code === 'erased_but_held');
+    t.deepEqual([found?.findings, found?.examples[0]?.startsWith(subject)], [1, true], subject);
+  }
+});
+
 test.serial('a replay is measured from the charge to the millisecond', async (t) => {
   const [charge] = life.stored.requestIds;
   const [replay] = life.replayed.requestIds;

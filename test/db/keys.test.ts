@@ -10,7 +10,12 @@ import {
   revokeKey,
   rotateKey,
 } from '../../db/accounts/keys.ts';
-import { createOrganization, setLimit, showOrganization } from '../../db/accounts/organizations.ts';
+import {
+  createOrganization,
+  setLimit,
+  showOrganization,
+  suspendOrganization,
+} from '../../db/accounts/organizations.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { openTestDatabase, type TestDatabase } from '../support/database.ts';
 
@@ -161,11 +166,49 @@ test('with an overlap both keys work until it is over', async (t) => {
   t.is(await stateOf(old.apiKey), 'inactive');
 });
 
-test('a second rotation never gives a key more time', async (t) => {
+test('while an overlap runs, a key is not rotated a second time; its successor is', async (t) => {
   const old = await openKey();
-  const first = await rotateKey(db, BY, old.id, HOUR);
-  const second = await rotateKey(db, BY, old.id, 10 * HOUR);
-  t.deepEqual(second.replaced.expiresAt, first.replaced.expiresAt);
+  const { issued, replaced } = await rotateKey(db, BY, old.id, HOUR);
+  await t.throwsAsync(rotateKey(db, BY, old.id, 10 * HOUR), { code: 'key_rotated' });
+  const [kept, ...successors] = await listKeys(db, old.organizationId);
+  t.deepEqual(kept?.expiresAt, replaced.expiresAt);
+  t.is(successors.length, 1);
+  await t.notThrowsAsync(rotateKey(db, BY, issued.id));
+});
+
+test('of many rotations of a key at once one is made', async (t) => {
+  const old = await openKey();
+  const outcomes = await Promise.allSettled(Array.from({ length: 8 }, () => rotateKey(db, BY, old.id, HOUR)));
+  const refused = outcomes.filter(
+    (outcome) => outcome.status === 'rejected' && outcome.reason.code === 'key_rotated',
+  );
+  t.is(refused.length, 7);
+  t.is((await listKeys(db, old.organizationId)).length, 2);
+});
+
+test('a key that leaked is not reactivated by mistake', async (t) => {
+  const { apiKey, id } = await openKey();
+  t.like(await revokeKey(db, BY, id, true), { state: 'revoked', leaked: true });
+  t.like(await revokeKey(db, BY, id), { leaked: true }, 'what leaked has leaked');
+  await t.throwsAsync(reactivateKey(db, BY, id), { code: 'key_leaked' });
+  t.is(await stateOf(apiKey), 'revoked');
+  t.like(await reactivateKey(db, BY, id, true), { state: 'active', leaked: false });
+});
+
+test('while an organization is suspended none of its keys is let in; then each is what it was', async (t) => {
+  const [active, other] = [await openKey(), await openKey()];
+  const { organizationId } = active;
+  const revoked = await issueKey(db, BY, organizationId, 'revoked');
+  await revokeKey(db, BY, revoked.id);
+  const keys = () => Promise.all([active, revoked, other].map(({ apiKey }) => stateOf(apiKey)));
+  const listed = await listKeys(db, organizationId);
+  for (let again = 0; again < 2; again += 1) {
+    t.like(await suspendOrganization(db, BY, organizationId, true), { suspended: true });
+    t.deepEqual(await keys(), ['inactive', 'revoked', 'active']);
+    t.deepEqual(await listKeys(db, organizationId), listed);
+  }
+  t.like(await suspendOrganization(db, BY, organizationId, false), { suspended: false });
+  t.deepEqual(await keys(), ['active', 'revoked', 'active']);
 });
 
 test('a key that is not active is not rotated', async (t) => {

@@ -8,6 +8,7 @@ import { storeEmail } from '../../db/lookups/directory.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { exportSubject } from '../../db/privacy/export.ts';
 import { eraseSubject } from '../../db/privacy/privacy.ts';
+import { storeRegistryProvider } from '../../db/providers/providers.ts';
 import { envelopeText, findEnvelope } from '../../db/requests/envelope.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { openTestDatabase, type TestDatabase } from '../support/database.ts';
@@ -46,6 +47,14 @@ async function rowsWith(text: string): Promise<string[]> {
     if (rows.length > 0) found.push(String(relname));
   }
   return found.sort();
+}
+
+/** Resolves once somebody waits for a lock on a table. */
+async function waitsFor(table: string): Promise<true | null> {
+  const waiting = await run(sql`
+    select 1 from pg_locks where not granted and relation = ${table}::regclass
+       and database = (select oid from pg_database where datname = current_database())`);
+  return waiting.length > 0 ? true : null;
 }
 
 /** A person of whom everything is held that can be: in the directory, evidence, NPPES, answers and deliveries. */
@@ -153,6 +162,28 @@ test('a stranger whose address was named for the NPI is not suppressed by its er
   t.deepEqual(row, { stranger: false, own: true });
 });
 
+test('nobody who writes addresses brings an erased one back', async (t) => {
+  const { npi, email } = await person('2000050032', 'vida');
+  await eraseSubject(db, BY, { email });
+  const colleague = '2000050040';
+  await storeEmail(db, {
+    ...{ npi: colleague, email, emailType: 'professional', lastValidatedAt: new Date(), source: 'test' },
+  });
+  const address = (endpoint: string) =>
+    ({ kind: 'OTHERS', endpoint, affiliated: null, affiliationName: null }) as const;
+  for (const one of [npi, colleague]) {
+    await storeRegistryProvider(db, {
+      ...{ npi: one, entityType: 1, lastName: 'ROE', firstName: null, middleName: null, nameSuffix: null },
+      ...{ credential: null, otherLastName: null, otherFirstName: null, organizationName: null },
+      ...{ taxonomyCode: null, practice: null, updatedOn: null, otherNames: [], locations: [] },
+      endpoints: [address(`mailto:${email.toUpperCase()}`), address(`not.${email}`)],
+    });
+  }
+  t.deepEqual(await rowsWith(`not.${email}`), ['provider_endpoints']);
+  await eraseSubject(db, BY, { email: `not.${email}` });
+  t.deepEqual(await rowsWith(email), []);
+});
+
 test('an import does not bring an erased address back, in whatever case it is written', async (t) => {
   const { npi, email } = await person('2000050016', 'vera');
   await eraseSubject(db, BY, { email });
@@ -181,12 +212,7 @@ test.serial('an answer in the making while a person is erased is erased with the
     // As a settlement does: the balance first, the answer last.
     await tx.execute(sql`select from credit_balances where organization_id = ${organizationId} for update`);
     const erasing = eraseSubject(db, BY, { npi });
-    await eventually(async () => {
-      const waiting = await run(sql`
-        select 1 from pg_locks where not granted and relation = 'credit_balances'::regclass
-           and database = (select oid from pg_database where datname = current_database())`);
-      return waiting.length > 0 ? true : null;
-    });
+    await eventually(() => waitsFor('credit_balances'));
     await tx.execute(sql`update requests set status = 'completed', email = ${email}, email_type = 'professional',
       email_last_validated_at = now(), settled_at = clock_timestamp() where id = ${requestId}`);
     await tx.execute(sql`insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
@@ -198,6 +224,130 @@ test.serial('an answer in the making while a person is erased is erased with the
   t.like(await erasing, { answers: 1 });
   t.deepEqual(await rowsWith(email), []);
 });
+
+// Guard: the lock on provider_endpoints in eraseSubject.
+test.serial('an endpoint that an import is about to commit is erased with the rest', async (t) => {
+  const npi = '2000060023';
+  const { erasing } = await db.drizzle.transaction(async (tx) => {
+    await tx.execute(sql`insert into provider_endpoints (npi, kind, endpoint)
+      values (${npi}, 'DIRECT', 'soon@clinic.example')`);
+    const erasing = eraseSubject(db, BY, { email: 'soon@clinic.example' });
+    await eventually(() => waitsFor('provider_endpoints'));
+    return { erasing };
+  });
+  t.like(await erasing, { endpoints: 1 });
+});
+
+test.serial(
+  'an erasure that cannot have its locks holds nobody up for long, and comes through later',
+  async (t) => {
+    const { npi, organization } = await person('2000060031', 'ines');
+    const other = await openOrganization(db, 1);
+    const { erasing } = await db.drizzle.transaction(async (tx) => {
+      const { organizationId } = organization;
+      await tx.execute(sql`select from credit_balances where organization_id = ${organizationId} for update`);
+      const erasing = eraseSubject(db, BY, { npi });
+      await eventually(() => waitsFor('credit_balances'));
+      // It comes after the erasure in the queue, and is served before it.
+      t.is((await submit(db, submitCommand(other, { npis: ['2000060049'] }), RULES)).kind, 'accepted');
+      return { erasing };
+    });
+    t.like(await erasing, { answers: 2 });
+  },
+);
+
+test.serial('an erasure that never has its locks says so, and has erased nothing', async (t) => {
+  const { operator } = operatorOn(database.url);
+  const { npi, email, organization } = await person('2000060056', 'ida');
+  const refused = await db.drizzle.transaction(async (tx) => {
+    const { organizationId } = organization;
+    await tx.execute(sql`select from credit_balances where organization_id = ${organizationId} for update`);
+    // Or else PostgreSQL ends the transaction of this test.
+    await tx.execute(sql`set local idle_in_transaction_session_timeout = 0`);
+    return await operator('privacy', 'erase', npi, '--yes', ...WHY);
+  });
+  t.is(refused.code, 1);
+  t.regex(refused.stderr, /nothing was changed: run the same command again/);
+  t.is((await rowsWith(email)).length, 5);
+});
+
+// Guard: the predicates of the partial indexes. While it runs, all others wait.
+test.serial('an erasure reads no large table from end to end', async (t) => {
+  const large = await openTestDatabase();
+  const world = openDatabase({ url: large.url, poolSize: 2, applicationName: 'test' });
+  t.teardown(async () => {
+    await world.close();
+    await large.drop();
+  });
+  const [npi, email] = ['2000060064', 'iris@clinic.example'];
+  const organization = await openOrganization(world, 10);
+  await storeEmail(world, {
+    npi,
+    email,
+    emailType: 'professional',
+    lastValidatedAt: new Date(),
+    source: 'test',
+  });
+  const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
+  const { batchId } = acceptedIds(
+    await submit(world, submitCommand(organization, { npis: [npi], webhook }), RULES),
+  );
+  await fill(world, batchId);
+
+  for (const subject of [{ npi }, { email }]) {
+    const before = await wholeReads(world);
+    t.is(before.length, 7);
+    const erasing = openDatabase({ url: large.url, poolSize: 1, applicationName: 'erasing' });
+    const erasure = await eraseSubject(erasing, BY, subject);
+    await erasing.close();
+    t.is(erasure.answers, 'npi' in subject ? 1 : 0);
+    t.deepEqual(await wholeReads(world), before);
+  }
+});
+
+/** Adds 20,000 of everything to a batch of one: enough for indexes to pay. */
+async function fill(world: Database, batchId: string): Promise<void> {
+  const [n, npi, email] = [
+    sql`generate_series(1, 20000) n`,
+    sql`'3' || lpad(n::text, 9, '0')`,
+    sql`'p' || n || '@filler.example'`,
+  ];
+  await world.drizzle.transaction(async (tx) => {
+    await tx.execute(sql`set local session_replication_role = replica`);
+    for (const statement of [
+      sql`insert into provider_endpoints (npi, kind, endpoint) select ${npi}, 'DIRECT', ${email} from ${n}`,
+      sql`insert into stored_emails (npi, email, verdict, source) select ${npi}, ${email}, 'unknown', '' from ${n}`,
+      sql`insert into email_checks (npi, email, kind, source, verdict)
+          select ${npi}, ${email}, 'named', '', 'unknown' from ${n}`,
+      sql`insert into batches (id, organization_id, submitted_as, wanted_type, total, created_at, updated_at, deadline_at)
+          select 'bat_' || n, organization_id, 'single', 'any', 1, now(), now(), now()
+            from batches, ${n} where id = ${batchId}`,
+      sql`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, status, email, email_type,
+                                email_last_validated_at, accepted_at, settled_at, deadline_at)
+          select 'req_' || n, 'bat_' || n, organization_id, 0, ${npi}, 'any', 'completed', ${email}, 'professional',
+                 now(), now(), now(), now() from requests, ${n} where batch_id = ${batchId}`,
+      sql`insert into webhook_deliveries (id, batch_id, state, created_at, decided_at)
+          select 'msg_' || n, 'bat_' || n, 'delivered', now(), now() from ${n}`,
+      sql`insert into webhook_attempts (delivery_id, n, started_at, duration_ms)
+          select 'msg_' || n, 1, now(), 5 from ${n}`,
+    ]) {
+      await tx.execute(statement);
+    }
+  });
+  await world.drizzle.execute(sql`analyze`);
+}
+
+/** How often each large table was read from end to end, by connections that have ended. */
+async function wholeReads(world: Database) {
+  // A connection tells what it has read before it is gone.
+  await eventually(async () => {
+    const open = await world.drizzle.execute(sql`
+      select from pg_stat_activity where application_name = 'erasing' and datname = current_database()`);
+    return open.length === 0 ? true : null;
+  });
+  return await world.drizzle.execute(sql`
+    select relname, seq_scan from pg_stat_user_tables where n_live_tup >= 20000 order by relname`);
+}
 
 test('a final answer changes in no other way than by an erasure', async (t) => {
   const { requestIds } = await person('2000070014', 'olga');

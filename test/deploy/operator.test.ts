@@ -18,6 +18,7 @@ import {
   listOrganizations,
   setLimit,
   showOrganization,
+  suspendOrganization,
   suspendWebhooks,
 } from '../../db/accounts/organizations.ts';
 import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
@@ -296,6 +297,43 @@ test('a webhook secret is shown and rotated, the old one signing too for a day',
   t.is((await json<Secret>('webhook-secret', 'show', id)).previous_secret_valid_until, null);
 });
 
+test('an organization is suspended and resumed under both names of the command, as often as one likes', async (t) => {
+  const id = await createOrg();
+  for (const name of ['org', 'organization']) {
+    t.like(await json(name, 'suspend', id, ...WHY), { id, suspended: true });
+    t.like(await audited(id), { action: 'org.suspend', actor: 'tester', subject: id });
+  }
+  t.regex(await text('org', 'show', id), /^keys +suspended$/m);
+  t.regex(await text('org', 'list'), new RegExp(`^${id} .* suspended +on `, 'm'));
+  t.like(await json('org', 'resume', id, ...WHY), { suspended: false, webhooks_suspended: false });
+  t.like(await audited(id), { action: 'org.resume', details: { from: true, to: false } });
+  t.regex(await text('org', 'show', id), /^keys +on$/m);
+  t.is((await operator(['org', 'suspend', id])).code, 2, 'without a reason');
+});
+
+test('a key that leaked is given back only to who insists', async (t) => {
+  const id = await createOrg();
+  const issued = await json<{ id: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
+  t.like(await json('keys', 'revoke', issued.id, '--leaked', ...WHY), { state: 'revoked', leaked: true });
+  t.like(await audited(id), { action: 'keys.revoke', details: { leaked: true } });
+  const refused = await operator(['keys', 'reactivate', issued.id, ...WHY]);
+  t.deepEqual([refused.code, refused.stdout], [2, '']);
+  t.regex(refused.stderr, /^operator: .*leaked.*--yes.*\n$/);
+  t.like(await audited(id), { action: 'keys.revoke' });
+  t.like(await json('keys', 'reactivate', issued.id, '--yes', ...WHY), { state: 'active', leaked: false });
+  t.like(await audited(id), { action: 'keys.reactivate', details: { leaked: true } });
+});
+
+test('a key whose overlap runs is not rotated again, and the refusal says what to do', async (t) => {
+  const id = await createOrg();
+  const { id: key } = await json<{ id: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
+  await text('keys', 'rotate', key, '--overlap', '1h', ...WHY);
+  const refused = await operator(['keys', 'rotate', key, '--overlap', '1h', ...WHY]);
+  t.deepEqual([refused.code, refused.stdout], [1, '']);
+  t.regex(refused.stderr, /rotated already.*rotate the successor/);
+  t.is((await json<unknown[]>('keys', 'list', id)).length, 2);
+});
+
 test('webhooks are suspended and resumed', async (t) => {
   const id = await createOrg();
   t.like(await json('webhooks', 'suspend', id, ...WHY), { webhooks_suspended: true });
@@ -399,6 +437,7 @@ test('a change whose record is refused does not happen', async (t) => {
     adjust: adjustCredits(db, nobody, organizationId, -5),
     limit: setLimit(db, nobody, organizationId, 5),
     suspend: suspendWebhooks(db, nobody, organizationId, true),
+    'suspend all': suspendOrganization(db, nobody, organizationId, true),
     secret: rotateWebhookSecret(db, nobody, organizationId),
     issue: issueKey(db, nobody, organizationId, 'k'),
     rotate: rotateKey(db, nobody, keyId),

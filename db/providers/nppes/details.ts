@@ -44,10 +44,13 @@ export async function importDetails(
 ): Promise<NppesRun> {
   const statements = STATEMENTS[file.table];
   return await connection.transaction(async (tx) => {
+    // What a person had erased is not theirs to have again. Who erases at this moment is seen by the table's trigger.
+    const { count: erased } =
+      file.table === 'provider_endpoints' ? await tx.unsafe(REMOVE_ERASED) : { count: 0 };
     await tx`analyze ${tx(`staged_${file.table}`)}`;
     const { count: removed } = await tx.unsafe(statements.remove, [file.asOf]);
     const [merged] = await tx.unsafe<Record<string, string>[]>(statements.merge, [file.asOf]);
-    const counts = { removed, ...merged };
+    const counts = { erased, removed, ...merged };
     const named = Object.entries(counts).map(([name, count]): [string, number] => [
       `${file.kind}.${name}`,
       Number(count),
@@ -55,6 +58,9 @@ export async function importDetails(
     return await saveStep(tx, run, file.step, Object.fromEntries(named));
   });
 }
+
+const REMOVE_ERASED = `
+  delete from staged_provider_endpoints where endpoint like '%@%' and is_erased(npi, endpoint_address(endpoint))`;
 
 const STATEMENTS: Readonly<Record<DetailTable, { readonly remove: string; readonly merge: string }>> = {
   provider_endpoints: statementsOf('provider_endpoints'),

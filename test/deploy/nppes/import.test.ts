@@ -1,6 +1,9 @@
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
+import { openDatabase } from '../../../db/client.ts';
+import { diagnose } from '../../../db/doctor/doctor.ts';
+import { eraseSubject } from '../../../db/privacy/privacy.ts';
 import { headerLine, rowLine } from '../../../deploy/local/nppes-csv.ts';
 import {
   deactivatedRow,
@@ -11,6 +14,7 @@ import {
   writeMember,
 } from '../../support/nppes-files.ts';
 import { contentOf, openNppesWorld, versionsOf } from '../../support/nppes-world.ts';
+import { RULES } from '../../support/organization.ts';
 
 const FULL = '20260809';
 const WEEK = '20260816';
@@ -195,6 +199,43 @@ test('an older file that comes late undoes nothing of a newer one, and adds what
     (await sql`select endpoint from provider_endpoints order by npi`).map((row) => row.endpoint),
     ['new@direct.cedar-sim.com', 'third@direct.cedar-sim.com'],
   );
+});
+
+test('what a person had erased does not come back with the next file, and the file says so', async (t) => {
+  const { url, folder, imported, sql } = await openNppesWorld(t);
+  await writeMember(folder, 'npidata', FULL, [personRow(npi(1)), personRow(npi(2)), personRow(npi(3))]);
+  await writeMember(folder, 'endpoint', FULL, [
+    endpointRow(npi(1), 'Tamsin@direct.cedar-sim.com'),
+    endpointRow(npi(1), 'https://fhir.cedar-sim.com/r4', 'FHIR'),
+    endpointRow(npi(2), 'mailto:ruth@cedar-sim.com', 'OTHERS'),
+    endpointRow(npi(2), 'ruth@direct.cedar-sim.com'),
+    endpointRow(npi(3), 'third@direct.cedar-sim.com'),
+  ]);
+  const endpoints = async () =>
+    (await sql`select endpoint from provider_endpoints order by npi, endpoint`).map((row) => row.endpoint);
+  const left = ['https://fhir.cedar-sim.com/r4', 'ruth@direct.cedar-sim.com', 'third@direct.cedar-sim.com'];
+  await imported(folder);
+  const by = { actor: 'test', reason: 'test' };
+  const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
+  t.teardown(() => db.close());
+  await eraseSubject(db, by, { npi: npi(1) });
+  await eraseSubject(db, by, { email: 'ruth@cedar-sim.com' });
+  t.deepEqual(await endpoints(), left);
+
+  // A week later the first has another address, which is theirs as well.
+  const week = join(folder, 'week');
+  await mkdir(week);
+  await writeMember(week, 'endpoint', WEEK, [
+    endpointRow(npi(1), 'new@direct.cedar-sim.com'),
+    endpointRow(npi(1), 'https://fhir.cedar-sim.com/r4', 'FHIR'),
+  ]);
+  t.like((await imported(folder, '--again')).files, {
+    endpoint: { read: 5, inserted: 0, unchanged: 3, removed: 0, erased: 2 },
+  });
+  t.like((await imported(week)).files, { endpoint: { read: 2, inserted: 0, unchanged: 1, erased: 1 } });
+  t.deepEqual(await endpoints(), left);
+  const { checks } = await diagnose(db, { ...RULES, webhookScheduleMs: [0] });
+  t.is(checks.find(({ code }) => code === 'erased_but_held')?.findings, 0);
 });
 
 test('endpoints, other names and locations follow the file for whom it names, and stay for the others', async (t) => {
