@@ -77,7 +77,7 @@ export function createLookupActivities(
         const admission = await admitOne(db, REGISTRY, REGISTRY_LIMITS, 0);
         if (admission.kind === 'wait') throw retryLater(REGISTRY, admission.why, admission.afterMs);
         const step = await registry.find(npi, signal);
-        await recordOne(db, REGISTRY, outcomeOf(step));
+        await recordOne(db, REGISTRY, admission.era, outcomeOf(step));
         switch (step.kind) {
           case 'found':
             await storeRegistryProvider(db, step.provider);

@@ -231,6 +231,7 @@ export const webhookHosts = pgTable(
     timesOpened: integer('times_opened').notNull().default(0),
     trialUntil: time('trial_until'),
     turnAt: time('turn_at'),
+    era: integer('era').notNull().default(0),
   },
   (t) => [primaryKey({ columns: [t.organizationId, t.host] })],
 );
@@ -384,11 +385,10 @@ export const sourceHealth = pgTable('source_health', {
   state: text('state').$type<'closed' | 'open'>().notNull().default('closed'),
   failures: integer('failures').notNull().default(0),
   openUntil: time('open_until'),
-  timesOpened: integer('times_opened').notNull().default(0),
-  trialUntil: time('trial_until'),
   pausedUntil: time('paused_until'),
   lastError: text('last_error'),
   changedAt: time('changed_at').notNull().defaultNow(),
+  era: integer('era').notNull().default(0),
 });
 
 export const sourceRates = pgTable(

@@ -82,6 +82,14 @@ async function send(
   }
 }
 
+/** Whether what is sent to a URL can be read by nobody on the way: keys, names and addresses are. */
+export function isConfidential({ protocol, hostname }: URL): boolean {
+  return protocol === 'https:' || (protocol === 'http:' && LOOPBACK.test(hostname));
+}
+
+/** As the URL standard writes every spelling of these. */
+const LOOPBACK = /^(?:localhost|127\.[0-9]+\.[0-9]+\.[0-9]+|\[::1\])$/;
+
 /** Only where it is certain: an `unsent` question is put again, and one that was sent after all is paid for twice. */
 function isUnsent(error: unknown): boolean {
   return error instanceof Error && error.cause instanceof Error && connectErrors.has(error.cause);

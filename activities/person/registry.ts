@@ -5,8 +5,9 @@ import { at, bodyOf, type Field, FieldError, items, objectAt, present, textOf } 
 import { noAnswer, retryOfStatus } from '../vendors/steps.ts';
 import type { RetryReason } from '../vendors/vendor.ts';
 
+export const REGISTRY_URL = 'https://npiregistry.cms.hhs.gov/api/';
+
 export interface RegistryOptions {
-  /** Such as https://npiregistry.cms.hhs.gov/api/. */
   readonly baseUrl: string;
   readonly timeoutMs?: number;
 }

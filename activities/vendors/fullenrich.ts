@@ -4,10 +4,16 @@ import { at, type Field, FieldError, requiredText, textOf } from '../http/fields
 import { employeeOf } from './employee.ts';
 import { type EnrichmentResult, parseResult } from './fullenrich-result.ts';
 import { GIVEN_UP, noAnswer, protocol, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
-import type { Provider, Step } from './vendor.ts';
+import type { Provider, Step, VendorFacts } from './vendor.ts';
+
+export const FULLENRICH = {
+  url: 'https://app.fullenrich.com/api/v2',
+  capMs: 300_000,
+  rates: [{ calls: 60, perMs: 60_000 }],
+} as const satisfies VendorFacts;
 
 export interface FullEnrichOptions {
-  /** Up to and including the version, such as https://app.fullenrich.com/api/v2. */
+  /** Up to and including the version. */
   readonly baseUrl: string;
   readonly apiKey: string;
   /** Between two polls, in milliseconds: FULLENRICH_POLL_MS, and less only for a simulator that runs faster. */

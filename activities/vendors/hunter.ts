@@ -13,10 +13,19 @@ import {
 import { candidatesOf, nameOf, timestampOf } from './candidate.ts';
 import { type Employee, employeeOf } from './employee.ts';
 import { noAnswer, protocol, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
-import type { Provider, Step, Verdict } from './vendor.ts';
+import type { Provider, Step, VendorFacts, Verdict } from './vendor.ts';
+
+export const HUNTER = {
+  url: 'https://api.hunter.io/v2',
+  capMs: 45_000,
+  rates: [
+    { calls: 15, perMs: 1000 },
+    { calls: 500, perMs: 60_000 },
+  ],
+} as const satisfies VendorFacts;
 
 export interface HunterOptions {
-  /** Up to and including the version, such as https://api.hunter.io/v2. */
+  /** Up to and including the version. */
   readonly baseUrl: string;
   readonly apiKey: string;
 }

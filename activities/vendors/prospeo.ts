@@ -15,10 +15,16 @@ import { usState } from '../person/us-states.ts';
 import { candidatesOf, nameOf } from './candidate.ts';
 import { employeeOf } from './employee.ts';
 import { noAnswer, protocol, stepOfBody, stepOfStatus } from './steps.ts';
-import type { Provider, Step } from './vendor.ts';
+import type { Provider, Step, VendorFacts } from './vendor.ts';
+
+export const PROSPEO = {
+  url: 'https://api.prospeo.io',
+  capMs: 45_000,
+  rates: [{ calls: 5, perMs: 1000 }],
+} as const satisfies VendorFacts;
 
 export interface ProspeoOptions {
-  /** Such as https://api.prospeo.io: its paths have no version. */
+  /** Its paths have no version. */
   readonly baseUrl: string;
   readonly apiKey: string;
 }

@@ -3,10 +3,16 @@ import { get, type HttpAnswer, type NoAnswer } from '../http/client.ts';
 import { at, type Field, items } from '../http/fields.ts';
 import { type Profile, parseProfile } from './rocketreach-profile.ts';
 import { GIVEN_UP, noAnswer, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
-import type { Candidate, Provider, Step } from './vendor.ts';
+import type { Candidate, Provider, Step, VendorFacts } from './vendor.ts';
+
+export const ROCKETREACH = {
+  url: 'https://api.rocketreach.co/api/v2',
+  capMs: 120_000,
+  rates: [{ calls: 10, perMs: 1000 }],
+} as const satisfies VendorFacts;
 
 export interface RocketReachOptions {
-  /** Up to and including the version, such as https://api.rocketreach.co/api/v2. */
+  /** Up to and including the version. */
   readonly baseUrl: string;
   readonly apiKey: string;
   /** Which of its two person APIs the account has: newer accounts pay in universal credits. */

@@ -1,3 +1,4 @@
+import type { Rate } from '../../db/lookups/sources.ts';
 import type { EmailType, StoredVerdict, WantedType } from '../../db/words.ts';
 
 /** What is thought of one address. Only `valid` is ever given to a client. */
@@ -115,6 +116,18 @@ export type Step =
   | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }
   /** Where in the answer, such as `emails[0].smtp_valid` or `body`; never a value. */
   | { readonly kind: 'fatal'; readonly why: 'protocol'; readonly field: string };
+
+/** What a source's documents say of it, written once, in its adapter's file: configuration starts from it. */
+export interface SourceFacts {
+  /** What the paths in the adapter are added to; null for a server that everybody runs on their own. */
+  readonly url: string | null;
+  readonly rates: readonly Rate[];
+}
+
+export interface VendorFacts extends SourceFacts {
+  /** How long a lookup waits for it before it goes on to the next vendor. */
+  readonly capMs: number;
+}
 
 /** What a vendor needs to be told about a person before it can be asked. */
 export type Need = 'npi' | 'name' | 'organization' | 'address';

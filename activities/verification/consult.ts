@@ -124,7 +124,7 @@ export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits
     // What was sent and not answered may be charged.
     const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
     const unspent = isCharged ? 0 : cost;
-    await recordOne(db, id, outcomeOf(step), unspent, admission.at);
+    await recordOne(db, id, admission.era, outcomeOf(step), unspent, admission.at);
     return step;
   };
 }

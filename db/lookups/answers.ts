@@ -14,7 +14,7 @@ import { type AnsweredState, type AttemptKey, sameAttempt } from './vendor-attem
  */
 export async function recordVendorJob(
   db: Database,
-  { lookupId, vendor, n }: AttemptKey,
+  { lookupId, vendor, n, era }: AttemptKey,
   jobRef: string,
   nextPollMs: number,
 ): Promise<void> {
@@ -37,14 +37,14 @@ export async function recordVendorJob(
                             and later.vendor = ${vendor} and later.n > ${n})`,
         ),
       );
-    await recordCall(tx, vendor, { kind: 'answered' });
+    await recordCall(tx, vendor, era, { kind: 'answered' });
   });
 }
 
 /** A poll that got no answer: the job lives on, and is asked for again after `nextPollMs`. */
 export async function recordFailedPoll(
   db: Database,
-  { lookupId, vendor, n }: AttemptKey,
+  { lookupId, vendor, n, era }: AttemptKey,
   outcome: CallOutcome,
   nextPollMs: number,
 ): Promise<void> {
@@ -53,7 +53,7 @@ export async function recordFailedPoll(
       .update(vendorAttempts)
       .set({ leaseUntil: sql`clock_timestamp() + make_interval(secs => ${nextPollMs / 1000})` })
       .where(and(sameAttempt({ lookupId, vendor, n }), eq(vendorAttempts.state, 'pending')));
-    await recordCall(tx, vendor, outcome);
+    await recordCall(tx, vendor, era, outcome);
   });
 }
 
@@ -111,6 +111,6 @@ export async function recordVendorAnswer(
     if (named && isFirst) {
       await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, at);
     }
-    await recordCall(tx, vendor, outcome, isFirst ? key.cost - credits : 0, key.askedAt);
+    await recordCall(tx, vendor, key.era, outcome, isFirst ? key.cost - credits : 0, key.askedAt);
   });
 }

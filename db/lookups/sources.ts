@@ -17,7 +17,10 @@ export interface SourceLimits {
   readonly dailyCredits: number | null;
 }
 
-export type Admission =
+export type Admission = {
+  /** That of the breaker: how the call goes is recorded with it. */
+  readonly era: number;
+} & (
   | { readonly kind: 'go' }
   /** Not now: by the source's word, by a limit, or because it is failing. */
   | {
@@ -26,7 +29,8 @@ export type Admission =
       readonly afterMs: number;
     }
   /** Not today: the spend limit is reached. */
-  | { readonly kind: 'spent' };
+  | { readonly kind: 'spent' }
+);
 
 /** How a call went, as far as the source's health is concerned. */
 export type CallOutcome =
@@ -40,20 +44,19 @@ export type CallOutcome =
   | { readonly kind: 'refused'; readonly why: string };
 
 const FAILURES_TO_OPEN = 5;
-const FIRST_OPEN_MS = 30_000;
-const LONGEST_OPEN_MS = 600_000;
+/**
+ * From the opening to the first trial call, and from one to the next, ended or not: a call that hangs holds up nobody.
+ * With the time in which those who wait come back, a source that is back is asked within 10 s.
+ */
+const TRIAL_EVERY_MS = 8000;
 /** A refused key or an empty account does not mend itself in seconds. */
 const REFUSED_OPEN_MS = 300_000;
-/** A trial call that has not ended by then died with its worker. */
-const TRIAL_MS = 60_000;
 const DEFAULT_PAUSE_MS = 5000;
 
 interface Health extends Record<string, unknown> {
   readonly state: 'closed' | 'open';
-  readonly failures: number;
-  readonly times_opened: number;
+  readonly era: number;
   readonly open_in_ms: string | null;
-  readonly trial_in_ms: string | null;
   readonly paused_in_ms: string | null;
 }
 
@@ -68,67 +71,82 @@ export async function admitCall(
   { rates, dailyCredits }: SourceLimits,
   cost: number,
 ): Promise<Admission> {
-  const health = await lockHealth(tx, source);
+  const { state, era, ...health } = await lockHealth(tx, source);
   const pausedMs = Number(health.paused_in_ms ?? 0);
-  if (pausedMs > 0) return { kind: 'wait', why: 'paused', afterMs: pausedMs };
-  if (health.state === 'open') {
-    const waitMs = Math.max(Number(health.open_in_ms ?? 0), Number(health.trial_in_ms ?? 0));
-    if (waitMs > 0) return { kind: 'wait', why: 'breaker_open', afterMs: waitMs };
-  }
+  if (pausedMs > 0) return { era, kind: 'wait', why: 'paused', afterMs: pausedMs };
+  const openMs = Number(health.open_in_ms ?? 0);
+  if (openMs > 0) return { era, kind: 'wait', why: 'breaker_open', afterMs: openMs };
   const lateMs = await takePlaces(tx, source, rates);
-  if (lateMs > 0) return { kind: 'wait', why: 'rate_limit', afterMs: lateMs };
-  if (!(await spend(tx, source, cost, dailyCredits))) return { kind: 'spent' };
-  if (health.state === 'open') {
-    await tx.execute(sql`update source_health set trial_until = clock_timestamp() + ${seconds(TRIAL_MS)}
+  if (lateMs > 0) return { era, kind: 'wait', why: 'rate_limit', afterMs: lateMs };
+  if (!(await spend(tx, source, cost, dailyCredits))) return { era, kind: 'spent' };
+  if (state === 'open') {
+    await tx.execute(sql`update source_health set open_until = clock_timestamp() + ${seconds(TRIAL_EVERY_MS)}
       where source = ${source}`);
   }
-  return { kind: 'go' };
+  return { era, kind: 'go' };
 }
 
 /**
- * Notes how a call went: opens the breaker, closes it, or pauses the source.
+ * Notes how a call went: opens the breaker, closes it, or pauses the source. Each opening and each closing begins an
+ * era, and only calls of this era count: however many were under way, one trouble is one opening, and an answer or a
+ * failure that comes late from before it changes nothing. While the breaker is open, calls of the era are its trials.
+ * @param era as it was when the call was admitted
  * @param unspent of the credits that were set aside, those that the call did not cost; negative where it cost more
  * @param askedAt when they were set aside
  */
 export async function recordCall(
   tx: Transaction,
   source: string,
+  era: number,
   outcome: CallOutcome,
   unspent = 0,
   askedAt: Date | null = null,
 ): Promise<void> {
-  if (unspent !== 0 && askedAt !== null) {
-    // Health before spend, as in `admitCall`: the other way round the two wait for each other.
-    await lockHealth(tx, source);
-    await giveBack(tx, source, unspent, askedAt);
-  }
+  // Health before spend, as in `admitCall`: the other way round the two wait for each other.
+  await noteOutcome(tx, source, era, outcome);
+  if (unspent !== 0 && askedAt !== null) await giveBack(tx, source, unspent, askedAt);
+}
+
+/** Each time one statement, so that none acts on what another has changed meanwhile. */
+async function noteOutcome(
+  tx: Transaction,
+  source: string,
+  era: number,
+  outcome: CallOutcome,
+): Promise<void> {
   switch (outcome.kind) {
     case 'answered':
       // Most calls are answered by a healthy source: nothing to write.
       await tx.execute(sql`update source_health
-        set state = 'closed', failures = 0, times_opened = 0, open_until = null, trial_until = null,
+        set era = era + case state when 'open' then 1 else 0 end, state = 'closed', failures = 0, open_until = null,
             last_error = null, changed_at = clock_timestamp()
-        where source = ${source} and (state = 'open' or failures > 0)`);
+        where source = ${source} and era = ${era} and (state = 'open' or failures > 0)`);
       return;
     case 'rate_limit':
-      await lockHealth(tx, source);
       await tx.execute(sql`update source_health
         set paused_until = greatest(paused_until, clock_timestamp() + ${seconds(outcome.afterMs ?? DEFAULT_PAUSE_MS)}),
-            trial_until = null, changed_at = clock_timestamp()
+            changed_at = clock_timestamp()
         where source = ${source}`);
       return;
-    case 'failed':
-    case 'failed_again': {
-      const { state, failures, times_opened: times } = await lockHealth(tx, source);
-      // One question that always fails must not shut the source for all others; a failed trial opens it for longer.
-      if (outcome.kind === 'failed_again' && state === 'closed') return;
-      const opens = state === 'open' || failures + 1 >= FAILURES_TO_OPEN;
-      await open(tx, source, opens ? Math.min(FIRST_OPEN_MS * 2 ** times, LONGEST_OPEN_MS) : 0, outcome.why);
+    case 'failed': {
+      // A failed trial leaves everything as it is: when the next one is due was set when this one was admitted.
+      const opens = sql`failures + 1 >= ${FAILURES_TO_OPEN}`;
+      await tx.execute(sql`update source_health
+        set failures = failures + 1, last_error = ${outcome.why}, changed_at = clock_timestamp(),
+            state = case when ${opens} then 'open' else state end,
+            era = era + case when ${opens} then 1 else 0 end,
+            open_until = case when ${opens} then clock_timestamp() + ${seconds(TRIAL_EVERY_MS)} end
+        where source = ${source} and era = ${era} and state = 'closed'`);
       return;
     }
+    case 'failed_again':
+      // One question that always fails must not shut the source for all others.
+      return;
     case 'refused':
-      await lockHealth(tx, source);
-      await open(tx, source, REFUSED_OPEN_MS, outcome.why);
+      await tx.execute(sql`update source_health
+        set failures = failures + 1, last_error = ${outcome.why}, changed_at = clock_timestamp(), state = 'open',
+            era = era + 1, open_until = clock_timestamp() + ${seconds(REFUSED_OPEN_MS)}
+        where source = ${source} and era = ${era}`);
       return;
     default:
       outcome satisfies never;
@@ -158,35 +176,21 @@ export async function admitOne(
 export async function recordOne(
   db: Database,
   source: string,
+  era: number,
   outcome: CallOutcome,
   unspent = 0,
   askedAt: Date | null = null,
 ): Promise<void> {
-  await transaction(db, (tx) => recordCall(tx, source, outcome, unspent, askedAt));
+  await transaction(db, (tx) => recordCall(tx, source, era, outcome, unspent, askedAt));
 }
 
 async function lockHealth(tx: Transaction, source: string): Promise<Health> {
   await tx.execute(sql`insert into source_health (source) values (${source}) on conflict do nothing`);
   const [health] = await tx.execute<Health>(sql`
-    select state, failures, times_opened, ${msUntil('open_until')} as open_in_ms,
-           ${msUntil('trial_until')} as trial_in_ms, ${msUntil('paused_until')} as paused_in_ms
+    select state, era, ${msUntil('open_until')} as open_in_ms, ${msUntil('paused_until')} as paused_in_ms
       from source_health where source = ${source} for update`);
   if (!health) throw new DatabaseError('no_row');
   return health;
-}
-
-/** Zero: stays closed, with one more failure on its account. */
-async function open(tx: Transaction, source: string, openMs: number, why: string): Promise<void> {
-  await tx.execute(
-    openMs === 0
-      ? sql`update source_health set failures = failures + 1, last_error = ${why}, changed_at = clock_timestamp()
-            where source = ${source}`
-      : sql`update source_health
-            set state = 'open', failures = failures + 1, times_opened = times_opened + 1, trial_until = null,
-                open_until = clock_timestamp() + ${seconds(openMs)}, last_error = ${why},
-                changed_at = clock_timestamp()
-            where source = ${source}`,
-  );
 }
 
 /**

@@ -45,6 +45,8 @@ export interface AttemptKey {
   /** In the vendor's credits: what was set aside for the answer. */
   readonly cost: number;
   readonly askedAt: Date;
+  /** The breaker's when this call was admitted. */
+  readonly era: number;
 }
 
 export interface Question {
@@ -106,7 +108,8 @@ export async function beginVendorStep(db: Database, question: Question): Promise
         if (leaseMs > 0) return { kind: 'wait', why: 'pending', afterMs: Math.min(leaseMs, LOOK_AGAIN_MS) };
         const admission = await admitCall(tx, vendor, question.limits, 0);
         if (admission.kind === 'wait') return admission;
-        const key = { lookupId, vendor, n: last.n, cost: last.credits, askedAt: last.startedAt };
+        const { era } = admission;
+        const key = { lookupId, vendor, n: last.n, cost: last.credits, askedAt: last.startedAt, era };
         await tx
           .update(vendorAttempts)
           .set({ leaseUntil, polls: last.polls + 1 })
@@ -155,7 +158,11 @@ export async function beginVendorStep(db: Database, question: Question): Promise
           ...{ lookupId, vendor, n, requestId, startedAt: at, leaseUntil },
           ...{ state: 'submitting', credits: cost },
         });
-        return { kind: 'submit', key: { lookupId, vendor, n, cost, askedAt: at }, wantedType };
+        return {
+          kind: 'submit',
+          key: { lookupId, vendor, n, cost, askedAt: at, era: admission.era },
+          wantedType,
+        };
       default:
         return admission satisfies never;
     }

@@ -46,3 +46,13 @@ create trigger api_keys_announce_change after update on api_keys
 create trigger organizations_announce_suspension after update on organizations
   for each row when (old.suspended is distinct from new.suspended)
   execute function announce_batch_change();
+--> statement-breakpoint
+-- An era of a breaker ends with each opening and each closing: how a call goes that was let through in an earlier one
+-- says nothing new. While it is open, open_until is when the next trial call may be made.
+alter table source_health
+  add column era integer not null default 0,
+  drop column times_opened,
+  drop column trial_until;
+--> statement-breakpoint
+-- Begins with each opening. The row stays when a host is back, without failures, until that is long ago.
+alter table webhook_hosts add column era integer not null default 0;

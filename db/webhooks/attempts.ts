@@ -23,8 +23,8 @@ export interface Claim {
   readonly step: number;
   readonly organizationId: string;
   readonly host: string;
-  /** Whether the attempt tries a host that has not answered for a while. */
-  readonly trial: boolean;
+  /** Its host's, when the attempt was admitted. */
+  readonly era: number;
 }
 
 export type Claimed =
@@ -89,8 +89,8 @@ export async function claimDelivery(
       .update(webhookDeliveries)
       .set({ leasedUntil: sql`clock_timestamp() + ${seconds(LEASE_MS)}` })
       .where(eq(webhookDeliveries.id, deliveryId));
-    const { trial } = admission;
-    return { kind: 'attempt', claim: { deliveryId, resends, step, organizationId, host, trial } };
+    const { era } = admission;
+    return { kind: 'attempt', claim: { deliveryId, resends, step, organizationId, host, era } };
   });
 }
 

@@ -18,8 +18,9 @@ export type HostHealth =
   | { readonly kind: 'silent'; readonly reason: AttemptReason; readonly restMs: number }
   | { readonly kind: 'untried' };
 
+/** With the era of the host's breaker: what the attempt says is noted with it. */
 export type HostAdmission =
-  | { readonly kind: 'go'; readonly trial: boolean }
+  | { readonly kind: 'go'; readonly era: number }
   | { readonly kind: 'wait'; readonly afterMs: number };
 
 const FAILURES_TO_OPEN = 5;
@@ -45,16 +46,16 @@ export async function admitToHost(
   leaseMs: number,
   scheduleMs: readonly number[],
 ): Promise<HostAdmission> {
-  type Row = { rests: boolean; tried: boolean; away_ms: string; turn_ms: string };
+  type Row = { era: number; open: boolean; rests: boolean; tried: boolean; away_ms: string; turn_ms: string };
   const [row] = await tx.execute<Row>(sql`
-    select open_until > clock_timestamp() as rests,
+    select era, open_until is not null as open, open_until > clock_timestamp() as rests,
            coalesce(trial_until > clock_timestamp(), false) as tried,
            extract(epoch from clock_timestamp() - failing_since) * 1000 as away_ms,
            coalesce(extract(epoch from turn_at - clock_timestamp()), 0) * 1000 as turn_ms
       from webhook_hosts
-     where organization_id = ${organizationId} and host = ${host} and open_until is not null
+     where organization_id = ${organizationId} and host = ${host}
        for update`);
-  if (!row) return { kind: 'go', trial: false };
+  if (!row?.open) return { kind: 'go', era: row?.era ?? 0 };
   const set = (change: SQL) =>
     tx.execute(
       sql`update webhook_hosts set ${change} where organization_id = ${organizationId} and host = ${host}`,
@@ -69,7 +70,7 @@ export async function admitToHost(
     return { kind: 'wait', afterMs: Math.ceil(Math.max(aboutMs, turnMs <= longest ? turnMs : 0)) };
   }
   await set(sql`trial_until = clock_timestamp() + ${seconds(leaseMs)}`);
-  return { kind: 'go', trial: true };
+  return { kind: 'go', era: row.era };
 }
 
 /** How long the breaker first rests: the schedule's own first wait. */
@@ -77,23 +78,31 @@ export function firstRestMs(scheduleMs: readonly number[]): number {
   return scheduleMs[1] || DEFAULT_REST_MS;
 }
 
-/** Notes what an attempt says about its host: any answer closes the breaker, five silences in a row open it. */
+/**
+ * Notes what an attempt says about its host: any answer closes the breaker, five silences in a row open it. Each
+ * opening begins an era, and only attempts of this era count: those that were under way before say nothing new.
+ */
 export async function noteHost(
   tx: Transaction,
-  { organizationId, host, trial }: HostKey & { readonly trial: boolean },
+  { organizationId, host, era }: HostKey & { readonly era: number },
   health: HostHealth,
 ): Promise<void> {
-  const key = sql`organization_id = ${organizationId} and host = ${host}`;
+  const sameEra = sql`organization_id = ${organizationId} and host = ${host} and era = ${era}`;
   switch (health.kind) {
     case 'answered':
-      await tx.execute(sql`delete from webhook_hosts where ${key}`);
+      await tx.execute(sql`update webhook_hosts
+        set failures = 0, times_opened = 0, open_until = null, trial_until = null, turn_at = null
+        where ${sameEra} and failures > 0`);
       return;
     case 'untried':
-      if (trial) await tx.execute(sql`update webhook_hosts set trial_until = null where ${key}`);
+      // While it is open, whoever is let through is its one trial.
+      await tx.execute(
+        sql`update webhook_hosts set trial_until = null where ${sameEra} and trial_until is not null`,
+      );
       return;
     case 'silent': {
       const { reason, restMs } = health;
-      // Attempts that were under way when it opened neither open it again nor make the rest longer.
+      // A trial that was owed and made before its time does not make the rest longer.
       const opens = sql`case when h.open_until is null then h.failures + 1 >= ${FAILURES_TO_OPEN}
         else h.open_until <= clock_timestamp() end`;
       const rest = sql`least(power(2, h.times_opened), ${LONGEST_REST}) * ${restMs / 1000}::float8`;
@@ -102,10 +111,13 @@ export async function noteHost(
         values (${organizationId}, ${host}, 1, clock_timestamp(), ${reason})
         on conflict (organization_id, host) do update
            set failures = h.failures + 1, last_reason = excluded.last_reason,
+               failing_since = case h.failures when 0 then excluded.failing_since else h.failing_since end,
+               era = h.era + case when ${opens} then 1 else 0 end,
                times_opened = h.times_opened + case when ${opens} then 1 else 0 end,
                open_until = case when ${opens} then clock_timestamp() + make_interval(secs => ${rest})
                             else h.open_until end,
-               trial_until = case when ${trial} then null else h.trial_until end`);
+               trial_until = null
+         where h.era = ${era}`);
       return;
     }
     default:
@@ -114,7 +126,7 @@ export async function noteHost(
 }
 
 /**
- * Forgets hosts that have been away, and that nobody has asked for, for `keepMs`.
+ * Forgets hosts whose last trouble and last trial are longer ago than `keepMs`.
  * @throws {DatabaseError}
  */
 export async function forgetHosts(db: Database, keepMs: number): Promise<void> {

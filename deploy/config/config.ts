@@ -33,7 +33,7 @@ export interface Config {
   /** 32 bytes each, the current one first; none: deliveries are signed with secrets alone. */
   readonly webhookSigningKeys: readonly Buffer[];
   readonly sources: SourcesConfig;
-  /** What a `${NAME}` in the vendor file stands for. */
+  /** What a `${VENDOR_NAME}` in the vendor file stands for. */
   readonly secretOf: (name: string) => string | undefined;
   readonly dnsServers: readonly string[];
   readonly workflowBundle: string | null;

@@ -1,18 +1,24 @@
 import Joi from 'joi';
-import { FULLENRICH_POLL_MS } from '../../activities/vendors/fullenrich.ts';
-import { ROCKETREACH_APIS, type RocketReachApi } from '../../activities/vendors/rocketreach.ts';
+import { REGISTRY_URL } from '../../activities/person/registry.ts';
+import { FULLENRICH, FULLENRICH_POLL_MS } from '../../activities/vendors/fullenrich.ts';
+import { HUNTER } from '../../activities/vendors/hunter.ts';
+import { PROSPEO } from '../../activities/vendors/prospeo.ts';
+import { ROCKETREACH, ROCKETREACH_APIS, type RocketReachApi } from '../../activities/vendors/rocketreach.ts';
 import {
   CATCH_ALL_POLICIES,
   type CatchAllPolicy,
   POLICIES,
   type Policy,
 } from '../../activities/verification/policy.ts';
+import { NEVERBOUNCE } from '../../activities/verification/verifiers/neverbounce.ts';
+import { REACHER } from '../../activities/verification/verifiers/reacher.ts';
+import { ZEROBOUNCE } from '../../activities/verification/verifiers/zerobounce.ts';
 import type { Rate, SourceLimits } from '../../db/lookups/sources.ts';
 import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
-import { duration, list, parseDuration, url } from './values.ts';
+import { anyUrl, confidentialUrl, duration, list, parseDuration } from './values.ts';
 
-// What is bought from whom, under which limits. Each vendor and verifier has the same set of variables, so that one
-// line here is all that a new one needs.
+// What is bought from whom, under which limits. Each vendor and verifier has the same set of variables, whose defaults
+// are the facts in its adapter's file, so that one word here is all that a new one needs.
 
 /** One vendor that is configured: it has a key. */
 export interface VendorConfig {
@@ -51,20 +57,11 @@ export interface SourcesConfig {
   readonly reverifyIntervalMs: number;
 }
 
-const VENDORS = {
-  rocketreach: { url: 'https://api.rocketreach.co/api/v2', cap: '2m', rates: '10/1s' },
-  fullenrich: { url: 'https://app.fullenrich.com/api/v2', cap: '5m', rates: '60/1m' },
-  prospeo: { url: 'https://api.prospeo.io', cap: '45s', rates: '5/1s' },
-  hunter: { url: 'https://api.hunter.io/v2', cap: '45s', rates: '15/1s,500/1m' },
-} as const;
+const VENDORS = { rocketreach: ROCKETREACH, fullenrich: FULLENRICH, prospeo: PROSPEO, hunter: HUNTER };
 export type VendorId = keyof typeof VENDORS;
 const VENDOR_IDS = Object.keys(VENDORS) as VendorId[];
 
-const VERIFIERS = {
-  reacher: { url: null, rates: '5/1s' },
-  zerobounce: { url: 'https://api.zerobounce.net/v2', rates: '20/1s' },
-  neverbounce: { url: 'https://api.neverbounce.com/v4', rates: '10/1s' },
-} as const;
+const VERIFIERS = { reacher: REACHER, zerobounce: ZEROBOUNCE, neverbounce: NEVERBOUNCE };
 export type VerifierId = keyof typeof VERIFIERS;
 const VERIFIER_IDS = Object.keys(VERIFIERS) as VerifierId[];
 
@@ -75,14 +72,14 @@ const ids = (known: readonly string[]) =>
   list((text) => (known.includes(text) ? text : null), `some of ${known.join(', ')}`).default(known);
 
 const vendorVariables = VENDOR_IDS.flatMap((id) => {
-  const { url: usual, cap, rates: pace } = VENDORS[id];
+  const { url: usual, capMs, rates: pace } = VENDORS[id];
   const name = id.toUpperCase();
   return [
     [`${name}_API_KEY`, secret],
-    [`${name}_URL`, url().default(usual)],
+    [`${name}_URL`, confidentialUrl().default(usual)],
     [`${name}_TYPES`, ids(EMAIL_TYPES)],
-    [`${name}_TIMEOUT`, duration(1000, 900_000).default(parseDuration(cap))],
-    [`${name}_RATES`, rates.default(pace.split(',').map(parseRate))],
+    [`${name}_TIMEOUT`, duration(1000, 900_000).default(capMs)],
+    [`${name}_RATES`, rates.default(pace)],
     [`${name}_DAILY_CREDITS`, credits],
     [`${name}_MAY_STORE`, Joi.boolean().default(true)],
   ];
@@ -92,8 +89,9 @@ const verifierVariables = VERIFIER_IDS.flatMap((id) => {
   const name = id.toUpperCase();
   return [
     [`${name}_API_KEY`, secret],
-    [`${name}_URL`, url().default(usual)],
-    [`${name}_RATES`, rates.default(pace.split(',').map(parseRate))],
+    // A server of one's own may be in a network of one's own.
+    [`${name}_URL`, (usual === null ? anyUrl() : confidentialUrl()).default(usual)],
+    [`${name}_RATES`, rates.default(pace)],
     [`${name}_DAILY_CREDITS`, credits],
   ];
 });
@@ -115,7 +113,7 @@ export const SOURCE_VARIABLES: Joi.PartialSchemaMap = {
     .valid(...CATCH_ALL_POLICIES)
     .default('reject'),
   NPPES_API: Joi.string().valid('off', 'fallback').default('off'),
-  NPPES_API_URL: url().default('https://npiregistry.cms.hhs.gov/api/'),
+  NPPES_API_URL: confidentialUrl().default(REGISTRY_URL),
   VENDOR_CALL_TIMEOUT: duration(500, 300_000).default(30_000),
   GREYLIST_WAIT: duration(1000, 840_000).default(300_000),
   REVERIFY_INTERVAL: duration(1000, 86_400_000).default(600_000),

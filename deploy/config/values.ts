@@ -1,4 +1,5 @@
 import Joi from 'joi';
+import { isConfidential } from '../../activities/http/client.ts';
 
 // The kinds of values that environment variables have.
 
@@ -31,10 +32,18 @@ export const list = (item: (text: string) => unknown, what: string) =>
     });
 
 /** An http(s) URL without a slash at its end. */
-export const url = () =>
+export const anyUrl = () =>
   Joi.string()
     .uri({ scheme: ['https', 'http'] })
     .custom((text: string) => text.replace(/\/+$/, ''));
+
+/** As `anyUrl`, for what must not be read on the way. */
+export const confidentialUrl = () =>
+  anyUrl().custom((text: string, helpers) => {
+    const parsed = URL.parse(text);
+    if (parsed && isConfidential(parsed)) return text;
+    return helpers.message({ custom: '{{#label}} must be an https URL; http is for this machine only' });
+  });
 
 /** `http://[user:password@]host[:port]` and nothing else, as a URL. */
 export const httpProxy = () =>

@@ -31,13 +31,41 @@ test.after.always(async () => {
 
 const first = () => workers[0] as Database;
 const admit = (source: string, limits = FREE, cost = 1) => admitOne(first(), source, limits, cost);
-const record = (source: string, outcome: CallOutcome) => recordOne(first(), source, outcome);
+
+/** Says how a call went. */
+type End = (outcome: CallOutcome) => Promise<void>;
+
+/** So many calls under way, of all workers. */
+async function begin(source: string, calls: number): Promise<End[]> {
+  return await Promise.all(
+    Array.from({ length: calls }, async (_, i): Promise<End> => {
+      const db = workers[i % 3] as Database;
+      const { kind, era } = await admitOne(db, source, FREE, 1);
+      if (kind !== 'go') throw new Error(`${source}: ${kind}`);
+      return (outcome) => recordOne(db, source, era, outcome);
+    }),
+  );
+}
+
+/** One whole call. */
+async function record(source: string, outcome: CallOutcome): Promise<void> {
+  for (const end of await begin(source, 1)) await end(outcome);
+}
+
+async function fail(source: string, times: number): Promise<void> {
+  for (let i = 0; i < times; i += 1) await record(source, { kind: 'failed', why: 'upstream' });
+}
+
+/** How long a breaker has to be waited for; 0 if not at all. */
+async function waitOf(source: string): Promise<number> {
+  const admission = await admit(source);
+  return admission.kind === 'wait' && admission.why === 'breaker_open' ? admission.afterMs : 0;
+}
 
 /** Lets time pass for one source: everything that was to last until some moment is over `seconds` earlier. */
 async function pass(source: string, seconds: number): Promise<void> {
   await first().drizzle.execute(sql`
     update source_health set open_until = open_until - make_interval(secs => ${seconds}),
-           trial_until = trial_until - make_interval(secs => ${seconds}),
            paused_until = paused_until - make_interval(secs => ${seconds}) where source = ${source}`);
 }
 
@@ -102,9 +130,9 @@ test('a day’s credits are spent to the last one and not beyond, however many a
 
 test('credits that were set aside and not charged can be spent again', async (t) => {
   const limits = { rates: [], dailyCredits: 1 };
-  const { at } = await admitOne(first(), 'pay-on-find', limits, 1);
+  const { at, era } = await admitOne(first(), 'pay-on-find', limits, 1);
   t.is((await admit('pay-on-find', limits)).kind, 'spent');
-  await recordOne(first(), 'pay-on-find', { kind: 'answered' }, 1, at);
+  await recordOne(first(), 'pay-on-find', era, { kind: 'answered' }, 1, at);
   t.is((await admit('pay-on-find', limits)).kind, 'go');
 });
 
@@ -113,51 +141,110 @@ test('a question that costs more than a whole day’s credits is never put', asy
 });
 
 test('five failures in a row open the breaker; an answer in between does not let them add up', async (t) => {
-  for (let i = 0; i < 4; i += 1) await record('shaky', { kind: 'failed', why: 'upstream' });
+  await fail('shaky', 4);
   await record('shaky', { kind: 'answered' });
-  for (let i = 0; i < 4; i += 1) await record('shaky', { kind: 'failed', why: 'upstream' });
+  await fail('shaky', 4);
   t.is((await admit('shaky')).kind, 'go');
-  await record('shaky', { kind: 'failed', why: 'upstream' });
+  await fail('shaky', 1);
   t.like(await admit('shaky'), { kind: 'wait', why: 'breaker_open' });
 });
 
+test('fifty failures of one moment are one opening, for seconds', async (t) => {
+  const calls = await begin('crowded', 50);
+  await Promise.all(calls.map((end) => end({ kind: 'failed', why: 'unanswered' })));
+  t.true((await waitOf('crowded')) <= 8000);
+  t.is((await admit('crowded')).era, 1);
+  await pass('crowded', 8);
+  t.deepEqual(kinds(await askAll('crowded', FREE, 12)), { go: 1, wait: 11, spent: 0 });
+});
+
+test('failures of calls from before the opening neither lengthen it nor open it again', async (t) => {
+  const calls = await begin('late', 45);
+  for (const end of calls.slice(0, 5)) await end({ kind: 'failed', why: 'upstream' });
+  await pass('late', 6);
+  for (const end of calls.slice(5, 25)) await end({ kind: 'failed', why: 'unanswered' });
+  t.true((await waitOf('late')) <= 2000);
+  await pass('late', 8);
+  await record('late', { kind: 'answered' });
+  for (const end of calls.slice(25)) await end({ kind: 'failed', why: 'unanswered' });
+  t.deepEqual(kinds(await askAll('late', FREE, 12)), { go: 12, wait: 0, spent: 0 });
+});
+
+test('an answer to a question from before the opening does not close it', async (t) => {
+  const [slow] = await begin('slow', 1);
+  await fail('slow', 5);
+  await slow?.({ kind: 'answered' });
+  t.like(await admit('slow'), { kind: 'wait', why: 'breaker_open' });
+});
+
 test('an open breaker lets exactly one trial through when its time is over, whoever asks', async (t) => {
-  for (let i = 0; i < 5; i += 1) await record('half-open', { kind: 'failed', why: 'upstream' });
-  await pass('half-open', 31);
+  await fail('half-open', 5);
+  t.deepEqual(kinds(await askAll('half-open', FREE, 12)), { go: 0, wait: 12, spent: 0 });
+  await pass('half-open', 8);
   t.deepEqual(kinds(await askAll('half-open', FREE, 12)), { go: 1, wait: 11, spent: 0 });
 });
 
-test('a trial that succeeds closes the breaker, one that fails opens it for longer', async (t) => {
-  for (let i = 0; i < 5; i += 1) await record('trial', { kind: 'failed', why: 'upstream' });
-  await pass('trial', 31);
-  t.is((await admit('trial')).kind, 'go');
-  await record('trial', { kind: 'failed', why: 'upstream' });
-  const again = await admit('trial');
-  t.true(again.kind === 'wait' && again.afterMs > 45_000, 'longer than the first 30 s');
-  await pass('trial', 61);
-  t.is((await admit('trial')).kind, 'go');
+test('a trial that succeeds closes the breaker', async (t) => {
+  await fail('trial', 5);
+  await pass('trial', 8);
   await record('trial', { kind: 'answered' });
   t.deepEqual(kinds(await askAll('trial', FREE, 6)), { go: 6, wait: 0, spent: 0 });
 });
 
-test('a trial whose worker died does not keep the breaker shut for ever', async (t) => {
-  for (let i = 0; i < 5; i += 1) await record('died', { kind: 'failed', why: 'upstream' });
-  await pass('died', 31);
-  t.is((await admit('died')).kind, 'go');
-  t.is((await admit('died')).kind, 'wait');
-  await pass('died', 61);
-  t.is((await admit('died')).kind, 'go');
+test('however long a source is away, and however slowly it fails, a trial is made every eight seconds', async (t) => {
+  await fail('away', 5);
+  for (let i = 0; i < 20; i += 1) {
+    await pass('away', 8);
+    const [trial] = await begin('away', 1);
+    await pass('away', 7);
+    await trial?.({ kind: 'failed', why: 'unanswered' });
+    const waitMs = await waitOf('away');
+    t.true(waitMs <= 1000, `${waitMs} ms after trial ${i + 1}`);
+  }
+  await pass('away', 8);
+  await record('away', { kind: 'answered' });
+  t.is((await admit('away')).kind, 'go');
 });
 
-test('a refused key opens the breaker at once, for minutes', async (t) => {
-  await record('refused', { kind: 'refused', why: 'auth' });
-  const admission = await admit('refused');
-  t.true(admission.kind === 'wait' && admission.why === 'breaker_open' && admission.afterMs > 200_000);
+test('a trial that hangs, or whose worker died, does not hold up the next; its answer still closes', async (t) => {
+  await fail('hanging', 5);
+  const trials: End[] = [];
+  for (let i = 0; i < 6; i += 1) {
+    await pass('hanging', 8);
+    trials.push(...(await begin('hanging', 1)));
+    t.is((await admit('hanging')).kind, 'wait');
+  }
+  await trials[0]?.({ kind: 'answered' });
+  // Those that hang on until they fail are of the trouble that is over.
+  for (const end of trials.slice(1)) await end({ kind: 'failed', why: 'unanswered' });
+  t.deepEqual(kinds(await askAll('hanging', FREE, 6)), { go: 6, wait: 0, spent: 0 });
+});
+
+test('a refused key opens the breaker at once, for minutes, and nothing that comes late changes that', async (t) => {
+  const calls = await begin('refused', 12);
+  await calls[0]?.({ kind: 'refused', why: 'auth' });
+  await pass('refused', 60);
+  for (const end of calls.slice(1, 4)) await end({ kind: 'refused', why: 'auth' });
+  for (const end of calls.slice(4, 10)) await end({ kind: 'failed', why: 'upstream' });
+  for (const end of calls.slice(10)) await end({ kind: 'answered' });
+  const waitMs = await waitOf('refused');
+  t.true(waitMs > 200_000 && waitMs <= 240_000, `${waitMs} ms`);
+});
+
+test('a trial that is refused waits for minutes again', async (t) => {
+  await fail('expired', 5);
+  await pass('expired', 8);
+  await record('expired', { kind: 'refused', why: 'credits' });
+  t.true((await waitOf('expired')) > 200_000);
+  await pass('expired', 300);
+  await record('expired', { kind: 'refused', why: 'credits' });
+  t.true((await waitOf('expired')) > 200_000);
 });
 
 test('Retry-After pauses everyone, and is no failure', async (t) => {
-  for (let i = 0; i < 9; i += 1) await record('limited', { kind: 'rate_limit', afterMs: 20_000 });
-  await record('limited', { kind: 'rate_limit', afterMs: 1000 });
+  const calls = await begin('limited', 10);
+  for (const end of calls.slice(1)) await end({ kind: 'rate_limit', afterMs: 20_000 });
+  await calls[0]?.({ kind: 'rate_limit', afterMs: 1000 });
   const admission = await admit('limited');
   t.true(admission.kind === 'wait' && admission.why === 'paused' && admission.afterMs > 15_000);
   await pass('limited', 21);
@@ -165,7 +252,7 @@ test('Retry-After pauses everyone, and is no failure', async (t) => {
 });
 
 test('one question that fails again and again does not shut the source for all others', async (t) => {
-  await record('poisoned', { kind: 'failed', why: 'upstream' });
+  await fail('poisoned', 1);
   for (let i = 0; i < 9; i += 1) await record('poisoned', { kind: 'failed_again', why: 'upstream' });
   t.is((await admit('poisoned')).kind, 'go');
 });

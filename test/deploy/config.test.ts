@@ -162,6 +162,23 @@ test('one’s own Reacher needs a URL and no key; the other verifiers a key; the
   t.deepEqual(idsOf({ REACHER_URL: '' }), ['zerobounce', 'neverbounce']);
 });
 
+test('keys and names leave this machine over TLS only, but for a Reacher in a network of one’s own', (t) => {
+  const names = ['HUNTER_URL', 'ZEROBOUNCE_URL', 'NPPES_API_URL'];
+  for (const name of names) {
+    for (const url of ['http://vendor.example', 'http://10.0.0.1:8080', 'http://localhost.vendor.example'])
+      t.regex(problemsOf({ ...MINIMAL, [name]: url }), new RegExp(`${name} must be an https URL`), url);
+    for (const url of [
+      'https://vendor.example/v2',
+      'http://localhost:1',
+      'http://127.9.9.9',
+      'http://[::1]:1',
+    ])
+      t.is(problemsOf({ ...MINIMAL, [name]: url }), '', url);
+  }
+  t.is(problemsOf({ ...MINIMAL, REACHER_URL: 'http://reacher:8080' }), '');
+  t.regex(problemsOf({ ...MINIMAL, REACHER_URL: 'ftp://reacher' }), /REACHER_URL/);
+});
+
 test('wrong settings of sources are named as all others are', (t) => {
   const message = problemsOf({
     ...MINIMAL,

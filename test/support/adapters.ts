@@ -16,7 +16,7 @@ export function sourceText(baseUrl: string, rest: object = {}): string {
   const source = {
     id: 'listed',
     url: `${baseUrl}/people/{npi}?last={last}`,
-    headers: { 'x-key': `\${LISTED_KEY}` },
+    headers: { 'x-key': `\${VENDOR_LISTED_KEY}` },
     needs: ['npi', 'name', 'organization'],
     gives: ['professional'],
     cost: 1,

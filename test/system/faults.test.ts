@@ -194,3 +194,36 @@ test.serial(
     t.is(vendor.asked(npi, 'poll'), 2);
   },
 );
+
+test.serial(
+  'a vendor that fails twenty at once is asked again within seconds, and every request is answered',
+  async (t) => {
+    const shaky = createScriptedVendor('shaky');
+    const own = await startStack({ providers: [shaky] });
+    try {
+      const together = freshNpis(20);
+      const allAsked = Promise.withResolvers<void>();
+      let asked = 0;
+      for (const npi of together) {
+        shaky.script(npi, async ({ nth }) => {
+          if (nth > 1) return foundStep(npi);
+          asked += 1;
+          if (asked === together.length) allAsked.resolve();
+          await allAsked.promise;
+          return { kind: 'retry', why: 'upstream', afterMs: null };
+        });
+      }
+      const client = await own.organization();
+      const { json } = await client.bulk({ npis: together });
+      const { data } = await client.completed(json.batch_id);
+      t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
+      const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
+        sql`select state, era from source_health where source = 'shaky'`,
+      );
+      // Opened once, closed once.
+      t.deepEqual({ ...row }, { state: 'closed', era: 2 });
+    } finally {
+      await own.stop();
+    }
+  },
+);

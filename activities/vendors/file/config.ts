@@ -53,7 +53,7 @@ export class SourcesError extends Error {
 
 /**
  * Reads a file of vendors: a JSON list, as in deploy/config/vendors.example.json.
- * @param secretOf what `${NAME}` in a header stands for; undefined where it is not set
+ * @param secretOf what `${VENDOR_NAME}` in a header stands for; undefined where it is not set
  * @throws {SourcesError} naming every problem at once
  */
 export function parseSources(

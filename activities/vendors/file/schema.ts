@@ -1,5 +1,6 @@
 import Joi from 'joi';
 import { EMAIL_TYPES } from '../../../db/words.ts';
+import { isConfidential } from '../../http/client.ts';
 import { parsePointer } from '../../http/json-pointer.ts';
 import type { Need, Verdict } from '../vendor.ts';
 import type { HttpJsonSource, Words } from './config.ts';
@@ -34,8 +35,8 @@ const url = Joi.string()
   .required()
   .custom((text: string, helpers) => {
     const [one, other] = ['a', 'b'].map((value) => URL.parse(text.replaceAll(/\{[a-z]+\}/g, value)));
-    if (!one || !other || !/^https?:$/.test(one.protocol)) {
-      return helpers.message({ custom: '{{#label}} must be an http or https URL' });
+    if (!one || !other || !isConfidential(one)) {
+      return helpers.message({ custom: '{{#label}} must be an https URL; http is for this machine only' });
     }
     // What is known of a person must never decide which host is called with the vendor's key.
     if (one.origin !== other.origin || one.username || one.password) {
@@ -53,24 +54,27 @@ const body = Joi.object()
     return unknown.length > 0 ? noPlaceholder(unknown, helpers) : template;
   });
 
+const SECRET = /\$\{([^}]*)\}/g;
+
 const header = (secretOf: (name: string) => string | undefined) =>
   Joi.string().custom((text: string, helpers) => {
-    const missing: string[] = [];
-    const value = text.replaceAll(/\$\{([A-Z][A-Z0-9_]*)\}/g, (_whole, name: string) => {
-      const secret = secretOf(name);
-      if (!secret) missing.push(name);
-      return secret ?? '';
-    });
+    const names = [...text.matchAll(SECRET)].map(([, name = '']) => name);
+    // Of all other variables, such as the one with the database's password, a vendor is never told.
+    if (!names.every((name) => /^VENDOR_[A-Z0-9_]+$/.test(name))) {
+      return helpers.message({ custom: '{{#label}} may name variables that begin with VENDOR_ only' });
+    }
+    const missing = names.filter((name) => !secretOf(name));
     if (missing.length > 0) {
       return helpers.message({ custom: `{{#label}} needs ${missing.join(', ')}, which is not set` });
     }
+    const value = text.replaceAll(SECRET, (_whole, name: string) => secretOf(name) ?? '');
     const sendable = /^[\t\x20-\x7e\x80-\xff]+$/.test(value);
     return sendable ? value : helpers.message({ custom: '{{#label}} is not a value of a header' });
   });
 
 /**
  * The rules of a file of vendors; what passes them is read as well: pointers are parsed, secrets are in place.
- * @param secretOf what `${NAME}` in a header stands for; undefined where it is not set
+ * @param secretOf what `${VENDOR_NAME}` in a header stands for; undefined where it is not set
  */
 export function sourcesSchema(secretOf: (name: string) => string | undefined) {
   const source = Joi.object<HttpJsonSource>({

@@ -35,17 +35,26 @@ export function needOf(placeholder: string): Need | null {
   return Object.hasOwn(PLACEHOLDERS, placeholder) ? (PLACEHOLDERS[placeholder]?.need ?? null) : null;
 }
 
+/** A text for one person, and the needs of which a value is not known, or is none that may stand in it. */
+interface Filled {
+  readonly text: string;
+  readonly missing: readonly Need[];
+}
+
 /**
- * A URL for one person; every value percent-encoded, so that none can be read as more than one part of it.
- * @returns null where a value is not known
+ * A URL for one person; every value percent-encoded, so that none can be read as more than one part of it. Dots alone
+ * are no value: as a part of a path they would walk up in it, encoded or not, for to a URL `%2e%2e` is `../..` as well.
  */
-export function fillUrl(template: string, subject: Subject): string | null {
-  return fill(template, subject, encodeURIComponent);
+export function fillUrl(template: string, subject: Subject): Filled {
+  return fill(template, subject, (value) => (/^\.*$/.test(value) ? '' : encodeURIComponent(value)));
 }
 
 /** A body for one person; a member or an item of which a value is not known is left out. */
 export function fillJson(template: JsonTemplate, subject: Subject): JsonTemplate | undefined {
-  if (typeof template === 'string') return fill(template, subject, String) ?? undefined;
+  if (typeof template === 'string') {
+    const { text, missing } = fill(template, subject, String);
+    return missing.length === 0 ? text : undefined;
+  }
   if (typeof template !== 'object' || template === null) return template;
   if (isList(template)) {
     return template.flatMap((part) => {
@@ -60,14 +69,16 @@ export function fillJson(template: JsonTemplate, subject: Subject): JsonTemplate
   return Object.fromEntries(members);
 }
 
-function fill(template: string, subject: Subject, encode: (value: string) => string): string | null {
-  let known = true;
-  const filled = template.replaceAll(PLACEHOLDER, (_whole, name: string) => {
-    const value = PLACEHOLDERS[name]?.value(subject);
-    if (!value) known = false;
-    return encode(value ?? '');
+/** @param encode makes nothing of a value that may not stand in the text */
+function fill(template: string, subject: Subject, encode: (value: string) => string): Filled {
+  const missing: Need[] = [];
+  const text = template.replaceAll(PLACEHOLDER, (_whole, name: string) => {
+    const placeholder = PLACEHOLDERS[name];
+    const value = encode(placeholder?.value(subject) ?? '');
+    if (placeholder && value === '') missing.push(placeholder.need);
+    return value;
   });
-  return known ? filled : null;
+  return { text, missing };
 }
 
 /** Array.isArray does not tell the compiler that a read-only list is one. */

@@ -29,11 +29,10 @@ export function createHttpJson(source: HttpJsonSource): Provider {
   const headers = { accept: 'application/json', ...source.headers };
 
   const submit: Provider['submit'] = async (subject, signal) => {
-    const missing = missingOf(subject, needs);
-    if (missing.length > 0) return { kind: 'skip', missing };
-    const url = fillUrl(source.url, subject);
     // Of an organization its name or its domain is known, and the URL may be made of the other one.
-    if (url === null) return { kind: 'skip', missing: ['organization'] };
+    const { text: url, missing: unfit } = fillUrl(source.url, subject);
+    const missing = new Set([...missingOf(subject, needs), ...unfit]);
+    if (missing.size > 0) return { kind: 'skip', missing: [...missing] };
     const answer =
       source.body === null
         ? await get(url, headers, signal, timeoutMs)

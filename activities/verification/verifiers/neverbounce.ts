@@ -1,11 +1,17 @@
 import { get } from '../../http/client.ts';
 import { at, type Field, items, requiredText, textOf } from '../../http/fields.ts';
 import { noAnswer } from '../../vendors/steps.ts';
+import type { SourceFacts } from '../../vendors/vendor.ts';
 import { answer, INCONCLUSIVE, protocol, stepOfBody, stepOfStatus } from './steps.ts';
 import type { Verifier, VerifierStep } from './verifier.ts';
 
+export const NEVERBOUNCE = {
+  url: 'https://api.neverbounce.com',
+  rates: [{ calls: 10, perMs: 1000 }],
+} as const satisfies SourceFacts;
+
 export interface NeverBounceOptions {
-  /** Without the version, such as https://api.neverbounce.com. */
+  /** Without the version. */
   readonly baseUrl: string;
   readonly apiKey: string;
 }
@@ -13,7 +19,7 @@ export interface NeverBounceOptions {
 const TIMEOUT_MS = 60_000;
 
 /**
- * NeverBounce's single check, version 4 (developers.neverbounce.com/reference/single-check). Key and address are in
+ * NeverBounce's single check, version 4.2 (developers.neverbounce.com/reference/single-check). Key and address are in
  * the URL, as the vendor has it: what is thrown or returned here never holds the URL.
  */
 export function createNeverBounce({ baseUrl, apiKey }: NeverBounceOptions): Verifier {
@@ -24,7 +30,7 @@ export function createNeverBounce({ baseUrl, apiKey }: NeverBounceOptions): Veri
     async check(email, signal) {
       const query = new URLSearchParams({ key: apiKey, email, address_info: '0' });
       const headers = { accept: 'application/json' };
-      const found = await get(`${base}/v4/single/check?${query}`, headers, signal, TIMEOUT_MS);
+      const found = await get(`${base}/v4.2/single/check?${query}`, headers, signal, TIMEOUT_MS);
       if (typeof found === 'string') return noAnswer(found);
       return found.status === 200 ? stepOfBody(found, stepOfEnvelope) : stepOfStatus(found);
     },

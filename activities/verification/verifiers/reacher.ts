@@ -10,11 +10,14 @@ import {
   wordOf,
 } from '../../http/fields.ts';
 import { noAnswer } from '../../vendors/steps.ts';
+import type { SourceFacts } from '../../vendors/vendor.ts';
 import { answer, INCONCLUSIVE, stepOfBody, stepOfStatus } from './steps.ts';
 import type { Verifier, VerifierStep } from './verifier.ts';
 
+export const REACHER = { url: null, rates: [{ calls: 5, perMs: 1000 }] } as const satisfies SourceFacts;
+
 export interface ReacherOptions {
-  /** Without the version, such as http://localhost:8080 or https://api.reacher.email. */
+  /** Without the version, such as http://localhost:8080, or https://api.reacher.email for the hosted one. */
   readonly baseUrl: string;
   /** Null for a server of one's own that asks for none. */
   readonly secret: string | null;

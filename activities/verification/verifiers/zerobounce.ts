@@ -1,11 +1,21 @@
 import { get, type HttpAnswer, retryAfterMs } from '../../http/client.ts';
 import { at, type Field, isAbsent, requiredText, wordOf } from '../../http/fields.ts';
 import { noAnswer } from '../../vendors/steps.ts';
+import type { SourceFacts } from '../../vendors/vendor.ts';
 import { answer, INCONCLUSIVE, stepOfBody, stepOfStatus } from './steps.ts';
 import type { Verifier, VerifierStep } from './verifier.ts';
 
+/**
+ * In the United States, where the people are whose addresses it is asked about; `api-eu.` is in the European Union, and
+ * so is what was the only host once, `api.` (zerobounce.net/docs/api-dashboard, "API Endpoints").
+ */
+export const ZEROBOUNCE = {
+  url: 'https://api-us.zerobounce.net',
+  rates: [{ calls: 20, perMs: 1000 }],
+} as const satisfies SourceFacts;
+
 export interface ZeroBounceOptions {
-  /** Without the version, such as https://api.zerobounce.net. */
+  /** Without the version. */
   readonly baseUrl: string;
   readonly apiKey: string;
 }

@@ -2,7 +2,7 @@ import { answer, turnedAway } from './answer.ts';
 import { type Mailbox, mailboxOf } from './magic.ts';
 import type { Reply, VendorSim } from './reply.ts';
 
-// NeverBounce's wire format, version 4, as its documents give it: errors come with 200 and another `status`.
+// NeverBounce's wire format, version 4.2, as its documents give it: errors come with 200 and another `status`.
 
 const LATENCY_MS = 800;
 /** The vendor waits for greylisting to pass before it answers. */
@@ -13,7 +13,7 @@ export function createNeverBounceSim(apiKey: string): VendorSim {
   return {
     id: 'neverbounce',
     answer({ method, path, query }) {
-      if (method !== 'GET' || path !== '/v4/single/check') return turnedAway(answer(404, ''));
+      if (method !== 'GET' || path !== '/v4.2/single/check') return turnedAway(answer(404, ''));
       if (query.get('key') !== apiKey) return turnedAway(failure('auth_failure', 'Invalid API key'));
       const email = query.get('email');
       if (!email) return turnedAway(failure('general_failure', "Missing required parameter 'email'"));

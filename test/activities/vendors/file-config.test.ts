@@ -5,7 +5,7 @@ import { sourceText } from '../../support/adapters.ts';
 /** The problems that a file with this one vendor has. */
 function problemsOf(text: string): string[] {
   try {
-    parseSources(text, (name) => (name === 'LISTED_KEY' ? 'key-of-a-test' : undefined));
+    parseSources(text, (name) => (name === 'VENDOR_ABSENT' ? undefined : 'key-of-a-test'));
     return [];
   } catch (error) {
     if (!(error instanceof Error) || error.name !== 'SourcesError') throw error;
@@ -19,10 +19,16 @@ function problemsOf(text: string): string[] {
 for (const [rest, problem] of [
   [{ id: 'Listed!' }, '[0].id must be 2 to 31 small letters, digits and hyphens'],
   [{ id: 'hunter' }, '[0].id is the name of a source of our own'],
-  [{ url: 'ftp://x.example/{npi}' }, '[0].url must be an http or https URL'],
-  [{ url: '/people' }, '[0].url must be an http or https URL'],
+  [{ url: 'ftp://x.example/{npi}' }, '[0].url must be an https URL; http is for this machine only'],
+  [{ url: '/people' }, '[0].url must be an https URL; http is for this machine only'],
+  [{ url: 'http://x.example/{npi}' }, '[0].url must be an https URL; http is for this machine only'],
+  [{ url: 'http://10.0.0.1/{npi}' }, '[0].url must be an https URL; http is for this machine only'],
+  [
+    { url: 'http://127.0.0.1.x.example/{npi}' },
+    '[0].url must be an https URL; http is for this machine only',
+  ],
   [{ url: 'https://{domain}/x' }, '[0].url may have placeholders in its path and query only'],
-  [{ url: 'https://x.example:{npi}/x' }, '[0].url must be an http or https URL'],
+  [{ url: 'https://x.example:{npi}/x' }, '[0].url must be an https URL; http is for this machine only'],
   [{ url: 'https://me:pw@x.example/{npi}' }, '[0].url may have placeholders in its path and query only'],
   [{ url: 'https://x.example/{ssn}' }, '[0].url has no placeholder {ssn}'],
   [{ method: 'POST', body: { who: ['{first} {age}', '{ssn}'] } }, '[0].body has no placeholder {age}, {ssn}'],
@@ -31,7 +37,15 @@ for (const [rest, problem] of [
     { needs: [], method: 'POST', body: { city: '{city}' } },
     '[0].needs must list npi, name, address, of which the URL or the body has placeholders',
   ],
-  [{ headers: { 'x-key': `\${ABSENT}` } }, '[0].headers.x-key needs ABSENT, which is not set'],
+  [{ headers: { 'x-key': `\${VENDOR_ABSENT}` } }, '[0].headers.x-key needs VENDOR_ABSENT, which is not set'],
+  [
+    { headers: { 'x-key': `\${DATABASE_URL}` } },
+    '[0].headers.x-key may name variables that begin with VENDOR_ only',
+  ],
+  [
+    { headers: { 'x-key': `\${VENDOR_LISTED_KEY} \${database_url}` } },
+    '[0].headers.x-key may name variables that begin with VENDOR_ only',
+  ],
   [{ headers: { 'x-key': 'a\nb' } }, '[0].headers.x-key is not a value of a header'],
   [{ method: 'PUT' }, '[0].method must be one of [GET, POST]'],
   [{ method: 'POST' }, '[0].body is missing'],

@@ -10,9 +10,9 @@ import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor
 
 const NEVER = new AbortController().signal;
 const SECRETS: Readonly<Record<string, string>> = {
-  LISTED_KEY: 'key-of-a-test',
-  HCP_REGISTRY_KEY: 'registry-key',
-  NAME_FINDER_KEY: 'finder-key',
+  VENDOR_LISTED_KEY: 'key-of-a-test',
+  VENDOR_HCP_REGISTRY_KEY: 'registry-key',
+  VENDOR_NAME_FINDER_KEY: 'finder-key',
 };
 const secretOf = (name: string) => SECRETS[name];
 const example = readFileSync(new URL('../../../deploy/config/vendors.example.json', import.meta.url), 'utf8');
@@ -158,6 +158,32 @@ test('what stands in a URL cannot be read as another part of it', async (t) => {
   const { vendor, asked } = await listedVendor(t, {}, { status: 404, body: {} });
   await vendor.submit({ ...SUBJECT, person }, NEVER);
   t.is(asked[0]?.url, '/people/2000000010?last=a%2Fb%3Fc%3Dd%26e%23f%7Bnpi%7D%2541');
+});
+
+for (const [template, first, last] of [
+  ['/people/{last}/emails', 'Jo', '../../..'],
+  ['/people/{last}/emails', 'Jo', '.'],
+  ['/people/{first}{last}', '.', '.'],
+  ['/people/.{last}', 'Jo', '.'],
+  ['/people/%2E{last}', 'Jo', '.'],
+] as const) {
+  test(`${template} for ${first} ${last} is not asked: dots walk up a path in every spelling`, async (t) => {
+    const { url, asked } = await playVendor(t, { status: 404, body: {} });
+    const [source] = parseSources(sourceText(url, { url: url + template }), secretOf);
+    if (!source) throw new Error('the file describes no vendor');
+    const person = { ...SUBJECT.person, first, last } as Subject['person'];
+    const step = await createHttpJson(source).submit({ ...SUBJECT, person }, NEVER);
+    t.deepEqual([step, asked], [{ kind: 'skip', missing: ['name'] }, []]);
+  });
+}
+
+test('dots beside anything else are part of a value', async (t) => {
+  const { url, asked } = await playVendor(t, { status: 404, body: {} });
+  const [source] = parseSources(sourceText(url, { url: `${url}/people/{first}/{last}` }), secretOf);
+  if (!source) throw new Error('the file describes no vendor');
+  const person = { ...SUBJECT.person, first: 'J.', last: '..St. John' } as Subject['person'];
+  await createHttpJson(source).submit({ ...SUBJECT, person }, NEVER);
+  t.is(asked[0]?.url, '/people/J./..St.%20John');
 });
 
 test('a URL that needs the name of the organization that is not known is not asked', async (t) => {

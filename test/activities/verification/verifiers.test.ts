@@ -66,7 +66,7 @@ test('the questions are asked as the verifiers document them', async (t) => {
   t.deepEqual(seen, [
     ['POST', '/base/v1/check_email', { to_email: EMAIL }],
     ['GET', `/base/v2/validate?api_key=${KEY}&email=jo%2Bnpi%40clinic.com&ip_address=`, null],
-    ['GET', `/base/v4/single/check?key=${KEY}&email=jo%2Bnpi%40clinic.com&address_info=0`, null],
+    ['GET', `/base/v4.2/single/check?key=${KEY}&email=jo%2Bnpi%40clinic.com&address_info=0`, null],
   ]);
 });
 

@@ -1,8 +1,9 @@
 import anyTest, { type TestFn } from 'ava';
+import { sql } from 'drizzle-orm';
 import { createLanes } from '../../../activities/webhooks/lanes.ts';
 import type { Answer, Message } from '../../../activities/webhooks/post.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
-import { answered, type Delivering, HOUR, startDelivering } from '../../support/delivering.ts';
+import { answered, type Delivering, HOUR, type Look, startDelivering } from '../../support/delivering.ts';
 
 // Receivers that are away or slow: what waits for them costs little and holds up nobody else.
 
@@ -135,6 +136,34 @@ test('a host that one organization finds dead is not closed to another', async (
   for (const id of fine) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
   reply.resolve(SILENT);
   await trying;
+});
+
+test('attempts from before a host was given up change nothing about that, silent or answered', async (t) => {
+  const { life, answers, sent } = t.context;
+  const replies = Array.from({ length: 16 }, () => Promise.withResolvers<Answer>());
+  answers.set('dead.example', () => replies[sent.length - 1]?.promise ?? answered(200));
+  const ids = await life.deliveries(await life.organization(), DEAD, replies.length);
+  const other = life.startWorker();
+  const looks: Promise<Look>[] = [];
+  for (const [i, id] of ids.entries()) {
+    looks.push(i % 2 === 0 ? life.look(id) : life.look(id, other));
+    while (sent.length <= i) await new Promise(setImmediate);
+  }
+  const silent = async (from: number, to: number) => {
+    for (const reply of replies.slice(from, to)) reply.resolve(SILENT);
+    for (const look of looks.slice(from, to)) t.like(await look, { why: 'tried' });
+  };
+  await silent(0, 5);
+  replies[15]?.resolve(answered(500));
+  t.like(await looks[15], { why: 'tried' });
+  const shut = await life.db.drizzle.execute(sql`select 1 from webhook_hosts where open_until is not null`);
+  t.is(shut.length, 1);
+  // The host rests for five seconds, and is tried then.
+  await life.time.advance(10_000);
+  await silent(5, 10);
+  t.deepEqual(await life.look(ids[0] ?? ''), { kind: 'over', state: 'delivered' });
+  await silent(10, 15);
+  t.deepEqual(await life.look(ids[1] ?? ''), { kind: 'over', state: 'delivered' });
 });
 
 test('an answer of whatever status keeps a host open', async (t) => {
