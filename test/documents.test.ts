@@ -213,7 +213,7 @@ test('the settings of the pages are those of the configuration', async (t) => {
     .flatMap(({ text }) => [...text.matchAll(/^\|(.*)\|$/gm)].map(([, row = '']) => row));
   const named = new Set(
     tables.flatMap((row) =>
-      [...row.matchAll(/`((?:<NAME>_)?[A-Z][A-Z0-9_]+)(?:=[^`]*)?`/g)].map(([, name = '']) => name),
+      [...row.matchAll(/`((?:<NAME>_)?[A-Z][A-Z0-9_]*[A-Z0-9])(?:=[^`]*)?`/g)].map(([, name = '']) => name),
     ),
   );
   const sourceNames = /^(?:ROCKETREACH|FULLENRICH|PROSPEO|HUNTER|REACHER|ZEROBOUNCE|NEVERBOUNCE)_(?=[A-Z]+)/;
