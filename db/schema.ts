@@ -112,7 +112,8 @@ export const requests = pgTable('requests', {
   position: smallint('position').notNull(),
   npi: text('npi').notNull(),
   wantedType: text('wanted_type').$type<WantedType>().notNull(),
-  cost: smallint('cost').notNull().generatedAlwaysAs(inMigrations),
+  /** Credits it costs if an email is found. */
+  cost: smallint('cost').notNull(),
   status: text('status').$type<RequestStatus>().notNull(),
   replayed: boolean('replayed').notNull().default(false),
   creditsUsed: smallint('credits_used').notNull().generatedAlwaysAs(inMigrations),

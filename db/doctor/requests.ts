@@ -37,14 +37,14 @@ const REQUESTS: Pass = {
       code: 'request_state',
       title: 'request whose columns contradict each other',
       explanation:
-        'An email belongs to completed unless it was erased, a settling time to final, replayed to completed, the price to the wanted type.',
+        'An email belongs to completed unless it was erased, a settling time to final, replayed to completed, a price to each.',
       subject: sql`r.id`,
       when: sql`num_nonnulls(r.email, r.email_type, r.email_last_validated_at) 
           <> case when r.status = 'completed' and r.erased_at is null then 3 else 0 end
         or (r.erased_at is not null and r.status <> 'completed')
         or (r.settled_at is not null) <> (r.status in ('completed', 'not_found', 'failed'))
         or (r.replayed and r.status <> 'completed')
-        or r.cost <> case r.wanted_type when 'personal' then 3 else 1 end
+        or r.cost <= 0
         or r.credits_used <> case when ${charged} then r.cost else 0 end`,
     },
   ],
@@ -187,7 +187,8 @@ const REQUESTS_AND_ENTRIES: Pass = {
     {
       code: 'hold_amount',
       title: 'hold of another amount than the price',
-      explanation: 'any and professional cost 1, personal costs 3: "credits adjust ORG" by the difference.',
+      explanation:
+        'The price is on the request\'s row, as it was at the submit: "credits adjust ORG" by the difference.',
       subject: request,
       when: sql`e.hold_amount <> r.cost`,
     },

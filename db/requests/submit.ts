@@ -1,4 +1,5 @@
 import { and, eq, sql } from 'drizzle-orm';
+import { PRICES } from '../accounts/prices.ts';
 import { clock, type Database, read, type Transaction, transaction } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 import { newId } from '../ids.ts';
@@ -174,6 +175,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   const replays = await findReplays(tx, { ...search, organizationId, replayMs });
   const stored = await findStoredEmails(tx, search);
   const deadlineAt = new Date(at.getTime() + rules.lookupTimeoutMs);
+  const cost = PRICES[wantedType];
 
   const rows = npis.map((npi, position): NewRequest => {
     const replay = replays.get(npi);
@@ -187,6 +189,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
       position,
       npi,
       wantedType,
+      cost,
       acceptedAt: at,
       deadlineAt,
       ...(known ? finished(known, replay !== undefined, at) : OPEN),
@@ -194,7 +197,6 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   });
   const held = rows.filter((row) => !row.replayed);
   const charged = held.filter((row) => row.status === 'completed');
-  const cost = wantedType === 'personal' ? 3 : 1;
   const required = held.length * cost;
   if (required > organization.available) {
     throw new Refused({ kind: 'insufficient', required, available: organization.available });
@@ -216,8 +218,8 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
     deadlineAt,
   });
   await tx.insert(requests).values(rows);
-  await post(tx, 'hold', held, cost, at);
-  await post(tx, 'charge', charged, cost, at);
+  await post(tx, 'hold', held, at);
+  await post(tx, 'charge', charged, at);
   for (const { id: requestId, npi, emailType } of charged) {
     if (!emailType) throw new DatabaseError('stored_email_incomplete');
     const claim = { organizationId, npi, emailType, requestId, at, replayMs: rules.replayMs };
@@ -262,14 +264,19 @@ async function post(
   tx: Transaction,
   kind: 'hold' | 'charge',
   rows: readonly NewRequest[],
-  amount: number,
   createdAt: Date,
 ): Promise<void> {
   if (rows.length === 0) return;
   await tx
     .insert(ledgerEntries)
     .values(
-      rows.map(({ id, organizationId }) => ({ organizationId, requestId: id, kind, amount, createdAt })),
+      rows.map(({ id: requestId, organizationId, cost: amount }) => ({
+        organizationId,
+        requestId,
+        kind,
+        amount,
+        createdAt,
+      })),
     );
 }
 

@@ -70,9 +70,9 @@ const STATEMENTS = [
           case when open then 0 else total end, case when mode is not null then 'https://hooks.example/' end, mode,
           created_at, created_at + interval '65 s', created_at + interval '15 min', created_at + interval '10 ms'
      from planned where position = 0 order by created_at`,
-  `insert into requests (id, batch_id, organization_id, position, npi, wanted_type, status, replayed, email, email_type,
+  `insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, replayed, email, email_type,
                          email_last_validated_at, reason, accepted_at, deadline_at, started_at, settled_at)
-   select id, batch_id, organization_id, position, npi, wanted_type, case when open then 'in-progress' else outcome end,
+   select id, batch_id, organization_id, position, npi, wanted_type, cost, case when open then 'in-progress' else outcome end,
           replayed, case when found then 'person-' || npi || '@clinic.example' end,
           case when found then case wanted_type when 'personal' then 'personal' else 'professional' end end,
           case when found then created_at end, case when not found and not open then 'no_source' end, created_at,

@@ -155,8 +155,8 @@ test('a request cannot be of another organization than its batch', async (t) => 
   const { batchId } = await openRequest();
   const other = await openOrganization(db, 10);
   await t.throwsAsync(
-    sql`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, status, accepted_at, deadline_at)
-        values (${newId('req')}, ${batchId}, ${other.organizationId}, 1, ${NPI}, 'any', 'accepted', now(), now())`,
+    sql`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
+        values (${newId('req')}, ${batchId}, ${other.organizationId}, 1, ${NPI}, 'any', 1, 'accepted', now(), now())`,
     refusedBy('foreign key'),
   );
 });
@@ -165,8 +165,8 @@ test('an NPI is ten ASCII digits for the database too', async (t) => {
   const { batchId, organizationId } = await openRequest();
   for (const npi of ['٢٠٠٠٠٠٠٠١٠', '200000001', '2000000010\n', '２０００００００１０']) {
     await t.throwsAsync(
-      sql`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, status, accepted_at, deadline_at)
-          values (${newId('req')}, ${batchId}, ${organizationId}, 1, ${npi}, 'any', 'accepted', now(), now())`,
+      sql`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
+          values (${newId('req')}, ${batchId}, ${organizationId}, 1, ${npi}, 'any', 1, 'accepted', now(), now())`,
       refusedBy('requests_npi_check'),
     );
   }

@@ -45,7 +45,7 @@ export async function auditLedger(
     union all
     select 'L3 holds and settlements of ' || id from own
      where holds > 1 or charges + releases > holds or amounts > 1
-        or amount <> case when wanted_type = 'personal' then 3 else 1 end
+        or amount <> cost
         or (settled_at is null and (holds, charges, releases) <> (1, 0, 0))
         or (settled_at is not null and holds <> charges + releases)
     union all

@@ -1,0 +1,94 @@
+import test from 'ava';
+import postgres, { type Sql } from 'postgres';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { auditLedger } from '../support/audit.ts';
+import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { mutantLedger } from '../support/model-mutant.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+
+// A price is written on the request's row at the submit, and everything after it goes by that row.
+
+let database: TestDatabase;
+let db: Database;
+let sql: Sql;
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 5, applicationName: 'test' });
+  sql = postgres(database.url, { max: 2, onnotice: () => {} });
+});
+
+test.after.always(async () => {
+  await sql?.end();
+  await db?.close();
+  await database?.drop();
+});
+
+/** The service as it is after its price of a personal email has become 5. */
+const NEW_PRICE = [{ file: 'accounts/prices.ts', from: 'personal: 3', to: 'personal: 5' }];
+
+type Submit = typeof submit;
+
+async function openPersonal(by: Submit, npi = '2000000028') {
+  const organization = await openOrganization(db, 20);
+  const command = submitCommand(organization, { npis: [npi], wantedType: 'personal' });
+  const { requestIds } = acceptedIds(await by(db, command, RULES));
+  return { organizationId: organization.organizationId, requestId: requestIds[0] ?? '' };
+}
+
+async function booksOf(organizationId: string) {
+  const [row] = await sql`
+    select r.cost, r.credits_used, b.available::int, b.held::int, b.used::int
+      from requests r join credit_balances b using (organization_id) where r.organization_id = ${organizationId}`;
+  return { ...row };
+}
+
+test('a request that was submitted before a new price is charged at the old one', async (t) => {
+  const renewed = await mutantLedger(NEW_PRICE);
+  const { organizationId, requestId } = await openPersonal(submit, '2000000010');
+  t.deepEqual(await booksOf(organizationId), { cost: 3, credits_used: 0, available: 17, held: 3, used: 0 });
+  await storeEmail(db, {
+    npi: '2000000010',
+    email: 'jo@example.org',
+    emailType: 'personal',
+    lastValidatedAt: new Date(),
+    source: 'test',
+  });
+  t.is((await renewed.settle(db, requestId, 'answered', 'test', RULES)).status, 'completed');
+  t.deepEqual(await booksOf(organizationId), { cost: 3, credits_used: 3, available: 17, held: 0, used: 3 });
+  t.deepEqual(await auditLedger(sql, [organizationId], RULES.replayMs), []);
+});
+
+test('a request that is submitted at a new price is held and released at it, also by code of the old one', async (t) => {
+  const renewed = await mutantLedger(NEW_PRICE);
+  const { organizationId, requestId } = await openPersonal(renewed.submit);
+  t.deepEqual(await booksOf(organizationId), { cost: 5, credits_used: 0, available: 15, held: 5, used: 0 });
+  await settle(db, requestId, 'failed', 'test', RULES);
+  t.deepEqual(await booksOf(organizationId), { cost: 5, credits_used: 0, available: 20, held: 0, used: 0 });
+  t.deepEqual(await auditLedger(sql, [organizationId], RULES.replayMs), []);
+});
+
+test('the price of a request does not change, whoever asks', async (t) => {
+  const { requestId } = await openPersonal(submit);
+  await t.throwsAsync(sql`update requests set cost = 1 where id = ${requestId}`, {
+    message: /the price of request req_\w+ does not change/,
+  });
+});
+
+test('a hold of another amount than the price does not commit', async (t) => {
+  const { organizationId, requestId } = await openPersonal(submit);
+  const copy = sql.begin(async (tx) => {
+    const id = `${requestId.slice(0, -1)}x`;
+    await tx`
+      insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
+      select ${id}, batch_id, organization_id, 1, npi, wanted_type, 2, 'accepted', accepted_at, deadline_at
+        from requests where id = ${requestId}`;
+    await tx`
+      insert into ledger_entries (organization_id, request_id, kind, amount)
+      values (${organizationId}, ${id}, 'hold', 3)`;
+  });
+  await t.throwsAsync(copy, { message: /at 2 credits is accepted with ledger entries "hold"/ });
+});
