@@ -324,7 +324,7 @@ async function fill(world: Database, batchId: string): Promise<void> {
             from batches, ${n} where id = ${batchId}`,
       sql`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, email, email_type,
                                 email_last_validated_at, accepted_at, settled_at, deadline_at)
-          select 'req_' || n, 'bat_' || n, organization_id, 0, ${npi}, 'any', 'completed', ${email}, 'professional',
+          select 'req_' || n, 'bat_' || n, organization_id, 0, ${npi}, 'any', 1, 'completed', ${email}, 'professional',
                  now(), now(), now(), now() from requests, ${n} where batch_id = ${batchId}`,
       sql`insert into webhook_deliveries (id, batch_id, state, created_at, decided_at)
           select 'msg_' || n, 'bat_' || n, 'delivered', now(), now() from ${n}`,
