@@ -1,5 +1,5 @@
 import { desc, eq } from 'drizzle-orm';
-import { type Database, read, type Transaction } from './client.ts';
+import { type Database, read, type Transaction, transaction } from './client.ts';
 import { auditLog } from './schema.ts';
 
 export type AuditAction =
@@ -14,17 +14,23 @@ export type AuditAction =
   | 'keys.reactivate'
   | 'limits.set'
   | 'webhook-secret.rotate'
+  | 'webhook-secret.show'
   | 'webhooks.suspend'
   | 'webhooks.resume'
   | 'webhooks.resend'
+  | 'webhooks.reveal'
+  | 'batch.reveal'
+  | 'explain.reveal'
   | 'doctor.repair'
   | 'suppressions.add'
   | 'suppressions.remove'
   | 'suppressions.import'
   | 'emails.import'
+  | 'nppes.import'
+  | 'privacy.export'
   | 'privacy.erase';
 
-/** Who makes a change (1 to 200 characters) and why (1 to 1000). */
+/** Who makes a change, or is shown what is secret or personal (1 to 200 characters), and why (1 to 1000). */
 export interface ChangedBy {
   readonly actor: string;
   readonly reason: string;
@@ -48,6 +54,18 @@ export type AuditRecord = Omit<typeof auditLog.$inferSelect, 'id'>;
  */
 export async function recordAudit(tx: Transaction, by: ChangedBy, change: AuditedChange): Promise<void> {
   await tx.insert(auditLog).values({ actor: by.actor, reason: by.reason, ...change });
+}
+
+/**
+ * Records that somebody is shown what is secret or personal. Await it before anything is shown.
+ * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
+ */
+export async function recordReading(
+  db: Database,
+  by: ChangedBy,
+  reading: Omit<AuditedChange, 'details'>,
+): Promise<void> {
+  await transaction(db, (tx) => recordAudit(tx, by, { ...reading, details: {} }));
 }
 
 /**

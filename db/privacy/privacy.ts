@@ -8,6 +8,11 @@ import { hashAddress } from './suppressions.ts';
 /** Whom a person's request is about: the provider of an NPI, or the owner of an address (normalised). */
 export type DataSubject = { readonly npi: string } | { readonly email: string };
 
+/** What stands for a person in the audit log. */
+export function nameOf(subject: DataSubject): string {
+  return 'npi' in subject ? subject.npi : hashAddress(subject.email);
+}
+
 /** How much an erasure removed, in rows; all zero where nothing was left to remove. */
 export interface Erasure {
   /** Suppressions that are new, or were of another origin. */
@@ -71,7 +76,7 @@ async function erase(db: Database, by: ChangedBy, subject: DataSubject): Promise
       await recordAudit(tx, by, {
         action: 'privacy.erase',
         organizationId: null,
-        subject: 'npi' in subject ? subject.npi : hashAddress(subject.email),
+        subject: nameOf(subject),
         details: erasure,
       });
     }

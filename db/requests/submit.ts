@@ -267,17 +267,15 @@ async function post(
   createdAt: Date,
 ): Promise<void> {
   if (rows.length === 0) return;
-  await tx
-    .insert(ledgerEntries)
-    .values(
-      rows.map(({ id: requestId, organizationId, cost: amount }) => ({
-        organizationId,
-        requestId,
-        kind,
-        amount,
-        createdAt,
-      })),
-    );
+  await tx.insert(ledgerEntries).values(
+    rows.map(({ id: requestId, organizationId, cost: amount }) => ({
+      organizationId,
+      requestId,
+      kind,
+      amount,
+      createdAt,
+    })),
+  );
 }
 
 function sameKey(

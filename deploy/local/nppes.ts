@@ -21,6 +21,7 @@ export async function importSample(databaseUrl: string, dir: string): Promise<nu
     const { counts } = await importNppes({
       ...{ databaseUrl, path, rejectsPath: `${path}.rejects.csv`, chunkRows: CHUNK_ROWS },
       ...{ dryRun: false, again: false, acceptsDrift: false },
+      by: { actor: 'npm start', reason: 'local stack' },
       output: { terminal: null, line: () => {} },
     });
     rows += counts['npidata.read'] ?? 0;

@@ -1,4 +1,5 @@
 import { hostname } from 'node:os';
+import type { ChangedBy } from '../../db/audit.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { connectForImport, type NppesConnection } from '../../db/providers/nppes/connection.ts';
 import {
@@ -18,6 +19,8 @@ import { openSource, type Source } from './source.ts';
 
 export interface ImportOptions {
   readonly databaseUrl: string;
+  /** For the audit log. */
+  readonly by: ChangedBy;
   /** A zip, a folder or a csv file. */
   readonly path: string;
   readonly rejectsPath: string;
@@ -85,7 +88,7 @@ async function importSource(
   for (const member of members) await readHeader(member, options.acceptsDrift);
   const toDo = options.dryRun
     ? { kind: 'rehearse' as const, run: REHEARSAL }
-    : await openRun(connection, { file, fingerprint, again: options.again });
+    : await openRun(connection, options.by, { file, fingerprint, again: options.again });
   if (toDo.kind === 'done') return result('already', toDo.counts, 0);
 
   const { checkpoint } = toDo.run;

@@ -1,5 +1,7 @@
+import { readFileSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { type Command, InvalidArgumentError } from 'commander';
+import type { ChangedBy } from '../../db/audit.ts';
 import { parseDuration } from '../config/values.ts';
 
 // Every argument is checked before the database is asked; what is wrong with one ends the command with exit code 2.
@@ -7,11 +9,41 @@ import { parseDuration } from '../config/values.ts';
 const CREDITS_AT_MOST = 1_000_000_000;
 const OVERLAP_AT_MOST_MS = 30 * 86_400_000;
 
-/** Adds what every change needs for the audit log; the options are then a `ChangedBy`. */
+/** Adds what the audit log has of every change, and of every look at a secret; the options are then a `ChangedBy`. */
 export function change(command: Command): Command {
   return command
     .requiredOption('--reason <TEXT>', 'why, for the audit log (required)', label(1000))
     .requiredOption('--actor <NAME>', 'who, for the audit log', label(200), userName());
+}
+
+/** The same of an import, whose file says why. */
+export function importing(command: Command): Command {
+  return command
+    .option('--reason <TEXT>', 'why, for the audit log', label(1000), 'import')
+    .requiredOption('--actor <NAME>', 'who, for the audit log', label(200), userName());
+}
+
+/** The options of a command that masks, unless it is asked not to: who asks for that says why. */
+export type Revealing = Partial<ChangedBy> & { readonly reveal?: true };
+
+/** Adds `--reveal`, and what the audit log has of it. */
+export function revealing(command: Command, what: string): Command {
+  return command
+    .option('--reveal', `print ${what} (masked otherwise); needs --reason`)
+    .option('--reason <TEXT>', 'why, for the audit log', label(1000))
+    .option('--actor <NAME>', 'who, for the audit log', label(200), userName());
+}
+
+/** Who reveals, and why; null where nobody does. Ends the command where it is not said. */
+export function revealer({ reveal, actor, reason }: Revealing, command: Command): ChangedBy | null {
+  if (!reveal) return null;
+  if (actor !== undefined && reason !== undefined) return { actor, reason };
+  return command.error('error: --reveal needs --reason and --actor, for the audit log', { exitCode: 2 });
+}
+
+/** An argument that may be given as `-`: what is on a command line is seen by others and kept by shells. */
+export function orStdin<T>(parse: (text: string) => T): (text: string) => T {
+  return (text) => parse(text === '-' ? readFileSync(0, 'utf8') : text);
 }
 
 /** Adds how much of a list to show. */

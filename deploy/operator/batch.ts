@@ -1,21 +1,25 @@
 import type { Command } from 'commander';
+import { recordReading } from '../../db/audit.ts';
 import { type BatchInspection, type InspectedRequest, inspectBatch } from '../../db/requests/inspect.ts';
+import { type Revealing, revealer, revealing } from './arguments.ts';
 import { fields, maskedEmail, maskedUrl, type Run, sections, table } from './print.ts';
 
 /** `batch`. */
 export function addBatchCommands(program: Command, run: Run): void {
   const batch = program.command('batch').description('look into a batch');
-  batch
-    .command('show')
+  revealing(batch.command('show'), "emails, the webhook's URL and what its receiver answered")
     .description('its requests, what vendors answered, and its webhook deliveries')
     .argument('<BATCH>', 'batch id (bat_…)')
-    .option('--reveal', "print emails, the webhook's URL and what its receiver answered (masked otherwise)")
-    .action((id: string, { reveal }: { readonly reveal?: true }) =>
-      run(id, async (db) => {
-        const data = presented(await inspectBatch(db, id), reveal === true);
+    .action((id: string, options: Revealing, command: Command) => {
+      const by = revealer(options, command);
+      return run(id, async (db) => {
+        const found = await inspectBatch(db, id);
+        const { organizationId } = found.batch;
+        if (by) await recordReading(db, by, { action: 'batch.reveal', organizationId, subject: id });
+        const data = presented(found, by !== null);
         return { data, text: textOf(data) };
-      }),
-    );
+      });
+    });
 }
 
 type Presented = ReturnType<typeof presented>;

@@ -1,25 +1,34 @@
 import { type Command, InvalidArgumentError } from 'commander';
 import { buildSubject } from '../../activities/person/subject.ts';
 import type { Organization } from '../../activities/vendors/vendor.ts';
+import { recordReading } from '../../db/audit.ts';
 import { isId } from '../../db/ids.ts';
 import { type Evidence, readEvidence } from '../../db/lookups/evidence.ts';
 import { readProvider } from '../../db/providers/subject.ts';
+import { type Revealing, revealer, revealing } from './arguments.ts';
 import { candidatesOf, storyOf } from './explain-story.ts';
 import { fields, maskedEmail, type Run, table } from './print.ts';
 
 /** `explain`. */
 export function addExplainCommands(program: Command, run: Run): void {
-  program
-    .command('explain')
+  revealing(program.command('explain'), 'addresses')
     .description(
       'how a request, or the newest requests of an NPI, came to an answer: who was asked, what each said',
     )
     .argument('<REQUEST_OR_NPI>', 'request id (req_…) or NPI', reference)
-    .option('--reveal', 'print addresses (masked otherwise)')
-    .action((about: Reference, { reveal }: { readonly reveal?: true }) =>
-      run('requestId' in about ? about.requestId : null, async (db) => {
+    .action((about: Reference, options: Revealing, command: Command) => {
+      const by = revealer(options, command);
+      return run('requestId' in about ? about.requestId : null, async (db) => {
         const held = await readEvidence(db, about);
-        const evidence = reveal ? held : masked(held);
+        const [whose, subject] =
+          'npi' in about
+            ? [null, about.npi]
+            : [held.chapters[0]?.requests[0]?.organizationId, about.requestId];
+        if (by) {
+          const what = { action: 'explain.reveal', organizationId: whose ?? null, subject } as const;
+          await recordReading(db, by, what);
+        }
+        const evidence = by ? held : masked(held);
         // As a lookup would derive it now: what vendors that search by name are told.
         const facts = await readProvider(db, held.npi);
         const { organization } = buildSubject(held.npi, facts, 'any');
@@ -28,8 +37,8 @@ export function addExplainCommands(program: Command, run: Run): void {
           candidates: candidatesOf(chapter),
         }));
         return { data: { ...evidence, organization, chapters }, text: textOf(evidence, organization) };
-      }),
-    );
+      });
+    });
 }
 
 type Reference = Parameters<typeof readEvidence>[1];

@@ -4,7 +4,7 @@ import type { Database } from '../../db/client.ts';
 import { beginImport, endImport, type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
 import { importSuppressions } from '../../db/privacy/suppressions.ts';
 import { loadConfig } from '../config/config.ts';
-import { label, userName } from './arguments.ts';
+import { importing, label } from './arguments.ts';
 import { readEmailRows, SOURCE_NAME } from './email-rows.ts';
 import { importCommand } from './import.ts';
 import { fields, type Report, type Run } from './print.ts';
@@ -66,11 +66,9 @@ export function addRowImportCommands(program: Command, run: Run): void {
 }
 
 function options(command: Command): Command {
-  return command
+  return importing(command)
     .argument('<CSV>', 'the file')
-    .option('--verdicts <FILE>', 'where the line and verdict of each row are written', label(4096))
-    .option('--reason <TEXT>', 'why, for the audit log', label(1000), 'import')
-    .requiredOption('--actor <NAME>', 'who, for the audit log', label(200), userName());
+    .option('--verdicts <FILE>', 'where the line and verdict of each row are written', label(4096));
 }
 
 async function importFile<T>(

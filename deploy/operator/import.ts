@@ -1,9 +1,10 @@
 import { basename } from 'node:path';
 import type { Command } from 'commander';
+import type { ChangedBy } from '../../db/audit.ts';
 import { type ImportResult, importNppes } from '../nppes/importer.ts';
 import { MEMBER_KINDS } from '../nppes/layout.ts';
 import type { ProgressOutput } from '../nppes/progress.ts';
-import { label } from './arguments.ts';
+import { importing, label } from './arguments.ts';
 import { type Report, type Run, table } from './print.ts';
 
 /** Large enough that a transaction costs nothing per row, small enough to hold three of them in memory. */
@@ -15,7 +16,7 @@ unpacked to, or one of its csv files under its own name. Every NPI that it names
 Import the monthly file first, then the weekly ones; an older file undoes nothing of a newer one. An import that was
 killed goes on where it stopped when it is run again.`;
 
-interface NppesOptions {
+interface NppesOptions extends ChangedBy {
   readonly rejects?: string;
   readonly dryRun?: true;
   readonly again?: true;
@@ -38,8 +39,7 @@ export function addImportCommands(
   run: Run,
   { databaseUrl, output }: { readonly databaseUrl: () => string; readonly output: ProgressOutput },
 ): void {
-  importCommand(program)
-    .command('nppes')
+  importing(importCommand(program).command('nppes'))
     .description('providers, their endpoints, other names and practice locations, from the files of NPPES')
     .argument('<PATH>', 'a zip, a folder or a csv file')
     .option(
@@ -51,11 +51,12 @@ export function addImportCommands(
     .option('--again', 'import a file that was imported before')
     .option('--accept-drift', 'take a header that differs in columns that are not read')
     .addHelpText('after', HELP)
-    .action((path: string, { rejects, dryRun, again, acceptDrift }: NppesOptions) =>
+    .action((path: string, { rejects, dryRun, again, acceptDrift, actor, reason }: NppesOptions) =>
       run(null, async () =>
         report(
           await importNppes({
             databaseUrl: databaseUrl(),
+            by: { actor, reason },
             path,
             rejectsPath: rejects ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`,
             dryRun: dryRun === true,

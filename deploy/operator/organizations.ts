@@ -13,7 +13,7 @@ import {
   showWebhookSecret,
   type WebhookSecret,
 } from '../../db/accounts/webhook-secrets.ts';
-import type { ChangedBy } from '../../db/audit.ts';
+import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import { change, integer, label } from './arguments.ts';
 import { fields, type Report, type Run, table } from './print.ts';
 
@@ -82,11 +82,18 @@ export function addOrganizationCommands(program: Command, run: Run): void {
   const secret = program
     .command('webhook-secret')
     .description('the secret that webhook deliveries are signed with');
-  secret
-    .command('show')
-    .description('the secret, to hand to the organization')
-    .argument('<ORG>', 'organization id (org_…)')
-    .action((id: string) => run(id, async (db) => reportSecret(await showWebhookSecret(db, id))));
+  change(
+    secret
+      .command('show')
+      .description('the secret, to hand to the organization')
+      .argument('<ORG>', 'organization id (org_…)'),
+  ).action((id: string, by: ChangedBy) =>
+    run(id, async (db) => {
+      const shown = await showWebhookSecret(db, id);
+      await recordReading(db, by, { action: 'webhook-secret.show', organizationId: id, subject: id });
+      return reportSecret(shown);
+    }),
+  );
   change(
     secret
       .command('rotate')

@@ -1,12 +1,12 @@
 import { type Command, InvalidArgumentError } from 'commander';
 import { parseAddress } from '../../activities/verification/syntax.ts';
-import type { ChangedBy } from '../../db/audit.ts';
+import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import { exportSubject } from '../../db/privacy/export.ts';
-import { type DataSubject, type Erasure, eraseSubject } from '../../db/privacy/privacy.ts';
-import { change } from './arguments.ts';
+import { type DataSubject, type Erasure, eraseSubject, nameOf } from '../../db/privacy/privacy.ts';
+import { change, orStdin } from './arguments.ts';
 import { fields, json, type Report, type Run } from './print.ts';
 
-const SUBJECT = 'an NPI, or an address';
+const SUBJECT = 'an NPI, or an address; - reads it from stdin';
 
 const HELP = `
 Removes the addresses from the directory, its evidence, answers that were given (they stay completed and paid) and
@@ -19,28 +19,29 @@ export function addPrivacyCommands(program: Command, run: Run): void {
   const privacy = program
     .command('privacy')
     .description("people's rights: what is held about them, and its erasure");
-  privacy
-    .command('export')
-    .description('everything held about a person, as JSON')
-    .argument('<SUBJECT>', SUBJECT, dataSubject)
-    .action((subject: DataSubject) =>
-      run(null, async (db) => {
-        const data = { subject, ...(await exportSubject(db, subject)) };
-        return { data, text: json(data) };
-      }),
-    );
+  change(
+    privacy
+      .command('export')
+      .description('everything held about a person, as JSON')
+      .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject)),
+  ).action((subject: DataSubject, by: ChangedBy, command: Command) => {
+    refuseAddress(by, command);
+    return run(null, async (db) => {
+      const data = { subject, ...(await exportSubject(db, subject)) };
+      const what = { action: 'privacy.export', organizationId: null, subject: nameOf(subject) } as const;
+      await recordReading(db, by, what);
+      return { data, text: json(data) };
+    });
+  });
   change(
     privacy
       .command('erase')
       .description('erase the addresses of a person, for good')
-      .argument('<SUBJECT>', SUBJECT, dataSubject)
+      .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
       .option('--yes', 'do it; there is no way back')
       .addHelpText('after', HELP),
   ).action((subject: DataSubject, { yes, ...by }: ChangedBy & { readonly yes?: true }, command: Command) => {
-    if (by.reason.includes('@')) {
-      // The audit log is never erased.
-      command.error('error: name no address in --reason: it is kept for ever', { exitCode: 2 });
-    }
+    refuseAddress(by, command);
     return run(null, async (db) => {
       if (yes) return reportErasure(await eraseSubject(db, by, subject));
       const held = await exportSubject(db, subject);
@@ -53,6 +54,12 @@ export function addPrivacyCommands(program: Command, run: Run): void {
       return { data: { erased: false, ...counts }, text, exitCode: 1 };
     });
   });
+}
+
+/** The audit log is never erased. */
+function refuseAddress({ reason }: ChangedBy, command: Command): void {
+  if (!reason.includes('@')) return;
+  command.error('error: name no address in --reason: it is kept for ever', { exitCode: 2 });
 }
 
 function dataSubject(text: string): DataSubject {

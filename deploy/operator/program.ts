@@ -20,7 +20,9 @@ import { addWebhookCommands } from './webhooks.ts';
 const DESCRIPTION = 'Organizations, keys, credits, limits and webhooks of the email enrichment service.';
 
 const HELP = `
-Changes need --reason TEXT; who, what and why go to the audit log, in the same transaction as the change.
+Changes, and looks at what is secret or personal, need --reason TEXT; who, what and why go to the audit log, in the same
+transaction as the change. An address may be given as -, which reads it from stdin: others see command lines, shells
+keep them.
 Needs DATABASE_URL; if it is not set, the local stack that was started in this folder is meant.
 Exit codes: 0 done, 1 failed (one sentence on stderr), 2 wrong usage, 3 doctor has findings.
 

@@ -7,11 +7,12 @@ import {
   type SuppressionTarget,
 } from '../../db/privacy/suppressions.ts';
 import type { SuppressionKind } from '../../db/words.ts';
-import { change, newestFirst } from './arguments.ts';
+import { change, newestFirst, orStdin } from './arguments.ts';
 import { fields, type Report, type Run, table } from './print.ts';
 import { guessWord, parseTarget } from './suppression-target.ts';
 
-const TARGET = 'an NPI, an address, its SHA-256 in hex, or a domain (its subdomains included)';
+const TARGET =
+  'an NPI, an address, its SHA-256 in hex, or a domain (its subdomains included); - reads it from stdin';
 
 /** `suppress`. */
 export function addSuppressCommands(program: Command, run: Run): void {
@@ -22,7 +23,7 @@ export function addSuppressCommands(program: Command, run: Run): void {
     suppress
       .command('add')
       .description('from now on: not looked up, not returned, not shown again in polls and deliveries')
-      .argument('<TARGET>', TARGET, target),
+      .argument('<TARGET>', TARGET, orStdin(target)),
   ).action((which: SuppressionTarget, options: ChangedBy) =>
     run(null, async (db) => {
       const isNew = await addSuppression(db, options, which);
@@ -33,7 +34,7 @@ export function addSuppressCommands(program: Command, run: Run): void {
     suppress
       .command('remove')
       .description("end a suppression, an erasure's too: sources may bring the address back")
-      .argument('<TARGET>', TARGET, target),
+      .argument('<TARGET>', TARGET, orStdin(target)),
   ).action((which: SuppressionTarget, options: ChangedBy) =>
     run(null, async (db) => {
       const origin = await removeSuppression(db, options, which);

@@ -1,11 +1,11 @@
 import { type Command, Option } from 'commander';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
-import type { ChangedBy } from '../../db/audit.ts';
+import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import { clock, type Database, read } from '../../db/client.ts';
 import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
 import { type ResendOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
-import { change, newestFirst, pastMoment } from './arguments.ts';
+import { change, newestFirst, pastMoment, type Revealing, revealer, revealing } from './arguments.ts';
 import { reportOrganization } from './organizations.ts';
 import { fields, maskedUrl, type Report, type Run, sections, table } from './print.ts';
 
@@ -14,15 +14,16 @@ Each keeps its webhook-id, and gets the result as it is now and the whole schedu
 already is left alone. This command only has the database: the workers' sweep starts what it resends, in rounds
 (SWEEP_INTERVAL).`;
 
+const REVEAL = 'webhooks.reveal';
+
 /** How many deliveries one transaction takes: each locks its row. */
 const RESEND_AT_ONCE = 500;
 
-interface ListOptions {
+interface ListOptions extends Revealing {
   readonly organization?: string;
   readonly state?: DeliveryState;
   readonly since?: Date;
   readonly limit: number;
-  readonly reveal?: true;
 }
 
 interface ResendOptions extends ChangedBy {
@@ -39,31 +40,38 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
   const webhooks = program
     .command('webhooks')
     .description("look at webhook deliveries, send them again, suspend an organization's");
-  newestFirst(webhooks.command('list').description('deliveries, newest first'))
+  newestFirst(revealing(webhooks.command('list').description('deliveries, newest first'), 'URLs'))
     .option('--organization <ORG>', 'of this organization (org_…); all where none is given')
     .addOption(new Option('--state <STATE>', 'only those').choices(DELIVERY_STATES))
     .option('--since <WHEN>', 'only those submitted since, such as 24h or 2026-11-20T00:00Z', pastMoment)
-    .option('--reveal', 'print URLs (masked otherwise)')
-    .action(({ organization, state, since, limit, reveal }: ListOptions) =>
-      run(organization ?? null, async (db) => {
+    .action(({ organization, state, since, limit, ...options }: ListOptions, command: Command) => {
+      const by = revealer(options, command);
+      return run(organization ?? null, async (db) => {
+        const organizationId = organization ?? null;
         const { deliveries } = await listOrganizationDeliveries(db, {
-          organizationId: organization ?? null,
+          organizationId,
           state: state ?? null,
           since: since ?? null,
           before: null,
           limit,
         });
-        return reportList(deliveries.map((delivery) => presented(delivery, reveal === true)));
-      }),
-    );
-  webhooks
-    .command('show')
+        if (by)
+          await recordReading(db, by, { action: REVEAL, organizationId, subject: organization ?? 'all' });
+        return reportList(deliveries.map((delivery) => presented(delivery, by !== null)));
+      });
+    });
+  revealing(webhooks.command('show'), 'the URL and what the receiver answered')
     .description('a delivery with its attempts')
     .argument('<DELIVERY>', 'delivery id (msg_…), the webhook-id that the receiver saw')
-    .option('--reveal', 'print the URL and what the receiver answered (masked otherwise)')
-    .action((id: string, { reveal }: { readonly reveal?: true }) =>
-      run(id, async (db) => reportDelivery(presented(await showDelivery(db, id), reveal === true))),
-    );
+    .action((id: string, options: Revealing, command: Command) => {
+      const by = revealer(options, command);
+      return run(id, async (db) => {
+        const delivery = await showDelivery(db, id);
+        const { organizationId } = delivery;
+        if (by) await recordReading(db, by, { action: REVEAL, organizationId, subject: id });
+        return reportDelivery(presented(delivery, by !== null));
+      });
+    });
   addResend(webhooks, run, progress);
   for (const [name, suspended, description] of [
     ['suspend', true, 'submits get no deliveries from now on (webhook.status "none"); pending ones are held'],

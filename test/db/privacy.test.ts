@@ -401,7 +401,7 @@ test('an export holds everything about an NPI, or under an address', async (t) =
 test('the command counts without --yes, erases with it, and prints no address', async (t) => {
   const { operator, json, text } = operatorOn(database.url);
   const { npi, email } = await person('2000090012', 'quinn');
-  const exported = JSON.parse(await text('privacy', 'export', ` ${email.toUpperCase()} `)) as {
+  const exported = JSON.parse(await text('privacy', 'export', ` ${email.toUpperCase()} `, ...WHY)) as {
     stored_emails: object[];
   };
   t.like(exported.stored_emails[0], { npi, email });

@@ -35,7 +35,7 @@ test('a second rotation within 24 h is refused, says until when, and changes not
   t.true(refused.stderr.includes(first.previous_secret_valid_until), refused.stderr);
   t.true(refused.stderr.includes('--force'), refused.stderr);
   t.false(refused.stderr.includes('whsec_'));
-  t.deepEqual(await json('webhook-secret', 'show', id), first);
+  t.deepEqual(await json('webhook-secret', 'show', id, ...WHY), first);
   t.is((await records(id)).length, 1);
 });
 

@@ -6,7 +6,7 @@ import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { openTestDatabase, type TestDatabase } from '../support/database.ts';
-import { operatorOn } from '../support/operator.ts';
+import { operatorOn, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
 // What operators see of how an answer came about, and of how vendors do.
@@ -88,7 +88,7 @@ test('a request is explained in the order of time: who was asked, what each said
     values (${npi}, 1, 'JANE', 'ROE', 'M.D.', 'nppes', 1)`);
   const { text } = operatorOn(database.url);
   const [asker] = requests;
-  const story = await text('explain', asker?.requestId ?? '', '--reveal');
+  const story = await text('explain', asker?.requestId ?? '', '--reveal', ...WHY);
   t.regex(story, /^provider +person \(type 1\)\nname +JANE ROE M\.D\.\nworks at +-\nactive +yes$/m);
   t.regex(story, new RegExp(`^LOOKUP ${lookupId}, shared with 1 more request$`, 'm'));
   const lines = story.split('\n').flatMap((line) => /^\d{4}-\S+Z {2}(.*)$/.exec(line)?.[1] ?? []);

@@ -111,7 +111,7 @@ test('deliveries are listed newest first, of one organization or of all, by stat
   t.like(await list(...own, '--state', 'failed'), [
     { batch_id: old.batchId, state: 'failed', url: 'https://hooks.example.com/***', last_reason: 'gone' },
   ]);
-  t.is((await list(...own, '--reveal'))[0]?.url, URL_TEXT);
+  t.is((await list(...own, '--reveal', ...WHY))[0]?.url, URL_TEXT);
   const text = await command.text('webhooks', 'list', ...own);
   t.regex(text, /^DELIVERY +ORGANIZATION +BATCH +FOR +STATE +ATTEMPTS/);
   t.false(text.includes('sesame'));
@@ -125,7 +125,7 @@ test('a delivery is shown with its attempts; the URL and what was answered only 
   t.regex(masked, /^attempts made +1$/m);
   t.regex(masked, /^1 +\S+Z +17 +410 +gone +-$/m);
   t.false(masked.includes('sesame') || masked.includes('secret'));
-  const revealed = await command.text('webhooks', 'show', id, '--reveal');
+  const revealed = await command.text('webhooks', 'show', id, '--reveal', ...WHY);
   t.true(revealed.includes(URL_TEXT));
   // Nothing that would move a terminal's cursor.
   t.true(revealed.includes('secret answer\ufffd[2J'));

@@ -27,9 +27,9 @@ export function operatorOn(databaseUrl: string) {
   };
 }
 
-/** Runs the command as an operator would: for what it reads from the environment. */
-export function spawnOperator(databaseUrl: string, args: readonly string[]): Promise<Ended> {
-  return runProgram('operator', args, { env: { DATABASE_URL: databaseUrl } });
+/** Runs the command as an operator would: for what it reads from the environment, or from stdin. */
+export function spawnOperator(databaseUrl: string, args: readonly string[], stdin?: string): Promise<Ended> {
+  return runProgram('operator', args, { env: { DATABASE_URL: databaseUrl }, stdin });
 }
 
 export const WHY = ['--reason', 'a test', '--actor', 'tester'];

@@ -20,6 +20,8 @@ export interface ProgramOptions {
   readonly env?: Readonly<Record<string, string>>;
   /** The folder of the sources. */
   readonly root?: string;
+  /** What it reads from stdin; nothing by default. */
+  readonly stdin?: string | undefined;
 }
 
 /** The command line of a program of `deploy/`, with nothing in its environment but what is given. */
@@ -44,7 +46,10 @@ export function runProgram(
 ): Promise<Ended> {
   const { command, args: all, cwd, env } = programCommand(name, args, options);
   return new Promise((resolve, reject) => {
-    const child = spawn(command, all, { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] });
+    const child = spawn(command, all, { cwd, env, stdio: ['pipe', 'pipe', 'pipe'] });
+    // A program that ended without reading it has done nothing wrong.
+    child.stdin.on('error', () => {});
+    child.stdin.end(options?.stdin ?? '');
     let stdout = '';
     let stderr = '';
     child.stdout.on('data', (chunk: Buffer) => (stdout += chunk));

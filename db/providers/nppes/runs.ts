@@ -1,4 +1,5 @@
 import type { TransactionSql } from 'postgres';
+import type { AuditAction, ChangedBy } from '../../audit.ts';
 import { DatabaseError } from '../../errors.ts';
 import { newId } from '../../ids.ts';
 import type { NppesConnection } from './connection.ts';
@@ -39,15 +40,21 @@ export type RunToDo =
 export const REHEARSAL: NppesRun = { id: null, checkpoint: null, counts: {} };
 
 /**
- * Begins a run, or takes up the one of the same file that did not come to its end.
+ * Begins a run, or takes up the one of the same file that did not come to its end, and notes in the audit log who wants
+ * it.
  * @param again true to begin one although the file was imported before
  * @throws {DatabaseError}
  */
 export async function openRun(
   connection: NppesConnection,
+  by: ChangedBy,
   source: { readonly file: string; readonly fingerprint: string; readonly again: boolean },
 ): Promise<RunToDo> {
+  const action: AuditAction = 'nppes.import';
   return await connection.transaction(async (tx): Promise<RunToDo> => {
+    const record = (id: string) => tx`
+      insert into audit_log (actor, action, subject, reason, details)
+      values (${by.actor}, ${action}, ${id}, ${by.reason}, ${tx.json({ file: source.file })})`;
     const [last] = await tx<LastRun[]>`
       select id, state, checkpoint, counts, finished_at as "finishedAt" from import_runs
        where kind = 'nppes' and fingerprint = ${source.fingerprint} order by started_at desc limit 1`;
@@ -56,6 +63,7 @@ export async function openRun(
     }
     if (last && last.state !== 'done') {
       await tx`update import_runs set state = 'running', finished_at = null where id = ${last.id}`;
+      await record(last.id);
       const { member, offset = 0, line = 1, rejects = 0 } = last.checkpoint;
       const checkpoint = member === undefined ? null : { member, offset, line, rejects };
       return { kind: 'resume', run: { id: last.id, checkpoint, counts: last.counts } };
@@ -64,6 +72,7 @@ export async function openRun(
     await tx`
       insert into import_runs (id, kind, file, fingerprint, state)
       values (${id}, 'nppes', ${source.file}, ${source.fingerprint}, 'running')`;
+    await record(id);
     return { kind: 'begin', run: { id, checkpoint: null, counts: {} } };
   });
 }

@@ -1,5 +1,5 @@
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import test from 'ava';
 import { openDatabase } from '../../../db/client.ts';
 import { diagnose } from '../../../db/doctor/doctor.ts';
@@ -163,6 +163,27 @@ test('who was reactivated before the last deactivation is not active', async (t)
   t.deepEqual(
     (await sql`select active from providers order by npi`).map((row) => row.active),
     [false, true],
+  );
+});
+
+test('who imports is in the audit log, also who resumes; a rehearsal and a file that is done are not', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const path = await writeMember(folder, 'npidata', FULL, [personRow(npi(1))]);
+  const why = ['--actor', 'ann', '--reason', 'August'];
+  await imported(path, '--dry-run', ...why);
+  await imported(path, ...why);
+  await imported(path, ...why);
+  await sql`update import_runs set state = 'failed'`;
+  await imported(path, '--actor', 'bob');
+  const [run] = await sql`select id from import_runs`;
+  t.deepEqual(
+    (
+      await sql`select actor, action, subject, reason, details->>'file' as file from audit_log order by id`
+    ).map((row) => Object.values(row)),
+    [
+      ['ann', 'nppes.import', run?.id, 'August', basename(path)],
+      ['bob', 'nppes.import', run?.id, 'import', basename(path)],
+    ],
   );
 });
 

@@ -1,0 +1,117 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { type AuditRecord, listAudit } from '../db/audit.ts';
+import { type Database, openDatabase } from '../db/client.ts';
+import { storeEmail } from '../db/lookups/directory.ts';
+import { hashAddress } from '../db/privacy/suppressions.ts';
+import { inspectBatch } from '../db/requests/inspect.ts';
+import { submit } from '../db/requests/submit.ts';
+import { openTestDatabase, type TestDatabase } from './support/database.ts';
+import { operatorOn, spawnOperator, WHY } from './support/operator.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from './support/organization.ts';
+
+// Who is shown what is secret or personal is on record, and what is personal need not stand on a command line.
+
+const NPI = '2000010010';
+const EMAIL = 'jane.roe@clinic.example';
+
+let database: TestDatabase;
+let db: Database;
+/** Commands that show a secret or something personal, and what the audit log has of each. */
+let readings: readonly (readonly [args: readonly string[], record: Partial<AuditRecord>])[];
+
+test.before(async () => {
+  database = await openTestDatabase();
+  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
+  const known = { npi: NPI, email: EMAIL, emailType: 'professional', source: 'test' } as const;
+  await storeEmail(db, { ...known, lastValidatedAt: new Date() });
+  const organization = await openOrganization(db, 10);
+  const { organizationId } = organization;
+  const webhook = { url: 'https://hooks.example/?token=sesame', mode: 'batch' } as const;
+  const command = submitCommand(organization, { npis: [NPI], webhook });
+  const { batchId, requestIds } = acceptedIds(await submit(db, command, RULES));
+  const requestId = requestIds[0] ?? '';
+  const [delivery] = (await inspectBatch(db, batchId)).deliveries;
+  const deliveryId = delivery?.id ?? '';
+  const revealed = (action: string, subject: string) => ({ action, organizationId, subject });
+  readings = [
+    [['webhook-secret', 'show', organizationId], revealed('webhook-secret.show', organizationId)],
+    [['batch', 'show', batchId, '--reveal'], revealed('batch.reveal', batchId)],
+    [['explain', requestId, '--reveal'], revealed('explain.reveal', requestId)],
+    [['explain', NPI, '--reveal'], { action: 'explain.reveal', organizationId: null, subject: NPI }],
+    [['webhooks', 'show', deliveryId, '--reveal'], revealed('webhooks.reveal', deliveryId)],
+    [
+      ['webhooks', 'list', '--organization', organizationId, '--reveal'],
+      revealed('webhooks.reveal', organizationId),
+    ],
+    [['webhooks', 'list', '--reveal'], { action: 'webhooks.reveal', organizationId: null, subject: 'all' }],
+    [['privacy', 'export', NPI], { action: 'privacy.export', organizationId: null, subject: NPI }],
+    [['privacy', 'export', EMAIL], { action: 'privacy.export', subject: hashAddress(EMAIL) }],
+  ];
+});
+
+test.after.always(async () => {
+  await db?.close();
+  await database?.drop();
+});
+
+const HIDDEN = /whsec_|sesame|jane\.roe@/;
+
+test.serial('who is shown a secret or something personal says why, and is on record', async (t) => {
+  const { operator } = operatorOn(database.url);
+  for (const [args, record] of readings) {
+    const name = args.join(' ');
+    const before = (await listAudit(db, null, 1000)).length;
+    const refused = await operator(...args);
+    t.deepEqual([refused.code, refused.stdout], [2, ''], name);
+    t.regex(refused.stderr, /--reason/, name);
+    t.is((await listAudit(db, null, 1000)).length, before, name);
+
+    const shown = await operator(...args, ...WHY);
+    t.deepEqual([shown.code, shown.stderr], [0, ''], name);
+    t.regex(shown.stdout, HIDDEN, name);
+    const [newest, ...others] = await listAudit(db, null, 1000);
+    t.is(others.length, before, name);
+    t.like(newest, { ...record, actor: 'tester', reason: 'a test', details: {} }, name);
+  }
+});
+
+test.serial('what cannot be put on record is not shown', async (t) => {
+  const { operator } = operatorOn(database.url);
+  await db.drizzle.execute(sql`create trigger full_disk before insert on audit_log
+    for each row execute function refuse_change()`);
+  for (const [args] of readings) {
+    const { code, stdout } = await operator(...args, ...WHY);
+    t.deepEqual([code, stdout], [1, ''], args.join(' '));
+  }
+  await db.drizzle.execute(sql`drop trigger full_disk on audit_log`);
+});
+
+test.serial('an export whose reason names an address is refused: the reason is kept for ever', async (t) => {
+  const { code, stdout } = await operatorOn(database.url).operator(
+    'privacy',
+    'export',
+    NPI,
+    '--reason',
+    EMAIL,
+  );
+  t.deepEqual([code, stdout], [2, '']);
+});
+
+test.serial('an address can be given on stdin, so that no command line holds it', async (t) => {
+  const given = (...args: string[]) => spawnOperator(database.url, [...args, '-', ...WHY], `${EMAIL}\n`);
+  const exported = await given('privacy', 'export');
+  t.deepEqual([exported.code, exported.stderr], [0, '']);
+  t.like(JSON.parse(exported.stdout), { subject: { email: EMAIL }, stored_emails: [{ npi: NPI }] });
+  t.is((await given('suppress', 'add')).code, 0);
+  t.is((await given('suppress', 'remove')).code, 0);
+  t.regex((await given('privacy', 'erase', '--yes')).stdout, /^addresses in the directory +1$/m);
+
+  const nothing = await spawnOperator(
+    database.url,
+    ['privacy', 'erase', '-', '--yes', ...WHY],
+    'jane at clinic',
+  );
+  t.deepEqual([nothing.code, nothing.stdout], [2, '']);
+  t.notRegex(nothing.stderr, /jane/);
+});
