@@ -1,7 +1,40 @@
 import { createSocket, type Socket } from 'node:dgram';
 import { type Answer, AUTHORITATIVE_ANSWER, decode, encode, type Packet, type Question } from 'dns-packet';
-import { DNS_TABLE, type DnsEntry } from './dns-table.ts';
 import { LOOPBACK, portTaken } from './ports.ts';
+import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './sim/people.ts';
+
+/** What the local name server says of one name; a type without records is an empty answer. */
+type DnsEntry =
+  | { readonly mx?: readonly string[]; readonly a?: readonly string[]; readonly aaaa?: readonly string[] }
+  | 'servfail';
+
+/** Addresses set aside for documentation (RFC 5737): nothing that follows them reaches anyone. */
+const NOWHERE = '192.0.2.25';
+/** RFC 7505: the domain takes no mail. */
+const NULL_MX = '.';
+
+/** Domains for tests of the checks' corners, beside those of simulated people. */
+export const CORNERS = {
+  addressOnly: 'addressonly-sim.com',
+  noMail: 'nomail-sim.com',
+  broken: 'broken-sim.com',
+} as const;
+
+/** Everything the local name server knows; any other name does not exist. */
+export const DNS_TABLE: ReadonlyMap<string, DnsEntry> = new Map<string, DnsEntry>([
+  ...[...PRACTICE_DOMAINS, ...FREE_MAIL_DOMAINS, DIRECT_DOMAIN].flatMap(takesMail),
+  [CLOSED_DOMAIN, { mx: [NULL_MX], a: [NOWHERE] }],
+  [CORNERS.addressOnly, { a: [NOWHERE] }],
+  [CORNERS.noMail, {}],
+  [CORNERS.broken, 'servfail'],
+]);
+
+function takesMail(domain: string): [string, DnsEntry][] {
+  return [
+    [domain, { mx: [`mx.${domain}`], a: [NOWHERE] }],
+    [`mx.${domain}`, { a: [NOWHERE] }],
+  ];
+}
 
 export interface DnsServer {
   /** For DNS_SERVERS: `127.0.0.1:PORT`. */
@@ -15,7 +48,7 @@ const NXDOMAIN = 3;
 const NOTIMP = 4;
 
 /**
- * A name server over UDP on the loopback that answers from dns-table.ts, so that the production resolver works
+ * A name server over UDP on the loopback that answers from the table above, so that the production resolver works
  * with no network and no name leaves the machine.
  * @param port 0, or nothing, for any free one
  * @throws {LocalProblem} `port_taken`

@@ -1,20 +1,26 @@
+import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { MemberKind } from '../nppes/layout.ts';
-import { headerLine, type NppesValues, rowLine } from './nppes-csv.ts';
-import { SAMPLE_ENDPOINTS, type SimEndpoint } from './sim/endpoints.ts';
+import { importNppes } from '../nppes/importer.ts';
+import { LAYOUT, type MemberKind } from '../nppes/layout.ts';
 import { DEACTIVATED_NPIS } from './sim/magic.ts';
-import { withCheckDigit } from './sim/organizations.ts';
 import {
+  ENDPOINT_WORDS,
   personOf,
+  SAMPLE_ENDPOINTS,
   SAMPLE_NPIS,
   SAMPLE_ORGANIZATIONS,
+  type SimEndpoint,
   type SimOrganization,
   type SimPerson,
+  withCheckDigit,
 } from './sim/people.ts';
 import { writeZip, type ZipEntry } from './zip-file.ts';
 
 // The simulated world as NPPES would publish it: a monthly download, and a weekly one after it, with what makes the
 // real ones hard to read.
+
+/** Values by the names of their columns; the others are empty. */
+export type NppesValues = Readonly<Record<string, string>>;
 
 /** Where the downloads are, in the order in which they are to be imported. */
 export interface Sample {
@@ -22,6 +28,8 @@ export interface Sample {
   readonly weekly: string;
 }
 
+/** A few thousand rows: one transaction. */
+const CHUNK_ROWS = 100_000;
 const MONTHLY = '20050523-20261108';
 const WEEKLY = '20261109-20261115';
 const PRACTICE = 'Provider Business Practice Location Address';
@@ -35,6 +43,33 @@ const RETURNING = personOf(withCheckDigit(260_000_003));
 const ARRIVING = personOf(withCheckDigit(260_000_004));
 const RETURNED = { 'NPI Deactivation Date': '03/14/2024', 'NPI Reactivation Date': '11/12/2026' };
 const CHANGED = { 'Last Update Date': '11/12/2026' };
+
+/**
+ * Writes the sample of NPPES and brings it in through the real importer, the monthly file and then the weekly one.
+ * Files that were imported before change nothing.
+ * @returns the rows read, for people
+ * @throws {ImportProblem}
+ */
+export async function importSample(databaseUrl: string, dir: string): Promise<number> {
+  const folder = join(dir, 'nppes');
+  await mkdir(folder, { recursive: true });
+  const { zip, weekly } = await writeSample(folder);
+  let rows = 0;
+  for (const path of [zip, weekly]) {
+    const { counts } = await importNppes({
+      databaseUrl,
+      path,
+      rejectsPath: `${path}.rejects.csv`,
+      chunkRows: CHUNK_ROWS,
+      dryRun: false,
+      again: false,
+      acceptsDrift: false,
+      output: { terminal: null, line: () => {} },
+    });
+    rows += counts['npidata.read'] ?? 0;
+  }
+  return rows;
+}
 
 /**
  * Writes both downloads to a folder. The same content each time, so that an import knows them again.
@@ -177,14 +212,14 @@ function locationRow(npi: string, index: number): NppesValues[] {
   ];
 }
 
-function endpointRow({ npi, type, endpoint, use, affiliation }: SimEndpoint): NppesValues {
+function endpointRow({ npi, type, endpoint, affiliation }: SimEndpoint): NppesValues {
   return {
     NPI: npi,
     'Endpoint Type': type,
     Endpoint: endpoint,
     Affiliation: affiliation === null ? 'N' : 'Y',
     'Affiliation Legal Business Name': affiliation?.name ?? '',
-    'Use Code': use,
+    'Use Code': ENDPOINT_WORDS[type].use,
   };
 }
 
@@ -202,4 +237,27 @@ function filesOf(kind: MemberKind, days: string, rows: readonly NppesValues[]): 
 function withOldColumnName({ name, content }: ZipEntry): ZipEntry {
   const text = content.toString('latin1').replace('"Provider Sex Code"', '"Provider Gender Code"');
   return { name, content: Buffer.from(text, 'latin1') };
+}
+
+/** The header of a file as CMS writes it. */
+export function headerLine(kind: MemberKind): string {
+  return line(LAYOUT[kind]);
+}
+
+/**
+ * A row as CMS writes it: every value quoted, a quote within it written as an apostrophe.
+ * @throws {RangeError} for a column that the layout does not have
+ */
+export function rowLine(kind: MemberKind, values: NppesValues): string {
+  const cells = new Array<string>(LAYOUT[kind].length).fill('');
+  for (const [name, value] of Object.entries(values)) {
+    const place = LAYOUT[kind].indexOf(name);
+    if (place < 0) throw new RangeError(`${kind} has no column ${name}`);
+    cells[place] = value.replaceAll('"', "'");
+  }
+  return line(cells);
+}
+
+function line(cells: readonly string[]): string {
+  return `"${cells.join('","')}"\n`;
 }

@@ -1,9 +1,7 @@
 import { parseOptions, portOf, runCommand, usage } from './command-line.ts';
 import { startDns } from './dns.ts';
-import { SITUATIONS } from './sim/findings.ts';
-import { MAGIC } from './sim/magic.ts';
-import { baseUrls } from './sim/vendors.ts';
-import { createSimulator } from './simulator.ts';
+import { MAGIC, SITUATIONS } from './sim/magic.ts';
+import { baseUrls, createSimulator } from './simulator.ts';
 
 const HELP = `npm run simulator -- [options]
 
@@ -29,7 +27,7 @@ whatever the employer:
 `;
 
 function magicNpis(indent: string): string {
-  return Array.from(MAGIC, ([npi, { about }]) => `${indent}${npi}  ${about}`).join('\n');
+  return Array.from(MAGIC, ([npi, [about]]) => `${indent}${npi}  ${about}`).join('\n');
 }
 
 await runCommand(async () => {

@@ -1,108 +1,115 @@
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { once } from 'node:events';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { LOOPBACK, portTaken } from './ports.ts';
-import { answer } from './sim/answer.ts';
-import type { SimRequest, VendorSim } from './sim/reply.ts';
-import { baseUrls, createVendors, type SimulatedVendor } from './sim/vendors.ts';
+import { hunter, prospeo } from './sim/finders.ts';
+import { fullenrich } from './sim/fullenrich.ts';
+import { registry } from './sim/registry.ts';
+import { rocketreach } from './sim/rocketreach.ts';
+import { neverbounce, reacher, zerobounce } from './sim/verifiers.ts';
+import type { Memory, Question, Reply, Source } from './sim/wire.ts';
 
-export interface SimulatorOptions {
-  /** 0 for any free one. */
-  readonly port: number;
-  /** What every latency, and every hint when to come back, is divided by. */
-  readonly speed: number;
-  /** The key that callers must send, whatever the vendor. */
-  readonly apiKey: string;
-}
+/** All that is simulated: vendors in the order of the waterfall, then verifiers, then the NPI registry. */
+const SOURCES = { rocketreach, fullenrich, prospeo, hunter, reacher, zerobounce, neverbounce, registry };
+const SOURCE_ENTRIES = Object.entries<Source>(SOURCES);
 
-/** One question that a vendor was asked: the real one charges for some of them. */
+export type SourceUrls = Readonly<Record<keyof typeof SOURCES, string>>;
+
+/** One question that a source was asked: the real one charges for some of them. */
 export interface SimulatorCall {
   readonly vendor: string;
-  /** In the vendor's words, such as `lookup` and `checkStatus`. */
+  /** In the source's words, such as `lookup` and `checkStatus`. */
   readonly operation: string;
   /** An NPI, an address, a job's id: whom or what was asked about. */
   readonly subject: string;
-  /** What it was, or will be, answered; null where it never is. */
+  /** What it was, or will be, answered; null if it never is. */
   readonly status: number | null;
 }
 
-export interface Simulator {
-  /** For ROCKETREACH_URL. */
-  readonly url: string;
-  /** The base URL of each vendor, as its adapter takes it. */
-  readonly urls: Readonly<Record<SimulatedVendor, string>>;
-  /** The last 100,000 questions with a right key, oldest first. */
-  calls(): readonly SimulatorCall[];
-  /** Forgets the calls and how far each conversation is. */
-  reset(): void;
-  close(): Promise<void>;
-}
+export type Simulator = Awaited<ReturnType<typeof createSimulator>>;
 
 const MAX_CALLS = 100_000;
 
 /**
- * An HTTP server on the loopback that speaks the wire formats of sim/vendors.ts, each vendor below its id: magic.ts
- * for the magic NPIs, an answer derived from its digits for any other.
+ * An HTTP server on the loopback that speaks the wire formats in sim/, each source below its id: sim/magic.ts for the
+ * magic NPIs, an answer derived from its digits for any other.
+ * @param port 0 for any free one
+ * @param speed what every latency, and every hint when to come back, is divided by
+ * @param apiKey what callers must send, whatever the source
  * @throws {LocalProblem} `port_taken`
  */
-export async function createSimulator({ port, speed, apiKey }: SimulatorOptions): Promise<Simulator> {
-  const vendors = createVendors({ apiKey, speed });
+export async function createSimulator({
+  port,
+  speed,
+  apiKey,
+}: {
+  port: number;
+  speed: number;
+  apiKey: string;
+}) {
   const calls: SimulatorCall[] = [];
-  const timers = new Set<NodeJS.Timeout>();
+  const memories = new Map<string, Memory>();
 
   async function handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const url = URL.parse(request.url ?? '/', 'http://simulator');
-    const body = await text(request);
-    const reply = ask(url, (path, query) => ({
-      method: request.method ?? '',
-      path,
-      query,
-      headers: request.headers,
-      body,
-    }));
-    if (reply.kind === 'hang') return;
-    const timer = setTimeout(() => {
-      timers.delete(timer);
-      const headers = { 'content-type': 'application/json', ...reply.headers };
-      response.writeHead(reply.status, headers).end(JSON.stringify(reply.body));
-    }, reply.latencyMs / speed);
-    timers.add(timer);
-    response.once('close', () => {
-      clearTimeout(timer);
-      timers.delete(timer);
-    });
+    const { pathname, searchParams: query } = new URL(request.url ?? '/', 'http://simulator');
+    const body = objectIn(await text(request));
+    const reply = replyTo(request, pathname, { headers: request.headers, query, body });
+    if (reply === 'hang') return;
+    const timer = setTimeout(
+      () => {
+        const headers = { 'content-type': 'application/json', ...reply.headers };
+        response.writeHead(reply.status, headers).end(JSON.stringify(reply.body));
+      },
+      (reply.latencyMs ?? 0) / speed,
+    );
+    // Answered, or its caller hung up, or the simulator was closed.
+    response.once('close', () => clearTimeout(timer));
   }
 
-  function ask(url: URL | null, requestTo: (path: string, query: URLSearchParams) => SimRequest) {
-    const vendor = vendors.find(({ base }) => url?.pathname.startsWith(`${base}/`));
-    if (url === null || vendor === undefined) return answer(404, { message: 'No such vendor.' });
-    const request = requestTo(url.pathname.slice(vendor.base.length), url.searchParams);
-    return record(vendor.sim, request);
-  }
+  function replyTo({ method }: IncomingMessage, pathname: string, rest: Omit<Question, 'id'>): Reply {
+    const [vendor = '', source] =
+      SOURCE_ENTRIES.find(([, { base }]) => pathname.startsWith(`${base}/`)) ?? [];
+    if (source === undefined) return { status: 404, body: { message: 'No such vendor.' } };
+    const path = `${method} ${pathname.slice(source.base.length)}`;
+    const [, parent, id = ''] = /^(.*\/)(.*)$/.exec(path) ?? [];
+    const question = { ...rest, id };
+    const route = source.routes[path] ?? source.routes[`${parent}*`];
+    const denied = source.deny(question, apiKey);
+    if (denied || route === undefined) return denied ?? source.notFound;
 
-  function record(sim: VendorSim, request: SimRequest) {
-    const { operation, subject, reply } = sim.answer(request);
-    const status = reply.kind === 'hang' ? null : reply.status;
-    if (operation !== '' && status !== 401) calls.push({ vendor: sim.id, operation, subject, status });
+    const memory = memories.get(vendor) ?? createMemory(speed);
+    memories.set(vendor, memory);
+    const [subject, reply] = route.answer(question, memory);
+    const status = reply === 'hang' ? null : reply.status;
+    calls.push({ vendor, operation: route.operation, subject, status });
     if (calls.length > MAX_CALLS) calls.shift();
-    return reply;
+    return reply === 'hang' ? reply : { latencyMs: source.latencyMs, ...reply };
   }
 
   const server = createServer((request, response) => {
     // A caller that hangs up in the middle of its question gets no answer.
     handle(request, response).catch(() => response.destroy());
   });
-  const urls = baseUrls(`http://${LOOPBACK}:${await listen(server, port)}`);
+  server.listen(port, LOOPBACK);
+  await once(server, 'listening').catch((error: NodeJS.ErrnoException) => {
+    throw error.code === 'EADDRINUSE' ? portTaken(port, 'the simulator') : error;
+  });
+  const urls = baseUrls(`http://${LOOPBACK}:${(server.address() as AddressInfo).port}`);
 
   return {
+    /** For ROCKETREACH_URL. */
     url: urls.rocketreach,
+    /** The base URL of each source, as production code takes it. */
     urls,
-    calls: () => calls,
+    /** The last 100,000 questions with a right key, oldest first. */
+    calls: (): readonly SimulatorCall[] => calls,
+    /** Forgets the calls and how far each conversation is. */
     reset() {
       calls.length = 0;
-      for (const { sim } of vendors) sim.reset();
+      memories.clear();
     },
-    async close() {
-      for (const timer of timers) clearTimeout(timer);
+    async close(): Promise<void> {
       const closed = new Promise((resolve) => server.close(resolve));
       server.closeAllConnections();
       await closed;
@@ -110,14 +117,52 @@ export async function createSimulator({ port, speed, apiKey }: SimulatorOptions)
   };
 }
 
-function listen(server: Server, port: number): Promise<number> {
-  return new Promise((resolve, reject) => {
-    server.once('error', (error: NodeJS.ErrnoException) =>
-      reject(error.code === 'EADDRINUSE' ? portTaken(port, 'the simulator') : error),
-    );
-    server.listen(port, LOOPBACK, () => {
-      const address = server.address();
-      if (typeof address === 'object' && address !== null) resolve(address.port);
-    });
-  });
+/** @param origin such as http://127.0.0.1:8090 */
+export function baseUrls(origin: string): SourceUrls {
+  return Object.fromEntries(SOURCE_ENTRIES.map(([id, { base }]) => [id, origin + base])) as SourceUrls;
+}
+
+/**
+ * Every simulated vendor, one verifier and the registry, configured as an operator would configure the real ones. No
+ * real source is asked about people who do not exist, whatever keys the environment has.
+ */
+export function sourceSettings(urls: SourceUrls, key: string) {
+  return {
+    ROCKETREACH_URL: urls.rocketreach,
+    ROCKETREACH_API_KEY: key,
+    FULLENRICH_URL: urls.fullenrich,
+    FULLENRICH_API_KEY: key,
+    PROSPEO_URL: urls.prospeo,
+    PROSPEO_API_KEY: key,
+    HUNTER_URL: urls.hunter,
+    HUNTER_API_KEY: key,
+    REACHER_URL: urls.reacher,
+    REACHER_API_KEY: key,
+    NPPES_API: 'fallback',
+    NPPES_API_URL: urls.registry,
+    VENDORS: '',
+    VENDOR_FILE: '',
+    VERIFIERS: 'reacher',
+  };
+}
+
+function createMemory(speed: number): Memory {
+  const counts = new Map<string, number>();
+  return {
+    speed,
+    jobs: new Map(),
+    times(key) {
+      const times = counts.get(key) ?? 0;
+      counts.set(key, times + 1);
+      return times;
+    },
+  };
+}
+
+function objectIn(body: string): Question['body'] {
+  try {
+    return { ...JSON.parse(body) };
+  } catch {
+    return {};
+  }
 }

@@ -1,5 +1,5 @@
-import { ordinaryBehaviour } from '../../deploy/local/sim/behaviours.ts';
-import { withCheckDigit } from '../../deploy/local/sim/organizations.ts';
+import { shareOf } from '../../deploy/local/sim/magic.ts';
+import { withCheckDigit } from '../../deploy/local/sim/people.ts';
 
 /** How the simulated RocketReach answers an NPI that is not magic. */
 export type Ordinary = 'found' | 'found_later' | 'not_found';
@@ -18,9 +18,8 @@ export function ordinaryNpis(kind: Ordinary, count: number, from = 0): string[] 
   return npis;
 }
 
-function kindOf(npi: string): Ordinary | null {
-  const behaviour = ordinaryBehaviour(npi);
-  if (behaviour.kind === 'refusal') return 'not_found';
-  if (behaviour.kind !== 'profile') return null;
-  return behaviour.unfinished.length > 0 ? 'found_later' : 'found';
+function kindOf(npi: string): Ordinary {
+  const share = shareOf(npi);
+  if (share === 'slow') return 'found_later';
+  return share === 'nobody' || share === 'other_vendor' ? 'not_found' : 'found';
 }

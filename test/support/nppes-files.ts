@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
-import { headerLine, type NppesValues, rowLine } from '../../deploy/local/nppes-csv.ts';
+import { headerLine, type NppesValues, rowLine } from '../../deploy/local/sample.ts';
 import type { MemberKind } from '../../deploy/nppes/layout.ts';
 
 // Files in the true layout of NPPES, of people that do not exist: NPIs of the row that begins with 2.

@@ -1,5 +1,5 @@
 import type { Provider, Step, Subject } from '../../activities/vendors/vendor.ts';
-import { work } from '../../deploy/local/sim/behaviours.ts';
+import { PRACTICE_DOMAINS } from '../../deploy/local/sim/people.ts';
 
 /** One step of a scripted conversation. */
 export interface ScriptedCall {
@@ -45,7 +45,7 @@ export function createScriptedVendor(id = 'scripted'): ScriptedVendor {
 
 /** A valid professional address for an NPI, seen by the vendor just now. */
 export function foundStep(npi: string): Step {
-  const { email } = work(`npi${npi}`);
+  const email = `npi${npi}@${PRACTICE_DOMAINS[0]}`;
   return {
     kind: 'found',
     identity: { npi, name: null, state: null },

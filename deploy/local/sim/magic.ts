@@ -1,156 +1,178 @@
-import { isRole } from '../../../activities/verification/looks.ts';
-import { type Behaviour, fullName, home, type SimulatedEmail, work } from './behaviours.ts';
-import { MAGIC_ORGANIZATION_NPI } from './organizations.ts';
-import { FREE_MAIL_DOMAINS, PRACTICE_DOMAINS, personOf } from './people.ts';
+import { digestOf, directAddress, findPerson, personOf, type SimPerson } from './people.ts';
 
-// NPIs that behave in a set way in the local stack and in tests. All have a right check digit and lie in the row
-// of NPIs beginning with 2, which is not being assigned.
+// What the simulated vendors know: of the magic NPIs what this table says, of all others what their digits say.
 
-/** A practice's Direct messaging host. */
-export const DIRECT_DOMAIN = 'direct.cedarvalleyclinic-sim.com';
-/** The domain of a practice that has closed and says that it takes no mail. */
-export const CLOSED_DOMAIN = 'closedpractice-sim.com';
+/** A vendor, in the order of the waterfall; all but RocketReach are asked by name and employer. */
+export type VendorId = 'rocketreach' | 'fullenrich' | 'prospeo' | 'hunter';
 
-const DAY_MS = 86_400_000;
+/**
+ * What is special about an answer. Everything but `found` can be asked for on purpose: a contact with the last
+ * name Simulator and a first name from this list, at any company, is treated that way by the vendors that
+ * document such an answer, and simply found by the others.
+ */
+export const SITUATIONS = [
+  'found',
+  'slow', // The vendor takes a while.
+  'limited', // The first question meets the vendor's rate limit, the next one is answered.
+  'broke', // Our account has no credits left.
+  'failing',
+  'hanging',
+  'optedout', // The person asked the vendor to stop processing.
+  'masked', // The address is shown with asterisks, until it is paid for.
+  'catchall',
+  'unknown', // The vendor could not find out whether the mailbox exists.
+  'probable', // The vendor thinks so, without proof.
+  'missing', // The mailbox does not exist.
+  'webmail',
+  'disposable',
+  'canceled',
+] as const;
+export type Situation = (typeof SITUATIONS)[number];
 
-/** What the local stack puts into its directory before it starts. */
-export interface StoredEmail {
-  readonly npi: string;
-  readonly email: string;
-  readonly type: 'professional';
-  /** When it was last validated, in milliseconds before now. */
-  readonly validatedAgoMs: number;
-}
+/** What one vendor knows of one person: a situation of their work address, or one of these. */
+type Known = Situation | 'both' | 'personal' | 'direct' | 'somebody_else';
 
-export const STORED_EMAILS: readonly StoredEmail[] = [
-  stored('2000000051', personOf('2000000051').workEmail, 0),
-  stored('2000000069', personOf('2000000069').workEmail, 40),
-  stored('2000000077', `tomas.ferreira@${CLOSED_DOMAIN}`, 40),
-];
+/** What a magic NPI shows, in a few words for people, and what each vendor knows; those not named know nobody. */
+export const MAGIC: ReadonlyMap<string, readonly [about: string, knows: Partial<Record<VendorId, Known>>]> =
+  new Map([
+    ['2000000010', ['professional, at once', { rocketreach: 'found' }]],
+    ['2000000028', ['personal only', { rocketreach: 'personal' }]],
+    ['2000000036', ['both types', { rocketreach: 'both' }]],
+    ['2000000044', ['nobody', {}]],
+    ['2000000051', ['stored, fresh', { rocketreach: 'found' }]],
+    ['2000000069', ['stored, stale, still good', { rocketreach: 'found' }]],
+    ['2000000077', ['stored, stale, dead; a new one', { rocketreach: 'found' }]],
+    ['2000000085', ['deactivated', {}]],
+    ['2000000093', ['an organization', {}]],
+    ['2000000101', ['the first vendor never answers', { rocketreach: 'hanging' }]],
+    [
+      '2000000119',
+      ['the first vendor fails, the second finds', { rocketreach: 'failing', fullenrich: 'found' }],
+    ],
+    ['2000000127', ['rate limited, then found', { rocketreach: 'limited' }]],
+    ['2000000135', ['catch-all only', { rocketreach: 'catchall' }]],
+    ['2000000143', ['not verified by the vendor; greylisted, then valid', { rocketreach: 'unknown' }]],
+    ['2000000150', ['a Direct address only', { rocketreach: 'direct' }]],
+    ['2000000168', ['somebody else', { rocketreach: 'somebody_else' }]],
+    ['2000000176', ['asked the last vendor not to be processed', { hunter: 'optedout' }]],
+    ['2000000184', ['suppressed', { rocketreach: 'found' }]],
+    ['2000000192', ['found by FullEnrich only', { fullenrich: 'found' }]],
+    ['2000000200', ['found by Prospeo only', { prospeo: 'found' }]],
+    ['2000000218', ['found by Hunter only', { hunter: 'found' }]],
+    [
+      '2000000226',
+      ['somebody else at FullEnrich, found by Hunter', { fullenrich: 'somebody_else', hunter: 'found' }],
+    ],
+  ]);
 
+/** What the local stack puts into its directory before it starts; when each was validated in milliseconds before now. */
+export const STORED_EMAILS = [
+  { npi: '2000000051', email: 'avery.lindqvist@harborfamilymedicine-sim.com', validatedAgoMs: 0 },
+  { npi: '2000000069', email: 'noor.castellano@lakesidepediatrics-sim.com', validatedAgoMs: 40 * 86_400_000 },
+  { npi: '2000000077', email: 'tomas.ferreira@closedpractice-sim.com', validatedAgoMs: 40 * 86_400_000 },
+].map((stored) => ({ ...stored, type: 'professional' as const }));
 /** Who must not be looked up: the local stack suppresses them before it starts. */
 export const SUPPRESSED_NPIS: readonly string[] = ['2000000184'];
 /** In the sample of NPPES, and deactivated there. */
 export const DEACTIVATED_NPIS: readonly string[] = ['2000000085'];
-/** In the sample of NPPES as an organization. */
-export const ORGANIZATION_NPIS: readonly string[] = [MAGIC_ORGANIZATION_NPI];
-/** Who has an address in NPPES's endpoint file that looks like email and is a Direct one. */
-export const DIRECT_ENDPOINTS: readonly { readonly npi: string; readonly endpoint: string }[] = [
-  { npi: '2000000150', endpoint: `sunil.harrow@${DIRECT_DOMAIN}` },
-];
 
-/** A vendor that is asked by name and employer. */
-export type FinderId = 'fullenrich' | 'prospeo' | 'hunter';
+/** Whom a vendor takes others for: a stranger who has somebody's NPI. */
+export const STRANGER: SimPerson = {
+  ...personOf('2000000010'),
+  first: 'Edda',
+  last: 'Kowalczyk',
+  workEmail: 'edda.kowalczyk@cedarvalleyclinic-sim.com',
+};
 
-/** What such a vendor does about a magic NPI; `somebody_else` is an answer with the name of another person. */
-export type MagicFinding = 'found' | 'somebody_else' | 'opted_out';
+/** What a vendor has of a person, before its own wire format. */
+export type Finding = NonNullable<ReturnType<typeof findingOf>>;
 
-/** A magic NPI: what it shows, in a few words for people, and how each vendor treats it. */
-export interface Magic {
-  readonly about: string;
-  readonly rocketreach: Behaviour;
-  /** The vendors not named know nobody. */
-  readonly finders: Readonly<Partial<Record<FinderId, MagicFinding>>>;
+/** @returns null if the vendor does not know the person; `person` is whose addresses these are, be it a stranger */
+export function findingOf(vendor: VendorId, asked: SimPerson) {
+  const magic = MAGIC.get(asked.npi);
+  const known = magic ? magic[1][vendor] : ordinarilyKnown(vendor, asked.npi);
+  if (known === undefined) return null;
+  const person = known === 'somebody_else' ? STRANGER : asked;
+  const atWork = known === 'direct' ? directAddress(person) : person.workEmail;
+  return {
+    person,
+    workEmail: known === 'personal' ? null : atWork,
+    homeEmail: known === 'personal' || known === 'both' ? person.homeEmail : null,
+    situation: SITUATIONS.find((situation) => situation === known) ?? 'found',
+  };
 }
 
-export const MAGIC: ReadonlyMap<string, Magic> = new Map([
-  found('2000000010', 'professional, at once', { latencyMs: 0 }),
-  found('2000000028', 'personal only', { emails: [home('2000000028')] }),
-  found('2000000036', 'both types', { emails: [ownWork('2000000036'), home('2000000036')] }),
-  unknown('2000000044', 'nobody'),
-  found('2000000051', 'stored, fresh'),
-  found('2000000069', 'stored, stale, still good'),
-  found('2000000077', 'stored, stale, dead; a new one'),
-  unknown('2000000085', 'deactivated'),
-  unknown('2000000093', 'an organization'),
-  magic('2000000101', 'the first vendor never answers', { kind: 'hang' }),
-  magic('2000000119', 'the first vendor fails, the second finds', refusal(500), { fullenrich: 'found' }),
-  magic('2000000127', 'rate limited, then found', { kind: 'limited_once', profile: profile('2000000127') }),
-  found('2000000135', 'catch-all only', {
-    emails: [{ ...ownWork('2000000135'), smtpValid: 'accept-all', grade: 'B' }],
-  }),
-  found('2000000143', 'not verified by the vendor; greylisted, then valid', {
-    emails: [{ ...ownWork('2000000143'), smtpValid: 'inconclusive', grade: 'B-' }],
-    unfinished: ['progress', 'progress'],
-  }),
-  found('2000000150', 'a Direct address only', { emails: [work('sunil.harrow', DIRECT_DOMAIN)] }),
-  found('2000000168', 'somebody else', {
-    emails: [work('edda.kowalczyk')],
-    npi: '2000000010',
-    name: 'Edda Kowalczyk',
-  }),
-  unknown('2000000176', 'asked the last vendor not to be processed', { hunter: 'opted_out' }),
-  found('2000000184', 'suppressed'),
-  unknown('2000000192', 'found by FullEnrich only', { fullenrich: 'found' }),
-  unknown('2000000200', 'found by Prospeo only', { prospeo: 'found' }),
-  unknown('2000000218', 'found by Hunter only', { hunter: 'found' }),
-  unknown('2000000226', 'somebody else at FullEnrich, found by Hunter', {
-    fullenrich: 'somebody_else',
-    hunter: 'found',
-  }),
-]);
-
-/** What there is at an address, for the simulated verifiers; `greylisted_once` is asked to come back, then `ok`. */
-export type Mailbox = 'ok' | 'missing' | 'catch_all' | 'greylisted_once' | 'full' | 'role' | 'unknown';
-
-const MAGIC_MAILBOXES: ReadonlyMap<string, Mailbox> = new Map([
-  [personOf('2000000135').workEmail, 'catch_all'],
-  [personOf('2000000143').workEmail, 'greylisted_once'],
-]);
-/** First parts of local parts that make a mailbox so, at any domain of a practice: `full.jones@…`. */
-const MAGIC_PREFIXES: ReadonlyMap<string, Mailbox> = new Map([
-  ['missing', 'missing'],
-  ['catchall', 'catch_all'],
-  ['greylisted', 'greylisted_once'],
-  ['full', 'full'],
-  ['unknown', 'unknown'],
-]);
-const CLOSED_DOMAINS: ReadonlySet<string> = new Set([CLOSED_DOMAIN, DIRECT_DOMAIN]);
-const OPEN_DOMAINS: ReadonlySet<string> = new Set([...PRACTICE_DOMAINS, ...FREE_MAIL_DOMAINS]);
-
-/** @param email in any case; of a domain that is not of this world nothing is known */
-export function mailboxOf(email: string): Mailbox {
-  const address = email.toLowerCase();
-  const [local = '', domain = ''] = address.split('@');
-  if (CLOSED_DOMAINS.has(domain)) return 'missing';
-  if (!OPEN_DOMAINS.has(domain)) return 'unknown';
-  if (isRole(local)) return 'role';
-  return MAGIC_MAILBOXES.get(address) ?? MAGIC_PREFIXES.get(local.split('.')[0] ?? '') ?? 'ok';
+/** Whom RocketReach does not know, one of the others knows, or nobody; Prospeo and Hunter have no personal addresses. */
+function ordinarilyKnown(vendor: VendorId, npi: string): Known | undefined {
+  const share = shareOf(npi);
+  switch (share) {
+    case 'nobody':
+      return undefined;
+    case 'other_vendor':
+      return OTHER_VENDORS[digestOf(npi).readUInt8(11) % OTHER_VENDORS.length] === vendor
+        ? 'found'
+        : undefined;
+    case 'personal':
+      return vendor === 'rocketreach' || vendor === 'fullenrich' ? share : undefined;
+    default:
+      return share;
+  }
 }
 
-type Profile = Extract<Behaviour, { kind: 'profile' }>;
+const OTHER_VENDORS: readonly VendorId[] = ['fullenrich', 'prospeo', 'hunter'];
 
-function magic(
-  npi: string,
-  about: string,
-  rocketreach: Behaviour,
-  finders: Magic['finders'] = {},
-): [string, Magic] {
-  return [npi, { about, rocketreach, finders }];
+/** What there is to find about providers who are not magic, 20, 40, 15, 5, 5 and 15 in a hundred of them. */
+const SHARES = [
+  [20, 'both'],
+  [60, 'found'],
+  [75, 'personal'],
+  [80, 'slow'],
+  [85, 'other_vendor'],
+  [100, 'nobody'],
+] as const;
+
+/** Drawn from the digits of an NPI: 60 % have a professional address, a third of them a personal one too. */
+export function shareOf(npi: string): (typeof SHARES)[number][1] {
+  const percent = digestOf(npi).readUInt16BE(2) % 100;
+  return SHARES.find(([below]) => percent < below)?.[1] ?? 'nobody';
 }
 
-function found(npi: string, about: string, rest: Partial<Profile> = {}): [string, Magic] {
-  return magic(npi, about, { ...profile(npi), ...rest });
+/** Whom a vendor is asked about. */
+export interface Contact {
+  readonly first: string;
+  readonly last: string;
+  readonly domain: string | null;
+  readonly company: string | null;
 }
 
-function unknown(npi: string, about: string, finders: Magic['finders'] = {}): [string, Magic] {
-  return magic(npi, about, refusal(404), finders);
+/** A contact from the fields that the vendors share; null if a name, or what would name the employer, is missing. */
+export function contactOf(
+  { first_name, last_name, full_name }: Readonly<Record<string, unknown>>,
+  at: { readonly domain: unknown; readonly company: unknown },
+): Contact | null {
+  const [head, ...tail] = textOf(full_name)?.split(/\s+/) ?? [];
+  const first = textOf(first_name) ?? textOf(head);
+  const last = textOf(last_name) ?? textOf(tail.join(' '));
+  const [domain, company] = [textOf(at.domain), textOf(at.company)];
+  return first && last && (domain ?? company) ? { first, last, domain, company } : null;
 }
 
-function profile(npi: string): Profile {
-  const name = fullName(personOf(npi));
-  return { kind: 'profile', latencyMs: 300, npi, name, emails: [ownWork(npi)], unfinished: [] };
+/** Trimmed text; null if it is empty, absent or something else. */
+export function textOf(value: unknown): string | null {
+  return typeof value === 'string' && value.trim() !== '' ? value.trim() : null;
 }
 
-function refusal(status: 404 | 500): Behaviour {
-  return { kind: 'refusal', latencyMs: 300, status };
-}
-
-function ownWork(npi: string): SimulatedEmail {
-  const [local = '', domain = ''] = personOf(npi).workEmail.split('@');
-  return work(local, domain);
-}
-
-function stored(npi: string, email: string, daysAgo: number): StoredEmail {
-  return { npi, email, type: 'professional', validatedAgoMs: daysAgo * DAY_MS };
+/** What a vendor knows of a contact, and who that is: the NPI, or the name if it is nobody's. */
+export function search(vendor: VendorId, contact: Contact): { subject: string; finding: Finding | null } {
+  const { first, last } = contact;
+  const person = findPerson(contact, contact);
+  if (person) return { subject: person.npi, finding: findingOf(vendor, person) };
+  const subject = `${first} ${last}`;
+  const situation = SITUATIONS.find((one) => one === first.toLowerCase());
+  if (last.toLowerCase() !== 'simulator' || situation === undefined) return { subject, finding: null };
+  const workEmail = `${situation}.simulator@${STRANGER.organization.domain}`;
+  return {
+    subject,
+    finding: { person: { ...STRANGER, first, last }, workEmail, homeEmail: null, situation },
+  };
 }

@@ -20,7 +20,7 @@ import { gate, readProvider } from '../../../db/providers/subject.ts';
 import { providers } from '../../../db/schema.ts';
 import { DEACTIVATED_NPIS } from '../../../deploy/local/sim/magic.ts';
 import { personOf, SAMPLE_ORGANIZATIONS } from '../../../deploy/local/sim/people.ts';
-import { createRegistrySim } from '../../../deploy/local/sim/registry-sim.ts';
+import { createSimulator } from '../../../deploy/local/simulator.ts';
 import { openTestDatabase, type TestDatabase } from '../../support/database.ts';
 import { closedUrl } from '../../support/vendor-server.ts';
 
@@ -329,14 +329,10 @@ test('text that no database or index takes does no harm', async (t) => {
 });
 
 test('the simulated registry knows the simulated world', async (t) => {
-  const sim = createRegistrySim();
-  const registry = await registryAt(t, ({ method, url, headers }, response) => {
-    const { pathname, searchParams } = new URL(url ?? '/', 'http://registry');
-    const path = pathname.replace(/^\/api/, '');
-    const request = { method: method ?? '', path, query: searchParams, headers, body: '' };
-    const { reply: answer } = sim.answer(request);
-    if (answer.kind === 'answer') reply(response, answer.status, answer.body);
-  });
+  const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: 'none needed' });
+  t.teardown(() => simulator.close());
+  const baseUrl = simulator.urls.registry;
+  const registry = createRegistry({ baseUrl });
   const { first, last } = personOf(NPI);
   const provider = providerOf(t, await registry.find(NPI, NEVER));
   await storeRegistryProvider(db, provider);
@@ -349,12 +345,6 @@ test('the simulated registry knows the simulated world', async (t) => {
   t.is((await registry.find(DEACTIVATED_NPIS[0] ?? '', NEVER)).kind, 'inactive_or_unknown');
   t.is((await registry.find('2000000011', NEVER)).kind, 'inactive_or_unknown');
   t.like(await registry.find('123', NEVER), { kind: 'fatal', field: 'Errors[0]' });
-  const unversioned = sim.answer({
-    method: 'GET',
-    path: '/',
-    query: new URLSearchParams({ number: NPI }),
-    headers: {},
-    body: '',
-  });
-  t.like(unversioned, { reply: { body: { Errors: [{ field: 'version', number: '17' }] } } });
+  const unversioned = await (await fetch(`${baseUrl}/?number=${NPI}`)).json();
+  t.like(unversioned, { Errors: [{ field: 'version', number: '17' }] });
 });

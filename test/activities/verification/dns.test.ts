@@ -2,9 +2,8 @@ import { Resolver } from 'node:dns/promises';
 import test from 'ava';
 import type { CheckOptions } from '../../../activities/verification/check.ts';
 import type { NamedCandidate } from '../../../activities/verification/policy.ts';
-import { startDns } from '../../../deploy/local/dns.ts';
-import { CORNERS } from '../../../deploy/local/dns-table.ts';
-import { CLOSED_DOMAIN } from '../../../deploy/local/sim/magic.ts';
+import { CORNERS, startDns } from '../../../deploy/local/dns.ts';
+import { CLOSED_DOMAIN } from '../../../deploy/local/sim/people.ts';
 import { candidate, checkOf, failure, inWords, NOW, resolver, verifierOf } from '../../support/checks.ts';
 
 type Dns = Partial<CheckOptions['resolver']>;

@@ -4,10 +4,11 @@ import { once } from 'node:events';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { decode, encode, type Packet } from 'dns-packet';
-import { type DnsServer, startDns } from '../../../deploy/local/dns.ts';
-import { CORNERS, DNS_TABLE } from '../../../deploy/local/dns-table.ts';
-import { CLOSED_DOMAIN, DIRECT_DOMAIN, MAGIC, STORED_EMAILS } from '../../../deploy/local/sim/magic.ts';
+import { CORNERS, DNS_TABLE, type DnsServer, startDns } from '../../../deploy/local/dns.ts';
+import { findingOf, MAGIC, STORED_EMAILS } from '../../../deploy/local/sim/magic.ts';
 import {
+  CLOSED_DOMAIN,
+  DIRECT_DOMAIN,
   FREE_MAIL_DOMAINS,
   PRACTICE_DOMAINS,
   personOf,
@@ -38,11 +39,14 @@ test('every address of a magic NPI is at a domain that the name server knows', a
   const server = await startDns();
   t.teardown(() => server.close());
   const resolver = resolverOf(server);
-  const shown = [...MAGIC.values()].flatMap(({ rocketreach }) => {
-    const found = rocketreach.kind === 'limited_once' ? rocketreach.profile : rocketreach;
-    return found.kind === 'profile' ? found.emails : [];
-  });
-  for (const { email } of [...shown, ...STORED_EMAILS]) {
+  const shown = [...MAGIC.keys()].flatMap((npi) =>
+    (['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const).flatMap((vendor) => {
+      const { workEmail, homeEmail } = findingOf(vendor, personOf(npi)) ?? {};
+      return [workEmail ?? [], homeEmail ?? []].flat();
+    }),
+  );
+  t.true(shown.length > 15);
+  for (const email of [...shown, ...STORED_EMAILS.map((stored) => stored.email)]) {
     await t.notThrowsAsync(resolver.resolveMx(email.split('@')[1] ?? ''), email);
   }
 });

@@ -3,8 +3,8 @@ import { request } from 'node:http';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
-import { ordinaryBehaviour } from '../../../deploy/local/sim/behaviours.ts';
-import { MAGIC } from '../../../deploy/local/sim/magic.ts';
+import { MAGIC, shareOf } from '../../../deploy/local/sim/magic.ts';
+import { lookupLatencyMs } from '../../../deploy/local/sim/rocketreach.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
 
 const KEY = 'key-of-a-test';
@@ -189,17 +189,14 @@ test('every magic NPI but the hanging one is answered', async (t) => {
 
 test('ordinary NPIs divide as promised, take 0.2 to 2.2 s, and never change', (t) => {
   const npis = ordinaryNpis(5000);
-  const shares = { professional: 0, personal: 0, none: 0, slow: 0 };
+  const shares = { both: 0, found: 0, personal: 0, slow: 0, other_vendor: 0, nobody: 0 };
   for (const npi of npis) {
-    const behaviour = ordinaryBehaviour(npi);
-    t.deepEqual(behaviour, ordinaryBehaviour(npi));
-    if (behaviour.kind === 'refusal') shares.none += 1;
-    else if (behaviour.kind !== 'profile') t.fail();
-    else if (behaviour.unfinished.length > 0) shares.slow += 1;
-    else shares[behaviour.emails[0]?.type ?? 'none'] += 1;
-    if ('latencyMs' in behaviour) t.true(behaviour.latencyMs >= 200 && behaviour.latencyMs <= 2200);
+    const [share, latencyMs] = [shareOf(npi), lookupLatencyMs(npi)];
+    t.deepEqual([shareOf(npi), lookupLatencyMs(npi)], [share, latencyMs]);
+    t.true(latencyMs >= 200 && latencyMs <= 2200);
+    shares[share] += 1;
   }
-  const expected = { professional: 0.6, personal: 0.15, none: 0.2, slow: 0.05 };
+  const expected = { both: 0.2, found: 0.4, personal: 0.15, slow: 0.05, other_vendor: 0.05, nobody: 0.15 };
   for (const share of Object.keys(expected) as (keyof typeof expected)[]) {
     t.true(Math.abs(shares[share] / npis.length - expected[share]) < 0.02, `${share}: ${shares[share]}`);
   }

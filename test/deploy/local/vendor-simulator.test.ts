@@ -5,6 +5,7 @@ import { createHunter } from '../../../activities/vendors/hunter.ts';
 import { createProspeo } from '../../../activities/vendors/prospeo.ts';
 import { createRocketReach } from '../../../activities/vendors/rocketreach.ts';
 import type { Provider, Step, Subject } from '../../../activities/vendors/vendor.ts';
+import { STRANGER } from '../../../deploy/local/sim/magic.ts';
 import { personOf } from '../../../deploy/local/sim/people.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
 
@@ -175,7 +176,7 @@ test('a person who opted out at Hunter is blocked', async (t) => {
 
 test('an answer about somebody else says so', async (t) => {
   const { fullenrich } = await simulated(t);
-  const { first, last } = personOf('2000000010');
+  const { first, last } = STRANGER;
   t.like(await ask(fullenrich, subjectOf('2000000226')), { identity: { name: { first, last } } });
 });
 

@@ -4,7 +4,7 @@ import test from 'ava';
 import { openDatabase } from '../../../db/client.ts';
 import { diagnose } from '../../../db/doctor/doctor.ts';
 import { eraseSubject } from '../../../db/privacy/privacy.ts';
-import { headerLine, rowLine } from '../../../deploy/local/nppes-csv.ts';
+import { headerLine, rowLine } from '../../../deploy/local/sample.ts';
 import {
   deactivatedRow,
   memberName,

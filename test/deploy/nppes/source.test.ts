@@ -2,7 +2,7 @@ import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import test from 'ava';
-import { headerLine, rowLine } from '../../../deploy/local/nppes-csv.ts';
+import { headerLine, rowLine } from '../../../deploy/local/sample.ts';
 import { writeZip } from '../../../deploy/local/zip-file.ts';
 import { LAYOUT } from '../../../deploy/nppes/layout.ts';
 import { openProgress } from '../../../deploy/nppes/progress.ts';

@@ -1,0 +1,202 @@
+import { isRole } from '../../../activities/verification/looks.ts';
+import { textOf } from './magic.ts';
+import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS, personOf } from './people.ts';
+import { type Answer, ok, type Question, type Route, type Source } from './wire.ts';
+
+/** What there is at an address; `greylisted_once` is asked to come back, then `ok`. */
+export type Mailbox = 'ok' | 'missing' | 'catch_all' | 'greylisted_once' | 'full' | 'role' | 'unknown';
+
+const MAGIC_MAILBOXES: ReadonlyMap<string, Mailbox> = new Map([
+  [personOf('2000000135').workEmail, 'catch_all'],
+  [personOf('2000000143').workEmail, 'greylisted_once'],
+]);
+/** First parts of local parts that make a mailbox so, at any domain of a practice: `full.jones@…`. */
+const MAGIC_PREFIXES: ReadonlyMap<string | undefined, Mailbox> = new Map([
+  ['missing', 'missing'],
+  ['catchall', 'catch_all'],
+  ['greylisted', 'greylisted_once'],
+  ['full', 'full'],
+  ['unknown', 'unknown'],
+]);
+
+/** What each verifier says of it: ZeroBounce a status and sub-status, NeverBounce a result and flags. */
+const WORDS = {
+  ok: { reacher: 'safe', zerobounce: ['valid', ''], neverbounce: ['valid'] },
+  missing: { reacher: 'invalid', zerobounce: ['invalid', 'mailbox_not_found'], neverbounce: ['invalid'] },
+  catch_all: { reacher: 'risky', zerobounce: ['catch-all', ''], neverbounce: ['catchall', 'accepts_all'] },
+  greylisted_once: { reacher: 'unknown', zerobounce: ['unknown', 'greylisted'], neverbounce: ['valid'] },
+  full: { reacher: 'risky', zerobounce: ['invalid', 'mailbox_quota_exceeded'], neverbounce: ['invalid'] },
+  role: {
+    reacher: 'risky',
+    zerobounce: ['do_not_mail', 'role_based'],
+    neverbounce: ['valid', 'role_account'],
+  },
+  unknown: { reacher: 'unknown', zerobounce: ['unknown', 'exception_occurred'], neverbounce: ['unknown'] },
+} as const satisfies Record<Mailbox, object>;
+
+/** @param email in any case; of a domain that is not of this world nothing is known */
+export function mailboxOf(email: string): Mailbox {
+  const address = email.toLowerCase();
+  const [local = '', domain = ''] = address.split('@');
+  if (domain === CLOSED_DOMAIN || domain === DIRECT_DOMAIN) return 'missing';
+  if (!PRACTICE_DOMAINS.includes(domain) && !FREE_MAIL_DOMAINS.includes(domain)) return 'unknown';
+  if (isRole(local)) return 'role';
+  return MAGIC_MAILBOXES.get(address) ?? MAGIC_PREFIXES.get(local.split('.')[0]) ?? 'ok';
+}
+
+/** Reacher's wire format, version 1, as a server of one's own gives it. */
+export const reacher: Source = {
+  base: '/reacher',
+  latencyMs: 1500,
+  deny: ({ headers }, secret) =>
+    headers['x-reacher-secret'] === secret
+      ? null
+      : reacherError('Missing or invalid x-reacher-secret header.'),
+  notFound: { status: 404, body: '' },
+  routes: {
+    'POST /v1/check_email': checkOf(
+      ({ body }) => textOf(body.to_email),
+      reacherError('to_email field is required.'),
+      reacherOutput,
+    ),
+  },
+};
+
+/** ZeroBounce's wire format, version 2, as its documents give it: a wrong key comes with 200. */
+export const zerobounce: Source = {
+  base: '/zerobounce',
+  latencyMs: 800,
+  deny: ({ query }, apiKey) =>
+    query.get('api_key') === apiKey
+      ? null
+      : ok({ error: 'Invalid API Key or your account ran out of credits' }),
+  notFound: { status: 404, body: '' },
+  routes: {
+    'GET /v2/validate': checkOf(
+      ({ query }) => query.get('email'),
+      { status: 400, body: { error: 'Missing parameter: email' } },
+      zerobounceResult,
+    ),
+  },
+};
+
+/** NeverBounce's wire format, version 4.2, as its documents give it: errors come with 200 and another `status`. */
+export const neverbounce: Source = {
+  base: '/neverbounce',
+  latencyMs: 800,
+  deny: ({ query }, apiKey) =>
+    query.get('key') === apiKey ? null : neverbounceError('auth_failure', 'Invalid API key'),
+  notFound: { status: 404, body: '' },
+  routes: {
+    'GET /v4.2/single/check': checkOf(
+      ({ query }) => query.get('email'),
+      neverbounceError('general_failure', "Missing required parameter 'email'"),
+      neverbounceResult,
+    ),
+  },
+};
+
+/** The one route of a verifier. A mail server that greylists takes the second attempt. */
+function checkOf(
+  emailIn: (question: Question) => string | null,
+  withoutEmail: Answer,
+  resultOf: (email: string, mailbox: Mailbox) => Answer,
+): Route {
+  return {
+    operation: 'check',
+    answer(question, memory) {
+      const email = emailIn(question);
+      if (!email) return ['', withoutEmail];
+      const mailbox = mailboxOf(email);
+      const isBack = mailbox === 'greylisted_once' && memory.times(email) > 0;
+      return [email, resultOf(email, isBack ? 'ok' : mailbox)];
+    },
+  };
+}
+
+/** The server's own rule decides what is `risky`, what `invalid` and what `safe`. */
+function reacherOutput(email: string, mailbox: Mailbox): Answer {
+  const [username, domain] = email.split('@');
+  return ok({
+    input: email,
+    is_reachable: WORDS[mailbox].reacher,
+    misc: {
+      is_disposable: false,
+      is_role_account: mailbox === 'role',
+      is_b2c: false,
+      gravatar_url: null,
+      haveibeenpwned: null,
+    },
+    mx: { accepts_mail: true, records: [`mx.${domain}.`] },
+    smtp: reacherSmtp(mailbox),
+    syntax: {
+      address: email,
+      domain,
+      is_valid_syntax: true,
+      username,
+      normalized_email: email,
+      suggestion: null,
+    },
+    debug: { backend_name: 'simulator', duration: { secs: 1, nanos: 500_000_000 } },
+  });
+}
+
+function reacherSmtp(mailbox: Mailbox) {
+  if (mailbox === 'unknown') return { error: { type: 'IOError', message: 'io: incomplete' } };
+  if (mailbox === 'greylisted_once') {
+    const message = 'transient: 4.7.1 Greylisting in action, please come back later';
+    return { error: { type: 'AsyncSmtpError', message } };
+  }
+  return {
+    can_connect_smtp: true,
+    has_full_inbox: mailbox === 'full',
+    is_catch_all: mailbox === 'catch_all',
+    is_deliverable: mailbox !== 'missing' && mailbox !== 'full',
+    is_disabled: false,
+  };
+}
+
+function reacherError(error: string): Answer {
+  return { status: 400, body: { error } };
+}
+
+function zerobounceResult(email: string, mailbox: Mailbox): Answer {
+  const [account, domain] = email.split('@');
+  const [status, subStatus] = WORDS[mailbox].zerobounce;
+  const place = { country: null, region: null, city: null, zipcode: null };
+  const owner = { firstname: null, lastname: null, gender: null, ...place };
+  return ok({
+    address: email,
+    status,
+    sub_status: subStatus,
+    free_email: false,
+    did_you_mean: null,
+    account,
+    domain,
+    domain_age_days: '4242',
+    smtp_provider: '',
+    mx_found: 'true',
+    mx_record: `mx.${domain}`,
+    ...owner,
+    processed_at: new Date().toISOString().replace('T', ' ').replace('Z', ''),
+  });
+}
+
+/** It waits for greylisting to pass before it answers. */
+function neverbounceResult(_email: string, mailbox: Mailbox): Answer {
+  const [result, ...flags] = WORDS[mailbox].neverbounce;
+  const connected = mailbox === 'unknown' ? [] : ['smtp_connectable'];
+  const allFlags = ['has_dns', 'has_dns_mx', ...connected, ...flags];
+  const answer = ok({
+    status: 'success',
+    result,
+    flags: allFlags,
+    suggested_correction: '',
+    execution_time: 499,
+  });
+  return mailbox === 'greylisted_once' ? { ...answer, latencyMs: 12_000 } : answer;
+}
+
+function neverbounceError(status: string, message: string): Answer {
+  return ok({ status, message, execution_time: 5 });
+}
