@@ -2,8 +2,7 @@ import test from 'ava';
 import { ConfigError, loadConfig, loadLocalConfig, loadOperatorConfig } from '../../deploy/config/config.ts';
 import { parseRate } from '../../deploy/config/sources.ts';
 import { parseDuration } from '../../deploy/config/values.ts';
-import { baseUrls } from '../../deploy/local/sim/vendors.ts';
-import { sourceSettings } from '../../deploy/local/sources.ts';
+import { baseUrls, sourceSettings } from '../../deploy/local/simulator.ts';
 
 const MINIMAL = { DATABASE_URL: 'postgres://user:secret@db.example:5432/name' };
 

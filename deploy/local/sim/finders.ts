@@ -1,4 +1,4 @@
-import { type Contact, contactOf, type Finding, type Situation, search } from './magic.ts';
+import { type BySituation, type Contact, contactOf, type Finding, type Situation, search } from './magic.ts';
 import {
   type Answer,
   type Answered,
@@ -136,7 +136,7 @@ const HUNTER_TROUBLES = {
   optedout: hunterError(451, 'claimed_email', 'This person asked us to stop processing their personal data'),
   limited: hunterError(403, 'forbidden', 'The rate limit is reached'),
 } as const;
-const HUNTER_STATUS: Readonly<Partial<Record<Situation, string>>> = {
+const HUNTER_STATUS: BySituation<string> = {
   catchall: 'accept_all',
   unknown: 'unknown',
   missing: 'invalid',

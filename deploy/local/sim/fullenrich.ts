@@ -1,5 +1,13 @@
 import { randomUUID } from 'node:crypto';
-import { type Contact, contactOf, type Finding, type Situation, search, textOf } from './magic.ts';
+import {
+  type BySituation,
+  type Contact,
+  contactOf,
+  type Finding,
+  type Situation,
+  search,
+  textOf,
+} from './magic.ts';
 import type { SimPerson } from './people.ts';
 import {
   type Answer,
@@ -20,6 +28,7 @@ const RUNNING_POLLS = 1;
 const SLOW_RUNNING_POLLS = 3;
 /** The oldest enrichments are forgotten beyond these. */
 const MAX_ENRICHMENTS = 10_000;
+const PERSONAL_CREDITS = 3;
 const FIELDS: readonly unknown[] = ['contact.work_emails', 'contact.personal_emails', 'contact.phones'];
 
 const TROUBLES = {
@@ -27,7 +36,7 @@ const TROUBLES = {
   failing: problem(500, 'error.internal', 'Internal error'),
   limited: problem(429, 'error.rate.limit', 'Too many requests. Try again in 1m'),
 } as const;
-const EMAIL_STATUS: Readonly<Partial<Record<Situation, string>>> = {
+const STATUS: BySituation<string> = {
   probable: 'HIGH_PROBABILITY',
   catchall: 'CATCH_ALL',
   missing: 'INVALID',
@@ -103,13 +112,11 @@ function poll({ id }: Question, memory: Memory): Answered {
   const status = has('broke') ? 'CREDITS_INSUFFICIENT' : has('canceled') ? 'CANCELED' : 'FINISHED';
   const data = orders.map((order) => recordOf(status === 'FINISHED' ? order : { ...order, finding: null }));
   const found = data.map(({ contact_info }) => contact_info);
-  const credits =
-    found.flatMap((one) => one.work_emails).length + found.flatMap((one) => one.personal_emails).length * 3;
+  const costs = found.map((one) => one.work_emails.length + one.personal_emails.length * PERSONAL_CREDITS);
+  const credits = costs.reduce((sum, cost) => sum + cost);
+  const answer = ok({ id, name: job.body.name, status, cost: { credits }, data });
   // The one error whose body is a whole result.
-  return [
-    id,
-    { status: has('broke') ? 402 : 200, body: { id, name: job.body.name, status, cost: { credits }, data } },
-  ];
+  return [id, has('broke') ? { ...answer, status: 402 } : answer];
 }
 
 /** One contact of a submission that was accepted. */
@@ -145,7 +152,7 @@ function fieldsOf({ enrich_fields: fields }: Fields): readonly unknown[] {
 }
 
 function recordOf({ entry, first, last, domain, company, finding }: Order) {
-  const status = EMAIL_STATUS[finding?.situation ?? 'found'] ?? 'DELIVERABLE';
+  const status = STATUS[finding?.situation ?? 'found'] ?? 'DELIVERABLE';
   const known = (email: string | null | undefined, field: string) =>
     email && fieldsOf(entry).includes(field) ? [{ email, status }] : [];
   const work = known(finding?.workEmail, 'contact.work_emails');

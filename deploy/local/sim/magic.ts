@@ -28,6 +28,8 @@ export const SITUATIONS = [
   'canceled',
 ] as const;
 export type Situation = (typeof SITUATIONS)[number];
+/** What is special to some situations. */
+export type BySituation<T> = Readonly<Partial<Record<Situation, T>>>;
 
 /** What one vendor knows of one person: a situation of their work address, or one of these. */
 type Known = Situation | 'both' | 'personal' | 'direct' | 'somebody_else';

@@ -1,4 +1,4 @@
-import { type Finding, findingOf, MAGIC, type Situation } from './magic.ts';
+import { type BySituation, type Finding, findingOf, MAGIC } from './magic.ts';
 import { digestOf, personOf } from './people.ts';
 import {
   type Answer,
@@ -28,11 +28,12 @@ const TROUBLES = {
   limited: { ...problem(429, 'Request was throttled.'), headers: { 'retry-after': '1' } },
 } as const;
 /** What the lookup and the status checks after it say, in turn, before `complete`. */
-const UNFINISHED: Readonly<Partial<Record<Situation, readonly string[]>>> = {
+const UNFINISHED: BySituation<readonly string[]> = {
   slow: ['searching', 'progress'],
   unknown: ['progress', 'progress'],
 };
-const SMTP_VALID: Readonly<Partial<Record<Situation, readonly [smtpValid: string, grade: string]>>> = {
+/** `smtp_valid` and `grade`. */
+const CHECKED: BySituation<readonly string[]> = {
   catchall: ['accept-all', 'B'],
   unknown: ['inconclusive', 'B-'],
 };
@@ -101,23 +102,19 @@ function profile(npi: string, { person, workEmail, homeEmail, situation }: Findi
   const cached = asked.get('return_cached_emails') === 'true';
   const professional = reveals(asked, 'professional_email') ? workEmail : null;
   const personal = reveals(asked, 'personal_email') ? homeEmail : null;
-  const [smtpValid, grade] = SMTP_VALID[situation] ?? ['valid', 'A'];
-  const emailsOf = (type: string, email: string | null) => ({
+  const [smtpValid, grade] = CHECKED[situation] ?? ['valid', 'A'];
+  const emailOf = (type: string, email: string | null) => ({
     email,
     smtp_valid: complete ? smtpValid : 'inconclusive',
     type,
     last_validation_check: complete ? new Date(Date.now() - VALIDATED_AGO_MS).toISOString() : null,
     grade,
   });
-  const emails = [emailsOf('professional', professional), emailsOf('personal', personal)];
+  const emails = [emailOf('professional', professional), emailOf('personal', personal)];
   const { credential, organization } = person;
   const { city, state } = organization.address;
-  const npiData = {
-    npi_number: person.npi,
-    credentials: credential,
-    license_number: 'SIM-0',
-    specialization: 'Family Medicine',
-  };
+  const license = { license_number: 'SIM-0', specialization: 'Family Medicine' };
+  const npiData = { npi_number: person.npi, credentials: credential, ...license };
   return {
     id: Number(npi) + ID_OFFSET,
     status,

@@ -3,28 +3,13 @@ import { textOf } from './magic.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS, personOf } from './people.ts';
 import { type Answer, ok, type Question, type Route, type Source } from './wire.ts';
 
-/** What there is at an address; `greylisted_once` is asked to come back, then `ok`. */
-export type Mailbox = 'ok' | 'missing' | 'catch_all' | 'greylisted_once' | 'full' | 'role' | 'unknown';
-
-const MAGIC_MAILBOXES: ReadonlyMap<string, Mailbox> = new Map([
-  [personOf('2000000135').workEmail, 'catch_all'],
-  [personOf('2000000143').workEmail, 'greylisted_once'],
-]);
-/** First parts of local parts that make a mailbox so, at any domain of a practice: `full.jones@…`. */
-const MAGIC_PREFIXES: ReadonlyMap<string | undefined, Mailbox> = new Map([
-  ['missing', 'missing'],
-  ['catchall', 'catch_all'],
-  ['greylisted', 'greylisted_once'],
-  ['full', 'full'],
-  ['unknown', 'unknown'],
-]);
-
-/** What each verifier says of it: ZeroBounce a status and sub-status, NeverBounce a result and flags. */
-const WORDS = {
+/** What each verifier says of a mailbox: ZeroBounce a status and sub-status, NeverBounce a result and flags. */
+const MAILBOXES = {
   ok: { reacher: 'safe', zerobounce: ['valid', ''], neverbounce: ['valid'] },
   missing: { reacher: 'invalid', zerobounce: ['invalid', 'mailbox_not_found'], neverbounce: ['invalid'] },
-  catch_all: { reacher: 'risky', zerobounce: ['catch-all', ''], neverbounce: ['catchall', 'accepts_all'] },
-  greylisted_once: { reacher: 'unknown', zerobounce: ['unknown', 'greylisted'], neverbounce: ['valid'] },
+  catchall: { reacher: 'risky', zerobounce: ['catch-all', ''], neverbounce: ['catchall', 'accepts_all'] },
+  // Those who ask are to come back, and then it is `ok`.
+  greylisted: { reacher: 'unknown', zerobounce: ['unknown', 'greylisted'], neverbounce: ['valid'] },
   full: { reacher: 'risky', zerobounce: ['invalid', 'mailbox_quota_exceeded'], neverbounce: ['invalid'] },
   role: {
     reacher: 'risky',
@@ -32,16 +17,27 @@ const WORDS = {
     neverbounce: ['valid', 'role_account'],
   },
   unknown: { reacher: 'unknown', zerobounce: ['unknown', 'exception_occurred'], neverbounce: ['unknown'] },
-} as const satisfies Record<Mailbox, object>;
+} as const;
 
-/** @param email in any case; of a domain that is not of this world nothing is known */
+export type Mailbox = keyof typeof MAILBOXES;
+
+const MAGIC_MAILBOXES: ReadonlyMap<string, Mailbox> = new Map([
+  [personOf('2000000135').workEmail, 'catchall'],
+  [personOf('2000000143').workEmail, 'greylisted'],
+]);
+
+/**
+ * What there is at an address: `full.jones@…` is full at any domain of a practice, and so on.
+ * @param email in any case; of a domain that is not of this world nothing is known
+ */
 export function mailboxOf(email: string): Mailbox {
   const address = email.toLowerCase();
   const [local = '', domain = ''] = address.split('@');
   if (domain === CLOSED_DOMAIN || domain === DIRECT_DOMAIN) return 'missing';
   if (!PRACTICE_DOMAINS.includes(domain) && !FREE_MAIL_DOMAINS.includes(domain)) return 'unknown';
   if (isRole(local)) return 'role';
-  return MAGIC_MAILBOXES.get(address) ?? MAGIC_PREFIXES.get(local.split('.')[0]) ?? 'ok';
+  const named = (Object.keys(MAILBOXES) as Mailbox[]).find((mailbox) => local.startsWith(`${mailbox}.`));
+  return MAGIC_MAILBOXES.get(address) ?? named ?? 'ok';
 }
 
 /** Reacher's wire format, version 1, as a server of one's own gives it. */
@@ -108,7 +104,7 @@ function checkOf(
       const email = emailIn(question);
       if (!email) return ['', withoutEmail];
       const mailbox = mailboxOf(email);
-      const isBack = mailbox === 'greylisted_once' && memory.times(email) > 0;
+      const isBack = mailbox === 'greylisted' && memory.times(email) > 0;
       return [email, resultOf(email, isBack ? 'ok' : mailbox)];
     },
   };
@@ -119,7 +115,7 @@ function reacherOutput(email: string, mailbox: Mailbox): Answer {
   const [username, domain] = email.split('@');
   return ok({
     input: email,
-    is_reachable: WORDS[mailbox].reacher,
+    is_reachable: MAILBOXES[mailbox].reacher,
     misc: {
       is_disposable: false,
       is_role_account: mailbox === 'role',
@@ -143,14 +139,14 @@ function reacherOutput(email: string, mailbox: Mailbox): Answer {
 
 function reacherSmtp(mailbox: Mailbox) {
   if (mailbox === 'unknown') return { error: { type: 'IOError', message: 'io: incomplete' } };
-  if (mailbox === 'greylisted_once') {
+  if (mailbox === 'greylisted') {
     const message = 'transient: 4.7.1 Greylisting in action, please come back later';
     return { error: { type: 'AsyncSmtpError', message } };
   }
   return {
     can_connect_smtp: true,
     has_full_inbox: mailbox === 'full',
-    is_catch_all: mailbox === 'catch_all',
+    is_catch_all: mailbox === 'catchall',
     is_deliverable: mailbox !== 'missing' && mailbox !== 'full',
     is_disabled: false,
   };
@@ -162,7 +158,7 @@ function reacherError(error: string): Answer {
 
 function zerobounceResult(email: string, mailbox: Mailbox): Answer {
   const [account, domain] = email.split('@');
-  const [status, subStatus] = WORDS[mailbox].zerobounce;
+  const [status, subStatus] = MAILBOXES[mailbox].zerobounce;
   const place = { country: null, region: null, city: null, zipcode: null };
   const owner = { firstname: null, lastname: null, gender: null, ...place };
   return ok({
@@ -184,17 +180,16 @@ function zerobounceResult(email: string, mailbox: Mailbox): Answer {
 
 /** It waits for greylisting to pass before it answers. */
 function neverbounceResult(_email: string, mailbox: Mailbox): Answer {
-  const [result, ...flags] = WORDS[mailbox].neverbounce;
+  const [result, ...flags] = MAILBOXES[mailbox].neverbounce;
   const connected = mailbox === 'unknown' ? [] : ['smtp_connectable'];
-  const allFlags = ['has_dns', 'has_dns_mx', ...connected, ...flags];
   const answer = ok({
     status: 'success',
     result,
-    flags: allFlags,
+    flags: ['has_dns', 'has_dns_mx', ...connected, ...flags],
     suggested_correction: '',
     execution_time: 499,
   });
-  return mailbox === 'greylisted_once' ? { ...answer, latencyMs: 12_000 } : answer;
+  return mailbox === 'greylisted' ? { ...answer, latencyMs: 12_000 } : answer;
 }
 
 function neverbounceError(status: string, message: string): Answer {

@@ -1,5 +1,5 @@
 import type { IncomingHttpHeaders } from 'node:http';
-import type { Situation } from './magic.ts';
+import type { BySituation, Situation } from './magic.ts';
 
 // What a simulated vendor, verifier or registry is made of: a table of routes, each a function from a question to an
 // answer in that source's own wire format. The server (simulator.ts) does the rest.
@@ -61,12 +61,9 @@ export interface Source {
   readonly routes: Readonly<Record<string, Route>>;
 }
 
-/** What a source answers in place of a result. */
-export type Troubles = Readonly<Partial<Record<Situation, Reply>>>;
-
-/** A limit is met once; what else goes wrong goes wrong every time. */
+/** What is answered in place of a result. A limit is met once; what else goes wrong goes wrong every time. */
 export function troubleOf(
-  troubles: Troubles,
+  troubles: BySituation<Reply>,
   situation: Situation,
   subject: string,
   memory: Memory,
