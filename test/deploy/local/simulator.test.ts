@@ -22,17 +22,58 @@ interface Profile {
   }[];
 }
 
-async function simulator(t: ExecutionContext) {
+/**
+ * A simulator of its own for a test, and questions to its vendors as their documents have them.
+ * @param apiKey what callers send; the simulator wants `key-of-a-test`
+ */
+async function simulator(t: ExecutionContext, apiKey = KEY) {
   const running = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
   t.teardown(() => running.close());
-  const ask = async <T>(path: string, key: string | null = KEY) => {
-    const response = await fetch(running.url + path, { headers: key === null ? {} : { 'Api-Key': key } });
+  const { rocketreach, fullenrich, prospeo, hunter } = running.urls;
+  const call = async <T = Record<string, unknown>>(url: string, init: RequestInit) => {
+    const response = await fetch(url, init);
     return { status: response.status, headers: response.headers, body: (await response.json()) as T };
   };
-  const lookup = (npi: string, rest = '&return_cached_emails=false') =>
-    ask<Profile>(`/person/lookup?npi_number=${npi}&lookup_type=standard${rest}`);
-  return { running, ask, lookup };
+  const ask = <T>(path: string, key: string | null = KEY) =>
+    call<T>(rocketreach + path, { headers: key === null ? {} : { 'Api-Key': key } });
+  const authorization = `Bearer ${apiKey}`;
+  return {
+    running,
+    /** RocketReach. */
+    ask,
+    lookup: (npi: string, rest = '&return_cached_emails=false') =>
+      ask<Profile>(`/person/lookup?npi_number=${npi}&lookup_type=standard${rest}`),
+    /** FullEnrich, one contact. */
+    submit: (contact: object, name: unknown = 'a test') =>
+      call(`${fullenrich}/contact/enrich/bulk`, {
+        method: 'POST',
+        headers: { authorization },
+        body: JSON.stringify({ name, data: [contact] }),
+      }),
+    poll: (id: unknown) => call(`${fullenrich}/contact/enrich/bulk/${id}`, { headers: { authorization } }),
+    /** Prospeo. */
+    enrich: (data: object | null, rest: object = { only_verified_email: true }) =>
+      call(`${prospeo}/enrich-person`, {
+        method: 'POST',
+        headers: { 'X-KEY': apiKey },
+        body: JSON.stringify({ ...rest, data }),
+      }),
+    /** Hunter. */
+    find: (query: Readonly<Record<string, string>>) =>
+      call(`${hunter}/email-finder?${new URLSearchParams(query)}`, { headers: { 'X-API-KEY': apiKey } }),
+  };
 }
+
+/** A contact whom each vendor treats as the first name says. */
+function onPurpose(first_name: string) {
+  return { first_name, last_name: 'Simulator' };
+}
+
+/** The place of work of a contact at FullEnrich, and what is wanted of it. */
+const AT = { company_name: 'Any Clinic', enrich_fields: ['contact.work_emails', 'contact.personal_emails'] };
+const STONEHOUSE = { first_name: 'Philippa', last_name: 'Stonehouse' };
+const BIRKENFELD = { first_name: 'Anatole', last_name: 'Birkenfeld' };
+const KETTLEBURN = { first_name: 'Marisol', last_name: 'Kettleburn' };
 
 /** NPIs of the ordinary kind, with right check digits. */
 function ordinaryNpis(count: number): string[] {
@@ -235,4 +276,240 @@ test('a taken port is one clear sentence', async (t) => {
     code: 'port_taken',
     message: /simulator/,
   });
+});
+
+test('a wrong key is 401 in the words of each vendor, and is not noted as a question', async (t) => {
+  const { running, submit, poll, enrich, find } = await simulator(t, 'another');
+  const unknown = { code: 'error.api.key', message: 'Unknown api key' };
+  t.like(await submit({ ...STONEHOUSE, ...AT }), { status: 401, body: unknown });
+  t.like(await poll('x'), { status: 401, body: unknown });
+  t.like(await enrich(STONEHOUSE), { status: 401, body: { error: true, error_code: 'INVALID_API_KEY' } });
+  t.like(await find(STONEHOUSE), {
+    status: 401,
+    body: { errors: [{ id: 'authentication_failed', code: 401 }] },
+  });
+  t.deepEqual(running.calls(), []);
+});
+
+test('Prospeo answers a person at once, free the second time, with what may still be asked', async (t) => {
+  const { running, enrich } = await simulator(t);
+  const contact = { ...BIRKENFELD, company_website: 'https://www.summitorthopedics-sim.com/' };
+  const { status, headers, body } = await enrich(contact);
+  t.is(status, 200);
+  t.is(headers.get('x-minute-request-left'), '59');
+  t.like(body, {
+    error: false,
+    free_enrichment: false,
+    person: {
+      full_name: 'Anatole Birkenfeld',
+      email: { status: 'VERIFIED', revealed: true, email: 'anatole.birkenfeld@summitorthopedics-sim.com' },
+      location: { country_code: 'US', state: 'NC' },
+    },
+  });
+  t.true((await enrich(contact)).body.free_enrichment);
+  t.like(running.calls(), [{ vendor: 'prospeo', operation: 'enrich', subject: '2000000200', status: 200 }]);
+});
+
+test('Prospeo: everything that went wrong is a code', async (t) => {
+  const { enrich } = await simulator(t);
+  const asked = async (first: string, rest?: object) =>
+    await enrich({ ...onPurpose(first), company_name: 'Any Clinic' }, rest);
+  t.like(await enrich({ ...STONEHOUSE, company_name: 'X' }), {
+    status: 400,
+    body: { error_code: 'NO_MATCH' },
+  });
+  t.like(await enrich(BIRKENFELD), { status: 400, body: { error_code: 'INVALID_DATAPOINTS' } });
+  t.like(await enrich(null), { status: 400, body: { error_code: 'INVALID_REQUEST' } });
+  t.like(await asked('Broke'), { status: 400, body: { error: true, error_code: 'INSUFFICIENT_CREDITS' } });
+  t.like(await asked('Failing'), { status: 500, body: { error_code: 'INTERNAL_ERROR' } });
+  const limited = await asked('Limited');
+  t.like(limited, { status: 429, body: { error_code: 'RATE_LIMITED' } });
+  t.is(limited.headers.get('x-minute-request-left'), '0');
+  t.is(limited.headers.get('x-minute-reset-seconds'), '1');
+  t.is((await asked('Limited')).status, 200);
+  // Unverified addresses are no match where only verified ones are asked for.
+  t.is((await asked('Unknown')).status, 400);
+  t.like((await asked('Unknown', {})).body.person, { email: { status: 'UNAVAILABLE' } });
+  t.like((await asked('Masked')).body.person, {
+    email: { revealed: false, email: 'm*****@cedarvalleyclinic-sim.com' },
+  });
+});
+
+test('a reset forgets jobs, purchases, limits and the calls', async (t) => {
+  const { running, submit, poll, enrich } = await simulator(t);
+  const { body } = await submit({ ...STONEHOUSE, ...AT });
+  const contact = { ...BIRKENFELD, company_name: 'Summit Orthopedics' };
+  await enrich(contact);
+  t.is((await submit({ ...onPurpose('Limited'), ...AT })).status, 429);
+  running.reset();
+  t.deepEqual(running.calls(), []);
+  t.is((await poll(body.enrichment_id)).status, 404);
+  t.false((await enrich(contact)).body.free_enrichment);
+  t.is((await submit({ ...onPurpose('Limited'), ...AT })).status, 429);
+});
+
+test('Hunter answers the likeliest address with its verification', async (t) => {
+  const { running, find } = await simulator(t);
+  const query = { ...KETTLEBURN, company: 'Mesa View Dermatology' };
+  const { status, body } = await find(query);
+  t.is(status, 200);
+  t.like(body, {
+    data: {
+      first_name: 'Marisol',
+      last_name: 'Kettleburn',
+      email: 'marisol.kettleburn@mesaviewdermatology-sim.com',
+      accept_all: false,
+      verification: { status: 'valid' },
+    },
+    meta: { params: { company: 'Mesa View Dermatology', domain: null } },
+  });
+  t.like(running.calls(), [{ vendor: 'hunter', operation: 'find', subject: '2000000218', status: 200 }]);
+});
+
+test('Hunter takes its key as a header, as a bearer and in the query', async (t) => {
+  const { running } = await simulator(t);
+  const url = `${running.urls.hunter}/email-finder?domain=x.com&full_name=No+Body`;
+  const statusOf = async (input: string, headers = {}) => (await fetch(input, { headers })).status;
+  t.is(await statusOf(url), 401);
+  t.is(await statusOf(url, { authorization: `Bearer ${KEY}` }), 404);
+  t.is(await statusOf(`${url}&api_key=${KEY}`), 404);
+});
+
+test('Hunter: 202 is asked again, 403 is the rate, 429 the plan, 451 the person', async (t) => {
+  const { running, find } = await simulator(t);
+  const asked = async (first: string) => await find({ ...onPurpose(first), domain: 'any-clinic.com' });
+  const statuses = async (first: string, times: number) => {
+    const all: number[] = [];
+    for (let n = 0; n < times; n += 1) all.push((await asked(first)).status);
+    return all;
+  };
+  t.deepEqual(await statuses('Slow', 3), [202, 202, 200]);
+  t.deepEqual(await statuses('Limited', 2), [403, 200]);
+  t.like(await asked('Broke'), { status: 429, body: { errors: [{ id: 'too_many_requests', code: 429 }] } });
+  t.like(await asked('Optedout'), { status: 451, body: { errors: [{ id: 'claimed_email', code: 451 }] } });
+  t.is((await find({ ...KETTLEBURN, domain: 'elsewhere.com' })).status, 404);
+  t.like(await find(KETTLEBURN), { status: 400, body: { errors: [{ id: 'wrong_params' }] } });
+  running.reset();
+  t.deepEqual(await statuses('Limited', 1), [403]);
+});
+
+for (const [first, status] of [
+  ['Catchall', 'accept_all'],
+  ['Webmail', 'webmail'],
+  ['Disposable', 'disposable'],
+  ['Unknown', 'unknown'],
+  ['Missing', 'invalid'],
+] as const) {
+  test(`Hunter verifies to ${status}`, async (t) => {
+    const { find } = await simulator(t);
+    const { body } = await find({ ...onPurpose(first), domain: 'any-clinic.com' });
+    t.like(body.data, { verification: { status }, accept_all: first === 'Catchall' });
+  });
+}
+
+test('FullEnrich tells a missing header from one without Bearer', async (t) => {
+  const { running } = await simulator(t);
+  const codeFor = async (headers: Record<string, string>) => {
+    const response = await fetch(`${running.urls.fullenrich}/contact/enrich/bulk/x`, { headers });
+    return ((await response.json()) as { code: string }).code;
+  };
+  t.is(await codeFor({}), 'error.authorization.not_set');
+  t.is(await codeFor({ authorization: KEY }), 'error.authorization.not_bearer');
+});
+
+test('FullEnrich answers an id, then 400 while it works, then the result with custom and cost', async (t) => {
+  const { running, submit, poll } = await simulator(t);
+  const contact = {
+    ...STONEHOUSE,
+    first_name: 'PHILIPPA',
+    domain: 'northgatecardiology-sim.com',
+    enrich_fields: AT.enrich_fields,
+    custom: { npi: 'x' },
+  };
+  const { status, body } = await submit(contact);
+  t.is(status, 200);
+  const id = String(body.enrichment_id);
+  t.regex(id, /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/);
+  t.like(await poll(id), { status: 400, body: { code: 'error.enrichment.in_progress' } });
+  const email = { email: 'philippa.stonehouse@northgatecardiology-sim.com', status: 'DELIVERABLE' };
+  const finished = await poll(id);
+  t.like(finished, {
+    status: 200,
+    body: { id, name: 'a test', status: 'FINISHED', cost: { credits: 1 } },
+  });
+  t.like(finished.body.data, [
+    {
+      input: { first_name: 'PHILIPPA', company_domain: 'northgatecardiology-sim.com' },
+      custom: { npi: 'x' },
+      contact_info: { most_probable_work_email: email, work_emails: [email], personal_emails: [] },
+      profile: { full_name: 'Philippa Stonehouse', location: { country_code: 'US', region: 'OH' } },
+    },
+  ]);
+  t.deepEqual(
+    running.calls().map(({ vendor, operation, subject, status }) => [vendor, operation, subject, status]),
+    [
+      ['fullenrich', 'submit', '2000000192', 200],
+      ['fullenrich', 'poll', id, 400],
+      ['fullenrich', 'poll', id, 200],
+    ],
+  );
+});
+
+test('FullEnrich charges nothing for nobody, and says nothing of them', async (t) => {
+  const { submit, poll } = await simulator(t);
+  const { body } = await submit({ first_name: 'Casimir', last_name: 'Thorne', ...AT });
+  await poll(body.enrichment_id);
+  const { body: result } = await poll(body.enrichment_id);
+  t.like(result, { status: 'FINISHED', cost: { credits: 0 } });
+  const [record] = result.data as Record<string, unknown>[];
+  t.deepEqual(record?.contact_info, { work_emails: [], personal_emails: [], phones: [] });
+  t.false('profile' in (record ?? {}));
+});
+
+for (const [code, contact] of [
+  ['first_name.empty', { last_name: 'Stonehouse', ...AT }],
+  ['last_name.empty', { first_name: 'Philippa', ...AT }],
+  ['domain.empty', { ...STONEHOUSE, enrich_fields: AT.enrich_fields }],
+  ['enrich_fields.empty', { ...STONEHOUSE, company_name: 'A' }],
+  ['enrich_field.value', { ...STONEHOUSE, company_name: 'A', enrich_fields: ['contact.faxes'] }],
+  ['custom.value.exceeded', { ...STONEHOUSE, ...AT, custom: { npi: 1 } }],
+] as const) {
+  test(`FullEnrich refuses a contact with error.enrichment.${code}`, async (t) => {
+    const { submit } = await simulator(t);
+    t.like(await submit(contact), { status: 400, body: { code: `error.enrichment.${code}` } });
+  });
+}
+
+test('FullEnrich knows no other job, and needs a name and contacts for one', async (t) => {
+  const { submit, poll } = await simulator(t);
+  t.like(await poll('x'), { status: 404, body: { code: 'error.enrichment.not_found' } });
+  t.like(await submit({}, ''), { body: { code: 'error.enrichment.name.empty' } });
+});
+
+test('FullEnrich: 402 with a whole result, 429 without Retry-After, and its own statuses', async (t) => {
+  const { submit, poll } = await simulator(t);
+  const resultFor = async (first: string) => {
+    const { body } = await submit({ ...onPurpose(first), ...AT });
+    let answer = await poll(body.enrichment_id);
+    let polls = 1;
+    for (; answer.status === 400; polls += 1) answer = await poll(body.enrichment_id);
+    return { ...answer, polls };
+  };
+  t.like(await resultFor('Broke'), { status: 402, body: { status: 'CREDITS_INSUFFICIENT' } });
+  t.like(await resultFor('Canceled'), { status: 200, body: { status: 'CANCELED', cost: { credits: 0 } } });
+  t.is((await resultFor('Slow')).polls, 4);
+  for (const [first, status] of [
+    ['Catchall', 'CATCH_ALL'],
+    ['Probable', 'HIGH_PROBABILITY'],
+    ['Missing', 'INVALID'],
+  ] as const) {
+    const { body } = await resultFor(first);
+    t.like(body.data, [{ contact_info: { most_probable_work_email: { status } } }]);
+  }
+  const limited = { ...onPurpose('Limited'), ...AT };
+  const first = await submit(limited);
+  t.like(first, { status: 429, body: { code: 'error.rate.limit' } });
+  t.is(first.headers.get('retry-after'), null);
+  t.is((await submit(limited)).status, 200);
+  t.is((await submit({ ...onPurpose('Failing'), ...AT })).status, 500);
 });

@@ -1,12 +1,12 @@
 import test from 'ava';
-import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
+import { hasNpiCheckDigit } from '../../../../activities/person/npi.ts';
 import {
   DEACTIVATED_NPIS,
   findingOf,
   MAGIC,
   SUPPRESSED_NPIS,
   shareOf,
-} from '../../../deploy/local/sim/magic.ts';
+} from '../../../../deploy/local/sim/magic.ts';
 import {
   FREE_MAIL_AS_DIRECT,
   findPerson,
@@ -16,8 +16,8 @@ import {
   SAMPLE_NPIS,
   SAMPLE_ORGANIZATIONS,
   type SimPerson,
-} from '../../../deploy/local/sim/people.ts';
-import { mailboxOf } from '../../../deploy/local/sim/verifiers.ts';
+} from '../../../../deploy/local/sim/people.ts';
+import { mailboxOf } from '../../../../deploy/local/sim/verifiers.ts';
 
 // The population that the sample of NPPES is written from and that the simulated vendors know.
 

@@ -1,13 +1,14 @@
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
-import { createFullEnrich } from '../../../activities/vendors/fullenrich.ts';
-import { createHunter } from '../../../activities/vendors/hunter.ts';
-import { createProspeo } from '../../../activities/vendors/prospeo.ts';
-import { createRocketReach } from '../../../activities/vendors/rocketreach.ts';
-import type { Provider, Step, Subject } from '../../../activities/vendors/vendor.ts';
-import { STRANGER } from '../../../deploy/local/sim/magic.ts';
-import { personOf } from '../../../deploy/local/sim/people.ts';
-import { createSimulator } from '../../../deploy/local/simulator.ts';
+import { agrees } from '../../../../activities/person/identity.ts';
+import { createFullEnrich } from '../../../../activities/vendors/fullenrich.ts';
+import { createHunter } from '../../../../activities/vendors/hunter.ts';
+import { createProspeo } from '../../../../activities/vendors/prospeo.ts';
+import { createRocketReach } from '../../../../activities/vendors/rocketreach.ts';
+import type { Provider, Step, Subject } from '../../../../activities/vendors/vendor.ts';
+import { MAGIC, STRANGER } from '../../../../deploy/local/sim/magic.ts';
+import { personOf } from '../../../../deploy/local/sim/people.ts';
+import { createSimulator } from '../../../../deploy/local/simulator.ts';
 
 // The adapters, as they are, against the simulated vendors.
 
@@ -207,4 +208,64 @@ test('a vendor that is not there was asked nothing', async (t) => {
   const { rocketreach, simulator } = await simulated(t);
   await simulator.close();
   t.like(await ask(rocketreach, subjectOf('2000000010')), { kind: 'retry', why: 'unsent' });
+});
+
+// What the identity check makes of each magic NPI at each vendor of the waterfall.
+
+/** What becomes of one NPI at one vendor, in a word or two. */
+async function outcomeOf(vendor: Provider, npi: string): Promise<string> {
+  const subject = subjectOf(npi);
+  let step = await ask(vendor, subject);
+  while (step.kind === 'retry' && step.why === 'rate_limit') step = await ask(vendor, subject);
+  if (step.kind !== 'found') return step.kind;
+  const identity = agrees(step.identity, npi, subject.person);
+  if (!identity.ok) return identity.reason;
+  return step.candidates.map(({ vendorType, verdict }) => `${verdict} ${vendorType}`).join(', ');
+}
+
+/** Outcomes by vendor in the order of the waterfall; after what is given, `miss`. */
+const EXPECTED: Readonly<Record<string, readonly string[]>> = {
+  '010': ['valid professional'],
+  '028': ['valid personal'],
+  '036': ['valid professional, valid personal'],
+  '044': [],
+  '051': ['valid professional'],
+  '069': ['valid professional'],
+  '077': ['valid professional'],
+  '085': [],
+  '093': [],
+  '119': ['retry', 'valid professional'],
+  '127': ['valid professional'],
+  '135': ['catch_all professional'],
+  '143': ['unknown professional'],
+  '150': ['valid professional'],
+  '168': ['identity_mismatch'],
+  '176': ['miss', 'miss', 'miss', 'blocked'],
+  '184': ['valid professional'],
+  '192': ['miss', 'valid professional'],
+  '200': ['miss', 'miss', 'valid professional'],
+  '218': ['miss', 'miss', 'miss', 'valid professional'],
+  '226': ['miss', 'identity_mismatch', 'miss', 'valid professional'],
+};
+
+test('each magic NPI, at each vendor', async (t) => {
+  const { rocketreach, fullenrich, prospeo, hunter } = await simulated(t);
+  const all = [rocketreach, fullenrich, prospeo, hunter];
+  const outcomes: Record<string, string[]> = {};
+  const expected: Record<string, string[]> = {};
+  for (const npi of MAGIC.keys()) {
+    if (npi === '2000000101') continue;
+    const key = npi.slice(-3);
+    outcomes[key] = await Promise.all(all.map((vendor) => outcomeOf(vendor, npi)));
+    expected[key] = all.map((_, index) => EXPECTED[key]?.[index] ?? 'miss');
+  }
+  t.deepEqual(outcomes, expected);
+});
+
+test('the one whom the first vendor never answers about is unknown to the others', async (t) => {
+  const { fullenrich, prospeo, hunter } = await simulated(t);
+  t.deepEqual(
+    await Promise.all([fullenrich, prospeo, hunter].map((vendor) => outcomeOf(vendor, '2000000101'))),
+    ['miss', 'miss', 'miss'],
+  );
 });
