@@ -4,9 +4,7 @@ import { LOOPBACK, portTaken } from './ports.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './sim/people.ts';
 
 /** What the local name server says of one name; a type without records is an empty answer. */
-type DnsEntry =
-  | { readonly mx?: readonly string[]; readonly a?: readonly string[]; readonly aaaa?: readonly string[] }
-  | 'servfail';
+type DnsEntry = { readonly mx?: string; readonly a?: string } | 'servfail';
 
 /** Addresses set aside for documentation (RFC 5737): nothing that follows them reaches anyone. */
 const NOWHERE = '192.0.2.25';
@@ -23,16 +21,16 @@ export const CORNERS = {
 /** Everything the local name server knows; any other name does not exist. */
 export const DNS_TABLE: ReadonlyMap<string, DnsEntry> = new Map<string, DnsEntry>([
   ...[...PRACTICE_DOMAINS, ...FREE_MAIL_DOMAINS, DIRECT_DOMAIN].flatMap(takesMail),
-  [CLOSED_DOMAIN, { mx: [NULL_MX], a: [NOWHERE] }],
-  [CORNERS.addressOnly, { a: [NOWHERE] }],
+  [CLOSED_DOMAIN, { mx: NULL_MX, a: NOWHERE }],
+  [CORNERS.addressOnly, { a: NOWHERE }],
   [CORNERS.noMail, {}],
   [CORNERS.broken, 'servfail'],
 ]);
 
 function takesMail(domain: string): [string, DnsEntry][] {
   return [
-    [domain, { mx: [`mx.${domain}`], a: [NOWHERE] }],
-    [`mx.${domain}`, { a: [NOWHERE] }],
+    [domain, { mx: `mx.${domain}`, a: NOWHERE }],
+    [`mx.${domain}`, { a: NOWHERE }],
   ];
 }
 
@@ -80,7 +78,7 @@ function bind(socket: Socket, port: number): Promise<void> {
   });
 }
 
-/** Null for what is no question: it is dropped, as name servers do. */
+/** Null for what isn't a question: it is dropped, as name servers do. */
 function respond(message: Buffer): Buffer | null {
   const query = parse(message);
   const [question, ...more] = query?.questions ?? [];
@@ -106,20 +104,10 @@ function lookUp({ name, type }: Question): { readonly rcode: number; readonly an
   return { rcode: NOERROR, answers: recordsOf(entry, name, type) };
 }
 
-function recordsOf(entry: Exclude<DnsEntry, 'servfail'>, name: string, type: string): Answer[] {
+function recordsOf({ mx, a }: Exclude<DnsEntry, 'servfail'>, name: string, type: string): Answer[] {
   const common = { name, ttl: 60 };
-  switch (type) {
-    case 'MX':
-      return (entry.mx ?? []).map((exchange, index) => {
-        // A null MX has preference 0 (RFC 7505 section 3).
-        const preference = exchange === '.' ? 0 : (index + 1) * 10;
-        return { ...common, type: 'MX', data: { preference, exchange } };
-      });
-    case 'A':
-      return (entry.a ?? []).map((data) => ({ ...common, type: 'A', data }));
-    case 'AAAA':
-      return (entry.aaaa ?? []).map((data) => ({ ...common, type: 'AAAA', data }));
-    default:
-      return [];
-  }
+  if (type === 'A' && a) return [{ ...common, type, data: a }];
+  if (type !== 'MX' || !mx) return [];
+  // A null MX has preference 0 (RFC 7505 section 3).
+  return [{ ...common, type, data: { preference: mx === NULL_MX ? 0 : 10, exchange: mx } }];
 }

@@ -135,7 +135,7 @@ function personRow(person: SimPerson, more: NppesValues = {}): NppesValues {
   };
 }
 
-/** Masked licences, and bytes that are no UTF-8: see `filesOf`. */
+/** Masked licenses, and bytes that aren't UTF-8: see `filesOf`. */
 function trapsOf(index: number): NppesValues {
   return {
     ...(index % 10 === 3 ? { 'Provider License Number_1': '$$$$$$$$$' } : {}),

@@ -18,7 +18,7 @@ export interface Asked {
   readonly method: string;
   readonly url: string;
   readonly headers: IncomingHttpHeaders;
-  /** Parsed; null where there was none. */
+  /** Parsed; null if there was none. */
   readonly body: unknown;
 }
 

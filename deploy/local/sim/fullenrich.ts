@@ -1,13 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import {
-  type BySituation,
-  type Contact,
-  contactOf,
-  type Finding,
-  type Situation,
-  search,
-  textOf,
-} from './magic.ts';
+import { type BySituation, type Contact, contactOf, type Situation, search, textOf } from './magic.ts';
 import type { SimPerson } from './people.ts';
 import {
   type Answer,
@@ -119,13 +111,6 @@ function poll({ id }: Question, memory: Memory): Answered {
   return [id, has('broke') ? { ...answer, status: 402 } : answer];
 }
 
-/** One contact of a submission that was accepted. */
-interface Order extends Contact {
-  readonly entry: Fields;
-  readonly subject: string;
-  readonly finding: Finding | null;
-}
-
 function refusalOf({ name, data }: Fields): Answer | undefined {
   if (textOf(name) === null) return refusal(400, 'name.empty', 'Enrichment name not set');
   if (!Array.isArray(data) || data.length === 0) return refusal(400, 'data.empty', 'Data is empty');
@@ -136,7 +121,10 @@ function refusalOf({ name, data }: Fields): Answer | undefined {
   return undefined;
 }
 
-function ordersIn({ data }: Fields): Order[] {
+type Order = ReturnType<typeof ordersIn>[number];
+
+/** The contacts of a submission that was accepted. */
+function ordersIn({ data }: Fields) {
   return (data as Fields[]).flatMap((entry) => {
     const contact = contactIn(entry);
     return contact ? [{ ...contact, ...search('fullenrich', contact), entry }] : [];

@@ -79,7 +79,7 @@ test('a question is answered whatever its case, with its own id and name', async
   t.is(answer.answers?.length, 1);
 });
 
-test('packets that are no question are dropped, and the next one is answered', async (t) => {
+test('packets other than questions are dropped, and the next one is answered', async (t) => {
   const { send, ask } = await rawSocket(t);
   // To answer an answer would set two servers talking to each other for ever.
   send(encode({ ...question(1, 'gmail.com'), type: 'response' }));

@@ -169,7 +169,7 @@ test('an unfinished lookup shows no emails until a status check says complete', 
   t.is((await lookup('2000000143')).body.status, 'complete');
 });
 
-test('cached emails, where they are asked for, are inconclusive at first', async (t) => {
+test('cached emails, if they are asked for, are inconclusive at first', async (t) => {
   const { lookup } = await simulator(t);
   const { body } = await lookup('2000000143', '&return_cached_emails=true');
   t.like(body, { status: 'progress', emails: [{ smtp_valid: 'inconclusive' }] });
@@ -327,7 +327,7 @@ test('Prospeo: everything that went wrong is a code', async (t) => {
   t.is(limited.headers.get('x-minute-request-left'), '0');
   t.is(limited.headers.get('x-minute-reset-seconds'), '1');
   t.is((await asked('Limited')).status, 200);
-  // Unverified addresses are no match where only verified ones are asked for.
+  // Unverified addresses are no match if only verified ones are asked for.
   t.is((await asked('Unknown')).status, 400);
   t.like((await asked('Unknown', {})).body.person, { email: { status: 'UNAVAILABLE' } });
   t.like((await asked('Masked')).body.person, {
