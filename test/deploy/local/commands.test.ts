@@ -7,7 +7,7 @@ import { loadConfig } from '../../../deploy/config/config.ts';
 
 // What the commands of the local stack have in common, and what the simulator prints.
 
-const MAIN = (name: string) => fileURLToPath(new URL(`../deploy/local/${name}.ts`, import.meta.url));
+const MAIN = (name: string) => fileURLToPath(new URL(`../../../deploy/local/${name}.ts`, import.meta.url));
 
 for (const name of ['start', 'simulator-main', 'listen', 'verify', 'receiver-main']) {
   test(`${name}: an option that does not exist, or one argument too many, is exit code 2`, async (t) => {
