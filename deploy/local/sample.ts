@@ -64,6 +64,7 @@ export async function importSample(databaseUrl: string, dir: string): Promise<nu
       dryRun: false,
       again: false,
       acceptsDrift: false,
+      by: { actor: 'npm start', reason: 'local stack' },
       output: { terminal: null, line: () => {} },
     });
     rows += counts['npidata.read'] ?? 0;
