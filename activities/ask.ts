@@ -1,23 +1,22 @@
 import { Context } from '@temporalio/activity';
 import {
+  type AttemptKey,
+  beginVendorStep,
   recordAborted,
   recordFailedPoll,
   recordVendorAnswer,
   recordVendorJob,
-} from '../db/lookups/answers.ts';
-import { type AttemptKey, beginVendorStep } from '../db/lookups/vendor-attempts.ts';
+} from '../db/lookups/vendor-attempts.ts';
 import { suppressFromVendor } from '../db/privacy/suppressions.ts';
-import { readProvider } from '../db/providers/subject.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
-import { retryLater } from './failures.ts';
+import type { ActivityDeps, VendorSource } from './deps.ts';
+import { outcomeOfTrouble, retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import type { ActivityDeps, VendorSource } from './index.ts';
+import type { Subjects } from './lookup.ts';
 import { agrees } from './person/identity.ts';
-import { buildSubject } from './person/subject.ts';
-import { type Answered, creditsOf, outcomeOf, reasonOf } from './vendors/step-record.ts';
-import type { Step, Subject } from './vendors/vendor.ts';
+import type { Provider, Step, Subject } from './vendors/vendor.ts';
 import { parseAddress } from './verification/syntax.ts';
-import type { Verify } from './verify.ts';
+import { verify } from './verify.ts';
 
 interface VendorQuestion {
   readonly requestId: string;
@@ -29,137 +28,177 @@ interface VendorQuestion {
   readonly until: number;
 }
 
-type AskDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'rules'>;
+type AskDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'rules' | 'check'> & { readonly subjects: Subjects };
 
 /** A vendor's server that failed a poll is asked again after this. */
 const POLL_AGAIN_MS = 3000;
 
 /** Asking vendors. Every step is recorded before and after, so that a retry goes on where the last attempt died. */
-export function createAskActivities({ db, vendors, rules }: AskDeps, verify: Verify) {
-  /** One call within its time; `retry` where it took longer. */
-  const call = async (
-    { provider }: VendorSource,
-    subject: Subject,
-    jobRef: string | null,
-    signal: AbortSignal,
-  ): Promise<Step> => {
-    const timeout = AbortSignal.timeout(rules.callTimeoutMs);
-    const bounded = AbortSignal.any([signal, timeout]);
-    try {
-      return await (jobRef === null
-        ? provider.submit(subject, bounded)
-        : provider.poll(jobRef, subject, bounded));
-    } catch (error) {
-      signal.throwIfAborted();
-      if (timeout.aborted) return { kind: 'retry', why: 'unanswered', afterMs: null };
-      throw error;
-    }
-  };
-
-  /** @returns what the step comes to: `lost` and a mismatch are for us to say, everything else is the vendor's word */
-  const record = async (
-    { provider, mayStore }: VendorSource,
-    { npi, person }: Subject,
-    key: AttemptKey,
-    step: Answered,
-  ): Promise<'lost' | 'mismatch' | 'as_it_is'> => {
-    const found = step.kind === 'found' ? step : null;
-    const verdict = found && agrees(found.identity, npi, person);
-    const mismatch = verdict && !verdict.ok ? verdict.reason : null;
-    const candidates = (found?.candidates ?? []).map((one) => ({
-      ...one,
-      email: parseAddress(one.email)?.email ?? one.email,
-    }));
-    // Sent and not answered: where repeating costs, that is an answer that was paid for and lost.
-    const isLost = step.kind === 'retry' && step.why === 'unanswered' && !provider.repeatIsFree;
-    if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
-    await recordVendorAnswer(db, key, {
-      state: isLost ? 'lost' : step.kind,
-      reason: mismatch ?? reasonOf(step),
-      credits: isLost ? key.cost : creditsOf(step, key.cost),
-      outcome: outcomeOf(step, key.n > 1),
-      named: found && { npi, mismatch, mayStore, candidates },
-      freshnessMs: rules.freshnessMs,
-    });
-    if (isLost) return 'lost';
-    return mismatch === null ? 'as_it_is' : 'mismatch';
-  };
-
-  /** Comes back later, if that is within the vendor's share of the time. */
-  const wait = (question: VendorQuestion, why: string, afterMs: number | null): VendorAnswer => {
-    if (Date.now() + (afterMs ?? 0) > question.until) return { kind: 'unresolved', reason: why };
-    throw retryLater(question.vendor, why, afterMs);
-  };
-
-  const converse = async (
-    question: VendorQuestion,
-    source: VendorSource,
-    signal: AbortSignal,
-  ): Promise<VendorAnswer> => {
-    const { requestId, npi } = question;
-    const { provider, limits } = source;
-    const next = await beginVendorStep(db, {
-      ...{ requestId, vendor: provider.id, limits, freshnessMs: rules.freshnessMs },
-      cost: (wantedType) => provider.cost(wantedType),
-      mayRepeat: provider.repeatIsFree || question.again,
-      callMs: rules.callTimeoutMs,
-    });
-    switch (next.kind) {
-      case 'settled':
-      case 'stored':
-        return { kind: next.kind, reason: null };
-      case 'wait':
-        return wait(question, next.why, spread(next.why, next.afterMs));
-      case 'over': {
-        const { state, reason, lookupId, wantedType } = next;
-        if (state !== 'found') return { kind: state, reason };
-        // Of somebody else, or found before the process died and not checked to the end.
-        if (reason !== null) return { kind: 'unusable', reason };
-        return await verify({ npi, lookupId, wantedType, patience: 'first' }, signal);
-      }
-      case 'submit':
-      case 'poll': {
-        const { key, wantedType } = next;
-        const subject = buildSubject(npi, await readProvider(db, npi), wantedType);
-        const jobRef = next.kind === 'poll' ? next.jobRef : null;
-        const step = await call(source, subject, jobRef, signal).catch(async (error: unknown) => {
-          await recordAborted(db, key);
-          throw error;
-        });
-        if (step.kind === 'pending') {
-          await recordVendorJob(db, key, step.jobRef, step.pollAfterMs);
-          return wait(question, 'pending', step.pollAfterMs);
-        }
-        // The job outlives a poll that got no answer: ended here, it would be bought a second time.
-        if (step.kind === 'retry' && next.kind === 'poll') {
-          const afterMs = step.afterMs ?? POLL_AGAIN_MS;
-          await recordFailedPoll(db, key, outcomeOf(step, true), afterMs);
-          return wait(question, step.why, afterMs);
-        }
-        const outcome = await record(source, subject, key, step);
-        if (outcome === 'lost') return { kind: 'lost', reason: reasonOf(step) };
-        if (outcome === 'mismatch') return { kind: 'unusable', reason: 'identity_mismatch' };
-        if (step.kind === 'retry') return wait(question, step.why, step.afterMs);
-        if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
-        return await verify({ npi, lookupId: key.lookupId, wantedType, patience: 'first' }, signal);
-      }
-      default:
-        return next satisfies never;
-    }
-  };
-
+export function createAskActivities(deps: AskDeps) {
   return {
     /**
      * Asks one vendor for one NPI, and puts what it names through our checks.
      * @returns how it ended; the email itself stays in the directory
-     * @throws {ApplicationFailure} retryable, where the vendor works on it, limits us or is away
+     * @throws {ApplicationFailure} retryable, if the vendor works on it, limits us or is away
      */
     async askVendor(question: VendorQuestion): Promise<VendorAnswer> {
-      const source = vendors.find(({ provider }) => provider.id === question.vendor);
+      const source = deps.vendors.find(({ provider }) => provider.id === question.vendor);
       if (!source) return { kind: 'skip', reason: 'not_configured' };
-      return await withHeartbeat(Context.current(), (signal) => converse(question, source, signal));
+      return await withHeartbeat(Context.current(), (signal) => converse(deps, question, source, signal));
     },
   };
+}
+
+async function converse(
+  deps: AskDeps,
+  question: VendorQuestion,
+  source: VendorSource,
+  signal: AbortSignal,
+): Promise<VendorAnswer> {
+  const { db, rules, subjects } = deps;
+  const { requestId, npi } = question;
+  const { provider, limits } = source;
+  const next = await beginVendorStep(db, {
+    requestId,
+    vendor: provider.id,
+    limits,
+    cost: (wantedType) => provider.cost(wantedType),
+    mayRepeat: provider.repeatIsFree || question.again,
+    callMs: rules.callTimeoutMs,
+    freshnessMs: rules.freshnessMs,
+  });
+  switch (next.kind) {
+    case 'settled':
+    case 'stored':
+      return { kind: next.kind, reason: null };
+    case 'wait':
+      return wait(question, next.why, spread(next.why, next.afterMs));
+    case 'over': {
+      const { state, reason, lookupId, wantedType } = next;
+      if (state !== 'found') return { kind: state, reason };
+      // About somebody else, or found before the process died and not checked to the end.
+      if (reason !== null) return { kind: 'unusable', reason };
+      return await verify(deps, { npi, lookupId, wantedType, patience: 'first' }, signal);
+    }
+    case 'submit':
+    case 'poll': {
+      const { key, wantedType } = next;
+      const subject = await subjects.of(key.lookupId, npi, wantedType);
+      const jobRef = next.kind === 'poll' ? next.jobRef : null;
+      const step = await call(provider, subject, jobRef, { signal, timeoutMs: rules.callTimeoutMs }).catch(
+        async (error: unknown) => {
+          await recordAborted(db, key);
+          throw error;
+        },
+      );
+      if (step.kind === 'pending') {
+        await recordVendorJob(db, key, step.jobRef, step.pollAfterMs);
+        return wait(question, 'pending', step.pollAfterMs);
+      }
+      // The job outlives a poll that got no answer: ended here, it would be bought a second time.
+      if (step.kind === 'retry' && jobRef !== null) {
+        const afterMs = step.afterMs ?? POLL_AGAIN_MS;
+        await recordFailedPoll(db, key, outcomeOfTrouble(step, { again: true }), afterMs);
+        return wait(question, step.why, afterMs);
+      }
+      const end = await record(deps, source, subject, key, step);
+      if (end !== null) return end;
+      if (step.kind === 'retry') return wait(question, step.why, step.afterMs);
+      if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
+      return await verify(deps, { npi, lookupId: key.lookupId, wantedType, patience: 'first' }, signal);
+    }
+    default:
+      return next satisfies never;
+  }
+}
+
+/** One call within its time; `retry` if it took longer. */
+async function call(
+  vendor: Provider,
+  subject: Subject,
+  jobRef: string | null,
+  { signal, timeoutMs }: { readonly signal: AbortSignal; readonly timeoutMs: number },
+): Promise<Step> {
+  const timeout = AbortSignal.timeout(timeoutMs);
+  const bounded = AbortSignal.any([signal, timeout]);
+  try {
+    return await (jobRef === null ? vendor.submit(subject, bounded) : vendor.poll(jobRef, subject, bounded));
+  } catch (error) {
+    signal.throwIfAborted();
+    if (timeout.aborted) return { kind: 'retry', why: 'unanswered', afterMs: null };
+    throw error;
+  }
+}
+
+/** A step that ends an attempt. */
+type Answered = Exclude<Step, { kind: 'pending' }>;
+
+/** @returns what the answer comes to if that is ours to say: it is lost, or about somebody else; else null */
+async function record(
+  { db, rules }: AskDeps,
+  { provider, mayStore }: VendorSource,
+  { npi, person }: Subject,
+  key: AttemptKey,
+  step: Answered,
+): Promise<VendorAnswer | null> {
+  const verdict = step.kind === 'found' ? agrees(step.identity, npi, person) : null;
+  const mismatch = verdict && !verdict.ok ? verdict.reason : null;
+  const named = step.kind === 'found' && {
+    npi,
+    mismatch,
+    mayStore,
+    candidates: step.candidates.map((one) => ({
+      ...one,
+      email: parseAddress(one.email)?.email ?? one.email,
+    })),
+  };
+  // Sent and not answered: if repeating costs, that is an answer that was paid for and lost.
+  const isLost = step.kind === 'retry' && step.why === 'unanswered' && !provider.repeatIsFree;
+  const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
+  if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
+  await recordVendorAnswer(db, key, {
+    state: isLost ? 'lost' : step.kind,
+    reason: mismatch ?? reasonOf(step),
+    credits: isLost ? key.cost : creditsOf(step, key.cost),
+    outcome: isTrouble ? outcomeOfTrouble(step, { again: key.n > 1 }) : { kind: 'answered' },
+    named: named || null,
+    freshnessMs: rules.freshnessMs,
+  });
+  if (isLost) return { kind: 'lost', reason: reasonOf(step) };
+  return mismatch === null ? null : { kind: 'unusable', reason: 'identity_mismatch' };
+}
+
+/** In one or a few words; null if the kind says it all. */
+function reasonOf(step: Answered): string | null {
+  switch (step.kind) {
+    case 'miss':
+      return step.reason;
+    case 'skip':
+      return `missing ${step.missing.join(', ')}`;
+    case 'retry':
+      return step.why;
+    case 'fatal':
+      return step.why === 'protocol' ? `protocol: ${step.field}` : step.why;
+    case 'blocked':
+      return 'privacy';
+    case 'found':
+      return null;
+    default:
+      return step satisfies never;
+  }
+}
+
+/** In the vendor's credits. An answer that cannot be read was an answer, and so probably charged. */
+function creditsOf(step: Answered, cost: number): number {
+  if (step.kind === 'found') return step.credits ?? cost;
+  if (step.kind === 'miss') return step.credits ?? 0;
+  return step.kind === 'fatal' && step.why === 'protocol' ? cost : 0;
+}
+
+/** Comes back later, if that is within the vendor's share of the time. */
+function wait({ vendor, until }: VendorQuestion, why: string, afterMs: number | null): VendorAnswer {
+  if (Date.now() + (afterMs ?? 0) > until) return { kind: 'unresolved', reason: why };
+  throw retryLater(vendor, why, afterMs);
 }
 
 /** Hundreds who wait for one rate limit and come back together would be sent away together. */

@@ -12,8 +12,8 @@ import {
 import { type DeliveryTarget, findTarget, loadDelivery } from '../db/webhooks/deliveries.ts';
 import { firstRestMs, type HostHealth } from '../db/webhooks/hosts.ts';
 import type { DeliveryResult } from '../workflows/messages.ts';
+import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import type { ActivityDeps } from './index.ts';
 import { ProxyUnavailable } from './webhooks/attempt.ts';
 import { createLanes, WEBHOOK_LANES } from './webhooks/lanes.ts';
 import { type Answer, reasonOf } from './webhooks/post.ts';

@@ -8,6 +8,8 @@ import {
 import type { ActivityExecuteInput, ActivityInboundCallsInterceptor, Next } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import { DatabaseError } from '../db/errors.ts';
+import type { CallOutcome } from '../db/lookups/sources.ts';
+import type { Step } from './vendors/vendor.ts';
 
 /**
  * The one place where errors become Temporal failures. Failures are stored in histories as plain text and shown in
@@ -51,4 +53,23 @@ export function retryLater(source: string, why: string, afterMs: number | null):
     category: ApplicationFailureCategory.BENIGN,
     ...(afterMs === null ? {} : { nextRetryDelay: Math.max(afterMs, MIN_WAIT_MS) }),
   });
+}
+
+/**
+ * What it says about a source, be it a vendor, a verifier or the registry, that it did not answer.
+ * @param again whether the source has had the same question before
+ */
+export function outcomeOfTrouble(
+  step: Extract<Step, { kind: 'retry' | 'fatal' }>,
+  { again = false }: { readonly again?: boolean } = {},
+): CallOutcome {
+  if (step.kind === 'retry') {
+    return step.why === 'rate_limit'
+      ? { kind: 'rate_limit', afterMs: step.afterMs }
+      : { kind: again ? 'failed_again' : 'failed', why: step.why };
+  }
+  // One record that cannot be read says little about the source; many in a row open the breaker.
+  return step.why === 'protocol'
+    ? { kind: 'failed', why: `protocol: ${step.field}` }
+    : { kind: 'refused', why: step.why };
 }

@@ -1,21 +1,24 @@
 import { Context } from '@temporalio/activity';
+import type { Database } from '../db/client.ts';
 import { queueKnownEmails } from '../db/lookups/candidates.ts';
-import { joinLookup, recordSkipped } from '../db/lookups/lookups.ts';
-import { admitOne, type CallOutcome, recordOne, type SourceLimits } from '../db/lookups/sources.ts';
+import { joinLookup } from '../db/lookups/lookups.ts';
+import { admitOne, recordOne, type SourceLimits } from '../db/lookups/sources.ts';
+import { recordSkipped } from '../db/lookups/vendor-attempts.ts';
 import { isRegistryDue, storeRegistryAbsence, storeRegistryProvider } from '../db/providers/providers.ts';
-import { gate, readProvider } from '../db/providers/subject.ts';
-import type { LookupPlan, VendorAnswer } from '../workflows/messages.ts';
-import { retryLater } from './failures.ts';
+import { readProvider } from '../db/providers/subject.ts';
+import type { WantedType } from '../db/words.ts';
+import type { LookupPlan } from '../workflows/messages.ts';
+import type { ActivityDeps, VendorSource } from './deps.ts';
+import { outcomeOfTrouble, retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import type { ActivityDeps, VendorSource } from './index.ts';
-import type { RegistryStep } from './person/registry.ts';
+import type { Registry } from './person/registry.ts';
 import { buildSubject, endpointCandidates } from './person/subject.ts';
 import { missingOf } from './vendors/employee.ts';
-import { outcomeOfTrouble } from './vendors/step-record.ts';
 import type { Subject } from './vendors/vendor.ts';
-import type { ToVerify, Verify } from './verify.ts';
 
-type LookupDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'verifiers' | 'registry' | 'rules'>;
+type LookupDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'verifiers' | 'registry' | 'rules'> & {
+  readonly subjects: Subjects;
+};
 
 interface Whom {
   readonly requestId: string;
@@ -25,88 +28,72 @@ interface Whom {
 /** Five a second, as the registry's good clients do; it publishes no limit (domain knowledge of its users). */
 const REGISTRY_LIMITS: SourceLimits = { rates: [{ calls: 5, perMs: 1000 }], dailyCredits: null };
 const REGISTRY = 'registry';
+/** The known addresses of one lookup hold up its vendors for so long at most. */
+const KNOWN_MS = 2 * 60_000;
 
-/** What surrounds the vendors: who the NPI is, whom to ask, and the addresses that are known already. */
-export function createLookupActivities(
-  { db, vendors, verifiers, registry, rules }: LookupDeps,
-  verify: Verify,
-) {
+/** Who the NPI is, and whom to ask about it. */
+export function createLookupActivities(deps: LookupDeps) {
+  const { db, registry } = deps;
   return {
-    /**
-     * Decides how one NPI is looked up. Safe to repeat: a request joins its lookup once.
-     * @param identified whether the registry has been asked already
-     */
-    async planLookup({ requestId, npi, identified }: Whom & { identified: boolean }): Promise<LookupPlan> {
-      const refusal = (await gate(db, [npi])).get(npi);
-      if (refusal) return { kind: 'end', reason: refusal };
-      if (registry !== null && !identified && (await isRegistryDue(db, npi))) return { kind: 'identify' };
-      const lookup = await joinLookup(db, requestId);
-      if (lookup === null) return { kind: 'end', reason: 'settled' };
-      const { lookupId, wantedType } = lookup;
-      const facts = await readProvider(db, npi);
-      const subject = buildSubject(npi, facts, wantedType);
-      const judged = vendors.map((source) => ({ source, obstacle: obstacleTo(source, subject) }));
-      const skipped = judged.flatMap(({ source, obstacle }) =>
-        obstacle === null ? [] : [{ vendor: source.provider.id, reason: obstacle }],
-      );
-      await recordSkipped(db, requestId, skipped);
-      // Without a verifier nothing could be learnt of them.
-      const listed = facts === null ? [] : endpointCandidates(facts);
-      const known =
-        verifiers.length === 0 ? 0 : await queueKnownEmails(db, { npi, lookupId, listed, ...rules });
-      return {
-        kind: 'ask',
-        lookupId,
-        wantedType,
-        known,
-        greylistMs: rules.greylistMs,
-        nameless: subject.person === null && skipped.length > 0,
-        vendors: judged
-          .filter(({ obstacle }) => obstacle === null)
-          .map(({ source }) => ({ id: source.provider.id, capMs: source.capMs })),
-      };
+    /** Decides how one NPI is looked up, unless the registry has to say first who it is. Safe to repeat. */
+    async planLookup({ requestId, npi }: Whom): Promise<LookupPlan | { readonly kind: 'identify' }> {
+      if (registry !== null && (await isRegistryDue(db, npi))) return { kind: 'identify' };
+      return await makePlan(deps, { requestId, npi }, null);
     },
 
     /**
-     * Asks the NPI Registry who an NPI is that no import has brought, and keeps the answer.
-     * @throws {ApplicationFailure} retryable, where the registry is away or our limit is reached
+     * Asks the NPI Registry who an NPI is that no import has brought, keeps the answer, and plans the lookup by it.
+     * @param question.until after this, in milliseconds since the epoch, the plan is made without the registry
+     * @throws {ApplicationFailure} retryable, if the registry is away or our limit is reached
      */
-    async identify({ npi }: Whom): Promise<VendorAnswer> {
-      if (registry === null) return { kind: 'skip', reason: 'not_configured' };
+    async identify({ until, ...whom }: Whom & { readonly until: number }): Promise<LookupPlan> {
       return await withHeartbeat(Context.current(), async (signal) => {
-        const admission = await admitOne(db, REGISTRY, REGISTRY_LIMITS, 0);
-        if (admission.kind === 'wait') throw retryLater(REGISTRY, admission.why, admission.afterMs);
-        const step = await registry.find(npi, signal);
-        await recordOne(db, REGISTRY, admission.era, outcomeOf(step));
-        switch (step.kind) {
-          case 'found':
-            await storeRegistryProvider(db, step.provider);
-            return { kind: 'found', reason: null };
-          case 'inactive_or_unknown':
-            await storeRegistryAbsence(db, npi);
-            return { kind: 'miss', reason: null };
-          case 'retry':
-            throw retryLater(REGISTRY, step.why, step.afterMs);
-          case 'fatal':
-            return { kind: 'fatal', reason: `protocol: ${step.field}` };
-          default:
-            return step satisfies never;
+        const trouble = registry === null ? null : await askRegistry(db, registry, whom.npi, signal);
+        if (trouble?.again && Date.now() + (trouble.afterMs ?? 0) <= until) {
+          throw retryLater(REGISTRY, trouble.why, trouble.afterMs);
         }
+        return await makePlan(deps, whom, trouble?.why ?? null);
       });
-    },
-
-    /** Checks the addresses of an NPI that are known already, or that a mail server asked to come back for. */
-    async verifyEmails(
-      what: Whom &
-        Pick<Extract<LookupPlan, { kind: 'ask' }>, 'lookupId' | 'wantedType'> &
-        Pick<ToVerify, 'patience'>,
-    ): Promise<VendorAnswer> {
-      return await withHeartbeat(Context.current(), (signal) => verify(what, signal));
     },
   };
 }
 
-/** Why a vendor is not asked about this subject; null where it is. */
+/** A request joins its lookup once, however often this is repeated. */
+async function makePlan(
+  { db, vendors, verifiers, rules, subjects }: LookupDeps,
+  { requestId, npi }: Whom,
+  trouble: string | null,
+): Promise<LookupPlan> {
+  const facts = await readProvider(db, npi);
+  // The registry has said so since the batch was planned. A suppression that came since is seen before each vendor.
+  if (facts?.refusal) return { kind: 'end', reason: facts.refusal };
+  const lookup = await joinLookup(db, requestId);
+  if (lookup === null) return { kind: 'end', reason: 'settled' };
+  const { lookupId, wantedType } = lookup;
+  const subject = buildSubject(npi, facts, wantedType);
+  subjects.keep(lookupId, subject);
+  const judged = vendors.map((source) => ({ source, obstacle: obstacleTo(source, subject) }));
+  const skipped = judged.flatMap(({ source, obstacle }) =>
+    obstacle === null ? [] : [{ vendor: source.provider.id, reason: obstacle }],
+  );
+  await recordSkipped(db, { requestId, lookupId }, skipped);
+  // Without a verifier nothing could be learned of them.
+  const listed = facts === null ? [] : endpointCandidates(facts);
+  const known = verifiers.length === 0 ? 0 : await queueKnownEmails(db, { npi, lookupId, listed, ...rules });
+  const eligible = judged
+    .filter(({ obstacle }) => obstacle === null)
+    .map(({ source }) => ({ vendor: source.provider.id, capMs: source.capMs }));
+  return {
+    kind: 'ask',
+    lookupId,
+    wantedType,
+    greylistMs: rules.greylistMs,
+    unidentified: subject.person === null && skipped.length > 0 ? trouble : null,
+    sources: known > 0 ? [{ vendor: null, capMs: KNOWN_MS }, ...eligible] : eligible,
+  };
+}
+
+/** Why a vendor is not asked about this subject; null if it is. */
 function obstacleTo({ provider, types }: VendorSource, subject: Subject): string | null {
   const { wantedType } = subject;
   if (wantedType !== 'any' && !types.includes(wantedType)) return `gives no ${wantedType} email`;
@@ -114,7 +101,67 @@ function obstacleTo({ provider, types }: VendorSource, subject: Subject): string
   return missing.length === 0 ? null : `missing ${missing.join(', ')}`;
 }
 
-function outcomeOf(step: RegistryStep): CallOutcome {
-  const answered = step.kind === 'found' || step.kind === 'inactive_or_unknown';
-  return answered ? { kind: 'answered' } : outcomeOfTrouble(step, false);
+interface RegistryTrouble {
+  readonly why: string;
+  /** Whether the same question may be answered later, and when; null for our own backoff. */
+  readonly again: boolean;
+  readonly afterMs: number | null;
+}
+
+/** @returns null once the registry has answered and the answer is kept */
+async function askRegistry(
+  db: Database,
+  registry: Registry,
+  npi: string,
+  signal: AbortSignal,
+): Promise<RegistryTrouble | null> {
+  const admission = await admitOne(db, REGISTRY, REGISTRY_LIMITS, 0);
+  if (admission.kind === 'wait') return { why: admission.why, again: true, afterMs: admission.afterMs };
+  const step = await registry.find(npi, signal);
+  const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
+  await recordOne(db, REGISTRY, admission.era, isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' });
+  switch (step.kind) {
+    case 'found':
+      await storeRegistryProvider(db, step.provider);
+      return null;
+    case 'inactive_or_unknown':
+      await storeRegistryAbsence(db, npi);
+      return null;
+    case 'retry':
+      return { why: step.why, again: true, afterMs: step.afterMs };
+    case 'fatal':
+      return { why: `protocol: ${step.field}`, again: false, afterMs: null };
+    default:
+      return step satisfies never;
+  }
+}
+
+export type Subjects = ReturnType<typeof createSubjects>;
+
+/** A lookup that is older than so many others has ended. */
+const SUBJECTS_AT_MOST = 1000;
+
+/**
+ * Who each lookup is about, built once per lookup and worker and not at every step of a vendor's. It is kept in memory
+ * alone, so that nothing of a person is stored a second time; what an erasure must stop is checked at every step.
+ */
+export function createSubjects(db: Database) {
+  const kept = new Map<string, Subject>();
+  const keep = (lookupId: string, subject: Subject) => {
+    // Who is not known yet may be identified at any time, in another process too.
+    if (subject.person === null) return;
+    kept.set(lookupId, subject);
+    const [oldest] = kept.keys();
+    if (kept.size > SUBJECTS_AT_MOST && oldest !== undefined) kept.delete(oldest);
+  };
+  return {
+    keep,
+    async of(lookupId: string, npi: string, wantedType: WantedType): Promise<Subject> {
+      const known = kept.get(lookupId);
+      if (known) return known;
+      const subject = buildSubject(npi, await readProvider(db, npi), wantedType);
+      keep(lookupId, subject);
+      return subject;
+    },
+  };
 }

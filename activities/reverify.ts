@@ -2,8 +2,8 @@ import { Context } from '@temporalio/activity';
 import { recordVerdict } from '../db/lookups/checks.ts';
 import { listFading } from '../db/lookups/directory.ts';
 import type { ReverifyResult } from '../workflows/messages.ts';
+import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import type { ActivityDeps } from './index.ts';
 
 /** How long before it goes stale an address is checked again. */
 const LEAD_MS = 5 * 86_400_000;

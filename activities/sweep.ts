@@ -14,8 +14,8 @@ import { forgetHosts } from '../db/webhooks/hosts.ts';
 import { forgetAttempts } from '../db/webhooks/log.ts';
 import { type DeliveryStart, takeResends } from '../db/webhooks/resends.ts';
 import type { SweepResult } from '../workflows/messages.ts';
+import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import type { ActivityDeps } from './index.ts';
 
 /** How many of each kind one sweep takes; the rest waits for the next one. */
 const AT_MOST = 200;

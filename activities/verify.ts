@@ -1,3 +1,4 @@
+import { Context } from '@temporalio/activity';
 import type { ApplicationFailure } from '@temporalio/common';
 import {
   type ClaimedEmail,
@@ -10,106 +11,119 @@ import {
 import { hasStoredEmail } from '../db/lookups/directory.ts';
 import type { WantedType } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
+import type { ActivityDeps } from './deps.ts';
 import { retryLater } from './failures.ts';
-import type { ActivityDeps } from './index.ts';
+import { withHeartbeat } from './heartbeat.ts';
 import type { Decided } from './verification/check.ts';
 
-export interface ToVerify {
+interface ToVerify {
   readonly npi: string;
   readonly lookupId: string;
   readonly wantedType: WantedType;
   /**
-   * Where a mail server asked to come back later: `first` leaves it alone, `early` asks again because there is no more
+   * If a mail server asked to come back later: `first` leaves it alone, `early` asks again because there is no more
    * time, `over` asks again after its pause and takes the answer as it is.
    */
   readonly patience: 'first' | 'early' | 'over';
 }
 
-export type Verify = (what: ToVerify, signal: AbortSignal) => Promise<VendorAnswer>;
+type VerifyDeps = Pick<ActivityDeps, 'db' | 'check' | 'rules'>;
 
 /** Verifiers one after the other, each up to 90 s; a claim that is older belongs to a dead worker. */
 const CLAIM_MS = 120_000;
 /** A name server that has not answered for so long is not having a bad moment. */
 const DNS_PATIENCE_MS = 30_000;
 
+/** Our checks of addresses that no vendor is asked for again. */
+export function createVerifyActivities(deps: VerifyDeps) {
+  return {
+    /** Checks the addresses of an NPI that are known already, or that a mail server asked to come back for. */
+    async verifyEmails(what: ToVerify): Promise<VendorAnswer> {
+      return await withHeartbeat(Context.current(), (signal) => verify(deps, what, signal));
+    },
+  };
+}
+
 /**
  * Makes the check of every address that a lookup named and that waits for one, the most promising first; those that
  * would need a verifier only until one satisfies the wanted type. A check that cannot be made now throws, so that the
  * activity is tried again: a resolver's or a verifier's bad moment is not held against an address.
  */
-export function createVerify({ db, check, rules }: Pick<ActivityDeps, 'db' | 'check' | 'rules'>): Verify {
-  return async ({ npi, lookupId, wantedType, patience }, signal) => {
-    const { freshnessMs, greylistMs } = rules;
-    const lookup = { npi, lookupId };
-    const had: string[] = [];
-    let satisfied = false;
-    let later: string | null = null;
-    let undecided: string | null = null;
-    let notNow: ApplicationFailure | null = null;
+export async function verify(
+  { db, check, rules }: VerifyDeps,
+  { npi, lookupId, wantedType, patience }: ToVerify,
+  signal: AbortSignal,
+): Promise<VendorAnswer> {
+  const { freshnessMs, greylistMs } = rules;
+  const lookup = { npi, lookupId };
+  const had: string[] = [];
+  let satisfied = false;
+  let later: string | null = null;
+  let undecided: string | null = null;
+  let notNow: ApplicationFailure | null = null;
 
-    const write = async (email: string, decided: Decided) => {
-      await recordVerdict(db, { ...lookup, email }, decided, decided.evidence);
-      const isWanted = wantedType === 'any' ? 'professional' : wantedType;
-      satisfied ||= decided.verdict === 'valid' && decided.emailType === isWanted;
-    };
-    const judge = async (candidate: ClaimedEmail) => {
-      const { email } = candidate;
-      const checked = await check(candidate, signal);
-      switch (checked.kind) {
-        case 'transient':
-          if (checked.reason.startsWith('dns') && candidate.waitedMs > DNS_PATIENCE_MS) {
-            const unknown = { verdict: 'unknown', emailType: null, validatedAt: null } as const;
-            await recordVerdict(
-              db,
-              { ...lookup, email },
-              { ...unknown, reason: checked.reason },
-              checked.evidence,
-            );
-            undecided = checked.reason;
-            return;
-          }
-          await releaseUnchecked(db, { npi, email }, null);
-          notNow = retryLater('verification', checked.reason, checked.afterMs);
-          return;
-        case 'later':
-          if (patience === 'over') return await write(email, checked.otherwise);
-          await recordEvidence(db, { ...lookup, email }, checked.evidence);
-          await releaseUnchecked(db, { npi, email }, greylistMs);
-          later = checked.reason;
-          return;
-        case 'decided':
-          if (checked.definitive) return await write(email, checked);
-          // Without a word of a verifier that might have told it stays in line, for this lookup and the next.
-          await releaseUnchecked(db, { npi, email }, null);
+  const write = async (email: string, decided: Decided) => {
+    await recordVerdict(db, { ...lookup, email }, decided, decided.evidence);
+    const isWanted = wantedType === 'any' ? 'professional' : wantedType;
+    satisfied ||= decided.verdict === 'valid' && decided.emailType === isWanted;
+  };
+  const judge = async (candidate: ClaimedEmail) => {
+    const { email } = candidate;
+    const checked = await check(candidate, signal);
+    switch (checked.kind) {
+      case 'transient':
+        if (checked.reason.startsWith('dns') && candidate.waitedMs > DNS_PATIENCE_MS) {
+          const unknown = { verdict: 'unknown', emailType: null, validatedAt: null } as const;
+          await recordVerdict(
+            db,
+            { ...lookup, email },
+            { ...unknown, reason: checked.reason },
+            checked.evidence,
+          );
           undecided = checked.reason;
           return;
-        default:
-          checked satisfies never;
-      }
-    };
-
-    for (;;) {
-      const greylisted = patience !== 'first';
-      const candidate = await claimUnchecked(db, { ...lookup, except: had, greylisted, claimMs: CLAIM_MS });
-      if (candidate === null) break;
-      had.push(candidate.email);
-      if (satisfied && candidate.verdict !== 'valid') {
-        await releaseUnchecked(db, { npi, email: candidate.email }, null);
-        continue;
-      }
-      await judge(candidate).catch(async (error: unknown) => {
-        await releaseUnchecked(db, { npi, email: candidate.email }, null);
-        throw error;
-      });
+        }
+        await releaseUnchecked(db, { npi, email }, null);
+        notNow = retryLater('verification', checked.reason, checked.afterMs);
+        return;
+      case 'later':
+        if (patience === 'over') return await write(email, checked.otherwise);
+        await recordEvidence(db, { ...lookup, email }, checked.evidence);
+        await releaseUnchecked(db, { npi, email }, greylistMs);
+        later = checked.reason;
+        return;
+      case 'decided':
+        if (checked.definitive) return await write(email, checked);
+        // Without a word of a verifier that might have told it stays in line, for this lookup and the next.
+        await releaseUnchecked(db, { npi, email }, null);
+        undecided = checked.reason;
+        return;
+      default:
+        checked satisfies never;
     }
-    if (await hasStoredEmail(db, { ...lookup, wantedType, freshnessMs }))
-      return { kind: 'found', reason: null };
-    const { elsewhere, greylisted } = await countUnchecked(db, { ...lookup, except: had });
-    // Before anything is tried again: a mail server that is asked too early starts its pause anew.
-    if (later !== null || greylisted > 0) return { kind: 'later', reason: 'greylisted' };
-    if (elsewhere > 0) throw retryLater('verification', 'checked_elsewhere', 1000);
-    if (notNow !== null) throw notNow;
-    if (undecided !== null) return { kind: 'fatal', reason: undecided };
-    return { kind: 'unusable', reason: 'none_valid' };
   };
+
+  for (;;) {
+    const greylisted = patience !== 'first';
+    const candidate = await claimUnchecked(db, { ...lookup, except: had, greylisted, claimMs: CLAIM_MS });
+    if (candidate === null) break;
+    had.push(candidate.email);
+    if (satisfied && candidate.verdict !== 'valid') {
+      await releaseUnchecked(db, { npi, email: candidate.email }, null);
+      continue;
+    }
+    await judge(candidate).catch(async (error: unknown) => {
+      await releaseUnchecked(db, { npi, email: candidate.email }, null);
+      throw error;
+    });
+  }
+  if (await hasStoredEmail(db, { ...lookup, wantedType, freshnessMs }))
+    return { kind: 'found', reason: null };
+  const { elsewhere, greylisted } = await countUnchecked(db, { ...lookup, except: had });
+  // Before anything is tried again: a mail server that is asked too early starts its pause anew.
+  if (later !== null || greylisted > 0) return { kind: 'later', reason: 'greylisted' };
+  if (elsewhere > 0) throw retryLater('verification', 'checked_elsewhere', 1000);
+  if (notNow !== null) throw notNow;
+  if (undecided !== null) return { kind: 'fatal', reason: undecided };
+  return { kind: 'unusable', reason: 'none_valid' };
 }

@@ -5,11 +5,14 @@ import {
   condition,
   isCancellation,
   ParentClosePolicy,
+  proxyActivities,
+  proxyLocalActivities,
   setCurrentDetails,
   setHandler,
   startChild,
   upsertSearchAttributes,
 } from '@temporalio/workflow';
+import type { Activities } from '../activities/index.ts';
 import { lookUpEmail } from './lookup.ts';
 import {
   BATCH_STATUS,
@@ -23,7 +26,10 @@ import {
   type PlannedRequest,
   requestSettled,
 } from './messages.ts';
-import { delivering, planBatch, refundCredits } from './options.ts';
+import { onWebhooksQueue, PLAN, REFUND } from './options.ts';
+
+const { planBatch } = proxyLocalActivities<Activities>(PLAN);
+const { refundCredits } = proxyActivities<Activities>(REFUND);
 
 /** How long after its deadline a lookup that an earlier run of the batch started is waited for. */
 const GRACE_MS = 10_000;
@@ -50,7 +56,9 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   };
   const deliver = (deliveryId: string, what: string) => {
     if (!plan || deliveries.has(deliveryId)) return;
-    const { deliverWebhook } = delivering(`webhook for ${what}`, plan.organizationId);
+    const { deliverWebhook } = proxyActivities<Activities>(
+      onWebhooksQueue(`webhook for ${what}`, plan.organizationId),
+    );
     const delivery = CancellationScope.nonCancellable(() => deliverWebhook({ deliveryId }));
     deliveries.set(
       deliveryId,

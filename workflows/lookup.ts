@@ -1,25 +1,47 @@
-import { CancellationScope, isCancellation, sleep } from '@temporalio/workflow';
-import type { LookupInput, LookupPlan, LookupResult, VendorAnswer } from './messages.ts';
-import { asking, identifying, planLookup, refundCredits, settling, verifying } from './options.ts';
-import { createStory, type Story } from './story.ts';
-import { unresolvedUnless } from './unresolved.ts';
+import {
+  ActivityFailure,
+  ApplicationFailure,
+  CancellationScope,
+  isCancellation,
+  proxyActivities,
+  proxyLocalActivities,
+  setCurrentDetails,
+  sleep,
+} from '@temporalio/workflow';
+import type { Activities } from '../activities/index.ts';
+import type { AskPlan, LookupInput, LookupResult, PlannedSource, VendorAnswer } from './messages.ts';
+import { onLookupsQueue, PLAN, REFUND, untilDeadline } from './options.ts';
 
-/** The longest that checks of known addresses hold up the vendors. */
-const KNOWN_MS = 2 * 60_000;
+const { planLookup } = proxyLocalActivities<Activities>(PLAN);
+const { refundCredits } = proxyActivities<Activities>(REFUND);
+
+/** The registry's answer is worth a minute's wait. */
+const IDENTIFY_MS = 60_000;
 /** A vendor's share of the time is for the vendor: our checks of what it names come on top. */
 const VERIFY_MS = 2 * 60_000;
-/** What a second look at a greylisted address and settling need at least. */
-const RECHECK_MS = 5000;
+/** What a last look at something and settling need. */
+const RESERVE_MS = 5000;
 
-type AskPlan = Extract<LookupPlan, { kind: 'ask' }>;
-
-/** Something that may bring an email of the NPI: a vendor, or the addresses that are known already. */
-interface Source {
-  readonly id: string;
-  /** How long it is waited for before the next one is asked. */
-  readonly capMs: number;
-  ask(msLeft: number, again: boolean): Promise<VendorAnswer>;
-}
+/**
+ * What an answer means for the request.
+ * - `final`: nobody else is asked
+ * - `definitive`: this source has nothing; `not_found` needs that of every source
+ * - `failed`: it could not answer, and asking again would not help
+ * - `open`: it has not answered yet, and is asked again after all the others
+ */
+const MEANING = {
+  found: 'final',
+  stored: 'final',
+  settled: 'final',
+  blocked: 'final',
+  miss: 'definitive',
+  skip: 'definitive',
+  unusable: 'definitive',
+  fatal: 'failed',
+  lost: 'open',
+  later: 'open',
+  unresolved: 'open',
+} as const satisfies Readonly<Record<VendorAnswer['kind'], string>>;
 
 /**
  * Finds the email of one NPI: checks what is known, asks the vendors one by one until one answer passes our checks,
@@ -27,20 +49,30 @@ interface Source {
  * as `failed`.
  */
 export async function lookUpEmail(input: LookupInput): Promise<LookupResult> {
-  const { requestId, batchId, deadline } = input;
-  const settle = (reason: string) =>
-    settling(deadline - Date.now()).settleRequest({ requestId, batchId, reason });
+  const { requestId, npi, batchId, deadline } = input;
+  const settle = (reason: string) => {
+    const { settleRequest } = proxyLocalActivities<Activities>(untilDeadline(deadline - Date.now()));
+    return settleRequest({ requestId, batchId, reason });
+  };
   const compensate = (reason: string) =>
     CancellationScope.nonCancellable(() => refundCredits({ requestId, batchId, reason }));
   try {
-    const { plan, identity } = await makePlan(input);
-    if (plan.kind !== 'ask') return await settle(plan.kind === 'end' ? plan.reason : 'no_source');
-    const answers = [...(await askAll(input, plan)), ...(plan.nameless ? identity : [])];
-    const obstacle = answers.find(({ kind }) => !DEFINITIVE[kind]);
-    const over = answers.some(({ kind }) => FINAL[kind]);
-    if (obstacle && !over) return await compensate(obstacle.reason ?? obstacle.kind);
-    const last = answers.find(({ kind }) => FINAL[kind]) ?? answers.at(-1);
-    return await settle(last?.reason ?? 'no_source');
+    let plan = await planLookup({ requestId, npi });
+    if (plan.kind === 'identify') {
+      const { identify } = proxyActivities<Activities>(
+        onLookupsQueue(`registry for NPI ${npi}`, deadline - Date.now()),
+      );
+      const until = Math.min(Date.now() + IDENTIFY_MS, deadline - RESERVE_MS);
+      plan = await identify({ requestId, npi, until });
+    }
+    if (plan.kind === 'end') return await settle(plan.reason);
+    const answers = await askAll(input, plan);
+    const final = answers.find(({ kind }) => MEANING[kind] === 'final');
+    if (final) return await settle(final.reason ?? 'no_source');
+    const missing = answers.find(({ kind }) => MEANING[kind] !== 'definitive');
+    if (missing) return await compensate(missing.reason ?? missing.kind);
+    if (plan.unidentified !== null) return await compensate(plan.unidentified);
+    return await settle(answers.at(-1)?.reason ?? 'no_source');
   } catch (error) {
     const result = await compensate(isCancellation(error) ? 'cancelled' : 'lookup_failed');
     if (isCancellation(error)) throw error;
@@ -48,102 +80,102 @@ export async function lookUpEmail(input: LookupInput): Promise<LookupResult> {
   }
 }
 
-/** After one of these nobody else is asked. */
-const FINAL: Readonly<Record<VendorAnswer['kind'], boolean>> = {
-  ...{ found: true, stored: true, settled: true, blocked: true },
-  ...{
-    miss: false,
-    skip: false,
-    unusable: false,
-    later: false,
-    fatal: false,
-    lost: false,
-    unresolved: false,
-  },
-};
-
-/** `not_found` needs one of these from every source; anything less is `failed`. */
-const DEFINITIVE: Readonly<Record<VendorAnswer['kind'], boolean>> = {
-  ...{ found: true, stored: true, settled: true, blocked: true, miss: true, skip: true, unusable: true },
-  ...{ later: false, fatal: false, lost: false, unresolved: false },
-};
-
-/**
- * Who the NPI is decides whom to ask. Where the registry cannot tell now, those are asked who need no name.
- * @returns with the plan, what the registry answered if it was asked
- */
-async function makePlan({
-  requestId,
-  npi,
-  deadline,
-}: LookupInput): Promise<{ plan: LookupPlan; identity: VendorAnswer[] }> {
-  const plan = await planLookup({ requestId, npi, identified: false });
-  if (plan.kind !== 'identify') return { plan, identity: [] };
-  const answer = await unresolvedUnless(() =>
-    identifying(npi, deadline - Date.now()).identify({ requestId, npi }),
-  );
-  return { plan: await planLookup({ requestId, npi, identified: true }), identity: [answer] };
-}
-
 /**
  * Asks one source after the other until one has a usable email. Those that could not answer get another chance after
- * all the others, with what is left of the time.
+ * all the others, with what is left of the time. The Temporal UI shows who said what.
  * @returns the last answer of each source that was asked
  */
 async function askAll(input: LookupInput, plan: AskPlan): Promise<VendorAnswer[]> {
   const left = () => input.deadline - Date.now();
-  const sources = sourcesOf(input, plan, createStory());
-  const answers = new Map<string, VendorAnswer>();
-  const isOver = () => [...answers.values()].some(({ kind }) => FINAL[kind]);
+  const answers = new Map<PlannedSource, VendorAnswer>();
+  const story: string[] = [];
+  const hear = (source: PlannedSource, answer: VendorAnswer) => {
+    answers.set(source, answer);
+    story.push(`- **${nameOf(source)}**: ${answer.kind}${answer.reason ? ` (${answer.reason})` : ''}`);
+    setCurrentDetails(story.join('\n'));
+    return MEANING[answer.kind];
+  };
+  const askOne = async (source: PlannedSource, time: Time) => {
+    const meaning = hear(source, await ask(input, plan, source, time));
+    const waitMs = Math.min(plan.greylistMs, left() - RESERVE_MS);
+    if (answers.get(source)?.kind !== 'later' || waitMs <= 0) return meaning;
+    // A mail server greylists what was named: nobody else is paid for an answer before the second look at it.
+    await sleep(waitMs);
+    const patience = waitMs < plan.greylistMs ? 'early' : 'over';
+    return hear(source, await verify(input, plan, source, { msLeft: left(), patience }));
+  };
 
-  for (const source of sources) {
-    answers.set(source.id, await source.ask(Math.min(source.capMs, left()), false));
-    if (isOver()) return [...answers.values()];
+  const open: PlannedSource[] = [];
+  for (const source of plan.sources) {
+    const meaning = await askOne(source, { msLeft: Math.min(source.capMs, left()), again: false });
+    if (meaning === 'final') return [...answers.values()];
+    if (meaning === 'open') open.push(source);
   }
-  const unanswered = sources.filter(({ id }) => MAY_ANSWER_YET.has(answers.get(id)?.kind));
-  for (const [index, source] of unanswered.entries()) {
-    answers.set(source.id, await source.ask(Math.floor(left() / (unanswered.length - index)), true));
-    if (isOver()) break;
+  for (const [index, source] of open.entries()) {
+    const msLeft = Math.floor(left() / (open.length - index));
+    if ((await askOne(source, { msLeft, again: true })) === 'final') break;
   }
   return [...answers.values()];
 }
 
-const MAY_ANSWER_YET: ReadonlySet<VendorAnswer['kind'] | undefined> = new Set(['unresolved', 'lost']);
+interface Time {
+  readonly msLeft: number;
+  /** Whether this is the second chance of a source that has not answered. */
+  readonly again: boolean;
+}
 
-function sourcesOf({ requestId, npi, deadline }: LookupInput, plan: AskPlan, story: Story): Source[] {
-  const { lookupId, wantedType } = plan;
-  const verify = (what: string, msLeft: number, patience: 'first' | 'early' | 'over') =>
-    unresolvedUnless(
-      () => verifying(what, npi, msLeft).verifyEmails({ requestId, npi, lookupId, wantedType, patience }),
-      msLeft,
-    );
-  /** A greylisted mailbox is asked again within the deadline; until then nobody else is paid for an answer. */
-  const patiently = async (what: string, answer: VendorAnswer): Promise<VendorAnswer> => {
-    story.tell(what, answer);
-    if (answer.kind !== 'later') return answer;
-    const left = () => deadline - Date.now();
-    const waitMs = Math.min(plan.greylistMs, left() - RECHECK_MS);
-    if (waitMs < RECHECK_MS) return { kind: 'unresolved', reason: answer.reason };
-    await sleep(waitMs);
-    const second = await verify(what, left(), waitMs < plan.greylistMs ? 'early' : 'over');
-    story.tell(what, second);
-    return second.kind === 'later' ? { kind: 'unresolved', reason: second.reason } : second;
-  };
-  const known = {
-    id: 'known addresses',
-    capMs: KNOWN_MS,
-    ask: async (msLeft: number) =>
-      await patiently('known addresses', await verify('known addresses', msLeft, 'first')),
-  };
-  const vendors = plan.vendors.map(({ id, capMs }) => ({
-    id,
-    capMs,
-    ask: async (msLeft: number, again: boolean) => {
-      const question = { requestId, npi, vendor: id, again, until: Date.now() + msLeft };
-      const ask = () =>
-        asking(id, npi, Math.min(msLeft + VERIFY_MS, deadline - Date.now())).askVendor(question);
-      return await patiently(id, await unresolvedUnless(ask, msLeft));
-    },
-  }));
-  return plan.known > 0 ? [known, ...vendors] : vendors;
+function nameOf({ vendor }: PlannedSource): string {
+  return vendor ?? 'known addresses';
+}
+
+async function ask(
+  input: LookupInput,
+  plan: AskPlan,
+  source: PlannedSource,
+  { msLeft, again }: Time,
+): Promise<VendorAnswer> {
+  const { vendor } = source;
+  if (vendor === null) return await verify(input, plan, source, { msLeft, patience: 'first' });
+  const { requestId, npi, deadline } = input;
+  const activityMs = Math.min(msLeft + VERIFY_MS, deadline - Date.now());
+  const { askVendor } = proxyActivities<Activities>(onLookupsQueue(`${vendor} for NPI ${npi}`, activityMs));
+  const until = Date.now() + msLeft;
+  return await answerWithin(msLeft, () => askVendor({ requestId, npi, vendor, again, until }));
+}
+
+/** Our checks of addresses that are known already, or that no vendor is asked for again. */
+async function verify(
+  { npi }: LookupInput,
+  { lookupId, wantedType }: AskPlan,
+  source: PlannedSource,
+  { msLeft, patience }: { readonly msLeft: number; readonly patience: 'first' | 'early' | 'over' },
+): Promise<VendorAnswer> {
+  const { verifyEmails } = proxyActivities<Activities>(
+    onLookupsQueue(`${nameOf(source)} of NPI ${npi}`, msLeft),
+  );
+  return await answerWithin(msLeft, () => verifyEmails({ npi, lookupId, wantedType, patience }));
+}
+
+/**
+ * The answer of an activity that asks someone. Its retries are unlimited, so it fails only if no further attempt fits
+ * into its time; then the last attempt's failure says why.
+ */
+async function answerWithin(msLeft: number, work: () => Promise<VendorAnswer>): Promise<VendorAnswer> {
+  if (msLeft <= 0) return { kind: 'unresolved', reason: 'deadline' };
+  try {
+    return await work();
+  } catch (error) {
+    if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error;
+    return { kind: 'unresolved', reason: reasonOf(error.cause) };
+  }
+}
+
+/** The type of failures that say why a source could not be asked or could not answer yet. */
+const SOURCE = 'Source.';
+
+function reasonOf(cause: Error | undefined): string {
+  // A time-out carries the last attempt's failure as its own cause.
+  const failure = cause instanceof ApplicationFailure ? cause : cause?.cause;
+  const type = failure instanceof ApplicationFailure ? failure.type : null;
+  return type?.startsWith(SOURCE) ? type.slice(SOURCE.length) : 'deadline';
 }

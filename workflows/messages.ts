@@ -33,26 +33,27 @@ export type WantedType = 'any' | 'professional' | 'personal';
 
 /** How an NPI is looked up: the activity `planLookup` decides it from what is known of the NPI. */
 export type LookupPlan =
-  /** Nobody knows who it is yet: the registry is asked first. */
-  | { readonly kind: 'identify' }
   /** Nobody is asked; the reason says why. */
-  | { readonly kind: 'end'; readonly reason: string }
-  | {
-      readonly kind: 'ask';
-      readonly lookupId: string;
-      readonly wantedType: WantedType;
-      /** How many addresses that are known already have to be checked before money is spent. */
-      readonly known: number;
-      /** How long a mail server that greylists is given before it is asked again (RFC 6647: a few minutes). */
-      readonly greylistMs: number;
-      /** Whether a vendor is left out because nobody could tell who the NPI is. */
-      readonly nameless: boolean;
-      /** The eligible vendors, in the order in which they are asked. */
-      readonly vendors: readonly PlannedVendor[];
-    };
+  { readonly kind: 'end'; readonly reason: string } | AskPlan;
 
-export interface PlannedVendor {
-  readonly id: string;
+export interface AskPlan {
+  readonly kind: 'ask';
+  readonly lookupId: string;
+  readonly wantedType: WantedType;
+  /** How long a mail server that greylists is given before it is asked again (RFC 6647: a few minutes). */
+  readonly greylistMs: number;
+  /**
+   * Why nobody could tell who the NPI is, if a vendor is left out because of that: no ground to say `not_found`. Null
+   * if nothing is in doubt.
+   */
+  readonly unidentified: string | null;
+  /** In the order in which they are asked. */
+  readonly sources: readonly PlannedSource[];
+}
+
+export interface PlannedSource {
+  /** Null for the addresses that are known already: they are checked before money is spent. */
+  readonly vendor: string | null;
   /** How long it is waited for before the next one is asked. */
   readonly capMs: number;
 }

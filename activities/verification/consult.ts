@@ -1,6 +1,6 @@
 import type { Database } from '../../db/client.ts';
 import { admitOne, type CallOutcome, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
-import { outcomeOfTrouble } from '../vendors/step-record.ts';
+import { outcomeOfTrouble } from '../failures.ts';
 import type { Verdict } from '../vendors/vendor.ts';
 import type { Reason } from './policy.ts';
 import type { MailboxReason, Verifier, VerifierStep } from './verifiers/verifier.ts';
@@ -133,7 +133,7 @@ const NO_LIMITS: SourceLimits = { rates: [], dailyCredits: null };
 
 function outcomeOf(step: VerifierStep): CallOutcome {
   const answered = step.kind === 'answer' || step.kind === 'greylisted';
-  return answered ? { kind: 'answered' } : outcomeOfTrouble(step, false);
+  return answered ? { kind: 'answered' } : outcomeOfTrouble(step);
 }
 
 /** One judgement of an address, as it is kept with it: by our own checks or by a verifier. */

@@ -2,7 +2,7 @@ import { eq, sql } from 'drizzle-orm';
 import { clock, type Database, type Transaction, transaction } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 import { newId } from '../ids.ts';
-import { lookups, requests, vendorAttempts } from '../schema.ts';
+import { lookups, requests } from '../schema.ts';
 import type { WantedType } from '../words.ts';
 
 // One lookup serves all requests that wait for the same NPI and type, of whatever organization: a vendor is asked and
@@ -37,7 +37,7 @@ export async function closeLookup(
 ): Promise<void> {
   if (request.lookupId === null) return;
   // A statement of its own: of two requests that give up at once, the second must see that the first has.
-  await tx.execute(sql`select 1 from lookups where id = ${request.lookupId} for no key update`);
+  await lockLookup(tx, request.lookupId);
   await tx.execute(sql`
     update lookups set closed_at = ${at.toISOString()}::timestamptz
      where id = ${request.lookupId} and closed_at is null
@@ -72,35 +72,12 @@ export async function joinIn(tx: Transaction, request: typeof requests.$inferSel
       .where(eq(requests.id, id));
   } else {
     // Two requests of one lookup decide their steps one after the other.
-    await tx.execute(sql`select 1 from lookups where id = ${lookupId} for no key update`);
+    await lockLookup(tx, lookupId);
   }
   return lookupId;
 }
 
-/**
- * Notes the sources that are not asked, and why, once per lookup: what they need is not known, or they give no email
- * of the wanted type.
- * @throws {DatabaseError}
- */
-export async function recordSkipped(
-  db: Database,
-  requestId: string,
-  skipped: readonly { readonly vendor: string; readonly reason: string }[],
-): Promise<void> {
-  if (skipped.length === 0) return;
-  await transaction(db, async (tx) => {
-    const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
-    if (!request || request.settledAt) return;
-    const lookupId = await joinIn(tx, request);
-    const at = await clock(tx);
-    await tx
-      .insert(vendorAttempts)
-      .values(
-        skipped.map(({ vendor, reason }) => ({
-          ...{ lookupId, vendor, n: 1, requestId, startedAt: at, endedAt: at },
-          ...{ state: 'skip' as const, reason },
-        })),
-      )
-      .onConflictDoNothing();
-  });
+/** Whoever decides something about a lookup holds it until the end of the transaction. */
+export async function lockLookup(tx: Transaction, lookupId: string): Promise<void> {
+  await tx.execute(sql`select 1 from lookups where id = ${lookupId} for no key update`);
 }

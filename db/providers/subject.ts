@@ -31,6 +31,8 @@ export interface ProviderFacts {
   readonly npi: string;
   readonly entityType: number | null;
   readonly active: boolean;
+  /** Why nobody is asked about it; null if it is an active individual for all that is known. */
+  readonly refusal: Exclude<GateReason, 'suppressed'> | null;
   readonly lastName: string | null;
   readonly firstName: string | null;
   readonly middleName: string | null;
@@ -60,25 +62,25 @@ const NEIGHBOURS_AT_MOST = 20;
 const LOCATIONS_AT_MOST = 200;
 const ENDPOINTS_AT_MOST = 50;
 
+/** What the registry did not know, or knew as out of service, counts for a day (see `storeRegistryAbsence`). */
+const REFUSAL = sql<ProviderFacts['refusal']>`case
+  when not is_inactive(providers.npi) then null
+  when not providers.active then 'deactivated'
+  else 'organization_npi' end`;
+
 /**
- * The NPIs of a batch that are not to be looked up, and why, in one statement. What the registry did not know, or knew
- * as out of service, counts for a day (see `storeRegistryAbsence`); an NPI that no table has passes.
+ * The NPIs of a batch that are not to be looked up, and why, in one statement. An NPI that no table has passes.
  * @param npis 10 digits each
  * @throws {DatabaseError}
  */
 export async function gate(db: Database, npis: readonly string[]): Promise<Map<string, GateReason>> {
   const rows = await read(db, (tx) =>
     tx.execute<{ npi: string; reason: GateReason }>(sql`
-      select npi, reason
+      select asked.npi, reason
         from unnest(${sql.param([...new Set(npis)])}::text[]) asked(npi)
-        left join providers p using (npi)
+        left join providers on providers.npi = asked.npi
         cross join lateral (
-          select case
-            when is_suppressed(asked.npi, null) then 'suppressed'
-            when not p.active and (p.origin = 'nppes' or p.imported_at > clock_timestamp() - interval '24 hours')
-              then 'deactivated'
-            when p.entity_type = 2 then 'organization_npi'
-          end as reason
+          select case when is_suppressed(asked.npi, null) then 'suppressed' else ${REFUSAL} end as reason
         ) judged
        where reason is not null`),
   );
@@ -96,13 +98,14 @@ export async function readProvider(db: Database, npi: string): Promise<ProviderF
     const [row] = await tx
       .select({
         provider: providers,
+        refusal: REFUSAL,
         otherStates: sql<string[]>`array(
           select distinct l.state from provider_locations l where l.npi = ${npi} limit ${LOCATIONS_AT_MOST})`,
       })
       .from(providers)
       .where(eq(providers.npi, npi));
     if (!row) return null;
-    const { provider, otherStates } = row;
+    const { provider, refusal, otherStates } = row;
     const places = await readPlaces(tx, provider);
     const known = [...new Set([...(places.phone ?? []), ...(places.address ?? [])])];
     const endpoints = await readEndpoints(tx, npi, known);
@@ -116,6 +119,7 @@ export async function readProvider(db: Database, npi: string): Promise<ProviderF
       })) ?? null;
     return {
       ...provider,
+      refusal,
       otherStates,
       endpoints: endpoints.get(npi) ?? [],
       atPhone: neighbours(places.phone),

@@ -14,7 +14,8 @@ export interface BatchFacts {
     readonly npi: string;
     /** Null while open. */
     readonly status: FinalStatus | null;
-    readonly deadlineAt: Date;
+    /** Milliseconds since the epoch. */
+    readonly deadline: number;
     /** The pending delivery of this request (`real-time` mode). */
     readonly deliveryId: string | null;
   }[];
@@ -49,7 +50,7 @@ export async function readBatch(db: Database, batchId: string): Promise<BatchFac
       requestId: row.id,
       npi: row.npi,
       status: row.status === 'accepted' || row.status === 'in-progress' ? null : row.status,
-      deadlineAt: row.deadlineAt,
+      deadline: row.deadlineAt.getTime(),
       deliveryId: deliveryOf.get(row.id) ?? null,
     })),
   };

@@ -1,6 +1,6 @@
 import { Resolver } from 'node:dns/promises';
 import { readFileSync } from 'node:fs';
-import type { ActivityDeps, VendorSource } from '../../activities/index.ts';
+import type { ActivityDeps, VendorSource } from '../../activities/deps.ts';
 import { createRegistry } from '../../activities/person/registry.ts';
 import { type HttpJsonSource, parseSources, SourcesError } from '../../activities/vendors/file/config.ts';
 import { createHttpJson } from '../../activities/vendors/file/vendor.ts';

@@ -1,5 +1,5 @@
 import { type Client, WorkflowNotFoundError } from '@temporalio/client';
-import type { WorkflowControl } from '../../activities/index.ts';
+import type { WorkflowControl } from '../../activities/deps.ts';
 import { startBatch, startDelivery } from '../../api/start.ts';
 import { requestSettled } from '../../workflows/messages.ts';
 

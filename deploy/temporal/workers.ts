@@ -11,8 +11,9 @@ import {
   type WorkflowBundleOption,
 } from '@temporalio/worker';
 import type { Logger } from 'pino';
+import type { ActivityDeps } from '../../activities/deps.ts';
 import { failureInterceptor } from '../../activities/failures.ts';
-import { type ActivityDeps, createActivities } from '../../activities/index.ts';
+import { createActivities } from '../../activities/index.ts';
 import { WEBHOOK_SLOTS } from '../../activities/webhooks/lanes.ts';
 import { queuesOf } from '../../workflows/messages.ts';
 import { createControl } from './control.ts';

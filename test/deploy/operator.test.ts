@@ -25,9 +25,8 @@ import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhoo
 import { type Database, openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { newId } from '../../db/ids.ts';
-import { recordVendorAnswer } from '../../db/lookups/answers.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
-import { beginVendorStep } from '../../db/lookups/vendor-attempts.ts';
+import { beginVendorStep, recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
 import { inspectBatch } from '../../db/requests/inspect.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';

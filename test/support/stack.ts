@@ -5,7 +5,7 @@ import { Client, Connection } from '@temporalio/client';
 import { NativeConnection } from '@temporalio/worker';
 import { and, eq, isNull } from 'drizzle-orm';
 import { pino } from 'pino';
-import type { VendorSource } from '../../activities/index.ts';
+import type { VendorSource } from '../../activities/deps.ts';
 import type { Provider } from '../../activities/vendors/vendor.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../activities/webhooks/post.ts';

@@ -1,0 +1,81 @@
+import type { KeyObject } from 'node:crypto';
+import type { Logger } from 'pino';
+import type { Database } from '../db/client.ts';
+import type { SourceLimits } from '../db/lookups/sources.ts';
+import type { BatchStart } from '../db/requests/submit.ts';
+import type { DeliveryStart } from '../db/webhooks/resends.ts';
+import type { EmailType, FinalStatus } from '../db/words.ts';
+import type { Registry } from './person/registry.ts';
+import type { Provider } from './vendors/vendor.ts';
+import type { createCheck } from './verification/check.ts';
+import type { Verifier } from './verification/verifiers/verifier.ts';
+import type { createPost } from './webhooks/post.ts';
+
+/** What activities need of Temporal itself. Everything here is safe to repeat. */
+export interface WorkflowControl {
+  /** Starts the batch workflow; one that was ever started counts as success. */
+  startBatch(start: BatchStart): Promise<void>;
+  /** Starts a batch workflow that has closed before its work was done. */
+  restartBatch(start: BatchStart): Promise<void>;
+  /** Starts the workflow of a delivery that is sent again, in the place of one that may be open. */
+  startDelivery(start: DeliveryStart): Promise<void>;
+  /** Whether a workflow with this id is open. */
+  isRunning(workflowId: string): Promise<boolean>;
+  /** Tells a batch workflow that one of its requests is final. A closed workflow is not an error. */
+  signalSettled(
+    batchId: string,
+    message: { readonly requestId: string; readonly status: FinalStatus },
+  ): Promise<void>;
+}
+
+export interface ActivityDeps {
+  readonly db: Database;
+  readonly log: Logger;
+  readonly control: WorkflowControl;
+  /** In the order in which they are asked. */
+  readonly vendors: readonly VendorSource[];
+  /** Those that `check` asks, in this order. */
+  readonly verifiers: readonly Verifier[];
+  /** Null if an NPI that no import has brought stays unknown. */
+  readonly registry: Registry | null;
+  readonly check: ReturnType<typeof createCheck>;
+  readonly post: ReturnType<typeof createPost>;
+  /** The private keys that an organization's deliveries are signed with, on top of its secret. */
+  readonly signingKeys: (organizationId: string) => readonly KeyObject[];
+  readonly rules: ActivityRules;
+}
+
+/** A vendor as it is configured here. */
+export interface VendorSource {
+  readonly provider: Provider;
+  readonly limits: SourceLimits;
+  /** The types it is asked for, of those that it gives. */
+  readonly types: readonly EmailType[];
+  /** How long a lookup waits for it before it goes on to the next one. */
+  readonly capMs: number;
+  /** Whether its license lets us keep what it finds for later requests. */
+  readonly mayStore: boolean;
+}
+
+/** Times in milliseconds. */
+export interface ActivityRules {
+  readonly freshnessMs: number;
+  readonly replayMs: number;
+  /** The most one call of a vendor may take. */
+  readonly callTimeoutMs: number;
+  /** How long a mail server that greylists is given before it is asked again. */
+  readonly greylistMs: number;
+  readonly webhookScheduleMs: readonly number[];
+  /** How long the delivery log remembers an attempt. */
+  readonly webhookLogMs: number;
+  readonly sweep: SweepRules;
+}
+
+export interface SweepRules {
+  /** An accepted batch this old whose workflow is not started is started by the sweep. */
+  readonly startAfterMs: number;
+  /** An open request this long past its deadline is settled by the sweep. */
+  readonly settleAfterMs: number;
+  /** How often the workflows of an unfinished batch are looked at. */
+  readonly checkEveryMs: number;
+}
