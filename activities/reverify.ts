@@ -1,5 +1,5 @@
 import { Context } from '@temporalio/activity';
-import { recordVerdict } from '../db/lookups/checks.ts';
+import { recordVerdict } from '../db/lookups/candidates.ts';
 import { listFading } from '../db/lookups/directory.ts';
 import type { ReverifyResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';

@@ -7,7 +7,7 @@ import {
   recordEvidence,
   recordVerdict,
   releaseUnchecked,
-} from '../db/lookups/checks.ts';
+} from '../db/lookups/candidates.ts';
 import { hasStoredEmail } from '../db/lookups/directory.ts';
 import type { WantedType } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';

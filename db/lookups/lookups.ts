@@ -10,7 +10,7 @@ import type { WantedType } from '../words.ts';
 
 /**
  * Makes a request part of the one open lookup for its NPI and type, and `in-progress`.
- * @returns null where the request is final already
+ * @returns null if the request is final already
  * @throws {DatabaseError} `request_missing` for an unknown id
  */
 export async function joinLookup(
@@ -32,11 +32,10 @@ export async function joinLookup(
 export async function closeLookup(
   tx: Transaction,
   request: { readonly id: string; readonly lookupId: string | null },
-  answered: boolean,
-  at: Date,
+  { answered, at }: { readonly answered: boolean; readonly at: Date },
 ): Promise<void> {
   if (request.lookupId === null) return;
-  // A statement of its own: of two requests that give up at once, the second must see that the first has.
+  // A statement of its own: if two requests give up at once, the second must see that the first has.
   await lockLookup(tx, request.lookupId);
   await tx.execute(sql`
     update lookups set closed_at = ${at.toISOString()}::timestamptz

@@ -1,5 +1,5 @@
-import { sql } from 'drizzle-orm';
-import { clock, type Database, type Transaction, transaction } from '../client.ts';
+import { type SQL, sql } from 'drizzle-orm';
+import { clock, type Database, read, type Transaction, transaction } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 
 // One gate before every call of a vendor, a verifier or the registry: circuit breaker, the source's own pauses, rate
@@ -91,7 +91,7 @@ export async function admitCall(
  * era, and only calls of this era count: however many were under way, one trouble is one opening, and an answer or a
  * failure that comes late from before it changes nothing. While the breaker is open, calls of the era are its trials.
  * @param era as it was when the call was admitted
- * @param unspent of the credits that were set aside, those that the call did not cost; negative where it cost more
+ * @param unspent of the credits that were set aside, those that the call did not cost; negative if it cost more
  * @param askedAt when they were set aside
  */
 export async function recordCall(
@@ -196,7 +196,7 @@ async function lockHealth(tx: Transaction, source: string): Promise<Health> {
 /**
  * The generic cell rate algorithm (ITU-T I.371): a small burst, then an even pace. The pace is set so that burst and
  * pace together stay within `calls` in any window, which counting per minute would not.
- * @returns 0 where a place was taken under every limit, else the milliseconds until one may be free
+ * @returns 0 if a place was taken under every limit, else the milliseconds until one may be free
  */
 async function takePlaces(tx: Transaction, source: string, rates: readonly Rate[]): Promise<number> {
   if (rates.length === 0) return 0;
@@ -246,4 +246,101 @@ function msUntil(column: string) {
 
 function seconds(ms: number) {
   return sql`make_interval(secs => ${ms / 1000})`;
+}
+
+/** What a vendor or verifier did for us since a moment, and how it is now. Times in milliseconds, money in its credits. */
+export interface SourceFigures {
+  readonly source: string;
+  /** `other`: called under limits, but neither of the two, such as the NPI registry. */
+  readonly role: 'vendor' | 'verifier' | 'other';
+  /** Questions put to it; what was skipped was not asked. */
+  readonly asked: number;
+  /** Those of them whose answer is still awaited. */
+  readonly open: number;
+  /** A vendor named addresses; a verifier judged an address valid. */
+  readonly found: number;
+  /** A vendor knew nobody; a verifier judged an address invalid. */
+  readonly missed: number;
+  readonly skipped: number;
+  readonly credits: number;
+  /** Of questions that are over, without those skipped; null if there is none. */
+  readonly p50Ms: number | null;
+  readonly p95Ms: number | null;
+  /** Answers that were none, by what they were and why: `retry: rate_limit`. */
+  readonly errors: Readonly<Record<string, number>>;
+  /** `trial`: open, and due for the call that may close it. */
+  readonly breaker: 'closed' | 'open' | 'trial';
+  readonly openUntil: Date | null;
+  /** By its own word, if that is not over. */
+  readonly pausedUntil: Date | null;
+  readonly lastError: string | null;
+  /** On this day (UTC). */
+  readonly creditsToday: number;
+}
+
+/**
+ * The figures of every source that was called since then or has a state of its own, in the order of their names.
+ * @throws {DatabaseError}
+ */
+export async function readSourceFigures(db: Database, since: Date): Promise<SourceFigures[]> {
+  const from = sql`${since.toISOString()}::timestamptz`;
+  const rows = await read(db, (tx) =>
+    tx.execute<
+      Omit<SourceFigures, 'openUntil' | 'pausedUntil'> & {
+        readonly openUntilMs: number | null;
+        readonly pausedUntilMs: number | null;
+      }
+    >(sql`
+      with called as (
+        select vendor as source, 'vendor' as role, state, reason, credits,
+               extract(epoch from ended_at - started_at) * 1000 as ms
+          from vendor_attempts where started_at >= ${from}
+        union all
+        select source, 'verifier',
+               case verdict when 'valid' then 'found' when 'invalid' then 'miss' when 'unknown' then 'unknown'
+                            else 'judged' end,
+               reason, 0, duration_ms
+          from email_checks where kind = 'verifier' and at >= ${from}
+      ), figures as (
+        select source, min(role) as role, count(*) filter (where state <> 'skip')::int as asked,
+               count(*) filter (where state in ('submitting', 'pending'))::int as open,
+               count(*) filter (where state = 'found')::int as found,
+               count(*) filter (where state = 'miss')::int as missed,
+               count(*) filter (where state = 'skip')::int as skipped,
+               sum(credits)::float8 as credits,
+               percentile_disc(0.5) within group (order by ms) filter (where state <> 'skip') as p50,
+               percentile_disc(0.95) within group (order by ms) filter (where state <> 'skip') as p95
+          from called group by source
+      ), errors as (
+        select source, jsonb_object_agg(what, times) as errors
+          from (select source, concat_ws(': ', state, reason) as what, count(*)::int as times
+                  from called where state in ('retry', 'fatal', 'blocked', 'lost', 'unknown') group by 1, 2) e
+         group by source
+      ), spent as (
+        select source, sum(credits)::float8 as credits,
+               coalesce(sum(credits) filter (where day = (clock_timestamp() at time zone 'UTC')::date), 0)::float8 as today
+          from source_spend where day >= (${from} at time zone 'UTC')::date group by source
+      )
+      select source, coalesce(f.role, 'other') as role, coalesce(f.asked, 0) as asked, coalesce(f.open, 0) as open,
+             coalesce(f.found, 0) as found, coalesce(f.missed, 0) as missed, coalesce(f.skipped, 0) as skipped,
+             coalesce(case f.role when 'vendor' then f.credits else s.credits end, 0) as credits,
+             round(f.p50)::float8 as "p50Ms", round(f.p95)::float8 as "p95Ms", coalesce(e.errors, '{}') as errors,
+             case when h.state = 'open' and h.open_until <= clock_timestamp() then 'trial'
+                  else coalesce(h.state, 'closed') end as breaker,
+             case when h.state = 'open' then ${epochMs(sql`h.open_until`)} end as "openUntilMs",
+             case when h.paused_until > clock_timestamp() then ${epochMs(sql`h.paused_until`)} end as "pausedUntilMs",
+             h.last_error as "lastError", coalesce(s.today, 0) as "creditsToday"
+        from figures f full join source_health h using (source) full join spent s using (source)
+             left join errors e using (source)
+       order by source`),
+  );
+  return rows.map(({ openUntilMs, pausedUntilMs, ...figures }) => ({
+    ...figures,
+    openUntil: openUntilMs === null ? null : new Date(openUntilMs),
+    pausedUntil: pausedUntilMs === null ? null : new Date(pausedUntilMs),
+  }));
+}
+
+function epochMs(time: SQL): SQL {
+  return sql`(extract(epoch from ${time}) * 1000)::float8`;
 }

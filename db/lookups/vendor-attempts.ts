@@ -149,15 +149,27 @@ export async function beginVendorStep(db: Database, question: Question): Promise
         return admission;
       case 'spent':
         await tx.insert(vendorAttempts).values({
-          ...{ lookupId, vendor, n, requestId, startedAt: at, endedAt: at },
-          ...{ state: 'skip', reason: 'daily_credits' },
+          lookupId,
+          vendor,
+          n,
+          requestId,
+          state: 'skip',
+          reason: 'daily_credits',
+          startedAt: at,
+          endedAt: at,
         });
         // Not asked for our own sake: no ground to say that it knows nobody.
         return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
       case 'go':
         await tx.insert(vendorAttempts).values({
-          ...{ lookupId, vendor, n, requestId, startedAt: at, leaseUntil },
-          ...{ state: 'submitting', credits: cost },
+          lookupId,
+          vendor,
+          n,
+          requestId,
+          state: 'submitting',
+          credits: cost,
+          startedAt: at,
+          leaseUntil,
         });
         return {
           kind: 'submit',
@@ -239,7 +251,7 @@ export async function recordSkipped(
 
 /**
  * Keeps an asynchronous vendor's job id before anything else happens, so that its answer is fetched and never bought
- * twice; after a poll, when the next one is due. Also where the attempt was given up as lost meanwhile.
+ * twice; after a poll, when the next one is due. Also if the attempt was given up as lost meanwhile.
  * @throws {DatabaseError}
  */
 export async function recordVendorJob(
@@ -262,7 +274,7 @@ export async function recordVendorJob(
         and(
           sameAttempt({ lookupId, vendor, n }),
           sql`state in ('submitting', 'pending', 'lost')`,
-          // Where the question was put again meanwhile, that one goes on.
+          // If the question was put again meanwhile, that one goes on.
           sql`not exists (select from vendor_attempts later where later.lookup_id = ${lookupId}
                             and later.vendor = ${vendor} and later.n > ${n})`,
         ),
@@ -319,7 +331,7 @@ export interface VendorAnswerRecord {
 
 /**
  * Ends an attempt and stores what the vendor named, in one transaction with what it cost and how the vendor is. Also
- * where the attempt was given up as lost meanwhile: the addresses were paid for.
+ * if the attempt was given up as lost meanwhile: the addresses were paid for.
  * @throws {DatabaseError}
  */
 export async function recordVendorAnswer(
@@ -336,7 +348,7 @@ export async function recordVendorAnswer(
       .set({ state, reason, credits, candidates, endedAt: at, leaseUntil: null })
       .where(and(sameAttempt(key), sql`state in ('submitting', 'pending', 'lost')`))
       .returning({ n: vendorAttempts.n });
-    // Of two who fetched the answer of one job, the second has nothing to add.
+    // If two fetched the answer of one job, the second has nothing to add.
     const isFirst = ended.length > 0;
     if (named && isFirst) {
       await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, at);

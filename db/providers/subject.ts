@@ -23,7 +23,7 @@ export interface Neighbour {
   readonly endpoints: readonly EndpointFact[];
 }
 
-/** Null where so many share it that being there says nothing: an answering service, a hospital's switchboard. */
+/** Null if so many share it that being there says nothing: an answering service, a hospital's switchboard. */
 export type Neighbours = readonly Neighbour[] | null;
 
 /** A provider as the tables have it. Text is as NPPES writes it, capitals and stray characters included. */
@@ -58,7 +58,7 @@ export type GateReason = 'organization_npi' | 'deactivated' | 'suppressed';
 
 /** More organizations than this at one telephone or address are a crowd. */
 const NEIGHBOURS_AT_MOST = 20;
-/** Of other locations, of persons too, at one telephone or address so many are looked at. */
+/** So many other locations, of persons too, are looked at for one telephone or address. */
 const LOCATIONS_AT_MOST = 200;
 const ENDPOINTS_AT_MOST = 50;
 
@@ -90,7 +90,7 @@ export async function gate(db: Database, npis: readonly string[]): Promise<Map<s
 /**
  * Everything on record that tells who a provider is and where they work. A few indexed reads, bounded however many
  * share a telephone or an address.
- * @returns null where neither NPPES nor the registry has the NPI
+ * @returns null if neither NPPES nor the registry has the NPI
  * @throws {DatabaseError}
  */
 export async function readProvider(db: Database, npi: string): Promise<ProviderFacts | null> {
@@ -156,7 +156,7 @@ async function readPlaces(
   return { phone: found('phone'), address: found('address') };
 }
 
-/** Of the provider all kinds, whose affiliations tell the employer; of the neighbours only what may be an address. */
+/** All kinds of the provider's own, whose affiliations tell the employer; only what may be an address of the neighbors'. */
 async function readEndpoints(
   tx: Pick<Transaction, 'execute'>,
   npi: string,

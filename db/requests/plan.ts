@@ -2,30 +2,13 @@ import { asc, eq } from 'drizzle-orm';
 import { type Database, read } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 import { batches, requests, webhookDeliveries } from '../schema.ts';
-import type { FinalStatus } from '../words.ts';
-
-/** What a batch workflow has to do, as the database has it now. Ids, outcomes and numbers only. */
-export interface BatchFacts {
-  readonly organizationId: string;
-  /** The pending delivery of the whole batch (`batch` mode). */
-  readonly deliveryId: string | null;
-  readonly requests: readonly {
-    readonly requestId: string;
-    readonly npi: string;
-    /** Null while open. */
-    readonly status: FinalStatus | null;
-    /** Milliseconds since the epoch. */
-    readonly deadline: number;
-    /** The pending delivery of this request (`real-time` mode). */
-    readonly deliveryId: string | null;
-  }[];
-}
 
 /**
- * Reads what is left to do for a batch, so that its workflow can start, and start again, from the facts alone.
+ * Reads what is left to do for a batch, so that its workflow can start, and start again, from the facts alone. A
+ * `deliveryId` is a pending delivery: the batch's own in `batch` mode, each request's in `real-time` mode.
  * @throws {DatabaseError} `batch_missing` for an unknown id
  */
-export async function readBatch(db: Database, batchId: string): Promise<BatchFacts> {
+export async function readBatch(db: Database, batchId: string) {
   const { batch, rows, pending } = await read(db, async (tx) => {
     const [batch] = await tx.select().from(batches).where(eq(batches.id, batchId));
     const rows = await tx
@@ -49,7 +32,9 @@ export async function readBatch(db: Database, batchId: string): Promise<BatchFac
     requests: rows.map((row) => ({
       requestId: row.id,
       npi: row.npi,
+      // Null while it is open.
       status: row.status === 'accepted' || row.status === 'in-progress' ? null : row.status,
+      // Milliseconds since the epoch.
       deadline: row.deadlineAt.getTime(),
       deliveryId: deliveryOf.get(row.id) ?? null,
     })),

@@ -106,7 +106,7 @@ async function complete(
     })
     .where(eq(requests.id, request.id));
   await post(tx, request, replayed ? 'release' : 'charge', at);
-  await closeLookup(tx, request, true, at);
+  await closeLookup(tx, request, { answered: true, at });
   return { status: 'completed', settledNow: true };
 }
 
@@ -119,7 +119,7 @@ async function release(
 ): Promise<Settlement> {
   await tx.update(requests).set({ status, reason, settledAt: at }).where(eq(requests.id, request.id));
   await post(tx, request, 'release', at);
-  await closeLookup(tx, request, status === 'not_found', at);
+  await closeLookup(tx, request, { answered: status === 'not_found', at });
   return { status, settledNow: true };
 }
 

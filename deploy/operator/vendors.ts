@@ -1,5 +1,5 @@
 import { type Command, InvalidArgumentError } from 'commander';
-import { readSourceFigures, type SourceFigures } from '../../db/lookups/figures.ts';
+import { readSourceFigures, type SourceFigures } from '../../db/lookups/sources.ts';
 import { parseDuration } from '../config/values.ts';
 import { type Run, sections, table } from './print.ts';
 
