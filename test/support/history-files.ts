@@ -33,10 +33,13 @@ export async function saveHistory(name: string, workflowId: string, history: His
   await writeFile(new URL(`${name}.json`, FOLDER), text);
 }
 
-/** Replay needs none of these: process and host names, ids of deleted requests, stack traces with paths. */
+/**
+ * Everything is kept that replay may go by, such as the SDK's own metadata: without it, a history is replayed by the
+ * rules of older SDKs, which overlook more. Only what names the machine is replaced: processes, hosts, paths.
+ */
 function anonymous(key: string, value: unknown): unknown {
   if (key === 'identity') return 'worker';
   // A worker's own queue is named after its process.
   if (key === 'name' && typeof value === 'string' && /^[0-9]+@/.test(value)) return 'sticky';
-  return key === 'stackTrace' || key === 'requestId' || key === 'sdkMetadata' ? undefined : value;
+  return key === 'stackTrace' ? undefined : value;
 }

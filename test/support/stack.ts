@@ -6,6 +6,7 @@ import { NativeConnection } from '@temporalio/worker';
 import { and, eq, isNull } from 'drizzle-orm';
 import { pino } from 'pino';
 import type { VendorSource } from '../../activities/deps.ts';
+import type { Registry } from '../../activities/person/registry.ts';
 import type { Provider } from '../../activities/vendors/vendor.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../activities/webhooks/post.ts';
@@ -44,6 +45,8 @@ export interface StackOptions {
   readonly providers?: readonly Provider[];
   /** Asked in place of all others, as they are. */
   readonly vendors?: readonly VendorSource[];
+  /** Asked in place of the simulated registry. */
+  readonly registry?: Registry;
   /** Every simulated vendor, Reacher and the registry are configured, and the sample of NPPES is there; else RocketReach alone. */
   readonly allSources?: boolean;
   /** Further settings of the sources, as an operator would give them. */
@@ -108,6 +111,7 @@ export async function startStack(options: StackOptions = {}) {
         log,
         ...configured,
         ...(vendors ? { vendors } : {}),
+        ...(options.registry ? { registry: options.registry } : {}),
         post: createPost({ policy, ca: await readFile(receiver.caFile, 'utf8'), userAgent: 'test' }),
         rules,
         signingKeys,

@@ -72,3 +72,23 @@ test('a workflow that was changed without a patch is caught by every history', a
     histories.map(({ name }) => `${name}: DeterminismViolationError`),
   );
 });
+
+test('a lookup under another workflow id is caught by every history of a batch that started one', async (t) => {
+  const workflowsPath = fileURLToPath(new URL('../../workflows/index.ts', import.meta.url));
+  const interceptors = fileURLToPath(new URL('../support/broken-interceptors.ts', import.meta.url));
+  const broken = await bundleWorkflowCode({
+    workflowsPath,
+    workflowInterceptorModules: [interceptors],
+    logger: silent,
+  });
+  const started = histories.filter(({ history }) =>
+    history.events.some(
+      ({ eventType }) => eventType === 'EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED',
+    ),
+  );
+  t.true(started.length >= 5);
+  t.deepEqual(
+    await divergent(broken),
+    started.map(({ name }) => `${name}: DeterminismViolationError`),
+  );
+});

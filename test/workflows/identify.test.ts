@@ -1,0 +1,144 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import type { RegistryStep } from '../../activities/person/registry.ts';
+import type { Provider, Subject } from '../../activities/vendors/vendor.ts';
+import { suppressFromVendor } from '../../db/privacy/suppressions.ts';
+import { countEvents } from '../support/histories.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { type Stack, startStack, vendorSource } from '../support/stack.ts';
+import { createScriptedVendor, foundStep } from '../support/vendor.ts';
+
+// An NPI that no import has brought: the registry says who it is before anybody else is asked. Registry and vendors are
+// scripts; everything else is as in production.
+
+const byNpi = createScriptedVendor('by_npi');
+const byName = createScriptedVendor('by_name');
+/** What the second was told, submits and polls in the order they came. */
+const told: Subject[] = [];
+const registry = new Map<string, () => RegistryStep | Promise<RegistryStep>>();
+const npis = ordinaryNpis('found', 20, 60_000).values();
+const take = () => npis.next().value ?? '';
+
+const nosy: Provider = {
+  ...byName,
+  needs: ['name'],
+  submit: async (subject, signal) => {
+    told.push(subject);
+    return await byName.submit(subject, signal);
+  },
+  poll: async (jobRef, subject, signal) => {
+    told.push(subject);
+    return await byName.poll(jobRef, subject, signal);
+  },
+};
+
+let stack: Stack;
+let client: Awaited<ReturnType<Stack['organization']>>;
+
+test.before(async () => {
+  stack = await startStack({
+    lookupTimeoutMs: 20_000,
+    vendors: [vendorSource(byNpi), vendorSource(nosy)],
+    registry: { find: async (npi) => (await registry.get(npi)?.()) ?? { kind: 'inactive_or_unknown' } },
+  });
+  client = await stack.organization(1000);
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+});
+
+function person(npi: string, lastName = 'DOE'): RegistryStep {
+  const nothing = {
+    middleName: null,
+    nameSuffix: null,
+    credential: null,
+    otherLastName: null,
+    otherFirstName: null,
+    organizationName: null,
+    taxonomyCode: null,
+    practice: null,
+    updatedOn: null,
+  };
+  const lists = { endpoints: [], otherNames: [], locations: [] };
+  return {
+    kind: 'found',
+    provider: { npi, entityType: 1, firstName: 'MARY', lastName, ...nothing, ...lists },
+  };
+}
+
+async function lookUp(npi: string) {
+  const { json } = await client.single({ npi });
+  const requestId = json.requests[0]?.request_id ?? '';
+  const envelope = await client.completed(json.batch_id, 40_000);
+  const [row] = await stack.db.drizzle.execute<{ reason: string | null }>(
+    sql`select reason from requests where id = ${requestId}`,
+  );
+  return { requestId, status: envelope.data[0]?.status, reason: row?.reason ?? null };
+}
+
+test('the registry is asked once, its answer makes the plan, and the lookup stays short', async (t) => {
+  const npi = take();
+  registry.set(npi, () => person(npi));
+  byName.script(npi, () => foundStep(npi));
+  const { requestId, status } = await lookUp(npi);
+  t.is(status, 'completed');
+  const lookup = stack.client.workflow.getHandle(requestId);
+  await lookup.result();
+  const events = countEvents(await lookup.fetchHistory());
+  t.is(events.ActivityTaskScheduled, 3, 'the registry, and two vendors');
+  t.is(events.MarkerRecorded, 2, 'one plan, one settlement');
+});
+
+test('a registry that is away leaves out who needs a name, which is no ground for not_found', async (t) => {
+  const npi = take();
+  registry.set(npi, () => ({ kind: 'retry', why: 'upstream', afterMs: 60_000 }));
+  const { status, reason } = await lookUp(npi);
+  t.deepEqual([status, reason], ['failed', 'upstream']);
+  t.deepEqual([byNpi.asked(npi, 'submit'), byName.asked(npi, 'submit')], [1, 0]);
+});
+
+test('a registry that is back in time is waited for', async (t) => {
+  const npi = take();
+  let asked = 0;
+  registry.set(npi, () => {
+    asked += 1;
+    return asked === 1 ? { kind: 'retry', why: 'upstream', afterMs: 200 } : person(npi);
+  });
+  byName.script(npi, () => foundStep(npi));
+  t.is((await lookUp(npi)).status, 'completed');
+  t.is(asked, 2);
+});
+
+test('about an NPI that the registry does not show nobody is asked', async (t) => {
+  const npi = take();
+  const { status, reason } = await lookUp(npi);
+  t.deepEqual([status, reason], ['not_found', 'deactivated']);
+  t.deepEqual([byNpi.asked(npi, 'submit'), byName.asked(npi, 'submit')], [0, 0]);
+});
+
+test('a suppression that comes after the batch was planned is seen before a vendor is asked', async (t) => {
+  const npi = take();
+  registry.set(npi, async () => {
+    await suppressFromVendor(stack.db, npi, 'test');
+    return person(npi);
+  });
+  const { status, reason } = await lookUp(npi);
+  t.deepEqual([status, reason], ['not_found', 'suppressed']);
+  t.deepEqual([byNpi.asked(npi, 'submit'), byName.asked(npi, 'submit')], [0, 0]);
+});
+
+test('every question of a lookup is about the person as planned', async (t) => {
+  const npi = take();
+  registry.set(npi, () => person(npi));
+  byName.script(npi, async ({ operation }) => {
+    if (operation === 'poll') return foundStep(npi);
+    await stack.db.drizzle.execute(sql`update providers set last_name = 'ROE' where npi = ${npi}`);
+    return { kind: 'pending', jobRef: 'job', pollAfterMs: 100 };
+  });
+  t.is((await lookUp(npi)).status, 'completed');
+  t.deepEqual(
+    told.filter((subject) => subject.npi === npi).map(({ person }) => person?.last),
+    ['Doe', 'Doe'],
+  );
+});
