@@ -17,10 +17,12 @@ const FOLDER = new URL('../histories/', import.meta.url);
 export async function readHistories(): Promise<SavedHistory[]> {
   const names = (await readdir(FOLDER)).filter((name) => name.endsWith('.json')).sort();
   return await Promise.all(
-    names.map(async (file) => ({
-      name: file.replace(/\.json$/, ''),
-      ...JSON.parse(await readFile(new URL(file, FOLDER), 'utf8')),
-    })),
+    names.map(async (file) => {
+      const name = file.replace(/\.json$/, '');
+      const saved = JSON.parse(await readFile(new URL(file, FOLDER), 'utf8'));
+      // As Temporal's CLI and UI give a history, it is bare: then the file has the workflow id for a name.
+      return 'events' in saved ? { name, workflowId: name, history: saved } : { name, ...saved };
+    }),
   );
 }
 
