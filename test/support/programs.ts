@@ -32,7 +32,7 @@ export function programCommand(
 ) {
   return {
     command: process.execPath,
-    args: [join(root, 'deploy', `${name}.ts`), ...args],
+    args: [join(root, 'deploy', name === 'bundle' ? 'build/bundle.ts' : `${name}.ts`), ...args],
     cwd: root,
     env: { PATH: process.env.PATH, ...env },
   };
