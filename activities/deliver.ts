@@ -20,13 +20,13 @@ import { type Answer, reasonOf } from './webhooks/post.ts';
 import { delayBefore, isDelivered, isFinal } from './webhooks/retry.ts';
 import { sign } from './webhooks/signature.ts';
 
-type WebhookDeps = Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules' | 'signingKeys'>;
+type WebhookDeps = Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules'>;
 
 /**
  * Deliveries (DECISIONS.md, Webhooks). One call of the activity is at most one attempt; Temporal's retry is the
  * schedule, and every other wait too: for room, for a host that is away, for an attempt that another worker makes.
  */
-export function createWebhookActivities({ db, log, post, rules, signingKeys }: WebhookDeps) {
+export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   const scheduleMs = rules.webhookScheduleMs;
   const lanes = createLanes(WEBHOOK_LANES);
 
@@ -75,12 +75,11 @@ export function createWebhookActivities({ db, log, post, rules, signingKeys }: W
     try {
       const { id, url, body, secrets, batchId, attempts } = await loadDelivery(db, claim.deliveryId);
       const timestamp = Math.floor(startedAt.getTime() / 1000);
-      const keys = signingKeys(claim.organizationId);
       const headers = {
         'content-type': 'application/json',
         'webhook-id': id,
         'webhook-timestamp': String(timestamp),
-        'webhook-signature': sign({ id, timestamp, body, secrets, keys }),
+        'webhook-signature': sign({ id, timestamp, body, secrets }),
       };
       return { answer: await post({ url, body, headers }), batchId, attempts };
     } catch (error) {

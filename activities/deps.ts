@@ -1,4 +1,3 @@
-import type { KeyObject } from 'node:crypto';
 import type { Logger } from 'pino';
 import type { Database } from '../db/client.ts';
 import type { SourceLimits } from '../db/lookups/sources.ts';
@@ -40,8 +39,6 @@ export interface ActivityDeps {
   readonly registry: Registry | null;
   readonly check: ReturnType<typeof createCheck>;
   readonly post: ReturnType<typeof createPost>;
-  /** The private keys that an organization's deliveries are signed with, on top of its secret. */
-  readonly signingKeys: (organizationId: string) => readonly KeyObject[];
   readonly rules: ActivityRules;
 }
 

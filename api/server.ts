@@ -13,7 +13,6 @@ import { registerDeliveries } from './routes/deliveries.ts';
 import { registerHealth } from './routes/health.ts';
 import { registerPoll } from './routes/poll.ts';
 import { registerSubmit, type SubmitDeps } from './routes/submit.ts';
-import { registerWellKnown, type WebhookKey } from './routes/well-known.ts';
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {
@@ -29,8 +28,6 @@ export interface ApiDeps extends SubmitDeps {
   /** How long a connection may be idle between two requests. */
   readonly keepAliveMs: number;
   readonly rateWindowMs: number;
-  /** The public keys that an organization's deliveries are signed with. */
-  readonly webhookKeys: (organizationId: string) => readonly WebhookKey[];
 }
 
 const PATHS: readonly (readonly [path: string, allow: string])[] = [
@@ -44,7 +41,6 @@ const PATHS: readonly (readonly [path: string, allow: string])[] = [
   ['/healthz', 'GET, HEAD'],
   ['/readyz', 'GET, HEAD'],
   ['/openapi.json', 'GET, HEAD'],
-  ['/.well-known/webhook-keys/{organization_id}', 'GET, HEAD'],
 ];
 
 /** The HTTP API, not yet listening. Each concern registers itself, in the order of DECISIONS.md, Order of checks. */
@@ -88,7 +84,6 @@ export function createServer(deps: ApiDeps): Server {
   registerCredits(server, deps.db);
   registerHealth(server, deps.db);
   registerOpenapi(server);
-  registerWellKnown(server, deps.webhookKeys);
   registerFallbacks(server);
   registerLog(server, deps, sample);
   // Whoever waits for a change is answered before the server stops.

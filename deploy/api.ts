@@ -1,5 +1,4 @@
 import { createAddressPolicy } from '../activities/webhooks/ip-policy.ts';
-import { createSigningKeys, publicKey } from '../activities/webhooks/signing-keys.ts';
 import { createServer } from '../api/server.ts';
 import { listenForChanges } from '../db/changes.ts';
 import { openDatabase } from '../db/client.ts';
@@ -26,7 +25,6 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const db = openDatabase({ url: config.databaseUrl, poolSize: config.databasePool, applicationName: 'api' });
   const client = lazyClient(temporalTarget(config.temporalEnvironment));
   const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
-  const signingKeys = createSigningKeys(config.webhookSigningKeys);
   const server = createServer({
     db,
     log,
@@ -44,7 +42,6 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
     port: config.apiPort,
     keepAliveMs: config.apiKeepAliveMs,
     rateWindowMs: config.rateWindowMs,
-    webhookKeys: (organizationId) => signingKeys(organizationId).map(publicKey),
   });
   await server.start();
   const address = { host: config.apiHost, port: server.info.port };

@@ -2,7 +2,6 @@ import { readFileSync } from 'node:fs';
 import { NativeConnection } from '@temporalio/worker';
 import { createAddressPolicy } from '../activities/webhooks/ip-policy.ts';
 import { createPost } from '../activities/webhooks/post.ts';
-import { createSigningKeys } from '../activities/webhooks/signing-keys.ts';
 import { openDatabase } from '../db/client.ts';
 import { type Config, loadConfig } from './config/config.ts';
 import { createSources } from './config/create-sources.ts';
@@ -70,7 +69,6 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     lookupSlots: config.lookupSlots,
     deps: {
       ...{ db, log, ...sources, post: postOf(config), rules: rulesOf(config) },
-      signingKeys: createSigningKeys(config.webhookSigningKeys),
     },
   });
   log.info({ queue: TASK_QUEUE, namespace: client.options.namespace }, 'worker ready');

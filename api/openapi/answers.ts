@@ -190,24 +190,5 @@ export const invalidAnswer = Joi.object({
     .required(),
 });
 
-/** 200 of `GET /.well-known/webhook-keys/{organization_id}`: a JSON Web Key Set (RFC 7517). */
-export const webhookKeysAnswer = Joi.object({
-  keys: Joi.array()
-    .items(
-      Joi.object({
-        kty: text.valid('OKP'),
-        crv: text.valid('Ed25519'),
-        use: text.valid('sig'),
-        kid: text.description('The RFC 7638 thumbprint.'),
-        x: text.pattern(/^[A-Za-z0-9_-]{43}$/).description('The key, base64url.'),
-        whpk: text
-          .pattern(/^whpk_[A-Za-z0-9+/]{43}=$/)
-          .description('The key, as Standard Webhooks spells it.'),
-      }),
-    )
-    .required()
-    .description('The current one first. Empty: deliveries carry no `v1a` signatures.'),
-});
-
 /** `/healthz`, `/readyz`. */
 export const healthAnswer = Joi.object({ status: text });

@@ -8,15 +8,13 @@ const EXAMPLE = 'real-time';
 
 /**
  * One signed delivery, for who writes a verification: its headers, and the body as the bytes that were signed. The
- * secret and the key belong to nobody.
+ * secret belongs to nobody.
  */
 export const signatureVector = {
   secret: 'whsec_YW4gZXhhbXBsZSBzZWNyZXQgZm9yIHRlc3RzIG9ubHk=',
-  public_key: 'whpk_iYtO6foIKErQ3cqdnTbke8IAfBjbyPvtCiNAbxpPMMU=',
   'webhook-id': 'msg_01jd9x6k2wf3r8t0z5q7w4m1hd',
   'webhook-timestamp': '1767607207',
-  'webhook-signature':
-    'v1,QhrbHGXszxlM8JOl8BYhr++tEZIjrA5LHrgPMKE8AYM= v1a,cf4VTWjj9T9UCP3Ux/N94nIAmov5JYK556ldebUTSJ8Di7vFPYpxZtC7IbqjunyxH9N+zxrKDOatF186+n7tAw==',
+  'webhook-signature': 'v1,QhrbHGXszxlM8JOl8BYhr++tEZIjrA5LHrgPMKE8AYM=',
   body: JSON.stringify(deliveryExamples[EXAMPLE]?.value),
 } as const;
 
@@ -25,11 +23,8 @@ more than once and in any order: deduplicate by \`data[].request_id\`.
 
 Signed as [Standard Webhooks](https://www.standardwebhooks.com) 1.0 has it; its libraries check it. What is signed is \
 \`{webhook-id}.{webhook-timestamp}.{body}\`, the body being the bytes that arrived, before any parser. Any one signature \
-of the header suffices; versions that you do not know are to be skipped:
-
-- \`v1\`: HMAC-SHA256 with the bytes that the organization's \`whsec_…\` secret is the base64 of. For 24 hours after a \
-rotation there is one with each secret.
-- \`v1a\`, where the deployment has it: ed25519. The public keys are at \`/.well-known/webhook-keys/{organization_id}\`.
+of the header suffices. Each is \`v1\`: HMAC-SHA256 with the bytes that the organization's \`whsec_…\` secret is the \
+base64 of. For 24 hours after a rotation there is one with each secret.
 
 Refuse a delivery whose \`webhook-timestamp\` is more than 5 minutes away from your clock. \`x-test-vector\` is one signed \
 delivery to check a verification with; its headers and body are the examples here.`;
@@ -58,7 +53,7 @@ export const delivery: JsonObject = {
       header(
         'webhook-signature',
         'One or more signatures with spaces between: version, comma, base64.',
-        '^v1,[A-Za-z0-9+/]{43}=( v1,[A-Za-z0-9+/]{43}=)?( v1a,[A-Za-z0-9+/]{86}==)*$',
+        '^v1,[A-Za-z0-9+/]{43}=( v1,[A-Za-z0-9+/]{43}=)?$',
       ),
       {
         name: 'user-agent',

@@ -11,7 +11,6 @@ import {
   invalidAnswer,
   problemAnswer,
   submitAnswer,
-  webhookKeysAnswer,
 } from './answers.ts';
 import { delivery } from './callback.ts';
 import { deliveryPaths } from './deliveries.ts';
@@ -43,7 +42,6 @@ const components: JsonObject = {
     Problem: jsonSchema(problemAnswer),
     InsufficientCredits: jsonSchema(insufficientAnswer),
     Invalid: jsonSchema(invalidAnswer),
-    WebhookKeys: jsonSchema(webhookKeysAnswer),
     Health: jsonSchema(healthAnswer),
   },
   headers,

@@ -186,25 +186,6 @@ export const resendExamples: Examples = {
   },
 };
 
-export const webhookKeysExamples: Examples = {
-  one: {
-    summary: 'The usual one key',
-    value: {
-      keys: [
-        {
-          kty: 'OKP',
-          crv: 'Ed25519',
-          use: 'sig',
-          kid: 'XgKUn_88vLzYXMyEnTV3znYLzdkIeas7qhEwclyMjiw',
-          x: 'iYtO6foIKErQ3cqdnTbke8IAfBjbyPvtCiNAbxpPMMU',
-          whpk: 'whpk_iYtO6foIKErQ3cqdnTbke8IAfBjbyPvtCiNAbxpPMMU=',
-        },
-      ],
-    },
-  },
-  none: { summary: 'Deliveries are signed with the secret alone', value: { keys: [] } },
-};
-
 export const creditsExamples: Examples = {
   usual: { summary: 'One credit charged, one held', value: { balance: 98, total: 100, used: 1 } },
 };

@@ -1,4 +1,3 @@
-import { idPattern } from '../../db/ids.ts';
 import { batchId, requestId } from './answers.ts';
 import * as examples from './examples.ts';
 import { type HeaderName, RATE, responseHeaders } from './headers.ts';
@@ -190,30 +189,6 @@ export const paths: JsonObject = {
         304: UNCHANGED,
       }),
       parameters: [parameter('If-None-Match')],
-    },
-  },
-  '/.well-known/webhook-keys/{organization_id}': {
-    get: {
-      ...openOperation('getWebhookKeys', 'The public keys of `v1a` signatures', {
-        200: {
-          description: 'A JSON Web Key Set (RFC 7517), of the organization alone.',
-          headers: responseHeaders(['ETag']),
-          content: json('WebhookKeys', examples.webhookKeysExamples),
-        },
-        304: UNCHANGED,
-        ...errorResponses('NotFound'),
-      }),
-      parameters: [
-        {
-          name: 'organization_id',
-          in: 'path',
-          required: true,
-          description: "As the operator gave it to you: whose deliveries the keys' signatures are on.",
-          schema: { type: 'string', pattern: idPattern('org') },
-          example: 'org_01h2xcejqtf2nbrexx3vqjhp41',
-        },
-        parameter('If-None-Match'),
-      ],
     },
   },
 };

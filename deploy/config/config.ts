@@ -3,7 +3,7 @@ import { isIP } from 'node:net';
 import Joi from 'joi';
 import type { StackFacts } from '../local/facts.ts';
 import { SOURCE_VARIABLES, type SourcesConfig, sourcesOf } from './sources.ts';
-import { duration, httpProxy, key32, list, parseDuration } from './values.ts';
+import { duration, httpProxy, list, parseDuration } from './values.ts';
 
 // The only place that reads process.env. Everything is checked at once, frozen, and passed on as typed arguments.
 // Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY, TEMPORAL_TLS…) are read by
@@ -30,8 +30,6 @@ export interface Config {
   /** `http://[user:password@]host:port`; null: deliveries go out directly. */
   readonly webhookProxy: URL | null;
   readonly webhookLogMs: number;
-  /** 32 bytes each, the current one first; none: deliveries are signed with secrets alone. */
-  readonly webhookSigningKeys: readonly Buffer[];
   readonly sources: SourcesConfig;
   /** What a `${VENDOR_NAME}` in the vendor file stands for. */
   readonly secretOf: (name: string) => string | undefined;
@@ -76,7 +74,6 @@ const schema = Joi.object({
   WEBHOOK_CA_FILE: Joi.string().empty('').default(null),
   WEBHOOK_PROXY: httpProxy().default(null),
   WEBHOOK_LOG_RETENTION: duration(1000, 3650 * DAY).default(30 * DAY),
-  WEBHOOK_SIGNING_KEYS: list(key32, 'base64 of 32 bytes each, as openssl rand -base64 32 prints').default([]),
   ...SOURCE_VARIABLES,
   DNS_SERVERS: list((text) => text, 'addresses such as 127.0.0.1:53').default([]),
   WORKFLOW_BUNDLE: Joi.string().empty('').default(null),
@@ -107,7 +104,6 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     webhookCaFile: env.WEBHOOK_CA_FILE,
     webhookProxy: env.WEBHOOK_PROXY,
     webhookLogMs: env.WEBHOOK_LOG_RETENTION,
-    webhookSigningKeys: env.WEBHOOK_SIGNING_KEYS,
     sources: sourcesOf(env),
     secretOf: (name: string) => environment[name],
     dnsServers: env.DNS_SERVERS,

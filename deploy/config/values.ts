@@ -54,11 +54,6 @@ export const httpProxy = () =>
     return helpers.message({ custom: '{{#label}} must be an HTTP proxy such as http://proxy.example:3128' });
   });
 
-/** 32 bytes as base64 in its usual form; null where the text is anything else. */
-export function key32(text: string): Buffer | null {
-  return /^[A-Za-z0-9+/]{43}=$/.test(text) ? Buffer.from(text, 'base64') : null;
-}
-
 /** `15m` → 900000; null where the text is no duration. */
 export function parseDuration(text: string): number | null {
   const match = /^([0-9]{1,9})(ms|s|m|h|d)$/.exec(text);

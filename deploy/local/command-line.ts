@@ -47,6 +47,10 @@ export function portOf(option: string, text: string): number {
 
 /** @throws {LocalProblem} `usage` */
 export function secretOf(text: string | undefined): string | undefined {
-  if (text === undefined || /^whsec_[A-Za-z0-9+/]+={0,2}$/.test(text)) return text;
-  throw usage('--secret must be whsec_ and base64, as the operator command "webhook-secret show" prints it.');
+  if (text === undefined) return text;
+  const size = Buffer.from(/^whsec_([A-Za-z0-9+/]+={0,2})$/.exec(text)?.[1] ?? '', 'base64').length;
+  if (size >= 24 && size <= 64) return text;
+  throw usage(
+    '--secret must be whsec_ and base64 of 24 to 64 bytes: "webhook-secret show" of the operator prints it.',
+  );
 }

@@ -3,8 +3,8 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer } from 'node:https';
 import { buffer } from 'node:stream/consumers';
 import type { Certificate } from './certificate.ts';
+import { signatureProblem } from './check-signature.ts';
 import { LOOPBACK, portTaken } from './ports.ts';
-import { checkSignature, type Verdict } from './signature-check.ts';
 
 /** One delivery that was received, checked and sent on. */
 export interface Forwarded {
@@ -13,7 +13,8 @@ export interface Forwarded {
   readonly id: string;
   /** How many NPIs it tells of; null where the body is no envelope. */
   readonly npis: number | null;
-  readonly verdict: Verdict;
+  /** What is wrong with its signature; null if it is right. */
+  readonly problem: string | null;
   /** What the target answered, which is what the sender got; null where there was no answer, and the sender got 502. */
   readonly status: number | null;
   readonly ms: number;
@@ -73,11 +74,11 @@ export async function startForwarder(settings: {
     const at = new Date();
     const body = await buffer(request);
     const headers = textHeaders(request);
-    const verdict = checkSignature({ headers, body }, { secret, publicKey: null }, at);
+    const problem = signatureProblem(headers, body, secret, at);
     const begun = performance.now();
     const status = await sendOn(target, headers, body, response);
     const ms = Math.round(performance.now() - begun);
-    onDelivery({ at, id: headers['webhook-id'] ?? '', npis: npisOf(body), verdict, status, ms });
+    onDelivery({ at, id: headers['webhook-id'] ?? '', npis: npisOf(body), problem, status, ms });
   }
 
   return {

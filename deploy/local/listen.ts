@@ -7,7 +7,6 @@ import { parseOptions, portOf, runCommand, secretOf, usage } from './command-lin
 import { readFacts, type StackFacts } from './facts.ts';
 import { type Forwarded, startForwarder } from './forwarder.ts';
 import { LocalProblem } from './problem.ts';
-import { wordsOf } from './signature-words.ts';
 
 // `npm run listen`: deliveries of the local stack, checked and sent on to a receiver that is being written.
 
@@ -110,9 +109,9 @@ async function stackSecret({ database_url: url, organization_id: id }: StackFact
   }
 }
 
-function lineOf({ at, id, npis, verdict, status, ms }: Forwarded): string {
+function lineOf({ at, id, npis, problem, status, ms }: Forwarded): string {
   const told = npis === null ? 'no envelope' : npis === 1 ? '1 NPI' : `${npis} NPIs`;
   const answer = status === null ? '502 (no answer from your receiver)' : `${status}`;
-  const checked = verdict.kind === 'right' ? 'verified' : `NOT VERIFIED: ${wordsOf(verdict)}`;
+  const checked = problem === null ? 'verified' : `NOT VERIFIED: ${problem}`;
   return `${at.toISOString()} ${id || '(no webhook-id)'}  ${told}  → ${answer} in ${ms} ms  ${checked}`;
 }

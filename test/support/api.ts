@@ -1,13 +1,12 @@
 import { Client, Connection } from '@temporalio/client';
 import { pino } from 'pino';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
-import { createSigningKeys, publicKey } from '../../activities/webhooks/signing-keys.ts';
 import { createServer } from '../../api/server.ts';
 import { listenForChanges } from '../../db/changes.ts';
 import { openDatabase } from '../../db/client.ts';
 import { openTestDatabase } from './database.ts';
 import { testSetting } from './environment.ts';
-import { createCaller, MASTER_KEY, openOrganization, RULES } from './organization.ts';
+import { createCaller, openOrganization, RULES } from './organization.ts';
 
 export interface ApiOptions {
   readonly rateWindowMs?: number;
@@ -44,7 +43,6 @@ export async function startApi(options: ApiOptions = {}) {
     port: 0,
     keepAliveMs,
     rateWindowMs,
-    webhookKeys: (organizationId) => createSigningKeys([MASTER_KEY])(organizationId).map(publicKey),
   });
   await server.start();
 

@@ -44,7 +44,7 @@ export async function startDelivering(
     sweep: { startAfterMs: 0, settleAfterMs: 0, checkEveryMs: 0 },
   };
   const log = pino({ level: 'silent' });
-  const startWorker = () => createWebhookActivities({ db, log, post, rules, signingKeys: () => [] });
+  const startWorker = () => createWebhookActivities({ db, log, post, rules });
   const worker = startWorker();
 
   return {

@@ -14,9 +14,6 @@ export const RULES: SubmitRules = {
   idempotencyMs: DAY,
 };
 
-/** Of every organization's `v1a` keys in tests. */
-export const MASTER_KEY = Buffer.alloc(32, 7);
-
 export interface Organization {
   readonly organizationId: string;
   readonly keyId: string;

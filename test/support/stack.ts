@@ -10,7 +10,6 @@ import type { Registry } from '../../activities/person/registry.ts';
 import type { Provider } from '../../activities/vendors/vendor.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../activities/webhooks/post.ts';
-import { createSigningKeys, publicKey } from '../../activities/webhooks/signing-keys.ts';
 import { createServer } from '../../api/server.ts';
 import { listenForChanges } from '../../db/changes.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
@@ -27,7 +26,7 @@ import { installRuntime, startWorkers } from '../../deploy/temporal/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { openTestDatabase } from './database.ts';
 import { testSetting } from './environment.ts';
-import { createCaller, MASTER_KEY, type Organization, openOrganization } from './organization.ts';
+import { createCaller, type Organization, openOrganization } from './organization.ts';
 
 /** What a test may shorten; times in milliseconds. */
 export interface StackOptions {
@@ -98,7 +97,6 @@ export async function startStack(options: StackOptions = {}) {
   };
   const configured = createSources(config, { db, dnsServers: [dns.address] });
   const vendors = options.vendors ?? options.providers?.map((provider) => vendorSource(provider));
-  const signingKeys = createSigningKeys([MASTER_KEY]);
   const startWorker = async () =>
     startWorkers({
       connection: native,
@@ -114,7 +112,6 @@ export async function startStack(options: StackOptions = {}) {
         ...(options.registry ? { registry: options.registry } : {}),
         post: createPost({ policy, ca: await readFile(receiver.caFile, 'utf8'), userAgent: 'test' }),
         rules,
-        signingKeys,
       },
     });
   const server = createServer({
@@ -129,7 +126,6 @@ export async function startStack(options: StackOptions = {}) {
     port: 0,
     keepAliveMs: 75_000,
     rateWindowMs: options.rateWindowMs ?? 60_000,
-    webhookKeys: (organizationId) => signingKeys(organizationId).map(publicKey),
   });
   await server.start();
   let workers = options.elsewhere ? null : await startWorker();

@@ -12,8 +12,6 @@ import test, { type ExecutionContext } from 'ava';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
-import type { WebhookKey } from '../../../api/routes/well-known.ts';
-import { checkSignature, parsePublicKey } from '../../../deploy/local/signature-check.ts';
 import { ordinaryNpis } from '../../support/npis.ts';
 import { type Stack, startStack } from '../../support/stack.ts';
 
@@ -63,15 +61,6 @@ test('a delivery of the stack is verified and sent on as it came, and the stack 
   t.regex(String(arrived?.headers['webhook-signature']), /^v1,/);
   t.true(printed.includes(String(arrived?.headers['webhook-id'])));
   t.true(arrived?.body.includes('"custom_data":{"ë":1.5},"usage"'), arrived?.body);
-  if (!arrived) return;
-  const path = `/.well-known/webhook-keys/${client.organizationId}`;
-  const { keys } = (await client.get<{ keys: readonly WebhookKey[] }>(path)).json;
-  const publicKey = parsePublicKey(keys[0]?.whpk ?? '');
-  const captured = { headers: textHeaders(arrived.headers), body: Buffer.from(arrived.body) };
-  t.deepEqual(checkSignature(captured, { secret: null, publicKey }, new Date()), {
-    kind: 'right',
-    by: 'v1a',
-  });
   const envelope = await client.completed(json.batch_id);
   t.is(envelope.batch.total, 2);
 });
@@ -105,11 +94,11 @@ test('what is not signed rightly is sent on too, and the line says why', async (
   await send(url, { secret });
   t.regex(await line(), /→ 400 in \d+ ms {2}verified$/);
   await send(url, { secret: newSecret() });
-  t.regex(await line(), /NOT VERIFIED: .*most likely the secret/);
+  t.regex(await line(), /NOT VERIFIED: no signature matches/);
   await send(url, { secret, ageSeconds: 3600 });
   t.regex(await line(), /NOT VERIFIED: the signature matches, but its timestamp is 60 minutes old/);
   await send(url, { secret, sent: '{"data":[]}' });
-  t.regex(await line(), / 0 NPIs .* NOT VERIFIED: the body is not the one that was signed/);
+  t.regex(await line(), / 0 NPIs .* NOT VERIFIED: no signature matches/);
   t.is(target.arrived.length, 4);
 });
 
@@ -166,10 +155,6 @@ test('wrong usage is one sentence and exit code 2, and no secret is repeated', a
   t.is(help.code, 0);
   t.regex(help.stdout, /^npm run listen/);
 });
-
-function textHeaders(headers: IncomingMessage['headers']): Record<string, string> {
-  return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, String(value)]));
-}
 
 /** A listener that is up: its address, its next line, and a way to send it what the stack would. */
 async function listening(t: ExecutionContext, args: readonly string[]) {

@@ -1,0 +1,175 @@
+import { spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
+import test, { type ExecutionContext } from 'ava';
+import { sign } from '../../../activities/webhooks/signature.ts';
+import { deliveryExamples } from '../../../api/openapi/examples.ts';
+
+// `npm run check-signature` as the author of a receiver uses it: exit code 0 right, 1 not right, 2 wrong usage.
+
+const MAIN = fileURLToPath(new URL('../../../deploy/local/check-signature.ts', import.meta.url));
+const ID = 'msg_01jd9x6k2wf3r8t0z5q7w4m1hd';
+const BODY = JSON.stringify(deliveryExamples['real-time']?.value).replace(
+  '"order":17',
+  '"name":"Zoë","n":1.5',
+);
+const AT = 1767607207;
+const ARRIVED = ['--at', '2026-01-05T10:00:08Z'];
+const SECRET = newSecret();
+
+function newSecret(): string {
+  return `whsec_${randomBytes(32).toString('base64')}`;
+}
+
+const signatureBy = (...secrets: readonly string[]) => sign({ id: ID, timestamp: AT, body: BODY, secrets });
+
+interface Request {
+  readonly secret?: string;
+  readonly signature?: string;
+  readonly timestamp?: string;
+  readonly body?: string | Buffer;
+  readonly more?: readonly string[];
+}
+
+/** Runs the command on a request that is right but for what is given. */
+async function check(t: ExecutionContext, request: Request = {}) {
+  const { secret = SECRET, signature = signatureBy(SECRET), timestamp = String(AT) } = request;
+  const body = join(await folder(t), 'body.json');
+  await writeFile(body, request.body ?? BODY);
+  return await run([
+    ...['--secret', secret, '--id', ID, '--timestamp', timestamp, '--signature', signature, '--body', body],
+    ...(request.more ?? ARRIVED),
+  ]);
+}
+
+async function run(args: readonly string[], stdin = '') {
+  const child = spawn(process.execPath, [MAIN, ...args], { stdio: 'pipe' });
+  child.stdin.end(stdin);
+  const [stdout, stderr, [code]] = await Promise.all([
+    text(child.stdout),
+    text(child.stderr),
+    once(child, 'close'),
+  ]);
+  return { code: Number(code), stdout, stderr };
+}
+
+async function folder(t: ExecutionContext): Promise<string> {
+  const dir = await mkdtemp(join(tmpdir(), 'check-signature-'));
+  t.teardown(() => rm(dir, { recursive: true }));
+  return dir;
+}
+
+test('a right signature is right, with one secret, during a rotation, and beside versions of a later day', async (t) => {
+  const ways: Request[] = [
+    {},
+    { signature: signatureBy(newSecret(), SECRET) },
+    { signature: `v2,AA== ${signatureBy(SECRET)}` },
+  ];
+  for (const way of ways) {
+    const { code, stdout, stderr } = await check(t, way);
+    t.is(code, 0, stdout + stderr);
+    t.regex(stdout, /^right: the signature is right\.\n$/);
+  }
+});
+
+test('another secret and an altered body are told from everything else', async (t) => {
+  const requests: Request[] = [
+    { secret: newSecret() },
+    { body: `${BODY}\n` },
+    { body: JSON.stringify(JSON.parse(BODY), null, 2) },
+    { body: BODY.replace('"credits_used":1', '"credits_used":2') },
+    { body: Buffer.from(BODY, 'latin1') },
+    { body: '' },
+    { timestamp: String(AT + 1) },
+  ];
+  for (const request of requests) {
+    const { code, stdout } = await check(t, request);
+    t.is(code, 1);
+    t.regex(stdout, /^not right: no signature matches\. Either the secret .* or the body was altered/);
+  }
+});
+
+test('a stale timestamp is told with its age, however right the signature is', async (t) => {
+  for (const [at, age] of [
+    ['2026-01-05T10:05:08Z', '5 minutes old'],
+    ['2026-01-05T14:00:07+01:00', '180 minutes old'],
+    ['2026-01-05T09:00:07Z', '60 minutes in the future'],
+  ] as const) {
+    const { code, stdout } = await check(t, { more: ['--at', at] });
+    t.is(code, 1);
+    t.true(stdout.includes(`the signature matches, but its timestamp is ${age}`), stdout);
+  }
+  t.is((await check(t, { more: ['--at', '2026-01-05T10:05:07Z'] })).code, 0);
+  t.regex((await check(t, { more: [] })).stdout, /minutes old/);
+});
+
+test('a header that is missing or malformed is named', async (t) => {
+  const cases: readonly (readonly [Request, RegExp])[] = [
+    [{ signature: '' }, /the header webhook-signature is missing/],
+    [{ timestamp: '2026-01-05T10:00:07Z' }, /webhook-timestamp is malformed: it should be whole seconds/],
+    [{ signature: 'sha256=abc' }, /webhook-signature is malformed/],
+    [{ signature: signatureBy(SECRET).slice(0, -3) }, /webhook-signature is malformed/],
+  ];
+  for (const [request, reason] of cases) {
+    const { code, stdout } = await check(t, request);
+    t.is(code, 1);
+    t.regex(stdout, reason);
+  }
+});
+
+test('headers come as lines, with a request line or not, or as JSON; the body from stdin too', async (t) => {
+  const file = join(await folder(t), 'headers');
+  const asJson = JSON.stringify({
+    'Webhook-Id': ID,
+    'webhook-timestamp': AT,
+    'webhook-signature': signatureBy(SECRET),
+  });
+  const lines = headerLines();
+  const capture = `POST /hook HTTP/1.1\r\nHost: example.com\r\n${lines.replaceAll('\n', '\r\n')}\r\n\r\nwebhook-id: of the body`;
+  for (const headers of [lines, capture, asJson]) {
+    await writeFile(file, headers);
+    const { code, stdout, stderr } = await run(
+      ['--secret', SECRET, '--headers', file, '--body', '-', ...ARRIVED],
+      BODY,
+    );
+    t.is(code, 0, stdout + stderr);
+  }
+});
+
+test('wrong usage is one sentence and exit code 2, and no secret is repeated', async (t) => {
+  const secret = newSecret();
+  const bare = secret.slice('whsec_'.length);
+  const rest = ['--id', ID, '--timestamp', '1', '--signature', 'v1,x', '--body', '/nowhere'];
+  for (const [args, said] of [
+    [[], /--secret/],
+    [[secret, ...rest], /argument without an option/],
+    [[bare, ...rest], /argument without an option/],
+    [['--secret', bare, ...rest], /--secret must be whsec_/],
+    [['--secret', `"${secret}"`, ...rest], /--secret must be whsec_/],
+    [['--secret', secret.slice(0, 20), ...rest], /--secret must be whsec_/],
+    [[`--${secret}`, ...rest], /Unknown option/],
+    [['--secret', secret, '--body', '/nowhere'], /--headers/],
+    [['--secret', secret, ...rest], /--body cannot be read/],
+    [['--secret', secret, '--headers', '/nowhere', '--body', '-'], /--headers cannot be read/],
+    [['--secret', secret, ...rest, '--at', 'yesterday'], /--at must be a time/],
+  ] as const) {
+    const { code, stdout, stderr } = await run(args);
+    t.is(code, 2, stderr);
+    t.regex(stderr, said);
+    t.false(`${stdout}${stderr}`.includes(bare.slice(0, 12)), stderr);
+  }
+  const help = await run(['--help']);
+  t.is(help.code, 0);
+  t.regex(help.stdout, /^npm run --silent check-signature/);
+});
+
+function headerLines(): string {
+  return [`Webhook-Id: ${ID}`, `Webhook-Timestamp: ${AT}`, `Webhook-Signature: ${signatureBy(SECRET)}`].join(
+    '\n',
+  );
+}
