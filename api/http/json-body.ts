@@ -1,6 +1,8 @@
 import type { IncomingMessage } from 'node:http';
+import { createScanner, type Node, parseTree, visit } from 'jsonc-parser';
 import { type Problem, problem } from './errors.ts';
-import { jsonErrorOffset } from './json-error.ts';
+
+// Bodies: read as bytes, parsed by JSON.parse, and handled as text if parsing would lose what has to be kept.
 
 /** A body as the text that was sent and as the value it means. */
 export interface JsonBody {
@@ -83,4 +85,113 @@ function utf8ErrorOffset(bytes: Buffer): number {
   let same = 0;
   while (bytes[same] === again[same]) same += 1;
   return new TextDecoder('utf-8').decode(bytes.subarray(0, same), { stream: true }).length;
+}
+
+/**
+ * The offset of the first token that is broken or may not stand where it is (RFC 8259); the text's length if a token is
+ * missing at the end, or if it is nested too deep to be walked by recursion. JSON.parse doesn't reliably say where.
+ * @param text that isn't JSON
+ */
+export function jsonErrorOffset(text: string): number {
+  if (jsonDepth(text) > MAX_WALKED_DEPTH) return text.length;
+  let first: number | null = null;
+  const onError = (_code: number, offset: number) => {
+    first ??= offset;
+  };
+  visit(text, { onError }, { disallowComments: true });
+  return first ?? text.length;
+}
+
+const MAX_WALKED_DEPTH = 1000;
+
+/** Levels of objects and arrays, counted without recursion. */
+export function jsonDepth(text: string): number {
+  let depth = 0;
+  let deepest = 0;
+  for (const { char } of tokensOf(text)) {
+    depth += STEP[char] ?? 0;
+    deepest = Math.max(deepest, depth);
+  }
+  return deepest;
+}
+
+/**
+ * The text of one member of a JSON object, exactly as it was sent; the last one, as JSON.parse has it, if the name
+ * occurs twice.
+ * @param text valid JSON whose value is an object, of any depth
+ */
+export function memberText(text: string, name: string): string | null {
+  let found: string | null = null;
+  let depth = 0;
+  let key: string | null = null;
+  let start: number | null = null;
+  for (const { char, at, value } of tokensOf(text)) {
+    if (depth === 1) {
+      if (char === ':') start = at + 1;
+      else if (start === null) key = value;
+      else if (char === ',' || char === '}') {
+        if (key === name) found = text.slice(start, at).trim();
+        start = null;
+      }
+    }
+    depth += STEP[char] ?? 0;
+  }
+  return found;
+}
+
+const STEP: Readonly<Record<string, number>> = { '{': 1, '[': 1, '}': -1, ']': -1 };
+
+/** Tokens one by one, without the white space between them: their first character, offset and meaning. */
+function* tokensOf(text: string) {
+  const scanner = createScanner(text, true);
+  for (scanner.scan(); scanner.getTokenOffset() < text.length; scanner.scan()) {
+    const at = scanner.getTokenOffset();
+    yield { char: text.charAt(at), at, value: scanner.getTokenValue() };
+  }
+}
+
+/**
+ * JSON text in one canonical form: members sorted, no white space, escapes undone, numbers by their exact value.
+ * Two texts have the same form if and only if they mean the same, also beyond double precision.
+ * @param text valid JSON of few levels
+ */
+export function canonicalJson(text: string): string {
+  const canonical = ({ type, children = [], offset, length, value }: Node): string => {
+    switch (type) {
+      case 'object': {
+        // The last one counts if a name occurs twice, as JSON.parse has it.
+        const members = new Map(
+          children.map(({ children: [name, member] = [] }) => [
+            JSON.stringify(name?.value),
+            member ? canonical(member) : '',
+          ]),
+        );
+        const sorted = [...members].sort(([a], [b]) => (a < b ? -1 : 1));
+        return `{${sorted.map((member) => member.join(':')).join(',')}}`;
+      }
+      case 'array':
+        return `[${children.map(canonical).join(',')}]`;
+      case 'number':
+        return exactNumber(text.slice(offset, offset + length));
+      default:
+        return JSON.stringify(value);
+    }
+  };
+  const root = parseTree(text);
+  return root ? canonical(root) : '';
+}
+
+/** `1.50e3` → `15e2`: sign, digits without outer zeros, exponent. */
+function exactNumber(source: string): string {
+  const [mantissa = '', exponent = '0'] = source.toLowerCase().split('e');
+  const sign = mantissa.startsWith('-') ? '-' : '';
+  const [whole = '', fraction = ''] = mantissa.replace('-', '').split('.');
+  const digits = `${whole}${fraction}`.replace(/^0+/, '');
+  // Not a pattern: /0+$/ tries anew at each zero of a run that is not the last, 0.2 s for 16 KiB.
+  let end = digits.length;
+  while (digits[end - 1] === '0') end -= 1;
+  const trimmed = digits.slice(0, end);
+  if (trimmed === '') return `${sign}0`;
+  const power = BigInt(exponent) - BigInt(fraction.length) + BigInt(digits.length - trimmed.length);
+  return `${sign}${trimmed}e${power}`;
 }

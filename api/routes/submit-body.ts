@@ -1,8 +1,8 @@
 import Joi from 'joi';
 import type { WantedType, WebhookMode } from '../../db/words.ts';
 import { WANTED_TYPES, WEBHOOK_MODES } from '../../db/words.ts';
-import { jsonDepth } from '../http/body.ts';
 import type { Problem } from '../http/errors.ts';
+import { jsonDepth } from '../http/json-body.ts';
 
 // The bodies of submits (api/README.md, Submitting) as joi schemas, and the translation of joi's findings into the 422
 // catalogue (api/README.md, Errors). The OpenAPI document is made from them: `meta({ jsonSchema })` says what a custom

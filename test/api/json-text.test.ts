@@ -1,10 +1,9 @@
 import test from 'ava';
 import fc from 'fast-check';
-import { canonicalJson, jsonDepth, memberText } from '../../api/http/body.ts';
-import { jsonErrorOffset } from '../../api/http/json-error.ts';
+import { canonicalJson, jsonDepth, jsonErrorOffset, memberText } from '../../api/http/json-body.ts';
 import { objectText, stringText, tokensOf, valueText } from '../support/json-text.ts';
 
-// JSON handled as text: api/http/body.ts and api/http/json-error.ts.
+// JSON handled as text: api/http/json-body.ts.
 
 /** fast-check prints seed and path of a failure; TEST_SEED repeats it. */
 const { TEST_SEED } = process.env;
@@ -121,7 +120,7 @@ test('jsonErrorOffset points at the token that breaks the text, or at the end of
       const k = pick % (text.length + 1);
       const broken = cut ? text.slice(0, k) : `${text.slice(0, k)}\u0001${text.slice(k)}`;
       if (isJson(broken)) return;
-      const around = tokensOf(text).find(({ at, text: token }) => at < k && k < at + token.length);
+      const around = tokensOf(text).find(({ at, text: token }) => at < k && k <= at + token.length);
       const offset = jsonErrorOffset(broken);
       t.true(offset <= k && offset >= (around?.at ?? k), `${JSON.stringify(broken)} ${offset}`);
     }),
@@ -131,11 +130,13 @@ test('jsonErrorOffset points at the token that breaks the text, or at the end of
 
 test('a text ends with its one value', (t) => {
   for (const text of ['{}', '[1]', '"a"', '1', 'null']) {
-    for (const rest of [',', ',1', ' {}', ':', '}', ']', '"', 'x']) {
+    for (const rest of [',', ',1', ' {}', ':', '}', ']', '"', ' x']) {
       const offset = jsonErrorOffset(`${text}${rest}`);
       t.is(offset, text.length + (rest.startsWith(' ') ? 1 : 0), text + rest);
     }
   }
+  // One token, broken as a whole.
+  for (const text of ['nullx', '[1.x]', '-x']) t.is(jsonErrorOffset(text), text.startsWith('[') ? 1 : 0, text);
 });
 
 test('whatever stands before the offset can still become JSON', (t) => {
@@ -160,6 +161,7 @@ test('whatever stands before the offset can still become JSON', (t) => {
 test('texts that are hard to read take time in proportion to their length', (t) => {
   // At this length anything quadratic would end in AVA's time-out.
   const n = 2_000_000;
+  // Deeper than what is walked by recursion.
   t.is(jsonErrorOffset('['.repeat(n)), n);
   t.is(jsonErrorOffset(`[${'" ",'.repeat(n)}]`), n * 4 + 1);
   t.is(jsonErrorOffset('9'.repeat(n).concat('x')), n);
