@@ -1,18 +1,19 @@
 import { randomUUID } from 'node:crypto';
-import { server as hapiServer, type Request, type Server } from '@hapi/hapi';
+import { server as hapiServer, type Lifecycle, type Request, type Server } from '@hapi/hapi';
 import { type IdPrefix, isId } from '../db/ids.ts';
 import { registerAuth } from './http/auth.ts';
 import { answerBrokenRequests, createListener, requireHost } from './http/connection.ts';
-import { badRequest, notFound, PRIVATE, problem, registerErrors } from './http/errors.ts';
+import { PRIVATE, registerErrors } from './http/errors.ts';
 import { UNREAD_BODY } from './http/json-body.ts';
 import { registerRateHeaders } from './http/limit.ts';
-import { createSample, type Sample } from './http/sample.ts';
-import { registerOpenapi } from './openapi/document.ts';
-import { registerCredits } from './routes/credits.ts';
-import { registerDeliveries } from './routes/deliveries.ts';
-import { registerHealth } from './routes/health.ts';
-import { registerPoll } from './routes/poll.ts';
-import { registerSubmit, type SubmitDeps } from './routes/submit.ts';
+import { createSample, type Sample } from './http/overload.ts';
+import { problem } from './problems.ts';
+import { creditHandlers } from './routes/credits.ts';
+import { deliveryHandlers } from './routes/deliveries.ts';
+import { pollHandlers } from './routes/poll.ts';
+import { serviceHandlers } from './routes/service.ts';
+import { type SubmitDeps, submitHandlers } from './routes/submit.ts';
+import { type OperationId, ROUTES } from './routes.ts';
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {
@@ -29,19 +30,6 @@ export interface ApiDeps extends SubmitDeps {
   readonly keepAliveMs: number;
   readonly rateWindowMs: number;
 }
-
-const PATHS: readonly (readonly [path: string, allow: string])[] = [
-  ['/api/v1/email', 'POST'],
-  ['/api/v1/email/bulk', 'POST'],
-  ['/api/v1/email/{request_id}', 'GET, HEAD'],
-  ['/api/v1/batch/{batch_id}', 'GET, HEAD'],
-  ['/api/v1/batch/{batch_id}/deliveries', 'GET, HEAD'],
-  ['/api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend', 'POST'],
-  ['/api/v1/credits', 'GET, HEAD'],
-  ['/healthz', 'GET, HEAD'],
-  ['/readyz', 'GET, HEAD'],
-  ['/openapi.json', 'GET, HEAD'],
-];
 
 /** The HTTP API, not yet listening. Each concern registers itself, in the order of DECISIONS.md, Order of checks. */
 export function createServer(deps: ApiDeps): Server {
@@ -78,12 +66,7 @@ export function createServer(deps: ApiDeps): Server {
     for (const [name, value] of Object.entries(PRIVATE)) response.header(name, value, { override: false });
     return h.continue;
   });
-  registerSubmit(server, deps);
-  registerPoll(server, deps.db, deps.changes);
-  registerDeliveries(server, deps);
-  registerCredits(server, deps.db);
-  registerHealth(server, deps.db);
-  registerOpenapi(server);
+  registerRoutes(server, deps);
   registerFallbacks(server);
   registerLog(server, deps, sample);
   // Whoever waits for a change is answered before the server stops.
@@ -91,17 +74,33 @@ export function createServer(deps: ApiDeps): Server {
   return server;
 }
 
+function registerRoutes(server: Server, deps: ApiDeps): void {
+  const handlers: Readonly<Record<OperationId, Lifecycle.Method>> = {
+    ...submitHandlers(deps),
+    ...pollHandlers(deps.db, deps.changes),
+    ...deliveryHandlers(deps),
+    ...creditHandlers(deps.db),
+    ...serviceHandlers(deps.db),
+  };
+  for (const { id, method, path, scope } of ROUTES) {
+    const auth = scope === 'open' ? { auth: false as const } : {};
+    const payload = method === 'POST' ? { payload: UNREAD_BODY } : {};
+    server.route({ method, path, options: { ...auth, ...payload }, handler: handlers[id] });
+  }
+}
+
 /** hapi answers 404 for a method it does not know at a path it does; the contract says 405. */
 function registerFallbacks(server: Server): void {
   const refuse = (allow: string) => () => {
-    throw problem(405, 'method_not_allowed', `Use ${allow} here.`, { headers: { allow } });
+    throw problem('method_not_allowed', { values: { allow }, headers: { allow } });
   };
-  for (const [path, allow] of PATHS) {
+  // No path has two methods.
+  for (const { method, path } of ROUTES) {
     server.route({
       method: '*',
       path,
       options: { auth: false, payload: UNREAD_BODY },
-      handler: refuse(allow),
+      handler: refuse(method === 'GET' ? 'GET, HEAD' : method),
     });
   }
   // Or else `{request_id}` takes it.
@@ -116,7 +115,7 @@ function registerFallbacks(server: Server): void {
     path: '/{any*}',
     options: { auth: false, payload: UNREAD_BODY },
     handler: () => {
-      throw notFound();
+      throw problem('not_found');
     },
   });
 }
@@ -130,8 +129,8 @@ const DOT_SEGMENT = /^[^?#]*[/\\](?:\.|%2e){1,2}(?:[/\\?#]|$)/i;
  * one that leads elsewhere than it says
  */
 function requirePath(request: Request): void {
-  if (!request.path.startsWith('/')) throw badRequest();
-  if (DOT_SEGMENT.test(request.raw.req.url ?? '')) throw notFound();
+  if (!request.path.startsWith('/')) throw problem('bad_request');
+  if (DOT_SEGMENT.test(request.raw.req.url ?? '')) throw problem('not_found');
   try {
     decodeURIComponent(request.path);
   } catch {

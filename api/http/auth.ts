@@ -1,7 +1,7 @@
 import type { Request, Server } from '@hapi/hapi';
 import { authenticate, parseApiKey } from '../../db/accounts/keys.ts';
 import type { Database } from '../../db/client.ts';
-import { type ApiError, problem } from './errors.ts';
+import { type ApiError, problem } from '../problems.ts';
 import { countRequest } from './limit.ts';
 import { createFloodGuard } from './overload.ts';
 
@@ -57,9 +57,7 @@ export async function keyRefusal(request: Request, db: Database): Promise<ApiErr
 }
 
 function refusal(kind: 'revoked' | 'inactive'): ApiError {
-  return kind === 'revoked'
-    ? problem(403, 'api_key_revoked', 'This API key was revoked. Use another one, or ask support.')
-    : problem(403, 'api_key_inactive', 'This API key is not active. Use its successor, or ask support.');
+  return problem(kind === 'revoked' ? 'api_key_revoked' : 'api_key_inactive');
 }
 
 /** `Authorization` wins if both headers are sent (DECISIONS.md, Keys and rate); null if neither is. */
@@ -70,15 +68,6 @@ function presentedKey(request: Request): string | null {
 }
 
 function unauthorized(presented: string | null): ApiError {
-  const headers = { 'www-authenticate': 'Bearer' };
-  return presented === null
-    ? problem(
-        401,
-        'api_key_missing',
-        'Send your API key as "Authorization: Bearer <API_KEY>" or "X-API-Key: <API_KEY>".',
-        { headers },
-      )
-    : problem(401, 'api_key_invalid', 'The API key is not valid. Check it for missing characters.', {
-        headers,
-      });
+  const code = presented === null ? 'api_key_missing' : 'api_key_invalid';
+  return problem(code, { headers: { 'www-authenticate': 'Bearer' } });
 }

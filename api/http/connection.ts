@@ -8,8 +8,9 @@ import {
 } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { Logger } from 'pino';
-import { type ApiError, badRequest, PRIVATE, problem } from './errors.ts';
-import type { Sample } from './sample.ts';
+import { type ApiError, type ProblemCode, problem } from '../problems.ts';
+import { PRIVATE } from './errors.ts';
+import type { Sample } from './overload.ts';
 
 /**
  * The HTTP listener below hapi. A request that has not arrived whole after 10 s ends with its socket; the time between
@@ -47,7 +48,7 @@ export function answerBrokenRequests(listener: Server, log: Logger, sample: Samp
       socket.destroy();
       return;
     }
-    const error = toApiError(cause.code);
+    const error = problem(BROKEN[cause.code ?? ''] ?? 'bad_request');
     const requestId = randomUUID();
     const { status } = error;
     const suppressed = sample(status);
@@ -59,19 +60,14 @@ export function answerBrokenRequests(listener: Server, log: Logger, sample: Samp
 
 /** @throws {ApiError} 400 for HTTP/1.1 without Host (RFC 9112, section 3.2) */
 export function requireHost({ httpVersion, headers }: IncomingMessage): void {
-  if (httpVersion === '1.1' && headers.host === undefined) throw badRequest();
+  if (httpVersion === '1.1' && headers.host === undefined) throw problem('bad_request');
 }
 
-function toApiError(code: string | undefined): ApiError {
-  switch (code) {
-    case 'ERR_HTTP_REQUEST_TIMEOUT':
-      return problem(408, 'request_timeout', 'The request did not arrive in time.');
-    case 'HPE_HEADER_OVERFLOW':
-      return problem(431, 'headers_too_large', 'The path and the headers may have 16 KiB at most.');
-    default:
-      return badRequest();
-  }
-}
+/** Node's codes that aren't simply broken HTTP. */
+const BROKEN: Readonly<Record<string, ProblemCode>> = {
+  ERR_HTTP_REQUEST_TIMEOUT: 'request_timeout',
+  HPE_HEADER_OVERFLOW: 'headers_too_large',
+};
 
 function toHttp({ status, body }: ApiError, requestId: string): string {
   const text = JSON.stringify(body);

@@ -2,75 +2,10 @@ import { finished } from 'node:stream/promises';
 import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hapi';
 import type { Logger } from 'pino';
 import { DatabaseError } from '../../db/errors.ts';
-
-/** One entry of a 422 (api/README.md, Errors), worded as FastAPI and pydantic 2 word it. */
-export interface Problem {
-  readonly loc: readonly (string | number)[];
-  readonly msg: string;
-  readonly type: string;
-}
-
-/** An answer that is not a success. Thrown by handlers and extensions, written by the one `onPreResponse` below. */
-export class ApiError extends Error {
-  override readonly name = 'ApiError';
-  readonly status: number;
-  readonly body: object;
-  readonly headers: Readonly<Record<string, string>>;
-
-  constructor(status: number, body: object, headers: Readonly<Record<string, string>> = {}) {
-    super(`HTTP ${status}`);
-    this.status = status;
-    this.body = body;
-    this.headers = headers;
-  }
-}
-
-/** 422: exactly `{detail: […]}`, every problem at once. */
-export function invalid(detail: readonly Problem[]): ApiError {
-  return new ApiError(422, { detail });
-}
-
-export const TITLES: Readonly<Record<number, string>> = {
-  400: 'Bad Request',
-  401: 'Unauthorized',
-  402: 'Payment Required',
-  403: 'Forbidden',
-  404: 'Not Found',
-  405: 'Method Not Allowed',
-  408: 'Request Timeout',
-  409: 'Conflict',
-  413: 'Content Too Large',
-  415: 'Unsupported Media Type',
-  429: 'Too Many Requests',
-  431: 'Request Header Fields Too Large',
-  500: 'Internal Server Error',
-  503: 'Service Unavailable',
-};
-
-/** Every other error: application/problem+json (RFC 9457) with a stable `code`. */
-export function problem(
-  status: number,
-  code: string,
-  detail: string,
-  extra: { readonly headers?: Record<string, string>; readonly members?: Record<string, number> } = {},
-): ApiError {
-  const body = {
-    type: 'about:blank',
-    title: TITLES[status] ?? 'Error',
-    status,
-    code,
-    detail,
-    ...extra.members,
-  };
-  return new ApiError(status, body, extra.headers);
-}
+import { ApiError, problem } from '../problems.ts';
 
 /** On every answer, unless it says itself who may keep it: taken for nothing else than it says it is, and kept by nobody. */
 export const PRIVATE = { 'x-content-type-options': 'nosniff', 'cache-control': 'no-store' } as const;
-
-/** Nothing was done, but for an acknowledgement of the database that was lost: that is what the key settles. */
-export const AWAY =
-  'The service cannot reach its database right now. Try again shortly; repeat a submit with the same Idempotency-Key.';
 
 /** Turns whatever was thrown, by us or by hapi, into the one shape; says nothing of a cause it does not know. */
 export function registerErrors(server: Server, log: Logger): void {
@@ -98,37 +33,15 @@ async function discardBody(request: Request): Promise<void> {
 
 function toApiError(error: Error, request: Request, log: Logger): ApiError {
   if (error instanceof ApiError) return error;
+  const { requestId: http_request_id } = request.app;
   if (error instanceof DatabaseError && error.unavailable) {
-    log.warn({ code: error.code, http_request_id: request.app.requestId }, 'database unavailable');
-    return problem(503, 'service_unavailable', AWAY, { headers: { 'retry-after': '5' } });
+    log.warn({ code: error.code, http_request_id }, 'database unavailable');
+    return problem('service_unavailable', { headers: { 'retry-after': '5' } });
   }
-  const status = 'output' in error ? (error.output as { statusCode: number }).statusCode : 500;
-  switch (status) {
-    case 400:
-      return badRequest();
-    default:
-      log.error(
-        { err: error, http_request_id: request.app.requestId, route: request.route.path },
-        'request failed',
-      );
-      return problem(
-        500,
-        'internal_error',
-        'Something went wrong on our side. Quote the X-Request-Id to support.',
-      );
-  }
-}
-
-export function badRequest(): ApiError {
-  return problem(400, 'bad_request', 'The request is not well-formed HTTP.');
-}
-
-export function notFound(): ApiError {
-  return problem(404, 'not_found', 'There is nothing at this path. The API lives under /api/v1.');
-}
-
-export function unknownBatch(): ApiError {
-  return problem(404, 'batch_not_found', 'No batch with this id belongs to your organization.');
+  if ('output' in error && (error.output as { statusCode: number }).statusCode === 400)
+    return problem('bad_request');
+  log.error({ err: error, http_request_id, route: request.route.path }, 'request failed');
+  return problem('internal_error');
 }
 
 function write(h: ResponseToolkit, error: ApiError): ResponseObject {

@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import { createScanner, type Node, parseTree, visit } from 'jsonc-parser';
-import { type Problem, problem } from './errors.ts';
+import { type Problem, problem } from '../problems.ts';
 
 // Bodies: read as bytes, parsed by JSON.parse, and handled as text if parsing would lose what has to be kept.
 
@@ -33,24 +33,19 @@ export async function readJson(body: IncomingMessage): Promise<JsonBody | Proble
   const bytes = await readBytes(body);
   const { 'content-type': type, 'content-encoding': encoding = 'identity' } = body.headers;
   const isTyped = bytes.length > 0 || type !== undefined;
-  if (isTyped && !isJson(type)) {
-    throw problem(415, 'unsupported_media_type', 'Send the body as application/json.');
-  }
-  if (encoding.toLowerCase() !== 'identity') {
-    throw problem(415, 'unsupported_media_type', 'Send the body without a Content-Encoding.');
-  }
+  if ((isTyped && !isJson(type)) || encoding.toLowerCase() !== 'identity')
+    throw problem('unsupported_media_type');
   if (bytes.length === 0) return { loc: ['body'], msg: 'Field required', type: 'missing' };
   return parse(bytes);
 }
 
 async function readBytes(body: IncomingMessage): Promise<Buffer> {
-  const tooLarge = () => problem(413, 'body_too_large', 'The body may have 64 KiB at most.');
-  if (Number(body.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw tooLarge();
+  if (Number(body.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw problem('body_too_large');
   const chunks: Buffer[] = [];
   let size = 0;
   for await (const chunk of body.iterator({ destroyOnReturn: false })) {
     size += chunk.length;
-    if (size > MAX_BODY_BYTES) throw tooLarge();
+    if (size > MAX_BODY_BYTES) throw problem('body_too_large');
     chunks.push(chunk);
   }
   return Buffer.concat(chunks);

@@ -1,7 +1,7 @@
 import type { AuthCredentials, Request, Server } from '@hapi/hapi';
 import { admit, type RateVerdict } from '../../db/accounts/limits.ts';
 import type { Database } from '../../db/client.ts';
-import { type ApiError, problem } from './errors.ts';
+import { type ApiError, problem } from '../problems.ts';
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {
@@ -28,8 +28,10 @@ export async function countRequest(
     return null;
   }
   const wait = Math.max(1, seconds(verdict.retryAfterMs));
-  const detail = `This key may send ${requestsPerMinute} requests in ${seconds(windowMs)} s. Try again in ${wait} s.`;
-  return problem(429, 'rate_limited', detail, { headers: { ...headers, 'retry-after': String(wait) } });
+  return problem('rate_limited', {
+    values: { who: 'This key', quota: requestsPerMinute, window: seconds(windowMs), wait },
+    headers: { ...headers, 'retry-after': String(wait) },
+  });
 }
 
 /** Puts what was counted on every counted answer, errors included. */

@@ -1,5 +1,5 @@
 import ipaddr from 'ipaddr.js';
-import { type ApiError, problem } from './errors.ts';
+import { type ApiError, problem } from '../problems.ts';
 
 // Guessing keys is hopeless (178 random bits, and check characters that turn away nearly every guess before the
 // database is asked); this keeps trying from being cheap as well. Valid keys behind the same address never notice.
@@ -36,14 +36,15 @@ export function createFloodGuard(windowMs: number, now: () => number = Date.now)
         return null;
       }
       const wait = Math.max(1, Math.ceil((oldest + windowMs - at) / 1000));
-      return problem(
-        429,
-        'rate_limited',
-        `Too many requests without a valid API key. Try again in ${wait} s.`,
-        {
-          headers: { 'retry-after': String(wait) },
+      return problem('rate_limited', {
+        values: {
+          who: 'An address without a valid API key',
+          quota: MAX_FAILURES,
+          window: Math.ceil(windowMs / 1000),
+          wait,
         },
-      );
+        headers: { 'retry-after': String(wait) },
+      });
     },
   };
 }
@@ -53,4 +54,28 @@ function networkOf(address: string): string {
   if (!ipaddr.isValid(address)) return address;
   const parsed = ipaddr.process(address);
   return parsed.kind() === 'ipv6' ? parsed.toByteArray().slice(0, 8).join('.') : parsed.toString();
+}
+
+// Who has no valid key can cause as many log lines as requests.
+
+const EVERY_MS = 10_000;
+
+/**
+ * Asked before a line of this status is written.
+ * @returns how many have been left out since the one before; null where this one is to be left out as well
+ */
+export type Sample = (status: number) => number | null;
+
+/** Lets one line of each status through in any 10 s. */
+export function createSample(now: () => number = Date.now): Sample {
+  const lines = new Map<number, { readonly at: number; suppressed: number }>();
+  return (status) => {
+    const line = lines.get(status);
+    if (line && now() < line.at + EVERY_MS) {
+      line.suppressed += 1;
+      return null;
+    }
+    lines.set(status, { at: now(), suppressed: 0 });
+    return line?.suppressed ?? 0;
+  };
 }

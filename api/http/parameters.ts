@@ -1,6 +1,6 @@
 import type { Request } from '@hapi/hapi';
 import { type IdPrefix, idPattern, isId } from '../../db/ids.ts';
-import { invalid, type Problem } from './errors.ts';
+import { invalid, type Problem } from '../problems.ts';
 
 // Parameters of path and query, refused in the wording of the 422 catalogue (api/README.md, Errors).
 

@@ -1,6 +1,6 @@
 import { deliveryExamples } from './examples.ts';
-import type { JsonObject } from './json-schema.ts';
 import { json } from './operations.ts';
+import type { JsonObject } from './schemas.ts';
 
 // What a webhook's receiver gets, and what its answer means (api/README.md, Webhooks), for the OpenAPI document.
 

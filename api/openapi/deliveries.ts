@@ -1,12 +1,9 @@
-import { batchId, deliveryId } from './answers.ts';
 import { deliveriesExamples, resendExamples } from './examples.ts';
 import { RATE, responseHeaders } from './headers.ts';
-import { type JsonObject, jsonSchema } from './json-schema.ts';
-import { json, KEYED, link, TRANSPORT } from './operations.ts';
-import { parameter } from './parameters.ts';
-import { errorResponses } from './problems.ts';
+import { INVALID, json, link, parameter } from './operations.ts';
+import { batchId, deliveryId, jsonSchema } from './schemas.ts';
 
-// The delivery log in the `paths` of the OpenAPI document.
+// The delivery log: its operations in the OpenAPI document.
 
 const BATCH_ID = {
   name: 'batch_id',
@@ -23,55 +20,47 @@ const DELIVERY_ID = {
   schema: jsonSchema(deliveryId),
 };
 
-export const deliveryPaths: JsonObject = {
-  '/api/v1/batch/{batch_id}/deliveries': {
-    get: {
-      operationId: 'getDeliveries',
-      tags: ['Deliveries'],
-      summary: 'Webhook deliveries of a submit, with every attempt',
-      description:
-        'In the order of the submit, page by page. A page holds the state as of its reading; deliveries are neither added nor moved later, so that following `next_cursor` shows each exactly once.',
-      parameters: [BATCH_ID, parameter('limit'), parameter('cursor')],
-      responses: {
-        200: {
-          description: 'One page. `next_cursor` leads to the next.',
-          headers: responseHeaders(RATE),
-          content: json('Deliveries', deliveriesExamples),
-          links: {
-            next: link(
-              'getDeliveries',
-              { batch_id: '$request.path.batch_id', cursor: '$response.body#/next_cursor' },
-              'The next page.',
-            ),
-            resend: link(
-              'resendDelivery',
-              { batch_id: '$request.path.batch_id', delivery_id: '$response.body#/deliveries/0/id' },
-              'Send the first of them again.',
-            ),
-          },
+export const deliveryOperations = {
+  getDeliveries: {
+    tags: ['Deliveries'],
+    summary: 'Webhook deliveries of a submit, with every attempt',
+    description:
+      'In the order of the submit, page by page. A page holds the state as of its reading; deliveries are neither added nor moved later, so that following `next_cursor` shows each exactly once.',
+    parameters: [BATCH_ID, parameter('limit'), parameter('cursor')],
+    responses: {
+      200: {
+        description: 'One page. `next_cursor` leads to the next.',
+        headers: responseHeaders(RATE),
+        content: json('Deliveries', deliveriesExamples),
+        links: {
+          next: link(
+            'getDeliveries',
+            { batch_id: '$request.path.batch_id', cursor: '$response.body#/next_cursor' },
+            'The next page.',
+          ),
+          resend: link(
+            'resendDelivery',
+            { batch_id: '$request.path.batch_id', delivery_id: '$response.body#/deliveries/0/id' },
+            'Send the first of them again.',
+          ),
         },
-        ...errorResponses('NotFound', ...KEYED, ...TRANSPORT),
-        422: { $ref: '#/components/responses/Invalid' },
       },
+      ...INVALID,
     },
   },
-  '/api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend': {
-    post: {
-      operationId: 'resendDelivery',
-      tags: ['Deliveries'],
-      summary: 'Send a delivery again',
-      description:
-        'One that is decided, or that waits for its next attempt: with its old `webhook-id`, the result as it is then and the whole schedule of attempts. Asked twice, it is sent once: the second answer is 409 `delivery_pending`. Takes no body.',
-      parameters: [BATCH_ID, DELIVERY_ID],
-      responses: {
-        202: {
-          description: 'It will be sent: `pending` until it is decided anew.',
-          headers: responseHeaders(RATE),
-          content: json('Delivery', resendExamples),
-        },
-        ...errorResponses('NotFound', 'NotResendable', ...KEYED, ...TRANSPORT),
-        422: { $ref: '#/components/responses/Invalid' },
+  resendDelivery: {
+    tags: ['Deliveries'],
+    summary: 'Send a delivery again',
+    description:
+      'One that is decided, or that waits for its next attempt: with its old `webhook-id`, the result as it is then and the whole schedule of attempts. Asked twice, it is sent once: the second answer is 409 `delivery_pending`. Takes no body.',
+    parameters: [BATCH_ID, DELIVERY_ID],
+    responses: {
+      202: {
+        description: 'It will be sent: `pending` until it is decided anew.',
+        headers: responseHeaders(RATE),
+        content: json('Delivery', resendExamples),
       },
+      ...INVALID,
     },
   },
 };

@@ -1,6 +1,11 @@
-import { createHash } from 'node:crypto';
-import type { Server } from '@hapi/hapi';
-import { bulkBody, singleBody } from '../routes/submit-body.ts';
+import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
+import { bulkBody, singleBody } from '../routes/submit.ts';
+import { type OperationId, ROUTES } from '../routes.ts';
+import { delivery } from './callback.ts';
+import { deliveryOperations } from './deliveries.ts';
+import { invalidExamples } from './examples.ts';
+import { headers, RATE, responseHeaders } from './headers.ts';
+import { json, operations, parameters } from './operations.ts';
 import {
   creditsAnswer,
   deliveriesAnswer,
@@ -9,17 +14,11 @@ import {
   healthAnswer,
   insufficientAnswer,
   invalidAnswer,
+  type JsonObject,
+  jsonSchema,
   problemAnswer,
   submitAnswer,
-} from './answers.ts';
-import { delivery } from './callback.ts';
-import { deliveryPaths } from './deliveries.ts';
-import { invalidExamples } from './examples.ts';
-import { headers, RATE, responseHeaders } from './headers.ts';
-import { type JsonObject, jsonSchema } from './json-schema.ts';
-import { json, paths } from './operations.ts';
-import { parameters } from './parameters.ts';
-import { problemResponses } from './problems.ts';
+} from './schemas.ts';
 
 const DESCRIPTION = `Verified email addresses for US healthcare providers by NPI. A submit answers 202 at once; results \
 come by polling, by signed webhook, or both, within about 15 minutes.
@@ -29,6 +28,59 @@ NPI for the same organization within 30 days of its charge is free (\`replayed: 
 
 Fields may be added to answers at any time. \`null\` for an optional field of a body means absent; unknown fields are \
 ignored.`;
+
+/** Each problem that an answer is described for, under its name. */
+const DESCRIBED = Object.entries<ProblemKind>(PROBLEMS).filter(([, { at }]) => at !== 'unexpected');
+
+/** How an operation fails, beside the 422. */
+function failures({ id, scope }: (typeof ROUTES)[number]): JsonObject {
+  const own = DESCRIBED.filter(([, { at }]) => at === 'all' || at === scope || at.includes(id));
+  return Object.fromEntries(
+    own.map(([name, { status }]) => [String(status), { $ref: `#/components/responses/${name}` }]),
+  );
+}
+
+function problemResponse(kind: ProblemKind): JsonObject {
+  const { status, description, headers: own = [], counted, codes, example, hasMembers } = kind;
+  return {
+    description,
+    headers:
+      counted === 'always' ? responseHeaders([...RATE, ...own]) : responseHeaders(own, counted && RATE),
+    content: {
+      'application/problem+json': {
+        schema: {
+          $ref: `#/components/schemas/${hasMembers ? 'InsufficientCredits' : 'Problem'}`,
+          type: 'object',
+          properties: { status: { const: status }, code: { enum: Object.keys(codes) } },
+        },
+        examples: Object.fromEntries(
+          Object.keys(codes).map((code) => [code, { value: problemBody(kind, code, example) }]),
+        ),
+      },
+    },
+  };
+}
+
+/** Every route with what is said of its operation; what needs no key says so. */
+function paths(): JsonObject {
+  const described: Readonly<Record<OperationId, { readonly responses: JsonObject } & JsonObject>> = {
+    ...operations,
+    ...deliveryOperations,
+  };
+  const items: Record<string, JsonObject> = {};
+  for (const route of ROUTES) {
+    const { id, method, path, scope } = route;
+    const { responses, ...rest } = described[id];
+    const operation = {
+      operationId: id,
+      ...(scope === 'open' ? { security: [] } : {}),
+      ...rest,
+      responses: { ...responses, ...failures(route) },
+    };
+    items[path] = { ...items[path], [method.toLowerCase()]: operation };
+  }
+  return items;
+}
 
 const components: JsonObject = {
   schemas: {
@@ -47,7 +99,7 @@ const components: JsonObject = {
   headers,
   parameters,
   responses: {
-    ...problemResponses(),
+    ...Object.fromEntries(DESCRIBED.map(([name, kind]) => [name, problemResponse(kind)])),
     Invalid: {
       description: 'Something in the request is not valid; every problem is named.',
       headers: responseHeaders(RATE),
@@ -71,21 +123,7 @@ export const openapi: JsonObject = {
   servers: [{ url: '/' }],
   security: [{ bearer: [] }, { apiKey: [] }],
   tags: ['Submit', 'Results', 'Deliveries', 'Credits', 'Service', 'Webhooks'].map((name) => ({ name })),
-  paths: { ...paths, ...deliveryPaths },
+  paths: paths(),
   webhooks: { result: { $ref: '#/components/pathItems/delivery' } },
   components,
 };
-
-/** `GET /openapi.json`, without a key and uncounted, as /healthz is. */
-export function registerOpenapi(server: Server): void {
-  const text = JSON.stringify(openapi, null, 1);
-  const etag = createHash('sha256').update(text).digest('base64url').slice(0, 27);
-  server.route({
-    method: 'GET',
-    path: '/openapi.json',
-    options: { auth: false },
-    // hapi answers If-None-Match by itself.
-    handler: (_request, h) =>
-      h.response(text).type('application/json').etag(etag).header('cache-control', 'public, max-age=300'),
-  });
-}

@@ -1,4 +1,4 @@
-import type { JsonObject } from './json-schema.ts';
+import type { JsonObject } from './schemas.ts';
 
 // One story told by all examples of the OpenAPI document: a bulk submit of two NPIs, one found, one running.
 

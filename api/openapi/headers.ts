@@ -1,4 +1,4 @@
-import type { JsonObject } from './json-schema.ts';
+import type { JsonObject } from './schemas.ts';
 
 // The response headers of the OpenAPI document.
 

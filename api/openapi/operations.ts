@@ -1,24 +1,57 @@
-import { batchId, requestId } from './answers.ts';
+import { CURSOR, PAGE } from '../http/parameters.ts';
+import { IDEMPOTENCY_KEY } from '../routes/submit.ts';
+import type { OperationId } from '../routes.ts';
 import * as examples from './examples.ts';
 import { type HeaderName, RATE, responseHeaders } from './headers.ts';
-import type { JsonObject } from './json-schema.ts';
-import { jsonSchema } from './json-schema.ts';
-import { parameter } from './parameters.ts';
-import { type ErrorName, errorResponses } from './problems.ts';
+import { batchId, type JsonObject, jsonSchema, requestId } from './schemas.ts';
 
-// The `paths` of the OpenAPI document, in the order of the first table of api/README.md.
+// What the OpenAPI document says of each operation beside its route (routes.ts) and its errors (problems.ts).
 
-const POLLED: readonly HeaderName[] = [...RATE, 'ETag'];
-const WAITED: readonly HeaderName[] = ['Retry-After', 'Preference-Applied'];
-/** Answered before any route is looked at. */
-export const TRANSPORT: readonly ErrorName[] = [
-  'BadRequest',
-  'MethodNotAllowed',
-  'RequestTimeout',
-  'HeadersTooLarge',
-];
-/** Every operation that needs a key fails so. */
-export const KEYED: readonly ErrorName[] = ['Unauthorized', 'Forbidden', 'RateLimited', 'ServiceUnavailable'];
+/** `components.parameters`: request headers, and the query of lists. */
+export const parameters = {
+  'Idempotency-Key': {
+    name: 'Idempotency-Key',
+    in: 'header',
+    description:
+      'Unique for what you submit, such as a UUID: a retry with the same key and the same meaning of the body gets the stored 202 for 24 hours, and does nothing.',
+    schema: { type: 'string', pattern: IDEMPOTENCY_KEY.source },
+    example: '7f6c0c6e-2d0f-4f3e-8e39-4d7d7b4b2f11',
+  },
+  'If-None-Match': {
+    name: 'If-None-Match',
+    in: 'header',
+    description: 'The `ETag` you have: 304 if it is still the same.',
+    schema: { type: 'string' },
+    example: '"Zk3v1Qx9"',
+  },
+  Prefer: {
+    name: 'Prefer',
+    in: 'header',
+    description:
+      '`wait=N` (RFC 7240) holds the answer for up to N seconds, at most 55: of a poll until the state changes, of a submit until the batch is completed. Anything else is ignored.',
+    schema: { type: 'string' },
+    example: 'wait=1',
+  },
+  limit: {
+    name: 'limit',
+    in: 'query',
+    description: 'How many items the page may hold.',
+    schema: { type: 'integer', minimum: PAGE.least, maximum: PAGE.most, default: PAGE.usual },
+    example: 20,
+  },
+  cursor: {
+    name: 'cursor',
+    in: 'query',
+    description: '`next_cursor` of the page before; without it the first page.',
+    schema: { type: 'string', pattern: CURSOR },
+    example: '01jd9x6k2wf3r8t0z5q7w4m1hd',
+  },
+} as const;
+
+export const parameter = (name: keyof typeof parameters) => ({ $ref: `#/components/parameters/${name}` });
+
+/** The 422 of an operation that takes parameters or a body. */
+export const INVALID = { 422: { $ref: '#/components/responses/Invalid' } };
 
 export function json(schema: string, examples_?: JsonObject): JsonObject {
   return {
@@ -30,15 +63,17 @@ export function json(schema: string, examples_?: JsonObject): JsonObject {
 }
 
 /** Where an operation leads to: the one named, with values taken from request or answer. */
-export const link = (operationId: string, values: JsonObject, description: string) => ({
+export const link = (operationId: OperationId, values: JsonObject, description: string) => ({
   operationId,
   parameters: values,
   description,
 });
 
-function submitOperation(id: string, summary: string, body: string, bodyExamples: JsonObject): JsonObject {
+const POLLED: readonly HeaderName[] = [...RATE, 'ETag'];
+const WAITED: readonly HeaderName[] = ['Retry-After', 'Preference-Applied'];
+
+function submitOperation(summary: string, body: string, bodyExamples: JsonObject) {
   return {
-    operationId: id,
     tags: ['Submit'],
     summary,
     parameters: [parameter('Idempotency-Key'), parameter('Prefer')],
@@ -62,33 +97,25 @@ function submitOperation(id: string, summary: string, body: string, bodyExamples
           ),
         },
       },
-      ...errorResponses(
-        'InsufficientCredits',
-        'IdempotencyInProgress',
-        'BodyTooLarge',
-        'UnsupportedMediaType',
-        ...KEYED,
-        ...TRANSPORT,
-      ),
-      422: { $ref: '#/components/responses/Invalid' },
+      ...INVALID,
     },
     callbacks: { result: { $ref: '#/components/callbacks/result' } },
   };
 }
 
-function pollOperation(
-  id: string,
-  summary: string,
-  idName: 'request_id' | 'batch_id',
-  bodyExamples: JsonObject,
-): JsonObject {
-  const schema = jsonSchema(idName === 'request_id' ? requestId : batchId);
+function pollOperation(id: 'getRequest' | 'getBatch', summary: string, bodyExamples: JsonObject) {
+  const [idName, schema] = id === 'getRequest' ? ['request_id', requestId] : ['batch_id', batchId];
   return {
-    operationId: id,
     tags: ['Results'],
     summary,
     parameters: [
-      { name: idName, in: 'path', required: true, description: 'As a submit gave it.', schema },
+      {
+        name: idName,
+        in: 'path',
+        required: true,
+        description: 'As a submit gave it.',
+        schema: jsonSchema(schema),
+      },
       parameter('If-None-Match'),
       parameter('Prefer'),
     ],
@@ -111,20 +138,8 @@ function pollOperation(
         description: 'Still what your `If-None-Match` names.',
         headers: responseHeaders(POLLED, WAITED),
       },
-      ...errorResponses('NotFound', ...KEYED, ...TRANSPORT),
-      422: { $ref: '#/components/responses/Invalid' },
+      ...INVALID,
     },
-  };
-}
-
-/** Needs no key and counts for nobody. */
-function openOperation(id: string, summary: string, responses: JsonObject): JsonObject {
-  return {
-    operationId: id,
-    tags: ['Service'],
-    summary,
-    security: [],
-    responses: { ...responses, ...errorResponses(...TRANSPORT) },
   };
 }
 
@@ -134,61 +149,46 @@ const health = (description: string, status: string, always: readonly HeaderName
   content: json('Health', { usual: { value: { status } } }),
 });
 
-const UNCHANGED = {
-  description: 'Still what your `If-None-Match` names.',
-  headers: responseHeaders(['ETag']),
-};
-
-export const paths: JsonObject = {
-  '/api/v1/email': {
-    post: submitOperation('submitSingle', 'Submit one NPI', 'SingleSubmit', examples.singleExamples),
-  },
-  '/api/v1/email/bulk': {
-    post: submitOperation('submitBulk', 'Submit 1 to 60 NPIs', 'BulkSubmit', examples.bulkExamples),
-  },
-  '/api/v1/email/{request_id}': {
-    get: pollOperation('getRequest', 'Result of one request', 'request_id', examples.requestExamples),
-  },
-  '/api/v1/batch/{batch_id}': {
-    get: pollOperation('getBatch', 'Results of a whole submit', 'batch_id', examples.batchExamples),
-  },
-  '/api/v1/credits': {
-    get: {
-      operationId: 'getCredits',
-      tags: ['Credits'],
-      summary: "The organization's credits",
-      responses: {
-        200: {
-          description: 'As of now.',
-          headers: responseHeaders(RATE),
-          content: json('Credits', examples.creditsExamples),
-        },
-        ...errorResponses(...KEYED, ...TRANSPORT),
+export const operations = {
+  submitSingle: submitOperation('Submit one NPI', 'SingleSubmit', examples.singleExamples),
+  submitBulk: submitOperation('Submit 1 to 60 NPIs', 'BulkSubmit', examples.bulkExamples),
+  getRequest: pollOperation('getRequest', 'Result of one request', examples.requestExamples),
+  getBatch: pollOperation('getBatch', 'Results of a whole submit', examples.batchExamples),
+  getCredits: {
+    tags: ['Credits'],
+    summary: "The organization's credits",
+    responses: {
+      200: {
+        description: 'As of now.',
+        headers: responseHeaders(RATE),
+        content: json('Credits', examples.creditsExamples),
       },
     },
   },
-  '/healthz': {
-    get: openOperation('getHealth', 'Whether the process answers', {
-      200: health('It does.', 'ok'),
-    }),
+  getHealth: {
+    tags: ['Service'],
+    summary: 'Whether the process answers',
+    responses: { 200: health('It does.', 'ok') },
   },
-  '/readyz': {
-    get: openOperation('getReadiness', 'Whether requests can be served', {
+  getReadiness: {
+    tags: ['Service'],
+    summary: 'Whether requests can be served',
+    responses: {
       200: health('They can.', 'ready'),
       503: health('The database is away or not migrated.', 'database_away', ['Retry-After']),
-    }),
+    },
   },
-  '/openapi.json': {
-    get: {
-      ...openOperation('getDescription', 'This document', {
-        200: {
-          description: 'OpenAPI 3.1.',
-          headers: responseHeaders(['ETag']),
-          content: { 'application/json': { schema: { type: 'object', required: ['openapi', 'paths'] } } },
-        },
-        304: UNCHANGED,
-      }),
-      parameters: [parameter('If-None-Match')],
+  getDescription: {
+    tags: ['Service'],
+    summary: 'This document',
+    parameters: [parameter('If-None-Match')],
+    responses: {
+      200: {
+        description: 'OpenAPI 3.1.',
+        headers: responseHeaders(['ETag']),
+        content: { 'application/json': { schema: { type: 'object', required: ['openapi', 'paths'] } } },
+      },
+      304: { description: 'Still what your `If-None-Match` names.', headers: responseHeaders(['ETag']) },
     },
   },
 };

@@ -1,12 +1,11 @@
-import type { ResponseObject, ResponseToolkit, Server } from '@hapi/hapi';
+import type { Lifecycle, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import type { Client } from '@temporalio/client';
 import type { Logger } from 'pino';
 import type { Database } from '../../db/client.ts';
 import { type LoggedDelivery, listBatchDeliveries } from '../../db/webhooks/log.ts';
 import { resendOwn } from '../../db/webhooks/resends.ts';
-import { problem, unknownBatch } from '../http/errors.ts';
-import { UNREAD_BODY } from '../http/json-body.ts';
 import { cursorAfter, pageCursor, pageLimit, pathId, valuesOf } from '../http/parameters.ts';
+import { problem } from '../problems.ts';
 import { startResend } from '../start.ts';
 
 export interface DeliveryDeps {
@@ -16,12 +15,10 @@ export interface DeliveryDeps {
   readonly taskQueue: string;
 }
 
-/** The customer's log of webhook deliveries: `GET …/deliveries` and `POST …/deliveries/{delivery_id}/resend`. */
-export function registerDeliveries(server: Server, deps: DeliveryDeps): void {
-  server.route({
-    method: 'GET',
-    path: '/api/v1/batch/{batch_id}/deliveries',
-    handler: async (request, h) => {
+/** The customer's log of webhook deliveries, and sending one of them again. */
+export function deliveryHandlers(deps: DeliveryDeps) {
+  return {
+    getDeliveries: async (request, h) => {
       const { organizationId } = request.auth.credentials;
       const { batchId, ...page } = valuesOf({
         batchId: pathId(request, 'batch_id'),
@@ -29,26 +26,21 @@ export function registerDeliveries(server: Server, deps: DeliveryDeps): void {
         after: pageCursor(request),
       });
       const found = await listBatchDeliveries(deps.db, organizationId, batchId, page);
-      if (!found) throw unknownBatch();
+      if (!found) throw problem('batch_not_found');
       const body = {
         deliveries: found.deliveries.map(presented),
         next_cursor: found.next && cursorAfter(found.next),
       };
       return h.response(body);
     },
-  });
-  server.route({
-    method: 'POST',
-    path: '/api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend',
-    options: { payload: UNREAD_BODY },
-    handler: async (request, h) => {
+    resendDelivery: async (request, h) => {
       const ids = valuesOf({
         batchId: pathId(request, 'batch_id'),
         deliveryId: pathId(request, 'delivery_id'),
       });
       return await resend({ ...ids, organizationId: request.auth.credentials.organizationId }, h, deps);
     },
-  });
+  } satisfies Record<string, Lifecycle.Method>;
 }
 
 async function resend(
@@ -66,23 +58,11 @@ async function resend(
       return h.response(presented(outcome.delivery)).code(202);
     }
     case 'unknown':
-      throw problem(
-        404,
-        'delivery_not_found',
-        'No delivery with this id belongs to this batch of your organization.',
-      );
+      throw problem('delivery_not_found');
     case 'pending':
-      throw problem(
-        409,
-        'delivery_pending',
-        'This delivery is already on its way, or its result is not there yet.',
-      );
+      throw problem('delivery_pending');
     case 'suspended':
-      throw problem(
-        409,
-        'webhooks_suspended',
-        'Webhooks of your organization are, or were then, suspended. Poll for results, or ask support.',
-      );
+      throw problem('webhooks_suspended');
     default:
       return outcome satisfies never;
   }

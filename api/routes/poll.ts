@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hapi';
+import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
 import {
@@ -9,30 +9,24 @@ import {
   findEnvelope,
 } from '../../db/requests/envelope.ts';
 import { keyRefusal } from '../http/auth.ts';
-import { problem, unknownBatch } from '../http/errors.ts';
 import { pathId, valuesOf } from '../http/parameters.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
+import { problem } from '../problems.ts';
 
-/** `GET /api/v1/email/{request_id}` and `GET /api/v1/batch/{batch_id}`: from PostgreSQL (api/README.md, Polling). */
-export function registerPoll(server: Server, db: Database, changes: Changes): void {
-  server.route({
-    method: 'GET',
-    path: '/api/v1/email/{request_id}',
-    handler: async (request, h) => {
+/** Both polls: from PostgreSQL (api/README.md, Polling). */
+export function pollHandlers(db: Database, changes: Changes) {
+  return {
+    getRequest: async (request, h) => {
       const { organizationId } = request.auth.credentials;
       const { requestId } = valuesOf({ requestId: pathId(request, 'request_id') });
       return await poll(db, changes, { organizationId, requestId }, request, h);
     },
-  });
-  server.route({
-    method: 'GET',
-    path: '/api/v1/batch/{batch_id}',
-    handler: async (request, h) => {
+    getBatch: async (request, h) => {
       const { organizationId } = request.auth.credentials;
       const { batchId } = valuesOf({ batchId: pathId(request, 'batch_id') });
       return await poll(db, changes, { organizationId, batchId }, request, h);
     },
-  });
+  } satisfies Record<string, Lifecycle.Method>;
 }
 
 async function poll(
@@ -44,7 +38,7 @@ async function poll(
 ): Promise<ResponseObject> {
   const look = async () => {
     const envelope = await findEnvelope(db, subject);
-    if (!envelope) throw unknown(subject);
+    if (!envelope) throw problem('requestId' in subject ? 'request_not_found' : 'batch_not_found');
     return envelope;
   };
   const lookAgain = async () => {
@@ -86,12 +80,6 @@ function stateOf({ items }: Envelope): string {
 
 function etagOf(body: string): string {
   return createHash('sha256').update(body).digest('base64url').slice(0, 27);
-}
-
-function unknown(subject: EnvelopeSubject) {
-  return 'requestId' in subject
-    ? problem(404, 'request_not_found', 'No request with this id belongs to your organization.')
-    : unknownBatch();
 }
 
 /** RFC 9110, section 13.1.2: a list of entity tags, compared weakly. */

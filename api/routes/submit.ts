@@ -1,20 +1,25 @@
 import { createHash } from 'node:crypto';
-import type { Request, ResponseObject, ResponseToolkit, Server } from '@hapi/hapi';
+import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import type { Client } from '@temporalio/client';
-import type Joi from 'joi';
+import Joi from 'joi';
 import type { Logger } from 'pino';
 import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
 import { findEnvelope } from '../../db/requests/envelope.ts';
 import { markStarted } from '../../db/requests/outbox.ts';
 import { type BatchStart, type SubmitCommand, type SubmitRules, submit } from '../../db/requests/submit.ts';
-import type { SubmittedAs } from '../../db/words.ts';
+import {
+  type SubmittedAs,
+  WANTED_TYPES,
+  type WantedType,
+  WEBHOOK_MODES,
+  type WebhookMode,
+} from '../../db/words.ts';
 import { keyRefusal } from '../http/auth.ts';
-import { invalid, type Problem, problem } from '../http/errors.ts';
-import { canonicalJson, memberText, readJson, UNREAD_BODY } from '../http/json-body.ts';
+import { canonicalJson, jsonDepth, memberText, readJson } from '../http/json-body.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
+import { invalid, type Problem, problem } from '../problems.ts';
 import { startBatch } from '../start.ts';
-import { bulkBody, IDEMPOTENCY_KEY, type SubmitBody, singleBody, validateSubmit } from './submit-body.ts';
 
 export interface SubmitDeps {
   readonly db: Database;
@@ -26,18 +31,12 @@ export interface SubmitDeps {
   readonly changes: Changes;
 }
 
-/** `POST /api/v1/email` and `POST /api/v1/email/bulk` (api/README.md, Submitting). */
-export function registerSubmit(server: Server, deps: SubmitDeps): void {
-  const route = (path: string, submittedAs: SubmittedAs, schema: Joi.ObjectSchema) => {
-    server.route({
-      method: 'POST',
-      path,
-      options: { payload: UNREAD_BODY },
-      handler: (request, h) => accept(request, h, submittedAs, schema, deps),
-    });
-  };
-  route('/api/v1/email', 'single', singleBody);
-  route('/api/v1/email/bulk', 'bulk', bulkBody);
+/** Both submits (api/README.md, Submitting). */
+export function submitHandlers(deps: SubmitDeps) {
+  return {
+    submitSingle: (request, h) => accept(request, h, 'single', singleBody, deps),
+    submitBulk: (request, h) => accept(request, h, 'bulk', bulkBody, deps),
+  } satisfies Record<string, Lifecycle.Method>;
 }
 
 async function accept(
@@ -103,19 +102,11 @@ async function accept(
         },
       ]);
     case 'running':
-      throw problem(
-        409,
-        'idempotency_in_progress',
-        'The first request with this Idempotency-Key is still running.',
-        {
-          headers: { 'retry-after': '1' },
-        },
-      );
+      throw problem('idempotency_in_progress', { headers: { 'retry-after': '1' } });
     case 'insufficient': {
       const { required, available } = outcome;
-      const members = { required, available, shortfall: required - available };
-      const detail = `This submit needs ${required} credits and ${available} are available. Nothing was queued.`;
-      throw problem(402, 'insufficient_credits', detail, { members });
+      const values = { required, available, shortfall: required - available };
+      throw problem('insufficient_credits', { values });
     }
     default:
       return outcome satisfies never;
@@ -180,4 +171,185 @@ function fingerprint({ npis, wantedType, webhook, customData }: SubmitBody): Buf
   return createHash('sha256')
     .update(`${canonicalJson(JSON.stringify(meaning))}${data}`)
     .digest();
+}
+
+// The bodies (api/README.md, Submitting) as joi schemas, and the translation of joi's findings into the 422
+// catalogue (api/README.md, Errors). The OpenAPI document is made from them: `meta({ jsonSchema })` says what a custom
+// rule checks (openapi/schemas.ts).
+
+export interface SubmitBody {
+  readonly npis: readonly string[];
+  readonly wantedType: WantedType;
+  readonly webhook: { readonly url: string; readonly mode: WebhookMode } | null;
+  readonly customData: string | null;
+}
+
+/** What joi cannot see in the parsed value. */
+export interface SubmitContext {
+  /** The text of `custom_data` as it was sent. */
+  readonly customData: string | null;
+  /** True for a URL whose literal address or inner name deliveries may not reach. */
+  readonly forbids: (url: URL) => boolean;
+}
+
+const MAX_NPIS = 60;
+const MAX_CUSTOM_DATA_BYTES = 16 * 1024;
+const MAX_CUSTOM_DATA_DEPTH = 32;
+const MAX_URL_LENGTH = 2048;
+
+/** 1 to 255 visible ASCII characters, quotes around them allowed (DECISIONS.md, Idempotency-Key). */
+export const IDEMPOTENCY_KEY = /^(?:"[!-~]{1,255}"|(?!""$)[!-~]{1,255})$/;
+
+const npi = Joi.string()
+  .pattern(/^[0-9]{10}$/)
+  .description('National Provider Identifier: 10 ASCII digits.')
+  .example('1234567893');
+
+const URL_START = /^[Hh][Tt][Tt][Pp][Ss]:\/\/[^/\\]/;
+
+const url = Joi.string()
+  .description(
+    'Where deliveries go: https, without user name or password, and not to an address or a name that is not public.',
+  )
+  .example('https://example.com/hooks/email')
+  // The rest of the rule cannot be said in JSON Schema.
+  .meta({ jsonSchema: { format: 'uri', pattern: URL_START.source, maxLength: MAX_URL_LENGTH } })
+  .custom((text: string, helpers) => {
+    if (text.length > MAX_URL_LENGTH) return helpers.error('url.too_long');
+    // A parser as lenient as URL drops white space and control characters; what is stored must be what is checked.
+    if (!URL.canParse(text) || !text.isWellFormed() || /[\s\p{Cc}]/u.test(text))
+      return helpers.error('url.parsing');
+    const parsed = new URL(text);
+    if (parsed.protocol !== 'https:') return helpers.error('url.scheme');
+    // Such a parser also takes `https:///x` for a host x.
+    if (!URL_START.test(text)) return helpers.error('url.parsing');
+    if (parsed.username !== '' || parsed.password !== '') return helpers.error('url.userinfo');
+    return contextOf(helpers).forbids(parsed) ? helpers.error('url.forbidden') : text;
+  });
+
+const webhook = Joi.object({
+  url: url.required(),
+  mode: Joi.string()
+    .valid(...WEBHOOK_MODES)
+    .empty(null)
+    .default('real-time')
+    .description(
+      '`real-time`: one delivery per NPI as it finishes. `batch`: one when the whole batch completes.',
+    ),
+})
+  .unknown()
+  .description('Where results are sent; without it they are polled for.');
+
+const customData = Joi.object()
+  .unknown()
+  .description(
+    `Any JSON object of at most ${MAX_CUSTOM_DATA_BYTES} bytes as sent and ${MAX_CUSTOM_DATA_DEPTH} levels; echoed unchanged in polls and deliveries.`,
+  )
+  .example({ order: 17 })
+  .custom((value: object, helpers) => {
+    const text = contextOf(helpers).customData ?? '';
+    if (Buffer.byteLength(text) > MAX_CUSTOM_DATA_BYTES) return helpers.error('dict.too_large');
+    return jsonDepth(text) > MAX_CUSTOM_DATA_DEPTH ? helpers.error('dict.too_deep') : value;
+  });
+
+const common = {
+  enrichment_email_type: Joi.string()
+    .valid(...WANTED_TYPES)
+    .empty(null)
+    .default('any')
+    .description('A filter: an email of another type is not returned. `any` prefers professional.'),
+  webhook: webhook.empty(null),
+  custom_data: customData.empty(null),
+};
+
+/** `POST /api/v1/email` */
+export const singleBody = Joi.object({ npi: npi.required(), ...common }).unknown();
+
+const npis = Joi.array()
+  .items(npi)
+  .min(1)
+  .max(MAX_NPIS)
+  .description('One request each, also if an NPI occurs twice.');
+
+/** `POST /api/v1/email/bulk`. Items of a list that is too long are not looked at: reporting them all would stall. */
+export const bulkBody = Joi.object({
+  npis: Joi.array()
+    .when('.', { is: Joi.array().max(MAX_NPIS), then: npis, otherwise: Joi.array().max(MAX_NPIS) })
+    .required()
+    .meta({ accepts: npis }),
+  ...common,
+}).unknown();
+
+/**
+ * Validates a parsed body.
+ * @returns the body in our own terms, or every problem in field order
+ */
+export function validateSubmit(
+  schema: Joi.ObjectSchema,
+  body: unknown,
+  context: SubmitContext,
+): { readonly value: SubmitBody } | { readonly problems: readonly Problem[] } {
+  const { value, error } = schema.validate(body, { abortEarly: false, convert: false, context });
+  if (error) return { problems: firstPerField(error.details).map(toProblem) };
+  return {
+    value: {
+      // The other name is an unknown field there, which nothing has checked.
+      npis: schema === singleBody ? [value.npi] : value.npis,
+      wantedType: value.enrichment_email_type,
+      webhook: value.webhook ?? null,
+      customData: value.custom_data === undefined ? null : context.customData,
+    },
+  };
+}
+
+/** One entry per invalid field (api/README.md, Errors): of a wrong choice joi also says that it is no string. */
+function firstPerField(details: readonly Joi.ValidationErrorItem[]): Joi.ValidationErrorItem[] {
+  const fields = details.map(({ path }) => JSON.stringify(path));
+  return details.filter((_, i) => fields.indexOf(fields[i] ?? '') === i);
+}
+
+function toProblem({ path, type, context }: Joi.ValidationErrorItem): Problem {
+  const [ours, msg] = FINDINGS[`${path.at(-1)} ${type}`] ??
+    FINDINGS[type] ?? ['value_error', 'Input is not valid'];
+  return { loc: ['body', ...path], msg: msg.replace('{length}', String(context?.value?.length)), type: ours };
+}
+
+/** `'any', 'professional' or 'personal'` */
+function choices(values: readonly string[]): string {
+  const quoted = values.map((value) => `'${value}'`);
+  return `${quoted.slice(0, -1).join(', ')} or ${quoted.at(-1)}`;
+}
+
+/** What joi finds, in the catalogue's words; with a field's name in front, for that field alone. */
+const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> = {
+  'any.required': ['missing', 'Field required'],
+  'any.only': ['literal_error', `Input should be ${choices(WANTED_TYPES)}`],
+  'mode any.only': ['literal_error', `Input should be ${choices(WEBHOOK_MODES)}`],
+  'string.base': ['string_type', 'Input should be a valid string'],
+  'string.empty': ['string_pattern_mismatch', "String should match pattern '^[0-9]{10}$'"],
+  'string.pattern.base': ['string_pattern_mismatch', "String should match pattern '^[0-9]{10}$'"],
+  'url string.empty': ['url_parsing', 'Input should be a valid URL'],
+  'url.parsing': ['url_parsing', 'Input should be a valid URL'],
+  'url.too_long': ['url_too_long', `URL should have at most ${MAX_URL_LENGTH} characters`],
+  'url.scheme': ['url_scheme', "URL scheme should be 'https'"],
+  'url.userinfo': ['url_userinfo', 'URL should not contain a user name or password'],
+  'url.forbidden': ['url_forbidden', 'URL points to an address that deliveries may not reach'],
+  'object.base': [
+    'model_attributes_type',
+    'Input should be a valid dictionary or object to extract fields from',
+  ],
+  'custom_data object.base': ['dict_type', 'Input should be a valid dictionary'],
+  'dict.too_large': [
+    'dict_too_large',
+    `Dictionary should have at most ${MAX_CUSTOM_DATA_BYTES} bytes as JSON`,
+  ],
+  'dict.too_deep': ['dict_too_deep', `Dictionary should have at most ${MAX_CUSTOM_DATA_DEPTH} levels`],
+  'array.base': ['list_type', 'Input should be a valid list'],
+  'array.min': ['too_short', 'List should have at least 1 item after validation, not 0'],
+  'array.max': ['too_long', `List should have at most ${MAX_NPIS} items after validation, not {length}`],
+  'array.sparse': ['string_type', 'Input should be a valid string'],
+};
+
+function contextOf(helpers: Joi.CustomHelpers): SubmitContext {
+  return helpers.prefs.context as SubmitContext;
 }

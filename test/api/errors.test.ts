@@ -1,5 +1,6 @@
 import test, { type ExecutionContext } from 'ava';
 import { eq } from 'drizzle-orm';
+import { ROUTES } from '../../api/routes.ts';
 import { grantCredits } from '../../db/accounts/credits.ts';
 import { reactivateKey, revokeKey, rotateKey } from '../../db/accounts/keys.ts';
 import { setLimit, suspendOrganization } from '../../db/accounts/organizations.ts';
@@ -14,13 +15,11 @@ import { type Answer, createCaller } from '../support/organization.ts';
 
 const NPI = '1234567893';
 const BY = { actor: 'test', reason: 'test' };
-const KEYED = [
-  ['POST', '/api/v1/email'],
-  ['POST', '/api/v1/email/bulk'],
-  ['GET', `/api/v1/email/${newId('req')}`],
-  ['GET', `/api/v1/batch/${newId('bat')}`],
-  ['GET', '/api/v1/credits'],
-] as const;
+const IDS = { request_id: newId('req'), batch_id: newId('bat'), delivery_id: newId('msg') };
+const KEYED = ROUTES.filter(({ scope }) => scope === 'keyed').map(
+  ({ method, path }) =>
+    [method, path.replaceAll(/\{(\w+)\}/g, (_, name: keyof typeof IDS) => IDS[name])] as const,
+);
 
 let api: Api;
 
@@ -53,7 +52,7 @@ function isProblem(
   t.is(answer.headers.get('cache-control'), 'no-store');
   const { title, detail, ...rest } = JSON.parse(answer.text) as Record<string, unknown>;
   t.is(typeof title, 'string');
-  t.regex(String(detail), /^[A-Z].*\.$/);
+  t.regex(String(detail), /^[A-Z](?!.*(?:[{}]|undefined)).*\.$/);
   t.deepEqual(rest, { type: 'about:blank', status, code, ...members });
   t.is(answer.headers.get('www-authenticate'), status === 401 ? 'Bearer' : null);
   t.is(answer.headers.has('allow'), status === 405);

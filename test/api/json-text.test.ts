@@ -136,7 +136,8 @@ test('a text ends with its one value', (t) => {
     }
   }
   // One token, broken as a whole.
-  for (const text of ['nullx', '[1.x]', '-x']) t.is(jsonErrorOffset(text), text.startsWith('[') ? 1 : 0, text);
+  for (const text of ['nullx', '[1.x]', '-x'])
+    t.is(jsonErrorOffset(text), text.startsWith('[') ? 1 : 0, text);
 });
 
 test('whatever stands before the offset can still become JSON', (t) => {

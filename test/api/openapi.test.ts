@@ -1,11 +1,14 @@
+import { readFile } from 'node:fs/promises';
 import { Validator } from '@seriousme/openapi-schema-validator';
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
 import fc from 'fast-check';
 import type Joi from 'joi';
-import * as answers from '../../api/openapi/answers.ts';
 import { openapi } from '../../api/openapi/document.ts';
-import { bulkBody, singleBody, validateSubmit } from '../../api/routes/submit-body.ts';
+import * as answers from '../../api/openapi/schemas.ts';
+import { PROBLEMS } from '../../api/problems.ts';
+import { bulkBody, singleBody, validateSubmit } from '../../api/routes/submit.ts';
+import { ROUTES } from '../../api/routes.ts';
 import { revokeKey } from '../../db/accounts/keys.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { newId } from '../../db/ids.ts';
@@ -15,7 +18,7 @@ import { examplesOf, misfits, operations, violations } from '../support/conforma
 import { type Answer, createCaller } from '../support/organization.ts';
 import { exchange } from '../support/raw.ts';
 
-// The document at /openapi.json (issue 4, item 7): valid, complete, and true of live answers.
+// The document at /openapi.json: valid, complete, and true of live answers.
 
 const SINGLE = 'POST /api/v1/email';
 const BULK = 'POST /api/v1/email/bulk';
@@ -88,6 +91,26 @@ test('it describes every route of the server, and no other', async (t) => {
     const { status } = await client.call(method === '*' ? 'DELETE' : method, path);
     t.true(status === 404 || status === 405, `${other} is served and not described: ${status}`);
   }
+});
+
+test('the page for users has every error and every route, and no other', async (t) => {
+  const page = await readFile(new URL('../../api/README.md', import.meta.url), 'utf8');
+  const rows = (pattern: RegExp) => [...page.matchAll(pattern)].map(([, ...cells]) => cells);
+  const errors = rows(/^\| (\d{3}) \| ([^|]+) \|/gm).map(([status = '', codes = '']) => ({
+    status: Number(status),
+    codes: [...codes.matchAll(/`(\w+)`/g)].map(([, code]) => code).toSorted(),
+  }));
+  const known = Object.values(PROBLEMS).map(({ status, codes }) => ({
+    status,
+    codes: Object.keys(codes).toSorted(),
+  }));
+  t.deepEqual(errors, known);
+  const endpoints = rows(/^\| `((?:GET|POST) \/api[^`]+)` \|/gm).flat();
+  const keyed = ROUTES.filter(({ scope }) => scope === 'keyed');
+  t.deepEqual(
+    endpoints,
+    keyed.map(({ method, path }) => `${method} ${path}`),
+  );
 });
 
 test('every example is an example of its schema', (t) => {

@@ -1,6 +1,5 @@
 import test from 'ava';
-import { createFloodGuard } from '../../api/http/overload.ts';
-import { createSample } from '../../api/http/sample.ts';
+import { createFloodGuard, createSample } from '../../api/http/overload.ts';
 import { startApi } from '../support/api.ts';
 import { exchange } from '../support/raw.ts';
 

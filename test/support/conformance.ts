@@ -1,7 +1,7 @@
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import addFormats from 'ajv-formats';
 import { openapi } from '../../api/openapi/document.ts';
-import type { JsonObject } from '../../api/openapi/json-schema.ts';
+import type { JsonObject } from '../../api/openapi/schemas.ts';
 import type { Answer } from './organization.ts';
 
 // Holds live answers against the OpenAPI document.

@@ -1,0 +1,30 @@
+/** One operation: where it is, and whether it needs a key. */
+interface Route {
+  /** Its `operationId` in the OpenAPI document, and the name of its handler. */
+  readonly id: string;
+  readonly method: 'GET' | 'POST';
+  readonly path: string;
+  /** `open`: without a key, and counted for nobody. */
+  readonly scope: 'keyed' | 'open';
+}
+
+/** Every route there is, in the order of the first table of api/README.md. The server answers 405 or 404 to the rest. */
+export const ROUTES = [
+  { id: 'submitSingle', method: 'POST', path: '/api/v1/email', scope: 'keyed' },
+  { id: 'submitBulk', method: 'POST', path: '/api/v1/email/bulk', scope: 'keyed' },
+  { id: 'getRequest', method: 'GET', path: '/api/v1/email/{request_id}', scope: 'keyed' },
+  { id: 'getBatch', method: 'GET', path: '/api/v1/batch/{batch_id}', scope: 'keyed' },
+  { id: 'getDeliveries', method: 'GET', path: '/api/v1/batch/{batch_id}/deliveries', scope: 'keyed' },
+  {
+    id: 'resendDelivery',
+    method: 'POST',
+    path: '/api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend',
+    scope: 'keyed',
+  },
+  { id: 'getCredits', method: 'GET', path: '/api/v1/credits', scope: 'keyed' },
+  { id: 'getHealth', method: 'GET', path: '/healthz', scope: 'open' },
+  { id: 'getReadiness', method: 'GET', path: '/readyz', scope: 'open' },
+  { id: 'getDescription', method: 'GET', path: '/openapi.json', scope: 'open' },
+] as const satisfies readonly Route[];
+
+export type OperationId = (typeof ROUTES)[number]['id'];

@@ -1,0 +1,22 @@
+import { createHash } from 'node:crypto';
+import type { Lifecycle } from '@hapi/hapi';
+import type { Database } from '../../db/client.ts';
+import { readiness } from '../../db/ready.ts';
+import { openapi } from '../openapi/document.ts';
+
+/** What needs no key: whether the process answers, whether it can serve (PostgreSQL is there and migrated), what it serves. */
+export function serviceHandlers(db: Database) {
+  const text = JSON.stringify(openapi, null, 1);
+  const etag = createHash('sha256').update(text).digest('base64url').slice(0, 27);
+  return {
+    getHealth: () => ({ status: 'ok' }),
+    getReadiness: async (_request, h) => {
+      const status = await readiness(db);
+      const response = h.response({ status }).code(status === 'ready' ? 200 : 503);
+      return status === 'ready' ? response : response.header('retry-after', '5');
+    },
+    // hapi answers If-None-Match by itself.
+    getDescription: (_request, h) =>
+      h.response(text).type('application/json').etag(etag).header('cache-control', 'public, max-age=300'),
+  } satisfies Record<string, Lifecycle.Method>;
+}
