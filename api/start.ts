@@ -23,7 +23,7 @@ export async function startBatch(
   client: Client,
   taskQueue: string,
   { batchId, organizationId, submittedAs, wantedType, npis }: BatchStart,
-  restart = false,
+  { restart = false } = {},
 ): Promise<void> {
   const input: BatchInput = { batchId };
   try {
@@ -81,7 +81,7 @@ export async function startDelivery(
 
 /**
  * Starts the workflow of a resend that is committed.
- * @returns false where it could not be started now: the sweep will
+ * @returns false if it could not be started now: the sweep will
  */
 export async function startResend(
   client: Client,

@@ -1,8 +1,6 @@
-import { createAddressPolicy } from '../activities/webhooks/ip-policy.ts';
-import { createServer } from '../api/server.ts';
-import { listenForChanges } from '../db/changes.ts';
 import { openDatabase } from '../db/client.ts';
 import { loadConfig } from './config/config.ts';
+import { createApi } from './config/create-api.ts';
 import { createLog } from './log.ts';
 import { main, untilReady } from './main.ts';
 import { lazyClient, TASK_QUEUE, temporalTarget } from './temporal/namespace.ts';
@@ -24,25 +22,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const log = createLog('api', config.logLevel);
   const db = openDatabase({ url: config.databaseUrl, poolSize: config.databasePool, applicationName: 'api' });
   const client = lazyClient(temporalTarget(config.temporalEnvironment));
-  const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
-  const server = createServer({
-    db,
-    log,
-    client,
-    taskQueue: TASK_QUEUE,
-    rules: {
-      lookupTimeoutMs: config.lookupTimeoutMs,
-      freshnessMs: config.freshnessMs,
-      replayMs: config.replayMs,
-      idempotencyMs: config.idempotencyMs,
-    },
-    forbids: (url) => policy.forbids(url),
-    changes: listenForChanges(db),
-    host: config.apiHost,
-    port: config.apiPort,
-    keepAliveMs: config.apiKeepAliveMs,
-    rateWindowMs: config.rateWindowMs,
-  });
+  const server = createApi(config, { db, log, client, taskQueue: TASK_QUEUE });
   await server.start();
   const address = { host: config.apiHost, port: server.info.port };
   log.info(address, 'api listening');

@@ -54,12 +54,12 @@ async function poll(
     isFinal(envelope) ||
     (known === undefined
       ? stateOf(envelope) !== stateOf(first)
-      : !matches(known, etagOf(envelopeText(envelope))));
+      : !matches(known, etagOf(envelopeText(envelope, 'poll'))));
   const envelope =
     wait === 0 || isNews(first)
       ? first
       : await holdUntil(request, changes, first.batch.id, wait, lookAgain, isNews);
-  const body = envelopeText(envelope);
+  const body = envelopeText(envelope, 'poll');
   const etag = etagOf(body);
   const retryAfter = retryAfterSeconds(envelope, Date.now());
   const unchanged = matches(known, etag);

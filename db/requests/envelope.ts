@@ -28,7 +28,7 @@ const { customData: _text, ...BATCH } = getTableColumns(batches);
 
 /**
  * Reads an envelope; the organization is part of the question, so that another one's id is as unknown as any.
- * @returns null where this organization has no such request or batch
+ * @returns null if this organization has no such request or batch
  * @throws {DatabaseError}
  */
 export async function findEnvelope(db: Database, subject: EnvelopeSubject): Promise<Envelope | null> {
@@ -96,13 +96,16 @@ async function belongs(db: Database, subject: EnvelopeSubject): Promise<boolean>
 /**
  * The envelope as JSON text. `custom_data` is spliced in as the text it was sent as, because parsing it would lose
  * numbers, key order and more (DECISIONS.md, custom_data).
- * @param inDelivery a delivery says `pending` of itself: it is not over while it is read
+ * @param reader a delivery says `pending` of itself: it isn't over while it is read
  */
-export function envelopeText({ batch, customData, balance, items }: Envelope, inDelivery = false): string {
+export function envelopeText(
+  { batch, customData, balance, items }: Envelope,
+  reader: 'poll' | 'delivery',
+): string {
   const webhook = batch.webhookUrl && {
     url: batch.webhookUrl,
     mode: batch.webhookMode,
-    status: inDelivery ? 'pending' : deliveryStatus(items.map((item) => item.delivery ?? 'none')),
+    status: reader === 'delivery' ? 'pending' : deliveryStatus(items.map((item) => item.delivery ?? 'none')),
   };
   const usage = { credits_used: items.reduce((sum, { request }) => sum + request.creditsUsed, 0), balance };
   const head = {
@@ -131,7 +134,7 @@ export function submitResponse(
   });
 }
 
-/** Any pending → pending, else any failed → failed, else delivered; `none` where nothing will be sent. */
+/** Any pending → pending, else any failed → failed, else delivered; `none` if nothing will be sent. */
 function deliveryStatus(states: readonly DeliveryState[]): DeliveryState {
   const order: readonly DeliveryState[] = ['pending', 'failed', 'delivered', 'none'];
   return order.find((state) => states.includes(state)) ?? 'none';

@@ -89,6 +89,6 @@ export async function loadDelivery(db: Database, deliveryId: string): Promise<De
     organizationId,
     url,
     secrets: previousSecret === null ? [secret] : [secret, previousSecret],
-    body: envelopeText(envelope, true),
+    body: envelopeText(envelope, 'delivery'),
   };
 }

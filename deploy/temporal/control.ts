@@ -10,7 +10,7 @@ const SIGNAL_TIMEOUT_MS = 3000;
 export function createControl(client: Client, taskQueue: string): WorkflowControl {
   return {
     startBatch: (start) => startBatch(client, taskQueue, start),
-    restartBatch: (start) => startBatch(client, taskQueue, start, true),
+    restartBatch: (start) => startBatch(client, taskQueue, start, { restart: true }),
     startDelivery: (start) => startDelivery(client, taskQueue, start),
     async isRunning(workflowId) {
       return (await closedAt(client, workflowId)) === null;

@@ -88,7 +88,7 @@ async function person(npi: string, name: string) {
     select id, 1, now(), 5, 200, convert_to(${`got ${email}`}, 'UTF8') from d`);
   const envelope = async () => {
     const found = await findEnvelope(db, { organizationId, batchId });
-    return found ? JSON.parse(envelopeText(found)) : null;
+    return found ? JSON.parse(envelopeText(found, 'poll')) : null;
   };
   return { npi, email, lookupId, organization, batchId, requestIds, envelope };
 }

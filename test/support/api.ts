@@ -1,9 +1,8 @@
 import { Client, Connection } from '@temporalio/client';
 import { pino } from 'pino';
-import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
-import { createServer } from '../../api/server.ts';
-import { listenForChanges } from '../../db/changes.ts';
 import { openDatabase } from '../../db/client.ts';
+import { loadConfig } from '../../deploy/config/config.ts';
+import { createApi } from '../../deploy/config/create-api.ts';
 import { openTestDatabase } from './database.ts';
 import { testSetting } from './environment.ts';
 import { createCaller, openOrganization, RULES } from './organization.ts';
@@ -30,20 +29,16 @@ export async function startApi(options: ApiOptions = {}) {
   const deadline = deadlineMs === undefined ? {} : { deadlineMs };
   const db = openDatabase({ url, poolSize: 20, applicationName: 'test api', ...deadline });
   const connection = Connection.lazy({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
-  const policy = createAddressPolicy({ openCidrs: [] });
-  const server = createServer({
-    db,
-    log: onLog ? pino({}, { write: onLog }) : pino({ level: 'silent' }),
-    client: new Client({ connection }),
-    taskQueue: 'nobody',
-    rules: RULES,
-    forbids: (target) => policy.forbids(target),
-    changes: listenForChanges(db),
-    host: '127.0.0.1',
-    port: 0,
-    keepAliveMs,
-    rateWindowMs,
-  });
+  const config = { ...loadConfig({ DATABASE_URL: url }), lookupTimeoutMs: RULES.lookupTimeoutMs };
+  const server = createApi(
+    { ...config, apiHost: '127.0.0.1', apiPort: 0, apiKeepAliveMs: keepAliveMs, rateWindowMs },
+    {
+      db,
+      log: onLog ? pino({}, { write: onLog }) : pino({ level: 'silent' }),
+      client: new Client({ connection }),
+      taskQueue: 'nobody',
+    },
+  );
   await server.start();
 
   return {

@@ -10,11 +10,10 @@ import type { Registry } from '../../activities/person/registry.ts';
 import type { Provider } from '../../activities/vendors/vendor.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../activities/webhooks/post.ts';
-import { createServer } from '../../api/server.ts';
-import { listenForChanges } from '../../db/changes.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { requests } from '../../db/schema.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
+import { createApi } from '../../deploy/config/create-api.ts';
 import { createSources } from '../../deploy/config/create-sources.ts';
 import { startDns } from '../../deploy/local/dns.ts';
 import { startReceiver } from '../../deploy/local/receiver.ts';
@@ -82,17 +81,22 @@ export async function startStack(options: StackOptions = {}) {
   await prepareNamespace(client, taskQueue, intervals, log);
 
   const sourceEnvironment = settingsOf(simulator, options);
-  const config = loadConfig({ DATABASE_URL: database.url, ...sourceEnvironment });
-  const policy = createAddressPolicy({ openCidrs: ['127.0.0.0/8', '::1/128'] });
-  const rules = {
+  const loaded = loadConfig({ DATABASE_URL: database.url, ...sourceEnvironment });
+  const config = {
+    ...loaded,
+    apiHost: '127.0.0.1',
+    apiPort: 0,
     lookupTimeoutMs: options.lookupTimeoutMs ?? 60_000,
-    freshnessMs: 30 * 86_400_000,
-    replayMs: options.replayMs ?? 30 * 86_400_000,
+    replayMs: options.replayMs ?? loaded.replayMs,
+    rateWindowMs: options.rateWindowMs ?? loaded.rateWindowMs,
+    webhookScheduleMs: options.webhookScheduleMs ?? [0, 100, 200, 300],
+    webhookOpenCidrs: ['127.0.0.0/8', '::1/128'],
+  };
+  const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
+  const rules = {
+    ...config,
     callTimeoutMs: config.sources.callTimeoutMs,
     greylistMs: 1000,
-    idempotencyMs: 86_400_000,
-    webhookScheduleMs: options.webhookScheduleMs ?? [0, 100, 200, 300],
-    webhookLogMs: 30 * 86_400_000,
     sweep: { startAfterMs: 500, settleAfterMs: 500, checkEveryMs: 1000 },
   };
   const configured = createSources(config, { db, dnsServers: [dns.address] });
@@ -114,18 +118,11 @@ export async function startStack(options: StackOptions = {}) {
         rules,
       },
     });
-  const server = createServer({
+  const server = createApi(config, {
     db,
     log,
     client: new Client({ connection: apiConnection }),
     taskQueue,
-    rules,
-    forbids: (url) => policy.forbids(url),
-    changes: listenForChanges(db),
-    host: '127.0.0.1',
-    port: 0,
-    keepAliveMs: 75_000,
-    rateWindowMs: options.rateWindowMs ?? 60_000,
   });
   await server.start();
   let workers = options.elsewhere ? null : await startWorker();

@@ -1,0 +1,23 @@
+import type { Server } from '@hapi/hapi';
+import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
+import { type ApiDeps, createServer } from '../../api/server.ts';
+import { listenForChanges } from '../../db/changes.ts';
+import type { Config } from './config.ts';
+
+/** The HTTP API as the configuration has it, not yet listening. */
+export function createApi(
+  config: Config,
+  deps: Pick<ApiDeps, 'db' | 'log' | 'client' | 'taskQueue'>,
+): Server {
+  const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
+  return createServer({
+    ...deps,
+    rules: config,
+    forbids: (url) => policy.forbids(url),
+    changes: listenForChanges(deps.db),
+    host: config.apiHost,
+    port: config.apiPort,
+    keepAliveMs: config.apiKeepAliveMs,
+    rateWindowMs: config.rateWindowMs,
+  });
+}
