@@ -138,7 +138,7 @@ function requirePath(request: Request): void {
   }
 }
 
-/** A client's own id is kept where it is harmless to log. */
+/** A client's own id is kept if it is harmless to log. */
 function clientRequestId(request: Request): string | null {
   const header: unknown = request.headers['x-request-id'];
   return typeof header === 'string' && /^[\w.:-]{1,128}$/.test(header) ? header : null;
@@ -177,7 +177,7 @@ function idOf(
   name: 'request_id' | 'batch_id' | 'delivery_id',
   prefix: IdPrefix,
 ): string | undefined {
-  // hapi sets no params where the target is not even a path: `OPTIONS *`.
+  // hapi sets no params if the target is not even a path: `OPTIONS *`.
   const params: Request['params'] | null = request.params;
   const id = String(params?.[name] ?? '');
   return isId(prefix, id) ? id : undefined;

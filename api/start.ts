@@ -56,7 +56,7 @@ export async function startBatch(
 
 /**
  * Starts the workflow that sends a delivery again, with the delivery id as workflow id. An older one of the same
- * delivery, which sleeps until its next attempt, is ended: where the schedule stands is in the database.
+ * delivery, which sleeps until its next attempt, is ended: its place in the schedule is in the database.
  * @throws whatever keeps Temporal from taking it, within 3 s
  */
 export async function startDelivery(

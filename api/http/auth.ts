@@ -33,7 +33,7 @@ export function registerAuth(server: Server, db: Database, rateWindowMs: number)
         }
         case 'revoked':
         case 'inactive':
-          throw refusal(owner.kind);
+          throw problem(`api_key_${owner.kind}`);
         case 'unknown':
           throw floods.countFailure(request.info.remoteAddress) ?? unauthorized(presented);
         default:
@@ -53,11 +53,8 @@ export function registerAuth(server: Server, db: Database, rateWindowMs: number)
 export async function keyRefusal(request: Request, db: Database): Promise<ApiError | null> {
   const hash = parseApiKey(presentedKey(request) ?? '');
   const owner = hash ? await authenticate(db, hash) : ({ kind: 'inactive' } as const);
-  return owner.kind === 'active' ? null : refusal(owner.kind === 'revoked' ? 'revoked' : 'inactive');
-}
-
-function refusal(kind: 'revoked' | 'inactive'): ApiError {
-  return problem(kind === 'revoked' ? 'api_key_revoked' : 'api_key_inactive');
+  if (owner.kind === 'active') return null;
+  return problem(owner.kind === 'revoked' ? 'api_key_revoked' : 'api_key_inactive');
 }
 
 /** `Authorization` wins if both headers are sent (DECISIONS.md, Keys and rate); null if neither is. */

@@ -15,7 +15,7 @@ const MAX_BODY_BYTES = 64 * 1024;
 
 /**
  * Payload options that leave a body to its handler: hapi answers 400 to a type it cannot read, and cuts the connection
- * without any answer where a body without a length is too large.
+ * without any answer if a body without a length is too large.
  */
 export const UNREAD_BODY = {
   parse: false,
@@ -26,8 +26,8 @@ export const UNREAD_BODY = {
 
 /**
  * Reads a body as JSON in UTF-8, a byte order mark allowed (RFC 8259, section 8.1).
- * @returns the body, or what keeps it from being one: nothing was sent, or no JSON
- * @throws {ApiError} 413 for more than 64 KiB; 415 where the headers announce something else
+ * @returns the body, or what keeps it from being one: nothing was sent, or it isn't JSON
+ * @throws {ApiError} 413 for more than 64 KiB; 415 if the headers announce something else
  */
 export async function readJson(body: IncomingMessage): Promise<JsonBody | Problem> {
   const bytes = await readBytes(body);
@@ -73,7 +73,7 @@ function broken(offset: number): Problem {
   return { loc: ['body', offset], msg: 'JSON decode error', type: 'json_invalid' };
 }
 
-/** How many characters stand before the first bytes that are no UTF-8. */
+/** How many characters stand before the first bytes that aren't UTF-8. */
 function utf8ErrorOffset(bytes: Buffer): number {
   // What had to be replaced is where the text, written again, differs from what was sent.
   const again = Buffer.from(bytes.toString('utf8'));

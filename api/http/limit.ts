@@ -13,7 +13,7 @@ declare module '@hapi/hapi' {
 /**
  * Counts one authenticated request. 401, 403 and 429 are not counted; 304, 404 and 422 are (DECISIONS.md, Keys and
  * rate).
- * @returns the 429 where the key has no place left
+ * @returns the 429 if the key has no place left
  */
 export async function countRequest(
   request: Request,

@@ -62,7 +62,7 @@ const EVERY_MS = 10_000;
 
 /**
  * Asked before a line of this status is written.
- * @returns how many have been left out since the one before; null where this one is to be left out as well
+ * @returns how many have been left out since the one before; null if this one is to be left out as well
  */
 export type Sample = (status: number) => number | null;
 

@@ -43,7 +43,7 @@ export function pathId(request: Request, name: keyof typeof PREFIXES): Parsed<st
     : { problem: mismatch(['path', name], idPattern(PREFIXES[name])) };
 }
 
-/** `limit`: how many items the page holds at most; 50 where it is not given. */
+/** `limit`: how many items the page holds at most; 50 if it isn't given. */
 export function pageLimit(request: Request): Parsed<number> {
   const loc = ['query', 'limit'];
   const given: unknown = request.query.limit;

@@ -6,7 +6,7 @@ import type { Changes } from '../../db/changes.ts';
 /** Proxies cut connections that are silent for a minute. */
 const MAX_WAIT_S = 55;
 
-/** Seconds the client is willing to wait, at most 55; 0 where it asks for none. A preference is never an error. */
+/** Seconds the client is willing to wait, at most 55; 0 if it asks for none. A preference is never an error. */
 export function preferredWait(request: Request): number {
   const header: unknown = request.headers.prefer;
   if (typeof header !== 'string') return 0;
@@ -14,7 +14,7 @@ export function preferredWait(request: Request): number {
   return Math.min(MAX_WAIT_S, Number(seconds ?? 0));
 }
 
-/** Says that the wait was honoured, and for how long it could have been. */
+/** Says that the wait was honored, and for how long it could have been. */
 export function applied(response: ResponseObject, seconds: number): ResponseObject {
   return seconds > 0 ? response.header('preference-applied', `wait=${seconds}`).vary('prefer') : response;
 }

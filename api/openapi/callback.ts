@@ -74,7 +74,7 @@ export const delivery: JsonObject = {
       410: { description: 'Never wanted again: this delivery ends.' },
       default: {
         description:
-          'Not taken: tried again, 10 times over about 75 hours; a `Retry-After` is honoured up to twice the step. Redirects are not followed.',
+          'Not taken: tried again, 10 times over about 75 hours; a `Retry-After` is honored up to twice the step. Redirects are not followed.',
       },
     },
     'x-test-vector': signatureVector,

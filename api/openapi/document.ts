@@ -107,7 +107,7 @@ const components: JsonObject = {
     },
   },
   securitySchemes: {
-    bearer: { type: 'http', scheme: 'bearer', description: 'Wins where both are sent.' },
+    bearer: { type: 'http', scheme: 'bearer', description: 'Wins if both are sent.' },
     apiKey: { type: 'apiKey', in: 'header', name: 'X-API-Key' },
   },
   callbacks: {

@@ -36,23 +36,19 @@ export const headers = {
   ),
   'Retry-After': header('Seconds to wait.', SECONDS, 5),
   ETag: header('Of the state; changes with it.', { type: 'string', pattern: '^"[!#-~]+"$' }, '"Zk3v1Qx9"'),
-  'Cache-Control': header(
-    '`no-store`, but for this document and the public keys of webhooks.',
-    { type: 'string' },
-    'no-store',
-  ),
+  'Cache-Control': header('`no-store`, but for this document.', { type: 'string' }, 'no-store'),
   'X-Content-Type-Options': header(
     'The body is what `Content-Type` says.',
     { type: 'string', enum: ['nosniff'] },
     'nosniff',
   ),
   'Idempotent-Replayed': header(
-    'Sent where the Idempotency-Key was used before with this body.',
+    'Sent if the Idempotency-Key was used before with this body.',
     { type: 'string', enum: ['true'] },
     'true',
   ),
   'Preference-Applied': header(
-    'Sent where the answer was held, or would have been (RFC 7240).',
+    'Sent if the answer was held, or would have been (RFC 7240).',
     { type: 'string', pattern: '^wait=[0-9]+$' },
     'wait=30',
   ),

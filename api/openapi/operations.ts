@@ -53,11 +53,11 @@ export const parameter = (name: keyof typeof parameters) => ({ $ref: `#/componen
 /** The 422 of an operation that takes parameters or a body. */
 export const INVALID = { 422: { $ref: '#/components/responses/Invalid' } };
 
-export function json(schema: string, examples_?: JsonObject): JsonObject {
+export function json(schema: string, shown?: JsonObject): JsonObject {
   return {
     'application/json': {
       schema: { $ref: `#/components/schemas/${schema}` },
-      ...(examples_ ? { examples: examples_ } : {}),
+      ...(shown ? { examples: shown } : {}),
     },
   };
 }

@@ -13,7 +13,7 @@ import { CURSOR, PAGE } from '../http/parameters.ts';
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [name: string]: Json };
 export type JsonObject = { readonly [name: string]: Json };
 
-/** What a joi schema may say of itself with `meta()`, where joi's own translation cannot know. */
+/** What a joi schema may say of itself with `meta()`, because joi's own translation cannot know it. */
 interface Meta {
   /** Keywords for what a custom rule checks. */
   readonly jsonSchema?: JsonObject;
@@ -24,7 +24,7 @@ interface Meta {
 /**
  * A joi schema as JSON Schema 2020-12: joi's own translation (Standard JSON Schema), with four things set right:
  *
- * - `null` where joi takes it: joi's translation does not know `empty(null)`, and leaves `null` out of an `enum`;
+ * - `null` if joi takes it: joi's translation does not know `empty(null)`, and leaves `null` out of an `enum`;
  * - `meta({ jsonSchema })` and `meta({ accepts })`, see above;
  * - `example()`, which joi does not translate;
  * - no `additionalProperties: false`: answers may gain fields at any time (DECISIONS.md, Versioning), so clients must
@@ -71,7 +71,7 @@ function children(schema: Joi.Schema, { properties, items }: JsonObject): JsonOb
 }
 
 // The bodies of answers (api/README.md, The envelope) as joi schemas: the OpenAPI document is made from them,
-// and tests hold live answers against them, where a field too many is a failure.
+// and tests hold live answers against them: there a field too many is a failure.
 
 const REQUEST_STATUSES = [
   'accepted',
@@ -100,7 +100,7 @@ const timestamp = text
 /** 202 of both submits. */
 export const submitAnswer = Joi.object({
   batch_id: batchId,
-  status: batchStatus.description('`completed` where every request is final at once.'),
+  status: batchStatus.description('`completed` if every request is final at once.'),
   requests: Joi.array()
     .items(
       Joi.object({
@@ -148,7 +148,7 @@ export const envelope = Joi.object({
   })
     .required()
     .allow(null)
-    .description('Null where the submit named none.'),
+    .description('Null if the submit named none.'),
   custom_data: Joi.object()
     .required()
     .allow(null)
@@ -170,7 +170,7 @@ const attempt = Joi.object({
   n: credits.min(1).description('Counted over all of the delivery, resends included.'),
   started_at: timestamp,
   duration_ms: credits.min(0),
-  status_code: credits.min(100).max(599).allow(null).description('Null where no answer came.'),
+  status_code: credits.min(100).max(599).allow(null).description('Null if no answer came.'),
   reason: text
     .valid(...ATTEMPT_REASONS)
     .allow(null)
@@ -178,7 +178,7 @@ const attempt = Joi.object({
   response_excerpt: Joi.string()
     .required()
     .allow(null, '')
-    .description('The first 1024 bytes of what your receiver answered, as text; null where no answer came.'),
+    .description('The first 1024 bytes of what your receiver answered, as text; null if no answer came.'),
 });
 
 /** 202 of a resend. */
@@ -192,7 +192,7 @@ export const deliveryAnswer = Joi.object({
   decided_at: timestamp.allow(null).description('Null until it is decided.'),
   next_attempt_at: timestamp
     .allow(null)
-    .description('Not before then; null where none is to come, or not yet known.'),
+    .description('Not before then; null if none is to come, or not yet known.'),
   attempts: Joi.array()
     .items(attempt)
     .required()
@@ -205,7 +205,7 @@ export const deliveriesAnswer = Joi.object({
     .items(deliveryAnswer)
     .max(PAGE.most)
     .required()
-    .description('In the order of the submit; none where it named no webhook.'),
+    .description('In the order of the submit; none if it named no webhook.'),
   next_cursor: cursor.allow(null).description('For the next page; null on the last one.'),
 });
 

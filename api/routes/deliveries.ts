@@ -52,7 +52,7 @@ async function resend(
   switch (outcome.kind) {
     case 'resent': {
       const { organizationId: organization_id, batchId: batch_id, deliveryId: delivery_id } = which;
-      // It is committed: where Temporal is away the sweep starts it.
+      // It is committed: if Temporal is away the sweep starts it.
       const started = await startResend(client, taskQueue, db, outcome.start);
       log.info({ organization_id, batch_id, delivery_id, started }, 'delivery resent');
       return h.response(presented(outcome.delivery)).code(202);
@@ -83,7 +83,7 @@ function presented(delivery: LoggedDelivery): object {
       duration_ms: durationMs,
       status_code: statusCode,
       reason,
-      // What is no UTF-8, or was cut in the middle of a character, becomes U+FFFD.
+      // What isn't UTF-8, or was cut in the middle of a character, becomes U+FFFD.
       response_excerpt: responseExcerpt?.toString('utf8') ?? null,
     })),
   };

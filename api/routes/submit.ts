@@ -302,7 +302,7 @@ export function validateSubmit(
   };
 }
 
-/** One entry per invalid field (api/README.md, Errors): of a wrong choice joi also says that it is no string. */
+/** One entry per invalid field (api/README.md, Errors): of a wrong choice joi also says that it isn't a string. */
 function firstPerField(details: readonly Joi.ValidationErrorItem[]): Joi.ValidationErrorItem[] {
   const fields = details.map(({ path }) => JSON.stringify(path));
   return details.filter((_, i) => fields.indexOf(fields[i] ?? '') === i);

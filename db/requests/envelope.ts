@@ -15,7 +15,7 @@ export interface Envelope {
   readonly batch: Omit<typeof batches.$inferSelect, 'customData'>;
   readonly customData: string | null;
   readonly balance: number;
-  /** In the order of the submit. The email fields of a request are null as well where nobody may have them now. */
+  /** In the order of the submit. The email fields of a request are null as well if nobody may have them now. */
   readonly items: readonly {
     readonly request: Request;
     readonly delivery: DeliveryState | null;
