@@ -5,7 +5,6 @@ import { registerAuth } from './http/auth.ts';
 import { answerBrokenRequests, createListener, requireHost } from './http/connection.ts';
 import { PRIVATE, registerErrors } from './http/errors.ts';
 import { UNREAD_BODY } from './http/json-body.ts';
-import { registerRateHeaders } from './http/limit.ts';
 import { createSample, type Sample } from './http/overload.ts';
 import { problem } from './problems.ts';
 import { creditHandlers } from './routes/credits.ts';
@@ -58,12 +57,12 @@ export function createServer(deps: ApiDeps): Server {
   });
   registerErrors(server, deps.log);
   registerAuth(server, deps.db, deps.rateWindowMs);
-  registerRateHeaders(server);
   server.ext('onPreResponse', (request: Request, h) => {
     const { response } = request;
     if (response instanceof Error) return h.continue;
     response.header('x-request-id', request.app.requestId ?? randomUUID());
     for (const [name, value] of Object.entries(PRIVATE)) response.header(name, value, { override: false });
+    for (const [name, value] of Object.entries(request.app.rateHeaders ?? {})) response.header(name, value);
     return h.continue;
   });
   registerRoutes(server, deps);

@@ -1,11 +1,11 @@
-import type { AuthCredentials, Request, Server } from '@hapi/hapi';
+import type { AuthCredentials, Request } from '@hapi/hapi';
 import { admit, type RateVerdict } from '../../db/accounts/limits.ts';
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {
-    /** Set once the request was counted. */
+    /** Set once the request was counted: on every such answer, errors included. */
     rateHeaders?: Readonly<Record<string, string>>;
   }
 }
@@ -31,16 +31,6 @@ export async function countRequest(
   return problem('rate_limited', {
     values: { who: 'This key', quota: requestsPerMinute, window: seconds(windowMs), wait },
     headers: { ...headers, 'retry-after': String(wait) },
-  });
-}
-
-/** Puts what was counted on every counted answer, errors included. */
-export function registerRateHeaders(server: Server): void {
-  server.ext('onPreResponse', (request: Request, h) => {
-    const { response } = request;
-    if (response instanceof Error) return h.continue;
-    for (const [name, value] of Object.entries(request.app.rateHeaders ?? {})) response.header(name, value);
-    return h.continue;
   });
 }
 

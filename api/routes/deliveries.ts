@@ -68,7 +68,7 @@ async function resend(
   }
 }
 
-/** As `deliveryAnswer` of answers.ts describes it. */
+/** As `deliveryAnswer` of schemas.ts describes it. */
 function presented(delivery: LoggedDelivery): object {
   return {
     id: delivery.id,

@@ -1,7 +1,7 @@
 import { and, asc, eq, getTableColumns, isNull, or, sql } from 'drizzle-orm';
 import { type Database, read } from '../client.ts';
 import { batches, creditBalances, requests, webhookDeliveries } from '../schema.ts';
-import type { DeliveryState, EmailType, RequestStatus } from '../words.ts';
+import type { DeliveryState, RequestStatus } from '../words.ts';
 
 // The envelope (api/README.md, The envelope) has one builder for single polls, batch polls and deliveries.
 
@@ -140,18 +140,7 @@ function deliveryStatus(states: readonly DeliveryState[]): DeliveryState {
   return order.find((state) => states.includes(state)) ?? 'none';
 }
 
-interface DataItem {
-  readonly request_id: string;
-  readonly npi: string;
-  readonly status: RequestStatus;
-  readonly replayed: boolean;
-  readonly email_type: EmailType | null;
-  readonly email: string | null;
-  readonly email_last_validated: string | null;
-  readonly email_status: 'valid' | null;
-}
-
-function dataItem(request: Request): DataItem {
+function dataItem(request: Request) {
   return {
     request_id: request.id,
     npi: request.npi,
