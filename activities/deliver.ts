@@ -9,13 +9,12 @@ import {
   recordAttempt,
   releaseClaim,
 } from '../db/webhooks/attempts.ts';
-import { type DeliveryTarget, findTarget, loadDelivery } from '../db/webhooks/deliveries.ts';
+import { loadDelivery } from '../db/webhooks/deliveries.ts';
 import { firstRestMs, type HostHealth } from '../db/webhooks/hosts.ts';
 import type { DeliveryResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { ProxyUnavailable } from './webhooks/attempt.ts';
-import { createLanes, WEBHOOK_LANES } from './webhooks/lanes.ts';
 import { type Answer, reasonOf } from './webhooks/post.ts';
 import { delayBefore, isDelivered, isFinal } from './webhooks/retry.ts';
 import { sign } from './webhooks/signature.ts';
@@ -28,25 +27,6 @@ type WebhookDeps = Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules'>;
  */
 export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   const scheduleMs = rules.webhookScheduleMs;
-  const lanes = createLanes(WEBHOOK_LANES);
-
-  const send = async (deliveryId: string, { organizationId, url }: DeliveryTarget) => {
-    const host = URL.parse(url)?.host ?? '';
-    const entry = lanes.enter(organizationId, host);
-    if (entry.kind === 'wait') throw later('no_room', entry.afterMs);
-    let durationMs: number | null = null;
-    try {
-      const claimed = await claimDelivery(db, deliveryId, host, rules);
-      if (claimed.kind === 'over') return claimed.state;
-      if (claimed.kind === 'wait') throw later(claimed.why, claimed.afterMs);
-      const began = performance.now();
-      const result = await attempt(claimed.claim);
-      durationMs = performance.now() - began;
-      return result;
-    } finally {
-      entry.leave(durationMs);
-    }
-  };
 
   const attempt = async (claim: Claim): Promise<DeliveryResult> => {
     const { deliveryId, organizationId } = claim;
@@ -112,10 +92,10 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
      * @throws {ApplicationFailure} retryable, with the time until the next look, while it is not
      */
     async deliverWebhook({ deliveryId }: { deliveryId: string }): Promise<DeliveryResult> {
-      const target = await findTarget(db, deliveryId);
-      if (target.state !== 'pending') return target.state;
-      if (target.waitMs > 0) throw later('not_due', target.waitMs);
-      return await withHeartbeat(Context.current(), () => send(deliveryId, target));
+      const claimed = await claimDelivery(db, deliveryId, rules);
+      if (claimed.kind === 'over') return claimed.state;
+      if (claimed.kind === 'wait') throw later(claimed.why, claimed.afterMs);
+      return await withHeartbeat(Context.current(), () => attempt(claimed.claim));
     },
   };
 }

@@ -200,6 +200,8 @@ export const webhookDeliveries = pgTable(
     stepAt: time('step_at'),
     dueAt: time('due_at'),
     leasedUntil: time('leased_until'),
+    /** Host and port that the lease is for. */
+    leasedHost: text('leased_host'),
     checkedAt: time('checked_at'),
     forgotten: integer('forgotten').notNull().default(0),
   },
@@ -226,8 +228,8 @@ export const webhookHosts = pgTable(
     organizationId: text('organization_id').notNull(),
     host: text('host').notNull(),
     failures: integer('failures').notNull(),
-    failingSince: time('failing_since').notNull(),
-    lastReason: text('last_reason').$type<AttemptReason>().notNull(),
+    failingSince: time('failing_since'),
+    lastReason: text('last_reason').$type<AttemptReason>(),
     openUntil: time('open_until'),
     timesOpened: integer('times_opened').notNull().default(0),
     trialUntil: time('trial_until'),
@@ -384,7 +386,7 @@ export const importRuns = pgTable('import_runs', {
 export const sourceHealth = pgTable('source_health', {
   source: text('source').primaryKey(),
   state: text('state').$type<'closed' | 'open'>().notNull().default('closed'),
-  failures: integer('failures').notNull().default(0),
+  failures: integer('failures').notNull(),
   openUntil: time('open_until'),
   pausedUntil: time('paused_until'),
   lastError: text('last_error'),

@@ -3,7 +3,7 @@ import { clock, type Database, type Transaction, transaction } from '../client.t
 import { DatabaseError } from '../errors.ts';
 import { batches, organizations, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { AttemptReason, DeliveryState } from '../words.ts';
-import { admitToHost, type HostHealth, noteHost } from './hosts.ts';
+import { admitToHost, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
 
 // Where a delivery is in its schedule is a fact of its row, so that whoever looks at it next, after whatever crash,
 // goes on from there; a lease on the row keeps two from sending it at once.
@@ -33,7 +33,7 @@ export type Claimed =
   | { readonly kind: 'wait'; readonly why: WaitReason; readonly afterMs: number };
 
 /** Why no attempt is made now. None of these waits counts as an attempt. */
-export type WaitReason = 'not_due' | 'in_flight' | 'suspended' | 'host_away';
+export type WaitReason = 'not_due' | 'in_flight' | 'suspended' | 'host_away' | 'no_room';
 
 /** How one attempt went. */
 export interface AttemptRecord {
@@ -50,21 +50,17 @@ export type AttemptOutcome =
   | { readonly state: 'delivered' | 'failed' }
   | { readonly state: 'pending'; readonly afterMs: number };
 
-/** An attempt that has not been recorded by then died with its worker: 15 s to send, the rest to load and record. */
-const LEASE_MS = 25_000;
 /** Held deliveries look this often whether their organization is still suspended. */
 const SUSPENDED_MS = 300_000;
 
 /**
  * Takes the right to make the next attempt of a delivery, or says why not now: it is not due, it is being sent, its
- * organization is suspended, or its host is away. What is put off keeps its place in the schedule.
- * @param host the host and port of the delivery's URL
+ * organization is suspended, its host is away, or there is no room. What is put off keeps its place in the schedule.
  * @throws {DatabaseError} `delivery_missing` for an unknown id
  */
 export async function claimDelivery(
   db: Database,
   deliveryId: string,
-  host: string,
   { webhookScheduleMs }: DeliveryRules,
 ): Promise<Claimed> {
   return await transaction(db, async (tx) => {
@@ -79,15 +75,17 @@ export async function claimDelivery(
       return { kind: 'wait', why: 'suspended', afterMs: SUSPENDED_MS };
     }
     const owed = step === 0 || step >= webhookScheduleMs.length - 1;
-    const admission = await admitToHost(tx, { organizationId, host }, owed, LEASE_MS, webhookScheduleMs);
+    const host = URL.parse(row.url ?? '')?.host ?? '';
+    const admission = await admitToHost(tx, { organizationId, host }, owed, webhookScheduleMs);
+    if (admission.kind === 'wait' && admission.why === 'no_room') return admission;
     if (admission.kind === 'wait') {
       const place = advance(step, stepAt, await clock(tx), webhookScheduleMs);
       await putOff(tx, deliveryId, place, admission.afterMs);
-      return { kind: 'wait', why: 'host_away', afterMs: admission.afterMs };
+      return admission;
     }
     await tx
       .update(webhookDeliveries)
-      .set({ leasedUntil: sql`clock_timestamp() + ${seconds(LEASE_MS)}` })
+      .set({ leasedUntil: sql`clock_timestamp() + ${seconds(LEASE_MS)}`, leasedHost: host })
       .where(eq(webhookDeliveries.id, deliveryId));
     const { era } = admission;
     return { kind: 'attempt', claim: { deliveryId, resends, step, organizationId, host, era } };
@@ -190,6 +188,7 @@ async function lockDelivery(tx: Transaction, deliveryId: string) {
       leasedMs: sql`coalesce(${msUntil(webhookDeliveries.leasedUntil)}, 0)`.mapWith(Number),
       dueMs: sql`coalesce(${msUntil(webhookDeliveries.dueAt)}, 0)`.mapWith(Number),
       organizationId: batches.organizationId,
+      url: batches.webhookUrl,
       suspended: organizations.webhooksSuspended,
     })
     .from(webhookDeliveries)

@@ -20,39 +20,6 @@ export interface Delivery {
   readonly body: string;
 }
 
-/** Where a delivery goes, and whether it may go there now. */
-export interface DeliveryTarget {
-  readonly state: DeliveryState;
-  readonly organizationId: string;
-  readonly url: string;
-  /** Until it is due; 0 where it is. */
-  readonly waitMs: number;
-}
-
-/**
- * Where a delivery goes, for whoever decides whether there is room for it.
- * @throws {DatabaseError} `delivery_missing` for an unknown id
- */
-export async function findTarget(db: Database, deliveryId: string): Promise<DeliveryTarget> {
-  const [row] = await read(db, (tx) =>
-    tx
-      .select({
-        state: webhookDeliveries.state,
-        organizationId: batches.organizationId,
-        url: batches.webhookUrl,
-        waitMs:
-          sql`greatest(0, coalesce(ceil(extract(epoch from ${webhookDeliveries.dueAt} - clock_timestamp()) * 1000), 0))`.mapWith(
-            Number,
-          ),
-      })
-      .from(webhookDeliveries)
-      .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
-      .where(eq(webhookDeliveries.id, deliveryId)),
-  );
-  if (!row?.url) throw new DatabaseError('delivery_missing');
-  return { ...row, url: row.url };
-}
-
 /**
  * Loads a delivery and builds its body.
  * @throws {DatabaseError} `delivery_missing` for an unknown id

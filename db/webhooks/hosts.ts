@@ -2,9 +2,10 @@ import { type SQL, sql } from 'drizzle-orm';
 import { type Database, read, type Transaction } from '../client.ts';
 import type { AttemptReason } from '../words.ts';
 
-// The circuit breaker of webhook receivers, per organization and host: in the database, so that it holds across
-// workers. While it is open, one attempt at a time finds out whether the host is back. The first and the last attempt
-// of a delivery are owed and take that place whenever it is free; of the others only one per rest is let through.
+// Who may be sent to now, per organization and host, in the database, so that it holds across workers: how many
+// attempts are made at once, and a circuit breaker. While it is open, one attempt at a time finds out whether the host
+// is back. The first and the last attempt of a delivery are owed and take that place whenever it is free; of the others
+// only one per rest is let through.
 
 export interface HostKey {
   readonly organizationId: string;
@@ -20,8 +21,18 @@ export type HostHealth =
 
 /** With the era of the host's breaker: what the attempt says is noted with it. */
 export type HostAdmission =
-  | { readonly kind: 'go'; readonly era: number }
-  | { readonly kind: 'wait'; readonly afterMs: number };
+  | { readonly kind: 'go'; readonly era: number; readonly trial: boolean }
+  | { readonly kind: 'wait'; readonly why: 'host_away' | 'no_room'; readonly afterMs: number };
+
+/** An attempt that has not been recorded by then died with its worker: 15 s to send, the rest to load and record. */
+export const LEASE_MS = 25_000;
+/** Attempts of one organization that are made at once. In all there are as many as the workers have slots. */
+const AT_ONCE = 20;
+/** Of these to one host. */
+const AT_ONCE_TO_HOST = 10;
+const ROOM_LOCK = 2;
+const SHORTEST_ATTEMPT_MS = 100;
+const LONGEST_WAIT_FOR_ROOM_MS = 600_000;
 
 const FAILURES_TO_OPEN = 5;
 /** The rest between two trials doubles up to so many times the first. */
@@ -33,44 +44,87 @@ const DEFAULT_LONGEST_WAIT_MS = 1_800_000;
 const TURN_MS = 100;
 
 /**
- * Asks whether an attempt may be made. One that may not is put off for about as long as the host has been away
- * already, or until its turn among the others, so that many thousands that wait for it cost next to nothing; all of
- * them look again within half an hour.
+ * Asks whether an attempt may be made. One that may not is put off until its turn among the others, so that many
+ * thousands that wait cost next to nothing: for a host that is away for about as long as it has been away already, at
+ * most half an hour; for room for about as long as those ahead of it take.
  * @param owed the first or the last attempt of a delivery
- * @param leaseMs after that a trial that nobody ended has died with its worker
  */
 export async function admitToHost(
   tx: Transaction,
-  { organizationId, host }: HostKey,
+  key: HostKey,
   owed: boolean,
-  leaseMs: number,
   scheduleMs: readonly number[],
 ): Promise<HostAdmission> {
-  type Row = { era: number; open: boolean; rests: boolean; tried: boolean; away_ms: string; turn_ms: string };
-  const [row] = await tx.execute<Row>(sql`
-    select era, open_until is not null as open, open_until > clock_timestamp() as rests,
-           coalesce(trial_until > clock_timestamp(), false) as tried,
-           extract(epoch from clock_timestamp() - failing_since) * 1000 as away_ms,
-           coalesce(extract(epoch from turn_at - clock_timestamp()), 0) * 1000 as turn_ms
-      from webhook_hosts
-     where organization_id = ${organizationId} and host = ${host}
-       for update`);
-  if (!row?.open) return { kind: 'go', era: row?.era ?? 0 };
-  const set = (change: SQL) =>
-    tx.execute(
-      sql`update webhook_hosts set ${change} where organization_id = ${organizationId} and host = ${host}`,
-    );
-  if (row.tried || (row.rests && !owed)) {
+  const first = await judge(tx, key, owed, scheduleMs);
+  // Whoever is put off has waited for nobody. Of the others two that judge at once would both find the last place.
+  if (first.kind === 'wait') return first;
+  await tx.execute(sql`select pg_advisory_xact_lock(${ROOM_LOCK}, hashtext(${key.organizationId}))`);
+  const admission = await judge(tx, key, owed, scheduleMs);
+  if (admission.kind === 'go' && admission.trial) {
+    await tx.execute(sql`update webhook_hosts set trial_until = clock_timestamp() + ${seconds(LEASE_MS)}
+      where organization_id = ${key.organizationId} and host = ${key.host}`);
+  }
+  return admission;
+}
+
+async function judge(
+  tx: Transaction,
+  key: HostKey,
+  owed: boolean,
+  scheduleMs: readonly number[],
+): Promise<HostAdmission> {
+  const { organizationId, host } = key;
+  type Room = { of_organization: number; of_host: number; mean_ms: number };
+  type Breaker = { era: number; open: boolean; rests: boolean; tried: boolean; away_ms: string };
+  const [[room], [breaker]] = await Promise.all([
+    // An attempt that is under way is half over on average.
+    tx.execute<Room>(sql`
+      select count(*)::int as of_organization, count(*) filter (where d.leased_host = ${host})::int as of_host,
+             coalesce(2 * avg(${LEASE_MS} - extract(epoch from d.leased_until - clock_timestamp()) * 1000), 0)::float8 as mean_ms
+        from webhook_deliveries d join batches b on b.id = d.batch_id
+       where d.leased_until > (select clock_timestamp()) and b.organization_id = ${organizationId}`),
+    tx.execute<Breaker>(sql`
+      select era, open_until is not null as open, open_until > clock_timestamp() as rests,
+             coalesce(trial_until > clock_timestamp(), false) as tried,
+             extract(epoch from clock_timestamp() - failing_since) * 1000 as away_ms
+        from webhook_hosts
+       where organization_id = ${organizationId} and host = ${host}`),
+  ]);
+  if (breaker?.open && (breaker.tried || (breaker.rests && !owed))) {
     const shortest = firstRestMs(scheduleMs);
     const longest = Math.max(shortest, scheduleMs[3] ?? DEFAULT_LONGEST_WAIT_MS);
-    const turnMs = Math.max(Number(row.turn_ms), 0) + TURN_MS;
-    // Spread, so that they do not come back all at once.
-    const aboutMs = Math.min(Math.max(Number(row.away_ms), shortest), longest) * (0.5 + Math.random() / 2);
-    if (turnMs <= longest) await set(sql`turn_at = clock_timestamp() + ${seconds(turnMs)}`);
-    return { kind: 'wait', afterMs: Math.ceil(Math.max(aboutMs, turnMs <= longest ? turnMs : 0)) };
+    const awayMs = spread(Math.min(Math.max(Number(breaker.away_ms), shortest), longest));
+    const turnMs = await takeTurn(tx, key, TURN_MS, longest);
+    return { kind: 'wait', why: 'host_away', afterMs: Math.ceil(Math.max(awayMs, turnMs ?? 0)) };
   }
-  await set(sql`trial_until = clock_timestamp() + ${seconds(leaseMs)}`);
-  return { kind: 'go', era: row.era };
+  if (room && (room.of_organization >= AT_ONCE || room.of_host >= AT_ONCE_TO_HOST)) {
+    const paceMs = Math.max(room.mean_ms, SHORTEST_ATTEMPT_MS) / AT_ONCE_TO_HOST;
+    const turnMs = await takeTurn(tx, key, paceMs, LONGEST_WAIT_FOR_ROOM_MS);
+    return { kind: 'wait', why: 'no_room', afterMs: Math.ceil(turnMs ?? spread(LONGEST_WAIT_FOR_ROOM_MS)) };
+  }
+  return { kind: 'go', era: breaker?.era ?? 0, trial: breaker?.open ?? false };
+}
+
+/** @returns milliseconds; null where the line is longer than `longestMs` */
+async function takeTurn(
+  tx: Transaction,
+  { organizationId, host }: HostKey,
+  paceMs: number,
+  longestMs: number,
+): Promise<number | null> {
+  const [taken] = await tx.execute<{ ms: number }>(sql`
+    insert into webhook_hosts as h (organization_id, host, failures, turn_at)
+    values (${organizationId}, ${host}, 0, clock_timestamp() + ${seconds(paceMs)})
+    on conflict (organization_id, host) do update
+       set turn_at = greatest(h.turn_at, clock_timestamp()) + ${seconds(paceMs)}
+     where coalesce(h.turn_at, '-infinity') < clock_timestamp() + ${seconds(longestMs)}
+    returning (extract(epoch from turn_at - clock_timestamp()) * 1000)::float8 as ms`);
+  return taken ? taken.ms : null;
+}
+
+/** So that those who wait do not come back all at once. */
+function spread(ms: number): number {
+  return ms * (0.5 + Math.random() / 2);
 }
 
 /** How long the breaker first rests: the schedule's own first wait. */

@@ -14,7 +14,6 @@ import type { Logger } from 'pino';
 import type { ActivityDeps } from '../../activities/deps.ts';
 import { failureInterceptor } from '../../activities/failures.ts';
 import { createActivities } from '../../activities/index.ts';
-import { WEBHOOK_SLOTS } from '../../activities/webhooks/lanes.ts';
 import { queuesOf } from '../../workflows/messages.ts';
 import { createControl } from './control.ts';
 
@@ -67,7 +66,7 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
     Worker.create({
       ...common,
       taskQueue: queues.webhooks,
-      maxConcurrentActivityTaskExecutions: WEBHOOK_SLOTS,
+      maxConcurrentActivityTaskExecutions: 100,
     }),
   ]);
   const stop = () => {

@@ -1,6 +1,5 @@
 import type { Database } from '../../db/client.ts';
 import { claimDelivery, recordAttempt } from '../../db/webhooks/attempts.ts';
-import { findTarget } from '../../db/webhooks/deliveries.ts';
 import type { AttemptReason } from '../../db/words.ts';
 
 /** A schedule whose waits are over when the next statement runs. */
@@ -18,8 +17,7 @@ export async function logAttempt(
     readonly durationMs?: number;
   } = {},
 ): Promise<void> {
-  const { url } = await findTarget(db, deliveryId);
-  const claimed = await claimDelivery(db, deliveryId, new URL(url).host, AT_ONCE);
+  const claimed = await claimDelivery(db, deliveryId, AT_ONCE);
   if (claimed.kind !== 'attempt') throw new Error(`no attempt can be made: ${JSON.stringify(claimed)}`);
   const outcome = state === 'pending' ? { state, afterMs: 0 } : { state };
   const record = { startedAt: new Date(), durationMs: 5, statusCode, reason: null, responseExcerpt: null };

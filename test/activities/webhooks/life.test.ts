@@ -115,7 +115,7 @@ test('an attempt that died with its worker is made again within half a minute, a
   const { life, receiver } = t.context;
   receiver.answer = () => answered(204);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
-  const claimed = await claimDelivery(life.db, id, 'hooks.example', { webhookScheduleMs: SCHEDULE_MS });
+  const claimed = await claimDelivery(life.db, id, { webhookScheduleMs: SCHEDULE_MS });
   t.is(claimed.kind, 'attempt');
   const look = await life.look(id);
   t.is(look.kind === 'wait' && look.why, 'in_flight');
@@ -130,7 +130,7 @@ test('an attempt that died with its worker is made again within half a minute, a
 test('an attempt is recorded once, however often that is repeated', async (t) => {
   const { life } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
-  const claimed = await claimDelivery(life.db, id, 'hooks.example', { webhookScheduleMs: SCHEDULE_MS });
+  const claimed = await claimDelivery(life.db, id, { webhookScheduleMs: SCHEDULE_MS });
   if (claimed.kind !== 'attempt') return t.fail(claimed.kind);
   const attempt = { startedAt: new Date(), durationMs: 5, statusCode: 500, reason: 'http_status' } as const;
   const record = () =>
