@@ -9,7 +9,7 @@ import { loadConfig } from '../../../deploy/config/config.ts';
 
 const MAIN = (name: string) => fileURLToPath(new URL(`../../../deploy/local/${name}.ts`, import.meta.url));
 
-for (const name of ['start', 'simulator-main', 'listen', 'verify', 'receiver-main']) {
+for (const name of ['start', 'simulator-main', 'listen', 'check-signature', 'receiver-main']) {
   test(`${name}: an option that does not exist, or one argument too many, is exit code 2`, async (t) => {
     for (const args of [['--frobnicate'], ['whsec_AAAA']]) {
       const { code, stderr } = await ended(name, args);
