@@ -59,9 +59,6 @@ export function signatureProblem(headers: Headers, body: Buffer, secret: string,
   return `the signature matches, but its timestamp is ${minutes}; receivers accept ${TOLERANCE_SECONDS / 60} minutes to either side, so that a captured request cannot be sent again. For one that was captured earlier say when it arrived; otherwise check the clock`;
 }
 
-// The other importer, `npm run listen`, only checks.
-if (import.meta.main) await runCommand(main);
-
 async function main(): Promise<void> {
   const options = parse();
   if (options.help) {
@@ -148,3 +145,6 @@ async function fileOf(option: string, path: string): Promise<Buffer> {
     throw usage(`The file of ${option} cannot be read.`);
   }
 }
+
+// Last, when every constant above is set. The other importer, `npm run listen`, only checks.
+if (import.meta.main) await runCommand(main);

@@ -1,12 +1,17 @@
+import { X509Certificate } from 'node:crypto';
 import { once } from 'node:events';
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer } from 'node:https';
 import { Socket } from 'node:net';
+import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
+import { gzipSync } from 'node:zlib';
+import { generate } from 'selfsigned';
 import { Webhook } from 'standardwebhooks';
-import { ensureCertificate } from './certificate.ts';
+import { parseOptions, portOf, runCommand, secretOf } from './command-line.ts';
 import { LOOPBACK, portTaken } from './ports.ts';
-import { type Behaviour, status } from './receiver-behaviours.ts';
 
 /** One webhook delivery as it arrived. */
 export interface ReceivedDelivery {
@@ -174,3 +179,169 @@ function verifies(webhook: Webhook, body: string, headers: IncomingMessage['head
     return false;
   }
 }
+
+/**
+ * Answers a delivery whose body has been read; the receiver then neither answers nor closes by itself.
+ * @param tcp the connection below TLS
+ */
+export type Behaviour = (response: ServerResponse, tcp: Socket) => void;
+
+/** One that needs the answer alone. */
+type Answering = (response: ServerResponse) => void;
+
+const DRIP_MS = 20;
+const MIB = 1024 * 1024;
+const FLOOD_MIB = 100;
+
+/** A status with headers and a short body. */
+export function status(code: number, headers: Readonly<Record<string, string>> = {}): Answering {
+  return (response) => response.writeHead(code, headers).end(code === 204 ? undefined : `${code}\n`);
+}
+
+/** Never answers, never closes. */
+export const silence: Answering = () => {};
+
+/** Closes the connection without an answer, by a TCP reset. */
+export const reset: Behaviour = (_response, tcp) => {
+  tcp.resetAndDestroy();
+};
+
+/** Closes the connection without an answer, in good order. */
+export const hangUp: Answering = (response) => {
+  response.socket?.end();
+};
+
+/** A header line every few milliseconds, without an end. */
+export const headerDrip: Answering = (response) => {
+  response.socket?.write('HTTP/1.1 200 OK\r\n');
+  drip(response, () => response.socket?.write('x: 1\r\n'));
+};
+
+/** An answer whose body never ends and comes byte by byte. */
+export const bodyDrip: Answering = (response) => {
+  response.writeHead(200);
+  drip(response, () => response.write('.'));
+};
+
+/** 100 MB, as fast as they are taken. */
+export const flood: Answering = (response) => {
+  response.writeHead(200, { 'content-length': FLOOD_MIB * MIB });
+  const chunk = Buffer.alloc(MIB);
+  let left = FLOOD_MIB;
+  const send = () => {
+    while (left > 0 && !response.destroyed) {
+      left -= 1;
+      if (!response.write(chunk)) {
+        response.once('drain', send);
+        return;
+      }
+    }
+    response.end();
+  };
+  send();
+};
+
+/** 100 MB packed into 100 KB by gzip, unasked. */
+export const gzipBomb: Answering = (response) => {
+  response.writeHead(200, { 'content-encoding': 'gzip' }).end(gzipSync(Buffer.alloc(FLOOD_MIB * MIB)));
+};
+
+function drip(response: ServerResponse, send: () => void): void {
+  const timer = setInterval(send, DRIP_MS);
+  response.once('close', () => clearInterval(timer));
+}
+
+interface Certificate {
+  /** PEM. */
+  readonly cert: string;
+  /** PEM. */
+  readonly key: string;
+  /** The file that holds `cert`: whoever connects has to trust it. */
+  readonly certFile: string;
+}
+
+const DAY_MS = 86_400_000;
+
+/**
+ * A self-made certificate for `localhost`, 127.0.0.1 and ::1, kept as `cert.pem` and `key.pem` in a folder, so that
+ * who trusts it need not be told again at each start. It is made anew when missing, unreadable or about to expire.
+ */
+export async function ensureCertificate(dir: string): Promise<Certificate> {
+  const certFile = join(dir, 'cert.pem');
+  const keyFile = join(dir, 'key.pem');
+  const kept = await Promise.all([readFile(certFile, 'utf8'), readFile(keyFile, 'utf8')]).catch(() => null);
+  if (kept !== null && isUsable(kept[0])) return { cert: kept[0], key: kept[1], certFile };
+
+  const made = await generate([{ name: 'commonName', value: 'localhost' }], {
+    keyType: 'ec',
+    algorithm: 'sha256',
+    notAfterDate: new Date(Date.now() + 365 * DAY_MS),
+    extensions: [
+      { name: 'basicConstraints', cA: true, critical: true },
+      { name: 'keyUsage', digitalSignature: true, keyCertSign: true, critical: true },
+      { name: 'extKeyUsage', serverAuth: true },
+      {
+        name: 'subjectAltName',
+        altNames: [
+          { type: 2, value: 'localhost' },
+          { type: 7, ip: '127.0.0.1' },
+          { type: 7, ip: '::1' },
+        ],
+      },
+    ],
+  });
+  await mkdir(dir, { recursive: true });
+  await writeFile(keyFile, made.private, { mode: 0o600 });
+  await writeFile(certFile, made.cert);
+  return { cert: made.cert, key: made.private, certFile };
+}
+
+function isUsable(cert: string): boolean {
+  try {
+    return Date.parse(new X509Certificate(cert).validTo) > Date.now() + DAY_MS;
+  } catch {
+    return false;
+  }
+}
+
+const CERTIFICATE_FOLDER = fileURLToPath(new URL('../../.local/receiver', import.meta.url));
+const USAGE = `Usage: node deploy/local/receiver.ts [--port 8443] [--secret whsec_…]
+
+A webhook receiver on https://127.0.0.1:PORT with a self-made certificate. Prints each delivery as one line:
+time, whether its signature is right, webhook-id, path, size.
+
+  --port    where to listen (default 8443; 0 for any that is free)
+  --secret  the organization's webhook secret; without it no signature can be verified
+  --help    this text
+
+POST /any/path        answered with 200
+POST /status/CODE     answered with CODE
+POST /fail/N/any      answered with 500 the first N times for each webhook-id, then with 200
+GET  /                all that arrived, as JSON, newest last`;
+
+async function main(): Promise<void> {
+  const values = parseOptions({
+    port: { type: 'string', default: '8443' },
+    secret: { type: 'string' },
+    help: { type: 'boolean', default: false },
+  });
+  if (values.help) {
+    console.log(USAGE);
+    return;
+  }
+  const receiver = await startReceiver({
+    port: portOf('--port', values.port),
+    secret: secretOf(values.secret),
+    dir: CERTIFICATE_FOLDER,
+    onDelivery: (delivery) => console.log(lineOf(delivery)),
+  });
+  console.log(`receiver on ${receiver.url}, certificate ${receiver.caFile}`);
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => void receiver.close());
+}
+
+function lineOf({ at, verified, id, path, body }: ReceivedDelivery): string {
+  return `${at} ${verified ? 'verified  ' : 'unverified'} ${id || '-'} ${path} ${Buffer.byteLength(body)} bytes`;
+}
+
+// Last, when every constant above is set. Importers only start receivers.
+if (import.meta.main) await runCommand(main);

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { get, post } from '../../activities/http/client.ts';
-import { ensureCertificate } from '../../deploy/local/certificate.ts';
+import { ensureCertificate } from '../../deploy/local/receiver.ts';
 import { serveVendor } from '../support/vendor-server.ts';
 
 // What becomes of a call that brings no whole answer: whether the vendor may have been asked decides who pays.

@@ -5,7 +5,7 @@ import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { newId } from '../../db/ids.ts';
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
-import { status } from '../../deploy/local/receiver-behaviours.ts';
+import { status } from '../../deploy/local/receiver.ts';
 import { type Api, startApi } from '../support/api.ts';
 import { type Answer, createCaller, eventually } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';

@@ -3,18 +3,18 @@ import { createServer as createHttpsServer } from 'node:https';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import type { AttemptReason, DeliveryState } from '../../db/words.ts';
-import { ensureCertificate } from '../../deploy/local/certificate.ts';
 import type { Receiver } from '../../deploy/local/receiver.ts';
 import {
   type Behaviour,
   bodyDrip,
+  ensureCertificate,
   flood,
   gzipBomb,
   headerDrip,
   reset,
   silence,
   status,
-} from '../../deploy/local/receiver-behaviours.ts';
+} from '../../deploy/local/receiver.ts';
 
 /** One way in which a receiver behaves, and what becomes of a delivery to it. */
 export interface Hostility {

@@ -3,7 +3,7 @@ import { sql } from 'drizzle-orm';
 import { Webhook } from 'standardwebhooks';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
-import { status } from '../../deploy/local/receiver-behaviours.ts';
+import { status } from '../../deploy/local/receiver.ts';
 import { startTemporal, type Temporal } from '../../deploy/local/temporal.ts';
 import { TASK_QUEUE } from '../../deploy/temporal/namespace.ts';
 import { testSetting } from '../support/environment.ts';

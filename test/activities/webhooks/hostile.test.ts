@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { listBatchDeliveries } from '../../../db/webhooks/log.ts';
 import { resendAny, resendFailed } from '../../../db/webhooks/resends.ts';
-import { status } from '../../../deploy/local/receiver-behaviours.ts';
+import { status } from '../../../deploy/local/receiver.ts';
 import { startHostileReceiver } from '../../support/hostile-receiver.ts';
 import { eventually } from '../../support/organization.ts';
 import { type Stack, startStack } from '../../support/stack.ts';

@@ -8,19 +8,20 @@ import anyTest, { type ExecutionContext, type TestFn } from 'ava';
 import type { ResolvedAddress } from '../../../activities/webhooks/connection.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { type Answer, createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
-import { ensureCertificate } from '../../../deploy/local/certificate.ts';
-import { type Receiver, startReceiver } from '../../../deploy/local/receiver.ts';
 import {
   type Behaviour,
   bodyDrip,
+  ensureCertificate,
   flood,
   gzipBomb,
   hangUp,
   headerDrip,
+  type Receiver,
   reset,
   silence,
+  startReceiver,
   status,
-} from '../../../deploy/local/receiver-behaviours.ts';
+} from '../../../deploy/local/receiver.ts';
 
 const test = anyTest as TestFn<{ dir: string; ca: string; receiver: Receiver }>;
 type Context = ExecutionContext<{ dir: string; ca: string; receiver: Receiver }>;

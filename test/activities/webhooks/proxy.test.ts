@@ -9,8 +9,7 @@ import anyTest, { type ExecutionContext, type TestFn } from 'ava';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
-import { type Receiver, startReceiver } from '../../../deploy/local/receiver.ts';
-import { silence, status } from '../../../deploy/local/receiver-behaviours.ts';
+import { type Receiver, silence, startReceiver, status } from '../../../deploy/local/receiver.ts';
 import { startDelivering } from '../../support/delivering.ts';
 
 // Deliveries through an HTTP proxy: what is connected to is still the address that was checked.

@@ -9,7 +9,7 @@ import { loadConfig } from '../../../deploy/config/config.ts';
 
 const MAIN = (name: string) => fileURLToPath(new URL(`../../../deploy/local/${name}.ts`, import.meta.url));
 
-for (const name of ['start', 'simulator-main', 'listen', 'check-signature', 'receiver-main']) {
+for (const name of ['start', 'simulator-main', 'listen', 'check-signature', 'receiver']) {
   test(`${name}: an option that does not exist, or one argument too many, is exit code 2`, async (t) => {
     for (const args of [['--frobnicate'], ['whsec_AAAA']]) {
       const { code, stderr } = await ended(name, args);
@@ -25,8 +25,8 @@ for (const [name, option, value] of [
   ['simulator-main', '--dns-port', 'x'],
   ['simulator-main', '--speed', '0'],
   ['simulator-main', '--speed', '1.2.3'],
-  ['receiver-main', '--port', '-1'],
-  ['receiver-main', '--secret', 'sesame'],
+  ['receiver', '--port', '-1'],
+  ['receiver', '--secret', 'sesame'],
 ] as const) {
   test(`${name}: ${option} ${value} is exit code 2`, async (t) => {
     const { code, stderr } = await ended(name, [`${option}=${value}`]);

@@ -12,12 +12,10 @@ import test, { type ExecutionContext } from 'ava';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
-import { ensureCertificate } from '../../../deploy/local/certificate.ts';
 import { LocalProblem } from '../../../deploy/local/problem.ts';
-import { type Receiver, startReceiver } from '../../../deploy/local/receiver.ts';
-import { status } from '../../../deploy/local/receiver-behaviours.ts';
+import { ensureCertificate, type Receiver, startReceiver, status } from '../../../deploy/local/receiver.ts';
 
-const MAIN = fileURLToPath(new URL('../../../deploy/local/receiver-main.ts', import.meta.url));
+const MAIN = fileURLToPath(new URL('../../../deploy/local/receiver.ts', import.meta.url));
 const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
 
 test('a delivery is kept with whether its signature is right', async (t) => {
