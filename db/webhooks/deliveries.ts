@@ -3,28 +3,13 @@ import { type Database, read } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 import { envelopeText, findEnvelope } from '../requests/envelope.ts';
 import { batches, organizations, webhookDeliveries } from '../schema.ts';
-import type { DeliveryState } from '../words.ts';
-
-/** One delivery with all that an attempt needs. Holds a secret and personal data: it never leaves the activity. */
-export interface Delivery {
-  readonly id: string;
-  readonly state: DeliveryState;
-  /** Attempts already made. */
-  readonly attempts: number;
-  readonly batchId: string;
-  readonly organizationId: string;
-  readonly url: string;
-  /** The current secret, and for 24 h after a rotation the previous one too. */
-  readonly secrets: readonly string[];
-  /** The envelope as it is now. */
-  readonly body: string;
-}
 
 /**
- * Loads a delivery and builds its body.
+ * One delivery with all that an attempt needs: its body as it is now, and its organization's secrets, for 24 h after a
+ * rotation the previous one too. They and the personal data in the body never leave the activity.
  * @throws {DatabaseError} `delivery_missing` for an unknown id
  */
-export async function loadDelivery(db: Database, deliveryId: string): Promise<Delivery> {
+export async function loadDelivery(db: Database, deliveryId: string) {
   const [row] = await read(db, (tx) =>
     tx
       .select({
@@ -43,17 +28,15 @@ export async function loadDelivery(db: Database, deliveryId: string): Promise<De
       .where(eq(webhookDeliveries.id, deliveryId)),
   );
   if (!row?.url) throw new DatabaseError('delivery_missing');
-  const { id, state, attempts, batchId, requestId } = row.delivery;
+  const { id, attempts, batchId, requestId } = row.delivery;
   const { organizationId, url, secret, previousSecret } = row;
   const subject = requestId === null ? { organizationId, batchId } : { organizationId, requestId };
   const envelope = await findEnvelope(db, subject);
   if (!envelope) throw new DatabaseError('delivery_missing');
   return {
     id,
-    state,
     attempts,
     batchId,
-    organizationId,
     url,
     secrets: previousSecret === null ? [secret] : [secret, previousSecret],
     body: envelopeText(envelope, 'delivery'),
