@@ -21,7 +21,10 @@ export async function mutantLedger(mutations: readonly Mutation[]): Promise<Ledg
   const folder = await mkdtemp(join(tmpdir(), 'mutant-'));
   try {
     await writeFile(join(folder, 'package.json'), '{"type":"module"}');
-    for (const name of await readdir(DB, { recursive: true })) {
+    const names = await readdir(DB, { recursive: true });
+    const nowhere = mutations.find(({ file }) => !names.includes(file));
+    if (nowhere) throw new Error(`there is no db/${nowhere.file}`);
+    for (const name of names) {
       if (!name.endsWith('.ts')) continue;
       const text = await readFile(new URL(name, DB), 'utf8');
       const mutated = mutations.filter(({ file }) => file === name).reduce(mutate, text);

@@ -207,8 +207,12 @@ const found = (npi: string) =>
   });
 
 const WITHOUT_LOCKS = [
-  { file: 'settle.ts', from: ".for('update');\n  // Read", to: ';\n  // Read' },
-  { file: 'settle.ts', from: "eq(requests.id, requestId)).for('update')", to: 'eq(requests.id, requestId))' },
+  { file: 'requests/settle.ts', from: ".for('update');\n  // Read", to: ';\n  // Read' },
+  {
+    file: 'requests/settle.ts',
+    from: "eq(requests.id, requestId)).for('update')",
+    to: 'eq(requests.id, requestId))',
+  },
 ];
 
 // Guard: FOR UPDATE on balance and request in `lock` of db/requests/settle.ts; the second test takes it away.
@@ -260,7 +264,7 @@ test.serial(
   async (t) => {
     const mutant = await mutantLedger([
       ...WITHOUT_LOCKS,
-      { file: 'entitlements.ts', from: 'setWhere: sql`', to: 'setWhere: sql`true or ' },
+      { file: 'requests/entitlements.ts', from: 'setWhere: sql`', to: 'setWhere: sql`true or ' },
     ]);
     t.true((await raceBulks(mutant, false, 202_000)) > 0);
   },

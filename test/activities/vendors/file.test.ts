@@ -161,7 +161,7 @@ test('what stands in a URL cannot be read as another part of it', async (t) => {
 });
 
 for (const [template, first, last] of [
-  ['/people/{last}/emails', 'Jo', '../../..'],
+  ['/people/{last}/emails', 'Jo', '..'],
   ['/people/{last}/emails', 'Jo', '.'],
   ['/people/{first}{last}', '.', '.'],
   ['/people/.{last}', 'Jo', '.'],
