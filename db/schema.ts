@@ -377,7 +377,6 @@ export const importRuns = pgTable('import_runs', {
   file: text('file').notNull(),
   fingerprint: text('fingerprint').notNull(),
   state: text('state').$type<'running' | 'done' | 'failed'>().notNull(),
-  checkpoint: jsonb('checkpoint').$type<Record<string, number | string | boolean>>().notNull().default({}),
   counts: jsonb('counts').$type<Record<string, number>>().notNull().default({}),
   startedAt: time('started_at').notNull().defaultNow(),
   finishedAt: time('finished_at'),

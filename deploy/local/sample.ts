@@ -28,8 +28,6 @@ export interface Sample {
   readonly weekly: string;
 }
 
-/** A few thousand rows: one transaction. */
-const CHUNK_ROWS = 100_000;
 const MONTHLY = '20050523-20261108';
 const WEEKLY = '20261109-20261115';
 const PRACTICE = 'Provider Business Practice Location Address';
@@ -60,7 +58,6 @@ export async function importSample(databaseUrl: string, dir: string): Promise<nu
       databaseUrl,
       path,
       rejectsPath: `${path}.rejects.csv`,
-      chunkRows: CHUNK_ROWS,
       dryRun: false,
       again: false,
       acceptsDrift: false,

@@ -20,8 +20,6 @@ export interface CsvRecord {
   readonly columns: number;
   /** False for a row with another number of columns than asked for, or with a quote that is never closed. */
   readonly whole: boolean;
-  /** Where the next one begins, in bytes from the beginning of the file. */
-  readonly end: number;
   /** The value of a column, from 0; empty where there is none. */
   text(column: number): string;
 }
@@ -38,17 +36,13 @@ export interface CsvReader {
  * Bytes are UTF-8, or Latin-1 in a row that is not valid UTF-8. A broken row is given as such and costs no other one:
  * what it seems to hold beyond its first line is read again.
  * @param columns how many every row must have; null to take any number
- * @param from where in the file the first piece begins, and the number of the line there
  */
-export function csvReader(
-  columns: number | null,
-  from: { readonly offset: number; readonly line: number },
-): CsvReader {
+export function csvReader(columns: number | null): CsvReader {
   const starts = new Int32Array(columns ?? 1024);
   const ends = new Int32Array(starts.length);
   let bytes: Buffer = Buffer.alloc(0);
-  let base = from.offset;
-  let line = from.line;
+  let hasBegun = false;
+  let line = 1;
   // Of the row that was scanned last.
   let begin = 0;
   let count = 0;
@@ -67,9 +61,6 @@ export function csvReader(
     get whole() {
       return whole;
     },
-    get end() {
-      return base + nextBegin;
-    },
     text(column) {
       if (column >= count) return '';
       const start = starts[column] ?? 0;
@@ -82,12 +73,12 @@ export function csvReader(
 
   return {
     push(piece, onRecord) {
-      base += nextBegin;
       bytes = nextBegin === bytes.length ? piece : Buffer.concat([bytes.subarray(nextBegin), piece]);
       nextBegin =
-        base === 0 && bytes.subarray(0, BYTE_ORDER_MARK.length).equals(BYTE_ORDER_MARK)
+        !hasBegun && bytes.subarray(0, BYTE_ORDER_MARK.length).equals(BYTE_ORDER_MARK)
           ? BYTE_ORDER_MARK.length
           : 0;
+      hasBegun = true;
       take(false, onRecord);
     },
     end(onRecord) {

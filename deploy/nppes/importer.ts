@@ -1,21 +1,20 @@
 import { hostname } from 'node:os';
 import type { ChangedBy } from '../../db/audit.ts';
 import { DatabaseError } from '../../db/errors.ts';
-import { connectForImport, type NppesConnection } from '../../db/providers/nppes/connection.ts';
+import { importDetails, importProviders, stageDetails } from '../../db/providers/nppes/merge.ts';
 import {
+  beginRun,
   type Counts,
-  failRun,
-  finishRun,
-  type NppesRun,
-  openRun,
-  REHEARSAL,
-} from '../../db/providers/nppes/runs.ts';
-import { readHeader } from './chunks.ts';
-import { type Import, importMember } from './members.ts';
-import { ImportProblem } from './problem.ts';
-import { openProgress, type ProgressOutput } from './progress.ts';
-import { openRejects } from './rejects.ts';
-import { openSource, type Source } from './source.ts';
+  connectForImport,
+  endRun,
+  type NppesConnection,
+} from '../../db/providers/nppes/run.ts';
+import type { DetailTable } from '../../db/providers/nppes/staging.ts';
+import { type CsvRecord, csvReader } from './csv.ts';
+import { findColumns, type Header, ImportProblem, type MemberKind } from './layout.ts';
+import { openProgress, openRejects, type Progress, type ProgressOutput, type RejectsFile } from './output.ts';
+import { NEEDED, npiOf, type Reject, rowParser } from './rows.ts';
+import { type Member, openSource, type Source } from './source.ts';
 
 export interface ImportOptions {
   readonly databaseUrl: string;
@@ -30,8 +29,6 @@ export interface ImportOptions {
   readonly again: boolean;
   readonly acceptsDrift: boolean;
   readonly output: ProgressOutput;
-  /** Rows of a transaction. */
-  readonly chunkRows: number;
 }
 
 export interface ImportResult {
@@ -39,10 +36,10 @@ export interface ImportResult {
   /** The last day that the files tell of. */
   readonly asOf: string;
   /** `already`: it was imported before, and nothing was done. */
-  readonly outcome: 'imported' | 'resumed' | 'already' | 'rehearsed';
-  readonly members: readonly string[];
+  readonly outcome: 'imported' | 'already' | 'rehearsed';
+  readonly members: readonly MemberKind[];
   readonly counts: Counts;
-  /** Null where no row was rejected. */
+  /** Null if no row was rejected. */
   readonly rejectsPath: string | null;
   readonly seconds: number;
   readonly rowsPerSecond: number;
@@ -50,9 +47,9 @@ export interface ImportResult {
 
 /**
  * Imports a monthly or weekly download of NPPES. Every NPI that it names is made what it says; others stay. Killed
- * at any moment, the next run of the same file goes on at the last chunk that was committed.
- * @throws {ImportProblem} where it cannot begin or was stopped
- * @throws {DatabaseError} where it could not begin for the database's sake
+ * at any moment and run again, it ends as if nothing had happened.
+ * @throws {ImportProblem} if it cannot begin or was stopped
+ * @throws {DatabaseError} if it could not begin for the database's sake
  */
 export async function importNppes(options: ImportOptions): Promise<ImportResult> {
   const source = await openSource(options.path);
@@ -77,41 +74,52 @@ async function connect(databaseUrl: string): Promise<NppesConnection> {
   );
 }
 
+/** What the files of one import share. */
+interface Import {
+  readonly connection: NppesConnection;
+  readonly dryRun: boolean;
+  readonly rejects: RejectsFile;
+  readonly progress: Progress;
+  /** By file and fate, such as `npidata.inserted`. */
+  readonly counts: Record<string, number>;
+}
+
 async function importSource(
   connection: NppesConnection,
   source: Source,
-  options: ImportOptions,
+  { by, dryRun, again, acceptsDrift, rejectsPath, output }: ImportOptions,
 ): Promise<ImportResult> {
   const begun = performance.now();
   const { name: file, fingerprint, members } = source;
   // A wrong layout of the last file must not be found after an hour's import of the first.
-  for (const member of members) await readHeader(member, options.acceptsDrift);
-  const toDo = options.dryRun
-    ? { kind: 'rehearse' as const, run: REHEARSAL }
-    : await openRun(connection, options.by, { file, fingerprint, again: options.again });
-  if (toDo.kind === 'done') return result('already', toDo.counts, 0);
+  const files: { member: Member; header: Header }[] = [];
+  for (const member of members) files.push({ member, header: await readHeader(member, acceptsDrift) });
+  const toDo = dryRun ? null : await beginRun(connection, by, { file, fingerprint, again });
+  if (toDo?.kind === 'done') return result('already', toDo.counts, 0);
 
-  const { checkpoint } = toDo.run;
-  const rejects = await openRejects(options.rejectsPath, checkpoint?.rejects ?? 0);
-  const total = members.reduce((bytes, member) => bytes + member.size, 0);
-  const current = members.findIndex(({ name }) => name === checkpoint?.member);
-  const done = members.slice(0, Math.max(0, current)).reduce((bytes, member) => bytes + member.size, 0);
-  const progress = openProgress(options.output, total, done + (checkpoint?.offset ?? 0));
-  const { acceptsDrift, chunkRows } = options;
-  const work: Import = { connection, rejects, progress, acceptsDrift, chunkRows, bytesBefore: done, rows: 0 };
-  let run = toDo.run;
+  const rejects = await openRejects(rejectsPath);
+  const progress = openProgress(
+    output,
+    members.reduce((bytes, { size }) => bytes + size, 0),
+  );
+  const work: Import = { connection, dryRun, rejects, progress, counts: {} };
   try {
-    for (const member of members.slice(Math.max(0, current))) {
-      run = await importMember(work, member, run);
-      work.bytesBefore += member.size;
+    for (const { member, header } of files) {
+      const { kind } = member;
+      await (kind === 'npidata'
+        ? importMain(work, member, header)
+        : importDetail(work, member, header, DETAIL_TABLES[kind]));
     }
-    await finishRun(connection, run);
+    if (toDo) await endRun(connection, toDo.id, 'done', work.counts);
   } catch (error) {
-    throw await stopped(connection, run, error);
+    // It is only a note: the next run makes it if this one cannot.
+    if (toDo) await endRun(connection, toDo.id, 'failed', work.counts).catch(() => {});
+    throw error instanceof DatabaseError ? stoppedBy(error) : error;
   } finally {
     progress.stop();
   }
-  return result(OUTCOMES[toDo.kind], run.counts, work.rows);
+  const rows = members.reduce((sum, { kind }) => sum + (work.counts[`${kind}.read`] ?? 0), 0);
+  return result(dryRun ? 'rehearsed' : 'imported', work.counts, rows);
 
   function result(outcome: ImportResult['outcome'], counts: Counts, rows: number): ImportResult {
     const seconds = (performance.now() - begun) / 1000;
@@ -126,28 +134,166 @@ async function importSource(
       outcome,
       members: members.map(({ kind }) => kind),
       counts,
-      rejectsPath: rejected && outcome !== 'already' ? options.rejectsPath : null,
+      rejectsPath: rejected && outcome !== 'already' ? rejectsPath : null,
       seconds,
       rowsPerSecond: Math.round(rows / seconds),
     };
   }
 }
 
-const OUTCOMES = { begin: 'imported', resume: 'resumed', rehearse: 'rehearsed' } as const;
+function stoppedBy({ code, unavailable }: DatabaseError): ImportProblem {
+  const what = unavailable ? 'lost PostgreSQL on the way' : 'PostgreSQL refused; its log says why';
+  return new ImportProblem(
+    `${what} (${code}); run the same command again: what is imported already changes no more`,
+  );
+}
 
-/** What is told of an import that did not come to its end. */
-async function stopped(connection: NppesConnection, run: NppesRun, error: unknown): Promise<unknown> {
-  const goesOn = 'run the same command again, and the import goes on where it stopped';
-  if (error instanceof DatabaseError) {
-    if (error.code === 'import_overtaken') {
-      return new ImportProblem(
-        'another process imports the same file and has come further; nothing was done twice',
-      );
-    }
-    const what = error.unavailable ? 'lost PostgreSQL on the way' : 'PostgreSQL refused; its log says why';
-    return new ImportProblem(`${what} (${error.code}); ${goesOn}`);
+/** The main file, chunk by chunk. */
+async function importMain(work: Import, member: Member, header: Header): Promise<void> {
+  // As the chunk before: a first import goes from new NPI to new NPI.
+  let expectsNew = false;
+  for await (const chunk of chunksOf(work, member, header)) {
+    const rows = chunk.read - chunk.rejects.length;
+    const counts = await importProviders(work.connection, {
+      asOf: member.asOf,
+      copy: chunk.copy,
+      rows,
+      expectsNew,
+      dryRun: work.dryRun,
+    });
+    expectsNew = counts.inserted === rows;
+    told(work, member, chunk, counts);
   }
-  // It is only a note: without it the run goes on just the same.
-  await failRun(connection, run).catch(() => {});
-  return error;
+}
+
+const DETAIL_TABLES: Readonly<Record<Exclude<MemberKind, 'npidata'>, DetailTable>> = {
+  othername: 'provider_other_names',
+  pl: 'provider_locations',
+  endpoint: 'provider_endpoints',
+};
+
+/** Another file, wholly: what it does not name any more must go. */
+async function importDetail(work: Import, member: Member, header: Header, table: DetailTable): Promise<void> {
+  for await (const chunk of chunksOf(work, member, header)) {
+    if (!work.dryRun) await stageDetails(work.connection, table, chunk.copy);
+    told(work, member, chunk, {});
+  }
+  if (!work.dryRun) add(work, member, await importDetails(work.connection, table, member.asOf));
+}
+
+function told(work: Import, member: Member, chunk: Chunk, counts: Counts): void {
+  add(work, member, { read: chunk.read, rejected: chunk.rejects.length, ...counts });
+  work.progress.show(member.name, chunk.bytes, chunk.read);
+}
+
+function add(work: Import, { kind }: Member, counts: Counts): void {
+  for (const [fate, count] of Object.entries(counts)) {
+    const name = `${kind}.${fate}`;
+    work.counts[name] = (work.counts[name] ?? 0) + count;
+  }
+}
+
+/** Chunks with their rejects listed, the next one being read while PostgreSQL works on this one. */
+async function* chunksOf({ rejects }: Import, member: Member, header: Header): AsyncGenerator<Chunk> {
+  const chunks = readChunks(member, header);
+  let ahead = chunks.next();
+  try {
+    for (;;) {
+      const { done, value: chunk } = await ahead;
+      if (done) return;
+      ahead = chunks.next();
+      // It is awaited in the next turn, unless this chunk fails.
+      ahead.catch(() => {});
+      await rejects.append(member.name, chunk.rejects);
+      yield chunk;
+    }
+  } finally {
+    await chunks.return(undefined);
+  }
+}
+
+/** Rows of a file that are imported together, wholly or not at all. */
+export interface Chunk {
+  /** In COPY's text format. */
+  readonly copy: readonly Buffer[];
+  /** Rows read, rejected ones among them. */
+  readonly read: number;
+  readonly rejects: readonly Reject[];
+  /** Of the file, as it is outside the zip. */
+  readonly bytes: number;
+}
+
+/** Large enough that a transaction costs nothing per row, small enough to hold three of them in memory. */
+export const CHUNK_ROWS = 20_000;
+const BUFFER_BYTES = 524_288;
+
+/**
+ * Finds the columns of a file.
+ * @throws {ImportProblem} for another layout, and if the file cannot be read
+ */
+export async function readHeader(member: Member, acceptsDrift: boolean): Promise<Header> {
+  const reader = csvReader(null);
+  let names: string[] | undefined;
+  const onRecord = (record: CsvRecord) => {
+    names ??= Array.from({ length: record.columns }, (_, column) => record.text(column));
+  };
+  for await (const piece of member.open()) {
+    reader.push(piece, onRecord);
+    if (names) break;
+  }
+  reader.end(onRecord);
+  return findColumns(member.name, member.kind, names ?? [], NEEDED[member.kind], acceptsDrift);
+}
+
+/** Reads the rows of a file. @throws {ImportProblem} if it cannot be read */
+export async function* readChunks(member: Member, header: Header): AsyncGenerator<Chunk> {
+  const reader = csvReader(header.columns);
+  const parse = rowParser(member.kind, member.asOf, header);
+  let isHeader = true;
+  let copy: Buffer[] = [];
+  let buffer = Buffer.allocUnsafeSlow(BUFFER_BYTES);
+  let used = 0;
+  let read = 0;
+  let bytes = 0;
+  let rejects: Reject[] = [];
+  for await (const piece of member.open()) {
+    bytes += piece.length;
+    reader.push(piece, onRecord);
+    if (read >= CHUNK_ROWS) yield close();
+  }
+  reader.end(onRecord);
+  yield close();
+
+  function onRecord(record: CsvRecord): void {
+    if (isHeader) {
+      isHeader = false;
+      return;
+    }
+    read += 1;
+    const row = parse(record);
+    if (typeof row === 'string') {
+      // A character takes three bytes at most.
+      if (row.length * 3 > buffer.length - used) flush(Math.max(BUFFER_BYTES, row.length * 3));
+      // Written at once: rows kept as strings until the end of a chunk would outlive the young generation.
+      used += buffer.write(row, used);
+    } else {
+      rejects.push({ line: record.line, npi: npiOf(record, header), reason: row.reason });
+    }
+  }
+
+  function close(): Chunk {
+    flush(BUFFER_BYTES);
+    const closed = { copy, read, rejects, bytes };
+    copy = [];
+    rejects = [];
+    read = 0;
+    bytes = 0;
+    return closed;
+  }
+
+  function flush(size: number): void {
+    if (used > 0) copy.push(buffer.subarray(0, used));
+    buffer = Buffer.allocUnsafeSlow(size);
+    used = 0;
+  }
 }

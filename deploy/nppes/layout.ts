@@ -98,10 +98,10 @@ export const LAYOUT: Readonly<Record<MemberKind, readonly string[]>> = {
 };
 
 /** Columns that some generations of V2 have and others do not; nothing reads them. */
-export const COMES_AND_GOES: readonly string[] = ['Created Date'];
+const COMES_AND_GOES: readonly string[] = ['Created Date'];
 
 /** Columns that had another name once: old name to new. */
-export const RENAMED: ReadonlyMap<string, string> = new Map([['Provider Gender Code', 'Provider Sex Code']]);
+const RENAMED: ReadonlyMap<string, string> = new Map([['Provider Gender Code', 'Provider Sex Code']]);
 
 function mainAddress(kind: string): string[] {
   return [
@@ -118,4 +118,87 @@ function mainAddress(kind: string): string[] {
 
 function numbered(count: number, names: readonly string[]): string[] {
   return Array.from({ length: count }, (_, index) => names.map((name) => `${name}_${index + 1}`)).flat();
+}
+
+/** Why an import did not begin, or stopped: one sentence for the operator that says what to do. */
+export class ImportProblem extends Error {
+  override readonly name = 'ImportProblem';
+}
+
+/** Where a file has its columns. */
+export interface Header {
+  /** How many columns every row has. */
+  readonly columns: number;
+  /** The place of a column of the layout, from 0. @throws {RangeError} for one that the header was not asked for */
+  at(name: string): number;
+}
+
+const SHOWN = 8;
+
+/**
+ * Finds the columns by name, whatever their order, spaces and case.
+ * @param file for the message
+ * @param needed columns without which nothing can be read
+ * @param acceptsDrift true to take a header that differs in columns that nothing reads
+ * @throws {ImportProblem} naming what is missing, unknown or there twice
+ */
+export function findColumns(
+  file: string,
+  kind: MemberKind,
+  names: readonly string[],
+  needed: readonly string[],
+  acceptsDrift: boolean,
+): Header {
+  const found = names.map(folded).map((name) => OLD_NAMES.get(name) ?? name);
+  const layout = new Set(LAYOUT[kind].map(folded));
+  const known = new Set([...layout, ...COMES_AND_GOES.map(folded)]);
+  const present = new Set(found);
+  if (found.filter((name) => known.has(name)).length * 2 < Math.min(found.length, layout.size)) {
+    // Not quoted: the first line of a file without a header is somebody's.
+    throw new ImportProblem(
+      `${file} does not begin with the header of an NPPES ${kind} file; download it again`,
+    );
+  }
+  const missing = LAYOUT[kind].filter((name) => !present.has(folded(name)));
+  const unknown = names.filter((_name, index) => !known.has(found[index] ?? ''));
+  const doubled = names.filter((_name, index) => found.indexOf(found[index] ?? '') < index);
+  const canRead = needed.every((name) => found.filter((one) => one === folded(name)).length === 1);
+  if (missing.length + unknown.length + doubled.length > 0 && !(acceptsDrift && canRead)) {
+    const differences = [
+      ...listed('without', missing),
+      ...listed('with the unknown', unknown),
+      ...listed('with twice', doubled),
+    ];
+    const advice = canRead
+      ? 'all that is read of it is there, so --accept-drift imports it as it is'
+      : 'import a file of the current layout, the one whose name ends in _V2.zip';
+    throw new ImportProblem(
+      `${file} is not of the V2 layout: ${found.length} columns, ${differences.join('; ')}. ${advice[0]?.toUpperCase()}${advice.slice(1)}`,
+    );
+  }
+  return {
+    columns: found.length,
+    at(name) {
+      const index = found.indexOf(folded(name));
+      if (index === -1) throw new RangeError(`${kind} has no column ${name}`);
+      return index;
+    },
+  };
+}
+
+const OLD_NAMES = new Map([...RENAMED].map(([before, now]) => [folded(before), folded(now)]));
+
+function listed(what: string, names: readonly string[]): string[] {
+  if (names.length === 0) return [];
+  const shown = names.slice(0, SHOWN).map((name) => `"${name.replace(/\s+/g, ' ').trim()}"`);
+  const more = names.length > SHOWN ? ` and ${names.length - SHOWN} more` : '';
+  return [`${what} ${shown.join(', ')}${more}`];
+}
+
+function folded(name: string): string {
+  return name
+    .replace(/^\ufeff/, '')
+    .replace(/\s+/g, ' ')
+    .trim()
+    .toLowerCase();
 }

@@ -2,9 +2,10 @@ import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { open, readdir, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { MEMBER_KINDS, type MemberKind } from './layout.ts';
-import { ImportProblem } from './problem.ts';
-import { openZip } from './zip.ts';
+import { pipeline, type Readable } from 'node:stream';
+import { crc32, createInflateRaw } from 'node:zlib';
+import { type Entry, openPromise, type ZipFile } from 'yauzl';
+import { ImportProblem, MEMBER_KINDS, type MemberKind } from './layout.ts';
 
 /** One file of a set. */
 export interface Member {
@@ -15,8 +16,8 @@ export interface Member {
   readonly asOf: string;
   /** In bytes, unpacked. */
   readonly size: number;
-  /** Its bytes from an offset on. @throws {ImportProblem} where they cannot be read */
-  open(offset: number): AsyncIterable<Buffer>;
+  /** Its bytes. @throws {ImportProblem} if they cannot be read */
+  open(): AsyncIterable<Buffer>;
 }
 
 /** What a monthly or weekly download holds, packed or not. */
@@ -31,7 +32,7 @@ export interface Source {
 }
 
 /** A file as it lies there, in a folder or a zip. */
-export type RawFile = Pick<Member, 'name' | 'size' | 'open'>;
+type RawFile = Pick<Member, 'name' | 'size' | 'open'>;
 
 const SUPPORTED = MEMBER_KINDS.map((kind) => `${kind}_pfile_….csv`).join(', ');
 const MEMBER_NAME = /^(npidata|othername|pl|endpoint)_pfile_[0-9]{8}-([0-9]{4})([0-9]{2})([0-9]{2}).*\.csv$/i;
@@ -102,7 +103,7 @@ async function plainFile(path: string): Promise<RawFile> {
   return {
     name: basename(path),
     size,
-    open: (offset) => createReadStream(path, { start: offset, highWaterMark: READ_BYTES }),
+    open: () => createReadStream(path, { highWaterMark: READ_BYTES }),
   };
 }
 
@@ -126,4 +127,83 @@ async function fingerprint(paths: readonly string[]): Promise<string> {
     }
   }
   return hash.digest('hex');
+}
+
+const STORED = 0;
+const DEFLATED = 8;
+const DEFLATE64 = 9;
+/** yauzl's own inflater gives pieces of 16 KB, for each of which the importer would be woken up. */
+const PIECE_BYTES = 262_144;
+
+/**
+ * Opens a zip, files beyond 4 GB included.
+ * @throws {ImportProblem} where it is damaged, encrypted, or packed in a way that cannot be read
+ */
+async function openZip(path: string): Promise<{ files: RawFile[]; close(): Promise<void> }> {
+  const name = basename(path);
+  const zip = await openPromise(path, { autoClose: false, lazyEntries: true }).catch(() => {
+    throw damaged(name);
+  });
+  const close = async () => zip.close();
+  try {
+    const files: RawFile[] = [];
+    for await (const entry of zip.eachEntry()) {
+      if (/\.csv$/i.test(entry.fileName)) files.push(packedFile(name, zip, entry));
+    }
+    return { files, close };
+  } catch {
+    await close();
+    throw damaged(name);
+  }
+}
+
+function packedFile(zipName: string, zip: ZipFile, entry: Entry): RawFile {
+  return {
+    name: basename(entry.fileName),
+    size: entry.uncompressedSize,
+    async *open() {
+      requireReadable(zipName, entry);
+      let length = 0;
+      let checksum = 0;
+      try {
+        for await (const piece of unpacked(zip, entry)) {
+          checksum = crc32(piece, checksum);
+          length += piece.length;
+          yield piece;
+        }
+      } catch {
+        throw damaged(zipName);
+      }
+      if (length !== entry.uncompressedSize || checksum !== entry.crc32) throw damaged(zipName);
+    },
+  };
+}
+
+async function* unpacked(zip: ZipFile, entry: Entry): AsyncIterable<Buffer> {
+  const packed = await zip.openReadStreamPromise(entry, { decodeFileData: false });
+  // What goes wrong reaches the reader by the last stream.
+  const stream: Readable =
+    entry.compressionMethod === STORED
+      ? packed
+      : pipeline(packed, createInflateRaw({ chunkSize: PIECE_BYTES }), () => {});
+  yield* stream;
+}
+
+function requireReadable(zipName: string, entry: Entry): void {
+  const how = entry.isEncrypted() ? 'is encrypted' : packing(entry.compressionMethod);
+  if (how === null) return;
+  throw new ImportProblem(
+    `${basename(entry.fileName)} in ${zipName} ${how}, which cannot be read here; unpack it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
+  );
+}
+
+function packing(method: number): string | null {
+  if (method === STORED || method === DEFLATED) return null;
+  return `is packed by ${method === DEFLATE64 ? 'Deflate64' : `method ${method}`}`;
+}
+
+function damaged(zipName: string): ImportProblem {
+  return new ImportProblem(
+    `${zipName} is not a zip file, or damaged, or was not downloaded wholly; download it again`,
+  );
 }

@@ -3,7 +3,7 @@ import { classify } from '../../activities/verification/domains.ts';
 import { look } from '../../activities/verification/looks.ts';
 import type { OwnEmail } from '../../db/lookups/imports.ts';
 import { EMAIL_TYPES } from '../../db/words.ts';
-import { ImportProblem } from '../nppes/problem.ts';
+import { ImportProblem } from '../nppes/layout.ts';
 import type { Judged, Reading, Row } from './row-import.ts';
 
 // Rows of the operator's own addresses: `npi,email[,type][,validated_at][,source]`, in the order of a header, or in

@@ -3,18 +3,15 @@ import type { Command } from 'commander';
 import type { ChangedBy } from '../../db/audit.ts';
 import { type ImportResult, importNppes } from '../nppes/importer.ts';
 import { MEMBER_KINDS } from '../nppes/layout.ts';
-import type { ProgressOutput } from '../nppes/progress.ts';
+import type { ProgressOutput } from '../nppes/output.ts';
 import { importing, label } from './arguments.ts';
 import { type Report, type Run, table } from './print.ts';
-
-/** Large enough that a transaction costs nothing per row, small enough to hold three of them in memory. */
-const CHUNK_ROWS = 20_000;
 
 const HELP = `
 PATH is a download of https://download.cms.gov/nppes/NPI_Files.html (…_V2.zip, monthly or weekly), the folder it was
 unpacked to, or one of its csv files under its own name. Every NPI that it names is made what it says; others stay.
 Import the monthly file first, then the weekly ones; an older file undoes nothing of a newer one. An import that was
-killed goes on where it stopped when it is run again.`;
+killed is run again: what it did already changes no more.`;
 
 interface NppesOptions extends ChangedBy {
   readonly rejects?: string;
@@ -63,7 +60,6 @@ export function addImportCommands(
             again: again === true,
             acceptsDrift: acceptDrift === true,
             output,
-            chunkRows: CHUNK_ROWS,
           }),
         ),
       ),
@@ -72,7 +68,6 @@ export function addImportCommands(
 
 const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
   imported: 'imported',
-  resumed: 'imported; an earlier run had done a part of it',
   already: 'already imported, nothing to do (--again imports it again)',
   rehearsed: 'read and compared; nothing was changed',
 };

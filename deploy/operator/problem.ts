@@ -3,7 +3,7 @@ import { DriverNotPatched } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { type IdPrefix, isId } from '../../db/ids.ts';
 import { ConfigError } from '../config/config.ts';
-import { ImportProblem } from '../nppes/problem.ts';
+import { ImportProblem } from '../nppes/layout.ts';
 
 /** Codes of a connection that had begun: a change may or may not have been committed. */
 const BROKEN: ReadonlySet<string> = new Set([

@@ -3,7 +3,7 @@ import { createReadStream } from 'node:fs';
 import { open, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { csvReader } from '../nppes/csv.ts';
-import { ImportProblem } from '../nppes/problem.ts';
+import { ImportProblem } from '../nppes/layout.ts';
 
 // Imports of one row after the other, each with a verdict: of any size, a thousand rows at a time.
 
@@ -86,7 +86,7 @@ export async function identify(path: string): Promise<{ name: string; fingerprin
 
 /** In steps of about a thousand; empty rows are left out, a row with an open quote has no cells. */
 async function* readRows(path: string): AsyncGenerator<Row[]> {
-  const reader = csvReader(null, { offset: 0, line: 1 });
+  const reader = csvReader(null);
   const rows: Row[] = [];
   const add = (record: Parameters<Parameters<typeof reader.end>[0]>[0]) => {
     const { line, columns, whole } = record;

@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import postgres from 'postgres';
 import { migrate } from '../../db/migrate.ts';
-import { connectForImport, copyTo } from '../../db/providers/nppes/connection.ts';
-import { COPIED_PROVIDER_COLUMNS } from '../../db/providers/nppes/staging.ts';
+import { connectForImport } from '../../db/providers/nppes/run.ts';
+import { COPIED_PROVIDER_COLUMNS, copyTo } from '../../db/providers/nppes/staging.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import { BEGINNING, readChunks } from '../../deploy/nppes/chunks.ts';
+import { CHUNK_ROWS, readChunks, readHeader } from '../../deploy/nppes/importer.ts';
 import { openSource } from '../../deploy/nppes/source.ts';
 import { memberName, writeLargeMain } from '../support/nppes-files.ts';
 
@@ -17,8 +17,6 @@ import { memberName, writeLargeMain } from '../support/nppes-files.ts';
 // one, without fsync). Ratios travel between machines; the numbers do not.
 
 const ROWS = Number(process.argv[2] ?? 2_000_000);
-const CHUNK_ROWS = 20_000;
-const READING = { from: BEGINNING, acceptsDrift: false, chunkRows: CHUNK_ROWS };
 /** Chunks that COPY alone sends over and over. */
 const COPIED_CHUNKS = 5;
 const OPERATOR = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
@@ -67,7 +65,7 @@ async function timeReading(path: string): Promise<Timed> {
   const begun = performance.now();
   let rows = 0;
   for (const member of source.members) {
-    for await (const chunk of readChunks(member, READING)) rows += chunk.read;
+    for await (const chunk of readChunks(member, await readHeader(member, false))) rows += chunk.read;
   }
   return { ms: performance.now() - begun, rows };
 }
@@ -76,7 +74,7 @@ async function timeCopy(path: string, url: string): Promise<Timed> {
   const source = await openSource(path);
   const chunks: Buffer[][] = [];
   for (const member of source.members) {
-    for await (const chunk of readChunks(member, READING)) {
+    for await (const chunk of readChunks(member, await readHeader(member, false))) {
       if (chunks.push([...chunk.copy]) === COPIED_CHUNKS) break;
     }
   }

@@ -1,3 +1,6 @@
+import { once } from 'node:events';
+import type { Writable } from 'node:stream';
+import type { TransactionSql } from 'postgres';
 import type { EndpointKind } from '../../words.ts';
 
 // Where rows of NPPES's files wait to be merged. The columns are in the order in which the importer writes them.
@@ -63,3 +66,29 @@ export const STAGING_TABLES = `
 ${(Object.keys(DETAIL_COLUMNS) as DetailTable[])
   .map((table) => `  create temporary table staged_${table} (like ${table});`)
   .join('\n')}`;
+
+/** Sends lines of COPY's text format to a staging table. The statement after it fails where the copy did. */
+export async function copyTo(
+  tx: TransactionSql,
+  table: string,
+  columns: readonly string[],
+  lines: readonly Buffer[],
+): Promise<void> {
+  if (lines.length === 0) return;
+  const stream: Writable = await tx`copy ${tx(table)} (${tx(columns)}) from stdin`.writable();
+  const failed = once(stream, 'error').then(([error]) => {
+    throw error;
+  });
+  // It is raced below; once everything is sent, nobody asks any more.
+  failed.catch(() => {});
+  for (const piece of lines) {
+    await Promise.race([
+      new Promise<void>((resolve, reject) =>
+        stream.write(piece, (error) => (error ? reject(error) : resolve())),
+      ),
+      failed,
+    ]);
+  }
+  // Not awaited: where PostgreSQL refuses the last bytes, postgres.js never ends the stream.
+  stream.end();
+}

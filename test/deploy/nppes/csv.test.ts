@@ -14,7 +14,7 @@ interface Row {
 /** Reads a text in pieces of some bytes. */
 function rowsOf(text: string | Buffer, columns: number | null, pieceBytes = 1_000): Row[] {
   const bytes = Buffer.from(text);
-  const reader = csvReader(columns, { offset: 0, line: 1 });
+  const reader = csvReader(columns);
   const rows: Row[] = [];
   const take: Parameters<typeof reader.end>[0] = (record) => {
     const cells = Array.from({ length: record.columns }, (_, column) => record.text(column));
@@ -114,21 +114,6 @@ test('a file without a single line end is one broken row at a time, and is not h
   const rows = rowsOf(`"${'x'.repeat(1_000_000)}`, 2, 50_000);
   t.true(rows.length > 1);
   t.true(rows.every(({ whole }) => !whole));
-});
-
-test('a reader that begins at a later row goes on as if it had read the rows before', (t) => {
-  const text = '"a","1"\n"b","2"\n"c","3"\n';
-  const ends: number[] = [];
-  const first = csvReader(2, { offset: 0, line: 1 });
-  first.push(Buffer.from(text), (record) => ends.push(record.end));
-  const offset = ends[1] ?? 0;
-  const rest: unknown[] = [];
-  const second = csvReader(2, { offset, line: 3 });
-  const take: Parameters<typeof second.end>[0] = (record) =>
-    rest.push([record.line, record.text(0), record.end]);
-  second.push(Buffer.from(text).subarray(offset), take);
-  second.end(take);
-  t.deepEqual(rest, [[3, 'c', text.length]]);
 });
 
 test('two spellings of one place have the same keys', (t) => {

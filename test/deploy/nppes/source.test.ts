@@ -5,7 +5,7 @@ import test from 'ava';
 import { headerLine, rowLine } from '../../../deploy/local/sample.ts';
 import { writeZip } from '../../../deploy/local/zip-file.ts';
 import { LAYOUT } from '../../../deploy/nppes/layout.ts';
-import { openProgress } from '../../../deploy/nppes/progress.ts';
+import { openProgress } from '../../../deploy/nppes/output.ts';
 import { memberName, npi, personRow, writeMember } from '../../support/nppes-files.ts';
 import { contentOf, openNppesWorld } from '../../support/nppes-world.ts';
 
@@ -191,14 +191,15 @@ test('an import for people ends with a table, one for programs prints nothing bu
 test('progress is a bar with rate and time left on a terminal, and quiet lines elsewhere', (t) => {
   const screen = new PassThrough();
   const terminal = Object.assign(screen, { isTTY: true, columns: 200 });
-  const bar = openProgress({ terminal, line: () => t.fail() }, 4_000_000, 1_000_000);
-  bar.show('npidata.csv', 2_000_000, 1_234);
+  const bar = openProgress({ terminal, line: () => t.fail() }, 4_000_000);
+  bar.show('npidata.csv', 1_000_000, 1_000);
+  bar.show('npidata.csv', 1_000_000, 234);
   bar.stop();
   const drawn = String(screen.read());
   t.regex(drawn, /50% \| 2 of 4 MB, 1,234 rows, [\d,]+ rows\/s, \d\d:\d\d left, npidata\.csv/);
 
   const lines: string[] = [];
-  const plain = openProgress({ terminal: null, line: (text) => lines.push(text) }, 4_000_000, 0);
+  const plain = openProgress({ terminal: null, line: (text) => lines.push(text) }, 4_000_000);
   plain.show('npidata.csv', 2_000_000, 1_234);
   t.deepEqual(lines, []);
 });
