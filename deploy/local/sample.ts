@@ -1,5 +1,8 @@
+import { createWriteStream } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { ZipFile } from 'yazl';
 import { importNppes } from '../nppes/importer.ts';
 import { LAYOUT, type MemberKind } from '../nppes/layout.ts';
 import { DEACTIVATED_NPIS } from './sim/magic.ts';
@@ -14,7 +17,6 @@ import {
   type SimPerson,
   withCheckDigit,
 } from './sim/people.ts';
-import { writeZip, type ZipEntry } from './zip-file.ts';
 
 // The simulated world as NPPES would publish it: a monthly download, and a weekly one after it, with what makes the
 // real ones hard to read.
@@ -258,4 +260,21 @@ export function rowLine(kind: MemberKind, values: NppesValues): string {
 
 function line(cells: readonly string[]): string {
   return `"${cells.join('","')}"\n`;
+}
+
+/** A file to pack. */
+export interface ZipEntry {
+  readonly name: string;
+  readonly content: Buffer;
+}
+
+/** The first day that the format knows: the same content gives the same file. */
+const PACKED_AT = { mtime: new Date(1980, 0, 1), forceDosTimestamp: true };
+
+/** Writes a zip of files that fit into memory. */
+export async function writeZip(path: string, entries: readonly ZipEntry[]): Promise<void> {
+  const zip = new ZipFile();
+  for (const { name, content } of entries) zip.addBuffer(content, name, PACKED_AT);
+  zip.end();
+  await pipeline(zip.outputStream, createWriteStream(path));
 }

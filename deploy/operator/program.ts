@@ -7,7 +7,6 @@ import { addCreditCommands } from './credits.ts';
 import { addDoctorCommand } from './doctor.ts';
 import { addExplainCommands } from './explain.ts';
 import { addImportCommands } from './import.ts';
-import { addRowImportCommands } from './import-rows.ts';
 import { addKeyCommands } from './keys.ts';
 import { addOrganizationCommands } from './organizations.ts';
 import { json, type Report } from './print.ts';
@@ -71,7 +70,6 @@ export async function runOperator(
   addAuditCommands(program, run);
   addDoctorCommand(program, run);
   addImportCommands(program, run, { databaseUrl, output: { terminal: terminal ?? null, line: stderr } });
-  addRowImportCommands(program, run);
   addExplainCommands(program, run);
   addVendorCommands(program, run);
   addWebhookCommands(program, run, stderr);
