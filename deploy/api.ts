@@ -1,9 +1,10 @@
 import { openDatabase } from '../db/client.ts';
+import { TASK_QUEUE } from '../workflows/messages.ts';
 import { loadConfig } from './config/config.ts';
 import { createApi } from './config/create-api.ts';
 import { createLog } from './log.ts';
 import { main, untilReady } from './main.ts';
-import { lazyClient, TASK_QUEUE, temporalTarget } from './temporal/namespace.ts';
+import { lazyClient, temporalTarget } from './temporal/client.ts';
 
 // `npm run api`: the HTTP API, until SIGTERM or SIGINT.
 

@@ -3,11 +3,13 @@ import { NativeConnection } from '@temporalio/worker';
 import { createAddressPolicy } from '../activities/webhooks/ip-policy.ts';
 import { createPost } from '../activities/webhooks/post.ts';
 import { openDatabase } from '../db/client.ts';
+import { TASK_QUEUE } from '../workflows/messages.ts';
 import { type Config, loadConfig } from './config/config.ts';
 import { createSources } from './config/create-sources.ts';
 import { createLog } from './log.ts';
 import { main, untilReady } from './main.ts';
-import { lazyClient, prepareNamespace, TASK_QUEUE, temporalTarget } from './temporal/namespace.ts';
+import { lazyClient, temporalTarget } from './temporal/client.ts';
+import { prepareNamespace } from './temporal/namespace.ts';
 import { bundleWorkflows, installRuntime, startWorkers } from './temporal/workers.ts';
 
 /** Their answers do not say when the mailbox was seen to answer. */

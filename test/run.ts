@@ -7,7 +7,7 @@ import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { startPostgres } from '../deploy/local/postgres.ts';
 import { launch } from '../deploy/local/processes.ts';
-import { SEARCH_ATTRIBUTES, startTemporal } from '../deploy/local/temporal.ts';
+import { startTemporal } from '../deploy/local/temporal.ts';
 import { cacheFolder, findTemporalCli } from '../deploy/local/temporal-cli.ts';
 import type { TestSetting } from './support/environment.ts';
 import { countTests, type TestCounts } from './support/report.ts';
@@ -81,10 +81,7 @@ async function prepare(): Promise<Settings> {
     all([
       given.TEST_DATABASE_URL ?? started(startPostgres({}), ({ url }) => url),
       given.TEST_TEMPORAL_ADDRESS ??
-        started(
-          startTemporal({ cli, namespace: 'default', headless: true, searchAttributes: SEARCH_ATTRIBUTES }),
-          ({ address }) => address,
-        ),
+        started(startTemporal({ cli, namespace: 'default', headless: true }), ({ address }) => address),
     ]),
   );
   return {

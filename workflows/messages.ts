@@ -151,10 +151,11 @@ export interface Queues {
   readonly webhooks: string;
 }
 
+/** The enrichment queue of a deployment; a namespace per environment keeps deployments apart. */
+export const TASK_QUEUE = 'enrichment';
+
 /** The queues that belong to an enrichment queue: `enrichment-x` has `lookups-x` and `webhooks-x`. */
 export function queuesOf(enrichment: string): Queues {
-  const suffix = enrichment.startsWith(ENRICHMENT) ? enrichment.slice(ENRICHMENT.length) : `-${enrichment}`;
+  const suffix = enrichment.startsWith(TASK_QUEUE) ? enrichment.slice(TASK_QUEUE.length) : `-${enrichment}`;
   return { enrichment, lookups: `lookups${suffix}`, webhooks: `webhooks${suffix}` };
 }
-
-const ENRICHMENT = 'enrichment';

@@ -1,5 +1,5 @@
 import { type ParseArgsConfig, parseArgs } from 'node:util';
-import { LocalProblem } from './problem.ts';
+import { LocalProblem } from './processes.ts';
 
 // What the commands of this folder have in common.
 

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import cliProgress from 'cli-progress';
 import type { StackFacts } from './facts.ts';
-import { LocalProblem } from './problem.ts';
+import { LocalProblem } from './processes.ts';
 
 // The main job, done once through the public API alone: what a client of the service would write.
 

@@ -1,6 +1,6 @@
 import { createSocket, type Socket } from 'node:dgram';
 import { type Answer, AUTHORITATIVE_ANSWER, decode, encode, type Packet, type Question } from 'dns-packet';
-import { LOOPBACK, portTaken } from './ports.ts';
+import { LOOPBACK, portTaken } from './processes.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './sim/people.ts';
 
 /** What the local name server says of one name; a type without records is an empty answer. */

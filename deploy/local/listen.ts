@@ -10,8 +10,7 @@ import { DatabaseError } from '../../db/errors.ts';
 import { signatureProblem } from './check-signature.ts';
 import { parseOptions, portOf, runCommand, secretOf, usage } from './command-line.ts';
 import { readFacts, type StackFacts } from './facts.ts';
-import { LOOPBACK, portTaken } from './ports.ts';
-import { LocalProblem } from './problem.ts';
+import { LOOPBACK, LocalProblem, portTaken } from './processes.ts';
 
 // `npm run listen`: deliveries of the local stack, checked and sent on to a receiver that is being written.
 

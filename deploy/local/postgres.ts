@@ -1,15 +1,38 @@
 import { randomBytes } from 'node:crypto';
-import { chmod, chown, mkdir, mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import {
+  chmod,
+  chown,
+  mkdir,
+  mkdtemp,
+  readFile,
+  readlink,
+  realpath,
+  rename,
+  rm,
+  writeFile,
+} from 'node:fs/promises';
+import { platform, tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
-import { run } from './command.ts';
-import { freePort, LOOPBACK, portTaken, requirePortFree } from './ports.ts';
-import { findBinaries, type PostgresBinaries, placeFor } from './postgres-binaries.ts';
-import { type LockFile, readLockFile, waitForEarlierServer } from './postgres-lock.ts';
-import { isReachable, type ServerUser, serverUser } from './postgres-user.ts';
-import { LocalProblem } from './problem.ts';
-import { launch, type ServerProcess } from './processes.ts';
-import { poll } from './wait.ts';
+import {
+  exists,
+  findBinaries,
+  isReachable,
+  type PostgresBinaries,
+  placeFor,
+  type ServerUser,
+  serverUser,
+} from './postgres-place.ts';
+import {
+  freePort,
+  LOOPBACK,
+  LocalProblem,
+  launch,
+  poll,
+  portTaken,
+  requirePortFree,
+  run,
+  type ServerProcess,
+} from './processes.ts';
 
 export interface Postgres {
   /** Of the superuser, on the database `postgres`. */
@@ -61,7 +84,7 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
   const cluster: Cluster = { ...place, binaries, user, log };
 
   await waitForEarlierServer(cluster.dataDir, log);
-  const password = await initialise(cluster);
+  const password = await initialize(cluster);
   const { server, port } = await startServer(cluster, options.port);
   return {
     url: `postgres://postgres:${password}@${LOOPBACK}:${port}/postgres`,
@@ -88,7 +111,7 @@ async function removeTemporary({ temporaryFolder }: Cluster): Promise<void> {
 }
 
 /** Makes the cluster unless it is there, under another name first: a half-made one is never started. */
-async function initialise(cluster: Cluster): Promise<string> {
+async function initialize(cluster: Cluster): Promise<string> {
   const { dataDir, binaries, user, log } = cluster;
   const passwordFile = `${dataDir}.password`;
   if (await exists(join(dataDir, 'PG_VERSION'))) return (await readFile(passwordFile, 'utf8')).trim();
@@ -173,13 +196,63 @@ function launchServer(
 
 async function readiness({ dataDir }: Cluster, server: ServerProcess): Promise<'ready' | 'gone' | undefined> {
   if (server.ending() !== undefined) return 'gone';
-  const lock: LockFile | undefined = await readLockFile(dataDir);
+  const lock = await readLockFile(dataDir);
   return lock?.pid === server.pid && lock.status === 'ready' ? 'ready' : undefined;
 }
 
-async function exists(file: string): Promise<boolean> {
-  return await readFile(file).then(
-    () => true,
-    () => false,
-  );
+/** What PostgreSQL writes into its data folder while it runs (storage/pidfile.h of PostgreSQL's source). */
+interface LockFile {
+  readonly pid: number;
+  /** `starting`, `ready`, `standby` or `stopping` */
+  readonly status: string;
+}
+
+const PID_LINE = 0;
+const STATUS_LINE = 7;
+const EARLIER_SERVER_MS = 5_000;
+
+async function readLockFile(dataDir: string): Promise<LockFile | undefined> {
+  const text = await readFile(lockFile(dataDir), 'utf8').catch(() => undefined);
+  const lines = text?.split('\n') ?? [];
+  const pid = Number(lines[PID_LINE]);
+  if (!Number.isInteger(pid) || pid <= 0) return undefined;
+  return { pid, status: lines[STATUS_LINE]?.trim() ?? '' };
+}
+
+/**
+ * Returns once no server runs on the data folder. PostgreSQL leaves its lock file behind when it is killed, and
+ * takes any process that has the same number since for itself: such a file is removed here.
+ * @throws {LocalProblem} `postgres_running` when a server is still there after 5 seconds
+ */
+async function waitForEarlierServer(dataDir: string, log: (line: string) => void): Promise<void> {
+  const lock = await readLockFile(dataDir);
+  if (lock === undefined) return;
+  if (await isServerOf(lock.pid, dataDir)) {
+    log(`waiting for an earlier PostgreSQL (process ${lock.pid}) to end`);
+    const gone = await poll(
+      async () => ((await isServerOf(lock.pid, dataDir)) ? undefined : true),
+      EARLIER_SERVER_MS,
+    );
+    if (gone === undefined) {
+      throw new LocalProblem(
+        'postgres_running',
+        `Another PostgreSQL (process ${lock.pid}) already runs on ${dataDir}: stop what started it, then try again.`,
+      );
+    }
+  }
+  await rm(lockFile(dataDir), { force: true });
+}
+
+async function isServerOf(pid: number, dataDir: string): Promise<boolean> {
+  if (platform() === 'linux') {
+    // A server works inside its data folder; a zombie has no such link.
+    const folder = await readlink(`/proc/${pid}/cwd`).catch(() => undefined);
+    return folder !== undefined && folder === (await realpath(dataDir));
+  }
+  const listed = await run('ps', ['-o', 'command=', '-p', String(pid)], {});
+  return listed.code === 0 && listed.output.includes(dataDir);
+}
+
+function lockFile(dataDir: string): string {
+  return join(dataDir, 'postmaster.pid');
 }

@@ -1,8 +1,25 @@
-import { spawn } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
+import { createServer } from 'node:net';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
-import { LocalProblem } from './problem.ts';
-import { poll } from './wait.ts';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+// What the local servers need of this machine: processes, ports, and patience.
+
+/**
+ * What goes wrong while a local server is being brought up. The message is one sentence for the person at the
+ * terminal: what, where, what to do. The code is for programs: `port_taken`, `postgres_running`,
+ * `postgres_failed`, `database_in_use`, `temporal_missing`, `temporal_failed`, `not_startable`, `usage`.
+ */
+export class LocalProblem extends Error {
+  readonly code: string;
+
+  constructor(code: string, message: string) {
+    super(message);
+    this.name = 'LocalProblem';
+    this.code = code;
+  }
+}
 
 /** A server, or another long-lived program, running as the leader of its own process group. */
 export interface ServerProcess {
@@ -131,4 +148,88 @@ function guard(pid: number, options: LaunchOptions): () => void {
   shell.on('error', () => {});
   shell.stdin.on('error', () => {});
   return () => shell.stdin.end('\n');
+}
+
+/** Runs a short command and gives its exit code (-1: it could not be started) and all it wrote. */
+export function run(
+  command: string,
+  args: readonly string[],
+  options: {
+    readonly env?: NodeJS.ProcessEnv;
+    readonly uid?: number;
+    readonly gid?: number;
+    readonly timeout?: number;
+  },
+): Promise<{ readonly code: number; readonly output: string }> {
+  return new Promise((resolve) => {
+    execFile(command, args, { ...options, encoding: 'utf8' }, (error, stdout, stderr) => {
+      const code = error === null ? 0 : typeof error.code === 'number' ? error.code : -1;
+      resolve({ code, output: `${stdout}${stderr}`.trim() });
+    });
+  });
+}
+
+const POLL_MS = 50;
+
+/**
+ * Asks `look` again and again until it gives something other than `undefined`, which is returned; `undefined`
+ * when `timeoutMs` milliseconds have passed without.
+ */
+export async function poll<T>(
+  look: () => T | undefined | Promise<T | undefined>,
+  timeoutMs: number,
+): Promise<T | undefined> {
+  const deadline = Date.now() + timeoutMs;
+  for (;;) {
+    const seen = await look();
+    if (seen !== undefined) return seen;
+    if (Date.now() >= deadline) return undefined;
+    await sleep(POLL_MS);
+  }
+}
+
+export const LOOPBACK = '127.0.0.1';
+
+/**
+ * A loopback port that was free a moment ago, for servers that cannot be asked to choose one themselves.
+ * Another program may take it first, so whoever starts a server on it tries again with another.
+ */
+export async function freePort(): Promise<number> {
+  return await listenOnce(0);
+}
+
+/**
+ * @param port a loopback port
+ * @param server the name of what is to listen there, for the message
+ * @param option what chooses another one, for the message
+ * @throws {LocalProblem} `port_taken`
+ */
+export async function requirePortFree(port: number, server: string, option?: string): Promise<void> {
+  try {
+    await listenOnce(port);
+  } catch {
+    throw portTaken(port, server, option);
+  }
+}
+
+export function portTaken(port: number, server: string, option?: string): LocalProblem {
+  return new LocalProblem(
+    'port_taken',
+    `Port ${port} on ${LOOPBACK}, where ${server} is to listen, is taken: stop the program that uses it, or choose another port${option ? ` with ${option}` : ''}.`,
+  );
+}
+
+function listenOnce(port: number): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const server = createServer();
+    server.once('error', reject);
+    server.listen(port, LOOPBACK, () => {
+      const address = server.address();
+      server.close(() =>
+        typeof address === 'object' && address !== null
+          ? resolve(address.port)
+          : reject(new Error('the probe listens on no port')),
+      );
+    });
+  });
 }

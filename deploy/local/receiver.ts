@@ -11,7 +11,7 @@ import { gzipSync } from 'node:zlib';
 import { generate } from 'selfsigned';
 import { Webhook } from 'standardwebhooks';
 import { parseOptions, portOf, runCommand, secretOf } from './command-line.ts';
-import { LOOPBACK, portTaken } from './ports.ts';
+import { LOOPBACK, portTaken } from './processes.ts';
 
 /** One webhook delivery as it arrived. */
 export interface ReceivedDelivery {

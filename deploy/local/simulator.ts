@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
-import { LOOPBACK, portTaken } from './ports.ts';
+import { LOOPBACK, portTaken } from './processes.ts';
 import { hunter, prospeo } from './sim/finders.ts';
 import { fullenrich } from './sim/fullenrich.ts';
 import { registry } from './sim/registry.ts';

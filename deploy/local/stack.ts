@@ -5,17 +5,15 @@ import { fileURLToPath } from 'node:url';
 import { claimForLocalStack } from '../../db/local-stack.ts';
 import { migrate } from '../../db/migrate.ts';
 import type { LocalConfig } from '../config/config.ts';
-import { temporalTarget } from '../temporal/namespace.ts';
+import { temporalTarget } from '../temporal/client.ts';
 import { startDns } from './dns.ts';
 import { readFacts, type StackFacts } from './facts.ts';
-import { freePort, LOOPBACK, requirePortFree } from './ports.ts';
 import { startPostgres } from './postgres.ts';
-import { LocalProblem } from './problem.ts';
-import { launch } from './processes.ts';
+import { freePort, LOOPBACK, LocalProblem, launch, requirePortFree } from './processes.ts';
 import { startReceiver } from './receiver.ts';
 import { importSample } from './sample.ts';
 import { createSimulator, sourceSettings } from './simulator.ts';
-import { ensureNamespace, SEARCH_ATTRIBUTES, startTemporal } from './temporal.ts';
+import { ensureNamespace, startTemporal } from './temporal.ts';
 import { cacheFolder, findTemporalCli } from './temporal-cli.ts';
 import { openTenant } from './tenant.ts';
 
@@ -170,7 +168,6 @@ async function bringUp(options: StackOptions, parts: Parts) {
       port: await portOf('temporal'),
       uiPort: await portOf('ui'),
       dbFile: join(dir, 'temporal', `${stackId}.db`),
-      searchAttributes: SEARCH_ATTRIBUTES,
       onLog: logTo(logs, 'temporal'),
     });
     parts.add(server.stop);

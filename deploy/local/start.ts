@@ -5,7 +5,7 @@ import { explain } from '../operator/problem.ts';
 import { parseOptions, portOf, runCommand } from './command-line.ts';
 import { demonstrate } from './demo.ts';
 import { writeFacts } from './facts.ts';
-import { LocalProblem } from './problem.ts';
+import { LocalProblem } from './processes.ts';
 import { type Stack, startStack } from './stack.ts';
 
 // `npm start`: the whole service on this machine, then its main job done once through its own API.

@@ -3,9 +3,7 @@ import { mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { run } from './command.ts';
-import { LocalProblem } from './problem.ts';
-import { poll } from './wait.ts';
+import { LocalProblem, poll, run } from './processes.ts';
 
 export interface CliSearch {
   /** The folder of this project below the user's cache folder; made when needed. */

@@ -2,11 +2,18 @@ import { mkdir } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { Connection, isGrpcServiceError } from '@temporalio/client';
 import { msToTs } from '@temporalio/common/lib/time.js';
-import type { TemporalTarget } from '../temporal/namespace.ts';
-import { freePort, LOOPBACK, portTaken, requirePortFree } from './ports.ts';
-import { LocalProblem } from './problem.ts';
-import { launch, type ServerProcess } from './processes.ts';
-import { poll } from './wait.ts';
+import type { TemporalTarget } from '../temporal/client.ts';
+import { SEARCH_ATTRIBUTE_WORDS } from '../temporal/namespace.ts';
+import {
+  freePort,
+  LOOPBACK,
+  LocalProblem,
+  launch,
+  poll,
+  portTaken,
+  requirePortFree,
+  type ServerProcess,
+} from './processes.ts';
 
 export interface Temporal {
   /** host:port of the gRPC service */
@@ -30,17 +37,8 @@ export interface TemporalOptions {
   readonly headless: boolean;
   /** Where workflows are kept; without it in memory. */
   readonly dbFile?: string;
-  /** Name and type, like `{ Npi: 'KeywordList' }`. */
-  readonly searchAttributes: Readonly<Record<string, string>>;
   readonly onLog?: (line: string) => void;
 }
-
-/** Those that the service uses, by their types as the CLI names them. */
-export const SEARCH_ATTRIBUTES = {
-  OrganizationId: 'Keyword',
-  BatchStatus: 'Keyword',
-  Npi: 'KeywordList',
-} as const;
 
 const START_MS = 60_000;
 const ASK_MS = 2_000;
@@ -119,10 +117,7 @@ export async function ensureNamespace(
 function launchServer(options: TemporalOptions, port: number, uiPort: number | undefined): ServerProcess {
   const ui = uiPort === undefined ? ['--headless'] : ['--ui-ip', LOOPBACK, '--ui-port', String(uiPort)];
   const file = options.dbFile === undefined ? [] : ['--db-filename', options.dbFile];
-  const attributes = Object.entries(options.searchAttributes).flatMap(([name, type]) => [
-    '--search-attribute',
-    `${name}=${type}`,
-  ]);
+  const attributes = SEARCH_ATTRIBUTE_WORDS.flatMap((attribute) => ['--search-attribute', attribute]);
   return launch({
     name: 'Temporal',
     command: options.cli,

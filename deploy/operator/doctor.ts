@@ -65,7 +65,8 @@ async function examine(
   if (temporal === null) return diagnosis;
   const begun = performance.now();
   // Temporal's client takes longer to load than any other command takes to run.
-  const { lazyClient, TASK_QUEUE, temporalTarget } = await import('../temporal/namespace.ts');
+  const { lazyClient, temporalTarget } = await import('../temporal/client.ts');
+  const { TASK_QUEUE } = await import('../../workflows/messages.ts');
   const { checkWorkflows } = await import('../temporal/doctor.ts');
   const client = lazyClient(temporalTarget(temporal));
   try {

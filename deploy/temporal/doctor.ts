@@ -3,7 +3,7 @@ import type { Database } from '../../db/client.ts';
 import type { CheckResult } from '../../db/doctor/doctor.ts';
 import { listOver, listUnfinished } from '../../db/doctor/workflows.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { closedAt } from './control.ts';
+import { closedAt } from './client.ts';
 
 /** Workflows described at once. */
 const AT_ONCE = 20;

@@ -1,26 +1,18 @@
-import { Client, Connection, ScheduleAlreadyRunning, ScheduleOverlapPolicy } from '@temporalio/client';
-import { loadClientConnectConfig } from '@temporalio/envconfig';
+import { type Client, ScheduleAlreadyRunning, ScheduleOverlapPolicy } from '@temporalio/client';
 import type { Logger } from 'pino';
-import { WORKFLOWS } from '../../workflows/messages.ts';
+import { BATCH_STATUS, NPI, ORGANIZATION_ID, WORKFLOWS } from '../../workflows/messages.ts';
 
-/** The enrichment queue of a deployment; a namespace per environment keeps deployments apart. */
-export const TASK_QUEUE = 'enrichment';
+/** Numbers of temporal/api/enums/v1/common.proto (INDEXED_VALUE_TYPE_…), and the words of Temporal's commands. */
+const TYPES = { KEYWORD: { type: 2, word: 'Keyword' }, KEYWORD_LIST: { type: 7, word: 'KeywordList' } };
 
-/** Where Temporal is and how to get in, by Temporal's own environment variables (or its TOML profile). */
-export function temporalTarget(environment: Readonly<Record<string, string | undefined>>) {
-  const env = Object.fromEntries(
-    Object.entries(environment).filter((entry): entry is [string, string] => !!entry[1]),
-  );
-  return loadClientConnectConfig({ overrideEnvVars: env });
-}
+/** What the Temporal UI finds our workflows by. */
+const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, BATCH_STATUS, NPI].map(({ name, type }) => ({
+  name,
+  ...TYPES[type],
+}));
 
-export type TemporalTarget = ReturnType<typeof temporalTarget>;
-
-/** A client that connects when it is first used, so that the API starts while Temporal is away. */
-export function lazyClient(target: TemporalTarget): Client {
-  const connection = Connection.lazy(target.connectionOptions);
-  return new Client({ connection, ...(target.namespace ? { namespace: target.namespace } : {}) });
-}
+/** The same as Temporal's commands take them: `Npi=KeywordList`. */
+export const SEARCH_ATTRIBUTE_WORDS = SEARCH_ATTRIBUTES.map(({ name, word }) => `${name}=${word}`);
 
 /** How often the Schedules of a deployment run; milliseconds. */
 export interface Intervals {
@@ -29,7 +21,7 @@ export interface Intervals {
 }
 
 /**
- * Makes sure that the namespace has our search attributes and Schedules. Both are safe to repeat. Where the cluster
+ * Makes sure that the namespace has our search attributes and Schedules. Both are safe to repeat. If the cluster
  * does not let us add search attributes (Temporal Cloud), the log says what to add by hand.
  */
 export async function prepareNamespace(
@@ -50,8 +42,12 @@ export async function prepareNamespace(
       // A run that takes long is not joined by another, and missed ones are not made up for.
       policies: { overlap: ScheduleOverlapPolicy.SKIP, catchupWindow: '1m' as const },
       action: {
-        ...{ type: 'startWorkflow' as const, workflowType, workflowId: id, taskQueue },
-        ...{ args: [] as [], workflowExecutionTimeout: limit },
+        type: 'startWorkflow' as const,
+        workflowType,
+        workflowId: id,
+        taskQueue,
+        args: [] as [],
+        workflowExecutionTimeout: limit,
       },
     };
     try {
@@ -68,25 +64,20 @@ export function scheduleId(workflowType: string, taskQueue: string): string {
   return `${workflowType}-${taskQueue}`;
 }
 
-/** INDEXED_VALUE_TYPE_KEYWORD and …_KEYWORD_LIST of temporal/api/enums/v1/common.proto. */
-const KEYWORD = 2;
-const KEYWORD_LIST = 7;
-
 async function addSearchAttributes(client: Client, log: Logger): Promise<void> {
-  const wanted = { OrganizationId: KEYWORD, BatchStatus: KEYWORD, Npi: KEYWORD_LIST };
   const { namespace } = client.options;
   try {
     const { customAttributes } = await client.connection.operatorService.listSearchAttributes({ namespace });
-    const missing = Object.entries(wanted).filter(([name]) => !(name in customAttributes));
+    const missing = SEARCH_ATTRIBUTES.filter(({ name }) => !(name in customAttributes));
     if (missing.length === 0) return;
     await client.connection.operatorService.addSearchAttributes({
       namespace,
-      searchAttributes: Object.fromEntries(missing),
+      searchAttributes: Object.fromEntries(missing.map(({ name, type }) => [name, type])),
     });
   } catch (error) {
     log.warn(
       { err: error, namespace },
-      'search attributes could not be added; if they are missing, add OrganizationId=Keyword, BatchStatus=Keyword, Npi=KeywordList to the namespace',
+      `search attributes could not be added; if they are missing, add ${SEARCH_ATTRIBUTE_WORDS.join(', ')} to the namespace`,
     );
   }
 }

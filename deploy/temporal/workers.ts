@@ -15,7 +15,7 @@ import type { ActivityDeps } from '../../activities/deps.ts';
 import { failureInterceptor } from '../../activities/failures.ts';
 import { createActivities } from '../../activities/index.ts';
 import { queuesOf } from '../../workflows/messages.ts';
-import { createControl } from './control.ts';
+import { createControl } from './client.ts';
 
 /** How long running activities get to end when a worker is told to stop: a vendor's call that is cut off is paid for. */
 const SHUTDOWN_GRACE = '35s';

@@ -6,7 +6,7 @@ import { reactivateKey, revokeKey, rotateKey } from '../../db/accounts/keys.ts';
 import { setLimit, suspendOrganization } from '../../db/accounts/organizations.ts';
 import { newId } from '../../db/ids.ts';
 import { batches, idempotencyKeys } from '../../db/schema.ts';
-import { freePort } from '../../deploy/local/ports.ts';
+import { freePort } from '../../deploy/local/processes.ts';
 import { type Api, startApi } from '../support/api.ts';
 import { openEmptyDatabase } from '../support/database.ts';
 import { type Answer, createCaller } from '../support/organization.ts';

@@ -6,9 +6,8 @@ import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
 import { openDatabase } from '../../db/client.ts';
 import { readiness } from '../../db/ready.ts';
-import { freePort, LOOPBACK } from '../../deploy/local/ports.ts';
-import { launch } from '../../deploy/local/processes.ts';
-import { SEARCH_ATTRIBUTES, startTemporal } from '../../deploy/local/temporal.ts';
+import { freePort, LOOPBACK, launch } from '../../deploy/local/processes.ts';
+import { startTemporal } from '../../deploy/local/temporal.ts';
 import { openEmptyDatabase } from '../support/database.ts';
 import { testSetting } from '../support/environment.ts';
 import { eventually } from '../support/organization.ts';
@@ -80,7 +79,6 @@ test.serial(
       cli: testSetting('TEST_TEMPORAL_CLI'),
       namespace: 'default',
       headless: true,
-      searchAttributes: SEARCH_ATTRIBUTES,
     });
     t.teardown(() => temporal.stop());
     const port = await freePort();

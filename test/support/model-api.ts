@@ -1,6 +1,5 @@
 import { fileURLToPath } from 'node:url';
-import { freePort, LOOPBACK } from '../../deploy/local/ports.ts';
-import { launch, type ServerProcess } from '../../deploy/local/processes.ts';
+import { freePort, LOOPBACK, launch, type ServerProcess } from '../../deploy/local/processes.ts';
 import { testSetting } from './environment.ts';
 import { type Answer, createCaller, eventually } from './organization.ts';
 

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { mkdir, mkdtemp, readFile, rename, rm } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { run } from '../../deploy/local/command.ts';
+import { run } from '../../deploy/local/processes.ts';
 import { cacheFolder } from '../../deploy/local/temporal-cli.ts';
 
 const IS_USABLE = 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))';

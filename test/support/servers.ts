@@ -2,7 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import { SEARCH_ATTRIBUTES, startTemporal } from '../../deploy/local/temporal.ts';
+import { startTemporal } from '../../deploy/local/temporal.ts';
 import { cacheFolder, findTemporalCli } from '../../deploy/local/temporal-cli.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import type { TestSetting } from './environment.ts';
@@ -17,7 +17,7 @@ export async function startServers(): Promise<() => Promise<void>> {
   const cli = await findTemporalCli({ cacheDir, onProgress: console.error });
   const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
   const bundle = join(folder, 'workflow-bundle.js');
-  const temporalOptions = { cli, namespace: 'default', headless: true, searchAttributes: SEARCH_ATTRIBUTES };
+  const temporalOptions = { cli, namespace: 'default', headless: true };
   const [postgres, temporal, { code }] = await Promise.all([
     startPostgres({}),
     startTemporal(temporalOptions),

@@ -6,7 +6,7 @@ import { sql } from 'drizzle-orm';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { LOOPBACK } from '../../deploy/local/ports.ts';
+import { LOOPBACK } from '../../deploy/local/processes.ts';
 import { ordinaryNpis } from '../support/npis.ts';
 import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';

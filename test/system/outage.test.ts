@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import test from 'ava';
 import postgres from 'postgres';
 import { migrate } from '../../db/migrate.ts';
-import { freePort } from '../../deploy/local/ports.ts';
 import { type Postgres, startPostgres } from '../../deploy/local/postgres.ts';
+import { freePort } from '../../deploy/local/processes.ts';
 import { startApi } from '../support/api.ts';
 import { type Answer, eventually, type SubmitAnswer } from '../support/organization.ts';
 

@@ -5,7 +5,7 @@ import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { status } from '../../deploy/local/receiver.ts';
 import { startTemporal, type Temporal } from '../../deploy/local/temporal.ts';
-import { TASK_QUEUE } from '../../deploy/temporal/namespace.ts';
+import { TASK_QUEUE } from '../../workflows/messages.ts';
 import { testSetting } from '../support/environment.ts';
 import { ordinaryNpis } from '../support/npis.ts';
 import { eventually } from '../support/organization.ts';
@@ -30,7 +30,6 @@ test.before(async () => {
     cli: testSetting('TEST_TEMPORAL_CLI'),
     namespace: 'default',
     headless: true,
-    searchAttributes: {},
   });
   stack = await startStack({ elsewhere: { temporalAddress: temporal.address, taskQueue: TASK_QUEUE } });
 });

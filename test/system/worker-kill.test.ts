@@ -1,7 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { startTemporal, type Temporal } from '../../deploy/local/temporal.ts';
-import { TASK_QUEUE } from '../../deploy/temporal/namespace.ts';
+import { TASK_QUEUE } from '../../workflows/messages.ts';
 import { testSetting } from '../support/environment.ts';
 import { ordinaryNpis } from '../support/npis.ts';
 import { eventually } from '../support/organization.ts';
@@ -23,7 +23,6 @@ test.before(async () => {
     cli: testSetting('TEST_TEMPORAL_CLI'),
     namespace: 'default',
     headless: true,
-    searchAttributes: {},
   });
   stack = await startStack({
     lookupTimeoutMs: 40_000,

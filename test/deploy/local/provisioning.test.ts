@@ -7,10 +7,9 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
 import postgres from 'postgres';
-import { LOOPBACK } from '../../../deploy/local/ports.ts';
 import { startPostgres } from '../../../deploy/local/postgres.ts';
+import { LOOPBACK, poll } from '../../../deploy/local/processes.ts';
 import { startTemporal } from '../../../deploy/local/temporal.ts';
-import { poll } from '../../../deploy/local/wait.ts';
 import { testSetting } from '../../support/environment.ts';
 import { countTests } from '../../support/report.ts';
 
@@ -72,7 +71,7 @@ test('a taken port is named, with what to do', async (t) => {
     `^Port ${port} on 127\\.0\\.0\\.1, where .* is to listen, is taken: .*another port`,
   );
   await t.throwsAsync(() => startPostgres({ port }), { code: 'port_taken', message });
-  const temporal = { cli: testSetting('TEST_TEMPORAL_CLI'), namespace: 'default', searchAttributes: {} };
+  const temporal = { cli: testSetting('TEST_TEMPORAL_CLI'), namespace: 'default' };
   await t.throwsAsync(() => startTemporal({ ...temporal, headless: true, port }), {
     code: 'port_taken',
     message,

@@ -12,7 +12,7 @@ import test, { type ExecutionContext } from 'ava';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
-import { LocalProblem } from '../../../deploy/local/problem.ts';
+import { LocalProblem } from '../../../deploy/local/processes.ts';
 import { ensureCertificate, type Receiver, startReceiver, status } from '../../../deploy/local/receiver.ts';
 
 const MAIN = fileURLToPath(new URL('../../../deploy/local/receiver.ts', import.meta.url));

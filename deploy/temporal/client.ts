@@ -1,7 +1,24 @@
-import { type Client, WorkflowNotFoundError } from '@temporalio/client';
+import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client';
+import { loadClientConnectConfig } from '@temporalio/envconfig';
 import type { WorkflowControl } from '../../activities/deps.ts';
 import { startBatch, startDelivery } from '../../api/start.ts';
 import { requestSettled } from '../../workflows/messages.ts';
+
+/** Where Temporal is and how to get in, by Temporal's own environment variables (or its TOML profile). */
+export function temporalTarget(environment: Readonly<Record<string, string | undefined>>) {
+  const env = Object.fromEntries(
+    Object.entries(environment).filter((entry): entry is [string, string] => !!entry[1]),
+  );
+  return loadClientConnectConfig({ overrideEnvVars: env });
+}
+
+export type TemporalTarget = ReturnType<typeof temporalTarget>;
+
+/** A client that connects when it is first used, so that the API starts while Temporal is away. */
+export function lazyClient(target: TemporalTarget): Client {
+  const connection = Connection.lazy(target.connectionOptions);
+  return new Client({ connection, ...(target.namespace ? { namespace: target.namespace } : {}) });
+}
 
 /** A signal is a courtesy, so it may not take long. */
 const SIGNAL_TIMEOUT_MS = 3000;
