@@ -14,7 +14,7 @@ import { outcomeOfTrouble, retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { Subjects } from './lookup.ts';
 import { agrees } from './person/identity.ts';
-import type { Provider, Step, Subject } from './vendors/vendor.ts';
+import type { Step, Subject } from './vendors/vendor.ts';
 import { parseAddress } from './verification/syntax.ts';
 import { verify } from './verify.ts';
 
@@ -42,7 +42,7 @@ export function createAskActivities(deps: AskDeps) {
      * @throws {ApplicationFailure} retryable, if the vendor works on it, limits us or is away
      */
     async askVendor(question: VendorQuestion): Promise<VendorAnswer> {
-      const source = deps.vendors.find(({ provider }) => provider.id === question.vendor);
+      const source = deps.vendors.find(({ vendor }) => vendor.id === question.vendor);
       if (!source) return { kind: 'skip', reason: 'not_configured' };
       return await withHeartbeat(Context.current(), (signal) => converse(deps, question, source, signal));
     },
@@ -57,14 +57,14 @@ async function converse(
 ): Promise<VendorAnswer> {
   const { db, rules, subjects } = deps;
   const { requestId, npi } = question;
-  const { provider, limits } = source;
+  const { vendor, limits } = source;
   const next = await beginVendorStep(db, {
     requestId,
-    vendor: provider.id,
+    vendor: vendor.id,
     limits,
-    cost: (wantedType) => provider.cost(wantedType),
-    mayRepeat: provider.repeatIsFree || question.again,
-    callMs: rules.callTimeoutMs,
+    cost: (wantedType) => vendor.cost(wantedType),
+    mayRepeat: vendor.repeatIsFree || question.again,
+    callMs: vendor.callMs,
     freshnessMs: rules.freshnessMs,
   });
   switch (next.kind) {
@@ -85,12 +85,11 @@ async function converse(
       const { key, wantedType } = next;
       const subject = await subjects.of(key.lookupId, npi, wantedType);
       const jobRef = next.kind === 'poll' ? next.jobRef : null;
-      const step = await call(provider, subject, jobRef, { signal, timeoutMs: rules.callTimeoutMs }).catch(
-        async (error: unknown) => {
-          await recordAborted(db, key);
-          throw error;
-        },
-      );
+      const asked = jobRef === null ? vendor.submit(subject, signal) : vendor.poll(jobRef, subject, signal);
+      const step = await asked.catch(async (error: unknown) => {
+        await recordAborted(db, key);
+        throw error;
+      });
       if (step.kind === 'pending') {
         await recordVendorJob(db, key, step.jobRef, step.pollAfterMs);
         return wait(question, 'pending', step.pollAfterMs);
@@ -112,31 +111,13 @@ async function converse(
   }
 }
 
-/** One call within its time; `retry` if it took longer. */
-async function call(
-  vendor: Provider,
-  subject: Subject,
-  jobRef: string | null,
-  { signal, timeoutMs }: { readonly signal: AbortSignal; readonly timeoutMs: number },
-): Promise<Step> {
-  const timeout = AbortSignal.timeout(timeoutMs);
-  const bounded = AbortSignal.any([signal, timeout]);
-  try {
-    return await (jobRef === null ? vendor.submit(subject, bounded) : vendor.poll(jobRef, subject, bounded));
-  } catch (error) {
-    signal.throwIfAborted();
-    if (timeout.aborted) return { kind: 'retry', why: 'unanswered', afterMs: null };
-    throw error;
-  }
-}
-
 /** A step that ends an attempt. */
 type Answered = Exclude<Step, { kind: 'pending' }>;
 
 /** @returns what the answer comes to if that is ours to say: it is lost, or about somebody else; else null */
 async function record(
   { db, rules }: AskDeps,
-  { provider, mayStore }: VendorSource,
+  { vendor, mayStore }: VendorSource,
   { npi, person }: Subject,
   key: AttemptKey,
   step: Answered,
@@ -153,7 +134,7 @@ async function record(
     })),
   };
   // Sent and not answered: if repeating costs, that is an answer that was paid for and lost.
-  const isLost = step.kind === 'retry' && step.why === 'unanswered' && !provider.repeatIsFree;
+  const isLost = step.kind === 'retry' && step.why === 'unanswered' && !vendor.repeatIsFree;
   const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
   if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
   await recordVendorAnswer(db, key, {

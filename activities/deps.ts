@@ -5,7 +5,7 @@ import type { BatchStart } from '../db/requests/submit.ts';
 import type { DeliveryStart } from '../db/webhooks/resends.ts';
 import type { EmailType, FinalStatus } from '../db/words.ts';
 import type { Registry } from './person/registry.ts';
-import type { Provider } from './vendors/vendor.ts';
+import type { Vendor } from './vendors/vendor.ts';
 import type { createCheck } from './verification/check.ts';
 import type { Verifier } from './verification/verifiers/verifier.ts';
 import type { createPost } from './webhooks/post.ts';
@@ -44,7 +44,7 @@ export interface ActivityDeps {
 
 /** A vendor as it is configured here. */
 export interface VendorSource {
-  readonly provider: Provider;
+  readonly vendor: Vendor;
   readonly limits: SourceLimits;
   /** The types it is asked for, of those that it gives. */
   readonly types: readonly EmailType[];
@@ -58,8 +58,6 @@ export interface VendorSource {
 export interface ActivityRules {
   readonly freshnessMs: number;
   readonly replayMs: number;
-  /** The most one call of a vendor may take. */
-  readonly callTimeoutMs: number;
   /** How long a mail server that greylists is given before it is asked again. */
   readonly greylistMs: number;
   readonly webhookScheduleMs: readonly number[];

@@ -9,7 +9,7 @@ import type { ActivityExecuteInput, ActivityInboundCallsInterceptor, Next } from
 import type { Logger } from 'pino';
 import { DatabaseError } from '../db/errors.ts';
 import type { CallOutcome } from '../db/lookups/sources.ts';
-import type { Step } from './vendors/vendor.ts';
+import type { Trouble } from './http/client.ts';
 
 /**
  * The one place where errors become Temporal failures. Failures are stored in histories as plain text and shown in
@@ -60,7 +60,7 @@ export function retryLater(source: string, why: string, afterMs: number | null):
  * @param again whether the source has had the same question before
  */
 export function outcomeOfTrouble(
-  step: Extract<Step, { kind: 'retry' | 'fatal' }>,
+  step: Trouble,
   { again = false }: { readonly again?: boolean } = {},
 ): CallOutcome {
   if (step.kind === 'retry') {

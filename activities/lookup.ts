@@ -13,8 +13,7 @@ import { outcomeOfTrouble, retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { Registry } from './person/registry.ts';
 import { buildSubject, endpointCandidates } from './person/subject.ts';
-import { missingOf } from './vendors/employee.ts';
-import type { Subject } from './vendors/vendor.ts';
+import { missingOf, type Subject } from './vendors/vendor.ts';
 
 type LookupDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'verifiers' | 'registry' | 'rules'> & {
   readonly subjects: Subjects;
@@ -74,7 +73,7 @@ async function makePlan(
   subjects.keep(lookupId, subject);
   const judged = vendors.map((source) => ({ source, obstacle: obstacleTo(source, subject) }));
   const skipped = judged.flatMap(({ source, obstacle }) =>
-    obstacle === null ? [] : [{ vendor: source.provider.id, reason: obstacle }],
+    obstacle === null ? [] : [{ vendor: source.vendor.id, reason: obstacle }],
   );
   await recordSkipped(db, { requestId, lookupId }, skipped);
   // Without a verifier nothing could be learned of them.
@@ -82,7 +81,7 @@ async function makePlan(
   const known = verifiers.length === 0 ? 0 : await queueKnownEmails(db, { npi, lookupId, listed, ...rules });
   const eligible = judged
     .filter(({ obstacle }) => obstacle === null)
-    .map(({ source }) => ({ vendor: source.provider.id, capMs: source.capMs }));
+    .map(({ source }) => ({ vendor: source.vendor.id, capMs: source.capMs }));
   return {
     kind: 'ask',
     lookupId,
@@ -94,10 +93,10 @@ async function makePlan(
 }
 
 /** Why a vendor is not asked about this subject; null if it is. */
-function obstacleTo({ provider, types }: VendorSource, subject: Subject): string | null {
+function obstacleTo({ vendor, types }: VendorSource, subject: Subject): string | null {
   const { wantedType } = subject;
   if (wantedType !== 'any' && !types.includes(wantedType)) return `gives no ${wantedType} email`;
-  const missing = missingOf(subject, provider.needs);
+  const missing = missingOf(subject, vendor.needs);
   return missing.length === 0 ? null : `missing ${missing.join(', ')}`;
 }
 

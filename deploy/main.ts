@@ -4,7 +4,7 @@ import type { Logger } from 'pino';
 import { type Database, DriverNotPatched } from '../db/client.ts';
 import { DatabaseError } from '../db/errors.ts';
 import { readiness } from '../db/ready.ts';
-import { ConfigError } from './config/config.ts';
+import { ConfigError } from './config/values.ts';
 
 /** What `--help` says of a program. */
 export interface Program {

@@ -5,15 +5,12 @@ import { createPost } from '../activities/webhooks/post.ts';
 import { openDatabase } from '../db/client.ts';
 import { TASK_QUEUE } from '../workflows/messages.ts';
 import { type Config, loadConfig } from './config/config.ts';
-import { createSources } from './config/create-sources.ts';
+import { createSources } from './config/sources.ts';
 import { createLog } from './log.ts';
 import { main, untilReady } from './main.ts';
 import { lazyClient, temporalTarget } from './temporal/client.ts';
 import { prepareNamespace } from './temporal/namespace.ts';
 import { bundleWorkflows, installRuntime, startWorkers } from './temporal/workers.ts';
-
-/** Their answers do not say when the mailbox was seen to answer. */
-const UNDATED: ReadonlySet<string> = new Set(['fullenrich', 'prospeo']);
 
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
 
@@ -47,7 +44,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     log.warn('no vendor has a key: requests are answered from the directory alone');
   }
   if (config.sources.policy === 'vendor-or-verifier' && sources.verifiers.length === 0) {
-    const undated = sources.vendors.map(({ provider }) => provider.id).filter((id) => UNDATED.has(id));
+    const undated = sources.vendors.filter(({ vendor }) => !vendor.isDated).map(({ vendor }) => vendor.id);
     if (undated.length > 0) {
       log.warn(
         { vendors: undated },
@@ -57,7 +54,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   }
   log.info(
     {
-      vendors: sources.vendors.map(({ provider }) => provider.id),
+      vendors: sources.vendors.map(({ vendor }) => vendor.id),
       verifiers: sources.verifiers.map(({ id }) => id),
       registry: sources.registry !== null,
     },
@@ -92,7 +89,6 @@ function rulesOf(config: Config) {
   return {
     freshnessMs: config.freshnessMs,
     replayMs: config.replayMs,
-    callTimeoutMs: config.sources.callTimeoutMs,
     greylistMs: config.sources.greylistMs,
     webhookScheduleMs: config.webhookScheduleMs,
     webhookLogMs: config.webhookLogMs,

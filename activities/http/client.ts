@@ -1,10 +1,13 @@
 import { subscribe } from 'node:diagnostics_channel';
+import { bodyOf, type Field, FieldError } from './fields.ts';
 
-/** A vendor's answer, as far as every adapter reads one. */
+// One call of somebody's JSON API, and what an answer means that is the same everywhere.
+
+/** An answer, as far as every adapter reads one. */
 export interface HttpAnswer {
   readonly status: number;
   readonly headers: Headers;
-  /** The body's text; null where it was larger than is read. */
+  /** The body's text; null if it was larger than is read. */
   readonly text: string | null;
 }
 
@@ -17,11 +20,9 @@ export type NoAnswer = 'unsent' | 'unanswered';
 
 export type HttpHeaders = Readonly<Record<string, string>>;
 
-/** Vendors' answers about one person are a few kilobytes; more than this is not an answer. */
+/** Answers about one person are a few kilobytes; more than this is not an answer. */
 const MAX_BODY = 1024 * 1024;
 const MAX_RETRY_AFTER_MS = 86_400_000;
-/** From the first byte sent to the last one read. Vendors that may rightly take longer are given more. */
-const CALL_TIMEOUT_MS = 30_000;
 
 /**
  * What connections failed with before they could carry a question. fetch's own errors do not tell: a reset during the
@@ -36,29 +37,29 @@ subscribe('undici:client:connectError', (message) => {
 
 /**
  * One GET. Redirects are not followed: fetch would carry a vendor's own key header to wherever they point.
- * @param timeoutMs for the whole call; 30 s where none is given
- * @returns a word where no whole answer came back
+ * @param timeoutMs for the whole call, from the first byte sent to the last one read
+ * @returns a word if no whole answer came back
  * @throws whatever `signal` was aborted with
  */
 export async function get(
   url: string,
   headers: HttpHeaders,
   signal: AbortSignal,
-  timeoutMs = CALL_TIMEOUT_MS,
+  timeoutMs: number,
 ): Promise<HttpAnswer | NoAnswer> {
   return await send(url, { headers }, signal, timeoutMs);
 }
 
 /**
  * One POST of JSON; everything else as `get`.
- * @param json serialised here; the content type is set here
+ * @param json serialized here; the content type is set here
  */
 export async function post(
   url: string,
   headers: HttpHeaders,
   json: unknown,
   signal: AbortSignal,
-  timeoutMs = CALL_TIMEOUT_MS,
+  timeoutMs: number,
 ): Promise<HttpAnswer | NoAnswer> {
   const body = JSON.stringify(json);
   const withType = { ...headers, 'content-type': 'application/json' };
@@ -76,7 +77,7 @@ async function send(
     const response = await fetch(url, { ...init, signal: either, redirect: 'manual' });
     return { status: response.status, headers: response.headers, text: await readText(response) };
   } catch (error) {
-    // Our own time-out is an answer that did not come; the caller's end is the caller's.
+    // Our own timeout is an answer that did not come; the caller's end is the caller's.
     signal.throwIfAborted();
     return isUnsent(error) ? 'unsent' : 'unanswered';
   }
@@ -90,7 +91,7 @@ export function isConfidential({ protocol, hostname }: URL): boolean {
 /** As the URL standard writes every spelling of these. */
 const LOOPBACK = /^(?:localhost|127\.[0-9]+\.[0-9]+\.[0-9]+|\[::1\])$/;
 
-/** Only where it is certain: an `unsent` question is put again, and one that was sent after all is paid for twice. */
+/** Only if it is certain: an `unsent` question is put again, and one that was sent after all is paid for twice. */
 function isUnsent(error: unknown): boolean {
   return error instanceof Error && error.cause instanceof Error && connectErrors.has(error.cause);
 }
@@ -110,7 +111,7 @@ async function readText(response: Response): Promise<string | null> {
 
 /**
  * `Retry-After` (RFC 9110 section 10.2.3) in milliseconds from now: seconds or an HTTP date, at most a day.
- * @returns null where it is absent or neither
+ * @returns null if it is absent or neither
  */
 export function retryAfterMs(headers: Headers, now = Date.now()): number | null {
   const value = headers.get('retry-after')?.trim();
@@ -122,7 +123,7 @@ export function retryAfterMs(headers: Headers, now = Date.now()): number | null 
 
 /**
  * Whole seconds of a header such as `x-minute-reset-seconds` in milliseconds, at most a day.
- * @returns null where it is absent or something else
+ * @returns null if it is absent or something else
  */
 export function secondsMs(value: string | null): number | null {
   const text = value?.trim() ?? '';
@@ -132,4 +133,92 @@ export function secondsMs(value: string | null): number | null {
 /** Date.parse alone takes `-5` and `1.5` for years. */
 function parseHttpDate(value: string): number {
   return / GMT$/.test(value) ? Date.parse(value) : Number.NaN;
+}
+
+/**
+ * Why a question was not answered.
+ * - `rate_limit`: too many questions; nothing was done
+ * - `upstream`: the source's own word that it failed or gave up (500, 503, an error in a body, a job that has failed,
+ *   been canceled or is no longer known)
+ * - `unsent`: no connection was made, so nobody was asked and nothing is charged
+ * - `unanswered`: the question was sent, or may have been, and the answer was lost on its way or at a gateway (502,
+ *   504): the source may have done the work, and may have charged
+ */
+export type RetryReason = 'rate_limit' | 'upstream' | NoAnswer;
+
+/** Not answered; the same question may be asked again after `afterMs` (null: our own backoff). */
+export interface Retry {
+  readonly kind: 'retry';
+  readonly why: RetryReason;
+  readonly afterMs: number | null;
+}
+
+/** Not as documented: `field` is where, such as `emails[0].type`, `status` or `body`; never a value. */
+export interface Unreadable {
+  readonly kind: 'fatal';
+  readonly why: 'protocol';
+  readonly field: string;
+}
+
+/** No answer. `fatal`: it will not serve us until an operator acts. */
+export type Trouble =
+  | Retry
+  | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }
+  | Unreadable;
+
+/** No whole answer came back. */
+export function noAnswer(why: NoAnswer): Retry {
+  return { kind: 'retry', why, afterMs: null };
+}
+
+/** The answer is not as documented at this place. */
+export function protocol(field: string): Unreadable {
+  return { kind: 'fatal', why: 'protocol', field };
+}
+
+/**
+ * What `read` makes of a JSON body. An answer that cannot be read is not asked for again: the next one would have
+ * the same form, and may cost again.
+ */
+export function stepOfBody<Step>({ text }: HttpAnswer, read: (body: Field) => Step): Step | Unreadable {
+  try {
+    return read(bodyOf(text));
+  } catch (error) {
+    if (error instanceof FieldError) return protocol(error.field);
+    throw error;
+  }
+}
+
+/**
+ * What a status means if the source gives it no meaning of its own. The bodies of these are never read: what a
+ * failing server or a gateway before it writes is not the source's word.
+ */
+export function stepOfStatus(answer: HttpAnswer): Trouble {
+  switch (answer.status) {
+    case 401:
+      return { kind: 'fatal', why: 'auth' };
+    case 402:
+      return { kind: 'fatal', why: 'credits' };
+    case 403:
+      return { kind: 'fatal', why: 'plan' };
+  }
+  return retryOfStatus(answer) ?? protocol('status');
+}
+
+/** Null if the status does not say that the same question may be answered another time. */
+export function retryOfStatus({ status, headers }: HttpAnswer): Retry | null {
+  const afterMs = retryAfterMs(headers);
+  switch (status) {
+    case 429:
+      return { kind: 'retry', why: 'rate_limit', afterMs };
+    // Not this time, whatever their class says.
+    case 408:
+    case 425:
+      return { kind: 'retry', why: 'upstream', afterMs };
+    // A gateway's word that it lost an answer, not that the source behind it has done nothing.
+    case 502:
+    case 504:
+      return { kind: 'retry', why: 'unanswered', afterMs };
+  }
+  return status >= 500 ? { kind: 'retry', why: 'upstream', afterMs } : null;
 }

@@ -1,9 +1,16 @@
 import type { RegistryEndpoint, RegistryLocation, RegistryProvider } from '../../db/providers/providers.ts';
 import type { EndpointKind } from '../../db/words.ts';
-import { get, type HttpAnswer } from '../http/client.ts';
-import { at, bodyOf, type Field, FieldError, items, objectAt, present, textOf } from '../http/fields.ts';
-import { noAnswer, retryOfStatus } from '../vendors/steps.ts';
-import type { RetryReason } from '../vendors/vendor.ts';
+import {
+  get,
+  type HttpAnswer,
+  noAnswer,
+  protocol,
+  type Retry,
+  retryOfStatus,
+  stepOfBody,
+  type Unreadable,
+} from '../http/client.ts';
+import { at, type Field, FieldError, items, objectAt, present, textOf } from '../http/fields.ts';
 
 export const REGISTRY_URL = 'https://npiregistry.cms.hhs.gov/api/';
 
@@ -23,12 +30,8 @@ export interface RegistryOptions {
 export type RegistryStep =
   | { readonly kind: 'found'; readonly provider: RegistryProvider }
   | { readonly kind: 'inactive_or_unknown' }
-  | {
-      readonly kind: 'retry';
-      readonly why: RetryReason;
-      readonly afterMs: number | null;
-    }
-  | { readonly kind: 'fatal'; readonly why: 'protocol'; readonly field: string };
+  | Retry
+  | Unreadable;
 
 export interface Registry {
   /** @param npi 10 digits */
@@ -57,18 +60,11 @@ export function createRegistry({ baseUrl, timeoutMs = TIMEOUT_MS }: RegistryOpti
 }
 
 function stepOf(answer: HttpAnswer, npi: string): RegistryStep {
-  if (answer.status === 200) return stepOfBody(answer, npi);
-  return retryOfStatus(answer) ?? { kind: 'fatal', why: 'protocol', field: 'status' };
-}
-
-function stepOfBody({ text }: HttpAnswer, npi: string): RegistryStep {
-  try {
-    const provider = readRegistryAnswer(bodyOf(text), npi);
+  if (answer.status !== 200) return retryOfStatus(answer) ?? protocol('status');
+  return stepOfBody<RegistryStep>(answer, (body) => {
+    const provider = readRegistryAnswer(body, npi);
     return provider === null ? { kind: 'inactive_or_unknown' } : { kind: 'found', provider };
-  } catch (error) {
-    if (error instanceof FieldError) return { kind: 'fatal', why: 'protocol', field: error.field };
-    throw error;
-  }
+  });
 }
 
 // The wire format of the NPI Registry API 2.1. Numbers were integers once and are strings now, dates were seconds and

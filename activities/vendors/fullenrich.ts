@@ -1,21 +1,57 @@
 import type { EmailType, WantedType } from '../../db/words.ts';
-import { get, type HttpAnswer, type NoAnswer, post, retryAfterMs } from '../http/client.ts';
-import { at, type Field, FieldError, requiredText, textOf } from '../http/fields.ts';
-import { employeeOf } from './employee.ts';
-import { type EnrichmentResult, parseResult } from './fullenrich-result.ts';
-import { GIVEN_UP, noAnswer, protocol, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
-import type { Provider, Step, VendorFacts } from './vendor.ts';
+import {
+  get,
+  type HttpAnswer,
+  type NoAnswer,
+  noAnswer,
+  post,
+  protocol,
+  retryAfterMs,
+  stepOfBody,
+} from '../http/client.ts';
+import {
+  at,
+  type Field,
+  FieldError,
+  isAbsent,
+  items,
+  numberOf,
+  present,
+  requiredText,
+  textOf,
+  wordOf,
+} from '../http/fields.ts';
+import { usState } from '../person/us-states.ts';
+import { type Claim, candidatesOf, nameOf } from './candidate.ts';
+import {
+  type Candidate,
+  employeeOf,
+  GIVEN_UP,
+  type Identity,
+  type Step,
+  stepOfNotFound,
+  stepOfVendorStatus,
+  type Vendor,
+  type VendorFacts,
+  type VendorOptions,
+  type Verdict,
+} from './vendor.ts';
 
 export const FULLENRICH = {
+  id: 'fullenrich',
+  document: 'https://docs.fullenrich.com',
   url: 'https://app.fullenrich.com/api/v2',
+  callMs: 30_000,
+  needs: ['name', 'organization'],
+  gives: ['professional', 'personal'],
+  isDated: false,
+  repeatIsFree: false,
+  mayStore: true,
   capMs: 300_000,
   rates: [{ calls: 60, perMs: 60_000 }],
 } as const satisfies VendorFacts;
 
-export interface FullEnrichOptions {
-  /** Up to and including the version. */
-  readonly baseUrl: string;
-  readonly apiKey: string;
+export interface FullEnrichOptions extends VendorOptions {
   /** Between two polls, in milliseconds: FULLENRICH_POLL_MS, and less only for a simulator that runs faster. */
   readonly pollMs: number;
 }
@@ -40,16 +76,19 @@ const CREDITS: Readonly<Record<EmailType, number>> = { professional: 1, personal
  * Statuses say little here: a poll of a running job is a 400, a 402 carries a whole result. A repeated job is free
  * only if the first one has ended, which nobody knows whose answer was lost.
  */
-export function createFullEnrich({ baseUrl, apiKey, pollMs }: FullEnrichOptions): Provider {
+export function createFullEnrich({
+  baseUrl,
+  apiKey,
+  callMs = FULLENRICH.callMs,
+  pollMs,
+}: FullEnrichOptions): Vendor {
   const base = `${baseUrl.replace(/\/+$/, '')}/contact/enrich/bulk`;
   const headers = { authorization: `Bearer ${apiKey}`, accept: 'application/json' };
   const pending = (jobRef: string): Step => ({ kind: 'pending', jobRef, pollAfterMs: pollMs });
 
   return {
-    id: 'fullenrich',
-    needs: ['name', 'organization'],
-    gives: ['professional', 'personal'],
-    repeatIsFree: false,
+    ...FULLENRICH,
+    callMs,
     cost: (wantedType) => typesOf(wantedType).reduce((sum, type) => sum + CREDITS[type], 0),
 
     async submit(subject, signal) {
@@ -64,11 +103,11 @@ export function createFullEnrich({ baseUrl, apiKey, pollMs }: FullEnrichOptions)
       };
       // The name is what the vendor's own pages show of the job.
       const job = { name: `NPI ${subject.npi}`, data: [contact] };
-      return stepOfSubmit(await post(base, headers, job, signal), pending, pollMs);
+      return stepOfSubmit(await post(base, headers, job, signal, callMs), pending, pollMs);
     },
 
     async poll(jobRef, _subject, signal) {
-      const answer = await get(`${base}/${encodeURIComponent(jobRef)}`, headers, signal);
+      const answer = await get(`${base}/${encodeURIComponent(jobRef)}`, headers, signal, callMs);
       return stepOfPoll(answer, pending(jobRef), pollMs);
     },
   };
@@ -95,7 +134,7 @@ function stepOfSubmit(
     case 429:
       return limited(answer, pollMs);
     default:
-      return stepOfStatus(answer);
+      return stepOfVendorStatus(answer);
   }
 }
 
@@ -136,7 +175,7 @@ function stepOfPoll(answer: HttpAnswer | NoAnswer, pending: Step, pollMs: number
     case 429:
       return limited(answer, pollMs);
     default:
-      return stepOfStatus(answer);
+      return stepOfVendorStatus(answer);
   }
 }
 
@@ -161,4 +200,83 @@ function stepOfResult(result: EnrichmentResult, pending: Step, pollMs: number): 
       // CREATED, IN_PROGRESS, UNKNOWN and words not seen yet: no word that it has ended.
       return pending;
   }
+}
+
+// FullEnrich's OpenAPI, version 2: ResponseGetContactBulkEnrich, as far as it is used.
+
+/** A job's result as the adapter needs it. */
+export interface EnrichmentResult {
+  /** `CREATED`, `IN_PROGRESS`, `CANCELED`, `CREDITS_INSUFFICIENT`, `FINISHED`, `RATE_LIMIT` or `UNKNOWN`. */
+  readonly status: string;
+  readonly candidates: readonly Candidate[];
+  readonly identity: Identity;
+  /** What the job cost so far; null where the vendor does not say. */
+  readonly credits: number | null;
+}
+
+/** docs.fullenrich.com, "Email verification status": HIGH_PROBABILITY is a catch-all that is likely to be right. */
+const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
+  ['deliverable', 'valid'],
+  ['high_probability', 'risky'],
+  ['catch_all', 'catch_all'],
+  ['invalid', 'invalid'],
+  ['invalid_domain', 'invalid'],
+]);
+
+/**
+ * Reads a result of the one contact that a job of ours is about. The vendor leaves out what it has not found.
+ * @throws {FieldError}
+ */
+export function parseResult(body: Field): EnrichmentResult {
+  const status = requiredText(at(body, 'status'));
+  const data = at(body, 'data');
+  const records = items(data);
+  // A finished job has the contact it is about, found or not.
+  if (status === 'FINISHED' && records.length === 0) throw new FieldError(data);
+  return {
+    status,
+    candidates: candidatesOf(records.flatMap((record) => claimsOf(at(record, 'contact_info')))),
+    identity: identityOf(records[0]),
+    credits: numberOf(at(at(body, 'cost'), 'credits')),
+  };
+}
+
+/** The most probable of each type first: where an address is named twice, the first counts. */
+function claimsOf(contact: Field): (readonly [Field, Claim])[] {
+  const work = [at(contact, 'most_probable_work_email'), ...items(at(contact, 'work_emails'))];
+  const personal = [at(contact, 'most_probable_personal_email'), ...items(at(contact, 'personal_emails'))];
+  return [
+    ...work.filter(isPresent).map((entry) => claimOf(entry, 'professional')),
+    ...personal.filter(isPresent).map((entry) => claimOf(entry, 'personal')),
+  ];
+}
+
+function isPresent(field: Field): boolean {
+  return !isAbsent(field);
+}
+
+function claimOf(entry: Field, type: EmailType): readonly [Field, Claim] {
+  const verdict = VERDICTS.get(wordOf(present(at(entry, 'status')))) ?? 'unknown';
+  // No date is given, and a contact asked for within three months before is answered from store.
+  return [present(at(entry, 'email')), { type, verdict, validatedAt: null }];
+}
+
+/**
+ * Whom the vendor says it found. It has a profile only of people it was given a LinkedIn URL of, which NPPES has none
+ * of; else its word is that the addresses are of the person in `input`.
+ */
+function identityOf(record: Field | undefined): Identity {
+  if (!record) return { npi: null, name: null, state: null };
+  const profile = at(record, 'profile');
+  const person = isAbsent(profile) ? at(record, 'input') : profile;
+  const location = at(profile, 'location');
+  return {
+    npi: null,
+    name: nameOf(
+      textOf(at(person, 'first_name')),
+      textOf(at(person, 'last_name')),
+      textOf(at(person, 'full_name')),
+    ),
+    state: usState(textOf(at(location, 'region')), textOf(at(location, 'country_code'))),
+  };
 }

@@ -1,4 +1,12 @@
-import { get, type HttpAnswer, type NoAnswer, retryAfterMs } from '../http/client.ts';
+import {
+  get,
+  type HttpAnswer,
+  type NoAnswer,
+  noAnswer,
+  protocol,
+  retryAfterMs,
+  stepOfBody,
+} from '../http/client.ts';
 import {
   at,
   type Field,
@@ -11,24 +19,34 @@ import {
   wordOf,
 } from '../http/fields.ts';
 import { candidatesOf, nameOf, timestampOf } from './candidate.ts';
-import { type Employee, employeeOf } from './employee.ts';
-import { noAnswer, protocol, stepOfBody, stepOfNotFound, stepOfStatus } from './steps.ts';
-import type { Provider, Step, VendorFacts, Verdict } from './vendor.ts';
+import {
+  type Employee,
+  employeeOf,
+  type Step,
+  stepOfNotFound,
+  stepOfVendorStatus,
+  type Vendor,
+  type VendorFacts,
+  type VendorOptions,
+  type Verdict,
+} from './vendor.ts';
 
 export const HUNTER = {
+  id: 'hunter',
+  document: 'https://hunter.io/api-documentation/v2#email-finder',
   url: 'https://api.hunter.io/v2',
+  callMs: 30_000,
+  needs: ['name', 'organization'],
+  gives: ['professional'],
+  isDated: true,
+  repeatIsFree: false,
+  mayStore: true,
   capMs: 45_000,
   rates: [
     { calls: 15, perMs: 1000 },
     { calls: 500, perMs: 60_000 },
   ],
 } as const satisfies VendorFacts;
-
-export interface HunterOptions {
-  /** Up to and including the version. */
-  readonly baseUrl: string;
-  readonly apiKey: string;
-}
 
 /** The longest the vendor may think before it answers 202; below our own time-out of a call. */
 const MAX_DURATION_SECONDS = '20';
@@ -52,22 +70,20 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
  * operation `emailFinder`). Its statuses are its own: 202 asks for the same question again, 403 is the rate limit,
  * 429 the used-up quota, 451 a person who asked not to be processed. One credit for an address found.
  */
-export function createHunter({ baseUrl, apiKey }: HunterOptions): Provider {
+export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: VendorOptions): Vendor {
   const url = `${baseUrl.replace(/\/+$/, '')}/email-finder`;
   // In a header: the vendor takes its key in the query as well, where proxies would log it.
   const headers = { 'X-API-KEY': apiKey, accept: 'application/json' };
 
-  const ask: Provider['submit'] = async (subject, signal) => {
+  const ask: Vendor['submit'] = async (subject, signal) => {
     const employee = employeeOf(subject);
     if (employee.kind === 'skip') return employee;
-    return stepOf(await get(`${url}?${queryOf(employee)}`, headers, signal));
+    return stepOf(await get(`${url}?${queryOf(employee)}`, headers, signal, callMs));
   };
 
   return {
-    id: 'hunter',
-    needs: ['name', 'organization'],
-    gives: ['professional'],
-    repeatIsFree: false,
+    ...HUNTER,
+    callMs,
     cost: () => 1,
     submit: ask,
     poll: (_jobRef, subject, signal) => ask(subject, signal),
@@ -102,7 +118,7 @@ function stepOf(answer: HttpAnswer | NoAnswer): Step {
     case 429:
       return { kind: 'fatal', why: 'credits' };
     default:
-      return stepOfStatus(answer);
+      return stepOfVendorStatus(answer);
   }
 }
 

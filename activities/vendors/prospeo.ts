@@ -1,4 +1,13 @@
-import { type HttpAnswer, type NoAnswer, post, retryAfterMs, secondsMs } from '../http/client.ts';
+import {
+  type HttpAnswer,
+  type NoAnswer,
+  noAnswer,
+  post,
+  protocol,
+  retryAfterMs,
+  secondsMs,
+  stepOfBody,
+} from '../http/client.ts';
 import {
   at,
   type Field,
@@ -13,31 +22,38 @@ import {
 } from '../http/fields.ts';
 import { usState } from '../person/us-states.ts';
 import { candidatesOf, nameOf } from './candidate.ts';
-import { employeeOf } from './employee.ts';
-import { noAnswer, protocol, stepOfBody, stepOfStatus } from './steps.ts';
-import type { Provider, Step, VendorFacts } from './vendor.ts';
+import {
+  employeeOf,
+  type Step,
+  stepOfVendorStatus,
+  type Vendor,
+  type VendorFacts,
+  type VendorOptions,
+} from './vendor.ts';
 
 export const PROSPEO = {
+  id: 'prospeo',
+  document: 'https://prospeo.io/api-docs/enrich-person',
   url: 'https://api.prospeo.io',
+  callMs: 30_000,
+  needs: ['name', 'organization'],
+  gives: ['professional'],
+  isDated: false,
+  repeatIsFree: true,
+  mayStore: true,
   capMs: 45_000,
   rates: [{ calls: 5, perMs: 1000 }],
 } as const satisfies VendorFacts;
-
-export interface ProspeoOptions {
-  /** Its paths have no version. */
-  readonly baseUrl: string;
-  readonly apiKey: string;
-}
 
 /**
  * Prospeo's enrich-person by name and place of work (prospeo.io/api-docs/enrich-person). A match costs one credit,
  * once in the lifetime of the account. Errors come as 400 with a code, so bodies are read before statuses.
  */
-export function createProspeo({ baseUrl, apiKey }: ProspeoOptions): Provider {
+export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: VendorOptions): Vendor {
   const url = `${baseUrl.replace(/\/+$/, '')}/enrich-person`;
   const headers = { 'X-KEY': apiKey, accept: 'application/json' };
 
-  const submit: Provider['submit'] = async (subject, signal) => {
+  const submit: Vendor['submit'] = async (subject, signal) => {
     const employee = employeeOf(subject);
     if (employee.kind === 'skip') return employee;
     const data = {
@@ -47,14 +63,12 @@ export function createProspeo({ baseUrl, apiKey }: ProspeoOptions): Provider {
       ...(employee.domain ? { company_website: employee.domain } : {}),
       ...(employee.company ? { company_name: employee.company } : {}),
     };
-    return stepOf(await post(url, headers, { only_verified_email: true, data }, signal));
+    return stepOf(await post(url, headers, { only_verified_email: true, data }, signal, callMs));
   };
 
   return {
-    id: 'prospeo',
-    needs: ['name', 'organization'],
-    gives: ['professional'],
-    repeatIsFree: true,
+    ...PROSPEO,
+    callMs,
     cost: () => 1,
     submit,
     // It never answers `pending`; asked again, it answers the same at no cost.
@@ -73,7 +87,7 @@ function stepOf(answer: HttpAnswer | NoAnswer): Step {
     case 429:
       return limited(answer);
     default:
-      return stepOfStatus(answer);
+      return stepOfVendorStatus(answer);
   }
 }
 

@@ -1,5 +1,6 @@
 import type { Rate } from '../../db/lookups/sources.ts';
 import type { EmailType, StoredVerdict, WantedType } from '../../db/words.ts';
+import { type HttpAnswer, protocol, stepOfStatus, type Trouble } from '../http/client.ts';
 
 /** What is thought of one address. Only `valid` is ever given to a client. */
 export type Verdict = StoredVerdict;
@@ -69,21 +70,43 @@ export interface Subject {
   /** 10 ASCII digits with a correct check digit. */
   readonly npi: string;
   readonly wantedType: WantedType;
-  /** Null where neither NPPES nor the registry has the NPI. */
+  /** Null if neither NPPES nor the registry has the NPI. */
   readonly person: Person | null;
   readonly organization: Organization | null;
 }
 
-/**
- * Why a question was not answered.
- * - `rate_limit`: too many questions; nothing was done
- * - `upstream`: the vendor's own word that it failed or gave up (500, 503, an error in a body, a job that has failed,
- *   been canceled or is no longer known)
- * - `unsent`: no connection was made, so nobody was asked and nothing is charged
- * - `unanswered`: the question was sent, or may have been, and the answer was lost on its way or at a gateway (502,
- *   504): the vendor may have done the work, and may have charged
- */
-export type RetryReason = 'rate_limit' | 'upstream' | 'unsent' | 'unanswered';
+/** What a vendor needs to be told about a person before it can be asked; `organization`: a name or a domain of it. */
+export type Need = 'npi' | 'name' | 'organization' | 'address';
+
+/** Which needs of a vendor are not met by what is known, in the order given. */
+export function missingOf({ person, organization }: Subject, needs: readonly Need[]): Need[] {
+  const met: Readonly<Record<Need, boolean>> = {
+    npi: true,
+    name: Boolean(person?.first && person.last),
+    organization: Boolean(organization?.name || organization?.domain),
+    address: Boolean(person?.practice.line1 && person.practice.state && person.practice.zip),
+  };
+  return needs.filter((need) => !met[need]);
+}
+
+/** A person at their place of work, as vendors that search by name are told of them. */
+export interface Employee {
+  readonly kind: 'employee';
+  readonly first: string;
+  readonly last: string;
+  /** At least one of the two is known. */
+  readonly company: string | null;
+  readonly domain: string | null;
+}
+
+/** @returns `skip` with all that is missing, if the name or both names of the organization are not known */
+export function employeeOf(subject: Subject): Employee | Extract<Step, { kind: 'skip' }> {
+  const missing = missingOf(subject, ['name', 'organization']);
+  const { person, organization } = subject;
+  if (missing.length > 0 || person === null || organization === null) return { kind: 'skip', missing };
+  const { first, last } = person;
+  return { kind: 'employee', first, last, company: organization.name, domain: organization.domain };
+}
 
 /**
  * One step of a conversation with a vendor.
@@ -92,9 +115,8 @@ export type RetryReason = 'rate_limit' | 'upstream' | 'unsent' | 'unanswered';
  * - `miss`: a definitive "nobody" or "nothing"; never what a vendor says that gave up
  * - `skip`: not asked, because what the vendor needs is not known
  * - `blocked`: the person asked not to be processed
- * - `retry`: not answered; the same question may be asked again after `afterMs` (null: our own backoff), which costs
- *   again where `why` is `unanswered` and the vendor's `repeatIsFree` is false
- * - `fatal`: the vendor will not serve us until an operator acts; `protocol` names the field that was not as documented
+ * - `retry`: not answered; to ask again costs again if `why` is `unanswered` and the vendor's `repeatIsFree` is false
+ * - `fatal`: the vendor will not serve us until an operator acts
  */
 export type Step =
   | { readonly kind: 'pending'; readonly jobRef: string; readonly pollAfterMs: number }
@@ -108,44 +130,67 @@ export type Step =
   | { readonly kind: 'miss'; readonly reason: string; readonly credits?: number }
   | { readonly kind: 'skip'; readonly missing: readonly string[] }
   | { readonly kind: 'blocked' }
-  | {
-      readonly kind: 'retry';
-      readonly why: RetryReason;
-      readonly afterMs: number | null;
-    }
-  | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }
-  /** Where in the answer, such as `emails[0].smtp_valid` or `body`; never a value. */
-  | { readonly kind: 'fatal'; readonly why: 'protocol'; readonly field: string };
+  | Trouble;
 
-/** What a source's documents say of it, written once, in its adapter's file: configuration starts from it. */
+/** The vendor lost the question or stopped working on it, which says nothing of the person. */
+export const GIVEN_UP = { kind: 'retry', why: 'upstream', afterMs: null } as const satisfies Step;
+
+/** What a status means if the vendor gives it no meaning of its own. */
+export function stepOfVendorStatus(answer: HttpAnswer): Step {
+  return answer.status === 451 ? { kind: 'blocked' } : stepOfStatus(answer);
+}
+
+/**
+ * A 404 of a vendor that means something by it: nobody, or a job it does not know. Its own 404 is JSON: a web page
+ * means a wrong base URL, which must not read as either.
+ */
+export function stepOfNotFound({ headers }: HttpAnswer, meaning: Step): Step {
+  return headers.get('content-type')?.startsWith('text/html') ? protocol('body') : meaning;
+}
+
+/** What the documents of a source say of it, written once, in its own file; all else starts from here. */
 export interface SourceFacts {
-  /** What the paths in the adapter are added to; null for a server that everybody runs on their own. */
+  /** Short, stable, lower case: stored with what it says, shown to operators. */
+  readonly id: string;
+  /** The page that its file is written after. */
+  readonly document: string;
+  /** What its paths are added to; null for a server that everybody runs on their own. */
   readonly url: string | null;
   readonly rates: readonly Rate[];
+  /** The most one call may take. */
+  readonly callMs: number;
 }
 
 export interface VendorFacts extends SourceFacts {
+  readonly needs: readonly Need[];
+  /** The types of email it can find. */
+  readonly gives: readonly EmailType[];
+  /** Whether it says when it last saw a mailbox answer: what is not dated is never valid without a verifier. */
+  readonly isDated: boolean;
+  /** Whether a question whose answer was lost may be asked again at no cost. */
+  readonly repeatIsFree: boolean;
+  /** Whether its license lets us keep what it finds for later requests. */
+  readonly mayStore: boolean;
   /** How long a lookup waits for it before it goes on to the next vendor. */
   readonly capMs: number;
 }
 
-/** What a vendor needs to be told about a person before it can be asked. */
-export type Need = 'npi' | 'name' | 'organization' | 'address';
+/** What every vendor with a file of its own is made from. */
+export interface VendorOptions {
+  /** Up to and including the version, if its paths have one. */
+  readonly baseUrl: string;
+  readonly apiKey: string;
+  /** In the place of its usual one. */
+  readonly callMs?: number;
+}
 
 /**
- * A vendor that turns a provider into candidates. Synchronous vendors answer from `submit`; asynchronous ones
- * answer `pending` and are asked again through `poll`. Neither waits: the workflow owns every delay.
- * Both throw only what aborting `signal` throws; every answer of the vendor, and its absence, is a `Step`.
+ * Turns an NPI into candidates. Synchronous vendors answer from `submit`; asynchronous ones answer `pending` and are
+ * asked again through `poll`. Neither waits: the workflow owns every delay. Both take `callMs` at most, and throw only
+ * what aborting `signal` throws; every answer of the vendor, and its absence, is a `Step`.
  */
-export interface Provider {
-  /** Short, stable, lower case: stored with what it found, shown to operators. */
-  readonly id: string;
-  /** `organization`: a name or a domain of it. */
-  readonly needs: readonly Need[];
-  /** The types of email it can find. */
-  readonly gives: readonly EmailType[];
-  /** Whether a question whose answer was lost may be asked again at no cost. */
-  readonly repeatIsFree: boolean;
+export interface Vendor
+  extends Pick<VendorFacts, 'id' | 'needs' | 'gives' | 'isDated' | 'repeatIsFree' | 'callMs'> {
   /** The most one question may cost, in the vendor's credits: set aside before it is asked. */
   cost(wantedType: WantedType): number;
   submit(subject: Subject, signal: AbortSignal): Promise<Step>;

@@ -3,7 +3,7 @@ import { isIP } from 'node:net';
 import Joi from 'joi';
 import type { StackFacts } from '../local/facts.ts';
 import { SOURCE_VARIABLES, type SourcesConfig, sourcesOf } from './sources.ts';
-import { duration, httpProxy, list, parseDuration } from './values.ts';
+import { ConfigError, duration, httpProxy, list, parseDuration } from './values.ts';
 
 // The only place that reads process.env. Everything is checked at once, frozen, and passed on as typed arguments.
 // Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY, TEMPORAL_TLS…) are read by
@@ -36,10 +36,6 @@ export interface Config {
   readonly dnsServers: readonly string[];
   readonly workflowBundle: string | null;
   readonly temporalEnvironment: Readonly<Record<string, string | undefined>>;
-}
-
-export class ConfigError extends Error {
-  override readonly name = 'ConfigError';
 }
 
 /** Written by `npm start`. */

@@ -3,6 +3,11 @@ import { isConfidential } from '../../activities/http/client.ts';
 
 // The kinds of values that environment variables have.
 
+/** What is wrong with the configuration, each problem by its name; never a value. */
+export class ConfigError extends Error {
+  override readonly name = 'ConfigError';
+}
+
 const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 /** A duration such as `30s`, as milliseconds within bounds. */
 export const duration = (minMs: number, maxMs: number) =>

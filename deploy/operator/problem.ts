@@ -2,7 +2,7 @@ import { RotationTooSoon } from '../../db/accounts/webhook-secrets.ts';
 import { DriverNotPatched } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { type IdPrefix, isId } from '../../db/ids.ts';
-import { ConfigError } from '../config/config.ts';
+import { ConfigError } from '../config/values.ts';
 import { ImportProblem } from '../nppes/layout.ts';
 
 /** Codes of a connection that had begun: a change may or may not have been committed. */

@@ -1,8 +1,9 @@
 import test from 'ava';
+import { VENDORS } from '../../activities/vendors/catalogue.ts';
+import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import { openDatabase } from '../../db/client.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
-import { createSources } from '../../deploy/config/create-sources.ts';
-import { SOURCE_VARIABLES } from '../../deploy/config/sources.ts';
+import { createSources } from '../../deploy/config/sources.ts';
 import { SUBJECT } from '../support/vendor-server.ts';
 
 // Where every source is asked first if nothing but its key is configured: real configuration and adapters, and in the
@@ -11,22 +12,18 @@ import { SUBJECT } from '../support/vendor-server.ts';
 const DATABASE_URL = 'postgres://user:password@127.0.0.1:1/none';
 const NEVER = new AbortController().signal;
 
-/** As each vendor's own document writes it; what is in its query is the business of the adapter's tests. */
+const CATALOGUE = [...Object.values(VENDORS), ...Object.values(VERIFIERS)];
+
+/** As the document of each writes it; what is in its query is the business of the adapter's tests. */
 const DOCUMENTED: Readonly<Record<string, string>> = {
-  // docs.rocketreach.co, "People Lookup API"
   rocketreach: 'GET https://api.rocketreach.co/api/v2/person/lookup',
-  // docs.fullenrich.com, "Start Bulk Enrichment", version 2
   fullenrich: 'POST https://app.fullenrich.com/api/v2/contact/enrich/bulk',
-  // prospeo.io/api-docs/enrich-person
   prospeo: 'POST https://api.prospeo.io/enrich-person',
-  // hunter.io/api-documentation/v2#email-finder
   hunter: 'GET https://api.hunter.io/v2/email-finder',
-  // zerobounce.net/docs/email-validation-api-quickstart/v2-validate-emails, "API U.S.A. URL"
+  reacher: 'POST https://own.example/v1/check_email',
+  // In the United States; https://api.zerobounce.net is in Europe.
   zerobounce: 'GET https://api-us.zerobounce.net/v2/validate',
-  // developers.neverbounce.com/reference/single-check, whose definition's server is …/v4.2
   neverbounce: 'GET https://api.neverbounce.com/v4.2/single/check',
-  // npiregistry.cms.hhs.gov/api-page
-  registry: 'GET https://npiregistry.cms.hhs.gov/api/',
 };
 
 /** Node's fetch sends everything through the dispatcher that is kept here. */
@@ -58,8 +55,7 @@ async function firstUrls(environment: Readonly<Record<string, string>>): Promise
     const config = loadConfig({ DATABASE_URL, ...environment });
     const { vendors, verifiers, registry } = createSources(config, { db, dnsServers: [] });
     const urls: Record<string, string[]> = {};
-    for (const { provider } of vendors)
-      urls[provider.id] = await askedBy(() => provider.submit(SUBJECT, NEVER));
+    for (const { vendor } of vendors) urls[vendor.id] = await askedBy(() => vendor.submit(SUBJECT, NEVER));
     for (const verifier of verifiers)
       urls[verifier.id] = await askedBy(() => verifier.check('jo@clinic.com', NEVER));
     if (registry !== null) urls.registry = await askedBy(() => registry.find(SUBJECT.npi, NEVER));
@@ -69,28 +65,40 @@ async function firstUrls(environment: Readonly<Record<string, string>>): Promise
   }
 }
 
-/** So that a source that is new here is asked as well. */
-const EVERY_KEY = Object.fromEntries(
-  Object.keys(SOURCE_VARIABLES)
-    .filter((name) => name.endsWith('_API_KEY'))
-    .map((name) => [name, 'key-of-a-test']),
+/** What every source of the catalogues needs, a new one included: its key, and a URL if it has none of its own. */
+const NEEDED = Object.fromEntries(
+  CATALOGUE.flatMap(({ id, url }) => {
+    const name = id.toUpperCase();
+    return [
+      [`${name}_API_KEY`, 'key-of-a-test'],
+      ...(url === null ? [[`${name}_URL`, 'https://own.example']] : []),
+    ];
+  }),
 );
 
+test('a catalogue has each source under its own id', (t) => {
+  for (const catalogue of [VENDORS, VERIFIERS])
+    t.deepEqual(
+      Object.values(catalogue).map(({ id }) => id),
+      Object.keys(catalogue),
+    );
+});
+
 test.serial(
-  'each source that has its key and nothing else is asked at the URL of its document',
+  'each source that has what it needs and nothing else is asked at the URL of its document',
   async (t) => {
-    const documented = Object.entries(DOCUMENTED).map(([id, url]) => [id, [url]]);
-    t.deepEqual(await firstUrls({ ...EVERY_KEY, NPPES_API: 'fallback' }), Object.fromEntries(documented));
+    const urls = await firstUrls({ ...NEEDED, NPPES_API: 'fallback' });
+    for (const { id, document } of CATALOGUE) {
+      t.truthy(DOCUMENTED[id], `${id} is missing here: take its URL from ${document}`);
+      t.deepEqual(urls[id], [DOCUMENTED[id] ?? ''], `${id} is documented at ${document}`);
+    }
+    // npiregistry.cms.hhs.gov/api-page
+    t.deepEqual(urls.registry, ['GET https://npiregistry.cms.hhs.gov/api/']);
   },
 );
 
 test.serial('an account of RocketReach with universal credits is asked at the URL of that API', async (t) => {
-  const { rocketreach } = await firstUrls({ ...EVERY_KEY, ROCKETREACH_API: 'universal' });
+  const { rocketreach } = await firstUrls({ ...NEEDED, ROCKETREACH_API: 'universal' });
   // docs.rocketreach.co, "Universal People Lookup API"
   t.deepEqual(rocketreach, ['GET https://api.rocketreach.co/api/v2/universal/person/lookup']);
-});
-
-test.serial('Reacher is asked where its server is: docs.reacher.email has the path', async (t) => {
-  const { reacher } = await firstUrls({ REACHER_URL: 'https://api.reacher.email' });
-  t.deepEqual(reacher, ['POST https://api.reacher.email/v1/check_email']);
 });

@@ -38,7 +38,7 @@ test('a vendor whose certificate nobody trusts was asked nothing', async (t) => 
   const server = createTlsServer({ cert, key }, () => {
     asked += 1;
   });
-  t.is(await post(`https://127.0.0.1:${await portOf(t, server)}`, {}, {}, NEVER), 'unsent');
+  t.is(await post(`https://127.0.0.1:${await portOf(t, server)}`, {}, {}, NEVER, 30_000), 'unsent');
   t.is(asked, 0);
 });
 
@@ -52,12 +52,12 @@ for (const [about, handle] of [
     const server = createTcpServer((socket) =>
       socket.on('error', () => {}).once('data', () => handle(socket)),
     );
-    t.is(await post(`https://127.0.0.1:${await portOf(t, server)}`, {}, {}, NEVER), 'unsent');
+    t.is(await post(`https://127.0.0.1:${await portOf(t, server)}`, {}, {}, NEVER, 30_000), 'unsent');
   });
 }
 
 test('a vendor whose name is not known was asked nothing', async (t) => {
-  t.is(await get('http://vendor.invalid', {}, NEVER), 'unsent');
+  t.is(await get('http://vendor.invalid', {}, NEVER, 30_000), 'unsent');
 });
 
 test('a connection that served before, and is reset under the next question, may have carried it', async (t) => {
@@ -67,9 +67,9 @@ test('a connection that served before, and is reset under the next question, may
     else response.end('{}');
     served.add(socket);
   });
-  let answer = await get(url, {}, NEVER);
+  let answer = await get(url, {}, NEVER, 30_000);
   // fetch opens a second connection where the first is not idle yet.
-  for (let n = 0; n < 50 && typeof answer !== 'string'; n += 1) answer = await get(url, {}, NEVER);
+  for (let n = 0; n < 50 && typeof answer !== 'string'; n += 1) answer = await get(url, {}, NEVER, 30_000);
   t.is(answer, 'unanswered');
 });
 
@@ -82,5 +82,5 @@ test('an endless answer is not read to its end', async (t) => {
     };
     pour();
   });
-  t.like(await get(url, {}, NEVER), { status: 200, text: null });
+  t.like(await get(url, {}, NEVER, 30_000), { status: 200, text: null });
 });

@@ -1,7 +1,7 @@
 import test from 'ava';
-import { ConfigError, loadConfig, loadLocalConfig, loadOperatorConfig } from '../../deploy/config/config.ts';
+import { loadConfig, loadLocalConfig, loadOperatorConfig } from '../../deploy/config/config.ts';
 import { parseRate } from '../../deploy/config/sources.ts';
-import { parseDuration } from '../../deploy/config/values.ts';
+import { ConfigError, parseDuration } from '../../deploy/config/values.ts';
 import { baseUrls, sourceSettings } from '../../deploy/local/simulator.ts';
 
 const MINIMAL = { DATABASE_URL: 'postgres://user:secret@db.example:5432/name' };
@@ -32,7 +32,6 @@ test('a database is all that has to be configured; the rest has the decided defa
     registryUrl: null,
     policy: 'vendor-or-verifier',
     catchAll: 'reject',
-    callTimeoutMs: 30_000,
     reverifyIntervalMs: 600_000,
   });
   const seconds = loadConfig(MINIMAL).webhookScheduleMs.map((ms) => ms / 1000);

@@ -1,15 +1,8 @@
+import { VENDORS } from '../../activities/vendors/catalogue.ts';
 import { parseSources } from '../../activities/vendors/file/config.ts';
 import { createHttpJson } from '../../activities/vendors/file/vendor.ts';
-import { createFullEnrich, FULLENRICH_POLL_MS } from '../../activities/vendors/fullenrich.ts';
-import { createHunter } from '../../activities/vendors/hunter.ts';
-import { createProspeo } from '../../activities/vendors/prospeo.ts';
-import { createRocketReach } from '../../activities/vendors/rocketreach.ts';
-import type { Provider } from '../../activities/vendors/vendor.ts';
-
-export interface AdapterOptions {
-  readonly baseUrl: string;
-  readonly apiKey: string;
-}
+import { FULLENRICH_POLL_MS } from '../../activities/vendors/fullenrich.ts';
+import type { Vendor, VendorOptions } from '../../activities/vendors/vendor.ts';
 
 /** One vendor that a file describes, in the least words. */
 export function sourceText(baseUrl: string, rest: object = {}): string {
@@ -28,15 +21,17 @@ export function sourceText(baseUrl: string, rest: object = {}): string {
   return JSON.stringify([source]);
 }
 
-/** Every adapter there is, made for one server. */
-export const ADAPTERS: Readonly<Record<string, (options: AdapterOptions) => Provider>> = {
-  rocketreach: (options) => createRocketReach({ ...options, api: 'legacy' }),
-  fullenrich: (options) => createFullEnrich({ ...options, pollMs: FULLENRICH_POLL_MS }),
-  prospeo: createProspeo,
-  hunter: createHunter,
-  listed({ baseUrl, apiKey }) {
+/** Every vendor there is, made for one server. */
+export const ADAPTERS: Readonly<Record<string, (options: VendorOptions) => Vendor>> = {
+  ...Object.fromEntries(
+    Object.values(VENDORS).map(({ id, create }) => [
+      id,
+      (options: VendorOptions) => create({ ...options, api: 'legacy', pollMs: FULLENRICH_POLL_MS }),
+    ]),
+  ),
+  listed({ baseUrl, apiKey, callMs = 30_000 }) {
     const [source] = parseSources(sourceText(baseUrl), () => apiKey);
     if (!source) throw new Error('the file describes no vendor');
-    return createHttpJson(source);
+    return createHttpJson({ ...source, timeout_ms: callMs });
   },
 };

@@ -39,7 +39,7 @@ export async function startDelivering(
     lastValidatedAt: new Date(),
   });
   const rules = {
-    ...{ freshnessMs: 30 * 24 * HOUR, replayMs: 30 * 24 * HOUR, callTimeoutMs: 1000, greylistMs: 1000 },
+    ...{ freshnessMs: 30 * 24 * HOUR, replayMs: 30 * 24 * HOUR, greylistMs: 1000 },
     ...{ webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
     sweep: { startAfterMs: 0, settleAfterMs: 0, checkEveryMs: 0 },
   };

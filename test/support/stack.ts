@@ -7,14 +7,14 @@ import { and, eq, isNull } from 'drizzle-orm';
 import { pino } from 'pino';
 import type { VendorSource } from '../../activities/deps.ts';
 import type { Registry } from '../../activities/person/registry.ts';
-import type { Provider } from '../../activities/vendors/vendor.ts';
+import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../activities/webhooks/post.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { requests } from '../../db/schema.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { createApi } from '../../deploy/config/create-api.ts';
-import { createSources } from '../../deploy/config/create-sources.ts';
+import { createSources } from '../../deploy/config/sources.ts';
 import { startDns } from '../../deploy/local/dns.ts';
 import { startReceiver } from '../../deploy/local/receiver.ts';
 import { importSample } from '../../deploy/local/sample.ts';
@@ -40,7 +40,7 @@ export interface StackOptions {
   /** Receives each log line of API and worker, as JSON text, at the lowest level. */
   readonly onLog?: (line: string) => void;
   /** Asked in place of the simulated vendors. */
-  readonly providers?: readonly Provider[];
+  readonly providers?: readonly Vendor[];
   /** Asked in place of all others, as they are. */
   readonly vendors?: readonly VendorSource[];
   /** Asked in place of the simulated registry. */
@@ -95,12 +95,11 @@ export async function startStack(options: StackOptions = {}) {
   const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
   const rules = {
     ...config,
-    callTimeoutMs: config.sources.callTimeoutMs,
     greylistMs: 1000,
     sweep: { startAfterMs: 500, settleAfterMs: 500, checkEveryMs: 1000 },
   };
   const configured = createSources(config, { db, dnsServers: [dns.address] });
-  const vendors = options.vendors ?? options.providers?.map((provider) => vendorSource(provider));
+  const vendors = options.vendors ?? options.providers?.map((vendor) => vendorSource(vendor));
   const startWorker = async () =>
     startWorkers({
       connection: native,
@@ -198,12 +197,9 @@ function settingsOf({ urls }: Simulator, { allSources, environment }: StackOptio
 const FAST = '10000/1s';
 
 /** A vendor without limits, waited for as long as there is time. */
-export function vendorSource(
-  provider: Provider,
-  rest: Partial<Omit<VendorSource, 'provider'>> = {},
-): VendorSource {
+export function vendorSource(vendor: Vendor, rest: Partial<Omit<VendorSource, 'vendor'>> = {}): VendorSource {
   const limits = { rates: [], dailyCredits: null };
-  return { provider, types: provider.gives, mayStore: true, capMs: 600_000, limits, ...rest };
+  return { vendor, types: vendor.gives, mayStore: true, capMs: 600_000, limits, ...rest };
 }
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;

@@ -1,4 +1,4 @@
-import type { Provider, Step, Subject } from '../../activities/vendors/vendor.ts';
+import type { Step, Subject, Vendor } from '../../activities/vendors/vendor.ts';
 import { PRACTICE_DOMAINS } from '../../deploy/local/sim/people.ts';
 
 /** One step of a scripted conversation. */
@@ -12,7 +12,7 @@ export interface ScriptedCall {
 export type Script = (call: ScriptedCall) => Step | Promise<Step>;
 
 /** A vendor whose answers a test writes, for what no simulator does on demand. */
-export interface ScriptedVendor extends Provider {
+export interface ScriptedVendor extends Vendor {
   /** How it answers about one NPI from now on; it knows nobody else. */
   script(npi: string, answer: Script): void;
   /** How often it was asked. */
@@ -34,7 +34,9 @@ export function createScriptedVendor(id = 'scripted'): ScriptedVendor {
     id,
     needs: ['npi'],
     gives: ['professional', 'personal'],
+    isDated: true,
     repeatIsFree: true,
+    callMs: 30_000,
     cost: () => 1,
     submit: (subject, signal) => answer('submit', subject, signal),
     poll: (_jobRef, subject, signal) => answer('poll', subject, signal),

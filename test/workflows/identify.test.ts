@@ -1,7 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import type { RegistryStep } from '../../activities/person/registry.ts';
-import type { Provider, Subject } from '../../activities/vendors/vendor.ts';
+import type { Subject, Vendor } from '../../activities/vendors/vendor.ts';
 import { suppressFromVendor } from '../../db/privacy/suppressions.ts';
 import { countEvents } from '../support/histories.ts';
 import { ordinaryNpis } from '../support/npis.ts';
@@ -19,7 +19,7 @@ const registry = new Map<string, () => RegistryStep | Promise<RegistryStep>>();
 const npis = ordinaryNpis('found', 20, 60_000).values();
 const take = () => npis.next().value ?? '';
 
-const nosy: Provider = {
+const nosy: Vendor = {
   ...byName,
   needs: ['name'],
   submit: async (subject, signal) => {

@@ -1,20 +1,26 @@
-import { get, type HttpAnswer, type NoAnswer, post } from '../../http/client.ts';
+import { get, type HttpAnswer, type NoAnswer, noAnswer, post, stepOfBody } from '../../http/client.ts';
 import {
   bodyOf,
   type Field,
   FieldError,
   isAbsent,
   items,
+  type Pointer,
+  pointed,
   present,
   scalarOf,
   textOf,
 } from '../../http/fields.ts';
-import { type Pointer, pointed } from '../../http/json-pointer.ts';
 import { usState } from '../../person/us-states.ts';
 import { type Claim, candidatesOf, nameOf, timestampOf } from '../candidate.ts';
-import { missingOf } from '../employee.ts';
-import { noAnswer, stepOfBody, stepOfNotFound, stepOfStatus } from '../steps.ts';
-import type { Identity, Provider, Step } from '../vendor.ts';
+import {
+  type Identity,
+  missingOf,
+  type Step,
+  stepOfNotFound,
+  stepOfVendorStatus,
+  type Vendor,
+} from '../vendor.ts';
 import type { HttpJsonSource } from './config.ts';
 import { fillJson, fillUrl } from './template.ts';
 
@@ -24,19 +30,19 @@ const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
  * A vendor that answers at once with JSON, described by a file instead of code: see parseSources. Statuses mean
  * what HTTP means by them, but for those that the file says mean nobody.
  */
-export function createHttpJson(source: HttpJsonSource): Provider {
-  const { id, needs, gives, cost, repeat_is_free: repeatIsFree, timeout_ms: timeoutMs } = source;
+export function createHttpJson(source: HttpJsonSource): Vendor {
+  const { id, needs, gives, cost, repeat_is_free: repeatIsFree, timeout_ms: callMs } = source;
   const headers = { accept: 'application/json', ...source.headers };
 
-  const submit: Provider['submit'] = async (subject, signal) => {
+  const submit: Vendor['submit'] = async (subject, signal) => {
     // Of an organization its name or its domain is known, and the URL may be made of the other one.
     const { text: url, missing: unfit } = fillUrl(source.url, subject);
     const missing = new Set([...missingOf(subject, needs), ...unfit]);
     if (missing.size > 0) return { kind: 'skip', missing: [...missing] };
     const answer =
       source.body === null
-        ? await get(url, headers, signal, timeoutMs)
-        : await post(url, headers, fillJson(source.body, subject), signal, timeoutMs);
+        ? await get(url, headers, signal, callMs)
+        : await post(url, headers, fillJson(source.body, subject), signal, callMs);
     return stepOf(answer, source);
   };
 
@@ -44,7 +50,9 @@ export function createHttpJson(source: HttpJsonSource): Provider {
     id,
     needs,
     gives,
+    isDated: source.candidates.validated_at !== null,
     repeatIsFree,
+    callMs,
     cost: () => cost,
     submit,
     // It never answers `pending`.
@@ -57,7 +65,9 @@ function stepOf(answer: HttpAnswer | NoAnswer, source: HttpJsonSource): Step {
   const { status } = answer;
   if (source.miss.statuses.includes(status)) return stepOfNotFound(answer, NO_MATCH);
   if (status < 500 && saysMiss(answer, source.miss.when)) return NO_MATCH;
-  return status === 200 ? stepOfBody(answer, (body) => stepOfAnswer(body, source)) : stepOfStatus(answer);
+  return status === 200
+    ? stepOfBody(answer, (body) => stepOfAnswer(body, source))
+    : stepOfVendorStatus(answer);
 }
 
 /** Whether one of the conditions holds for the body; none does for a body that is not JSON or of another form. */

@@ -1,36 +1,35 @@
-import { get } from '../../http/client.ts';
+import { get, noAnswer, protocol, stepOfBody, stepOfStatus } from '../../http/client.ts';
 import { at, type Field, items, requiredText, textOf } from '../../http/fields.ts';
-import { noAnswer } from '../../vendors/steps.ts';
-import type { SourceFacts } from '../../vendors/vendor.ts';
-import { answer, INCONCLUSIVE, protocol, stepOfBody, stepOfStatus } from './steps.ts';
-import type { Verifier, VerifierStep } from './verifier.ts';
+import {
+  answer,
+  INCONCLUSIVE,
+  type Verifier,
+  type VerifierFacts,
+  type VerifierOptions,
+  type VerifierStep,
+} from './verifier.ts';
 
 export const NEVERBOUNCE = {
+  id: 'neverbounce',
+  document: 'https://developers.neverbounce.com/reference/single-check',
   url: 'https://api.neverbounce.com',
   rates: [{ calls: 10, perMs: 1000 }],
-} as const satisfies SourceFacts;
-
-export interface NeverBounceOptions {
-  /** Without the version. */
-  readonly baseUrl: string;
-  readonly apiKey: string;
-}
-
-const TIMEOUT_MS = 60_000;
+  callMs: 60_000,
+  cost: 1,
+} as const satisfies VerifierFacts;
 
 /**
  * NeverBounce's single check, version 4.2 (developers.neverbounce.com/reference/single-check). Key and address are in
  * the URL, as the vendor has it: what is thrown or returned here never holds the URL.
  */
-export function createNeverBounce({ baseUrl, apiKey }: NeverBounceOptions): Verifier {
+export function createNeverBounce({ baseUrl, apiKey }: VerifierOptions): Verifier {
   const base = baseUrl.replace(/\/+$/, '');
   return {
-    id: 'neverbounce',
-    cost: 1,
+    ...NEVERBOUNCE,
     async check(email, signal) {
       const query = new URLSearchParams({ key: apiKey, email, address_info: '0' });
       const headers = { accept: 'application/json' };
-      const found = await get(`${base}/v4.2/single/check?${query}`, headers, signal, TIMEOUT_MS);
+      const found = await get(`${base}/v4.2/single/check?${query}`, headers, signal, NEVERBOUNCE.callMs);
       if (typeof found === 'string') return noAnswer(found);
       return found.status === 200 ? stepOfBody(found, stepOfEnvelope) : stepOfStatus(found);
     },

@@ -1,4 +1,4 @@
-import { type HttpAnswer, post } from '../../http/client.ts';
+import { type HttpAnswer, noAnswer, post, stepOfBody, stepOfStatus } from '../../http/client.ts';
 import {
   at,
   type Field,
@@ -9,38 +9,40 @@ import {
   textOf,
   wordOf,
 } from '../../http/fields.ts';
-import { noAnswer } from '../../vendors/steps.ts';
-import type { SourceFacts } from '../../vendors/vendor.ts';
-import { answer, INCONCLUSIVE, stepOfBody, stepOfStatus } from './steps.ts';
-import type { Verifier, VerifierStep } from './verifier.ts';
+import {
+  answer,
+  INCONCLUSIVE,
+  type Verifier,
+  type VerifierFacts,
+  type VerifierOptions,
+  type VerifierStep,
+} from './verifier.ts';
 
-export const REACHER = { url: null, rates: [{ calls: 5, perMs: 1000 }] } as const satisfies SourceFacts;
-
-export interface ReacherOptions {
-  /** Without the version, such as http://localhost:8080, or https://api.reacher.email for the hosted one. */
-  readonly baseUrl: string;
-  /** Null for a server of one's own that asks for none. */
-  readonly secret: string | null;
-}
-
-/** It talks to slow mail servers, twice where one greylists it; its own rules allow it 45 s a step. */
-const TIMEOUT_MS = 90_000;
+export const REACHER = {
+  id: 'reacher',
+  document: 'https://docs.reacher.email',
+  // Such as http://localhost:8080, or https://api.reacher.email for the hosted one.
+  url: null,
+  rates: [{ calls: 5, perMs: 1000 }],
+  // It talks to slow mail servers, twice if one greylists it; its own rules allow it 45 s a step.
+  callMs: 90_000,
+  cost: 1,
+} as const satisfies VerifierFacts;
 
 /**
  * Reacher (docs.reacher.email; reacherhq/check-if-email-exists, its OpenAPI's `CheckEmailOutput`), on a server of
- * one's own or the hosted one. It is only ever talked to over HTTP: its licence is the AGPL.
+ * one's own or the hosted one. It is only ever talked to over HTTP: its license is the AGPL.
  */
-export function createReacher({ baseUrl, secret }: ReacherOptions): Verifier {
+export function createReacher({ baseUrl, apiKey }: VerifierOptions): Verifier {
   const url = `${baseUrl.replace(/\/+$/, '')}/v1/check_email`;
   // A server of one's own reads the first, the hosted one the second.
-  const keys = secret === null ? {} : { 'x-reacher-secret': secret, authorization: secret };
+  const keys = apiKey === '' ? {} : { 'x-reacher-secret': apiKey, authorization: apiKey };
   const headers = { ...keys, accept: 'application/json' };
 
   return {
-    id: 'reacher',
-    cost: 1,
+    ...REACHER,
     async check(email, signal) {
-      const found = await post(url, headers, { to_email: email }, signal, TIMEOUT_MS);
+      const found = await post(url, headers, { to_email: email }, signal, REACHER.callMs);
       if (typeof found === 'string') return noAnswer(found);
       return found.status === 200 ? stepOfBody(found, stepOfOutput) : stepOfRefusal(found);
     },

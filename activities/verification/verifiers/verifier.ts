@@ -1,4 +1,5 @@
-import type { RetryReason, Verdict } from '../../vendors/vendor.ts';
+import type { Trouble } from '../../http/client.ts';
+import type { SourceFacts, Verdict } from '../../vendors/vendor.ts';
 
 /** Why a mailbox check came to its verdict. */
 export type MailboxReason =
@@ -15,35 +16,41 @@ export type MailboxReason =
 
 /**
  * What a verifier made of one address.
- * - `answer`: a judgement
+ * - `answer`: a judgment
  * - `greylisted`: the mail server asked to come back; the same question later may be answered
- * - `retry`: not answered, for the same reasons as a vendor; the same question may be asked again after `afterMs` (null:
- *   our own backoff)
- * - `fatal`: the verifier will not serve us until an operator acts; `protocol` names the field that was not as documented
+ * - `retry`, `fatal`: not answered, for the same reasons as a vendor
  */
 export type VerifierStep =
   | {
       readonly kind: 'answer';
       readonly verdict: Verdict;
-      /** Null where the verdict says it all: `catch_all`, `risky`. */
+      /** Null if the verdict says it all: `catch_all`, `risky`. */
       readonly reason: MailboxReason | null;
     }
   | { readonly kind: 'greylisted' }
-  | {
-      readonly kind: 'retry';
-      readonly why: RetryReason;
-      readonly afterMs: number | null;
-    }
-  | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }
-  | { readonly kind: 'fatal'; readonly why: 'protocol'; readonly field: string };
+  | Trouble;
 
-/**
- * Asks over HTTP whether a mailbox takes mail. Throws only what aborting `signal` throws.
- */
-export interface Verifier {
-  /** Short, stable, lower case: stored with what it said, shown to operators. */
-  readonly id: string;
+/** @param reason null if the verdict says it all */
+export function answer(verdict: Verdict, reason: MailboxReason | null): VerifierStep {
+  return { kind: 'answer', verdict, reason };
+}
+
+/** For words that a verifier does not document: nothing is guessed from them. */
+export const INCONCLUSIVE = answer('unknown', 'inconclusive');
+
+export interface VerifierFacts extends SourceFacts {
   /** What one check costs, in the verifier's credits. */
   readonly cost: number;
+}
+
+export interface VerifierOptions {
+  /** Without the version. */
+  readonly baseUrl: string;
+  /** Empty for a server of one's own that asks for none. */
+  readonly apiKey: string;
+}
+
+/** Asks over HTTP whether a mailbox takes mail. Throws only what aborting `signal` throws. */
+export interface Verifier extends Pick<VerifierFacts, 'id' | 'cost'> {
   check(email: string, signal: AbortSignal): Promise<VerifierStep>;
 }

@@ -1,41 +1,48 @@
-import { get, type HttpAnswer, retryAfterMs } from '../../http/client.ts';
+import {
+  get,
+  type HttpAnswer,
+  noAnswer,
+  protocol,
+  retryAfterMs,
+  stepOfBody,
+  stepOfStatus,
+} from '../../http/client.ts';
 import { at, type Field, isAbsent, requiredText, wordOf } from '../../http/fields.ts';
-import { noAnswer } from '../../vendors/steps.ts';
-import type { SourceFacts } from '../../vendors/vendor.ts';
-import { answer, INCONCLUSIVE, stepOfBody, stepOfStatus } from './steps.ts';
-import type { Verifier, VerifierStep } from './verifier.ts';
+import {
+  answer,
+  INCONCLUSIVE,
+  type Verifier,
+  type VerifierFacts,
+  type VerifierOptions,
+  type VerifierStep,
+} from './verifier.ts';
 
 /**
  * In the United States, where the people are whose addresses it is asked about; `api-eu.` is in the European Union, and
  * so is what was the only host once, `api.` (zerobounce.net/docs/api-dashboard, "API Endpoints").
  */
 export const ZEROBOUNCE = {
+  id: 'zerobounce',
+  document: 'https://www.zerobounce.net/docs/email-validation-api-quickstart',
   url: 'https://api-us.zerobounce.net',
   rates: [{ calls: 20, perMs: 1000 }],
-} as const satisfies SourceFacts;
-
-export interface ZeroBounceOptions {
-  /** Without the version. */
-  readonly baseUrl: string;
-  readonly apiKey: string;
-}
-
-/** The vendor lets one validation take up to 60 s. */
-const TIMEOUT_MS = 70_000;
+  // The vendor lets one validation take up to 60 s.
+  callMs: 70_000,
+  cost: 1,
+} as const satisfies VerifierFacts;
 
 /**
  * ZeroBounce's single validation, version 2 (zerobounce.net/docs/email-validation-api-quickstart). Key and address
  * are in the URL, as the vendor has it: what is thrown or returned here never holds the URL.
  */
-export function createZeroBounce({ baseUrl, apiKey }: ZeroBounceOptions): Verifier {
+export function createZeroBounce({ baseUrl, apiKey }: VerifierOptions): Verifier {
   const base = baseUrl.replace(/\/+$/, '');
   return {
-    id: 'zerobounce',
-    cost: 1,
+    ...ZEROBOUNCE,
     async check(email, signal) {
       const query = new URLSearchParams({ api_key: apiKey, email, ip_address: '' });
       const headers = { accept: 'application/json' };
-      const found = await get(`${base}/v2/validate?${query}`, headers, signal, TIMEOUT_MS);
+      const found = await get(`${base}/v2/validate?${query}`, headers, signal, ZEROBOUNCE.callMs);
       if (typeof found === 'string') return noAnswer(found);
       return stepOfAnswer(found);
     },
@@ -63,7 +70,7 @@ function stepOfError(body: Field): VerifierStep | null {
   const text = JSON.stringify(error.value);
   if (/key/i.test(text)) return { kind: 'fatal', why: 'auth' };
   if (/credit/i.test(text)) return { kind: 'fatal', why: 'credits' };
-  return { kind: 'fatal', why: 'protocol', field: 'error' };
+  return protocol('error');
 }
 
 /** zerobounce.net/docs/email-list-validation/status-codes */

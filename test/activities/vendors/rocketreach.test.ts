@@ -4,6 +4,9 @@ import { createRocketReach, type RocketReachApi } from '../../../activities/vend
 import type { Step } from '../../../activities/vendors/vendor.ts';
 import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor-server.ts';
 
+// A zone in which a time without one would be misread if it were taken as local.
+process.env.TZ = 'America/New_York';
+
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;
 
@@ -146,3 +149,165 @@ test('a status check of a lookup that is no longer known is no word about the pe
   const { vendor } = await rocketReach(t, 'legacy', { status: 404, body: { detail: 'Not found.' } });
   t.deepEqual(await vendor.poll('7', SUBJECT, NEVER), GIVEN_UP);
 });
+
+async function candidateFor(t: ExecutionContext, email: Record<string, unknown>) {
+  const step = await stepFor(t, 200, { ...PROFILE, emails: [{ ...EMAIL, ...email }] });
+  return step.kind === 'found' ? step.candidates[0] : step;
+}
+
+for (const [field, about, body] of [
+  ['body', 'null', 'null'],
+  ['body', 'a list', '[]'],
+  ['id', 'text', { ...FOUND, id: '7' }],
+  ['id', 'no integer', { ...FOUND, id: 1.5 }],
+  ['id', 'missing', { ...FOUND, id: undefined }],
+  ['status', 'null', { ...FOUND, status: null }],
+  ['name', 'a number', { ...FOUND, name: 5 }],
+  ['npi_data', 'text', { ...FOUND, npi_data: 'x' }],
+  ['npi_data.npi_number', 'an object', { ...FOUND, npi_data: { npi_number: {} } }],
+  ['emails', 'an object', { ...PROFILE, emails: {} }],
+  ['emails', 'missing', PROFILE],
+  ['emails[0]', 'text', { ...PROFILE, emails: ['jo@clinic.com'] }],
+  ['emails[0].email', 'a number', { ...PROFILE, emails: [{ ...EMAIL, email: 5 }] }],
+  ['emails[0].email', 'missing', { ...PROFILE, emails: [{ ...EMAIL, email: undefined }] }],
+  ['emails[1].smtp_valid', 'true', { ...PROFILE, emails: [EMAIL, { ...EMAIL, smtp_valid: true }] }],
+  ['emails[0].smtp_valid', 'missing', { ...PROFILE, emails: [{ ...EMAIL, smtp_valid: undefined }] }],
+  ['emails[0].type', 'a list', { ...PROFILE, emails: [{ ...EMAIL, type: [] }] }],
+  [
+    'emails[0].last_validation_check',
+    'a number',
+    { ...PROFILE, emails: [{ ...EMAIL, last_validation_check: 1_700_000_000 }] },
+  ],
+] as const) {
+  test(`a profile is fatal, and ${field} named, where that is ${about}`, async (t) => {
+    t.deepEqual(await stepFor(t, 200, body), { kind: 'fatal', why: 'protocol', field });
+  });
+}
+
+test('fields nobody reads may be anything', async (t) => {
+  const extras = { phones: 'x', toString: null, emails: [{ ...EMAIL, constructor: 1 }] };
+  t.is((await stepFor(t, 200, { ...PROFILE, ...extras })).kind, 'found');
+});
+
+for (const [npi_data, npi] of [
+  [{ npi_number: '2000000028' }, '2000000028'],
+  [{ npi_number: 2_000_000_028 }, '2000000028'],
+  [{ npi_number: 'none' }, 'none'],
+  [{ npi_number: '' }, null],
+  [{}, null],
+  [null, null],
+] as const) {
+  test(`npi_data ${JSON.stringify(npi_data)} is handed on to be compared`, async (t) => {
+    t.like(await stepFor(t, 200, { ...FOUND, npi_data }), { kind: 'found', identity: { npi } });
+  });
+}
+
+for (const [region, country_code, state] of [
+  ['ND', 'US', 'ND'],
+  ['nd', null, 'ND'],
+  ['ON', 'CA', null],
+  ['ON', 'US', null],
+  [null, 'US', null],
+] as const) {
+  test(`the region ${region} of ${country_code} is the state ${state}`, async (t) => {
+    t.like(await stepFor(t, 200, { ...FOUND, region, country_code }), { identity: { state } });
+  });
+}
+
+for (const [about, body, step] of [
+  ['no emails', { ...PROFILE, emails: [] }, { kind: 'miss', reason: 'no_email' }],
+  ['null for emails', { ...PROFILE, emails: null }, { kind: 'miss', reason: 'no_email' }],
+  [
+    'an empty email',
+    { ...PROFILE, emails: [{ ...EMAIL, email: null }] },
+    { kind: 'miss', reason: 'no_email' },
+  ],
+  [
+    'an email that cannot be stored',
+    { ...PROFILE, emails: [{ ...EMAIL, email: 'jo\u0000@clinic.com' }] },
+    { kind: 'miss', reason: 'no_email' },
+  ],
+  ['the status failed', { ...PROFILE, status: 'failed' }, { kind: 'retry', why: 'upstream', afterMs: null }],
+  [
+    'the status progress and emails that are not checked yet',
+    { ...FOUND, status: 'progress' },
+    { kind: 'pending', jobRef: '7', pollAfterMs: 3000 },
+  ],
+  [
+    'the status not queued',
+    { ...PROFILE, status: 'not queued' },
+    { kind: 'pending', jobRef: '7', pollAfterMs: 3000 },
+  ],
+  [
+    'a status not seen yet',
+    { ...PROFILE, status: 'pondering' },
+    { kind: 'pending', jobRef: '7', pollAfterMs: 3000 },
+  ],
+  [
+    'a hint of 5 seconds',
+    { ...PROFILE, status: 'searching', retry_after_seconds: 5 },
+    { kind: 'pending', jobRef: '7', pollAfterMs: 5000 },
+  ],
+  [
+    'a hint of years',
+    { ...PROFILE, status: 'searching', retry_after_seconds: 1e9 },
+    { kind: 'pending', jobRef: '7', pollAfterMs: 60_000 },
+  ],
+  [
+    'a hint that is text',
+    { ...PROFILE, status: 'searching', retry_after_seconds: '5' },
+    { kind: 'pending', jobRef: '7', pollAfterMs: 3000 },
+  ],
+] as const) {
+  test(`a profile with ${about} is ${JSON.stringify(step)}`, async (t) => {
+    t.deepEqual(await stepFor(t, 200, body), step);
+  });
+}
+
+for (const [email, verdict] of [
+  [{ smtp_valid: 'valid' }, 'valid'],
+  [{ smtp_valid: 'invalid' }, 'invalid'],
+  [{ smtp_valid: 'accept-all' }, 'catch_all'],
+  [{ smtp_valid: 'Catch_All' }, 'catch_all'],
+  [{ smtp_valid: 'inconclusive' }, 'unknown'],
+  [{ smtp_valid: 'unknown' }, 'unknown'],
+  [{ smtp_valid: 'constructor' }, 'unknown'],
+  [{ smtp_valid: null }, 'unknown'],
+  [{ grade: 'F' }, 'invalid'],
+  [{ grade: 'B' }, 'valid'],
+  [{ type: 'disposable' }, 'invalid'],
+  [{ type: 'role-based' }, 'risky'],
+  [{ type: 'role-based', smtp_valid: 'accept-all' }, 'catch_all'],
+] as const) {
+  test(`an email with ${JSON.stringify(email)} is ${verdict}`, async (t) => {
+    t.like(await candidateFor(t, email), { verdict });
+  });
+}
+
+for (const [type, vendorType] of [
+  ['professional', 'professional'],
+  ['personal', 'personal'],
+  ['role-based', null],
+  [null, null],
+] as const) {
+  test(`an email of type ${type} is ${vendorType} to us`, async (t) => {
+    t.like(await candidateFor(t, { type }), { vendorType });
+  });
+}
+
+for (const [text, iso] of [
+  ['2026-11-01T12:00:00Z', '2026-11-01T12:00:00.000Z'],
+  ['2026-11-01T12:00:00.123456+02:00', '2026-11-01T10:00:00.123Z'],
+  ['2026-11-01 12:00:00', '2026-11-01T12:00:00.000Z'],
+  ['2026-11-01 12:00:00 UTC', '2026-11-01T12:00:00.000Z'],
+  ['2026-11-01', '2026-11-01T00:00:00.000Z'],
+  ['yesterday', null],
+  ['2026-13-01', null],
+  ['', null],
+  [null, null],
+] as const) {
+  test(`a last validation of '${text}' is ${iso}`, async (t) => {
+    const candidate = await candidateFor(t, { last_validation_check: text });
+    t.is(candidate && 'validatedAt' in candidate ? (candidate.validatedAt?.toISOString() ?? null) : '', iso);
+  });
+}

@@ -14,7 +14,7 @@ const EMAIL = 'jo+npi@clinic.com';
 const NEVER = new AbortController().signal;
 
 const MAKE = {
-  reacher: (baseUrl: string, key = KEY) => createReacher({ baseUrl, secret: key }),
+  reacher: (baseUrl: string, key = KEY) => createReacher({ baseUrl, apiKey: key }),
   zerobounce: (baseUrl: string, key = KEY) => createZeroBounce({ baseUrl, apiKey: key }),
   neverbounce: (baseUrl: string, key = KEY) => createNeverBounce({ baseUrl, apiKey: key }),
 } satisfies Record<string, (baseUrl: string, key?: string) => Verifier>;
@@ -72,8 +72,8 @@ test('the questions are asked as the verifiers document them', async (t) => {
 
 test('Reacher is given its secret as the hosted server and as one of our own want it, or none', async (t) => {
   const { url, asked } = await playVendor(t, { status: 500, body: '' });
-  await createReacher({ baseUrl: url, secret: KEY }).check(EMAIL, NEVER);
-  await createReacher({ baseUrl: url, secret: null }).check(EMAIL, NEVER);
+  await createReacher({ baseUrl: url, apiKey: KEY }).check(EMAIL, NEVER);
+  await createReacher({ baseUrl: url, apiKey: '' }).check(EMAIL, NEVER);
   const secrets = asked.map(({ headers }) => [headers['x-reacher-secret'], headers.authorization]);
   t.deepEqual(secrets, [
     [KEY, KEY],

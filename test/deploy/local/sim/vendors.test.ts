@@ -5,7 +5,7 @@ import { createFullEnrich } from '../../../../activities/vendors/fullenrich.ts';
 import { createHunter } from '../../../../activities/vendors/hunter.ts';
 import { createProspeo } from '../../../../activities/vendors/prospeo.ts';
 import { createRocketReach } from '../../../../activities/vendors/rocketreach.ts';
-import type { Provider, Step, Subject } from '../../../../activities/vendors/vendor.ts';
+import type { Step, Subject, Vendor } from '../../../../activities/vendors/vendor.ts';
 import { MAGIC, STRANGER } from '../../../../deploy/local/sim/magic.ts';
 import { personOf } from '../../../../deploy/local/sim/people.ts';
 import { createSimulator } from '../../../../deploy/local/simulator.ts';
@@ -61,7 +61,7 @@ function person(name: Pick<NonNullable<Subject['person']>, 'first' | 'last' | 'm
 }
 
 /** The whole conversation, without its pauses. */
-async function ask(vendor: Provider, subject: Subject): Promise<Step> {
+async function ask(vendor: Vendor, subject: Subject): Promise<Step> {
   let step = await vendor.submit(subject, NEVER);
   while (step.kind === 'pending') step = await vendor.poll(step.jobRef, subject, NEVER);
   return step;
@@ -213,7 +213,7 @@ test('a vendor that is not there was asked nothing', async (t) => {
 // What the identity check makes of each magic NPI at each vendor of the waterfall.
 
 /** What becomes of one NPI at one vendor, in a word or two. */
-async function outcomeOf(vendor: Provider, npi: string): Promise<string> {
+async function outcomeOf(vendor: Vendor, npi: string): Promise<string> {
   const subject = subjectOf(npi);
   let step = await ask(vendor, subject);
   while (step.kind === 'retry' && step.why === 'rate_limit') step = await ask(vendor, subject);

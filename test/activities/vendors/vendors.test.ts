@@ -1,7 +1,7 @@
 import type { RequestListener } from 'node:http';
 import test from 'ava';
-import { ADAPTERS } from '../support/adapters.ts';
-import { closedUrl, playVendor, SUBJECT, serveVendor } from '../support/vendor-server.ts';
+import { ADAPTERS } from '../../support/adapters.ts';
+import { closedUrl, playVendor, SUBJECT, serveVendor } from '../../support/vendor-server.ts';
 
 // What every adapter does alike, whatever its vendor's form.
 
@@ -61,6 +61,14 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
   test(`${id}: a vendor that is not there was asked nothing`, async (t) => {
     const vendor = create({ baseUrl: await closedUrl(), apiKey: KEY });
     t.deepEqual(await vendor.submit(SUBJECT, NEVER), { kind: 'retry', why: 'unsent', afterMs: null });
+  });
+
+  test(`${id}: an answer that takes longer than a call may take may have been charged`, async (t) => {
+    const silent = await serveVendor(t, () => undefined);
+    const vendor = create({ baseUrl: silent, apiKey: KEY, callMs: 50 });
+    t.is(vendor.callMs, 50);
+    t.deepEqual(await vendor.submit(SUBJECT, NEVER), unanswered(null));
+    t.deepEqual(await vendor.poll('7', SUBJECT, NEVER), unanswered(null));
   });
 
   test(`${id}: a redirect is not followed, so the key goes nowhere else`, async (t) => {

@@ -1,0 +1,15 @@
+import { createFullEnrich, FULLENRICH } from './fullenrich.ts';
+import { createHunter, HUNTER } from './hunter.ts';
+import { createProspeo, PROSPEO } from './prospeo.ts';
+import { createRocketReach, ROCKETREACH } from './rocketreach.ts';
+
+/** Every vendor with a file of its own, in the order in which they are asked if the configuration names no other. */
+export const VENDORS = {
+  rocketreach: { ...ROCKETREACH, create: createRocketReach },
+  fullenrich: { ...FULLENRICH, create: createFullEnrich },
+  prospeo: { ...PROSPEO, create: createProspeo },
+  hunter: { ...HUNTER, create: createHunter },
+} as const;
+
+export type VendorId = keyof typeof VENDORS;
+export const VENDOR_IDS = Object.keys(VENDORS) as VendorId[];
