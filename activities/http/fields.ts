@@ -1,4 +1,4 @@
-// Reading a vendor's JSON so that, where it is not as documented, the place is known and no value of it is told.
+// Reading a vendor's JSON so that, if it is not as documented, the place is known and no value of it is told.
 
 /** A value in an answer and where it stands, such as `emails[0].type`; `` for the whole body. */
 export interface Field {
@@ -21,8 +21,8 @@ export class FieldError extends Error {
 
 /**
  * The body of an answer as JSON.
- * @param text null where it was too large to be read
- * @throws {FieldError} `body`, where it is no JSON: empty, cut off, a web page
+ * @param text null if it was too large to be read
+ * @throws {FieldError} `body`, if it is no JSON: empty, cut off, a web page
  */
 export function bodyOf(text: string | null): Field {
   const body = { path: '', value: undefined };
@@ -41,7 +41,7 @@ export function isAbsent({ value }: Field): boolean {
 
 /**
  * A member of an object. What is absent has absent members, so that optional objects need no asking first.
- * @throws {FieldError} where the field is there and no object, or is the body and absent
+ * @throws {FieldError} if the field is there and no object, or is the body and absent
  */
 export function at(field: Field, key: string): Field {
   const path = field.path === '' ? key : `${field.path}.${key}`;
@@ -71,8 +71,8 @@ export function objectAt(field: Field, key: string): Field {
 }
 
 /**
- * The items of a list, none where it is absent.
- * @throws {FieldError} where it is something else, or is the body and absent
+ * The items of a list, none if it is absent.
+ * @throws {FieldError} if it is something else, or is the body and absent
  */
 export function items(field: Field): Field[] {
   if (field.path !== '' && isAbsent(field)) return [];
@@ -81,8 +81,8 @@ export function items(field: Field): Field[] {
 }
 
 /**
- * Text, null where it is absent or empty.
- * @throws {FieldError} where it is something else
+ * Text, null if it is absent or empty.
+ * @throws {FieldError} if it is something else
  */
 export function textOf(field: Field): string | null {
   if (isAbsent(field)) return null;
@@ -101,8 +101,8 @@ export function requiredText(field: Field): string {
 }
 
 /**
- * A status or type in lower case, empty where it is absent, so that tables of words need one spelling.
- * @throws {FieldError} where it is no text
+ * A status or type in lower case, empty if it is absent, so that tables of words need one spelling.
+ * @throws {FieldError} if it is no text
  */
 export function wordOf(field: Field): string {
   return textOf(field)?.toLowerCase() ?? '';
@@ -110,7 +110,7 @@ export function wordOf(field: Field): string {
 
 /**
  * As `wordOf`, but a number or true or false is a word as well.
- * @throws {FieldError} where it is an object or a list
+ * @throws {FieldError} if it is an object or a list
  */
 export function scalarOf(field: Field): string {
   const { value } = field;
@@ -118,8 +118,8 @@ export function scalarOf(field: Field): string {
 }
 
 /**
- * A finite number, null where it is absent.
- * @throws {FieldError} where it is something else
+ * A finite number, null if it is absent.
+ * @throws {FieldError} if it is something else
  */
 export function numberOf(field: Field): number | null {
   if (isAbsent(field)) return null;
@@ -128,8 +128,8 @@ export function numberOf(field: Field): number | null {
 }
 
 /**
- * True or false, false where it is absent.
- * @throws {FieldError} where it is something else
+ * True or false, false if it is absent.
+ * @throws {FieldError} if it is something else
  */
 export function flagOf(field: Field): boolean {
   if (isAbsent(field)) return false;
@@ -161,7 +161,7 @@ export type Pointer = readonly string[];
 /**
  * Reads a JSON pointer (RFC 6901): `/results/0/email`, with `~1` for a slash and `~0` for a tilde in a name; empty
  * for the whole.
- * @returns null where the text is none
+ * @returns null if the text is none
  */
 export function parsePointer(text: string): Pointer | null {
   if (text === '') return [];
@@ -171,8 +171,8 @@ export function parsePointer(text: string): Pointer | null {
 }
 
 /**
- * What a pointer points at; absent where an object or a list on the way has no such member.
- * @throws {FieldError} where something on the way is neither
+ * What a pointer points at; absent if an object or a list on the way has no such member.
+ * @throws {FieldError} if something on the way is neither
  */
 export function pointed(field: Field, pointer: Pointer): Field {
   return pointer.reduce(

@@ -13,9 +13,9 @@ export interface Claim {
 }
 
 /**
- * A candidate for each address that could be one, the first claim about it where it is named twice.
+ * A candidate for each address that could be one, the first claim about it if it is named twice.
  * @param claims the field an address stands in, and what is said of it
- * @throws {FieldError} where an address is something other than text
+ * @throws {FieldError} if an address is something other than text
  */
 export function candidatesOf(claims: Iterable<readonly [email: Field, claim: Claim]>): Candidate[] {
   const byEmail = new Map<string, Candidate>();
@@ -27,15 +27,15 @@ export function candidatesOf(claims: Iterable<readonly [email: Field, claim: Cla
   return [...byEmail.values()];
 }
 
-/** The name of the person an answer is about, null where too little of it is given. */
+/** The name of the person an answer is about, null if too little of it is given. */
 export function nameOf(first: string | null, last: string | null, full: string | null): GivenName | null {
   if (first !== null && last !== null) return { kind: 'parts', first, last };
   return full === null ? null : { kind: 'full', full };
 }
 
 /**
- * ISO 8601, as vendors write it; UTC where it names no zone.
- * @returns null where it is absent or anything else
+ * ISO 8601, as vendors write it; UTC if it names no zone.
+ * @returns null if it is absent or anything else
  */
 export function timestampOf(text: string | null): Date | null {
   const match =

@@ -210,7 +210,7 @@ export interface EnrichmentResult {
   readonly status: string;
   readonly candidates: readonly Candidate[];
   readonly identity: Identity;
-  /** What the job cost so far; null where the vendor does not say. */
+  /** What the job cost so far; null if the vendor does not say. */
   readonly credits: number | null;
 }
 
@@ -241,7 +241,7 @@ export function parseResult(body: Field): EnrichmentResult {
   };
 }
 
-/** The most probable of each type first: where an address is named twice, the first counts. */
+/** The most probable of each type first: if an address is named twice, the first counts. */
 function claimsOf(contact: Field): (readonly [Field, Claim])[] {
   const work = [at(contact, 'most_probable_work_email'), ...items(at(contact, 'work_emails'))];
   const personal = [at(contact, 'most_probable_personal_email'), ...items(at(contact, 'personal_emails'))];

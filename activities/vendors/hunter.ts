@@ -48,7 +48,7 @@ export const HUNTER = {
   ],
 } as const satisfies VendorFacts;
 
-/** The longest the vendor may think before it answers 202; below our own time-out of a call. */
+/** The longest the vendor may think before it answers 202; below our own timeout of a call. */
 const MAX_DURATION_SECONDS = '20';
 /** After a 202. */
 const REPEAT_MS = 5000;
@@ -90,7 +90,7 @@ export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: Vendor
   };
 }
 
-/** Both names of the employer where both are known: the domain decides, the company's name is for the rest. */
+/** Both names of the employer if both are known: the domain decides, the company's name is for the rest. */
 function queryOf({ first, last, domain, company }: Employee): URLSearchParams {
   return new URLSearchParams({
     ...(domain ? { domain } : {}),
@@ -140,7 +140,7 @@ function stepOfFound(body: Field): Step {
   return { kind: 'found', candidates, identity: { npi: null, name, state: null }, credits: 1 };
 }
 
-/** Null where the address was never verified. */
+/** Null if the address was never verified. */
 function statusOf(verification: Field): string {
   return isAbsent(verification) ? '' : wordOf(present(at(verification, 'status')));
 }

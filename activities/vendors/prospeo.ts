@@ -93,7 +93,7 @@ function stepOf(answer: HttpAnswer | NoAnswer): Step {
 
 function stepOfError(code: Field, answer: HttpAnswer): Step {
   switch (requiredText(code)) {
-    // Also where the person has no verified address, because only those are asked for.
+    // Also if the person has no verified address, because only those are asked for.
     case 'NO_MATCH':
       return { kind: 'miss', reason: 'no_match', credits: 0 };
     // "The datapoints […] to identify the person" are too few for it: names it cannot read, a website it refuses.

@@ -179,7 +179,7 @@ export interface Profile {
   readonly status: string;
   readonly identity: Identity;
   readonly candidates: readonly Candidate[];
-  /** The vendor's hint when to ask again; null where it gives none. */
+  /** The vendor's hint when to ask again; null if it gives none. */
   readonly retryAfterSeconds: number | null;
 }
 

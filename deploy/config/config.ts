@@ -170,7 +170,7 @@ function onlySet(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
 
 /** What the local stack takes from the environment; everything else it sets itself. */
 export interface LocalConfig {
-  /** Null where the stack is to bring its own. */
+  /** Null if the stack is to bring its own. */
   readonly databaseUrl: string | null;
   readonly temporalAddress: string | null;
   readonly cacheHome: string | undefined;

@@ -59,7 +59,7 @@ export const httpProxy = () =>
     return helpers.message({ custom: '{{#label}} must be an HTTP proxy such as http://proxy.example:3128' });
   });
 
-/** `15m` → 900000; null where the text is no duration. */
+/** `15m` → 900000; null if the text is no duration. */
 export function parseDuration(text: string): number | null {
   const match = /^([0-9]{1,9})(ms|s|m|h|d)$/.exec(text);
   return match ? Number(match[1]) * (UNITS[match[2] ?? ''] ?? Number.NaN) : null;

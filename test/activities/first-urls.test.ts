@@ -97,6 +97,17 @@ test.serial(
   },
 );
 
+test('VENDOR_CALL_TIMEOUT reaches every vendor', async (t) => {
+  const db = openDatabase({ url: DATABASE_URL, poolSize: 1, applicationName: 'test' });
+  const config = loadConfig({ DATABASE_URL, ...NEEDED, VENDOR_CALL_TIMEOUT: '2m' });
+  const { vendors } = createSources(config, { db, dnsServers: [] });
+  await db.close();
+  t.deepEqual(
+    vendors.map(({ vendor }) => vendor.callMs),
+    Object.keys(VENDORS).map(() => 120_000),
+  );
+});
+
 test.serial('an account of RocketReach with universal credits is asked at the URL of that API', async (t) => {
   const { rocketreach } = await firstUrls({ ...NEEDED, ROCKETREACH_API: 'universal' });
   // docs.rocketreach.co, "Universal People Lookup API"

@@ -131,6 +131,13 @@ test('a key is all that a vendor needs; its URL, limits and share of the time ha
   });
 });
 
+test('a call of a vendor takes as long as its file says, or as VENDOR_CALL_TIMEOUT does, beyond 30 s too', (t) => {
+  const limitsOf = (more: object) =>
+    loadConfig({ ...MINIMAL, HUNTER_API_KEY: 'h', ...more }).sources.vendors.map(({ callMs }) => callMs);
+  t.deepEqual(limitsOf({}), [30_000]);
+  t.deepEqual(limitsOf({ VENDOR_CALL_TIMEOUT: '2m' }), [120_000]);
+});
+
 test('each vendor can be given its own limits, types and licence', (t) => {
   const { vendors } = loadConfig({
     ...MINIMAL,

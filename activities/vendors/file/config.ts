@@ -56,7 +56,7 @@ export class SourcesError extends Error {
 
 /**
  * Reads a file of vendors: a JSON list, as in deploy/config/vendors.example.json.
- * @param secretOf what `${VENDOR_NAME}` in a header stands for; undefined where it is not set
+ * @param secretOf what `${VENDOR_NAME}` in a header stands for; undefined if it is not set
  * @throws {SourcesError} naming every problem at once
  */
 export function parseSources(
@@ -159,7 +159,7 @@ const header = (secretOf: (name: string) => string | undefined) =>
 
 /**
  * The rules of a file of vendors; what passes them is read as well: pointers are parsed, secrets are in place.
- * @param secretOf what `${VENDOR_NAME}` in a header stands for; undefined where it is not set
+ * @param secretOf what `${VENDOR_NAME}` in a header stands for; undefined if it is not set
  */
 export function sourcesSchema(secretOf: (name: string) => string | undefined) {
   const source = Joi.object<HttpJsonSource>({

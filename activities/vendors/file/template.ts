@@ -30,7 +30,7 @@ export function placeholdersIn(template: JsonTemplate): string[] {
   return Object.values(template).flatMap((part: JsonTemplate) => placeholdersIn(part));
 }
 
-/** @returns what has to be known for a placeholder; null where there is no such placeholder */
+/** @returns what has to be known for a placeholder; null if there is no such placeholder */
 export function needOf(placeholder: string): Need | null {
   return Object.hasOwn(PLACEHOLDERS, placeholder) ? (PLACEHOLDERS[placeholder]?.need ?? null) : null;
 }

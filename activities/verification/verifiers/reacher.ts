@@ -107,7 +107,7 @@ function stepOfUnknown(smtp: Field): VerifierStep {
     : INCONCLUSIVE;
 }
 
-/** Of a time-out it is a duration and no text. */
+/** A timeout has a duration there, and no text. */
 function messageOf(error: Field): string {
   const message = at(error, 'message');
   return typeof message.value === 'string' ? (textOf(message) ?? '') : '';

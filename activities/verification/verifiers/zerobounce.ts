@@ -96,7 +96,7 @@ function judge(body: Field): VerifierStep {
   }
 }
 
-/** The vendor counts domains that take anything as valid where their mail rarely bounces; nobody saw the mailbox. */
+/** The vendor counts domains that take anything as valid if their mail rarely bounces; nobody saw the mailbox. */
 function stepOfValid(detail: string): VerifierStep {
   switch (detail) {
     case 'accept_all':

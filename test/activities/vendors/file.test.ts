@@ -153,6 +153,11 @@ for (const word of ['guessed by a child', 'constructor', '']) {
   });
 }
 
+test('a vendor dates what it finds if its file points at a date', async (t) => {
+  t.true((await exampleVendor(t, 'hcp-registry')).vendor.isDated);
+  t.false((await exampleVendor(t, 'name-finder')).vendor.isDated);
+});
+
 test('what stands in a URL cannot be read as another part of it', async (t) => {
   const person = { ...SUBJECT.person, last: 'a/b?c=d&e#f{npi}%41' } as Subject['person'];
   const { vendor, asked } = await listedVendor(t, {}, { status: 404, body: {} });
@@ -268,6 +273,7 @@ function problemsOf(text: string): string[] {
 for (const [rest, problem] of [
   [{ id: 'Listed!' }, '[0].id must be 2 to 31 small letters, digits and hyphens'],
   [{ id: 'hunter' }, '[0].id is the name of a source of our own'],
+  [{ id: 'zerobounce' }, '[0].id is the name of a source of our own'],
   [{ url: 'ftp://x.example/{npi}' }, '[0].url must be an https URL; http is for this machine only'],
   [{ url: '/people' }, '[0].url must be an https URL; http is for this machine only'],
   [{ url: 'http://x.example/{npi}' }, '[0].url must be an https URL; http is for this machine only'],
