@@ -42,8 +42,9 @@ interface Filled {
 }
 
 /**
- * A URL for one person; every value percent-encoded, so that none can be read as more than one part of it. Dots and slashes
- * alone are no value: in a path they would walk up in it, encoded or not, for to a URL `%2e%2e` is `../..` as well.
+ * A URL for one person; every value percent-encoded, so that none can be read as more than one part of it. Dots and
+ * slashes alone are no value: in a path they would walk up in it, encoded or not, for to a URL `%2e%2e` is `../..` as
+ * well.
  */
 export function fillUrl(template: string, subject: Subject): Filled {
   return fill(template, subject, (value) => (/^[./\\]*$/.test(value) ? '' : encodeURIComponent(value)));
