@@ -8,6 +8,7 @@ import { type Answer, createCaller } from '../support/organization.ts';
 // The rate limit (DECISIONS.md, Keys and rate) over two API processes on one database.
 
 const BY = { actor: 'test', reason: 'test' };
+const BEGUN = Math.floor(Date.now() / 1000);
 
 let api: Api;
 let second: Api;
@@ -53,8 +54,9 @@ function says(
   t.is(Number(r), remaining);
   t.is(headers.get('x-ratelimit-limit'), String(limit));
   t.is(headers.get('x-ratelimit-remaining'), String(remaining));
-  const ahead = Number(headers.get('x-ratelimit-reset')) - Date.parse(headers.get('date') ?? '') / 1000;
-  t.true(Math.abs(ahead - Number(s)) <= 1, `reset in ${ahead} s and ${s} s`);
+  const counted = Number(headers.get('x-ratelimit-reset')) - Number(s);
+  const answered = Date.parse(headers.get('date') ?? '') / 1000;
+  t.true(counted >= BEGUN && counted <= answered + 1, `counted at ${counted}, answered at ${answered}`);
   if (reset !== undefined) t.is(Number(s), reset);
 }
 
@@ -96,7 +98,7 @@ test('a 429 is a problem that says when to come back, to the second', async (t) 
 
 test('places come free one by one, 60 s after each was taken', async (t) => {
   const client = await api.organization(0, 3);
-  await setHits(client, [45, 30, 10]);
+  await setHits(client, [30, 20, 10]);
   t.is((await credits(client)).status, 429);
   await setHits(client, [60, 30, 10]);
   says(t, await credits(client), 3, 0, 60);

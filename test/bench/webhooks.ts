@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { createServer, type Socket } from 'node:net';
 import { setTimeout } from 'node:timers/promises';
 import { sql } from 'drizzle-orm';
-import { eventually } from '../support/organization.ts';
+import { poll } from '../../deploy/local/wait.ts';
 import { startServers } from '../support/servers.ts';
 import { startStack } from '../support/stack.ts';
 
@@ -41,7 +41,8 @@ try {
   })();
   await measure(`while ${WAITING} for the dead host arrive`, healthy);
   await arriving;
-  await eventually(async () => ((await untouched()) === 0 ? true : null), ARRIVE_MS);
+  if (!(await poll(async () => (await untouched()) === 0 || undefined, ARRIVE_MS)))
+    throw new Error('they do not arrive');
   dead.forget();
   const beside = await measure(`beside ${WAITING} that wait for the dead host`, healthy);
   const ratio = (q: 'p50' | 'p95') => (beside[q] / alone[q]).toFixed(2);

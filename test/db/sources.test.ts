@@ -95,8 +95,8 @@ test('in any window of a rate there are at most as many calls as it says', async
   const windowMs = 1000;
   const limits = { rates: [{ calls: 10, perMs: windowMs }], dailyCredits: null };
   const admitted: number[] = [];
-  const until = Date.now() + 3 * windowMs;
-  while (Date.now() < until) {
+  // More than one window can hold.
+  while (admitted.length < 15) {
     const admission = await admit('windowed', limits);
     if (admission.kind === 'go') admitted.push(admission.at.getTime());
   }
@@ -104,8 +104,6 @@ test('in any window of a rate there are at most as many calls as it says', async
     const within = admitted.filter((at) => at >= start && at < start + windowMs).length;
     t.true(within <= 10, `${within} calls within ${windowMs} ms`);
   }
-  // How many more come through is a question of the machine.
-  t.true(admitted.length >= 3, `${admitted.length} calls in three windows`);
 });
 
 test('the smallest of several rates decides', async (t) => {

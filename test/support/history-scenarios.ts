@@ -24,7 +24,7 @@ async function save(stack: Stack, name: string, workflowId = '', runId?: string)
   const handle = stack.client.workflow.getHandle(workflowId, runId);
   // A child may not be there yet.
   const closeTime = async () => (await handle.describe().catch(() => null))?.closeTime;
-  await eventually(async () => ((await closeTime()) ? true : null), 60_000);
+  await eventually(async () => ((await closeTime()) ? true : null));
   await saveHistory(name, workflowId, await handle.fetchHistory());
   console.log(name);
 }

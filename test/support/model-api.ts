@@ -72,5 +72,5 @@ export async function postUntilAnswered<T>(
   return await eventually(async () => {
     const answer = await caller.call<T>('POST', path, JSON.stringify(body), headers).catch(() => null);
     return answer === null || answer.status === 409 || answer.status === 503 ? null : answer;
-  }, 120_000);
+  });
 }

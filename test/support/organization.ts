@@ -139,22 +139,25 @@ export function createCaller(baseUrl: string, apiKey: string) {
     credits: async () =>
       (await get<{ balance: number; total: number; used: number }>('/api/v1/credits')).json,
     /** Polls, as a client would, until the batch is completed. */
-    async completed(batchId: string, timeoutMs = 60_000): Promise<EnvelopeAnswer> {
+    async completed(batchId: string): Promise<EnvelopeAnswer> {
       return await eventually(async () => {
         const envelope = (await get(`/api/v1/batch/${batchId}`)).json;
         return envelope.batch.status === 'completed' ? envelope : null;
-      }, timeoutMs);
+      });
     },
   };
 }
 
+/** Bounds a hang and nothing else: less than AVA waits, so that the failure names the line. */
+const HANG_MS = 150_000;
+
 /** Waits for a condition: asks until it gives something. */
-export async function eventually<T>(look: () => Promise<T | null>, timeoutMs = 30_000): Promise<T> {
-  const deadline = Date.now() + timeoutMs;
+export async function eventually<T>(look: () => Promise<T | null>): Promise<T> {
+  const deadline = Date.now() + HANG_MS;
   for (;;) {
     const seen = await look();
     if (seen !== null) return seen;
-    if (Date.now() > deadline) throw new Error(`nothing after ${timeoutMs} ms`);
+    if (Date.now() > deadline) throw new Error(`the condition did not come true within ${HANG_MS / 1000} s`);
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
 }

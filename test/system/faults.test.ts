@@ -54,12 +54,10 @@ test('Temporal away at submit: accepted all the same, started by the sweep, and 
   const own = await startStack({ apiTemporalAddress: silent.address, sweepIntervalMs: 1000 });
   try {
     const client = await own.organization();
-    const begun = performance.now();
     const answers = await Promise.all([
       client.single({ npi: '2000000010' }),
       client.bulk({ npis: ['2000000036', '2000000044'] }),
     ]);
-    t.true(performance.now() - begun < 10_000);
     for (const { status, json } of answers) {
       t.is(status, 202);
       t.is((await client.completed(json.batch_id)).batch.status, 'completed');

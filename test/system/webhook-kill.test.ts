@@ -18,8 +18,6 @@ const DELIVERIES = 500;
 const KILLS = 4;
 /** How long the receiver takes to answer: a kill meets as many attempts as may be under way. */
 const ANSWER_MS = 300;
-/** From the request to the record of its answer, on a busy machine. */
-const UNDER_WAY_MS = ANSWER_MS + 2000;
 
 let temporal: Temporal;
 let stack: Stack;
@@ -70,21 +68,23 @@ test('a worker killed every few seconds loses no delivery, and repeats only thos
     const before = await countDelivered();
     // In the middle of its work, or after a while of waiting for what the one before it was killed in.
     const isBusy = async () => ((await countDelivered()) >= before + 40 ? true : null);
-    await eventually(isBusy, 20_000);
+    await eventually(isBusy);
     process.kill(worker.pid, 'SIGKILL');
     await worker.exited;
     killedAt.push(Date.now());
   }
   t.true((await countDelivered()) < DELIVERIES, 'killed in the middle');
   await workers.start(stack);
-  await eventually(async () => ((await countDelivered()) === DELIVERIES ? true : null), 90_000);
+  await eventually(async () => ((await countDelivered()) === DELIVERIES ? true : null));
 
   t.is(arrivedAt.size, DELIVERIES);
-  const repeats = [...arrivedAt.values()].flatMap((times) => times.slice(0, -1));
+  const repeats = [...arrivedAt.values()].flatMap((times) =>
+    times.slice(1).map((again, i) => ({ first: times[i] ?? 0, again })),
+  );
   t.true(repeats.length > 0, 'a kill met an attempt');
   t.true(repeats.length <= 10 * KILLS, `${repeats.length} repeats`);
-  for (const at of repeats) {
-    t.true(killedAt.some((kill) => at <= kill && kill - at <= UNDER_WAY_MS));
+  for (const { first, again } of repeats) {
+    t.true(killedAt.some((kill) => first <= kill && kill <= again));
   }
   const receiver = new Webhook(webhookSecret);
   for (const { body, headers } of stack.receiver.deliveries()) {

@@ -70,7 +70,7 @@ function person(npi: string, lastName = 'DOE'): RegistryStep {
 async function lookUp(npi: string) {
   const { json } = await client.single({ npi });
   const requestId = json.requests[0]?.request_id ?? '';
-  const envelope = await client.completed(json.batch_id, 40_000);
+  const envelope = await client.completed(json.batch_id);
   const [row] = await stack.db.drizzle.execute<{ reason: string | null }>(
     sql`select reason from requests where id = ${requestId}`,
   );

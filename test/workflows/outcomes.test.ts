@@ -52,7 +52,7 @@ test.after.always(async () => {
 
 async function lookUp(npi: string, caller = client) {
   const { json } = await caller.single({ npi });
-  const envelope = await caller.completed(json.batch_id, 40_000);
+  const envelope = await caller.completed(json.batch_id);
   const [row] = await stack.db.drizzle.execute<{ reason: string | null }>(sql`
     select reason from requests where id = ${json.requests[0]?.request_id}`);
   return {

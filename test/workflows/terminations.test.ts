@@ -9,7 +9,6 @@ import { aborted, createScriptedVendor, foundStep, heldScript } from '../support
 // What an operator may do to workflows in the Temporal UI: whatever it is, every request ends, every credit is charged
 // for an email or back, and every webhook is sent.
 
-const WAIT_MS = 60_000;
 const LOOKUP_TIMEOUT_MS = 30_000;
 const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 20);
@@ -43,10 +42,7 @@ function workflow(id = '') {
 }
 
 async function closedAs(id: string | undefined, status: string): Promise<void> {
-  await eventually(
-    async () => ((await workflow(id).describe()).status.name === status ? true : null),
-    WAIT_MS,
-  );
+  await eventually(async () => ((await workflow(id).describe()).status.name === status ? true : null));
 }
 
 /** The sweep has started the batch once more, and the new run has made its plan. */
@@ -54,11 +50,11 @@ async function startedAgain(batchId: string, firstRunId: string): Promise<void> 
   await eventually(async () => {
     const { runId, historyLength } = await workflow(batchId).describe();
     return runId !== firstRunId && historyLength > 4 ? true : null;
-  }, WAIT_MS);
+  });
 }
 
 async function asked(npi: string): Promise<void> {
-  await eventually(async () => (vendor.asked(npi, 'submit') > 0 ? true : null), WAIT_MS);
+  await eventually(async () => (vendor.asked(npi, 'submit') > 0 ? true : null));
 }
 
 /** What was delivered to a path: NPI and status of the request each delivery is about. */

@@ -29,7 +29,7 @@ test.before(async () => {
   }
   await addSuppression(stack.db, BY, { kind: 'npi', value: SUPPRESSED });
   const { batch_id: batchId } = (await client.bulk({ npis: [...MAGIC.keys()] })).json;
-  const envelope = await client.completed(batchId, 90_000);
+  const envelope = await client.completed(batchId);
   for (const item of envelope.data) answers.set(item.npi, item);
 });
 

@@ -62,7 +62,7 @@ async function up(running: Running): Promise<void> {
   await eventually(async () => {
     if (running.process.exitCode !== null) throw new Error(`it ended: ${running.output()}`);
     return running.output().includes(UP) || null;
-  }, 120_000);
+  });
 }
 
 const factsOf = async (folder: string) =>
@@ -92,7 +92,7 @@ async function lookUp(facts: StackFacts, apiKey: string, npi: string) {
   const envelope = await eventually(async () => {
     const seen = await call<EnvelopeAnswer>(facts, apiKey, `/batch/${batchId}`);
     return seen.batch.status === 'completed' ? seen : null;
-  }, 60_000);
+  });
   return { batchId, found: envelope.data[0] };
 }
 

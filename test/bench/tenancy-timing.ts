@@ -1,0 +1,87 @@
+import { Agent, request } from 'node:http';
+import { newId } from '../../db/ids.ts';
+import { type ApiClient, startApi } from '../support/api.ts';
+import { startServers } from '../support/servers.ts';
+
+// The clock is a side channel too: nothing in the time of an answer tells one organization about another's ids.
+// For each kind of path it prints by how much the median times of a 404 differ between an id of another organization
+// and one that nobody has; on a quiet machine. A true difference shows in every round; chance does not.
+//
+//   node test/bench/tenancy-timing.ts [PAIRS]
+
+const PAIRS = Number(process.argv[2] ?? 5000);
+const ROUNDS = 3;
+
+const stopServers = await startServers();
+// A short window: the times of thousands of requests in one would be what is measured.
+const api = await startApi({ rateWindowMs: 100 });
+const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+try {
+  const ours = await api.organization();
+  for (const [method, theirs, anybodys] of await paths(ours)) {
+    const differences: number[] = [];
+    for (let round = 0; round < ROUNDS; round += 1) {
+      differences.push(await differenceOf(ours.apiKey, method, theirs, anybodys));
+    }
+    const figures = differences.map((us) => us.toFixed(1)).join(', ');
+    console.log(`${method} ${theirs}: the medians of ${PAIRS} pairs differ by ${figures} µs`);
+  }
+} finally {
+  agent.destroy();
+  await api.stop();
+  await stopServers();
+}
+process.exit();
+
+/** For each kind of path: one with an id of theirs, and one with an id that nobody has. */
+async function paths(ours: ApiClient) {
+  const theirs = await api.organization();
+  const body = { npis: Array(60).fill('2000000010'), webhook: { url: 'https://example.com/hook' } };
+  const { json } = await theirs.bulk(body);
+  const log = await theirs.get<{ deliveries: { id: string }[] }>(`/api/v1/batch/${json.batch_id}/deliveries`);
+  const delivery = log.json.deliveries[0]?.id ?? '';
+  const ownBatch = (await ours.bulk(body)).json.batch_id;
+  const batch = (id: string) => `/api/v1/batch/${id}`;
+  const resend = (batchId: string, id: string) => `${batch(batchId)}/deliveries/${id}/resend`;
+  return [
+    ['GET', batch(json.batch_id), () => batch(newId('bat'))],
+    ['GET', `/api/v1/email/${json.requests[0]?.request_id}`, () => `/api/v1/email/${newId('req')}`],
+    ['GET', `${batch(json.batch_id)}/deliveries`, () => `${batch(newId('bat'))}/deliveries`],
+    ['POST', resend(json.batch_id, delivery), () => resend(newId('bat'), newId('msg'))],
+    ['POST', resend(ownBatch, delivery), () => resend(ownBatch, newId('msg'))],
+  ] as const;
+}
+
+/** In microseconds, of the medians; signed: more than zero if theirs takes longer. */
+async function differenceOf(apiKey: string, method: string, theirs: string, anybodys: () => string) {
+  const unknownTimes: number[] = [];
+  const foreignTimes: number[] = [];
+  for (let i = 0; i < PAIRS; i += 1) {
+    const unknown = anybodys();
+    const pair = [
+      async () => unknownTimes.push(await time(apiKey, method, unknown)),
+      async () => foreignTimes.push(await time(apiKey, method, theirs)),
+    ];
+    // In turns, so that neither is always the second.
+    for (const ask of i % 2 === 0 ? pair : pair.reverse()) await ask();
+  }
+  return median(foreignTimes) - median(unknownTimes);
+}
+
+/** Microseconds from the request to the end of its 404, over one kept connection. */
+function time(apiKey: string, method: string, path: string): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const begun = process.hrtime.bigint();
+    const headers = { authorization: `Bearer ${apiKey}` };
+    request({ agent, method, host: '127.0.0.1', port: api.port, path, headers }, (response) => {
+      if (response.statusCode !== 404) reject(new Error(`${method} ${path}: ${response.statusCode}`));
+      response.resume().on('end', () => resolve(Number(process.hrtime.bigint() - begun) / 1000));
+    })
+      .on('error', reject)
+      .end();
+  });
+}
+
+function median(values: number[]): number {
+  return values.sort((a, b) => a - b)[values.length >> 1] ?? Number.NaN;
+}
