@@ -10,12 +10,13 @@ import { launch } from '../deploy/local/processes.ts';
 import { startTemporal } from '../deploy/local/temporal.ts';
 import { cacheFolder, findTemporalCli } from '../deploy/local/temporal-cli.ts';
 import type { TestSetting } from './support/environment.ts';
-import { countTests, type TestCounts } from './support/report.ts';
+import { countTests, slowestTests, type TestCounts, type TimedTest, timedTest } from './support/report.ts';
 
 /**
  * `npm test`: checks, servers, tests. Arguments go to AVA (`npm test -- FILE --match '…'`);
  * `--only-tests` leaves out type check and lint. Servers named by TEST_DATABASE_URL and TEST_TEMPORAL_ADDRESS are
- * used in place of own ones. The last line is `N passed, N failed`; a step that fails before the tests counts as one.
+ * used in place of own ones. At the end it names the slowest tests; the last line is `N passed, N failed`, where a step
+ * that fails before the tests counts as one.
  * With `--watch` AVA has the terminal to itself, and runs tests again when a file that they use changes; workflows are
  * bundled once.
  */
@@ -29,6 +30,7 @@ type Settings = Partial<Record<TestSetting, string | undefined>>;
 
 const interruption = new AbortController();
 const stops: (() => Promise<void>)[] = [];
+const timed: TimedTest[] = [];
 
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => interruption.abort());
 
@@ -62,6 +64,7 @@ try {
 } finally {
   for (const stop of stops.reverse()) await stop();
 }
+if (timed.length > 0) console.log(['▪ the slowest tests', ...slowestTests(timed)].join('\n'));
 console.log(`${counts.passed} passed, ${counts.failed} failed`);
 // A handle that a library left open must not keep a finished run from ending.
 process.exit();
@@ -134,6 +137,8 @@ async function runTests(args: readonly string[], settings: Settings): Promise<Te
     onLine: (line) => {
       console.log(line);
       seen = countTests(seen, line);
+      const test = timedTest(line);
+      if (test) timed.push(test);
     },
   });
   stops.push(() => ava.stop());

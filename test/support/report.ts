@@ -23,3 +23,28 @@ export function countTests({ passed, failed }: TestCounts, line: string): TestCo
     failed: failures.reduce((sum, count) => sum + count, failed),
   };
 }
+
+export interface TimedTest {
+  readonly title: string;
+  readonly seconds: number;
+}
+
+const TIMED = /^ {2}\S (?<title>.+) \((?<time>(?:[\d.]+(?:ms|[smh]) ?)+)\)$/;
+const SECONDS: Readonly<Record<string, number>> = { ms: 0.001, s: 1, m: 60, h: 3600 };
+
+/** The test of a line of AVA's default reporter with the time it took, which AVA says from 100 ms on. */
+export function timedTest(line: string): TimedTest | null {
+  const { title, time } = TIMED.exec(stripVTControlCharacters(line))?.groups ?? {};
+  if (title === undefined || time === undefined) return null;
+  const parts = [...time.matchAll(/([\d.]+)(ms|[smh])/g)];
+  return {
+    title,
+    seconds: parts.reduce((sum, [, n, unit = '']) => sum + Number(n) * (SECONDS[unit] ?? 0), 0),
+  };
+}
+
+/** The lines that name the slowest tests, the slowest first: tests of a file share its process, so each contains waits for others. */
+export function slowestTests(tests: readonly TimedTest[], most = 15): string[] {
+  const slowest = [...tests].sort((a, b) => b.seconds - a.seconds).slice(0, most);
+  return slowest.map(({ title, seconds }) => `${seconds.toFixed(1).padStart(7)} s  ${title}`);
+}

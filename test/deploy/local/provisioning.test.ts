@@ -11,7 +11,7 @@ import { startPostgres } from '../../../deploy/local/postgres.ts';
 import { LOOPBACK, poll } from '../../../deploy/local/processes.ts';
 import { startTemporal } from '../../../deploy/local/temporal.ts';
 import { testSetting } from '../../support/environment.ts';
-import { countTests } from '../../support/report.ts';
+import { countTests, slowestTests, timedTest } from '../../support/report.ts';
 
 test('a kept PostgreSQL is found again with its data and its password', async (t) => {
   const dataDir = join(await temporaryFolder(t), 'data');
@@ -148,6 +148,19 @@ test('the runner counts passed tests, failed tests and hooks, crashes and time-o
     '  3 tests remained pending after a timeout',
   ];
   t.deepEqual(report.reduce(countTests, { passed: 0, failed: 0 }), { passed: 2, failed: 8 });
+});
+
+test('the runner names the slowest tests, the slowest first', (t) => {
+  const report = [
+    '  ✔ db › keys › quick',
+    '  ✔ db › keys › a (b) (190ms)',
+    '  \u001B[31m✘ [fail]:\u001B[39m api › body › c \u001B[2m(1m 2.5s)\u001B[22m',
+    '  ✔ imports › d (12.1s)',
+    '    ℹ a remark (3s)',
+  ];
+  const tests = report.map(timedTest).filter((test) => test !== null);
+  t.deepEqual(slowestTests(tests, 2), ['   62.5 s  [fail]: api › body › c', '   12.1 s  imports › d']);
+  t.is(slowestTests(tests).at(-1), '    0.2 s  db › keys › a (b)');
 });
 
 async function temporaryFolder(t: ExecutionContext): Promise<string> {
