@@ -85,7 +85,11 @@ function createParts(logs: string): Parts {
   let stopping = false;
   return {
     failed: death.promise,
-    add: (stop) => stops.push(stop),
+    add(stop) {
+      // What was still starting when another part died has nobody left to wait for it.
+      if (stopping) void stop();
+      else stops.push(stop);
+    },
     watch(name, server) {
       void server.exited.then((ending) => {
         if (stopping) return;

@@ -36,6 +36,7 @@ import { runOperator } from '../../deploy/operator/program.ts';
 import { openTestDatabase, type TestDatabase } from '../support/database.ts';
 import { logAttempt } from '../support/deliveries.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { endWithThisProcess } from '../support/programs.ts';
 
 const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
 const WHY = ['--reason', 'a test', '--actor', 'tester'];
@@ -81,6 +82,7 @@ function spawned(args: readonly string[], databaseUrl = database.url, reads = tr
       env: { PATH: process.env.PATH, DATABASE_URL: databaseUrl },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
+    endWithThisProcess(child);
     let stdout = '';
     let stderr = '';
     if (reads) child.stdout.on('data', (chunk: Buffer) => (stdout += chunk));

@@ -7,6 +7,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import test, { type ExecutionContext } from 'ava';
 import { sign } from '../../activities/webhooks/signature.ts';
+import { endWithThisProcess } from '../support/programs.ts';
 import { standardWebhooksPython } from '../support/python.ts';
 
 // The examples of api/receivers.md, each as it stands there, against deliveries as they are signed here.
@@ -123,6 +124,7 @@ async function start(t: ExecutionContext, command: string, file: string) {
     env: { PATH: process.env.PATH, WEBHOOK_SECRET: SECRET, PORT: '0', PYTHONIOENCODING: 'utf-8' },
     stdio: ['ignore', 'pipe', 'ignore'],
   });
+  endWithThisProcess(child);
   t.teardown(() => stop(child));
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   const line = async () => String((await lines.next()).value);

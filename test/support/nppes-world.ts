@@ -7,6 +7,7 @@ import type { ExecutionContext } from 'ava';
 import postgres, { type Sql } from 'postgres';
 import { runOperator } from '../../deploy/operator/program.ts';
 import { openTestDatabase } from './database.ts';
+import { endWithThisProcess } from './programs.ts';
 
 /** A database and a folder of their own for one test of the importer: one import runs in a database at a time. */
 export interface NppesWorld {
@@ -89,6 +90,7 @@ export function spawnImport(
     env: { PATH: process.env.PATH, DATABASE_URL: world.url },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
+  endWithThisProcess(child);
   const ended = new Promise<Ended>((resolve, reject) => {
     let stdout = '';
     let stderr = '';

@@ -1,4 +1,4 @@
-import { execFile, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { cp, mkdir, readFile, symlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -38,6 +38,20 @@ export function programCommand(
   };
 }
 
+/**
+ * Ends a child when this process ends before it, even by SIGKILL: AVA kills a test file that hangs, and no teardown
+ * runs then. A shell waits on a pipe that only this process holds.
+ */
+export function endWithThisProcess(child: ChildProcess): void {
+  const script = 'read -r ended || kill -s KILL "$1"';
+  const guard = spawn('/bin/sh', ['-c', script, 'guard', String(child.pid)], {
+    detached: true,
+    stdio: ['pipe', 'ignore', 'ignore'],
+  });
+  guard.stdin.on('error', () => {});
+  child.once('exit', () => guard.stdin.end('\n'));
+}
+
 /** Runs a program of `deploy/` until it ends. */
 export function runProgram(
   name: ProgramName,
@@ -47,6 +61,7 @@ export function runProgram(
   const { command, args: all, cwd, env } = programCommand(name, args, options);
   return new Promise((resolve, reject) => {
     const child = spawn(command, all, { cwd, env, stdio: ['pipe', 'pipe', 'pipe'] });
+    endWithThisProcess(child);
     // A program that ended without reading it has done nothing wrong.
     child.stdin.on('error', () => {});
     child.stdin.end(options?.stdin ?? '');

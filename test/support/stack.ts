@@ -63,22 +63,40 @@ export async function startStack(options: StackOptions = {}) {
   runtimeInstalled = true;
   const { onLog } = options;
   const log = onLog ? createLog('test', 'trace', { write: onLog }) : quiet;
-  const database = await openTestDatabase();
-  const db = openDatabase({ url: database.url, poolSize: 20, applicationName: 'test' });
+  // Closed in the reverse order: by `stop`, or at once if something further down fails.
+  await using opened = new AsyncDisposableStack();
   const dir = await mkdtemp(join(tmpdir(), 'stack-'));
+  opened.defer(() => rm(dir, { recursive: true, force: true }));
+  const database = await openTestDatabase();
+  opened.defer(() => database.drop());
+  const db = openDatabase({ url: database.url, poolSize: 20, applicationName: 'test' });
+  opened.defer(() => db.close());
   if (options.allSources) await importSample(database.url, dir);
   const taskQueue = options.elsewhere?.taskQueue ?? `enrichment-${database.url.split('_').at(-1)}`;
   const simulator = await createSimulator({ port: 0, speed: options.simulatorSpeed ?? 20, apiKey: API_KEY });
+  opened.defer(() => simulator.close());
   const receiver = await startReceiver({ port: 0, dir });
+  opened.defer(() => receiver.close());
   const dns = await startDns();
+  opened.defer(() => dns.close());
 
   const address = options.elsewhere?.temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
   const connection = await Connection.connect({ address });
+  opened.defer(() => connection.close());
   const client = new Client({ connection });
   const apiConnection = Connection.lazy({ address: options.apiTemporalAddress ?? address });
+  opened.defer(() => apiConnection.close());
   const native = await NativeConnection.connect({ address });
+  opened.defer(() => native.close());
   const intervals = { sweepMs: options.sweepIntervalMs ?? 60_000, reverifyMs: 3_600_000 };
+  let workers: Awaited<ReturnType<typeof startWorkers>> | null = null;
+  opened.defer(() => workers?.stop());
   await prepareNamespace(client, taskQueue, intervals, log);
+  opened.defer(async () => {
+    for (const type of [WORKFLOWS.sweep, WORKFLOWS.reverify]) {
+      await client.schedule.getHandle(scheduleId(type, taskQueue)).delete();
+    }
+  });
 
   const sourceEnvironment = settingsOf(simulator, options);
   const loaded = loadConfig({ DATABASE_URL: database.url, ...sourceEnvironment });
@@ -123,8 +141,10 @@ export async function startStack(options: StackOptions = {}) {
     client: new Client({ connection: apiConnection }),
     taskQueue,
   });
+  opened.defer(() => server.stop({ timeout: 1000 }));
   await server.start();
-  let workers = options.elsewhere ? null : await startWorker();
+  if (!options.elsewhere) workers = await startWorker();
+  const running = opened.move();
 
   return {
     baseUrl: server.info.uri,
@@ -163,22 +183,7 @@ export async function startStack(options: StackOptions = {}) {
     async startWorker() {
       workers = await startWorker();
     },
-    async stop() {
-      await server.stop({ timeout: 1000 });
-      for (const type of [WORKFLOWS.sweep, WORKFLOWS.reverify]) {
-        await client.schedule.getHandle(scheduleId(type, taskQueue)).delete();
-      }
-      await workers?.stop();
-      await native.close();
-      await connection.close();
-      await apiConnection.close();
-      await receiver.close();
-      await simulator.close();
-      await dns.close();
-      await db.close();
-      await database.drop();
-      await rm(dir, { recursive: true, force: true });
-    },
+    stop: () => running.disposeAsync(),
   };
 }
 

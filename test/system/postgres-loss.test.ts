@@ -12,7 +12,7 @@ import { LOOPBACK } from '../../deploy/local/processes.ts';
 import { openTestDatabase } from '../support/database.ts';
 import type { LossCounts } from '../support/loss-client.ts';
 import { eventually } from '../support/organization.ts';
-import { addPublishedPostgres } from '../support/programs.ts';
+import { addPublishedPostgres, endWithThisProcess } from '../support/programs.ts';
 
 const KILLS = Number(process.env.TEST_POSTGRES_KILLS ?? 3);
 const PACKAGE = fileURLToPath(new URL('../../node_modules/postgres', import.meta.url));
@@ -146,6 +146,7 @@ async function killUnderLoad(
   const { url, port } = server;
   await withClient(url, (sql) => sql`create table pairs (pair uuid)`);
   const client = fork(CLIENT, [join(modulePackage, 'src', 'index.js'), url], { execArgv: [] });
+  endWithThisProcess(client);
   const ask = async (message: 'count' | 'stop'): Promise<LossCounts> => {
     client.send(message);
     const [counts] = (await once(client, 'message')) as [LossCounts];

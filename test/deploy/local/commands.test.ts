@@ -4,6 +4,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import { loadConfig } from '../../../deploy/config/config.ts';
+import { endWithThisProcess } from '../../support/programs.ts';
 
 // What the commands of the local stack have in common, and what the simulator prints.
 
@@ -39,6 +40,7 @@ test('what the simulator prints is what the worker reads', async (t) => {
   const child = spawn(process.execPath, [MAIN('simulator-main'), '--port', '0', '--dns-port', '0'], {
     stdio: ['ignore', 'pipe', 'inherit'],
   });
+  endWithThisProcess(child);
   t.teardown(() => child.kill('SIGKILL'));
   const printed: Record<string, string> = {};
   for await (const line of createInterface({ input: child.stdout })) {

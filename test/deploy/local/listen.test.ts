@@ -13,6 +13,7 @@ import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
 import { ordinaryNpis } from '../../support/npis.ts';
+import { endWithThisProcess } from '../../support/programs.ts';
 import { type Stack, startStack } from '../../support/stack.ts';
 
 // `npm run listen` beside a running stack, as the author of a receiver uses it.
@@ -210,6 +211,7 @@ async function folder(t: ExecutionContext): Promise<string> {
 
 async function ended(args: readonly string[]) {
   const child = spawn(process.execPath, [MAIN, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+  endWithThisProcess(child);
   const [stdout, stderr, [code]] = await Promise.all([
     text(child.stdout),
     text(child.stderr),
@@ -220,6 +222,7 @@ async function ended(args: readonly string[]) {
 
 function run(t: ExecutionContext, args: readonly string[]) {
   const child = spawn(process.execPath, [MAIN, ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
+  endWithThisProcess(child);
   t.teardown(() => stop(child));
   return child;
 }

@@ -1,4 +1,4 @@
-import { execFile, fork } from 'node:child_process';
+import { execFile, fork, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmod, mkdtemp, readdir, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
@@ -11,6 +11,8 @@ import { startPostgres } from '../../../deploy/local/postgres.ts';
 import { LOOPBACK, poll } from '../../../deploy/local/processes.ts';
 import { startTemporal } from '../../../deploy/local/temporal.ts';
 import { testSetting } from '../../support/environment.ts';
+import { eventually } from '../../support/organization.ts';
+import { endWithThisProcess } from '../../support/programs.ts';
 import { countTests, slowestTests, timedTest } from '../../support/report.ts';
 
 test('a kept PostgreSQL is found again with its data and its password', async (t) => {
@@ -46,6 +48,7 @@ test('a lock file left behind does not keep PostgreSQL from starting, even when 
   // Of the user that PostgreSQL runs as here, as its number would be in a container that was started anew.
   const owner = await stat(dataDir);
   const stranger = execFile('sleep', ['600'], { uid: owner.uid, gid: owner.gid });
+  endWithThisProcess(stranger);
   t.teardown(() => stranger.kill());
   await writeFile(join(dataDir, 'postmaster.pid'), `${stranger.pid}\n${dataDir}\n0\n0\n\n\n\nready\n`);
   const second = await startPostgres({ dataDir });
@@ -87,6 +90,7 @@ test('Ctrl-C does not reach a server, and the death of its owner ends it and its
     detached: true,
     execArgv: [],
   });
+  endWithThisProcess(owner);
   t.teardown(() => owner.kill('SIGKILL'));
   const [url] = (await once(owner, 'message')) as [string];
   const [folder] = await query(url, (sql) => sql`select current_setting('data_directory') as path`);
@@ -102,6 +106,29 @@ test('Ctrl-C does not reach a server, and the death of its owner ends it and its
   }, 150_000);
   t.true(gone);
   await t.throwsAsync(() => query(url, (sql) => sql`select 1`), { code: 'ECONNREFUSED' });
+});
+
+test('what a test file started ends with it, however it dies', async (t) => {
+  const module = new URL('../../support/programs.ts', import.meta.url).href;
+  const code = `
+    const { endWithThisProcess } = await import(${JSON.stringify(module)});
+    const child = (await import('node:child_process')).spawn('sleep', ['600']);
+    endWithThisProcess(child);
+    process.send(child.pid);`;
+  const owner = spawn(process.execPath, ['--input-type=module', '-e', code], {
+    stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+  });
+  const [pid] = (await once(owner, 'message')) as [number];
+  t.true(process.kill(pid, 0));
+  owner.kill('SIGKILL');
+  await eventually(async () => {
+    try {
+      return process.kill(pid, 0) ? null : true;
+    } catch {
+      return true;
+    }
+  });
+  t.throws(() => process.kill(pid, 0), { code: 'ESRCH' });
 });
 
 test('without a Temporal CLI and a way to get one, the message says what to install', async (t) => {

@@ -14,6 +14,7 @@ import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
 import { LocalProblem } from '../../../deploy/local/processes.ts';
 import { ensureCertificate, type Receiver, startReceiver, status } from '../../../deploy/local/receiver.ts';
+import { endWithThisProcess } from '../../support/programs.ts';
 
 const MAIN = fileURLToPath(new URL('../../../deploy/local/receiver.ts', import.meta.url));
 const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
@@ -177,6 +178,7 @@ async function folder(t: ExecutionContext): Promise<string> {
 
 function run(t: ExecutionContext, args: readonly string[]) {
   const child = spawn(process.execPath, [MAIN, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+  endWithThisProcess(child);
   t.teardown(() => stop(child));
   return child;
 }

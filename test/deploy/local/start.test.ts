@@ -25,6 +25,7 @@ import {
   type SubmitAnswer,
   submitCommand,
 } from '../../support/organization.ts';
+import { endWithThisProcess } from '../../support/programs.ts';
 
 // `npm start` as a newcomer meets it.
 
@@ -51,6 +52,7 @@ function start(
     env: { ...env, ...more },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
+  endWithThisProcess(child);
   let text = '';
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (text += chunk));
   const exit = once(child, 'exit');
