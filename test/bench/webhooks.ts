@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { createServer, type Socket } from 'node:net';
 import { setTimeout } from 'node:timers/promises';
 import { sql } from 'drizzle-orm';
-import { poll } from '../../deploy/local/wait.ts';
+import { poll } from '../../deploy/local/processes.ts';
 import { startServers } from '../support/servers.ts';
 import { startStack } from '../support/stack.ts';
 
