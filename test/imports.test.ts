@@ -126,6 +126,33 @@ test('the rule sees every kind of import', (t) => {
   t.deepEqual(wrongWays([{ file: 'activities/x.ts', text: shared.replace('{', 'type {') }]), []);
 });
 
+/** Ways in a circle, none if there is none; an import of a type counts like any other. */
+function cycles(all: readonly Source[]): string[] {
+  const targets = new Map(all.map((source) => [source.file, importsOf(source).map(({ target }) => target)]));
+  const done = new Set<string>();
+  const found: string[] = [];
+  const visit = (file: string, way: readonly string[]) => {
+    if (way.includes(file)) found.push([...way.slice(way.indexOf(file)), file].join(' → '));
+    if (way.includes(file) || done.has(file)) return;
+    for (const target of targets.get(file) ?? []) visit(target, [...way, file]);
+    done.add(file);
+  };
+  for (const file of targets.keys()) visit(file, []);
+  return found;
+}
+
+test('no file imports itself, through whatever others and even for a type alone', async (t) => {
+  t.deepEqual(cycles(await sources()), []);
+  const texts = {
+    'db/a.ts': "import { b } from './b.ts';",
+    'db/b.ts': "import { c } from './c.ts';\nimport { d } from './d.ts';",
+    'db/c.ts': "import type { B } from './b.ts';",
+    'db/d.ts': '',
+  };
+  const made = Object.entries(texts).map(([file, text]) => ({ file, text }));
+  t.deepEqual(cycles(made), ['db/b.ts → db/c.ts → db/b.ts']);
+});
+
 test('workflows import nothing at run time but Temporal and their own files', async (t) => {
   const imports = (await sources()).filter(({ file }) => file.startsWith('workflows/')).flatMap(importsOf);
   const foreign = imports.filter(
