@@ -385,7 +385,7 @@ export const importRuns = pgTable('import_runs', {
 export const sourceHealth = pgTable('source_health', {
   source: text('source').primaryKey(),
   state: text('state').$type<'closed' | 'open'>().notNull().default('closed'),
-  failures: integer('failures').notNull(),
+  failures: integer('failures').notNull().default(0),
   openUntil: time('open_until'),
   pausedUntil: time('paused_until'),
   lastError: text('last_error'),

@@ -9,7 +9,7 @@ const HELP = `npm run --silent check-signature -- OPTIONS
 
 Says whether the signature of a delivery that you captured is right and, if not, why.
 
-  --secret whsec_…      the organization's webhook secret
+  --secret whsec_…|-    the organization's webhook secret; - reads it from stdin
   --body FILE|-         the body exactly as it arrived; - reads it from stdin
   --headers FILE        the headers as "name: value" lines, or as one JSON object
   --id, --timestamp, --signature
@@ -64,6 +64,9 @@ async function main(): Promise<void> {
   if (options.help) {
     console.log(HELP);
     return;
+  }
+  if (options.secret === '-' && options.body === '-') {
+    throw usage('Only one of --secret and --body can be read from stdin.');
   }
   const secret = secretOf(options.secret);
   if (secret === undefined) {

@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { type ParseArgsConfig, parseArgs } from 'node:util';
 import { LocalProblem } from './processes.ts';
 
@@ -45,9 +46,13 @@ export function portOf(option: string, text: string): number {
   throw usage(`${option} must be a number from 0 to 65535.`);
 }
 
-/** @throws {LocalProblem} `usage` */
-export function secretOf(text: string | undefined): string | undefined {
-  if (text === undefined) return text;
+/**
+ * A webhook secret; `-` reads it from stdin, because what is on a command line is seen by others and kept by shells.
+ * @throws {LocalProblem} `usage`
+ */
+export function secretOf(given: string | undefined): string | undefined {
+  if (given === undefined) return given;
+  const text = given === '-' ? readFileSync(0, 'utf8').trim() : given;
   const size = Buffer.from(/^whsec_([A-Za-z0-9+/]+={0,2})$/.exec(text)?.[1] ?? '', 'base64').length;
   if (size >= 24 && size <= 64) return text;
   throw usage(

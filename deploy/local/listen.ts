@@ -21,7 +21,7 @@ each, sends it on to your receiver as it came, and answers with your receiver's 
 time, webhook-id, NPIs, whether the signature is right, your receiver's status (502 where it gave none) and its time.
 
   --forward-to URL   your receiver, such as http://127.0.0.1:3000/hook
-  --secret whsec_…   check with this one (default: the secret of the local stack's organization)
+  --secret whsec_…   check with this one, - reads it from stdin (default: the local stack's)
   --port PORT        where to listen on 127.0.0.1 (default 8444; 0 for any that is free)
   --dir FOLDER       the --dir of npm start (default .local)
   --help             this text

@@ -311,7 +311,7 @@ A webhook receiver on https://127.0.0.1:PORT with a self-made certificate. Print
 time, whether its signature is right, webhook-id, path, size.
 
   --port    where to listen (default 8443; 0 for any that is free)
-  --secret  the organization's webhook secret; without it no signature can be verified
+  --secret  the organization's webhook secret, - reads it from stdin; without it no signature can be verified
   --help    this text
 
 POST /any/path        answered with 200

@@ -94,6 +94,20 @@ test('another secret and an altered body are told from everything else', async (
   }
 });
 
+test('the secret comes from stdin too, and not together with the body', async (t) => {
+  const dir = await folder(t);
+  const body = join(dir, 'body');
+  await writeFile(body, BODY);
+  const headers = join(dir, 'headers');
+  await writeFile(headers, headerLines());
+  const given = ['--secret', '-', '--headers', headers, ...ARRIVED];
+  t.is((await run([...given, '--body', body], `${SECRET}\n`)).stdout, 'right: the signature is right.\n');
+  t.is((await run([...given, '--body', body], newSecret())).code, 1);
+  const both = await run([...given, '--body', '-'], SECRET);
+  t.deepEqual([both.code, both.stdout], [2, '']);
+  t.regex(both.stderr, /Only one of --secret and --body/);
+});
+
 test('a stale timestamp is told with its age, however right the signature is', async (t) => {
   for (const [at, age] of [
     ['2026-01-05T10:05:08Z', '5 minutes old'],
