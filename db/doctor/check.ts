@@ -18,13 +18,23 @@ export interface Check {
   readonly when: SQL;
 }
 
-/** A relation (`from`), read once for all of its checks. */
+/** A relation, read once for all of its checks. */
 export interface Pass {
-  /** Named queries that `from` reads. */
-  readonly with?: SQL;
   readonly from: SQL;
   readonly checks: readonly Check[];
 }
 
 /** What has to happen on its own may be this late before it is a finding (ARCHITECTURE.md, Invariants, S2 and S4). */
 export const GRACE = sql`interval '60 seconds'`;
+
+/** What a pass finds, by check. Rows that offend no check are dropped before the rest are told apart. */
+export function statement({ from, checks }: Pass, examples: number): SQL {
+  const verdicts = checks.map(({ code, subject, when }) => sql`(${code}, ${subject}, ${when})`);
+  const offends = checks.map(({ when }) => sql`(${when})`);
+  return sql`
+    select v.code, count(*)::int as findings, (array_agg(v.subject order by v.subject))[1:${examples}::int] as examples
+      from ${from}
+     cross join lateral (values ${sql.join(verdicts, sql`, `)}) v (code, subject, found)
+     where (${sql.join(offends, sql` or `)}) and v.found
+     group by v.code`;
+}

@@ -1,8 +1,14 @@
 import type { Command } from 'commander';
 import type { Database } from '../../db/client.ts';
 import type { DoctorRules } from '../../db/doctor/check.ts';
-import { type CheckResult, type Diagnosis, diagnose } from '../../db/doctor/doctor.ts';
-import { REPAIRABLE, type RepairRecord, repair } from '../../db/doctor/repairs.ts';
+import {
+  type CheckResult,
+  type Diagnosis,
+  diagnose,
+  REPAIRABLE,
+  type RepairRecord,
+  repair,
+} from '../../db/doctor/doctor.ts';
 import { loadConfig } from '../config/config.ts';
 import { label, userName } from './arguments.ts';
 import { type Report, type Run, table } from './print.ts';
@@ -20,7 +26,7 @@ interface DoctorOptions {
 }
 
 const HELP = `
-Reads every table once, on one snapshot and without locks: a million requests take some seconds. Windows and schedules
+Reads every table once, on one snapshot and without locks: a million requests take less than a minute. Windows and schedules
 are those of the environment (REPLAY_WINDOW, WEBHOOK_SCHEDULE), as for the workers. With TEMPORAL_ADDRESS set it also
 looks whether each unfinished batch and each resend has its workflow.
 Exit codes: 0 no findings, 3 findings (after --fix: some are left), 1 could not look (one sentence on stderr), 2 wrong usage.`;

@@ -1,7 +1,7 @@
 import type { Client } from '@temporalio/client';
 import type { Database } from '../../db/client.ts';
 import type { CheckResult } from '../../db/doctor/doctor.ts';
-import { listOver, listUnfinished } from '../../db/doctor/workflows.ts';
+import { listOver, listUnfinished } from '../../db/doctor/work.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { closedAt } from './client.ts';
 

@@ -72,11 +72,11 @@ const STATEMENTS = [
      from planned where position = 0 order by created_at`,
   `insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, replayed, email, email_type,
                          email_last_validated_at, reason, accepted_at, deadline_at, started_at, settled_at)
-   select id, batch_id, organization_id, position, npi, wanted_type, cost, case when open then 'in-progress' else outcome end,
+   select id, batch_id, organization_id, position, npi, wanted_type, cost, case when open then 'accepted' else outcome end,
           replayed, case when found then 'person-' || npi || '@clinic.example' end,
           case when found then case wanted_type when 'personal' then 'personal' else 'professional' end end,
           case when found then created_at end, case when not found and not open then 'no_source' end, created_at,
-          created_at + interval '15 min', case when not free then created_at + interval '50 ms' end,
+          created_at + interval '15 min', case when not free and not open then created_at + interval '50 ms' end,
           case when not open then settled_at end
      from (select *, outcome = 'completed' and not open as found from planned) p order by created_at, number`,
   `insert into ledger_entries (organization_id, kind, amount, created_at)
