@@ -7,7 +7,7 @@ import {
 } from '@temporalio/common';
 import type { ActivityExecuteInput, ActivityInboundCallsInterceptor, Next } from '@temporalio/worker';
 import type { Logger } from 'pino';
-import { DatabaseError } from '../db/errors.ts';
+import { DatabaseError, Refusal } from '../db/errors.ts';
 import type { CallOutcome } from '../db/lookups/sources.ts';
 import type { Trouble } from './http/client.ts';
 
@@ -32,6 +32,9 @@ function toFailure(error: unknown, log: Logger): unknown {
   if (error instanceof Error && error.name === 'AbortError') return new CancelledFailure('cancelled');
   if (error instanceof DatabaseError) {
     return ApplicationFailure.create({ message: error.message, type: `Database.${error.code}` });
+  }
+  if (error instanceof Refusal) {
+    return ApplicationFailure.create({ message: error.message, type: `Refusal.${error.code}` });
   }
   const name = error instanceof Error ? error.name : 'unknown';
   log.error({ err: error }, 'activity failed unexpectedly');

@@ -1,5 +1,5 @@
 import { desc, eq } from 'drizzle-orm';
-import { type Database, read, type Transaction, transaction } from './client.ts';
+import { type Database, query, type Transaction, transaction } from './client.ts';
 import { auditLog } from './schema.ts';
 
 export type AuditAction =
@@ -78,7 +78,7 @@ export async function listAudit(
   limit: number,
 ): Promise<AuditRecord[]> {
   const { at, actor, action, subject, reason, details } = auditLog;
-  return await read(db, (tx) =>
+  return await query(db, (tx) =>
     tx
       .select({ at, actor, action, organizationId: auditLog.organizationId, subject, reason, details })
       .from(auditLog)

@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, read } from './client.ts';
+import { type Database, query } from './client.ts';
 
 /** Waiting for a batch to change, without a loop and without a connection per waiter. */
 export interface Changes {
@@ -58,7 +58,7 @@ export function listenForChanges(db: Database): Changes {
     await listen();
     heard = false;
     // With the database away there is nothing to prove; the beat after its return will.
-    await read(db, (tx) => tx.execute(sql`select pg_notify(${CHANNEL}, ${HEARTBEAT})`)).catch(() => {});
+    await query(db, (tx) => tx.execute(sql`select pg_notify(${CHANNEL}, ${HEARTBEAT})`)).catch(() => {});
   };
   const timer = setInterval(() => void beat(), HEARTBEAT_MS).unref();
 

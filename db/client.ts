@@ -10,7 +10,7 @@ export type Transaction = PostgresJsTransaction<Schema, ExtractTablesWithRelatio
 
 /** A pool of connections to PostgreSQL and the one way to use it. */
 export interface Database {
-  /** Statements outside a transaction. Use through `read`, so that errors are mapped. */
+  /** Statements outside a transaction. Use through `query`, so that errors are mapped. */
   readonly drizzle: PostgresJsDatabase<Schema>;
   /** How long a caller waits before it is told that there is no answer. */
   readonly deadlineMs: number;
@@ -94,10 +94,10 @@ export function openDatabase(options: DatabaseOptions): Database {
 }
 
 /**
- * Runs statements outside a transaction.
+ * Runs statements outside a transaction, each in its own.
  * @throws {DatabaseError} with `code` and `constraint` only: a driver's message holds bound values
  */
-export function read<T>(db: Database, work: (tx: PostgresJsDatabase<Schema>) => Promise<T>): Promise<T> {
+export function query<T>(db: Database, work: (tx: PostgresJsDatabase<Schema>) => Promise<T>): Promise<T> {
   return bounded(db, () => work(db.drizzle));
 }
 
@@ -107,7 +107,7 @@ export function read<T>(db: Database, work: (tx: PostgresJsDatabase<Schema>) => 
  *
  * Whoever is told `client_deadline` may rely on it that nothing was done: the transaction that comes too late rolls
  * back. Only where COMMIT was sent and is not answered does nobody know.
- * @throws {DatabaseError} as `read`, and whatever `work` throws of its own
+ * @throws {DatabaseError} as `query`, and whatever `work` throws of its own
  */
 export async function transaction<T>(db: Database, work: (tx: Transaction) => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt += 1) {
@@ -134,7 +134,7 @@ export async function clock(tx: Pick<Transaction, 'execute'>): Promise<Date> {
   const [row] = await tx.execute<{ ms: string }>(
     sql`select floor(extract(epoch from clock_timestamp()) * 1000)::bigint as ms`,
   );
-  if (!row) throw new DatabaseError('no_row');
+  if (!row) throw new Error('no row');
   return new Date(Number(row.ms));
 }
 

@@ -4,7 +4,7 @@
  */
 export class DatabaseError extends Error {
   override readonly name = 'DatabaseError';
-  /** An SQLSTATE, a connection error's code of postgres.js or of Node.js, or one of ours. */
+  /** An SQLSTATE, a connection error's code of postgres.js or of Node.js, or `client_deadline`. */
   readonly code: string;
   /** The constraint that refused, if one did. */
   readonly constraint: string | null;
@@ -47,7 +47,7 @@ const UNAVAILABLE: ReadonlySet<string> = new Set([
 
 /** Maps whatever drizzle or postgres.js threw; errors of our own pass unchanged. */
 export function toDatabaseError(error: unknown): unknown {
-  if (error instanceof DatabaseError || !(error instanceof Error)) return error;
+  if (error instanceof DatabaseError || error instanceof Refusal || !(error instanceof Error)) return error;
   const cause = error.name === 'PostgresError' || !(error.cause instanceof Error) ? error : error.cause;
   const { code, constraint_name: constraint } = cause as { code?: unknown; constraint_name?: unknown };
   if (typeof code !== 'string') return isDriverError(error) ? new DatabaseError('unknown') : error;
@@ -56,4 +56,31 @@ export function toDatabaseError(error: unknown): unknown {
 
 function isDriverError(error: Error): boolean {
   return error.constructor.name === 'DrizzleQueryError' || error.name === 'PostgresError';
+}
+
+export type RefusalCode =
+  | 'organization_missing'
+  | 'key_missing'
+  | 'key_not_active'
+  | 'key_rotated'
+  | 'key_leaked'
+  | 'rotation_too_soon'
+  | 'credits_below_zero'
+  | 'batch_missing'
+  | 'request_missing'
+  | 'delivery_missing'
+  | 'webhooks_suspended';
+
+/** A rule of ours forbids what was asked for, so nothing was done. The database is well. */
+export class Refusal extends Error {
+  override readonly name = 'Refusal';
+  readonly code: RefusalCode;
+  /** With `rotation_too_soon`: from then on a rotation ends nothing. */
+  readonly until: Date | null;
+
+  constructor(code: RefusalCode, until: Date | null = null) {
+    super(`refused: ${code}`);
+    this.code = code;
+    this.until = until;
+  }
 }

@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, read } from './client.ts';
+import { type Database, query } from './client.ts';
 import { DatabaseError } from './errors.ts';
 import journal from './migrations/meta/_journal.json' with { type: 'json' };
 
@@ -17,7 +17,7 @@ const CARRIED = journal.entries.map((entry) => entry.when);
  */
 export async function readiness(db: Database): Promise<Readiness> {
   try {
-    const [row] = await read(db, (tx) =>
+    const [row] = await query(db, (tx) =>
       tx.execute<{ applied: number }>(
         sql`select count(distinct created_at)::int as applied from drizzle.__drizzle_migrations
              where created_at = any(${sql.param(CARRIED)}::bigint[])`,

@@ -1,7 +1,7 @@
 import { desc, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, read, transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { type Database, query, transaction } from '../client.ts';
+import { DatabaseError, Refusal } from '../errors.ts';
 import { creditBalances, ledgerEntries } from '../schema.ts';
 import type { LedgerKind } from '../words.ts';
 import { BALANCE, type Balance, requireOrganization } from './organizations.ts';
@@ -17,12 +17,12 @@ export interface LedgerLine {
   readonly requestId: string | null;
 }
 
-/** @throws {DatabaseError} `organization_missing` for an unknown id */
+/** @throws {Refusal} `organization_missing` for an unknown id */
 export async function balanceOf(db: Database, organizationId: string): Promise<Balance> {
-  const [balance] = await read(db, (tx) =>
+  const [balance] = await query(db, (tx) =>
     tx.select(BALANCE).from(creditBalances).where(eq(creditBalances.organizationId, organizationId)),
   );
-  if (!balance) throw new DatabaseError('organization_missing');
+  if (!balance) throw new Refusal('organization_missing');
   return balance;
 }
 
@@ -30,7 +30,7 @@ export async function balanceOf(db: Database, organizationId: string): Promise<B
  * Adds credits that an organization has bought.
  * @param amount whole credits, at least 1
  * @returns the balance after it
- * @throws {DatabaseError} `organization_missing`; 23514 for an amount below 1
+ * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for an amount below 1
  */
 export async function grantCredits(
   db: Database,
@@ -45,7 +45,7 @@ export async function grantCredits(
  * Corrects a balance. What is held for running requests cannot be taken away.
  * @param amount whole credits, negative to take away, never 0
  * @returns the balance after it
- * @throws {DatabaseError} `organization_missing`; `credits_below_zero` where it takes more than is available; 23514
+ * @throws {Refusal} `organization_missing`; `credits_below_zero` where it takes more than is available; {DatabaseError} 23514
  * for 0
  */
 export async function adjustCredits(
@@ -59,12 +59,12 @@ export async function adjustCredits(
 
 /**
  * The newest entries of an organization's ledger first.
- * @throws {DatabaseError} `organization_missing` for an unknown id
+ * @throws {Refusal} `organization_missing` for an unknown id
  */
 export async function listLedger(db: Database, organizationId: string, limit: number): Promise<LedgerLine[]> {
   await requireOrganization(db, organizationId);
   // One statement, so that the balance and the entries are of the same instant.
-  return await read(db, (tx) => {
+  return await query(db, (tx) => {
     const { id, available } = ledgerEntries;
     const newer = sql`coalesce(sum(${available}) over (order by ${id} desc rows between unbounded preceding and 1 preceding), 0)`;
     return tx
@@ -99,13 +99,13 @@ async function fund(
         .from(creditBalances)
         .where(eq(creditBalances.organizationId, organizationId))
         .for('update');
-      if (before.length === 0) throw new DatabaseError('organization_missing');
+      if (before.length === 0) throw new Refusal('organization_missing');
       await tx.insert(ledgerEntries).values({ organizationId, kind, amount });
       const [after] = await tx
         .select(BALANCE)
         .from(creditBalances)
         .where(eq(creditBalances.organizationId, organizationId));
-      if (!after) throw new DatabaseError('no_row');
+      if (!after) throw new Error('no row');
       await recordAudit(tx, by, {
         action: kind === 'grant' ? 'credits.grant' : 'credits.adjust',
         organizationId,
@@ -116,7 +116,7 @@ async function fund(
     });
   } catch (error) {
     if (error instanceof DatabaseError && error.constraint === 'credit_balances_available') {
-      throw new DatabaseError('credits_below_zero', error.constraint);
+      throw new Refusal('credits_below_zero');
     }
     throw error;
   }

@@ -2,8 +2,8 @@ import { createHash, randomInt } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { and, asc, eq, isNull, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { clock, type Database, read, type Transaction, transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
+import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { apiKeys, organizations } from '../schema.ts';
 import { requireOrganization } from './organizations.ts';
@@ -76,7 +76,7 @@ export function parseApiKey(text: string): Buffer | null {
  * @throws {DatabaseError}
  */
 export async function authenticate(db: Database, hash: Buffer): Promise<Authentication> {
-  const [found] = await read(db, (tx) =>
+  const [found] = await query(db, (tx) =>
     tx
       .select({
         state: STATE,
@@ -98,7 +98,7 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
 /**
  * Issues a key that never expires.
  * @param name 1 to 200 characters, for people; names need not differ
- * @throws {DatabaseError} `organization_missing`; 23514 for a name that is empty or too long
+ * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a name that is empty or too long
  */
 export async function issueKey(
   db: Database,
@@ -119,7 +119,7 @@ export async function issueKey(
  * Issues a key of the same name in place of an active one, which expires after the overlap. A key has one successor
  * at a time: of two rotations the second is refused.
  * @param overlapMs how long both are valid; 0 ends the old key at once
- * @throws {DatabaseError} `key_missing`; `key_not_active` for a key that is revoked or has expired; `key_rotated`
+ * @throws {Refusal} `key_missing`; `key_not_active` for a key that is revoked or has expired; `key_rotated`
  * for one whose overlap runs
  */
 export async function rotateKey(
@@ -138,7 +138,7 @@ export async function rotateKey(
       .returning(API_KEY);
     if (!replaced) {
       const { state } = await lockKey(tx, keyId);
-      throw new DatabaseError(state === 'active' ? 'key_rotated' : 'key_not_active');
+      throw new Refusal(state === 'active' ? 'key_rotated' : 'key_not_active');
     }
     const issued = await insertKey(tx, replaced.organizationId, replaced.name);
     await recordAudit(tx, by, {
@@ -154,7 +154,7 @@ export async function rotateKey(
 /**
  * Ends a key at once. One that is revoked already keeps its time of revocation, and one that leaked has leaked.
  * @param leaked true where somebody else has it
- * @throws {DatabaseError} `key_missing`
+ * @throws {Refusal} `key_missing`
  */
 export async function revokeKey(db: Database, by: ChangedBy, keyId: string, leaked = false): Promise<ApiKey> {
   return await transaction(db, async (tx) => {
@@ -169,7 +169,7 @@ export async function revokeKey(db: Database, by: ChangedBy, keyId: string, leak
 /**
  * Makes a key valid again: clears its revocation and its expiry.
  * @param evenLeaked true to give back a key that was revoked because it leaked
- * @throws {DatabaseError} `key_missing`; `key_leaked` without `evenLeaked`
+ * @throws {Refusal} `key_missing`; `key_leaked` without `evenLeaked`
  */
 export async function reactivateKey(
   db: Database,
@@ -179,7 +179,7 @@ export async function reactivateKey(
 ): Promise<ApiKey> {
   return await transaction(db, async (tx) => {
     const before = await lockKey(tx, keyId);
-    if (before.leaked && !evenLeaked) throw new DatabaseError('key_leaked');
+    if (before.leaked && !evenLeaked) throw new Refusal('key_leaked');
     const active = await updateKey(tx, keyId, { revokedAt: null, expiresAt: null, leaked: false });
     await recordAudit(tx, by, stateChange('keys.reactivate', before, active));
     return active;
@@ -188,11 +188,11 @@ export async function reactivateKey(
 
 /**
  * All keys of an organization, oldest first, without the keys themselves.
- * @throws {DatabaseError} `organization_missing`
+ * @throws {Refusal} `organization_missing`
  */
 export async function listKeys(db: Database, organizationId: string): Promise<ApiKey[]> {
   await requireOrganization(db, organizationId);
-  return await read(db, (tx) =>
+  return await query(db, (tx) =>
     tx
       .select(API_KEY)
       .from(apiKeys)
@@ -228,14 +228,14 @@ async function insertKey(tx: Transaction, organizationId: string, name: string):
     .insert(apiKeys)
     .values({ id: newId('key'), organizationId, name, hint: apiKey.slice(-4), hash: hashOf(apiKey) })
     .returning(API_KEY);
-  if (!inserted) throw new DatabaseError('no_row');
+  if (!inserted) throw new Error('no row');
   return { ...inserted, apiKey };
 }
 
 /** Two changes of one key go one after the other; authentication and submits are not held up. */
 async function lockKey(tx: Transaction, keyId: string): Promise<ApiKey> {
   const [found] = await tx.select(API_KEY).from(apiKeys).where(eq(apiKeys.id, keyId)).for('no key update');
-  if (!found) throw new DatabaseError('key_missing');
+  if (!found) throw new Refusal('key_missing');
   return found;
 }
 
@@ -245,7 +245,7 @@ async function updateKey(
   values: Partial<typeof apiKeys.$inferInsert>,
 ): Promise<ApiKey> {
   const [updated] = await tx.update(apiKeys).set(values).where(eq(apiKeys.id, keyId)).returning(API_KEY);
-  if (!updated) throw new DatabaseError('key_missing');
+  if (!updated) throw new Refusal('key_missing');
   return updated;
 }
 

@@ -1,6 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, read } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { type Database, query } from '../client.ts';
 
 /** What the sliding window says of one request. */
 export interface RateVerdict {
@@ -26,7 +25,7 @@ export async function admit(
   windowMs: number,
 ): Promise<RateVerdict> {
   // The expressions of DO UPDATE run after the row is locked, so that clock_timestamp() never runs backwards in it.
-  const [row] = await read(db, (tx) =>
+  const [row] = await query(db, (tx) =>
     tx.execute<{ admitted: boolean; used: number; free_in_ms: number; empty_in_ms: number }>(sql`
       with window_row as (
         insert into rate_windows as w (api_key_id, hits, admitted)
@@ -50,7 +49,7 @@ export async function admit(
              (extract(epoch from hits[cardinality(hits)] - clock_timestamp()) * 1000 + ${windowMs})::float8 as empty_in_ms
         from window_row`),
   );
-  if (!row) throw new DatabaseError('no_row');
+  if (!row) throw new Error('no row');
   const remaining = Math.max(0, limit - row.used);
   return {
     admitted: row.admitted,

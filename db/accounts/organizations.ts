@@ -1,7 +1,7 @@
 import { asc, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, read, type Transaction, transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { type Database, query, type Transaction, transaction } from '../client.ts';
+import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { apiKeys, batches, creditBalances, organizations } from '../schema.ts';
 import { newWebhookSecret } from './webhook-secrets.ts';
@@ -60,7 +60,7 @@ export async function createOrganization(db: Database, by: ChangedBy, name: stri
       .insert(organizations)
       .values({ id: newId('org'), name, webhookSecret: newWebhookSecret() })
       .returning(ORGANIZATION);
-    if (!created) throw new DatabaseError('no_row');
+    if (!created) throw new Error('no row');
     const { id } = created;
     await recordAudit(tx, by, { action: 'org.create', organizationId: id, subject: id, details: { name } });
     return created;
@@ -71,7 +71,7 @@ export async function createOrganization(db: Database, by: ChangedBy, name: stri
 export async function listOrganizations(
   db: Database,
 ): Promise<(Organization & { readonly balance: Balance })[]> {
-  return await read(db, (tx) =>
+  return await query(db, (tx) =>
     tx
       .select({ ...ORGANIZATION, balance: BALANCE })
       .from(organizations)
@@ -80,15 +80,15 @@ export async function listOrganizations(
   );
 }
 
-/** @throws {DatabaseError} `organization_missing` for an unknown id */
+/** @throws {Refusal} `organization_missing` for an unknown id */
 export async function showOrganization(db: Database, organizationId: string): Promise<OrganizationOverview> {
-  return await read(db, async (tx) => {
+  return await query(db, async (tx) => {
     const [found] = await tx
       .select({ ...ORGANIZATION, balance: BALANCE })
       .from(organizations)
       .innerJoin(creditBalances, eq(creditBalances.organizationId, organizations.id))
       .where(eq(organizations.id, organizationId));
-    if (!found) throw new DatabaseError('organization_missing');
+    if (!found) throw new Refusal('organization_missing');
     const revoked = sql`(${apiKeys.revokedAt} is not null)`;
     const expired = sql`coalesce(${apiKeys.expiresAt} <= clock_timestamp(), false)`;
     const [keys] = await tx
@@ -106,7 +106,7 @@ export async function showOrganization(db: Database, organizationId: string): Pr
       })
       .from(batches)
       .where(eq(batches.organizationId, organizationId));
-    if (!keys || !counted) throw new DatabaseError('no_row');
+    if (!keys || !counted) throw new Error('no row');
     return { ...found, keys, batches: counted };
   });
 }
@@ -114,7 +114,7 @@ export async function showOrganization(db: Database, organizationId: string): Pr
 /**
  * Sets how many requests each key of an organization may make in any minute, from the next request on.
  * @param requestsPerMinute 1 to 100000
- * @throws {DatabaseError} `organization_missing`; 23514 for a number outside the range
+ * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a number outside the range
  */
 export async function setLimit(
   db: Database,
@@ -133,7 +133,7 @@ export async function setLimit(
 /**
  * Suspends or resumes an organization: its keys are inactive from the next request on, and then as they were. What it
  * has submitted goes on. Safe to repeat.
- * @throws {DatabaseError} `organization_missing`
+ * @throws {Refusal} `organization_missing`
  */
 export async function suspendOrganization(
   db: Database,
@@ -146,7 +146,7 @@ export async function suspendOrganization(
 
 /**
  * Suspends or resumes webhooks: submits made while they are suspended get no deliveries (`webhook.status` `none`).
- * @throws {DatabaseError} `organization_missing`
+ * @throws {Refusal} `organization_missing`
  */
 export async function suspendWebhooks(
   db: Database,
@@ -174,12 +174,12 @@ async function suspend(
   });
 }
 
-/** @throws {DatabaseError} `organization_missing` for an unknown id */
+/** @throws {Refusal} `organization_missing` for an unknown id */
 export async function requireOrganization(db: Database, organizationId: string): Promise<void> {
-  const found = await read(db, (tx) =>
+  const found = await query(db, (tx) =>
     tx.select({ id: organizations.id }).from(organizations).where(eq(organizations.id, organizationId)),
   );
-  if (found.length === 0) throw new DatabaseError('organization_missing');
+  if (found.length === 0) throw new Refusal('organization_missing');
 }
 
 /** Not FOR UPDATE: that would wait for, and hold up, every submit that refers to the organization. */
@@ -189,7 +189,7 @@ async function lockOrganization(tx: Transaction, organizationId: string) {
     .from(organizations)
     .where(eq(organizations.id, organizationId))
     .for('no key update');
-  if (!found) throw new DatabaseError('organization_missing');
+  if (!found) throw new Refusal('organization_missing');
   return found;
 }
 
@@ -203,7 +203,7 @@ async function update(
     .set(values)
     .where(eq(organizations.id, organizationId))
     .returning(ORGANIZATION);
-  if (!updated) throw new DatabaseError('organization_missing');
+  if (!updated) throw new Refusal('organization_missing');
   return updated;
 }
 

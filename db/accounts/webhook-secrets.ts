@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import { and, eq, isNull, lte, or, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { clock, type Database, read, type Transaction, transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
+import { Refusal } from '../errors.ts';
 import { organizations } from '../schema.ts';
 
 /** What an organization's deliveries are signed with (DECISIONS.md, Webhooks, signing). */
@@ -13,17 +13,6 @@ export interface WebhookSecret {
   readonly previousSecretValidUntil: Date | null;
 }
 
-/** A rotation would end a secret that deliveries are still signed with. */
-export class RotationTooSoon extends DatabaseError {
-  /** From then on a rotation ends nothing. */
-  readonly until: Date;
-
-  constructor(until: Date) {
-    super('rotation_too_soon');
-    this.until = until;
-  }
-}
-
 /** How long receivers have to take over a rotated secret. */
 const OVERLAP_MS = 24 * 3_600_000;
 
@@ -32,17 +21,16 @@ export function newWebhookSecret(): string {
   return `whsec_${randomBytes(32).toString('base64')}`;
 }
 
-/** @throws {DatabaseError} `organization_missing` */
+/** @throws {Refusal} `organization_missing` */
 export async function showWebhookSecret(db: Database, organizationId: string): Promise<WebhookSecret> {
-  return await read(db, (tx) => findSecret(tx, organizationId));
+  return await query(db, (tx) => findSecret(tx, organizationId));
 }
 
 /**
  * Gives an organization a new webhook secret. Deliveries are signed with both for 24 h. One predecessor is kept: a
  * second rotation within that time would end the first secret before its time, and is refused unless it is forced.
  * @param force for a secret that leaked right after its rotation: receivers that still use the one before it fail
- * @throws {RotationTooSoon} within 24 h of the last rotation
- * @throws {DatabaseError} `organization_missing`
+ * @throws {Refusal} `rotation_too_soon` within 24 h of the last rotation; `organization_missing`
  */
 export async function rotateWebhookSecret(
   db: Database,
@@ -68,7 +56,11 @@ export async function rotateWebhookSecret(
         ),
       )
       .returning({ webhookSecret: organizations.webhookSecret });
-    if (!rotated) throw await refusal(tx, organizationId, now);
+    if (!rotated) {
+      const { previousSecretValidUntil } = await findSecret(tx, organizationId);
+      // Null if the time has just passed.
+      throw new Refusal('rotation_too_soon', previousSecretValidUntil ?? now);
+    }
     await recordAudit(tx, by, {
       action: 'webhook-secret.rotate',
       organizationId,
@@ -77,12 +69,6 @@ export async function rotateWebhookSecret(
     });
     return { organizationId, ...rotated, previousSecretValidUntil };
   });
-}
-
-async function refusal(tx: Transaction, organizationId: string, now: Date): Promise<DatabaseError> {
-  const { previousSecretValidUntil } = await findSecret(tx, organizationId);
-  // Null where the time has just passed.
-  return new RotationTooSoon(previousSecretValidUntil ?? now);
 }
 
 async function findSecret(tx: Pick<Transaction, 'select'>, organizationId: string): Promise<WebhookSecret> {
@@ -96,6 +82,6 @@ async function findSecret(tx: Pick<Transaction, 'select'>, organizationId: strin
     })
     .from(organizations)
     .where(eq(organizations.id, organizationId));
-  if (!found) throw new DatabaseError('organization_missing');
+  if (!found) throw new Refusal('organization_missing');
   return found;
 }

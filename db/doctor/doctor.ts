@@ -1,7 +1,7 @@
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, type Transaction, transaction } from '../client.ts';
-import { DatabaseError, toDatabaseError } from '../errors.ts';
+import { DatabaseError, Refusal, toDatabaseError } from '../errors.ts';
 import { settleIn } from '../requests/settle.ts';
 import { type Check, type DoctorRules, statement } from './check.ts';
 import { ledgerPasses } from './ledger.ts';
@@ -135,6 +135,7 @@ async function repairOne(
     });
     return done ? { outcome: 'repaired', details: done } : { outcome: 'left', details: {} };
   } catch (error) {
+    if (error instanceof Refusal) return { outcome: 'left', details: { code: error.code } };
     if (!(error instanceof DatabaseError) || error.unavailable) throw error;
     return { outcome: 'left', details: { code: error.code, constraint: error.constraint } };
   }

@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, read } from '../client.ts';
+import { type Database, query } from '../client.ts';
 import { type DoctorRules, GRACE, type Pass } from './check.ts';
 
 /** Batches, deliveries, Idempotency-Keys and the guards of all of it (ARCHITECTURE.md, Invariants, S1, S4, W1, I1). */
@@ -242,7 +242,7 @@ const OPEN = sql`b.completed_count < b.total`;
  * @throws {DatabaseError}
  */
 export async function listUnfinished(db: Database, among: readonly string[] | null): Promise<string[]> {
-  return await read(db, async (tx) =>
+  return await query(db, async (tx) =>
     ids(
       await tx.execute(sql`
         select u.id from (
@@ -267,7 +267,7 @@ export async function listUnfinished(db: Database, among: readonly string[] | nu
  * @throws {DatabaseError}
  */
 export async function listOver(db: Database, among: readonly string[]): Promise<string[]> {
-  return await read(db, async (tx) =>
+  return await query(db, async (tx) =>
     ids(
       await tx.execute(sql`
         select b.id from batches b

@@ -1,5 +1,5 @@
 import { and, eq, inArray, lt, sql } from 'drizzle-orm';
-import { clock, type Database, read, type Transaction, transaction } from '../client.ts';
+import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
 import { emailChecks, storedEmails } from '../schema.ts';
 import { type CheckKind, type EmailType, SERVICE, type StoredVerdict } from '../words.ts';
 
@@ -228,7 +228,7 @@ export async function claimUnchecked(
   },
 ): Promise<ClaimedEmail | null> {
   const { npi, lookupId, except, greylisted, claimMs } = search;
-  const [row] = await read(db, (tx) =>
+  const [row] = await query(db, (tx) =>
     tx.execute<Omit<ClaimedEmail, 'validatedAt'> & { readonly validatedAt: string | null }>(sql`
       update stored_emails s set checking_until = clock_timestamp() + make_interval(secs => ${claimMs / 1000})
        where s.npi = ${npi} and s.email = (
@@ -256,7 +256,7 @@ export async function countUnchecked(
   db: Database,
   search: { readonly npi: string; readonly lookupId: string; readonly except: readonly string[] },
 ): Promise<{ readonly elsewhere: number; readonly greylisted: number }> {
-  const [row] = await read(db, (tx) =>
+  const [row] = await query(db, (tx) =>
     tx.execute<{ elsewhere: number; greylisted: number }>(sql`
       select count(*) filter (where w.reason is distinct from ${GREYLISTED})::int as elsewhere,
              count(*) filter (where w.reason = ${GREYLISTED})::int as greylisted
@@ -281,7 +281,7 @@ export async function releaseUnchecked(
     greylistedMs === null
       ? sql`null`
       : sql`clock_timestamp() + make_interval(secs => ${greylistedMs / 1000})`;
-  await read(db, (tx) =>
+  await query(db, (tx) =>
     tx
       .update(storedEmails)
       .set({ checkingUntil: until, reason: greylistedMs === null ? null : GREYLISTED })

@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { clock, type Database, read, transaction } from '../client.ts';
+import { clock, type Database, query, transaction } from '../client.ts';
 import { findStoredEmails } from '../requests/entitlements.ts';
 import type { EmailType, WantedType } from '../words.ts';
 
@@ -28,7 +28,7 @@ export async function storeEmail(
   known: { npi: string; email: string; emailType: EmailType; lastValidatedAt: Date; source: string },
 ): Promise<void> {
   const { npi, email, emailType, lastValidatedAt, source } = known;
-  await read(db, (tx) =>
+  await query(db, (tx) =>
     tx.execute(sql`
       insert into stored_emails (npi, email, email_type, last_validated_at, source, verdict, reason)
       select ${npi}, ${email}, ${emailType}, ${lastValidatedAt.toISOString()}::timestamptz, ${source}, 'valid', 'imported'
@@ -56,7 +56,7 @@ export async function listFading(
   search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
 ): Promise<FadingEmail[]> {
   const stale = sql`now() - make_interval(secs => ${search.freshnessMs / 1000})`;
-  const rows = await read(db, (tx) =>
+  const rows = await query(db, (tx) =>
     tx.execute<{ npi: string; email: string; email_type: EmailType | null; source: string }>(sql`
       select s.npi, s.email, s.email_type, s.source
         from (select distinct npi from (select npi from requests order by accepted_at desc limit ${ASKED}) newest) asked
@@ -79,7 +79,7 @@ const ASKED = 20_000;
  * @throws {DatabaseError}
  */
 export async function forgetUnkept(db: Database): Promise<void> {
-  await read(db, (tx) =>
+  await query(db, (tx) =>
     tx.execute(sql`
       with gone as (
         delete from stored_emails s

@@ -1,6 +1,6 @@
 import { and, asc, count, desc, eq, getTableColumns, inArray, isNull, sql } from 'drizzle-orm';
-import { type Database, read, type Transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { type Database, query, type Transaction } from '../client.ts';
+import { Refusal } from '../errors.ts';
 import {
   emailChecks,
   lookups,
@@ -51,16 +51,16 @@ export interface Evidence {
 
 /**
  * The evidence for one request, or for the newest requests of an NPI.
- * @throws {DatabaseError} `request_missing` for an unknown id
+ * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function readEvidence(
   db: Database,
   about: { readonly requestId: string } | { readonly npi: string },
 ): Promise<Evidence> {
-  return await read(db, async (tx) => {
+  return await query(db, async (tx) => {
     const asked = await selectRequests(tx, about);
     const npi = 'npi' in about ? about.npi : asked[0]?.npi;
-    if (npi === undefined) throw new DatabaseError('request_missing');
+    if (npi === undefined) throw new Refusal('request_missing');
     const [provider] = await selectProvider(tx, npi);
     const [suppression] = await tx.execute<{ suppressed: boolean }>(
       sql`select is_suppressed(${npi}, null) as suppressed`,

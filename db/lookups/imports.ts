@@ -1,6 +1,6 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, read, transaction } from '../client.ts';
+import { type Database, query, transaction } from '../client.ts';
 import { newId } from '../ids.ts';
 import { importRuns } from '../schema.ts';
 import type { EmailType, ImportKind } from '../words.ts';
@@ -25,7 +25,7 @@ export type StoreVerdict = 'stored' | 'unchanged' | 'suppressed';
  */
 export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): Promise<StoreVerdict[]> {
   const given = JSON.stringify(rows.map((row, n) => ({ ...row, n })));
-  const verdicts = await read(db, (tx) =>
+  const verdicts = await query(db, (tx) =>
     tx.execute<{ n: number; verdict: StoreVerdict }>(sql`
       with given as (
         select * from jsonb_to_recordset(${given}::jsonb)
@@ -109,7 +109,7 @@ export async function endImport(
   state: 'done' | 'failed',
   counts: Readonly<Record<string, number>>,
 ): Promise<void> {
-  await read(db, (tx) =>
+  await query(db, (tx) =>
     tx
       .update(importRuns)
       .set({ state, counts: { ...counts }, finishedAt: sql`clock_timestamp()` })

@@ -1,6 +1,6 @@
 import { eq, sql } from 'drizzle-orm';
 import { clock, type Database, type Transaction, transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { lookups, requests } from '../schema.ts';
 import type { WantedType } from '../words.ts';
@@ -11,7 +11,7 @@ import type { WantedType } from '../words.ts';
 /**
  * Makes a request part of the one open lookup for its NPI and type, and `in-progress`.
  * @returns null if the request is final already
- * @throws {DatabaseError} `request_missing` for an unknown id
+ * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function joinLookup(
   db: Database,
@@ -19,7 +19,7 @@ export async function joinLookup(
 ): Promise<{ readonly lookupId: string; readonly wantedType: WantedType } | null> {
   return await transaction(db, async (tx) => {
     const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
-    if (!request) throw new DatabaseError('request_missing');
+    if (!request) throw new Refusal('request_missing');
     if (request.settledAt) return null;
     return { lookupId: await joinIn(tx, request), wantedType: request.wantedType };
   });
@@ -62,7 +62,7 @@ export async function joinIn(tx: Transaction, request: typeof requests.$inferSel
         set: { npi },
       })
       .returning({ id: lookups.id });
-    if (!row) throw new DatabaseError('no_row');
+    if (!row) throw new Error('no row');
     lookupId = row.id;
     const started = request.startedAt ?? at;
     await tx

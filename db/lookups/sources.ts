@@ -1,6 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { clock, type Database, read, type Transaction, transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
 
 // One gate before every call of a vendor, a verifier or the registry: circuit breaker, the source's own pauses, rate
 // limits and spend, all of them in the database, so that they hold across workers.
@@ -189,7 +188,7 @@ async function lockHealth(tx: Transaction, source: string): Promise<Health> {
   const [health] = await tx.execute<Health>(sql`
     select state, era, ${msUntil('open_until')} as open_in_ms, ${msUntil('paused_until')} as paused_in_ms
       from source_health where source = ${source} for update`);
-  if (!health) throw new DatabaseError('no_row');
+  if (!health) throw new Error('no row');
   return health;
 }
 
@@ -284,7 +283,7 @@ export interface SourceFigures {
  */
 export async function readSourceFigures(db: Database, since: Date): Promise<SourceFigures[]> {
   const from = sql`${since.toISOString()}::timestamptz`;
-  const rows = await read(db, (tx) =>
+  const rows = await query(db, (tx) =>
     tx.execute<
       Omit<SourceFigures, 'openUntil' | 'pausedUntil'> & {
         readonly openUntilMs: number | null;

@@ -1,6 +1,6 @@
 import { and, desc, eq, sql } from 'drizzle-orm';
 import { clock, type Database, type Transaction, transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { Refusal } from '../errors.ts';
 import { findStoredEmails } from '../requests/entitlements.ts';
 import { requests, vendorAttempts } from '../schema.ts';
 import type { VendorAttemptState, WantedType } from '../words.ts';
@@ -75,13 +75,13 @@ const LEASE_MARGIN_MS = 5000;
 /**
  * Decides the next step and records it: the attempt is there before the vendor is called, and a request's first
  * question makes it `in-progress`.
- * @throws {DatabaseError} `request_missing` for an unknown id
+ * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function beginVendorStep(db: Database, question: Question): Promise<NextStep> {
   return await transaction(db, async (tx) => {
     const { requestId, vendor, freshnessMs, callMs } = question;
     const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
-    if (!request) throw new DatabaseError('request_missing');
+    if (!request) throw new Refusal('request_missing');
     if (request.settledAt) return { kind: 'settled' };
     const { npi, wantedType } = request;
     const lookupId = await joinIn(tx, request);
@@ -105,7 +105,7 @@ export async function beginVendorStep(db: Database, question: Question): Promise
     const leaseUntil = new Date(at.getTime() + callMs + LEASE_MARGIN_MS);
     switch (last?.state) {
       case 'pending': {
-        if (last.jobRef === null) throw new DatabaseError('job_ref_missing');
+        if (last.jobRef === null) throw new Error('a pending attempt has no job to ask for');
         if (leaseMs > 0) return { kind: 'wait', why: 'pending', afterMs: Math.min(leaseMs, LOOK_AGAIN_MS) };
         const admission = await admitCall(tx, vendor, question.limits, 0);
         if (admission.kind === 'wait') return admission;

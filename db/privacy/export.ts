@@ -1,5 +1,5 @@
 import { and, asc, eq, getTableColumns, isNull, or, type SQL, sql } from 'drizzle-orm';
-import { type Database, read, type Transaction } from '../client.ts';
+import { type Database, query, type Transaction } from '../client.ts';
 import {
   emailChecks,
   lookups,
@@ -51,7 +51,7 @@ const { updatedAt: _updatedAt, unchecked: _unchecked, ...STORED } = getTableColu
  * @throws {DatabaseError}
  */
 export async function exportSubject(db: Database, subject: DataSubject) {
-  return await read(db, async (tx) => {
+  return await query(db, async (tx) => {
     return {
       providers: 'npi' in subject ? await selectProviders(tx, subject.npi) : [],
       endpoints: await selectEndpoints(tx, subject),

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { and, desc, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, read, type Transaction, transaction } from '../client.ts';
+import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { suppressions } from '../schema.ts';
 import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.ts';
 
@@ -85,7 +85,7 @@ export async function listSuppressions(
   kind: SuppressionKind | null,
   limit: number,
 ): Promise<Suppression[]> {
-  return await read(db, (tx) =>
+  return await query(db, (tx) =>
     tx
       .select()
       .from(suppressions)
@@ -104,7 +104,7 @@ export async function importSuppressions(
   db: Database,
   rows: readonly (SuppressionTarget & { readonly reason: string })[],
 ): Promise<boolean[]> {
-  const added = await read(db, (tx) =>
+  const added = await query(db, (tx) =>
     tx.execute<{ n: number }>(sql`
       with given as (
         select * from jsonb_to_recordset(${JSON.stringify(rows.map((row, n) => ({ ...row, n })))}::jsonb)

@@ -1,5 +1,5 @@
 import { eq, sql } from 'drizzle-orm';
-import { type Database, read, type Transaction, transaction } from '../client.ts';
+import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../schema.ts';
 import type { EndpointKind } from '../words.ts';
 import { providerKeys } from './keys.ts';
@@ -55,7 +55,7 @@ const NO_HASH = 0;
  * @throws {DatabaseError}
  */
 export async function isRegistryDue(db: Database, npi: string): Promise<boolean> {
-  const rows = await read(db, (tx) =>
+  const rows = await query(db, (tx) =>
     tx.execute(sql`
       select from providers p
        where p.npi = ${npi}

@@ -1,5 +1,5 @@
 import { eq, sql } from 'drizzle-orm';
-import { type Database, read, type Transaction } from '../client.ts';
+import { type Database, query, type Transaction } from '../client.ts';
 import { providers } from '../schema.ts';
 import type { EndpointKind } from '../words.ts';
 
@@ -74,7 +74,7 @@ const REFUSAL = sql<ProviderFacts['refusal']>`case
  * @throws {DatabaseError}
  */
 export async function gate(db: Database, npis: readonly string[]): Promise<Map<string, GateReason>> {
-  const rows = await read(db, (tx) =>
+  const rows = await query(db, (tx) =>
     tx.execute<{ npi: string; reason: GateReason }>(sql`
       select asked.npi, reason
         from unnest(${sql.param([...new Set(npis)])}::text[]) asked(npi)
@@ -94,7 +94,7 @@ export async function gate(db: Database, npis: readonly string[]): Promise<Map<s
  * @throws {DatabaseError}
  */
 export async function readProvider(db: Database, npi: string): Promise<ProviderFacts | null> {
-  return await read(db, async (tx) => {
+  return await query(db, async (tx) => {
     const [row] = await tx
       .select({
         provider: providers,

@@ -1,5 +1,5 @@
 import { and, asc, eq, getTableColumns, isNull, or, sql } from 'drizzle-orm';
-import { type Database, read } from '../client.ts';
+import { type Database, query } from '../client.ts';
 import { batches, creditBalances, requests, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState, RequestStatus } from '../words.ts';
 
@@ -33,7 +33,7 @@ const { customData: _text, ...BATCH } = getTableColumns(batches);
  */
 export async function findEnvelope(db: Database, subject: EnvelopeSubject): Promise<Envelope | null> {
   if (!(await belongs(db, subject))) return null;
-  const rows = await read(db, (tx) =>
+  const rows = await query(db, (tx) =>
     tx
       .select({
         batch: BATCH,
@@ -79,7 +79,7 @@ const WITHHELD = { email: null, emailType: null, emailLastValidatedAt: null } as
  */
 async function belongs(db: Database, subject: EnvelopeSubject): Promise<boolean> {
   const { organizationId } = subject;
-  const rows = await read(db, (tx) =>
+  const rows = await query(db, (tx) =>
     'requestId' in subject
       ? tx
           .select({ id: requests.id })

@@ -1,6 +1,6 @@
 import { asc, eq, getTableColumns, inArray, sql } from 'drizzle-orm';
-import { type Database, read, type Transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { type Database, query, type Transaction } from '../client.ts';
+import { Refusal } from '../errors.ts';
 import { batches, requests, vendorAttempts, webhookAttempts, webhookDeliveries } from '../schema.ts';
 
 // What operators may see of a batch. Holds emails, the webhook's URL and what its receiver answered: whoever shows it
@@ -38,12 +38,12 @@ export interface BatchInspection {
 
 /**
  * Everything there is on one batch: its requests with what vendors answered, its deliveries with each attempt.
- * @throws {DatabaseError} `batch_missing` for an unknown id
+ * @throws {Refusal} `batch_missing` for an unknown id
  */
 export async function inspectBatch(db: Database, batchId: string): Promise<BatchInspection> {
-  return await read(db, async (tx) => {
+  return await query(db, async (tx) => {
     const [batch] = await selectBatch(tx, batchId);
-    if (!batch) throw new DatabaseError('batch_missing');
+    if (!batch) throw new Refusal('batch_missing');
     const vendorAttemptsOf = Map.groupBy(await selectVendorAttempts(tx, batchId), (row) => row.lookupId);
     const attemptsOf = Map.groupBy(await selectAttempts(tx, batchId), (row) => row.deliveryId);
     return {

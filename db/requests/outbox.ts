@@ -1,5 +1,5 @@
 import { and, asc, eq, isNotNull, isNull, sql } from 'drizzle-orm';
-import { type Database, read } from '../client.ts';
+import { type Database, query } from '../client.ts';
 import { batches, requests } from '../schema.ts';
 import type { BatchStart } from './submit.ts';
 
@@ -10,7 +10,7 @@ import type { BatchStart } from './submit.ts';
  * @throws {DatabaseError}
  */
 export async function markStarted(db: Database, batchId: string): Promise<void> {
-  await read(db, (tx) =>
+  await query(db, (tx) =>
     tx
       .update(batches)
       .set({ startedAt: sql`clock_timestamp()` })
@@ -28,7 +28,7 @@ export async function listNotStarted(
   olderThanMs: number,
   limit: number,
 ): Promise<BatchStart[]> {
-  return await read(db, (tx) =>
+  return await query(db, (tx) =>
     tx
       .select(START)
       .from(batches)
@@ -48,7 +48,7 @@ export interface OverdueRequest {
  * @throws {DatabaseError}
  */
 export async function listOverdue(db: Database, graceMs: number, limit: number): Promise<OverdueRequest[]> {
-  return await read(db, (tx) =>
+  return await query(db, (tx) =>
     tx
       .select({ requestId: requests.id, batchId: requests.batchId })
       .from(requests)
@@ -64,7 +64,7 @@ export async function listOverdue(db: Database, graceMs: number, limit: number):
  * @throws {DatabaseError}
  */
 export async function takeUnfinished(db: Database, everyMs: number, limit: number): Promise<BatchStart[]> {
-  return await read(db, (tx) => {
+  return await query(db, (tx) => {
     const due = tx
       .select({ id: batches.id })
       .from(batches)
@@ -92,7 +92,7 @@ export async function takeUnfinished(db: Database, everyMs: number, limit: numbe
  * @throws {DatabaseError}
  */
 export async function listOpen(db: Database, batchId: string): Promise<string[]> {
-  const rows = await read(db, (tx) =>
+  const rows = await query(db, (tx) =>
     tx
       .select({ id: requests.id })
       .from(requests)

@@ -1,15 +1,15 @@
 import { asc, eq } from 'drizzle-orm';
-import { type Database, read } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { type Database, query } from '../client.ts';
+import { Refusal } from '../errors.ts';
 import { batches, requests, webhookDeliveries } from '../schema.ts';
 
 /**
  * Reads what is left to do for a batch, so that its workflow can start, and start again, from the facts alone. A
  * `deliveryId` is a pending delivery: the batch's own in `batch` mode, each request's in `real-time` mode.
- * @throws {DatabaseError} `batch_missing` for an unknown id
+ * @throws {Refusal} `batch_missing` for an unknown id
  */
 export async function readBatch(db: Database, batchId: string) {
-  const { batch, rows, pending } = await read(db, async (tx) => {
+  const { batch, rows, pending } = await query(db, async (tx) => {
     const [batch] = await tx.select().from(batches).where(eq(batches.id, batchId));
     const rows = await tx
       .select()
@@ -24,7 +24,7 @@ export async function readBatch(db: Database, batchId: string) {
     const pending = deliveries.filter(({ state, resends }) => state === 'pending' && resends === 0);
     return { batch, rows, pending };
   });
-  if (!batch) throw new DatabaseError('batch_missing');
+  if (!batch) throw new Refusal('batch_missing');
   const deliveryOf = new Map(pending.map((delivery) => [delivery.requestId, delivery.id]));
   return {
     organizationId: batch.organizationId,

@@ -1,6 +1,6 @@
 import { eq } from 'drizzle-orm';
 import { clock, type Database, type Transaction, transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { Refusal } from '../errors.ts';
 import { closeLookup } from '../lookups/lookups.ts';
 import { creditBalances, ledgerEntries, requests } from '../schema.ts';
 import type { FinalStatus } from '../words.ts';
@@ -29,7 +29,7 @@ type Request = typeof requests.$inferSelect;
  * An answer that comes after the deadline settles as `failed`; what it found stays in the directory for the next
  * request (DECISIONS.md, Requests and batches).
  * @param reason why there is no email, for operators; kept only where there is none
- * @throws {DatabaseError} `request_missing` for an unknown id
+ * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function settle(
   db: Database,
@@ -69,7 +69,8 @@ export async function settleIn(
     at,
     replayMs: rules.replayMs,
   };
-  if (!(await claimEntitlement(tx, claim))) throw new DatabaseError('entitlement_taken');
+  if (!(await claimEntitlement(tx, claim)))
+    throw new Error('an entitlement changed hands under the lock of its organization');
   return await complete(tx, request, stored, false, at);
 }
 
@@ -83,7 +84,7 @@ async function lock(tx: Transaction, requestId: string): Promise<Request> {
     .for('update');
   // Read after the lock is held, in a statement of its own: a joined row would come from before the wait.
   const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
-  if (!request) throw new DatabaseError('request_missing');
+  if (!request) throw new Refusal('request_missing');
   return request;
 }
 
@@ -135,6 +136,6 @@ async function post(
 
 function finalStatus(request: Request): FinalStatus {
   if (request.status === 'accepted' || request.status === 'in-progress')
-    throw new DatabaseError('request_not_final');
+    throw new Error('a request was settled and is not final');
   return request.status;
 }

@@ -1,7 +1,7 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/prices.ts';
-import { clock, type Database, read, type Transaction, transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
+import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import {
   batches,
@@ -138,7 +138,7 @@ async function claimIdempotencyKey(
     .select({ fingerprint: idempotencyKeys.fingerprint, response: idempotencyKeys.response })
     .from(idempotencyKeys)
     .where(sameKey(command.organizationId, { key, method, path }));
-  if (!stored?.response) throw new DatabaseError('idempotency_record_incomplete');
+  if (!stored?.response) throw new Error('an Idempotency-Key was committed without its response');
   return stored.fingerprint.equals(fingerprint)
     ? { kind: 'repeated', response: stored.response }
     : { kind: 'mismatch' };
@@ -149,7 +149,7 @@ async function claimIdempotencyKey(
  * @throws {DatabaseError}
  */
 export async function forgetExpiredKeys(db: Database, limit: number): Promise<void> {
-  await read(db, (tx) =>
+  await query(db, (tx) =>
     tx.execute(sql`
       delete from idempotency_keys where ctid = any (array(
         select ctid from idempotency_keys where expires_at <= now() order by expires_at limit ${limit}
@@ -165,7 +165,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
     .innerJoin(organizations, eq(organizations.id, creditBalances.organizationId))
     .where(eq(creditBalances.organizationId, organizationId))
     .for('update', { of: creditBalances });
-  if (!organization) throw new DatabaseError('organization_missing');
+  if (!organization) throw new Refusal('organization_missing');
 
   // Taken under the lock, so that times of one organization never run backwards.
   const at = await clock(tx);
@@ -221,9 +221,10 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   await post(tx, 'hold', held, at);
   await post(tx, 'charge', charged, at);
   for (const { id: requestId, npi, emailType } of charged) {
-    if (!emailType) throw new DatabaseError('stored_email_incomplete');
+    if (!emailType) throw new Error('a stored email has no type');
     const claim = { organizationId, npi, emailType, requestId, at, replayMs: rules.replayMs };
-    if (!(await claimEntitlement(tx, claim))) throw new DatabaseError('entitlement_taken');
+    if (!(await claimEntitlement(tx, claim)))
+      throw new Error('an entitlement changed hands under the lock of its organization');
   }
   if (webhook) {
     const state = organization.webhooksSuspended ? ('none' as const) : ('pending' as const);

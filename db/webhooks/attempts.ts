@@ -1,6 +1,6 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { clock, type Database, type Transaction, transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { Refusal } from '../errors.ts';
 import { batches, organizations, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { AttemptReason, DeliveryState } from '../words.ts';
 import { admitToHost, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
@@ -56,7 +56,7 @@ const SUSPENDED_MS = 300_000;
 /**
  * Takes the right to make the next attempt of a delivery, or says why not now: it is not due, it is being sent, its
  * organization is suspended, its host is away, or there is no room. What is put off keeps its place in the schedule.
- * @throws {DatabaseError} `delivery_missing` for an unknown id
+ * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function claimDelivery(
   db: Database,
@@ -196,7 +196,7 @@ async function lockDelivery(tx: Transaction, deliveryId: string) {
     .innerJoin(organizations, eq(organizations.id, batches.organizationId))
     .where(eq(webhookDeliveries.id, deliveryId))
     .for('update', { of: webhookDeliveries });
-  if (!row) throw new DatabaseError('delivery_missing');
+  if (!row) throw new Refusal('delivery_missing');
   return row;
 }
 

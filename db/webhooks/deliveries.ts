@@ -1,16 +1,16 @@
 import { eq, sql } from 'drizzle-orm';
-import { type Database, read } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { type Database, query } from '../client.ts';
+import { Refusal } from '../errors.ts';
 import { envelopeText, findEnvelope } from '../requests/envelope.ts';
 import { batches, organizations, webhookDeliveries } from '../schema.ts';
 
 /**
  * One delivery with all that an attempt needs: its body as it is now, and its organization's secrets, for 24 h after a
  * rotation the previous one too. They and the personal data in the body never leave the activity.
- * @throws {DatabaseError} `delivery_missing` for an unknown id
+ * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function loadDelivery(db: Database, deliveryId: string) {
-  const [row] = await read(db, (tx) =>
+  const [row] = await query(db, (tx) =>
     tx
       .select({
         delivery: webhookDeliveries,
@@ -27,12 +27,12 @@ export async function loadDelivery(db: Database, deliveryId: string) {
       .innerJoin(organizations, eq(organizations.id, batches.organizationId))
       .where(eq(webhookDeliveries.id, deliveryId)),
   );
-  if (!row?.url) throw new DatabaseError('delivery_missing');
+  if (!row?.url) throw new Refusal('delivery_missing');
   const { id, attempts, batchId, requestId } = row.delivery;
   const { organizationId, url, secret, previousSecret } = row;
   const subject = requestId === null ? { organizationId, batchId } : { organizationId, requestId };
   const envelope = await findEnvelope(db, subject);
-  if (!envelope) throw new DatabaseError('delivery_missing');
+  if (!envelope) throw new Refusal('delivery_missing');
   return {
     id,
     attempts,

@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, read, type Transaction } from '../client.ts';
+import { type Database, query, type Transaction } from '../client.ts';
 import type { AttemptReason } from '../words.ts';
 
 // Who may be sent to now, per organization and host, in the database, so that it holds across workers: how many
@@ -184,7 +184,7 @@ export async function noteHost(
  * @throws {DatabaseError}
  */
 export async function forgetHosts(db: Database, keepMs: number): Promise<void> {
-  await read(db, (tx) =>
+  await query(db, (tx) =>
     tx.execute(sql`delete from webhook_hosts
       where greatest(failing_since, open_until, trial_until, turn_at) < clock_timestamp() - ${seconds(keepMs)}`),
   );

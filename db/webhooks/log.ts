@@ -1,7 +1,7 @@
 import { and, asc, desc, eq, gt, gte, lt, type SQL, sql } from 'drizzle-orm';
 import { requireOrganization } from '../accounts/organizations.ts';
-import { type Database, read, type Transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { type Database, query, type Transaction } from '../client.ts';
+import { Refusal } from '../errors.ts';
 import { batches, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
 
@@ -53,7 +53,7 @@ export async function listBatchDeliveries(
   page: { readonly after: string | null; readonly limit: number },
 ): Promise<DeliveryPage | null> {
   const { after, limit } = page;
-  return await read(db, async (tx) => {
+  return await query(db, async (tx) => {
     // A statement of its own, so that a foreign id takes the time of an unknown one.
     const owned = await tx
       .select({ id: batches.id })
@@ -71,7 +71,7 @@ export async function listBatchDeliveries(
  * @param filter.organizationId null for all
  * @param filter.since leaves out those that were created before
  * @param filter.before the id of the last delivery of the page before
- * @throws {DatabaseError} `organization_missing` for an unknown id
+ * @throws {Refusal} `organization_missing` for an unknown id
  */
 export async function listOrganizationDeliveries(
   db: Database,
@@ -91,15 +91,15 @@ export async function listOrganizationDeliveries(
     since === null ? undefined : gte(webhookDeliveries.createdAt, since),
     before === null ? undefined : lt(webhookDeliveries.id, before),
   );
-  return await read(db, (tx) => selectPage(tx, where, desc(webhookDeliveries.id), limit));
+  return await query(db, (tx) => selectPage(tx, where, desc(webhookDeliveries.id), limit));
 }
 
 /**
  * One delivery, of whatever organization.
- * @throws {DatabaseError} `delivery_missing` for an unknown id
+ * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function showDelivery(db: Database, deliveryId: string): Promise<LoggedDelivery> {
-  return await read(db, (tx) => selectDelivery(tx, deliveryId));
+  return await query(db, (tx) => selectDelivery(tx, deliveryId));
 }
 
 /** As `showDelivery`, in the caller's transaction. */
@@ -107,7 +107,7 @@ export async function selectDelivery(tx: Selecting, deliveryId: string): Promise
   const only = eq(webhookDeliveries.id, deliveryId);
   const { deliveries } = await selectPage(tx, only, asc(webhookDeliveries.id), 1);
   const [found] = deliveries;
-  if (!found) throw new DatabaseError('delivery_missing');
+  if (!found) throw new Refusal('delivery_missing');
   return found;
 }
 
@@ -118,7 +118,7 @@ export async function selectDelivery(tx: Selecting, deliveryId: string): Promise
  * @throws {DatabaseError}
  */
 export async function forgetAttempts(db: Database, keepMs: number, limit: number): Promise<number> {
-  const [row] = await read(db, (tx) =>
+  const [row] = await query(db, (tx) =>
     tx.execute<{ forgotten: string }>(sql`
       with old as (
         select delivery_id, n from webhook_attempts

@@ -1,7 +1,7 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, read, type Transaction, transaction } from '../client.ts';
-import { DatabaseError } from '../errors.ts';
+import { type Database, query, type Transaction, transaction } from '../client.ts';
+import { Refusal } from '../errors.ts';
 import { batches, organizations, requests, webhookDeliveries } from '../schema.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
@@ -71,7 +71,7 @@ export async function resendAny(db: Database, by: ChangedBy, deliveryId: string)
  * what is sent again fails again at once
  * @param what.limit how many at most
  * @returns how many, and whether there are more
- * @throws {DatabaseError} `organization_missing`, `webhooks_suspended`
+ * @throws {Refusal} `organization_missing`, `webhooks_suspended`
  */
 export async function resendFailed(
   db: Database,
@@ -89,8 +89,8 @@ export async function resendFailed(
       .select({ suspended: organizations.webhooksSuspended })
       .from(organizations)
       .where(eq(organizations.id, organizationId));
-    if (!organization) throw new DatabaseError('organization_missing');
-    if (organization.suspended) throw new DatabaseError('webhooks_suspended');
+    if (!organization) throw new Refusal('organization_missing');
+    if (organization.suspended) throw new Refusal('webhooks_suspended');
     const failed = await tx.execute<{ id: string }>(sql`
       select d.id from webhook_deliveries d join batches b on b.id = d.batch_id
        where d.state = 'failed' and d.decided_at >= ${since.toISOString()}::timestamptz
@@ -119,7 +119,7 @@ export async function resendFailed(
  * @throws {DatabaseError}
  */
 export async function markResendStarted(db: Database, deliveryId: string): Promise<void> {
-  await read(db, (tx) =>
+  await query(db, (tx) =>
     tx
       .update(webhookDeliveries)
       .set({ checkedAt: sql`clock_timestamp()` })
@@ -141,7 +141,7 @@ export async function takeResends(
   limit: number,
 ): Promise<(DeliveryStart & { readonly isNew: boolean })[]> {
   type Row = { readonly id: string; readonly batch_id: string; readonly organization_id: string };
-  const rows = await read(db, (tx) =>
+  const rows = await query(db, (tx) =>
     tx.execute<Row & { readonly is_new: boolean }>(sql`
       with taken as (
         select id, checked_at is null as is_new from webhook_deliveries

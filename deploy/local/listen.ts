@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { openDatabase } from '../../db/client.ts';
-import { DatabaseError } from '../../db/errors.ts';
+import { DatabaseError, Refusal } from '../../db/errors.ts';
 import { signatureProblem } from './check-signature.ts';
 import { parseOptions, portOf, runCommand, secretOf, usage } from './command-line.ts';
 import { readFacts, type StackFacts } from './facts.ts';
@@ -105,7 +105,7 @@ async function stackSecret({ database_url: url, organization_id: id }: StackFact
   try {
     return (await showWebhookSecret(db, id)).webhookSecret;
   } catch (error) {
-    if (!(error instanceof DatabaseError)) throw error;
+    if (!(error instanceof DatabaseError || error instanceof Refusal)) throw error;
     const message = `The local stack's database does not give the webhook secret (${error.code}): give --secret.`;
     throw new LocalProblem('no_stack', message);
   } finally {

@@ -1,6 +1,5 @@
-import { RotationTooSoon } from '../../db/accounts/webhook-secrets.ts';
 import { DriverNotPatched } from '../../db/client.ts';
-import { DatabaseError } from '../../db/errors.ts';
+import { DatabaseError, Refusal } from '../../db/errors.ts';
 import { type IdPrefix, isId } from '../../db/ids.ts';
 import { ConfigError } from '../config/values.ts';
 import { ImportProblem } from '../nppes/layout.ts';
@@ -24,14 +23,35 @@ export function explain(error: unknown, subject: string | null, databaseUrl: str
   if (error instanceof ConfigError || error instanceof DriverNotPatched || error instanceof ImportProblem) {
     return error.message;
   }
+  if (error instanceof Refusal) return refusal(error, subject);
   if (!(error instanceof DatabaseError)) {
     return `stopped by a fault of this program: ${error instanceof Error ? error.stack : typeof error}`;
   }
-  if (error instanceof RotationTooSoon) {
-    return `the secret was rotated less than 24 h ago, and its predecessor is valid until ${error.until.toISOString()}; rotate after that, or with --force, which ends the predecessor at once`;
-  }
   const server = databaseUrl === null ? 'the database' : serverOf(databaseUrl);
   switch (error.code) {
+    case '55P03':
+      return 'others were busy with what has to stand still for a moment; nothing was changed: run the same command again';
+    case '28P01':
+    case '28000':
+      return `PostgreSQL at ${server} refused the user or its password; check DATABASE_URL`;
+    case '3D000':
+      return `PostgreSQL at ${server} has no database of that name; check DATABASE_URL`;
+    case '42P01':
+    case '42703':
+      return `the database at ${server} lacks tables of this version; run "npm run migrate" first`;
+  }
+  if (BROKEN.has(error.code)) {
+    return `lost PostgreSQL at ${server} on the way (${error.code}); "audit list" shows whether the change was made`;
+  }
+  if (error.unavailable) {
+    return `cannot reach PostgreSQL at ${server} (${error.code}); check that it runs and that DATABASE_URL names it`;
+  }
+  const constraint = error.constraint === null ? '' : `, constraint ${error.constraint}`;
+  return `PostgreSQL at ${server} refused (code ${error.code}${constraint}); nothing was changed`;
+}
+
+function refusal({ code, until }: Refusal, subject: string | null): string {
+  switch (code) {
     case 'organization_missing':
       return `unknown organization ${idOrHint('org', subject)}; "org list" shows all of them`;
     case 'key_missing':
@@ -52,25 +72,9 @@ export function explain(error: unknown, subject: string | null, databaseUrl: str
       return 'the key was revoked because it leaked: issue a new one with "keys issue ORG", or add --yes to make this one valid again';
     case 'credits_below_zero':
       return 'the adjustment takes more credits than are available; "org show ORG" shows how many are';
-    case '55P03':
-      return 'others were busy with what has to stand still for a moment; nothing was changed: run the same command again';
-    case '28P01':
-    case '28000':
-      return `PostgreSQL at ${server} refused the user or its password; check DATABASE_URL`;
-    case '3D000':
-      return `PostgreSQL at ${server} has no database of that name; check DATABASE_URL`;
-    case '42P01':
-    case '42703':
-      return `the database at ${server} lacks tables of this version; run "npm run migrate" first`;
+    case 'rotation_too_soon':
+      return `the secret was rotated less than 24 h ago, and its predecessor is valid until ${until?.toISOString()}; rotate after that, or with --force, which ends the predecessor at once`;
   }
-  if (BROKEN.has(error.code)) {
-    return `lost PostgreSQL at ${server} on the way (${error.code}); "audit list" shows whether the change was made`;
-  }
-  if (error.unavailable) {
-    return `cannot reach PostgreSQL at ${server} (${error.code}); check that it runs and that DATABASE_URL names it`;
-  }
-  const constraint = error.constraint === null ? '' : `, constraint ${error.constraint}`;
-  return `PostgreSQL at ${server} refused (code ${error.code}${constraint}); nothing was changed`;
 }
 
 function idOrHint(prefix: IdPrefix, subject: string | null): string {

@@ -1,5 +1,5 @@
 import { type Database, openDatabase } from '../../db/client.ts';
-import { DatabaseError } from '../../db/errors.ts';
+import { Refusal } from '../../db/errors.ts';
 import { commandLine, readCommandLine } from '../main.ts';
 import { addAuditCommands } from './audit.ts';
 import { addBatchCommands } from './batch.ts';
@@ -92,7 +92,7 @@ export async function runOperator(
       }
     } catch (error) {
       // Refused for want of --yes: wrong usage, though only the database could tell.
-      exitCode = error instanceof DatabaseError && error.code === 'key_leaked' ? 2 : 1;
+      exitCode = error instanceof Refusal && error.code === 'key_leaked' ? 2 : 1;
       stderr(`operator: ${explain(error, subject, url)}\n`);
     }
   }

@@ -1,7 +1,7 @@
 import { type Command, Option } from 'commander';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { type ChangedBy, recordReading } from '../../db/audit.ts';
-import { clock, type Database, read } from '../../db/client.ts';
+import { clock, type Database, query } from '../../db/client.ts';
 import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
 import { type ResendOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
@@ -132,7 +132,7 @@ async function resendAllFailed(
   progress: (line: string) => void,
 ): Promise<Report> {
   // What fails again meanwhile is not taken a second time: a receiver that answers 410 would never come to an end.
-  const until = await read(db, clock);
+  const until = await query(db, clock);
   let resent = 0;
   for (;;) {
     const batch = await resendFailed(db, by, { organizationId, since, until, limit: RESEND_AT_ONCE });

@@ -2,7 +2,7 @@ import { mock } from 'node:test';
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
 import postgres, { type Sql, type TransactionSql } from 'postgres';
-import { type Database, openDatabase, read, transaction } from '../../db/client.ts';
+import { type Database, openDatabase, query, transaction } from '../../db/client.ts';
 import { type Api, type ApiClient, startApi } from '../support/api.ts';
 import { openTestDatabase, type TestDatabase } from '../support/database.ts';
 import { type Answer, eventually } from '../support/organization.ts';
@@ -149,7 +149,7 @@ test.serial('what waited too long for a connection is not begun', async (t) => {
 
 test.serial('a COMMIT in time does not fail because its answer comes after the deadline', async (t) => {
   const db = openDatabase({ url: database.url, poolSize: 1, applicationName: 'slow', deadlineMs: 1000 });
-  await read(db, (tx) => tx.execute(sql`select 1`));
+  await query(db, (tx) => tx.execute(sql`select 1`));
   const open = await shutGate();
   mock.timers.enable({ apis: ['setTimeout'] });
   const { promise: working, resolve: finish } = Promise.withResolvers<void>();

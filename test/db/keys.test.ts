@@ -17,6 +17,7 @@ import {
   suspendOrganization,
 } from '../../db/accounts/organizations.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
+import { Refusal } from '../../db/errors.ts';
 import { openTestDatabase, type TestDatabase } from '../support/database.ts';
 
 const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
@@ -169,7 +170,7 @@ test('with an overlap both keys work until it is over', async (t) => {
 test('while an overlap runs, a key is not rotated a second time; its successor is', async (t) => {
   const old = await openKey();
   const { issued, replaced } = await rotateKey(db, BY, old.id, HOUR);
-  await t.throwsAsync(rotateKey(db, BY, old.id, 10 * HOUR), { code: 'key_rotated' });
+  await t.throwsAsync(rotateKey(db, BY, old.id, 10 * HOUR), { code: 'key_rotated', instanceOf: Refusal });
   const [kept, ...successors] = await listKeys(db, old.organizationId);
   t.deepEqual(kept?.expiresAt, replaced.expiresAt);
   t.is(successors.length, 1);
@@ -190,7 +191,7 @@ test('a key that leaked is not reactivated by mistake', async (t) => {
   const { apiKey, id } = await openKey();
   t.like(await revokeKey(db, BY, id, true), { state: 'revoked', leaked: true });
   t.like(await revokeKey(db, BY, id), { leaked: true }, 'what leaked has leaked');
-  await t.throwsAsync(reactivateKey(db, BY, id), { code: 'key_leaked' });
+  await t.throwsAsync(reactivateKey(db, BY, id), { code: 'key_leaked', instanceOf: Refusal });
   t.is(await stateOf(apiKey), 'revoked');
   t.like(await reactivateKey(db, BY, id, true), { state: 'active', leaked: false });
 });
@@ -214,7 +215,7 @@ test('while an organization is suspended none of its keys is let in; then each i
 test('a key that is not active is not rotated', async (t) => {
   const { id, organizationId } = await openKey();
   await revokeKey(db, BY, id);
-  await t.throwsAsync(rotateKey(db, BY, id), { code: 'key_not_active' });
+  await t.throwsAsync(rotateKey(db, BY, id), { code: 'key_not_active', instanceOf: Refusal });
   t.is((await listKeys(db, organizationId)).length, 1);
 });
 

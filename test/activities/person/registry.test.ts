@@ -9,7 +9,7 @@ import { eq, sql } from 'drizzle-orm';
 import { agrees } from '../../../activities/person/identity.ts';
 import { createRegistry, type RegistryStep } from '../../../activities/person/registry.ts';
 import { buildSubject } from '../../../activities/person/subject.ts';
-import { type Database, openDatabase, read } from '../../../db/client.ts';
+import { type Database, openDatabase, query } from '../../../db/client.ts';
 import {
   isRegistryDue,
   type RegistryProvider,
@@ -240,7 +240,7 @@ async function personAs(npi: string, basic: Record<string, unknown> = {}) {
 
 /** As if the registry had been asked so long ago. */
 async function age(npi: string, hours: number) {
-  await read(db, (tx) =>
+  await query(db, (tx) =>
     tx
       .update(providers)
       .set({ importedAt: sql`clock_timestamp() - make_interval(hours => ${hours})` })
@@ -281,7 +281,7 @@ test('a newer answer replaces an older one whole', async (t) => {
 test('an import knows better than the registry', async (t) => {
   const npi = '2000000135';
   const imported = { npi, origin: 'nppes' as const, rowHash: 5, entityType: 1, lastName: 'IMPORTED' };
-  await read(db, (tx) => tx.insert(providers).values(imported));
+  await query(db, (tx) => tx.insert(providers).values(imported));
   await stored(t, await personAs(npi), npi);
   await storeRegistryAbsence(db, npi);
   t.like(await readProvider(db, npi), { lastName: 'IMPORTED', active: true, endpoints: [], otherStates: [] });

@@ -1,6 +1,6 @@
 import test from 'ava';
 import { buildSubject, endpointCandidates } from '../../../activities/person/subject.ts';
-import { type Database, openDatabase, read } from '../../../db/client.ts';
+import { type Database, openDatabase, query } from '../../../db/client.ts';
 import { providerKeys } from '../../../db/providers/keys.ts';
 import { gate, readProvider } from '../../../db/providers/subject.ts';
 import {
@@ -49,7 +49,7 @@ interface Endpoint {
 
 async function insert(row: Row, place: Place | null, endpoints: readonly Endpoint[] = []): Promise<string> {
   const npi = row.npi ?? newNpi();
-  await read(db, async (tx) => {
+  await query(db, async (tx) => {
     await tx.insert(providers).values({
       npi,
       origin: 'nppes',
@@ -79,13 +79,13 @@ async function practice(name: string | null, place: Place | null, endpoints: rea
 }
 
 async function otherName(npi: string, name: string, typeCode: string) {
-  await read(db, (tx) => tx.insert(providerOtherNames).values({ npi, name, typeCode }));
+  await query(db, (tx) => tx.insert(providerOtherNames).values({ npi, name, typeCode }));
 }
 
 async function location(npi: string, state: string, place: Place) {
   const { line1, postalCode, phone } = place;
   const row = { npi, line1, line2: '', city: 'DENVER', state, postalCode, phone, ...providerKeys(place) };
-  await read(db, (tx) => tx.insert(providerLocations).values(row));
+  await query(db, (tx) => tx.insert(providerLocations).values(row));
 }
 
 async function subjectOf(npi: string) {
@@ -105,7 +105,7 @@ test('the gate names, for a whole batch at once, whom nobody is asked about', as
   const opted = await person(null);
   const optedUnknown = newNpi();
   const unknown = newNpi();
-  await read(db, (tx) =>
+  await query(db, (tx) =>
     tx
       .insert(suppressions)
       .values(
@@ -384,7 +384,7 @@ test('a telephone or an address that hundreds share says nothing', async (t) => 
   const keys = providerKeys(place);
   const row = { origin: 'nppes' as const, rowHash: 1, entityType: 2, ...keys };
   const rows = Array.from({ length: 500 }, () => ({ ...row, npi: newNpi(), organizationName: 'ONE NAME' }));
-  await read(db, (tx) => tx.insert(providers).values(rows));
+  await query(db, (tx) => tx.insert(providers).values(rows));
   const facts = await readProvider(db, await person(place));
   t.is(facts?.atPhone, null);
   t.is(facts?.atAddress, null);
