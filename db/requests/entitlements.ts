@@ -10,6 +10,18 @@ export interface KnownEmail {
   readonly lastValidatedAt: Date;
 }
 
+/** A request's columns when it is completed with an email. */
+export function completed(known: KnownEmail, replayed: boolean, settledAt: Date) {
+  return {
+    status: 'completed',
+    replayed,
+    email: known.email,
+    emailType: known.emailType,
+    emailLastValidatedAt: known.lastValidatedAt,
+    settledAt,
+  } as const;
+}
+
 /**
  * What an organization has paid for within the replay window and may have again for nothing. Exactly `replayMs` after
  * the charge still counts; the clock starts at the charge (DECISIONS.md, Requests and batches).
@@ -96,35 +108,30 @@ export async function findStoredEmails(
 /**
  * Takes the right to charge this organization for this NPI and type: one conditional statement, so that of two
  * requests settling at once exactly one is charged within a replay window (ARCHITECTURE.md, Invariants, L5).
- * @returns false where another request was charged within the window, which makes this one a replay
+ * Whoever holds the organization's lock and has found no replay gets it.
  */
 export async function claimEntitlement(
   tx: Transaction,
   claim: {
-    organizationId: string;
-    npi: string;
-    emailType: EmailType;
-    requestId: string;
-    at: Date;
-    replayMs: number;
+    readonly organizationId: string;
+    readonly npi: string;
+    readonly emailType: EmailType;
+    readonly requestId: string;
+    readonly at: Date;
+    readonly replayMs: number;
   },
-): Promise<boolean> {
+): Promise<void> {
+  const { organizationId, npi, emailType, requestId, at: chargedAt, replayMs } = claim;
   const rows = await tx
     .insert(entitlements)
-    .values({
-      organizationId: claim.organizationId,
-      npi: claim.npi,
-      emailType: claim.emailType,
-      requestId: claim.requestId,
-      chargedAt: claim.at,
-    })
+    .values({ organizationId, npi, emailType, requestId, chargedAt })
     .onConflictDoUpdate({
       target: [entitlements.organizationId, entitlements.npi, entitlements.emailType],
-      set: { requestId: claim.requestId, chargedAt: claim.at },
-      setWhere: sql`${entitlements.chargedAt} < ${new Date(claim.at.getTime() - claim.replayMs).toISOString()}::timestamptz`,
+      set: { requestId, chargedAt },
+      setWhere: sql`${entitlements.chargedAt} < ${new Date(chargedAt.getTime() - replayMs).toISOString()}::timestamptz`,
     })
     .returning({ requestId: entitlements.requestId });
-  return rows.length === 1;
+  if (rows.length === 0) throw new Error('another request was charged for this within the replay window');
 }
 
 function byNpi(

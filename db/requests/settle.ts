@@ -4,7 +4,7 @@ import { Refusal } from '../errors.ts';
 import { closeLookup } from '../lookups/lookups.ts';
 import { creditBalances, ledgerEntries, requests } from '../schema.ts';
 import type { FinalStatus } from '../words.ts';
-import { claimEntitlement, findReplays, findStoredEmails, type KnownEmail } from './entitlements.ts';
+import { claimEntitlement, completed, findReplays, findStoredEmails } from './entitlements.ts';
 
 export interface SettleRules {
   readonly freshnessMs: number;
@@ -53,25 +53,18 @@ export async function settleIn(
   if (request.settledAt) return { status: finalStatus(request), settledNow: false };
   const at = await clock(tx);
   const late = at > request.deadlineAt;
-  if (end === 'failed' || late) return await release(tx, request, 'failed', late ? 'deadline' : reason, at);
-
-  const { organizationId, npi, wantedType } = request;
-  const search = { organizationId, npis: [npi], wantedType, at, lookupId: request.lookupId, ...rules };
+  if (end === 'failed' || late) {
+    return await finish(tx, request, { status: 'failed', reason: late ? 'deadline' : reason, settledAt: at });
+  }
+  const { organizationId, npi, wantedType, lookupId } = request;
+  const search = { organizationId, npis: [npi], wantedType, at, lookupId, ...rules };
   const replay = (await findReplays(tx, search)).get(npi);
-  if (replay) return await complete(tx, request, replay, true, at);
+  if (replay) return await finish(tx, request, completed(replay, true, at));
   const stored = (await findStoredEmails(tx, search)).get(npi);
-  if (!stored) return await release(tx, request, 'not_found', reason, at);
-  const claim = {
-    organizationId,
-    npi,
-    emailType: stored.emailType,
-    requestId,
-    at,
-    replayMs: rules.replayMs,
-  };
-  if (!(await claimEntitlement(tx, claim)))
-    throw new Error('an entitlement changed hands under the lock of its organization');
-  return await complete(tx, request, stored, false, at);
+  if (!stored) return await finish(tx, request, { status: 'not_found', reason, settledAt: at });
+  const { emailType } = stored;
+  await claimEntitlement(tx, { organizationId, npi, emailType, requestId, at, replayMs: rules.replayMs });
+  return await finish(tx, request, completed(stored, false, at));
 }
 
 /** The balance first: every writer of one organization takes its locks in the same order. */
@@ -88,50 +81,18 @@ async function lock(tx: Transaction, requestId: string): Promise<Request> {
   return request;
 }
 
-async function complete(
+async function finish(
   tx: Transaction,
   request: Request,
-  known: KnownEmail,
-  replayed: boolean,
-  at: Date,
+  result: Partial<Request> & { readonly status: FinalStatus; readonly settledAt: Date },
 ): Promise<Settlement> {
-  await tx
-    .update(requests)
-    .set({
-      status: 'completed',
-      replayed,
-      email: known.email,
-      emailType: known.emailType,
-      emailLastValidatedAt: known.lastValidatedAt,
-      settledAt: at,
-    })
-    .where(eq(requests.id, request.id));
-  await post(tx, request, replayed ? 'release' : 'charge', at);
-  await closeLookup(tx, request, { answered: true, at });
-  return { status: 'completed', settledNow: true };
-}
-
-async function release(
-  tx: Transaction,
-  request: Request,
-  status: 'not_found' | 'failed',
-  reason: string,
-  at: Date,
-): Promise<Settlement> {
-  await tx.update(requests).set({ status, reason, settledAt: at }).where(eq(requests.id, request.id));
-  await post(tx, request, 'release', at);
-  await closeLookup(tx, request, { answered: status === 'not_found', at });
+  const { id: requestId, organizationId, cost: amount } = request;
+  const { status, settledAt } = result;
+  const kind = status === 'completed' && !result.replayed ? 'charge' : 'release';
+  await tx.update(requests).set(result).where(eq(requests.id, requestId));
+  await tx.insert(ledgerEntries).values({ organizationId, requestId, kind, amount, createdAt: settledAt });
+  await closeLookup(tx, request, { answered: status !== 'failed', at: settledAt });
   return { status, settledNow: true };
-}
-
-async function post(
-  tx: Transaction,
-  request: Request,
-  kind: 'charge' | 'release',
-  createdAt: Date,
-): Promise<void> {
-  const { organizationId, id: requestId, cost: amount } = request;
-  await tx.insert(ledgerEntries).values({ organizationId, requestId, kind, amount, createdAt });
 }
 
 function finalStatus(request: Request): FinalStatus {

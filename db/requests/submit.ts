@@ -13,7 +13,7 @@ import {
   webhookDeliveries,
 } from '../schema.ts';
 import type { SubmittedAs, WantedType, WebhookMode } from '../words.ts';
-import { claimEntitlement, findReplays, findStoredEmails, type KnownEmail } from './entitlements.ts';
+import { claimEntitlement, completed, findReplays, findStoredEmails } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
 
 /** One parsed submit, single or bulk. */
@@ -192,7 +192,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
       cost,
       acceptedAt: at,
       deadlineAt,
-      ...(known ? finished(known, replay !== undefined, at) : OPEN),
+      ...(known ? completed(known, replay !== undefined, at) : OPEN),
     };
   });
   const held = rows.filter((row) => !row.replayed);
@@ -218,13 +218,11 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
     deadlineAt,
   });
   await tx.insert(requests).values(rows);
-  await post(tx, 'hold', held, at);
-  await post(tx, 'charge', charged, at);
+  const entries = [...held.map(entryOf('hold')), ...charged.map(entryOf('charge'))];
+  if (entries.length > 0) await tx.insert(ledgerEntries).values(entries);
   for (const { id: requestId, npi, emailType } of charged) {
     if (!emailType) throw new Error('a stored email has no type');
-    const claim = { organizationId, npi, emailType, requestId, at, replayMs: rules.replayMs };
-    if (!(await claimEntitlement(tx, claim)))
-      throw new Error('an entitlement changed hands under the lock of its organization');
+    await claimEntitlement(tx, { organizationId, npi, emailType, requestId, at, replayMs });
   }
   if (webhook) {
     const state = organization.webhooksSuspended ? ('none' as const) : ('pending' as const);
@@ -250,33 +248,14 @@ const OPEN = {
   settledAt: null,
 } as const;
 
-function finished(known: KnownEmail, replayed: boolean, at: Date) {
-  return {
-    status: 'completed',
-    replayed,
-    email: known.email,
-    emailType: known.emailType,
-    emailLastValidatedAt: known.lastValidatedAt,
-    settledAt: at,
-  } as const;
-}
-
-async function post(
-  tx: Transaction,
-  kind: 'hold' | 'charge',
-  rows: readonly NewRequest[],
-  createdAt: Date,
-): Promise<void> {
-  if (rows.length === 0) return;
-  await tx.insert(ledgerEntries).values(
-    rows.map(({ id: requestId, organizationId, cost: amount }) => ({
-      organizationId,
-      requestId,
-      kind,
-      amount,
-      createdAt,
-    })),
-  );
+function entryOf(kind: 'hold' | 'charge') {
+  return ({ id: requestId, organizationId, cost: amount, acceptedAt: createdAt }: NewRequest) => ({
+    organizationId,
+    requestId,
+    kind,
+    amount,
+    createdAt,
+  });
 }
 
 function sameKey(

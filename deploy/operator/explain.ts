@@ -164,36 +164,21 @@ interface Happening {
   readonly what: string;
 }
 
-/** What became of one address in a lookup. */
-interface CandidateFate {
-  readonly email: string;
-  /** The sources that named it. */
-  readonly namedBy: string;
-  /** Null while it waits for our checks. */
-  readonly verdict: string | null;
-  readonly reason: string | null;
-  /** Whose word the verdict rests on. */
-  readonly decidedBy: string | null;
-  readonly isReturned: boolean;
+function line(at: Date, rank: number, what: string): Happening {
+  return { at, rank, what };
 }
 
 /** A chapter as text: a heading, then what happened in the order of time, each line with its moment. */
 function storyOf(chapter: Chapter): string {
   const { lookup, requests, attempts, checks } = chapter;
   const happenings = [
-    ...requests.flatMap((request) => [...accepted(request), ...settled(request)]),
-    ...(lookup === null
-      ? []
-      : [
-          {
-            at: lookup.openedAt,
-            rank: 1,
-            what: `lookup ${lookup.id} begins, for a wanted type of ${lookup.wantedType}`,
-          },
-        ]),
+    ...requests.flatMap((request) => [accepted(request), ...settled(request)]),
+    ...(lookup
+      ? [line(lookup.openedAt, 1, `lookup ${lookup.id} begins, for a wanted type of ${lookup.wantedType}`)]
+      : []),
     ...attempts.flatMap(asked),
     ...checks.map(checked),
-    ...(lookup?.closedAt ? [{ at: lookup.closedAt, rank: 5, what: 'lookup ends' }] : []),
+    ...(lookup?.closedAt ? [line(lookup.closedAt, 5, 'lookup ends')] : []),
   ];
   const lines = happenings
     .sort((a, b) => a.at.getTime() - b.at.getTime() || a.rank - b.rank)
@@ -201,8 +186,11 @@ function storyOf(chapter: Chapter): string {
   return [headingOf(chapter), ...lines].join('\n');
 }
 
-/** The addresses that came up in a lookup, in the order in which they did. */
-function candidatesOf({ requests, checks }: Chapter): CandidateFate[] {
+/**
+ * The addresses that came up in a lookup, in the order in which they did: the sources that named each, its verdict (null
+ * while it waits for our checks), and whose word that rests on.
+ */
+function candidatesOf({ requests, checks }: Chapter) {
   return [...Map.groupBy(checks, ({ email }) => email)].map(([email, lines]) => {
     const named = lines.filter(({ kind }) => kind === 'named').map(({ source }) => source);
     // What is found to be another person's gets no further.
@@ -230,21 +218,19 @@ function headingOf({ lookup, requests }: Chapter): string {
     : `LOOKUP ${lookup.id}${shared}`;
 }
 
-function accepted({
-  id,
-  organizationId,
-  batchId,
-  wantedType,
-  acceptedAt,
-  deadlineAt,
-}: EvidenceRequest): Happening[] {
-  const what = `${id} of ${organizationId} accepted in ${batchId}: wants ${wantedType}, by ${deadlineAt.toISOString()}`;
-  return [{ at: acceptedAt, rank: 0, what }];
+function accepted(request: EvidenceRequest): Happening {
+  const { id, organizationId, batchId, wantedType, acceptedAt, deadlineAt } = request;
+  const by = deadlineAt.toISOString();
+  return line(
+    acceptedAt,
+    0,
+    `${id} of ${organizationId} accepted in ${batchId}: wants ${wantedType}, by ${by}`,
+  );
 }
 
 function settled(request: EvidenceRequest): Happening[] {
   const { id, status, reason, settledAt, erasedAt, replayed, creditsUsed } = request;
-  if (settledAt === null) return [{ at: new Date(), rank: 9, what: `${id} is still ${status}` }];
+  if (settledAt === null) return [line(new Date(), 9, `${id} is still ${status}`)];
   const price = replayed
     ? 'free replay'
     : creditsUsed === 0
@@ -254,8 +240,8 @@ function settled(request: EvidenceRequest): Happening[] {
     status === 'completed'
       ? `completed with ${answer(request)}`
       : `${status}: ${reason ?? 'no reason noted'}`;
-  const erased = erasedAt && { at: erasedAt, rank: 8, what: `address erased from the answer of ${id}` };
-  return [{ at: settledAt, rank: 6, what: `${id} ${what}; ${price}` }, ...(erased ? [erased] : [])];
+  const end = line(settledAt, 6, `${id} ${what}; ${price}`);
+  return erasedAt ? [end, line(erasedAt, 8, `address erased from the answer of ${id}`)] : [end];
 }
 
 function answer({ email, emailType, emailLastValidatedAt }: EvidenceRequest): string {
@@ -266,8 +252,8 @@ function answer({ email, emailType, emailLastValidatedAt }: EvidenceRequest): st
 function asked(attempt: EvidenceAttempt): Happening[] {
   const { vendor, n, state, reason, startedAt, endedAt, polls, candidates } = attempt;
   const why = reason === null ? '' : ` (${reason})`;
-  if (state === 'skip') return [{ at: startedAt, rank: 2, what: `${vendor} not asked${why}` }];
-  const question = { at: startedAt, rank: 2, what: `${vendor} asked${n === 1 ? '' : `, time ${n}`}` };
+  if (state === 'skip') return [line(startedAt, 2, `${vendor} not asked${why}`)];
+  const question = line(startedAt, 2, `${vendor} asked${n === 1 ? '' : `, time ${n}`}`);
   if (endedAt === null) return [question];
   const facts = [
     `after ${endedAt.getTime() - startedAt.getTime()} ms`,
@@ -275,30 +261,22 @@ function asked(attempt: EvidenceAttempt): Happening[] {
     ...(state === 'found' ? [`${candidates} candidate${candidates === 1 ? '' : 's'}`] : []),
     credits(attempt.credits, 'of the vendor'),
   ];
-  return [question, { at: endedAt, rank: 3, what: `${vendor} answers ${state}${why} ${facts.join(', ')}` }];
+  return [question, line(endedAt, 3, `${vendor} answers ${state}${why} ${facts.join(', ')}`)];
 }
 
 function checked(check: EvidenceCheck): Happening {
   const { at, email, kind, source, verdict, reason, durationMs } = check;
   const why = reason === null ? '' : ` (${reason})`;
   const time = durationMs === null ? '' : ` in ${durationMs} ms`;
-  switch (kind) {
-    case 'named':
-      return { at, rank: 4, what: `${email} named by ${source} as ${verdict}${why}` };
-    case 'identity':
-      return { at, rank: 4, what: `${email} rejected${why}: it belongs to somebody else` };
-    case 'local':
-    case 'verifier':
-      return { at, rank: 4, what: `${email} ${verdict}${why} by ${speakerOf(check)}${time}` };
-    case 'verdict':
-      return {
-        at,
-        rank: 4,
-        what: `${email} ${verdict === 'valid' ? 'accepted' : `rejected as ${verdict}`}${why}`,
-      };
-    default:
-      return kind satisfies never;
-  }
+  const ours = `${verdict}${why} by ${speakerOf(check)}${time}`;
+  const what: Record<typeof kind, string> = {
+    named: `named by ${source} as ${verdict}${why}`,
+    identity: `rejected${why}: it belongs to somebody else`,
+    local: ours,
+    verifier: ours,
+    verdict: `${verdict === 'valid' ? 'accepted' : `rejected as ${verdict}`}${why}`,
+  };
+  return line(at, 4, `${email} ${what[kind]}`);
 }
 
 function speakerOf({ kind, source }: EvidenceCheck): string {
