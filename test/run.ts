@@ -23,7 +23,7 @@ import { countTests, slowestTests, type TestCounts, type TimedTest, timedTest } 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const BIN = join(ROOT, 'node_modules', '.bin');
 const BUNDLER = new URL('../deploy/temporal/workers.ts', import.meta.url);
-/** AVA writes to this program, not to the terminal, and would leave out the colours. */
+/** AVA writes to this program, not to the terminal, and would leave out the colors. */
 const COLOR = process.stdout.isTTY ? { FORCE_COLOR: '1' } : {};
 
 type Settings = Partial<Record<TestSetting, string | undefined>>;

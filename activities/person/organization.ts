@@ -1,4 +1,4 @@
-import type { EndpointFact, Neighbour, Neighbours, ProviderFacts } from '../../db/providers/subject.ts';
+import type { EndpointFact, Neighbor, Neighbors, ProviderFacts } from '../../db/providers/subject.ts';
 import type { Organization } from '../vendors/vendor.ts';
 import { classify, holdsDomain, registrableDomain } from '../verification/domains.ts';
 import { classifyEndpoint } from '../verification/endpoint.ts';
@@ -53,7 +53,7 @@ interface Group {
   readonly namesake: boolean;
 }
 
-/** The addresses among endpoints that ordinary mail may reach, normalised, each once, in the order of the endpoints. */
+/** The addresses among endpoints that ordinary mail may reach, normalized, each once, in the order of the endpoints. */
 export function ordinaryAddresses(endpoints: readonly EndpointFact[]): Address[] {
   const addresses = endpoints
     .filter(({ kind, endpoint }) => classifyEndpoint(kind, endpoint) === 'email')
@@ -104,11 +104,11 @@ function organization(
 }
 
 /** The organizations of a place, the likeliest first; none where they are too many. */
-function groupsOf(neighbours: Neighbours, surname: string): Group[] {
-  let groups: Neighbour[][] = [];
-  for (const neighbour of neighbours ?? []) {
-    const same = groups.filter((group) => group.some((one) => isSameOrganization(one, neighbour)));
-    groups = [...groups.filter((group) => !same.includes(group)), [...same.flat(), neighbour]];
+function groupsOf(neighbors: Neighbors, surname: string): Group[] {
+  let groups: Neighbor[][] = [];
+  for (const neighbor of neighbors ?? []) {
+    const same = groups.filter((group) => group.some((one) => isSameOrganization(one, neighbor)));
+    groups = [...groups.filter((group) => !same.includes(group)), [...same.flat(), neighbor]];
   }
   const described = groups.map((group) => describe(group, surname)).filter((group) => group !== null);
   if (described.length > DIFFERENT_AT_MOST) return [];
@@ -120,7 +120,7 @@ function groupsOf(neighbours: Neighbours, surname: string): Group[] {
   );
 }
 
-function isSameOrganization(one: Neighbour, other: Neighbour): boolean {
+function isSameOrganization(one: Neighbor, other: Neighbor): boolean {
   const shares = (a: readonly string[], b: readonly string[]) => a.some((value) => b.includes(value));
   return (
     shares(keysOf(one), keysOf(other)) ||
@@ -129,7 +129,7 @@ function isSameOrganization(one: Neighbour, other: Neighbour): boolean {
 }
 
 /** People know a practice by the name on its door; where it has several, by none more than by the legal one. */
-function describe(group: readonly Neighbour[], surname: string): Group | null {
+function describe(group: readonly Neighbor[], surname: string): Group | null {
   const doors = [
     ...new Set(group.flatMap(({ otherNames }) => otherNames.flatMap((one) => organizationName(one) ?? []))),
   ];
@@ -150,7 +150,7 @@ function holdsWords(name: string, words: string): boolean {
   return words !== '' && spaced(name).includes(spaced(words));
 }
 
-function keysOf({ name, otherNames }: Neighbour): string[] {
+function keysOf({ name, otherNames }: Neighbor): string[] {
   const names = [name, ...otherNames].filter((one) => organizationName(one) !== null);
   return names.map((one) => organizationKey(one ?? '')).filter((key) => key !== '');
 }

@@ -17,7 +17,7 @@ export function buildSubject(npi: string, facts: ProviderFacts | null, wantedTyp
 }
 
 /**
- * The ordinary addresses among a provider's own endpoints, normalised: candidates that cost nothing, entered by hand
+ * The ordinary addresses among a provider's own endpoints, normalized: candidates that cost nothing, entered by hand
  * and never checked by anyone.
  */
 export function endpointCandidates(facts: ProviderFacts): string[] {

@@ -26,7 +26,7 @@ export interface Decided {
   readonly reason: Reason | null;
   /** When the check that called it valid was made; of an `unknown` one, when its finder last saw it answer. */
   readonly validatedAt: Date | null;
-  /** Normalised: the form to store, compare and hand out. */
+  /** Normalized: the form to store, compare and hand out. */
   readonly email: string;
   /** False where a verifier that might have made it valid is out of service: no ground to say "nothing found". */
   readonly definitive: boolean;

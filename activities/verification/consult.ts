@@ -136,7 +136,7 @@ function outcomeOf(step: VerifierStep): CallOutcome {
   return answered ? { kind: 'answered' } : outcomeOfTrouble(step);
 }
 
-/** One judgement of an address, as it is kept with it: by our own checks or by a verifier. */
+/** One judgment of an address, as it is kept with it: by our own checks or by a verifier. */
 export interface Evidence {
   readonly kind: 'local' | 'verifier';
   /** The verifier's id; `service` for our own checks. */

@@ -8,7 +8,7 @@ export type Looked =
   | { readonly kind: 'address'; readonly address: Address }
   | {
       readonly kind: 'refused';
-      /** Normalised as far as it goes. */
+      /** Normalized as far as it goes. */
       readonly email: string;
       readonly verdict: Verdict;
       readonly reason: Reason;

@@ -1,6 +1,6 @@
 import { domainToASCII } from 'node:url';
 
-/** An address that mail on the internet could be sent to, normalised. */
+/** An address that mail on the internet could be sent to, normalized. */
 export interface Address {
   /** Lower case, dot-atom. */
   readonly local: string;

@@ -73,7 +73,7 @@ function isFinal({ items }: Envelope): boolean {
   return items.every(({ request }) => request.settledAt !== null);
 }
 
-/** The statuses of what was asked for: a single poll does not wake for its neighbours. */
+/** The statuses of what was asked for: a single poll does not wake for its neighbors. */
 function stateOf({ items }: Envelope): string {
   return items.map(({ request }) => request.status).join();
 }

@@ -5,7 +5,7 @@ import { newId } from '../ids.ts';
 import { importRuns } from '../schema.ts';
 import type { EmailType, ImportKind } from '../words.ts';
 
-/** An address of the operator's own data, normalised, and not one that our checks refuse by its looks. */
+/** An address of the operator's own data, normalized, and not one that our checks refuse by its looks. */
 export interface OwnEmail {
   readonly npi: string;
   readonly email: string;

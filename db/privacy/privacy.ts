@@ -5,7 +5,7 @@ import { type Database, type Transaction, transaction } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 import { hashAddress } from './suppressions.ts';
 
-/** Whom a person's request is about: the provider of an NPI, or the owner of an address (normalised). */
+/** Whom a person's request is about: the provider of an NPI, or the owner of an address (normalized). */
 export type DataSubject = { readonly npi: string } | { readonly email: string };
 
 /** What stands for a person in the audit log. */

@@ -18,7 +18,7 @@ export type Suppression = typeof suppressions.$inferSelect;
 
 /**
  * What stands for an address where it must not be kept itself.
- * @param email normalised: lower case, its domain in A-labels
+ * @param email normalized: lower case, its domain in A-labels
  * @returns 64 hex digits; lists of others who hash lower-case addresses with SHA-256 match
  */
 export function hashAddress(email: string): string {

@@ -13,7 +13,7 @@ export interface EndpointFact {
 }
 
 /** An active organization (type 2) that shares a telephone or an address with a provider. */
-export interface Neighbour {
+export interface Neighbor {
   readonly npi: string;
   /** The legal business name. */
   readonly name: string | null;
@@ -24,7 +24,7 @@ export interface Neighbour {
 }
 
 /** Null if so many share it that being there says nothing: an answering service, a hospital's switchboard. */
-export type Neighbours = readonly Neighbour[] | null;
+export type Neighbors = readonly Neighbor[] | null;
 
 /** A provider as the tables have it. Text is as NPPES writes it, capitals and stray characters included. */
 export interface ProviderFacts {
@@ -49,15 +49,15 @@ export interface ProviderFacts {
   /** States of the practice locations beside the primary one. */
   readonly otherStates: readonly string[];
   readonly endpoints: readonly EndpointFact[];
-  readonly atPhone: Neighbours;
-  readonly atAddress: Neighbours;
+  readonly atPhone: Neighbors;
+  readonly atAddress: Neighbors;
 }
 
 /** Why nobody is asked about an NPI. */
 export type GateReason = 'organization_npi' | 'deactivated' | 'suppressed';
 
 /** More organizations than this at one telephone or address are a crowd. */
-const NEIGHBOURS_AT_MOST = 20;
+const NEIGHBORS_AT_MOST = 20;
 /** So many other locations, of persons too, are looked at for one telephone or address. */
 const LOCATIONS_AT_MOST = 200;
 const ENDPOINTS_AT_MOST = 50;
@@ -110,7 +110,7 @@ export async function readProvider(db: Database, npi: string): Promise<ProviderF
     const known = [...new Set([...(places.phone ?? []), ...(places.address ?? [])])];
     const endpoints = await readEndpoints(tx, npi, known);
     const names = await readOrganizationNames(tx, known);
-    const neighbours = (npis: readonly string[] | null): Neighbours =>
+    const neighbors = (npis: readonly string[] | null): Neighbors =>
       npis?.map((one) => ({
         npi: one,
         name: names.get(one)?.name ?? null,
@@ -122,8 +122,8 @@ export async function readProvider(db: Database, npi: string): Promise<ProviderF
       refusal,
       otherStates,
       endpoints: endpoints.get(npi) ?? [],
-      atPhone: neighbours(places.phone),
-      atAddress: neighbours(places.address),
+      atPhone: neighbors(places.phone),
+      atAddress: neighbors(places.address),
     };
   });
 }
@@ -136,14 +136,14 @@ async function readPlaces(
   const at = (key: 'phone_key' | 'address_key', value: string | null) => sql`
     (select npi from providers
       where entity_type = 2 and active and ${sql.identifier(key)} = ${value}::text
-      limit ${NEIGHBOURS_AT_MOST + 1})
+      limit ${NEIGHBORS_AT_MOST + 1})
     union
     (select p.npi
        from (select l.npi from provider_locations l
               where l.${sql.identifier(key)} = ${value}::text limit ${LOCATIONS_AT_MOST}) l
        join providers p on p.npi = l.npi
       where p.entity_type = 2 and p.active
-      limit ${NEIGHBOURS_AT_MOST + 1})`;
+      limit ${NEIGHBORS_AT_MOST + 1})`;
   const rows = await tx.execute<{ place: 'phone' | 'address'; npi: string }>(sql`
     select 'phone' as place, npi from (${at('phone_key', phoneKey)}) a
     union all
@@ -151,7 +151,7 @@ async function readPlaces(
     order by place, npi`);
   const found = (place: 'phone' | 'address') => {
     const npis = rows.filter((row) => row.place === place).map((row) => row.npi);
-    return npis.length > NEIGHBOURS_AT_MOST ? null : npis;
+    return npis.length > NEIGHBORS_AT_MOST ? null : npis;
   };
   return { phone: found('phone'), address: found('address') };
 }
@@ -160,11 +160,11 @@ async function readPlaces(
 async function readEndpoints(
   tx: Pick<Transaction, 'execute'>,
   npi: string,
-  neighbours: readonly string[],
+  neighbors: readonly string[],
 ): Promise<Map<string, EndpointFact[]>> {
   const rows = await tx.execute<EndpointRow>(sql`
     select e.npi, e.kind, e.endpoint, e.affiliation_name
-      from unnest(${sql.param([npi, ...neighbours])}::text[]) asked(npi)
+      from unnest(${sql.param([npi, ...neighbors])}::text[]) asked(npi)
      cross join lateral (
        select * from provider_endpoints e
         where e.npi = asked.npi and (e.npi = ${npi} or e.endpoint like '%@%')
@@ -199,7 +199,7 @@ async function readOrganizationNames(
   const rows = await tx.execute<{ npi: string; name: string | null; other_names: string[] }>(sql`
     select p.npi, p.organization_name as name,
            array(select n.name from provider_other_names n
-                  where n.npi = p.npi and n.type_code = '3' order by n.name limit ${NEIGHBOURS_AT_MOST}) as other_names
+                  where n.npi = p.npi and n.type_code = '3' order by n.name limit ${NEIGHBORS_AT_MOST}) as other_names
       from providers p where p.npi = any(${sql.param([...npis])}::text[])`);
   return new Map(rows.map(({ npi, name, other_names: otherNames }) => [npi, { name, otherNames }]));
 }

@@ -27,7 +27,7 @@ const MORE_PERSONAL = words(
 // Physicians register on it with addresses of their employers, so its presence in the list says nothing.
 const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
 
-// The ISC licence goes with every copy; CC0 asks for nothing.
+// The ISC license goes with every copy; CC0 asks for nothing.
 const PROVIDERS_LICENSE = new URL('license.md', import.meta.resolve('email-providers/package.json'));
 
 /** What `activities/verification/lists/` must hold: file names with their text. */

@@ -41,7 +41,7 @@ export interface Receiver {
   /** Signatures are checked with this `whsec_` secret from now on. */
   setSecret(secret: string): void;
   /** From now on deliveries to that path are answered so; null gives the path its own answer back. */
-  setBehaviour(path: string, behaviour: Behaviour | null): void;
+  setBehavior(path: string, behavior: Behavior | null): void;
   /** Ends open connections too. */
   close(): Promise<void>;
 }
@@ -66,7 +66,7 @@ export async function startReceiver(settings: {
   const { cert, key, certFile } = await ensureCertificate(settings.dir);
   const received: ReceivedDelivery[] = [];
   const waiting = new Set<(delivery: ReceivedDelivery) => void>();
-  const behaviours = new Map<string, Behaviour>();
+  const behaviors = new Map<string, Behavior>();
   const failures = new Map<string, number>();
   /** By the port of their other end. */
   const connections = new Map<number, Socket>();
@@ -108,13 +108,13 @@ export async function startReceiver(settings: {
     };
     received.push(delivery);
     if (received.length > KEPT) received.shift();
-    const behave = behaviours.get(path) ?? ownBehaviour(path, id);
+    const behave = behaviors.get(path) ?? ownBehavior(path, id);
     behave(response, connections.get(request.socket.remotePort ?? 0) ?? new Socket());
     settings.onDelivery?.(delivery);
     for (const offer of waiting) offer(delivery);
   }
 
-  function ownBehaviour(path: string, id: string): Behaviour {
+  function ownBehavior(path: string, id: string): Behavior {
     const code = /^\/status\/([2-5][0-9]{2})(?:\/|$)/.exec(path)?.[1];
     if (code !== undefined) return status(Number(code));
     const wanted = Number(/^\/fail\/([0-9]{1,4})(?:\/|$)/.exec(path)?.[1] ?? 0);
@@ -150,9 +150,9 @@ export async function startReceiver(settings: {
     setSecret: (secret) => {
       webhook = new Webhook(secret);
     },
-    setBehaviour: (path, behaviour) => {
-      if (behaviour === null) behaviours.delete(path);
-      else behaviours.set(path, behaviour);
+    setBehavior: (path, behavior) => {
+      if (behavior === null) behaviors.delete(path);
+      else behaviors.set(path, behavior);
     },
     async close() {
       server.close();
@@ -184,7 +184,7 @@ function verifies(webhook: Webhook, body: string, headers: IncomingMessage['head
  * Answers a delivery whose body has been read; the receiver then neither answers nor closes by itself.
  * @param tcp the connection below TLS
  */
-export type Behaviour = (response: ServerResponse, tcp: Socket) => void;
+export type Behavior = (response: ServerResponse, tcp: Socket) => void;
 
 /** One that needs the answer alone. */
 type Answering = (response: ServerResponse) => void;
@@ -202,7 +202,7 @@ export function status(code: number, headers: Readonly<Record<string, string>> =
 export const silence: Answering = () => {};
 
 /** Closes the connection without an answer, by a TCP reset. */
-export const reset: Behaviour = (_response, tcp) => {
+export const reset: Behavior = (_response, tcp) => {
   tcp.resetAndDestroy();
 };
 

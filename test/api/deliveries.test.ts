@@ -71,7 +71,7 @@ function arrived(path: string): ReceivedDelivery[] {
 /** From now on the receiver leaves deliveries to a path unanswered, for the test to answer. */
 function holdAnswers(path: string): ServerResponse[] {
   const held: ServerResponse[] = [];
-  stack.receiver.setBehaviour(path, (response) => held.push(response));
+  stack.receiver.setBehavior(path, (response) => held.push(response));
   return held;
 }
 
@@ -99,7 +99,7 @@ function codeOf({ json }: Answer): string {
 test('the log has every delivery in the order of the submit, with each attempt and what was answered', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
-  stack.receiver.setBehaviour(path, (response) => {
+  stack.receiver.setBehavior(path, (response) => {
     response.writeHead(503).end(Buffer.concat([Buffer.from([0xff, 0x00]), Buffer.alloc(2000, 'é')]));
   });
   const { json } = await client.bulk({ npis: NOBODY.slice(0, 2), webhook: { url } });
@@ -135,10 +135,10 @@ test('the log has every delivery in the order of the submit, with each attempt a
 test('pages hold each delivery once, in order, whatever happens to deliveries between them', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
-  stack.receiver.setBehaviour(path, status(410));
+  stack.receiver.setBehavior(path, status(410));
   const { json } = await client.bulk({ npis: NOBODY, webhook: { url } });
   const all = await decided(client, json.batch_id);
-  stack.receiver.setBehaviour(path, null);
+  stack.receiver.setBehavior(path, null);
   const seen: string[] = [];
   const sizes: number[] = [];
   let query = '?limit=3';
@@ -224,7 +224,7 @@ for (const mode of ['real-time', 'batch'] as const) {
   test(`${mode}: a resend takes webhook.status from failed over pending to delivered, everywhere, under one id`, async (t) => {
     const { url, path } = t.context;
     const client = await stack.organization();
-    stack.receiver.setBehaviour(path, status(410));
+    stack.receiver.setBehavior(path, status(410));
     const { json } = await client.bulk({ npis: NOBODY.slice(0, 2), webhook: { url, mode } });
     const [first, ...others] = await decided(client, json.batch_id);
     const id = first?.id ?? '';
@@ -285,7 +285,7 @@ test('what was delivered may be resent too, and has the whole schedule again', a
   const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });
   const [first] = await decided(client, json.batch_id);
   t.is(first?.status, 'delivered');
-  stack.receiver.setBehaviour(path, status(500));
+  stack.receiver.setBehavior(path, status(500));
   t.is((await resend(client, json.batch_id, first?.id ?? '')).status, 202);
   const [again] = await decided(client, json.batch_id);
   t.is(again?.status, 'failed');
@@ -337,7 +337,7 @@ test('one that waits says until when; resent, it goes out now, also where Tempor
   });
   try {
     const client = await lonely.organization();
-    lonely.receiver.setBehaviour('/hook', status(500));
+    lonely.receiver.setBehavior('/hook', status(500));
     const webhook = { url: `${lonely.receiver.url}/hook` };
     const { json } = await client.single({ npi: NOBODY[0], webhook });
     const waiting = await eventually(async () => {
@@ -348,7 +348,7 @@ test('one that waits says until when; resent, it goes out now, also where Tempor
     const inMs = Date.parse(String(waiting.next_attempt_at)) - Date.now();
     t.true(inMs > 0.75 * 3_600_000 && inMs < 1.25 * 3_600_000, `${inMs} ms`);
 
-    lonely.receiver.setBehaviour('/hook', null);
+    lonely.receiver.setBehavior('/hook', null);
     const { status: code, json: resent } = await resend(client, json.batch_id, waiting.id);
     t.is(code, 202);
     t.like(resent, { status: 'pending', next_attempt_at: null });

@@ -87,12 +87,12 @@ test('If-None-Match with the current ETag is a 304 without a body', async (t) =>
       t.is((await client.get(path, { 'if-none-match': header })).status, 200, header);
     }
   }
-  const [before, neighbour] = await Promise.all(
+  const [before, neighbor] = await Promise.all(
     paths.map(async (path) => (await client.get(path)).headers.get('etag')),
   );
   await settle(api.db, first, 'failed', 'test', RULES);
   t.is((await client.get(paths[0], { 'if-none-match': before ?? '' })).status, 200);
-  t.is((await client.get(paths[1], { 'if-none-match': neighbour ?? '' })).status, 200);
+  t.is((await client.get(paths[1], { 'if-none-match': neighbor ?? '' })).status, 200);
   t.is((await client.call('HEAD', paths[0], undefined, { 'if-none-match': '*' })).status, 304);
 });
 

@@ -40,7 +40,7 @@ test('a single poll that waits is answered when its request is settled, and says
   t.is(answer.headers.get('retry-after'), null);
 });
 
-test('a single poll does not wake for its neighbours, a batch poll does', async (t) => {
+test('a single poll does not wake for its neighbors, a batch poll does', async (t) => {
   const client = await stack.organization();
   const { json } = await client.bulk({ npis: [NPI, NPI] });
   const [first = '', second = ''] = json.requests.map((request) => request.request_id);

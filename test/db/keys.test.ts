@@ -113,7 +113,7 @@ test('what is no key at all is not one', async (t) => {
   );
 });
 
-test('two neighbours that change places are caught', async (t) => {
+test('two neighbors that change places are caught', async (t) => {
   const { apiKey } = await openKey();
   for (let at = 4; at < apiKey.length - 1; at += 1) {
     const swapped = apiKey.slice(0, at) + apiKey[at + 1] + apiKey[at] + apiKey.slice(at + 2);

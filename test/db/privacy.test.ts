@@ -139,14 +139,14 @@ test('an erasure is on record without the address, and repeating it changes noth
 
 test('an erasure by address takes it from every NPI, and leaves their other addresses', async (t) => {
   const { npi, email } = await person('2000030018', 'nora');
-  const [neighbour, other] = ['2000030026', 'other@clinic.example'];
+  const [neighbor, other] = ['2000030026', 'other@clinic.example'];
   const known = { emailType: 'professional', lastValidatedAt: new Date(), source: 'test' } as const;
-  await storeEmail(db, { ...known, npi: neighbour, email });
+  await storeEmail(db, { ...known, npi: neighbor, email });
   await storeEmail(db, { ...known, npi, email: other });
   t.like(await eraseSubject(db, BY, { email }), { tombstones: 1, storedEmails: 2, answers: 2 });
   t.deepEqual(await rowsWith(email), []);
   const asked = await openOrganization(db, 10);
-  const { batchId } = acceptedIds(await submit(db, submitCommand(asked, { npis: [npi, neighbour] }), RULES));
+  const { batchId } = acceptedIds(await submit(db, submitCommand(asked, { npis: [npi, neighbor] }), RULES));
   const envelope = await findEnvelope(db, { organizationId: asked.organizationId, batchId });
   t.deepEqual(
     envelope?.items.map(({ request }) => request.email),

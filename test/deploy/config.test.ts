@@ -138,7 +138,7 @@ test('a call of a vendor takes as long as its file says, or as VENDOR_CALL_TIMEO
   t.deepEqual(limitsOf({ VENDOR_CALL_TIMEOUT: '2m' }), [120_000]);
 });
 
-test('each vendor can be given its own limits, types and licence', (t) => {
+test('each vendor can be given its own limits, types and license', (t) => {
   const { vendors } = loadConfig({
     ...MINIMAL,
     FULLENRICH_API_KEY: 'f',

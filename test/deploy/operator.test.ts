@@ -580,7 +580,7 @@ test('help needs no database and shows examples', async (t) => {
   t.regex((await operator(['batch', 'show', '--help'])).stdout, /--reveal/);
 });
 
-test('nothing printed into a pipe has colour codes, and a pipe closed early is no crash', async (t) => {
+test('nothing printed into a pipe has color codes, and a pipe closed early is no crash', async (t) => {
   await createOrg();
   t.false((await spawned(['org', 'list'])).stdout.includes('\u001b'));
   t.deepEqual(await spawned(['org', 'list'], database.url, false), { code: 0, stdout: '', stderr: '' });

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { AttemptReason, DeliveryState } from '../../db/words.ts';
 import type { Receiver } from '../../deploy/local/receiver.ts';
 import {
-  type Behaviour,
+  type Behavior,
   bodyDrip,
   ensureCertificate,
   flood,
@@ -34,8 +34,8 @@ export async function startHostileReceiver(
   receiver: Receiver,
   dir: string,
 ): Promise<{ readonly hostilities: readonly Hostility[]; readonly close: () => Promise<void> }> {
-  const at = (path: string, behaviour: Behaviour) => {
-    receiver.setBehaviour(path, behaviour);
+  const at = (path: string, behavior: Behavior) => {
+    receiver.setBehavior(path, behavior);
     return `${receiver.url}${path}`;
   };
   const { cert, key } = await ensureCertificate(join(dir, 'untrusted'));
@@ -47,10 +47,10 @@ export async function startHostileReceiver(
   closed.close();
   await once(closed, 'close');
 
-  const delivered = (what: string, behaviour: Behaviour, reason: AttemptReason | null = null): Hostility => ({
-    ...{ what, url: at(`/hostile/${what}`, behaviour), state: 'delivered', reasons: [reason] },
+  const delivered = (what: string, behavior: Behavior, reason: AttemptReason | null = null): Hostility => ({
+    ...{ what, url: at(`/hostile/${what}`, behavior), state: 'delivered', reasons: [reason] },
   });
-  const recovers = (what: string, first: Behaviour, reason: AttemptReason): Hostility => ({
+  const recovers = (what: string, first: Behavior, reason: AttemptReason): Hostility => ({
     ...{ what, url: at(`/hostile/${what}`, thenFine(first)), state: 'delivered', reasons: [reason, null] },
   });
   const never = (what: string, url: string, reason: AttemptReason): Hostility => ({
@@ -84,11 +84,11 @@ export async function startHostileReceiver(
 }
 
 /** The first time so, then 200. */
-function thenFine(first: Behaviour): Behaviour {
+function thenFine(first: Behavior): Behavior {
   let calls = 0;
   return (response, tcp) => {
     calls += 1;
-    const behave: Behaviour = calls === 1 ? first : status(200);
+    const behave: Behavior = calls === 1 ? first : status(200);
     behave(response, tcp);
   };
 }

@@ -54,7 +54,7 @@ test('a worker killed every few seconds loses no delivery, and repeats only thos
   const client = await stack.organization();
   const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
   const arrivedAt = new Map<string, number[]>();
-  stack.receiver.setBehaviour('/kill', (response) => {
+  stack.receiver.setBehavior('/kill', (response) => {
     const id = String(response.req.headers['webhook-id']);
     arrivedAt.set(id, [...(arrivedAt.get(id) ?? []), Date.now()]);
     setTimeout(() => status(204)(response), ANSWER_MS);

@@ -15,7 +15,7 @@ const vendors = {
   capped: createScriptedVendor('capped'),
   /** A repeated question may cost again. */
   costly: createScriptedVendor('costly'),
-  /** Its licence does not let us keep what it finds. */
+  /** Its license does not let us keep what it finds. */
   borrowed: createScriptedVendor('borrowed'),
 };
 const npis = ordinaryNpis('found', 60, 40_000).values();

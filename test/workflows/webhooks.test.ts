@@ -5,7 +5,7 @@ import { Webhook } from 'standardwebhooks';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
-import { type Behaviour, status } from '../../deploy/local/receiver.ts';
+import { type Behavior, status } from '../../deploy/local/receiver.ts';
 import { countEvents } from '../support/histories.ts';
 import { ordinaryNpis } from '../support/npis.ts';
 import { type EnvelopeAnswer, eventually, type SubmitAnswer } from '../support/organization.ts';
@@ -148,11 +148,11 @@ test('three answers of 500, then 200: pending until then, delivered after; the i
   const { url, path } = t.context;
   const client = await stack.organization();
   const held: ServerResponse[] = [];
-  const behaviour: Behaviour = (response) => {
+  const behavior: Behavior = (response) => {
     if (arrived(path).length < SCHEDULE_MS.length) status(500)(response);
     else held.push(response);
   };
-  stack.receiver.setBehaviour(path, behaviour);
+  stack.receiver.setBehavior(path, behavior);
   const { json } = await client.single({ npi: FOUND, webhook: { url } });
   const last = await eventually(async () => held[0] ?? null);
   const pollUrl = json.requests[0]?.poll_url ?? '';
@@ -184,7 +184,7 @@ test('three answers of 500, then 200: pending until then, delivered after; the i
 test('a receiver that never takes it: failed after the whole schedule', async (t) => {
   const client = await stack.organization();
   const { path } = t.context;
-  stack.receiver.setBehaviour(path, status(503));
+  stack.receiver.setBehavior(path, status(503));
   const { json } = await client.single({ npi: FOUND, webhook: { url: t.context.url } });
   await over(json.batch_id);
   t.is((await client.batch(json.batch_id)).webhook?.status, 'failed');
@@ -196,11 +196,11 @@ test('410 ends a delivery at once; a batch of failed and delivered ones is faile
   const { url, path } = t.context;
   const client = await stack.organization();
   let gone = '';
-  const behaviour: Behaviour = (response) => {
+  const behavior: Behavior = (response) => {
     gone ||= arrived(path)[0]?.id ?? '';
     status(response.req.headers['webhook-id'] === gone ? 410 : 204)(response);
   };
-  stack.receiver.setBehaviour(path, behaviour);
+  stack.receiver.setBehavior(path, behavior);
   const { json } = await client.bulk({ npis: [FOUND, NOBODY], webhook: { url } });
   await over(json.batch_id);
   t.is(arrived(path).length, 2);

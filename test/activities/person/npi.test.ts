@@ -29,7 +29,7 @@ test('exactly one of ten last digits is right', (t) => {
   }
 });
 
-test('two neighbouring digits the wrong way round are noticed', (t) => {
+test('two neighboring digits the wrong way round are noticed', (t) => {
   t.false(hasNpiCheckDigit('1234567983'));
 });
 

@@ -283,7 +283,7 @@ test('Direct addresses, free mail, software makers and URLs name no domain', asy
   t.is(await organizationOf(npi), null);
 });
 
-test('ordinary addresses of the provider are candidates, each once and normalised', async (t) => {
+test('ordinary addresses of the provider are candidates, each once and normalized', async (t) => {
   const npi = await person(null, [
     { kind: 'CONNECT', endpoint: 'mailto:Jane@PublicClinic.com' },
     { kind: 'DIRECT', endpoint: 'jane.public@gmail.com' },
@@ -345,7 +345,7 @@ test('an organization is found by its other locations too', async (t) => {
   await location(await person(newPlace()), 'CO', place);
   const npi = await person(place);
   const facts = await readProvider(db, npi);
-  const found = [facts?.atPhone, facts?.atAddress].map((neighbours) => neighbours?.map((one) => one.npi));
+  const found = [facts?.atPhone, facts?.atAddress].map((neighbors) => neighbors?.map((one) => one.npi));
   t.deepEqual(found, [[clinic], [clinic]]);
   t.like(await organizationOf(npi), { source: 'same_phone', name: 'Alder Clinic' });
 });

@@ -153,7 +153,7 @@ test('an address that was greylisted is valid when the mail server is asked agai
   t.is(inWords(await check(named)), 'valid mailbox_ok');
 });
 
-test('every judgement on the way is kept in order', async (t) => {
+test('every judgment on the way is kept in order', async (t) => {
   const { checked } = await checkedBy([GREYLISTED, LIMITED, INCONCLUSIVE, MISSING]);
   t.deepEqual(
     checked.evidence.map(({ kind, source, verdict, reason }) => `${kind} ${source}: ${verdict} ${reason}`),

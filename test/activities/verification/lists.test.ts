@@ -14,7 +14,7 @@ test('the lists are what the generator makes of the installed packages', async (
   }
 });
 
-test('the lists name their origin, its version and its licence', async (t) => {
+test('the lists name their origin, its version and its license', async (t) => {
   t.regex(await readFile(new URL('disposable.txt', FOLDER), 'utf8'), /^#.*\n# From \S+ [0-9.]+ \(CC0-1\.0\)/);
   t.regex(
     await readFile(new URL('personal.txt', FOLDER), 'utf8'),

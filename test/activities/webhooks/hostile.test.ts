@@ -70,13 +70,13 @@ test("an operator's resends are started by the sweep: one delivery, and all that
   const client = await stack.organization();
   const path = '/resent';
   const url = `${stack.receiver.url}${path}`;
-  stack.receiver.setBehaviour(path, status(410));
+  stack.receiver.setBehavior(path, status(410));
   const { json } = await client.bulk({ npis: Array(5).fill(NOBODY), webhook: { url } });
   const failed = await decided(client.organizationId, json.batch_id);
   t.deepEqual([...new Set(failed.map(({ state }) => state))], ['failed']);
   t.is((await client.batch(json.batch_id)).webhook?.status, 'failed');
 
-  stack.receiver.setBehaviour(path, null);
+  stack.receiver.setBehavior(path, null);
   const [first] = failed;
   t.is((await resendAny(stack.db, BY, first?.id ?? '')).kind, 'resent');
   t.is((await client.batch(json.batch_id)).webhook?.status, 'pending');

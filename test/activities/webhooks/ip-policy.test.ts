@@ -89,7 +89,7 @@ for (const [what, host] of HOSTILE_HOSTS) {
 
 test('a URL may name public addresses, up to the edge of the closed ranges', (t) => {
   const hosts = ['8.8.8.8', '0x08080808', '172.15.255.255', '172.32.0.0', '100.63.255.255', '100.128.0.0'];
-  const neighbours = ['168.63.129.15', '168.63.129.17', '223.255.255.255', '198.17.255.255', '198.20.0.0'];
+  const neighbors = ['168.63.129.15', '168.63.129.17', '223.255.255.255', '198.17.255.255', '198.20.0.0'];
   const v6 = [
     '[2606:4700:4700::1111]',
     '[2001:4860:4860::8888]',
@@ -97,7 +97,7 @@ test('a URL may name public addresses, up to the edge of the closed ranges', (t)
     '[2003::1]',
     '[2a00:1450::1]',
   ];
-  for (const host of [...hosts, ...neighbours, ...v6]) {
+  for (const host of [...hosts, ...neighbors, ...v6]) {
     t.false(policy.forbids(new URL(`https://${host}/`)), host);
   }
 });

@@ -9,7 +9,7 @@ import type { ResolvedAddress } from '../../../activities/webhooks/connection.ts
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { type Answer, createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
 import {
-  type Behaviour,
+  type Behavior,
   bodyDrip,
   ensureCertificate,
   flood,
@@ -30,7 +30,7 @@ const policy = createAddressPolicy({ openCidrs: ['127.0.0.1/32'] });
 const SHORT = { totalMs: 1000, connectMs: 700 };
 const LOOPBACK: readonly ResolvedAddress[] = [{ address: '127.0.0.1', family: 4 }];
 
-// One after the other: the time limits of the slow ones are short, and a neighbour's work would count against them.
+// One after the other: the time limits of the slow ones are short, and a neighbor's work would count against them.
 
 test.before(async (t) => {
   const dir = await mkdtemp(join(tmpdir(), 'post-'));
@@ -46,7 +46,7 @@ test.after.always(async (t) => {
 test.serial('2xx: the delivery arrives whole, once, under the name it was sent to', async (t) => {
   const { receiver } = t.context;
   const names: (string | false | null)[] = [];
-  receiver.setBehaviour('/ok', (response) => {
+  receiver.setBehavior('/ok', (response) => {
     if (response.socket instanceof TLSSocket) names.push(servernameOf(response.socket));
     status(200)(response);
   });
@@ -89,8 +89,8 @@ test.serial('5xx: the status and what it says are handed on', async (t) => {
 });
 
 test.serial('429 and 503 hand on Retry-After in seconds', async (t) => {
-  t.context.receiver.setBehaviour('/429', status(429, { 'retry-after': '7' }));
-  t.context.receiver.setBehaviour('/503', status(503, { 'retry-after': '120' }));
+  t.context.receiver.setBehavior('/429', status(429, { 'retry-after': '7' }));
+  t.context.receiver.setBehavior('/503', status(503, { 'retry-after': '120' }));
   t.deepEqual(await sendTo(t, '/429'), { ...answered(429, '429\n'), retryAfterMs: 7_000 });
   t.deepEqual(await sendTo(t, '/503'), { ...answered(503, '503\n'), retryAfterMs: 120_000 });
 });
@@ -98,15 +98,15 @@ test.serial('429 and 503 hand on Retry-After in seconds', async (t) => {
 test.serial('Retry-After may be a date, of the past too; what cannot be read is none', async (t) => {
   const { receiver } = t.context;
   const inAnHour = new Date(Date.now() + 3_600_000).toUTCString();
-  receiver.setBehaviour('/date', status(503, { 'retry-after': inAnHour }));
+  receiver.setBehavior('/date', status(503, { 'retry-after': inAnHour }));
   const answer = await sendTo(t, '/date');
   t.true(answer.kind === 'answered' && answer.retryAfterMs !== null);
   if (answer.kind === 'answered') t.true(Math.abs((answer.retryAfterMs ?? 0) - 3_600_000) < 60_000);
 
-  receiver.setBehaviour('/past', status(503, { 'retry-after': 'Sun, 06 Nov 1994 08:49:37 GMT' }));
+  receiver.setBehavior('/past', status(503, { 'retry-after': 'Sun, 06 Nov 1994 08:49:37 GMT' }));
   t.like(await sendTo(t, '/past'), { retryAfterMs: 0 });
   for (const [index, value] of ['', 'soon', '-1', '1.5', '1e3', '99999999999', 'Xyz GMT'].entries()) {
-    receiver.setBehaviour(`/unread/${index}`, status(503, { 'retry-after': value }));
+    receiver.setBehavior(`/unread/${index}`, status(503, { 'retry-after': value }));
     t.like(await sendTo(t, `/unread/${index}`), { status: 503, retryAfterMs: null }, value);
   }
 });
@@ -118,7 +118,7 @@ test.serial('410: the status is handed on', async (t) => {
 test.serial('a redirect is an answer and is not followed', async (t) => {
   const { receiver } = t.context;
   for (const code of [301, 302, 303, 307, 308]) {
-    receiver.setBehaviour(`/redirect/${code}`, status(code, { location: `${receiver.url}/elsewhere` }));
+    receiver.setBehavior(`/redirect/${code}`, status(code, { location: `${receiver.url}/elsewhere` }));
     t.deepEqual(await sendTo(t, `/redirect/${code}`), answered(code, `${code}\n`));
   }
   t.deepEqual(
@@ -340,10 +340,10 @@ test.serial('only https without user info is sent to', async (t) => {
 async function sendTo(
   t: Context,
   path: string,
-  behaviour?: Behaviour,
+  behavior?: Behavior,
   settings: Partial<PostSettings> = {},
 ): Promise<Answer> {
-  if (behaviour) t.context.receiver.setBehaviour(path, behaviour);
+  if (behavior) t.context.receiver.setBehavior(path, behavior);
   return await postTo(t, settings)(messageTo(`${t.context.receiver.url}${path}`));
 }
 

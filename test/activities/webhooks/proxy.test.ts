@@ -73,7 +73,7 @@ test('the proxy is told the checked address; the receiver sees the name', async 
   const post = await postThrough(t, { proxy: proxy.url, lookup });
   const { port } = new URL(t.context.receiver.url);
   let name: unknown;
-  t.context.receiver.setBehaviour('/named', (response) => {
+  t.context.receiver.setBehavior('/named', (response) => {
     name = (response.socket as TLSSocket & { servername?: string }).servername;
     status(200)(response);
   });
@@ -127,7 +127,7 @@ test('a proxy that does not let us through, or never answers, is a failed attemp
 
 test('the limits hold through a proxy', async (t) => {
   const post = await postThrough(t, { proxy: (await startProxy(t)).url });
-  t.context.receiver.setBehaviour('/silence', silence);
+  t.context.receiver.setBehavior('/silence', silence);
   const answer = await post(`${t.context.receiver.url}/silence`);
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_total' });
 });

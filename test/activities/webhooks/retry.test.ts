@@ -37,7 +37,7 @@ test('a wait is spread over 20 % to either side of its step', (t) => {
   t.notThrows(() => fc.assert(generated));
 });
 
-test('Retry-After is honoured between once and twice the step', (t) => {
+test('Retry-After is honored between once and twice the step', (t) => {
   t.is(delayBefore(3, SCHEDULE, 7 * M, 0), 7 * M);
   t.is(delayBefore(3, SCHEDULE, 0, 0), 5 * M);
   t.is(delayBefore(3, SCHEDULE, 24 * H, 1), 10 * M);

@@ -63,11 +63,11 @@ test('/status/CODE always answers CODE, every other path 200', async (t) => {
     t.is(await send(path, {}), 200, path);
 });
 
-test('a path can be given a behaviour and its own one back', async (t) => {
+test('a path can be given a behavior and its own one back', async (t) => {
   const { receiver, send } = await start(t);
-  receiver.setBehaviour('/moody', status(503));
+  receiver.setBehavior('/moody', status(503));
   t.is(await send('/moody', {}), 503);
-  receiver.setBehaviour('/moody', null);
+  receiver.setBehavior('/moody', null);
   t.is(await send('/moody', {}), 200);
 });
 

@@ -71,7 +71,7 @@ test('lines are numbered as an editor does, values with line ends in them includ
   );
 });
 
-test('a row that is not UTF-8 is Latin-1, and its neighbours are not', (t) => {
+test('a row that is not UTF-8 is Latin-1, and its neighbors are not', (t) => {
   const rows = Buffer.concat([
     Buffer.from('"Ñuñez","utf8"\n'),
     Buffer.from('"Ñuñez","latin1"\n', 'latin1'),
