@@ -32,7 +32,9 @@ const AT_ONCE = 20;
 const AT_ONCE_TO_HOST = 10;
 const ROOM_LOCK = 2;
 const SHORTEST_ATTEMPT_MS = 100;
-const LONGEST_WAIT_FOR_ROOM_MS = 600_000;
+const LONGEST_WAIT_FOR_ROOM_MS = 120_000;
+/** Attempts that are older say nothing of the pace: most of them are leases of a worker that died. */
+const PACE_FROM_MS = 5000;
 
 const FAILURES_TO_OPEN = 5;
 /** The rest between two trials doubles up to so many times the first. */
@@ -80,8 +82,10 @@ async function judge(
     // An attempt that is under way is half over on average.
     tx.execute<Room>(sql`
       select count(*)::int as of_organization, count(*) filter (where d.leased_host = ${host})::int as of_host,
-             coalesce(2 * avg(${LEASE_MS} - extract(epoch from d.leased_until - clock_timestamp()) * 1000), 0)::float8 as mean_ms
+             coalesce(2 * avg(age_ms) filter (where age_ms < ${PACE_FROM_MS}), 0)::float8 as mean_ms
         from webhook_deliveries d join batches b on b.id = d.batch_id
+       cross join lateral (
+         select ${LEASE_MS} - extract(epoch from d.leased_until - clock_timestamp()) * 1000 as age_ms) lease
        where d.leased_until > (select clock_timestamp()) and b.organization_id = ${organizationId}`),
     tx.execute<Breaker>(sql`
       select era, open_until is not null as open, open_until > clock_timestamp() as rests,

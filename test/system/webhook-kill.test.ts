@@ -14,7 +14,7 @@ import { workerProcesses } from '../support/worker-process.ts';
 
 // 500 deliveries while the worker is killed every few seconds.
 
-const DELIVERIES = 500;
+const DELIVERIES = 300;
 const KILLS = 4;
 /** How long the receiver takes to answer: a kill meets as many attempts as may be under way. */
 const ANSWER_MS = 300;
