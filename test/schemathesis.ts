@@ -18,8 +18,11 @@ import { type Stack, startStack } from './support/stack.ts';
 const FOLDER = fileURLToPath(new URL('./schemathesis/', import.meta.url));
 /** One of each way a request can end. */
 const ENDINGS = ['2000000010', '2000000028', '2000000044', '2000000051', '2000000119'];
-/** What Schemathesis makes of `--max-examples 1`, at least: it counts per operation and per kind of test. */
-const CASES_PER_EXAMPLE = 9;
+/**
+ * What Schemathesis makes of `--max-examples 1`, at the very least: it counts per operation and per kind of test, and
+ * ends early where it finds nothing new to send. By seed 8.9 to 12.3 were seen.
+ */
+const CASES_PER_EXAMPLE = 6;
 
 const { values } = parseArgs({
   options: { cases: { type: 'string', default: '5000' }, seed: { type: 'string' } },
