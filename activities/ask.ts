@@ -9,18 +9,17 @@ import {
 } from '../db/lookups/vendor-attempts.ts';
 import { suppressFromVendor } from '../db/privacy/suppressions.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
+import { type RequestIds, settleFound } from './batches.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
 import { outcomeOfTrouble, retryLater } from './failures.ts';
-import { withHeartbeat } from './heartbeat.ts';
+import { type Clock, withHeartbeat } from './heartbeat.ts';
 import type { Subjects } from './lookup.ts';
 import { agrees } from './person/identity.ts';
 import type { Step, Subject } from './vendors/vendor.ts';
 import { parseAddress } from './verification/syntax.ts';
 import { verify } from './verify.ts';
 
-interface VendorQuestion {
-  readonly requestId: string;
-  readonly npi: string;
+interface VendorQuestion extends RequestIds {
   readonly vendor: string;
   /** Whether a question whose answer was lost may be put again although that may cost twice. */
   readonly again: boolean;
@@ -28,7 +27,9 @@ interface VendorQuestion {
   readonly until: number;
 }
 
-type AskDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'rules' | 'check'> & { readonly subjects: Subjects };
+type AskDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'vendors' | 'rules' | 'check'> & {
+  readonly subjects: Subjects;
+};
 
 /** A vendor's server that failed a poll is asked again after this. */
 const POLL_AGAIN_MS = 3000;
@@ -37,21 +38,23 @@ const POLL_AGAIN_MS = 3000;
 export function createAskActivities(deps: AskDeps) {
   return {
     /**
-     * Asks one vendor for one NPI, and puts what it names through our checks.
+     * Asks one vendor for one NPI, puts what it names through our checks, and settles with an email that passes.
      * @returns how it ended; the email itself stays in the directory
      * @throws {ApplicationFailure} retryable, if the vendor works on it, limits us or is away
      */
     async askVendor(question: VendorQuestion): Promise<VendorAnswer> {
       const source = deps.vendors.find(({ vendor }) => vendor.id === question.vendor);
       if (!source) return { kind: 'skip', reason: 'not_configured' };
-      return await withHeartbeat(Context.current(), (signal) => converse(deps, question, source, signal));
+      return await withHeartbeat(Context.current(), async (signal, now) =>
+        settleFound(deps, question, await converse(deps, { ...question, now }, source, signal)),
+      );
     },
   };
 }
 
 async function converse(
   deps: AskDeps,
-  question: VendorQuestion,
+  question: VendorQuestion & { readonly now: Clock },
   source: VendorSource,
   signal: AbortSignal,
 ): Promise<VendorAnswer> {
@@ -177,8 +180,12 @@ function creditsOf(step: Answered, cost: number): number {
 }
 
 /** Comes back later, if that is within the vendor's share of the time. */
-function wait({ vendor, until }: VendorQuestion, why: string, afterMs: number | null): VendorAnswer {
-  if (Date.now() + (afterMs ?? 0) > until) return { kind: 'unresolved', reason: why };
+function wait(
+  { vendor, until, now }: VendorQuestion & { readonly now: Clock },
+  why: string,
+  afterMs: number | null,
+): VendorAnswer {
+  if (now() + (afterMs ?? 0) > until) return { kind: 'unresolved', reason: why };
   throw retryLater(vendor, why, afterMs);
 }
 

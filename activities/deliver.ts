@@ -21,6 +21,16 @@ import { sign } from './webhooks/signature.ts';
 
 type WebhookDeps = Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules'>;
 
+/** What came of looking at a delivery: it is decided, or is to be looked at later (null: by the activity's own backoff). */
+type Tried =
+  | { readonly kind: 'decided'; readonly state: DeliveryResult }
+  | {
+      readonly kind: 'later';
+      readonly why: string;
+      readonly message: string;
+      readonly afterMs: number | null;
+    };
+
 /**
  * Deliveries (DECISIONS.md, Webhooks). One call of the activity is at most one attempt; Temporal's retry is the
  * schedule, and every other wait too: for room, for a host that is away, for an attempt that another worker makes.
@@ -28,11 +38,33 @@ type WebhookDeps = Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules'>;
 export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   const scheduleMs = rules.webhookScheduleMs;
 
-  const attempt = async (claim: Claim): Promise<DeliveryResult> => {
-    const { deliveryId, organizationId } = claim;
-    const startedAt = new Date();
-    const { answer, batchId, attempts } = await makeAttempt(claim, startedAt);
-    const durationMs = Date.now() - startedAt.getTime();
+  const tryDelivery = async (deliveryId: string): Promise<Tried> => {
+    const claimed = await claimDelivery(db, deliveryId, rules);
+    switch (claimed.kind) {
+      case 'over':
+        return { kind: 'decided', state: claimed.state };
+      case 'wait':
+        // Waiting is no fault, and no attempt.
+        return {
+          kind: 'later',
+          why: claimed.why,
+          message: `not now: ${claimed.why}`,
+          afterMs: claimed.afterMs,
+        };
+      case 'attempt':
+        return await attempt(claimed.claim);
+      default:
+        return claimed satisfies never;
+    }
+  };
+
+  const attempt = async (claim: Claim): Promise<Tried> => {
+    const { deliveryId, organizationId, at: startedAt } = claim;
+    const begun = performance.now();
+    const made = await makeAttempt(claim);
+    if (made === null) return { kind: 'later', why: 'proxy_unavailable', message: 'no proxy', afterMs: null };
+    const { answer, batchId, attempts } = made;
+    const durationMs = Math.round(performance.now() - begun);
     const outcome = outcomeOf(claim, answer);
     const reason = reasonOf(answer);
     const statusCode = answer.kind === 'answered' ? answer.status : null;
@@ -42,19 +74,15 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     const n = attempts + 1;
     const ids = { delivery_id: deliveryId, batch_id: batchId, organization_id: organizationId };
     log.info({ ...ids, attempt: n, result: outcome.state, status: statusCode, reason }, 'webhook attempt');
-    if (outcome.state !== 'pending') return outcome.state;
-    throw ApplicationFailure.create({
-      message: `attempt ${n}: ${statusCode === null ? reason : `HTTP ${statusCode}`}`,
-      type: 'WebhookNotDelivered',
-      category: ApplicationFailureCategory.BENIGN,
-      nextRetryDelay: outcome.afterMs,
-    });
+    if (outcome.state !== 'pending') return { kind: 'decided', state: outcome.state };
+    const message = `attempt ${n}: ${statusCode === null ? reason : `HTTP ${statusCode}`}`;
+    return { kind: 'later', why: 'not_delivered', message, afterMs: outcome.afterMs };
   };
 
-  const makeAttempt = async (claim: Claim, startedAt: Date) => {
+  const makeAttempt = async (claim: Claim) => {
     try {
       const { id, url, body, secrets, batchId, attempts } = await loadDelivery(db, claim.deliveryId);
-      const timestamp = Math.floor(startedAt.getTime() / 1000);
+      const timestamp = Math.floor(claim.at.getTime() / 1000);
       const headers = {
         'content-type': 'application/json',
         'webhook-id': id,
@@ -67,7 +95,7 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
       await releaseClaim(db, claim);
       if (!(error instanceof ProxyUnavailable)) throw error;
       log.warn({ delivery_id: claim.deliveryId }, error.message);
-      throw ApplicationFailure.create({ message: error.message, type: 'Webhook.proxy_unavailable' });
+      return null;
     }
   };
 
@@ -84,7 +112,30 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     return { kind: 'silent', reason: answer.reason, restMs: firstRestMs(scheduleMs) };
   };
 
+  /** Makes the first attempt, for which it waits a little if there is no room at once. */
+  const isDecided = async (deliveryId: string, deadline: number): Promise<boolean> => {
+    for (;;) {
+      const tried = await tryDelivery(deliveryId);
+      if (tried.kind === 'decided') return true;
+      const afterMs = tried.afterMs ?? Infinity;
+      if (tried.why !== 'no_room' || performance.now() + afterMs > deadline) return false;
+      await setTimeout(afterMs);
+    }
+  };
+
   return {
+    /**
+     * Makes the first attempts of deliveries that became due in the same moment, side by side.
+     * @returns the ids of those that are not decided by it
+     */
+    async attemptDeliveries({ deliveryIds }: { deliveryIds: readonly string[] }): Promise<string[]> {
+      return await withHeartbeat(Context.current(), async () => {
+        const deadline = performance.now() + ROOM_MS;
+        const decided = await Promise.all(deliveryIds.map((id) => isDecided(id, deadline)));
+        return deliveryIds.filter((_, index) => !decided[index]);
+      });
+    },
+
     /**
      * Sends one delivery once, when it is due and there is room. Its place in the schedule is counted in the
      * database, because a worker's shutdown burns attempts of Temporal's that never left this machine.
@@ -92,36 +143,33 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
      * @throws {ApplicationFailure} retryable, with the time until the next look, while it is not
      */
     async deliverWebhook({ deliveryId }: { deliveryId: string }): Promise<DeliveryResult> {
-      const claimed = await claimDelivery(db, deliveryId, rules);
-      if (claimed.kind === 'over') return claimed.state;
-      if (claimed.kind === 'wait') throw later(claimed.why, claimed.afterMs);
-      return await withHeartbeat(Context.current(), () => attempt(claimed.claim));
+      const tried = await withHeartbeat(Context.current(), () => tryDelivery(deliveryId));
+      if (tried.kind === 'decided') return tried.state;
+      throw ApplicationFailure.create({
+        message: tried.message,
+        type: `Webhook.${tried.why}`,
+        category: ApplicationFailureCategory.BENIGN,
+        ...(tried.afterMs === null ? {} : { nextRetryDelay: Math.max(tried.afterMs, 1) }),
+      });
     },
   };
 }
+
+/** How long a first attempt waits in its activity for room at its receiver; after that it waits in Temporal. */
+const ROOM_MS = 10_000;
 
 /** How long a receiver's answer is kept for a database that is away. Forgotten, it would be asked for again. */
 const OUTAGE_MS = 15_000;
 const AGAIN_MS = 500;
 
 async function throughOutage(work: () => Promise<void>): Promise<void> {
-  const giveUpAt = Date.now() + OUTAGE_MS;
+  const giveUpAt = performance.now() + OUTAGE_MS;
   for (;;) {
     try {
       return await work();
     } catch (error) {
-      if (!(error instanceof DatabaseError && error.unavailable) || Date.now() > giveUpAt) throw error;
+      if (!(error instanceof DatabaseError && error.unavailable) || performance.now() > giveUpAt) throw error;
       await setTimeout(AGAIN_MS);
     }
   }
-}
-
-/** Waiting is no fault, and no attempt. */
-function later(why: string, afterMs: number): ApplicationFailure {
-  return ApplicationFailure.create({
-    message: `not now: ${why}`,
-    type: `Webhook.${why}`,
-    category: ApplicationFailureCategory.BENIGN,
-    nextRetryDelay: Math.max(afterMs, 1),
-  });
 }

@@ -3,7 +3,8 @@ import type { Database } from '../db/client.ts';
 import type { SourceLimits } from '../db/lookups/sources.ts';
 import type { BatchStart } from '../db/requests/submit.ts';
 import type { DeliveryStart } from '../db/webhooks/resends.ts';
-import type { EmailType, FinalStatus } from '../db/words.ts';
+import type { EmailType } from '../db/words.ts';
+import type { SettledMessage } from '../workflows/messages.ts';
 import type { Registry } from './person/registry.ts';
 import type { Vendor } from './vendors/vendor.ts';
 import type { createCheck } from './verification/check.ts';
@@ -21,10 +22,7 @@ export interface WorkflowControl {
   /** Whether a workflow with this id is open. */
   isRunning(workflowId: string): Promise<boolean>;
   /** Tells a batch workflow that one of its requests is final. A closed workflow is not an error. */
-  signalSettled(
-    batchId: string,
-    message: { readonly requestId: string; readonly status: FinalStatus },
-  ): Promise<void>;
+  signalSettled(batchId: string, message: SettledMessage): Promise<void>;
 }
 
 export interface ActivityDeps {

@@ -31,10 +31,12 @@ function toFailure(error: unknown, log: Logger): unknown {
   if (error instanceof TemporalFailure || error instanceof CompleteAsyncError) return error;
   if (error instanceof Error && error.name === 'AbortError') return new CancelledFailure('cancelled');
   if (error instanceof DatabaseError) {
-    return ApplicationFailure.create({ message: error.message, type: `Database.${error.code}` });
+    const { message, code, isPermanent: nonRetryable } = error;
+    return ApplicationFailure.create({ message, type: `Database.${code}`, nonRetryable });
   }
   if (error instanceof Refusal) {
-    return ApplicationFailure.create({ message: error.message, type: `Refusal.${error.code}` });
+    // Asked again it would be refused again.
+    return ApplicationFailure.nonRetryable(error.message, `Refusal.${error.code}`);
   }
   const name = error instanceof Error ? error.name : 'unknown';
   log.error({ err: error }, 'activity failed unexpectedly');

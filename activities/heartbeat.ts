@@ -3,6 +3,12 @@ import type { Context } from '@temporalio/activity';
 const HEARTBEAT_MS = 30_000;
 
 /**
+ * Milliseconds since the epoch by Temporal's clock, which made the deadlines that activities get: when this attempt was
+ * due, and what has passed here since. A worker's own clock may be minutes off.
+ */
+export type Clock = () => number;
+
+/**
  * Runs `work` with heartbeats three times per heartbeat time-out, so that Temporal notices a dead worker soon, and
  * with a signal that aborts when an operator cancels or the worker shuts down. Work whose deadline has passed goes on
  * for one more heartbeat time-out: what it finds settles nothing any more, but is there for the next request
@@ -10,9 +16,11 @@ const HEARTBEAT_MS = 30_000;
  */
 export async function withHeartbeat<T>(
   context: Context,
-  work: (signal: AbortSignal) => Promise<T>,
+  work: (signal: AbortSignal, now: Clock) => Promise<T>,
 ): Promise<T> {
   const timeoutMs = context.info.heartbeatTimeoutMs ?? HEARTBEAT_MS;
+  const begun = performance.now();
+  const now = () => context.info.currentAttemptScheduledTimestampMs + performance.now() - begun;
   const timer = setInterval(() => context.heartbeat(), timeoutMs / 3);
   const ending = new AbortController();
   let lateness: NodeJS.Timeout | undefined;
@@ -24,7 +32,7 @@ export async function withHeartbeat<T>(
     else end();
   });
   try {
-    return await work(ending.signal);
+    return await work(ending.signal, now);
   } finally {
     clearInterval(timer);
     clearTimeout(lateness);

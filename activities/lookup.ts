@@ -4,7 +4,7 @@ import { queueKnownEmails } from '../db/lookups/candidates.ts';
 import { joinLookup } from '../db/lookups/lookups.ts';
 import { admitOne, recordOne, type SourceLimits } from '../db/lookups/sources.ts';
 import { recordSkipped } from '../db/lookups/vendor-attempts.ts';
-import { isRegistryDue, storeRegistryAbsence, storeRegistryProvider } from '../db/providers/providers.ts';
+import { storeRegistryAbsence, storeRegistryProvider } from '../db/providers/providers.ts';
 import { readProvider } from '../db/providers/subject.ts';
 import type { WantedType } from '../db/words.ts';
 import type { LookupPlan } from '../workflows/messages.ts';
@@ -34,11 +34,8 @@ const KNOWN_MS = 2 * 60_000;
 export function createLookupActivities(deps: LookupDeps) {
   const { db, registry } = deps;
   return {
-    /** Decides how one NPI is looked up, unless the registry has to say first who it is. Safe to repeat. */
-    async planLookup({ requestId, npi }: Whom): Promise<LookupPlan | { readonly kind: 'identify' }> {
-      if (registry !== null && (await isRegistryDue(db, npi))) return { kind: 'identify' };
-      return await makePlan(deps, { requestId, npi }, null);
-    },
+    /** Decides how one NPI is looked up. Safe to repeat. */
+    planLookup: (whom: Whom): Promise<LookupPlan> => makePlan(deps, whom, null),
 
     /**
      * Asks the NPI Registry who an NPI is that no import has brought, keeps the answer, and plans the lookup by it.
@@ -46,9 +43,9 @@ export function createLookupActivities(deps: LookupDeps) {
      * @throws {ApplicationFailure} retryable, if the registry is away or our limit is reached
      */
     async identify({ until, ...whom }: Whom & { readonly until: number }): Promise<LookupPlan> {
-      return await withHeartbeat(Context.current(), async (signal) => {
+      return await withHeartbeat(Context.current(), async (signal, now) => {
         const trouble = registry === null ? null : await askRegistry(db, registry, whom.npi, signal);
-        if (trouble?.again && Date.now() + (trouble.afterMs ?? 0) <= until) {
+        if (trouble?.again && now() + (trouble.afterMs ?? 0) <= until) {
           throw retryLater(REGISTRY, trouble.why, trouble.afterMs);
         }
         return await makePlan(deps, whom, trouble?.why ?? null);

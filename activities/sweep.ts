@@ -12,7 +12,7 @@ import { settle } from '../db/requests/settle.ts';
 import { type BatchStart, forgetExpiredKeys } from '../db/requests/submit.ts';
 import { forgetHosts } from '../db/webhooks/hosts.ts';
 import { forgetAttempts } from '../db/webhooks/log.ts';
-import { type DeliveryStart, takeResends } from '../db/webhooks/resends.ts';
+import { takeDeliveries } from '../db/webhooks/resends.ts';
 import type { SweepResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
@@ -37,9 +37,9 @@ export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
   };
 
   /** The batch is told, because the lookup that should have told it may be stuck. */
-  const settleOverdue = async ({ requestId, batchId }: OverdueRequest) => {
+  const settleOverdue = async ({ requestId, batchId, npi }: OverdueRequest) => {
     const status = await settleFailed(requestId, batchId, 'deadline');
-    await control.signalSettled(batchId, { requestId, status });
+    await control.signalSettled(batchId, { requestId, npi, status });
   };
 
   /** A batch whose workflow has closed although something is left: terminated, or lost with its cluster. */
@@ -53,12 +53,10 @@ export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
   };
 
   /** A new round does not wait for the workflow of the one before, which may sleep for a day. */
-  const resend = async ({
-    isNew,
-    ...start
-  }: DeliveryStart & { readonly isNew: boolean }): Promise<boolean> => {
-    if (!isNew && (await control.isRunning(start.deliveryId))) return false;
-    await control.startDelivery(start);
+  const redeliver = async ({ round, ...delivery }: Awaited<ReturnType<typeof takeDeliveries>>[number]) => {
+    if (round !== 'new' && (await control.isRunning(delivery.deliveryId))) return false;
+    if (round === 'first' && (await control.isRunning(delivery.batchId))) return false;
+    await control.startDelivery(delivery);
     return true;
   };
 
@@ -87,13 +85,13 @@ export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
         const started = await each(await listNotStarted(db, startAfterMs, AT_MOST), 'start', start);
         const settled = await each(await listOverdue(db, settleAfterMs, AT_MOST), 'settle', settleOverdue);
         const restarted = await each(await takeUnfinished(db, checkEveryMs, AT_MOST), 'restart', restart);
-        const resends = await takeResends(db, startAfterMs, checkEveryMs, AT_MOST);
-        const resent = await each(resends, 'resend', resend);
+        const waiting = await takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
+        const redelivered = await each(waiting, 'deliver', redeliver);
         await forgetExpiredKeys(db, EXPIRED_AT_MOST);
         await forgetAttempts(db, rules.webhookLogMs, EXPIRED_AT_MOST);
         await forgetHosts(db, rules.webhookLogMs);
         await forgetUnkept(db);
-        const result = { started, settled, restarted, resent };
+        const result = { started, settled, restarted, redelivered };
         if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');
         return result;
       });

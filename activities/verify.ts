@@ -11,6 +11,7 @@ import {
 import { hasStoredEmail } from '../db/lookups/directory.ts';
 import type { WantedType } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
+import { type RequestIds, settleFound } from './batches.ts';
 import type { ActivityDeps } from './deps.ts';
 import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
@@ -27,7 +28,7 @@ interface ToVerify {
   readonly patience: 'first' | 'early' | 'over';
 }
 
-type VerifyDeps = Pick<ActivityDeps, 'db' | 'check' | 'rules'>;
+type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules'>;
 
 /** Verifiers one after the other, each up to 90 s; a claim that is older belongs to a dead worker. */
 const CLAIM_MS = 120_000;
@@ -37,9 +38,14 @@ const DNS_PATIENCE_MS = 30_000;
 /** Our checks of addresses that no vendor is asked for again. */
 export function createVerifyActivities(deps: VerifyDeps) {
   return {
-    /** Checks the addresses of an NPI that are known already, or that a mail server asked to come back for. */
-    async verifyEmails(what: ToVerify): Promise<VendorAnswer> {
-      return await withHeartbeat(Context.current(), (signal) => verify(deps, what, signal));
+    /**
+     * Checks the addresses of an NPI that are known already, or that a mail server asked to come back for, and settles
+     * with one that passes.
+     */
+    async verifyEmails(what: ToVerify & RequestIds): Promise<VendorAnswer> {
+      return await withHeartbeat(Context.current(), async (signal) =>
+        settleFound(deps, what, await verify(deps, what, signal)),
+      );
     },
   };
 }
@@ -50,7 +56,7 @@ export function createVerifyActivities(deps: VerifyDeps) {
  * activity is tried again: a resolver's or a verifier's bad moment is not held against an address.
  */
 export async function verify(
-  { db, check, rules }: VerifyDeps,
+  { db, check, rules }: Pick<VerifyDeps, 'db' | 'check' | 'rules'>,
   { npi, lookupId, wantedType, patience }: ToVerify,
   signal: AbortSignal,
 ): Promise<VendorAnswer> {

@@ -3,8 +3,8 @@ import type { Database } from '../db/client.ts';
 import type { BatchStart } from '../db/requests/submit.ts';
 import { type DeliveryStart, markResendStarted } from '../db/webhooks/resends.ts';
 import {
-  BATCH_STATUS,
   type BatchInput,
+  DELIVERY_TIMEOUT,
   type DeliverInput,
   NPI,
   ORGANIZATION_ID,
@@ -13,6 +13,8 @@ import {
 
 /** Temporal being away must not hold a client's answer: the sweep starts later what this could not. */
 const START_TIMEOUT_MS = 3000;
+/** The last net: one that hangs ends, and if it has left anything the sweep starts it again. */
+const BATCH_TIMEOUT = '2h';
 
 /**
  * Starts the batch workflow, with the batch id as workflow id. That it was started already is success.
@@ -34,9 +36,9 @@ export async function startBatch(
         workflowIdReusePolicy: restart ? 'ALLOW_DUPLICATE' : 'REJECT_DUPLICATE',
         workflowIdConflictPolicy: 'USE_EXISTING',
         args: [input],
+        workflowExecutionTimeout: BATCH_TIMEOUT,
         typedSearchAttributes: [
           { key: ORGANIZATION_ID, value: organizationId },
-          { key: BATCH_STATUS, value: 'in-progress' },
           { key: NPI, value: [...new Set(npis)] },
         ],
         memo: {
@@ -55,7 +57,8 @@ export async function startBatch(
 }
 
 /**
- * Starts the workflow that sends a delivery again, with the delivery id as workflow id. An older one of the same
+ * Starts the workflow of a delivery that is sent again, or that its batch did not see to, with the delivery id as
+ * workflow id. An older one of the same
  * delivery, which sleeps until its next attempt, is ended: its place in the schedule is in the database.
  * @throws whatever keeps Temporal from taking it, within 3 s
  */
@@ -72,9 +75,10 @@ export async function startDelivery(
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       workflowIdConflictPolicy: 'TERMINATE_EXISTING',
       args: [input],
+      workflowExecutionTimeout: DELIVERY_TIMEOUT,
       typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
       memo: { organization_id: organizationId, batch_id: batchId },
-      staticSummary: `webhook of ${batchId}, sent again`,
+      staticSummary: `webhook of ${batchId}`,
     }),
   );
 }

@@ -24,6 +24,11 @@ export class DatabaseError extends Error {
       this.code.startsWith('57P')
     );
   }
+
+  /** True if the call itself is wrong, an id that is missing or no text: the same call never succeeds. */
+  get isPermanent(): boolean {
+    return this.code.startsWith('22') || this.code === '23502' || this.code === 'UNDEFINED_VALUE';
+  }
 }
 
 const UNAVAILABLE: ReadonlySet<string> = new Set([

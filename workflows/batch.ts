@@ -3,163 +3,210 @@ import {
   CancellationScope,
   CancelledFailure,
   condition,
+  getExternalWorkflowHandle,
   isCancellation,
   ParentClosePolicy,
   proxyActivities,
-  proxyLocalActivities,
   setCurrentDetails,
   setHandler,
+  sleep,
   startChild,
-  upsertSearchAttributes,
 } from '@temporalio/workflow';
 import type { Activities } from '../activities/index.ts';
 import { lookUpEmail } from './lookup.ts';
 import {
-  BATCH_STATUS,
+  type BatchFacts,
   type BatchInput,
   type BatchPlan,
   type BatchResult,
-  type DeliveryResult,
-  type FinalStatus,
+  DELIVERY_TIMEOUT,
+  type DueDelivery,
+  type LookupInput,
   NPI,
   ORGANIZATION_ID,
-  type PlannedRequest,
   requestSettled,
 } from './messages.ts';
-import { onWebhooksQueue, PLAN, REFUND } from './options.ts';
+import { deliver } from './one-step.ts';
+import { atOnce, onWebhooksQueue, REFUND } from './options.ts';
 
-const { planBatch } = proxyLocalActivities<Activities>(PLAN);
+const planBatch = atOnce('planBatch');
+const readBatchFacts = atOnce('readBatchFacts');
 const { refundCredits } = proxyActivities<Activities>(REFUND);
 
-/** How long after its deadline a lookup that an earlier run of the batch started is waited for. */
-const GRACE_MS = 10_000;
-/** The longest and the shortest time until such a lookup is asked after again. */
-const [CHECK_AT_MOST_MS, CHECK_AT_LEAST_MS] = [30_000, 1000];
+/** A lookup that is still open so long after its deadline hangs: Temporal ends it. The sweep has settled what it owed. */
+const OVERTIME_MS = 5 * 60_000;
+/** The longest and the shortest time until a lookup that an earlier run of the batch started is asked after. */
+const [ASK_AT_MOST_MS, ASK_AT_LEAST_MS] = [30_000, 1000];
 
 /**
- * One submit: a child workflow per request that is still open, progress by their signals, webhooks as they come.
- * Ends when every request is final and every delivery is decided. Everything it needs to know is in the database,
- * so that it can be started again after a termination and goes on where things stand.
+ * One submit: a lookup per request that is still open, progress by their signals, webhooks as they come. It ends when
+ * PostgreSQL says that every request is final, and takes nobody else's word for it: signals, and the ends of lookups,
+ * only make it look again. So it can be started again after a termination and goes on where things stand.
  */
 export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult> {
-  const settled = new Map<string, FinalStatus>();
-  const deliveries = new Map<string, Promise<DeliveryResult>>();
-  const decided: DeliveryResult[] = [];
-  let plan: BatchPlan | null = null;
-
-  // A signal and a child's result tell the same, in either order, and a signal may come before the plan does.
-  const note = (requestId: string, status: FinalStatus) => {
-    settled.set(requestId, status);
-    const deliveryId = plan?.requests.find((request) => request.requestId === requestId)?.deliveryId;
-    if (deliveryId) deliver(deliveryId, requestId);
-    show();
-  };
-  const deliver = (deliveryId: string, what: string) => {
-    if (!plan || deliveries.has(deliveryId)) return;
-    const { deliverWebhook } = proxyActivities<Activities>(
-      onWebhooksQueue(`webhook for ${what}`, plan.organizationId),
-    );
-    const delivery = CancellationScope.nonCancellable(() => deliverWebhook({ deliveryId }));
-    deliveries.set(
-      deliveryId,
-      delivery.then((result) => {
-        decided.push(result);
-        show();
-        return result;
-      }),
-    );
-  };
-  const show = () => {
-    if (plan) setCurrentDetails(progress(plan.requests.length, settled, decided.length, deliveries.size));
-  };
-
-  setHandler(requestSettled, ({ requestId, status }) => note(requestId, status));
+  let woken = false;
+  setHandler(requestSettled, () => {
+    woken = true;
+  });
   // Cancelled or not: without the plan, nobody knows what to give back.
-  plan = await CancellationScope.nonCancellable(() => planBatch({ batchId }));
-  for (const { requestId, status } of plan.requests) {
-    const known = status ?? settled.get(requestId);
-    if (known) note(requestId, known);
+  const plan = await CancellationScope.nonCancellable(() => planBatch({ batchId }));
+  const lookups = plan.lookups.map((lookup) => ({ ...lookup, batchId }));
+  const webhooks: Webhooks = { taken: new Set(), attempts: [], waiting: [] };
+  let facts: BatchFacts = plan;
+  let story = '';
+  const show = () => setCurrentDetails(story + progress(plan.total, facts, webhooks));
+  const lookUp = (lookup: LookupInput) => {
+    if (plan.total > 1) return follow(lookup, plan);
+    // Alone in its batch, it needs no workflow of its own: half of the history would be its parent's.
+    return lookUpEmail(lookup, (text) => {
+      story = `${text}\n\n`;
+      show();
+    });
+  };
+  let ended = 0;
+  for (const lookup of lookups) {
+    void lookUp(lookup)
+      .catch(() => {})
+      .finally(() => {
+        ended += 1;
+      });
   }
-  show();
 
-  const { organizationId } = plan;
-  const follow = async (request: PlannedRequest) => {
-    try {
-      note(request.requestId, await lookUp(batchId, organizationId, request, settled));
-    } catch (error) {
-      // The child compensates by itself; this covers one that was terminated, or never was.
-      const { requestId } = request;
-      const refund = { requestId, batchId, reason: isCancellation(error) ? 'cancelled' : 'lookup_lost' };
-      note(requestId, (await CancellationScope.nonCancellable(() => refundCredits(refund))).status);
+  const untilFinal = async () => {
+    // Of a lookup that has signaled, the end is no news.
+    let known = 0;
+    const isNews = () => woken || (ended > known && ended > lookups.length - facts.open);
+    for (;;) {
+      attempt(facts.due, plan, webhooks, show);
+      show();
+      if (facts.open === 0) return;
+      await condition(isNews);
+      [woken, known] = [false, ended];
+      facts = await readBatchFacts({ batchId });
     }
   };
-  await Promise.all(plan.requests.filter(({ requestId }) => !settled.has(requestId)).map(follow));
-
-  upsertSearchAttributes([{ key: BATCH_STATUS, value: 'completed' }]);
-  if (plan.deliveryId) deliver(plan.deliveryId, batchId);
-  await Promise.all(deliveries.values());
+  try {
+    await untilFinal();
+  } catch (error) {
+    if (!isCancellation(error)) throw error;
+    // The lookups are cancelled too, and give back what they hold.
+    await CancellationScope.nonCancellable(untilFinal);
+  }
+  await CancellationScope.nonCancellable(() => Promise.all(webhooks.attempts));
   if (CancellationScope.current().consideredCancelled) {
     throw new CancelledFailure('cancelled by an operator; open requests were refunded');
   }
-  return summary(settled, decided);
+  const { completed, notFound, failed } = facts;
+  return { completed, notFound, failed };
 }
 
-async function lookUp(
-  batchId: string,
-  organizationId: string,
-  { requestId, npi, deadline }: PlannedRequest,
-  settled: ReadonlyMap<string, FinalStatus>,
-): Promise<FinalStatus> {
+/** Runs one lookup as a workflow of its own until that is over, and makes sure that its request is final then. */
+async function follow(lookup: LookupInput, { organizationId }: BatchPlan): Promise<void> {
+  const { requestId, batchId, npi, deadline } = lookup;
+  const giveBack = (reason: string) => refundCredits({ requestId, batchId, npi, reason });
   for (;;) {
     try {
       const child = await startChild(lookUpEmail, {
         workflowId: requestId,
-        args: [{ requestId, batchId, npi, deadline }],
+        args: [lookup],
         // A batch that ends early must not take lookups with it that someone is paying for.
         parentClosePolicy: ParentClosePolicy.ABANDON,
+        workflowExecutionTimeout: Math.max(deadline - Date.now(), 0) + OVERTIME_MS,
         typedSearchAttributes: [
           { key: ORGANIZATION_ID, value: organizationId },
           { key: NPI, value: [npi] },
         ],
         staticSummary: `NPI ${npi}`,
       });
-      return (await child.result()).status;
+      await child.result();
+      return;
     } catch (error) {
-      if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
-      // An earlier run of this batch started it: its settlement comes as a signal. A signal can be lost and that
-      // lookup can be terminated, so it is started again from time to time; one that is final ends at once.
-      const left = deadline + GRACE_MS - Date.now();
-      const wait = Math.min(Math.max(left / 8, CHECK_AT_LEAST_MS), CHECK_AT_MOST_MS);
-      await condition(() => settled.has(requestId), wait);
-      const status = settled.get(requestId);
-      if (status) return status;
-      if (left <= 0) throw error;
+      if (!(error instanceof WorkflowExecutionAlreadyStartedError)) {
+        // The lookup compensates by itself; this covers one that was terminated, or never was.
+        const reason = isCancellation(error) ? 'cancelled' : 'lookup_lost';
+        await CancellationScope.nonCancellable(() => giveBack(reason));
+        return;
+      }
+    }
+    // An earlier run of this batch started it, and it signals this one when it settles. If it is terminated before, it
+    // is started again; if it has settled meanwhile, the new one ends at once.
+    try {
+      await sleep(Math.min(Math.max((deadline - Date.now()) / 8, ASK_AT_LEAST_MS), ASK_AT_MOST_MS));
+    } catch {
+      await CancellationScope.nonCancellable(async () => {
+        await giveBack('cancelled');
+        await getExternalWorkflowHandle(requestId).cancel();
+      });
+      return;
     }
   }
 }
 
-function progress(
-  total: number,
-  settled: ReadonlyMap<string, FinalStatus>,
-  decided: number,
-  sent: number,
-): string {
-  const counts = summary(settled, []);
-  const webhooks = sent > 0 ? `\n\nwebhooks decided: ${decided}/${sent}` : '';
-  return (
-    `**${settled.size}/${total}** final: ${counts.completed} completed, ${counts.notFound} not_found, ` +
-    `${counts.failed} failed${webhooks}`
-  );
+interface Webhooks {
+  /** The ids of deliveries whose first attempt was begun. */
+  readonly taken: Set<string>;
+  readonly attempts: Promise<void>[];
+  /** What the first attempt did not decide. */
+  readonly waiting: DueDelivery[];
 }
 
-function summary(settled: ReadonlyMap<string, FinalStatus>, decided: readonly DeliveryResult[]): BatchResult {
-  const count = (status: FinalStatus) => [...settled.values()].filter((value) => value === status).length;
-  const delivered = decided.filter((result) => result === 'delivered').length;
-  return {
-    completed: count('completed'),
-    notFound: count('not_found'),
-    failed: count('failed'),
-    delivered,
-    undelivered: decided.length - delivered,
+/**
+ * Makes the first attempt of what has become due, all that became due in the same moment by one activity. What that
+ * doesn't decide is a workflow of its own from then on, because it may wait for days.
+ */
+function attempt(
+  due: readonly DueDelivery[],
+  { organizationId }: BatchPlan,
+  { taken, attempts, waiting }: Webhooks,
+  show: () => void,
+): void {
+  const deliveries = due.filter(({ deliveryId }) => !taken.has(deliveryId));
+  const [first] = deliveries;
+  if (!first) return;
+  for (const { deliveryId } of deliveries) taken.add(deliveryId);
+  const about = deliveries.length === 1 ? `webhook of ${nameOf(first)}` : `${deliveries.length} webhooks`;
+  const { attemptDeliveries } = proxyActivities<Activities>(onWebhooksQueue(about, organizationId));
+  const run = async () => {
+    const undecided = await attemptDeliveries({
+      deliveryIds: deliveries.map(({ deliveryId }) => deliveryId),
+    });
+    const left = deliveries.filter(({ deliveryId }) => undecided.includes(deliveryId));
+    waiting.push(...left);
+    show();
+    for (const delivery of left) await startDelivery(delivery, organizationId);
   };
+  attempts.push(CancellationScope.nonCancellable(run));
+}
+
+async function startDelivery(delivery: DueDelivery, organizationId: string): Promise<void> {
+  const { deliveryId } = delivery;
+  try {
+    await startChild(deliver, {
+      workflowId: deliveryId,
+      args: [{ deliveryId, organizationId }],
+      parentClosePolicy: ParentClosePolicy.ABANDON,
+      workflowExecutionTimeout: DELIVERY_TIMEOUT,
+      typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
+      staticSummary: `webhook of ${nameOf(delivery)}`,
+    });
+  } catch (error) {
+    // Somebody has asked for it to be sent again, and that is on its way.
+    if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
+  }
+}
+
+function nameOf({ npi }: DueDelivery): string {
+  return npi === null ? 'the batch' : `NPI ${npi}`;
+}
+
+const NAMED_AT_MOST = 10;
+
+function progress(total: number, facts: BatchFacts, { taken, waiting }: Webhooks): string {
+  const { completed, notFound, failed, open } = facts;
+  const counts = `**${total - open} of ${total}** final: ${completed} completed, ${notFound} not_found, ${failed} failed`;
+  if (taken.size === 0) return counts;
+  const named = waiting.slice(0, NAMED_AT_MOST).map((one) => `${nameOf(one)} (${one.deliveryId})`);
+  const rest = waiting.length > NAMED_AT_MOST ? ` and ${waiting.length - NAMED_AT_MOST} more` : '';
+  const sentLater = waiting.length > 0 ? `, to be sent again: ${named.join(', ')}${rest}` : '';
+  return `${counts}\n\nwebhooks: ${taken.size} attempted${sentLater}`;
 }

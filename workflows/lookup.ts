@@ -4,15 +4,23 @@ import {
   CancellationScope,
   isCancellation,
   proxyActivities,
-  proxyLocalActivities,
   setCurrentDetails,
   sleep,
+  upsertSearchAttributes,
 } from '@temporalio/workflow';
 import type { Activities } from '../activities/index.ts';
-import type { AskPlan, LookupInput, LookupResult, PlannedSource, VendorAnswer } from './messages.ts';
-import { onLookupsQueue, PLAN, REFUND, untilDeadline } from './options.ts';
+import {
+  type AskPlan,
+  type LookupInput,
+  type LookupResult,
+  OUTCOME,
+  type PlannedSource,
+  type VendorAnswer,
+} from './messages.ts';
+import { atOnce, onLookupsQueue, REFUND } from './options.ts';
 
-const { planLookup } = proxyLocalActivities<Activities>(PLAN);
+const planLookup = atOnce('planLookup');
+const settleRequest = atOnce('settleRequest');
 const { refundCredits } = proxyActivities<Activities>(REFUND);
 
 /** The registry's answer is worth a minute's wait. */
@@ -47,52 +55,74 @@ const MEANING = {
  * Finds the email of one NPI: checks what is known, asks the vendors one by one until one answer passes our checks,
  * and settles the request once. Whatever goes wrong on the way, the compensation gives the credits back and settles
  * as `failed`.
+ * @param show tells operators who said what
  */
-export async function lookUpEmail(input: LookupInput): Promise<LookupResult> {
-  const { requestId, npi, batchId, deadline } = input;
-  const settle = (reason: string) => {
-    const { settleRequest } = proxyLocalActivities<Activities>(untilDeadline(deadline - Date.now()));
-    return settleRequest({ requestId, batchId, reason });
-  };
-  const compensate = (reason: string) =>
-    CancellationScope.nonCancellable(() => refundCredits({ requestId, batchId, reason }));
+export async function lookUpEmail(input: LookupInput, show = setCurrentDetails): Promise<LookupResult> {
   try {
-    let plan = await planLookup({ requestId, npi });
-    if (plan.kind === 'identify') {
-      const { identify } = proxyActivities<Activities>(
-        onLookupsQueue(`registry for NPI ${npi}`, deadline - Date.now()),
-      );
-      const until = Math.min(Date.now() + IDENTIFY_MS, deadline - RESERVE_MS);
-      plan = await identify({ requestId, npi, until });
-    }
-    if (plan.kind === 'end') return await settle(plan.reason);
-    const answers = await askAll(input, plan);
-    const final = answers.find(({ kind }) => MEANING[kind] === 'final');
-    if (final) return await settle(final.reason ?? 'no_source');
-    const missing = answers.find(({ kind }) => MEANING[kind] !== 'definitive');
-    if (missing) return await compensate(missing.reason ?? missing.kind);
-    if (plan.unidentified !== null) return await compensate(plan.unidentified);
-    return await settle(answers.at(-1)?.reason ?? 'no_source');
+    return named(await lookUp(input, show));
   } catch (error) {
-    const result = await compensate(isCancellation(error) ? 'cancelled' : 'lookup_failed');
+    const reason = isCancellation(error) ? 'cancelled' : 'lookup_failed';
+    const result = named(
+      await CancellationScope.nonCancellable(() => refundCredits({ ...idsOf(input), reason })),
+    );
     if (isCancellation(error)) throw error;
     return result;
   }
 }
 
+async function lookUp(input: LookupInput, show: (details: string) => void): Promise<LookupResult> {
+  const { requestId, npi, deadline, unknown } = input;
+  const settle = (reason: string) => settleRequest({ ...idsOf(input), reason });
+  const compensate = (reason: string) => refundCredits({ ...idsOf(input), reason });
+  const identify = async () => {
+    const { identify } = proxyActivities<Activities>(
+      onLookupsQueue(`registry for NPI ${npi}`, deadline - Date.now()),
+    );
+    return await identify({
+      requestId,
+      npi,
+      until: Math.min(Date.now() + IDENTIFY_MS, deadline - RESERVE_MS),
+    });
+  };
+  const plan = unknown ? await identify() : await planLookup({ requestId, npi });
+  if (plan.kind === 'end') return await settle(plan.reason);
+  const answers = await askAll(input, plan, show);
+  const final = answers.find(({ kind }) => MEANING[kind] === 'final');
+  if (final) return final.settled ?? (await settle(final.reason ?? 'no_source'));
+  const missing = answers.find(({ kind }) => MEANING[kind] !== 'definitive');
+  if (missing) return await compensate(missing.reason ?? missing.kind);
+  if (plan.unidentified !== null) return await compensate(plan.unidentified);
+  return await settle(answers.at(-1)?.reason ?? 'no_source');
+}
+
+function idsOf({ requestId, batchId, npi }: LookupInput) {
+  return { requestId, batchId, npi };
+}
+
+/** So that operators find what brought no email, and why. */
+function named(result: LookupResult): LookupResult {
+  const { status, reason } = result;
+  if (status !== 'completed') upsertSearchAttributes([{ key: OUTCOME, value: `${status}: ${reason}` }]);
+  return result;
+}
+
 /**
  * Asks one source after the other until one has a usable email. Those that could not answer get another chance after
- * all the others, with what is left of the time. The Temporal UI shows who said what.
+ * all the others, with what is left of the time.
  * @returns the last answer of each source that was asked
  */
-async function askAll(input: LookupInput, plan: AskPlan): Promise<VendorAnswer[]> {
+async function askAll(
+  input: LookupInput,
+  plan: AskPlan,
+  show: (details: string) => void,
+): Promise<VendorAnswer[]> {
   const left = () => input.deadline - Date.now();
   const answers = new Map<PlannedSource, VendorAnswer>();
   const story: string[] = [];
   const hear = (source: PlannedSource, answer: VendorAnswer) => {
     answers.set(source, answer);
     story.push(`- **${nameOf(source)}**: ${answer.kind}${answer.reason ? ` (${answer.reason})` : ''}`);
-    setCurrentDetails(story.join('\n'));
+    show(story.join('\n'));
     return MEANING[answer.kind];
   };
   const askOne = async (source: PlannedSource, time: Time) => {
@@ -136,24 +166,24 @@ async function ask(
 ): Promise<VendorAnswer> {
   const { vendor } = source;
   if (vendor === null) return await verify(input, plan, source, { msLeft, patience: 'first' });
-  const { requestId, npi, deadline } = input;
+  const { npi, deadline } = input;
   const activityMs = Math.min(msLeft + VERIFY_MS, deadline - Date.now());
   const { askVendor } = proxyActivities<Activities>(onLookupsQueue(`${vendor} for NPI ${npi}`, activityMs));
   const until = Date.now() + msLeft;
-  return await answerWithin(msLeft, () => askVendor({ requestId, npi, vendor, again, until }));
+  return await answerWithin(msLeft, () => askVendor({ ...idsOf(input), vendor, again, until }));
 }
 
 /** Our checks of addresses that are known already, or that no vendor is asked for again. */
 async function verify(
-  { npi }: LookupInput,
+  input: LookupInput,
   { lookupId, wantedType }: AskPlan,
   source: PlannedSource,
   { msLeft, patience }: { readonly msLeft: number; readonly patience: 'first' | 'early' | 'over' },
 ): Promise<VendorAnswer> {
   const { verifyEmails } = proxyActivities<Activities>(
-    onLookupsQueue(`${nameOf(source)} of NPI ${npi}`, msLeft),
+    onLookupsQueue(`${nameOf(source)} of NPI ${input.npi}`, msLeft),
   );
-  return await answerWithin(msLeft, () => verifyEmails({ npi, lookupId, wantedType, patience }));
+  return await answerWithin(msLeft, () => verifyEmails({ ...idsOf(input), lookupId, wantedType, patience }));
 }
 
 /**

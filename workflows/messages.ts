@@ -12,12 +12,13 @@ export interface BatchInput {
 }
 
 /** Result of `enrichBatch`. */
-export interface BatchResult {
+export type BatchResult = Counts;
+
+/** How the requests of a batch ended. */
+export interface Counts {
   readonly completed: number;
   readonly notFound: number;
   readonly failed: number;
-  readonly delivered: number;
-  readonly undelivered: number;
 }
 
 /** Input of `lookUpEmail`; its workflow id is the request id. */
@@ -27,6 +28,8 @@ export interface LookupInput {
   readonly npi: string;
   /** Milliseconds since the epoch: 15 minutes after the request was accepted. */
   readonly deadline: number;
+  /** Whether the registry has to say first who the NPI is. */
+  readonly unknown: boolean;
 }
 
 export type WantedType = 'any' | 'professional' | 'personal';
@@ -60,21 +63,30 @@ export interface PlannedSource {
 
 export interface LookupResult {
   readonly status: FinalStatus;
+  /** Why there is no email; null if there is one. */
+  readonly reason: string | null;
 }
 
 /** What a batch workflow starts from: the activity `planBatch` reads it from the database. */
-export interface BatchPlan {
+export interface BatchPlan extends BatchFacts {
   readonly organizationId: string;
-  readonly deliveryId: string | null;
-  readonly requests: readonly PlannedRequest[];
+  readonly total: number;
+  /** The requests that are not final. */
+  readonly lookups: readonly Omit<LookupInput, 'batchId'>[];
 }
 
-export interface PlannedRequest {
-  readonly requestId: string;
-  readonly npi: string;
-  readonly status: FinalStatus | null;
-  readonly deadline: number;
-  readonly deliveryId: string | null;
+/** How far a batch is, by PostgreSQL: the activity `readBatchFacts` reads it each time something wakes the workflow. */
+export interface BatchFacts extends Counts {
+  /** Requests that are not final. */
+  readonly open: number;
+  /** Deliveries that report something final and were never attempted. */
+  readonly due: readonly DueDelivery[];
+}
+
+export interface DueDelivery {
+  readonly deliveryId: string;
+  /** The NPI that it reports; null if it reports the whole batch. */
+  readonly npi: string | null;
 }
 
 /**
@@ -86,6 +98,8 @@ export interface PlannedRequest {
  * - `fatal`, `lost`, `unresolved`: no definitive answer
  */
 export interface VendorAnswer {
+  /** How the request was settled with it; absent if nothing was. */
+  readonly settled?: LookupResult;
   readonly kind:
     | 'found'
     | 'stored'
@@ -101,11 +115,14 @@ export interface VendorAnswer {
   readonly reason: string | null;
 }
 
-/** Input of `deliverAgain`; its workflow id is the delivery id. */
+/** Input of `deliver`; its workflow id is the delivery id. */
 export interface DeliverInput {
   readonly deliveryId: string;
   readonly organizationId: string;
 }
+
+/** The last net of a delivery: its schedule is over within four days, unless its host is away or it is suspended. */
+export const DELIVERY_TIMEOUT = '30d';
 
 export type DeliveryResult = 'delivered' | 'failed' | 'none';
 
@@ -120,26 +137,37 @@ export interface SweepResult {
   readonly started: number;
   readonly settled: number;
   readonly restarted: number;
-  readonly resent: number;
+  readonly redelivered: number;
 }
 
-/** Sent to the batch workflow by the activity that settled a request. */
-export const requestSettled =
-  defineSignal<[{ readonly requestId: string; readonly status: FinalStatus }]>('requestSettled');
+/**
+ * Sent to the batch workflow by the activity that settled a request. It wakes the workflow, which then reads the facts;
+ * what it says is for whoever reads the history.
+ */
+export const requestSettled = defineSignal<[SettledMessage]>('requestSettled');
+
+export interface SettledMessage {
+  readonly requestId: string;
+  readonly npi: string;
+  readonly status: FinalStatus;
+}
 
 /** Workflow types, as operators see them. */
 export const WORKFLOWS = {
   batch: 'enrichBatch',
   lookup: 'lookUpEmail',
-  deliver: 'deliverAgain',
+  deliver: 'deliver',
   sweep: 'sweep',
   reverify: 'reverify',
 } as const;
 
-/** Search attributes, so that the Temporal UI finds a batch by its organization, status or any of its NPIs. */
+/**
+ * Search attributes, so that the Temporal UI finds a batch by its organization or any of its NPIs, and a lookup that
+ * brought no email by its status and reason, such as `failed: deadline`. A batch is in progress as long as it runs.
+ */
 export const ORGANIZATION_ID = defineSearchAttributeKey('OrganizationId', SearchAttributeType.KEYWORD);
-export const BATCH_STATUS = defineSearchAttributeKey('BatchStatus', SearchAttributeType.KEYWORD);
 export const NPI = defineSearchAttributeKey('Npi', SearchAttributeType.KEYWORD_LIST);
+export const OUTCOME = defineSearchAttributeKey('Outcome', SearchAttributeType.KEYWORD);
 
 /** The task queues of one deployment. */
 export interface Queues {

@@ -1,4 +1,4 @@
-import { proxyActivities } from '@temporalio/workflow';
+import { proxyActivities, setWorkflowOptions, workflowInfo } from '@temporalio/workflow';
 import type { Activities } from '../activities/index.ts';
 import type { DeliverInput, DeliveryResult, ReverifyResult, SweepResult } from './messages.ts';
 import { onWebhooksQueue, REVERIFY, SWEEP } from './options.ts';
@@ -18,10 +18,17 @@ export async function reverify(): Promise<ReverifyResult> {
   return await reverifyOnce();
 }
 
-/** A delivery that is sent again, after its batch was over or before: the whole schedule anew. */
-export async function deliverAgain({ deliveryId, organizationId }: DeliverInput): Promise<DeliveryResult> {
+/** One delivery through its whole schedule, after a first attempt that did not decide it or because it is sent again. */
+export async function deliver({ deliveryId, organizationId }: DeliverInput): Promise<DeliveryResult> {
   const { deliverWebhook } = proxyActivities<Activities>(
-    onWebhooksQueue('webhook, sent again', organizationId),
+    onWebhooksQueue(`webhook ${deliveryId}`, organizationId),
   );
   return await deliverWebhook({ deliveryId });
 }
+// It waits for days and outlives the version that started it. One activity and nothing else: any version can go on.
+// A cluster without versions refuses the word.
+setWorkflowOptions(
+  () =>
+    workflowInfo().currentDeploymentVersion?.deploymentName ? { versioningBehavior: 'AUTO_UPGRADE' } : {},
+  deliver,
+);

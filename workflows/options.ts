@@ -1,5 +1,13 @@
 import type { ActivityOptions, LocalActivityOptions } from '@temporalio/common';
-import { workflowInfo } from '@temporalio/workflow';
+import {
+  ActivityFailure,
+  ApplicationFailure,
+  isCancellation,
+  proxyActivities,
+  proxyLocalActivities,
+  workflowInfo,
+} from '@temporalio/workflow';
+import type { Activities } from '../activities/index.ts';
 import { queuesOf } from './messages.ts';
 
 // Every activity option in one place. Retries are unlimited unless an activity says otherwise by a non-retryable
@@ -7,11 +15,45 @@ import { queuesOf } from './messages.ts';
 
 const SHORT_RETRY = { initialInterval: '500ms', backoffCoefficient: 2, maximumInterval: '30s' } as const;
 
-/** Plans are local activities: every batch and lookup makes one first, and it takes milliseconds. */
-export const PLAN: LocalActivityOptions = { startToCloseTimeout: '15s', retry: SHORT_RETRY };
+/** What settles and plans. It has no deadline: what is late settles as `failed`. */
+const STEP = { startToCloseTimeout: '20s', retry: SHORT_RETRY } as const satisfies ActivityOptions;
 
 /** Gives the credits back and settles as `failed`. A compensation has no deadline. */
-export const REFUND: ActivityOptions = { startToCloseTimeout: '20s', retry: SHORT_RETRY };
+export const REFUND: ActivityOptions = { ...STEP, summary: 'refund' };
+
+const LOCAL: LocalActivityOptions = {
+  startToCloseTimeout: '10s',
+  scheduleToCloseTimeout: '15s',
+  retry: { ...SHORT_RETRY, maximumAttempts: 3 },
+};
+
+/**
+ * An activity of milliseconds, run within the workflow task, which saves a round trip. If that fails, because
+ * PostgreSQL is away, it becomes a normal activity: what waits then waits in Temporal and holds no worker.
+ */
+export function atOnce<Name extends keyof Activities>(name: Name): Activities[Name] {
+  const local = proxyLocalActivities<Activities>({ ...LOCAL, summary: name })[name] as Activity;
+  const remote = proxyActivities<Activities>({ ...STEP, summary: name })[name] as Activity;
+  const run: Activity = async (input) => {
+    try {
+      return await local(input);
+    } catch (error) {
+      if (isCancellation(error) || isPermanent(error)) throw error;
+      return await remote(input);
+    }
+  };
+  return run as Activities[Name];
+}
+
+type Activity = (input: never) => Promise<unknown>;
+
+function isPermanent(error: unknown): boolean {
+  return (
+    error instanceof ActivityFailure &&
+    error.cause instanceof ApplicationFailure &&
+    !!error.cause.nonRetryable
+  );
+}
 
 /** Never retried: the next sweep is. The heartbeat tells soon that a worker died, so that no sweep is skipped for it. */
 export const SWEEP: ActivityOptions = {
@@ -26,13 +68,6 @@ export const REVERIFY: ActivityOptions = {
   heartbeatTimeout: '30s',
   retry: { maximumAttempts: 1 },
 };
-
-/** Settles after the vendors have answered. Past the deadline there is nothing left to win: the refund takes over. */
-export function untilDeadline(msLeft: number): LocalActivityOptions {
-  return { ...PLAN, scheduleToCloseTimeout: Math.max(msLeft, MIN_SETTLE_MS) };
-}
-
-const MIN_SETTLE_MS = 5000;
 
 /**
  * What asks someone outside. Attempts are unlimited inside the time given, because a worker's shutdown burns one, and
@@ -51,14 +86,14 @@ export function onLookupsQueue(summary: string, msLeft: number): ActivityOptions
 const MAX_HEARTBEAT_MS = 30_000;
 
 /**
- * One delivery, all its attempts: the schedule comes as `nextRetryDelay`, so that waiting costs no history.
+ * Deliveries. The schedule comes as `nextRetryDelay`, so that waiting costs no history.
  * @param organizationId if Temporal is set up for it, backlogs are shared out by organization
  */
 export function onWebhooksQueue(summary: string, organizationId: string): ActivityOptions {
   return {
     taskQueue: queuesOf(workflowInfo().taskQueue).webhooks,
-    // The attempt itself ends after 15 s; the rest is for reading and recording.
-    startToCloseTimeout: '45s',
+    // An attempt ends after 15 s, and waits for room up to 10 s; the rest is for reading and recording.
+    startToCloseTimeout: '60s',
     // An attempt that died with its worker is made again soon.
     heartbeatTimeout: '10s',
     // Waiting counts as attempts too, so that these are soon at the longest interval.

@@ -50,18 +50,19 @@ export interface RegistryEndpoint {
 const NO_HASH = 0;
 
 /**
- * Whether the registry is to be asked about an NPI: no import has it, and the registry has not been asked for a day
- * (the etiquette of its public clients). An answer older than that stays in use until a newer one comes.
+ * Of these NPIs those that the registry is to be asked about: no import has them, and the registry has not been asked
+ * for a day (the etiquette of its public clients). An answer older than that stays in use until a newer one comes.
  * @throws {DatabaseError}
  */
-export async function isRegistryDue(db: Database, npi: string): Promise<boolean> {
+export async function listRegistryDue(db: Database, npis: readonly string[]): Promise<string[]> {
   const rows = await query(db, (tx) =>
-    tx.execute(sql`
-      select from providers p
-       where p.npi = ${npi}
-         and (p.origin = 'nppes' or p.imported_at > clock_timestamp() - interval '24 hours')`),
+    tx.execute<{ npi: string }>(sql`
+      select distinct asked.npi from unnest(${sql.param(npis)}::text[]) asked(npi)
+       where not exists (
+         select from providers p where p.npi = asked.npi
+            and (p.origin = 'nppes' or p.imported_at > clock_timestamp() - interval '24 hours'))`),
   );
-  return rows.length === 0;
+  return rows.map(({ npi }) => npi);
 }
 
 /**

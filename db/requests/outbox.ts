@@ -41,6 +41,7 @@ export async function listNotStarted(
 export interface OverdueRequest {
   readonly requestId: string;
   readonly batchId: string;
+  readonly npi: string;
 }
 
 /**
@@ -50,7 +51,7 @@ export interface OverdueRequest {
 export async function listOverdue(db: Database, graceMs: number, limit: number): Promise<OverdueRequest[]> {
   return await query(db, (tx) =>
     tx
-      .select({ requestId: requests.id, batchId: requests.batchId })
+      .select({ requestId: requests.id, batchId: requests.batchId, npi: requests.npi })
       .from(requests)
       .where(and(isNull(requests.settledAt), sql`${requests.deadlineAt} < ${ago(graceMs)}`))
       .orderBy(asc(requests.deadlineAt))
@@ -59,8 +60,8 @@ export async function listOverdue(db: Database, graceMs: number, limit: number):
 }
 
 /**
- * Takes started batches that still have something to do (an open request, or a delivery of the first round) and were
- * not looked at for `everyMs`, and marks them as looked at, so that sweeps share the work.
+ * Takes started batches with an open request that were not looked at for `everyMs`, and marks them as looked at, so that
+ * sweeps share the work.
  * @throws {DatabaseError}
  */
 export async function takeUnfinished(db: Database, everyMs: number, limit: number): Promise<BatchStart[]> {
@@ -72,8 +73,7 @@ export async function takeUnfinished(db: Database, everyMs: number, limit: numbe
         and(
           isNotNull(batches.startedAt),
           sql`coalesce(${batches.checkedAt}, ${batches.startedAt}) < ${ago(everyMs)}`,
-          sql`${BATCH_ID} in (select id from batches where status = 'in-progress'
-                union select batch_id from webhook_deliveries where state = 'pending' and resends = 0)`,
+          eq(batches.status, 'in-progress'),
         ),
       )
       .orderBy(sql`coalesce(${batches.checkedAt}, ${batches.startedAt})`)

@@ -1,42 +1,54 @@
-import { asc, eq } from 'drizzle-orm';
+import { and, asc, eq, isNull, sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { batches, requests, webhookDeliveries } from '../schema.ts';
+import { batches, requests } from '../schema.ts';
+import { REPORTS_FINAL } from '../webhooks/deliveries.ts';
 
 /**
- * Reads what is left to do for a batch, so that its workflow can start, and start again, from the facts alone. A
- * `deliveryId` is a pending delivery: the batch's own in `batch` mode, each request's in `real-time` mode.
+ * What is left to look up of a batch, in the order of the submit.
+ * @returns deadlines in milliseconds since the epoch
  * @throws {Refusal} `batch_missing` for an unknown id
  */
-export async function readBatch(db: Database, batchId: string) {
-  const { batch, rows, pending } = await query(db, async (tx) => {
-    const [batch] = await tx.select().from(batches).where(eq(batches.id, batchId));
-    const rows = await tx
-      .select()
+export async function listOpenRequests(db: Database, batchId: string) {
+  return await query(db, async (tx) => {
+    const [batch] = await tx
+      .select({ organizationId: batches.organizationId, total: batches.total })
+      .from(batches)
+      .where(eq(batches.id, batchId));
+    if (!batch) throw new Refusal('batch_missing');
+    const open = await tx
+      .select({ requestId: requests.id, npi: requests.npi, deadlineAt: requests.deadlineAt })
       .from(requests)
-      .where(eq(requests.batchId, batchId))
+      .where(and(eq(requests.batchId, batchId), isNull(requests.settledAt)))
       .orderBy(asc(requests.position));
-    const deliveries = await tx
-      .select()
-      .from(webhookDeliveries)
-      .where(eq(webhookDeliveries.batchId, batchId));
-    // What was sent again has a workflow of its own.
-    const pending = deliveries.filter(({ state, resends }) => state === 'pending' && resends === 0);
-    return { batch, rows, pending };
+    return {
+      ...batch,
+      open: open.map(({ deadlineAt, ...request }) => ({ ...request, deadline: deadlineAt.getTime() })),
+    };
   });
-  if (!batch) throw new Refusal('batch_missing');
-  const deliveryOf = new Map(pending.map((delivery) => [delivery.requestId, delivery.id]));
-  return {
-    organizationId: batch.organizationId,
-    deliveryId: deliveryOf.get(null) ?? null,
-    requests: rows.map((row) => ({
-      requestId: row.id,
-      npi: row.npi,
-      // Null while it is open.
-      status: row.status === 'accepted' || row.status === 'in-progress' ? null : row.status,
-      // Milliseconds since the epoch.
-      deadline: row.deadlineAt.getTime(),
-      deliveryId: deliveryOf.get(row.id) ?? null,
-    })),
-  };
+}
+
+/**
+ * How far a batch is: how many of its requests ended how, how many are open, and which deliveries have become due and
+ * were never attempted.
+ * @throws {DatabaseError}
+ */
+export async function readFacts(db: Database, batchId: string) {
+  type Counts = { completed: number; notFound: number; failed: number; open: number };
+  return await query(db, async (tx) => {
+    const [counts] = await tx.execute<Counts>(sql`
+      select count(*) filter (where status = 'completed')::int as completed,
+             count(*) filter (where status = 'not_found')::int as "notFound",
+             count(*) filter (where status = 'failed')::int as failed,
+             count(*) filter (where settled_at is null)::int as open
+        from requests where batch_id = ${batchId}`);
+    const due = await tx.execute<{ deliveryId: string; npi: string | null }>(sql`
+      select webhook_deliveries.id as "deliveryId", request.npi
+        from webhook_deliveries left join requests request on request.id = webhook_deliveries.request_id
+       where webhook_deliveries.batch_id = ${batchId} and state = 'pending' and attempts = 0 and resends = 0
+         and ${REPORTS_FINAL}
+       order by request.position`);
+    if (!counts) throw new Error('no row');
+    return { ...counts, due: [...due] };
+  });
 }

@@ -3,6 +3,7 @@ import { clock, type Database, type Transaction, transaction } from '../client.t
 import { Refusal } from '../errors.ts';
 import { batches, organizations, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { AttemptReason, DeliveryState } from '../words.ts';
+import { REPORTS_FINAL } from './deliveries.ts';
 import { admitToHost, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
 
 // Where a delivery is in its schedule is a fact of its row, so that whoever looks at it next, after whatever crash,
@@ -25,6 +26,8 @@ export interface Claim {
   readonly host: string;
   /** Its host's, when the attempt was admitted. */
   readonly era: number;
+  /** When it was taken, by PostgreSQL's clock: a worker's own may be minutes off, and receivers refuse that. */
+  readonly at: Date;
 }
 
 export type Claimed =
@@ -33,7 +36,7 @@ export type Claimed =
   | { readonly kind: 'wait'; readonly why: WaitReason; readonly afterMs: number };
 
 /** Why no attempt is made now. None of these waits counts as an attempt. */
-export type WaitReason = 'not_due' | 'in_flight' | 'suspended' | 'host_away' | 'no_room';
+export type WaitReason = 'not_final' | 'not_due' | 'in_flight' | 'suspended' | 'host_away' | 'no_room';
 
 /** How one attempt went. */
 export interface AttemptRecord {
@@ -52,10 +55,12 @@ export type AttemptOutcome =
 
 /** Held deliveries look this often whether their organization is still suspended. */
 const SUSPENDED_MS = 300_000;
+/** Somebody started it too early, by hand or by mistake. */
+const NOT_FINAL = { kind: 'wait', why: 'not_final', afterMs: 60_000 } as const;
 
 /**
- * Takes the right to make the next attempt of a delivery, or says why not now: it is not due, it is being sent, its
- * organization is suspended, its host is away, or there is no room. What is put off keeps its place in the schedule.
+ * Takes the right to make the next attempt of a delivery, or says why not now: what it reports is not final, it is not
+ * due, it is being sent, its organization is suspended, its host is away, or there is no room. What is put off keeps its place in the schedule.
  * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function claimDelivery(
@@ -67,6 +72,7 @@ export async function claimDelivery(
     const row = await lockDelivery(tx, deliveryId);
     const { state, step, stepAt, resends, organizationId } = row;
     if (state !== 'pending') return { kind: 'over', state };
+    if (!row.final) return NOT_FINAL;
     if (row.leasedMs > 0) return { kind: 'wait', why: 'in_flight', afterMs: row.leasedMs };
     if (row.dueMs > 0) return { kind: 'wait', why: 'not_due', afterMs: row.dueMs };
     if (row.suspended) {
@@ -83,12 +89,13 @@ export async function claimDelivery(
       await putOff(tx, deliveryId, place, admission.afterMs);
       return admission;
     }
-    await tx
-      .update(webhookDeliveries)
-      .set({ leasedUntil: sql`clock_timestamp() + ${seconds(LEASE_MS)}`, leasedHost: host })
-      .where(eq(webhookDeliveries.id, deliveryId));
+    const [claimed] = await tx.execute<{ at: string }>(sql`
+      update webhook_deliveries set leased_until = clock_timestamp() + ${seconds(LEASE_MS)}, leased_host = ${host}
+       where id = ${deliveryId} and ${REPORTS_FINAL} returning clock_timestamp() as at`);
+    if (!claimed) return NOT_FINAL;
     const { era } = admission;
-    return { kind: 'attempt', claim: { deliveryId, resends, step, organizationId, host, era } };
+    const claim = { deliveryId, resends, step, organizationId, host, era, at: new Date(claimed.at) };
+    return { kind: 'attempt', claim };
   });
 }
 
@@ -190,6 +197,7 @@ async function lockDelivery(tx: Transaction, deliveryId: string) {
       organizationId: batches.organizationId,
       url: batches.webhookUrl,
       suspended: organizations.webhooksSuspended,
+      final: REPORTS_FINAL,
     })
     .from(webhookDeliveries)
     .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))

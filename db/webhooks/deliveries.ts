@@ -4,6 +4,11 @@ import { Refusal } from '../errors.ts';
 import { envelopeText, findEnvelope } from '../requests/envelope.ts';
 import { batches, organizations, webhookDeliveries } from '../schema.ts';
 
+/** Whether what a row of webhook_deliveries reports is final: its request, or its whole batch. */
+export const REPORTS_FINAL = sql<boolean>`case when webhook_deliveries.request_id is null
+  then exists (select from batches b where b.id = webhook_deliveries.batch_id and b.status = 'completed')
+  else exists (select from requests r where r.id = webhook_deliveries.request_id and r.settled_at is not null) end`;
+
 /**
  * One delivery with all that an attempt needs: its body as it is now, and its organization's secrets, for 24 h after a
  * rotation the previous one too. They and the personal data in the body never leave the activity.

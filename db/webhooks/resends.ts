@@ -2,11 +2,12 @@ import { and, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { batches, organizations, requests, webhookDeliveries } from '../schema.ts';
+import { batches, organizations, webhookDeliveries } from '../schema.ts';
+import { REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
 // Sending again: the delivery keeps its id and begins a new round of its schedule. The row is the outbox entry of the
-// workflow that does it (checked_at is null until it has one); the sweep starts what nobody else did.
+// workflow that does it (checked_at is null until it has one); the sweep starts what nobody else did, of first rounds too.
 
 /** What starts the workflow of a resend. */
 export interface DeliveryStart {
@@ -128,34 +129,40 @@ export async function markResendStarted(db: Database, deliveryId: string): Promi
 }
 
 /**
- * Takes resends that nobody has started for `olderThanMs`, and those whose workflows were not looked at for
- * `everyMs`; marks them as looked at, so that sweeps share the work.
- * @returns with whether it is new: an older workflow of the same delivery, which sleeps until its own next attempt,
- * is in the way of a new round then
+ * Takes deliveries that could go on and that nobody has looked at for `everyMs`, resends that nobody has started for
+ * `olderThanMs`; marks them as looked at, so that sweeps share the work. One that waits for its next attempt is looked
+ * at once that is due.
+ * @returns with whether a workflow of its own makes its attempts, or may be about to: for a first round its batch's
+ * makes the first one, and a new resend has none, whatever of an older round may be open
  * @throws {DatabaseError}
  */
-export async function takeResends(
+export async function takeDeliveries(
   db: Database,
   olderThanMs: number,
   everyMs: number,
   limit: number,
-): Promise<(DeliveryStart & { readonly isNew: boolean })[]> {
-  type Row = { readonly id: string; readonly batch_id: string; readonly organization_id: string };
+): Promise<(DeliveryStart & { readonly round: 'first' | 'new' | 'resent' })[]> {
+  type Row = { id: string; batch_id: string; organization_id: string; round: 'first' | 'new' | 'resent' };
   const rows = await query(db, (tx) =>
-    tx.execute<Row & { readonly is_new: boolean }>(sql`
+    tx.execute<Row>(sql`
       with taken as (
-        select id, checked_at is null as is_new from webhook_deliveries
-         where state = 'pending' and resends > 0
-           and coalesce(checked_at, due_at) < clock_timestamp()
-               - case when checked_at is null then ${seconds(olderThanMs)} else ${seconds(everyMs)} end
-         order by coalesce(checked_at, due_at) limit ${limit} for update skip locked
+        select id, case when resends = 0 then 'first' when checked_at is null then 'new' else 'resent' end as round
+          from webhook_deliveries
+         where state = 'pending'
+           and greatest(checked_at, due_at, created_at) < (select clock_timestamp())
+               - case when resends > 0 and checked_at is null then ${seconds(olderThanMs)} else ${seconds(everyMs)} end
+           and ${REPORTS_FINAL}
+         order by greatest(checked_at, due_at, created_at) limit ${limit} for update skip locked
       )
       update webhook_deliveries d set checked_at = clock_timestamp()
         from taken t, batches b where d.id = t.id and b.id = d.batch_id
-      returning d.id, d.batch_id, b.organization_id, t.is_new`),
+      returning d.id, d.batch_id, b.organization_id, t.round`),
   );
-  return rows.map(({ id, batch_id, organization_id, is_new }) => ({
-    ...{ deliveryId: id, batchId: batch_id, organizationId: organization_id, isNew: is_new },
+  return rows.map(({ id, batch_id, organization_id, round }) => ({
+    deliveryId: id,
+    batchId: batch_id,
+    organizationId: organization_id,
+    round,
   }));
 }
 
@@ -191,13 +198,11 @@ async function lockDelivery(tx: Transaction, deliveryId: string, batchId?: strin
       suspended: organizations.webhooksSuspended,
       waiting: sql<boolean>`coalesce(${webhookDeliveries.dueAt} > clock_timestamp()
         and coalesce(${webhookDeliveries.leasedUntil} <= clock_timestamp(), true), false)`,
-      final: sql<boolean>`case when ${webhookDeliveries.requestId} is null then ${batches.status} = 'completed'
-        else ${requests.settledAt} is not null end`,
+      final: REPORTS_FINAL,
     })
     .from(webhookDeliveries)
     .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
     .innerJoin(organizations, eq(organizations.id, batches.organizationId))
-    .leftJoin(requests, eq(requests.id, webhookDeliveries.requestId))
     .where(
       and(
         eq(webhookDeliveries.id, deliveryId),

@@ -1,12 +1,12 @@
 import { type Client, ScheduleAlreadyRunning, ScheduleOverlapPolicy } from '@temporalio/client';
 import type { Logger } from 'pino';
-import { BATCH_STATUS, NPI, ORGANIZATION_ID, WORKFLOWS } from '../../workflows/messages.ts';
+import { NPI, ORGANIZATION_ID, OUTCOME, WORKFLOWS } from '../../workflows/messages.ts';
 
 /** Numbers of temporal/api/enums/v1/common.proto (INDEXED_VALUE_TYPE_…), and the words of Temporal's commands. */
 const TYPES = { KEYWORD: { type: 2, word: 'Keyword' }, KEYWORD_LIST: { type: 7, word: 'KeywordList' } };
 
 /** What the Temporal UI finds our workflows by. */
-const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, BATCH_STATUS, NPI].map(({ name, type }) => ({
+const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, NPI, OUTCOME].map(({ name, type }) => ({
   name,
   ...TYPES[type],
 }));

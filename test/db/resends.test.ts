@@ -15,7 +15,7 @@ import {
   resendAny,
   resendFailed,
   resendOwn,
-  takeResends,
+  takeDeliveries,
 } from '../../db/webhooks/resends.ts';
 import { answered, type Delivering, HOUR, SCHEDULE_MS, startDelivering } from '../support/delivering.ts';
 import { acceptedIds, RULES, submitCommand } from '../support/organization.ts';
@@ -199,18 +199,18 @@ test('a resend that nobody started is taken by one sweep, and looked at again la
   for (const id of ids) await life.look(id);
   for (const id of ids) await resendAny(life.db, BY, id);
   await markResendStarted(life.db, ids[0] ?? '');
-  const take = () => takeResends(life.db, 5000, 30_000, 10);
+  const take = () => takeDeliveries(life.db, 5000, 30_000, 10);
   t.deepEqual(await take(), []);
   await life.time.advance(6000);
   const taken = (await Promise.all([take(), take()])).flat();
-  t.deepEqual(taken.map(({ deliveryId, isNew }) => [deliveryId, isNew]).sort(), [
-    [ids[1], true],
-    [ids[2], true],
+  t.deepEqual(taken.map(({ deliveryId, round }) => [deliveryId, round]).sort(), [
+    [ids[1], 'new'],
+    [ids[2], 'new'],
   ]);
   await life.time.advance(31_000);
   t.deepEqual(
-    (await take()).map(({ isNew }) => isNew),
-    [false, false, false],
+    (await take()).map(({ round }) => round),
+    ['resent', 'resent', 'resent'],
   );
 });
 

@@ -24,9 +24,9 @@ export async function lookUpEmail(input: LookupInput): Promise<LookupResult> {
   return await real.lookUpEmail(input);
 }
 
-export async function deliverAgain(input: DeliverInput): Promise<DeliveryResult> {
+export async function deliver(input: DeliverInput): Promise<DeliveryResult> {
   await sleep(1);
-  return await real.deliverAgain(input);
+  return await real.deliver(input);
 }
 
 export async function reverify(): Promise<ReverifyResult> {

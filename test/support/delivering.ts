@@ -82,7 +82,7 @@ export async function startDelivering(
         if (!(error instanceof ApplicationFailure)) throw error;
         const { type, nextRetryDelay } = error;
         if (typeof nextRetryDelay !== 'number') throw error;
-        const why = type === 'WebhookNotDelivered' ? 'tried' : String(type).replace('Webhook.', '');
+        const why = type === 'Webhook.not_delivered' ? 'tried' : String(type).replace('Webhook.', '');
         return { kind: 'wait', why, afterMs: nextRetryDelay };
       }
     },

@@ -88,10 +88,11 @@ test('a terminated batch is started again: running lookups are kept, and each we
 });
 
 test('a lookup terminated while its batch was away is started again by the new run', async (t) => {
-  const [npi = ''] = freshNpis(1);
+  const [npi = '', other = ''] = freshNpis(2);
   vendor.script(npi, ({ nth }) => (nth === 1 ? hang() : foundStep(npi)));
+  vendor.script(other, () => foundStep(other));
   const client = await stack.organization();
-  const { json } = await client.single({ npi });
+  const { json } = await client.bulk({ npis: [npi, other] });
   const first = await workflow(json.batch_id).describe();
   await asked(npi);
   await workflow(json.batch_id).terminate('test');
@@ -102,22 +103,49 @@ test('a lookup terminated while its batch was away is started again by the new r
 });
 
 test('batch and lookup both terminated: failed and refunded by the sweep, webhook sent', async (t) => {
-  const [npi = ''] = freshNpis(1);
+  const [npi = '', other = ''] = freshNpis(2);
   vendor.script(npi, hang);
+  vendor.script(other, () => foundStep(other));
   const client = await stack.organization();
   const url = `${stack.receiver.url}/both`;
-  const { json } = await client.single({ npi, webhook: { url, mode: 'batch' } });
+  const { json } = await client.bulk({ npis: [npi, other], webhook: { url, mode: 'batch' } });
   await asked(npi);
   await workflow(json.batch_id).terminate('test');
   await workflow(json.requests[0]?.request_id).terminate('test');
   const envelope = await client.completed(json.batch_id);
   t.is(envelope.data[0]?.status, 'failed');
   const [row] = await stack.db.drizzle.execute<{ reason: string }>(
-    sql`select reason from requests where batch_id = ${json.batch_id}`,
+    sql`select reason from requests where batch_id = ${json.batch_id} and npi = ${npi}`,
   );
   t.is(row?.reason, 'lookup_lost', 'not because the deadline passed');
   await closedAs(json.batch_id, 'COMPLETED');
   t.deepEqual(delivered('/both'), [`${npi} failed`]);
+  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+});
+
+test('a batch of one, terminated: its lookup goes with it, failed and refunded by the sweep, webhook sent', async (t) => {
+  const [npi = ''] = freshNpis(1);
+  vendor.script(npi, hang);
+  const client = await stack.organization();
+  const { json } = await client.single({ npi, webhook: { url: `${stack.receiver.url}/one` } });
+  await asked(npi);
+  await workflow(json.batch_id).terminate('test');
+  t.is((await client.completed(json.batch_id)).data[0]?.status, 'failed');
+  await closedAs(json.batch_id, 'COMPLETED');
+  t.deepEqual(delivered('/one'), [`${npi} failed`]);
+  t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
+});
+
+test('a batch of one, cancelled: failed and refunded, webhook sent', async (t) => {
+  const [npi = ''] = freshNpis(1);
+  vendor.script(npi, hang);
+  const client = await stack.organization();
+  const { json } = await client.single({ npi, webhook: { url: `${stack.receiver.url}/one-cancelled` } });
+  await asked(npi);
+  await workflow(json.batch_id).cancel();
+  await closedAs(json.batch_id, 'CANCELLED');
+  t.is((await client.completed(json.batch_id)).data[0]?.status, 'failed');
+  t.deepEqual(delivered('/one-cancelled'), [`${npi} failed`]);
   t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
 });
 

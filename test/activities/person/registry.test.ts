@@ -11,7 +11,7 @@ import { createRegistry, type RegistryStep } from '../../../activities/person/re
 import { buildSubject } from '../../../activities/person/subject.ts';
 import { type Database, openDatabase, query } from '../../../db/client.ts';
 import {
-  isRegistryDue,
+  listRegistryDue,
   type RegistryProvider,
   storeRegistryAbsence,
   storeRegistryProvider,
@@ -286,27 +286,27 @@ test('an import knows better than the registry', async (t) => {
   await storeRegistryAbsence(db, npi);
   t.like(await readProvider(db, npi), { lastName: 'IMPORTED', active: true, endpoints: [], otherStates: [] });
   await age(npi, 9999);
-  t.false(await isRegistryDue(db, npi));
+  t.deepEqual(await listRegistryDue(db, [npi]), []);
 });
 
 test('an NPI the registry does not show is closed for a day, then asked about again', async (t) => {
   const npi = '2000000143';
-  t.true(await isRegistryDue(db, npi));
+  t.deepEqual(await listRegistryDue(db, [npi]), [npi]);
   await stored(t, await personAs(npi), npi);
-  t.false(await isRegistryDue(db, npi));
+  t.deepEqual(await listRegistryDue(db, [npi]), []);
 
   await storeRegistryAbsence(db, npi);
   t.deepEqual(await gate(db, [npi]), new Map([[npi, 'deactivated']]));
   t.like(await readProvider(db, npi), { active: false, lastName: null, endpoints: [], otherStates: [] });
-  t.false(await isRegistryDue(db, npi));
+  t.deepEqual(await listRegistryDue(db, [npi]), []);
 
   await age(npi, 25);
   t.deepEqual(await gate(db, [npi]), new Map());
-  t.true(await isRegistryDue(db, npi));
+  t.deepEqual(await listRegistryDue(db, [npi]), [npi]);
 
   await stored(t, await personAs(npi), npi);
   t.like(await readProvider(db, npi), { active: true, lastName: 'ASHDOWN' });
-  t.false(await isRegistryDue(db, npi));
+  t.deepEqual(await listRegistryDue(db, [npi]), []);
 });
 
 test('text that no database or index takes does no harm', async (t) => {

@@ -1,0 +1,158 @@
+import { randomUUID } from 'node:crypto';
+import { Context } from '@temporalio/activity';
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { settle } from '../../db/requests/settle.ts';
+import { claimDelivery } from '../../db/webhooks/attempts.ts';
+import { WORKFLOWS } from '../../workflows/messages.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { eventually } from '../support/organization.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+import { aborted, createScriptedVendor, foundStep, heldScript } from '../support/vendor.ts';
+
+// Workflows decide by what PostgreSQL says. Signals wake them; whatever else anybody sends or starts changes nothing.
+
+const vendor = createScriptedVendor();
+const npis = ordinaryNpis('found', 20);
+const RULES = { freshnessMs: 86_400_000, replayMs: 86_400_000 };
+let stack: Stack;
+
+test.before(async () => {
+  stack = await startStack({ lookupTimeoutMs: 60_000, providers: [vendor] });
+});
+
+test.after.always(async () => {
+  await stack?.stop();
+});
+
+function workflow(id = '') {
+  return stack.client.workflow.getHandle(id);
+}
+
+async function deliveriesOf(batchId: string) {
+  return [
+    ...(await stack.db.drizzle.execute<{ id: string; attempts: number }>(
+      sql`select id, attempts from webhook_deliveries where batch_id = ${batchId} order by id`,
+    )),
+  ];
+}
+
+/** A bulk of two whose first lookup is held at its vendor. */
+async function heldBatch(path: string) {
+  const [slow = '', quick = ''] = npis.splice(0, 2);
+  const held = heldScript(foundStep(slow));
+  vendor.script(slow, held.script);
+  vendor.script(quick, () => foundStep(quick));
+  const client = await stack.organization();
+  const { json } = await client.bulk({
+    npis: [slow, quick],
+    webhook: { url: `${stack.receiver.url}${path}` },
+  });
+  await eventually(async () => {
+    const { batch } = await client.batch(json.batch_id);
+    return vendor.asked(slow, 'submit') > 0 && batch.completed_count === 1 ? true : null;
+  });
+  const received = () =>
+    stack.receiver
+      .deliveries()
+      .filter((delivery) => delivery.path === path)
+      .map(({ body }) => JSON.parse(body).data[0])
+      .map(({ npi, status }) => `${npi} ${status}`);
+  return { client, json, slow, quick, received, release: held.release };
+}
+
+test('signals that lie, say nothing or are unknown change nothing, and the batch ends as it would', async (t) => {
+  const { client, json, slow, quick, received, release } = await heldBatch('/lies');
+  const [first] = json.requests;
+  const batch = workflow(json.batch_id);
+  await batch.signal('requestSettled', { requestId: first?.request_id, npi: slow, status: 'completed' });
+  await batch.signal('requestSettled');
+  await batch.signal('requestSettled', 'rubbish', { more: [null] });
+  await batch.signal('requestSettled', { requestId: 'req_nobody', npi: '1', status: 'failed' });
+  await batch.signal('nobodyListens', { at: 'all' });
+  await eventually(async () => {
+    const { events } = await batch.fetchHistory();
+    const signals = (events ?? []).filter((event) => event.workflowExecutionSignaledEventAttributes);
+    return signals.length >= 6 ? true : null;
+  });
+  release();
+  await batch.result();
+  t.deepEqual(received().sort(), [`${slow} completed`, `${quick} completed`].sort());
+  t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
+});
+
+test('a lookup that hangs holds back neither its batch nor the webhook, once its request is final', async (t) => {
+  const { json, slow, received, release } = await heldBatch('/stuck');
+  const requestId = json.requests[0]?.request_id ?? '';
+  await settle(stack.db, requestId, 'failed', 'deadline', RULES);
+  await workflow(json.batch_id).signal('requestSettled', { requestId, npi: slow, status: 'failed' });
+  await workflow(json.batch_id).result();
+  t.true(received().includes(`${slow} failed`));
+  t.is((await workflow(requestId).describe()).status.name, 'RUNNING');
+  release();
+  await workflow(requestId).result();
+});
+
+test('no delivery is claimed before what it reports is final, whoever asks', async (t) => {
+  const { client, json, slow, received, release } = await heldBatch('/early');
+  const rows = await eventually(async () => {
+    const all = await deliveriesOf(json.batch_id);
+    return all.some(({ attempts }) => attempts === 1) ? all : null;
+  });
+  const open = rows.find(({ attempts }) => attempts === 0)?.id ?? '';
+  const schedule = { webhookScheduleMs: [0] };
+  t.like(await claimDelivery(stack.db, open, schedule), { kind: 'wait', why: 'not_final' });
+  // An operator's hand, and a batch's delivery of a mode of its own.
+  const { organizationId } = client;
+  await stack.client.workflow.start(WORKFLOWS.deliver, {
+    taskQueue: stack.taskQueue,
+    workflowId: open,
+    args: [{ deliveryId: open, organizationId }],
+  });
+  await eventually(async () => {
+    const { raw } = await workflow(open).describe();
+    return raw.pendingActivities?.[0]?.lastFailure?.message === 'not now: not_final' ? true : null;
+  });
+  t.false(received().some((one) => one.startsWith(slow)));
+  await workflow(open).terminate('test');
+  release();
+  await workflow(json.batch_id).result();
+  t.true(received().includes(`${slow} completed`));
+});
+
+test('workflows started by hand with unknown ids fail at once, and ask nobody', async (t) => {
+  const start = async (type: string, input: object) => {
+    const handle = await stack.client.workflow.start(type, {
+      taskQueue: stack.taskQueue,
+      workflowId: `by-hand-${randomUUID()}`,
+      args: [input],
+    });
+    await t.throwsAsync(handle.result());
+    const { status, historyLength } = await handle.describe();
+    t.is(status.name, 'FAILED', type);
+    t.true(historyLength < 20, `${type}: ${historyLength} events`);
+  };
+  await start(WORKFLOWS.batch, { batchId: 'bat_nobody' });
+  await start(WORKFLOWS.lookup, {
+    requestId: 'req_nobody',
+    batchId: 'bat_nobody',
+    npi: npis[0],
+    deadline: Date.now() + 60_000,
+    unknown: false,
+  });
+  await start(WORKFLOWS.deliver, { deliveryId: 'msg_nobody', organizationId: 'org_nobody' });
+  await start(WORKFLOWS.batch, {});
+  t.is(vendor.asked(npis[0] ?? '', 'submit'), 0);
+});
+
+test('a batch whose lookup was cancelled by hand waits for the refund and ends', async (t) => {
+  const [open = '', good = ''] = npis.splice(0, 2);
+  vendor.script(open, () => aborted(Context.current().cancellationSignal));
+  vendor.script(good, () => foundStep(good));
+  const client = await stack.organization();
+  const { json } = await client.bulk({ npis: [open, good] });
+  await eventually(async () => (vendor.asked(open, 'submit') > 0 ? true : null));
+  await workflow(json.requests[0]?.request_id).cancel();
+  t.deepEqual(await workflow(json.batch_id).result(), { completed: 1, notFound: 0, failed: 1 });
+  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+});
