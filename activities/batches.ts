@@ -28,7 +28,7 @@ export function createBatchActivities(deps: BatchDeps & Pick<ActivityDeps, 'regi
      * @throws {Refusal} `batch_missing` for an unknown id
      */
     async planBatch({ batchId }: BatchInput): Promise<BatchPlan> {
-      const { organizationId, total, open } = await listOpenRequests(db, batchId);
+      const { open, ...batch } = await listOpenRequests(db, batchId);
       const npis = open.map(({ npi }) => npi);
       const refusals = await gate(db, npis);
       const unknown = new Set(registry === null ? [] : await listRegistryDue(db, npis));
@@ -39,7 +39,7 @@ export function createBatchActivities(deps: BatchDeps & Pick<ActivityDeps, 'regi
         if (refusal) await settle(db, requestId, 'answered', refusal, rules);
         else lookups.push({ ...request, unknown: unknown.has(npi) });
       }
-      return { organizationId, total, lookups, ...(await readFacts(db, batchId)) };
+      return { ...batch, lookups, ...(await readFacts(db, batchId)) };
     },
 
     /** How far a batch is. */

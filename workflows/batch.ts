@@ -44,9 +44,12 @@ const [ASK_AT_MOST_MS, ASK_AT_LEAST_MS] = [30_000, 1000];
  * only make it look again. So it can be started again after a termination and goes on where things stand.
  */
 export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult> {
-  let woken = false;
+  let signals = 0;
+  let ended = 0;
+  let show = () => {};
   setHandler(requestSettled, () => {
-    woken = true;
+    signals += 1;
+    show();
   });
   // Cancelled or not: without the plan, nobody knows what to give back.
   const plan = await CancellationScope.nonCancellable(() => planBatch({ batchId }));
@@ -54,7 +57,7 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   const webhooks: Webhooks = { taken: new Set(), attempts: [], waiting: [] };
   let facts: BatchFacts = plan;
   let story = '';
-  const show = () => setCurrentDetails(story + progress(plan.total, facts, webhooks));
+  show = () => setCurrentDetails(story + progress(plan.total, facts, signals, webhooks));
   const lookUp = (lookup: LookupInput) => {
     if (plan.total > 1) return follow(lookup, plan);
     // Alone in its batch, it needs no workflow of its own: half of the history would be its parent's.
@@ -63,7 +66,6 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
       show();
     });
   };
-  let ended = 0;
   for (const lookup of lookups) {
     void lookUp(lookup)
       .catch(() => {})
@@ -73,15 +75,17 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   }
 
   const untilFinal = async () => {
-    // Of a lookup that has signaled, the end is no news.
-    let known = 0;
-    const isNews = () => woken || (ended > known && ended > lookups.length - facts.open);
     for (;;) {
       attempt(facts.due, plan, webhooks, show);
       show();
       if (facts.open === 0) return;
-      await condition(isNews);
-      [woken, known] = [false, ended];
+      // The facts are worth reading once they can say that something is to be done: for real-time webhooks each time
+      // that something is final, else when everything may be. A lookup whose signal got lost has ended at least.
+      const enough = plan.realTime ? 1 : facts.open;
+      const known = ended;
+      const unsaid = () => ended - (lookups.length - facts.open);
+      await condition(() => signals >= enough || (unsaid() >= enough && ended > known));
+      signals = 0;
       facts = await readBatchFacts({ batchId });
     }
   };
@@ -201,9 +205,12 @@ function nameOf({ npi }: DueDelivery): string {
 
 const NAMED_AT_MOST = 10;
 
-function progress(total: number, facts: BatchFacts, { taken, waiting }: Webhooks): string {
+/** What the signals since the last look say is shown, and believed by nobody. */
+function progress(total: number, facts: BatchFacts, signals: number, { taken, waiting }: Webhooks): string {
   const { completed, notFound, failed, open } = facts;
-  const counts = `**${total - open} of ${total}** final: ${completed} completed, ${notFound} not_found, ${failed} failed`;
+  const final = `**${Math.min(total - open + signals, total)} of ${total}** final`;
+  const counts =
+    open > 0 ? final : `${final}: ${completed} completed, ${notFound} not_found, ${failed} failed`;
   if (taken.size === 0) return counts;
   const named = waiting.slice(0, NAMED_AT_MOST).map((one) => `${nameOf(one)} (${one.deliveryId})`);
   const rest = waiting.length > NAMED_AT_MOST ? ` and ${waiting.length - NAMED_AT_MOST} more` : '';

@@ -71,6 +71,8 @@ export interface LookupResult {
 export interface BatchPlan extends BatchFacts {
   readonly organizationId: string;
   readonly total: number;
+  /** Whether each request that is final is reported at once. */
+  readonly realTime: boolean;
   /** The requests that are not final. */
   readonly lookups: readonly Omit<LookupInput, 'batchId'>[];
 }

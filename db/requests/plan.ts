@@ -12,7 +12,11 @@ import { REPORTS_FINAL } from '../webhooks/deliveries.ts';
 export async function listOpenRequests(db: Database, batchId: string) {
   return await query(db, async (tx) => {
     const [batch] = await tx
-      .select({ organizationId: batches.organizationId, total: batches.total })
+      .select({
+        organizationId: batches.organizationId,
+        total: batches.total,
+        realTime: sql<boolean>`coalesce(${batches.webhookMode} = 'real-time', false)`,
+      })
       .from(batches)
       .where(eq(batches.id, batchId));
     if (!batch) throw new Refusal('batch_missing');

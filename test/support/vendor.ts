@@ -1,3 +1,4 @@
+import type { RegistryStep } from '../../activities/person/registry.ts';
 import type { Step, Subject, Vendor } from '../../activities/vendors/vendor.ts';
 import { PRACTICE_DOMAINS } from '../../deploy/local/sim/people.ts';
 
@@ -70,4 +71,24 @@ export function aborted(signal: AbortSignal): Promise<never> {
     if (signal.aborted) reject(signal.reason);
     signal.addEventListener('abort', () => reject(signal.reason), { once: true });
   });
+}
+
+/** What the registry says of a person of whom it knows little more than the name. */
+export function person(npi: string, lastName = 'DOE'): RegistryStep {
+  const nothing = {
+    middleName: null,
+    nameSuffix: null,
+    credential: null,
+    otherLastName: null,
+    otherFirstName: null,
+    organizationName: null,
+    taxonomyCode: null,
+    practice: null,
+    updatedOn: null,
+  };
+  const lists = { endpoints: [], otherNames: [], locations: [] };
+  return {
+    kind: 'found',
+    provider: { npi, entityType: 1, firstName: 'MARY', lastName, ...nothing, ...lists },
+  };
 }

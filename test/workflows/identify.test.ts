@@ -6,7 +6,7 @@ import { suppressFromVendor } from '../../db/privacy/suppressions.ts';
 import { countEvents } from '../support/histories.ts';
 import { ordinaryNpis } from '../support/npis.ts';
 import { type Stack, startStack, vendorSource } from '../support/stack.ts';
-import { createScriptedVendor, foundStep } from '../support/vendor.ts';
+import { createScriptedVendor, foundStep, person } from '../support/vendor.ts';
 
 // An NPI that no import has brought: the registry says who it is before anybody else is asked. Registry and vendors are
 // scripts; everything else is as in production.
@@ -47,25 +47,6 @@ test.before(async () => {
 test.after.always(async () => {
   await stack?.stop();
 });
-
-function person(npi: string, lastName = 'DOE'): RegistryStep {
-  const nothing = {
-    middleName: null,
-    nameSuffix: null,
-    credential: null,
-    otherLastName: null,
-    otherFirstName: null,
-    organizationName: null,
-    taxonomyCode: null,
-    practice: null,
-    updatedOn: null,
-  };
-  const lists = { endpoints: [], otherNames: [], locations: [] };
-  return {
-    kind: 'found',
-    provider: { npi, entityType: 1, firstName: 'MARY', lastName, ...nothing, ...lists },
-  };
-}
 
 async function lookUp(npi: string) {
   const { json } = await client.single({ npi });
