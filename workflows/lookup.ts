@@ -76,7 +76,7 @@ async function lookUp(input: LookupInput, show: (details: string) => void): Prom
   const compensate = (reason: string) => refundCredits({ ...idsOf(input), reason });
   const identify = async () => {
     const { identify } = proxyActivities<Activities>(
-      onLookupsQueue(`registry for NPI ${npi}`, deadline - Date.now()),
+      onLookupsQueue('registry', `registry for NPI ${npi}`, deadline - Date.now()),
     );
     return await identify({
       requestId,
@@ -168,7 +168,9 @@ async function ask(
   if (vendor === null) return await verify(input, plan, source, { msLeft, patience: 'first' });
   const { npi, deadline } = input;
   const activityMs = Math.min(msLeft + VERIFY_MS, deadline - Date.now());
-  const { askVendor } = proxyActivities<Activities>(onLookupsQueue(`${vendor} for NPI ${npi}`, activityMs));
+  const { askVendor } = proxyActivities<Activities>(
+    onLookupsQueue(again ? `${vendor}-again` : vendor, `${vendor} for NPI ${npi}`, activityMs),
+  );
   const until = Date.now() + msLeft;
   return await answerWithin(msLeft, () => askVendor({ ...idsOf(input), vendor, again, until }));
 }
@@ -181,7 +183,11 @@ async function verify(
   { msLeft, patience }: { readonly msLeft: number; readonly patience: 'first' | 'early' | 'over' },
 ): Promise<VendorAnswer> {
   const { verifyEmails } = proxyActivities<Activities>(
-    onLookupsQueue(`${nameOf(source)} of NPI ${input.npi}`, msLeft),
+    onLookupsQueue(
+      `${source.vendor ?? 'known'}-${patience}`,
+      `${nameOf(source)} of NPI ${input.npi}`,
+      msLeft,
+    ),
   );
   return await answerWithin(msLeft, () => verifyEmails({ ...idsOf(input), lookupId, wantedType, patience }));
 }

@@ -72,9 +72,11 @@ export const REVERIFY: ActivityOptions = {
 /**
  * What asks someone outside. Attempts are unlimited inside the time given, because a worker's shutdown burns one, and
  * waiting for a turn or for an asynchronous answer is done by retrying.
+ * @param activityId says who is asked: replay compares it, and so sees another order
  */
-export function onLookupsQueue(summary: string, msLeft: number): ActivityOptions {
+export function onLookupsQueue(activityId: string, summary: string, msLeft: number): ActivityOptions {
   return {
+    activityId,
     taskQueue: queuesOf(workflowInfo().taskQueue).lookups,
     scheduleToCloseTimeout: Math.max(msLeft, 1),
     heartbeatTimeout: Math.min(MAX_HEARTBEAT_MS, Math.max(1000, Math.floor(msLeft / 4))),
