@@ -69,8 +69,6 @@ export interface ActivityRules {
 export interface SweepRules {
   /** An accepted batch this old whose workflow is not started is started by the sweep. */
   readonly startAfterMs: number;
-  /** An open request this long past its deadline is settled by the sweep. */
-  readonly settleAfterMs: number;
   /** How often the workflows of an unfinished batch are looked at. */
   readonly checkEveryMs: number;
 }

@@ -116,13 +116,6 @@ export interface ReverifyResult {
   readonly undecided: number;
 }
 
-export interface SweepResult {
-  readonly started: number;
-  readonly settled: number;
-  readonly restarted: number;
-  readonly resent: number;
-}
-
 /** Sent to the batch workflow by the activity that settled a request. */
 export const requestSettled =
   defineSignal<[{ readonly requestId: string; readonly status: FinalStatus }]>('requestSettled');
@@ -132,7 +125,6 @@ export const WORKFLOWS = {
   batch: 'enrichBatch',
   lookup: 'lookUpEmail',
   deliver: 'deliverAgain',
-  sweep: 'sweep',
   reverify: 'reverify',
 } as const;
 

@@ -20,8 +20,8 @@ export function lazyClient(target: TemporalTarget): Client {
   return new Client({ connection, ...(target.namespace ? { namespace: target.namespace } : {}) });
 }
 
-/** A signal is a courtesy, so it may not take long. */
-const SIGNAL_TIMEOUT_MS = 3000;
+/** Whoever signals or asks does something for many, so one may not take long. */
+const CALL_TIMEOUT_MS = 3000;
 
 /** What activities need of Temporal, over a client. */
 export function createControl(client: Client, taskQueue: string): WorkflowControl {
@@ -34,7 +34,7 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
     },
     async signalSettled(batchId, message) {
       try {
-        await client.withDeadline(Date.now() + SIGNAL_TIMEOUT_MS, () =>
+        await client.withDeadline(Date.now() + CALL_TIMEOUT_MS, () =>
           client.workflow.getHandle(batchId).signal(requestSettled, message),
         );
       } catch (error) {
@@ -50,7 +50,10 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
  */
 export async function closedAt(client: Client, workflowId: string): Promise<Date | null> {
   try {
-    return (await client.workflow.getHandle(workflowId).describe()).closeTime ?? null;
+    const description = await client.withDeadline(Date.now() + CALL_TIMEOUT_MS, () =>
+      client.workflow.getHandle(workflowId).describe(),
+    );
+    return description.closeTime ?? null;
   } catch (error) {
     if (error instanceof WorkflowNotFoundError) return new Date(0);
     throw error;

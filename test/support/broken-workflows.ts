@@ -8,7 +8,6 @@ import type {
   LookupInput,
   LookupResult,
   ReverifyResult,
-  SweepResult,
 } from '../../workflows/messages.ts';
 
 // The workflows with a change that nobody may deploy: one step more at the beginning, not patched. The replay test
@@ -32,9 +31,4 @@ export async function deliverAgain(input: DeliverInput): Promise<DeliveryResult>
 export async function reverify(): Promise<ReverifyResult> {
   await sleep(1);
   return await real.reverify();
-}
-
-export async function sweep(): Promise<SweepResult> {
-  await sleep(1);
-  return await real.sweep();
 }

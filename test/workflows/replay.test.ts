@@ -56,7 +56,6 @@ test('there are histories of every workflow and outcome', (t) => {
     'lookUpEmail COMPLETED',
     'lookUpEmail TERMINATED',
     'reverify COMPLETED',
-    'sweep COMPLETED',
   ]);
 });
 
