@@ -17,7 +17,6 @@ import { bundleWorkflows, installRuntime, startWorkers } from './temporal/worker
 
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
 
-const PREPARE_MS = 300_000;
 const CONNECT_MS = 1000;
 const AWAY =
   'Temporal cannot be reached: check TEMPORAL_ADDRESS and that the cluster runs; refunding what is overdue, waiting for it';
@@ -54,8 +53,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     await sweeping;
     return await db.close();
   }
-  const prepare = () => prepareNamespace(client, TASK_QUEUE, config.sources.reverifyIntervalMs, log);
-  await prepare();
+  await prepareNamespace(client, TASK_QUEUE, config.sources.reverifyIntervalMs, log);
   const sources = createSources(config, { db, dnsServers: config.dnsServers });
   if (sources.vendors.length === 0) {
     log.warn('no vendor has a key: requests are answered from the directory alone');
@@ -87,14 +85,9 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
       ...{ db, log, ...sources, post: postOf(config), rules },
     },
   });
-  // Whatever becomes of Temporal's database, the Schedule is there again soon.
-  const preparing = setInterval(() => {
-    prepare().catch((error: unknown) => log.warn({ err: error }, 'the namespace could not be prepared'));
-  }, PREPARE_MS);
   log.info({ queue: TASK_QUEUE, namespace: client.options.namespace }, 'worker ready');
   await Promise.race([stopped, workers.running]);
   log.info('worker draining');
-  clearInterval(preparing);
   await Promise.all([workers.stop(), sweeping]);
   await connection.close();
   await client.connection.close();

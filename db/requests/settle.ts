@@ -1,4 +1,4 @@
-import { and, asc, eq, inArray, isNull, lt, type SQLWrapper } from 'drizzle-orm';
+import { and, eq, inArray, isNull, lt, type SQLWrapper } from 'drizzle-orm';
 import { clock, type Database, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { closeLookups } from '../lookups/lookups.ts';
@@ -73,8 +73,8 @@ export interface OverdueRequest {
 }
 
 /**
- * Makes overdue requests of one organization final as `failed`, the longest overdue first, in one transaction with
- * their releases: after an outage there are thousands. A request that somebody is writing to is left to them, or to the
+ * Makes overdue requests of one organization final as `failed`, in one transaction with their releases: after an
+ * outage there are thousands. A request that somebody is writing to is left to them, or to the
  * next call.
  * @param which of its requests; `batchId` only those of this batch
  * @returns those it settled, `limit` at most
@@ -99,7 +99,6 @@ export async function settleOverdue(
           lt(requests.deadlineAt, settledAt),
         ),
       )
-      .orderBy(asc(requests.deadlineAt))
       .limit(limit)
       .for('update', { skipLocked: true });
     const settled = await tx
