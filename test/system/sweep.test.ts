@@ -240,6 +240,22 @@ test('organizations that wait for the same lookups are settled at once without a
   t.deepEqual({ ...row }, { deadlocks: 0, open: 0 });
 });
 
+test('a request that somebody is writing to keeps no other waiting', async (t) => {
+  const { db } = await open(t);
+  const organization = await openOrganization(db, 2);
+  const { organizationId } = organization;
+  const { requestIds } = await overdue(db, organization, times(2, npiOf));
+  const rest = await transaction(db, async (tx) => {
+    await tx.execute(sql`select 1 from requests where id = ${requestIds[0]} for update`);
+    return await settleOverdue(db, { organizationId, limit: 60 });
+  });
+  t.deepEqual(
+    rest.map(({ requestId }) => requestId),
+    [requestIds[1]],
+  );
+  t.is((await settleOverdue(db, { organizationId, limit: 60 })).length, 1);
+});
+
 test('answers, time-outs, joins, plans and sweeps at the moment of the deadline: each hold is settled once', async (t) => {
   const { db, url } = await open(t);
   const organizations = await Promise.all(times(2, () => openOrganization(db, 1000)));
