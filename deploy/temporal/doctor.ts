@@ -41,7 +41,7 @@ export async function checkWorkflows(
   const missing = (await listUnfinished(db, null)).filter((id) => !listed.has(id));
   const closed = await filter(missing, (id) => isClosed(client, id));
   const isOpen = async (id: string) => !(await isClosed(client, id));
-  const failing = await filter([...batches, ...lookups], (id) => isFailing(client, id));
+  const failing = await filter([...listed], (id) => isFailing(client, id));
   return [
     { ...NOT_RUNNING, ...found(await listUnfinished(db, closed)) },
     { ...LEFT_OPEN, ...found(await filter(await listOver(db, batches), isOpen)) },

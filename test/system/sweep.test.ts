@@ -11,6 +11,7 @@ import type { WorkflowControl } from '../../activities/deps.ts';
 import { runSweeps, sweepOnce } from '../../activities/sweep.ts';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { type Database, openDatabase, transaction } from '../../db/client.ts';
+import { newId } from '../../db/ids.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { joinLookup } from '../../db/lookups/lookups.ts';
 import { migrate } from '../../db/migrate.ts';
@@ -217,21 +218,36 @@ test('only the overdue requests of the batch that is named are settled, up to th
 
 test('organizations that wait for the same lookups are settled at once without a deadlock', async (t) => {
   const { db, url } = await open(t);
-  const pool = openDatabase({ url, poolSize: 10, applicationName: 'test' });
+  const name = newId('org');
+  const pool = openDatabase({ url, poolSize: 10, applicationName: name });
   const organizations = await Promise.all(times(4, () => openOrganization(db, 1000)));
-  for (const round of times(5, (index) => index)) {
-    const npis = times(60, (index) => npiOf(round * 60 + index));
-    for (const [index, organization] of organizations.entries()) {
-      const order = index % 2 === 0 ? npis : npis.toReversed();
-      const { requestIds } = await overdue(db, organization, order);
-      await Promise.all(requestIds.map((requestId) => joinLookup(db, requestId)));
-    }
-    await Promise.all(
-      organizations.map(({ organizationId }) => settleOverdue(pool, { organizationId, limit: 60 })),
-    );
+  const npis = times(60, npiOf);
+  for (const organization of organizations) {
+    const { requestIds } = await overdue(db, organization, npis);
+    await Promise.all(requestIds.map((requestId) => joinLookup(db, requestId)));
   }
-  // A connection counts its deadlocks when it ends.
+  const settled = await transaction(db, async (tx) => {
+    await tx.execute(sql`select 1 from lookups order by id offset 30 limit 1 for update`);
+    const settling = organizations.map(({ organizationId }) =>
+      settleOverdue(pool, { organizationId, limit: 60 }),
+    );
+    await eventually(async () => {
+      const [row] = await query(
+        db,
+        sql`select count(*)::int as waiting from pg_stat_activity
+             where datname = current_database() and wait_event_type = 'Lock'`,
+      );
+      return row?.waiting === organizations.length ? true : null;
+    });
+    return { settling };
+  });
+  await Promise.all(settled.settling);
+  // A connection has counted its deadlocks once it is gone.
   await pool.close();
+  await eventually(async () => {
+    const rows = await query(db, sql`select 1 from pg_stat_activity where application_name = ${name}`);
+    return rows.length === 0 ? true : null;
+  });
   const [row] = await query(
     db,
     sql`select deadlocks::int, (select count(*)::int from lookups where closed_at is null) as open
