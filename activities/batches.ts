@@ -2,7 +2,7 @@ import { Context } from '@temporalio/activity';
 import { listRegistryDue } from '../db/providers/providers.ts';
 import { gate } from '../db/providers/subject.ts';
 import { listOpenRequests, readFacts } from '../db/requests/plan.ts';
-import { type LookupEnd, settle } from '../db/requests/settle.ts';
+import { type LookupEnd, settle, settleOverdue } from '../db/requests/settle.ts';
 import type { BatchFacts, BatchInput, BatchPlan, LookupResult, VendorAnswer } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { hasNpiCheckDigit } from './person/npi.ts';
@@ -28,7 +28,10 @@ export function createBatchActivities(deps: BatchDeps & Pick<ActivityDeps, 'regi
      * @throws {Refusal} `batch_missing` for an unknown id
      */
     async planBatch({ batchId }: BatchInput): Promise<BatchPlan> {
-      const { open, ...batch } = await listOpenRequests(db, batchId);
+      const { overdue, open, ...batch } = await listOpenRequests(db, batchId);
+      // No lookup comes in time for these, and after an outage there are thousands.
+      const { organizationId } = batch;
+      if (overdue > 0) await settleOverdue(db, { organizationId, batchId, limit: overdue });
       const npis = open.map(({ npi }) => npi);
       const refusals = await gate(db, npis);
       const unknown = new Set(registry === null ? [] : await listRegistryDue(db, npis));
@@ -74,7 +77,7 @@ async function endLookup(
   if (Context.current().info.workflowExecution?.workflowId !== batchId) {
     // Not waited for: the lookup's end makes the batch look too, and the closer the two come the more often they share
     // one workflow task.
-    void control.signalSettled(batchId, { requestId, npi, status }).catch((error: unknown) => {
+    void control.tellBatch(batchId, { requestId, npi, status }).catch((error: unknown) => {
       log.warn({ request_id: requestId, batch_id: batchId, err: error }, 'batch not signaled');
     });
   }

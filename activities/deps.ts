@@ -21,8 +21,8 @@ export interface WorkflowControl {
   startDelivery(start: DeliveryStart): Promise<void>;
   /** Whether a workflow with this id is open. */
   isRunning(workflowId: string): Promise<boolean>;
-  /** Tells a batch workflow that one of its requests is final. A closed workflow is not an error. */
-  signalSettled(batchId: string, message: SettledMessage): Promise<void>;
+  /** Tells a batch workflow that one of its requests is final, or that many may be. A closed workflow is not an error. */
+  tellBatch(batchId: string, settled?: SettledMessage): Promise<void>;
 }
 
 export interface ActivityDeps {
@@ -67,8 +67,6 @@ export interface ActivityRules {
 export interface SweepRules {
   /** An accepted batch this old whose workflow is not started is started by the sweep. */
   readonly startAfterMs: number;
-  /** An open request this long past its deadline is settled by the sweep. */
-  readonly settleAfterMs: number;
   /** How often the workflows of an unfinished batch are looked at. */
   readonly checkEveryMs: number;
 }

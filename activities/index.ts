@@ -4,7 +4,6 @@ import { createWebhookActivities } from './deliver.ts';
 import type { ActivityDeps } from './deps.ts';
 import { createLookupActivities, createSubjects } from './lookup.ts';
 import { createReverifyActivities } from './reverify.ts';
-import { createSweepActivities } from './sweep.ts';
 import { createVerifyActivities } from './verify.ts';
 
 /** The activities of all three queues; each worker registers them all and takes only what its queue brings. */
@@ -17,7 +16,6 @@ export function createActivities(deps: ActivityDeps) {
     ...createVerifyActivities(deps),
     ...createReverifyActivities(deps),
     ...createWebhookActivities(deps),
-    ...createSweepActivities(deps),
   };
 }
 

@@ -1,100 +1,156 @@
-import { Context } from '@temporalio/activity';
+import { setTimeout } from 'node:timers/promises';
+import { DatabaseError } from '../db/errors.ts';
 import { forgetUnkept } from '../db/lookups/directory.ts';
 import {
   listNotStarted,
   listOpen,
-  listOverdue,
+  listOverdueOwners,
   markStarted,
-  type OverdueRequest,
+  noteSweep,
+  takeTurn,
   takeUnfinished,
 } from '../db/requests/outbox.ts';
-import { settle } from '../db/requests/settle.ts';
+import { settle, settleOverdue } from '../db/requests/settle.ts';
 import { type BatchStart, forgetExpiredKeys } from '../db/requests/submit.ts';
 import { forgetHosts } from '../db/webhooks/hosts.ts';
 import { forgetAttempts } from '../db/webhooks/log.ts';
-import { takeDeliveries } from '../db/webhooks/resends.ts';
-import type { SweepResult } from '../workflows/messages.ts';
+import { takeDeliveries, type WaitingDelivery } from '../db/webhooks/resends.ts';
 import type { ActivityDeps } from './deps.ts';
-import { withHeartbeat } from './heartbeat.ts';
+
+// The reconciler (DECISIONS.md, Requests and batches): PostgreSQL's facts against Temporal's workflows. A loop in every
+// worker process, so that refunds need neither Temporal nor a Schedule.
 
 /** How many of each kind one sweep takes; the rest waits for the next one. */
 const AT_MOST = 200;
 const EXPIRED_AT_MOST = 5000;
+/** Overdue requests in one transaction, which keeps other writers of their organization waiting. */
+const SETTLED_AT_ONCE = 500;
+/** What a sweep gives Temporal, so that the next refunds are in time while it is slow or away. */
+const TEMPORAL_MS = 10_000;
 
 type SweepDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
-/** The reconciler (DECISIONS.md, Requests and batches): PostgreSQL's facts against Temporal's workflows. */
-export function createSweepActivities({ db, log, control, rules }: SweepDeps) {
-  const start = async (batch: BatchStart) => {
-    await control.startBatch(batch);
-    await markStarted(db, batch.batchId);
-  };
+/** What one sweep did. */
+export interface SweepResult {
+  readonly started: number;
+  readonly settled: number;
+  readonly restarted: number;
+  readonly redelivered: number;
+}
 
-  const settleFailed = async (requestId: string, batchId: string, reason: string) => {
-    const { status, settledNow } = await settle(db, requestId, 'failed', reason, rules);
-    if (settledNow) log.info({ request_id: requestId, batch_id: batchId, status, reason }, 'request settled');
-    return status;
-  };
-
-  /** The batch is told, because the lookup that should have told it may be stuck. */
-  const settleOverdue = async ({ requestId, batchId, npi }: OverdueRequest) => {
-    const status = await settleFailed(requestId, batchId, 'deadline');
-    await control.signalSettled(batchId, { requestId, npi, status });
-  };
-
-  /** A batch whose workflow has closed although something is left: terminated, or lost with its cluster. */
-  const restart = async (batch: BatchStart): Promise<boolean> => {
-    if (await control.isRunning(batch.batchId)) return false;
-    for (const requestId of await listOpen(db, batch.batchId)) {
-      if (!(await control.isRunning(requestId))) await settleFailed(requestId, batch.batchId, 'lookup_lost');
+/**
+ * Sweeps whenever it is this process's turn. Never ends on its own, whatever fails.
+ * @param everyMs how often one of all processes sweeps
+ * @returns once it was told to stop and the sweep that ran has ended
+ */
+export async function runSweeps(deps: SweepDeps, everyMs: number, stopped: AbortSignal): Promise<void> {
+  while (!stopped.aborted) {
+    try {
+      if (await takeTurn(deps.db, everyMs)) await sweepOnce(deps, stopped);
+    } catch (error) {
+      deps.log.error({ err: error }, 'sweep failed, the next one tries again');
     }
-    await control.restartBatch(batch);
-    return true;
-  };
+    // Asked more often than due: the turn of a process that died is taken soon, and no two clocks are the same.
+    await setTimeout(everyMs / 4, null, { signal: stopped }).catch(() => {});
+  }
+}
 
-  /** A new round does not wait for the workflow of the one before, which may sleep for a day. */
-  const redeliver = async ({ round, ...delivery }: Awaited<ReturnType<typeof takeDeliveries>>[number]) => {
-    if (round !== 'new' && (await control.isRunning(delivery.deliveryId))) return false;
-    if (round === 'first' && (await control.isRunning(delivery.batchId))) return false;
-    await control.startDelivery(delivery);
-    return true;
-  };
+/**
+ * Settles what is overdue, which needs PostgreSQL alone; then starts what was never started, restarts what closed too
+ * early, forgets what is old. Safe beside another sweep.
+ */
+export async function sweepOnce(deps: SweepDeps, stopped: AbortSignal): Promise<SweepResult> {
+  const { db, log, control, rules } = deps;
+  const { startAfterMs, checkEveryMs } = rules.sweep;
 
   /** One that cannot be helped now must not keep the others from being helped. */
   const each = async <T>(
     items: readonly T[],
     what: string,
     work: (item: T) => Promise<unknown>,
+    until: AbortSignal,
   ): Promise<number> => {
     let done = 0;
     for (const item of items) {
+      if (until.aborted) break;
       try {
         if ((await work(item)) !== false) done += 1;
       } catch (error) {
+        if (error instanceof DatabaseError && error.unavailable) throw error;
         log.warn({ err: error, what }, 'sweep: one item failed, the next sweep tries again');
       }
     }
     return done;
   };
 
-  return {
-    /** Starts what was never started, settles what is overdue, restarts what closed too early, forgets what is old. */
-    async sweepOnce(): Promise<SweepResult> {
-      const { startAfterMs, settleAfterMs, checkEveryMs } = rules.sweep;
-      return await withHeartbeat(Context.current(), async () => {
-        const started = await each(await listNotStarted(db, startAfterMs, AT_MOST), 'start', start);
-        const settled = await each(await listOverdue(db, settleAfterMs, AT_MOST), 'settle', settleOverdue);
-        const restarted = await each(await takeUnfinished(db, checkEveryMs, AT_MOST), 'restart', restart);
-        const waiting = await takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
-        const redelivered = await each(waiting, 'deliver', redeliver);
-        await forgetExpiredKeys(db, EXPIRED_AT_MOST);
-        await forgetAttempts(db, rules.webhookLogMs, EXPIRED_AT_MOST);
-        await forgetHosts(db, rules.webhookLogMs);
-        await forgetUnkept(db);
-        const result = { started, settled, restarted, redelivered };
-        if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');
-        return result;
-      });
-    },
+  const overdue = new Set<string>();
+  let settled = 0;
+  const refund = async (organizationId: string) => {
+    let round = SETTLED_AT_ONCE;
+    while (round === SETTLED_AT_ONCE && !stopped.aborted) {
+      const requests = await settleOverdue(db, { organizationId, limit: SETTLED_AT_ONCE });
+      for (const { requestId, batchId } of requests) {
+        overdue.add(batchId);
+        log.info(
+          { request_id: requestId, batch_id: batchId, status: 'failed', reason: 'deadline' },
+          'request settled',
+        );
+      }
+      round = requests.length;
+      settled += round;
+    }
   };
+  await each(await listOverdueOwners(db), 'settle', refund, stopped);
+
+  const until = AbortSignal.any([stopped, AbortSignal.timeout(TEMPORAL_MS)]);
+  const started = await each(
+    await listNotStarted(db, startAfterMs, AT_MOST),
+    'start',
+    async (batch) => {
+      await control.startBatch(batch);
+      await markStarted(db, batch.batchId);
+    },
+    until,
+  );
+  // Each batch is told once, because the lookups that should have told it may be stuck.
+  await each([...overdue], 'signal', (batchId) => control.tellBatch(batchId), until);
+  const restarted = await each(
+    await takeUnfinished(db, checkEveryMs, AT_MOST),
+    'restart',
+    (batch) => restart(deps, batch),
+    until,
+  );
+  const waiting = await takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
+  const redelivered = await each(waiting, 'deliver', (delivery) => redeliver(deps, delivery), until);
+
+  await forgetExpiredKeys(db, EXPIRED_AT_MOST);
+  await forgetAttempts(db, rules.webhookLogMs, EXPIRED_AT_MOST);
+  await forgetHosts(db, rules.webhookLogMs);
+  await forgetUnkept(db);
+  await noteSweep(db);
+  const result = { started, settled, restarted, redelivered };
+  if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');
+  return result;
+}
+
+/** A batch whose workflow has closed although something is left: terminated, or lost with its cluster. */
+async function restart({ db, log, control, rules }: SweepDeps, batch: BatchStart): Promise<boolean> {
+  const { batchId } = batch;
+  if (await control.isRunning(batchId)) return false;
+  for (const requestId of await listOpen(db, batchId)) {
+    if (await control.isRunning(requestId)) continue;
+    const reason = 'lookup_lost';
+    const { status, settledNow } = await settle(db, requestId, 'failed', reason, rules);
+    if (settledNow) log.info({ request_id: requestId, batch_id: batchId, status, reason }, 'request settled');
+  }
+  await control.restartBatch(batch);
+  return true;
+}
+
+/** A new round does not wait for the workflow of the one before, which may sleep for a day. */
+async function redeliver({ control }: SweepDeps, { round, ...delivery }: WaitingDelivery): Promise<boolean> {
+  if (round !== 'new' && (await control.isRunning(delivery.deliveryId))) return false;
+  if (round === 'first' && (await control.isRunning(delivery.batchId))) return false;
+  await control.startDelivery(delivery);
+  return true;
 }

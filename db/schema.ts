@@ -239,6 +239,13 @@ export const webhookHosts = pgTable(
   (t) => [primaryKey({ columns: [t.organizationId, t.host] })],
 );
 
+/** Whose turn it is to sweep: one row. */
+export const sweeps = pgTable('sweeps', {
+  one: boolean('one').primaryKey().default(true),
+  dueAt: time('due_at').notNull(),
+  sweptAt: time('swept_at'),
+});
+
 /** One lookup serves every request that waits for the same NPI and type, across organizations. */
 export const lookups = pgTable('lookups', {
   id: text('id').primaryKey(),

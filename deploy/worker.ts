@@ -1,5 +1,8 @@
 import { readFileSync } from 'node:fs';
+import { setTimeout } from 'node:timers/promises';
 import { NativeConnection } from '@temporalio/worker';
+import type { Logger } from 'pino';
+import { runSweeps } from '../activities/sweep.ts';
 import { createAddressPolicy } from '../activities/webhooks/ip-policy.ts';
 import { createPost } from '../activities/webhooks/post.ts';
 import { openDatabase } from '../db/client.ts';
@@ -8,14 +11,18 @@ import { type Config, loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
 import { createLog } from './log.ts';
 import { main, untilReady } from './main.ts';
-import { lazyClient, temporalTarget } from './temporal/client.ts';
+import { createControl, lazyClient, type TemporalTarget, temporalTarget } from './temporal/client.ts';
 import { prepareNamespace } from './temporal/namespace.ts';
 import { bundleWorkflows, installRuntime, startWorkers } from './temporal/workers.ts';
 
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
 
+const CONNECT_MS = 1000;
+const AWAY =
+  'Temporal cannot be reached: check TEMPORAL_ADDRESS and that the cluster runs; refunding what is overdue, waiting for it';
+
 const HELP = `
-It works as soon as PostgreSQL is there and migrated; Temporal must be there when it starts. SIGTERM or SIGINT: it takes
+It works as soon as PostgreSQL is there and migrated, and Temporal: while that is away it refunds what is overdue. SIGTERM or SIGINT: it takes
 no new work, gives running work 35 s, then ends. A second signal ends it at once.
 
 Needs DATABASE_URL; has TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL and more: see "Configuration" in
@@ -36,9 +43,17 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   if (!(await untilReady(db, log, stopped))) return await db.close();
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
-  const connection = await NativeConnection.connect(target.connectionOptions);
-  const intervals = { sweepMs: config.sweepIntervalMs, reverifyMs: config.sources.reverifyIntervalMs };
-  await prepareNamespace(client, TASK_QUEUE, intervals, log);
+  const rules = rulesOf(config);
+  const ending = new AbortController();
+  void stopped.then(() => ending.abort());
+  const control = createControl(client, TASK_QUEUE);
+  const sweeping = runSweeps({ db, log, control, rules }, config.sweepIntervalMs, ending.signal);
+  const connection = await untilConnected(target, log, ending.signal);
+  if (connection === null) {
+    await sweeping;
+    return await db.close();
+  }
+  await prepareNamespace(client, TASK_QUEUE, config.sources.reverifyIntervalMs, log);
   const sources = createSources(config, { db, dnsServers: config.dnsServers });
   if (sources.vendors.length === 0) {
     log.warn('no vendor has a key: requests are answered from the directory alone');
@@ -67,17 +82,38 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     workflowBundle: config.workflowBundle ? { codePath: config.workflowBundle } : await bundleWorkflows(),
     lookupSlots: config.lookupSlots,
     deps: {
-      ...{ db, log, ...sources, post: postOf(config), rules: rulesOf(config) },
+      ...{ db, log, ...sources, post: postOf(config), rules },
     },
   });
   log.info({ queue: TASK_QUEUE, namespace: client.options.namespace }, 'worker ready');
   await Promise.race([stopped, workers.running]);
   log.info('worker draining');
-  await workers.stop();
+  await Promise.all([workers.stop(), sweeping]);
   await connection.close();
   await client.connection.close();
   await db.close();
 });
+
+/** @returns null where the process was told to stop before */
+async function untilConnected(
+  target: TemporalTarget,
+  log: Logger,
+  stopped: AbortSignal,
+): Promise<NativeConnection | null> {
+  let told = false;
+  while (!stopped.aborted) {
+    try {
+      return await NativeConnection.connect(target.connectionOptions);
+    } catch (error) {
+      // The SDK's name for a connection that could not be made.
+      if (!(error instanceof Error && error.name === 'TransportError')) throw error;
+      if (!told) log.warn({ err: error }, AWAY);
+      told = true;
+    }
+    await setTimeout(CONNECT_MS, null, { signal: stopped }).catch(() => {});
+  }
+  return null;
+}
 
 function postOf(config: Config) {
   const ca = config.webhookCaFile === null ? undefined : readFileSync(config.webhookCaFile, 'utf8');
@@ -92,6 +128,6 @@ function rulesOf(config: Config) {
     greylistMs: config.sources.greylistMs,
     webhookScheduleMs: config.webhookScheduleMs,
     webhookLogMs: config.webhookLogMs,
-    sweep: { startAfterMs: 5000, settleAfterMs: 15_000, checkEveryMs: 30_000 },
+    sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
   };
 }

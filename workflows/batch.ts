@@ -22,6 +22,7 @@ import {
   DELIVERY_TIMEOUT,
   type DueDelivery,
   type LookupInput,
+  lookAgain,
   NPI,
   ORGANIZATION_ID,
   requestSettled,
@@ -50,6 +51,9 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   setHandler(requestSettled, () => {
     signals += 1;
     show();
+  });
+  setHandler(lookAgain, () => {
+    signals = Number.POSITIVE_INFINITY;
   });
   // Cancelled or not: without the plan, nobody knows what to give back.
   const plan = await CancellationScope.nonCancellable(() => planBatch({ batchId }));

@@ -135,18 +135,14 @@ export interface ReverifyResult {
   readonly undecided: number;
 }
 
-export interface SweepResult {
-  readonly started: number;
-  readonly settled: number;
-  readonly restarted: number;
-  readonly redelivered: number;
-}
-
 /**
  * Sent to the batch workflow by the activity that settled a request. It wakes the workflow, which then reads the facts;
  * what it says is for whoever reads the history.
  */
 export const requestSettled = defineSignal<[SettledMessage]>('requestSettled');
+
+/** Sent to the batch workflow when many of its requests may have become final at once: it reads the facts. */
+export const lookAgain = defineSignal('lookAgain');
 
 export interface SettledMessage {
   readonly requestId: string;
@@ -159,7 +155,6 @@ export const WORKFLOWS = {
   batch: 'enrichBatch',
   lookup: 'lookUpEmail',
   deliver: 'deliver',
-  sweep: 'sweep',
   reverify: 'reverify',
 } as const;
 

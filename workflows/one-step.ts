@@ -1,17 +1,11 @@
 import { proxyActivities, setWorkflowOptions, workflowInfo } from '@temporalio/workflow';
 import type { Activities } from '../activities/index.ts';
-import type { DeliverInput, DeliveryResult, ReverifyResult, SweepResult } from './messages.ts';
-import { onWebhooksQueue, REVERIFY, SWEEP } from './options.ts';
+import type { DeliverInput, DeliveryResult, ReverifyResult } from './messages.ts';
+import { onWebhooksQueue, REVERIFY } from './options.ts';
 
 // Workflows of one activity each.
 
-const { sweepOnce } = proxyActivities<Activities>(SWEEP);
 const { reverifyOnce } = proxyActivities<Activities>(REVERIFY);
-
-/** Run by a Schedule: starts what was committed but never started, settles what can no longer finish. */
-export async function sweep(): Promise<SweepResult> {
-  return await sweepOnce();
-}
 
 /** Run by a Schedule: checks stored addresses again that are about to go stale, a few at a time. */
 export async function reverify(): Promise<ReverifyResult> {

@@ -55,14 +55,7 @@ function isPermanent(error: unknown): boolean {
   );
 }
 
-/** Never retried: the next sweep is. The heartbeat tells soon that a worker died, so that no sweep is skipped for it. */
-export const SWEEP: ActivityOptions = {
-  startToCloseTimeout: '2m',
-  heartbeatTimeout: '15s',
-  retry: { maximumAttempts: 1 },
-};
-
-/** As `SWEEP`; a round asks verifiers one by one. */
+/** A round asks verifiers one by one. Never retried: the Schedule's next round is. */
 export const REVERIFY: ActivityOptions = {
   startToCloseTimeout: '10m',
   heartbeatTimeout: '30s',

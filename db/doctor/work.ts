@@ -4,7 +4,7 @@ import { type DoctorRules, GRACE, type Pass } from './check.ts';
 
 /** Batches, deliveries, Idempotency-Keys and the guards of all of it (ARCHITECTURE.md, Invariants, S1, S4, W1, I1). */
 export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
-  return [BATCHES, deliveries(webhookScheduleMs), IDEMPOTENCY, GUARDS];
+  return [BATCHES, deliveries(webhookScheduleMs), SWEEPS, IDEMPOTENCY, GUARDS];
 }
 
 const batch = sql`coalesce(b.id, r.batch_id)`;
@@ -101,9 +101,13 @@ function deliveries(scheduleMs: readonly number[]): Pass {
       webhook_deliveries d
       left join batches b on b.id = d.batch_id
       left join organizations g on g.id = b.organization_id
-      left join (select id from requests where settled_at is null) o on o.id = d.request_id
+      left join requests r on r.id = d.request_id
       left join (
-        select delivery_id, count(*) as made, max(n) as last, bool_or(status_code between 200 and 299) as accepted
+        select batch_id, max(settled_at) as completed_at from requests group by batch_id
+      ) c on c.batch_id = d.batch_id and d.request_id is null
+      left join (
+        select delivery_id, count(*) as made, max(n) as last, min(started_at) as first_at,
+               bool_or(status_code between 200 and 299) as accepted
           from webhook_attempts group by delivery_id
       ) a on a.delivery_id = d.id`,
     checks: [
@@ -137,11 +141,30 @@ function deliveries(scheduleMs: readonly number[]): Pass {
         title: 'delivery attempted before what it reports was final',
         explanation: 'The receiver may have seen a state that was not the last: tell the customer to poll.',
         subject: sql`d.id`,
-        when: sql`a.made > 0 and case when d.request_id is null then b.status <> 'completed' else o.id is not null end`,
+        when: sql`a.made > 0 and case when d.request_id is null
+          then b.status <> 'completed' or a.first_at < c.completed_at
+          else r.settled_at is null or a.first_at < r.settled_at end`,
       },
     ],
   };
 }
+
+const SWEEPS: Pass = {
+  // Work that has been there for as long as a sweep may be away.
+  from: sql`(
+    select (select swept_at from sweeps) as swept_at
+     where exists (select from batches where status = 'in-progress' and created_at < now() - 2 * ${GRACE})) s`,
+  checks: [
+    {
+      code: 'sweep_away',
+      title: 'no sweep for two minutes although there is something to do',
+      explanation:
+        'Nobody refunds what is overdue or starts what Temporal lost: check that a worker runs, and its log for "sweep failed".',
+      subject: sql`coalesce(to_char(s.swept_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), 'never')`,
+      when: sql`s.swept_at is null or s.swept_at < now() - 2 * ${GRACE}`,
+    },
+  ],
+};
 
 const idempotencyKey = sql`concat_ws(' ', i.organization_id, i.path, to_char(i.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))`;
 
@@ -276,6 +299,21 @@ export async function listOver(db: Database, among: readonly string[]): Promise<
              select from webhook_deliveries d
               where d.batch_id = b.id and (d.state = 'pending' or d.resends > 0))
          order by b.created_at`),
+    ),
+  );
+}
+
+/**
+ * Of these requests those that have been final for 60 s: nobody waits for their lookups.
+ * @throws {DatabaseError}
+ */
+export async function listFinal(db: Database, among: readonly string[]): Promise<string[]> {
+  return await query(db, async (tx) =>
+    ids(
+      await tx.execute(sql`
+        select r.id from requests r
+         where r.settled_at < clock_timestamp() - ${GRACE} and ${within(sql`r.id`, among)}
+         order by r.settled_at`),
     ),
   );
 }

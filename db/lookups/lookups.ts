@@ -26,22 +26,26 @@ export async function joinLookup(
 }
 
 /**
- * Closes a lookup when a request of it has its answer, or when the last that waited for it has given up. Part of the
- * settling transaction, and its last lock.
+ * Closes the lookups of requests that were just settled: each that has its answer, or that the last which waited for it
+ * has given up. Part of the settling transaction, and its last locks.
  */
-export async function closeLookup(
+export async function closeLookups(
   tx: Transaction,
-  request: { readonly id: string; readonly lookupId: string | null },
+  settled: readonly { readonly lookupId: string | null }[],
   { answered, at }: { readonly answered: boolean; readonly at: Date },
 ): Promise<void> {
-  if (request.lookupId === null) return;
-  // A statement of its own: if two requests give up at once, the second must see that the first has.
-  await lockLookup(tx, request.lookupId);
+  const ids = [...new Set(settled.flatMap(({ lookupId }) => lookupId ?? []))];
+  if (ids.length === 0) return;
+  // A statement of its own: if two requests give up at once, the second must see that the first has. In one order,
+  // because organizations share lookups.
+  await tx.execute(
+    sql`select 1 from lookups where id = any(${sql.param(ids)}) order by id for no key update`,
+  );
   await tx.execute(sql`
-    update lookups set closed_at = ${at.toISOString()}::timestamptz
-     where id = ${request.lookupId} and closed_at is null
+    update lookups l set closed_at = ${at.toISOString()}::timestamptz
+     where l.id = any(${sql.param(ids)}) and l.closed_at is null
        and (${answered} or not exists (
-         select from requests r where r.lookup_id = ${request.lookupId} and r.settled_at is null and r.id <> ${request.id}))`);
+         select from requests r where r.lookup_id = l.id and r.settled_at is null))`);
 }
 
 /** `joinLookup` as part of the caller's transaction, which holds the request's row and now holds the lookup's. */

@@ -1,9 +1,37 @@
 import { and, asc, eq, isNotNull, isNull, sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
-import { batches, requests } from '../schema.ts';
+import { batches, requests, sweeps } from '../schema.ts';
 import type { BatchStart } from './submit.ts';
 
-// A batch without `started_at` is the outbox entry of its own workflow.
+// What the sweep asks. A batch without `started_at` is the outbox entry of its own workflow.
+
+/**
+ * Takes the turn to sweep if it is due: one process of all gets it, once per interval.
+ * @throws {DatabaseError}
+ */
+export async function takeTurn(db: Database, everyMs: number): Promise<boolean> {
+  const [taken] = await query(db, (tx) =>
+    tx
+      .insert(sweeps)
+      .values({ dueAt: sql`clock_timestamp() + ${span(everyMs)}` })
+      .onConflictDoUpdate({
+        target: sweeps.one,
+        set: { dueAt: sql`excluded.due_at` },
+        // What lies further ahead than two intervals was written before the clock or the interval was set back.
+        setWhere: sql`${sweeps.dueAt} not between clock_timestamp() and clock_timestamp() + 2 * ${span(everyMs)}`,
+      })
+      .returning({ one: sweeps.one }),
+  );
+  return taken !== undefined;
+}
+
+/**
+ * Notes that a sweep came to its end.
+ * @throws {DatabaseError}
+ */
+export async function noteSweep(db: Database): Promise<void> {
+  await query(db, (tx) => tx.update(sweeps).set({ sweptAt: sql`clock_timestamp()` }));
+}
 
 /**
  * Notes that Temporal has the batch workflow.
@@ -38,25 +66,20 @@ export async function listNotStarted(
   );
 }
 
-export interface OverdueRequest {
-  readonly requestId: string;
-  readonly batchId: string;
-  readonly npi: string;
-}
-
 /**
- * Open requests whose deadline passed at least `graceMs` ago: their own workflows should have settled them.
+ * Organizations with an open request past its deadline, the longest overdue first.
  * @throws {DatabaseError}
  */
-export async function listOverdue(db: Database, graceMs: number, limit: number): Promise<OverdueRequest[]> {
-  return await query(db, (tx) =>
+export async function listOverdueOwners(db: Database): Promise<string[]> {
+  const rows = await query(db, (tx) =>
     tx
-      .select({ requestId: requests.id, batchId: requests.batchId, npi: requests.npi })
+      .select({ id: requests.organizationId })
       .from(requests)
-      .where(and(isNull(requests.settledAt), sql`${requests.deadlineAt} < ${ago(graceMs)}`))
-      .orderBy(asc(requests.deadlineAt))
-      .limit(limit),
+      .where(and(isNull(requests.settledAt), sql`${requests.deadlineAt} < now()`))
+      .groupBy(requests.organizationId)
+      .orderBy(sql`min(${requests.deadlineAt})`),
   );
+  return rows.map((row) => row.id);
 }
 
 /**
@@ -115,5 +138,9 @@ const START = {
 };
 
 function ago(ms: number) {
-  return sql`now() - make_interval(secs => ${ms / 1000})`;
+  return sql`now() - ${span(ms)}`;
+}
+
+function span(ms: number) {
+  return sql`make_interval(secs => ${ms / 1000})`;
 }

@@ -5,7 +5,7 @@ import { batches, requests } from '../schema.ts';
 import { REPORTS_FINAL } from '../webhooks/deliveries.ts';
 
 /**
- * What is left to look up of a batch, in the order of the submit.
+ * What is left to look up of a batch, in the order of the submit, and how many requests are overdue.
  * @returns deadlines in milliseconds since the epoch
  * @throws {Refusal} `batch_missing` for an unknown id
  */
@@ -20,14 +20,25 @@ export async function listOpenRequests(db: Database, batchId: string) {
       .from(batches)
       .where(eq(batches.id, batchId));
     if (!batch) throw new Refusal('batch_missing');
-    const open = await tx
-      .select({ requestId: requests.id, npi: requests.npi, deadlineAt: requests.deadlineAt })
+    const rows = await tx
+      .select({
+        requestId: requests.id,
+        npi: requests.npi,
+        deadlineAt: requests.deadlineAt,
+        isOverdue: sql<boolean>`${requests.deadlineAt} < clock_timestamp()`,
+      })
       .from(requests)
       .where(and(eq(requests.batchId, batchId), isNull(requests.settledAt)))
       .orderBy(asc(requests.position));
+    const open = rows.filter(({ isOverdue }) => !isOverdue);
     return {
       ...batch,
-      open: open.map(({ deadlineAt, ...request }) => ({ ...request, deadline: deadlineAt.getTime() })),
+      overdue: rows.length - open.length,
+      open: open.map(({ requestId, npi, deadlineAt }) => ({
+        requestId,
+        npi,
+        deadline: deadlineAt.getTime(),
+      })),
     };
   });
 }

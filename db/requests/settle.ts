@@ -1,7 +1,7 @@
-import { eq } from 'drizzle-orm';
+import { and, eq, inArray, isNull, lt, type SQLWrapper } from 'drizzle-orm';
 import { clock, type Database, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { closeLookup } from '../lookups/lookups.ts';
+import { closeLookups } from '../lookups/lookups.ts';
 import { creditBalances, ledgerEntries, requests } from '../schema.ts';
 import type { FinalStatus } from '../words.ts';
 import { claimEntitlement, completed, findReplays, findStoredEmails } from './entitlements.ts';
@@ -67,18 +67,79 @@ export async function settleIn(
   return await finish(tx, request, completed(stored, false, at));
 }
 
+export interface OverdueRequest {
+  readonly requestId: string;
+  readonly batchId: string;
+}
+
+/**
+ * Makes overdue requests of one organization final as `failed`, in one transaction with their releases: after an
+ * outage there are thousands. A request that somebody is writing to is left to them, or to the
+ * next call.
+ * @param which of its requests; `batchId` only those of this batch
+ * @returns those it settled, `limit` at most
+ * @throws {DatabaseError}
+ */
+export async function settleOverdue(
+  db: Database,
+  which: { readonly organizationId: string; readonly batchId?: string; readonly limit: number },
+): Promise<OverdueRequest[]> {
+  const { organizationId, batchId, limit } = which;
+  return await transaction(db, async (tx) => {
+    await lockBalance(tx, organizationId);
+    const settledAt = await clock(tx);
+    const overdue = tx
+      .select({ id: requests.id })
+      .from(requests)
+      .where(
+        and(
+          eq(requests.organizationId, organizationId),
+          batchId === undefined ? undefined : eq(requests.batchId, batchId),
+          isNull(requests.settledAt),
+          lt(requests.deadlineAt, settledAt),
+        ),
+      )
+      .limit(limit)
+      .for('update', { skipLocked: true });
+    const settled = await tx
+      .update(requests)
+      .set({ status: 'failed', reason: 'deadline', settledAt })
+      .where(inArray(requests.id, overdue))
+      .returning({
+        requestId: requests.id,
+        batchId: requests.batchId,
+        amount: requests.cost,
+        lookupId: requests.lookupId,
+      });
+    if (settled.length === 0) return [];
+    await tx.insert(ledgerEntries).values(
+      settled.map(({ requestId, amount }) => ({
+        ...{ organizationId, requestId, kind: 'release' as const, amount, createdAt: settledAt },
+      })),
+    );
+    await closeLookups(tx, settled, { answered: false, at: settledAt });
+    return settled.map(({ requestId, batchId }) => ({ requestId, batchId }));
+  });
+}
+
 /** The balance first: every writer of one organization takes its locks in the same order. */
 async function lock(tx: Transaction, requestId: string): Promise<Request> {
-  const owner = tx.select({ id: requests.organizationId }).from(requests).where(eq(requests.id, requestId));
+  await lockBalance(
+    tx,
+    tx.select({ id: requests.organizationId }).from(requests).where(eq(requests.id, requestId)),
+  );
+  // Read after the lock is held, in a statement of its own: a joined row would come from before the wait.
+  const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
+  if (!request) throw new Refusal('request_missing');
+  return request;
+}
+
+async function lockBalance(tx: Transaction, owner: string | SQLWrapper): Promise<void> {
   await tx
     .select({ id: creditBalances.organizationId })
     .from(creditBalances)
     .where(eq(creditBalances.organizationId, owner))
     .for('update');
-  // Read after the lock is held, in a statement of its own: a joined row would come from before the wait.
-  const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
-  if (!request) throw new Refusal('request_missing');
-  return request;
 }
 
 async function finish(
@@ -91,7 +152,7 @@ async function finish(
   const kind = status === 'completed' && !result.replayed ? 'charge' : 'release';
   await tx.update(requests).set(result).where(eq(requests.id, requestId));
   await tx.insert(ledgerEntries).values({ organizationId, requestId, kind, amount, createdAt: settledAt });
-  await closeLookup(tx, request, { answered: status !== 'failed', at: settledAt });
+  await closeLookups(tx, [request], { answered: status !== 'failed', at: settledAt });
   return { status, settledNow: true };
 }
 

@@ -129,11 +129,17 @@ export async function markResendStarted(db: Database, deliveryId: string): Promi
 }
 
 /**
+ * A delivery that could go on. Whether a workflow makes its attempts depends on its round: in the `first` its batch's
+ * makes the first attempt; a `new` resend has none, whatever of an older round may be open.
+ */
+export interface WaitingDelivery extends DeliveryStart {
+  readonly round: 'first' | 'new' | 'resent';
+}
+
+/**
  * Takes deliveries that could go on and that nobody has looked at for `everyMs`, resends that nobody has started for
  * `olderThanMs`; marks them as looked at, so that sweeps share the work. One that waits for its next attempt is looked
  * at once that is due.
- * @returns with whether a workflow of its own makes its attempts, or may be about to: for a first round its batch's
- * makes the first one, and a new resend has none, whatever of an older round may be open
  * @throws {DatabaseError}
  */
 export async function takeDeliveries(
@@ -141,8 +147,8 @@ export async function takeDeliveries(
   olderThanMs: number,
   everyMs: number,
   limit: number,
-): Promise<(DeliveryStart & { readonly round: 'first' | 'new' | 'resent' })[]> {
-  type Row = { id: string; batch_id: string; organization_id: string; round: 'first' | 'new' | 'resent' };
+): Promise<WaitingDelivery[]> {
+  type Row = { id: string; batch_id: string; organization_id: string; round: WaitingDelivery['round'] };
   const rows = await query(db, (tx) =>
     tx.execute<Row>(sql`
       with taken as (

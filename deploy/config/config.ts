@@ -61,7 +61,7 @@ const schema = Joi.object({
   REPLAY_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
   IDEMPOTENCY_WINDOW: duration(1000, 30 * DAY).default(DAY),
   RATE_WINDOW: duration(1000, 3_600_000).default(60_000),
-  SWEEP_INTERVAL: duration(1000, 600_000).default(15_000),
+  SWEEP_INTERVAL: duration(1000, 60_000).default(15_000),
   LOOKUP_SLOTS: Joi.number().integer().min(1).max(5000).default(200),
   WEBHOOK_SCHEDULE: list((text) => parseDuration(text), 'durations').default(
     ['0s', '5s', '5m', '30m', '2h', '5h', '10h', '14h', '20h', '24h'].map((text) => parseDuration(text)),

@@ -2,7 +2,7 @@ import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client';
 import { loadClientConnectConfig } from '@temporalio/envconfig';
 import type { WorkflowControl } from '../../activities/deps.ts';
 import { startBatch, startDelivery } from '../../api/start.ts';
-import { requestSettled } from '../../workflows/messages.ts';
+import { lookAgain, requestSettled } from '../../workflows/messages.ts';
 
 /** Where Temporal is and how to get in, by Temporal's own environment variables (or its TOML profile). */
 export function temporalTarget(environment: Readonly<Record<string, string | undefined>>) {
@@ -20,8 +20,8 @@ export function lazyClient(target: TemporalTarget): Client {
   return new Client({ connection, ...(target.namespace ? { namespace: target.namespace } : {}) });
 }
 
-/** A signal is a courtesy, so it may not take long. */
-const SIGNAL_TIMEOUT_MS = 3000;
+/** Whoever signals or asks does something for many, so one may not take long. */
+const CALL_TIMEOUT_MS = 3000;
 
 /** What activities need of Temporal, over a client. */
 export function createControl(client: Client, taskQueue: string): WorkflowControl {
@@ -32,10 +32,11 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
     async isRunning(workflowId) {
       return (await closedAt(client, workflowId)) === null;
     },
-    async signalSettled(batchId, message) {
+    async tellBatch(batchId, settled) {
       try {
-        await client.withDeadline(Date.now() + SIGNAL_TIMEOUT_MS, () =>
-          client.workflow.getHandle(batchId).signal(requestSettled, message),
+        const batch = client.workflow.getHandle(batchId);
+        await client.withDeadline(Date.now() + CALL_TIMEOUT_MS, () =>
+          settled ? batch.signal(requestSettled, settled) : batch.signal(lookAgain),
         );
       } catch (error) {
         if (!(error instanceof WorkflowNotFoundError)) throw error;
@@ -50,7 +51,10 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
  */
 export async function closedAt(client: Client, workflowId: string): Promise<Date | null> {
   try {
-    return (await client.workflow.getHandle(workflowId).describe()).closeTime ?? null;
+    const description = await client.withDeadline(Date.now() + CALL_TIMEOUT_MS, () =>
+      client.workflow.getHandle(workflowId).describe(),
+    );
+    return description.closeTime ?? null;
   } catch (error) {
     if (error instanceof WorkflowNotFoundError) return new Date(0);
     throw error;

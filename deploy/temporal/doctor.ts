@@ -1,20 +1,26 @@
-import type { Client } from '@temporalio/client';
+import { type Client, ScheduleNotFoundError, WorkflowNotFoundError } from '@temporalio/client';
 import type { Database } from '../../db/client.ts';
 import type { CheckResult } from '../../db/doctor/doctor.ts';
-import { listOver, listUnfinished } from '../../db/doctor/work.ts';
+import { listFinal, listOver, listUnfinished } from '../../db/doctor/work.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { closedAt } from './client.ts';
+import { reverifyScheduleId } from './namespace.ts';
 
 /** Workflows described at once. */
 const AT_ONCE = 20;
+/** Of one kind in all: a doctor that asks for each of many thousands is a load itself. */
+const DESCRIBED_AT_MOST = 1000;
+const LISTED_AT_MOST = 20_000;
 /** What has closed this recently is the sweep's to start again (ARCHITECTURE.md, Invariants, S4). */
 const GRACE_MS = 60_000;
 const CONNECT_MS = 5000;
+/** A workflow task is tried again without end; the first few failures may be a worker's restart. */
+const FAILING_ATTEMPTS = 4;
 
 /**
- * Compares the batches and the resends with their workflows: none that has something left without one, no batch that
- * is over with one.
- * Everything found is asked for a second time in the database, because work goes on meanwhile.
+ * Compares batches, resends and lookups with their workflows: none that has something left without one, none that is
+ * over with one, none that is stuck, and the Schedule runs.
+ * Everything found is asked for a second time, because work goes on meanwhile and lists of workflows lag behind.
  * @returns where Temporal does not answer, a finding that says so
  */
 export async function checkWorkflows(
@@ -27,12 +33,21 @@ export async function checkWorkflows(
   } catch {
     return [{ ...UNREACHABLE, findings: 1, examples: [] }];
   }
-  const closed = await filter(await listUnfinished(db, null), async (id) => await isClosed(client, id));
-  const open = await listOver(db, await listRunning(client, taskQueue));
-  const stillOpen = await filter(open, async (id) => !(await isClosed(client, id)));
+  const running = await listRunning(client, taskQueue);
+  const idsOf = (type: string) => running.filter((one) => one.type === type).map(({ id }) => id);
+  const batches = idsOf(WORKFLOWS.batch);
+  const lookups = idsOf(WORKFLOWS.lookup);
+  const listed = new Set(running.map(({ id }) => id));
+  const missing = (await listUnfinished(db, null)).filter((id) => !listed.has(id));
+  const closed = await filter(missing, (id) => isClosed(client, id));
+  const isOpen = async (id: string) => !(await isClosed(client, id));
+  const failing = await filter([...listed], (id) => isFailing(client, id));
   return [
     { ...NOT_RUNNING, ...found(await listUnfinished(db, closed)) },
-    { ...LEFT_OPEN, ...found(stillOpen) },
+    { ...LEFT_OPEN, ...found(await filter(await listOver(db, batches), isOpen)) },
+    { ...LOOKUP_LEFT_OPEN, ...found(await filter(await listFinal(db, lookups), isOpen)) },
+    { ...TASK_FAILING, ...found(failing) },
+    { ...SCHEDULE, ...found(await idleSchedules(client, taskQueue)) },
   ];
 }
 
@@ -54,6 +69,27 @@ const LEFT_OPEN = {
   explanation: 'It holds nothing and owes nothing. Look at it in the Temporal UI, then terminate it there.',
 };
 
+const LOOKUP_LEFT_OPEN = {
+  code: 'lookup_workflow_left_open',
+  title: 'lookup still open although its request has been final for 60 s',
+  explanation:
+    'It changes nothing any more, but may still ask vendors. Look at it in the Temporal UI, then terminate it there.',
+};
+
+const TASK_FAILING = {
+  code: 'workflow_task_failing',
+  title: `open workflow whose task has failed ${FAILING_ATTEMPTS - 1} times in a row`,
+  explanation:
+    'Its worker cannot go on with it, most often because its code has changed: see "Replaying a failed run". Its requests are refunded at their deadline.',
+};
+
+const SCHEDULE = {
+  code: 'schedule_not_running',
+  title: 'Schedule of re-verification that is missing or paused',
+  explanation:
+    'Stored addresses go stale. A worker makes a missing one anew; a paused one goes on once it is unpaused in the Temporal UI.',
+};
+
 function found(ids: readonly string[]): Pick<CheckResult, 'findings' | 'examples'> {
   return { findings: ids.length, examples: ids.slice(0, 5) };
 }
@@ -63,16 +99,45 @@ async function isClosed(client: Client, workflowId: string): Promise<boolean> {
   return closed !== null && closed.getTime() < Date.now() - GRACE_MS;
 }
 
-async function listRunning(client: Client, taskQueue: string): Promise<string[]> {
-  const query = `WorkflowType = '${WORKFLOWS.batch}' and ExecutionStatus = 'Running' and TaskQueue = '${taskQueue}'`;
-  const ids: string[] = [];
-  for await (const { workflowId } of client.workflow.list({ query })) ids.push(workflowId);
-  return ids;
+async function isFailing(client: Client, workflowId: string): Promise<boolean> {
+  try {
+    const { raw } = await client.workflow.getHandle(workflowId).describe();
+    return (raw.pendingWorkflowTask?.attempt ?? 0) >= FAILING_ATTEMPTS;
+  } catch (error) {
+    if (error instanceof WorkflowNotFoundError) return false;
+    throw error;
+  }
 }
 
+async function idleSchedules(client: Client, taskQueue: string): Promise<string[]> {
+  const id = reverifyScheduleId(taskQueue);
+  try {
+    const { state } = await client.schedule.getHandle(id).describe();
+    return state.paused ? [id] : [];
+  } catch (error) {
+    if (error instanceof ScheduleNotFoundError) return [id];
+    throw error;
+  }
+}
+
+/** The oldest first. */
+async function listRunning(
+  client: Client,
+  taskQueue: string,
+): Promise<{ readonly id: string; readonly type: string }[]> {
+  const query = `ExecutionStatus = 'Running' and TaskQueue = '${taskQueue}'`;
+  const running: { readonly id: string; readonly type: string }[] = [];
+  for await (const { workflowId, type } of client.workflow.list({ query })) {
+    running.push({ id: workflowId, type });
+    if (running.length === LISTED_AT_MOST) break;
+  }
+  return running.reverse();
+}
+
+/** Of the first `DESCRIBED_AT_MOST`. */
 async function filter(ids: readonly string[], keep: (id: string) => Promise<boolean>): Promise<string[]> {
   const kept: string[] = [];
-  for (let from = 0; from < ids.length; from += AT_ONCE) {
+  for (let from = 0; from < Math.min(ids.length, DESCRIBED_AT_MOST); from += AT_ONCE) {
     const some = ids.slice(from, from + AT_ONCE);
     const verdicts = await Promise.all(some.map(keep));
     kept.push(...some.filter((_, index) => verdicts[index]));

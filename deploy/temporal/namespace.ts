@@ -14,54 +14,43 @@ const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, NPI, OUTCOME].map(({ name, type }) =
 /** The same as Temporal's commands take them: `Npi=KeywordList`. */
 export const SEARCH_ATTRIBUTE_WORDS = SEARCH_ATTRIBUTES.map(({ name, word }) => `${name}=${word}`);
 
-/** How often the Schedules of a deployment run; milliseconds. */
-export interface Intervals {
-  readonly sweepMs: number;
-  readonly reverifyMs: number;
-}
-
 /**
- * Makes sure that the namespace has our search attributes and Schedules. Both are safe to repeat. If the cluster
- * does not let us add search attributes (Temporal Cloud), the log says what to add by hand.
+ * Makes sure that the namespace has our search attributes and the Schedule of re-verification. Both are safe to repeat,
+ * and a Schedule that somebody has paused stays so. If the cluster does not let us add search attributes (Temporal
+ * Cloud), the log says what to add by hand.
  */
 export async function prepareNamespace(
   client: Client,
   taskQueue: string,
-  intervals: Intervals,
+  reverifyMs: number,
   log: Logger,
 ): Promise<void> {
   await addSearchAttributes(client, log);
-  const runs = [
-    { workflowType: WORKFLOWS.sweep, every: intervals.sweepMs, limit: '5m' as const },
-    { workflowType: WORKFLOWS.reverify, every: intervals.reverifyMs, limit: '15m' as const },
-  ];
-  for (const { workflowType, every, limit } of runs) {
-    const id = scheduleId(workflowType, taskQueue);
-    const schedule = {
-      spec: { intervals: [{ every }] },
-      // A run that takes long is not joined by another, and missed ones are not made up for.
-      policies: { overlap: ScheduleOverlapPolicy.SKIP, catchupWindow: '1m' as const },
-      action: {
-        type: 'startWorkflow' as const,
-        workflowType,
-        workflowId: id,
-        taskQueue,
-        args: [] as [],
-        workflowExecutionTimeout: limit,
-      },
-    };
-    try {
-      await client.schedule.create({ scheduleId: id, ...schedule });
-    } catch (error) {
-      if (!(error instanceof ScheduleAlreadyRunning)) throw error;
-      await client.schedule.getHandle(id).update((previous) => ({ ...previous, ...schedule }));
-    }
+  const id = reverifyScheduleId(taskQueue);
+  const schedule = {
+    spec: { intervals: [{ every: reverifyMs }] },
+    // A run that takes long is not joined by another, and missed ones are not made up for.
+    policies: { overlap: ScheduleOverlapPolicy.SKIP, catchupWindow: '1m' as const },
+    action: {
+      type: 'startWorkflow' as const,
+      workflowType: WORKFLOWS.reverify,
+      workflowId: id,
+      taskQueue,
+      args: [] as [],
+      workflowExecutionTimeout: '15m' as const,
+    },
+  };
+  try {
+    await client.schedule.create({ scheduleId: id, ...schedule });
+  } catch (error) {
+    if (!(error instanceof ScheduleAlreadyRunning)) throw error;
+    await client.schedule.getHandle(id).update((previous) => ({ ...previous, ...schedule }));
   }
 }
 
-/** The Schedule of a workflow type, and the first part of the ids of the workflows it starts. */
-export function scheduleId(workflowType: string, taskQueue: string): string {
-  return `${workflowType}-${taskQueue}`;
+/** The Schedule of re-verification, and the first part of the ids of the workflows it starts. */
+export function reverifyScheduleId(taskQueue: string): string {
+  return `${WORKFLOWS.reverify}-${taskQueue}`;
 }
 
 async function addSearchAttributes(client: Client, log: Logger): Promise<void> {

@@ -107,4 +107,5 @@ const STATEMENTS = [
    select organization_id, 'POST', '/api/v1/email', 'order-' || number, '', '{"batch_id":"' || batch_id || '"}',
           created_at, created_at + interval '1 day'
      from planned where total = 1 and created_at > now() - interval '3 days'`,
+  `insert into sweeps (due_at, swept_at) values (now(), now() + interval '1 day')`,
 ];

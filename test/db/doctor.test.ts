@@ -1,13 +1,17 @@
 import { Client, Connection } from '@temporalio/client';
 import test from 'ava';
 import { type SQL, sql } from 'drizzle-orm';
+import { pino } from 'pino';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { listAudit } from '../../db/audit.ts';
 import { type Database, openDatabase, type Transaction } from '../../db/client.ts';
 import type { DoctorRules } from '../../db/doctor/check.ts';
 import { type Diagnosis, diagnose, runChecks } from '../../db/doctor/doctor.ts';
+import { newId } from '../../db/ids.ts';
 import { resendAny } from '../../db/webhooks/resends.ts';
+import { checkWorkflows } from '../../deploy/temporal/doctor.ts';
+import { prepareNamespace, reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { openTestDatabase, type TestDatabase } from '../support/database.ts';
 import { logAttempt } from '../support/deliveries.ts';
@@ -145,6 +149,37 @@ test.serial('what an erasure was for is found wherever it is held', async (t) =>
     t.deepEqual([found?.findings, found?.examples[0]?.startsWith(subject)], [1, true], subject);
   }
 });
+
+test.serial(
+  'an attempt before what it reports was final is found, for a request and for a batch',
+  async (t) => {
+    for (const delivery of [life.refused.delivery, life.told.delivery]) {
+      const earlier = sql`
+      update webhook_attempts set started_at = started_at - interval '1 hour' where delivery_id = ${delivery}`;
+      const { checks } = await corrupted([earlier], (tx) => runChecks(tx, DOCTOR_RULES));
+      const found = checks.filter(({ findings }) => findings > 0);
+      t.like(found, [{ code: 'delivery_too_early', examples: [delivery] }]);
+    }
+  },
+);
+
+test.serial(
+  'a sweep is missed if there has been something to do for two minutes, and none in that time',
+  async (t) => {
+    const looks = (sweptAgo: string, age: string) =>
+      corrupted(
+        [
+          sql`insert into sweeps (due_at, swept_at) values (now(), now() - ${sweptAgo}::interval)`,
+          sql`update batches set created_at = now() - ${age}::interval where id = ${life.open.batchId}`,
+          sql`update batches set created_at = now() - interval '1 day' where id = ${life.bulk.batchId}`,
+        ],
+        async (tx) => codes(await runChecks(tx, DOCTOR_RULES)),
+      );
+    t.deepEqual(await looks('121 seconds', '121 seconds'), ['sweep_away']);
+    t.deepEqual(await looks('119 seconds', '121 seconds'), []);
+    t.deepEqual(await looks('121 seconds', '119 seconds'), []);
+  },
+);
 
 test.serial('a replay is measured from the charge to the millisecond', async (t) => {
   const [charge] = life.stored.requestIds;
@@ -306,10 +341,12 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
     for (const delivery of [retried, refused.delivery]) await logAttempt(ownDb, delivery, 500, 'pending');
     await logAttempt(ownDb, told.delivery, 204, 'delivered');
     const ago = sql`now() - interval '61 seconds'`;
+    const [, , , final = ''] = bulk.requestIds;
     const resent = sql`${told.batchId}, ${refused.batchId}, ${telling.batchId}`;
     await corrupt(ownDb, [
       sql`update batches set started_at = ${ago} where id in (${open.batchId}, ${running.batchId}, ${resent})`,
       sql`update batches set updated_at = ${ago} where id in (${bulk.batchId}, ${resent})`,
+      sql`update requests set settled_at = ${ago} where id = ${final}`,
     ]);
     const handles = await Promise.all([
       start(WORKFLOWS.batch, running.batchId),
@@ -317,14 +354,19 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
       start(WORKFLOWS.deliver, retried),
       // Its look at the delivery sleeps until what was the next attempt before the resend.
       start(WORKFLOWS.batch, told.batchId),
+      start(WORKFLOWS.lookup, final),
+      start(WORKFLOWS.lookup, open.requestIds[0]),
+      // Final for less than 60 s.
+      start(WORKFLOWS.lookup, refused.requestIds[0]),
     ]);
     const ended = await eventually(async () => {
       const ended = await doctor(own.url, [], address);
-      return ended.stdout.includes(bulk.batchId) ? ended : null;
+      return ended.stdout.includes(bulk.batchId) && ended.stdout.includes(final) ? ended : null;
     });
     t.deepEqual([ended.code, ended.stderr], [3, '']);
     t.regex(ended.stdout, new RegExp(`^workflow_not_running +2 +${open.batchId}, ${refused.delivery}$`, 'm'));
     t.regex(ended.stdout, new RegExp(`^workflow_left_open +1 +${bulk.batchId}$`, 'm'));
+    t.regex(ended.stdout, new RegExp(`^lookup_workflow_left_open +1 +${final}$`, 'm'));
     t.is((await doctor(own.url, ['--offline'], address)).code, 0);
     await Promise.all(handles.map((handle) => handle.terminate()));
 
@@ -336,4 +378,58 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
     await ownDb.close();
     await own.drop();
   }
+});
+
+test('a workflow whose task fails again and again, and a Schedule that is gone or paused, are found', async (t) => {
+  const own = await openTestDatabase();
+  const ownDb = openDatabase({ url: own.url, poolSize: 2, applicationName: 'test' });
+  const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
+  const client = new Client({ connection });
+  const { namespace } = client.options;
+  const name = `enrichment-${newId('req')}`;
+  t.teardown(async () => {
+    await connection.close();
+    await ownDb.close();
+    await own.drop();
+  });
+  const findings = async () => {
+    const checks = await checkWorkflows(ownDb, client, name);
+    const found = checks.filter(({ findings }) => findings > 0);
+    return found.map(({ code, examples }) => [code, ...examples].join(' ')).sort();
+  };
+  const schedule = client.schedule.getHandle(reverifyScheduleId(name));
+  t.deepEqual(await findings(), [`schedule_not_running ${schedule.scheduleId}`]);
+  await prepareNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
+  t.deepEqual(await findings(), []);
+  await schedule.pause();
+  t.deepEqual(await findings(), [`schedule_not_running ${schedule.scheduleId}`]);
+  // Whoever paused it had a reason.
+  await prepareNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
+  t.deepEqual(await findings(), [`schedule_not_running ${schedule.scheduleId}`]);
+  await schedule.delete();
+  await prepareNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
+
+  const ids = [newId('bat'), newId('req')] as const;
+  const types = [WORKFLOWS.batch, WORKFLOWS.lookup];
+  const started = await Promise.all(
+    ids.map((workflowId, index) =>
+      client.workflow.start(types[index] ?? '', { taskQueue: name, workflowId, args: [{}] }),
+    ),
+  );
+  const [stuck, shaky] = ids;
+  const failures = new Map<string, number>();
+  while ((failures.get(stuck) ?? 0) < 3) {
+    const { taskToken, workflowExecution } = await client.withDeadline(Date.now() + 30_000, () =>
+      client.workflowService.pollWorkflowTaskQueue({ namespace, taskQueue: { name } }),
+    );
+    const id = workflowExecution?.workflowId ?? '';
+    failures.set(id, (failures.get(id) ?? 0) + 1);
+    // Two failures of the other are a worker's restart.
+    if (id === shaky && (failures.get(id) ?? 0) > 2) continue;
+    await client.workflowService.respondWorkflowTaskFailed({ namespace, taskToken, cause: 1 });
+  }
+  await eventually(async () => ((await findings()).length > 0 ? true : null));
+  t.deepEqual(await findings(), [`workflow_task_failing ${stuck}`]);
+  await Promise.all(started.map((handle) => handle.terminate()));
+  await schedule.delete();
 });

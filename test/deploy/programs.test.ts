@@ -4,13 +4,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
+import { balanceOf } from '../../db/accounts/credits.ts';
 import { openDatabase } from '../../db/client.ts';
 import { readiness } from '../../db/ready.ts';
+import { submit } from '../../db/requests/submit.ts';
 import { freePort, LOOPBACK, launch } from '../../deploy/local/processes.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { openEmptyDatabase } from '../support/database.ts';
 import { testSetting } from '../support/environment.ts';
-import { eventually } from '../support/organization.ts';
+import { eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { installForProduction, type ProgramName, programCommand, runProgram } from '../support/programs.ts';
 
 // The programs as operators start them, from an install without the packages for development.
@@ -124,6 +126,38 @@ test.serial('a worker that waits for the migration ends at a signal', async (t) 
   process.kill(worker.pid, 'SIGTERM');
   t.is(await worker.exited, 'exit code 0');
 });
+
+test.serial(
+  'a worker without Temporal refunds what is overdue and ends at a signal; it works once Temporal is there',
+  async (t) => {
+    const url = await emptyDatabase(t);
+    t.is((await runProgram('migrate', [], { env: { DATABASE_URL: url } })).code, 0);
+    const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
+    t.teardown(() => db.close());
+    const [port, nobody] = [await freePort(), await freePort()];
+    const env = {
+      ...{ DATABASE_URL: url, SWEEP_INTERVAL: '1s', WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE') },
+      TEMPORAL_ADDRESS: `${LOOPBACK}:${port}`,
+    };
+    const worker = start(t, 'worker', env);
+    const other = start(t, 'worker', { ...env, TEMPORAL_ADDRESS: `${LOOPBACK}:${nobody}` });
+    for (const { says } of [worker, other])
+      await says(/"msg":"Temporal cannot be reached: check TEMPORAL_ADDRESS/);
+    const organization = await openOrganization(db, 1);
+    const balance = () => balanceOf(db, organization.organizationId);
+    await submit(db, submitCommand(organization, { npis: ['2000000010'] }), { ...RULES, lookupTimeoutMs: 1 });
+    await eventually(async () => ((await balance()).available === 1 ? true : null));
+    process.kill(other.pid, 'SIGTERM');
+    t.is(await other.exited, 'exit code 0');
+
+    const cli = testSetting('TEST_TEMPORAL_CLI');
+    const temporal = await startTemporal({ cli, namespace: 'default', headless: true, port });
+    t.teardown(() => temporal.stop());
+    await worker.says(/"msg":"worker ready"/);
+    process.kill(worker.pid, 'SIGTERM');
+    t.is(await worker.exited, 'exit code 0');
+  },
+);
 
 test('a database that does not let migrate in is one sentence, without the password', async (t) => {
   const url = new URL(await emptyDatabase(t));

@@ -41,7 +41,7 @@ export async function startDelivering(
   const rules = {
     ...{ freshnessMs: 30 * 24 * HOUR, replayMs: 30 * 24 * HOUR, greylistMs: 1000 },
     ...{ webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
-    sweep: { startAfterMs: 0, settleAfterMs: 0, checkEveryMs: 0 },
+    sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
   const log = pino({ level: 'silent' });
   const startWorker = () => createWebhookActivities({ db, log, post, rules });

@@ -314,6 +314,13 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       ],
       subject: running.deliveries[0] ?? '',
     },
+    sweep_away: {
+      statements: [
+        sql`update batches set created_at = now() - interval '121 seconds' where id = ${open.batchId}`,
+        sql`insert into sweeps (due_at, swept_at) values (now(), '2026-01-02T03:04:05Z')`,
+      ],
+      subject: '2026-01-02T03:04:05Z',
+    },
     idempotency_without_response: {
       statements: [sql`update idempotency_keys set response = null`],
       subject: `${organizationId} /api/v1/email `,

@@ -202,8 +202,6 @@ export async function recordInterventions(): Promise<void> {
     await save(stack, 'lookup-second-vendor-finds', requestOf(both, later));
     await save(stack, 'lookup-vendors-refuse', requestOf(both, broken));
 
-    await saveSweeps(stack);
-
     await stack.stopWorker();
     const away = (await client.bulk({ npis: [take()], webhook })).json;
     await eventually(async () => {
@@ -221,18 +219,4 @@ export async function recordInterventions(): Promise<void> {
       .catch(() => null);
     if (started) await save(stack, 'lookup-workers-away', lookup);
   });
-}
-
-/** The last sweep, which had nothing to do, and one that had. */
-async function saveSweeps(stack: Stack): Promise<void> {
-  const query = `TaskQueue = '${stack.taskQueue}' and WorkflowType = 'sweep' and ExecutionStatus = 'Completed'`;
-  const idOf = async (wanted: (repaired: number) => boolean) => {
-    for await (const { workflowId } of stack.client.workflow.list({ query })) {
-      const { started, settled, restarted } = await stack.client.workflow.getHandle(workflowId).result();
-      if (wanted(started + settled + restarted)) return workflowId;
-    }
-    return null;
-  };
-  await save(stack, 'sweep-idle', await eventually(() => idOf((repaired) => repaired === 0)));
-  await save(stack, 'sweep-repaired', await eventually(() => idOf((repaired) => repaired > 0)));
 }

@@ -7,6 +7,7 @@ import { and, eq, isNull } from 'drizzle-orm';
 import { pino } from 'pino';
 import type { VendorSource } from '../../activities/deps.ts';
 import type { Registry } from '../../activities/person/registry.ts';
+import { runSweeps } from '../../activities/sweep.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../activities/webhooks/post.ts';
@@ -20,9 +21,9 @@ import { startReceiver } from '../../deploy/local/receiver.ts';
 import { importSample } from '../../deploy/local/sample.ts';
 import { createSimulator, type Simulator, sourceSettings } from '../../deploy/local/simulator.ts';
 import { createLog } from '../../deploy/log.ts';
-import { prepareNamespace, scheduleId } from '../../deploy/temporal/namespace.ts';
+import { createControl } from '../../deploy/temporal/client.ts';
+import { prepareNamespace, reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
 import { installRuntime, startWorkers } from '../../deploy/temporal/workers.ts';
-import { WORKFLOWS } from '../../workflows/messages.ts';
 import { openTestDatabase } from './database.ts';
 import { testSetting } from './environment.ts';
 import { createCaller, type Organization, openOrganization } from './organization.ts';
@@ -88,14 +89,11 @@ export async function startStack(options: StackOptions = {}) {
   opened.defer(() => apiConnection.close());
   const native = await NativeConnection.connect({ address });
   opened.defer(() => native.close());
-  const intervals = { sweepMs: options.sweepIntervalMs ?? 60_000, reverifyMs: 3_600_000 };
-  let workers: Awaited<ReturnType<typeof startWorkers>> | null = null;
-  opened.defer(() => workers?.stop());
-  await prepareNamespace(client, taskQueue, intervals, log);
+  let worker: { stop(): Promise<void> } | null = null;
+  opened.defer(() => worker?.stop());
+  await prepareNamespace(client, taskQueue, 3_600_000, log);
   opened.defer(async () => {
-    for (const type of [WORKFLOWS.sweep, WORKFLOWS.reverify]) {
-      await client.schedule.getHandle(scheduleId(type, taskQueue)).delete();
-    }
+    await client.schedule.getHandle(reverifyScheduleId(taskQueue)).delete();
   });
 
   const sourceEnvironment = settingsOf(simulator, options);
@@ -114,12 +112,16 @@ export async function startStack(options: StackOptions = {}) {
   const rules = {
     ...config,
     greylistMs: 1000,
-    sweep: { startAfterMs: 500, settleAfterMs: 500, checkEveryMs: 1000 },
+    sweep: { startAfterMs: 500, checkEveryMs: 1000 },
   };
   const configured = createSources(config, { db, dnsServers: [dns.address] });
   const vendors = options.vendors ?? options.providers?.map((vendor) => vendorSource(vendor));
-  const startWorker = async () =>
-    startWorkers({
+  const startWorker = async () => {
+    const stopping = new AbortController();
+    const control = createControl(client, taskQueue);
+    const sweepMs = options.sweepIntervalMs ?? 60_000;
+    const sweeping = runSweeps({ db, log, control, rules }, sweepMs, stopping.signal);
+    const workers = await startWorkers({
       connection: native,
       client,
       taskQueue,
@@ -135,6 +137,13 @@ export async function startStack(options: StackOptions = {}) {
         rules,
       },
     });
+    return {
+      async stop() {
+        stopping.abort();
+        await Promise.all([workers.stop(), sweeping]);
+      },
+    };
+  };
   const server = createApi(config, {
     db,
     log,
@@ -143,7 +152,7 @@ export async function startStack(options: StackOptions = {}) {
   });
   opened.defer(() => server.stop({ timeout: 1000 }));
   await server.start();
-  if (!options.elsewhere) workers = await startWorker();
+  if (!options.elsewhere) worker = await startWorker();
   const running = opened.move();
 
   return {
@@ -178,10 +187,10 @@ export async function startStack(options: StackOptions = {}) {
       WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE'),
     },
     async stopWorker() {
-      await workers?.stop();
+      await worker?.stop();
     },
     async startWorker() {
-      workers = await startWorker();
+      worker = await startWorker();
     },
     stop: () => running.disposeAsync(),
   };

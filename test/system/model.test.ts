@@ -109,8 +109,8 @@ async function requireSilentAudit({ organizationIds }: ModelClient): Promise<voi
   if (findings.length > 0) throw new Error(`the audit found: ${findings.join('; ')}`);
 }
 
-/** Here nobody starts batches, and nobody settles what is overdue. */
-const NOT_HERE = ['batch_not_started', 'request_overdue'];
+/** Here nobody sweeps: starts batches, settles what is overdue. */
+const NOT_HERE = ['batch_not_started', 'request_overdue', 'sweep_away'];
 
 async function requireSilentDoctor(): Promise<void> {
   const { checks } = await diagnose(db, { ...MODEL_RULES, webhookScheduleMs: [0] });

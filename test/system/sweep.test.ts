@@ -1,0 +1,374 @@
+import { chmod, mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout } from 'node:timers/promises';
+import { Client, Connection } from '@temporalio/client';
+import test, { type ExecutionContext } from 'ava';
+import { sql } from 'drizzle-orm';
+import { pino } from 'pino';
+import postgres from 'postgres';
+import type { WorkflowControl } from '../../activities/deps.ts';
+import { runSweeps, sweepOnce } from '../../activities/sweep.ts';
+import { balanceOf } from '../../db/accounts/credits.ts';
+import { type Database, openDatabase, transaction } from '../../db/client.ts';
+import { newId } from '../../db/ids.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { joinLookup } from '../../db/lookups/lookups.ts';
+import { migrate } from '../../db/migrate.ts';
+import { takeTurn } from '../../db/requests/outbox.ts';
+import { settle, settleOverdue } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { startPostgres } from '../../deploy/local/postgres.ts';
+import { createLog } from '../../deploy/log.ts';
+import { createControl } from '../../deploy/temporal/client.ts';
+import { auditLedger } from '../support/audit.ts';
+import { openTestDatabase } from '../support/database.ts';
+import {
+  acceptedIds,
+  eventually,
+  type Organization,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
+
+// The reconciler without a worker around it: whose turn it is, what it does while PostgreSQL or Temporal is away, and
+// that nothing is settled twice by it.
+
+const MINUTE = 60_000;
+const RULES_OF_SWEEP = {
+  ...RULES,
+  greylistMs: 1000,
+  webhookScheduleMs: [0],
+  webhookLogMs: MINUTE,
+  sweep: { startAfterMs: 0, checkEveryMs: 0 },
+};
+const log = pino({ level: 'silent' });
+const npiOf = (index: number) => `1${String(index).padStart(9, '0')}`;
+const times = <T>(count: number, make: (index: number) => T) =>
+  Array.from({ length: count }, (_, i) => make(i));
+
+async function open(t: ExecutionContext): Promise<{ db: Database; url: string }> {
+  const database = await openTestDatabase();
+  const db = openDatabase({ url: database.url, poolSize: 10, applicationName: 'test' });
+  t.teardown(async () => {
+    await db.close();
+    await database.drop();
+  });
+  return { db, url: database.url };
+}
+
+/** The way to a Temporal that is not there. */
+function temporalAway(t: ExecutionContext): WorkflowControl {
+  const connection = Connection.lazy({ address: '127.0.0.1:1' });
+  t.teardown(() => connection.close());
+  return createControl(new Client({ connection }), 'enrichment');
+}
+
+/** Sweeps in the background until the test is over. */
+function sweeping(t: ExecutionContext, db: Database, control: WorkflowControl, to = log): void {
+  const stopping = new AbortController();
+  const sweeps = runSweeps({ db, log: to, control, rules: RULES_OF_SWEEP }, 200, stopping.signal);
+  t.teardown(async () => {
+    stopping.abort();
+    await sweeps;
+  });
+}
+
+/** A submit whose deadline has passed when this resolves. */
+async function overdue(db: Database, organization: Organization, npis: readonly string[]) {
+  const ids = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+  await query(
+    db,
+    sql`
+    update requests set accepted_at = accepted_at - interval '16 minutes', deadline_at = now() - interval '1 second'
+     where batch_id = ${ids.batchId}`,
+  );
+  return ids;
+}
+
+async function query(db: Database, statement: ReturnType<typeof sql>) {
+  return await transaction(db, (tx) => tx.execute<Record<string, unknown>>(statement));
+}
+
+async function refunded(db: Database, { organizationId }: Organization, credits: number): Promise<void> {
+  await eventually(async () => ((await balanceOf(db, organizationId)).available === credits ? true : null));
+}
+
+test('one of many processes gets the turn, once per interval; a due time that is out of reach holds nobody up', async (t) => {
+  const { db, url } = await open(t);
+  const other = openDatabase({ url, poolSize: 10, applicationName: 'test' });
+  t.teardown(() => other.close());
+  const turns = async () => {
+    const taken = await Promise.all(times(20, (index) => takeTurn(index % 2 === 0 ? db : other, MINUTE)));
+    return taken.filter(Boolean).length;
+  };
+  t.deepEqual([await turns(), await turns()], [1, 0]);
+  await query(db, sql`update sweeps set due_at = clock_timestamp()`);
+  t.deepEqual([await turns(), await turns()], [1, 0]);
+  await query(db, sql`update sweeps set due_at = clock_timestamp() + interval '1 day'`);
+  t.deepEqual([await turns(), await turns()], [1, 0]);
+});
+
+test('while Temporal is away 2,000 overdue requests of four organizations are refunded, and each lookup closed', async (t) => {
+  const { db, url } = await open(t);
+  const organizations = await Promise.all(times(4, () => openOrganization(db, 500)));
+  for (const organization of organizations) {
+    for (const batch of times(10, (index) => index)) {
+      const npis = times(50, (index) => npiOf(batch * 50 + index));
+      const { requestIds } = await overdue(db, organization, npis);
+      // Lookups are shared by all four.
+      for (const requestId of batch === 0 ? requestIds : []) await joinLookup(db, requestId);
+    }
+  }
+  const waiting = await openOrganization(db, 1);
+  const { requestIds } = acceptedIds(await submit(db, submitCommand(waiting, { npis: [npiOf(0)] }), RULES));
+  await joinLookup(db, requestIds[0] ?? '');
+
+  const stopping = new AbortController();
+  const deps = { db, log, control: temporalAway(t), rules: RULES_OF_SWEEP };
+  const sweep = sweepOnce(deps, stopping.signal);
+  for (const organization of organizations) await refunded(db, organization, 500);
+  stopping.abort();
+  t.like(await sweep, { started: 0, settled: 2000 });
+
+  const [counts] = await query(
+    db,
+    sql`select count(*) filter (where status = 'failed' and reason = 'deadline')::int as failed,
+               count(*) filter (where settled_at is null)::int as open from requests`,
+  );
+  t.deepEqual({ ...counts }, { failed: 2000, open: 1 });
+  const [batches] = await query(db, sql`select count(*)::int as n from batches where status = 'in-progress'`);
+  t.is(batches?.n, 1);
+  // The one that somebody still waits for.
+  const lookups = await query(db, sql`select npi from lookups where closed_at is null`);
+  t.deepEqual([...lookups], [{ npi: npiOf(0) }]);
+  const reader = postgres(url, { max: 1 });
+  t.teardown(() => reader.end());
+  const ids = [...organizations, waiting].map(({ organizationId }) => organizationId);
+  t.deepEqual(await auditLedger(reader, ids, RULES.replayMs), []);
+});
+
+test('a sweep that is told to stop begins nothing more', async (t) => {
+  const { db } = await open(t);
+  const organization = await openOrganization(db, 5);
+  for (const index of times(5, (i) => i)) {
+    await submit(db, submitCommand(organization, { npis: [npiOf(index)] }), RULES);
+  }
+  const stopping = new AbortController();
+  const startBatch = async () => stopping.abort();
+  const control = { ...temporalAway(t), startBatch };
+  t.like(await sweepOnce({ db, log, control, rules: RULES_OF_SWEEP }, stopping.signal), { started: 1 });
+});
+
+test('a Temporal that takes long keeps no refund waiting: the rest of its work is left to later sweeps', async (t) => {
+  const { db } = await open(t);
+  const organization = await openOrganization(db, 61);
+  for (const index of times(60, (i) => i)) {
+    await submit(db, submitCommand(organization, { npis: [npiOf(index)] }), RULES);
+  }
+  const asked = Promise.withResolvers<void>();
+  const startBatch = async () => {
+    asked.resolve();
+    await setTimeout(3000);
+    throw new Error('no answer');
+  };
+  sweeping(t, db, { ...temporalAway(t), startBatch });
+  await asked.promise;
+  await overdue(db, organization, [npiOf(60)]);
+  await refunded(db, organization, 1);
+  t.pass();
+});
+
+test("what is overdue is settled although one organization's balance refuses it", async (t) => {
+  const { db } = await open(t);
+  const [broken, well] = [await openOrganization(db, 1), await openOrganization(db, 1)];
+  const { requestIds } = await overdue(db, broken, [npiOf(0)]);
+  await overdue(db, well, [npiOf(1)]);
+  // As if credits had been lost: its hold cannot be given back.
+  await query(
+    db,
+    sql`update credit_balances set held = 0, total = 0 where organization_id = ${broken.organizationId}`,
+  );
+  sweeping(t, db, temporalAway(t));
+  await refunded(db, well, 1);
+  const [row] = await query(db, sql`select settled_at from requests where id = ${requestIds[0]}`);
+  t.is(row?.settled_at, null);
+});
+
+test('only the overdue requests of the batch that is named are settled, up to the limit', async (t) => {
+  const { db } = await open(t);
+  const organization = await openOrganization(db, 100);
+  const { organizationId } = organization;
+  const open1 = acceptedIds(await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES));
+  await overdue(db, organization, [npiOf(1)]);
+  const { batchId, requestIds } = await overdue(
+    db,
+    organization,
+    times(3, (index) => npiOf(10 + index)),
+  );
+  const first = await settleOverdue(db, { organizationId, batchId, limit: 1 });
+  t.is(first.length, 1);
+  const rest = await settleOverdue(db, { organizationId, batchId, limit: 60 });
+  t.deepEqual([...first, ...rest].map(({ requestId }) => requestId).sort(), requestIds.toSorted());
+  t.deepEqual(await settleOverdue(db, { organizationId, batchId, limit: 60 }), []);
+  t.deepEqual(await settleOverdue(db, { organizationId, batchId: open1.batchId, limit: 60 }), []);
+  t.like(await balanceOf(db, organizationId), { available: 98, held: 2 });
+});
+
+test('organizations that wait for the same lookups are settled at once without a deadlock', async (t) => {
+  const { db, url } = await open(t);
+  const name = newId('org');
+  const pool = openDatabase({ url, poolSize: 10, applicationName: name });
+  const organizations = await Promise.all(times(4, () => openOrganization(db, 1000)));
+  const npis = times(60, npiOf);
+  for (const organization of organizations) {
+    const { requestIds } = await overdue(db, organization, npis);
+    await Promise.all(requestIds.map((requestId) => joinLookup(db, requestId)));
+  }
+  const settled = await transaction(db, async (tx) => {
+    await tx.execute(sql`select 1 from lookups order by id offset 30 limit 1 for update`);
+    const settling = organizations.map(({ organizationId }) =>
+      settleOverdue(pool, { organizationId, limit: 60 }),
+    );
+    await eventually(async () => {
+      const [row] = await query(
+        db,
+        sql`select count(*)::int as waiting from pg_stat_activity
+             where datname = current_database() and wait_event_type = 'Lock'`,
+      );
+      return row?.waiting === organizations.length ? true : null;
+    });
+    return { settling };
+  });
+  await Promise.all(settled.settling);
+  // A connection has counted its deadlocks once it is gone.
+  await pool.close();
+  await eventually(async () => {
+    const rows = await query(db, sql`select 1 from pg_stat_activity where application_name = ${name}`);
+    return rows.length === 0 ? true : null;
+  });
+  const [row] = await query(
+    db,
+    sql`select deadlocks::int, (select count(*)::int from lookups where closed_at is null) as open
+          from pg_stat_database where datname = current_database()`,
+  );
+  t.deepEqual({ ...row }, { deadlocks: 0, open: 0 });
+});
+
+test('a request that somebody is writing to keeps no other waiting', async (t) => {
+  const { db } = await open(t);
+  const organization = await openOrganization(db, 2);
+  const { organizationId } = organization;
+  const { requestIds } = await overdue(db, organization, times(2, npiOf));
+  const rest = await transaction(db, async (tx) => {
+    await tx.execute(sql`select 1 from requests where id = ${requestIds[0]} for update`);
+    return await settleOverdue(db, { organizationId, limit: 60 });
+  });
+  t.deepEqual(
+    rest.map(({ requestId }) => requestId),
+    [requestIds[1]],
+  );
+  t.is((await settleOverdue(db, { organizationId, limit: 60 })).length, 1);
+});
+
+test('answers, time-outs, joins, plans and sweeps at the moment of the deadline: each hold is settled once', async (t) => {
+  const { db, url } = await open(t);
+  const organizations = await Promise.all(times(2, () => openOrganization(db, 1000)));
+  const npis = times(30, npiOf);
+  for (const npi of npis.slice(0, 15)) {
+    const known = { emailType: 'professional', source: 'test', lastValidatedAt: new Date() } as const;
+    await storeEmail(db, { npi, email: `a${npi}@clinic.example`, ...known });
+    await query(db, sql`update stored_emails set verdict = 'unknown' where npi = ${npi}`);
+  }
+  const accepted: { organizationId: string; batchId: string; requestIds: string[] }[] = [];
+  for (const organization of times(8, (index) => organizations[index % 2])) {
+    if (!organization) throw new Error('no organization was opened');
+    const outcome = await submit(db, submitCommand(organization, { npis }), RULES);
+    accepted.push({ organizationId: organization.organizationId, ...acceptedIds(outcome) });
+  }
+  // The last to be answered are the first to be overdue.
+  await query(
+    db,
+    sql`update requests set deadline_at = clock_timestamp() + (30 - position) * interval '100 milliseconds'`,
+  );
+  await query(db, sql`update stored_emails set verdict = 'valid'`);
+  let bySweeps = 0;
+  const counting = createLog('test', 'info', {
+    write(line) {
+      if (line.includes('"request settled"')) bySweeps += 1;
+    },
+  });
+  const deps = { db, log: counting, control: temporalAway(t), rules: RULES_OF_SWEEP };
+  const [one, two] = [new AbortController(), new AbortController()];
+  const sweeps = [one, two].map((stopping) => runSweeps(deps, 20, stopping.signal));
+  let settled = 0;
+  await Promise.all(
+    accepted.map(async ({ organizationId, batchId, requestIds }) => {
+      for (const [index, requestId] of requestIds.entries()) {
+        await joinLookup(db, requestId);
+        const end = index % 3 === 0 ? 'failed' : 'answered';
+        const [ended, again, ...others] = await Promise.all([
+          settle(db, requestId, end, 'test', RULES),
+          settle(db, requestId, end, 'test', RULES),
+          settleOverdue(db, { organizationId, batchId, limit: 500 }),
+          settleOverdue(db, { organizationId, limit: 10 }),
+        ]);
+        t.is(ended.status, again.status);
+        settled += Number(ended.settledNow) + Number(again.settledNow) + others.flat().length;
+      }
+    }),
+  );
+  one.abort();
+  two.abort();
+  await Promise.all(sweeps);
+  const [row] = await query(
+    db,
+    sql`select count(*) filter (where settled_at is null)::int as open, count(*) filter (where status = 'completed')::int as completed,
+               count(*) filter (where status = 'failed' and reason = 'deadline')::int as overdue,
+               (select count(*)::int from ledger_entries where kind in ('charge', 'release')) as settlements,
+               (select count(*)::int from lookups l where closed_at is null and not exists (
+                  select from requests r where r.lookup_id = l.id and r.settled_at is null)) as abandoned
+          from requests`,
+  );
+  t.log(row, `${settled} settled here, ${bySweeps} by the sweeps`);
+  t.like(row, { open: 0, settlements: accepted.length * npis.length, abandoned: 0 });
+  t.true(Number(row?.completed) > 0 && Number(row?.overdue) > 0);
+  t.is(settled + bySweeps, accepted.length * npis.length);
+  const reader = postgres(url, { max: 1 });
+  t.teardown(() => reader.end());
+  const ids = organizations.map(({ organizationId }) => organizationId);
+  t.deepEqual(await auditLedger(reader, ids, RULES.replayMs), []);
+});
+
+test.serial('the loop goes on after PostgreSQL was lost and has come back', async (t) => {
+  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
+  await chmod(folder, 0o755);
+  const dataDir = join(folder, 'data');
+  let server = await startPostgres({ dataDir });
+  const { url, port } = server;
+  t.teardown(async () => {
+    await server.stop();
+    await rm(folder, { recursive: true, force: true });
+  });
+  await migrate(url);
+  const db = openDatabase({ url, poolSize: 4, applicationName: 'test', deadlineMs: 2000 });
+  t.teardown(() => db.close());
+  const organization = await openOrganization(db, 2);
+  const failed = Promise.withResolvers<void>();
+  const write = (line: string) => {
+    if (line.includes('"sweep failed')) failed.resolve();
+  };
+  const there = { startBatch: async () => {}, tellBatch: async () => {}, isRunning: async () => true };
+  sweeping(t, db, { ...temporalAway(t), ...there }, createLog('test', 'error', { write }));
+  await overdue(db, organization, [npiOf(0)]);
+  await refunded(db, organization, 2);
+  await server.stop();
+  await failed.promise;
+  server = await startPostgres({ dataDir, port });
+  const credits = () => balanceOf(db, organization.organizationId).catch(() => null);
+  await eventually(credits);
+  await overdue(db, organization, [npiOf(1)]);
+  await refunded(db, organization, 2);
+  t.pass();
+});
