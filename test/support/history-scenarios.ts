@@ -110,7 +110,7 @@ export async function recordWaterfall(): Promise<void> {
     }
     const [unknown = ''] = ordinaryNpis('found', 1, 90_000);
     const identified = (await client.single({ npi: unknown })).json;
-    await save(stack, 'waterfall-registry', requestOf(identified, unknown));
+    await save(stack, 'waterfall-registry', identified.batch_id);
 
     await stack.db.drizzle.execute(sql`delete from stored_emails where npi = ${ALL_VENDORS}`);
     const others = await Promise.all([stack.organization(), stack.organization()]);
