@@ -173,7 +173,7 @@ const BUGS: Record<string, readonly Mutation[]> = {
     { file: 'requests/submit.ts', from: ".for('update', { of: creditBalances })", to: '' },
   ],
   'a settlement that does not lock': [
-    { file: 'requests/settle.ts', from: ".for('update');\n  // Read", to: ';\n  // Read' },
+    { file: 'requests/settle.ts', from: "owner))\n    .for('update');", to: 'owner));' },
     {
       file: 'requests/settle.ts',
       from: "eq(requests.id, requestId)).for('update')",
