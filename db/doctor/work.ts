@@ -271,13 +271,15 @@ export async function listUnfinished(db: Database, among: readonly string[] | nu
         select u.id from (
           select b.id, b.created_at from batches b
            where b.started_at < clock_timestamp() - ${GRACE}
-             and (${OPEN} or b.id in (
-               select d.batch_id from webhook_deliveries d where d.state = 'pending' and d.resends = 0))
+             and ${OPEN}
           union all
-          -- Before the first attempt of its round a resend is due when it was asked for, or until when it was put off.
-          select d.id, d.due_at from webhook_deliveries d
-           where d.state = 'pending' and d.resends > 0
-             and (d.step > 0 or d.due_at < clock_timestamp() - ${GRACE})
+          -- One that waits for its next attempt is the sweep's once that is due.
+          select d.id, final.at from webhook_deliveries d
+           cross join lateral (
+             select max(r.settled_at) as at, count(*) = count(r.settled_at) as is_so from requests r
+              where r.batch_id = d.batch_id and (d.request_id is null or r.id = d.request_id)) final
+           where d.state = 'pending' and final.is_so
+             and greatest(final.at, d.due_at) < clock_timestamp() - ${GRACE}
         ) u where ${within(sql`u.id`, among)}
          order by u.created_at`),
     ),

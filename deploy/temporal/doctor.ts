@@ -59,7 +59,7 @@ const UNREACHABLE = {
 
 const NOT_RUNNING = {
   code: 'workflow_not_running',
-  title: 'batch or resend with something left to do whose workflow is not running',
+  title: 'batch or delivery with something left to do whose workflow is not running',
   explanation: 'Check that a worker runs: its sweep starts the workflow again, or refunds what is overdue.',
 };
 

@@ -346,7 +346,8 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
     await corrupt(ownDb, [
       sql`update batches set started_at = ${ago} where id in (${open.batchId}, ${running.batchId}, ${resent})`,
       sql`update batches set updated_at = ${ago} where id in (${bulk.batchId}, ${resent})`,
-      sql`update requests set settled_at = ${ago} where id = ${final}`,
+      sql`update requests set settled_at = ${ago} where id = ${final} or batch_id = ${refused.batchId}`,
+      sql`update webhook_deliveries set due_at = ${ago} where id in (${refused.delivery}, ${retried})`,
     ]);
     const handles = await Promise.all([
       start(WORKFLOWS.batch, running.batchId),
@@ -357,14 +358,14 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
       start(WORKFLOWS.lookup, final),
       start(WORKFLOWS.lookup, open.requestIds[0]),
       // Final for less than 60 s.
-      start(WORKFLOWS.lookup, refused.requestIds[0]),
+      start(WORKFLOWS.lookup, told.requestIds[0]),
     ]);
     const ended = await eventually(async () => {
       const ended = await doctor(own.url, [], address);
       return ended.stdout.includes(bulk.batchId) && ended.stdout.includes(final) ? ended : null;
     });
     t.deepEqual([ended.code, ended.stderr], [3, '']);
-    t.regex(ended.stdout, new RegExp(`^workflow_not_running +2 +${open.batchId}, ${refused.delivery}$`, 'm'));
+    t.regex(ended.stdout, new RegExp(`^workflow_not_running +2 +${refused.delivery}, ${open.batchId}$`, 'm'));
     t.regex(ended.stdout, new RegExp(`^workflow_left_open +1 +${bulk.batchId}$`, 'm'));
     t.regex(ended.stdout, new RegExp(`^lookup_workflow_left_open +1 +${final}$`, 'm'));
     t.is((await doctor(own.url, ['--offline'], address)).code, 0);
