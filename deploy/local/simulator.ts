@@ -123,28 +123,26 @@ export function baseUrls(origin: string): SourceUrls {
 }
 
 /**
- * Every simulated vendor, one verifier and the registry, configured as an operator would configure the real ones. No
- * real source is asked about people who do not exist, whatever keys the environment has.
+ * The URL and key of every simulated source, as an operator would configure the real ones. No real source is asked about
+ * people who do not exist, whatever keys the environment has.
  */
-export function sourceSettings(urls: SourceUrls, key: string) {
-  return {
-    ROCKETREACH_URL: urls.rocketreach,
-    ROCKETREACH_API_KEY: key,
-    FULLENRICH_URL: urls.fullenrich,
-    FULLENRICH_API_KEY: key,
-    PROSPEO_URL: urls.prospeo,
-    PROSPEO_API_KEY: key,
-    HUNTER_URL: urls.hunter,
-    HUNTER_API_KEY: key,
-    REACHER_URL: urls.reacher,
-    REACHER_API_KEY: key,
-    NPPES_API: 'fallback',
-    NPPES_API_URL: urls.registry,
-    VENDORS: '',
-    VENDOR_FILE: '',
-    VERIFIERS: 'reacher',
-  };
+export function sourceSettings({ registry, ...urls }: SourceUrls, key: string): Record<string, string> {
+  const access = Object.entries(urls).flatMap(([id, url]) => {
+    const name = id.toUpperCase();
+    return [
+      [`${name}_URL`, url],
+      [`${name}_API_KEY`, key],
+    ];
+  });
+  return { ...Object.fromEntries(access), REGISTRY_URL: registry };
 }
+
+/** For the sources file: who of the simulated sources is asked, and in which order. */
+export const SIMULATED = {
+  order: ['rocketreach', 'fullenrich', 'prospeo', 'hunter'],
+  verifiers: { order: ['reacher'] },
+  registry: 'fallback',
+};
 
 function createMemory(speed: number): Memory {
   const counts = new Map<string, number>();

@@ -1,5 +1,5 @@
 import { createWriteStream } from 'node:fs';
-import { mkdir } from 'node:fs/promises';
+import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { claimForLocalStack } from '../../db/local-stack.ts';
@@ -12,7 +12,7 @@ import { startPostgres } from './postgres.ts';
 import { freePort, LOOPBACK, LocalProblem, launch, requirePortFree } from './processes.ts';
 import { startReceiver } from './receiver.ts';
 import { importSample } from './sample.ts';
-import { createSimulator, sourceSettings } from './simulator.ts';
+import { createSimulator, SIMULATED, sourceSettings } from './simulator.ts';
 import { ensureNamespace, startTemporal } from './temporal.ts';
 import { cacheFolder, findTemporalCli } from './temporal-cli.ts';
 import { openTenant } from './tenant.ts';
@@ -37,12 +37,11 @@ export interface StackOptions {
 }
 
 /** What nobody wants to wait for at a terminal, unless the environment says otherwise. */
-const SHORTER = {
-  LOOKUP_TIMEOUT: '1m',
-  ROCKETREACH_TIMEOUT: '15s',
-  VENDOR_CALL_TIMEOUT: '10s',
-  FULLENRICH_POLL: '2s',
-  GREYLIST_WAIT: '10s',
+const SHORTER = { LOOKUP_TIMEOUT: '1m' };
+const SOURCES = {
+  ...SIMULATED,
+  vendors: { rocketreach: { wait: '15s', call: '10s' }, fullenrich: { poll: '2s' } },
+  greylist_wait: '10s',
 };
 /** Where a server is found every time, as long as nobody else is there. */
 const USUAL = { postgres: 5442, temporal: 7233, ui: 8233, simulator: 8090, receiver: 8443 };
@@ -197,6 +196,8 @@ async function bringUp(options: StackOptions, parts: Parts) {
     return { simulator, receiver, dns };
   });
 
+  const sourcesFile = join(dir, 'sources.json');
+  await writeFile(sourcesFile, `${JSON.stringify(SOURCES, null, 2)}\n`);
   const environment = {
     ...SHORTER,
     ...given.environment,
@@ -206,6 +207,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     API_HOST: LOOPBACK,
     API_PORT: String(apiPort),
     ...sourceSettings(simulator.urls, tenant.vendorKey),
+    SOURCES_FILE: sourcesFile,
     DNS_SERVERS: dns.address,
     WEBHOOK_CA_FILE: receiver.caFile,
     WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',

@@ -20,7 +20,7 @@ test.before(async () => {
   stack = await startStack({
     allSources: true,
     lookupTimeoutMs: 35_000,
-    environment: { ROCKETREACH_TIMEOUT: '10s', VENDOR_CALL_TIMEOUT: '5s' },
+    rocketReach: { wait: '10s', call: '5s' },
   });
   client = await stack.organization(1000);
   for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
