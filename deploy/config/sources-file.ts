@@ -105,7 +105,7 @@ function sourcesFile({ access, secretOf }: Environment) {
     registry: Joi.valid('off', 'fallback').default('off'),
     greylist_wait: duration(1000, 840_000).default(300_000),
     reverify_interval: duration(1000, 86_400_000).default(600_000),
-  }).required();
+  });
 }
 
 /** In which order sources are asked; those that are left out aren't. */

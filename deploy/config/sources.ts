@@ -1,6 +1,6 @@
 import { Resolver } from 'node:dns/promises';
 import { readFileSync } from 'node:fs';
-import type { ActivityDeps, VendorSource } from '../../activities/deps.ts';
+import type { VendorSource } from '../../activities/deps.ts';
 import { createRegistry } from '../../activities/person/registry.ts';
 import { VENDOR_IDS, VENDORS } from '../../activities/vendors/catalogue.ts';
 import { createHttpJson } from '../../activities/vendors/file/vendor.ts';
@@ -16,17 +16,12 @@ import type { Config } from './config.ts';
 import { type LimitSettings, parseSourcesFile, type VendorSettings } from './sources-file.ts';
 import { ConfigError } from './values.ts';
 
-export interface Sources extends Pick<ActivityDeps, 'vendors' | 'verifiers' | 'registry' | 'check'> {
-  readonly greylistMs: number;
-  readonly reverifyMs: number;
-}
-
 /**
  * Makes what the environment and the sources file name: vendors and verifiers in their order, the registry, and the
  * check that asks them.
  * @throws {ConfigError} naming every problem of the file, or a policy that needs a verifier if there is none
  */
-export function createSources(config: Config, db: Database): Sources {
+export function createSources(config: Config, db: Database) {
   const { access, registryUrl, verifyPolicy: policy, catchAll, freshnessMs, dnsServers } = config;
   const text = config.sourcesFile === null ? '{}' : readFileSync(config.sourcesFile, 'utf8');
   const file = parseSourcesFile(text, config);

@@ -123,8 +123,8 @@ export function baseUrls(origin: string): SourceUrls {
 }
 
 /**
- * The URL and key of every simulated source, as an operator would configure the real ones. No real source is asked about
- * people who do not exist, whatever keys the environment has.
+ * The URL and key of every simulated source, as an operator would configure the real ones. No real source is asked
+ * about people who do not exist, whatever keys the environment has.
  */
 export function sourceSettings({ registry, ...urls }: SourceUrls, key: string): Record<string, string> {
   const access = Object.entries(urls).flatMap(([id, url]) => {

@@ -36,8 +36,7 @@ export interface StackOptions {
   readonly signal: AbortSignal;
 }
 
-/** What nobody wants to wait for at a terminal, unless the environment says otherwise. */
-const SHORTER = { LOOKUP_TIMEOUT: '1m' };
+/** The sources file: with waits that nobody minds at a terminal. */
 const SOURCES = {
   ...SIMULATED,
   vendors: { rocketreach: { wait: '15s', call: '10s' }, fullenrich: { poll: '2s' } },
@@ -199,7 +198,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   const sourcesFile = join(dir, 'sources.json');
   await writeFile(sourcesFile, `${JSON.stringify(SOURCES, null, 2)}\n`);
   const environment = {
-    ...SHORTER,
+    LOOKUP_TIMEOUT: '1m',
     ...given.environment,
     DATABASE_URL: database.url,
     TEMPORAL_ADDRESS: temporal.address,

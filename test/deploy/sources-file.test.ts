@@ -184,6 +184,10 @@ for (const [file, problem] of [
     'verifiers.order[0] must be one of those that have a key (Reacher: a URL): reacher',
   ],
   [{ vendors: { hunter: { types: ['personal'] } } }, 'vendors.hunter.types[0] must be [professional]'],
+  [
+    { vendors: { fullenrich: { types: ['personal', 'personal'] } } },
+    'vendors.fullenrich.types[1] contains a duplicate value',
+  ],
   [{ vendors: { hunter: { types: [] } } }, 'vendors.hunter.types must contain at least 1 items'],
   [{ vendors: { hunter: { wait: '16m' } } }, 'vendors.hunter.wait must be between 1000 ms and 900000 ms'],
   [{ vendors: { hunter: { call: '10m' } } }, 'vendors.hunter.call must be between 1000 ms and 200000 ms'],

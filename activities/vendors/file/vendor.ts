@@ -26,7 +26,7 @@ import {
 } from '../vendor.ts';
 import { fillJson, fillUrl, type JsonObjectTemplate } from './template.ts';
 
-/** A vendor as the sources file describes it, checked and with its secrets in place; README.md tells what is for what. */
+/** A vendor as the sources file describes it, checked, its secrets in place; README.md tells what each part is for. */
 export interface HttpJsonSource {
   readonly id: string;
   readonly method: 'GET' | 'POST';
