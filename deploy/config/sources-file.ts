@@ -93,7 +93,7 @@ function sourcesFile({ access, secretOf }: Environment) {
   const hasAccess = (id: VendorId | VerifierId) => access[id] !== null;
   return members<SourcesFile>({
     // Before `order`, which looks at the ids in it.
-    http: Joi.array().items(httpVendor(secretOf)).unique('id').default([]),
+    http: Joi.array().items(httpVendor(secretOf)).unique('id', { ignoreUndefined: true }).default([]),
     order: order((file) => [...VENDOR_IDS.filter(hasAccess), ...idsIn(file.http)]),
     vendors: members(
       Object.fromEntries(VENDOR_IDS.map((id) => [id, members(vendorMembers(VENDORS[id])).default()])),

@@ -237,6 +237,14 @@ test('two vendors of one id are refused', (t) => {
   t.deepEqual(problemsOf(JSON.stringify({ http: [one, one] })), ['http[1] contains a duplicate value']);
 });
 
+test('vendors without an id are not called duplicates', (t) => {
+  const { id: _id, ...one } = JSON.parse(sourceText('https://x.example')).http[0];
+  t.deepEqual(problemsOf(JSON.stringify({ http: [one, one] })), [
+    'http[0].id is missing',
+    'http[1].id is missing',
+  ]);
+});
+
 for (const [text, problem] of [
   ['', 'not JSON'],
   ['{"key":"s3cr3t",}', 'not JSON (line 1 column 17)'],
