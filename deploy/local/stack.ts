@@ -223,7 +223,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     temporal_namespace: temporal.namespace,
     temporal_ui: temporal.uiUrl ?? null,
     database_url: database.url,
-    simulator_url: simulator.url,
+    simulator_url: simulator.urls.rocketreach,
     receiver_url: receiver.url,
     organization_id: tenant.organizationId,
     temporal_cli: cli,

@@ -115,7 +115,7 @@ test.serial(
     for (const npi of npis) {
       const bought = stack.simulator
         .calls()
-        .filter(({ operation, subject }) => operation === 'lookup' && subject === npi);
+        .filter(({ route, subject }) => route === 'GET /person/lookup' && subject === npi);
       t.is(bought.length, 1, npi);
     }
     t.deepEqual(await client.credits(), { balance: 90, total: 100, used: 10 });

@@ -233,13 +233,11 @@ test('the simulated verifiers turn a wrong key away', async (t) => {
 });
 
 for (const id of ['reacher', 'zerobounce'] as const) {
-  test(`the simulated ${id} greylists once, until it is reset`, async (t) => {
+  test(`the simulated ${id} greylists once`, async (t) => {
     const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
     t.teardown(() => simulator.close());
     const url = simulator.urls[id] ?? '';
     const ask = () => inWords(MAKE[id](url), 'greylisted.jo@cedarvalleyclinic-sim.com');
     t.deepEqual([await ask(), await ask()], ['greylisted', 'valid mailbox_ok']);
-    simulator.reset();
-    t.is(await ask(), 'greylisted');
   });
 }
