@@ -16,9 +16,9 @@ export interface HttpAnswer {
  * - `unsent`: no connection was made, so nobody was asked: no name, refused, unreachable, TLS or its certificate
  * - `unanswered`: the question was sent, or may have been: too slow, reset, cut off, and whatever nobody can classify
  */
-export type NoAnswer = 'unsent' | 'unanswered';
+type NoAnswer = 'unsent' | 'unanswered';
 
-export type HttpHeaders = Readonly<Record<string, string>>;
+type HttpHeaders = Readonly<Record<string, string>>;
 
 /** Answers about one person are a few kilobytes; more than this is not an answer. */
 const MAX_BODY = 1024 * 1024;
@@ -36,34 +36,32 @@ subscribe('undici:client:connectError', (message) => {
 });
 
 /**
- * One GET. Redirects are not followed: fetch would carry a vendor's own key header to wherever they point.
- * @param timeoutMs for the whole call, from the first byte sent to the last one read
- * @returns a word if no whole answer came back
- * @throws whatever `signal` was aborted with
+ * Somebody's JSON API. `read` makes of a whole answer what it means; if none comes back, the question is to be put again.
+ * Redirects are not followed: fetch would carry a vendor's own key header to wherever they point. Both functions throw
+ * whatever `signal` was aborted with.
+ * @param baseUrl what paths are added to, with or without a slash at its end; empty if each path is a whole URL
+ * @param headers of every question, such as its key
+ * @param callMs for a whole call, from the first byte sent to the last one read
  */
-export async function get(
-  url: string,
-  headers: HttpHeaders,
-  signal: AbortSignal,
-  timeoutMs: number,
-): Promise<HttpAnswer | NoAnswer> {
-  return await send(url, { headers }, signal, timeoutMs);
-}
-
-/**
- * One POST of JSON; everything else as `get`.
- * @param json serialized here; the content type is set here
- */
-export async function post(
-  url: string,
-  headers: HttpHeaders,
-  json: unknown,
-  signal: AbortSignal,
-  timeoutMs: number,
-): Promise<HttpAnswer | NoAnswer> {
-  const body = JSON.stringify(json);
-  const withType = { ...headers, 'content-type': 'application/json' };
-  return await send(url, { method: 'POST', headers: withType, body }, signal, timeoutMs);
+export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
+  const base = baseUrl.replace(/\/+$/, '');
+  async function ask<Step>(
+    path: string,
+    init: RequestInit,
+    signal: AbortSignal,
+    read: (answer: HttpAnswer) => Step,
+  ): Promise<Step | Retry> {
+    const answer = await send(base + path, init, signal, callMs);
+    return typeof answer === 'string' ? { kind: 'retry', why: answer, afterMs: null } : read(answer);
+  }
+  const common = { accept: 'application/json', ...headers };
+  const withBody = { ...common, 'content-type': 'application/json' };
+  return {
+    get: <Step>(path: string, signal: AbortSignal, read: (answer: HttpAnswer) => Step) =>
+      ask(path, { headers: common }, signal, read),
+    post: <Step>(path: string, json: unknown, signal: AbortSignal, read: (answer: HttpAnswer) => Step) =>
+      ask(path, { method: 'POST', headers: withBody, body: JSON.stringify(json) }, signal, read),
+  };
 }
 
 async function send(
@@ -165,11 +163,6 @@ export type Trouble =
   | Retry
   | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }
   | Unreadable;
-
-/** No whole answer came back. */
-export function noAnswer(why: NoAnswer): Retry {
-  return { kind: 'retry', why, afterMs: null };
-}
 
 /** The answer is not as documented at this place. */
 export function protocol(field: string): Unreadable {

@@ -1,5 +1,5 @@
 import type { EmailType } from '../../../db/words.ts';
-import { get, type HttpAnswer, type NoAnswer, noAnswer, post, stepOfBody } from '../../http/client.ts';
+import { type HttpAnswer, jsonApi, stepOfBody } from '../../http/client.ts';
 import {
   bodyOf,
   type Field,
@@ -71,18 +71,17 @@ const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
  */
 export function createHttpJson(source: HttpJsonSource): Vendor {
   const { id, needs, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
-  const headers = { accept: 'application/json', ...source.headers };
+  const api = jsonApi('', source.headers, callMs);
+  const read = (answer: HttpAnswer) => stepOf(answer, source);
 
   const submit: Vendor['submit'] = async (subject, signal) => {
     // Of an organization its name or its domain is known, and the URL may be made of the other one.
     const { text: url, missing: unfit } = fillUrl(source.url, subject);
     const missing = new Set([...missingOf(subject, needs), ...unfit]);
     if (missing.size > 0) return { kind: 'skip', missing: [...missing] };
-    const answer =
-      source.body === null
-        ? await get(url, headers, signal, callMs)
-        : await post(url, headers, fillJson(source.body, subject), signal, callMs);
-    return stepOf(answer, source);
+    return source.body === null
+      ? await api.get(url, signal, read)
+      : await api.post(url, fillJson(source.body, subject), signal, read);
   };
 
   return {
@@ -99,8 +98,7 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   };
 }
 
-function stepOf(answer: HttpAnswer | NoAnswer, source: HttpJsonSource): Step {
-  if (typeof answer === 'string') return noAnswer(answer);
+function stepOf(answer: HttpAnswer, source: HttpJsonSource): Step {
   const { status } = answer;
   if (source.miss.statuses.includes(status)) return stepOfNotFound(answer, NO_MATCH);
   if (status < 500 && saysMiss(answer, source.miss.when)) return NO_MATCH;
@@ -150,10 +148,10 @@ function meaningOf<Meaning>(
 }
 
 function identityOf(body: Field, { npi, first, last, full, state }: HttpJsonSource['identity']): Identity {
-  const textAt = (pointer: Pointer | null) => pointer && textOf(pointed(body, pointer));
+  const fieldAt = (pointer: Pointer | null) => pointer && pointed(body, pointer);
   return {
     npi: npi && (scalarOf(pointed(body, npi)) || null),
-    name: nameOf(textAt(first), textAt(last), textAt(full)),
-    state: usState(textAt(state), null),
+    name: nameOf(fieldAt(first), fieldAt(last), fieldAt(full)),
+    state: usState(state && textOf(pointed(body, state)), null),
   };
 }
