@@ -11,13 +11,6 @@ export interface HttpAnswer {
   readonly text: string | null;
 }
 
-/**
- * Why no whole answer came back.
- * - `unsent`: no connection was made, so nobody was asked: no name, refused, unreachable, TLS or its certificate
- * - `unanswered`: the question was sent, or may have been: too slow, reset, cut off, and whatever nobody can classify
- */
-type NoAnswer = 'unsent' | 'unanswered';
-
 type HttpHeaders = Readonly<Record<string, string>>;
 
 /** Answers about one person are a few kilobytes; more than this is not an answer. */
@@ -51,8 +44,17 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
     signal: AbortSignal,
     read: (answer: HttpAnswer) => Step,
   ): Promise<Step | Retry> {
-    const answer = await send(base + path, init, signal, callMs);
-    return typeof answer === 'string' ? { kind: 'retry', why: answer, afterMs: null } : read(answer);
+    const either = AbortSignal.any([signal, AbortSignal.timeout(callMs)]);
+    let answer: HttpAnswer;
+    try {
+      const response = await fetch(base + path, { ...init, signal: either, redirect: 'manual' });
+      answer = { status: response.status, headers: response.headers, text: await readText(response) };
+    } catch (error) {
+      // Our own timeout is an answer that did not come; the caller's end is the caller's.
+      signal.throwIfAborted();
+      return { kind: 'retry', why: isUnsent(error) ? 'unsent' : 'unanswered', afterMs: null };
+    }
+    return read(answer);
   }
   const common = { accept: 'application/json', ...headers };
   const withBody = { ...common, 'content-type': 'application/json' };
@@ -62,23 +64,6 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
     post: <Step>(path: string, json: unknown, signal: AbortSignal, read: (answer: HttpAnswer) => Step) =>
       ask(path, { method: 'POST', headers: withBody, body: JSON.stringify(json) }, signal, read),
   };
-}
-
-async function send(
-  url: string,
-  init: RequestInit,
-  signal: AbortSignal,
-  timeoutMs: number,
-): Promise<HttpAnswer | NoAnswer> {
-  const either = AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]);
-  try {
-    const response = await fetch(url, { ...init, signal: either, redirect: 'manual' });
-    return { status: response.status, headers: response.headers, text: await readText(response) };
-  } catch (error) {
-    // Our own timeout is an answer that did not come; the caller's end is the caller's.
-    signal.throwIfAborted();
-    return isUnsent(error) ? 'unsent' : 'unanswered';
-  }
 }
 
 /** Whether what is sent to a URL can be read by nobody on the way: keys, names and addresses are. */
@@ -138,11 +123,12 @@ function parseHttpDate(value: string): number {
  * - `rate_limit`: too many questions; nothing was done
  * - `upstream`: the source's own word that it failed or gave up (500, 503, an error in a body, a job that has failed,
  *   been canceled or is no longer known)
- * - `unsent`: no connection was made, so nobody was asked and nothing is charged
- * - `unanswered`: the question was sent, or may have been, and the answer was lost on its way or at a gateway (502,
- *   504): the source may have done the work, and may have charged
+ * - `unsent`: no connection was made (no name, refused, unreachable, TLS or its certificate), so nobody was asked and
+ *   nothing is charged
+ * - `unanswered`: the question was sent, or may have been, and the answer was lost: too slow, reset, cut off, at a
+ *   gateway (502, 504), or as nobody can classify; the source may have done the work, and may have charged
  */
-export type RetryReason = 'rate_limit' | 'upstream' | NoAnswer;
+export type RetryReason = 'rate_limit' | 'upstream' | 'unsent' | 'unanswered';
 
 /** Not answered; the same question may be asked again after `afterMs` (null: our own backoff). */
 export interface Retry {

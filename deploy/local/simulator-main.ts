@@ -18,13 +18,17 @@ Base URLs:
 ${Object.values(baseUrls('  http://127.0.0.1:PORT')).join('\n')}
 
 Magic NPIs:
-${Array.from(MAGIC, ([npi, { shows }]) => `  ${npi}  ${shows}`).join('\n')}
+${magicNpis('  ')}
 
 RocketReach answers any other NPI by its digits. The others are asked by name and employer, and know the people of the
 sample of NPPES. At all but RocketReach, somebody called Simulator by last name is answered as their first name says,
 whatever the employer:
   ${SITUATIONS.join(', ')}
 `;
+
+function magicNpis(indent: string): string {
+  return Array.from(MAGIC, ([npi, { shows }]) => `${indent}${npi}  ${shows}`).join('\n');
+}
 
 await runCommand(async () => {
   const values = parseOptions({
@@ -44,8 +48,8 @@ await runCommand(async () => {
   const simulator = await createSimulator({ port, speed: speedOf(values.speed), apiKey });
   const dns = await startDns({ port: dnsPort });
   for (const [id, url] of Object.entries(simulator.urls)) console.log(`${id.toUpperCase()}_URL=${url}`);
-  console.log(`DNS_SERVERS=${dns.address}\nThe key of every vendor: ${apiKey}`);
-  console.log('What each NPI shows: --help. Ctrl-C stops it.');
+  console.log(`DNS_SERVERS=${dns.address}\nThe key of every vendor: ${apiKey}\n\n${magicNpis('')}\n`);
+  console.log('Any other NPI is answered by its digits. Ctrl-C stops it.');
   for (const signal of ['SIGINT', 'SIGTERM'] as const) {
     process.once(signal, () => void Promise.all([simulator.close(), dns.close()]));
   }

@@ -10,8 +10,6 @@ import {
 } from './people.ts';
 import { type Answered, ok, type Question, type Source } from './wire.ts';
 
-const UPDATED = Date.UTC(2026, 5, 9);
-
 /**
  * The NPI Registry's wire format, version 2.1: everything is 200, errors too. It needs no key. It knows the sample's
  * organizations, and the person of every other NPI with a right check digit; it does not show those out of service.
@@ -69,20 +67,18 @@ function frame(npi: string, type: 'NPI-1' | 'NPI-2', organization: SimOrganizati
   return {
     number: npi,
     enumeration_type: type,
-    last_updated_epoch: String(UPDATED),
-    addresses: ['MAILING', 'LOCATION'].map((purpose) => addressOf(organization, purpose)),
+    addresses: [addressOf(organization)],
     practiceLocations: [],
     taxonomies: [{ code: taxonomy, state: organization.address.state, primary: true }],
-    identifiers: [],
     endpoints: SAMPLE_ENDPOINTS.filter((endpoint) => endpoint.npi === npi).map(endpointOf),
   };
 }
 
-const STATUS = { last_updated: new Date(UPDATED).toISOString().slice(0, 10), status: 'A' };
+const STATUS = { last_updated: '2026-06-09', status: 'A' };
 
-function addressOf({ address, phone }: SimOrganization, purpose: string) {
+function addressOf({ address, phone }: SimOrganization) {
   return {
-    address_purpose: purpose,
+    address_purpose: 'LOCATION',
     address_1: address.line1,
     address_2: address.line2 ?? undefined,
     city: address.city,
