@@ -40,10 +40,11 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     poolSize: config.databasePool,
     applicationName: 'worker',
   });
+  const { greylistMs, reverifyMs, ...sources } = createSources(config, db);
   if (!(await untilReady(db, log, stopped))) return await db.close();
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
-  const rules = rulesOf(config);
+  const rules = { ...rulesOf(config), greylistMs };
   const ending = new AbortController();
   void stopped.then(() => ending.abort());
   const control = createControl(client, TASK_QUEUE);
@@ -53,12 +54,11 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     await sweeping;
     return await db.close();
   }
-  await prepareNamespace(client, TASK_QUEUE, config.sources.reverifyIntervalMs, log);
-  const sources = createSources(config, { db, dnsServers: config.dnsServers });
+  await prepareNamespace(client, TASK_QUEUE, reverifyMs, log);
   if (sources.vendors.length === 0) {
     log.warn('no vendor has a key: requests are answered from the directory alone');
   }
-  if (config.sources.policy === 'vendor-or-verifier' && sources.verifiers.length === 0) {
+  if (config.verifyPolicy === 'vendor-or-verifier' && sources.verifiers.length === 0) {
     const undated = sources.vendors.filter(({ vendor }) => !vendor.isDated).map(({ vendor }) => vendor.id);
     if (undated.length > 0) {
       log.warn(
@@ -81,9 +81,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     taskQueue: TASK_QUEUE,
     workflowBundle: config.workflowBundle ? { codePath: config.workflowBundle } : await bundleWorkflows(),
     lookupSlots: config.lookupSlots,
-    deps: {
-      ...{ db, log, ...sources, post: postOf(config), rules },
-    },
+    deps: { db, log, ...sources, post: postOf(config), rules },
   });
   log.info({ queue: TASK_QUEUE, namespace: client.options.namespace }, 'worker ready');
   await Promise.race([stopped, workers.running]);
@@ -125,7 +123,6 @@ function rulesOf(config: Config) {
   return {
     freshnessMs: config.freshnessMs,
     replayMs: config.replayMs,
-    greylistMs: config.sources.greylistMs,
     webhookScheduleMs: config.webhookScheduleMs,
     webhookLogMs: config.webhookLogMs,
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },

@@ -1,4 +1,4 @@
-import { shareOf } from '../../deploy/local/sim/magic.ts';
+import { shareOf } from '../../deploy/local/sim/knowledge.ts';
 import { withCheckDigit } from '../../deploy/local/sim/people.ts';
 
 /** How the simulated RocketReach answers an NPI that is not magic. */
@@ -21,5 +21,5 @@ export function ordinaryNpis(kind: Ordinary, count: number, from = 0): string[] 
 function kindOf(npi: string): Ordinary {
   const share = shareOf(npi);
   if (share === 'slow') return 'found_later';
-  return share === 'nobody' || share === 'other_vendor' ? 'not_found' : 'found';
+  return share === 'nobody' ? 'not_found' : 'found';
 }

@@ -1,4 +1,4 @@
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Client, Connection } from '@temporalio/client';
@@ -19,7 +19,7 @@ import { createSources } from '../../deploy/config/sources.ts';
 import { startDns } from '../../deploy/local/dns.ts';
 import { startReceiver } from '../../deploy/local/receiver.ts';
 import { importSample } from '../../deploy/local/sample.ts';
-import { createSimulator, type Simulator, sourceSettings } from '../../deploy/local/simulator.ts';
+import { createSimulator, SIMULATED, type Simulator, sourceSettings } from '../../deploy/local/simulator.ts';
 import { createLog } from '../../deploy/log.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
 import { prepareNamespace, reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
@@ -48,8 +48,8 @@ export interface StackOptions {
   readonly registry?: Registry;
   /** Every simulated vendor, Reacher and the registry are configured, and the sample of NPPES is there; else RocketReach alone. */
   readonly allSources?: boolean;
-  /** Further settings of the sources, as an operator would give them. */
-  readonly environment?: Readonly<Record<string, string>>;
+  /** Further settings of RocketReach, as an operator would give them in the sources file. */
+  readonly rocketReach?: { readonly wait?: string; readonly call?: string };
   /** Another Temporal than the runner's and no worker here: for tests that run `deploy/worker.ts` as a process. */
   readonly elsewhere?: { readonly temporalAddress: string; readonly taskQueue: string };
 }
@@ -96,12 +96,15 @@ export async function startStack(options: StackOptions = {}) {
     await client.schedule.getHandle(reverifyScheduleId(taskQueue)).delete();
   });
 
-  const sourceEnvironment = settingsOf(simulator, options);
+  const sourcesFile = join(dir, 'sources.json');
+  await writeFile(sourcesFile, JSON.stringify(sourcesOf(options)));
+  const sourceEnvironment = { ...settingsOf(simulator, options), SOURCES_FILE: sourcesFile };
   const loaded = loadConfig({ DATABASE_URL: database.url, ...sourceEnvironment });
   const config = {
     ...loaded,
     apiHost: '127.0.0.1',
     apiPort: 0,
+    dnsServers: [dns.address],
     lookupTimeoutMs: options.lookupTimeoutMs ?? 60_000,
     replayMs: options.replayMs ?? loaded.replayMs,
     rateWindowMs: options.rateWindowMs ?? loaded.rateWindowMs,
@@ -114,7 +117,7 @@ export async function startStack(options: StackOptions = {}) {
     greylistMs: 1000,
     sweep: { startAfterMs: 500, checkEveryMs: 1000 },
   };
-  const configured = createSources(config, { db, dnsServers: [dns.address] });
+  const configured = createSources(config, db);
   const vendors = options.vendors ?? options.providers?.map((vendor) => vendorSource(vendor));
   const startWorker = async () => {
     const stopping = new AbortController();
@@ -196,19 +199,24 @@ export async function startStack(options: StackOptions = {}) {
   };
 }
 
-/** The simulated vendors as an operator would configure real ones; their rates would only slow the tests down. */
-function settingsOf({ urls }: Simulator, { allSources, environment }: StackOptions) {
-  const { ROCKETREACH_URL, ROCKETREACH_API_KEY, ...others } = sourceSettings(urls, API_KEY);
-  const quick = {
-    ROCKETREACH_RATES: FAST,
-    REACHER_RATES: FAST,
-    FULLENRICH_RATES: FAST,
-    FULLENRICH_POLL: '100ms',
-  };
-  return { ROCKETREACH_URL, ROCKETREACH_API_KEY, ...quick, ...(allSources ? others : {}), ...environment };
+/** The simulated vendors as an operator would configure real ones. */
+function settingsOf({ urls }: Simulator, { allSources }: StackOptions) {
+  const settings = sourceSettings(urls, API_KEY);
+  const { ROCKETREACH_URL = '', ROCKETREACH_API_KEY = '' } = settings;
+  return { ...(allSources ? settings : {}), ROCKETREACH_URL, ROCKETREACH_API_KEY };
 }
 
-const FAST = '10000/1s';
+/** The rates of the real ones would only slow the tests down. */
+function sourcesOf({ allSources, rocketReach }: StackOptions) {
+  const { verifiers, ...simulated } = allSources ? SIMULATED : {};
+  return {
+    ...simulated,
+    vendors: { rocketreach: { rates: FAST, ...rocketReach }, fullenrich: { rates: FAST, poll: '100ms' } },
+    verifiers: { ...verifiers, reacher: { rates: FAST } },
+  };
+}
+
+const FAST = ['10000/1s'];
 
 /** A vendor without limits, waited for as long as there is time. */
 export function vendorSource(vendor: Vendor, rest: Partial<Omit<VendorSource, 'vendor'>> = {}): VendorSource {

@@ -15,7 +15,7 @@ const NOT_FOUND = 10;
 
 let temporal: Temporal;
 let stack: Stack;
-const workers = workerProcesses({ VENDOR_CALL_TIMEOUT: '8s' });
+const workers = workerProcesses();
 
 test.before(async () => {
   // Its own, because the process takes the one queue that every deployment has.
@@ -28,6 +28,7 @@ test.before(async () => {
     lookupTimeoutMs: 40_000,
     sweepIntervalMs: 1000,
     simulatorSpeed: 0.5,
+    rocketReach: { call: '8s' },
     elsewhere: { temporalAddress: temporal.address, taskQueue: TASK_QUEUE },
   });
 });
@@ -114,7 +115,7 @@ test.serial(
     for (const npi of npis) {
       const bought = stack.simulator
         .calls()
-        .filter(({ operation, subject }) => operation === 'lookup' && subject === npi);
+        .filter(({ route, subject }) => route === 'GET /person/lookup' && subject === npi);
       t.is(bought.length, 1, npi);
     }
     t.deepEqual(await client.credits(), { balance: 90, total: 100, used: 10 });

@@ -20,7 +20,7 @@ test.before(async () => {
   stack = await startStack({
     allSources: true,
     lookupTimeoutMs: 35_000,
-    environment: { ROCKETREACH_TIMEOUT: '10s', VENDOR_CALL_TIMEOUT: '5s' },
+    rocketReach: { wait: '10s', call: '5s' },
   });
   client = await stack.organization(1000);
   for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
@@ -190,8 +190,8 @@ test('two organizations that wait for one NPI are served by one question, and ea
     .filter(({ subject }) => subject === npi)
     .slice(before);
   t.deepEqual(
-    calls.map(({ vendor, operation }) => `${vendor} ${operation}`).filter((call) => !call.includes('poll')),
-    ['rocketreach lookup', 'fullenrich submit'],
+    calls.map(({ vendor, route }) => `${vendor} ${route}`),
+    ['rocketreach GET /person/lookup', 'fullenrich POST /contact/enrich/bulk'],
   );
   const checked = stack.simulator.calls().filter(({ subject }) => subject === ends[0]?.data[0]?.email);
   t.is(checked.length - checkedBefore, 1, 'one check of its mailbox serves them all');
