@@ -43,9 +43,7 @@ export function addDoctorCommand(program: Command, run: Run): void {
     .addHelpText('after', HELP)
     .action(async ({ fix, offline, reason, actor }: DoctorOptions) => {
       if (fix && (reason === undefined || actor === undefined)) {
-        doctor.error('error: --fix writes to the audit log and needs --reason <TEXT> and --actor <NAME>', {
-          exitCode: 2,
-        });
+        doctor.error('error: --fix writes to the audit log and needs --reason <TEXT> and --actor <NAME>');
       }
       await run(null, async (db) => {
         const config = loadConfig();

@@ -100,9 +100,7 @@ function addResend(webhooks: Command, run: Run, progress: (line: string) => void
         return run(organization, (db) => resendAllFailed(db, options, organization, since, progress));
       }
       if (isNamed) return run(null, (db) => resendNamed(db, options, ids));
-      return command.error('error: give delivery ids, or --failed with --organization and --since', {
-        exitCode: 2,
-      });
+      return command.error('error: give delivery ids, or --failed with --organization and --since');
     });
 }
 
