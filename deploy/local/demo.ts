@@ -1,5 +1,4 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import cliProgress from 'cli-progress';
 import type { StackFacts } from './facts.ts';
 import { LocalProblem } from './processes.ts';
 
@@ -62,7 +61,7 @@ export async function demonstrate(facts: StackFacts, say: (line: string) => void
     webhook: { url: `${facts.receiver_url}/demo`, mode: 'real-time' },
     custom_data: { campaign: 'demonstration', note: 'comes back exactly as sent' },
   });
-  const envelope = await follow(() => call<Envelope>(`/api/v1/batch/${batchId}`));
+  const envelope = await follow(() => call<Envelope>(`/api/v1/batch/${batchId}`), say);
   const rows: string[][] = [];
   for (const item of envelope.data) {
     const single = await call<Envelope>(`/api/v1/email/${item.request_id}`);
@@ -88,25 +87,17 @@ export async function demonstrate(facts: StackFacts, say: (line: string) => void
   return batchId;
 }
 
-/** Draws the progress, polling no faster than the API asks for, until the webhooks are decided as well. */
-async function follow(poll: () => Promise<Envelope>): Promise<Envelope> {
-  const format = '  {bar} {value}/{total} results, webhooks {webhook}';
-  const bar = new cliProgress.SingleBar({
-    format,
-    hideCursor: true,
-    noTTYOutput: true,
-    notTTYSchedule: 3000,
-  });
-  bar.start(NPIS.length, 0, { webhook: 'pending' });
-  try {
-    for (;;) {
-      const envelope = await poll();
-      bar.update(envelope.batch.completed_count, { webhook: envelope.webhook?.status ?? 'none' });
-      if (envelope.batch.status === 'completed' && envelope.webhook?.status !== 'pending') return envelope;
-      await sleep(1000);
-    }
-  } finally {
-    bar.stop();
+/** Says what has changed, polling no faster than the API asks for, until the webhooks are decided as well. */
+async function follow(poll: () => Promise<Envelope>, say: (line: string) => void): Promise<Envelope> {
+  let said = '';
+  for (;;) {
+    const envelope = await poll();
+    const { batch, webhook } = envelope;
+    const line = `  ${batch.completed_count} of ${batch.total} results, webhooks ${webhook?.status ?? 'none'}`;
+    if (line !== said) say(line);
+    said = line;
+    if (batch.status === 'completed' && webhook?.status !== 'pending') return envelope;
+    await sleep(1000);
   }
 }
 

@@ -45,8 +45,8 @@ export interface OperatorSurroundings {
   readonly databaseUrl: () => string;
   readonly stdout: (text: string) => void;
   readonly stderr: (text: string) => void;
-  /** Where a progress bar may be drawn; none without it. */
-  readonly terminal?: NodeJS.WritableStream;
+  /** Where progress may be drawn; none without it. */
+  readonly terminal?: NodeJS.WriteStream;
 }
 
 /**
