@@ -20,7 +20,7 @@ export function addAuditCommands(program: Command, run: Run): void {
           ORGANIZATION: ({ organizationId }) => organizationId,
           SUBJECT: ({ subject }) => subject,
           REASON: ({ reason }) => reason,
-          DETAILS: ({ details }) => JSON.stringify(details),
+          DETAILS: ({ details }) => details,
         });
         return { data, text };
       }),

@@ -112,7 +112,7 @@ function repairsText(repairs: readonly RepairRecord[]): string {
     CHECK: ({ check }) => check,
     SUBJECT: ({ subject }) => subject,
     OUTCOME: ({ outcome }) => outcome,
-    DETAILS: ({ details }) => JSON.stringify(details),
+    DETAILS: ({ details }) => details,
   })}`;
 }
 

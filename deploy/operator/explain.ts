@@ -13,7 +13,7 @@ import {
 } from '../../db/lookups/evidence.ts';
 import { readProvider } from '../../db/providers/subject.ts';
 import { type Revealing, revealer, revealing } from './arguments.ts';
-import { fields, maskedEmail, type Run, table } from './print.ts';
+import { fields, maskedEmail, printable, type Run, table } from './print.ts';
 
 /** `explain`. */
 export function addExplainCommands(program: Command, run: Run): void {
@@ -286,9 +286,4 @@ function speakerOf({ kind, source }: EvidenceCheck): string {
 
 function credits(amount: number, whose: string): string {
   return `${amount} credit${amount === 1 ? '' : 's'} ${whose}`;
-}
-
-/** Reasons come from vendors: none may move a terminal's cursor. */
-function printable(text: string): string {
-  return text.replace(/[\p{Cc}\p{Cf}]/gu, '\u{fffd}');
 }
