@@ -3,7 +3,7 @@ import { Command, CommanderError } from 'commander';
 import type { Logger } from 'pino';
 import { type Database, DriverNotPatched } from '../db/client.ts';
 import { DatabaseError } from '../db/errors.ts';
-import { readiness } from '../db/ready.ts';
+import { readiness } from '../db/migrate.ts';
 import { ConfigError } from './config/values.ts';
 
 /** What `--help` says of a program. */

@@ -1,7 +1,7 @@
 import type { EndpointFact, Neighbor, Neighbors, ProviderFacts } from '../../db/providers/subject.ts';
 import type { Organization } from '../vendors/vendor.ts';
 import { classify, holdsDomain, registrableDomain } from '../verification/domains.ts';
-import { classifyEndpoint } from '../verification/endpoint.ts';
+import { classifyEndpoint } from '../verification/looks.ts';
 import { type Address, parseAddress } from '../verification/syntax.ts';
 import { capitalize, isPlaceholder, isShouted, nameWords, personName } from './names.ts';
 

@@ -3,8 +3,14 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { creditBalances, ledgerEntries } from '../schema.ts';
-import type { LedgerKind } from '../words.ts';
+import type { LedgerKind, WantedType } from '../words.ts';
 import { BALANCE, type Balance, requireOrganization } from './organizations.ts';
+
+/**
+ * Credits per email found (api/README.md, Credits). A submit writes the price on each request's row, and everything
+ * after it goes by that row: a new price here changes no past request.
+ */
+export const PRICES: Readonly<Record<WantedType, number>> = { any: 1, professional: 1, personal: 3 };
 
 export interface LedgerLine {
   readonly id: number;

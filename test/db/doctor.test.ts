@@ -323,7 +323,10 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
       return ended.stdout.includes(bulk.batchId) ? ended : null;
     });
     t.deepEqual([ended.code, ended.stderr], [3, '']);
-    t.regex(ended.stdout, new RegExp(`^workflow_not_running +2 +${open.batchId},\\s+${refused.delivery}$`, 'm'));
+    t.regex(
+      ended.stdout,
+      new RegExp(`^workflow_not_running +2 +${open.batchId},\\s+${refused.delivery}$`, 'm'),
+    );
     t.regex(ended.stdout, new RegExp(`^workflow_left_open +1 +${bulk.batchId}$`, 'm'));
     t.is((await doctor(own.url, ['--offline'], address)).code, 0);
     await Promise.all(handles.map((handle) => handle.terminate()));

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
 import { openDatabase } from '../../db/client.ts';
-import { readiness } from '../../db/ready.ts';
+import { readiness } from '../../db/migrate.ts';
 import { freePort, LOOPBACK, launch } from '../../deploy/local/processes.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { openEmptyDatabase } from '../support/database.ts';
