@@ -4,7 +4,7 @@ import { holdsDomain, isDisposable, isFreeMail, registrableDomain } from './doma
 import type { Reason } from './policy.ts';
 import { type Address, parseAddress } from './syntax.ts';
 
-/** What a candidate's text is: an address that nothing speaks against, or why it is none of a person's own. */
+/** What a candidate's text is: an address that nothing speaks against, or why it isn't a person's own. */
 export type Looked =
   | { readonly kind: 'address'; readonly address: Address }
   | {
@@ -110,7 +110,7 @@ const HISPS: ReadonlySet<string> = new Set([
  * Whether addresses of this domain are Direct addresses (Direct Standard): they look like email but exchange with
  * other Direct addresses only, so ordinary mail to one never arrives. A label `direct` is the convention of hosts
  * that also have ordinary mail, such as `29651.direct.athenahealth.com`. `direct` inside a longer label counts
- * only where it ends it or stands before a hyphen (`uprisedirect`, `direct-ci`): physicians in direct primary care
+ * only if it ends it or stands before a hyphen (`uprisedirect`, `direct-ci`): physicians in direct primary care
  * have ordinary mail at `directcareclinic`.
  */
 export function isDirect(domain: string): boolean {

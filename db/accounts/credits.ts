@@ -51,7 +51,7 @@ export async function grantCredits(
  * Corrects a balance. What is held for running requests cannot be taken away.
  * @param amount whole credits, negative to take away, never 0
  * @returns the balance after it
- * @throws {Refusal} `organization_missing`; `credits_below_zero` where it takes more than is available; {DatabaseError} 23514
+ * @throws {Refusal} `organization_missing`; `credits_below_zero` if it takes more than is available; {DatabaseError} 23514
  * for 0
  */
 export async function adjustCredits(

@@ -111,13 +111,13 @@ function lineOf({ at, id, npis, problem, status, ms }: Forwarded): string {
 /** One delivery that was received, checked and sent on. */
 interface Forwarded {
   readonly at: Date;
-  /** The `webhook-id` header, empty where there was none. */
+  /** The `webhook-id` header, empty if there was none. */
   readonly id: string;
-  /** How many NPIs it tells of; null where the body is no envelope. */
+  /** How many NPIs it tells of; null if the body isn't an envelope. */
   readonly npis: number | null;
   /** What is wrong with its signature; null if it is right. */
   readonly problem: string | null;
-  /** What the target answered, which is what the sender got; null where there was no answer, and the sender got 502. */
+  /** What the target answered, which is what the sender got; null if there was no answer, and the sender got 502. */
   readonly status: number | null;
   readonly ms: number;
 }
@@ -193,7 +193,7 @@ async function startForwarder(settings: {
   };
 }
 
-/** @returns the target's status; null, with 502 as the answer, where it gave none */
+/** @returns the target's status; null, with 502 as the answer, if it gave none */
 async function sendOn(
   target: URL,
   headers: Readonly<Record<string, string>>,

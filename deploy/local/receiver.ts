@@ -19,7 +19,7 @@ import { LOOPBACK, portTaken, runProgram } from './processes.ts';
 export interface ReceivedDelivery {
   /** RFC 3339. */
   readonly at: string;
-  /** The `webhook-id` header, empty where there was none. */
+  /** The `webhook-id` header, empty if there was none. */
   readonly id: string;
   readonly path: string;
   /** Whether the public Standard Webhooks library accepts the signature; never without a secret to check it with. */

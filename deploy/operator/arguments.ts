@@ -34,7 +34,7 @@ export function revealing(command: Command, what: string): Command {
     .option('--actor <NAME>', 'who, for the audit log', label(200), userName());
 }
 
-/** Who reveals, and why; null where nobody does. Ends the command where it is not said. */
+/** Who reveals, and why; null if nobody does. Ends the command if it isn't said. */
 export function revealer({ reveal, actor, reason }: Revealing, command: Command): ChangedBy | null {
   if (!reveal) return null;
   if (actor !== undefined && reason !== undefined) return { actor, reason };

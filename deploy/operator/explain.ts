@@ -55,7 +55,7 @@ function reference(text: string): Reference {
   throw new InvalidArgumentError('Write a request id (req_…) or an NPI of 10 digits.');
 }
 
-/** Each address by what is left of it, with a number where that would be two addresses' alike. */
+/** Each address by what is left of it, with a number if two addresses would look alike. */
 function masked(evidence: Evidence): Evidence {
   const labels = new Map<string, string>();
   const times = new Map<string, number>();
@@ -157,7 +157,7 @@ function nameOf(provider: NonNullable<Evidence['provider']>): string | null {
   return organizationName ?? (name.length === 0 ? null : name.join(' '));
 }
 
-/** One line of a story. Of the same moment, what caused the other stands first. */
+/** One line of a story. At the same moment, what caused the other stands first. */
 interface Happening {
   readonly at: Date;
   readonly rank: number;

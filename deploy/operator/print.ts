@@ -4,7 +4,7 @@ import type { Database } from '../../db/client.ts';
 export interface Report {
   readonly data: unknown;
   readonly text: string;
-  /** Of a command that did its work, if what it found is not for 0. */
+  /** That of a command that did its work, if what it found isn't for 0. */
   readonly exitCode?: 0 | 1 | 3;
 }
 

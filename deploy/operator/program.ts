@@ -52,7 +52,7 @@ export interface OperatorSurroundings {
 /**
  * Runs one operator command.
  * @param args the command line after the program's name
- * @returns the exit code: 0; 1 where it failed, with one sentence on stderr; 2 for wrong usage; 3 for findings
+ * @returns the exit code: 0; 1 if it failed, with one sentence on stderr; 2 for wrong usage; 3 for findings
  */
 export async function runOperator(
   args: readonly string[],
