@@ -7,7 +7,6 @@ import { PRIVATE, registerErrors } from './http/errors.ts';
 import { UNREAD_BODY } from './http/json-body.ts';
 import { createSample, type Sample } from './http/overload.ts';
 import { problem } from './problems.ts';
-import { creditHandlers } from './routes/credits.ts';
 import { deliveryHandlers } from './routes/deliveries.ts';
 import { pollHandlers } from './routes/poll.ts';
 import { serviceHandlers } from './routes/service.ts';
@@ -78,7 +77,6 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
     ...submitHandlers(deps),
     ...pollHandlers(deps.db, deps.changes),
     ...deliveryHandlers(deps),
-    ...creditHandlers(deps.db),
     ...serviceHandlers(deps.db),
   };
   for (const { id, method, path, scope } of ROUTES) {

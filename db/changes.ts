@@ -21,7 +21,7 @@ const HEARTBEAT_MS = 3000;
 
 /**
  * Listens on one connection for the whole process, from the first waiter on. While there are waiters, a heartbeat
- * through the channel itself proves that it still hears; where it does not, it listens anew and everybody is woken to
+ * through the channel itself proves that it still hears; if it does not, it listens anew and everybody is woken to
  * read what may have been missed.
  */
 export function listenForChanges(db: Database): Changes {

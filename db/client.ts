@@ -106,7 +106,7 @@ export function query<T>(db: Database, work: (tx: PostgresJsDatabase<Schema>) =>
  * never on SERIALIZABLE, so nothing here is retried but a deadlock's victim.
  *
  * Whoever is told `client_deadline` may rely on it that nothing was done: the transaction that comes too late rolls
- * back. Only where COMMIT was sent and is not answered does nobody know.
+ * back. Nobody knows only if COMMIT was sent and isn't answered.
  * @throws {DatabaseError} as `query`, and whatever `work` throws of its own
  */
 export async function transaction<T>(db: Database, work: (tx: Transaction) => Promise<T>): Promise<T> {
@@ -118,7 +118,7 @@ export async function transaction<T>(db: Database, work: (tx: Transaction) => Pr
           deadline.check();
           const result = await work(tx);
           // COMMIT follows in the same turn of the event loop, so that no timer comes between. Its answer has a
-          // deadline of its own, or else what is as good as done would be told as failed where the work took long.
+          // deadline of its own, or else what is as good as done would be told as failed if the work took long.
           deadline.renew();
           return result;
         }),

@@ -15,7 +15,7 @@ export class DatabaseError extends Error {
     this.constraint = constraint;
   }
 
-  /** True where PostgreSQL is away, starting or overloaded, so that the same call may succeed later. */
+  /** True if PostgreSQL is away, starting or overloaded, so that the same call may succeed later. */
   get unavailable(): boolean {
     return (
       UNAVAILABLE.has(this.code) ||

@@ -3,10 +3,10 @@ import { openDatabase, transaction } from './client.ts';
 
 /**
  * Marks a database as the local stack's, by the table `local_stack`: only in a marked database do simulated vendors
- * answer. The mark is made while there is no table yet, so no organization of anybody else is ever in a marked one;
+ * answer. The mark is made while there is no table yet, so nobody else's organization is ever in a marked one;
  * whoever replaces the schema, by a dump that is restored say, takes the mark away with it.
  * @param isOwnServer the stack made the server too, so what is in it is the stack's, marked or not
- * @returns the id in the mark; null, and nothing is written, where the database is somebody else's
+ * @returns the id in the mark; null, and nothing is written, if the database is somebody else's
  * @throws {DatabaseError}
  */
 export async function claimForLocalStack(url: string, isOwnServer: boolean): Promise<string | null> {

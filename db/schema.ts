@@ -125,7 +125,7 @@ export const requests = pgTable('requests', {
   deadlineAt: time('deadline_at').notNull(),
   startedAt: time('started_at'),
   settledAt: time('settled_at'),
-  /** The lookup it waits for, or waited for; null where none was needed. */
+  /** The lookup it waits for, or waited for; null if none was needed. */
   lookupId: text('lookup_id'),
   /** When its email was erased at the person's request. */
   erasedAt: time('erased_at'),

@@ -1,17 +1,13 @@
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
-import pretty from 'pino-pretty';
 
 /**
- * A logger: JSON lines, or text where a person looks at a terminal. Callers pass ids and numbers; errors keep their
+ * A logger of JSON lines. Callers pass ids and numbers; errors keep their
  * name, code and stack frames, because a message may hold what a user sent.
  * @param destination in place of standard output
  */
 export function createLog(name: string, level: string, destination?: DestinationStream): Logger {
   const options = { name, level, serializers: { err: serializeError }, base: { pid: process.pid } };
-  if (destination) return pino(options, destination);
-  return process.stdout.isTTY
-    ? pino(options, pretty({ ignore: 'pid,hostname,name', translateTime: 'SYS:HH:MM:ss.l' }))
-    : pino(options);
+  return destination ? pino(options, destination) : pino(options);
 }
 
 function serializeError(error: unknown) {

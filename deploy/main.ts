@@ -3,12 +3,12 @@ import { Command, CommanderError } from 'commander';
 import type { Logger } from 'pino';
 import { type Database, DriverNotPatched } from '../db/client.ts';
 import { DatabaseError } from '../db/errors.ts';
-import { readiness } from '../db/ready.ts';
+import { readiness } from '../db/migrate.ts';
 import { ConfigError } from './config/values.ts';
 
 /** What `--help` says of a program. */
 export interface Program {
-  /** Of its npm script, too. */
+  /** Its npm script's, too. */
   readonly name: string;
   readonly description: string;
   /** Which settings it needs, and its exit codes. */
@@ -29,7 +29,7 @@ export function commandLine({ name, description, help, argument }: Program): Com
 
 /**
  * Reads a command line, and runs its command if it has commands.
- * @returns the exit code where there is nothing left to do: 0 after help, 2 for wrong usage
+ * @returns the exit code if there is nothing left to do: 0 after help, 2 for wrong usage
  */
 export async function readCommandLine(command: Command, args: readonly string[]): Promise<0 | 2 | null> {
   try {
@@ -87,7 +87,7 @@ const NOT_READY = {
 /**
  * Waits until PostgreSQL is there with every migration, and says in the log what is missing until then: processes
  * and migration may be started in any order.
- * @returns false where the process was told to stop before
+ * @returns false if the process was told to stop before
  */
 export async function untilReady(db: Database, log: Logger, stopped: Promise<void>): Promise<boolean> {
   const stop = stopped.then(() => 'stopped' as const);
@@ -112,7 +112,7 @@ function explain(error: unknown): string {
   if (error instanceof Error && error.name === 'TransportError') {
     return 'Temporal cannot be reached; check TEMPORAL_ADDRESS and that the cluster runs';
   }
-  if (!(error instanceof Error)) return 'stopped by something that is no error';
+  if (!(error instanceof Error)) return "stopped by something that isn't an error";
   const code = 'code' in error && typeof error.code === 'string' ? error.code : null;
   if (code === 'EADDRINUSE') return 'the port is taken; choose another with API_PORT';
   if (code !== null && 'path' in error && typeof error.path === 'string') {

@@ -3,7 +3,7 @@ import { runOperator } from './operator/program.ts';
 
 // `npm run operator -- …`: what operators do for organizations.
 
-// `operator … | head` closes the pipe early, which is no failure of ours.
+// `operator … | head` closes the pipe early, which isn't a failure of ours.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code !== 'EPIPE') throw error;
 });

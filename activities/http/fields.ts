@@ -102,7 +102,7 @@ export function requiredText(field: Field): string {
 
 /**
  * A status or type in lower case, empty if it is absent, so that tables of words need one spelling.
- * @throws {FieldError} if it is no text
+ * @throws {FieldError} if it isn't text
  */
 export function wordOf(field: Field): string {
   return textOf(field)?.toLowerCase() ?? '';

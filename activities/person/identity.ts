@@ -14,16 +14,16 @@ const UNKNOWN: IdentityVerdict = { ok: false, reason: 'identity_unknown' };
  * The main defence against handing out a stranger's address: whom the source says its answer is about must be whom
  * NPPES has under the NPI.
  *
- * - The source's NPI, where it gives one, must be ours. Its name, where it gives one too, must still agree: sources
+ * - The source's NPI, if it gives one, must be ours. Its name, if it gives one too, must still agree: sources
  *   attach NPIs to profiles by guessing.
  * - Without an NPI the name must agree, and nothing else given may speak against it: another state than any the
  *   person practises in, another generation (`Sr`, `III`), another middle initial. With our NPI these are people who
  *   moved or write themselves differently, and decide nothing.
- * - With no person on record only our NPI accepts. Half a name is no name.
+ * - With no person on record only our NPI accepts. Half a name isn't a name.
  *
  * What agrees is said at `namesAgree`. Pure, and throws nothing.
  * @param npi 10 digits
- * @param person null where neither NPPES nor the registry has the NPI
+ * @param person null if neither NPPES nor the registry has the NPI
  */
 export function agrees(identity: Identity, npi: string, person: Person | null): IdentityVerdict {
   const claimed = identity.npi?.trim() || null;
@@ -76,7 +76,7 @@ function contradicts({ given, generation }: Reading, person: Person): boolean {
   return given.some((word) => word.length === 1 && !initials.has(word));
 }
 
-/** A state that is not given, or none on record, is no difference. */
+/** A state that isn't given, or isn't on record, makes no difference. */
 function stateAgrees(given: string | null, { practice, otherStates }: Person): boolean {
   const state = given?.trim().toUpperCase() || null;
   const recorded = [...otherStates, ...(practice.state === null ? [] : [practice.state])];

@@ -24,7 +24,7 @@ const CREDENTIALS: ReadonlySet<string> = new Set(
   bs facp facs faap facc facog faafp faan face facep fccp facr dabr esq`.split(/\s+/),
 );
 
-/** Credentials that are surnames too: taken for a credential only where dots or a comma say so. */
+/** Credentials that are surnames too: taken for a credential only if dots or a comma say so. */
 const SURNAMES_TOO: ReadonlySet<string> = new Set(['do', 'ma', 'pa']);
 
 /** What NPPES and the people who fill it in write for "nothing". */
@@ -85,13 +85,13 @@ export function isParticle(word: string): boolean {
   return PARTICLES.has(word);
 }
 
-/** The generation that a suffix names, as NPPES (`Jr.`, `III`) or a vendor writes it; null where it names none. */
+/** The generation that a suffix names, as NPPES (`Jr.`, `III`) or a vendor writes it; null if it names none. */
 export function generationOf(suffix: string | null): Generation | null {
   return GENERATIONS.get(letters(suffix ?? '')) ?? null;
 }
 
 /**
- * Takes what is no name off both ends: titles before, credentials and generations behind (`DR. SMITH, JR., M.D.`).
+ * Takes what isn't a name off both ends: titles before, credentials and generations behind (`DR. SMITH, JR., M.D.`).
  * At least one word stays, so that Dr. Do and Ms. Ma keep their names.
  */
 export function stripTitles(text: string): { readonly name: string; readonly generation: Generation | null } {
@@ -117,7 +117,7 @@ export function isCredential(word: string, set: boolean): boolean {
 /**
  * A person's name or a part of it as people write it, without titles, credentials and stray punctuation:
  * `Mary Jo`, `O'Brien`, `McDonald`, `De la Cruz`. Text that is not all capitals keeps its own.
- * @returns null where nothing that is a name is left
+ * @returns null if nothing that is a name is left
  */
 export function personName(text: string | null): string | null {
   const bare = (text ?? '').replace(/\([^)]*\)|"[^"]*"/g, ' ').replace(APOSTROPHES, "'");
@@ -137,7 +137,7 @@ export function isShouted(text: string): boolean {
   return !/\p{Ll}/u.test(text);
 }
 
-/** `Mary`, `Jean-Luc`, `O'Brien`; what follows a longer word's apostrophe is no name of its own: `Women's`. */
+/** `Mary`, `Jean-Luc`, `O'Brien`; what follows a longer word's apostrophe isn't a name of its own: `Women's`. */
 export function capitalize(word: string): string {
   return word
     .toLowerCase()
@@ -179,13 +179,13 @@ export interface Reading {
   readonly generation: Generation | null;
 }
 
-/** Longer text is no name, and not worth reading in every way. */
+/** Longer text isn't a name, and not worth reading in every way. */
 const LONGEST = 200;
 
 /**
  * Every way to read a name somebody gives. `Maria Garcia Lopez` may have two given names or two surnames, and
  * `Jane Kim Do` may be a surname or a degree, so each reading is tried; `Public, Jane Q., MD` has one that fits.
- * @returns empty where it has not both a given name and a surname
+ * @returns empty unless it has both a given name and a surname
  */
 export function readName(name: GivenName): Reading[] {
   const length = name.kind === 'parts' ? name.first.length + name.last.length : name.full.length;
@@ -239,7 +239,7 @@ export type Kinship = 'same' | 'part' | 'none';
 const TELLING = 3;
 
 /**
- * Compares surnames. Of a name of several words people often use some, and marriage adds or removes one: all words of
+ * Compares surnames. People often use some words of a long name, and marriage adds or removes one: all words of
  * the shorter must then stand in the longer (`part`). Names with an initial in them are the same or not: otherwise
  * `A Smith` of `John A Smith` would pass for a surname of two words.
  * @param one folded words, as `other` is

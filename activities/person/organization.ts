@@ -1,11 +1,11 @@
 import type { EndpointFact, Neighbor, Neighbors, ProviderFacts } from '../../db/providers/subject.ts';
 import type { Organization } from '../vendors/vendor.ts';
 import { classify, holdsDomain, registrableDomain } from '../verification/domains.ts';
-import { classifyEndpoint } from '../verification/endpoint.ts';
+import { classifyEndpoint } from '../verification/looks.ts';
 import { type Address, parseAddress } from '../verification/syntax.ts';
 import { capitalize, isPlaceholder, isShouted, nameWords, personName } from './names.ts';
 
-/** How far each source is trusted where it names one organization; of several, that divided by their number. */
+/** How far each source is trusted if it names one organization; of several, that divided by their number. */
 const CONFIDENCE: Readonly<Record<Organization['source'], number>> = {
   // Entered by the provider or their office; some offices enter whoever handles their papers.
   endpoint_domain: 0.9,
@@ -17,7 +17,7 @@ const CONFIDENCE: Readonly<Record<Organization['source'], number>> = {
   same_address: 0.4,
 };
 
-/** Of more different organizations than this in one place none is more likely than the others. */
+/** Among more different organizations than this in one place, none is more likely than the others. */
 const DIFFERENT_AT_MOST = 3;
 
 /** Makers of record systems and of mail for them: an address there says what software is used, not who is worked for. */
@@ -65,8 +65,8 @@ export function ordinaryAddresses(endpoints: readonly EndpointFact[]): Address[]
 /**
  * Where a provider works, as far as it can be derived, from the most to the least telling source: the domain of their
  * own endpoint address, the organization they name with an endpoint, the organization (type 2) at their telephone, the
- * one at their address. A name and a domain go together only where nothing says that they are different organizations'.
- * @returns null where nothing tells, or too much does
+ * one at their address. A name and a domain go together only if nothing says that they are different organizations'.
+ * @returns null if nothing tells, or too much does
  */
 export function deriveOrganization(facts: ProviderFacts): Organization | null {
   const own = mostFrequent(organizationDomains(facts.endpoints));
@@ -103,7 +103,7 @@ function organization(
   return { source, name, domain, confidence: CONFIDENCE[source] / different };
 }
 
-/** The organizations of a place, the likeliest first; none where they are too many. */
+/** The organizations of a place, the likeliest first; none if they are too many. */
 function groupsOf(neighbors: Neighbors, surname: string): Group[] {
   let groups: Neighbor[][] = [];
   for (const neighbor of neighbors ?? []) {
@@ -128,7 +128,7 @@ function isSameOrganization(one: Neighbor, other: Neighbor): boolean {
   );
 }
 
-/** People know a practice by the name on its door; where it has several, by none more than by the legal one. */
+/** People know a practice by the name on its door; if it has several, by the legal one as much as by any. */
 function describe(group: readonly Neighbor[], surname: string): Group | null {
   const doors = [
     ...new Set(group.flatMap(({ otherNames }) => otherNames.flatMap((one) => organizationName(one) ?? []))),
@@ -196,7 +196,7 @@ export function organizationKey(name: string): string {
 
 /**
  * An organization's name as people write it, without its legal form, under which nobody searches for it.
- * @returns null where it says nothing
+ * @returns null if it says nothing
  */
 export function organizationName(text: string | null): string | null {
   const words = (text ?? '').split(/[\s,]+/).filter((word) => /[\p{L}\p{N}&]/u.test(word));

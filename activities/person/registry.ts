@@ -41,7 +41,7 @@ export interface Registry {
 const TIMEOUT_MS = 10_000;
 
 /**
- * The public NPI Registry API, version 2.1 (npiregistry.cms.hhs.gov/api-page): who an NPI is where no import has it.
+ * The public NPI Registry API, version 2.1 (npiregistry.cms.hhs.gov/api-page): who an NPI is if no import has it.
  * It publishes no limits; whoever calls keeps to at most 5 questions a second, 4 at once, and one a day for an NPI.
  * `find` throws only what aborting `signal` throws.
  */
@@ -86,8 +86,8 @@ const ENDPOINT_AT_MOST = 1000;
 /**
  * Reads an answer of status 200 about one NPI. Fields nobody reads may be anything. What is not active is not told
  * apart: error 15, no result and any status but `A` are all "nobody to look up".
- * @returns null where the registry shows no active provider
- * @throws {FieldError} where it is not as documented
+ * @returns null if the registry shows no active provider
+ * @throws {FieldError} if it is not as documented
  */
 export function readRegistryAnswer(body: Field, npi: string): RegistryProvider | null {
   const errors = items(at(body, 'Errors'));
@@ -133,7 +133,7 @@ function entityTypeOf(type: Field): 1 | 2 {
   throw new FieldError(type);
 }
 
-/** Of a person's other names the first is kept, as NPPES's own file has room for one. */
+/** The first of a person's other names is kept, as NPPES's own file has room for one. */
 function namesOf(entityType: 1 | 2, basic: Field, other: Field | undefined) {
   const person = (key: string) => (entityType === 1 ? textAt(basic, key) : null);
   const another = (key: string) => (entityType === 1 && other ? textAt(other, key) : null);
@@ -205,13 +205,13 @@ function dayOf(ms: number): string | null {
 }
 
 /**
- * Text or a number; null where the member is missing, empty or `--`. Longer text is cut.
- * @throws {FieldError} where it is something else
+ * Text or a number; null if the member is missing, empty or `--`. Longer text is cut.
+ * @throws {FieldError} if it is something else
  */
 function textAt(entry: Field, key: string, atMost = TEXT_AT_MOST): string | null {
   const member = at(entry, key);
   const text = typeof member.value === 'number' ? String(member.value) : textOf(member);
-  // PostgreSQL stores no NUL; what else is no character has no place in a name either.
+  // PostgreSQL stores no NUL; what else isn't a character has no place in a name either.
   const plain = (text ?? '')
     .replace(/\p{C}+/gu, ' ')
     .trim()

@@ -6,9 +6,9 @@ import { deriveOrganization, ordinaryAddresses } from './organization.ts';
 import { usState } from './us-states.ts';
 
 /**
- * What vendors are told of a provider, cleaned for them: names as people write them, an organization where one can be
- * derived. Who is no active individual on record has no person and no organization.
- * @param facts of this NPI; null where neither NPPES nor the registry has it
+ * What vendors are told of a provider, cleaned for them: names as people write them, an organization if one can be
+ * derived. Whoever isn't an active individual on record has no person and no organization.
+ * @param facts of this NPI; null if neither NPPES nor the registry has it
  */
 export function buildSubject(npi: string, facts: ProviderFacts | null, wantedType: WantedType): Subject {
   const person = facts === null ? null : personOf(facts);

@@ -68,7 +68,7 @@ const CODES: ReadonlyMap<string, string> = new Map(
 /**
  * The postal code of a US state from its name or code in any case.
  * @param country two-letter code as the vendor gives it; null is taken for the US, where every NPI is
- * @returns null where it is no state, or one of another country: `CA` may be Canada's and `Victoria` Australia's
+ * @returns null if it isn't a state, or is one of another country: `CA` may be Canada's and `Victoria` Australia's
  */
 export function usState(state: string | null, country: string | null): string | null {
   if (country !== null && country.toUpperCase() !== 'US') return null;

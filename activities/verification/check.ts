@@ -20,15 +20,15 @@ import type { Verifier } from './verifiers/verifier.ts';
 export interface Decided {
   readonly kind: 'decided';
   readonly verdict: Verdict;
-  /** Null where the address is none of a person's own. */
+  /** Null if the address isn't a person's own. */
   readonly emailType: EmailType | null;
-  /** Null where the verdict says it all: `catch_all` and `risky`. */
+  /** Null if the verdict says it all: `catch_all` and `risky`. */
   readonly reason: Reason | null;
   /** When the check that called it valid was made; of an `unknown` one, when its finder last saw it answer. */
   readonly validatedAt: Date | null;
   /** Normalized: the form to store, compare and hand out. */
   readonly email: string;
-  /** False where a verifier that might have made it valid is out of service: no ground to say "nothing found". */
+  /** False if a verifier that might have made it valid is out of service: no ground to say "nothing found". */
   readonly definitive: boolean;
   /** What was found on the way, in that order. */
   readonly evidence: readonly Evidence[];
@@ -69,7 +69,7 @@ export type Check = (candidate: NamedCandidate, signal: AbortSignal) => Promise<
 
 /**
  * The gate every candidate passes before it may be given to a client: its looks, then what its finder says, then
- * its domain's name servers, then verifiers; each is asked only where its answer can still change the verdict, as
+ * its domain's name servers, then verifiers; each is asked only if its answer can still change the verdict, as
  * policy.ts has it. A rate limit, an outage or a resolver's bad moment never becomes a verdict: the check is then
  * `transient` and may be repeated. It throws only what aborting `signal` throws.
  */

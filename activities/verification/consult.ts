@@ -8,7 +8,7 @@ import type { MailboxReason, Verifier, VerifierStep } from './verifiers/verifier
 /** A verifier that may not be asked now: its breaker is open, its rate or what it may cost is used up. */
 export interface Unavailable {
   readonly kind: 'unavailable';
-  /** When it may be asked again; null where nobody can say. */
+  /** When it may be asked again; null if nobody can say. */
   readonly afterMs: number | null;
 }
 
@@ -28,7 +28,7 @@ export type NotAsked =
 
 /**
  * What the verifiers together have to say.
- * - `word`: one of them judged. `unknown` where those that answered could not tell
+ * - `word`: one of them judged. `unknown` if those that answered could not tell
  * - `greylisted`: none judged, and the mail server asked one of them to come back
  * - `transient`: none judged, and one that might have was not able to answer now
  * - `none`: none will answer until an operator acts
@@ -38,7 +38,7 @@ export type Consulted =
       readonly kind: 'word';
       readonly verdict: Verdict;
       readonly reason: MailboxReason | null;
-      /** False where it is `unknown` and one that might have told was out of service. */
+      /** False if it is `unknown` and one that might have told was out of service. */
       readonly definitive: boolean;
     }
   | { readonly kind: 'greylisted' }
@@ -46,7 +46,7 @@ export type Consulted =
   | { readonly kind: 'none' };
 
 /**
- * Asks verifiers in order until one judges. The next is asked where one cannot tell or cannot be asked, and after
+ * Asks verifiers in order until one judges. The next is asked if one cannot tell or cannot be asked, and after
  * greylisting too: another verifier's servers may be known to the mail server already. Greylisting outweighs a
  * rate limit, because whoever comes back before the mail server's pause is over starts it again.
  * @param note takes what each verifier made of the address
@@ -100,7 +100,7 @@ export async function consult(
   return { kind: 'word', verdict: 'unknown', reason: unknown, definitive: !outOfService };
 }
 
-/** Of those that may be asked again, the one that may be first; a known time before none. */
+/** The one that may be asked again first; a known time before none. */
 function sooner(
   known: Extract<Consulted, { kind: 'transient' }> | null,
   reason: NotAsked,

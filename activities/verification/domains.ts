@@ -4,7 +4,7 @@ import type { EmailType } from '../../db/words.ts';
 
 /**
  * The registrable part of a domain (`clinic.co.uk` of `mail.clinic.co.uk`) under a suffix that ICANN delegates.
- * @returns null where the suffix does not exist or the domain is nothing but a suffix
+ * @returns null if the suffix does not exist or the domain is nothing but a suffix
  */
 export function registrableDomain(domain: string): string | null {
   const { domain: registrable, isIcann } = parse(domain);
@@ -24,7 +24,7 @@ export function holdsDomain(list: ReadonlySet<string>, domain: string): boolean 
 /**
  * Reads one of `lists/`: a domain a line, `#` before a comment. deploy/build/lists.ts writes them. Read at start, not
  * imported from packages, so that what a domain counts as changes with a commit and never with an install.
- * @throws where the file is missing: a service without its lists would hand out what it must refuse
+ * @throws if the file is missing: a service without its lists would hand out what it must refuse
  */
 export function readList(name: 'disposable' | 'personal'): ReadonlySet<string> {
   const text = readFileSync(new URL(`./lists/${name}.txt`, import.meta.url), 'utf8');

@@ -1,9 +1,10 @@
+import type { EndpointKind } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
-import { holdsDomain, isDisposable, registrableDomain } from './domains.ts';
+import { holdsDomain, isDisposable, isFreeMail, registrableDomain } from './domains.ts';
 import type { Reason } from './policy.ts';
 import { type Address, parseAddress } from './syntax.ts';
 
-/** What a candidate's text is: an address that nothing speaks against, or why it is none of a person's own. */
+/** What a candidate's text is: an address that nothing speaks against, or why it isn't a person's own. */
 export type Looked =
   | { readonly kind: 'address'; readonly address: Address }
   | {
@@ -109,7 +110,7 @@ const HISPS: ReadonlySet<string> = new Set([
  * Whether addresses of this domain are Direct addresses (Direct Standard): they look like email but exchange with
  * other Direct addresses only, so ordinary mail to one never arrives. A label `direct` is the convention of hosts
  * that also have ordinary mail, such as `29651.direct.athenahealth.com`. `direct` inside a longer label counts
- * only where it ends it or stands before a hyphen (`uprisedirect`, `direct-ci`): physicians in direct primary care
+ * only if it ends it or stands before a hyphen (`uprisedirect`, `direct-ci`): physicians in direct primary care
  * have ordinary mail at `directcareclinic`.
  */
 export function isDirect(domain: string): boolean {
@@ -118,4 +119,32 @@ export function isDirect(domain: string): boolean {
 
 function namesDirect(label: string): boolean {
   return label === 'direct' || label.endsWith('direct') || label.startsWith('direct-');
+}
+
+/** What an NPPES endpoint is, whatever its type says: the file is known to be filled in carelessly. */
+export type EndpointClass = 'direct' | 'email' | 'url' | 'junk';
+
+/**
+ * Tells Direct addresses from ordinary email and both from the rest. An endpoint typed DIRECT is a Direct address,
+ * except on a free-mail domain, where no Direct service exists: that is somebody's own address, entered by mistake.
+ * `email` is a candidate of low confidence and nothing more. Whether a domain publishes Direct certificates (DNS
+ * `CERT`, LDAP) is not asked: a Direct address under an unlisted host that is typed as a URL passes as email, and
+ * then has to pass a verifier.
+ * @param endpoint as the file has it
+ */
+export function classifyEndpoint(kind: EndpointKind, endpoint: string): EndpointClass {
+  const text = endpoint.trim().replace(/^mailto:/i, '');
+  const address = parseAddress(text);
+  if (address === null) return isUrl(text) ? 'url' : 'junk';
+  if (registrableDomain(address.domain) === null) return 'junk';
+  if (isDirect(address.domain)) return 'direct';
+  return kind === 'DIRECT' && !isFreeMail(address.domain) ? 'direct' : 'email';
+}
+
+/** With a scheme, or as people type one: `fhir.clinic.com/r4`. */
+function isUrl(text: string): boolean {
+  const typed = /^[a-z][a-z0-9+.-]*:\/\//i.test(text) ? text : `https://${text}`;
+  const url = URL.parse(typed);
+  if (url === null || !/^https?:$/.test(url.protocol) || url.username !== '') return false;
+  return registrableDomain(url.hostname) !== null;
 }

@@ -11,7 +11,7 @@ import type { MailboxReason } from './verifiers/verifier.ts';
 export const POLICIES = ['vendor-or-verifier', 'verifier-required'] as const;
 export type Policy = (typeof POLICIES)[number];
 
-/** Whether an address of a domain that takes mail for anything may be valid where two sources gave it. */
+/** Whether an address of a domain that takes mail for anything may be valid if two sources gave it. */
 export const CATCH_ALL_POLICIES = ['reject', 'two-sources'] as const;
 export type CatchAllPolicy = (typeof CATCH_ALL_POLICIES)[number];
 
@@ -88,7 +88,7 @@ type Row = readonly [
 const TRUSTING: readonly Policy[] = ['vendor-or-verifier'];
 const NOT_DOUBTED: readonly FinderWord[] = ['valid', 'stale', 'undated', 'catch_all', 'unknown', 'registry'];
 
-/** The first row that matches decides; where none does, nobody knows anything. */
+/** The first row that matches decides; if none does, nobody knows anything. */
 export const POLICY_TABLE: readonly Row[] = [
   // A mailbox that is said not to exist, by whomever, is not handed out.
   ['*', '*', ['invalid'], '*', ['invalid', 'verifier']],
@@ -152,7 +152,7 @@ export interface Claim {
 
 /**
  * Reads a candidate as a claim. Evidence older than `freshnessMs` is stale: two to three addresses in a hundred die
- * each month. A date a day or more ahead of our clock is no date, and one that is a little ahead is now.
+ * each month. A date a day or more ahead of our clock isn't a date, and one that is a little ahead is now.
  * @param now milliseconds
  */
 export function claimOf(
@@ -183,7 +183,7 @@ export interface Word {
 
 /**
  * Looks a case up in the policy and dates the outcome.
- * @param word null where no verifier was asked or none answered
+ * @param word null if no verifier was asked or none answered
  * @param now milliseconds
  */
 export function rule(known: Omit<Case, 'verifier'>, claim: Claim, word: Word | null, now: number): Ruling {

@@ -17,7 +17,7 @@ export interface ConnectionSettings {
   readonly policy: AddressPolicy;
   /** Certificates in PEM that are trusted beside the public ones. */
   readonly ca?: string | undefined;
-  /** Gives every address of a name; rejects where it has none. */
+  /** Gives every address of a name; rejects if it has none. */
   readonly lookup?: (name: string) => Promise<readonly ResolvedAddress[]>;
   /** Everything goes through this HTTP proxy; null or left out: directly. */
   readonly proxy?: URL | null;
@@ -140,8 +140,8 @@ export function ignore(): void {}
  * Opens a tunnel through an HTTP proxy (RFC 9110, 9.3.6) to an address, never to a name: the proxy would resolve it
  * anew, and might reach what nobody has checked.
  * @param proxy `http://[user:password@]host:port`; it is the operator's own and is not judged
- * @throws {ProxyUnavailable} where the proxy itself cannot be reached
- * @throws {AttemptFailure} `proxy` where it does not let us through to the address
+ * @throws {ProxyUnavailable} if the proxy itself cannot be reached
+ * @throws {AttemptFailure} `proxy` if it does not let us through to the address
  */
 async function openTunnel(
   proxy: URL,

@@ -46,7 +46,7 @@ export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonl
 }
 
 /**
- * The address a URL names directly, null where its host is a name. The URL standard has by then turned every
+ * The address a URL names directly, null if its host is a name. The URL standard has by then turned every
  * spelling of an IPv4 address (decimal, octal, hex, short, full-width, percent-encoded, with a final dot) into the
  * dotted one, and refused zone ids.
  */
@@ -55,7 +55,7 @@ export function literalOf(url: URL): string | null {
   return isIP(host) === 0 ? null : host;
 }
 
-/** Null for what is no address and for addresses with a zone id: those name an interface of this machine. */
+/** Null for what isn't an address and for addresses with a zone id: those name an interface of this machine. */
 function parseAddress(text: string): Address | null {
   // ipaddr.js also reads octal and hex, which resolvers and sockets never write.
   return isIP(text) === 0 || text.includes('%') ? null : ipaddr.parse(text);

@@ -19,7 +19,7 @@ export type Answer =
       readonly retryAfterMs: number | null;
       /** At most the first 1024 bytes of the body, as sent: still compressed if it is. */
       readonly excerpt: Buffer;
-      /** Set where the body had not ended when our time was over, or broke off. */
+      /** Set if the body had not ended when our time was over, or broke off. */
       readonly body: 'body_timeout' | 'body_broken' | null;
     }
   | { readonly kind: 'failed'; readonly reason: FailureReason };
@@ -92,7 +92,7 @@ async function exchange(
     method: 'POST',
     headers: {
       ...headers,
-      // Left to itself and without an agent, Node writes `name:80` where the URL has no port.
+      // Left to itself and without an agent, Node writes `name:80` if the URL has no port.
       host: target.host,
       'accept-encoding': 'identity',
     },
@@ -102,7 +102,7 @@ async function exchange(
   outgoing.end(body);
   const [response] = (await step(once(outgoing, 'response', { signal }), 'network')) as [IncomingMessage];
   const status = response.statusCode ?? 0;
-  // Node's parser takes any three digits (RFC 9110, 15: these are no status).
+  // Node's parser takes any three digits (RFC 9110, 15: these aren't statuses).
   if (status < 100 || status > 599) throw new AttemptFailure('not_http');
   return {
     kind: 'answered',

@@ -6,8 +6,8 @@ const JITTER = 0.2;
  * How long to wait before an attempt (DECISIONS.md, Webhooks, schedule).
  * @param attempt the coming attempt, counted from 1
  * @param schedule milliseconds after the previous attempt; index 0 belongs to the first
- * @param retryAfterMs what the receiver asked for, null where it did not: taken as it is between 1× and 2× of the step
- * @param random from 0 to 1, spreads the wait over ±20 % where the receiver asked for nothing
+ * @param retryAfterMs what the receiver asked for, null if it did not: taken as it is between 1× and 2× of the step
+ * @param random from 0 to 1, spreads the wait over ±20 % if the receiver asked for nothing
  * @returns whole milliseconds; null when the schedule is exhausted
  */
 export function delayBefore(

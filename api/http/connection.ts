@@ -38,7 +38,7 @@ export function answerBrokenRequests(listener: Server, log: Logger, sample: Samp
   const remember: RequestListener = (request, response) => answers.set(request.socket, response);
   listener.prependListener('request', remember);
   listener.prependListener('checkContinue', remember);
-  // An expectation that nobody knows is no reason to refuse (RFC 9110, 10.1.1).
+  // An expectation that nobody knows isn't a reason to refuse (RFC 9110, 10.1.1).
   listener.on('checkExpectation', (request, response) => listener.emit('request', request, response));
   listener.removeAllListeners('clientError');
   listener.on('clientError', (cause: NodeJS.ErrnoException, socket) => {

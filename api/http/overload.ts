@@ -56,7 +56,7 @@ function networkOf(address: string): string {
   return parsed.kind() === 'ipv6' ? parsed.toByteArray().slice(0, 8).join('.') : parsed.toString();
 }
 
-// Who has no valid key can cause as many log lines as requests.
+// Whoever has no valid key can cause as many log lines as requests.
 
 const EVERY_MS = 10_000;
 

@@ -1,3 +1,4 @@
+import { PRICES } from '../../db/accounts/credits.ts';
 import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
 import { bulkBody, singleBody } from '../routes/submit.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
@@ -23,8 +24,8 @@ import {
 const DESCRIPTION = `Verified email addresses for US healthcare providers by NPI. A submit answers 202 at once; results \
 come by polling, by signed webhook, or both, within about 15 minutes.
 
-Credits are held at submit, charged only for emails found (1, or 3 for \`personal\`), and released otherwise. The same \
-NPI for the same organization within 30 days of its charge is free (\`replayed: true\`).
+Credits are held at submit, charged only for emails found (${PRICES.any}, or ${PRICES.personal} for \`personal\`), \
+and released otherwise. The same NPI for the same organization within 30 days of its charge is free (\`replayed: true\`).
 
 Fields may be added to answers at any time. \`null\` for an optional field of a body means absent; unknown fields are \
 ignored.`;

@@ -1,14 +1,23 @@
 import { createHash } from 'node:crypto';
 import type { Lifecycle } from '@hapi/hapi';
+import { balanceOf } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
-import { readiness } from '../../db/ready.ts';
+import { readiness } from '../../db/migrate.ts';
 import { openapi } from '../openapi/document.ts';
 
-/** What needs no key: whether the process answers, whether it can serve (PostgreSQL is there and migrated), what it serves. */
+/**
+ * An organization's credits; and without a key whether the process answers, whether it can serve (PostgreSQL is there
+ * and migrated), and what it serves.
+ */
 export function serviceHandlers(db: Database) {
   const text = JSON.stringify(openapi, null, 1);
   const etag = createHash('sha256').update(text).digest('base64url').slice(0, 27);
   return {
+    // balance = total − used − held (api/README.md, Credits).
+    getCredits: async (request) => {
+      const { available, total, used } = await balanceOf(db, request.auth.credentials.organizationId);
+      return { balance: available, total, used };
+    },
     getHealth: () => ({ status: 'ok' }),
     getReadiness: async (_request, h) => {
       const status = await readiness(db);

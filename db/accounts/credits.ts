@@ -3,8 +3,14 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { creditBalances, ledgerEntries } from '../schema.ts';
-import type { LedgerKind } from '../words.ts';
+import type { LedgerKind, WantedType } from '../words.ts';
 import { BALANCE, type Balance, requireOrganization } from './organizations.ts';
+
+/**
+ * Credits per email found (api/README.md, Credits). A submit writes the price on each request's row, and everything
+ * after it goes by that row: a new price here changes no past request.
+ */
+export const PRICES: Readonly<Record<WantedType, number>> = { any: 1, professional: 1, personal: 3 };
 
 export interface LedgerLine {
   readonly id: number;
@@ -45,7 +51,7 @@ export async function grantCredits(
  * Corrects a balance. What is held for running requests cannot be taken away.
  * @param amount whole credits, negative to take away, never 0
  * @returns the balance after it
- * @throws {Refusal} `organization_missing`; `credits_below_zero` where it takes more than is available; {DatabaseError} 23514
+ * @throws {Refusal} `organization_missing`; `credits_below_zero` if it takes more than is available; {DatabaseError} 23514
  * for 0
  */
 export async function adjustCredits(

@@ -153,7 +153,7 @@ export async function rotateKey(
 
 /**
  * Ends a key at once. One that is revoked already keeps its time of revocation, and one that leaked has leaked.
- * @param leaked true where somebody else has it
+ * @param leaked true if somebody else has it
  * @throws {Refusal} `key_missing`
  */
 export async function revokeKey(db: Database, by: ChangedBy, keyId: string, leaked = false): Promise<ApiKey> {

@@ -9,7 +9,7 @@ import { organizations } from '../schema.ts';
 export interface WebhookSecret {
   readonly organizationId: string;
   readonly webhookSecret: string;
-  /** Until when deliveries are signed with the secret before this one too; null where they are not. */
+  /** Until when deliveries are signed with the secret before this one too; null if they are not. */
   readonly previousSecretValidUntil: Date | null;
 }
 

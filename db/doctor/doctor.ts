@@ -15,7 +15,7 @@ export interface CheckResult extends Pick<Check, 'code' | 'title' | 'explanation
 }
 
 export interface Diagnosis {
-  /** Of all checks together; 0 is health. */
+  /** The sum of all checks; 0 is health. */
   readonly findings: number;
   readonly checks: readonly CheckResult[];
   readonly durationMs: number;
@@ -76,7 +76,7 @@ export async function runChecks(
 /** What a repair changed: numbers and ids. */
 type Details = Readonly<Record<string, string | number | null>>;
 
-/** Takes one id of a finding; null where there is nothing to repair any more, or not safely. */
+/** Takes one id of a finding; null if there is nothing to repair any more, or not safely. */
 type Repair = (
   tx: Transaction,
   subject: string,
@@ -94,7 +94,7 @@ export interface RepairRecord {
 /**
  * Repairs what can be computed again from the ledger and the requests, or is owed by a rule. Each repair is a
  * transaction of its own that looks again under the organization's lock, and has its record in the audit log.
- * @throws {DatabaseError} where PostgreSQL is away; what the constraints refuse is `left`
+ * @throws {DatabaseError} if PostgreSQL is away; what the constraints refuse is `left`
  */
 export async function repair(
   db: Database,

@@ -261,7 +261,7 @@ const OPEN = sql`b.completed_count < b.total`;
  * Ids of workflows that have to be open (ARCHITECTURE.md, Invariants, S4), because they were to be started 60 s ago or
  * earlier: of batches with an open request or a delivery of the first round, and of deliveries that are being sent
  * again.
- * @param among only these; all where it is null
+ * @param among only these; all if it is null
  * @throws {DatabaseError}
  */
 export async function listUnfinished(db: Database, among: readonly string[] | null): Promise<string[]> {
@@ -287,7 +287,7 @@ export async function listUnfinished(db: Database, among: readonly string[] | nu
 }
 
 /**
- * Of these batches those that were over 60 s ago: their workflows have to be closed. Not those with a resend: their
+ * Those of these batches that were over 60 s ago: their workflows have to be closed. Not those with a resend: their
  * own workflow may sleep until what would have been the next attempt.
  * @throws {DatabaseError}
  */

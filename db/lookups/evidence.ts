@@ -13,7 +13,7 @@ import {
 
 // What is known of how an NPI came to its answers. Holds addresses: whoever shows it decides what of that to show.
 
-/** Of one NPI so many requests, the newest, and so many checks outside of lookups are told of. */
+/** How many of an NPI's newest requests, and of its checks outside of lookups, are told of. */
 const REQUESTS_AT_MOST = 20;
 const CHECKS_AT_MOST = 50;
 
@@ -36,7 +36,7 @@ export interface Chapter {
 
 export interface Evidence {
   readonly npi: string;
-  /** Null where neither NPPES nor the registry has told us of it. */
+  /** Null if neither NPPES nor the registry has told us of it. */
   readonly provider: EvidenceProvider | null;
   readonly isSuppressed: boolean;
   /** How many endpoints NPPES lists. */
@@ -45,7 +45,7 @@ export interface Evidence {
   readonly stored: readonly EvidenceStored[];
   /** Oldest first. */
   readonly chapters: readonly Chapter[];
-  /** Made when no request waited: stored addresses that were looked at again. Only where an NPI was asked about. */
+  /** Made when no request waited: stored addresses that were looked at again. Only if an NPI was asked about. */
   readonly otherChecks: readonly EvidenceCheck[];
 }
 

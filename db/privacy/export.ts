@@ -46,7 +46,7 @@ const ANSWER = {
 const { updatedAt: _updatedAt, unchecked: _unchecked, ...STORED } = getTableColumns(storedEmails);
 
 /**
- * Everything held about a provider, or under an address. Of an NPI: its NPPES rows and the lookups and requests for
+ * Everything held about a provider, or under an address. For an NPI: its NPPES rows and the lookups and requests for
  * it; of an address: what names it.
  * @throws {DatabaseError}
  */

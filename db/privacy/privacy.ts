@@ -13,7 +13,7 @@ export function nameOf(subject: DataSubject): string {
   return 'npi' in subject ? subject.npi : hashAddress(subject.email);
 }
 
-/** How much an erasure removed, in rows; all zero where nothing was left to remove. */
+/** How much an erasure removed, in rows; all zero if nothing was left to remove. */
 export interface Erasure {
   /** Suppressions that are new, or were of another origin. */
   readonly tombstones: number;
@@ -33,7 +33,7 @@ export interface Erasure {
  * One transaction, which lets nobody settle or submit meanwhile: an answer in the making would be written with the
  * address right after. Whoever queues for a lock holds up all who come later, so it gives up soon, lets them pass, and
  * tries again a few times. Safe to repeat.
- * @throws {DatabaseError} 55P03 where others never let it have its locks; nothing was erased
+ * @throws {DatabaseError} 55P03 if others never let it have its locks; nothing was erased
  */
 export async function eraseSubject(db: Database, by: ChangedBy, subject: DataSubject): Promise<Erasure> {
   for (let attempt = 1; ; attempt += 1) {

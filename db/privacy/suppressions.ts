@@ -17,7 +17,7 @@ export interface SuppressionTarget {
 export type Suppression = typeof suppressions.$inferSelect;
 
 /**
- * What stands for an address where it must not be kept itself.
+ * What stands for an address if it must not be kept itself.
  * @param email normalized: lower case, its domain in A-labels
  * @returns 64 hex digits; lists of others who hash lower-case addresses with SHA-256 match
  */
@@ -27,7 +27,7 @@ export function hashAddress(email: string): string {
 
 /**
  * Suppresses one NPI, address or domain.
- * @returns false where it was suppressed already, which changes nothing
+ * @returns false if it was suppressed already, which changes nothing
  * @throws {DatabaseError}
  */
 export async function addSuppression(
@@ -50,7 +50,7 @@ export async function suppressFromVendor(db: Database, npi: string, vendor: stri
 
 /**
  * Ends a suppression, an erasure's too: sources may then bring the address back.
- * @returns where it came from; null where there was none
+ * @returns where it came from; null if there was none
  * @throws {DatabaseError}
  */
 export async function removeSuppression(

@@ -1,8 +1,8 @@
 /** What providers of one practice share. */
 export interface ProviderKeys {
-  /** The last ten digits; null where there are fewer, or only one digit over and over. */
+  /** The last ten digits; null if there are fewer, or only one digit over and over. */
   readonly phoneKey: string | null;
-  /** Street and number in one spelling, `|`, five digits of ZIP code; null where either is missing. */
+  /** Street and number in one spelling, `|`, five digits of ZIP code; null if either is missing. */
   readonly addressKey: string | null;
 }
 

@@ -66,7 +66,7 @@ export async function listRegistryDue(db: Database, npis: readonly string[]): Pr
 }
 
 /**
- * Keeps what the registry says of an NPI, in place of what it said before. Changes nothing where an import has the NPI.
+ * Keeps what the registry says of an NPI, in place of what it said before. Changes nothing if an import has the NPI.
  * @throws {DatabaseError}
  */
 export async function storeRegistryProvider(db: Database, provider: RegistryProvider): Promise<void> {
@@ -109,7 +109,7 @@ export async function storeRegistryProvider(db: Database, provider: RegistryProv
 /**
  * Keeps that the registry has no active provider under an NPI: deactivated as of today, and nothing else. The row
  * closes the gate for a day; then the registry is asked again, because an NPI may be new or come back.
- * Changes nothing where an import has the NPI.
+ * Changes nothing if an import has the NPI.
  * @throws {DatabaseError}
  */
 export async function storeRegistryAbsence(db: Database, npi: string): Promise<void> {
@@ -146,7 +146,7 @@ const NOTHING: Record<keyof RowFacts, null> = {
   updatedOn: null,
 };
 
-/** Writes the row and removes what hung on the old one. False where an import has the NPI. */
+/** Writes the row and removes what hung on the old one. False if an import has the NPI. */
 async function replaceRow(
   tx: Transaction,
   npi: string,

@@ -28,7 +28,7 @@ export function completed(known: KnownEmail, replayed: boolean, settledAt: Date)
  *
  * An address that was erased or suppressed since is not given again. It was paid for all the same: another one that
  * the directory holds comes in its place, free as well.
- * @returns per NPI the email that satisfies `wantedType`, the professional one where both do
+ * @returns per NPI the email that satisfies `wantedType`, the professional one if both do
  */
 export async function findReplays(
   tx: Pick<Transaction, 'select'>,
@@ -73,7 +73,7 @@ export interface StoredSearch {
 /**
  * The directory's valid emails whose last validation lies within the freshness window, but for those that are
  * suppressed.
- * @returns per NPI the email that satisfies `wantedType`, the professional and then the newest one where several do
+ * @returns per NPI the email that satisfies `wantedType`, the professional and then the newest one if several do
  */
 export async function findStoredEmails(
   tx: Pick<Transaction, 'select'>,

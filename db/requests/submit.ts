@@ -1,5 +1,5 @@
 import { and, eq, sql } from 'drizzle-orm';
-import { PRICES } from '../accounts/prices.ts';
+import { PRICES } from '../accounts/credits.ts';
 import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';

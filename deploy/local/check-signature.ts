@@ -1,27 +1,29 @@
-import { readFile } from 'node:fs/promises';
-import { buffer } from 'node:stream/consumers';
+import { readFileSync } from 'node:fs';
+import { type Command, InvalidArgumentError, Option } from 'commander';
 import { sign } from '../../activities/webhooks/signature.ts';
-import { parseOptions, runCommand, secretOf, usage } from './command-line.ts';
+import { commandLine } from '../main.ts';
+import { orStdin, pastMoment } from '../operator/arguments.ts';
+import { runProgram } from './processes.ts';
 
 // `npm run check-signature`: whether the signature of a captured delivery is right and, if not, why.
 
-const HELP = `npm run --silent check-signature -- OPTIONS
-
-Says whether the signature of a delivery that you captured is right and, if not, why.
-
-  --secret whsec_…|-    the organization's webhook secret; - reads it from stdin
-  --body FILE|-         the body exactly as it arrived; - reads it from stdin
-  --headers FILE        the headers as "name: value" lines, or as one JSON object
-  --id, --timestamp, --signature
-                        the webhook-… headers one by one, in place of --headers or over it
-  --at TIME             when it arrived, RFC 3339 (default: now)
-  --help                this text
-
+const HELP = `
+It checks a delivery that you captured. The three webhook-… headers come from --headers or one by one; what is given
+by itself goes over the file.
 Exit codes: 0 right, 1 not right, 2 wrong usage. (--silent: without it npm prints the command with its secret.)
 
 Example:
-  npm run --silent check-signature -- --secret whsec_… --headers headers.txt --body body.json --at 2026-01-05T10:00:08Z
-`;
+  npm run --silent check-signature -- --secret whsec_… --headers headers.txt --body body.json --at 2026-01-05T10:00:08Z`;
+
+interface Options {
+  readonly secret: string;
+  readonly body: Buffer;
+  readonly headers?: Headers;
+  readonly id?: string;
+  readonly timestamp?: string;
+  readonly signature?: string;
+  readonly at?: Date;
+}
 
 /** By lower-case name. */
 type Headers = Readonly<Record<string, string | undefined>>;
@@ -59,63 +61,58 @@ export function signatureProblem(headers: Headers, body: Buffer, secret: string,
   return `the signature matches, but its timestamp is ${minutes}; receivers accept ${TOLERANCE_SECONDS / 60} minutes to either side, so that a captured request cannot be sent again. For one that was captured earlier say when it arrived; otherwise check the clock`;
 }
 
-async function main(): Promise<void> {
-  const options = parse();
-  if (options.help) {
-    console.log(HELP);
-    return;
+/**
+ * Adds `--secret`. No message repeats what was given: a secret may come without its `whsec_`, or without `--secret`
+ * before it.
+ */
+export function addSecret(command: Command, description: string): Option {
+  const parse = orStdin((given) => {
+    const text = given.trim();
+    const size = Buffer.from(/^whsec_([A-Za-z0-9+/]+={0,2})$/.exec(text)?.[1] ?? '', 'base64').length;
+    if (size >= 24 && size <= 64) return text;
+    return command.error(
+      'error: --secret must be whsec_ and base64 of 24 to 64 bytes: "webhook-secret show" of the operator prints it',
+    );
+  });
+  const option = new Option('--secret <SECRET>', `${description}: whsec_…, or - to read it from stdin`);
+  command
+    .addOption(option.argParser(parse))
+    .configureOutput({ outputError: (text, write) => write(text.replace(/whs[a-z]*_[^\s']+/gi, 'whsec_…')) });
+  return option;
+}
+
+function check(options: Options, command: Command): void {
+  const { secret, body, headers, id, timestamp, signature, at = new Date() } = options;
+  if (headers === undefined && id === undefined && timestamp === undefined && signature === undefined) {
+    command.error('error: give --headers <FILE>, or --id, --timestamp and --signature');
   }
-  if (options.secret === '-' && options.body === '-') {
-    throw usage('Only one of --secret and --body can be read from stdin.');
-  }
-  const secret = secretOf(options.secret);
-  if (secret === undefined) {
-    throw usage('Give --secret whsec_… (the operator command "webhook-secret show" prints it).');
-  }
-  const at = options.at === undefined ? new Date() : timeOf(options.at);
-  const problem = signatureProblem(await headersOf(options), await bodyOf(options.body), secret, at);
+  const arrived = {
+    'webhook-id': id ?? headers?.['webhook-id'],
+    'webhook-timestamp': timestamp ?? headers?.['webhook-timestamp'],
+    'webhook-signature': signature ?? headers?.['webhook-signature'],
+  };
+  const problem = signatureProblem(arrived, body, secret, at);
   console.log(problem === null ? 'right: the signature is right.' : `not right: ${problem}.`);
   process.exitCode = problem === null ? 0 : 1;
 }
 
-type Options = ReturnType<typeof parse>;
-
-function parse() {
-  return parseOptions({
-    secret: { type: 'string' },
-    body: { type: 'string' },
-    headers: { type: 'string' },
-    id: { type: 'string' },
-    timestamp: { type: 'string' },
-    signature: { type: 'string' },
-    at: { type: 'string' },
-    help: { type: 'boolean', default: false },
-  });
-}
-
-function timeOf(text: string): Date {
-  const at = new Date(text);
-  if (/^[0-9]{4}-[0-9]{2}-[0-9]{2}T.*(Z|[+-][0-9]{2}:[0-9]{2})$/.test(text) && !Number.isNaN(at.getTime()))
-    return at;
-  throw usage('--at must be a time such as 2026-01-05T10:00:08Z.');
-}
-
-/** Those of the file, and over them those given one by one. */
-async function headersOf({ headers, id, timestamp, signature }: Options): Promise<Headers> {
-  if (headers === undefined && id === undefined && timestamp === undefined && signature === undefined) {
-    throw usage('Give --headers FILE, or --id, --timestamp and --signature.');
+/** The bytes of a file, or of stdin. */
+function contents(path: string): Buffer {
+  let bytes: Buffer;
+  try {
+    bytes = readFileSync(path === '-' ? 0 : path);
+  } catch {
+    throw new InvalidArgumentError('It cannot be read.');
   }
-  const filed: Headers =
-    headers === undefined ? {} : parseHeaders((await fileOf('--headers', headers)).toString('utf8'));
-  return {
-    'webhook-id': id ?? filed['webhook-id'],
-    'webhook-timestamp': timestamp ?? filed['webhook-timestamp'],
-    'webhook-signature': signature ?? filed['webhook-signature'],
-  };
+  if (path !== '-' || bytes.length > 0) return bytes;
+  throw new InvalidArgumentError(
+    'Nothing came on stdin: only one of --secret and --body can be read from it.',
+  );
 }
 
 /** `name: value` lines up to the first empty one, a request line before them or not; or one JSON object. */
-function parseHeaders(text: string): Record<string, string> {
+function parseHeaders(path: string): Headers {
+  const text = contents(path).toString('utf8');
   const pairs = text.trimStart().startsWith('{') ? jsonHeaders(text) : lineHeaders(text);
   return Object.fromEntries(pairs.map(([name, value]) => [name.toLowerCase(), value]));
 }
@@ -124,7 +121,7 @@ function jsonHeaders(text: string): (readonly [string, string])[] {
   try {
     return Object.entries(JSON.parse(text) as object).map(([name, value]) => [name, String(value)]);
   } catch {
-    throw usage('The file of --headers begins as a JSON object and is not one.');
+    throw new InvalidArgumentError('It begins as a JSON object and is not one.');
   }
 }
 
@@ -136,18 +133,25 @@ function lineHeaders(text: string): (readonly [string, string])[] {
   });
 }
 
-async function bodyOf(place: string | undefined): Promise<Buffer> {
-  if (place === undefined) throw usage('Give --body FILE, or --body - to read it from stdin.');
-  return place === '-' ? await buffer(process.stdin) : await fileOf('--body', place);
+// Last, when every constant above is set. The other importers only check, or take the option.
+if (import.meta.main) {
+  const command = commandLine({
+    name: 'check-signature',
+    description: 'Says whether a signature is right and, if not, why.',
+    help: HELP,
+  })
+    .name('npm run --silent check-signature --')
+    .requiredOption('--body <FILE>', 'the body exactly as it arrived; - reads it from stdin', contents)
+    .option('--headers <FILE>', 'the headers as "name: value" lines, or as one JSON object', parseHeaders)
+    .option('--id <ID>', 'the header webhook-id')
+    .option('--timestamp <SECONDS>', 'the header webhook-timestamp')
+    .option('--signature <SIGNATURE>', 'the header webhook-signature')
+    .option(
+      '--at <TIME>',
+      'when it arrived, such as 2026-01-05T10:00:08Z, or how long ago (default: now)',
+      pastMoment,
+    )
+    .action(check);
+  addSecret(command, "the organization's webhook secret").makeOptionMandatory();
+  await runProgram(command);
 }
-
-async function fileOf(option: string, path: string): Promise<Buffer> {
-  try {
-    return await readFile(path);
-  } catch {
-    throw usage(`The file of ${option} cannot be read.`);
-  }
-}
-
-// Last, when every constant above is set. The other importer, `npm run listen`, only checks.
-if (import.meta.main) await runCommand(main);

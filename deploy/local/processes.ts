@@ -3,13 +3,15 @@ import { createServer } from 'node:net';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { Command } from 'commander';
+import { readCommandLine } from '../main.ts';
 
-// What the local servers need of this machine: processes, ports, and patience.
+// What the local programs need of this machine: processes, ports, and patience.
 
 /**
  * What goes wrong while a local server is being brought up. The message is one sentence for the person at the
  * terminal: what, where, what to do. The code is for programs: `port_taken`, `postgres_running`,
- * `postgres_failed`, `database_in_use`, `temporal_missing`, `temporal_failed`, `not_startable`, `usage`.
+ * `postgres_failed`, `database_in_use`, `temporal_missing`, `temporal_failed`, `not_startable`.
  */
 export class LocalProblem extends Error {
   readonly code: string;
@@ -18,6 +20,18 @@ export class LocalProblem extends Error {
     super(message);
     this.name = 'LocalProblem';
     this.code = code;
+  }
+}
+
+/** Runs a program of this folder. What is in its way is one sentence on stderr, with exit code 1, or 2 for wrong usage. */
+export async function runProgram(command: Command): Promise<void> {
+  try {
+    const answered = await readCommandLine(command, process.argv.slice(2));
+    if (answered !== null) process.exitCode = answered;
+  } catch (error) {
+    if (!(error instanceof LocalProblem)) throw error;
+    console.error(error.message);
+    process.exit(1);
   }
 }
 

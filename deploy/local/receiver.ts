@@ -10,14 +10,16 @@ import { fileURLToPath } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { generate } from 'selfsigned';
 import { Webhook } from 'standardwebhooks';
-import { parseOptions, portOf, runCommand, secretOf } from './command-line.ts';
-import { LOOPBACK, portTaken } from './processes.ts';
+import { commandLine } from '../main.ts';
+import { integer } from '../operator/arguments.ts';
+import { addSecret } from './check-signature.ts';
+import { LOOPBACK, portTaken, runProgram } from './processes.ts';
 
 /** One webhook delivery as it arrived. */
 export interface ReceivedDelivery {
   /** RFC 3339. */
   readonly at: string;
-  /** The `webhook-id` header, empty where there was none. */
+  /** The `webhook-id` header, empty if there was none. */
   readonly id: string;
   readonly path: string;
   /** Whether the public Standard Webhooks library accepts the signature; never without a secret to check it with. */
@@ -305,33 +307,22 @@ function isUsable(cert: string): boolean {
 }
 
 const CERTIFICATE_FOLDER = fileURLToPath(new URL('../../.local/receiver', import.meta.url));
-const USAGE = `Usage: node deploy/local/receiver.ts [--port 8443] [--secret whsec_…]
 
-A webhook receiver on https://127.0.0.1:PORT with a self-made certificate. Prints each delivery as one line:
-time, whether its signature is right, webhook-id, path, size.
-
-  --port    where to listen (default 8443; 0 for any that is free)
-  --secret  the organization's webhook secret, - reads it from stdin; without it no signature can be verified
-  --help    this text
+const HELP = `
+It listens on https://127.0.0.1:PORT, and prints each delivery as one line: time, whether its signature is right,
+webhook-id, path, size.
 
 POST /any/path        answered with 200
 POST /status/CODE     answered with CODE
 POST /fail/N/any      answered with 500 the first N times for each webhook-id, then with 200
-GET  /                all that arrived, as JSON, newest last`;
+GET  /                all that arrived, as JSON, newest last
 
-async function main(): Promise<void> {
-  const values = parseOptions({
-    port: { type: 'string', default: '8443' },
-    secret: { type: 'string' },
-    help: { type: 'boolean', default: false },
-  });
-  if (values.help) {
-    console.log(USAGE);
-    return;
-  }
+Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
+
+async function receive({ port, secret }: { readonly port: number; readonly secret?: string }): Promise<void> {
   const receiver = await startReceiver({
-    port: portOf('--port', values.port),
-    secret: secretOf(values.secret),
+    port,
+    secret,
     dir: CERTIFICATE_FOLDER,
     onDelivery: (delivery) => console.log(lineOf(delivery)),
   });
@@ -344,4 +335,15 @@ function lineOf({ at, verified, id, path, body }: ReceivedDelivery): string {
 }
 
 // Last, when every constant above is set. Importers only start receivers.
-if (import.meta.main) await runCommand(main);
+if (import.meta.main) {
+  const command = commandLine({
+    name: 'receiver',
+    description: 'A webhook receiver with a self-made certificate.',
+    help: HELP,
+  })
+    .name('node deploy/local/receiver.ts')
+    .option('--port <PORT>', 'where to listen, 0 for any free one', integer(0, 65_535), 8443)
+    .action(receive);
+  addSecret(command, 'to verify signatures with; none is verified without it');
+  await runProgram(command);
+}

@@ -1,43 +1,44 @@
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type LocalConfig, loadLocalConfig } from '../config/config.ts';
+import { commandLine } from '../main.ts';
+import { integer } from '../operator/arguments.ts';
 import { explain } from '../operator/problem.ts';
-import { parseOptions, portOf, runCommand } from './command-line.ts';
 import { demonstrate } from './demo.ts';
 import { writeFacts } from './facts.ts';
-import { LocalProblem } from './processes.ts';
+import { LocalProblem, runProgram } from './processes.ts';
 import { type Stack, startStack } from './stack.ts';
 
 // `npm start`: the whole service on this machine, then its main job done once through its own API.
 
-const HELP = `npm start [-- OPTIONS]
-
-Starts PostgreSQL, Temporal with its UI, simulated vendors, a webhook receiver, the worker and the API, all on
+const HELP = `
+It starts PostgreSQL, Temporal with its UI, simulated vendors, a webhook receiver, the worker and the API, all on
 loopback; imports a sample of NPPES; submits a demonstration batch; stays up until Ctrl-C.
 
-  --no-demo        do not submit the demonstration batch
-  --port PORT      the API's port (default 8080)
-  --dir FOLDER     where data, logs and stack.json are kept (default .local)
-  --help           this text
-
-DATABASE_URL (an empty database, or one of an earlier start) and TEMPORAL_ADDRESS, where set, are used instead of own
+DATABASE_URL (an empty database, or one of an earlier start) and TEMPORAL_ADDRESS, if set, are used instead of own
 servers. LOOKUP_TIMEOUT and the other variables of the README are honored, but no vendor's key, URL or file is.
-`;
+Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
-await runCommand(async () => {
-  const values = parseOptions({
-    'no-demo': { type: 'boolean', default: false },
-    port: { type: 'string', default: '8080' },
-    dir: { type: 'string', default: '.local' },
-    help: { type: 'boolean', default: false },
-  });
-  if (values.help) console.log(HELP);
-  else process.exitCode = await run(values.dir, portOf('--port', values.port), !values['no-demo']);
-});
+interface Options {
+  readonly demo: boolean;
+  readonly port: number;
+  readonly dir: string;
+}
+
+await runProgram(
+  commandLine({ name: 'start', description: 'The whole service on this machine.', help: HELP })
+    .name('npm start --')
+    .option('--no-demo', 'do not submit the demonstration batch')
+    .option('--port <PORT>', "the API's port", integer(0, 65_535), 8080)
+    .option('--dir <FOLDER>', 'where data, logs and stack.json are kept', '.local')
+    .action(async (options: Options) => {
+      process.exitCode = await run(options);
+    }),
+);
 // Everything is stopped; a handle that a library left open must not keep the program.
 process.exit();
 
-async function run(dir: string, apiPort: number, hasDemo: boolean): Promise<0 | 1> {
+async function run({ dir, port: apiPort, demo: hasDemo }: Options): Promise<0 | 1> {
   const interruption = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     process.on(signal, () => {

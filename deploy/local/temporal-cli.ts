@@ -20,7 +20,7 @@ const BUILT = `temporal-${VERSION}`;
 const DOWNLOAD_STALL_MS = 10_000;
 const PROGRESS_MS = 5_000;
 
-/** @param xdgCacheHome the value of XDG_CACHE_HOME, where set (XDG Base Directory Specification) */
+/** @param xdgCacheHome the value of XDG_CACHE_HOME, if set (XDG Base Directory Specification) */
 export function cacheFolder(xdgCacheHome: string | undefined): string {
   return join(xdgCacheHome || join(homedir(), '.cache'), 'npi-email-enrichment');
 }

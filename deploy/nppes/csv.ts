@@ -14,13 +14,13 @@ const RECORD_AT_MOST = 65_536;
 
 /** One row. It is overwritten by the next: take what you need at once. */
 export interface CsvRecord {
-  /** Of its first line, from 1. */
+  /** Its first line's number, from 1. */
   readonly line: number;
   /** How many columns it has, wanted or not. */
   readonly columns: number;
   /** False for a row with another number of columns than asked for, or with a quote that is never closed. */
   readonly whole: boolean;
-  /** The value of a column, from 0; empty where there is none. */
+  /** The value of a column, from 0; empty if there is none. */
   text(column: number): string;
 }
 
@@ -43,7 +43,7 @@ export function csvReader(columns: number | null): CsvReader {
   let bytes: Buffer = Buffer.alloc(0);
   let hasBegun = false;
   let line = 1;
-  // Of the row that was scanned last.
+  // The row that was scanned last.
   let begin = 0;
   let count = 0;
   let whole = true;
@@ -101,7 +101,7 @@ export function csvReader(columns: number | null): CsvReader {
     }
   }
 
-  /** @returns where the next row begins; -1 where this one is not complete */
+  /** @returns where the next row begins; -1 if this one is not complete */
   function scan(isLast: boolean): number {
     const { length } = bytes;
     let at = begin;

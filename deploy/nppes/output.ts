@@ -1,12 +1,11 @@
 import { appendFile, rm } from 'node:fs/promises';
-import { Presets, SingleBar } from 'cli-progress';
 import { ImportProblem } from './layout.ts';
 import type { Reject } from './rows.ts';
 
 /** Where and how an import shows how far it is. */
 export interface ProgressOutput {
-  /** A terminal to draw a bar on, if there is one. */
-  readonly terminal: NodeJS.WritableStream | null;
+  /** A terminal to keep one line on, if there is one. */
+  readonly terminal: Pick<NodeJS.WriteStream, 'write' | 'columns'> | null;
   /** Takes a line now and then otherwise. */
   readonly line: (text: string) => void;
 }
@@ -18,50 +17,39 @@ export interface Progress {
 }
 
 const LINE_EVERY_MS = 10_000;
+const REDRAW_EVERY_MS = 100;
+const CLEAR_LINE = '\r\u001b[K';
 
 /**
- * A bar with rate and time left on a terminal, plain lines elsewhere.
+ * How far it is, with rate and time left: one line that changes on a terminal, lines now and then elsewhere.
  * @param totalBytes of all files, unpacked
  */
-export function openProgress(output: ProgressOutput, totalBytes: number): Progress {
+export function openProgress({ terminal, line }: ProgressOutput, totalBytes: number): Progress {
   const begun = performance.now();
   let bytes = 0;
   let rows = 0;
-  let lastLine = begun;
-  const bar =
-    output.terminal &&
-    new SingleBar(
-      {
-        stream: output.terminal,
-        format: '{bar} {percentage}% | {text}',
-        hideCursor: false,
-        linewrap: false,
-        clearOnComplete: true,
-        // A process that waits for nothing else must end.
-        gracefulExit: false,
-      },
-      Presets.shades_classic,
-    );
-  bar?.start(totalBytes, 0, { text: '' });
+  let lastLine = terminal ? Number.NEGATIVE_INFINITY : begun;
   return {
     show(file, moreBytes, moreRows) {
       bytes += moreBytes;
       rows += moreRows;
-      const seconds = (performance.now() - begun) / 1000;
+      const now = performance.now();
+      if (now - lastLine < (terminal ? REDRAW_EVERY_MS : LINE_EVERY_MS)) return;
+      lastLine = now;
+      const seconds = (now - begun) / 1000;
       const left = bytes > 0 ? ((totalBytes - bytes) / bytes) * seconds : 0;
       const text = [
+        `import: ${Math.floor((bytes / totalBytes) * 100)} %`,
         `${megabytes(bytes)} of ${megabytes(totalBytes)} MB`,
         `${rows.toLocaleString('en-US')} rows`,
         `${Math.round(rows / seconds).toLocaleString('en-US')} rows/s`,
         `${clockTime(left)} left`,
         file,
       ].join(', ');
-      if (bar) return bar.update(bytes, { text });
-      if (performance.now() - lastLine < LINE_EVERY_MS) return;
-      lastLine = performance.now();
-      output.line(`import: ${Math.floor((bytes / totalBytes) * 100)} %, ${text}\n`);
+      if (terminal) terminal.write(`${CLEAR_LINE}${text.slice(0, terminal.columns - 1)}`);
+      else line(`${text}\n`);
     },
-    stop: () => bar?.stop(),
+    stop: () => terminal?.write(CLEAR_LINE),
   };
 }
 

@@ -10,7 +10,7 @@ import type { Header, MemberKind } from './layout.ts';
 /** A row that cannot be imported. Only its NPI is told: a rejects file is sent around. */
 export interface Reject {
   readonly line: number;
-  /** Null where it is not ten digits. */
+  /** Null if it is not ten digits. */
   readonly npi: string | null;
   readonly reason: RejectReason;
 }
@@ -236,7 +236,7 @@ const MASKED = /^(?:<unavail>|[$*=]{3,}|-{2,})$/i;
 const CONTROL = /\p{Cc}/u;
 const MONTH_DAYS = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 
-/** A value as it is kept: null where it is empty or masked; on one line, without NUL, which PostgreSQL cannot hold. */
+/** A value as it is kept: null if it is empty or masked; on one line, without NUL, which PostgreSQL cannot hold. */
 function kept(text: string): string | null {
   if (text === '') return null;
   const line = CONTROL.test(text) ? text.replaceAll('\0', '').replace(/\p{Cc}+/gu, ' ') : text;

@@ -42,7 +42,7 @@ const SAMPLE_BYTES = 65_536;
 
 /**
  * Opens a zip as CMS publishes it, the folder it was unpacked to, or a single csv file of it.
- * @throws {ImportProblem} where there is nothing to import, or more than one file of a kind
+ * @throws {ImportProblem} if there is nothing to import, or more than one file of a kind
  */
 export async function openSource(path: string): Promise<Source> {
   const status = await stat(path).catch((error: NodeJS.ErrnoException) => {
@@ -107,7 +107,7 @@ async function plainFile(path: string): Promise<RawFile> {
   };
 }
 
-/** Of size and samples from head to tail: eleven gigabytes are not read for it. */
+/** A hash of size and samples from head to tail: eleven gigabytes are not read for it. */
 async function fingerprint(paths: readonly string[]): Promise<string> {
   const hash = createHash('sha256');
   for (const path of paths) {
@@ -137,7 +137,7 @@ const PIECE_BYTES = 262_144;
 
 /**
  * Opens a zip, files beyond 4 GB included.
- * @throws {ImportProblem} where it is damaged, encrypted, or packed in a way that cannot be read
+ * @throws {ImportProblem} if it is damaged, encrypted, or packed in a way that cannot be read
  */
 async function openZip(path: string): Promise<{ files: RawFile[]; close(): Promise<void> }> {
   const name = basename(path);

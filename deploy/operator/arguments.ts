@@ -34,11 +34,11 @@ export function revealing(command: Command, what: string): Command {
     .option('--actor <NAME>', 'who, for the audit log', label(200), userName());
 }
 
-/** Who reveals, and why; null where nobody does. Ends the command where it is not said. */
+/** Who reveals, and why; null if nobody does. Ends the command if it isn't said. */
 export function revealer({ reveal, actor, reason }: Revealing, command: Command): ChangedBy | null {
   if (!reveal) return null;
   if (actor !== undefined && reason !== undefined) return { actor, reason };
-  return command.error('error: --reveal needs --reason and --actor, for the audit log', { exitCode: 2 });
+  return command.error('error: --reveal needs --reason and --actor, for the audit log');
 }
 
 /** An argument that may be given as `-`: what is on a command line is seen by others and kept by shells. */
@@ -82,7 +82,7 @@ export function pastMoment(text: string): Date {
 }
 
 const MOMENT =
-  /^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,3})?)?(Z|[+-][0-9]{2}:[0-9]{2})$/;
+  /^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})$/;
 
 export const creditsToGrant = integer(1, CREDITS_AT_MOST);
 

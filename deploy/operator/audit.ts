@@ -8,7 +8,7 @@ import { type Run, table } from './print.ts';
 export function addAuditCommands(program: Command, run: Run): void {
   const audit = program.command('audit').description('read the audit log');
   newestFirst(audit.command('list').description('every change made with this command, newest first'))
-    .argument('[ORG]', 'organization id (org_…); all where none is given')
+    .argument('[ORG]', 'organization id (org_…); all if none is given')
     .action((id: string | undefined, { limit }: { readonly limit: number }) =>
       run(id ?? null, async (db) => {
         if (id !== undefined) await requireOrganization(db, id);
@@ -20,7 +20,7 @@ export function addAuditCommands(program: Command, run: Run): void {
           ORGANIZATION: ({ organizationId }) => organizationId,
           SUBJECT: ({ subject }) => subject,
           REASON: ({ reason }) => reason,
-          DETAILS: ({ details }) => JSON.stringify(details),
+          DETAILS: ({ details }) => details,
         });
         return { data, text };
       }),

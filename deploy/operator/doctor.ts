@@ -43,9 +43,7 @@ export function addDoctorCommand(program: Command, run: Run): void {
     .addHelpText('after', HELP)
     .action(async ({ fix, offline, reason, actor }: DoctorOptions) => {
       if (fix && (reason === undefined || actor === undefined)) {
-        doctor.error('error: --fix writes to the audit log and needs --reason <TEXT> and --actor <NAME>', {
-          exitCode: 2,
-        });
+        doctor.error('error: --fix writes to the audit log and needs --reason <TEXT> and --actor <NAME>');
       }
       await run(null, async (db) => {
         const config = loadConfig();
@@ -114,7 +112,7 @@ function repairsText(repairs: readonly RepairRecord[]): string {
     CHECK: ({ check }) => check,
     SUBJECT: ({ subject }) => subject,
     OUTCOME: ({ outcome }) => outcome,
-    DETAILS: ({ details }) => JSON.stringify(details),
+    DETAILS: ({ details }) => details,
   })}`;
 }
 

@@ -13,7 +13,7 @@ import {
 } from '../../db/lookups/evidence.ts';
 import { readProvider } from '../../db/providers/subject.ts';
 import { type Revealing, revealer, revealing } from './arguments.ts';
-import { fields, maskedEmail, type Run, table } from './print.ts';
+import { fields, maskedEmail, printable, type Run, table } from './print.ts';
 
 /** `explain`. */
 export function addExplainCommands(program: Command, run: Run): void {
@@ -55,7 +55,7 @@ function reference(text: string): Reference {
   throw new InvalidArgumentError('Write a request id (req_…) or an NPI of 10 digits.');
 }
 
-/** Each address by what is left of it, with a number where that would be two addresses' alike. */
+/** Each address by what is left of it, with a number if two addresses would look alike. */
 function masked(evidence: Evidence): Evidence {
   const labels = new Map<string, string>();
   const times = new Map<string, number>();
@@ -157,7 +157,7 @@ function nameOf(provider: NonNullable<Evidence['provider']>): string | null {
   return organizationName ?? (name.length === 0 ? null : name.join(' '));
 }
 
-/** One line of a story. Of the same moment, what caused the other stands first. */
+/** One line of a story. At the same moment, what caused the other stands first. */
 interface Happening {
   readonly at: Date;
   readonly rank: number;
@@ -286,9 +286,4 @@ function speakerOf({ kind, source }: EvidenceCheck): string {
 
 function credits(amount: number, whose: string): string {
   return `${amount} credit${amount === 1 ? '' : 's'} ${whose}`;
-}
-
-/** Reasons come from vendors: none may move a terminal's cursor. */
-function printable(text: string): string {
-  return text.replace(/[\p{Cc}\p{Cf}]/gu, '\u{fffd}');
 }

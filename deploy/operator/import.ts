@@ -28,7 +28,7 @@ killed is run again: what it did already changes no more.`;
 const EMAIL_HELP = `
 Columns: npi, email, and if there are any: type (professional, personal), validated_at (ISO 8601), source. A header may
 give them in another order. With validated_at an address is valid as of then, without it a candidate that is checked
-before it is served; where the directory knows something newer, that stays.
+before it is served; if the directory knows something newer, that stays.
 Verdicts: stored, candidate (stored without a date), stale (stored, but checked again before it is served), unchanged,
 suppressed, invalid_npi, invalid_address, no_suffix, disposable, relay, role, direct, bad_type, bad_date, bad_source,
 broken_row.`;

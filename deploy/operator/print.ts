@@ -4,39 +4,96 @@ import type { Database } from '../../db/client.ts';
 export interface Report {
   readonly data: unknown;
   readonly text: string;
-  /** Of a command that did its work, if what it found is not for 0. */
+  /** That of a command that did its work, if what it found isn't for 0. */
   readonly exitCode?: 0 | 1 | 3;
 }
 
 /** Runs a command's work on the database and prints its report. `subject` is the id that was asked for. */
 export type Run = (subject: string | null, work: (db: Database) => Promise<Report>) => Promise<void>;
 
-export type Cell = string | number | boolean | Date | null;
+export type Cell = string | number | boolean | Date | Readonly<Record<string, unknown>> | null;
+
+/** No line is longer: that of the terminal from 80 to 120, and 120 for pipes. */
+const LINE = Math.min(Math.max(process.stdout.columns || 120, 80), 120);
+const WIDEST_TEXT = 40;
+const GAP = '  ';
 
 /** Lines of `name  value`, the values aligned. */
 export function fields(cells: Readonly<Record<string, Cell>>): string {
-  const width = Math.max(...Object.keys(cells).map((name) => name.length));
+  const width = longest(Object.keys(cells));
   return Object.entries(cells)
-    .map(([name, cell]) => `${name.padEnd(width)}  ${textOf(cell)}`)
+    .map(([name, cell]) => {
+      const lines = wrapped(textOf(cell), LINE - width - GAP.length);
+      return `${name.padEnd(width)}${GAP}${lines.join(`\n${' '.repeat(width)}${GAP}`)}`;
+    })
     .join('\n');
 }
 
-/** One line per row under a heading; numbers stand right, everything else left. */
+/**
+ * The rows under a heading; numbers stand right, everything else left. Long cells are wrapped, and the columns that find
+ * no room in a line go on in the next, indented.
+ */
 export function table<T>(rows: readonly T[], columns: Readonly<Record<string, (row: T) => Cell>>): string {
   if (rows.length === 0) return '(none)';
-  const aligned = Object.entries(columns).map(([heading, cellOf]) => {
-    const cells = rows.map(cellOf);
-    const texts = [heading, ...cells.map(textOf)];
-    const width = Math.max(...texts.map((text) => text.length));
-    const isNumber = cells.some((cell) => typeof cell === 'number');
-    return texts.map((text) => (isNumber ? text.padStart(width) : text.padEnd(width)));
+  const groups: Column[][] = [];
+  let room = 0;
+  for (const [heading, cellOf] of Object.entries(columns)) {
+    const column = columnOf(heading, rows.map(cellOf));
+    room -= GAP.length + column.width;
+    if (room < 0) {
+      groups.push([]);
+      room = LINE - GAP.length - column.width;
+    }
+    groups.at(-1)?.push(column);
+  }
+  return Array.from({ length: rows.length + 1 }, (_, row) =>
+    groups.flatMap((group, n) => linesOf(group, row, n === 0 ? '' : GAP)),
+  )
+    .flat()
+    .join('\n');
+}
+
+/** A heading and its cells, each as the lines it takes. */
+interface Column {
+  readonly width: number;
+  readonly isNumber: boolean;
+  readonly blocks: readonly (readonly string[])[];
+}
+
+function columnOf(heading: string, cells: readonly Cell[]): Column {
+  const texts = [heading, ...cells.map(textOf)];
+  // What is copied (ids, addresses, URLs) stays in one piece if a line can hold it.
+  const words = longest(texts.flatMap((text) => text.split(' ')));
+  const blocks = texts.map((text) =>
+    wrapped(text, Math.min(Math.max(words, WIDEST_TEXT), LINE - GAP.length)),
+  );
+  const width = longest(blocks.flat());
+  return { width, isNumber: cells.some((cell) => typeof cell === 'number'), blocks };
+}
+
+function longest(texts: readonly string[]): number {
+  return texts.reduce((most, { length }) => Math.max(most, length), 0);
+}
+
+function linesOf(columns: readonly Column[], row: number, indent: string): string[] {
+  const height = Math.max(...columns.map(({ blocks }) => blocks[row]?.length ?? 0));
+  return Array.from({ length: height }, (_, n) => {
+    const cells = columns.map(({ width, isNumber, blocks }) => {
+      const line = blocks[row]?.[n] ?? '';
+      return isNumber ? line.padStart(width) : line.padEnd(width);
+    });
+    return `${indent}${cells.join(GAP)}`.trimEnd();
   });
-  return Array.from({ length: rows.length + 1 }, (_, line) =>
-    aligned
-      .map((column) => column[line])
-      .join('  ')
-      .trimEnd(),
-  ).join('\n');
+}
+
+/** Between words, or within one that is too long. */
+function wrapped(text: string, width: number): readonly string[] {
+  return printable(text).match(new RegExp(`\\S(?:.{0,${width - 1}}(?=\\s|$)|.{${width - 1}})`, 'gu')) ?? [''];
+}
+
+/** Text from vendors, receivers and earlier operators must not move a terminal's cursor. */
+export function printable(text: string): string {
+  return text.replace(/[\p{Cc}\p{Cf}]/gu, '\u{fffd}');
 }
 
 /** `jane.roe@example.org` → `j***@example.org`: enough to tell that there is one and whose mail server it is at. */
@@ -60,12 +117,11 @@ export function json(data: unknown): string {
   return JSON.stringify(withSnakeCaseNames(data), null, 2);
 }
 
-/** Text from vendors, receivers and earlier operators must not move a terminal's cursor. */
 function textOf(cell: Cell): string {
   if (cell === null) return '-';
   if (typeof cell === 'boolean') return cell ? 'yes' : 'no';
   if (cell instanceof Date) return cell.toISOString();
-  return String(cell).replace(/[\p{Cc}\p{Cf}]/gu, '\u{fffd}');
+  return typeof cell === 'object' ? JSON.stringify(cell).replaceAll(',"', ', "') : String(cell);
 }
 
 function withSnakeCaseNames(data: unknown): unknown {

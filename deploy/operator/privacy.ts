@@ -59,7 +59,7 @@ export function addPrivacyCommands(program: Command, run: Run): void {
 /** The audit log is never erased. */
 function refuseAddress({ reason }: ChangedBy, command: Command): void {
   if (!reason.includes('@')) return;
-  command.error('error: name no address in --reason: it is kept for ever', { exitCode: 2 });
+  command.error('error: name no address in --reason: it is kept forever');
 }
 
 function dataSubject(text: string): DataSubject {

@@ -17,7 +17,7 @@ const BROKEN: ReadonlySet<string> = new Set([
 
 /**
  * One sentence for the operator: what was wrong and what to do.
- * @param subject the id on the command line; repeated only where it is one, because people paste keys by mistake
+ * @param subject the id on the command line; repeated only if it is one, because people paste keys by mistake
  */
 export function explain(error: unknown, subject: string | null, databaseUrl: string | null): string {
   if (error instanceof ConfigError || error instanceof DriverNotPatched || error instanceof ImportProblem) {

@@ -45,14 +45,14 @@ export interface OperatorSurroundings {
   readonly databaseUrl: () => string;
   readonly stdout: (text: string) => void;
   readonly stderr: (text: string) => void;
-  /** Where a progress bar may be drawn; none without it. */
-  readonly terminal?: NodeJS.WritableStream;
+  /** Where progress may be drawn; none without it. */
+  readonly terminal?: NodeJS.WriteStream;
 }
 
 /**
  * Runs one operator command.
  * @param args the command line after the program's name
- * @returns the exit code: 0; 1 where it failed, with one sentence on stderr; 2 for wrong usage; 3 for findings
+ * @returns the exit code: 0; 1 if it failed, with one sentence on stderr; 2 for wrong usage; 3 for findings
  */
 export async function runOperator(
   args: readonly string[],

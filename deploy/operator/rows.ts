@@ -15,7 +15,7 @@ import { guessWord, parseTarget, TARGET_WORDS, type TargetWord } from './suppres
 // Imports of one row after the other, each with a verdict: of any size, a thousand rows at a time.
 
 export interface Row {
-  /** Of its first line, from 1. */
+  /** Its first line's number, from 1. */
   readonly line: number;
   /** Without space around them. */
   readonly cells: readonly string[];
@@ -26,7 +26,7 @@ export type Judged<T> = { readonly verdict: string } | { readonly store: T };
 
 /** How the rows of a file are read, by its first row. */
 export interface Reading<T> {
-  /** True where the first row only names the columns. */
+  /** True if the first row only names the columns. */
   readonly hasHeader: boolean;
   judge(row: Row): Judged<T>;
 }
@@ -35,7 +35,7 @@ export interface RowImport<T> {
   readonly path: string;
   /** Where each row's line and verdict go; null for nowhere. */
   readonly verdictsPath: string | null;
-  /** @throws {ImportProblem} where the first row shows that the file is not one of these */
+  /** @throws {ImportProblem} if the first row shows that the file is not one of these */
   begin(first: Row): Reading<T>;
   /** @returns a verdict for each */
   store(rows: readonly T[]): Promise<readonly string[]>;
@@ -47,7 +47,7 @@ const HEADING = 'line,verdict\n';
 /**
  * Reads a file to its end.
  * @param onCounts hears the rows by verdict after each step, the last time at the end
- * @throws {ImportProblem} where a file cannot be read or written, or is not what it should be
+ * @throws {ImportProblem} if a file cannot be read or written, or is not what it should be
  */
 export async function importRows<T>(
   { path, verdictsPath, begin, store }: RowImport<T>,
@@ -109,7 +109,7 @@ async function* readRows(path: string): AsyncGenerator<Row[]> {
   while (rows.length > 0) yield rows.splice(0, ROWS_AT_ONCE);
 }
 
-/** A spreadsheet's byte order mark is no part of the first value. */
+/** A spreadsheet's byte order mark isn't part of the first value. */
 function clean(text: string): string {
   return text.replace(/^\ufeff/, '').trim();
 }
@@ -138,7 +138,7 @@ export const SOURCE_NAME = /^[a-z0-9][a-z0-9._-]{0,39}$/;
 
 /**
  * @param source of rows that name none
- * @throws {ImportProblem} where the first row is neither a header nor a row
+ * @throws {ImportProblem} if the first row is neither a header nor a row
  */
 export function readEmailRows(first: Row, source: string, now: number): Reading<OwnEmail> {
   const names = first.cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
@@ -182,7 +182,7 @@ function judgeEmail(
   };
 }
 
-/** ISO 8601, a day or a moment with its offset. Clocks may differ by a day; what lies further ahead is no date. */
+/** ISO 8601, a day or a moment with its offset. Clocks may differ by a day; what lies further ahead isn't a date. */
 function parseDate(text: string, now: number): Date | null | 'bad' {
   if (text === '') return null;
   // Date.parse takes 31 February for a day in March.

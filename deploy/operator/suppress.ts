@@ -91,7 +91,7 @@ export function guessWord(text: string): TargetWord {
 
 /**
  * An address becomes its hash here: beyond this point nobody can read whom a list names.
- * @returns null where the text is none of that kind
+ * @returns null if the text isn't of that kind
  */
 export function parseTarget(word: TargetWord, text: string): SuppressionTarget | null {
   switch (word) {

@@ -34,7 +34,7 @@ function withRates(figures: SourceFigures) {
   const over = asked - open;
   return {
     ...figures,
-    /** Of the questions that are over; 0 to 1. */
+    /** Share of the questions that are over; 0 to 1. */
     hitRate: over === 0 ? null : Math.round((found / over) * 1000) / 1000,
     creditsPerFound: found === 0 ? null : Math.round((credits / found) * 1000) / 1000,
   };

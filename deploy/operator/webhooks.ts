@@ -41,7 +41,7 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
     .command('webhooks')
     .description("look at webhook deliveries, send them again, suspend an organization's");
   newestFirst(revealing(webhooks.command('list').description('deliveries, newest first'), 'URLs'))
-    .option('--organization <ORG>', 'of this organization (org_…); all where none is given')
+    .option('--organization <ORG>', 'of this organization (org_…); all if none is given')
     .addOption(new Option('--state <STATE>', 'only those').choices(DELIVERY_STATES))
     .option('--since <WHEN>', 'only those submitted since, such as 24h or 2026-11-20T00:00Z', pastMoment)
     .action(({ organization, state, since, limit, ...options }: ListOptions, command: Command) => {
@@ -100,9 +100,7 @@ function addResend(webhooks: Command, run: Run, progress: (line: string) => void
         return run(organization, (db) => resendAllFailed(db, options, organization, since, progress));
       }
       if (isNamed) return run(null, (db) => resendNamed(db, options, ids));
-      return command.error('error: give delivery ids, or --failed with --organization and --since', {
-        exitCode: 2,
-      });
+      return command.error('error: give delivery ids, or --failed with --organization and --since');
     });
 }
 

@@ -365,7 +365,10 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
       return ended.stdout.includes(bulk.batchId) && ended.stdout.includes(final) ? ended : null;
     });
     t.deepEqual([ended.code, ended.stderr], [3, '']);
-    t.regex(ended.stdout, new RegExp(`^workflow_not_running +2 +${refused.delivery}, ${open.batchId}$`, 'm'));
+    t.regex(
+      ended.stdout,
+      new RegExp(`^workflow_not_running +2 +${refused.delivery},\\s+${open.batchId}$`, 'm'),
+    );
     t.regex(ended.stdout, new RegExp(`^workflow_left_open +1 +${bulk.batchId}$`, 'm'));
     t.regex(ended.stdout, new RegExp(`^lookup_workflow_left_open +1 +${final}$`, 'm'));
     t.is((await doctor(own.url, ['--offline'], address)).code, 0);

@@ -4,8 +4,7 @@ import test from 'ava';
 import postgres from 'postgres';
 import { openDatabase } from '../../db/client.ts';
 import { DatabaseError, toDatabaseError } from '../../db/errors.ts';
-import { migrate } from '../../db/migrate.ts';
-import { readiness } from '../../db/ready.ts';
+import { migrate, readiness } from '../../db/migrate.ts';
 import { openEmptyDatabase, openTestDatabase } from '../support/database.ts';
 
 test('three migrators at once leave one schema, another run changes nothing, and only what is ours counts', async (t) => {

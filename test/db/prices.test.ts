@@ -1,6 +1,7 @@
 import test from 'ava';
 import postgres, { type Sql } from 'postgres';
 import { type Database, openDatabase } from '../../db/client.ts';
+import { newId } from '../../db/ids.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
@@ -28,7 +29,7 @@ test.after.always(async () => {
 });
 
 /** The service as it is after its price of a personal email has become 5. */
-const NEW_PRICE = [{ file: 'accounts/prices.ts', from: 'personal: 3', to: 'personal: 5' }];
+const NEW_PRICE = [{ file: 'accounts/credits.ts', from: 'personal: 3', to: 'personal: 5' }];
 
 type Submit = typeof submit;
 
@@ -81,7 +82,7 @@ test('the price of a request does not change, whoever asks', async (t) => {
 test('a hold of another amount than the price does not commit', async (t) => {
   const { organizationId, requestId } = await openPersonal(submit);
   const copy = sql.begin(async (tx) => {
-    const id = `${requestId.slice(0, -1)}x`;
+    const id = newId('req');
     await tx`
       insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
       select ${id}, batch_id, organization_id, 1, npi, wanted_type, 2, 'accepted', accepted_at, deadline_at

@@ -6,7 +6,7 @@ import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { openDatabase } from '../../db/client.ts';
-import { readiness } from '../../db/ready.ts';
+import { readiness } from '../../db/migrate.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freePort, LOOPBACK, launch } from '../../deploy/local/processes.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';

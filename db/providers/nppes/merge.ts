@@ -11,7 +11,7 @@ export interface ProviderChunk {
   readonly copy: readonly Buffer[];
   /** How many lines there are. */
   readonly rows: number;
-  /** True where no NPI of it is expected to be known: it is then tried without a comparison, in a third of the time. */
+  /** True if no NPI of it is expected to be known: it is then tried without a comparison, in a third of the time. */
   readonly expectsNew: boolean;
   /** True to count only. */
   readonly dryRun: boolean;
@@ -22,8 +22,8 @@ const CHANGES = COPIED_PROVIDER_COLUMNS.filter((column) => column !== 'npi')
   .map((column) => `${column} = excluded.${column}`)
   .join(', ');
 
-// Rows are compared before anything is written: an unchanged one costs no lock and no log. Of rows with one NPI the
-// last one of the file is taken.
+// Rows are compared before anything is written: an unchanged one costs no lock and no log. The last row of the
+// file with an NPI is taken.
 const JUDGED = `
   judged as materialized (
     select distinct on (s.npi) s.*, p.active as was_active,
@@ -157,7 +157,7 @@ function statementsOf(table: DetailTable) {
      where d.npi = named.npi
        and not exists (select from staged_${table} s where ${sameKey('s', 'd')})
        and not exists (select from providers p where p.npi = d.npi and p.as_of > $1::date)`;
-  // Of rows with one key the choice must be the same in every run, or none would find nothing to do.
+  // The choice among rows with one key must be the same in every run, or none would find nothing to do.
   const merge = `
     with picked as (
       select distinct on (${key.join(', ')}) ${columns} from staged_${table} order by ${columns}

@@ -29,7 +29,7 @@ const MEMORY = '64MB';
  * Connects, takes the lock that lets one import run at a time, and makes the staging tables. They are temporary:
  * written without a log, and gone with the connection.
  * @param name shown in `pg_stat_activity`, and to whoever finds the lock taken
- * @returns who holds the lock where it is taken
+ * @returns who holds the lock if it is taken
  * @throws {DatabaseError}
  */
 export async function connectForImport(url: string, name: string): Promise<NppesConnection | ImportHolder> {

@@ -67,7 +67,7 @@ ${(Object.keys(DETAIL_COLUMNS) as DetailTable[])
   .map((table) => `  create temporary table staged_${table} (like ${table});`)
   .join('\n')}`;
 
-/** Sends lines of COPY's text format to a staging table. The statement after it fails where the copy did. */
+/** Sends lines of COPY's text format to a staging table. The statement after it fails if the copy did. */
 export async function copyTo(
   tx: TransactionSql,
   table: string,
@@ -89,6 +89,6 @@ export async function copyTo(
       failed,
     ]);
   }
-  // Not awaited: where PostgreSQL refuses the last bytes, postgres.js never ends the stream.
+  // Not awaited: if PostgreSQL refuses the last bytes, postgres.js never ends the stream.
   stream.end();
 }

@@ -1,6 +1,6 @@
 import test from 'ava';
 import { classify } from '../../../activities/verification/domains.ts';
-import { classifyEndpoint } from '../../../activities/verification/endpoint.ts';
+import { classifyEndpoint } from '../../../activities/verification/looks.ts';
 import { parseAddress } from '../../../activities/verification/syntax.ts';
 import { candidate, checkOf, DAY_MS, inWords, NOW } from '../../support/checks.ts';
 

@@ -105,7 +105,7 @@ test('the secret comes from stdin too, and not together with the body', async (t
   t.is((await run([...given, '--body', body], newSecret())).code, 1);
   const both = await run([...given, '--body', '-'], SECRET);
   t.deepEqual([both.code, both.stdout], [2, '']);
-  t.regex(both.stderr, /Only one of --secret and --body/);
+  t.regex(both.stderr, /only one of --secret and --body/);
 });
 
 test('a stale timestamp is told with its age, however right the signature is', async (t) => {
@@ -160,17 +160,24 @@ test('wrong usage is one sentence and exit code 2, and no secret is repeated', a
   const bare = secret.slice('whsec_'.length);
   const rest = ['--id', ID, '--timestamp', '1', '--signature', 'v1,x', '--body', '/nowhere'];
   for (const [args, said] of [
-    [[], /--secret/],
-    [[secret, ...rest], /argument without an option/],
-    [[bare, ...rest], /argument without an option/],
+    [[], /--body/],
+    [['--body', import.meta.filename], /--secret/],
+    [
+      ['--secret', secret, '--id', ID, '--body', '-', secret],
+      /--body <FILE>.*only one of --secret and --body/,
+    ],
+    [[secret, ...rest], /cannot be read/],
+    [['--secret', SECRET, secret, '--id', ID, '--body', import.meta.filename], /too many arguments/],
+    [['--secret', SECRET, bare, '--id', ID, '--body', import.meta.filename], /too many arguments/],
     [['--secret', bare, ...rest], /--secret must be whsec_/],
     [['--secret', `"${secret}"`, ...rest], /--secret must be whsec_/],
     [['--secret', secret.slice(0, 20), ...rest], /--secret must be whsec_/],
-    [[`--${secret}`, ...rest], /Unknown option/],
-    [['--secret', secret, '--body', '/nowhere'], /--headers/],
-    [['--secret', secret, ...rest], /--body cannot be read/],
-    [['--secret', secret, '--headers', '/nowhere', '--body', '-'], /--headers cannot be read/],
-    [['--secret', secret, ...rest, '--at', 'yesterday'], /--at must be a time/],
+    [['--secret', SECRET, `--${secret}`, '--id', ID, '--body', import.meta.filename], /unknown option/],
+    [['--secret', secret, '--body', import.meta.filename], /--headers/],
+    [['--secret', secret, ...rest], /--body <FILE>.*cannot be read/],
+    [['--secret', secret, '--headers', '/nowhere', '--body', '-'], /--headers <FILE>.*cannot be read/],
+    [['--secret', secret, '--at', 'yesterday', ...rest], /--at <TIME>.*a past moment/],
+    [['--secret', secret, '--at', secret, ...rest], /--at <TIME>.*a past moment/],
   ] as const) {
     const { code, stdout, stderr } = await run(args);
     t.is(code, 2, stderr);
@@ -179,7 +186,7 @@ test('wrong usage is one sentence and exit code 2, and no secret is repeated', a
   }
   const help = await run(['--help']);
   t.is(help.code, 0);
-  t.regex(help.stdout, /^npm run --silent check-signature/);
+  t.regex(help.stdout, /^Usage: npm run --silent check-signature /);
 });
 
 function headerLines(): string {

@@ -11,11 +11,22 @@ import { endWithThisProcess } from '../../support/programs.ts';
 const MAIN = (name: string) => fileURLToPath(new URL(`../../../deploy/local/${name}.ts`, import.meta.url));
 
 for (const name of ['start', 'simulator-main', 'listen', 'check-signature', 'receiver']) {
+  test(`${name} --help says how to call it, what it does and how it ends`, async (t) => {
+    const { code, stdout, stderr } = await ended(name, ['--help']);
+    t.deepEqual([code, stderr], [0, '']);
+    t.regex(stdout, /^Usage: (npm|node) .*\n\n[A-Z].*\.\n\nOptions:\n/);
+    t.regex(stdout, /^Exit codes: 0 .* 1 .* 2 wrong usage/m);
+    t.deepEqual(
+      stdout.split('\n').filter((line) => line.length > 120),
+      [],
+    );
+  });
+
   test(`${name}: an option that does not exist, or one argument too many, is exit code 2`, async (t) => {
     for (const args of [['--frobnicate'], ['whsec_AAAA']]) {
       const { code, stderr } = await ended(name, args);
       t.is(code, 2, stderr);
-      t.regex(stderr, /^.*(--frobnicate|argument without an option).*\nSee --help\.\n$/);
+      t.regex(stderr, /^error: .*\nAdd --help to see how it is used\.\n$/);
       t.false(stderr.includes('AAAA'));
     }
   });
@@ -32,7 +43,7 @@ for (const [name, option, value] of [
   test(`${name}: ${option} ${value} is exit code 2`, async (t) => {
     const { code, stderr } = await ended(name, [`${option}=${value}`]);
     t.is(code, 2, stderr);
-    t.regex(stderr, new RegExp(`^${option} must be .*\nSee --help\\.\n$`));
+    t.regex(stderr, new RegExp(`^error: .*${option} .*\nAdd --help to see how it is used\\.\n$`));
   });
 }
 
@@ -61,10 +72,13 @@ test('what the simulator prints is what the worker reads', async (t) => {
   t.deepEqual(await once(child, 'close'), [0, null]);
 });
 
-function ended(name: string, args: readonly string[]): Promise<{ code: number; stderr: string }> {
+function ended(
+  name: string,
+  args: readonly string[],
+): Promise<{ code: number; stdout: string; stderr: string }> {
   return new Promise((resolve) => {
-    execFile(process.execPath, [MAIN(name), ...args], (error, _stdout, stderr) =>
-      resolve({ code: error === null ? 0 : Number(error.code), stderr }),
+    execFile(process.execPath, [MAIN(name), ...args], (error, stdout, stderr) =>
+      resolve({ code: error === null ? 0 : Number(error.code), stdout, stderr }),
     );
   });
 }

@@ -187,15 +187,17 @@ test('an import for people ends with a table, one for programs prints nothing bu
   t.is(again.stderr, '');
 });
 
-test('progress is a bar with rate and time left on a terminal, and quiet lines elsewhere', (t) => {
+test('progress is one line with rate and time left on a terminal, never wider than it, and quiet lines elsewhere', (t) => {
   const screen = new PassThrough();
-  const terminal = Object.assign(screen, { isTTY: true, columns: 200 });
+  const terminal = Object.assign(screen, { columns: 80 });
   const bar = openProgress({ terminal, line: () => t.fail() }, 4_000_000);
-  bar.show('npidata.csv', 1_000_000, 1_000);
-  bar.show('npidata.csv', 1_000_000, 234);
+  bar.show('npidata_pfile_20050523-20260809.csv', 2_000_000, 1_234);
+  bar.show('npidata_pfile_20050523-20260809.csv', 1_000_000, 1);
   bar.stop();
-  const drawn = String(screen.read());
-  t.regex(drawn, /50% \| 2 of 4 MB, 1,234 rows, [\d,]+ rows\/s, \d\d:\d\d left, npidata\.csv/);
+  const [before, drawn = '', after] = String(screen.read()).split('\r\u001b[K');
+  t.regex(drawn, /^import: 50 %, 2 of 4 MB, 1,234 rows, [\d,]+ rows\/s, \d\d:\d\d left, npidata/);
+  t.is(drawn.length, 79);
+  t.deepEqual([before, after], ['', ''], 'one line for both, then none');
 
   const lines: string[] = [];
   const plain = openProgress({ terminal: null, line: (text) => lines.push(text) }, 4_000_000);
