@@ -13,6 +13,7 @@ import { pollHandlers } from './routes/poll.ts';
 import { serviceHandlers } from './routes/service.ts';
 import { type SubmitDeps, submitHandlers } from './routes/submit.ts';
 import { type OperationId, ROUTES } from './routes.ts';
+import { createStarter, type TemporalDeps } from './temporal.ts';
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {
@@ -21,7 +22,7 @@ declare module '@hapi/hapi' {
   }
 }
 
-export interface ApiDeps extends SubmitDeps {
+export interface ApiDeps extends Omit<SubmitDeps, 'start'>, TemporalDeps {
   readonly host: string;
   /** 0 takes a free one. */
   readonly port: number;
@@ -74,12 +75,13 @@ export function createServer(deps: ApiDeps): Server {
 }
 
 function registerRoutes(server: Server, deps: ApiDeps): void {
+  const start = createStarter(deps, deps.log);
   const handlers: Readonly<Record<OperationId, Lifecycle.Method>> = {
-    ...submitHandlers(deps),
+    ...submitHandlers({ ...deps, start }),
     ...pollHandlers(deps.db, deps.changes),
-    ...deliveryHandlers(deps),
+    ...deliveryHandlers({ ...deps, start }),
     ...creditHandlers(deps.db),
-    ...serviceHandlers(deps.db),
+    ...serviceHandlers(deps),
   };
   for (const { id, method, path, scope } of ROUTES) {
     const auth = scope === 'open' ? { auth: false as const } : {};

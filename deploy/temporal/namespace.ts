@@ -20,11 +20,14 @@ export interface Intervals {
   readonly reverifyMs: number;
 }
 
+/** How often every worker calls `keepNamespace`: what an operator or an accident has deleted comes back. */
+export const KEEP_MS = 5 * 60_000;
+
 /**
- * Makes sure that the namespace has our search attributes and Schedules. Both are safe to repeat. If the cluster
- * does not let us add search attributes (Temporal Cloud), the log says what to add by hand.
+ * Makes sure that the namespace has our search attributes and Schedules. A Schedule that is paused stays so. If the
+ * cluster does not let us add search attributes (Temporal Cloud), the log says what to add by hand.
  */
-export async function prepareNamespace(
+export async function keepNamespace(
   client: Client,
   taskQueue: string,
   intervals: Intervals,

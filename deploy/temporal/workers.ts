@@ -1,31 +1,41 @@
+import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
+import type { WorkerDeploymentVersion } from '@temporalio/common';
 import {
   bundleWorkflowCode,
   DefaultLogger,
+  GracefulShutdownPeriodExpiredError,
   type LogEntry,
   type NativeConnection,
   Runtime,
   Worker,
+  type WorkerOptions,
   type WorkflowBundle,
-  type WorkflowBundleOption,
 } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import type { ActivityDeps } from '../../activities/deps.ts';
-import { failureInterceptor } from '../../activities/failures.ts';
+import { failureInterceptor, type RunningActivity } from '../../activities/failures.ts';
 import { createActivities } from '../../activities/index.ts';
 import { queuesOf } from '../../workflows/messages.ts';
 import { createControl } from './client.ts';
 
 /** How long running activities get to end when a worker is told to stop: a vendor's call that is cut off is paid for. */
 const SHUTDOWN_GRACE = '35s';
+/** What has not ended by then is left behind: an activity that ignores its end, a workflow task that is tried again and again. */
+const SHUTDOWN_FORCE = '38s';
+
+const pathOf = (file: string) => fileURLToPath(new URL(`../../workflows/${file}`, import.meta.url));
+const FAILURE_CONVERTER = pathOf('failure-converter.ts');
 
 export interface WorkersOptions {
   readonly connection: NativeConnection;
   readonly client: Client;
   /** The enrichment queue; the other two follow from it. */
   readonly taskQueue: string;
-  readonly workflowBundle: WorkflowBundleOption;
+  readonly workflowBundle: { readonly code: string };
+  /** Null where the cluster has no Worker Deployments. */
+  readonly version: WorkerDeploymentVersion | null;
   /** Vendor activities at once. */
   readonly lookupSlots: number;
   readonly deps: Omit<ActivityDeps, 'control'>;
@@ -34,21 +44,34 @@ export interface WorkersOptions {
 export interface Workers {
   /** Resolves when all have stopped; rejects when one fails. */
   readonly running: Promise<void>;
-  /** Drains: no new tasks, running ones get their grace. */
+  /** Drains: no new tasks, running ones get their grace. Ends within seconds of it, and the log says what was cut off. */
   stop(): Promise<void>;
 }
 
 /** Three workers in one process, one per queue, so that no kind of work can take the slots of another. */
 export async function startWorkers(options: WorkersOptions): Promise<Workers> {
-  const { connection, client, deps } = options;
+  const { connection, client, deps, version } = options;
   const queues = queuesOf(options.taskQueue);
+  const atWork = new Set<RunningActivity>();
   const common = {
     connection,
     namespace: client.options.namespace,
     activities: createActivities({ ...deps, control: createControl(client, queues.enrichment) }),
-    interceptors: { activity: [() => ({ inbound: failureInterceptor(deps.log) })] },
+    interceptors: {
+      activity: [(context) => ({ inbound: failureInterceptor(deps.log, context.info, atWork) })],
+    },
+    dataConverter: { failureConverterPath: FAILURE_CONVERTER },
     shutdownGraceTime: SHUTDOWN_GRACE,
-  };
+    shutdownForceTime: SHUTDOWN_FORCE,
+    ...(version && {
+      workerDeploymentOptions: {
+        version,
+        useWorkerVersioning: true,
+        // A run lives for minutes and ends with what it began with; those that wait for days say so themselves.
+        defaultVersioningBehavior: 'PINNED',
+      },
+    }),
+  } satisfies Partial<WorkerOptions>;
   const workers = await Promise.all([
     Worker.create({
       ...common,
@@ -77,7 +100,13 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
       worker.run().catch((error: unknown) => {
         // One that fails takes the others down: a process with half of its queues looks healthy and is not.
         stop();
-        throw error;
+        if (!(error instanceof GracefulShutdownPeriodExpiredError)) throw error;
+        const { taskQueue } = worker.options;
+        const activities = [...atWork].filter((activity) => activity.queue === taskQueue);
+        deps.log.error(
+          { queue: taskQueue, activities },
+          'worker cut off: what it left is done again by another',
+        );
       }),
     ),
   ).then(() => undefined);
@@ -90,10 +119,16 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
   };
 }
 
-/** Bundles the workflows as workers run them; takes a few seconds. */
+/** The workflows as workers run them, from a file that `npm run bundle` made; without one they are bundled. */
+export async function loadBundle(file: string | null): Promise<{ readonly code: string }> {
+  return file === null ? await bundleWorkflows() : { code: await readFile(file, 'utf8') };
+}
+
+/** Bundles the workflows; takes a few seconds. */
 export function bundleWorkflows(): Promise<WorkflowBundle> {
   return bundleWorkflowCode({
-    workflowsPath: fileURLToPath(new URL('../../workflows/index.ts', import.meta.url)),
+    workflowsPath: pathOf('index.ts'),
+    failureConverterPath: FAILURE_CONVERTER,
     // Webpack's own progress is noise in a worker's log; its errors are thrown.
     logger: { log() {}, trace() {}, debug() {}, info() {}, warn() {}, error: console.error },
   });

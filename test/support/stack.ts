@@ -20,8 +20,10 @@ import { startReceiver } from '../../deploy/local/receiver.ts';
 import { importSample } from '../../deploy/local/sample.ts';
 import { createSimulator, type Simulator, sourceSettings } from '../../deploy/local/simulator.ts';
 import { createLog } from '../../deploy/log.ts';
-import { prepareNamespace, scheduleId } from '../../deploy/temporal/namespace.ts';
-import { installRuntime, startWorkers } from '../../deploy/temporal/workers.ts';
+import { keepNamespace, scheduleId } from '../../deploy/temporal/namespace.ts';
+import { temporalTrouble } from '../../deploy/temporal/trouble.ts';
+import { createRollout, versionOf } from '../../deploy/temporal/versions.ts';
+import { installRuntime, loadBundle, startWorkers } from '../../deploy/temporal/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { openTestDatabase } from './database.ts';
 import { testSetting } from './environment.ts';
@@ -84,14 +86,15 @@ export async function startStack(options: StackOptions = {}) {
   const connection = await Connection.connect({ address });
   opened.defer(() => connection.close());
   const client = new Client({ connection });
-  const apiConnection = Connection.lazy({ address: options.apiTemporalAddress ?? address });
+  const apiTarget = { address: options.apiTemporalAddress ?? address };
+  const apiConnection = Connection.lazy(apiTarget);
   opened.defer(() => apiConnection.close());
   const native = await NativeConnection.connect({ address });
   opened.defer(() => native.close());
   const intervals = { sweepMs: options.sweepIntervalMs ?? 60_000, reverifyMs: 3_600_000 };
-  let workers: Awaited<ReturnType<typeof startWorkers>> | null = null;
+  let workers: { stop(): Promise<void> } | null = null;
   opened.defer(() => workers?.stop());
-  await prepareNamespace(client, taskQueue, intervals, log);
+  await keepNamespace(client, taskQueue, intervals, log);
   opened.defer(async () => {
     for (const type of [WORKFLOWS.sweep, WORKFLOWS.reverify]) {
       await client.schedule.getHandle(scheduleId(type, taskQueue)).delete();
@@ -118,12 +121,24 @@ export async function startStack(options: StackOptions = {}) {
   };
   const configured = createSources(config, { db, dnsServers: [dns.address] });
   const vendors = options.vendors ?? options.providers?.map((vendor) => vendorSource(vendor));
-  const startWorker = async () =>
-    startWorkers({
+  const startWorker = async () => {
+    const workflowBundle = await loadBundle(testSetting('TEST_WORKFLOW_BUNDLE'));
+    const version = versionOf(taskQueue, workflowBundle.code);
+    const rollout = createRollout({
+      db,
+      client,
+      log,
+      taskQueue,
+      version,
+      isVersioned: true,
+      automatic: true,
+    });
+    const started = await startWorkers({
       connection: native,
       client,
       taskQueue,
-      workflowBundle: { codePath: testSetting('TEST_WORKFLOW_BUNDLE') },
+      workflowBundle,
+      version,
       lookupSlots: 100,
       deps: {
         db,
@@ -135,11 +150,19 @@ export async function startStack(options: StackOptions = {}) {
         rules,
       },
     });
+    await rollout.begin();
+    return {
+      async stop() {
+        await Promise.all([started.stop(), rollout.leave()]);
+      },
+    };
+  };
   const server = createApi(config, {
     db,
     log,
     client: new Client({ connection: apiConnection }),
     taskQueue,
+    trouble: () => temporalTrouble({ connectionOptions: apiTarget }),
   });
   opened.defer(() => server.stop({ timeout: 1000 }));
   await server.start();
