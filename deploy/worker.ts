@@ -17,6 +17,9 @@ import { installRuntime, loadBundle, startWorkers } from './temporal/workers.ts'
 
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
 
+/** What is left open after that ends with the process. */
+const CLOSE_MS = 5000;
+
 const HELP = `
 It works as soon as PostgreSQL is there and migrated; Temporal must be there when it starts. SIGTERM or SIGINT: it takes
 no new work, gives running work 35 s, and ends within 45 s. A second signal ends it at once.
@@ -104,9 +107,6 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   await Promise.all([workers.stop(), atMost(rollout.leave())]);
   await atMost(Promise.all([db.close(), connection.close(), client.connection.close()]));
 });
-
-/** What is left open then ends with the process. */
-const CLOSE_MS = 5000;
 
 /** The process ends all the same if this fails or hangs, because PostgreSQL or Temporal is away. */
 async function atMost(closing: Promise<unknown>): Promise<void> {

@@ -1,11 +1,11 @@
 import { readFile } from 'node:fs/promises';
+import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import type { WorkerDeploymentVersion } from '@temporalio/common';
 import {
   bundleWorkflowCode,
   DefaultLogger,
-  GracefulShutdownPeriodExpiredError,
   type LogEntry,
   type NativeConnection,
   Runtime,
@@ -23,7 +23,7 @@ import { createControl } from './client.ts';
 /** How long running activities get to end when a worker is told to stop: a vendor's call that is cut off is paid for. */
 const SHUTDOWN_GRACE = '35s';
 /** What has not ended by then is left behind: an activity that ignores its end, a workflow task that is tried again and again. */
-const SHUTDOWN_FORCE = '38s';
+const SHUTDOWN_FORCE_MS = 38_000;
 
 const pathOf = (file: string) => fileURLToPath(new URL(`../../workflows/${file}`, import.meta.url));
 const FAILURE_CONVERTER = pathOf('failure-converter.ts');
@@ -62,7 +62,6 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
     },
     dataConverter: { failureConverterPath: FAILURE_CONVERTER },
     shutdownGraceTime: SHUTDOWN_GRACE,
-    shutdownForceTime: SHUTDOWN_FORCE,
     ...(version && {
       workerDeploymentOptions: {
         version,
@@ -100,13 +99,7 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
       worker.run().catch((error: unknown) => {
         // One that fails takes the others down: a process with half of its queues looks healthy and is not.
         stop();
-        if (!(error instanceof GracefulShutdownPeriodExpiredError)) throw error;
-        const { taskQueue } = worker.options;
-        const activities = [...atWork].filter((activity) => activity.queue === taskQueue);
-        deps.log.error(
-          { queue: taskQueue, activities },
-          'worker cut off: what it left is done again by another',
-        );
+        throw error;
       }),
     ),
   ).then(() => undefined);
@@ -114,7 +107,12 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
     running,
     async stop() {
       stop();
-      await running;
+      // Temporal's own `shutdownForceTime` ends in an error that says something else.
+      const cutOff = setTimeout(SHUTDOWN_FORCE_MS, true, { ref: false });
+      if (!(await Promise.race([running, cutOff]))) return;
+      const queues = workers.filter((worker) => worker.getState() !== 'STOPPED');
+      const left = { queues: queues.map((worker) => worker.options.taskQueue), activities: [...atWork] };
+      deps.log.error(left, 'cut off: another worker does again what is left');
     },
   };
 }

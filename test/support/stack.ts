@@ -121,8 +121,7 @@ export async function startStack(options: StackOptions = {}) {
   };
   const configured = createSources(config, { db, dnsServers: [dns.address] });
   const vendors = options.vendors ?? options.providers?.map((vendor) => vendorSource(vendor));
-  const startWorker = async () => {
-    const workflowBundle = await loadBundle(testSetting('TEST_WORKFLOW_BUNDLE'));
+  const startWorker = async (workflowBundle: { readonly code: string }) => {
     const version = versionOf(taskQueue, workflowBundle.code);
     const rollout = createRollout({
       db,
@@ -152,11 +151,13 @@ export async function startStack(options: StackOptions = {}) {
     });
     await rollout.begin();
     return {
+      step: rollout.step,
       async stop() {
         await Promise.all([started.stop(), rollout.leave()]);
       },
     };
   };
+  const bundle = await loadBundle(testSetting('TEST_WORKFLOW_BUNDLE'));
   const server = createApi(config, {
     db,
     log,
@@ -166,7 +167,7 @@ export async function startStack(options: StackOptions = {}) {
   });
   opened.defer(() => server.stop({ timeout: 1000 }));
   await server.start();
-  if (!options.elsewhere) workers = await startWorker();
+  if (!options.elsewhere) workers = await startWorker(bundle);
   const running = opened.move();
 
   return {
@@ -194,6 +195,7 @@ export async function startStack(options: StackOptions = {}) {
     workerEnvironment: {
       DATABASE_URL: database.url,
       TEMPORAL_ADDRESS: address,
+      TASK_QUEUE: taskQueue,
       ...sourceEnvironment,
       DNS_SERVERS: dns.address,
       WEBHOOK_CA_FILE: receiver.caFile,
@@ -203,8 +205,14 @@ export async function startStack(options: StackOptions = {}) {
     async stopWorker() {
       await workers?.stop();
     },
-    async startWorker() {
-      workers = await startWorker();
+    /**
+     * @param code of the workflows, in place of ours
+     * @returns one step of its part in which version is current
+     */
+    async startWorker(code = bundle.code) {
+      const worker = await startWorker({ code });
+      workers = worker;
+      return worker.step;
     },
     stop: () => running.disposeAsync(),
   };
