@@ -122,10 +122,10 @@ export async function loadBundle(file: string | null): Promise<{ readonly code: 
   return file === null ? await bundleWorkflows() : { code: await readFile(file, 'utf8') };
 }
 
-/** Bundles the workflows; takes a few seconds. */
-export function bundleWorkflows(): Promise<WorkflowBundle> {
+/** Bundles the workflows, which takes a few seconds. */
+export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<WorkflowBundle> {
   return bundleWorkflowCode({
-    workflowsPath: pathOf('index.ts'),
+    workflowsPath,
     failureConverterPath: FAILURE_CONVERTER,
     // Webpack's own progress is noise in a worker's log; its errors are thrown.
     logger: { log() {}, trace() {}, debug() {}, info() {}, warn() {}, error: console.error },

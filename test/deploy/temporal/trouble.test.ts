@@ -1,4 +1,5 @@
 import { once } from 'node:events';
+import { createServer as createHttp2 } from 'node:http2';
 import type { AddressInfo } from 'node:net';
 import { createServer } from 'node:tls';
 import test, { type ExecutionContext } from 'ava';
@@ -6,7 +7,9 @@ import { generate } from 'selfsigned';
 import { LOOPBACK } from '../../../deploy/local/processes.ts';
 import { temporalTarget } from '../../../deploy/temporal/client.ts';
 import { temporalTrouble } from '../../../deploy/temporal/trouble.ts';
+import { openTestDatabase } from '../../support/database.ts';
 import { testSetting } from '../../support/environment.ts';
+import { runProgram } from '../../support/programs.ts';
 
 // Each wrong setting of Temporal has a sentence of its own, which names the setting.
 
@@ -56,4 +59,45 @@ test('a wrong address, TLS where there is none, none where there is, an unknown 
     await trouble({ TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE: 'nobody' }),
     `Temporal at ${TEMPORAL_ADDRESS} has no namespace nobody; check TEMPORAL_NAMESPACE, or register it`,
   );
+});
+
+/** Answers every call with one gRPC code: what Temporal Cloud says to a wrong key or role, and no dev server does. */
+async function startRefusing(t: ExecutionContext, code: number): Promise<string> {
+  const server = createHttp2().on('stream', (stream) => {
+    const headers = { ':status': 200, 'content-type': 'application/grpc', 'grpc-status': String(code) };
+    stream.respond(headers, { endStream: true });
+  });
+  server.listen(0, LOOPBACK);
+  await once(server, 'listening');
+  t.teardown(() => server.close());
+  return `${LOOPBACK}:${(server.address() as AddressInfo).port}`;
+}
+
+test('a wrong key and missing rights are told', async (t) => {
+  const key = await startRefusing(t, 16);
+  t.is(
+    await trouble({ TEMPORAL_ADDRESS: key }),
+    `Temporal at ${key} refuses the key; check TEMPORAL_API_KEY`,
+  );
+  const rights = await startRefusing(t, 7);
+  t.regex(
+    (await trouble({ TEMPORAL_ADDRESS: rights, TEMPORAL_NAMESPACE: 'ours' })) ?? '',
+    / gives us no rights in the namespace ours; /,
+  );
+});
+
+test('a worker that cannot use Temporal ends with that sentence, and the doctor has it too', async (t) => {
+  const { url, drop } = await openTestDatabase();
+  t.teardown(drop);
+  const env = {
+    DATABASE_URL: url,
+    TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+    TEMPORAL_NAMESPACE: 'nobody',
+  };
+  const sentence = `Temporal at ${env.TEMPORAL_ADDRESS} has no namespace nobody; check TEMPORAL_NAMESPACE, or register it`;
+  const worker = await runProgram('worker', [], { env });
+  t.deepEqual([worker.code, worker.stderr], [1, `worker: ${sentence}\n`]);
+  const doctor = await runProgram('operator', ['doctor'], { env });
+  t.is(doctor.code, 3);
+  t.true(doctor.stdout.includes(`${sentence}; --offline leaves the workflows out.`), doctor.stdout);
 });
