@@ -15,7 +15,7 @@ import { temporalTrouble } from './temporal/trouble.ts';
 const DRAIN_MS = 20_000;
 
 /** How often it is looked whether workers are where the API starts workflows. */
-const LOOK_MS = 15_000;
+const LOOK_MS = 5000;
 
 const HELP = `
 It listens at once, and is ready (GET /readyz answers 200) as soon as PostgreSQL is there and migrated; Temporal may be
