@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import test from 'ava';
+import { sql } from 'drizzle-orm';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { checkWorkers, checkWorkflows } from '../../deploy/temporal/doctor.ts';
@@ -219,3 +220,29 @@ test.serial('runs of a version that no worker has any more go on with the curren
   t.deepEqual(failed, []);
   t.true(builds.includes(buildId));
 });
+
+test.serial(
+  'a worker that gives no sign of life keeps its version for a minute: PostgreSQL may have been away',
+  async (t) => {
+    const stack = await startStack();
+    t.teardown(() => stack.stop());
+    await stack.stopWorker();
+    const step = await stack.startWorker();
+    const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
+    const next = await versionIn(stack, nextBundle);
+    const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
+    const after = async (steps: number) => {
+      for (let n = 0; n < steps; n += 1) await step();
+      return await current(stack);
+    };
+    t.is(await after(5), next.buildId);
+    process.kill(nextWorker.pid, 'SIGKILL');
+    await nextWorker.exited;
+    t.is(await after(5), next.buildId, 'it was seen a moment ago');
+    await stack.db.drizzle.execute(
+      sql`update workers set seen_at = seen_at - interval '1 minute' where build_id = ${next.buildId}`,
+    );
+    t.is(await after(3), next.buildId);
+    t.is(await after(1), old.buildId);
+  },
+);

@@ -52,11 +52,15 @@ test('an API whose workers are elsewhere only is not ready and says so once, and
   );
 
   await noteWorker(db, { ...worker, id: here, taskQueue: 'canary' });
-  await said(/"msg":"a worker is here"/g);
+  await eventually(async () => {
+    await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
+    return output.match(/"msg":"a worker is here"/g);
+  });
   t.deepEqual(await readyz(), [200, null]);
   t.is((await runProgram('operator', ['doctor'], { env })).code, 0);
 
   await noteStopped(db, here);
+  await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
   t.deepEqual(await readyz(), [200, null], 'a worker that was here a moment ago may be replaced');
   t.is(output.match(missing)?.length, 1);
 });
