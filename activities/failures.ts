@@ -1,4 +1,4 @@
-import { CompleteAsyncError } from '@temporalio/activity';
+import { CompleteAsyncError, type Info } from '@temporalio/activity';
 import {
   ApplicationFailure,
   ApplicationFailureCategory,
@@ -11,17 +11,33 @@ import { DatabaseError, Refusal } from '../db/errors.ts';
 import type { CallOutcome } from '../db/lookups/sources.ts';
 import type { Trouble } from './http/client.ts';
 
+/** What a worker that is ended by force leaves behind. */
+export interface RunningActivity {
+  readonly queue: string;
+  readonly activity: string;
+  readonly workflow_id: string | undefined;
+}
+
 /**
  * The one place where errors become Temporal failures. Failures are stored in histories as plain text and shown in
  * the UI, so an error we did not write ourselves is reduced to its name; the log has its stack.
+ * @param atWork what runs is in it
  */
-export function failureInterceptor(log: Logger): ActivityInboundCallsInterceptor {
+export function failureInterceptor(
+  log: Logger,
+  { taskQueue, activityType, workflowExecution }: Info,
+  atWork: Set<RunningActivity>,
+): ActivityInboundCallsInterceptor {
+  const running = { queue: taskQueue, activity: activityType, workflow_id: workflowExecution?.workflowId };
   return {
     async execute(input: ActivityExecuteInput, next: Next<ActivityInboundCallsInterceptor, 'execute'>) {
+      atWork.add(running);
       try {
         return await next(input);
       } catch (error) {
         throw toFailure(error, log);
+      } finally {
+        atWork.delete(running);
       }
     },
   };

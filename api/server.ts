@@ -12,6 +12,7 @@ import { pollHandlers } from './routes/poll.ts';
 import { serviceHandlers } from './routes/service.ts';
 import { type SubmitDeps, submitHandlers } from './routes/submit.ts';
 import { type OperationId, ROUTES } from './routes.ts';
+import { createStarter, type TemporalDeps } from './temporal.ts';
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {
@@ -20,7 +21,7 @@ declare module '@hapi/hapi' {
   }
 }
 
-export interface ApiDeps extends SubmitDeps {
+export interface ApiDeps extends Omit<SubmitDeps, 'start'>, TemporalDeps {
   readonly host: string;
   /** 0 takes a free one. */
   readonly port: number;
@@ -73,11 +74,12 @@ export function createServer(deps: ApiDeps): Server {
 }
 
 function registerRoutes(server: Server, deps: ApiDeps): void {
+  const start = createStarter(deps, deps.log);
   const handlers: Readonly<Record<OperationId, Lifecycle.Method>> = {
-    ...submitHandlers(deps),
+    ...submitHandlers({ ...deps, start }),
     ...pollHandlers(deps.db, deps.changes),
-    ...deliveryHandlers(deps),
-    ...serviceHandlers(deps.db),
+    ...deliveryHandlers({ ...deps, start }),
+    ...serviceHandlers(deps),
   };
   for (const { id, method, path, scope } of ROUTES) {
     const auth = scope === 'open' ? { auth: false as const } : {};

@@ -1,7 +1,6 @@
 import { type Client, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
-import type { Database } from '../db/client.ts';
 import type { BatchStart } from '../db/requests/submit.ts';
-import { type DeliveryStart, markResendStarted } from '../db/webhooks/resends.ts';
+import type { DeliveryStart } from '../db/webhooks/resends.ts';
 import {
   type BatchInput,
   DELIVERY_TIMEOUT,
@@ -81,23 +80,4 @@ export async function startDelivery(
       staticSummary: `webhook of ${batchId}`,
     }),
   );
-}
-
-/**
- * Starts the workflow of a resend that is committed.
- * @returns false if it could not be started now: the sweep will
- */
-export async function startResend(
-  client: Client,
-  taskQueue: string,
-  db: Database,
-  start: DeliveryStart,
-): Promise<boolean> {
-  try {
-    await startDelivery(client, taskQueue, start);
-    await markResendStarted(db, start.deliveryId);
-    return true;
-  } catch {
-    return false;
-  }
 }

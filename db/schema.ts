@@ -443,3 +443,12 @@ export const auditLog = pgTable('audit_log', {
   reason: text('reason').notNull(),
   details: jsonb('details').$type<Record<string, string | number | boolean | null>>().notNull().default({}),
 });
+
+export const workers = pgTable('workers', {
+  id: text('id').primaryKey(),
+  namespace: text('namespace').notNull(),
+  taskQueue: text('task_queue').notNull(),
+  buildId: text('build_id').notNull(),
+  seenAt: time('seen_at').notNull().defaultNow(),
+  stoppedAt: time('stopped_at'),
+});

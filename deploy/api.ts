@@ -1,15 +1,21 @@
-import { openDatabase } from '../db/client.ts';
-import { TASK_QUEUE } from '../workflows/messages.ts';
+import type { Logger } from 'pino';
+import { type Database, openDatabase } from '../db/client.ts';
+import { listElsewhere } from '../db/workers.ts';
 import { loadConfig } from './config/config.ts';
 import { createApi } from './config/create-api.ts';
 import { createLog } from './log.ts';
 import { main, untilReady } from './main.ts';
+import { repeat } from './repeat.ts';
 import { lazyClient, temporalTarget } from './temporal/client.ts';
+import { temporalTrouble } from './temporal/trouble.ts';
 
 // `npm run api`: the HTTP API, until SIGTERM or SIGINT.
 
 /** Longer than any answer takes; load balancers need a moment to notice. */
 const DRAIN_MS = 20_000;
+
+/** How often it is looked whether workers are where the API starts workflows. */
+const LOOK_MS = 5000;
 
 const HELP = `
 It listens at once, and is ready (GET /readyz answers 200) as soon as PostgreSQL is there and migrated; Temporal may be
@@ -22,15 +28,41 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const config = loadConfig();
   const log = createLog('api', config.logLevel);
   const db = openDatabase({ url: config.databaseUrl, poolSize: config.databasePool, applicationName: 'api' });
-  const client = lazyClient(temporalTarget(config.temporalEnvironment));
-  const server = createApi(config, { db, log, client, taskQueue: TASK_QUEUE });
+  const target = temporalTarget(config.temporalEnvironment);
+  const client = lazyClient(target);
+  const { taskQueue } = config;
+  const trouble = async () => (await temporalTrouble(target))?.message ?? null;
+  const server = createApi(config, { db, log, client, taskQueue, trouble });
   await server.start();
   const address = { host: config.apiHost, port: server.info.port };
   log.info(address, 'api listening');
   if (await untilReady(db, log, stopped)) log.info(address, 'api ready');
+  const ending = new AbortController();
+  void repeat(
+    'look for workers',
+    LOOK_MS,
+    { signal: ending.signal, log },
+    tellElsewhere(db, log, client.options.namespace, taskQueue),
+  );
   await stopped;
+  ending.abort();
   log.info('api draining');
   await server.stop({ timeout: DRAIN_MS });
   await client.connection.close();
   await db.close();
 });
+
+/** Says once in the log that workers are elsewhere only, and once that one has come. */
+function tellElsewhere(db: Database, log: Logger, namespace: string, taskQueue: string) {
+  let told = false;
+  return async () => {
+    const elsewhere = await listElsewhere(db, { namespace, taskQueue });
+    if (elsewhere.length === 0 && told) log.info({ namespace, queue: taskQueue }, 'a worker is here');
+    if (elsewhere.length > 0 && !told) {
+      const what =
+        'no worker where this API starts workflows; check TEMPORAL_NAMESPACE and TASK_QUEUE of both';
+      log.error({ namespace, queue: taskQueue, elsewhere }, what);
+    }
+    told = elsewhere.length > 0;
+  };
+}

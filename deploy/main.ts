@@ -103,14 +103,12 @@ export async function untilReady(db: Database, log: Logger, stopped: Promise<voi
 
 function explain(error: unknown): string {
   if (error instanceof ConfigError || error instanceof DriverNotPatched) return error.message;
+  // By name, because not every program loads Temporal's client.
+  if (error instanceof Error && error.name === 'TemporalTrouble') return error.message;
   if (error instanceof DatabaseError) {
     return error.unavailable
       ? `PostgreSQL cannot be reached (${error.code}); check DATABASE_URL and that the server runs`
       : `PostgreSQL refused (${error.code}); check user, password and database in DATABASE_URL, and what the user may do`;
-  }
-  // The SDK's name for a connection that could not be made.
-  if (error instanceof Error && error.name === 'TransportError') {
-    return 'Temporal cannot be reached; check TEMPORAL_ADDRESS and that the cluster runs';
   }
   if (!(error instanceof Error)) return "stopped by something that isn't an error";
   const code = 'code' in error && typeof error.code === 'string' ? error.code : null;

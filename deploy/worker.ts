@@ -1,29 +1,30 @@
-import { readFileSync } from 'node:fs';
 import { setTimeout } from 'node:timers/promises';
 import { NativeConnection } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import { runSweeps } from '../activities/sweep.ts';
-import { createAddressPolicy } from '../activities/webhooks/ip-policy.ts';
-import { createPost } from '../activities/webhooks/post.ts';
 import { openDatabase } from '../db/client.ts';
-import { TASK_QUEUE } from '../workflows/messages.ts';
 import { type Config, loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
+import { postOf, rulesOf } from './config/worker.ts';
 import { createLog } from './log.ts';
 import { main, untilReady } from './main.ts';
+import { repeat } from './repeat.ts';
 import { createControl, lazyClient, type TemporalTarget, temporalTarget } from './temporal/client.ts';
-import { prepareNamespace } from './temporal/namespace.ts';
-import { bundleWorkflows, installRuntime, startWorkers } from './temporal/workers.ts';
+import { KEEP_MS, keepNamespace } from './temporal/namespace.ts';
+import { temporalTrouble } from './temporal/trouble.ts';
+import { createRollout, hasDeployments, STEP_MS, versionOf } from './temporal/versions.ts';
+import { installRuntime, loadBundle, startWorkers } from './temporal/workers.ts';
 
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
 
+/** How often a Temporal that is away is asked after. */
 const CONNECT_MS = 1000;
-const AWAY =
-  'Temporal cannot be reached: check TEMPORAL_ADDRESS and that the cluster runs; refunding what is overdue, waiting for it';
+/** What is left open after that ends with the process. */
+const CLOSE_MS = 5000;
 
 const HELP = `
-It works as soon as PostgreSQL is there and migrated, and Temporal: while that is away it refunds what is overdue. SIGTERM or SIGINT: it takes
-no new work, gives running work 35 s, then ends. A second signal ends it at once.
+It works as soon as PostgreSQL is there and migrated, and Temporal; while Temporal is away it refunds what is overdue.
+SIGTERM or SIGINT: it takes no new work, gives running work 35 s, and ends within 45 s. A second signal ends it at once.
 
 Needs DATABASE_URL; has TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL and more: see "Configuration" in
 README.md.
@@ -33,6 +34,7 @@ const DESCRIPTION = 'The worker: looks emails up, checks them, sends webhooks.';
 
 await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stopped) => {
   const config = loadConfig();
+  const { taskQueue } = config;
   const log = createLog('worker', config.logLevel);
   installRuntime(log);
   const db = openDatabase({
@@ -47,84 +49,90 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const rules = { ...rulesOf(config), greylistMs };
   const ending = new AbortController();
   void stopped.then(() => ending.abort());
-  const control = createControl(client, TASK_QUEUE);
+  const control = createControl(client, taskQueue);
   const sweeping = runSweeps({ db, log, control, rules }, config.sweepIntervalMs, ending.signal);
-  const connection = await untilConnected(target, log, ending.signal);
-  if (connection === null) {
+  if (!(await untilUsable(target, log, ending.signal))) {
     await sweeping;
     return await db.close();
   }
-  await prepareNamespace(client, TASK_QUEUE, reverifyMs, log);
-  if (sources.vendors.length === 0) {
-    log.warn('no vendor has a key: requests are answered from the directory alone');
-  }
-  if (config.verifyPolicy === 'vendor-or-verifier' && sources.verifiers.length === 0) {
-    const undated = sources.vendors.filter(({ vendor }) => !vendor.isDated).map(({ vendor }) => vendor.id);
-    if (undated.length > 0) {
-      log.warn(
-        { vendors: undated },
-        'these vendors do not date what they find: without a verifier it is never valid',
-      );
-    }
-  }
-  log.info(
-    {
-      vendors: sources.vendors.map(({ vendor }) => vendor.id),
-      verifiers: sources.verifiers.map(({ id }) => id),
-      registry: sources.registry !== null,
-    },
-    'sources, in the order in which they are asked',
-  );
+  const connection = await NativeConnection.connect(target.connectionOptions);
+  await keepNamespace(client, taskQueue, reverifyMs, log);
+  tellSources(log, config, sources);
+  const workflowBundle = await loadBundle(config.workflowBundle);
+  const version = versionOf(taskQueue, workflowBundle.code);
+  const isVersioned = await hasDeployments(client);
+  const automatic = config.workerRollout === 'automatic';
+  const rollout = createRollout({ db, client, log, taskQueue, version, isVersioned, automatic });
   const workers = await startWorkers({
     connection,
     client,
-    taskQueue: TASK_QUEUE,
-    workflowBundle: config.workflowBundle ? { codePath: config.workflowBundle } : await bundleWorkflows(),
+    taskQueue,
+    workflowBundle,
+    version: isVersioned ? version : null,
     lookupSlots: config.lookupSlots,
     deps: { db, log, ...sources, post: postOf(config), rules },
   });
-  log.info({ queue: TASK_QUEUE, namespace: client.options.namespace }, 'worker ready');
-  await Promise.race([stopped, workers.running]);
+  const ended = Promise.race([stopped, workers.running]).finally(() => ending.abort());
+  const loop = { signal: ending.signal, log };
+  const { deploymentName: deployment, buildId } = version;
+  if (!isVersioned) {
+    log.warn('this Temporal has no Worker Deployments: open runs meet the workflows of the next release');
+  } else if (!automatic) {
+    log.info(
+      `version ${buildId} becomes current by: temporal worker deployment set-current-version --deployment-name ${deployment} --build-id ${buildId}`,
+    );
+  }
+  await Promise.race([rollout.begin(ending.signal), ended]);
+  const place = { queue: taskQueue, namespace: client.options.namespace };
+  log.info({ ...place, deployment, version: buildId }, 'worker ready');
+  void repeat('sign of life', STEP_MS, loop, rollout.step);
+  void repeat('namespace', KEEP_MS, loop, () =>
+    // What the cluster does not allow was told at the start.
+    keepNamespace(client, taskQueue, reverifyMs, log.child({}, { level: 'error' })),
+  );
+  await ended;
   log.info('worker draining');
-  await Promise.all([workers.stop(), sweeping]);
-  await connection.close();
-  await client.connection.close();
-  await db.close();
+  await Promise.all([workers.stop(), atMost(sweeping), atMost(rollout.leave())]);
+  await atMost(Promise.all([db.close(), connection.close(), client.connection.close()]));
 });
 
-/** @returns null where the process was told to stop before */
-async function untilConnected(
-  target: TemporalTarget,
-  log: Logger,
-  stopped: AbortSignal,
-): Promise<NativeConnection | null> {
+/** The process ends all the same if this fails or hangs, because PostgreSQL or Temporal is away. */
+async function atMost(closing: Promise<unknown>): Promise<void> {
+  await Promise.race([closing.catch(() => {}), setTimeout(CLOSE_MS)]);
+}
+
+/**
+ * Waits until Temporal is there, and says once in the log why it isn't.
+ * @returns false if the process was told to stop before
+ * @throws {TemporalTrouble} if a setting is wrong
+ */
+async function untilUsable(target: TemporalTarget, log: Logger, stopped: AbortSignal): Promise<boolean> {
   let told = false;
   while (!stopped.aborted) {
-    try {
-      return await NativeConnection.connect(target.connectionOptions);
-    } catch (error) {
-      // The SDK's name for a connection that could not be made.
-      if (!(error instanceof Error && error.name === 'TransportError')) throw error;
-      if (!told) log.warn({ err: error }, AWAY);
-      told = true;
-    }
+    const trouble = await temporalTrouble(target);
+    if (trouble === null) return true;
+    if (!trouble.isAway) throw trouble;
+    if (!told) log.warn({ why: trouble.message }, 'waiting for Temporal; what is overdue is refunded meanwhile');
+    told = true;
     await setTimeout(CONNECT_MS, null, { signal: stopped }).catch(() => {});
   }
-  return null;
+  return false;
 }
 
-function postOf(config: Config) {
-  const ca = config.webhookCaFile === null ? undefined : readFileSync(config.webhookCaFile, 'utf8');
-  const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
-  return createPost({ policy, ca, proxy: config.webhookProxy, userAgent: 'npi-email-enrichment/1' });
-}
-
-function rulesOf(config: Config) {
-  return {
-    freshnessMs: config.freshnessMs,
-    replayMs: config.replayMs,
-    webhookScheduleMs: config.webhookScheduleMs,
-    webhookLogMs: config.webhookLogMs,
-    sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
-  };
+function tellSources(
+  log: Logger,
+  { verifyPolicy }: Config,
+  { vendors, verifiers, registry }: Pick<ReturnType<typeof createSources>, 'vendors' | 'verifiers' | 'registry'>,
+): void {
+  const names = vendors.map(({ vendor }) => vendor.id);
+  const order = { vendors: names, verifiers: verifiers.map(({ id }) => id), registry: registry !== null };
+  log.info(order, 'sources, in the order in which they are asked');
+  if (names.length === 0) log.warn('no vendor has a key: requests are answered from the directory alone');
+  const undated = vendors.filter(({ vendor }) => !vendor.isDated).map(({ vendor }) => vendor.id);
+  if (verifyPolicy === 'vendor-or-verifier' && verifiers.length === 0 && undated.length > 0) {
+    log.warn(
+      { vendors: undated },
+      'these vendors do not date what they find: without a verifier it is never valid',
+    );
+  }
 }

@@ -9,7 +9,7 @@ import { startPostgres } from '../deploy/local/postgres.ts';
 import { launch } from '../deploy/local/processes.ts';
 import { startTemporal } from '../deploy/local/temporal.ts';
 import { cacheFolder, findTemporalCli } from '../deploy/local/temporal-cli.ts';
-import type { TestSetting } from './support/environment.ts';
+import { TEST_DYNAMIC_CONFIG, type TestSetting } from './support/environment.ts';
 import { countTests, slowestTests, type TestCounts, type TimedTest, timedTest } from './support/report.ts';
 
 /**
@@ -84,7 +84,10 @@ async function prepare(): Promise<Settings> {
     all([
       given.TEST_DATABASE_URL ?? started(startPostgres({}), ({ url }) => url),
       given.TEST_TEMPORAL_ADDRESS ??
-        started(startTemporal({ cli, namespace: 'default', headless: true }), ({ address }) => address),
+        started(
+          startTemporal({ cli, namespace: 'default', headless: true, dynamicConfig: TEST_DYNAMIC_CONFIG }),
+          ({ address }) => address,
+        ),
     ]),
   );
   return {

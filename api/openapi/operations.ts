@@ -175,7 +175,9 @@ export const operations = {
     summary: 'Whether requests can be served',
     responses: {
       200: health('They can.', 'ready'),
-      503: health('The database is away or not migrated.', 'database_away', ['Retry-After']),
+      503: health('The database is away or not migrated, or workers are elsewhere only.', 'database_away', [
+        'Retry-After',
+      ]),
     },
   },
   getDescription: {

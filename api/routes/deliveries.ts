@@ -3,16 +3,18 @@ import type { Client } from '@temporalio/client';
 import type { Logger } from 'pino';
 import type { Database } from '../../db/client.ts';
 import { type LoggedDelivery, listBatchDeliveries } from '../../db/webhooks/log.ts';
-import { resendOwn } from '../../db/webhooks/resends.ts';
+import { markResendStarted, resendOwn } from '../../db/webhooks/resends.ts';
 import { cursorAfter, pageCursor, pageLimit, pathId, valuesOf } from '../http/parameters.ts';
 import { problem } from '../problems.ts';
-import { startResend } from '../start.ts';
+import { startDelivery } from '../start.ts';
+import type { Starter } from '../temporal.ts';
 
 export interface DeliveryDeps {
   readonly db: Database;
   readonly log: Logger;
   readonly client: Client;
   readonly taskQueue: string;
+  readonly start: Starter;
 }
 
 /** The customer's log of webhook deliveries, and sending one of them again. */
@@ -46,14 +48,17 @@ export function deliveryHandlers(deps: DeliveryDeps) {
 async function resend(
   which: { readonly organizationId: string; readonly batchId: string; readonly deliveryId: string },
   h: ResponseToolkit,
-  { db, log, client, taskQueue }: DeliveryDeps,
+  { db, log, client, taskQueue, start }: DeliveryDeps,
 ): Promise<ResponseObject> {
   const outcome = await resendOwn(db, which);
   switch (outcome.kind) {
     case 'resent': {
       const { organizationId: organization_id, batchId: batch_id, deliveryId: delivery_id } = which;
       // It is committed: if Temporal is away the sweep starts it.
-      const started = await startResend(client, taskQueue, db, outcome.start);
+      const started = await start(async () => {
+        await startDelivery(client, taskQueue, outcome.start);
+        await markResendStarted(db, delivery_id);
+      });
       log.info({ organization_id, batch_id, delivery_id, started }, 'delivery resent');
       return h.response(presented(outcome.delivery)).code(202);
     }

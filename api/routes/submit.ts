@@ -20,12 +20,14 @@ import { canonicalJson, jsonDepth, memberText, readJson } from '../http/json-bod
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { invalid, type Problem, problem } from '../problems.ts';
 import { startBatch } from '../start.ts';
+import type { Starter } from '../temporal.ts';
 
 export interface SubmitDeps {
   readonly db: Database;
   readonly log: Logger;
   readonly client: Client;
   readonly taskQueue: string;
+  readonly start: Starter;
   readonly rules: SubmitRules;
   readonly forbids: (url: URL) => boolean;
   readonly changes: Changes;
@@ -116,10 +118,10 @@ async function accept(
 /** The batch is committed: whatever happens here, the sweep starts what this does not. */
 async function start(deps: SubmitDeps, batch: BatchStart): Promise<void> {
   try {
-    await startBatch(deps.client, deps.taskQueue, batch);
-    await markStarted(deps.db, batch.batchId);
+    const isStarted = await deps.start(() => startBatch(deps.client, deps.taskQueue, batch));
+    if (isStarted) await markStarted(deps.db, batch.batchId);
   } catch (error) {
-    deps.log.warn({ err: error, batch_id: batch.batchId }, 'batch not started yet, the sweep will');
+    deps.log.warn({ err: error, batch_id: batch.batchId }, 'batch not marked as started, the sweep will');
   }
 }
 

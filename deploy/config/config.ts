@@ -49,6 +49,10 @@ export interface Config {
   readonly secretOf: (name: string) => string | undefined;
   readonly dnsServers: readonly string[];
   readonly workflowBundle: string | null;
+  /** The enrichment queue; the others, and the name of the deployment, follow from it. */
+  readonly taskQueue: string;
+  /** Who decides which version of the workflows is current: the workers, or an operator. */
+  readonly workerRollout: 'automatic' | 'manual';
   readonly temporalEnvironment: Readonly<Record<string, string | undefined>>;
 }
 
@@ -112,6 +116,11 @@ const schema = Joi.object({
     .default('reject'),
   DNS_SERVERS: list((text) => text, 'addresses such as 127.0.0.1:53').default([]),
   WORKFLOW_BUNDLE: Joi.string().default(null),
+  TASK_QUEUE: Joi.string()
+    .pattern(/^[\w-]{1,100}$/)
+    .messages({ 'string.pattern.base': '{{#label}} must be up to 100 letters, digits, "-" and "_"' })
+    .default('enrichment'),
+  WORKER_ROLLOUT: Joi.string().valid('automatic', 'manual').default('automatic'),
 });
 
 /**
@@ -147,6 +156,8 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     secretOf: (name: string) => environment[name],
     dnsServers: env.DNS_SERVERS,
     workflowBundle: env.WORKFLOW_BUNDLE,
+    taskQueue: env.TASK_QUEUE,
+    workerRollout: env.WORKER_ROLLOUT,
     temporalEnvironment: Object.freeze({ ...environment }),
   });
 }

@@ -7,7 +7,7 @@ import type { Config } from './config.ts';
 /** The HTTP API as the configuration has it, not yet listening. */
 export function createApi(
   config: Config,
-  deps: Pick<ApiDeps, 'db' | 'log' | 'client' | 'taskQueue'>,
+  deps: Pick<ApiDeps, 'db' | 'log' | 'client' | 'taskQueue' | 'trouble'>,
 ): Server {
   const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
   return createServer({

@@ -35,6 +35,8 @@ export interface TemporalOptions {
   readonly uiPort?: number;
   /** No UI. */
   readonly headless: boolean;
+  /** Settings of the server, such as `matching.maxDeployments=1000`. */
+  readonly dynamicConfig?: readonly string[];
   /** Where workflows are kept; without it in memory. */
   readonly dbFile?: string;
   readonly onLog?: (line: string) => void;
@@ -118,12 +120,13 @@ function launchServer(options: TemporalOptions, port: number, uiPort: number | u
   const ui = uiPort === undefined ? ['--headless'] : ['--ui-ip', LOOPBACK, '--ui-port', String(uiPort)];
   const file = options.dbFile === undefined ? [] : ['--db-filename', options.dbFile];
   const attributes = SEARCH_ATTRIBUTE_WORDS.flatMap((attribute) => ['--search-attribute', attribute]);
+  const settings = (options.dynamicConfig ?? []).flatMap((value) => ['--dynamic-config-value', value]);
   return launch({
     name: 'Temporal',
     command: options.cli,
     args: [
       ...['server', 'start-dev', '--ip', LOOPBACK, '--port', String(port), ...ui, ...file],
-      ...['--namespace', options.namespace, ...attributes, '--log-level', 'error'],
+      ...['--namespace', options.namespace, ...attributes, ...settings, '--log-level', 'error'],
     ],
     stopSignal: 'SIGTERM',
     forceSignal: 'SIGKILL',

@@ -54,7 +54,7 @@ export function addDoctorCommand(program: Command, run: Run): void {
         }
         const environment = config.temporalEnvironment;
         const asksTemporal = !offline && !!environment.TEMPORAL_ADDRESS;
-        const diagnosis = await examine(db, config, asksTemporal ? environment : null);
+        const diagnosis = await examine(db, config, asksTemporal ? environment : null, config.taskQueue);
         return report(diagnosis, fix ? repairs : null, offline === true || asksTemporal);
       });
     });
@@ -64,17 +64,22 @@ async function examine(
   db: Database,
   rules: DoctorRules,
   temporal: Readonly<Record<string, string | undefined>> | null,
+  taskQueue: string,
 ): Promise<Diagnosis> {
   const diagnosis = await diagnose(db, rules);
   if (temporal === null) return diagnosis;
   const begun = performance.now();
   // Temporal's client takes longer to load than any other command takes to run.
   const { lazyClient, temporalTarget } = await import('../temporal/client.ts');
-  const { TASK_QUEUE } = await import('../../workflows/messages.ts');
-  const { checkWorkflows } = await import('../temporal/doctor.ts');
-  const client = lazyClient(temporalTarget(temporal));
+  const { temporalTrouble } = await import('../temporal/trouble.ts');
+  const { checkWorkers, checkWorkflows, unreachable } = await import('../temporal/doctor.ts');
+  const target = temporalTarget(temporal);
+  const client = lazyClient(target);
   try {
-    const checks = [...diagnosis.checks, ...(await checkWorkflows(db, client, TASK_QUEUE))];
+    const trouble = await temporalTrouble(target);
+    const workflows = trouble === null ? await checkWorkflows(db, client, taskQueue) : [unreachable(trouble.message)];
+    const { namespace } = client.options;
+    const checks = [...diagnosis.checks, ...workflows, await checkWorkers(db, { namespace, taskQueue })];
     const durationMs = diagnosis.durationMs + Math.round(performance.now() - begun);
     return { ...diagnosis, checks, durationMs, findings: sum(checks) };
   } finally {

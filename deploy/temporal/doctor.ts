@@ -2,6 +2,7 @@ import { type Client, ScheduleNotFoundError, WorkflowNotFoundError } from '@temp
 import type { Database } from '../../db/client.ts';
 import type { CheckResult } from '../../db/doctor/doctor.ts';
 import { listFinal, listOver, listUnfinished } from '../../db/doctor/work.ts';
+import { listElsewhere } from '../../db/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { closedAt } from './client.ts';
 import { reverifyScheduleId } from './namespace.ts';
@@ -13,26 +14,19 @@ const DESCRIBED_AT_MOST = 1000;
 const LISTED_AT_MOST = 20_000;
 /** What has closed this recently is the sweep's to start again (ARCHITECTURE.md, Invariants, S4). */
 const GRACE_MS = 60_000;
-const CONNECT_MS = 5000;
 /** A workflow task is tried again without end; the first few failures may be a worker's restart. */
 const FAILING_ATTEMPTS = 4;
 
 /**
- * Compares batches, resends and lookups with their workflows: none that has something left without one, none that is
+ * Compares batches, deliveries and lookups with their workflows: none that has something left without one, none that is
  * over with one, none that is stuck, and the Schedule runs.
  * Everything found is asked for a second time, because work goes on meanwhile and lists of workflows lag behind.
- * @returns where Temporal does not answer, a finding that says so
  */
 export async function checkWorkflows(
   db: Database,
   client: Client,
   taskQueue: string,
 ): Promise<CheckResult[]> {
-  try {
-    await client.withDeadline(Date.now() + CONNECT_MS, () => client.connection.ensureConnected());
-  } catch {
-    return [{ ...UNREACHABLE, findings: 1, examples: [] }];
-  }
   const running = await listRunning(client, taskQueue);
   const idsOf = (type: string) => running.filter((one) => one.type === type).map(({ id }) => id);
   const batches = idsOf(WORKFLOWS.batch);
@@ -51,11 +45,30 @@ export async function checkWorkflows(
   ];
 }
 
-const UNREACHABLE = {
-  code: 'temporal_unreachable',
-  title: 'Temporal does not answer, so workflows were not checked',
-  explanation: 'Check TEMPORAL_ADDRESS and that Temporal runs; --offline leaves the workflows out.',
-};
+/** @param trouble why Temporal cannot be used */
+export function unreachable(trouble: string): CheckResult {
+  return {
+    code: 'temporal_unreachable',
+    title: 'Temporal cannot be used, so workflows were not checked',
+    explanation: `${trouble}; --offline leaves the workflows out.`,
+    findings: 1,
+    examples: [],
+  };
+}
+
+/** Whether workers are where the API starts workflows. */
+export async function checkWorkers(
+  db: Database,
+  place: { readonly namespace: string; readonly taskQueue: string },
+): Promise<CheckResult> {
+  const elsewhere = await listElsewhere(db, place);
+  return {
+    code: 'worker_elsewhere',
+    title: 'workers only in another namespace or queue, so that nothing is looked up',
+    explanation: `None is in ${place.namespace}/${place.taskQueue}: check TEMPORAL_NAMESPACE and TASK_QUEUE of API and workers.`,
+    ...found(elsewhere),
+  };
+}
 
 const NOT_RUNNING = {
   code: 'workflow_not_running',

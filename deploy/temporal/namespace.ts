@@ -14,12 +14,15 @@ const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, NPI, OUTCOME].map(({ name, type }) =
 /** The same as Temporal's commands take them: `Npi=KeywordList`. */
 export const SEARCH_ATTRIBUTE_WORDS = SEARCH_ATTRIBUTES.map(({ name, word }) => `${name}=${word}`);
 
+/** How often every worker calls `keepNamespace`: what an operator or an accident has deleted comes back. */
+export const KEEP_MS = 5 * 60_000;
+
 /**
  * Makes sure that the namespace has our search attributes and the Schedule of re-verification. Both are safe to repeat,
  * and a Schedule that somebody has paused stays so. If the cluster does not let us add search attributes (Temporal
  * Cloud), the log says what to add by hand.
  */
-export async function prepareNamespace(
+export async function keepNamespace(
   client: Client,
   taskQueue: string,
   reverifyMs: number,

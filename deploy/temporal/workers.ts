@@ -1,5 +1,8 @@
+import { readFile } from 'node:fs/promises';
+import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
+import type { WorkerDeploymentVersion } from '@temporalio/common';
 import {
   bundleWorkflowCode,
   DefaultLogger,
@@ -7,25 +10,32 @@ import {
   type NativeConnection,
   Runtime,
   Worker,
+  type WorkerOptions,
   type WorkflowBundle,
-  type WorkflowBundleOption,
 } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import type { ActivityDeps } from '../../activities/deps.ts';
-import { failureInterceptor } from '../../activities/failures.ts';
+import { failureInterceptor, type RunningActivity } from '../../activities/failures.ts';
 import { createActivities } from '../../activities/index.ts';
 import { queuesOf } from '../../workflows/messages.ts';
 import { createControl } from './client.ts';
 
 /** How long running activities get to end when a worker is told to stop: a vendor's call that is cut off is paid for. */
 const SHUTDOWN_GRACE = '35s';
+/** What has not ended by then is left behind: an activity that ignores its end, a workflow task that is tried again and again. */
+const SHUTDOWN_FORCE_MS = 38_000;
+
+const pathOf = (file: string) => fileURLToPath(new URL(`../../workflows/${file}`, import.meta.url));
+const FAILURE_CONVERTER = pathOf('failure-converter.ts');
 
 export interface WorkersOptions {
   readonly connection: NativeConnection;
   readonly client: Client;
   /** The enrichment queue; the other two follow from it. */
   readonly taskQueue: string;
-  readonly workflowBundle: WorkflowBundleOption;
+  readonly workflowBundle: { readonly code: string };
+  /** Null where the cluster has no Worker Deployments. */
+  readonly version: WorkerDeploymentVersion | null;
   /** Vendor activities at once. */
   readonly lookupSlots: number;
   readonly deps: Omit<ActivityDeps, 'control'>;
@@ -34,21 +44,33 @@ export interface WorkersOptions {
 export interface Workers {
   /** Resolves when all have stopped; rejects when one fails. */
   readonly running: Promise<void>;
-  /** Drains: no new tasks, running ones get their grace. */
+  /** Drains: no new tasks, running ones get their grace. Ends within seconds of it, and the log says what was cut off. */
   stop(): Promise<void>;
 }
 
 /** Three workers in one process, one per queue, so that no kind of work can take the slots of another. */
 export async function startWorkers(options: WorkersOptions): Promise<Workers> {
-  const { connection, client, deps } = options;
+  const { connection, client, deps, version } = options;
   const queues = queuesOf(options.taskQueue);
+  const atWork = new Set<RunningActivity>();
   const common = {
     connection,
     namespace: client.options.namespace,
     activities: createActivities({ ...deps, control: createControl(client, queues.enrichment) }),
-    interceptors: { activity: [() => ({ inbound: failureInterceptor(deps.log) })] },
+    interceptors: {
+      activity: [(context) => ({ inbound: failureInterceptor(deps.log, context.info, atWork) })],
+    },
+    dataConverter: { failureConverterPath: FAILURE_CONVERTER },
     shutdownGraceTime: SHUTDOWN_GRACE,
-  };
+    ...(version && {
+      workerDeploymentOptions: {
+        version,
+        useWorkerVersioning: true,
+        // A run lives for minutes and ends with what it began with; those that wait for days say so themselves.
+        defaultVersioningBehavior: 'PINNED',
+      },
+    }),
+  } satisfies Partial<WorkerOptions>;
   const workers = await Promise.all([
     Worker.create({
       ...common,
@@ -85,15 +107,26 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
     running,
     async stop() {
       stop();
-      await running;
+      // Temporal's own `shutdownForceTime` ends in an error that says something else.
+      const cutOff = setTimeout(SHUTDOWN_FORCE_MS, true, { ref: false });
+      if (!(await Promise.race([running, cutOff]))) return;
+      const queues = workers.filter((worker) => worker.getState() !== 'STOPPED');
+      const left = { queues: queues.map((worker) => worker.options.taskQueue), activities: [...atWork] };
+      deps.log.error(left, 'cut off: another worker does again what is left');
     },
   };
 }
 
-/** Bundles the workflows as workers run them; takes a few seconds. */
-export function bundleWorkflows(): Promise<WorkflowBundle> {
+/** The workflows as workers run them, from a file that `npm run bundle` made; without one they are bundled. */
+export async function loadBundle(file: string | null): Promise<{ readonly code: string }> {
+  return file === null ? await bundleWorkflows() : { code: await readFile(file, 'utf8') };
+}
+
+/** Bundles the workflows, which takes a few seconds. */
+export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<WorkflowBundle> {
   return bundleWorkflowCode({
-    workflowsPath: fileURLToPath(new URL('../../workflows/index.ts', import.meta.url)),
+    workflowsPath,
+    failureConverterPath: FAILURE_CONVERTER,
     // Webpack's own progress is noise in a worker's log; its errors are thrown.
     logger: { log() {}, trace() {}, debug() {}, info() {}, warn() {}, error: console.error },
   });

@@ -37,6 +37,7 @@ export async function startApi(options: ApiOptions = {}) {
       log: onLog ? pino({}, { write: onLog }) : pino({ level: 'silent' }),
       client: new Client({ connection }),
       taskQueue: 'nobody',
+      trouble: async () => null,
     },
   );
   await server.start();

@@ -13,3 +13,6 @@ export function testSetting(name: TestSetting): string {
   if (value) return value;
   throw new Error(`${name} is not set: run this test through the runner, npm test -- test/this.test.ts`);
 }
+
+/** Each stack is a Worker Deployment, and a namespace may usually have 100. */
+export const TEST_DYNAMIC_CONFIG: readonly string[] = ['matching.maxDeployments=100000'];

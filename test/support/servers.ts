@@ -5,7 +5,7 @@ import { startPostgres } from '../../deploy/local/postgres.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { cacheFolder, findTemporalCli } from '../../deploy/local/temporal-cli.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
-import type { TestSetting } from './environment.ts';
+import { TEST_DYNAMIC_CONFIG, type TestSetting } from './environment.ts';
 
 /**
  * What the runner gives each test file, for programs that are no tests: temporary PostgreSQL and Temporal, and the
@@ -17,7 +17,7 @@ export async function startServers(): Promise<() => Promise<void>> {
   const cli = await findTemporalCli({ cacheDir, onProgress: console.error });
   const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
   const bundle = join(folder, 'workflow-bundle.js');
-  const temporalOptions = { cli, namespace: 'default', headless: true };
+  const temporalOptions = { cli, namespace: 'default', headless: true, dynamicConfig: TEST_DYNAMIC_CONFIG };
   const [postgres, temporal, { code }] = await Promise.all([
     startPostgres({}),
     startTemporal(temporalOptions),

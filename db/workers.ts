@@ -1,0 +1,74 @@
+import { sql } from 'drizzle-orm';
+import { type Database, query } from './client.ts';
+
+// Which worker processes there are, by PostgreSQL's clock.
+
+export interface WorkerProcess {
+  readonly id: string;
+  readonly namespace: string;
+  /** The enrichment queue. */
+  readonly taskQueue: string;
+  /** Of its workflows. */
+  readonly buildId: string;
+}
+
+/** Three signs of life are missing. */
+const LIVE = sql`(stopped_at is null and seen_at > clock_timestamp() - interval '45 seconds')`;
+
+/** A sign of life, to be repeated every 15 s. Forgets who has given none for long. */
+export async function noteWorker(
+  db: Database,
+  { id, namespace, taskQueue, buildId }: WorkerProcess,
+): Promise<void> {
+  await query(db, (tx) =>
+    tx.execute(sql`
+      with forgotten as (
+        delete from workers
+         where greatest(seen_at, stopped_at) < clock_timestamp() - interval '10 minutes' and id <> ${id}
+      )
+      insert into workers (id, namespace, task_queue, build_id) values (${id}, ${namespace}, ${taskQueue}, ${buildId})
+          on conflict (id) do update set seen_at = clock_timestamp()`),
+  );
+}
+
+/** A worker that ends in order is gone at once. */
+export async function noteStopped(db: Database, id: string): Promise<void> {
+  await query(db, (tx) =>
+    tx.execute(sql`update workers set stopped_at = clock_timestamp() where id = ${id}`),
+  );
+}
+
+/**
+ * The build ids of a queue that have not ended in order. `silent`: no process of it has given a sign of life, because
+ * it was killed, or because PostgreSQL was away.
+ */
+export async function readBuilds(
+  db: Database,
+  { namespace, taskQueue }: Pick<WorkerProcess, 'namespace' | 'taskQueue'>,
+): Promise<Map<string, 'live' | 'silent'>> {
+  const rows = await query(db, (tx) =>
+    tx.execute<{ build_id: string; live: boolean }>(sql`
+      select build_id, bool_or(${LIVE}) as live from workers
+       where namespace = ${namespace} and task_queue = ${taskQueue} and stopped_at is null
+       group by build_id`),
+  );
+  return new Map([...rows].map(({ build_id, live }) => [build_id, live ? 'live' : 'silent']));
+}
+
+/**
+ * Where workers live, as `namespace/queue`, if none has been seen for some minutes where they are looked for: somebody
+ * has set one of the two wrong. None anywhere is nobody's mistake: they may be starting.
+ */
+export async function listElsewhere(
+  db: Database,
+  { namespace, taskQueue }: Pick<WorkerProcess, 'namespace' | 'taskQueue'>,
+): Promise<string[]> {
+  const rows = await query(db, (tx) =>
+    tx.execute<{ place: string }>(sql`
+      select distinct namespace || '/' || task_queue as place from workers
+       where ${LIVE}
+         and not exists (select from workers where namespace = ${namespace} and task_queue = ${taskQueue})
+       order by place`),
+  );
+  return [...rows].map(({ place }) => place);
+}

@@ -1,0 +1,154 @@
+import { createHash, randomUUID } from 'node:crypto';
+import { setTimeout } from 'node:timers/promises';
+import { type Client, isGrpcServiceError } from '@temporalio/client';
+import type { WorkerDeploymentVersion } from '@temporalio/common';
+import type { Logger } from 'pino';
+import type { Database } from '../../db/client.ts';
+import { noteStopped, noteWorker, readBuilds } from '../../db/workers.ts';
+
+// Temporal's Worker Deployments: a run stays with the workflows that it began with, and new runs get the current ones.
+
+/** The version of a bundle of workflows. */
+export function versionOf(taskQueue: string, code: string): WorkerDeploymentVersion {
+  const buildId = createHash('sha256').update(code).digest('hex').slice(0, 12);
+  return { deploymentName: `npi-email-${taskQueue}`, buildId };
+}
+
+/** Codes of gRPC, and WORKER_DEPLOYMENT_VERSION_STATUS_DRAINING of temporal/api/enums/v1/deployment.proto. */
+const [NOT_FOUND, FAILED_PRECONDITION, UNIMPLEMENTED] = [5, 9, 12];
+const DRAINING = 4;
+
+/** Whether the cluster has Worker Deployments, and has them switched on. */
+export async function hasDeployments(client: Client): Promise<boolean> {
+  try {
+    const { namespace } = client.options;
+    await client.workflowService.listWorkerDeployments({ namespace, pageSize: 1 });
+    return true;
+  } catch (error) {
+    if (!isGrpcServiceError(error)) throw error;
+    if (error.code === UNIMPLEMENTED || / are disabled /.test(error.details)) return false;
+    throw error;
+  }
+}
+
+/** How often `step` is to be called. */
+export const STEP_MS = 15_000;
+/** Who gives no sign of life for so many steps is given up. */
+const PATIENCE = 4;
+const [BEGIN_MS, BEGIN_TRIES] = [200, 150];
+
+export interface RolloutOptions {
+  readonly db: Database;
+  readonly client: Client;
+  readonly log: Logger;
+  readonly taskQueue: string;
+  readonly version: WorkerDeploymentVersion;
+  /** What `hasDeployments` says. */
+  readonly isVersioned: boolean;
+  /** Whether workers decide which version is current. */
+  readonly automatic: boolean;
+}
+
+/**
+ * One worker process's part in which version is current. A version becomes current when its first worker comes, and
+ * again when no worker of the current one is left: so an upgrade and a rollback take effect, and an old worker that is
+ * restarted beside new ones changes nothing.
+ */
+export function createRollout(options: RolloutOptions) {
+  const { db, client, log, taskQueue, version, isVersioned, automatic } = options;
+  const { deploymentName, buildId } = version;
+  const { namespace } = client.options;
+  const me = { id: randomUUID(), namespace, taskQueue, buildId };
+  /** How many steps in a row found no live worker, by build id. */
+  const missed = new Map<string, number>();
+
+  const describe = async () => {
+    try {
+      return await client.workflowService.describeWorkerDeployment({ namespace, deploymentName });
+    } catch (error) {
+      if (isGrpcServiceError(error) && error.code === NOT_FOUND) return null;
+      throw error;
+    }
+  };
+
+  /** @returns false where somebody else was faster, or the server has not heard of all queues yet */
+  const makeCurrent = async (conflictToken: Uint8Array, current: string | null): Promise<boolean> => {
+    try {
+      await client.workflowService.setWorkerDeploymentCurrentVersion({
+        ...{ namespace, deploymentName, buildId, conflictToken },
+        // The older way to name it, which servers before 1.29 read.
+        version: `${deploymentName}.${buildId}`,
+        identity: client.options.identity,
+      });
+    } catch (error) {
+      if (isGrpcServiceError(error) && error.code === FAILED_PRECONDITION) return false;
+      throw error;
+    }
+    log.info({ deployment: deploymentName, version: buildId, instead_of: current }, 'version made current');
+    return true;
+  };
+
+  /** Runs that are pinned to a version go on with the current one. One that does not fit ends by its time-outs. */
+  const moveRuns = async (build: string): Promise<void> => {
+    const query = `TemporalWorkerDeploymentVersion = '${deploymentName}:${build}' and TemporalWorkflowVersioningBehavior = 'Pinned' and ExecutionStatus = 'Running'`;
+    let moved = 0;
+    for await (const { workflowId, runId } of client.workflow.list({ query })) {
+      const workflowExecutionOptions = { versioningOverride: { autoUpgrade: true } };
+      try {
+        await client.workflowService.updateWorkflowExecutionOptions({
+          ...{ namespace, workflowExecution: { workflowId, runId }, workflowExecutionOptions },
+          updateMask: { paths: ['versioning_override'] },
+        });
+        moved += 1;
+      } catch (error) {
+        if (!isGrpcServiceError(error) || error.code !== NOT_FOUND) throw error;
+      }
+    }
+    if (moved > 0) log.warn({ moved, version: build }, 'no worker has this version: its runs are moved on');
+  };
+
+  const step = async (): Promise<boolean> => {
+    // First, so that nobody takes the version of this process for one without workers.
+    await noteWorker(db, me);
+    if (!isVersioned) return true;
+    const described = await describe();
+    const versions = described?.workerDeploymentInfo?.versionSummaries ?? [];
+    const own = versions.find(({ deploymentVersion }) => deploymentVersion?.buildId === buildId);
+    if (!described || !own) return false;
+    const builds = await readBuilds(db, me);
+    for (const { deploymentVersion } of versions) {
+      const build = deploymentVersion?.buildId ?? '';
+      missed.set(build, builds.get(build) === 'live' ? 0 : (missed.get(build) ?? 0) + 1);
+    }
+    const isGivenUp = (build: string) => (missed.get(build) ?? 0) >= PATIENCE;
+    const current = described.workerDeploymentInfo?.routingConfig?.currentDeploymentVersion?.buildId ?? null;
+    if (automatic && current !== buildId) {
+      const isTurn =
+        current === null || !own.firstActivationTime || !builds.has(current) || isGivenUp(current);
+      if (isTurn) return await makeCurrent(described.conflictToken, current);
+    }
+    if (current === null) return true;
+    for (const { status, deploymentVersion } of versions) {
+      const build = deploymentVersion?.buildId ?? '';
+      if (status === DRAINING && isGivenUp(build)) await moveRuns(build);
+    }
+    return true;
+  };
+
+  return {
+    step,
+    /** The first steps, until the server knows the version and it is decided who is current. */
+    async begin(signal?: AbortSignal): Promise<void> {
+      for (let tries = 1; !(await step().catch(() => false)); tries += 1) {
+        if (signal?.aborted) return;
+        if (tries === BEGIN_TRIES) {
+          log.warn({ deployment: deploymentName, version: buildId }, 'version not made current yet');
+          return;
+        }
+        await setTimeout(BEGIN_MS);
+      }
+    },
+    /** The process takes no new work: others need not wait for it. */
+    leave: () => noteStopped(db, me.id),
+  };
+}

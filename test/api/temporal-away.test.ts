@@ -1,0 +1,46 @@
+import test from 'ava';
+import { testSetting } from '../support/environment.ts';
+import { eventually } from '../support/organization.ts';
+import { startRelay } from '../support/relay.ts';
+import { startStack } from '../support/stack.ts';
+
+test('while Temporal is away one client waits for it and the others do not; the log says why once, and when it is over', async (t) => {
+  const [host = '', port] = testSetting('TEST_TEMPORAL_ADDRESS').split(':');
+  const relay = await startRelay({ host, port: Number(port) });
+  t.teardown(() => relay.close());
+  const lines: string[] = [];
+  const stack = await startStack({
+    apiTemporalAddress: `${relay.host}:${relay.port}`,
+    sweepIntervalMs: 1000,
+    onLog: (line) => lines.push(line),
+  });
+  t.teardown(() => stack.stop());
+  const client = await stack.organization();
+  const batches: string[] = [];
+  const submit = async () => {
+    const begun = performance.now();
+    const { status, json } = await client.single({ npi: '2000000010' });
+    t.is(status, 202);
+    batches.push(json.batch_id);
+    return performance.now() - begun;
+  };
+  const said = (text: string) => lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg === text);
+
+  relay.cut();
+  const first = await submit();
+  const others: number[] = [];
+  for (let n = 0; n < 5; n += 1) others.push(await submit());
+  t.true(Math.max(...others) < first / 2, `${first}: ${others}`);
+  // Some seconds later one of them tries again.
+  await eventually(async () => (await submit()) > first / 2 || null);
+  const told = await eventually(async () => said('workflows cannot be started, the sweep will')[0] ?? null);
+  t.regex(told.why, /^Temporal at .*; .*TEMPORAL_/);
+
+  relay.mend();
+  await eventually(async () => {
+    await submit();
+    return said('workflows can be started again')[0] ?? null;
+  });
+  t.is(said('workflows cannot be started, the sweep will').length, 1);
+  for (const id of batches) await client.completed(id);
+});

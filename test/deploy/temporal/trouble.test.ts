@@ -1,0 +1,104 @@
+import { once } from 'node:events';
+import { createServer as createHttp2 } from 'node:http2';
+import type { AddressInfo } from 'node:net';
+import { createServer } from 'node:tls';
+import test, { type ExecutionContext } from 'ava';
+import { generate } from 'selfsigned';
+import { LOOPBACK } from '../../../deploy/local/processes.ts';
+import { temporalTarget } from '../../../deploy/temporal/client.ts';
+import { temporalTrouble } from '../../../deploy/temporal/trouble.ts';
+import { openTestDatabase } from '../../support/database.ts';
+import { testSetting } from '../../support/environment.ts';
+import { runProgram } from '../../support/programs.ts';
+
+// Each wrong setting of Temporal has a sentence of its own, which names the setting.
+
+/** Speaks TLS with a certificate that nobody has signed. */
+async function startTls(t: ExecutionContext): Promise<string> {
+  const pems = await generate([{ name: 'commonName', value: 'localhost' }]);
+  const server = createServer({ key: pems.private, cert: pems.cert, ALPNProtocols: ['h2'] }, (socket) =>
+    socket.on('error', () => {}),
+  );
+  server.on('tlsClientError', () => {});
+  server.listen(0, LOOPBACK);
+  await once(server, 'listening');
+  t.teardown(() => server.close());
+  return `${LOOPBACK}:${(server.address() as AddressInfo).port}`;
+}
+
+const trouble = async (env: Readonly<Record<string, string>>) =>
+  (await temporalTrouble(temporalTarget(env)))?.message ?? null;
+
+test('the right settings are no trouble', async (t) => {
+  t.is(await trouble({ TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS') }), null);
+});
+
+test('a wrong address, TLS where there is none, none where there is, an unknown certificate or namespace: each is told', async (t) => {
+  const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
+  const tls = await startTls(t);
+  t.is(
+    await trouble({ TEMPORAL_ADDRESS: '127.0.0.1:1' }),
+    'Temporal at 127.0.0.1:1 cannot be reached; check TEMPORAL_ADDRESS and that the cluster runs',
+  );
+  t.is(
+    await trouble({ TEMPORAL_ADDRESS: 'nowhere.invalid:7233' }),
+    'Temporal at nowhere.invalid:7233 has a name that no name server knows; check TEMPORAL_ADDRESS',
+  );
+  t.regex(
+    (await trouble({ TEMPORAL_ADDRESS, TEMPORAL_TLS: 'true' })) ?? '',
+    / does not speak TLS; unset TEMPORAL_TLS/,
+  );
+  t.regex(
+    (await trouble({ TEMPORAL_ADDRESS: tls })) ?? '',
+    / hangs up; if it wants TLS, set TEMPORAL_TLS=true$/,
+  );
+  t.regex(
+    (await trouble({ TEMPORAL_ADDRESS: tls, TEMPORAL_TLS: 'true' })) ?? '',
+    / a certificate that is not trusted; check TEMPORAL_TLS_SERVER_CA_CERT_PATH/,
+  );
+  t.is(
+    await trouble({ TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE: 'nobody' }),
+    `Temporal at ${TEMPORAL_ADDRESS} has no namespace nobody; check TEMPORAL_NAMESPACE, or register it`,
+  );
+});
+
+/** Answers every call with one gRPC code: what Temporal Cloud says to a wrong key or role, and no dev server does. */
+async function startRefusing(t: ExecutionContext, code: number): Promise<string> {
+  const server = createHttp2().on('stream', (stream) => {
+    const headers = { ':status': 200, 'content-type': 'application/grpc', 'grpc-status': String(code) };
+    stream.respond(headers, { endStream: true });
+  });
+  server.listen(0, LOOPBACK);
+  await once(server, 'listening');
+  t.teardown(() => server.close());
+  return `${LOOPBACK}:${(server.address() as AddressInfo).port}`;
+}
+
+test('a wrong key and missing rights are told', async (t) => {
+  const key = await startRefusing(t, 16);
+  t.is(
+    await trouble({ TEMPORAL_ADDRESS: key }),
+    `Temporal at ${key} refuses the key; check TEMPORAL_API_KEY`,
+  );
+  const rights = await startRefusing(t, 7);
+  t.regex(
+    (await trouble({ TEMPORAL_ADDRESS: rights, TEMPORAL_NAMESPACE: 'ours' })) ?? '',
+    / gives us no rights in the namespace ours; /,
+  );
+});
+
+test('a worker that cannot use Temporal ends with that sentence, and the doctor has it too', async (t) => {
+  const { url, drop } = await openTestDatabase();
+  t.teardown(drop);
+  const env = {
+    DATABASE_URL: url,
+    TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+    TEMPORAL_NAMESPACE: 'nobody',
+  };
+  const sentence = `Temporal at ${env.TEMPORAL_ADDRESS} has no namespace nobody; check TEMPORAL_NAMESPACE, or register it`;
+  const worker = await runProgram('worker', [], { env });
+  t.deepEqual([worker.code, worker.stderr], [1, `worker: ${sentence}\n`]);
+  const doctor = await runProgram('operator', ['doctor'], { env });
+  t.is(doctor.code, 3);
+  t.true(doctor.stdout.includes(`${sentence}; --offline leaves the workflows out.`), doctor.stdout);
+});

@@ -1,0 +1,66 @@
+import { randomUUID } from 'node:crypto';
+import test from 'ava';
+import { openDatabase } from '../../../db/client.ts';
+import { noteStopped, noteWorker } from '../../../db/workers.ts';
+import { freePort, LOOPBACK, launch } from '../../../deploy/local/processes.ts';
+import { openTestDatabase } from '../../support/database.ts';
+import { testSetting } from '../../support/environment.ts';
+import { eventually } from '../../support/organization.ts';
+import { programCommand, runProgram } from '../../support/programs.ts';
+
+// API and workers have to be set to the same namespace and queue: or else every live request fails.
+
+test('an API whose workers are elsewhere only is not ready and says so once, and the doctor says it too', async (t) => {
+  const database = await openTestDatabase();
+  t.teardown(() => database.drop());
+  const db = openDatabase({ url: database.url, poolSize: 2, applicationName: 'test' });
+  t.teardown(() => db.close());
+  const port = await freePort();
+  const env = {
+    DATABASE_URL: database.url,
+    TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+    TASK_QUEUE: 'canary',
+  };
+  let output = '';
+  const api = launch({
+    name: 'the API',
+    ...programCommand('api', [], { env: { ...env, API_HOST: LOOPBACK, API_PORT: String(port) } }),
+    stopSignal: 'SIGTERM',
+    forceSignal: 'SIGKILL',
+    onLine: (line) => (output += `${line}\n`),
+  });
+  t.teardown(() => api.stop());
+  const said = (what: RegExp) => eventually(async () => output.match(what));
+  const readyz = async () => {
+    const { status, headers } = await fetch(`http://${LOOPBACK}:${port}/readyz`);
+    return [status, headers.get('retry-after')];
+  };
+  await said(/"msg":"api ready"/g);
+  t.deepEqual(await readyz(), [200, null], 'no worker anywhere: one may be starting');
+
+  const [there, here] = [randomUUID(), randomUUID()];
+  const worker = { namespace: 'default', buildId: 'a' };
+  await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
+  const missing = /"elsewhere":\["default\/enrichment"\],"msg":"no worker where this API starts workflows/g;
+  await said(missing);
+  t.deepEqual(await readyz(), [503, '5']);
+  const doctor = await runProgram('operator', ['doctor'], { env });
+  t.is(doctor.code, 3);
+  t.regex(
+    doctor.stdout,
+    /^worker_elsewhere: .*\n {2}None is in default\/canary: check TEMPORAL_NAMESPACE and TASK_QUEUE/m,
+  );
+
+  await noteWorker(db, { ...worker, id: here, taskQueue: 'canary' });
+  await eventually(async () => {
+    await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
+    return output.match(/"msg":"a worker is here"/g);
+  });
+  t.deepEqual(await readyz(), [200, null]);
+  t.is((await runProgram('operator', ['doctor'], { env })).code, 0);
+
+  await noteStopped(db, here);
+  await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
+  t.deepEqual(await readyz(), [200, null], 'a worker that was here a moment ago may be replaced');
+  t.is(output.match(missing)?.length, 1);
+});

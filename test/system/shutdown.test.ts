@@ -1,0 +1,62 @@
+import { randomBytes } from 'node:crypto';
+import test from 'ava';
+import type { Step } from '../../activities/vendors/vendor.ts';
+import { testSetting } from '../support/environment.ts';
+import { eventually } from '../support/organization.ts';
+import { startRelay } from '../support/relay.ts';
+import { startStack } from '../support/stack.ts';
+import { createScriptedVendor, foundStep } from '../support/vendor.ts';
+import { workerProcesses } from '../support/worker-process.ts';
+
+// A worker that is told to stop ends, whatever it is doing.
+
+const NPI = '2000000010';
+const workers = workerProcesses();
+
+test.after.always(() => workers.stop());
+
+test('an activity that ignores its end is cut off, and the log says which', async (t) => {
+  const vendor = createScriptedVendor();
+  const held = Promise.withResolvers<Step>();
+  vendor.script(NPI, () => held.promise);
+  const lines: string[] = [];
+  const stack = await startStack({ providers: [vendor], onLog: (line) => lines.push(line) });
+  t.teardown(async () => {
+    held.resolve(foundStep(NPI));
+    await stack.stop();
+  });
+  const client = await stack.organization();
+  const { json } = await client.single({ npi: NPI });
+  await eventually(async () => vendor.asked(NPI, 'submit') > 0 || null);
+  await stack.stopWorker();
+  const cut = lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg.startsWith('cut off'));
+  t.is(cut.length, 1);
+  const queue = stack.taskQueue.replace('enrichment', 'lookups');
+  t.like(cut[0], {
+    queues: [queue],
+    activities: [{ queue, activity: 'askVendor', workflow_id: json.requests[0]?.request_id }],
+  });
+});
+
+test('a worker ends although PostgreSQL is away and a plan is tried again and again', async (t) => {
+  const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
+  const stack = await startStack({
+    elsewhere: { temporalAddress: testSetting('TEST_TEMPORAL_ADDRESS'), taskQueue },
+  });
+  t.teardown(() => stack.stop());
+  const url = new URL(stack.databaseUrl);
+  const relay = await startRelay({ host: url.hostname, port: Number(url.port) });
+  t.teardown(() => relay.close());
+  url.port = String(relay.port);
+  const worker = await workers.start(stack, { DATABASE_URL: url.href });
+  const client = await stack.organization();
+  relay.cut();
+  const { json } = await client.single({ npi: NPI });
+  await eventually(async () => {
+    const { raw } = await stack.client.workflow.getHandle(json.batch_id).describe();
+    return raw.pendingWorkflowTask?.startedTime ?? null;
+  });
+  process.kill(worker.pid, 'SIGTERM');
+  t.is(await worker.exited, 'exit code 0', worker.output().slice(-4000));
+  t.regex(worker.output(), new RegExp(`"queues":\\["${taskQueue}"\\].*"msg":"cut off`));
+});

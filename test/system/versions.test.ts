@@ -1,0 +1,248 @@
+import { execFile } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { diagnose } from '../../db/doctor/doctor.ts';
+import { startTemporal } from '../../deploy/local/temporal.ts';
+import { checkWorkers, checkWorkflows } from '../../deploy/temporal/doctor.ts';
+import { versionOf } from '../../deploy/temporal/versions.ts';
+import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
+import { testSetting } from '../support/environment.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { eventually, RULES } from '../support/organization.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+import { workerProcesses } from '../support/worker-process.ts';
+
+// Releases whose workflows do not fit each other, rolled out and back while batches run.
+
+const BATCH = 12;
+
+let folder: string;
+let nextBundle: string;
+const workers = workerProcesses();
+
+test.before(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'versions-'));
+  const workflowsPath = fileURLToPath(new URL('../support/next-workflows.ts', import.meta.url));
+  const { code } = await bundleWorkflows(workflowsPath);
+  nextBundle = join(folder, 'next.js');
+  await writeFile(nextBundle, code);
+});
+
+test.after.always(async () => {
+  await workers.stop();
+  await rm(folder, { recursive: true, force: true });
+});
+
+/** A stack whose workers are processes. */
+async function startWithoutWorker(temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS')): Promise<Stack> {
+  const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
+  return await startStack({
+    elsewhere: { temporalAddress, taskQueue },
+    simulatorSpeed: 0.4,
+    lookupTimeoutMs: 100_000,
+  });
+}
+
+async function versionIn(stack: Stack, bundle: string) {
+  return versionOf(stack.taskQueue, await readFile(bundle, 'utf8'));
+}
+
+async function current({ client, taskQueue }: Stack): Promise<string | null> {
+  const { workerDeploymentInfo } = await client.workflowService.describeWorkerDeployment({
+    namespace: 'default',
+    deploymentName: `npi-email-${taskQueue}`,
+  });
+  return workerDeploymentInfo?.routingConfig?.currentDeploymentVersion?.buildId ?? null;
+}
+
+/** As an operator does it. */
+async function setCurrent({ deploymentName, buildId }: { deploymentName: string; buildId: string }) {
+  const names = ['--deployment-name', deploymentName, '--build-id', buildId];
+  const args = ['worker', 'deployment', 'set-current-version', ...names, '--yes'];
+  await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), [
+    ...args,
+    '--address',
+    testSetting('TEST_TEMPORAL_ADDRESS'),
+  ]);
+}
+
+/** Workflow tasks that failed or timed out, and the builds that completed the others, of a batch and its lookups. */
+async function tasksOf({ client }: Stack, ids: readonly string[]) {
+  const failed: string[] = [];
+  const builds = new Set<string>();
+  for (const id of ids) {
+    const { events } = await client.workflow.getHandle(id).fetchHistory();
+    for (const event of events ?? []) {
+      if (event.workflowTaskFailedEventAttributes) failed.push(id);
+      const version = event.workflowTaskCompletedEventAttributes?.deploymentVersion;
+      if (version?.buildId) builds.add(version.buildId);
+    }
+  }
+  return { failed, builds: [...builds] };
+}
+
+async function findings({ db, client, taskQueue }: Stack): Promise<string[]> {
+  const { checks } = await diagnose(db, { ...RULES, webhookScheduleMs: [0, 100, 200, 300] });
+  const workflows = await checkWorkflows(db, client, taskQueue);
+  const all = [...checks, ...workflows, await checkWorkers(db, { namespace: 'default', taskQueue })];
+  return all.filter((check) => check.findings > 0).map(({ code }) => code);
+}
+
+test.serial(
+  'a release that open runs do not fit is rolled out and back while batches run, and no run notices',
+  async (t) => {
+    const stack = await startWithoutWorker();
+    t.teardown(() => stack.stop());
+    const client = await stack.organization(1000);
+    const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
+    const next = await versionIn(stack, nextBundle);
+    t.not(old.buildId, next.buildId);
+    const submit = async (which: number) => {
+      const npis = ordinaryNpis('found_later', BATCH, 1000 * which);
+      const { json } = await client.bulk({ npis, webhook: { url: `${stack.receiver.url}/versions` } });
+      return json;
+    };
+    const halfway = (batchId: string) =>
+      eventually(async () => {
+        const { completed_count } = (await client.batch(batchId)).batch;
+        return completed_count > 0 || null;
+      });
+
+    await workers.start(stack);
+    t.is(await current(stack), old.buildId, 'the first version is current at once');
+    const first = await submit(1);
+    await eventually(async () => stack.simulator.calls().length >= BATCH || null);
+
+    const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
+    t.is(await current(stack), next.buildId, 'so is a new one');
+    t.is((await client.batch(first.batch_id)).batch.status, 'in-progress');
+    const second = await submit(2);
+    await halfway(second.batch_id);
+
+    await setCurrent(old);
+    const third = await submit(3);
+    const batches = [first, second, third];
+    for (const { batch_id } of batches) {
+      const envelope = await client.completed(batch_id);
+      t.deepEqual([...new Set(envelope.data.map(({ status }) => status))], ['completed']);
+    }
+    for (const { batch_id } of batches) await stack.client.workflow.getHandle(batch_id).result();
+
+    const seen = [];
+    for (const { batch_id, requests } of batches) {
+      const ids = [batch_id, ...requests.map(({ request_id }) => request_id)];
+      seen.push(await tasksOf(stack, ids));
+    }
+    t.deepEqual(seen, [
+      { failed: [], builds: [old.buildId] },
+      { failed: [], builds: [next.buildId] },
+      { failed: [], builds: [old.buildId] },
+    ]);
+    t.deepEqual(await findings(stack), []);
+
+    // A worker that is started again beside those of the current version changes nothing.
+    await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
+    t.is(await current(stack), old.buildId);
+
+    // Where the current version's worker ends, one of another version takes its place.
+    await setCurrent(next);
+    await workers.stop();
+    t.is(await nextWorker.exited, 'exit code 0', nextWorker.output().slice(-3000));
+    await workers.start(stack);
+    t.is(await current(stack), old.buildId);
+  },
+);
+
+test.serial('by hand: a new version waits until the command of its log is run', async (t) => {
+  const stack = await startWithoutWorker();
+  t.teardown(() => stack.stop());
+  const client = await stack.organization(10);
+  const worker = await workers.start(stack, { WORKER_ROLLOUT: 'manual' });
+  const { json } = await client.single({ npi: '2000000010' });
+  t.is(await current(stack), null);
+
+  const command = /temporal (worker deployment set-current-version [\w -]+)/.exec(worker.output())?.[1] ?? '';
+  const args = [...command.split(' '), '--yes', '--address', testSetting('TEST_TEMPORAL_ADDRESS')];
+  await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), args);
+  await client.completed(json.batch_id);
+  await worker.stop();
+});
+
+test.serial(
+  'a Temporal without Worker Deployments serves all the same, and the worker says so once',
+  async (t) => {
+    const temporal = await startTemporal({
+      cli: testSetting('TEST_TEMPORAL_CLI'),
+      namespace: 'default',
+      headless: true,
+      dynamicConfig: ['system.enableDeploymentVersions=false'],
+    });
+    t.teardown(() => temporal.stop());
+    const stack = await startWithoutWorker(temporal.address);
+    t.teardown(() => stack.stop());
+    const client = await stack.organization(10);
+    const worker = await workers.start(stack);
+    const { json } = await client.single({ npi: '2000000010' });
+    await client.completed(json.batch_id);
+    t.is(worker.output().match(/"msg":"this Temporal has no Worker Deployments/g)?.length, 1);
+    await worker.stop();
+  },
+);
+
+test.serial('runs of a version that no worker has any more go on with the current one', async (t) => {
+  const stack = await startStack({ simulatorSpeed: 1, lookupTimeoutMs: 100_000 });
+  t.teardown(() => stack.stop());
+  const client = await stack.organization(100);
+  const { json } = await client.bulk({ npis: ordinaryNpis('found_later', BATCH, 9000) });
+  await eventually(async () => stack.simulator.calls().length >= BATCH || null);
+  await stack.stopWorker();
+
+  // Another version by its name, whose workflows are the same.
+  const code = `${await readFile(testSetting('TEST_WORKFLOW_BUNDLE'), 'utf8')}\n// another`;
+  const step = await stack.startWorker(code);
+  const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
+  const { buildId } = versionOf(stack.taskQueue, code);
+  t.is(await current(stack), buildId);
+  const ids = [json.batch_id, ...json.requests.map(({ request_id }) => request_id)];
+  t.deepEqual((await tasksOf(stack, ids)).builds, [old.buildId]);
+  await eventually(async () => {
+    await step();
+    return (await client.batch(json.batch_id)).batch.status === 'completed' || null;
+  });
+  await stack.client.workflow.getHandle(json.batch_id).result();
+  const { failed, builds } = await tasksOf(stack, ids);
+  t.deepEqual(failed, []);
+  t.true(builds.includes(buildId));
+});
+
+test.serial(
+  'a worker that gives no sign of life keeps its version for a minute: PostgreSQL may have been away',
+  async (t) => {
+    const stack = await startStack();
+    t.teardown(() => stack.stop());
+    await stack.stopWorker();
+    const step = await stack.startWorker();
+    const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
+    const next = await versionIn(stack, nextBundle);
+    const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
+    const after = async (steps: number) => {
+      for (let n = 0; n < steps; n += 1) await step();
+      return await current(stack);
+    };
+    t.is(await after(5), next.buildId);
+    process.kill(nextWorker.pid, 'SIGKILL');
+    await nextWorker.exited;
+    t.is(await after(5), next.buildId, 'it was seen a moment ago');
+    await stack.db.drizzle.execute(
+      sql`update workers set seen_at = seen_at - interval '1 minute' where build_id = ${next.buildId}`,
+    );
+    t.is(await after(3), next.buildId);
+    t.is(await after(1), old.buildId);
+  },
+);
