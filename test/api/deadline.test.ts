@@ -35,7 +35,7 @@ test.before(async () => {
 test.after.always(async () => {
   await api?.stop();
   await admin?.end();
-  await database?.drop();
+  await database?.stop();
 });
 
 /** Takes a lock in another session; what is returned lets it go. */

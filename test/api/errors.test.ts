@@ -317,7 +317,7 @@ test('/healthz and /readyz need no key and cost no place', async (t) => {
 
 test('without migrations the service is not ready, and says nothing of SQL', async (t) => {
   const { apiKey } = await api.organization();
-  const database = await openEmptyDatabase();
+  await using database = await openEmptyDatabase();
   const lines: string[] = [];
   const empty = await startApi({ databaseUrl: database.url, onLog: (line) => lines.push(line) });
   try {
@@ -333,7 +333,6 @@ test('without migrations the service is not ready, and says nothing of SQL', asy
     t.false(log.includes(apiKey.slice(4, 34)));
   } finally {
     await empty.stop();
-    await database.drop();
   }
 });
 

@@ -1,6 +1,5 @@
 import { createHash } from 'node:crypto';
 import test from 'ava';
-import postgres, { type Sql } from 'postgres';
 import {
   authenticate,
   issueKey,
@@ -16,29 +15,15 @@ import {
   showOrganization,
   suspendOrganization,
 } from '../../db/accounts/organizations.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { Refusal } from '../../db/errors.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 
 const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const BY = { actor: 'test', reason: 'test' };
 const HOUR = 3_600_000;
 
-let database: TestDatabase;
-let db: Database;
-let sql: Sql;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
-  sql = postgres(database.url, { max: 1, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await db?.close();
-  await database?.drop();
-});
+const database = freshDatabase(test);
+const { db, sql } = database;
 
 async function openKey() {
   const { id: organizationId } = await createOrganization(db, BY, 'Keys');

@@ -1,8 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { openOrganization } from '../support/organization.ts';
 
@@ -11,18 +10,8 @@ import { openOrganization } from '../support/organization.ts';
 const BY = { actor: 'test', reason: 'test' };
 const HOUR = 3_600_000;
 
-let database: TestDatabase;
-let db: Database;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
-});
-
-test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
-});
+const database = freshDatabase(test);
+const { db } = database;
 
 const newOrganization = async () => (await openOrganization(db, 0)).organizationId;
 

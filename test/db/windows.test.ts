@@ -1,31 +1,17 @@
 import test from 'ava';
-import postgres, { type Sql } from 'postgres';
-import { type Database, openDatabase, transaction } from '../../db/client.ts';
+import { transaction } from '../../db/client.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { claimEntitlement, findReplays, findStoredEmails } from '../../db/requests/entitlements.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
 // Windows and deadlines to the millisecond: the last one inside counts, the next one does not. The model tests jump
 // over these edges in days; here they are met exactly.
 
-let database: TestDatabase;
-let db: Database;
-let sql: Sql;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
-  sql = postgres(database.url, { max: 4, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await db?.close();
-  await database?.drop();
-});
+const database = freshDatabase(test);
+const { db, sql } = database;
 
 const EMAIL = { email: 'a@example.com', emailType: 'professional', source: 'test' } as const;
 

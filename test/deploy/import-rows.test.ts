@@ -4,10 +4,9 @@ import { join } from 'node:path';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { listAudit } from '../../db/audit.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { addSuppression, hashAddress } from '../../db/privacy/suppressions.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
 
 // Files of the operator's own: each row gets a verdict, and a file may be imported again.
@@ -16,19 +15,15 @@ const BY = { actor: 'test', reason: 'test' };
 const DAY = 86_400_000;
 const NPI = '1234567893';
 
-let database: TestDatabase;
-let db: Database;
+const database = freshDatabase(test);
+const { db } = database;
 let folder: string;
 
 test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 3, applicationName: 'test' });
   folder = await mkdtemp(join(tmpdir(), 'import-rows-'));
 });
 
 test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
   await rm(folder, { recursive: true, force: true });
 });
 

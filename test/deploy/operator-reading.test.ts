@@ -1,12 +1,11 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { type AuditRecord, listAudit } from '../../db/audit.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { hashAddress } from '../../db/privacy/suppressions.ts';
 import { inspectBatch } from '../../db/requests/inspect.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
@@ -15,14 +14,12 @@ import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/
 const NPI = '2000010010';
 const EMAIL = 'jane.roe@clinic.example';
 
-let database: TestDatabase;
-let db: Database;
+const database = freshDatabase(test);
+const { db } = database;
 /** Commands that show a secret or something personal, and what the audit log has of each. */
 let readings: readonly (readonly [args: readonly string[], record: Partial<AuditRecord>])[];
 
 test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
   const known = { npi: NPI, email: EMAIL, emailType: 'professional', source: 'test' } as const;
   await storeEmail(db, { ...known, lastValidatedAt: new Date() });
   const organization = await openOrganization(db, 10);
@@ -48,11 +45,6 @@ test.before(async () => {
     [['privacy', 'export', NPI], { action: 'privacy.export', organizationId: null, subject: NPI }],
     [['privacy', 'export', EMAIL], { action: 'privacy.export', subject: hashAddress(EMAIL) }],
   ];
-});
-
-test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
 });
 
 const HIDDEN = /whsec_|sesame|jane\.roe@/;

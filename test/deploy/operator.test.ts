@@ -22,7 +22,6 @@ import {
   suspendWebhooks,
 } from '../../db/accounts/organizations.ts';
 import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { newId } from '../../db/ids.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
@@ -33,7 +32,7 @@ import { submit } from '../../db/requests/submit.ts';
 import { loadDelivery } from '../../db/webhooks/deliveries.ts';
 import { explain } from '../../deploy/operator/problem.ts';
 import { runOperator } from '../../deploy/operator/program.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 import { logAttempt } from '../support/deliveries.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { endWithThisProcess } from '../support/programs.ts';
@@ -42,18 +41,8 @@ const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.ur
 const WHY = ['--reason', 'a test', '--actor', 'tester'];
 const API_KEY = /npe_[0-9A-Za-z]{36}/;
 
-let database: TestDatabase;
-let db: Database;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 2, applicationName: 'test' });
-});
-
-test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
-});
+const database = freshDatabase(test);
+const { db } = database;
 
 interface Ended {
   readonly code: number | null;

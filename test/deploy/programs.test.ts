@@ -4,7 +4,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
-import { openDatabase } from '../../db/client.ts';
 import { readiness } from '../../db/ready.ts';
 import { freePort, LOOPBACK, launch } from '../../deploy/local/processes.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
@@ -47,11 +46,10 @@ for (const name of PROGRAMS) {
 }
 
 test('migrate does nothing but what it was asked for', async (t) => {
-  const env = { DATABASE_URL: await emptyDatabase(t) };
+  await using database = await openEmptyDatabase();
+  const env = { DATABASE_URL: database.url };
   for (const option of ['--help', '--dry-run']) await runProgram('migrate', [option], { env });
-  const db = openDatabase({ url: env.DATABASE_URL, poolSize: 1, applicationName: 'test' });
-  t.is(await readiness(db), 'migrations_missing');
-  await db.close();
+  t.is(await readiness(database.db), 'migrations_missing');
 });
 
 test.serial(
@@ -158,7 +156,7 @@ function start(t: ExecutionContext, name: ProgramName, env: Readonly<Record<stri
 }
 
 async function emptyDatabase(t: ExecutionContext): Promise<string> {
-  const { url, drop } = await openEmptyDatabase();
-  t.teardown(drop);
+  const { url, stop } = await openEmptyDatabase();
+  t.teardown(stop);
   return url;
 }

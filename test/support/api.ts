@@ -57,7 +57,7 @@ export async function startApi(options: ApiOptions = {}) {
       await server.stop({ timeout: 1000 });
       await connection.close();
       await db.close();
-      await own?.drop();
+      await own?.stop();
     },
   };
 }

@@ -89,7 +89,7 @@ export async function startDelivering(
     async stop() {
       await time.close();
       await db.close();
-      await database.drop();
+      await database.stop();
     },
   };
 }

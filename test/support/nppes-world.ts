@@ -46,7 +46,7 @@ const CONTENT = [
 export async function openNppesWorld(t: ExecutionContext): Promise<NppesWorld> {
   const database = await openTestDatabase();
   const world = await openWorldAt(t, database.url);
-  t.teardown(() => database.drop());
+  t.teardown(() => database.stop());
   return world;
 }
 

@@ -68,7 +68,7 @@ export async function startStack(options: StackOptions = {}) {
   const dir = await mkdtemp(join(tmpdir(), 'stack-'));
   opened.defer(() => rm(dir, { recursive: true, force: true }));
   const database = await openTestDatabase();
-  opened.defer(() => database.drop());
+  opened.defer(() => database.stop());
   const db = openDatabase({ url: database.url, poolSize: 20, applicationName: 'test' });
   opened.defer(() => db.close());
   if (options.allSources) await importSample(database.url, dir);

@@ -1,13 +1,11 @@
 import { randomInt } from 'node:crypto';
 import test from 'ava';
 import fc from 'fast-check';
-import postgres, { type Sql } from 'postgres';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { auditLedger } from '../support/audit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 import { applyCall, MODEL_RULES, type ModelState, openModel } from '../support/model.ts';
 import {
   type Ledger,
@@ -33,22 +31,9 @@ const RUNS = Number(TEST_RUNS ?? 528);
 const SHARDS = 8;
 const MAX_STEPS = 30;
 
-let database: TestDatabase;
-let db: Database;
-let sql: Sql;
+const database = freshDatabase(test);
+const { db, sql } = database;
 let sequence = 0;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 24, applicationName: 'test' });
-  sql = postgres(database.url, { max: 8, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await db?.close();
-  await database?.drop();
-});
 
 interface Run extends Pick<fc.Parameters, 'seed' | 'numRuns' | 'path' | 'endOnFailure'> {
   readonly ledger: Ledger;

@@ -9,7 +9,7 @@ import test from 'ava';
 import postgres from 'postgres';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
-import { openTestDatabase } from '../support/database.ts';
+import { openTestDatabase, withSql } from '../support/database.ts';
 import type { LossCounts } from '../support/loss-client.ts';
 import { eventually } from '../support/organization.ts';
 import { addPublishedPostgres, endWithThisProcess } from '../support/programs.ts';
@@ -68,12 +68,9 @@ test.serial('a listener hears again after PostgreSQL was killed and started', as
 });
 
 test('a transaction that fills the pipeline still has its connection to itself', async (t) => {
-  const database = await openTestDatabase();
+  await using database = await openTestDatabase();
   const sql = postgres(database.url, { max: 1, onnotice: () => {} });
-  t.teardown(async () => {
-    await sql.end({ timeout: 1 });
-    await database.drop();
-  });
+  t.teardown(() => sql.end({ timeout: 1 }));
   await sql`create table steps (step text)`;
   // The pipeline holds a hundred queries; which one fills it depends on what ran before.
   for (let ahead = 97; ahead <= 103; ahead += 1) {
@@ -92,13 +89,10 @@ test('a transaction that fills the pipeline still has its connection to itself',
 });
 
 test('what a transaction sends after the loss of its connection is refused', async (t) => {
-  const database = await openTestDatabase();
+  await using database = await openTestDatabase();
+  const killer = database.sql;
   const sql = postgres(database.url, { max: 1, backoff: () => 0.01, onnotice: () => {} });
-  const killer = postgres(database.url, { max: 1 });
-  t.teardown(async () => {
-    await Promise.all([sql.end({ timeout: 1 }), killer.end({ timeout: 1 })]);
-    await database.drop();
-  });
+  t.teardown(() => sql.end({ timeout: 1 }));
   await sql`create table steps (step text)`;
   const { promise: refused, resolve: tell } = Promise.withResolvers<unknown>();
   const dead = sql.begin(async (tx) => {
@@ -144,7 +138,7 @@ async function killUnderLoad(
   await chmod(folder, 0o755);
   let server = await startPostgres({ dataDir: join(folder, 'data') });
   const { url, port } = server;
-  await withClient(url, (sql) => sql`create table pairs (pair uuid)`);
+  await withSql(url, (sql) => sql`create table pairs (pair uuid)`);
   const client = fork(CLIENT, [join(modulePackage, 'src', 'index.js'), url], { execArgv: [] });
   endWithThisProcess(client);
   const ask = async (message: 'count' | 'stop'): Promise<LossCounts> => {
@@ -163,7 +157,7 @@ async function killUnderLoad(
       await answersAfter(await ask('count'));
     }
     const counts = await ask('stop');
-    const halves = await withClient(
+    const halves = await withSql(
       url,
       (sql) => sql`select pair from pairs group by pair having count(*) <> 2`,
     );
@@ -172,14 +166,5 @@ async function killUnderLoad(
     client.kill('SIGKILL');
     await server.stop();
     await rm(folder, { recursive: true, force: true });
-  }
-}
-
-async function withClient<T>(url: string, use: (sql: postgres.Sql) => Promise<T>): Promise<T> {
-  const sql = postgres(url, { max: 1, onnotice: () => {} });
-  try {
-    return await use(sql);
-  } finally {
-    await sql.end({ timeout: 5 });
   }
 }

@@ -9,7 +9,7 @@ import { eq, sql } from 'drizzle-orm';
 import { agrees } from '../../../activities/person/identity.ts';
 import { createRegistry, type RegistryStep } from '../../../activities/person/registry.ts';
 import { buildSubject } from '../../../activities/person/subject.ts';
-import { type Database, openDatabase, query } from '../../../db/client.ts';
+import { query } from '../../../db/client.ts';
 import {
   isRegistryDue,
   type RegistryProvider,
@@ -21,24 +21,14 @@ import { providers } from '../../../db/schema.ts';
 import { DEACTIVATED_NPIS } from '../../../deploy/local/sim/magic.ts';
 import { personOf, SAMPLE_ORGANIZATIONS } from '../../../deploy/local/sim/people.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
-import { openTestDatabase, type TestDatabase } from '../../support/database.ts';
+import { freshDatabase } from '../../support/database.ts';
 import { closedUrl } from '../../support/vendor-server.ts';
 
 const NPI = '2000000010';
 const NEVER = new AbortController().signal;
 
-let database: TestDatabase;
-let db: Database;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'registry.test' });
-});
-
-test.after.always(async () => {
-  await db.close();
-  await database.drop();
-});
+const database = freshDatabase(test);
+const { db } = database;
 
 async function registryAt(t: ExecutionContext, handle: RequestListener, timeoutMs?: number) {
   const server = createServer(handle).listen(0, '127.0.0.1');

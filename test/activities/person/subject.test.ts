@@ -1,6 +1,6 @@
 import test from 'ava';
 import { buildSubject, endpointCandidates } from '../../../activities/person/subject.ts';
-import { type Database, openDatabase, query } from '../../../db/client.ts';
+import { query } from '../../../db/client.ts';
 import { providerKeys } from '../../../db/providers/keys.ts';
 import { gate, readProvider } from '../../../db/providers/subject.ts';
 import {
@@ -11,20 +11,10 @@ import {
   suppressions,
 } from '../../../db/schema.ts';
 import type { EndpointKind } from '../../../db/words.ts';
-import { openTestDatabase, type TestDatabase } from '../../support/database.ts';
+import { freshDatabase } from '../../support/database.ts';
 
-let database: TestDatabase;
-let db: Database;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'subject.test' });
-});
-
-test.after.always(async () => {
-  await db.close();
-  await database.drop();
-});
+const database = freshDatabase(test);
+const { db } = database;
 
 let issued = 0;
 /** An NPI that no other test has, without a meaningful check digit. */

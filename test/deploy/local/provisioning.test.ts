@@ -6,10 +6,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
-import postgres from 'postgres';
 import { startPostgres } from '../../../deploy/local/postgres.ts';
 import { LOOPBACK, poll } from '../../../deploy/local/processes.ts';
 import { startTemporal } from '../../../deploy/local/temporal.ts';
+import { withSql } from '../../support/database.ts';
 import { testSetting } from '../../support/environment.ts';
 import { eventually } from '../../support/organization.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
@@ -18,18 +18,18 @@ import { countTests, slowestTests, timedTest } from '../../support/report.ts';
 test('a kept PostgreSQL is found again with its data and its password', async (t) => {
   const dataDir = join(await temporaryFolder(t), 'data');
   const first = await startPostgres({ dataDir });
-  await query(first.url, (sql) => sql`create table kept as select 7 as number`);
+  await withSql(first.url, (sql) => sql`create table kept as select 7 as number`);
   await first.stop();
   const second = await startPostgres({ dataDir });
   t.teardown(() => second.stop());
-  t.deepEqual(Array.from(await query(second.url, (sql) => sql`select number from kept`)), [{ number: 7 }]);
+  t.deepEqual(Array.from(await withSql(second.url, (sql) => sql`select number from kept`)), [{ number: 7 }]);
   t.is((await stat(`${dataDir}.password`)).mode & 0o777, 0o600);
 });
 
 test('PostgreSQL listens on loopback, wants its password and stands 200 connections', async (t) => {
   const server = await startPostgres({});
   t.teardown(() => server.stop());
-  const [settings] = await query(
+  const [settings] = await withSql(
     server.url,
     (sql) =>
       sql`select current_setting('listen_addresses') as addresses, current_setting('max_connections') as most`,
@@ -37,7 +37,7 @@ test('PostgreSQL listens on loopback, wants its password and stands 200 connecti
   t.deepEqual({ ...settings }, { addresses: LOOPBACK, most: '200' });
   const url = new URL(server.url);
   url.password = 'a guess';
-  await t.throwsAsync(() => query(url.href, (sql) => sql`select 1`), { code: '28P01' });
+  await t.throwsAsync(() => withSql(url.href, (sql) => sql`select 1`), { code: '28P01' });
 });
 
 test('a lock file left behind does not keep PostgreSQL from starting, even when its number lives again', async (t) => {
@@ -53,7 +53,7 @@ test('a lock file left behind does not keep PostgreSQL from starting, even when 
   await writeFile(join(dataDir, 'postmaster.pid'), `${stranger.pid}\n${dataDir}\n0\n0\n\n\n\nready\n`);
   const second = await startPostgres({ dataDir });
   t.teardown(() => second.stop());
-  t.is((await query(second.url, (sql) => sql`select 1`)).length, 1);
+  t.is((await withSql(second.url, (sql) => sql`select 1`)).length, 1);
 });
 
 test('a second PostgreSQL on the same data is refused in a sentence', async (t) => {
@@ -93,11 +93,11 @@ test('Ctrl-C does not reach a server, and the death of its owner ends it and its
   endWithThisProcess(owner);
   t.teardown(() => owner.kill('SIGKILL'));
   const [url] = (await once(owner, 'message')) as [string];
-  const [folder] = await query(url, (sql) => sql`select current_setting('data_directory') as path`);
+  const [folder] = await withSql(url, (sql) => sql`select current_setting('data_directory') as path`);
 
   process.kill(-(owner.pid ?? 0), 'SIGINT');
   t.deepEqual(await once(owner, 'message'), ['interrupted', undefined]);
-  t.is((await query(url, (sql) => sql`select 1`)).length, 1);
+  t.is((await withSql(url, (sql) => sql`select 1`)).length, 1);
 
   owner.kill('SIGKILL');
   const gone = await poll(async () => {
@@ -105,7 +105,7 @@ test('Ctrl-C does not reach a server, and the death of its owner ends it and its
     return left === undefined ? true : undefined;
   }, 150_000);
   t.true(gone);
-  await t.throwsAsync(() => query(url, (sql) => sql`select 1`), { code: 'ECONNREFUSED' });
+  await t.throwsAsync(() => withSql(url, (sql) => sql`select 1`), { code: 'ECONNREFUSED' });
 });
 
 test('what a test file started ends with it, however it dies', async (t) => {
@@ -196,15 +196,6 @@ async function temporaryFolder(t: ExecutionContext): Promise<string> {
   await chmod(folder, 0o755);
   t.teardown(() => rm(folder, { recursive: true, force: true }));
   return folder;
-}
-
-async function query<T>(url: string, ask: (sql: postgres.Sql) => Promise<T>): Promise<T> {
-  const sql = postgres(url, { max: 1, onnotice: () => {} });
-  try {
-    return await ask(sql);
-  } finally {
-    await sql.end({ timeout: 5 });
-  }
 }
 
 async function script(file: string, body: string): Promise<void> {
