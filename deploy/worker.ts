@@ -1,11 +1,9 @@
-import { readFileSync } from 'node:fs';
 import { NativeConnection } from '@temporalio/worker';
-import { createAddressPolicy } from '../activities/webhooks/ip-policy.ts';
-import { createPost } from '../activities/webhooks/post.ts';
 import { openDatabase } from '../db/client.ts';
 import { TASK_QUEUE } from '../workflows/messages.ts';
-import { type Config, loadConfig } from './config/config.ts';
+import { loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
+import { postOf, rulesOf } from './config/worker.ts';
 import { createLog } from './log.ts';
 import { main, untilReady } from './main.ts';
 import { lazyClient, temporalTarget } from './temporal/client.ts';
@@ -78,20 +76,3 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   await client.connection.close();
   await db.close();
 });
-
-function postOf(config: Config) {
-  const ca = config.webhookCaFile === null ? undefined : readFileSync(config.webhookCaFile, 'utf8');
-  const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
-  return createPost({ policy, ca, proxy: config.webhookProxy, userAgent: 'npi-email-enrichment/1' });
-}
-
-function rulesOf(config: Config) {
-  return {
-    freshnessMs: config.freshnessMs,
-    replayMs: config.replayMs,
-    greylistMs: config.sources.greylistMs,
-    webhookScheduleMs: config.webhookScheduleMs,
-    webhookLogMs: config.webhookLogMs,
-    sweep: { startAfterMs: 5000, settleAfterMs: 15_000, checkEveryMs: 30_000 },
-  };
-}

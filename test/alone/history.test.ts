@@ -1,7 +1,8 @@
 import test from 'ava';
+import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
 import { ordinaryNpis } from '../support/npis.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { startStack } from '../support/stack.ts';
 
 // What a submit costs Temporal: the figure that limits how much one cluster carries.
 
@@ -12,16 +13,8 @@ const NPIS = 60;
  */
 const EVENTS_AT_MOST = 17.2;
 
-let stack: Stack;
-
-test.before(async () => {
-  // Speed 1: with look-ups of 0.2 to 2.2 s, as spread as real ones, few of their signals meet in one workflow task.
-  stack = await startStack({ simulatorSpeed: 1 });
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
+// Speed 1: with look-ups of 0.2 to 2.2 s, as spread as real ones, few of their signals meet in one workflow task.
+const stack = fresh(test, () => startStack({ simulatorSpeed: 1 }));
 
 test("a found NPI costs 17 history events, and its share of the batch's workflow tasks", async (t) => {
   const client = await stack.organization(NPIS);

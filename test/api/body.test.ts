@@ -1,7 +1,8 @@
 import { connect, type Socket } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { fresh } from '../support/database.ts';
 import { exchange } from '../support/raw.ts';
+import { startApi } from '../support/stack.ts';
 
 // Bodies that are no JSON, too much, of another type, or never end.
 
@@ -10,17 +11,8 @@ const SINGLE = '/api/v1/email';
 const GOOD = `{"npi":"${NPI}"}`;
 const MAX_BYTES = 64 * 1024;
 
-let api: Api;
-let client: ApiClient;
-
-test.before(async () => {
-  api = await startApi();
-  client = await api.organization(10_000);
-});
-
-test.after.always(async () => {
-  await api?.stop();
-});
+const api = fresh(test, startApi);
+const client = fresh(test, () => api.organization(10_000));
 
 const post = (body: string | Uint8Array<ArrayBuffer>, headers?: Record<string, string>) =>
   client.call<{ batch_id: string; code: string }>('POST', SINGLE, body, headers);

@@ -1,21 +1,13 @@
 import { connect } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { fresh } from '../support/database.ts';
 import { exchange } from '../support/raw.ts';
+import { startApi } from '../support/stack.ts';
 
 // What HTTP clients do wrong, or on purpose: byte by byte, below what fetch would send.
 
-let api: Api;
-let client: ApiClient;
-
-test.before(async () => {
-  api = await startApi();
-  client = await api.organization(1000);
-});
-
-test.after.always(async () => {
-  await api?.stop();
-});
+const api = fresh(test, startApi);
+const client = fresh(test, () => api.organization(1000));
 
 const keyed = (extra = '') => `Host: x\r\nX-API-Key: ${client.apiKey}\r\n${extra}Connection: close\r\n\r\n`;
 const credits = (extra = '') => `GET /api/v1/credits HTTP/1.1\r\n${keyed(extra)}`;
@@ -118,7 +110,7 @@ test('a connection lives on between two requests for longer than a request may t
 });
 
 test('a connection that is idle for longer than it may is closed', async (t) => {
-  const own = await startApi({ keepAliveMs: 1000 });
+  const own = await startApi({ apiKeepAliveMs: 1000 });
   const answer = await exchange(own.port, 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n');
   t.regex(answer, /\r\nKeep-Alive: timeout=1\r\n/);
   await own.stop();

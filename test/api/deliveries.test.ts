@@ -6,9 +6,9 @@ import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { newId } from '../../db/ids.ts';
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
 import { status } from '../../deploy/local/receiver.ts';
-import { type Api, startApi } from '../support/api.ts';
+import { fresh } from '../support/database.ts';
 import { type Answer, createCaller, eventually } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { startApi, startStack } from '../support/stack.ts';
 
 // The customer's log of webhook deliveries, and sending them again (api/README.md, Deliveries and resends).
 
@@ -42,21 +42,11 @@ const BY = { actor: 'test', reason: 'test' };
 const NOBODY = Array.from({ length: 7 }, (_, n) => `100000001${n}`);
 const ELSEWHERE = { url: 'https://example.com/hook' };
 
-let stack: Stack;
+/** Its resends go out without the sweep's help. */
+const stack = fresh(test, () => startStack({ webhookScheduleMs: [0, 100], sweepIntervalMs: 3_600_000 }));
 /** Nobody works here: deliveries stay as the submit left them. */
-let idle: Api;
+const idle = fresh(test, startApi);
 let paths = 0;
-
-test.before(async () => {
-  // Resends are to go out without the sweep's help.
-  const options = { webhookScheduleMs: [0, 100], sweepIntervalMs: 3_600_000 };
-  [stack, idle] = await Promise.all([startStack(options), startApi()]);
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-  await idle?.stop();
-});
 
 test.beforeEach((t) => {
   paths += 1;

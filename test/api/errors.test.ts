@@ -7,9 +7,9 @@ import { setLimit, suspendOrganization } from '../../db/accounts/organizations.t
 import { newId } from '../../db/ids.ts';
 import { batches, idempotencyKeys } from '../../db/schema.ts';
 import { freePort } from '../../deploy/local/processes.ts';
-import { type Api, startApi } from '../support/api.ts';
-import { openEmptyDatabase } from '../support/database.ts';
+import { fresh, openEmptyDatabase } from '../support/database.ts';
 import { type Answer, createCaller } from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
 
 // Every error that is no 422: shape, headers, order of the checks, and what they never say.
 
@@ -21,15 +21,7 @@ const KEYED = ROUTES.filter(({ scope }) => scope === 'keyed').map(
     [method, path.replaceAll(/\{(\w+)\}/g, (_, name: keyof typeof IDS) => IDS[name])] as const,
 );
 
-let api: Api;
-
-test.before(async () => {
-  api = await startApi();
-});
-
-test.after.always(async () => {
-  await api?.stop();
-});
+const api = fresh(test, startApi);
 
 const send = async (method: string, path: string, headers: Record<string, string> = {}): Promise<Answer> => {
   const body = method === 'POST' ? '{' : undefined;

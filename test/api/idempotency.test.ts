@@ -1,9 +1,9 @@
 import test from 'ava';
-import postgres, { type Sql } from 'postgres';
 import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { fresh, freshDatabase } from '../support/database.ts';
 import { createCaller, eventually, type SubmitAnswer } from '../support/organization.ts';
+import { type ApiClient, startApi } from '../support/stack.ts';
 
 // DECISIONS.md, Idempotency-Key, as clients see it.
 
@@ -11,18 +11,8 @@ const NPI = '1234567893';
 const SINGLE = '/api/v1/email';
 const BY = { actor: 'test', reason: 'test' };
 
-let api: Api;
-let sql: Sql;
-
-test.before(async () => {
-  api = await startApi();
-  sql = postgres(api.databaseUrl, { max: 4, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await api?.stop();
-});
+const { sql, url: databaseUrl } = freshDatabase(test);
+const api = fresh(test, () => startApi({ databaseUrl }));
 
 const send = ({ call }: Pick<ApiClient, 'call'>, body: string, key: string, path = SINGLE) =>
   call<SubmitAnswer>('POST', path, body, { 'idempotency-key': key });

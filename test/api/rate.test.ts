@@ -1,30 +1,18 @@
 import test, { type ExecutionContext } from 'ava';
-import postgres, { type Sql } from 'postgres';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { setLimit } from '../../db/accounts/organizations.ts';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { fresh, freshDatabase } from '../support/database.ts';
 import { type Answer, createCaller } from '../support/organization.ts';
+import { type ApiClient, startApi } from '../support/stack.ts';
 
 // The rate limit (DECISIONS.md, Keys and rate) over two API processes on one database.
 
 const BY = { actor: 'test', reason: 'test' };
 const BEGUN = Math.floor(Date.now() / 1000);
 
-let api: Api;
-let second: Api;
-let sql: Sql;
-
-test.before(async () => {
-  api = await startApi();
-  second = await startApi({ databaseUrl: api.databaseUrl });
-  sql = postgres(api.databaseUrl, { max: 2, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await second?.stop();
-  await api?.stop();
-});
+const { sql, url: databaseUrl } = freshDatabase(test);
+const api = fresh(test, () => startApi({ databaseUrl }));
+const second = fresh(test, () => startApi({ databaseUrl }));
 
 const credits = ({ get }: Pick<ApiClient, 'get'>) => get('/api/v1/credits');
 
@@ -122,8 +110,8 @@ test('a refusal takes no place and does not delay the next', async (t) => {
 
 test('in no span as long as the window more are admitted than the limit', async (t) => {
   const [limit, windowMs] = [10, 300];
-  const fast = [await startApi({ databaseUrl: api.databaseUrl, rateWindowMs: windowMs })];
-  fast.push(await startApi({ databaseUrl: api.databaseUrl, rateWindowMs: windowMs }));
+  const fast = [await startApi({ databaseUrl, rateWindowMs: windowMs })];
+  fast.push(await startApi({ databaseUrl, rateWindowMs: windowMs }));
   const { keyId, apiKey } = await api.organization(0, limit);
   // PostgreSQL itself notes the moments of admission.
   await sql`create table admissions (at timestamptz not null)`;

@@ -1,6 +1,7 @@
 import test, { type ExecutionContext } from 'ava';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { fresh } from '../support/database.ts';
 import type { Answer } from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
 
 // The 422 catalogue (api/README.md, Errors) to the letter, on both submits and both polls.
 
@@ -14,17 +15,8 @@ interface Problem {
   readonly type: string;
 }
 
-let api: Api;
-let client: ApiClient;
-
-test.before(async () => {
-  api = await startApi();
-  client = await api.organization(10_000);
-});
-
-test.after.always(async () => {
-  await api?.stop();
-});
+const api = fresh(test, startApi);
+const client = fresh(test, () => api.organization(10_000));
 
 const problem =
   (type: string, msg: string) =>

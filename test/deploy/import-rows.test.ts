@@ -1,12 +1,11 @@
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { listAudit } from '../../db/audit.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { addSuppression, hashAddress } from '../../db/privacy/suppressions.ts';
-import { freshDatabase } from '../support/database.ts';
+import { freshDatabase, temporaryFolder } from '../support/database.ts';
 import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
 
 // Files of the operator's own: each row gets a verdict, and a file may be imported again.
@@ -17,15 +16,7 @@ const NPI = '1234567893';
 
 const database = freshDatabase(test);
 const { db } = database;
-let folder: string;
-
-test.before(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'import-rows-'));
-});
-
-test.after.always(async () => {
-  await rm(folder, { recursive: true, force: true });
-});
+const folder = temporaryFolder(test.after.always);
 
 async function file(name: string, content: string | Buffer): Promise<string> {
   const path = join(folder, name);

@@ -1,13 +1,11 @@
 import { execFile } from 'node:child_process';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
 import { readiness } from '../../db/ready.ts';
 import { freePort, LOOPBACK, launch } from '../../deploy/local/processes.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
-import { openEmptyDatabase } from '../support/database.ts';
+import { openEmptyDatabase, temporaryFolder } from '../support/database.ts';
 import { testSetting } from '../support/environment.ts';
 import { eventually } from '../support/organization.ts';
 import { installForProduction, type ProgramName, programCommand, runProgram } from '../support/programs.ts';
@@ -16,16 +14,8 @@ import { installForProduction, type ProgramName, programCommand, runProgram } fr
 
 const PROGRAMS: readonly ProgramName[] = ['api', 'worker', 'migrate', 'operator', 'bundle'];
 
-let root: string;
-
-test.before(async () => {
-  root = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  await installForProduction(root);
-});
-
-test.after.always(async () => {
-  await rm(root, { recursive: true, force: true });
-});
+const root = temporaryFolder(test.after.always);
+test.before(() => installForProduction(root));
 
 for (const name of PROGRAMS) {
   test(`${name} --help says what it does, what it needs and how it ends, and needs no settings itself`, async (t) => {

@@ -29,16 +29,14 @@ const running = new AsyncDisposableStack();
 
 /**
  * What `start` makes, from the first test of a file to its last. The object is filled before the first test: take it
- * apart in tests, not at the top of the file. What is started later may use what was started earlier.
+ * apart in tests, not at the top of the file. What is started later may use what was started earlier, and is stopped
+ * before it.
  */
-export function fresh<T extends { stop(): Promise<unknown> }, C>(
-  test: TestFn<C>,
-  start: () => Promise<T>,
-): T {
-  const started = {} as T;
+export function fresh<T extends object, C>(test: TestFn<C>, start: () => Promise<T>): T {
+  const started = {} as T & { stop?(): Promise<unknown> };
   test.serial.before(async () => {
     Object.assign(started, await start());
-    running.defer(async () => void (await started.stop()));
+    running.defer(async () => void (await started.stop?.()));
   });
   test.after.always(() => running.disposeAsync());
   return started;

@@ -1,12 +1,10 @@
 import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { ExecutionContext } from 'ava';
 import postgres, { type Sql } from 'postgres';
 import { runOperator } from '../../deploy/operator/program.ts';
-import { openTestDatabase } from './database.ts';
+import { openTestDatabase, temporaryFolder } from './database.ts';
 import { endWithThisProcess } from './programs.ts';
 
 /** A database and a folder of their own for one test of the importer: one import runs in a database at a time. */
@@ -52,12 +50,9 @@ export async function openNppesWorld(t: ExecutionContext): Promise<NppesWorld> {
 
 /** In a database that the test has made. */
 export async function openWorldAt(t: ExecutionContext, url: string): Promise<NppesWorld> {
-  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
+  const folder = temporaryFolder(t.teardown);
   const sql = postgres(url, { max: 1, onnotice: () => {} });
-  t.teardown(async () => {
-    await sql.end({ timeout: 1 });
-    await rm(folder, { recursive: true, force: true });
-  });
+  t.teardown(() => sql.end({ timeout: 1 }));
   const operator = async (path: string, ...options: string[]): Promise<Ended> => {
     let stdout = '';
     let stderr = '';

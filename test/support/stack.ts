@@ -1,6 +1,3 @@
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { Client, Connection } from '@temporalio/client';
 import { NativeConnection } from '@temporalio/worker';
 import { and, eq, isNull } from 'drizzle-orm';
@@ -8,13 +5,12 @@ import { pino } from 'pino';
 import type { VendorSource } from '../../activities/deps.ts';
 import type { Registry } from '../../activities/person/registry.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
-import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
-import { createPost } from '../../activities/webhooks/post.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
+import { openDatabase } from '../../db/client.ts';
 import { requests } from '../../db/schema.ts';
-import { loadConfig } from '../../deploy/config/config.ts';
+import { type Config, loadConfig } from '../../deploy/config/config.ts';
 import { createApi } from '../../deploy/config/create-api.ts';
 import { createSources } from '../../deploy/config/sources.ts';
+import { postOf, rulesOf } from '../../deploy/config/worker.ts';
 import { startDns } from '../../deploy/local/dns.ts';
 import { startReceiver } from '../../deploy/local/receiver.ts';
 import { importSample } from '../../deploy/local/sample.ts';
@@ -23,22 +19,25 @@ import { createLog } from '../../deploy/log.ts';
 import { prepareNamespace, scheduleId } from '../../deploy/temporal/namespace.ts';
 import { installRuntime, startWorkers } from '../../deploy/temporal/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { openTestDatabase } from './database.ts';
+import { openTestDatabase, temporaryFolder } from './database.ts';
 import { testSetting } from './environment.ts';
-import { createCaller, type Organization, openOrganization } from './organization.ts';
+import { createCaller, openOrganization } from './organization.ts';
 
-/** What a test may shorten; times in milliseconds. */
-export interface StackOptions {
-  readonly lookupTimeoutMs?: number;
-  readonly sweepIntervalMs?: number;
-  readonly webhookScheduleMs?: readonly number[];
-  readonly rateWindowMs?: number;
-  readonly replayMs?: number;
+/** Settings, which may be shorter here than operators may have them, and what is around an API process. */
+export interface ApiOptions extends Partial<Config> {
+  /** How long it waits for PostgreSQL. */
+  readonly deadlineMs?: number | undefined;
+  /** Receives each log line, as JSON text, at the lowest level. */
+  readonly onLog?: ((line: string) => void) | undefined;
+  readonly temporalAddress?: string;
+  readonly taskQueue?: string;
+}
+
+export interface StackOptions extends Partial<Config> {
   readonly simulatorSpeed?: number;
   /** An address where no Temporal is, for the API alone. */
   readonly apiTemporalAddress?: string;
-  /** Receives each log line of API and worker, as JSON text, at the lowest level. */
-  readonly onLog?: (line: string) => void;
+  readonly onLog?: ApiOptions['onLog'];
   /** Asked in place of the simulated vendors. */
   readonly providers?: readonly Vendor[];
   /** Asked in place of all others, as they are. */
@@ -54,109 +53,49 @@ export interface StackOptions {
 }
 
 const API_KEY = 'test-rocketreach-key';
+/** In place of the usual settings. */
+const HERE = {
+  apiHost: '127.0.0.1',
+  apiPort: 0,
+  lookupTimeoutMs: 60_000,
+  sweepIntervalMs: 60_000,
+  webhookScheduleMs: [0, 100, 200, 300],
+};
 const quiet = pino({ level: process.env.TEST_LOG_LEVEL ?? 'silent' });
+const logOf = (onLog: ApiOptions['onLog']) => (onLog ? createLog('test', 'trace', { write: onLog }) : quiet);
 let runtimeInstalled = false;
 
-/** The whole service in this process: real PostgreSQL, real Temporal, real sockets; vendor and receiver at the edge. */
-export async function startStack(options: StackOptions = {}) {
-  if (!runtimeInstalled) installRuntime(quiet);
-  runtimeInstalled = true;
-  const { onLog } = options;
-  const log = onLog ? createLog('test', 'trace', { write: onLog }) : quiet;
+/**
+ * One API process, without worker, vendor and receiver: real HTTP, real PostgreSQL, and a Temporal that takes the
+ * workflows nobody runs. Batches stay as the submit left them. Its database is a migrated one of its own, if none is
+ * given.
+ */
+export async function startApi(options: ApiOptions = {}) {
+  const { deadlineMs, onLog, temporalAddress, taskQueue = 'nobody', ...settings } = options;
   // Closed in the reverse order: by `stop`, or at once if something further down fails.
   await using opened = new AsyncDisposableStack();
-  const dir = await mkdtemp(join(tmpdir(), 'stack-'));
-  opened.defer(() => rm(dir, { recursive: true, force: true }));
-  const database = await openTestDatabase();
-  opened.defer(() => database.stop());
-  const db = openDatabase({ url: database.url, poolSize: 20, applicationName: 'test' });
+  const databaseUrl = settings.databaseUrl ?? opened.use(await openTestDatabase()).url;
+  const deadline = deadlineMs === undefined ? {} : { deadlineMs };
+  const db = openDatabase({ url: databaseUrl, poolSize: 20, applicationName: 'test api', ...deadline });
   opened.defer(() => db.close());
-  if (options.allSources) await importSample(database.url, dir);
-  const taskQueue = options.elsewhere?.taskQueue ?? `enrichment-${database.url.split('_').at(-1)}`;
-  const simulator = await createSimulator({ port: 0, speed: options.simulatorSpeed ?? 20, apiKey: API_KEY });
-  opened.defer(() => simulator.close());
-  const receiver = await startReceiver({ port: 0, dir });
-  opened.defer(() => receiver.close());
-  const dns = await startDns();
-  opened.defer(() => dns.close());
-
-  const address = options.elsewhere?.temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
-  const connection = await Connection.connect({ address });
+  const address = temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
+  const connection = Connection.lazy({ address });
   opened.defer(() => connection.close());
-  const client = new Client({ connection });
-  const apiConnection = Connection.lazy({ address: options.apiTemporalAddress ?? address });
-  opened.defer(() => apiConnection.close());
-  const native = await NativeConnection.connect({ address });
-  opened.defer(() => native.close());
-  const intervals = { sweepMs: options.sweepIntervalMs ?? 60_000, reverifyMs: 3_600_000 };
-  let workers: Awaited<ReturnType<typeof startWorkers>> | null = null;
-  opened.defer(() => workers?.stop());
-  await prepareNamespace(client, taskQueue, intervals, log);
-  opened.defer(async () => {
-    for (const type of [WORKFLOWS.sweep, WORKFLOWS.reverify]) {
-      await client.schedule.getHandle(scheduleId(type, taskQueue)).delete();
-    }
-  });
-
-  const sourceEnvironment = settingsOf(simulator, options);
-  const loaded = loadConfig({ DATABASE_URL: database.url, ...sourceEnvironment });
-  const config = {
-    ...loaded,
-    apiHost: '127.0.0.1',
-    apiPort: 0,
-    lookupTimeoutMs: options.lookupTimeoutMs ?? 60_000,
-    replayMs: options.replayMs ?? loaded.replayMs,
-    rateWindowMs: options.rateWindowMs ?? loaded.rateWindowMs,
-    webhookScheduleMs: options.webhookScheduleMs ?? [0, 100, 200, 300],
-    webhookOpenCidrs: ['127.0.0.0/8', '::1/128'],
-  };
-  const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
-  const rules = {
-    ...config,
-    greylistMs: 1000,
-    sweep: { startAfterMs: 500, settleAfterMs: 500, checkEveryMs: 1000 },
-  };
-  const configured = createSources(config, { db, dnsServers: [dns.address] });
-  const vendors = options.vendors ?? options.providers?.map((vendor) => vendorSource(vendor));
-  const startWorker = async () =>
-    startWorkers({
-      connection: native,
-      client,
-      taskQueue,
-      workflowBundle: { codePath: testSetting('TEST_WORKFLOW_BUNDLE') },
-      lookupSlots: 100,
-      deps: {
-        db,
-        log,
-        ...configured,
-        ...(vendors ? { vendors } : {}),
-        ...(options.registry ? { registry: options.registry } : {}),
-        post: createPost({ policy, ca: await readFile(receiver.caFile, 'utf8'), userAgent: 'test' }),
-        rules,
-      },
-    });
-  const server = createApi(config, {
-    db,
-    log,
-    client: new Client({ connection: apiConnection }),
-    taskQueue,
-  });
+  const config = { ...loadConfig({ DATABASE_URL: databaseUrl }), ...HERE, ...settings };
+  const server = createApi(config, { db, log: logOf(onLog), client: new Client({ connection }), taskQueue });
   opened.defer(() => server.stop({ timeout: 1000 }));
   await server.start();
-  if (!options.elsewhere) workers = await startWorker();
   const running = opened.move();
-
   return {
     baseUrl: server.info.uri,
+    port: Number(server.info.port),
     db,
-    databaseUrl: database.url,
-    client,
-    taskQueue,
-    simulator,
-    receiver,
+    databaseUrl,
+    /** What it serves. */
+    routes: () => server.table().map(({ method, path }) => ({ method: method.toUpperCase(), path })),
     /** A new organization with credits and a key, and its way to call the API. */
     async organization(credits = 1000, requestsPerMinute?: number) {
-      const organization: Organization = await openOrganization(db, credits, requestsPerMinute);
+      const organization = await openOrganization(db, credits, requestsPerMinute);
       return { ...organization, ...createCaller(server.info.uri, organization.apiKey) };
     },
     /** The ids of an organization's requests that are not final. */
@@ -167,9 +106,104 @@ export async function startStack(options: StackOptions = {}) {
         .where(and(eq(requests.organizationId, organizationId), isNull(requests.settledAt)));
       return rows.map((row) => row.id);
     },
+    stop: () => running.disposeAsync(),
+  };
+}
+
+export type Api = Awaited<ReturnType<typeof startApi>>;
+export type ApiClient = Awaited<ReturnType<Api['organization']>>;
+
+/** The whole service in this process: real PostgreSQL, real Temporal, real sockets; vendor and receiver at the edge. */
+export async function startStack(options: StackOptions = {}) {
+  if (!runtimeInstalled) installRuntime(quiet);
+  runtimeInstalled = true;
+  const {
+    simulatorSpeed = 20,
+    apiTemporalAddress,
+    onLog,
+    providers,
+    registry,
+    allSources,
+    ...others
+  } = options;
+  const {
+    vendors = providers?.map((vendor) => vendorSource(vendor)),
+    environment,
+    elsewhere,
+    ...settings
+  } = others;
+  const log = logOf(onLog);
+  await using opened = new AsyncDisposableStack();
+  const dir = temporaryFolder((remove) => opened.defer(remove));
+  const { db, url: databaseUrl } = opened.use(await openTestDatabase());
+  if (allSources) await importSample(databaseUrl, dir);
+  const taskQueue = elsewhere?.taskQueue ?? `enrichment-${databaseUrl.split('_').at(-1)}`;
+  const simulator = await createSimulator({ port: 0, speed: simulatorSpeed, apiKey: API_KEY });
+  opened.defer(() => simulator.close());
+  const receiver = await startReceiver({ port: 0, dir });
+  opened.defer(() => receiver.close());
+  const dns = await startDns();
+  opened.defer(() => dns.close());
+
+  const sourceEnvironment = settingsOf(simulator, options);
+  const config: Config = {
+    ...loadConfig({ DATABASE_URL: databaseUrl, ...sourceEnvironment }),
+    ...HERE,
+    webhookCaFile: receiver.caFile,
+    webhookOpenCidrs: ['127.0.0.0/8', '::1/128'],
+    ...settings,
+  };
+  const address = elsewhere?.temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
+  const connection = await Connection.connect({ address });
+  opened.defer(() => connection.close());
+  const client = new Client({ connection });
+  const native = await NativeConnection.connect({ address });
+  opened.defer(() => native.close());
+  let workers: Awaited<ReturnType<typeof startWorkers>> | null = null;
+  opened.defer(() => workers?.stop());
+  await prepareNamespace(client, taskQueue, { sweepMs: config.sweepIntervalMs, reverifyMs: 3_600_000 }, log);
+  opened.defer(async () => {
+    for (const type of [WORKFLOWS.sweep, WORKFLOWS.reverify]) {
+      await client.schedule.getHandle(scheduleId(type, taskQueue)).delete();
+    }
+  });
+  const deps = {
+    ...{ db, log, post: postOf(config) },
+    ...createSources(config, { db, dnsServers: [dns.address] }),
+    ...(vendors ? { vendors } : {}),
+    ...(registry ? { registry } : {}),
+    rules: {
+      ...rulesOf(config),
+      greylistMs: 1000,
+      sweep: { startAfterMs: 500, settleAfterMs: 500, checkEveryMs: 1000 },
+    },
+  };
+  const startWorker = async () => {
+    const workflowBundle = { codePath: testSetting('TEST_WORKFLOW_BUNDLE') };
+    workers = await startWorkers({
+      connection: native,
+      client,
+      taskQueue,
+      workflowBundle,
+      lookupSlots: 100,
+      deps,
+    });
+  };
+  const api = await startApi({ ...config, taskQueue, temporalAddress: apiTemporalAddress ?? address, onLog });
+  opened.defer(() => api.stop());
+  if (!elsewhere) await startWorker();
+  const running = opened.move();
+
+  return {
+    ...api,
+    db,
+    client,
+    taskQueue,
+    simulator,
+    receiver,
     /** What `deploy/worker.ts` needs to work for this stack. */
     workerEnvironment: {
-      DATABASE_URL: database.url,
+      DATABASE_URL: databaseUrl,
       TEMPORAL_ADDRESS: address,
       ...sourceEnvironment,
       DNS_SERVERS: dns.address,
@@ -180,9 +214,7 @@ export async function startStack(options: StackOptions = {}) {
     async stopWorker() {
       await workers?.stop();
     },
-    async startWorker() {
-      workers = await startWorker();
-    },
+    startWorker,
     stop: () => running.disposeAsync(),
   };
 }
@@ -208,4 +240,3 @@ export function vendorSource(vendor: Vendor, rest: Partial<Omit<VendorSource, 'v
 }
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;
-export type TestDb = Database;

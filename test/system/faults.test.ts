@@ -7,9 +7,10 @@ import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
+import { fresh } from '../support/database.ts';
 import { ordinaryNpis } from '../support/npis.ts';
 import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { startStack } from '../support/stack.ts';
 import { aborted, createScriptedVendor, foundStep } from '../support/vendor.ts';
 
 // What goes wrong around a lookup: Temporal, workers and vendors. Each time every request ends once, and every credit
@@ -18,15 +19,9 @@ import { aborted, createScriptedVendor, foundStep } from '../support/vendor.ts';
 const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 200);
 
-let stack: Stack;
-
-test.before(async () => {
-  stack = await startStack({ lookupTimeoutMs: 10_000, sweepIntervalMs: 1000, providers: [vendor] });
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
+const stack = fresh(test, () =>
+  startStack({ lookupTimeoutMs: 10_000, sweepIntervalMs: 1000, providers: [vendor] }),
+);
 
 /** NPIs no other test of this file uses. */
 function freshNpis(count: number): string[] {

@@ -1,15 +1,13 @@
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
-import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 import postgres from 'postgres';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
-import { openTestDatabase, withSql } from '../support/database.ts';
+import { openTestDatabase, temporaryFolder, withSql } from '../support/database.ts';
 import type { LossCounts } from '../support/loss-client.ts';
 import { eventually } from '../support/organization.ts';
 import { addPublishedPostgres, endWithThisProcess } from '../support/programs.ts';
@@ -22,7 +20,7 @@ test.serial(
   'a busy pool survives kill -9 of PostgreSQL: nothing is thrown, nothing hangs, no half is written',
   async (t) => {
     t.timeout(60_000 + KILLS * 20_000);
-    const { counts, halves } = await killUnderLoad(PACKAGE, KILLS);
+    const { counts, halves } = await killUnderLoad(t, PACKAGE, KILLS);
     t.log(counts);
     t.is(counts.uncaught, 0);
     t.is(counts.hanging, 0);
@@ -33,25 +31,21 @@ test.serial(
 
 test.serial('postgres.js as published does not, which is why it is patched', async (t) => {
   t.timeout(120_000);
-  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  t.teardown(() => rm(folder, { recursive: true, force: true }));
-  const published = await addPublishedPostgres(folder);
+  const published = await addPublishedPostgres(temporaryFolder(t.teardown));
   // One kill gives a few uncaught exceptions, now and then none.
-  const { counts, halves } = await killUnderLoad(published, 20, ({ uncaught }) => uncaught > 0);
+  const { counts, halves } = await killUnderLoad(t, published, 20, ({ uncaught }) => uncaught > 0);
   t.log(counts, `${halves} halves`);
   t.true(counts.uncaught > 0);
 });
 
 test.serial('a listener hears again after PostgreSQL was killed and started', async (t) => {
-  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  await chmod(folder, 0o755);
-  let server = await startPostgres({ dataDir: join(folder, 'data') });
+  const dataDir = join(temporaryFolder(t.teardown), 'data');
+  let server = await startPostgres({ dataDir });
   const { url, port } = server;
   const sql = postgres(url, { backoff: () => 0.05, onnotice: () => {} });
   t.teardown(async () => {
     await sql.end({ timeout: 1 });
     await server.stop();
-    await rm(folder, { recursive: true, force: true });
   });
   const heard = new Set<string>();
   await sql.listen('news', (payload) => heard.add(payload));
@@ -63,7 +57,7 @@ test.serial('a listener hears again after PostgreSQL was killed and started', as
     t.true(heard.has(payload));
     process.kill(server.pid, 'SIGKILL');
     await server.exited;
-    server = await startPostgres({ dataDir: join(folder, 'data'), port });
+    server = await startPostgres({ dataDir, port });
   }
 });
 
@@ -129,14 +123,13 @@ test('a server that takes connections only to close them fails the query', async
  * again, `kills` times or until enough is seen.
  */
 async function killUnderLoad(
+  t: ExecutionContext,
   modulePackage: string,
   kills: number,
   enough: (counts: LossCounts) => boolean = () => false,
 ) {
-  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  // PostgreSQL runs as a user of its own where this runs as root.
-  await chmod(folder, 0o755);
-  let server = await startPostgres({ dataDir: join(folder, 'data') });
+  const dataDir = join(temporaryFolder(t.teardown), 'data');
+  let server = await startPostgres({ dataDir });
   const { url, port } = server;
   await withSql(url, (sql) => sql`create table pairs (pair uuid)`);
   const client = fork(CLIENT, [join(modulePackage, 'src', 'index.js'), url], { execArgv: [] });
@@ -153,7 +146,7 @@ async function killUnderLoad(
     for (let kill = 0; kill < kills && !enough(await ask('count')); kill += 1) {
       process.kill(server.pid, 'SIGKILL');
       await server.exited;
-      server = await startPostgres({ dataDir: join(folder, 'data'), port });
+      server = await startPostgres({ dataDir, port });
       await answersAfter(await ask('count'));
     }
     const counts = await ask('stop');
@@ -165,6 +158,5 @@ async function killUnderLoad(
   } finally {
     client.kill('SIGKILL');
     await server.stop();
-    await rm(folder, { recursive: true, force: true });
   }
 }

@@ -1,11 +1,12 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { startTemporal, type Temporal } from '../../deploy/local/temporal.ts';
+import { startTemporal } from '../../deploy/local/temporal.ts';
 import { TASK_QUEUE } from '../../workflows/messages.ts';
+import { fresh } from '../support/database.ts';
 import { testSetting } from '../support/environment.ts';
 import { ordinaryNpis } from '../support/npis.ts';
 import { eventually } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { startStack } from '../support/stack.ts';
 import { workerProcesses } from '../support/worker-process.ts';
 
 // The worker as the process it is in production, and what kill -9 in the middle of a batch leaves behind.
@@ -13,30 +14,23 @@ import { workerProcesses } from '../support/worker-process.ts';
 const FOUND = 20;
 const NOT_FOUND = 10;
 
-let temporal: Temporal;
-let stack: Stack;
-const workers = workerProcesses({ VENDOR_CALL_TIMEOUT: '8s' });
-
-test.before(async () => {
-  // Its own, because the process takes the one queue that every deployment has.
-  temporal = await startTemporal({
+// Its own, because the process takes the one queue that every deployment has.
+const temporal = fresh(test, () =>
+  startTemporal({
     cli: testSetting('TEST_TEMPORAL_CLI'),
     namespace: 'default',
     headless: true,
-  });
-  stack = await startStack({
+  }),
+);
+const stack = fresh(test, () =>
+  startStack({
     lookupTimeoutMs: 40_000,
     sweepIntervalMs: 1000,
     simulatorSpeed: 0.5,
     elsewhere: { temporalAddress: temporal.address, taskQueue: TASK_QUEUE },
-  });
-});
-
-test.after.always(async () => {
-  await workers.stop();
-  await stack?.stop();
-  await temporal?.stop();
-});
+  }),
+);
+const workers = fresh(test, async () => workerProcesses({ VENDOR_CALL_TIMEOUT: '8s' }));
 
 test.serial('a worker killed in the middle of a batch loses nothing and charges nothing twice', async (t) => {
   const client = await stack.organization(100);

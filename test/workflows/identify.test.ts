@@ -3,9 +3,10 @@ import { sql } from 'drizzle-orm';
 import type { RegistryStep } from '../../activities/person/registry.ts';
 import type { Subject, Vendor } from '../../activities/vendors/vendor.ts';
 import { suppressFromVendor } from '../../db/privacy/suppressions.ts';
+import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
 import { ordinaryNpis } from '../support/npis.ts';
-import { type Stack, startStack, vendorSource } from '../support/stack.ts';
+import { startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep } from '../support/vendor.ts';
 
 // An NPI that no import has brought: the registry says who it is before anybody else is asked. Registry and vendors are
@@ -32,21 +33,14 @@ const nosy: Vendor = {
   },
 };
 
-let stack: Stack;
-let client: Awaited<ReturnType<Stack['organization']>>;
-
-test.before(async () => {
-  stack = await startStack({
+const stack = fresh(test, () =>
+  startStack({
     lookupTimeoutMs: 20_000,
     vendors: [vendorSource(byNpi), vendorSource(nosy)],
     registry: { find: async (npi) => (await registry.get(npi)?.()) ?? { kind: 'inactive_or_unknown' } },
-  });
-  client = await stack.organization(1000);
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
+  }),
+);
+const client = fresh(test, () => stack.organization(1000));
 
 function person(npi: string, lastName = 'DOE'): RegistryStep {
   const nothing = {

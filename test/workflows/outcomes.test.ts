@@ -1,8 +1,9 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import type { Step } from '../../activities/vendors/vendor.ts';
+import { fresh } from '../support/database.ts';
 import { ordinaryNpis } from '../support/npis.ts';
-import { type Stack, startStack, vendorSource } from '../support/stack.ts';
+import { startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep } from '../support/vendor.ts';
 
 // What several vendors' answers add up to, and what limits do to them. The vendors are scripts; everything else is
@@ -22,32 +23,24 @@ const npis = ordinaryNpis('found', 60, 40_000).values();
 const take = () => npis.next().value ?? '';
 const MISS: Step = { kind: 'miss', reason: 'nobody' };
 
-let stack: Stack;
-let client: Awaited<ReturnType<Stack['organization']>>;
-
-test.before(async () => {
-  const { first, second, capped, costly, borrowed } = vendors;
-  stack = await startStack({
+const stack = fresh(test, () =>
+  startStack({
     lookupTimeoutMs: 20_000,
     vendors: [
-      vendorSource(first, { capMs: 2000 }),
-      vendorSource(second),
-      vendorSource({ ...capped, cost: () => 3 }, { limits: { rates: [], dailyCredits: 10 } }),
-      vendorSource({ ...costly, repeatIsFree: false }),
-      vendorSource(borrowed, { mayStore: false }),
+      vendorSource(vendors.first, { capMs: 2000 }),
+      vendorSource(vendors.second),
+      vendorSource({ ...vendors.capped, cost: () => 3 }, { limits: { rates: [], dailyCredits: 10 } }),
+      vendorSource({ ...vendors.costly, repeatIsFree: false }),
+      vendorSource(vendors.borrowed, { mayStore: false }),
     ],
-  });
-  client = await stack.organization(1000);
-});
+  }),
+);
+const client = fresh(test, () => stack.organization(1000));
 
 test.beforeEach(async () => {
   // What one test does to a source's health and spends is none of the next one's business.
   await stack.db.drizzle.execute(sql`delete from source_health`);
   await stack.db.drizzle.execute(sql`delete from source_spend`);
-});
-
-test.after.always(async () => {
-  await stack?.stop();
 });
 
 async function lookUp(npi: string, caller = client) {

@@ -1,9 +1,10 @@
 import { Context } from '@temporalio/activity';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
+import { fresh } from '../support/database.ts';
 import { ordinaryNpis } from '../support/npis.ts';
 import { eventually } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { startStack } from '../support/stack.ts';
 import { aborted, createScriptedVendor, foundStep, heldScript } from '../support/vendor.ts';
 
 // What an operator may do to workflows in the Temporal UI: whatever it is, every request ends, every credit is charged
@@ -13,19 +14,13 @@ const LOOKUP_TIMEOUT_MS = 30_000;
 const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 20);
 
-let stack: Stack;
-
-test.before(async () => {
-  stack = await startStack({
+const stack = fresh(test, () =>
+  startStack({
     lookupTimeoutMs: LOOKUP_TIMEOUT_MS,
     sweepIntervalMs: 1000,
     providers: [vendor],
-  });
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
+  }),
+);
 
 /** Ends with its activity, so that nothing is waited for once a test is over. */
 function hang(): Promise<never> {

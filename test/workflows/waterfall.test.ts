@@ -3,8 +3,9 @@ import { sql } from 'drizzle-orm';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { addSuppression } from '../../db/privacy/suppressions.ts';
 import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
+import { fresh } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { startStack } from '../support/stack.ts';
 
 // Every vendor, one verifier and the registry, all in their own wire formats over real sockets: what each magic NPI
 // shows, by whom it is found, and what is left as evidence.
@@ -12,17 +13,17 @@ import { type Stack, startStack } from '../support/stack.ts';
 const BY = { actor: 'test', reason: 'test' };
 const SUPPRESSED = '2000000184';
 
-let stack: Stack;
-let client: Awaited<ReturnType<Stack['organization']>>;
-const answers = new Map<string, { status: string; email: string | null; email_type: string | null }>();
-
-test.before(async () => {
-  stack = await startStack({
+const stack = fresh(test, () =>
+  startStack({
     allSources: true,
     lookupTimeoutMs: 35_000,
     environment: { ROCKETREACH_TIMEOUT: '10s', VENDOR_CALL_TIMEOUT: '5s' },
-  });
-  client = await stack.organization(1000);
+  }),
+);
+const client = fresh(test, () => stack.organization(1000));
+const answers = new Map<string, { status: string; email: string | null; email_type: string | null }>();
+
+test.before(async () => {
   for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
     const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
     await storeEmail(stack.db, { npi, email, emailType: type, lastValidatedAt, source: 'test' });
@@ -31,10 +32,6 @@ test.before(async () => {
   const { batch_id: batchId } = (await client.bulk({ npis: [...MAGIC.keys()] })).json;
   const envelope = await client.completed(batchId);
   for (const item of envelope.data) answers.set(item.npi, item);
-});
-
-test.after.always(async () => {
-  await stack?.stop();
 });
 
 /** Who was asked for money about an NPI, in order. */

@@ -6,10 +6,11 @@ import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
 import { type Behavior, status } from '../../deploy/local/receiver.ts';
+import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
 import { ordinaryNpis } from '../support/npis.ts';
 import { type EnvelopeAnswer, eventually, type SubmitAnswer } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { startStack } from '../support/stack.ts';
 
 // Deliveries as a receiver sees them (api/README.md, Webhooks; DECISIONS.md, Webhooks).
 
@@ -19,16 +20,8 @@ const SCHEDULE_MS = [0, 100, 200, 300];
 const [FOUND = '', FOUND_TOO = '', KNOWN = '', ...MORE] = ordinaryNpis('found', 20);
 const [NOBODY = ''] = ordinaryNpis('not_found', 1);
 
-let stack: Stack;
+const stack = fresh(test, () => startStack({ webhookScheduleMs: SCHEDULE_MS }));
 let paths = 0;
-
-test.before(async () => {
-  stack = await startStack({ webhookScheduleMs: SCHEDULE_MS });
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
 
 test.beforeEach((t) => {
   paths += 1;

@@ -1,22 +1,21 @@
 import { execFile, fork, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { chmod, mkdtemp, readdir, rm, stat, symlink, writeFile } from 'node:fs/promises';
+import { readdir, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import test, { type ExecutionContext } from 'ava';
+import test from 'ava';
 import { startPostgres } from '../../../deploy/local/postgres.ts';
 import { LOOPBACK, poll } from '../../../deploy/local/processes.ts';
 import { startTemporal } from '../../../deploy/local/temporal.ts';
-import { withSql } from '../../support/database.ts';
+import { temporaryFolder, withSql } from '../../support/database.ts';
 import { testSetting } from '../../support/environment.ts';
 import { eventually } from '../../support/organization.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
 import { countTests, slowestTests, timedTest } from '../../support/report.ts';
 
 test('a kept PostgreSQL is found again with its data and its password', async (t) => {
-  const dataDir = join(await temporaryFolder(t), 'data');
+  const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
   await withSql(first.url, (sql) => sql`create table kept as select 7 as number`);
   await first.stop();
@@ -41,7 +40,7 @@ test('PostgreSQL listens on loopback, wants its password and stands 200 connecti
 });
 
 test('a lock file left behind does not keep PostgreSQL from starting, even when its number lives again', async (t) => {
-  const dataDir = join(await temporaryFolder(t), 'data');
+  const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
   process.kill(first.pid, 'SIGKILL');
   await first.exited;
@@ -57,7 +56,7 @@ test('a lock file left behind does not keep PostgreSQL from starting, even when 
 });
 
 test('a second PostgreSQL on the same data is refused in a sentence', async (t) => {
-  const dataDir = join(await temporaryFolder(t), 'data');
+  const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
   t.teardown(() => first.stop());
   const error = await t.throwsAsync(() => startPostgres({ dataDir }), { code: 'postgres_running' });
@@ -132,14 +131,14 @@ test('what a test file started ends with it, however it dies', async (t) => {
 });
 
 test('without a Temporal CLI and a way to get one, the message says what to install', async (t) => {
-  const cacheDir = await temporaryFolder(t);
-  const { error } = await findCli(cacheDir, await temporaryFolder(t));
+  const cacheDir = temporaryFolder(t.teardown);
+  const { error } = await findCli(cacheDir, temporaryFolder(t.teardown));
   t.regex(error ?? '', /^The Temporal CLI is missing .*install it .* or install Go, or set TEMPORAL_ADDRESS/);
   t.deepEqual(await readdir(cacheDir), []);
 });
 
 test('a CLI built by Go is kept, and found there the next time', async (t) => {
-  const [cacheDir, path] = [await temporaryFolder(t), await temporaryFolder(t)];
+  const [cacheDir, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   await symlink('/usr/bin/env', join(path, 'env'));
   await script(
     join(path, 'go'),
@@ -154,7 +153,7 @@ test('a CLI built by Go is kept, and found there the next time', async (t) => {
 });
 
 test('a build that fails half-way leaves nothing that looks like a CLI', async (t) => {
-  const [cacheDir, path] = [await temporaryFolder(t), await temporaryFolder(t)];
+  const [cacheDir, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   await symlink('/usr/bin/env', join(path, 'env'));
   await script(join(path, 'go'), `[ "$1" = version ] && exit 0; echo half > "$GOBIN/temporal"; exit 1`);
   t.truthy((await findCli(cacheDir, path)).error);
@@ -189,14 +188,6 @@ test('the runner names the slowest tests, the slowest first', (t) => {
   t.deepEqual(slowestTests(tests, 2), ['   62.5 s  [fail]: api › body › c', '   12.1 s  imports › d']);
   t.is(slowestTests(tests).at(-1), '    0.2 s  db › keys › a (b)');
 });
-
-async function temporaryFolder(t: ExecutionContext): Promise<string> {
-  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  // PostgreSQL runs as a user of its own where this runs as root.
-  await chmod(folder, 0o755);
-  t.teardown(() => rm(folder, { recursive: true, force: true }));
-  return folder;
-}
 
 async function script(file: string, body: string): Promise<void> {
   await writeFile(file, `#!/bin/sh\n${body}\n`, { mode: 0o755 });

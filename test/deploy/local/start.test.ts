@@ -1,9 +1,8 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { chmod, mkdtemp, readFile, rm, stat } from 'node:fs/promises';
+import { chmod, readFile, stat } from 'node:fs/promises';
 import { createServer, type Server } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
@@ -13,7 +12,7 @@ import type { Sql } from 'postgres';
 import { submit } from '../../../db/requests/submit.ts';
 import type { StackFacts } from '../../../deploy/local/facts.ts';
 import { TASK_QUEUE, WORKFLOWS } from '../../../workflows/messages.ts';
-import { openEmptyDatabase, openTestDatabase, withSql } from '../../support/database.ts';
+import { openEmptyDatabase, openTestDatabase, temporaryFolder, withSql } from '../../support/database.ts';
 import { testSetting } from '../../support/environment.ts';
 import { WHY } from '../../support/operator.ts';
 import {
@@ -127,17 +126,7 @@ async function occupy(
   return { port: typeof address === 'object' && address !== null ? address.port : port, free };
 }
 
-let folder: string;
-
-test.before(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'start-'));
-  // PostgreSQL runs as a user of its own where this runs as root.
-  await chmod(folder, 0o755);
-});
-
-test.after.always(async () => {
-  await rm(folder, { recursive: true, force: true });
-});
+const folder = temporaryFolder(test.after.always);
 
 test.serial(
   'the first start does the main job and stays up, Ctrl-C stops everything, the next finds its data',
@@ -241,8 +230,7 @@ test.serial(
       // What hangs here must not hold back the end.
       VENDOR_CALL_TIMEOUT: '1s',
     };
-    const away = await mkdtemp(join(tmpdir(), 'start-'));
-    t.teardown(() => rm(away, { recursive: true, force: true }));
+    const away = temporaryFolder(t.teardown);
 
     const first = start(t, away, ['--port', '0', '--no-demo'], given);
     await up(first);
@@ -307,8 +295,7 @@ test.serial('a database that somebody else uses is refused, and left as it is', 
 });
 
 test.serial('without a Temporal CLI nothing is started, not even PostgreSQL', async (t) => {
-  const [away, path] = [await mkdtemp(join(tmpdir(), 'start-')), await mkdtemp(join(tmpdir(), 'start-'))];
-  t.teardown(() => Promise.all([away, path].map((one) => rm(one, { recursive: true, force: true }))));
+  const [away, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   const running = start(t, away, ['--port', '0'], {
     PATH: path,
     HTTPS_PROXY: 'http://127.0.0.1:1',

@@ -1,0 +1,24 @@
+import { readFileSync } from 'node:fs';
+import type { ActivityRules } from '../../activities/deps.ts';
+import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
+import { createPost } from '../../activities/webhooks/post.ts';
+import type { Config } from './config.ts';
+
+/** How deliveries are sent, as the configuration has it. */
+export function postOf(config: Config) {
+  const ca = config.webhookCaFile === null ? undefined : readFileSync(config.webhookCaFile, 'utf8');
+  const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
+  return createPost({ policy, ca, proxy: config.webhookProxy, userAgent: 'npi-email-enrichment/1' });
+}
+
+/** What activities keep to. */
+export function rulesOf(config: Config): ActivityRules {
+  return {
+    freshnessMs: config.freshnessMs,
+    replayMs: config.replayMs,
+    greylistMs: config.sources.greylistMs,
+    webhookScheduleMs: config.webhookScheduleMs,
+    webhookLogMs: config.webhookLogMs,
+    sweep: { startAfterMs: 5000, settleAfterMs: 15_000, checkEveryMs: 30_000 },
+  };
+}
