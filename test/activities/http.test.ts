@@ -6,7 +6,7 @@ import test from 'ava';
 import { get, post } from '../../activities/http/client.ts';
 import { ensureCertificate } from '../../deploy/local/receiver.ts';
 import { temporaryFolder } from '../support/database.ts';
-import { serveVendor } from '../support/vendor-server.ts';
+import { serveVendor } from '../support/vendors.ts';
 
 // What becomes of a call that brings no whole answer: whether the vendor may have been asked decides who pays.
 

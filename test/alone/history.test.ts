@@ -1,8 +1,8 @@
 import test from 'ava';
 import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { startStack } from '../support/stack.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
 
 // What a submit costs Temporal: the figure that limits how much one cluster carries.
 

@@ -1,7 +1,7 @@
 import { connect, type Socket } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
 import { fresh } from '../support/database.ts';
-import { exchange } from '../support/raw.ts';
+import { exchange } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
 // Bodies that are no JSON, too much, of another type, or never end.

@@ -1,7 +1,7 @@
 import { connect } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
 import { fresh } from '../support/database.ts';
-import { exchange } from '../support/raw.ts';
+import { exchange } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
 // What HTTP clients do wrong, or on purpose: byte by byte, below what fetch would send.

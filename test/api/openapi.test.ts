@@ -15,8 +15,7 @@ import { newId } from '../../db/ids.ts';
 import { idempotencyKeys, storedEmails } from '../../db/schema.ts';
 import { examplesOf, misfits, operations, violations } from '../support/conformance.ts';
 import { fresh } from '../support/database.ts';
-import { type Answer, createCaller } from '../support/organization.ts';
-import { exchange } from '../support/raw.ts';
+import { type Answer, createCaller, exchange } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
 // The document at /openapi.json: valid, complete, and true of live answers.

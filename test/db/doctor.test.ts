@@ -9,11 +9,10 @@ import type { DoctorRules } from '../../db/doctor/check.ts';
 import { type Diagnosis, diagnose, runChecks } from '../../db/doctor/doctor.ts';
 import { resendAny } from '../../db/webhooks/resends.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { freshDatabase, openTestDatabase } from '../support/database.ts';
+import { freshDatabase, openTestDatabase, testSetting } from '../support/database.ts';
 import { logAttempt } from '../support/deliveries.ts';
 import { type Life, live } from '../support/doctor-life.ts';
 import { type Plant, plantsIn } from '../support/doctor-plants.ts';
-import { testSetting } from '../support/environment.ts';
 import { eventually, RULES } from '../support/organization.ts';
 import { type Ended, runProgram } from '../support/programs.ts';
 

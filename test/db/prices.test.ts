@@ -2,9 +2,8 @@ import test from 'ava';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { auditLedger } from '../support/audit.ts';
 import { freshDatabase } from '../support/database.ts';
-import { mutantLedger } from '../support/model-mutant.ts';
+import { auditLedger, mutantLedger } from '../support/ledger.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
 // A price is written on the request's row at the submit, and everything after it goes by that row.

@@ -17,7 +17,7 @@ import {
   resendOwn,
   takeResends,
 } from '../../db/webhooks/resends.ts';
-import { answered, type Delivering, HOUR, SCHEDULE_MS, startDelivering } from '../support/delivering.ts';
+import { answered, type Delivering, HOUR, SCHEDULE_MS, startDelivering } from '../support/deliveries.ts';
 import { acceptedIds, RULES, submitCommand } from '../support/organization.ts';
 
 // Sending again, and the log that tells of it, in the database.

@@ -5,8 +5,7 @@ import test, { type ExecutionContext } from 'ava';
 import { readiness } from '../../db/ready.ts';
 import { freePort, LOOPBACK, launch } from '../../deploy/local/processes.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
-import { openEmptyDatabase, temporaryFolder } from '../support/database.ts';
-import { testSetting } from '../support/environment.ts';
+import { openEmptyDatabase, temporaryFolder, testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { installForProduction, type ProgramName, programCommand, runProgram } from '../support/programs.ts';
 

@@ -7,7 +7,6 @@ import type { TestFn } from 'ava';
 import postgres, { type Sql } from 'postgres';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { migrate } from '../../db/migrate.ts';
-import { testSetting } from './environment.ts';
 
 /** A database that nobody else uses, and two ways to it. */
 export interface TestDatabase extends AsyncDisposable {
@@ -141,4 +140,53 @@ function urlOf(database: string): string {
   const url = new URL(testSetting('TEST_DATABASE_URL'));
   url.pathname = `/${database}`;
   return url.href;
+}
+
+/** A database whose clock can be put forward, and stopped. */
+export interface Travel {
+  /** Puts the clock forward, for every connection at once. */
+  advance(ms: number): Promise<void>;
+  /** From now on only `advance` moves it: for what must not depend on how busy the machine is. */
+  stop(): Promise<void>;
+  close(): Promise<void>;
+}
+
+/**
+ * Shadows `clock_timestamp()`, which all our statements tell the time by, with one of ours. Only for connections made
+ * afterwards.
+ */
+export async function travel(databaseUrl: string): Promise<Travel> {
+  const admin = postgres(databaseUrl, { max: 1, onnotice: () => {} });
+  const name = new URL(databaseUrl).pathname.slice(1);
+  await admin.unsafe(`
+    create schema travel;
+    create table travel.clock as select null::timestamptz as stopped, interval '0' as ahead;
+    create function travel.clock_timestamp() returns timestamptz language sql volatile as
+      'select coalesce(stopped, pg_catalog.clock_timestamp()) + ahead from travel.clock';
+    alter database ${name} set search_path = travel, public, pg_catalog;`);
+  return {
+    async advance(ms) {
+      await admin`update travel.clock set ahead = ahead + make_interval(secs => ${ms / 1000})`;
+    },
+    async stop() {
+      await admin`update travel.clock set stopped = pg_catalog.clock_timestamp()`;
+    },
+    close: () => admin.end({ timeout: 5 }),
+  };
+}
+
+/** What the runner gives each test file. */
+export const TEST_SETTINGS = [
+  'TEST_DATABASE_URL',
+  'TEST_TEMPORAL_ADDRESS',
+  'TEST_TEMPORAL_CLI',
+  'TEST_WORKFLOW_BUNDLE',
+] as const;
+export type TestSetting = (typeof TEST_SETTINGS)[number];
+
+/** @throws {Error} when the test file was not started by the runner */
+export function testSetting(name: TestSetting): string {
+  const value = process.env[name];
+  if (value) return value;
+  throw new Error(`${name} is not set: run this test through the runner, npm test -- test/this.test.ts`);
 }

@@ -19,8 +19,7 @@ import { createLog } from '../../deploy/log.ts';
 import { prepareNamespace, scheduleId } from '../../deploy/temporal/namespace.ts';
 import { installRuntime, startWorkers } from '../../deploy/temporal/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { openTestDatabase, temporaryFolder } from './database.ts';
-import { testSetting } from './environment.ts';
+import { openTestDatabase, temporaryFolder, testSetting } from './database.ts';
 import { createCaller, openOrganization } from './organization.ts';
 
 /** Settings, which may be shorter here than operators may have them, and what is around an API process. */

@@ -8,10 +8,9 @@ import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
 import { fresh } from '../support/database.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
-import { aborted, createScriptedVendor, foundStep } from '../support/vendor.ts';
+import { aborted, createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 // What goes wrong around a lookup: Temporal, workers and vendors. Each time every request ends once, and every credit
 // is either charged for an email or back.

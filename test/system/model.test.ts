@@ -4,8 +4,8 @@ import fc from 'fast-check';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { auditLedger } from '../support/audit.ts';
 import { freshDatabase } from '../support/database.ts';
+import { auditLedger, type Mutation, mutantLedger } from '../support/ledger.ts';
 import { applyCall, MODEL_RULES, type ModelState, openModel } from '../support/model.ts';
 import {
   type Ledger,
@@ -13,11 +13,16 @@ import {
   openModelClient,
   performCall,
   viewDatabase,
+  viewModel,
 } from '../support/model-client.ts';
-import { NPIS, ORGANIZATIONS, requestsOf } from '../support/model-commands.ts';
-import { type Mutation, mutantLedger } from '../support/model-mutant.ts';
-import { type Counts, count, modelSteps } from '../support/model-steps.ts';
-import { viewModel } from '../support/model-view.ts';
+import {
+  type Counts,
+  count,
+  modelSteps,
+  NPIS,
+  ORGANIZATIONS,
+  requestsOf,
+} from '../support/model-commands.ts';
 
 // The service against a model of the rules (support/model.ts): random calls of several clients at once, and after
 // every step both must agree. To repeat a failure, set what it printed:

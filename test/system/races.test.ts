@@ -5,11 +5,9 @@ import { openDatabase } from '../../db/client.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { auditLedger } from '../support/audit.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
-import { postUntilAnswered, startApi } from '../support/model-api.ts';
+import { auditLedger, mutantLedger } from '../support/ledger.ts';
 import type { Ledger } from '../support/model-client.ts';
-import { mutantLedger } from '../support/model-mutant.ts';
 import {
   acceptedIds,
   createCaller,
@@ -19,6 +17,7 @@ import {
   type SubmitAnswer,
   submitCommand,
 } from '../support/organization.ts';
+import { postUntilAnswered, startApiProcess } from '../support/programs.ts';
 
 // Each race on its own, between processes or pools that share nothing but PostgreSQL. The comment at each names the
 // guard without which it fails. TEST_RACE_ROUNDS repeats the last credit more often.
@@ -28,7 +27,7 @@ const BY = { actor: 'test', reason: 'race' };
 
 const { db, sql, url } = freshDatabase(test);
 const pools = [db, openDatabase({ url, poolSize: 24, applicationName: 'test' })] as const;
-const apis = [fresh(test, () => startApi(url)), fresh(test, () => startApi(url))] as const;
+const apis = [fresh(test, () => startApiProcess(url)), fresh(test, () => startApiProcess(url))] as const;
 
 test.after.always(() => pools[1].close());
 
@@ -112,7 +111,7 @@ test.serial(
 // Guard: the stored answer is written in the transaction of the batch (db/requests/submit.ts), and the 202 sent after it.
 test.serial('kill -9 of the API loses no 202 and doubles no batch', async (t) => {
   t.timeout(300_000);
-  const api = await startApi(url);
+  const api = await startApiProcess(url);
   t.teardown(() => api.stop());
   const client = await openWithKeys(40, 20);
   let answered = 0;

@@ -6,12 +6,11 @@ import { storeEmail } from '../../db/lookups/directory.ts';
 import { status } from '../../deploy/local/receiver.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { TASK_QUEUE } from '../../workflows/messages.ts';
-import { fresh } from '../support/database.ts';
-import { testSetting } from '../support/environment.ts';
-import { ordinaryNpis } from '../support/npis.ts';
+import { fresh, testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
+import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
-import { workerProcesses } from '../support/worker-process.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
 
 // Deliveries while the worker is killed every few seconds.
 

@@ -2,12 +2,11 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { TASK_QUEUE } from '../../workflows/messages.ts';
-import { fresh } from '../support/database.ts';
-import { testSetting } from '../support/environment.ts';
-import { ordinaryNpis } from '../support/npis.ts';
+import { fresh, testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
+import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
-import { workerProcesses } from '../support/worker-process.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
 
 // The worker as the process it is in production, and what kill -9 in the middle of a batch leaves behind.
 

@@ -5,9 +5,8 @@ import type { Subject, Vendor } from '../../activities/vendors/vendor.ts';
 import { suppressFromVendor } from '../../db/privacy/suppressions.ts';
 import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { startStack, vendorSource } from '../support/stack.ts';
-import { createScriptedVendor, foundStep } from '../support/vendor.ts';
+import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 // An NPI that no import has brought: the registry says who it is before anybody else is asked. Registry and vendors are
 // scripts; everything else is as in production.

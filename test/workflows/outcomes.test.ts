@@ -2,9 +2,8 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import type { Step } from '../../activities/vendors/vendor.ts';
 import { fresh } from '../support/database.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { startStack, vendorSource } from '../support/stack.ts';
-import { createScriptedVendor, foundStep } from '../support/vendor.ts';
+import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 // What several vendors' answers add up to, and what limits do to them. The vendors are scripts; everything else is
 // as in production.

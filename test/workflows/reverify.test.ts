@@ -4,8 +4,8 @@ import { storeEmail } from '../../db/lookups/directory.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { fresh } from '../support/database.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { startStack } from '../support/stack.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
 
 // The scheduled look at stored addresses before they go stale, run once by hand.
 

@@ -2,10 +2,9 @@ import { Context } from '@temporalio/activity';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { fresh } from '../support/database.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
-import { aborted, createScriptedVendor, foundStep, heldScript } from '../support/vendor.ts';
+import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
 // What an operator may do to workflows in the Temporal UI: whatever it is, every request ends, every credit is charged
 // for an email or back, and every webhook is sent.

@@ -3,9 +3,9 @@ import { sql } from 'drizzle-orm';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { fresh } from '../support/database.ts';
 import { readableText } from '../support/histories.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { eventually, type SubmitAnswer } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
 
 // What operators see in the Temporal UI, and what nobody may ever see there.
 

@@ -8,9 +8,9 @@ import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
 import { type Behavior, status } from '../../deploy/local/receiver.ts';
 import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { type EnvelopeAnswer, eventually, type SubmitAnswer } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
 
 // Deliveries as a receiver sees them (api/README.md, Webhooks; DECISIONS.md, Webhooks).
 

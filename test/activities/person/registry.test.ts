@@ -22,7 +22,7 @@ import { DEACTIVATED_NPIS } from '../../../deploy/local/sim/magic.ts';
 import { personOf, SAMPLE_ORGANIZATIONS } from '../../../deploy/local/sim/people.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
 import { freshDatabase } from '../../support/database.ts';
-import { closedUrl } from '../../support/vendor-server.ts';
+import { closedUrl } from '../../support/vendors.ts';
 
 const NPI = '2000000010';
 const NEVER = new AbortController().signal;

@@ -6,7 +6,7 @@ import { parseSources } from '../../../activities/vendors/file/config.ts';
 import { createHttpJson } from '../../../activities/vendors/file/vendor.ts';
 import type { Subject } from '../../../activities/vendors/vendor.ts';
 import { sourceText } from '../../support/adapters.ts';
-import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor-server.ts';
+import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
 const NEVER = new AbortController().signal;
 const SECRETS: Readonly<Record<string, string>> = {

@@ -1,7 +1,7 @@
 import type { RequestListener } from 'node:http';
 import test from 'ava';
 import { ADAPTERS } from '../../support/adapters.ts';
-import { closedUrl, playVendor, SUBJECT, serveVendor } from '../../support/vendor-server.ts';
+import { closedUrl, playVendor, SUBJECT, serveVendor } from '../../support/vendors.ts';
 
 // What every adapter does alike, whatever its vendor's form.
 

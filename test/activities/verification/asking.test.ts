@@ -2,7 +2,7 @@ import test from 'ava';
 import type { NamedCandidate } from '../../../activities/verification/policy.ts';
 import type { Verifier, VerifierStep } from '../../../activities/verification/verifiers/verifier.ts';
 import { candidate, checkOf, DAY_MS, inWords, NOW, verifierOf } from '../../support/checks.ts';
-import { aborted } from '../../support/vendor.ts';
+import { aborted } from '../../support/vendors.ts';
 
 const VALID: VerifierStep = { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' };
 const MISSING: VerifierStep = { kind: 'answer', verdict: 'invalid', reason: 'mailbox_missing' };

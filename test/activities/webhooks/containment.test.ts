@@ -10,7 +10,7 @@ import {
   type Look,
   SCHEDULE_MS,
   startDelivering,
-} from '../../support/delivering.ts';
+} from '../../support/deliveries.ts';
 
 // Receivers that are away or slow: what waits for them costs little and holds up nobody else.
 

@@ -3,7 +3,7 @@ import { listBatchDeliveries } from '../../../db/webhooks/log.ts';
 import { resendAny, resendFailed } from '../../../db/webhooks/resends.ts';
 import { status } from '../../../deploy/local/receiver.ts';
 import { fresh, temporaryFolder } from '../../support/database.ts';
-import { startHostileReceiver } from '../../support/hostile-receiver.ts';
+import { startHostileReceiver } from '../../support/deliveries.ts';
 import { eventually } from '../../support/organization.ts';
 import { startStack } from '../../support/stack.ts';
 

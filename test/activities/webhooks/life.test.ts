@@ -3,7 +3,7 @@ import type { Answer } from '../../../activities/webhooks/post.ts';
 import { suspendWebhooks } from '../../../db/accounts/organizations.ts';
 import { claimDelivery, recordAttempt } from '../../../db/webhooks/attempts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
-import { answered, type Delivering, HOUR, SCHEDULE_MS, startDelivering } from '../../support/delivering.ts';
+import { answered, type Delivering, HOUR, SCHEDULE_MS, startDelivering } from '../../support/deliveries.ts';
 
 // The life of one delivery from its submit to its last attempt, three days later, with the database's clock put
 // forward as Temporal would wait.

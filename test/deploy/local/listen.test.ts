@@ -12,9 +12,9 @@ import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
 import { fresh, temporaryFolder } from '../../support/database.ts';
-import { ordinaryNpis } from '../../support/npis.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
 import { startStack } from '../../support/stack.ts';
+import { ordinaryNpis } from '../../support/vendors.ts';
 
 // `npm run listen` beside a running stack, as the author of a receiver uses it.
 

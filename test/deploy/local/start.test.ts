@@ -12,8 +12,13 @@ import type { Sql } from 'postgres';
 import { submit } from '../../../db/requests/submit.ts';
 import type { StackFacts } from '../../../deploy/local/facts.ts';
 import { TASK_QUEUE, WORKFLOWS } from '../../../workflows/messages.ts';
-import { openEmptyDatabase, openTestDatabase, temporaryFolder, withSql } from '../../support/database.ts';
-import { testSetting } from '../../support/environment.ts';
+import {
+  openEmptyDatabase,
+  openTestDatabase,
+  temporaryFolder,
+  testSetting,
+  withSql,
+} from '../../support/database.ts';
 import { WHY } from '../../support/operator.ts';
 import {
   type EnvelopeAnswer,

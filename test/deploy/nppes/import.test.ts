@@ -6,14 +6,16 @@ import { diagnose } from '../../../db/doctor/doctor.ts';
 import { eraseSubject } from '../../../db/privacy/privacy.ts';
 import { headerLine, rowLine } from '../../../deploy/local/sample.ts';
 import {
+  contentOf,
   deactivatedRow,
   memberName,
   npi,
+  openNppesWorld,
   personRow,
+  versionsOf,
   WRONG_NPI,
   writeMember,
-} from '../../support/nppes-files.ts';
-import { contentOf, openNppesWorld, versionsOf } from '../../support/nppes-world.ts';
+} from '../../support/nppes.ts';
 import { RULES } from '../../support/organization.ts';
 
 const FULL = '20260809';

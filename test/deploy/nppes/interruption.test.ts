@@ -5,15 +5,18 @@ import type { Sql } from 'postgres';
 import { migrate } from '../../../db/migrate.ts';
 import { startPostgres } from '../../../deploy/local/postgres.ts';
 import { temporaryFolder } from '../../support/database.ts';
-import { largeNpi, memberName, WRONG_NPI, writeLargeMain } from '../../support/nppes-files.ts';
 import {
   contentOf,
   type Imported,
+  largeNpi,
+  memberName,
   type NppesWorld,
   openNppesWorld,
   openWorldAt,
   spawnImport,
-} from '../../support/nppes-world.ts';
+  WRONG_NPI,
+  writeLargeMain,
+} from '../../support/nppes.ts';
 import { eventually } from '../../support/organization.ts';
 
 // Files of several chunks, so that there is a middle to be killed in.
