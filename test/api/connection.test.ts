@@ -26,7 +26,7 @@ async function refused(t: ExecutionContext, bytes: string, status: number, code:
   t.deepEqual([body.status, body.code], [status, code]);
 }
 
-test('what is no HTTP is answered like any other error, and ends the connection', async (t) => {
+test("what isn't HTTP is answered like any other error, and ends the connection", async (t) => {
   const bad = [
     '\u0016\u0003\u0001\u0000\u00a5\u0001\u0000\r\n\r\n',
     'GET\r\n\r\n',
@@ -51,7 +51,7 @@ test('paths and headers over 16 KiB are a 431', async (t) => {
   await refused(t, credits(Array(2000).fill('X-Many: a\r\n').join('')), 431, 'headers_too_large');
 });
 
-test('a target that is no path is refused, and the process lives on', async (t) => {
+test("a target that isn't a path is refused, and the process lives on", async (t) => {
   for (const target of [
     '*',
     'http://[bad/',
@@ -71,7 +71,7 @@ test('a target that is no path is refused, and the process lives on', async (t) 
   t.is((await client.get('/healthz')).status, 200);
 });
 
-test('a path with dot segments is no path of ours: it leads to no other route', async (t) => {
+test('a path with dot segments leads to no route', async (t) => {
   for (const target of [
     '/api/v1/../../readyz',
     '/api/v1/%2e%2E/.%2e/readyz',

@@ -41,7 +41,7 @@ async function echoesOf(body: string): Promise<string[]> {
   });
 }
 
-test('it is echoed character by character, in both polls, wherever it stands in the body', async (t) => {
+test('custom_data is echoed character by character, in both polls, wherever it stands in the body', async (t) => {
   let values = 0;
   const seed = Number(TEST_SEED ?? Date.now() % 1_000_000_000);
   t.log(`TEST_SEED=${seed}`);

@@ -160,7 +160,7 @@ test('a batch has one delivery in batch mode and none without a webhook', async 
   t.deepEqual((await logOf(client, silent.batch_id)).json, { deliveries: [], next_cursor: null });
 });
 
-test('what is wrong with the parameters is said at once, in order', async (t) => {
+test('everything that is wrong with the parameters is told at once, in order', async (t) => {
   const client = await idle.organization();
   const batchId = newId('bat');
   const problemsOf = async (path: string, method = 'GET') => {
@@ -319,7 +319,7 @@ test('a result that is not there yet is not sent, and nothing is while webhooks 
   }
 });
 
-test('one that waits says until when; resent, it goes out now, also where Temporal is away from the API', async (t) => {
+test('a delivery that waits says until when; resent, it goes out now, even if the API cannot reach Temporal', async (t) => {
   const lonely = await startStack({
     apiTemporalAddress: '127.0.0.1:1',
     sweepIntervalMs: 1000,

@@ -51,7 +51,7 @@ function isProblem(
   t.is(answer.headers.has('retry-after'), [409, 429, 503].includes(status));
 }
 
-test('401 without a key and with anything that is none, on every endpoint', async (t) => {
+test("401 without a key and with anything that isn't one, on every endpoint", async (t) => {
   const { apiKey } = await api.organization();
   const other = apiKey.endsWith('A') ? 'B' : 'A';
   for (const [method, path] of KEYED) {
@@ -79,7 +79,7 @@ test('401 without a key and with anything that is none, on every endpoint', asyn
   }
 });
 
-test('both headers carry a key, and Authorization wins where both are sent', async (t) => {
+test('either header carries a key, and Authorization wins if both are sent', async (t) => {
   const { apiKey } = await api.organization();
   const credits = (headers: Record<string, string>) => send('GET', '/api/v1/credits', headers);
   t.is((await credits({ 'x-api-key': apiKey })).status, 200);
@@ -159,7 +159,7 @@ function comparable({ headers }: Answer): string[] {
   return [...headers].filter(([name]) => !own.test(name)).map(([name, value]) => `${name}: ${value}`);
 }
 
-test('404 for a path that is none, with and without a key', async (t) => {
+test('404 for a path that does not exist, with and without a key', async (t) => {
   const { apiKey } = await api.organization();
   for (const path of [
     '/',
@@ -254,7 +254,7 @@ test('HEAD is GET without a body', async (t) => {
   }
 });
 
-test('every answer carries an id, the own one of the client where it is harmless', async (t) => {
+test("every answer carries an id, the client's own if it is harmless", async (t) => {
   const { get, call } = await api.organization();
   const idOf = async (sent: string) => {
     const { headers } = await get('/api/v1/credits', { 'x-request-id': sent });

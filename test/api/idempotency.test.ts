@@ -70,7 +70,7 @@ test('the same meaning in another spelling is the same body', async (t) => {
   }
 });
 
-test('another body is a mismatch, also where only a number beyond double precision differs', async (t) => {
+test('another body is a mismatch, even if only a number beyond double precision differs', async (t) => {
   const client = await api.organization(10);
   const withData = (data: string) => `{"npi":"${NPI}","custom_data":${data}}`;
   const data = '{"n":12345678901234567890,"f":0.1,"e":1e400,"z":0,"a":[1,2],"s":"é"}';
@@ -125,7 +125,7 @@ test('a key belongs to one organization and one path; quotes around it are not p
   t.is((await send(one, body, longest)).text, (await send(one, body, `"${longest}"`)).text);
 });
 
-test('without a key nothing is the same', async (t) => {
+test('without a key two equal submits are two', async (t) => {
   const client = await api.organization(10);
   const ids = [await client.single({ npi: NPI }), await client.single({ npi: NPI })].map(
     ({ json }) => json.batch_id,

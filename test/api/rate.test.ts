@@ -108,7 +108,7 @@ test('a refusal takes no place and does not delay the next', async (t) => {
   t.deepEqual(await hits(), before);
 });
 
-test('in no span as long as the window more are admitted than the limit', async (t) => {
+test('no span as long as the window admits more than the limit', async (t) => {
   const [limit, windowMs] = [10, 300];
   const fast = [await startApi({ databaseUrl, rateWindowMs: windowMs })];
   fast.push(await startApi({ databaseUrl, rateWindowMs: windowMs }));

@@ -54,7 +54,7 @@ async function auditAfter(plant: (tx: TransactionSql) => Promise<unknown>): Prom
 
 const CHARGED = `(select id from requests where credits_used > 0)`;
 
-test.serial('the audit is silent where nothing was planted', async (t) => {
+test.serial('the audit is silent if nothing was planted', async (t) => {
   t.deepEqual(await auditAfter(async () => {}), []);
 });
 

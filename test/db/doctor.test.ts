@@ -178,7 +178,7 @@ test.serial('a charge that an earlier one of another type satisfied is found', a
   t.false(codes(spared).includes('charged_twice'), 'who wants a personal one was not satisfied');
 });
 
-test.serial('the command prints a table and ends with 0 where all is well', async (t) => {
+test.serial('the command prints a table and ends with 0 if all is well', async (t) => {
   const { code, stdout, stderr } = await doctor(database.url, []);
   t.deepEqual([code, stderr], [0, '']);
   t.regex(stdout, /^CHECK +FINDINGS +EXAMPLES$/m);

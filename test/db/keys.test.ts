@@ -80,7 +80,7 @@ test('every change of a single character is caught without a query', async (t) =
   t.is(tried, 40 * 65);
 });
 
-test('what is no key at all is not one', async (t) => {
+test("what isn't a key at all is never taken for one", async (t) => {
   const { apiKey } = await openKey();
   const texts = [
     '',
@@ -162,7 +162,7 @@ test('while an overlap runs, a key is not rotated a second time; its successor i
   await t.notThrowsAsync(rotateKey(db, BY, issued.id));
 });
 
-test('of many rotations of a key at once one is made', async (t) => {
+test('one of many rotations of a key at once is made', async (t) => {
   const old = await openKey();
   const outcomes = await Promise.allSettled(Array.from({ length: 8 }, () => rotateKey(db, BY, old.id, HOUR)));
   const refused = outcomes.filter(

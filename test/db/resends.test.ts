@@ -80,7 +80,7 @@ test('a delivery that was delivered can be sent again, and its status is true me
   t.is((await showDelivery(life.db, id)).state, 'failed');
 });
 
-test('one that waits for a later attempt is sent now; asked twice, it is sent once', async (t) => {
+test('a delivery that waits for a later attempt is sent now; asked for twice, it is sent once', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(500);
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
@@ -96,7 +96,7 @@ test('one that waits for a later attempt is sent now; asked twice, it is sent on
   t.is(receiver.calls, 4);
 });
 
-test('a resend during an attempt: the answer to the attempt decides nothing any more', async (t) => {
+test('after a resend during an attempt, the answer to the attempt decides nothing', async (t) => {
   const { life, receiver } = t.context;
   const organization = await life.organization();
   const [id = ''] = await life.deliveries(organization, HOOK, 1);
@@ -144,7 +144,7 @@ test('a customer sends again what is its own, and what is final', async (t) => {
   t.is((await ask({ batchId: open.batchId, deliveryId: openId })).kind, 'pending');
 });
 
-test('suspended: nothing is sent again; what was never to be sent is, once an operator says so', async (t) => {
+test('while webhooks are suspended nothing is sent again; what was never to be sent is, once an operator says so', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(200);
   const organization = await life.organization();

@@ -124,7 +124,7 @@ test('credits that were set aside and not charged can be spent again', async (t)
   t.is((await admit('pay-on-find', limits)).kind, 'go');
 });
 
-test('a question that costs more than a whole day’s credits is never put', async (t) => {
+test('a question that costs more than a whole day’s credits is never asked', async (t) => {
   t.is((await admit('tiny-budget', { rates: [], dailyCredits: 2 }, 3)).kind, 'spent');
 });
 

@@ -55,7 +55,7 @@ test('once the 24 h are over a rotation needs no force', async (t) => {
   await t.notThrowsAsync(rotateWebhookSecret(db, BY, id));
 });
 
-test('of many rotations at once one is made', async (t) => {
+test('one of many rotations at once is made', async (t) => {
   const id = await newOrganization();
   const before = (await showWebhookSecret(db, id)).webhookSecret;
   const outcomes = await Promise.allSettled(Array.from({ length: 8 }, () => rotateWebhookSecret(db, BY, id)));

@@ -143,7 +143,7 @@ test('newer evidence wins, whoever has it', async (t) => {
   t.deepEqual(await storeOwnEmails(db, [own('older@clinic.com', null)]), ['unchanged']);
 });
 
-test('of rows about one address in one file the newest is stored', async (t) => {
+test('the newest of several rows about one address in a file is stored', async (t) => {
   const row = {
     npi: '1568946812',
     email: 'twice@clinic.com',

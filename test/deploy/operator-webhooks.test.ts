@@ -109,7 +109,7 @@ test('deliveries are listed newest first, of one organization or of all, by stat
   t.false(text.includes('sesame'));
 });
 
-test('a delivery is shown with its attempts; the URL and what was answered only where they are asked for', async (t) => {
+test('a delivery is shown with its attempts; the URL and what was answered only if they are asked for', async (t) => {
   const { ids, batchId } = await failed(await openOrganization(db, 10));
   const [id = ''] = ids;
   const masked = await command.text('webhooks', 'show', id);
@@ -216,7 +216,7 @@ test('everything that failed since a time is resent, of that organization alone,
 });
 
 test.serial(
-  'many are resent in transactions of bounded size, each once, also where they fail again at once',
+  'many are resent in transactions of bounded size, each once, even if they fail again at once',
   async (t) => {
     const organization = await openOrganization(db, 1000);
     const { organizationId } = organization;

@@ -174,7 +174,7 @@ test('what is held for running requests cannot be adjusted away', async (t) => {
   );
 });
 
-test('an amount that is no whole number in the range is refused as wrong usage', async (t) => {
+test("an amount that isn't a whole number in the range is refused as wrong usage", async (t) => {
   const id = await createOrg();
   for (const amount of [
     '0',
@@ -301,7 +301,7 @@ test('an organization is suspended and resumed under both names of the command, 
   t.is((await operator(['org', 'suspend', id])).code, 2, 'without a reason');
 });
 
-test('a key that leaked is given back only to who insists', async (t) => {
+test('a key that leaked is given back only to an operator who insists', async (t) => {
   const id = await createOrg();
   const issued = await json<{ id: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
   t.like(await json('keys', 'revoke', issued.id, '--leaked', ...WHY), { state: 'revoked', leaked: true });
@@ -443,7 +443,7 @@ test('a change whose record is refused does not happen', async (t) => {
   t.is((await authenticate(db, parseApiKey(apiKey) ?? Buffer.alloc(0))).kind, 'active');
 });
 
-test('the actor is the user of the operating system where none is given', async (t) => {
+test('the actor is the user of the operating system if none is given', async (t) => {
   const { id } = await json<{ id: string }>('org', 'create', 'x', '--reason', 'y');
   t.is((await audited(id))?.actor, userInfo().username);
 });
@@ -506,7 +506,7 @@ test('a database that is away is named by host and port, without the password', 
   t.notRegex(stderr, /hunter2|somebody/);
 });
 
-test('where the connection broke on the way, the operator is sent to the audit log', (t) => {
+test('if the connection breaks on the way, the operator is sent to the audit log', (t) => {
   for (const code of ['CONNECTION_CLOSED', 'client_deadline', '57P01']) {
     const sentence = explain(new DatabaseError(code), null, 'postgres://u:hunter2@db.example/x');
     t.regex(sentence, /^lost PostgreSQL at db\.example:5432 .*"audit list" shows whether/);

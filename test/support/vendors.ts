@@ -62,6 +62,17 @@ export function foundStep(npi: string): Step {
   };
 }
 
+/** A step in words, for the title of a test: `miss (no_profile, 0)`. */
+export function stepInWords({ kind = 'found', ...rest }: Readonly<Record<string, unknown>>): string {
+  const details = leavesOf(rest);
+  return details.length === 0 ? String(kind) : `${kind} (${details.join(', ')})`;
+}
+
+function leavesOf(value: unknown): string[] {
+  if (value === null) return [];
+  return typeof value === 'object' ? Object.values(value).flatMap(leavesOf) : [String(value)];
+}
+
 /** A script that answers nothing until it is released, and gives up like a real call when it is aborted. */
 export function heldScript(step: Step): { readonly script: Script; release(): void } {
   const held = Promise.withResolvers<Step>();

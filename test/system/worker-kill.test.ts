@@ -83,7 +83,7 @@ test.serial('a worker killed in the middle of a batch loses nothing and charges 
 });
 
 test.serial(
-  'a worker killed between a vendor’s job and its answer buys nothing twice: the job is asked for',
+  'a worker killed between a vendor’s job and its answer buys nothing twice, but asks for the job',
   async (t) => {
     await workers.stop();
     const client = await stack.organization(100);

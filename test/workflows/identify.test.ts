@@ -83,7 +83,7 @@ test('the registry is asked once, its answer makes the plan, and the lookup stay
   t.is(events.MarkerRecorded, 2, 'one plan, one settlement');
 });
 
-test('a registry that is away leaves out who needs a name, which is no ground for not_found', async (t) => {
+test("while the registry is away, vendors that need a name are left out, which isn't a reason for not_found", async (t) => {
   const npi = take();
   registry.set(npi, () => ({ kind: 'retry', why: 'upstream', afterMs: 60_000 }));
   const { status, reason } = await lookUp(npi);
@@ -103,7 +103,7 @@ test('a registry that is back in time is waited for', async (t) => {
   t.is(asked, 2);
 });
 
-test('about an NPI that the registry does not show nobody is asked', async (t) => {
+test('nobody is asked about an NPI that the registry does not show', async (t) => {
   const npi = take();
   const { status, reason } = await lookUp(npi);
   t.deepEqual([status, reason], ['not_found', 'deactivated']);

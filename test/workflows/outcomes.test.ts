@@ -111,7 +111,7 @@ test.serial('a source without an answer at the deadline makes it failed, and ref
 });
 
 test.serial(
-  'what a source may cost a day is not exceeded; beyond that it is not asked, and nobody pays for it',
+  'a source that has cost what it may for a day is not asked, and nobody pays for it',
   async (t) => {
     const { capped } = vendors;
     const asked = Array.from({ length: 6 }, take);
@@ -142,13 +142,13 @@ test.serial('what may not be kept answers its own lookup, and nobody else’s', 
   t.true((await lookUp(npi)).atOnce, 'its own organization has it replayed: it was paid for');
 });
 
-test.serial('a stranger’s address is no answer: the vendor says which NPI it matched', async (t) => {
+test.serial('a stranger’s address is not an answer: the vendor says which NPI it matched', async (t) => {
   const npi = take();
   vendors.first.script(npi, () => foundStep(take()));
   t.like(await lookUp(npi), { status: 'not_found' });
 });
 
-test.serial('an answer that does not say whom it is about is no answer', async (t) => {
+test.serial('an answer that does not say whom it is about does not count', async (t) => {
   const npi = take();
   const found = foundStep(npi);
   if (found.kind !== 'found') throw new Error('not found');

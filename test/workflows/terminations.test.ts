@@ -95,7 +95,7 @@ test('a lookup terminated while its batch was away is started again by the new r
   await closedAs(json.batch_id, 'COMPLETED');
 });
 
-test('batch and lookup both terminated: failed and refunded by the sweep, webhook sent', async (t) => {
+test('if batch and lookup are both terminated, the sweep fails and refunds the request and its webhook is sent', async (t) => {
   const [npi = ''] = freshNpis(1);
   vendor.script(npi, hang);
   const client = await stack.organization();
@@ -115,7 +115,7 @@ test('batch and lookup both terminated: failed and refunded by the sweep, webhoo
   t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
 });
 
-test('one lookup terminated, one cancelled: both failed and refunded, the batch completes', async (t) => {
+test('a terminated and a cancelled lookup are failed and refunded, and the batch completes', async (t) => {
   const [good = '', ended = '', called = ''] = freshNpis(3);
   vendor.script(good, () => foundStep(good));
   for (const npi of [ended, called]) vendor.script(npi, hang);
@@ -137,7 +137,7 @@ test('one lookup terminated, one cancelled: both failed and refunded, the batch 
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('a cancelled batch: open requests failed and refunded, deliveries sent, shown as cancelled', async (t) => {
+test('a cancelled batch fails and refunds its open requests, sends its deliveries and is shown as cancelled', async (t) => {
   const [good = '', open = ''] = freshNpis(2);
   vendor.script(good, () => foundStep(good));
   vendor.script(open, hang);
@@ -160,7 +160,7 @@ test('a cancelled batch: open requests failed and refunded, deliveries sent, sho
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('a batch cancelled before it has begun: nobody is asked, everything is refunded and delivered', async (t) => {
+test('a batch cancelled before it begins asks nobody, and everything is refunded and delivered', async (t) => {
   const own = await startStack();
   try {
     await own.stopWorker();

@@ -93,7 +93,7 @@ test('vendors are asked one after the other, until one knows', async (t) => {
   ]);
 });
 
-test('an NPI that is no active individual, is suppressed or has no check digit is asked about nowhere', async (t) => {
+test("nobody is asked about an NPI that isn't an active individual, is suppressed or has a wrong check digit", async (t) => {
   for (const npi of ['2000000085', '2000000093', SUPPRESSED]) {
     t.deepEqual(
       stack.simulator.calls().filter(({ subject }) => subject === npi),
@@ -144,7 +144,7 @@ test('an answer about somebody else is evidence, and never an email', async (t) 
   t.is(row?.n, 0);
 });
 
-test('who asked a vendor not to be processed is suppressed from then on', async (t) => {
+test('a person who asked a vendor not to be processed is suppressed from then on', async (t) => {
   const [row] = await stack.db.drizzle.execute(sql`
     select origin from suppressions where kind = 'npi' and value = '2000000176'`);
   t.deepEqual({ ...row }, { origin: 'vendor' });

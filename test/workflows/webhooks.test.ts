@@ -57,7 +57,7 @@ async function prematureAttempts(batchId: string): Promise<number> {
   return Number(row?.premature);
 }
 
-test('real-time: each request is delivered once it is final, signed, as the envelope with that request alone', async (t) => {
+test('in real-time mode each request is delivered once it is final, signed, as the envelope with that request alone', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
@@ -92,7 +92,7 @@ test('real-time: each request is delivered once it is final, signed, as the enve
   t.throws(() => delivery && verify(delivery, otherSecret));
 });
 
-test('batch mode: one delivery once the batch is completed, with every request', async (t) => {
+test('in batch mode there is one delivery once the batch is completed, with every request', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const npis = [FOUND_TOO, NOBODY, FOUND_TOO];
@@ -137,7 +137,7 @@ test('a submit that is completed at once is delivered all the same, in both mode
   t.like(item('stored'), { npi: KNOWN, status: 'completed', replayed: false });
 });
 
-test('three answers of 500, then 200: pending until then, delivered after; the id stays, history does not grow', async (t) => {
+test('after three answers of 500 and one of 200 a delivery is delivered, pending until then; its id stays, and history does not grow', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const held: ServerResponse[] = [];
@@ -174,7 +174,7 @@ test('three answers of 500, then 200: pending until then, delivered after; the i
   t.true(waited >= 0.8 * 300 && waited <= 1.2 * 300, `${waited} ms`);
 });
 
-test('a receiver that never takes it: failed after the whole schedule', async (t) => {
+test('a delivery that its receiver never takes fails after the whole schedule', async (t) => {
   const client = await stack.organization();
   const { path } = t.context;
   stack.receiver.setBehavior(path, status(503));

@@ -81,7 +81,7 @@ test('the question is asked as the registry documents it, by name', async (t) =>
   t.regex(seen[0]?.headers['user-agent'] ?? '', /^npi-email-enrichment\//);
 });
 
-test('a person, as the registry answers today', async (t) => {
+test('a person is read as the registry answers today', async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('person')));
   t.deepEqual(provider, {
     npi: NPI,
@@ -132,12 +132,12 @@ test('a person, as the registry answers today', async (t) => {
   });
 });
 
-test('numbers as integers and dates in seconds, as it answered once', async (t) => {
+test('numbers as integers and dates in seconds are read, as the registry once answered', async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('person-2019')));
   t.like(provider, { npi: NPI, lastName: 'ASHDOWN', updatedOn: '2018-03-17', endpoints: [], locations: [] });
 });
 
-test('dates in milliseconds, and days that do not exist', async (t) => {
+test('dates in milliseconds are read, and stand in for days that do not exist', async (t) => {
   const epoch = '1780963200000';
   const updatedOn = async (day: unknown, ms: unknown) => {
     const answer = await personWith({ last_updated_epoch: ms }, { last_updated: day });
@@ -149,7 +149,7 @@ test('dates in milliseconds, and days that do not exist', async (t) => {
   t.is(await updatedOn('--', 'soon'), null);
 });
 
-test('an organization, with every name it has', async (t) => {
+test('an organization is read with every name it has', async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('organization'), {}, '2000000093'));
   t.like(provider, { entityType: 2, organizationName: 'DENVER PROVIDERS 2 PLLC', lastName: null });
   t.deepEqual(provider.otherNames.at(-1), { name: 'OLD NAME LLC', typeCode: '4' });
@@ -207,7 +207,7 @@ test('a registry in trouble is asked again, and a stranger in its place is not',
   }
 });
 
-test('silence and broken connections are no answer; whoever gives up hears so', async (t) => {
+test("silence and broken connections aren't answers; a caller that gives up is told so", async (t) => {
   const unanswered = { kind: 'retry', why: 'unanswered', afterMs: null } as const;
   const silent = await registryAt(t, () => {}, 50);
   t.deepEqual(await silent.find(NPI, NEVER), unanswered);

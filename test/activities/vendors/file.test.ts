@@ -138,7 +138,7 @@ for (const [field, about, body] of [
   ['results[0].checked_at', 'a number', { results: [{ ...ENTRY, checked_at: 5 }] }],
   ['provider.name', 'text', { results: [ENTRY], provider: { name: 'x' } }],
 ] as const) {
-  test(`an answer is fatal, and ${field} named, where that is ${about} in ${JSON.stringify(body)}`, async (t) => {
+  test(`an answer is fatal, and ${field} is named, if it is ${about} in ${JSON.stringify(body)}`, async (t) => {
     const step = await stepFor(t, 'hcp-registry', { status: 200, body });
     t.deepEqual(step, { kind: 'fatal', why: 'protocol', field });
   });

@@ -33,7 +33,7 @@ test('the question is asked as the vendor documents it, the key in a header alon
   t.like(asked[0], { method: 'GET', headers: { 'x-api-key': KEY } });
 });
 
-test('an address found is one professional candidate', async (t) => {
+test('a found address is one professional candidate', async (t) => {
   t.deepEqual(await stepFor(t, valid), {
     kind: 'found',
     candidates: [
@@ -83,7 +83,7 @@ test('an answer without an address is a miss that cost nothing', async (t) => {
   });
 });
 
-test('parameters refused are those of this person', async (t) => {
+test('a refusal of parameters is about this person', async (t) => {
   const body = { errors: [{ id: 'wrong_params', code: 400, details: 'The domain is invalid' }] };
   t.deepEqual(await stepFor(t, { status: 400, body }), { kind: 'skip', missing: ['name', 'organization'] });
 });
@@ -128,7 +128,7 @@ for (const [field, about, answer] of [
   ['errors[0].id', 'missing', { status: 400, body: {} }],
   ['errors', 'an object', { status: 400, body: { errors: {} } }],
 ] as const) {
-  test(`an answer is fatal, and ${field} named, where that is ${about}`, async (t) => {
+  test(`an answer is fatal, and ${field} is named, if it is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

@@ -119,7 +119,7 @@ for (const [about, headers, afterMs] of [
   });
 }
 
-test('a state of another country is none', async (t) => {
+test("a state of another country isn't taken for one of ours", async (t) => {
   const location = { country_code: 'CA', state: 'CA' };
   const body = { ...match, person: { ...match.person, location } };
   t.like(await stepFor(t, { status: 200, body }), { identity: { state: null } });
@@ -143,7 +143,7 @@ for (const [field, about, answer] of [
   ['free_enrichment', 'a number', matched(email, { free_enrichment: 0 })],
   ['status', '404', { status: 404, body: { error: true, error_code: 'INVALID_REQUEST' } }],
 ] as const) {
-  test(`an answer is fatal, and ${field} named, where that is ${about}`, async (t) => {
+  test(`an answer is fatal, and ${field} is named, if it is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

@@ -2,7 +2,7 @@ import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { createRocketReach, type RocketReachApi } from '../../../activities/vendors/rocketreach.ts';
 import type { Step } from '../../../activities/vendors/vendor.ts';
-import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
+import { type Played, playVendor, recorded, SUBJECT, stepInWords } from '../../support/vendors.ts';
 
 // A zone in which a time without one would be misread if it were taken as local.
 process.env.TZ = 'America/New_York';
@@ -120,7 +120,7 @@ for (const [status, step] of [
   [429, { kind: 'retry', why: 'rate_limit', afterMs: null }],
   [451, { kind: 'blocked' }],
 ] as const) {
-  test(`status ${status} is ${JSON.stringify(step)}`, async (t) => {
+  test(`status ${status} is ${stepInWords(step)}`, async (t) => {
     t.deepEqual(await stepFor(t, status, '<garbage'), step);
   });
 }
@@ -136,10 +136,10 @@ for (const [about, body, step] of [
     { kind: 'fatal', why: 'protocol', field: '[0].status' },
   ],
   ['lists no profiles', ['x'], { kind: 'fatal', why: 'protocol', field: '[0]' }],
-  ['is no list', PROFILE, { kind: 'fatal', why: 'protocol', field: 'body' }],
+  ["isn't a list", PROFILE, { kind: 'fatal', why: 'protocol', field: 'body' }],
   ['is null', 'null', { kind: 'fatal', why: 'protocol', field: 'body' }],
 ] as const) {
-  test(`a status check that ${about} is ${JSON.stringify(step)}`, async (t) => {
+  test(`a status check that ${about} is ${stepInWords(step)}`, async (t) => {
     const { vendor } = await rocketReach(t, 'legacy', { status: 200, body });
     t.like(await vendor.poll('7', SUBJECT, NEVER), step);
   });
@@ -179,7 +179,7 @@ for (const [field, about, body] of [
     { ...PROFILE, emails: [{ ...EMAIL, last_validation_check: 1_700_000_000 }] },
   ],
 ] as const) {
-  test(`a profile is fatal, and ${field} named, where that is ${about}`, async (t) => {
+  test(`a profile is fatal, and ${field} is named, if it is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, 200, body), { kind: 'fatal', why: 'protocol', field });
   });
 }
@@ -197,7 +197,7 @@ for (const [npi_data, npi] of [
   [{}, null],
   [null, null],
 ] as const) {
-  test(`npi_data ${JSON.stringify(npi_data)} is handed on to be compared`, async (t) => {
+  test(`the NPI of npi_data ${JSON.stringify(npi_data)} is handed on to be compared`, async (t) => {
     t.like(await stepFor(t, 200, { ...FOUND, npi_data }), { kind: 'found', identity: { npi } });
   });
 }
@@ -259,7 +259,7 @@ for (const [about, body, step] of [
     { kind: 'pending', jobRef: '7', pollAfterMs: 3000 },
   ],
 ] as const) {
-  test(`a profile with ${about} is ${JSON.stringify(step)}`, async (t) => {
+  test(`a profile with ${about} is ${stepInWords(step)}`, async (t) => {
     t.deepEqual(await stepFor(t, 200, body), step);
   });
 }

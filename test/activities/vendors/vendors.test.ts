@@ -1,7 +1,7 @@
 import type { RequestListener } from 'node:http';
 import test from 'ava';
 import { ADAPTERS } from '../../support/adapters.ts';
-import { closedUrl, playVendor, SUBJECT, serveVendor } from '../../support/vendors.ts';
+import { closedUrl, playVendor, SUBJECT, serveVendor, stepInWords } from '../../support/vendors.ts';
 
 // What every adapter does alike, whatever its vendor's form.
 
@@ -31,7 +31,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     ['a page for a wrong URL', { status: 404, headers: HTML, body: '<html>' }, { kind: 'fatal' }],
     ['a request of the person', { status: 451, body: {} }, { kind: 'blocked' }],
   ] as const) {
-    test(`${id}: ${about} is ${JSON.stringify(step)}`, async (t) => {
+    test(`${id}: ${about} is ${stepInWords(step)}`, async (t) => {
       const { url } = await playVendor(t, answer);
       const vendor = create({ baseUrl: url, apiKey: KEY });
       t.like(await vendor.submit(SUBJECT, NEVER), step);
@@ -49,7 +49,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
       'reset in its body',
       ({ socket }, response) => response.writeHead(200).write('{"id":7', () => socket.resetAndDestroy()),
     ],
-    ['that is no HTTP', ({ socket }) => socket.end('220 ready\r\n')],
+    ["that isn't HTTP", ({ socket }) => socket.end('220 ready\r\n')],
   ] as const satisfies readonly (readonly [string, RequestListener])[]) {
     test(`${id}: an answer ${about} may have been charged`, async (t) => {
       const vendor = create({ baseUrl: await serveVendor(t, handle), apiKey: KEY });

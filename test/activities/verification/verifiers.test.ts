@@ -152,7 +152,7 @@ for (const id of IDS) {
   }
 
   for (const body of ['', 'null', '[]', '"valid"', '<html></html>', '{"status":"val']) {
-    test(`${id}: the body ${JSON.stringify(body)} is no answer`, async (t) => {
+    test(`${id}: the body ${JSON.stringify(body)} isn't an answer`, async (t) => {
       t.is(await stepOf(t, id, { status: 200, body }), 'protocol body');
     });
   }

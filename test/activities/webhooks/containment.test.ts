@@ -79,7 +79,7 @@ function roomAfter(look: Look): number | null {
   return look.kind === 'wait' && look.why === 'no_room' ? Math.round(look.afterMs / 10) * 10 : null;
 }
 
-test('a dead host: after five silences one attempt at a time, and every delivery still ends with its schedule', async (t) => {
+test('after five silences a dead host gets one attempt at a time, and every delivery still ends with its schedule', async (t) => {
   const { life, answers, sent } = t.context;
   answers.set('dead.example', () => SILENT);
   const ids = await life.deliveries(await life.organization(), DEAD, 12);
@@ -189,7 +189,7 @@ test('an answer of whatever status keeps a host open', async (t) => {
   t.is(sent.length, 20);
 });
 
-test('ten at once to a slow host; the others wait outside, and another host is not touched', async (t) => {
+test('a slow host gets ten deliveries at once; the others wait outside, and another host is not touched', async (t) => {
   const { life, answers, sent } = t.context;
   const reply = Promise.withResolvers<Answer>();
   answers.set('slow.example', () => reply.promise);
@@ -214,7 +214,7 @@ test('ten at once to a slow host; the others wait outside, and another host is n
     t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('twenty at once of one organization, whatever the hosts; another organization is not touched', async (t) => {
+test('an organization has twenty deliveries under way at once, whatever the hosts; another organization is not touched', async (t) => {
   const { life, answers, sent } = t.context;
   const reply = Promise.withResolvers<Answer>();
   const organization = await life.organization();
@@ -251,7 +251,7 @@ test('an attempt that died with its worker gives its room back, and slows nobody
   t.deepEqual(await life.look(next), { kind: 'over', state: 'delivered' });
 });
 
-test('who waits for room is told a turn behind those who wait already, as far off as attempts take', async (t) => {
+test('a delivery that waits for room has its turn behind those that wait already, as far off as attempts take', async (t) => {
   const { life, answers, sent } = t.context;
   const reply = Promise.withResolvers<Answer>();
   answers.set('slow.example', () => reply.promise);

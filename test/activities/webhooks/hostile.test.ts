@@ -28,7 +28,7 @@ async function decided(organizationId: string, batchId: string) {
   });
 }
 
-test('sixteen receivers: each has its outcome and its reasons, no attempt takes longer than it may', async (t) => {
+test('each of sixteen hostile receivers has its outcome and its reasons, and no attempt takes longer than it may', async (t) => {
   const { hostilities, close } = await startHostileReceiver(stack.receiver, dir);
   t.teardown(close);
   t.is(hostilities.length, 16);

@@ -30,7 +30,7 @@ test.afterEach.always(async (t) => {
   await t.context.life?.stop();
 });
 
-test('ten attempts in three days, each after its step, then failed', async (t) => {
+test('a delivery has ten attempts in three days, each after its step, and then fails', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   const waits: number[] = [];

@@ -400,7 +400,7 @@ for (const [first, status] of [
   ['Unknown', 'unknown'],
   ['Missing', 'invalid'],
 ] as const) {
-  test(`Hunter verifies to ${status}`, async (t) => {
+  test(`Hunter verifies an address as ${status}`, async (t) => {
     const { find } = await simulator(t);
     const { body } = await find({ ...onPurpose(first), domain: 'any-clinic.com' });
     t.like(body.data, { verification: { status }, accept_all: first === 'Catchall' });

@@ -217,7 +217,7 @@ test.serial('a dead child process is one clear sentence, and takes the rest down
 });
 
 test.serial(
-  'on servers that run already it keeps to an empty database and a namespace of its own',
+  'on servers that run already the stack keeps to an empty database and a namespace of its own',
   async (t) => {
     await using database = await openEmptyDatabase();
     const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });

@@ -150,7 +150,7 @@ test('a weekly file updates, adds, deactivates and reactivates; who is not in it
   );
 });
 
-test('who was reactivated before the last deactivation is not active', async (t) => {
+test('a provider that was reactivated before the last deactivation is not active', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const dates = (deactivated: string, reactivated: string) => ({
     'NPI Deactivation Date': deactivated,
@@ -168,7 +168,7 @@ test('who was reactivated before the last deactivation is not active', async (t)
   );
 });
 
-test('who imports is in the audit log, also who does it again; a rehearsal and a file that is done are not', async (t) => {
+test('each import is in the audit log with its actor; a rehearsal and a file that is done are not', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const path = await writeMember(folder, 'npidata', FULL, [personRow(npi(1))]);
   const why = ['--actor', 'ann', '--reason', 'August'];

@@ -90,7 +90,7 @@ test.serial(
   },
 );
 
-test.serial('of two imports at once the second is told who is first', async (t) => {
+test.serial('the second of two imports at once is told who is first', async (t) => {
   const world = await openNppesWorld(t);
   const path = join(world.folder, NAME);
   await writeLargeMain(path, ROWS);

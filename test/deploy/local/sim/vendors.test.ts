@@ -9,6 +9,7 @@ import type { Step, Subject, Vendor } from '../../../../activities/vendors/vendo
 import { MAGIC, STRANGER } from '../../../../deploy/local/sim/magic.ts';
 import { personOf } from '../../../../deploy/local/sim/people.ts';
 import { createSimulator } from '../../../../deploy/local/simulator.ts';
+import { stepInWords } from '../../../support/vendors.ts';
 
 // The adapters, as they are, against the simulated vendors.
 
@@ -107,7 +108,7 @@ for (const [npi, step] of [
   ['2000000143', { kind: 'found', candidates: [{ verdict: 'unknown' }] }],
   ['2000000168', { kind: 'found', identity: { npi: '2000000010' } }],
 ] as const) {
-  test(`${npi} is ${JSON.stringify(step)} to rocketreach`, async (t) => {
+  test(`the simulated RocketReach knows ${npi} as ${stepInWords(step)}`, async (t) => {
     const { rocketreach } = await simulated(t);
     t.like(await ask(rocketreach, subjectOf(npi)), step);
   });
@@ -164,7 +165,7 @@ for (const [id, situation, step] of [
   ['hunter', 'optedout', { kind: 'blocked' }],
   ['hunter', 'failing', { kind: 'retry', why: 'upstream' }],
 ] as const) {
-  test(`a ${situation} answer of ${id} is ${JSON.stringify(step)}`, async (t) => {
+  test(`a ${situation} answer of ${id} is ${stepInWords(step)}`, async (t) => {
     const { [id]: vendor } = await simulated(t);
     t.like(await ask(vendor, inSituation(situation)), step);
   });
@@ -248,7 +249,7 @@ const EXPECTED: Readonly<Record<string, readonly string[]>> = {
   '226': ['miss', 'identity_mismatch', 'miss', 'valid professional'],
 };
 
-test('each magic NPI, at each vendor', async (t) => {
+test('each magic NPI has its answer at each vendor', async (t) => {
   const { rocketreach, fullenrich, prospeo, hunter } = await simulated(t);
   const all = [rocketreach, fullenrich, prospeo, hunter];
   const outcomes: Record<string, string[]> = {};
