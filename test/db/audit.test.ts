@@ -10,8 +10,7 @@ import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/
 // The audit that model and race tests rely on must itself see what it is there for: each test plants one thing that
 // must never be, with the triggers and constraints that refuse it out of the way, and rolls it back.
 
-const database = freshDatabase(test);
-const { db, sql } = database;
+const { db, sql } = freshDatabase(test);
 let organizationId: string;
 
 test.before(async () => {

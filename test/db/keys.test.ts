@@ -22,8 +22,7 @@ const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const BY = { actor: 'test', reason: 'test' };
 const HOUR = 3_600_000;
 
-const database = freshDatabase(test);
-const { db, sql } = database;
+const { db, sql } = freshDatabase(test);
 
 async function openKey() {
   const { id: organizationId } = await createOrganization(db, BY, 'Keys');

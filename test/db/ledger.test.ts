@@ -7,8 +7,7 @@ import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/
 
 // What the constraints refuse, whoever asks: here nothing but SQL stands between the wish and the wrong state.
 
-const database = freshDatabase(test);
-const { db, sql } = database;
+const { db, sql } = freshDatabase(test);
 
 const NPI = '2000000010';
 

@@ -8,8 +8,7 @@ import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/
 
 // A price is written on the request's row at the submit, and everything after it goes by that row.
 
-const database = freshDatabase(test);
-const { db, sql } = database;
+const { db, sql } = freshDatabase(test);
 
 /** The service as it is after its price of a personal email has become 5. */
 const NEW_PRICE = [{ file: 'accounts/prices.ts', from: 'personal: 3', to: 'personal: 5' }];

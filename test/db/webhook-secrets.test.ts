@@ -10,13 +10,12 @@ import { openOrganization } from '../support/organization.ts';
 const BY = { actor: 'test', reason: 'test' };
 const HOUR = 3_600_000;
 
-const database = freshDatabase(test);
-const { db } = database;
+const { db, url } = freshDatabase(test);
 
 const newOrganization = async () => (await openOrganization(db, 0)).organizationId;
 
 test('a second rotation within 24 h is refused, says until when, and changes nothing', async (t) => {
-  const { operator, json } = operatorOn(database.url);
+  const { operator, json } = operatorOn(url);
   const id = await newOrganization();
   const first = await json<{ previous_secret_valid_until: string }>('webhook-secret', 'rotate', id, ...WHY);
   const refused = await operator('webhook-secret', 'rotate', id, ...WHY);
@@ -29,7 +28,7 @@ test('a second rotation within 24 h is refused, says until when, and changes not
 });
 
 test('--force rotates all the same: the secret before the present one ends at once', async (t) => {
-  const { json } = operatorOn(database.url);
+  const { json } = operatorOn(url);
   const id = await newOrganization();
   const secret = async () => (await showWebhookSecret(db, id)).webhookSecret;
   const first = await secret();

@@ -142,13 +142,13 @@ function urlOf(database: string): string {
   return url.href;
 }
 
-/** A database whose clock can be put forward, and stopped. */
+/** A database whose clock can be put forward, and frozen. */
 export interface Travel {
   /** Puts the clock forward, for every connection at once. */
   advance(ms: number): Promise<void>;
   /** From now on only `advance` moves it: for what must not depend on how busy the machine is. */
+  freeze(): Promise<void>;
   stop(): Promise<void>;
-  close(): Promise<void>;
 }
 
 /**
@@ -160,18 +160,18 @@ export async function travel(databaseUrl: string): Promise<Travel> {
   const name = new URL(databaseUrl).pathname.slice(1);
   await admin.unsafe(`
     create schema travel;
-    create table travel.clock as select null::timestamptz as stopped, interval '0' as ahead;
+    create table travel.clock as select null::timestamptz as frozen, interval '0' as ahead;
     create function travel.clock_timestamp() returns timestamptz language sql volatile as
-      'select coalesce(stopped, pg_catalog.clock_timestamp()) + ahead from travel.clock';
+      'select coalesce(frozen, pg_catalog.clock_timestamp()) + ahead from travel.clock';
     alter database ${name} set search_path = travel, public, pg_catalog;`);
   return {
     async advance(ms) {
       await admin`update travel.clock set ahead = ahead + make_interval(secs => ${ms / 1000})`;
     },
-    async stop() {
-      await admin`update travel.clock set stopped = pg_catalog.clock_timestamp()`;
+    async freeze() {
+      await admin`update travel.clock set frozen = date_trunc('milliseconds', pg_catalog.clock_timestamp())`;
     },
-    close: () => admin.end({ timeout: 5 }),
+    stop: () => admin.end({ timeout: 5 }),
   };
 }
 

@@ -103,7 +103,7 @@ export async function startDelivering(
       }
     },
     async stop() {
-      await time.close();
+      await time.stop();
       await db.close();
       await database.stop();
     },

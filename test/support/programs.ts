@@ -185,7 +185,6 @@ export async function postUntilAnswered<T>(
 }
 
 const WORKER = fileURLToPath(new URL('../../deploy/worker.ts', import.meta.url));
-const READY_MS = 60_000;
 
 /**
  * Workers as the processes they are in production, so that they can be killed.
@@ -196,7 +195,7 @@ export function workerProcesses(settings: Readonly<Record<string, string>> = {})
   return {
     /** Starts one more; it is ready when this resolves. */
     async start({ workerEnvironment }: Stack): Promise<ServerProcess> {
-      const ready = Promise.withResolvers<void>();
+      let isReady = false;
       const worker = launch({
         name: 'the worker',
         command: process.execPath,
@@ -205,13 +204,15 @@ export function workerProcesses(settings: Readonly<Record<string, string>> = {})
         stopSignal: 'SIGTERM',
         forceSignal: 'SIGKILL',
         onLine: (line) => {
-          if (line.includes('"worker ready"')) ready.resolve();
+          if (line.includes('"worker ready"')) isReady = true;
         },
       });
       workers.push(worker);
-      const late = () => ready.reject(new Error(`the worker is not ready: ${worker.tail()}`));
-      const timeout = setTimeout(late, READY_MS);
-      await ready.promise.finally(() => clearTimeout(timeout));
+      await eventually(async () => {
+        if (worker.ending() !== undefined)
+          throw new Error(`the worker ended (${worker.ending()}): ${worker.tail()}`);
+        return isReady || null;
+      });
       return worker;
     },
     /** Stops all that were started, killed ones included. */

@@ -36,8 +36,7 @@ const RUNS = Number(TEST_RUNS ?? 528);
 const SHARDS = 8;
 const MAX_STEPS = 30;
 
-const database = freshDatabase(test);
-const { db, sql } = database;
+const { db, sql } = freshDatabase(test);
 let sequence = 0;
 
 interface Run extends Pick<fc.Parameters, 'seed' | 'numRuns' | 'path' | 'endOnFailure'> {

@@ -27,8 +27,7 @@ import { closedUrl } from '../../support/vendors.ts';
 const NPI = '2000000010';
 const NEVER = new AbortController().signal;
 
-const database = freshDatabase(test);
-const { db } = database;
+const { db } = freshDatabase(test);
 
 async function registryAt(t: ExecutionContext, handle: RequestListener, timeoutMs?: number) {
   const server = createServer(handle).listen(0, '127.0.0.1');

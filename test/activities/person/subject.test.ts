@@ -13,8 +13,7 @@ import {
 import type { EndpointKind } from '../../../db/words.ts';
 import { freshDatabase } from '../../support/database.ts';
 
-const database = freshDatabase(test);
-const { db } = database;
+const { db } = freshDatabase(test);
 
 let issued = 0;
 /** An NPI that no other test has, without a meaningful check digit. */

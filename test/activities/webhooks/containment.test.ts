@@ -243,7 +243,7 @@ test('an attempt that died with its worker gives its room back, and slows nobody
     const claimed = await claimDelivery(life.db, id, { webhookScheduleMs: SCHEDULE_MS });
     t.is(claimed.kind, 'attempt');
   }
-  await life.time.stop();
+  await life.time.freeze();
   await life.time.advance(20_000);
   // Nor does it say how long attempts take: the turn is that of quick ones.
   t.is(roomAfter(await life.look(next)), 10);
@@ -256,7 +256,7 @@ test('a delivery that waits for room has its turn behind those that wait already
   const reply = Promise.withResolvers<Answer>();
   answers.set('slow.example', () => reply.promise);
   const ids = await life.deliveries(await life.organization(), 'https://slow.example/', 60);
-  await life.time.stop();
+  await life.time.freeze();
   const sending = ids.slice(0, 10).map((id) => life.look(id));
   while (sent.length < 10) await new Promise(setImmediate);
   // Half of an attempt of three seconds has passed: one of the ten places is free every 300 ms.

@@ -50,7 +50,7 @@ test('a delivery of the stack is verified and sent on as it came, and the stack 
   const [arrived] = target.arrived;
   t.is(arrived?.url, '/hook?a=1');
   t.is(arrived?.headers['content-type'], 'application/json');
-  t.is(arrived?.headers['user-agent'], 'test');
+  t.is(arrived?.headers['user-agent'], 'npi-email-enrichment/1');
   t.regex(String(arrived?.headers['webhook-signature']), /^v1,/);
   t.true(printed.includes(String(arrived?.headers['webhook-id'])));
   t.true(arrived?.body.includes('"custom_data":{"ë":1.5},"usage"'), arrived?.body);
