@@ -13,10 +13,10 @@ import { freshDatabase, openTestDatabase, testSetting } from '../support/databas
 import { logAttempt } from '../support/deliveries.ts';
 import { type Life, live } from '../support/doctor-life.ts';
 import { type Plant, plantsIn } from '../support/doctor-plants.ts';
+import { WHY } from '../support/operator.ts';
 import { eventually, RULES } from '../support/organization.ts';
 import { type Ended, runProgram } from '../support/programs.ts';
 
-const WHY = ['--reason', 'a test', '--actor', 'tester'];
 const DOCTOR_RULES: DoctorRules = { ...RULES, webhookScheduleMs: [0, 5000, 300_000] };
 
 const database = freshDatabase(test);

@@ -10,9 +10,9 @@ import postgres, { type Sql } from 'postgres';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { headerLine, type NppesValues, rowLine } from '../../deploy/local/sample.ts';
 import type { MemberKind } from '../../deploy/nppes/layout.ts';
-import { runOperator } from '../../deploy/operator/program.ts';
 import { openTestDatabase, temporaryFolder } from './database.ts';
-import { endWithThisProcess } from './programs.ts';
+import { operatorOn } from './operator.ts';
+import { type Ended, endWithThisProcess } from './programs.ts';
 
 /** A database and a folder of their own for one test of the importer: one import runs in a database at a time. */
 export interface NppesWorld {
@@ -23,12 +23,6 @@ export interface NppesWorld {
   operator(path: string, ...options: string[]): Promise<Ended>;
   /** What `--json` prints of an import. @throws {Error} where it ended with another code than 0 */
   imported(path: string, ...options: string[]): Promise<Imported>;
-}
-
-export interface Ended {
-  readonly code: number | null;
-  readonly stdout: string;
-  readonly stderr: string;
 }
 
 export interface Imported {
@@ -60,16 +54,9 @@ export async function openWorldAt(t: ExecutionContext, url: string): Promise<Npp
   const folder = temporaryFolder(t.teardown);
   const sql = postgres(url, { max: 1, onnotice: () => {} });
   t.teardown(() => sql.end({ timeout: 1 }));
-  const operator = async (path: string, ...options: string[]): Promise<Ended> => {
-    let stdout = '';
-    let stderr = '';
-    const code = await runOperator(argumentsOf(folder, path, options), {
-      databaseUrl: () => url,
-      stdout: (text) => (stdout += text),
-      stderr: (text) => (stderr += text),
-    });
-    return { code, stdout, stderr };
-  };
+  const command = operatorOn(url);
+  const operator = (path: string, ...options: string[]) =>
+    command.operator(...argumentsOf(folder, path, options));
   return {
     url,
     sql,
