@@ -17,17 +17,12 @@ import {
   resendOwn,
   takeResends,
 } from '../../db/webhooks/resends.ts';
-import { answered, type Delivering, HOUR, SCHEDULE_MS, startDelivering } from '../support/deliveries.ts';
+import { answered, HOUR, SCHEDULE_MS, startAnswering } from '../support/deliveries.ts';
 import { acceptedIds, RULES, submitCommand } from '../support/organization.ts';
 
 // Sending again, and the log that tells of it, in the database.
 
-interface Context {
-  receiver: { answer: () => Answer | Promise<Answer>; calls: number };
-  life: Delivering;
-}
-
-const test = anyTest as TestFn<Context>;
+const test = anyTest as TestFn<Awaited<ReturnType<typeof startAnswering>>>;
 const BY = { actor: 'test', reason: 'test' };
 const HOOK = 'https://hooks.example/';
 const DAY = 24 * HOUR;
@@ -35,12 +30,7 @@ const LONG_AGO = new Date(0);
 const FAR_OFF = new Date(Date.now() + 10 * DAY);
 
 test.beforeEach(async (t) => {
-  const receiver: Context['receiver'] = { answer: () => answered(410), calls: 0 };
-  const life = await startDelivering(async () => {
-    receiver.calls += 1;
-    return await receiver.answer();
-  });
-  t.context = { receiver, life };
+  t.context = await startAnswering(answered(410));
 });
 
 test.afterEach.always(async (t) => {

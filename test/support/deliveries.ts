@@ -8,7 +8,7 @@ import { eq } from 'drizzle-orm';
 import { pino } from 'pino';
 import { createWebhookActivities } from '../../activities/deliver.ts';
 import type { Answer, Message } from '../../activities/webhooks/post.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
+import type { Database } from '../../db/client.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { webhookDeliveries } from '../../db/schema.ts';
@@ -48,8 +48,8 @@ export async function startDelivering(
   scheduleMs: readonly number[] = SCHEDULE_MS,
 ) {
   const database = await openTestDatabase();
-  const time = await travel(database.url);
-  const db: Database = openDatabase({ url: database.url, poolSize: 20, applicationName: 'test' });
+  const { db, url: databaseUrl } = database;
+  const time = await travel(databaseUrl);
   await storeEmail(db, {
     ...{ npi: KNOWN_NPI, email: 'a@clinic.example', emailType: 'professional', source: 'test' },
     lastValidatedAt: new Date(),
@@ -65,7 +65,7 @@ export async function startDelivering(
 
   return {
     db,
-    databaseUrl: database.url,
+    databaseUrl,
     time,
     startWorker,
     organization: () => openOrganization(db, 1000),
@@ -104,13 +104,22 @@ export async function startDelivering(
     },
     async stop() {
       await time.stop();
-      await db.close();
       await database.stop();
     },
   };
 }
 
 export type Delivering = Awaited<ReturnType<typeof startDelivering>>;
+
+/** As `startDelivering`, to one receiver, whose answer the test may change. */
+export async function startAnswering(answer: Answer) {
+  const receiver = { answer: (): Answer | Promise<Answer> => answer, calls: 0 };
+  const life = await startDelivering(async () => {
+    receiver.calls += 1;
+    return await receiver.answer();
+  });
+  return { receiver, life };
+}
 
 /** What a receiver answered, as `post` gives it. */
 export function answered(status: number, retryAfterMs: number | null = null): Answer {

@@ -3,27 +3,17 @@ import type { Answer } from '../../../activities/webhooks/post.ts';
 import { suspendWebhooks } from '../../../db/accounts/organizations.ts';
 import { claimDelivery, recordAttempt } from '../../../db/webhooks/attempts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
-import { answered, type Delivering, HOUR, SCHEDULE_MS, startDelivering } from '../../support/deliveries.ts';
+import { answered, HOUR, SCHEDULE_MS, startAnswering } from '../../support/deliveries.ts';
 
 // The life of one delivery from its submit to its last attempt, three days later, with the database's clock put
 // forward as Temporal would wait.
 
-interface Context {
-  receiver: { answer: () => Answer | Promise<Answer>; calls: number };
-  life: Delivering;
-}
-
-const test = anyTest as TestFn<Context>;
+const test = anyTest as TestFn<Awaited<ReturnType<typeof startAnswering>>>;
 const BY = { actor: 'test', reason: 'test' };
 const URL_ = 'https://hooks.example/';
 
 test.beforeEach(async (t) => {
-  const receiver: Context['receiver'] = { answer: () => answered(503), calls: 0 };
-  const life = await startDelivering(async () => {
-    receiver.calls += 1;
-    return await receiver.answer();
-  });
-  t.context = { receiver, life };
+  t.context = await startAnswering(answered(503));
 });
 
 test.afterEach.always(async (t) => {
