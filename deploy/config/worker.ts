@@ -13,12 +13,7 @@ export function postOf(config: Config) {
 
 /** What activities keep to. */
 export function rulesOf(config: Config): ActivityRules {
-  return {
-    freshnessMs: config.freshnessMs,
-    replayMs: config.replayMs,
-    greylistMs: config.sources.greylistMs,
-    webhookScheduleMs: config.webhookScheduleMs,
-    webhookLogMs: config.webhookLogMs,
-    sweep: { startAfterMs: 5000, settleAfterMs: 15_000, checkEveryMs: 30_000 },
-  };
+  const { freshnessMs, replayMs, webhookScheduleMs, webhookLogMs, sources } = config;
+  const sweep = { startAfterMs: 5000, settleAfterMs: 15_000, checkEveryMs: 30_000 };
+  return { freshnessMs, replayMs, greylistMs: sources.greylistMs, webhookScheduleMs, webhookLogMs, sweep };
 }
