@@ -43,8 +43,9 @@ function says(
   t.is(headers.get('x-ratelimit-limit'), String(limit));
   t.is(headers.get('x-ratelimit-remaining'), String(remaining));
   const counted = Number(headers.get('x-ratelimit-reset')) - Number(s);
-  const answered = Date.parse(headers.get('date') ?? '') / 1000;
-  t.true(counted >= BEGUN && counted <= answered + 1, `counted at ${counted}, answered at ${answered}`);
+  // Not later than now: the header Date lags behind on a busy machine.
+  const now = Date.now() / 1000;
+  t.true(counted >= BEGUN && counted <= now + 1, `counted at ${counted}, now ${now}`);
   if (reset !== undefined) t.is(Number(s), reset);
 }
 
