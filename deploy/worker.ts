@@ -31,17 +31,16 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     poolSize: config.databasePool,
     applicationName: 'worker',
   });
+  const { greylistMs, reverifyMs, ...sources } = createSources(config, db);
   if (!(await untilReady(db, log, stopped))) return await db.close();
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
   const connection = await NativeConnection.connect(target.connectionOptions);
-  const intervals = { sweepMs: config.sweepIntervalMs, reverifyMs: config.sources.reverifyIntervalMs };
-  await prepareNamespace(client, TASK_QUEUE, intervals, log);
-  const sources = createSources(config, { db, dnsServers: config.dnsServers });
+  await prepareNamespace(client, TASK_QUEUE, { sweepMs: config.sweepIntervalMs, reverifyMs }, log);
   if (sources.vendors.length === 0) {
     log.warn('no vendor has a key: requests are answered from the directory alone');
   }
-  if (config.sources.policy === 'vendor-or-verifier' && sources.verifiers.length === 0) {
+  if (config.verifyPolicy === 'vendor-or-verifier' && sources.verifiers.length === 0) {
     const undated = sources.vendors.filter(({ vendor }) => !vendor.isDated).map(({ vendor }) => vendor.id);
     if (undated.length > 0) {
       log.warn(
@@ -64,9 +63,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     taskQueue: TASK_QUEUE,
     workflowBundle: config.workflowBundle ? { codePath: config.workflowBundle } : await bundleWorkflows(),
     lookupSlots: config.lookupSlots,
-    deps: {
-      ...{ db, log, ...sources, post: postOf(config), rules: rulesOf(config) },
-    },
+    deps: { db, log, ...sources, post: postOf(config), rules: { ...rulesOf(config), greylistMs } },
   });
   log.info({ queue: TASK_QUEUE, namespace: client.options.namespace }, 'worker ready');
   await Promise.race([stopped, workers.running]);

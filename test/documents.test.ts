@@ -3,6 +3,9 @@ import { readFile } from 'node:fs/promises';
 import { basename, dirname, join, normalize } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
+import { VENDOR_IDS } from '../activities/vendors/catalogue.ts';
+import { VERIFIER_IDS } from '../activities/verification/verifiers/catalogue.ts';
+import { fileIn } from './support/adapters.ts';
 
 // Pages and comments name files, sections, scripts and settings. Here each name is looked up, so that a file that moves
 // or a heading that changes cannot leave a name behind that leads nowhere.
@@ -11,7 +14,7 @@ const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const FOLDERS = 'activities|api|db|deploy|patches|test|workflows';
 const ROOTED = new RegExp(`^(?:${FOLDERS}|\\.ci)/`);
 /** Of others, or made by running something: files that the repository does not have. */
-const ELSEWHERE = new Set(['stack.json', 'vendors.json', 'person.json', 'headers.txt', 'body.json']);
+const ELSEWHERE = new Set(['stack.json', 'sources.json', 'person.json', 'headers.txt', 'body.json']);
 
 /** A text in which names are looked up, and where it stands. */
 interface Passage {
@@ -218,7 +221,7 @@ test('the settings of the pages are those of the configuration', async (t) => {
   );
   const sourceNames = /^(?:ROCKETREACH|FULLENRICH|PROSPEO|HUNTER|REACHER|ZEROBOUNCE|NEVERBOUNCE)_(?=[A-Z]+)/;
   const general = (name: string) => (read.has(name) ? name : name.replace(sourceNames, '<NAME>_'));
-  t.true(read.size > 30);
+  t.true(read.size > 20);
   const told = new Set([...named].map(general).filter((name) => !name.startsWith('TEMPORAL_')));
   t.deepEqual(
     {
@@ -226,5 +229,35 @@ test('the settings of the pages are those of the configuration', async (t) => {
       readButNotTold: [...read].filter((name) => !told.has(name)),
     },
     { toldButNotRead: [], readButNotTold: [] },
+  );
+});
+
+const IDS: readonly string[] = [...VENDOR_IDS, ...VERIFIER_IDS];
+
+test('the members of the sources file that the pages tell are those that it has', (t) => {
+  // Each object says which members it knows if it has another one.
+  const each = (ids: readonly string[]) => Object.fromEntries(ids.map((id) => [id, { '?': 0 }]));
+  const part = { pointer: '', '?': 0 };
+  const file = {
+    ...{ '?': 0, vendors: each(VENDOR_IDS), verifiers: { '?': 0, ...each(VERIFIER_IDS) } },
+    http: [{ '?': 0, miss: { '?': 0, when: [part] }, candidates: { '?': 0, type: part }, identity: part }],
+  };
+  const { message = '' } = t.throws(() => fileIn(JSON.stringify(file))) ?? {};
+  const known = [...message.matchAll(/known here: (.*)/g)].flatMap(([, names = '']) => names.split(', '));
+  const has = new Set(known.filter((name) => !IDS.includes(name)));
+  t.true(has.size > 30);
+  const rows = pages
+    .flatMap(({ text }) => [...text.matchAll(/^\| member \|.*\n((?:\|.*\n)+)/gm)])
+    .flatMap(([, table = '']) => table.split('\n'));
+  const quoted = (text: string) =>
+    [...text.matchAll(/`([^`]+)`/g)].flatMap(([, code = '']) => code.match(/\b[a-z_]+\b/g) ?? []);
+  const told = rows.flatMap((row) => quoted(row.split(' | ')[0] ?? '')).filter((name) => !IDS.includes(name));
+  const anywhere = new Set(rows.flatMap(quoted));
+  t.deepEqual(
+    {
+      toldButNotKnown: told.filter((name) => !has.has(name)),
+      knownButNotTold: [...has].filter((name) => !anywhere.has(name)),
+    },
+    { toldButNotKnown: [], knownButNotTold: [] },
   );
 });

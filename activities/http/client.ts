@@ -11,14 +11,7 @@ export interface HttpAnswer {
   readonly text: string | null;
 }
 
-/**
- * Why no whole answer came back.
- * - `unsent`: no connection was made, so nobody was asked: no name, refused, unreachable, TLS or its certificate
- * - `unanswered`: the question was sent, or may have been: too slow, reset, cut off, and whatever nobody can classify
- */
-export type NoAnswer = 'unsent' | 'unanswered';
-
-export type HttpHeaders = Readonly<Record<string, string>>;
+type HttpHeaders = Readonly<Record<string, string>>;
 
 /** Answers about one person are a few kilobytes; more than this is not an answer. */
 const MAX_BODY = 1024 * 1024;
@@ -36,51 +29,41 @@ subscribe('undici:client:connectError', (message) => {
 });
 
 /**
- * One GET. Redirects are not followed: fetch would carry a vendor's own key header to wherever they point.
- * @param timeoutMs for the whole call, from the first byte sent to the last one read
- * @returns a word if no whole answer came back
- * @throws whatever `signal` was aborted with
+ * Somebody's JSON API. `read` makes of a whole answer what it means; if none comes back, the question is to be put again.
+ * Redirects are not followed: fetch would carry a vendor's own key header to wherever they point. Both functions throw
+ * whatever `signal` was aborted with.
+ * @param baseUrl what paths are added to, with or without a slash at its end; empty if each path is a whole URL
+ * @param headers of every question, such as its key
+ * @param callMs for a whole call, from the first byte sent to the last one read
  */
-export async function get(
-  url: string,
-  headers: HttpHeaders,
-  signal: AbortSignal,
-  timeoutMs: number,
-): Promise<HttpAnswer | NoAnswer> {
-  return await send(url, { headers }, signal, timeoutMs);
-}
-
-/**
- * One POST of JSON; everything else as `get`.
- * @param json serialized here; the content type is set here
- */
-export async function post(
-  url: string,
-  headers: HttpHeaders,
-  json: unknown,
-  signal: AbortSignal,
-  timeoutMs: number,
-): Promise<HttpAnswer | NoAnswer> {
-  const body = JSON.stringify(json);
-  const withType = { ...headers, 'content-type': 'application/json' };
-  return await send(url, { method: 'POST', headers: withType, body }, signal, timeoutMs);
-}
-
-async function send(
-  url: string,
-  init: RequestInit,
-  signal: AbortSignal,
-  timeoutMs: number,
-): Promise<HttpAnswer | NoAnswer> {
-  const either = AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]);
-  try {
-    const response = await fetch(url, { ...init, signal: either, redirect: 'manual' });
-    return { status: response.status, headers: response.headers, text: await readText(response) };
-  } catch (error) {
-    // Our own timeout is an answer that did not come; the caller's end is the caller's.
-    signal.throwIfAborted();
-    return isUnsent(error) ? 'unsent' : 'unanswered';
+export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
+  const base = baseUrl.replace(/\/+$/, '');
+  async function ask<Step>(
+    path: string,
+    init: RequestInit,
+    signal: AbortSignal,
+    read: (answer: HttpAnswer) => Step,
+  ): Promise<Step | Retry> {
+    const either = AbortSignal.any([signal, AbortSignal.timeout(callMs)]);
+    let answer: HttpAnswer;
+    try {
+      const response = await fetch(base + path, { ...init, signal: either, redirect: 'manual' });
+      answer = { status: response.status, headers: response.headers, text: await readText(response) };
+    } catch (error) {
+      // Our own timeout is an answer that did not come; the caller's end is the caller's.
+      signal.throwIfAborted();
+      return { kind: 'retry', why: isUnsent(error) ? 'unsent' : 'unanswered', afterMs: null };
+    }
+    return read(answer);
   }
+  const common = { accept: 'application/json', ...headers };
+  const withBody = { ...common, 'content-type': 'application/json' };
+  return {
+    get: <Step>(path: string, signal: AbortSignal, read: (answer: HttpAnswer) => Step) =>
+      ask(path, { headers: common }, signal, read),
+    post: <Step>(path: string, json: unknown, signal: AbortSignal, read: (answer: HttpAnswer) => Step) =>
+      ask(path, { method: 'POST', headers: withBody, body: JSON.stringify(json) }, signal, read),
+  };
 }
 
 /** Whether what is sent to a URL can be read by nobody on the way: keys, names and addresses are. */
@@ -140,11 +123,12 @@ function parseHttpDate(value: string): number {
  * - `rate_limit`: too many questions; nothing was done
  * - `upstream`: the source's own word that it failed or gave up (500, 503, an error in a body, a job that has failed,
  *   been canceled or is no longer known)
- * - `unsent`: no connection was made, so nobody was asked and nothing is charged
- * - `unanswered`: the question was sent, or may have been, and the answer was lost on its way or at a gateway (502,
- *   504): the source may have done the work, and may have charged
+ * - `unsent`: no connection was made (no name, refused, unreachable, TLS or its certificate), so nobody was asked and
+ *   nothing is charged
+ * - `unanswered`: the question was sent, or may have been, and the answer was lost: too slow, reset, cut off, at a
+ *   gateway (502, 504), or as nobody can classify; the source may have done the work, and may have charged
  */
-export type RetryReason = 'rate_limit' | 'upstream' | NoAnswer;
+export type RetryReason = 'rate_limit' | 'upstream' | 'unsent' | 'unanswered';
 
 /** Not answered; the same question may be asked again after `afterMs` (null: our own backoff). */
 export interface Retry {
@@ -165,11 +149,6 @@ export type Trouble =
   | Retry
   | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }
   | Unreadable;
-
-/** No whole answer came back. */
-export function noAnswer(why: NoAnswer): Retry {
-  return { kind: 'retry', why, afterMs: null };
-}
 
 /** The answer is not as documented at this place. */
 export function protocol(field: string): Unreadable {

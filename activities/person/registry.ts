@@ -1,9 +1,8 @@
 import type { RegistryEndpoint, RegistryLocation, RegistryProvider } from '../../db/providers/providers.ts';
 import type { EndpointKind } from '../../db/words.ts';
 import {
-  get,
   type HttpAnswer,
-  noAnswer,
+  jsonApi,
   protocol,
   type Retry,
   retryOfStatus,
@@ -47,14 +46,12 @@ const TIMEOUT_MS = 10_000;
  * `find` throws only what aborting `signal` throws.
  */
 export function createRegistry({ baseUrl, timeoutMs = TIMEOUT_MS }: RegistryOptions): Registry {
-  const base = `${baseUrl.replace(/\/+$/, '')}/`;
-  const headers = { accept: 'application/json', 'user-agent': 'npi-email-enrichment/1.0' };
+  const api = jsonApi(baseUrl, { 'user-agent': 'npi-email-enrichment/1.0' }, timeoutMs);
 
   return {
     async find(npi, signal) {
       const query = new URLSearchParams({ version: '2.1', number: npi });
-      const answer = await get(`${base}?${query}`, headers, signal, timeoutMs);
-      return typeof answer === 'string' ? noAnswer(answer) : stepOf(answer, npi);
+      return await api.get(`/?${query}`, signal, (answer) => stepOf(answer, npi));
     },
   };
 }

@@ -27,10 +27,14 @@ export function candidatesOf(claims: Iterable<readonly [email: Field, claim: Cla
   return [...byEmail.values()];
 }
 
-/** The name of the person an answer is about, null if too little of it is given. */
-export function nameOf(first: string | null, last: string | null, full: string | null): GivenName | null {
-  if (first !== null && last !== null) return { kind: 'parts', first, last };
-  return full === null ? null : { kind: 'full', full };
+/**
+ * The name of the person an answer is about, null if too little of it is given.
+ * @throws {FieldError} if a part of it is something other than text
+ */
+export function nameOf(first: Field | null, last: Field | null, full: Field | null): GivenName | null {
+  const [firstName, lastName, fullName] = [first, last, full].map((field) => field && textOf(field));
+  if (firstName && lastName) return { kind: 'parts', first: firstName, last: lastName };
+  return fullName ? { kind: 'full', full: fullName } : null;
 }
 
 /**

@@ -1,14 +1,5 @@
 import type { EmailType, WantedType } from '../../db/words.ts';
-import {
-  get,
-  type HttpAnswer,
-  type NoAnswer,
-  noAnswer,
-  post,
-  protocol,
-  retryAfterMs,
-  stepOfBody,
-} from '../http/client.ts';
+import { type HttpAnswer, jsonApi, protocol, retryAfterMs, stepOfBody } from '../http/client.ts';
 import {
   at,
   type Field,
@@ -82,8 +73,7 @@ export function createFullEnrich({
   callMs = FULLENRICH.callMs,
   pollMs,
 }: FullEnrichOptions): Vendor {
-  const base = `${baseUrl.replace(/\/+$/, '')}/contact/enrich/bulk`;
-  const headers = { authorization: `Bearer ${apiKey}`, accept: 'application/json' };
+  const api = jsonApi(baseUrl, { authorization: `Bearer ${apiKey}` }, callMs);
   const pending = (jobRef: string): Step => ({ kind: 'pending', jobRef, pollAfterMs: pollMs });
 
   return {
@@ -103,12 +93,14 @@ export function createFullEnrich({
       };
       // The name is what the vendor's own pages show of the job.
       const job = { name: `NPI ${subject.npi}`, data: [contact] };
-      return stepOfSubmit(await post(base, headers, job, signal, callMs), pending, pollMs);
+      return await api.post('/contact/enrich/bulk', job, signal, (answer) =>
+        stepOfSubmit(answer, pending, pollMs),
+      );
     },
 
     async poll(jobRef, _subject, signal) {
-      const answer = await get(`${base}/${encodeURIComponent(jobRef)}`, headers, signal, callMs);
-      return stepOfPoll(answer, pending(jobRef), pollMs);
+      const path = `/contact/enrich/bulk/${encodeURIComponent(jobRef)}`;
+      return await api.get(path, signal, (answer) => stepOfPoll(answer, pending(jobRef), pollMs));
     },
   };
 }
@@ -117,12 +109,7 @@ function typesOf(wantedType: WantedType): EmailType[] {
   return wantedType === 'any' ? ['professional', 'personal'] : [wantedType];
 }
 
-function stepOfSubmit(
-  answer: HttpAnswer | NoAnswer,
-  pending: (jobRef: string) => Step,
-  pollMs: number,
-): Step {
-  if (typeof answer === 'string') return noAnswer(answer);
+function stepOfSubmit(answer: HttpAnswer, pending: (jobRef: string) => Step, pollMs: number): Step {
   switch (answer.status) {
     case 200:
       return stepOfBody(answer, (body) => pending(jobRefOf(at(body, 'enrichment_id'))));
@@ -157,8 +144,7 @@ function jobRefOf(field: Field): string {
   return id;
 }
 
-function stepOfPoll(answer: HttpAnswer | NoAnswer, pending: Step, pollMs: number): Step {
-  if (typeof answer === 'string') return noAnswer(answer);
+function stepOfPoll(answer: HttpAnswer, pending: Step, pollMs: number): Step {
   switch (answer.status) {
     case 200:
       return stepOfBody(answer, (body) => stepOfResult(parseResult(body), pending, pollMs));
@@ -182,16 +168,14 @@ function stepOfPoll(answer: HttpAnswer | NoAnswer, pending: Step, pollMs: number
 function stepOfResult(result: EnrichmentResult, pending: Step, pollMs: number): Step {
   const { status, candidates, identity } = result;
   const credits = result.credits === null ? {} : { credits: result.credits };
+  const found: Step | null =
+    candidates.length > 0 ? { kind: 'found', candidates, identity, ...credits } : null;
   switch (status) {
     case 'FINISHED':
-      return candidates.length > 0
-        ? { kind: 'found', candidates, identity, ...credits }
-        : { kind: 'miss', reason: 'no_email', ...credits };
+      return found ?? { kind: 'miss', reason: 'no_email', ...credits };
     case 'CREDITS_INSUFFICIENT':
       // What was found before they ran out is paid for.
-      return candidates.length > 0
-        ? { kind: 'found', candidates, identity, ...credits }
-        : { kind: 'fatal', why: 'credits' };
+      return found ?? { kind: 'fatal', why: 'credits' };
     case 'CANCELED':
       return GIVEN_UP;
     case 'RATE_LIMIT':
@@ -272,11 +256,7 @@ function identityOf(record: Field | undefined): Identity {
   const location = at(profile, 'location');
   return {
     npi: null,
-    name: nameOf(
-      textOf(at(person, 'first_name')),
-      textOf(at(person, 'last_name')),
-      textOf(at(person, 'full_name')),
-    ),
+    name: nameOf(at(person, 'first_name'), at(person, 'last_name'), at(person, 'full_name')),
     state: usState(textOf(at(location, 'region')), textOf(at(location, 'country_code'))),
   };
 }

@@ -1,12 +1,4 @@
-import {
-  get,
-  type HttpAnswer,
-  type NoAnswer,
-  noAnswer,
-  protocol,
-  retryAfterMs,
-  stepOfBody,
-} from '../http/client.ts';
+import { type HttpAnswer, jsonApi, protocol, retryAfterMs, stepOfBody } from '../http/client.ts';
 import {
   at,
   type Field,
@@ -71,14 +63,13 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
  * 429 the used-up quota, 451 a person who asked not to be processed. One credit for an address found.
  */
 export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: VendorOptions): Vendor {
-  const url = `${baseUrl.replace(/\/+$/, '')}/email-finder`;
   // In a header: the vendor takes its key in the query as well, where proxies would log it.
-  const headers = { 'X-API-KEY': apiKey, accept: 'application/json' };
+  const api = jsonApi(baseUrl, { 'X-API-KEY': apiKey }, callMs);
 
   const ask: Vendor['submit'] = async (subject, signal) => {
     const employee = employeeOf(subject);
     if (employee.kind === 'skip') return employee;
-    return stepOf(await get(`${url}?${queryOf(employee)}`, headers, signal, callMs));
+    return await api.get(`/email-finder?${queryOf(employee)}`, signal, stepOf);
   };
 
   return {
@@ -101,8 +92,7 @@ function queryOf({ first, last, domain, company }: Employee): URLSearchParams {
   });
 }
 
-function stepOf(answer: HttpAnswer | NoAnswer): Step {
-  if (typeof answer === 'string') return noAnswer(answer);
+function stepOf(answer: HttpAnswer): Step {
   const { status, headers } = answer;
   switch (status) {
     case 200:
@@ -136,7 +126,7 @@ function stepOfFound(body: Field): Step {
   } as const;
   const candidates = candidatesOf([[email, claim]]);
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email', credits: 1 };
-  const name = nameOf(textOf(at(data, 'first_name')), textOf(at(data, 'last_name')), null);
+  const name = nameOf(at(data, 'first_name'), at(data, 'last_name'), null);
   return { kind: 'found', candidates, identity: { npi: null, name, state: null }, credits: 1 };
 }
 

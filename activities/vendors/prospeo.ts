@@ -1,13 +1,4 @@
-import {
-  type HttpAnswer,
-  type NoAnswer,
-  noAnswer,
-  post,
-  protocol,
-  retryAfterMs,
-  secondsMs,
-  stepOfBody,
-} from '../http/client.ts';
+import { type HttpAnswer, jsonApi, protocol, retryAfterMs, secondsMs, stepOfBody } from '../http/client.ts';
 import {
   at,
   type Field,
@@ -50,8 +41,7 @@ export const PROSPEO = {
  * once in the lifetime of the account. Errors come as 400 with a code, so bodies are read before statuses.
  */
 export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: VendorOptions): Vendor {
-  const url = `${baseUrl.replace(/\/+$/, '')}/enrich-person`;
-  const headers = { 'X-KEY': apiKey, accept: 'application/json' };
+  const api = jsonApi(baseUrl, { 'X-KEY': apiKey }, callMs);
 
   const submit: Vendor['submit'] = async (subject, signal) => {
     const employee = employeeOf(subject);
@@ -63,7 +53,7 @@ export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: Vend
       ...(employee.domain ? { company_website: employee.domain } : {}),
       ...(employee.company ? { company_name: employee.company } : {}),
     };
-    return stepOf(await post(url, headers, { only_verified_email: true, data }, signal, callMs));
+    return await api.post('/enrich-person', { only_verified_email: true, data }, signal, stepOf);
   };
 
   return {
@@ -76,8 +66,7 @@ export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: Vend
   };
 }
 
-function stepOf(answer: HttpAnswer | NoAnswer): Step {
-  if (typeof answer === 'string') return noAnswer(answer);
+function stepOf(answer: HttpAnswer): Step {
   switch (answer.status) {
     case 200:
     case 400:
@@ -129,11 +118,7 @@ function stepOfMatch(body: Field): Step {
   const credits = flagOf(at(body, 'free_enrichment')) ? 0 : 1;
   const identity = {
     npi: null,
-    name: nameOf(
-      textOf(at(person, 'first_name')),
-      textOf(at(person, 'last_name')),
-      textOf(at(person, 'full_name')),
-    ),
+    name: nameOf(at(person, 'first_name'), at(person, 'last_name'), at(person, 'full_name')),
     state: usState(textOf(at(location, 'state')), textOf(at(location, 'country_code'))),
   };
   if (isAbsent(email)) return { kind: 'miss', reason: 'no_email', credits };

@@ -1,5 +1,5 @@
 import type { EmailType, WantedType } from '../../db/words.ts';
-import { get, type HttpAnswer, type NoAnswer, noAnswer, stepOfBody } from '../http/client.ts';
+import { type HttpAnswer, jsonApi, stepOfBody } from '../http/client.ts';
 import {
   at,
   type Field,
@@ -97,8 +97,7 @@ export function createRocketReach({
   callMs = ROCKETREACH.callMs,
   api,
 }: RocketReachOptions): Vendor {
-  const base = baseUrl.replace(/\/+$/, '');
-  const headers = { 'Api-Key': apiKey, accept: 'application/json' };
+  const http = jsonApi(baseUrl, { 'Api-Key': apiKey }, callMs);
   const { lookupPath, statusPath, query, cost } = APIS[api];
   const read = (profile: Field) => stepOfProfile(parseProfile(profile), cost);
 
@@ -114,18 +113,21 @@ export function createRocketReach({
         // Cached addresses come unverified; without them the lookup answers once all are verified.
         return_cached_emails: 'false',
       });
-      const answer = await get(`${base}${lookupPath}?${parameters}`, headers, signal, callMs);
-      return stepOf(answer, { kind: 'miss', reason: 'no_profile', credits: 0 }, read);
+      return await http.get(`${lookupPath}?${parameters}`, signal, (answer) =>
+        stepOf(answer, { kind: 'miss', reason: 'no_profile', credits: 0 }, read),
+      );
     },
 
     async poll(jobRef, _subject, signal) {
       const parameters = new URLSearchParams({ ids: jobRef });
-      const answer = await get(`${base}${statusPath}?${parameters}`, headers, signal, callMs);
       // One profile for each id it knows: a lookup it has forgotten is no word about the person.
-      return stepOf(answer, GIVEN_UP, (profiles) => {
+      const readOwn = (profiles: Field) => {
         const profile = items(profiles).find((item) => String(at(item, 'id').value) === jobRef);
         return profile ? read(profile) : GIVEN_UP;
-      });
+      };
+      return await http.get(`${statusPath}?${parameters}`, signal, (answer) =>
+        stepOf(answer, GIVEN_UP, readOwn),
+      );
     },
   };
 }
@@ -134,8 +136,7 @@ function typesOf(wantedType: WantedType): ReadonlySet<EmailType> {
   return new Set(wantedType === 'any' ? ['professional', 'personal'] : [wantedType]);
 }
 
-function stepOf(answer: HttpAnswer | NoAnswer, notFound: Step, read: (body: Field) => Step): Step {
-  if (typeof answer === 'string') return noAnswer(answer);
+function stepOf(answer: HttpAnswer, notFound: Step, read: (body: Field) => Step): Step {
   switch (answer.status) {
     case 200:
       return stepOfBody(answer, read);
@@ -214,7 +215,7 @@ export function parseProfile(profile: Field): Profile {
     status,
     identity: {
       npi: npiOf(at(at(profile, 'npi_data'), 'npi_number')),
-      name: nameOf(null, null, textOf(at(profile, 'name'))),
+      name: nameOf(null, null, at(profile, 'name')),
       state: usState(textOf(at(profile, 'region')), textOf(at(profile, 'country_code'))),
     },
     candidates: candidatesOf(

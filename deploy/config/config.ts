@@ -1,9 +1,17 @@
 import { readFileSync } from 'node:fs';
 import { isIP } from 'node:net';
 import Joi from 'joi';
+import { REGISTRY_URL } from '../../activities/person/registry.ts';
+import { VENDORS, type VendorId } from '../../activities/vendors/catalogue.ts';
+import {
+  CATCH_ALL_POLICIES,
+  type CatchAllPolicy,
+  POLICIES,
+  type Policy,
+} from '../../activities/verification/policy.ts';
+import { VERIFIERS, type VerifierId } from '../../activities/verification/verifiers/catalogue.ts';
 import type { StackFacts } from '../local/facts.ts';
-import { SOURCE_VARIABLES, type SourcesConfig, sourcesOf } from './sources.ts';
-import { ConfigError, duration, httpProxy, list, parseDuration } from './values.ts';
+import { anyUrl, confidentialUrl, duration, httpProxy, list, parseDuration, problemsIn } from './values.ts';
 
 // The only place that reads process.env. Everything is checked at once, frozen, and passed on as typed arguments.
 // Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY, TEMPORAL_TLS…) are read by
@@ -30,12 +38,25 @@ export interface Config {
   /** `http://[user:password@]host:port`; null: deliveries go out directly. */
   readonly webhookProxy: URL | null;
   readonly webhookLogMs: number;
-  readonly sources: SourcesConfig;
-  /** What a `${VENDOR_NAME}` in the vendor file stands for. */
+  /** Everything about sources that isn't a key or a URL; null for the usual. */
+  readonly sourcesFile: string | null;
+  /** Null: it can't be asked. */
+  readonly access: Readonly<Record<VendorId | VerifierId, Access | null>>;
+  readonly registryUrl: string;
+  readonly verifyPolicy: Policy;
+  readonly catchAll: CatchAllPolicy;
+  /** What a `${VENDOR_NAME}` in the sources file stands for. */
   readonly secretOf: (name: string) => string | undefined;
   readonly dnsServers: readonly string[];
   readonly workflowBundle: string | null;
   readonly temporalEnvironment: Readonly<Record<string, string | undefined>>;
+}
+
+/** What it takes to ask a vendor or a verifier. */
+export interface Access {
+  readonly baseUrl: string;
+  /** Empty for a server of one's own that asks for none. */
+  readonly apiKey: string;
 }
 
 /** Written by `npm start`. */
@@ -48,6 +69,16 @@ const databaseUrl = Joi.string()
   .messages({
     'string.uriCustomScheme': '{{#label}} must be a URL such as postgres://user:password@host:5432/name',
   });
+
+const CATALOGUE = [...Object.values(VENDORS), ...Object.values(VERIFIERS)];
+const accessVariables = CATALOGUE.flatMap(({ id, url }) => {
+  const name = id.toUpperCase();
+  return [
+    [`${name}_API_KEY`, Joi.string().default(null)],
+    // A server of one's own may be in a network of one's own.
+    [`${name}_URL`, (url === null ? anyUrl() : confidentialUrl()).default(url)],
+  ];
+});
 
 const schema = Joi.object({
   DATABASE_URL: databaseUrl.required(),
@@ -67,12 +98,20 @@ const schema = Joi.object({
     ['0s', '5s', '5m', '30m', '2h', '5h', '10h', '14h', '20h', '24h'].map((text) => parseDuration(text)),
   ),
   WEBHOOK_OPEN_CIDRS: list((text) => (isCidr(text) ? text : null), 'CIDR ranges').default([]),
-  WEBHOOK_CA_FILE: Joi.string().empty('').default(null),
+  WEBHOOK_CA_FILE: Joi.string().default(null),
   WEBHOOK_PROXY: httpProxy().default(null),
   WEBHOOK_LOG_RETENTION: duration(1000, 3650 * DAY).default(30 * DAY),
-  ...SOURCE_VARIABLES,
+  ...Object.fromEntries(accessVariables),
+  SOURCES_FILE: Joi.string().default(null),
+  REGISTRY_URL: confidentialUrl().default(REGISTRY_URL),
+  VERIFY_POLICY: Joi.string()
+    .valid(...POLICIES)
+    .default('vendor-or-verifier'),
+  CATCH_ALL: Joi.string()
+    .valid(...CATCH_ALL_POLICIES)
+    .default('reject'),
   DNS_SERVERS: list((text) => text, 'addresses such as 127.0.0.1:53').default([]),
-  WORKFLOW_BUNDLE: Joi.string().empty('').default(null),
+  WORKFLOW_BUNDLE: Joi.string().default(null),
 });
 
 /**
@@ -100,7 +139,11 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     webhookCaFile: env.WEBHOOK_CA_FILE,
     webhookProxy: env.WEBHOOK_PROXY,
     webhookLogMs: env.WEBHOOK_LOG_RETENTION,
-    sources: sourcesOf(env),
+    sourcesFile: env.SOURCES_FILE,
+    access: accessOf(env),
+    registryUrl: env.REGISTRY_URL,
+    verifyPolicy: env.VERIFY_POLICY,
+    catchAll: env.CATCH_ALL,
     secretOf: (name: string) => environment[name],
     dnsServers: env.DNS_SERVERS,
     workflowBundle: env.WORKFLOW_BUNDLE,
@@ -137,6 +180,18 @@ export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.en
   }
 }
 
+/** @param env what the schema made of the environment */
+function accessOf(env: Joi.ValidationResult['value']): Config['access'] {
+  const entries = CATALOGUE.map(({ id, url: usual }): [string, Access | null] => {
+    const name = id.toUpperCase();
+    const { [`${name}_URL`]: baseUrl, [`${name}_API_KEY`]: apiKey } = env;
+    // A server of one's own needs a URL and may do without a key; the others have a URL and need a key.
+    const isSet = usual === null ? baseUrl !== null : apiKey !== null;
+    return [id, isSet ? { baseUrl, apiKey: apiKey ?? '' } : null];
+  });
+  return Object.freeze(Object.fromEntries(entries)) as Config['access'];
+}
+
 function isCidr(text: string): boolean {
   const [address = '', bits = '', ...rest] = text.split('/');
   const family = isIP(address);
@@ -157,10 +212,10 @@ function check(rules: Joi.ObjectSchema, environment: NodeJS.ProcessEnv) {
     messages: { 'any.required': '{{#label}} is missing' },
   });
   if (!error) return value;
-  const problems = error.details.map(
-    (detail) => `  ${detail.message.replace(/ with value .*? fails /, ' fails ')}`,
+  throw problemsIn(
+    'the configuration',
+    error.details.map(({ message }) => message.replace(/ with value .*? fails /, ' fails ')),
   );
-  throw new ConfigError(`the configuration has ${problems.length} problem(s):\n${problems.join('\n')}`);
 }
 
 /** An empty variable is an unset one: that is what `VAR= command` and compose files mean by it. */

@@ -1,11 +1,18 @@
 import Joi from 'joi';
 import { isConfidential } from '../../activities/http/client.ts';
+import type { Rate } from '../../db/lookups/sources.ts';
 
-// The kinds of values that environment variables have.
+// The kinds of values that environment variables and the sources file have.
 
 /** What is wrong with the configuration, each problem by its name; never a value. */
 export class ConfigError extends Error {
   override readonly name = 'ConfigError';
+}
+
+/** All that is wrong with one part of the configuration, a line each. */
+export function problemsIn(what: string, problems: readonly string[]): ConfigError {
+  const lines = problems.map((problem) => `\n  ${problem}`);
+  return new ConfigError(`${what} has ${problems.length} problem(s):${lines.join('')}`);
 }
 
 const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
@@ -19,6 +26,19 @@ export const duration = (minMs: number, maxMs: number) =>
       return helpers.message({ custom: `{{#label}} must be between ${minMs} ms and ${maxMs} ms` });
     }
     return ms;
+  });
+
+/** A rate such as `500/1m`. */
+export const rate = () =>
+  Joi.string().custom(
+    (text: string, helpers) =>
+      parseRate(text) ?? helpers.message({ custom: '{{#label}} must be a rate such as 10/1s or 500/1m' }),
+  );
+
+/** An object that has these members and no others. */
+export const members = <T>(keys: Joi.PartialSchemaMap) =>
+  Joi.object<T>(keys).messages({
+    'object.unknown': `{{#label}} is unknown; known here: ${Object.keys(keys).join(', ')}`,
   });
 
 /** Values separated by commas; `item` makes null of what is none. */
@@ -63,4 +83,11 @@ export const httpProxy = () =>
 export function parseDuration(text: string): number | null {
   const match = /^([0-9]{1,9})(ms|s|m|h|d)$/.exec(text);
   return match ? Number(match[1]) * (UNITS[match[2] ?? ''] ?? Number.NaN) : null;
+}
+
+/** `500/1m` → at most 500 calls in any minute; null if the text isn't a rate. */
+export function parseRate(text: string): Rate | null {
+  const match = /^([1-9][0-9]{0,5})\/([0-9]+[a-z]+)$/.exec(text);
+  const perMs = parseDuration(match?.[2] ?? '');
+  return match && perMs ? { calls: Number(match[1]), perMs } : null;
 }

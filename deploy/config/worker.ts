@@ -11,9 +11,9 @@ export function postOf(config: Config) {
   return createPost({ policy, ca, proxy: config.webhookProxy, userAgent: 'npi-email-enrichment/1' });
 }
 
-/** What activities keep to. */
-export function rulesOf(config: Config): ActivityRules {
-  const { freshnessMs, replayMs, webhookScheduleMs, webhookLogMs, sources } = config;
+/** What activities keep to, but for what the sources file says. */
+export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
+  const { freshnessMs, replayMs, webhookScheduleMs, webhookLogMs } = config;
   const sweep = { startAfterMs: 5000, settleAfterMs: 15_000, checkEveryMs: 30_000 };
-  return { freshnessMs, replayMs, greylistMs: sources.greylistMs, webhookScheduleMs, webhookLogMs, sweep };
+  return { freshnessMs, replayMs, webhookScheduleMs, webhookLogMs, sweep };
 }

@@ -4,10 +4,9 @@ import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { ZipFile } from 'yazl';
 import { importNppes } from '../nppes/importer.ts';
-import { LAYOUT, type MemberKind } from '../nppes/layout.ts';
+import { LAYOUT, MEMBER_KINDS, type MemberKind } from '../nppes/layout.ts';
 import { DEACTIVATED_NPIS } from './sim/magic.ts';
 import {
-  ENDPOINT_WORDS,
   personOf,
   SAMPLE_ENDPOINTS,
   SAMPLE_NPIS,
@@ -23,12 +22,6 @@ import {
 
 /** Values by the names of their columns; the others are empty. */
 export type NppesValues = Readonly<Record<string, string>>;
-
-/** Where the downloads are, in the order in which they are to be imported. */
-export interface Sample {
-  readonly zip: string;
-  readonly weekly: string;
-}
 
 const MONTHLY = '20050523-20261108';
 const WEEKLY = '20261109-20261115';
@@ -74,24 +67,21 @@ export async function importSample(databaseUrl: string, dir: string): Promise<nu
 /**
  * Writes both downloads to a folder. The same content each time, so that an import knows them again.
  * @param folder exists; files of the same name are replaced
+ * @returns where they are, in the order in which they are to be imported
  */
-export async function writeSample(folder: string): Promise<Sample> {
+export async function writeSample(folder: string): Promise<{ zip: string; weekly: string }> {
   const zip = join(folder, 'NPPES_Data_Dissemination_November_2026_V2.zip');
   const weekly = join(folder, 'NPPES_Data_Dissemination_110926_111526_Weekly_V2.zip');
-  await writeZip(zip, [
-    ...filesOf('npidata', MONTHLY, monthlyRows()),
-    ...filesOf('othername', MONTHLY, SAMPLE_ORGANIZATIONS.flatMap(otherNameRow)),
-    ...filesOf('pl', MONTHLY, SAMPLE_NPIS.flatMap(locationRow)),
-    ...filesOf('endpoint', MONTHLY, SAMPLE_ENDPOINTS.map(endpointRow)),
-    { name: 'NPPES_Data_Dissemination_Readme_v.2.pdf', content: Buffer.from('%PDF-1.4\n') },
-  ]);
-  const weeklyFiles = [
-    ...filesOf('npidata', WEEKLY, weeklyRows()),
-    ...filesOf('othername', WEEKLY, []),
-    ...filesOf('pl', WEEKLY, []),
-    ...filesOf('endpoint', WEEKLY, []),
-  ];
-  await writeZip(weekly, weeklyFiles.map(withOldColumnName));
+  const files = filesOf(MONTHLY, {
+    npidata: monthlyRows(),
+    othername: SAMPLE_ORGANIZATIONS.flatMap(otherNameRow),
+    pl: SAMPLE_NPIS.flatMap(locationRow),
+    endpoint: SAMPLE_ENDPOINTS.map(endpointRow),
+  });
+  const readme = { name: 'NPPES_Data_Dissemination_Readme_v.2.pdf', content: Buffer.from('%PDF-1.4\n') };
+  await writeZip(zip, [...files, readme]);
+  const later = filesOf(WEEKLY, { npidata: weeklyRows(), othername: [], pl: [], endpoint: [] });
+  await writeZip(weekly, later.map(withOldColumnName));
   return { zip, weekly };
 }
 
@@ -212,25 +202,28 @@ function locationRow(npi: string, index: number): NppesValues[] {
   ];
 }
 
-function endpointRow({ npi, type, endpoint, affiliation }: SimEndpoint): NppesValues {
+function endpointRow({ npi, type, use, endpoint, affiliation }: SimEndpoint): NppesValues {
   return {
     NPI: npi,
     'Endpoint Type': type,
     Endpoint: endpoint,
     Affiliation: affiliation === null ? 'N' : 'Y',
     'Affiliation Legal Business Name': affiliation?.name ?? '',
-    'Use Code': ENDPOINT_WORDS[type].use,
+    'Use Code': use,
   };
 }
 
-/** A file and the one that describes it. What is not ASCII is written as Latin-1, as in some of the real ones. */
-function filesOf(kind: MemberKind, days: string, rows: readonly NppesValues[]): ZipEntry[] {
-  const name = `${kind}_pfile_${days}`;
-  const text = headerLine(kind) + rows.map((row) => rowLine(kind, row)).join('');
-  return [
-    { name: `${name}.csv`, content: Buffer.from(text, 'latin1') },
-    { name: `${name}_fileheader.csv`, content: Buffer.from(headerLine(kind)) },
-  ];
+/** Each file, and the one that describes it. What is not ASCII is written as Latin-1, as in some of the real ones. */
+function filesOf(days: string, rows: Readonly<Record<MemberKind, readonly NppesValues[]>>): ZipEntry[] {
+  return MEMBER_KINDS.flatMap((kind) => {
+    const header = headerLine(kind);
+    const text = header + rows[kind].map((row) => rowLine(kind, row)).join('');
+    const name = `${kind}_pfile_${days}`;
+    return [
+      { name: `${name}.csv`, content: Buffer.from(text, 'latin1') },
+      { name: `${name}_fileheader.csv`, content: Buffer.from(header) },
+    ];
+  });
 }
 
 /** As it was called before 2025. */

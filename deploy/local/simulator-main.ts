@@ -27,7 +27,7 @@ whatever the employer:
 `;
 
 function magicNpis(indent: string): string {
-  return Array.from(MAGIC, ([npi, [about]]) => `${indent}${npi}  ${about}`).join('\n');
+  return Array.from(MAGIC, ([npi, { shows }]) => `${indent}${npi}  ${shows}`).join('\n');
 }
 
 await runCommand(async () => {
@@ -47,7 +47,7 @@ await runCommand(async () => {
   const port = portOf('--port', values.port);
   const simulator = await createSimulator({ port, speed: speedOf(values.speed), apiKey });
   const dns = await startDns({ port: dnsPort });
-  for (const [id, url] of Object.entries(simulator.urls)) console.log(`${variableOf(id)}=${url}`);
+  for (const [id, url] of Object.entries(simulator.urls)) console.log(`${id.toUpperCase()}_URL=${url}`);
   console.log(`DNS_SERVERS=${dns.address}\nThe key of every vendor: ${apiKey}\n\n${magicNpis('')}\n`);
   console.log('Any other NPI is answered by its digits. Ctrl-C stops it.');
   for (const signal of ['SIGINT', 'SIGTERM'] as const) {
@@ -59,9 +59,4 @@ function speedOf(text: string): number {
   const speed = /^[0-9]{1,5}(\.[0-9]+)?$/.test(text) ? Number(text) : Number.NaN;
   if (speed >= 0.01 && speed <= 10_000) return speed;
   throw usage('--speed must be a number from 0.01 to 10000.');
-}
-
-/** What the worker calls the base URL. */
-function variableOf(id: string): string {
-  return id === 'registry' ? 'NPPES_API_URL' : `${id.toUpperCase()}_URL`;
 }

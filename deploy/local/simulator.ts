@@ -3,12 +3,13 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { LOOPBACK, portTaken } from './processes.ts';
-import { hunter, prospeo } from './sim/finders.ts';
 import { fullenrich } from './sim/fullenrich.ts';
+import { hunter } from './sim/hunter.ts';
+import { prospeo } from './sim/prospeo.ts';
 import { registry } from './sim/registry.ts';
 import { rocketreach } from './sim/rocketreach.ts';
 import { neverbounce, reacher, zerobounce } from './sim/verifiers.ts';
-import type { Memory, Question, Reply, Source } from './sim/wire.ts';
+import type { Answer, Memory, Question, Source } from './sim/wire.ts';
 
 /** All that is simulated: vendors in the order of the waterfall, then verifiers, then the NPI registry. */
 const SOURCES = { rocketreach, fullenrich, prospeo, hunter, reacher, zerobounce, neverbounce, registry };
@@ -19,21 +20,21 @@ export type SourceUrls = Readonly<Record<keyof typeof SOURCES, string>>;
 /** One question that a source was asked: the real one charges for some of them. */
 export interface SimulatorCall {
   readonly vendor: string;
-  /** In the source's words, such as `lookup` and `checkStatus`. */
-  readonly operation: string;
+  /** As the table of the source has it, such as `GET /person/lookup`. */
+  readonly route: string;
   /** An NPI, an address, a job's id: whom or what was asked about. */
   readonly subject: string;
   /** What it was, or will be, answered; null if it never is. */
   readonly status: number | null;
 }
 
+/** How long an answer takes, before the speed factor. */
+const LATENCY_MS = 300;
+
 export type Simulator = Awaited<ReturnType<typeof createSimulator>>;
 
-const MAX_CALLS = 100_000;
-
 /**
- * An HTTP server on the loopback that speaks the wire formats in sim/, each source below its id: sim/magic.ts for the
- * magic NPIs, an answer derived from its digits for any other.
+ * An HTTP server on the loopback that speaks the wire formats in sim/, each source below its id.
  * @param port 0 for any free one
  * @param speed what every latency, and every hint when to come back, is divided by
  * @param apiKey what callers must send, whatever the source
@@ -49,42 +50,27 @@ export async function createSimulator({
   apiKey: string;
 }) {
   const calls: SimulatorCall[] = [];
-  const memories = new Map<string, Memory>();
+  const sources = SOURCE_ENTRIES.map(([id, source]) => ({ id, ...source, memory: createMemory(speed) }));
 
   async function handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { pathname, searchParams: query } = new URL(request.url ?? '/', 'http://simulator');
-    const body = objectIn(await text(request));
-    const reply = replyTo(request, pathname, { headers: request.headers, query, body });
+    const source = sources.find(({ base }) => pathname.startsWith(`${base}/`));
+    const path = `${request.method} ${pathname.slice(source?.base.length)}`;
+    const [, parent, id = ''] = /^(.*\/)(.*)$/.exec(path) ?? [];
+    const route = source?.routes[path] === undefined ? `${parent}*` : path;
+    const answer = source?.routes[route];
+    if (source === undefined || answer === undefined)
+      return send(response, { status: 404, body: { message: 'Nobody answers here.' } });
+    const question = { headers: request.headers, query, id, body: objectIn(await text(request)) };
+    const denied = source.deny(question, apiKey);
+    if (denied) return send(response, denied);
+    const [subject, reply] = answer(question, source.memory);
+    const status = reply === 'hang' ? null : reply.status;
+    calls.push({ vendor: source.id, route, subject, status });
     if (reply === 'hang') return;
-    const timer = setTimeout(
-      () => {
-        const headers = { 'content-type': 'application/json', ...reply.headers };
-        response.writeHead(reply.status, headers).end(JSON.stringify(reply.body));
-      },
-      (reply.latencyMs ?? 0) / speed,
-    );
+    const timer = setTimeout(() => send(response, reply), LATENCY_MS / speed);
     // Answered, or its caller hung up, or the simulator was closed.
     response.once('close', () => clearTimeout(timer));
-  }
-
-  function replyTo({ method }: IncomingMessage, pathname: string, rest: Omit<Question, 'id'>): Reply {
-    const [vendor = '', source] =
-      SOURCE_ENTRIES.find(([, { base }]) => pathname.startsWith(`${base}/`)) ?? [];
-    if (source === undefined) return { status: 404, body: { message: 'No such vendor.' } };
-    const path = `${method} ${pathname.slice(source.base.length)}`;
-    const [, parent, id = ''] = /^(.*\/)(.*)$/.exec(path) ?? [];
-    const question = { ...rest, id };
-    const route = source.routes[path] ?? source.routes[`${parent}*`];
-    const denied = source.deny(question, apiKey);
-    if (denied || route === undefined) return denied ?? source.notFound;
-
-    const memory = memories.get(vendor) ?? createMemory(speed);
-    memories.set(vendor, memory);
-    const [subject, reply] = route.answer(question, memory);
-    const status = reply === 'hang' ? null : reply.status;
-    calls.push({ vendor, operation: route.operation, subject, status });
-    if (calls.length > MAX_CALLS) calls.shift();
-    return reply === 'hang' ? reply : { latencyMs: source.latencyMs, ...reply };
   }
 
   const server = createServer((request, response) => {
@@ -95,20 +81,12 @@ export async function createSimulator({
   await once(server, 'listening').catch((error: NodeJS.ErrnoException) => {
     throw error.code === 'EADDRINUSE' ? portTaken(port, 'the simulator') : error;
   });
-  const urls = baseUrls(`http://${LOOPBACK}:${(server.address() as AddressInfo).port}`);
 
   return {
-    /** For ROCKETREACH_URL. */
-    url: urls.rocketreach,
     /** The base URL of each source, as production code takes it. */
-    urls,
-    /** The last 100,000 questions with a right key, oldest first. */
+    urls: baseUrls(`http://${LOOPBACK}:${(server.address() as AddressInfo).port}`),
+    /** The questions with a right key, oldest first. */
     calls: (): readonly SimulatorCall[] => calls,
-    /** Forgets the calls and how far each conversation is. */
-    reset() {
-      calls.length = 0;
-      memories.clear();
-    },
     async close(): Promise<void> {
       const closed = new Promise((resolve) => server.close(resolve));
       server.closeAllConnections();
@@ -117,44 +95,46 @@ export async function createSimulator({
   };
 }
 
+function send(response: ServerResponse, { status, headers, body }: Answer): void {
+  response.writeHead(status, { 'content-type': 'application/json', ...headers }).end(JSON.stringify(body));
+}
+
 /** @param origin such as http://127.0.0.1:8090 */
 export function baseUrls(origin: string): SourceUrls {
   return Object.fromEntries(SOURCE_ENTRIES.map(([id, { base }]) => [id, origin + base])) as SourceUrls;
 }
 
 /**
- * Every simulated vendor, one verifier and the registry, configured as an operator would configure the real ones. No
- * real source is asked about people who do not exist, whatever keys the environment has.
+ * The URL and key of every simulated source, as an operator would configure the real ones. No real source is asked
+ * about people who do not exist, whatever keys the environment has.
  */
-export function sourceSettings(urls: SourceUrls, key: string) {
-  return {
-    ROCKETREACH_URL: urls.rocketreach,
-    ROCKETREACH_API_KEY: key,
-    FULLENRICH_URL: urls.fullenrich,
-    FULLENRICH_API_KEY: key,
-    PROSPEO_URL: urls.prospeo,
-    PROSPEO_API_KEY: key,
-    HUNTER_URL: urls.hunter,
-    HUNTER_API_KEY: key,
-    REACHER_URL: urls.reacher,
-    REACHER_API_KEY: key,
-    NPPES_API: 'fallback',
-    NPPES_API_URL: urls.registry,
-    VENDORS: '',
-    VENDOR_FILE: '',
-    VERIFIERS: 'reacher',
-  };
+export function sourceSettings({ registry, ...urls }: SourceUrls, key: string): Record<string, string> {
+  const access = Object.entries(urls).flatMap(([id, url]) => {
+    const name = id.toUpperCase();
+    return [
+      [`${name}_URL`, url],
+      [`${name}_API_KEY`, key],
+    ];
+  });
+  return { ...Object.fromEntries(access), REGISTRY_URL: registry };
 }
+
+/** For the sources file: who of the simulated sources is asked, and in which order. */
+export const SIMULATED = {
+  order: ['rocketreach', 'fullenrich', 'prospeo', 'hunter'],
+  verifiers: { order: ['reacher'] },
+  registry: 'fallback',
+};
 
 function createMemory(speed: number): Memory {
   const counts = new Map<string, number>();
   return {
     speed,
     jobs: new Map(),
-    times(key) {
-      const times = counts.get(key) ?? 0;
-      counts.set(key, times + 1);
-      return times;
+    inTurn(key, first, last) {
+      const count = counts.get(key) ?? 0;
+      counts.set(key, count + 1);
+      return first[count] ?? last;
     },
   };
 }

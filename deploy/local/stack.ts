@@ -1,5 +1,5 @@
 import { createWriteStream } from 'node:fs';
-import { mkdir } from 'node:fs/promises';
+import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { claimForLocalStack } from '../../db/local-stack.ts';
@@ -12,7 +12,7 @@ import { startPostgres } from './postgres.ts';
 import { freePort, LOOPBACK, LocalProblem, launch, requirePortFree } from './processes.ts';
 import { startReceiver } from './receiver.ts';
 import { importSample } from './sample.ts';
-import { createSimulator, sourceSettings } from './simulator.ts';
+import { createSimulator, SIMULATED, sourceSettings } from './simulator.ts';
 import { ensureNamespace, startTemporal } from './temporal.ts';
 import { cacheFolder, findTemporalCli } from './temporal-cli.ts';
 import { openTenant } from './tenant.ts';
@@ -36,13 +36,11 @@ export interface StackOptions {
   readonly signal: AbortSignal;
 }
 
-/** What nobody wants to wait for at a terminal, unless the environment says otherwise. */
-const SHORTER = {
-  LOOKUP_TIMEOUT: '1m',
-  ROCKETREACH_TIMEOUT: '15s',
-  VENDOR_CALL_TIMEOUT: '10s',
-  FULLENRICH_POLL: '2s',
-  GREYLIST_WAIT: '10s',
+/** The sources file: with waits that nobody minds at a terminal. */
+const SOURCES = {
+  ...SIMULATED,
+  vendors: { rocketreach: { wait: '15s', call: '10s' }, fullenrich: { poll: '2s' } },
+  greylist_wait: '10s',
 };
 /** Where a server is found every time, as long as nobody else is there. */
 const USUAL = { postgres: 5442, temporal: 7233, ui: 8233, simulator: 8090, receiver: 8443 };
@@ -197,8 +195,10 @@ async function bringUp(options: StackOptions, parts: Parts) {
     return { simulator, receiver, dns };
   });
 
+  const sourcesFile = join(dir, 'sources.json');
+  await writeFile(sourcesFile, `${JSON.stringify(SOURCES, null, 2)}\n`);
   const environment = {
-    ...SHORTER,
+    LOOKUP_TIMEOUT: '1m',
     ...given.environment,
     DATABASE_URL: database.url,
     TEMPORAL_ADDRESS: temporal.address,
@@ -206,6 +206,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     API_HOST: LOOPBACK,
     API_PORT: String(apiPort),
     ...sourceSettings(simulator.urls, tenant.vendorKey),
+    SOURCES_FILE: sourcesFile,
     DNS_SERVERS: dns.address,
     WEBHOOK_CA_FILE: receiver.caFile,
     WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',
@@ -222,7 +223,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     temporal_namespace: temporal.namespace,
     temporal_ui: temporal.uiUrl ?? null,
     database_url: database.url,
-    simulator_url: simulator.url,
+    simulator_url: simulator.urls.rocketreach,
     receiver_url: receiver.url,
     organization_id: tenant.organizationId,
     temporal_cli: cli,

@@ -3,7 +3,7 @@ import { createServer as createTlsServer } from 'node:https';
 import { type AddressInfo, createServer as createTcpServer, type Server, type Socket } from 'node:net';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
-import { get, post } from '../../activities/http/client.ts';
+import { type HttpAnswer, jsonApi } from '../../activities/http/client.ts';
 import { ensureCertificate } from '../../deploy/local/receiver.ts';
 import { temporaryFolder } from '../support/database.ts';
 import { serveVendor } from '../support/vendors.ts';
@@ -11,6 +11,21 @@ import { serveVendor } from '../support/vendors.ts';
 // What becomes of a call that brings no whole answer: whether the vendor may have been asked decides who pays.
 
 const NEVER = new AbortController().signal;
+const UNSENT = { kind: 'retry', why: 'unsent', afterMs: null };
+const UNANSWERED = { kind: 'retry', why: 'unanswered', afterMs: null };
+
+/** One question; its answer as it came. */
+function get(url: string, callMs = 30_000) {
+  return jsonApi(url, {}, callMs).get('', NEVER, asItCame);
+}
+
+function post(url: string, callMs = 30_000) {
+  return jsonApi(url, {}, callMs).post('', {}, NEVER, asItCame);
+}
+
+function asItCame(answer: HttpAnswer) {
+  return { kind: 'answer', ...answer } as const;
+}
 
 /** Where this server listens until the test ends. */
 async function portOf(t: ExecutionContext, server: Server): Promise<number> {
@@ -23,9 +38,9 @@ async function portOf(t: ExecutionContext, server: Server): Promise<number> {
 test('a call that takes longer than it may was sent all the same', async (t) => {
   const silent = await serveVendor(t, () => undefined);
   const slow = await serveVendor(t, (_request, response) => void response.writeHead(200).write('{'));
-  t.is(await get(silent, {}, NEVER, 50), 'unanswered');
-  t.is(await get(slow, {}, NEVER, 50), 'unanswered');
-  t.is(await post(silent, {}, {}, NEVER, 50), 'unanswered');
+  t.deepEqual(await get(silent, 50), UNANSWERED);
+  t.deepEqual(await get(slow, 50), UNANSWERED);
+  t.deepEqual(await post(silent, 50), UNANSWERED);
 });
 
 test('a vendor whose certificate nobody trusts was asked nothing', async (t) => {
@@ -34,7 +49,7 @@ test('a vendor whose certificate nobody trusts was asked nothing', async (t) => 
   const server = createTlsServer({ cert, key }, () => {
     asked += 1;
   });
-  t.is(await post(`https://127.0.0.1:${await portOf(t, server)}`, {}, {}, NEVER, 30_000), 'unsent');
+  t.deepEqual(await post(`https://127.0.0.1:${await portOf(t, server)}`), UNSENT);
   t.is(asked, 0);
 });
 
@@ -48,12 +63,12 @@ for (const [about, handle] of [
     const server = createTcpServer((socket) =>
       socket.on('error', () => {}).once('data', () => handle(socket)),
     );
-    t.is(await post(`https://127.0.0.1:${await portOf(t, server)}`, {}, {}, NEVER, 30_000), 'unsent');
+    t.deepEqual(await post(`https://127.0.0.1:${await portOf(t, server)}`), UNSENT);
   });
 }
 
 test('a vendor whose name is not known was asked nothing', async (t) => {
-  t.is(await get('http://vendor.invalid', {}, NEVER, 30_000), 'unsent');
+  t.deepEqual(await get('http://vendor.invalid'), UNSENT);
 });
 
 test('a connection that served before, and is reset under the next question, may have carried it', async (t) => {
@@ -63,10 +78,10 @@ test('a connection that served before, and is reset under the next question, may
     else response.end('{}');
     served.add(socket);
   });
-  let answer = await get(url, {}, NEVER, 30_000);
+  let answer = await get(url);
   // fetch opens a second connection where the first is not idle yet.
-  for (let n = 0; n < 50 && typeof answer !== 'string'; n += 1) answer = await get(url, {}, NEVER, 30_000);
-  t.is(answer, 'unanswered');
+  for (let n = 0; n < 50 && answer.kind === 'answer'; n += 1) answer = await get(url);
+  t.deepEqual(answer, UNANSWERED);
 });
 
 test('an endless answer is not read to its end', async (t) => {
@@ -78,5 +93,5 @@ test('an endless answer is not read to its end', async (t) => {
     };
     pour();
   });
-  t.like(await get(url, {}, NEVER, 30_000), { status: 200, text: null });
+  t.like(await get(url), { status: 200, text: null });
 });

@@ -1,8 +1,6 @@
 import test from 'ava';
 import { loadConfig, loadLocalConfig, loadOperatorConfig } from '../../deploy/config/config.ts';
-import { parseRate } from '../../deploy/config/sources.ts';
-import { ConfigError, parseDuration } from '../../deploy/config/values.ts';
-import { baseUrls, sourceSettings } from '../../deploy/local/simulator.ts';
+import { ConfigError, parseDuration, parseRate } from '../../deploy/config/values.ts';
 
 const MINIMAL = { DATABASE_URL: 'postgres://user:secret@db.example:5432/name' };
 
@@ -26,14 +24,7 @@ test('a database is all that has to be configured; the rest has the decided defa
     idempotencyMs: 86_400_000,
     rateWindowMs: 60_000,
   });
-  t.like(loadConfig(MINIMAL).sources, {
-    vendors: [],
-    verifiers: [],
-    registryUrl: null,
-    policy: 'vendor-or-verifier',
-    catchAll: 'reject',
-    reverifyIntervalMs: 600_000,
-  });
+  t.like(loadConfig(MINIMAL), { sourcesFile: null, verifyPolicy: 'vendor-or-verifier', catchAll: 'reject' });
   const seconds = loadConfig(MINIMAL).webhookScheduleMs.map((ms) => ms / 1000);
   t.deepEqual([...seconds], [0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]);
 });
@@ -79,27 +70,8 @@ test('the operator needs the database only, and npm start nothing', (t) => {
     databaseUrl: MINIMAL.DATABASE_URL,
     temporalAddress: 'host:7233',
   });
-  t.deepEqual(loadLocalConfig({ LOOKUP_TIMEOUT: '', GREYLIST_WAIT: '3s' }).environment, {
-    GREYLIST_WAIT: '3s',
-  });
-  t.throws(() => loadLocalConfig({ GREYLIST_WAIT: 'x' }), { message: /GREYLIST_WAIT must be a duration/ });
-});
-
-test('the local stack asks simulated sources alone, whatever keys the environment has', (t) => {
-  const real = {
-    ZEROBOUNCE_API_KEY: 'z',
-    VENDOR_FILE: 'ours.json',
-    VENDORS: 'ours',
-    VERIFIERS: 'zerobounce',
-  };
-  const simulated = sourceSettings(baseUrls('http://127.0.0.1:9'), 'k');
-  const { sources } = loadConfig({ ...MINIMAL, ...real, ...simulated });
-  for (const { url } of [...sources.vendors, ...sources.verifiers])
-    t.regex(url, /^http:\/\/127\.0\.0\.1:9\//);
-  t.is(sources.vendors.length, 4);
-  t.is(sources.verifiers.length, 1);
-  t.is(sources.vendorFile, null);
-  t.deepEqual(sources.vendorOrder, []);
+  t.deepEqual(loadLocalConfig({ LOOKUP_TIMEOUT: '', RATE_WINDOW: '3s' }).environment, { RATE_WINDOW: '3s' });
+  t.throws(() => loadLocalConfig({ RATE_WINDOW: 'x' }), { message: /RATE_WINDOW must be a duration/ });
 });
 
 test('durations have a unit', (t) => {
@@ -109,66 +81,20 @@ test('durations have a unit', (t) => {
   for (const text of ['', '15', 'm', '1.5h', '-1s', '1 s', '1w', '٣s']) t.is(parseDuration(text), null);
 });
 
-test('a key is all that a vendor needs; its URL, limits and share of the time have the usual values', (t) => {
-  const { vendors } = loadConfig({ ...MINIMAL, HUNTER_API_KEY: 'h', ROCKETREACH_API_KEY: 'r' }).sources;
-  t.deepEqual(
-    vendors.map(({ id }) => id),
-    ['rocketreach', 'hunter'],
-  );
-  t.like(vendors[1], {
-    url: 'https://api.hunter.io/v2',
-    apiKey: 'h',
-    types: ['professional', 'personal'],
-    capMs: 45_000,
-    limits: {
-      rates: [
-        { calls: 15, perMs: 1000 },
-        { calls: 500, perMs: 60_000 },
-      ],
-      dailyCredits: null,
-    },
-    mayStore: true,
+test('a source can be asked if it has a key, one’s own Reacher if it has a URL', (t) => {
+  const keys = { HUNTER_API_KEY: 'h', PROSPEO_URL: 'https://x.example', REACHER_URL: 'http://127.0.0.1:9/' };
+  const { access } = loadConfig({ ...MINIMAL, ...keys });
+  t.like(access, {
+    hunter: { baseUrl: 'https://api.hunter.io/v2', apiKey: 'h' },
+    prospeo: null,
+    reacher: { baseUrl: 'http://127.0.0.1:9', apiKey: '' },
+    zerobounce: null,
   });
-});
-
-test('a call of a vendor takes as long as its file says, or as VENDOR_CALL_TIMEOUT does, beyond 30 s too', (t) => {
-  const limitsOf = (more: object) =>
-    loadConfig({ ...MINIMAL, HUNTER_API_KEY: 'h', ...more }).sources.vendors.map(({ callMs }) => callMs);
-  t.deepEqual(limitsOf({}), [30_000]);
-  t.deepEqual(limitsOf({ VENDOR_CALL_TIMEOUT: '2m' }), [120_000]);
-});
-
-test('each vendor can be given its own limits, types and license', (t) => {
-  const { vendors } = loadConfig({
-    ...MINIMAL,
-    FULLENRICH_API_KEY: 'f',
-    FULLENRICH_URL: 'http://127.0.0.1:9/fullenrich/',
-    FULLENRICH_TYPES: 'professional',
-    FULLENRICH_TIMEOUT: '90s',
-    FULLENRICH_RATES: '2/1s',
-    FULLENRICH_DAILY_CREDITS: '12.5',
-    FULLENRICH_MAY_STORE: 'false',
-  }).sources;
-  t.like(vendors[0], {
-    url: 'http://127.0.0.1:9/fullenrich',
-    types: ['professional'],
-    capMs: 90_000,
-    limits: { rates: [{ calls: 2, perMs: 1000 }], dailyCredits: 12.5 },
-    mayStore: false,
-  });
-});
-
-test('one’s own Reacher needs a URL and no key; the other verifiers a key; they are asked as listed', (t) => {
-  const keys = { ZEROBOUNCE_API_KEY: 'z', REACHER_URL: 'http://127.0.0.1:9', NEVERBOUNCE_API_KEY: 'n' };
-  const idsOf = (more: object) =>
-    loadConfig({ ...MINIMAL, ...keys, ...more }).sources.verifiers.map(({ id }) => id);
-  t.deepEqual(idsOf({}), ['reacher', 'zerobounce', 'neverbounce']);
-  t.deepEqual(idsOf({ VERIFIERS: 'neverbounce,reacher' }), ['neverbounce', 'reacher']);
-  t.deepEqual(idsOf({ REACHER_URL: '' }), ['zerobounce', 'neverbounce']);
+  t.is(loadConfig({ ...MINIMAL, REACHER_API_KEY: 'r', REACHER_URL: '' }).access.reacher, null);
 });
 
 test('keys and names leave this machine over TLS only, but for a Reacher in a network of one’s own', (t) => {
-  const names = ['HUNTER_URL', 'ZEROBOUNCE_URL', 'NPPES_API_URL'];
+  const names = ['HUNTER_URL', 'ZEROBOUNCE_URL', 'REGISTRY_URL'];
   for (const name of names) {
     for (const url of ['http://vendor.example', 'http://10.0.0.1:8080', 'http://localhost.vendor.example'])
       t.regex(problemsOf({ ...MINIMAL, [name]: url }), new RegExp(`${name} must be an https URL`), url);
@@ -185,17 +111,9 @@ test('keys and names leave this machine over TLS only, but for a Reacher in a ne
 });
 
 test('wrong settings of sources are named as all others are', (t) => {
-  const message = problemsOf({
-    ...MINIMAL,
-    HUNTER_RATES: 'fast',
-    PROSPEO_TYPES: 'both',
-    VERIFIERS: 'oracle',
-    VERIFY_POLICY: 'hope',
-    NPPES_API: 'on',
-  });
-  t.regex(message, /5 problem\(s\)/);
-  for (const name of ['HUNTER_RATES', 'PROSPEO_TYPES', 'VERIFIERS', 'VERIFY_POLICY', 'NPPES_API'])
-    t.true(message.includes(name), name);
+  const wrong = { HUNTER_URL: 'x', VERIFY_POLICY: 'hope', CATCH_ALL: 'keep' };
+  const message = problemsOf({ ...MINIMAL, ...wrong });
+  for (const name of Object.keys(wrong)) t.true(message.includes(name), name);
 });
 
 test('rates are calls in a time', (t) => {

@@ -1,4 +1,5 @@
 import { execFile } from 'node:child_process';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
@@ -58,6 +59,20 @@ test.serial(
     t.deepEqual([code, stderr], [0, '']);
   },
 );
+
+test.serial('a worker whose sources file is wrong ends at once and tells every problem', async (t) => {
+  const file = join(root, 'sources.json');
+  await writeFile(file, '{"registry":"on","vendors":{"hunter":{"wait":"soon"}}}');
+  // Nobody listens there.
+  const env = { DATABASE_URL: 'postgres://127.0.0.1:1/none', SOURCES_FILE: file };
+  t.like(await runProgram('worker', [], { root, env }), {
+    code: 1,
+    stderr:
+      'worker: SOURCES_FILE has 2 problem(s):\n' +
+      '  vendors.hunter.wait must be a duration such as 500ms, 30s, 15m, 24h or 30d\n' +
+      '  registry must be one of [off, fallback]\n',
+  });
+});
 
 test.serial(
   'API and worker may be started before the migration: they say what to run, and are ready after it',

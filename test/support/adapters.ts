@@ -1,10 +1,16 @@
 import { VENDORS } from '../../activities/vendors/catalogue.ts';
-import { parseSources } from '../../activities/vendors/file/config.ts';
 import { createHttpJson } from '../../activities/vendors/file/vendor.ts';
 import { FULLENRICH_POLL_MS } from '../../activities/vendors/fullenrich.ts';
 import type { Vendor, VendorOptions } from '../../activities/vendors/vendor.ts';
+import { loadConfig } from '../../deploy/config/config.ts';
+import { parseSourcesFile } from '../../deploy/config/sources-file.ts';
 
-/** One vendor that a file describes, in the least words. */
+/** What a sources file says, to a worker with these variables. */
+export function fileIn(text: string, environment: Readonly<Record<string, string>> = {}) {
+  return parseSourcesFile(text, loadConfig({ DATABASE_URL: 'postgres://127.0.0.1/none', ...environment }));
+}
+
+/** A sources file with one vendor that it describes, in the least words. */
 export function sourceText(baseUrl: string, rest: object = {}): string {
   const source = {
     id: 'listed',
@@ -18,7 +24,7 @@ export function sourceText(baseUrl: string, rest: object = {}): string {
     identity: { npi: '/npi' },
     ...rest,
   };
-  return JSON.stringify([source]);
+  return JSON.stringify({ http: [source] });
 }
 
 /** Every vendor there is, made for one server. */
@@ -30,8 +36,8 @@ export const ADAPTERS: Readonly<Record<string, (options: VendorOptions) => Vendo
     ]),
   ),
   listed({ baseUrl, apiKey, callMs = 30_000 }) {
-    const [source] = parseSources(sourceText(baseUrl), () => apiKey);
+    const [source] = fileIn(sourceText(baseUrl), { VENDOR_LISTED_KEY: apiKey }).http;
     if (!source) throw new Error('the file describes no vendor');
-    return createHttpJson({ ...source, timeout_ms: callMs });
+    return createHttpJson({ ...source, call: callMs });
   },
 };

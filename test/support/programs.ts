@@ -186,11 +186,8 @@ export async function postUntilAnswered<T>(
 
 const WORKER = fileURLToPath(new URL('../../deploy/worker.ts', import.meta.url));
 
-/**
- * Workers as the processes they are in production, so that they can be killed.
- * @param settings of the worker, beside what the stack gives it; the sweep runs every second
- */
-export function workerProcesses(settings: Readonly<Record<string, string>> = {}) {
+/** Workers as the processes they are in production, so that they can be killed; the sweep runs every second. */
+export function workerProcesses() {
   const workers: ServerProcess[] = [];
   return {
     /** Starts one more; it is ready when this resolves. */
@@ -200,7 +197,7 @@ export function workerProcesses(settings: Readonly<Record<string, string>> = {})
         name: 'the worker',
         command: process.execPath,
         args: [WORKER],
-        env: { ...process.env, ...workerEnvironment, SWEEP_INTERVAL: '1s', ...settings },
+        env: { ...process.env, ...workerEnvironment, SWEEP_INTERVAL: '1s' },
         stopSignal: 'SIGTERM',
         forceSignal: 'SIGKILL',
         onLine: (line) => {

@@ -99,7 +99,7 @@ async function recordOutcomes(): Promise<void> {
 
 /** The whole waterfall: every magic NPI, by all vendors, with a verifier and the registry. */
 async function recordWaterfall(): Promise<void> {
-  const options = { lookupTimeoutMs: 35_000, allSources: true, environment: WATERFALL };
+  const options = { lookupTimeoutMs: 35_000, allSources: true, rocketReach: WATERFALL };
   await withStack(options, async (stack) => {
     const client = await stack.organization();
     for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
@@ -133,7 +133,7 @@ async function recordWaterfall(): Promise<void> {
 
 /** Only the last vendor knows this one. */
 const ALL_VENDORS = '2000000218';
-const WATERFALL = { ROCKETREACH_TIMEOUT: '10s', VENDOR_CALL_TIMEOUT: '5s' };
+const WATERFALL = { wait: '10s', call: '5s' };
 
 async function submitted(answer: Promise<{ readonly json: SubmitAnswer }>): Promise<string> {
   return (await answer).json.batch_id;

@@ -1,3 +1,5 @@
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { Client, Connection } from '@temporalio/client';
 import { NativeConnection } from '@temporalio/worker';
 import { and, eq, isNull } from 'drizzle-orm';
@@ -14,7 +16,7 @@ import { postOf, rulesOf } from '../../deploy/config/worker.ts';
 import { startDns } from '../../deploy/local/dns.ts';
 import { startReceiver } from '../../deploy/local/receiver.ts';
 import { importSample } from '../../deploy/local/sample.ts';
-import { createSimulator, type Simulator, sourceSettings } from '../../deploy/local/simulator.ts';
+import { createSimulator, SIMULATED, type Simulator, sourceSettings } from '../../deploy/local/simulator.ts';
 import { createLog } from '../../deploy/log.ts';
 import { prepareNamespace, scheduleId } from '../../deploy/temporal/namespace.ts';
 import { installRuntime, startWorkers } from '../../deploy/temporal/workers.ts';
@@ -45,8 +47,8 @@ export interface StackOptions extends Partial<Config> {
   readonly registry?: Registry;
   /** Every simulated vendor, Reacher and the registry are configured, and the sample of NPPES is there; else RocketReach alone. */
   readonly allSources?: boolean;
-  /** Further settings of the sources, as an operator would give them. */
-  readonly environment?: Readonly<Record<string, string>>;
+  /** Further settings of RocketReach, as an operator would give them in the sources file. */
+  readonly rocketReach?: { readonly wait?: string; readonly call?: string } | undefined;
   /** Another Temporal than the runner's and no worker here: for tests that run `deploy/worker.ts` as a process. */
   readonly elsewhere?: { readonly temporalAddress: string; readonly taskQueue: string };
 }
@@ -122,12 +124,12 @@ export async function startStack(options: StackOptions = {}) {
     onLog,
     providers,
     registry,
-    allSources,
+    allSources = false,
     ...others
   } = options;
   const {
     vendors = providers?.map((vendor) => vendorSource(vendor)),
-    environment,
+    rocketReach,
     elsewhere,
     ...settings
   } = others;
@@ -144,10 +146,13 @@ export async function startStack(options: StackOptions = {}) {
   const dns = await startDns();
   opened.defer(() => dns.close());
 
-  const sourceEnvironment = settingsOf(simulator, options);
+  const sourcesFile = join(dir, 'sources.json');
+  writeFileSync(sourcesFile, JSON.stringify(sourcesOf({ allSources, rocketReach })));
+  const sourceEnvironment = { ...settingsOf(simulator, allSources), SOURCES_FILE: sourcesFile };
   const config: Config = {
     ...loadConfig({ DATABASE_URL: databaseUrl, ...sourceEnvironment }),
     ...HERE,
+    dnsServers: [dns.address],
     webhookCaFile: receiver.caFile,
     webhookOpenCidrs: ['127.0.0.0/8', '::1/128'],
     ...settings,
@@ -168,7 +173,7 @@ export async function startStack(options: StackOptions = {}) {
   });
   const deps = {
     ...{ db, log, post: postOf(config) },
-    ...createSources(config, { db, dnsServers: [dns.address] }),
+    ...createSources(config, db),
     ...(vendors ? { vendors } : {}),
     ...(registry ? { registry } : {}),
     rules: {
@@ -218,19 +223,24 @@ export async function startStack(options: StackOptions = {}) {
   };
 }
 
-/** The simulated vendors as an operator would configure real ones; their rates would only slow the tests down. */
-function settingsOf({ urls }: Simulator, { allSources, environment }: StackOptions) {
-  const { ROCKETREACH_URL, ROCKETREACH_API_KEY, ...others } = sourceSettings(urls, API_KEY);
-  const quick = {
-    ROCKETREACH_RATES: FAST,
-    REACHER_RATES: FAST,
-    FULLENRICH_RATES: FAST,
-    FULLENRICH_POLL: '100ms',
-  };
-  return { ROCKETREACH_URL, ROCKETREACH_API_KEY, ...quick, ...(allSources ? others : {}), ...environment };
+/** The simulated vendors as an operator would configure real ones. */
+function settingsOf({ urls }: Simulator, allSources: boolean) {
+  const settings = sourceSettings(urls, API_KEY);
+  const { ROCKETREACH_URL = '', ROCKETREACH_API_KEY = '' } = settings;
+  return { ...(allSources ? settings : {}), ROCKETREACH_URL, ROCKETREACH_API_KEY };
 }
 
-const FAST = '10000/1s';
+/** The rates of the real ones would only slow the tests down. */
+function sourcesOf({ allSources, rocketReach }: StackOptions) {
+  const { verifiers, ...simulated } = allSources ? SIMULATED : {};
+  return {
+    ...simulated,
+    vendors: { rocketreach: { rates: FAST, ...rocketReach }, fullenrich: { rates: FAST, poll: '100ms' } },
+    verifiers: { ...verifiers, reacher: { rates: FAST } },
+  };
+}
+
+const FAST = ['10000/1s'];
 
 /** A vendor without limits, waited for as long as there is time. */
 export function vendorSource(vendor: Vendor, rest: Partial<Omit<VendorSource, 'vendor'>> = {}): VendorSource {

@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net';
 import { json } from 'node:stream/consumers';
 import type { ExecutionContext } from 'ava';
 import type { Organization, Person, Step, Subject, Vendor } from '../../activities/vendors/vendor.ts';
-import { shareOf } from '../../deploy/local/sim/magic.ts';
+import { shareOf } from '../../deploy/local/sim/knowledge.ts';
 import { PRACTICE_DOMAINS, withCheckDigit } from '../../deploy/local/sim/people.ts';
 
 /** One step of a scripted conversation. */
@@ -62,17 +62,6 @@ export function foundStep(npi: string): Step {
   };
 }
 
-/** A step in words, for the title of a test: `miss (no_profile, 0)`. */
-export function stepInWords({ kind = 'found', ...rest }: Readonly<Record<string, unknown>>): string {
-  const details = leavesOf(rest);
-  return details.length === 0 ? String(kind) : `${kind} (${details.join(', ')})`;
-}
-
-function leavesOf(value: unknown): string[] {
-  if (value === null) return [];
-  return typeof value === 'object' ? Object.values(value).flatMap(leavesOf) : [String(value)];
-}
-
 /** A script that answers nothing until it is released, and gives up like a real call when it is aborted. */
 export function heldScript(step: Step): { readonly script: Script; release(): void } {
   const held = Promise.withResolvers<Step>();
@@ -110,7 +99,7 @@ export function ordinaryNpis(kind: Ordinary, count: number, from = 0): string[] 
 function kindOf(npi: string): Ordinary {
   const share = shareOf(npi);
   if (share === 'slow') return 'found_later';
-  return share === 'nobody' || share === 'other_vendor' ? 'not_found' : 'found';
+  return share === 'nobody' ? 'not_found' : 'found';
 }
 
 /** An answer of a vendor as it came, or could have come: `body` is sent as JSON, text as it is. */

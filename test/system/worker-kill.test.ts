@@ -26,10 +26,11 @@ const stack = fresh(test, () =>
     lookupTimeoutMs: 40_000,
     sweepIntervalMs: 1000,
     simulatorSpeed: 0.5,
+    rocketReach: { call: '8s' },
     elsewhere: { temporalAddress: temporal.address, taskQueue: TASK_QUEUE },
   }),
 );
-const workers = fresh(test, async () => workerProcesses({ VENDOR_CALL_TIMEOUT: '8s' }));
+const workers = fresh(test, async () => workerProcesses());
 
 test.serial('a worker killed in the middle of a batch loses nothing and charges nothing twice', async (t) => {
   const client = await stack.organization(100);
@@ -107,7 +108,7 @@ test.serial(
     for (const npi of npis) {
       const bought = stack.simulator
         .calls()
-        .filter(({ operation, subject }) => operation === 'lookup' && subject === npi);
+        .filter(({ route, subject }) => route === 'GET /person/lookup' && subject === npi);
       t.is(bought.length, 1, npi);
     }
     t.deepEqual(await client.credits(), { balance: 90, total: 100, used: 10 });

@@ -125,7 +125,7 @@ test('no email, URL, key, secret or custom_data is in any history, visibility re
       settings.ROCKETREACH_API_KEY,
       DATABASE_URL,
     ],
-    ...[stack.receiver.url, stack.simulator.url, ...Object.values(CANARY)],
+    ...[stack.receiver.url, stack.simulator.urls.rocketreach, ...Object.values(CANARY)],
   ];
 
   const seen: string[] = [];

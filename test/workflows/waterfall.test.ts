@@ -17,7 +17,7 @@ const stack = fresh(test, () =>
   startStack({
     allSources: true,
     lookupTimeoutMs: 35_000,
-    environment: { ROCKETREACH_TIMEOUT: '10s', VENDOR_CALL_TIMEOUT: '5s' },
+    rocketReach: { wait: '10s', call: '5s' },
   }),
 );
 const client = fresh(test, () => stack.organization(1000));
@@ -187,8 +187,8 @@ test('two organizations that wait for one NPI are served by one question, and ea
     .filter(({ subject }) => subject === npi)
     .slice(before);
   t.deepEqual(
-    calls.map(({ vendor, operation }) => `${vendor} ${operation}`).filter((call) => !call.includes('poll')),
-    ['rocketreach lookup', 'fullenrich submit'],
+    calls.map(({ vendor, route }) => `${vendor} ${route}`),
+    ['rocketreach GET /person/lookup', 'fullenrich POST /contact/enrich/bulk'],
   );
   const checked = stack.simulator.calls().filter(({ subject }) => subject === ends[0]?.data[0]?.email);
   t.is(checked.length - checkedBefore, 1, 'one check of its mailbox serves them all');

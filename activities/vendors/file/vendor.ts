@@ -1,4 +1,5 @@
-import { get, type HttpAnswer, type NoAnswer, noAnswer, post, stepOfBody } from '../../http/client.ts';
+import type { EmailType } from '../../../db/words.ts';
+import { type HttpAnswer, jsonApi, stepOfBody } from '../../http/client.ts';
 import {
   bodyOf,
   type Field,
@@ -16,34 +17,71 @@ import { type Claim, candidatesOf, nameOf, timestampOf } from '../candidate.ts';
 import {
   type Identity,
   missingOf,
+  type Need,
   type Step,
   stepOfNotFound,
   stepOfVendorStatus,
   type Vendor,
+  type Verdict,
 } from '../vendor.ts';
-import type { HttpJsonSource } from './config.ts';
-import { fillJson, fillUrl } from './template.ts';
+import { fillJson, fillUrl, type JsonObjectTemplate } from './template.ts';
+
+/** A vendor as the sources file describes it, checked, its secrets in place; README.md tells what each part is for. */
+export interface HttpJsonSource {
+  readonly id: string;
+  readonly method: 'GET' | 'POST';
+  /** With placeholders in its path or query only. */
+  readonly url: string;
+  readonly headers: Readonly<Record<string, string>>;
+  /** Null for GET. */
+  readonly body: JsonObjectTemplate | null;
+  readonly needs: readonly Need[];
+  readonly gives: readonly EmailType[];
+  readonly cost: number;
+  readonly repeat_is_free: boolean;
+  /** The most one call may take, in milliseconds. */
+  readonly call: number;
+  readonly miss: {
+    readonly statuses: readonly number[];
+    readonly when: readonly {
+      readonly pointer: Pointer;
+      readonly equals: string | number | boolean | null;
+    }[];
+  };
+  readonly candidates: {
+    /** A list of candidates, or the only one. */
+    readonly list: Pointer;
+    /** These from one candidate on. */
+    readonly email: Pointer;
+    readonly type: { readonly pointer: Pointer; readonly values: Words<EmailType> } | null;
+    readonly status: { readonly pointer: Pointer; readonly values: Words<Verdict> } | null;
+    readonly validated_at: Pointer | null;
+  };
+  readonly identity: Readonly<Record<'npi' | 'first' | 'last' | 'full' | 'state', Pointer | null>>;
+}
+
+/** By the vendor's word in lower case. */
+export type Words<Meaning> = Readonly<Record<string, Meaning>>;
 
 const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
 
 /**
- * A vendor that answers at once with JSON, described by a file instead of code: see parseSources. Statuses mean
- * what HTTP means by them, but for those that the file says mean nobody.
+ * A vendor that answers at once with JSON, described by data instead of code. Statuses mean what HTTP means by
+ * them, but for those that the description says mean nobody.
  */
 export function createHttpJson(source: HttpJsonSource): Vendor {
-  const { id, needs, gives, cost, repeat_is_free: repeatIsFree, timeout_ms: callMs } = source;
-  const headers = { accept: 'application/json', ...source.headers };
+  const { id, needs, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
+  const api = jsonApi('', source.headers, callMs);
+  const read = (answer: HttpAnswer) => stepOf(answer, source);
 
   const submit: Vendor['submit'] = async (subject, signal) => {
     // Of an organization its name or its domain is known, and the URL may be made of the other one.
     const { text: url, missing: unfit } = fillUrl(source.url, subject);
     const missing = new Set([...missingOf(subject, needs), ...unfit]);
     if (missing.size > 0) return { kind: 'skip', missing: [...missing] };
-    const answer =
-      source.body === null
-        ? await get(url, headers, signal, callMs)
-        : await post(url, headers, fillJson(source.body, subject), signal, callMs);
-    return stepOf(answer, source);
+    return source.body === null
+      ? await api.get(url, signal, read)
+      : await api.post(url, fillJson(source.body, subject), signal, read);
   };
 
   return {
@@ -60,8 +98,7 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   };
 }
 
-function stepOf(answer: HttpAnswer | NoAnswer, source: HttpJsonSource): Step {
-  if (typeof answer === 'string') return noAnswer(answer);
+function stepOf(answer: HttpAnswer, source: HttpJsonSource): Step {
   const { status } = answer;
   if (source.miss.statuses.includes(status)) return stepOfNotFound(answer, NO_MATCH);
   if (status < 500 && saysMiss(answer, source.miss.when)) return NO_MATCH;
@@ -104,17 +141,17 @@ function claimOf(entry: Field, { type, status, validated_at }: HttpJsonSource['c
 /** Undefined for a word that the file gives no meaning. */
 function meaningOf<Meaning>(
   entry: Field,
-  { pointer, values }: { readonly pointer: Pointer; readonly values: Readonly<Record<string, Meaning>> },
+  { pointer, values }: { readonly pointer: Pointer; readonly values: Words<Meaning> },
 ): Meaning | undefined {
   const word = scalarOf(present(pointed(entry, pointer)));
   return Object.hasOwn(values, word) ? values[word] : undefined;
 }
 
 function identityOf(body: Field, { npi, first, last, full, state }: HttpJsonSource['identity']): Identity {
-  const textAt = (pointer: Pointer | null) => pointer && textOf(pointed(body, pointer));
+  const fieldAt = (pointer: Pointer | null) => pointer && pointed(body, pointer);
   return {
     npi: npi && (scalarOf(pointed(body, npi)) || null),
-    name: nameOf(textAt(first), textAt(last), textAt(full)),
-    state: usState(textAt(state), null),
+    name: nameOf(fieldAt(first), fieldAt(last), fieldAt(full)),
+    state: usState(state && textOf(pointed(body, state)), null),
   };
 }

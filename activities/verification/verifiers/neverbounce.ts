@@ -1,4 +1,4 @@
-import { get, noAnswer, protocol, stepOfBody, stepOfStatus } from '../../http/client.ts';
+import { type HttpAnswer, jsonApi, protocol, stepOfBody, stepOfStatus } from '../../http/client.ts';
 import { at, type Field, items, requiredText, textOf } from '../../http/fields.ts';
 import {
   answer,
@@ -23,17 +23,18 @@ export const NEVERBOUNCE = {
  * the URL, as the vendor has it: what is thrown or returned here never holds the URL.
  */
 export function createNeverBounce({ baseUrl, apiKey }: VerifierOptions): Verifier {
-  const base = baseUrl.replace(/\/+$/, '');
+  const api = jsonApi(baseUrl, {}, NEVERBOUNCE.callMs);
   return {
     ...NEVERBOUNCE,
-    async check(email, signal) {
+    check(email, signal) {
       const query = new URLSearchParams({ key: apiKey, email, address_info: '0' });
-      const headers = { accept: 'application/json' };
-      const found = await get(`${base}/v4.2/single/check?${query}`, headers, signal, NEVERBOUNCE.callMs);
-      if (typeof found === 'string') return noAnswer(found);
-      return found.status === 200 ? stepOfBody(found, stepOfEnvelope) : stepOfStatus(found);
+      return api.get(`/v4.2/single/check?${query}`, signal, stepOf);
     },
   };
+}
+
+function stepOf(found: HttpAnswer): VerifierStep {
+  return found.status === 200 ? stepOfBody(found, stepOfEnvelope) : stepOfStatus(found);
 }
 
 /** Errors come with 200 and another `status`; there are six of them (…/reference/error-handling). */

@@ -1,4 +1,4 @@
-import { type HttpAnswer, noAnswer, post, stepOfBody, stepOfStatus } from '../../http/client.ts';
+import { type HttpAnswer, jsonApi, stepOfBody, stepOfStatus } from '../../http/client.ts';
 import {
   at,
   type Field,
@@ -34,23 +34,18 @@ export const REACHER = {
  * one's own or the hosted one. It is only ever talked to over HTTP: its license is the AGPL.
  */
 export function createReacher({ baseUrl, apiKey }: VerifierOptions): Verifier {
-  const url = `${baseUrl.replace(/\/+$/, '')}/v1/check_email`;
   // A server of one's own reads the first, the hosted one the second.
   const keys = apiKey === '' ? {} : { 'x-reacher-secret': apiKey, authorization: apiKey };
-  const headers = { ...keys, accept: 'application/json' };
-
+  const api = jsonApi(baseUrl, keys, REACHER.callMs);
   return {
     ...REACHER,
-    async check(email, signal) {
-      const found = await post(url, headers, { to_email: email }, signal, REACHER.callMs);
-      if (typeof found === 'string') return noAnswer(found);
-      return found.status === 200 ? stepOfBody(found, stepOfOutput) : stepOfRefusal(found);
-    },
+    check: (email, signal) => api.post('/v1/check_email', { to_email: email }, signal, stepOf),
   };
 }
 
-/** A server of one's own answers a wrong secret with 400 and names the header. */
-function stepOfRefusal(found: HttpAnswer): VerifierStep {
+function stepOf(found: HttpAnswer): VerifierStep {
+  if (found.status === 200) return stepOfBody(found, stepOfOutput);
+  // A server of one's own answers a wrong secret with 400 and names the header.
   const isSecret = found.status === 400 && /x-reacher-secret/i.test(found.text ?? '');
   return isSecret ? { kind: 'fatal', why: 'auth' } : stepOfStatus(found);
 }

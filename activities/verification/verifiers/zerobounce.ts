@@ -1,7 +1,6 @@
 import {
-  get,
   type HttpAnswer,
-  noAnswer,
+  jsonApi,
   protocol,
   retryAfterMs,
   stepOfBody,
@@ -36,21 +35,18 @@ export const ZEROBOUNCE = {
  * are in the URL, as the vendor has it: what is thrown or returned here never holds the URL.
  */
 export function createZeroBounce({ baseUrl, apiKey }: VerifierOptions): Verifier {
-  const base = baseUrl.replace(/\/+$/, '');
+  const api = jsonApi(baseUrl, {}, ZEROBOUNCE.callMs);
   return {
     ...ZEROBOUNCE,
-    async check(email, signal) {
+    check(email, signal) {
       const query = new URLSearchParams({ api_key: apiKey, email, ip_address: '' });
-      const headers = { accept: 'application/json' };
-      const found = await get(`${base}/v2/validate?${query}`, headers, signal, ZEROBOUNCE.callMs);
-      if (typeof found === 'string') return noAnswer(found);
-      return stepOfAnswer(found);
+      return api.get(`/v2/validate?${query}`, signal, stepOf);
     },
   };
 }
 
 /** Errors come with 200, from some of the vendor's hosts with 400. */
-function stepOfAnswer(found: HttpAnswer): VerifierStep {
+function stepOf(found: HttpAnswer): VerifierStep {
   switch (found.status) {
     case 200:
     case 400:

@@ -1,35 +1,27 @@
 import { createHash } from 'node:crypto';
 import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
+import { MAGIC, MAGIC_ORGANIZATION_NPI } from './magic.ts';
 
 // Who exists in the simulated world: providers whom no one has met, at practices that do not exist, at domains nobody
 // has registered, with telephone numbers set aside for fiction (555-01XX). Their NPIs lie in the row beginning with 2,
 // which is not being assigned.
 
-/** What NPPES says of each type of endpoint here. */
-export const ENDPOINT_WORDS = {
-  DIRECT: { use: 'DIRECT', description: 'Direct Messaging Address' },
-  FHIR: { use: 'HIE', description: 'FHIR URL' },
-  OTHERS: { use: 'OTHER', description: 'Other URL' },
-} as const;
-
-/** Sixty names on doors; `.org` or `.net` after one is its domain's, the others have `.com`. */
-const PRACTICES = list(
-  `Cedar Valley Clinic, Harbor Family Medicine, Northgate Cardiology, Lakeside Pediatrics, Summit Orthopedics,
-  Riverbend Health.org, Mesa View Dermatology, Oldtown Primary Care.net, Alder Brook Internists,
-  Amberfield Women's Health, Ash Grove Medical Group, Bayhaven Urology, Birch Hollow Family Practice,
-  Blue Heron Community Hospital.org, Brightwater Allergy & Asthma, Canyon Ridge Pain Center, Cloverleaf Pediatrics,
-  Copper Hill Surgery Center, Cottonwood Neurology, Crescent Lake Health.org, Dove Creek Clinic,
-  Eagle Pass Orthopaedics, East Marsh Gastroenterology, Elmwood Eye Care, Fairhaven OB/GYN,
-  Fernwood Behavioral Health, Foxglove Dental, Glass River Oncology.org, Golden Plains Rural Health.org,
-  Granite Bay Medical Associates, Green Meadow Vein Institute, Hawthorn Pulmonary, Hazelcrest ENT,
-  Heatherfield Rehabilitation, Hollow Oak Nephrology, Ironwood Urgent Care, Juniper Trail Clinic.net,
-  Kestrel Heart Center, Larkspur Fertility, Laurel Mountain Health System.org, Linden Park Medical,
-  Longmeadow Geriatrics, Maple Street Medicine.net, Marigold Podiatry, Mill Pond Family Physicians,
-  Moonstone Imaging, North Star Hospitalists, Orchard View Kids, Osprey Point Medical Center.org,
-  Palisade Plastic Surgery, Pine Bluff Anesthesia, Prairie Wind Health.org, Quartz Creek Physical Therapy,
-  Red Rock Endocrinology, Sagebrush Psychiatry, Silver Pine Hospice.org, Stonebridge Primary Care,
-  Tidewater Hand Surgery, Westwind Rheumatology, Willow Bend Medical`,
-);
+/** Names on doors; `.org` or `.net` after one is its domain's, the others have `.com`. */
+const PRACTICES = [
+  ...list(
+    `Cedar Valley Clinic, Harbor Family Medicine, Northgate Cardiology, Lakeside Pediatrics, Summit Orthopedics,
+    Riverbend Health.org, Mesa View Dermatology, Oldtown Primary Care.net`,
+  ),
+  ...list(
+    `Alder Brook, Amberfield Women's, Ash Grove, Birch Hollow, Blue Heron, Canyon Ridge, Copper Hill, Dove Creek,
+    Fernwood, Glass River, Kestrel, Osprey Point, Willow Bend`,
+  ).flatMap((place) => [
+    `${place} Health.org`,
+    `${place} Internists & Associates`,
+    `${place} Urgent Care.net`,
+    `${place} Medical`,
+  ]),
+];
 /** State, area code, first three digits of its ZIP codes. */
 const PLACES = list(
   'CO 303 802, TX 512 787, OH 614 432, WA 206 981, NC 919 276, MN 612 554, AZ 602 850, GA 404 303, OR 503 972, PA 215 191',
@@ -41,22 +33,16 @@ const STREETS = list('MAIN ST, SECOND AVE, HOSPITAL DR, OLD MILL RD, PARK BLVD, 
 const LEGAL_FORMS = list('PLLC, LLC, PC, INC, LLP');
 const FIRST_NAMES = list(
   `Adaeze, Bram, Carlotta, Dimitri, Elspeth, Farid, Gwen, Hollis, Ines, Jorah, Kavya, Leif, Mirela, Nils, Odette,
-  Priya, Quentin, Rosalind, Soren, Tamsin, Ulises, Vesna, Wilhelm, Xiomara, Yusuf, Zelda, Mary Jo, Anneke, Benicio,
-  Cosima, Dashiell, Eulalia, Florian, Ghislaine, Henrike, Isolde, Jacinta, Kristof, Lucasta, Magnus, Nadezhda,
-  Octavio, Perpetua, Ravindra, Saskia, Thaddeus, Ursula, Valentin, Wenceslas, Yolanda`,
+  Priya, Quentin, Rosalind, Soren, Tamsin, Ulises, Vesna, Wilhelm, Xiomara, Yusuf, Zelda, Mary Jo`,
 );
 const LAST_NAMES = list(
   `Abernethy, Brightwater, Castellane, Drummond, Eskildsen, Fairweather, Goldfinch, Hartigan, Ibarra, Jankowski,
   Kingsolver, Lockhart, Montague, Nightingale, Okonjo, Pemberton, Quillfeather, Rasmussen, Silverstone, Thornbury,
-  Underhill, Valcourt, Whitlock, Yarborough, Zimmerman, O'Malley, Castellano-Reyes, Ashgrove, Bellwether,
-  Copperfield, Dunmore, Ellingham, Farnsworth, Grimaldi, Hollingsworth, Iverness, Jaworski, Kilbride, Lindqvist,
-  Merriweather, Nakashima, Oyelowo, Pettibone, Quarrington, Rutherglen, Stavropoulos, Trevanion, Uzoma, Vandermeer,
-  Wainwright, Xanthos, Yellowlees, Zielinski`,
+  Underhill, Valcourt, Whitlock, Yarborough, Zimmerman, O'Malley, Castellano-Reyes`,
 );
 /** Credential and taxonomy code, in pairs that occur together. */
 const PROFESSIONS = list(
-  `MD 207Q00000X, MD 207R00000X, DO 207Q00000X, MD 208000000X, NP 363LF0000X, PA-C 363A00000X, MD 207RC0000X,
-  MD 207N00000X, DDS 122300000X, DPT 225100000X`,
+  'MD 207Q00000X, MD 207R00000X, DO 207Q00000X, NP 363LF0000X, PA-C 363A00000X, DDS 122300000X, DPT 225100000X',
 );
 /** Free-mail domains of simulated personal addresses. */
 export const FREE_MAIL_DOMAINS = list('gmail.com, yahoo.com, outlook.com, icloud.com, comcast.net');
@@ -64,33 +50,6 @@ export const FREE_MAIL_DOMAINS = list('gmail.com, yahoo.com, outlook.com, icloud
 export const DIRECT_DOMAIN = 'direct.cedarvalleyclinic-sim.com';
 /** The domain of a practice that has closed and says that it takes no mail. */
 export const CLOSED_DOMAIN = 'closedpractice-sim.com';
-
-/** Name and practice of those whose behavior is set: see magic.ts. */
-const MAGIC_PEOPLE: ReadonlyMap<string, readonly [first: string, last: string, domain: string]> = new Map([
-  ['2000000010', ['Rowan', 'Ashdown', 'cedarvalleyclinic-sim.com']],
-  ['2000000028', ['Delphine', 'Marlowe', 'northgatecardiology-sim.com']],
-  ['2000000036', ['Imani', 'Bellweather', 'cedarvalleyclinic-sim.com']],
-  ['2000000044', ['Casimir', 'Thorne', 'riverbendhealth-sim.org']],
-  ['2000000051', ['Avery', 'Lindqvist', 'harborfamilymedicine-sim.com']],
-  ['2000000069', ['Noor', 'Castellano', 'lakesidepediatrics-sim.com']],
-  ['2000000077', ['Tomas', 'Ferreira', 'summitorthopedics-sim.com']],
-  ['2000000085', ['Hester', 'Vanterpool', 'mesaviewdermatology-sim.com']],
-  ['2000000101', ['Bertrand', 'Osei', 'oldtownprimarycare-sim.net']],
-  ['2000000119', ['Salome', 'Winterbourne', 'harborfamilymedicine-sim.com']],
-  ['2000000127', ['Leona', 'Marchetti', 'cedarvalleyclinic-sim.com']],
-  ['2000000135', ['Piotr', 'Vasquez', 'cedarvalleyclinic-sim.com']],
-  ['2000000143', ['Greta', 'Oyelaran', 'cedarvalleyclinic-sim.com']],
-  ['2000000150', ['Sunil', 'Harrow', 'cedarvalleyclinic-sim.com']],
-  ['2000000168', ['Wren', 'Halloway', 'lakesidepediatrics-sim.com']],
-  ['2000000176', ['Ottoline', 'Prescott', 'riverbendhealth-sim.org']],
-  ['2000000184', ['Marcus', 'Delacroix', 'cedarvalleyclinic-sim.com']],
-  ['2000000192', ['Philippa', 'Stonehouse', 'northgatecardiology-sim.com']],
-  ['2000000200', ['Anatole', 'Birkenfeld', 'summitorthopedics-sim.com']],
-  ['2000000218', ['Marisol', 'Kettleburn', 'mesaviewdermatology-sim.com']],
-  ['2000000226', ['Cordelia', 'Ashworth', 'oldtownprimarycare-sim.net']],
-]);
-/** The magic NPI of an organization, the last of the sample. */
-export const MAGIC_ORGANIZATION_NPI = '2000000093';
 
 const FIRST_ORGANIZATION_STEM = 250_000_000;
 const FIRST_PERSON_STEM = 210_000_000;
@@ -138,11 +97,15 @@ export type SimPerson = ReturnType<typeof personOf>;
 export function personOf(npi: string) {
   const digest = digestOf(npi);
   const byte = (index: number) => digest.readUInt8(index);
-  const magic = MAGIC_PEOPLE.get(npi);
+  const magic = MAGIC.get(npi);
   // As people write it: `Mary Jo`, `O'Malley`.
-  const [first, last] = magic ?? [pick(FIRST_NAMES, byte(4)), pick(LAST_NAMES, byte(5))];
+  const [first = '', last = ''] = magic?.name.split(' ') ?? [
+    pick(FIRST_NAMES, byte(4)),
+    pick(LAST_NAMES, byte(5)),
+  ];
   // Where they practice: its address and telephone are theirs.
-  const organization = pick(SAMPLE_ORGANIZATIONS, magic ? PRACTICE_DOMAINS.indexOf(magic[2]) : byte(6));
+  const own = PRACTICE_DOMAINS.findIndex((domain) => domain.startsWith(`${magic?.practice}-sim.`));
+  const organization = pick(SAMPLE_ORGANIZATIONS, magic ? own : byte(6));
   const middle = byte(9) % 3 === 0 ? pick(FIRST_NAMES, byte(10)) : null;
   const [credential = '', taxonomy = ''] = pick(PROFESSIONS, byte(8)).split(' ');
   const workEmail = `${letters(first)}.${letters(last)}@${organization.domain}`;
@@ -160,7 +123,8 @@ export function digestOf(npi: string): Buffer {
 export const SAMPLE_NPIS: readonly string[] = sampleNpis();
 
 function sampleNpis(): string[] {
-  const npis = new Map(Array.from(MAGIC_PEOPLE.keys(), (npi) => [personOf(npi).workEmail, npi]));
+  const magic = [...MAGIC.keys()].filter((npi) => npi !== MAGIC_ORGANIZATION_NPI);
+  const npis = new Map(magic.map((npi) => [personOf(npi).workEmail, npi]));
   for (let stem = FIRST_PERSON_STEM; npis.size < SAMPLE_SIZE; stem += 1) {
     const { npi, workEmail } = personOf(withCheckDigit(stem));
     if (!npis.has(workEmail)) npis.set(workEmail, npi);
@@ -170,43 +134,36 @@ function sampleNpis(): string[] {
 
 const BY_NAME = Map.groupBy(SAMPLE_NPIS.map(personOf), nameKey);
 
+/** Whom a vendor that searches by name and employer is asked about. */
+export interface Contact {
+  readonly first: string;
+  readonly last: string;
+  /** At least one of the two is given. */
+  readonly domain: string | null;
+  readonly company: string | null;
+}
+
 /**
- * Whom of the sample a vendor that searches by name and employer finds: the name in any case, without its spaces
- * and marks; the employer by its domain, or by a name of it that says the same (`Cedar Valley Clinic, P.L.L.C.`).
- * @returns null if nobody matches, or no employer is given
+ * Whom of the sample a vendor finds: the name without its spaces and marks; the employer by its domain, or by how a
+ * name of it begins (`Cedar Valley Clinic` without `, P.L.L.C.`).
+ * @returns null if nobody matches
  */
-export function findPerson(
-  name: { readonly first: string; readonly last: string },
-  at: { readonly domain?: string | null; readonly company?: string | null },
-): SimPerson | null {
-  const domain = at.domain?.toLowerCase().replace(/^(https?:\/\/)?(www\.)?([^/]*).*$/, '$3');
-  const company = companyKey(at.company ?? '');
-  const worksThere = ({ organization: { domain: own, name, dba } }: SimPerson) =>
-    own === domain || (company !== '' && [companyKey(name), companyKey(dba ?? '')].includes(company));
-  return BY_NAME.get(nameKey(name))?.find(worksThere) ?? null;
+export function findPerson(contact: Contact): SimPerson | null {
+  const company = letters(contact.company ?? '');
+  const worksThere = ({ organization: { domain, name, dba } }: SimPerson) =>
+    domain === contact.domain ||
+    (company !== '' && [name, dba ?? ''].some((one) => letters(one).startsWith(company)));
+  return BY_NAME.get(nameKey(contact))?.find(worksThere) ?? null;
 }
 
 function nameKey({ first, last }: { readonly first: string; readonly last: string }): string {
   return `${letters(first)} ${letters(last)}`;
 }
 
-/** Without the legal form and the article; empty if nothing is left. */
-function companyKey(name: string): string {
-  const words = name.toLowerCase().replace(/[.']/g, '');
-  return words
-    .replace(/\b(the|pllc|llc|pc|inc|incorporated|llp|ltd|pa|corp|co)\b/g, '')
-    .replace(/[^a-z0-9]/g, '');
-}
-
 const ORDINARY = SAMPLE_NPIS.filter((npi) => npi.startsWith('21')).map(personOf);
-
-const GMAIL_USERS = ORDINARY.filter(({ homeEmail }) => homeEmail.endsWith('@gmail.com'));
 
 /** One row of NPPES's endpoint file, before its columns are written out. */
 export type SimEndpoint = ReturnType<typeof endpoint>;
-
-/** Somebody gave NPPES an ordinary address as a Direct one. */
-export const FREE_MAIL_AS_DIRECT = endpoint(pick(GMAIL_USERS, 0), 'DIRECT', pick(GMAIL_USERS, 0).homeEmail);
 
 /**
  * All endpoints of the sample, with the traps of the real file: every ninth ordinary provider has a Direct address at a
@@ -216,7 +173,7 @@ export const FREE_MAIL_AS_DIRECT = endpoint(pick(GMAIL_USERS, 0), 'DIRECT', pick
  */
 export const SAMPLE_ENDPOINTS: readonly SimEndpoint[] = [
   endpoint({ npi: '2000000150' }, 'DIRECT', directAddress(personOf('2000000150'))),
-  FREE_MAIL_AS_DIRECT,
+  endpoint(pick(ORDINARY, 1), 'DIRECT', pick(ORDINARY, 1).homeEmail),
   ...every(9, ORDINARY).map((one) => endpoint(one, 'DIRECT', directAddress(one), one.organization)),
   ...every(11, ORDINARY).map((one) => endpoint(one, 'OTHERS', `frontdesk@${one.organization.domain}`)),
   ...every(13, ORDINARY).map((one) => endpoint(one, 'FHIR', `https://fhir.${one.organization.domain}/r4`)),
@@ -231,11 +188,12 @@ export function directAddress({ workEmail }: SimPerson): string {
 /** @param affiliation null if the row says N */
 function endpoint(
   { npi }: { readonly npi: string },
-  type: keyof typeof ENDPOINT_WORDS,
+  type: 'DIRECT' | 'FHIR' | 'OTHERS',
   address: string,
   affiliation: SimOrganization | null = null,
 ) {
-  return { npi, type, endpoint: address, affiliation };
+  const use = { DIRECT: 'DIRECT', FHIR: 'HIE', OTHERS: 'OTHER' }[type];
+  return { npi, type, use, endpoint: address, affiliation };
 }
 
 /** @param stem nine digits */

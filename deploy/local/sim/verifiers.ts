@@ -1,14 +1,13 @@
 import { isRole } from '../../../activities/verification/looks.ts';
-import { textOf } from './magic.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS, personOf } from './people.ts';
-import { type Answer, ok, type Question, type Route, type Source } from './wire.ts';
+import { ok, type Question, type Route, type Source, textOf } from './wire.ts';
 
 /** What each verifier says of a mailbox: ZeroBounce a status and sub-status, NeverBounce a result and flags. */
 const MAILBOXES = {
   ok: { reacher: 'safe', zerobounce: ['valid', ''], neverbounce: ['valid'] },
   missing: { reacher: 'invalid', zerobounce: ['invalid', 'mailbox_not_found'], neverbounce: ['invalid'] },
   catchall: { reacher: 'risky', zerobounce: ['catch-all', ''], neverbounce: ['catchall', 'accepts_all'] },
-  // Those who ask are to come back, and then it is `ok`.
+  // Those who ask are to come back, and then it is `ok`; NeverBounce waits for it.
   greylisted: { reacher: 'unknown', zerobounce: ['unknown', 'greylisted'], neverbounce: ['valid'] },
   full: { reacher: 'risky', zerobounce: ['invalid', 'mailbox_quota_exceeded'], neverbounce: ['invalid'] },
   role: {
@@ -43,98 +42,55 @@ export function mailboxOf(email: string): Mailbox {
 /** Reacher's wire format, version 1, as a server of one's own gives it. */
 export const reacher: Source = {
   base: '/reacher',
-  latencyMs: 1500,
   deny: ({ headers }, secret) =>
     headers['x-reacher-secret'] === secret
       ? null
-      : reacherError('Missing or invalid x-reacher-secret header.'),
-  notFound: { status: 404, body: '' },
-  routes: {
-    'POST /v1/check_email': checkOf(
-      ({ body }) => textOf(body.to_email),
-      reacherError('to_email field is required.'),
-      reacherOutput,
-    ),
-  },
+      : { status: 400, body: { error: 'Missing or invalid x-reacher-secret header.' } },
+  routes: { 'POST /v1/check_email': checkOf(({ body }) => textOf(body.to_email), reacherOutput) },
 };
 
 /** ZeroBounce's wire format, version 2, as its documents give it: a wrong key comes with 200. */
 export const zerobounce: Source = {
   base: '/zerobounce',
-  latencyMs: 800,
   deny: ({ query }, apiKey) =>
     query.get('api_key') === apiKey
       ? null
       : ok({ error: 'Invalid API Key or your account ran out of credits' }),
-  notFound: { status: 404, body: '' },
-  routes: {
-    'GET /v2/validate': checkOf(
-      ({ query }) => query.get('email'),
-      { status: 400, body: { error: 'Missing parameter: email' } },
-      zerobounceResult,
-    ),
-  },
+  routes: { 'GET /v2/validate': checkOf(({ query }) => query.get('email'), zerobounceResult) },
 };
 
 /** NeverBounce's wire format, version 4.2, as its documents give it: errors come with 200 and another `status`. */
 export const neverbounce: Source = {
   base: '/neverbounce',
-  latencyMs: 800,
   deny: ({ query }, apiKey) =>
-    query.get('key') === apiKey ? null : neverbounceError('auth_failure', 'Invalid API key'),
-  notFound: { status: 404, body: '' },
-  routes: {
-    'GET /v4.2/single/check': checkOf(
-      ({ query }) => query.get('email'),
-      neverbounceError('general_failure', "Missing required parameter 'email'"),
-      neverbounceResult,
-    ),
-  },
+    query.get('key') === apiKey ? null : ok({ status: 'auth_failure', message: 'Invalid API key' }),
+  routes: { 'GET /v4.2/single/check': checkOf(({ query }) => query.get('email'), neverbounceResult) },
 };
 
 /** The one route of a verifier. A mail server that greylists takes the second attempt. */
 function checkOf(
   emailIn: (question: Question) => string | null,
-  withoutEmail: Answer,
-  resultOf: (email: string, mailbox: Mailbox) => Answer,
+  resultOf: (email: string, mailbox: Mailbox) => unknown,
 ): Route {
-  return {
-    operation: 'check',
-    answer(question, memory) {
-      const email = emailIn(question);
-      if (!email) return ['', withoutEmail];
-      const mailbox = mailboxOf(email);
-      const isBack = mailbox === 'greylisted' && memory.times(email) > 0;
-      return [email, resultOf(email, isBack ? 'ok' : mailbox)];
-    },
+  return (question, memory) => {
+    const email = emailIn(question) ?? '';
+    const mailbox = mailboxOf(email);
+    const now = mailbox === 'greylisted' ? memory.inTurn<Mailbox>(email, [mailbox], 'ok') : mailbox;
+    return [email, ok(resultOf(email, now))];
   };
 }
 
 /** The server's own rule decides what is `risky`, what `invalid` and what `safe`. */
-function reacherOutput(email: string, mailbox: Mailbox): Answer {
+function reacherOutput(email: string, mailbox: Mailbox) {
   const [username, domain] = email.split('@');
-  return ok({
+  return {
     input: email,
     is_reachable: MAILBOXES[mailbox].reacher,
-    misc: {
-      is_disposable: false,
-      is_role_account: mailbox === 'role',
-      is_b2c: false,
-      gravatar_url: null,
-      haveibeenpwned: null,
-    },
+    misc: { is_disposable: false, is_role_account: mailbox === 'role', is_b2c: false },
     mx: { accepts_mail: true, records: [`mx.${domain}.`] },
     smtp: reacherSmtp(mailbox),
-    syntax: {
-      address: email,
-      domain,
-      is_valid_syntax: true,
-      username,
-      normalized_email: email,
-      suggestion: null,
-    },
-    debug: { backend_name: 'simulator', duration: { secs: 1, nanos: 500_000_000 } },
-  });
+    syntax: { address: email, domain, is_valid_syntax: true, username },
+  };
 }
 
 function reacherSmtp(mailbox: Mailbox) {
@@ -152,46 +108,12 @@ function reacherSmtp(mailbox: Mailbox) {
   };
 }
 
-function reacherError(error: string): Answer {
-  return { status: 400, body: { error } };
-}
-
-function zerobounceResult(email: string, mailbox: Mailbox): Answer {
-  const [account, domain] = email.split('@');
+function zerobounceResult(email: string, mailbox: Mailbox) {
   const [status, subStatus] = MAILBOXES[mailbox].zerobounce;
-  const place = { country: null, region: null, city: null, zipcode: null };
-  const owner = { firstname: null, lastname: null, gender: null, ...place };
-  return ok({
-    address: email,
-    status,
-    sub_status: subStatus,
-    free_email: false,
-    did_you_mean: null,
-    account,
-    domain,
-    domain_age_days: '4242',
-    smtp_provider: '',
-    mx_found: 'true',
-    mx_record: `mx.${domain}`,
-    ...owner,
-    processed_at: new Date().toISOString().replace('T', ' ').replace('Z', ''),
-  });
+  return { address: email, status, sub_status: subStatus, free_email: false, did_you_mean: null };
 }
 
-/** It waits for greylisting to pass before it answers. */
-function neverbounceResult(_email: string, mailbox: Mailbox): Answer {
+function neverbounceResult(_email: string, mailbox: Mailbox) {
   const [result, ...flags] = MAILBOXES[mailbox].neverbounce;
-  const connected = mailbox === 'unknown' ? [] : ['smtp_connectable'];
-  const answer = ok({
-    status: 'success',
-    result,
-    flags: ['has_dns', 'has_dns_mx', ...connected, ...flags],
-    suggested_correction: '',
-    execution_time: 499,
-  });
-  return mailbox === 'greylisted' ? { ...answer, latencyMs: 12_000 } : answer;
-}
-
-function neverbounceError(status: string, message: string): Answer {
-  return ok({ status, message, execution_time: 5 });
+  return { status: 'success', result, flags: ['has_dns', 'has_dns_mx', ...flags] };
 }

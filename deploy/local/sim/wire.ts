@@ -1,8 +1,22 @@
 import type { IncomingHttpHeaders } from 'node:http';
-import type { BySituation, Situation } from './magic.ts';
+import type { Finding } from './knowledge.ts';
+import type { BySituation } from './magic.ts';
+import type { Contact } from './people.ts';
 
 // What a simulated vendor, verifier or registry is made of: a table of routes, each a function from a question to an
 // answer in that source's own wire format. The server (simulator.ts) does the rest.
+
+/** A simulated vendor, verifier or registry. */
+export interface Source {
+  /** Its path in the simulator, which begins with its id: what the base URL given to production code ends with. */
+  readonly base: string;
+  /** What callers without the right key are answered; null for those who have it. */
+  deny(question: Question, apiKey: string): Answer | null;
+  /** By method and path below `base`: `GET /person/lookup`, `GET /jobs/*`. */
+  readonly routes: Readonly<Record<string, Route>>;
+}
+
+export type Route = (question: Question, memory: Memory) => Answered;
 
 /** A question as it reaches one source. */
 export interface Question {
@@ -11,62 +25,68 @@ export interface Question {
   /** What stands in the path for a route's `*`. */
   readonly id: string;
   /** Empty if it is not a JSON object. */
-  readonly body: Readonly<Record<string, unknown>>;
+  readonly body: Fields;
 }
+
+export type Fields = Readonly<Record<string, unknown>>;
 
 export interface Answer {
   readonly status: number;
   readonly body: unknown;
   readonly headers?: Readonly<Record<string, string>>;
-  /** Before the speed factor; as long as the source usually takes if absent. */
-  readonly latencyMs?: number;
 }
 
 export function ok(body: unknown): Answer {
   return { status: 200, body };
 }
 
-/** `hang`: no answer is ever sent. */
-export type Reply = Answer | 'hang';
+/** Whom or what a question is about, empty if that cannot be read, and what is answered; `hang`: nothing, ever. */
+export type Answered = readonly [subject: string, reply: Answer | 'hang'];
 
-/** What a source remembers, until it is reset. */
+/** What a source remembers. */
 export interface Memory {
   /** What every latency, and every hint when to come back, is divided by. */
   readonly speed: number;
-  /** The questions behind jobs, by the id of the job. */
-  readonly jobs: Map<string, Question>;
-  /** How often it was called with this key before. */
-  times(key: string): number;
+  /** What is answered about a job, by its id. */
+  readonly jobs: Map<string, () => Answer>;
+  /** One of `first` after the other, each time it is called with this key, and then `last` for good. */
+  inTurn<T>(key: string, first: readonly T[], last: T): T;
 }
 
-/** Whom or what a question is about, empty if that cannot be read, and what is answered. */
-export type Answered = readonly [subject: string, reply: Reply];
-
-export interface Route {
-  /** How a question is noted, such as `lookup` or `poll`. */
-  readonly operation: string;
-  answer(question: Question, memory: Memory): Answered;
+/**
+ * A route that is asked about a person. What goes wrong on purpose goes wrong here: a vendor that hangs never answers,
+ * a rate limit is met once, and all else is as it is every time.
+ * @param find whom it is about; an answer if the question is refused
+ * @param instead what the vendor says in place of a result
+ */
+export function aboutPerson(
+  find: (question: Question) => Finding | Answer,
+  instead: BySituation<Answer>,
+  result: (finding: Finding, question: Question, memory: Memory) => Answer,
+): Route {
+  return (question, memory) => {
+    const finding = find(question);
+    if ('status' in finding) return ['', finding];
+    const { subject, situation } = finding;
+    if (situation === 'hanging') return [subject, 'hang'];
+    const isOver = situation === 'limited' && memory.inTurn(`limit ${subject}`, [false], true);
+    const trouble = isOver ? undefined : instead[situation];
+    return [subject, trouble ?? result(finding, question, memory)];
+  };
 }
 
-/** A simulated vendor, verifier or registry. */
-export interface Source {
-  /** Its path in the simulator, which begins with its id: what the base URL given to production code ends with. */
-  readonly base: string;
-  /** How long it usually takes, before the speed factor. */
-  readonly latencyMs: number;
-  /** What callers without the right key are answered; null for those who have it. */
-  deny(question: Question, apiKey: string): Answer | null;
-  readonly notFound: Answer;
-  /** By method and path below `base`: `GET /person/lookup`, `GET /jobs/*`. */
-  readonly routes: Readonly<Record<string, Route>>;
+/** A contact from the fields that the vendors share; null if a name, or what would name the employer, is missing. */
+export function contactOf(
+  { first_name, last_name }: Fields,
+  domain: unknown,
+  company: unknown,
+): Contact | null {
+  const [first, last] = [textOf(first_name), textOf(last_name)];
+  const at = { domain: textOf(domain), company: textOf(company) };
+  return first && last && (at.domain ?? at.company) ? { first, last, ...at } : null;
 }
 
-/** What is answered in place of a result. A limit is met once; what else goes wrong goes wrong every time. */
-export function troubleOf(
-  troubles: BySituation<Reply>,
-  situation: Situation,
-  subject: string,
-  memory: Memory,
-): Reply | undefined {
-  return situation === 'limited' && memory.times(`limited ${subject}`) > 0 ? undefined : troubles[situation];
+/** Trimmed text; null if it is empty, absent or something else. */
+export function textOf(value: unknown): string | null {
+  return typeof value === 'string' && value.trim() !== '' ? value.trim() : null;
 }

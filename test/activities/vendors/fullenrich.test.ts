@@ -247,7 +247,7 @@ for (const [field, about, answer] of [
   ['code', 'of something else', { status: 400, body: { code: 'error.other' } }],
   ['body', 'empty', { status: 400, body: '' }],
 ] as const) {
-  test(`a result is fatal, and ${field} is named, if it is ${about}`, async (t) => {
+  test(`a result is fatal, and ${field} named, if that is ${about}`, async (t) => {
     t.deepEqual(await polled(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

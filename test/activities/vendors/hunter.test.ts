@@ -128,7 +128,7 @@ for (const [field, about, answer] of [
   ['errors[0].id', 'missing', { status: 400, body: {} }],
   ['errors', 'an object', { status: 400, body: { errors: {} } }],
 ] as const) {
-  test(`an answer is fatal, and ${field} is named, if it is ${about}`, async (t) => {
+  test(`an answer is fatal, and ${field} named, if that is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

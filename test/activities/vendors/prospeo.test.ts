@@ -111,7 +111,7 @@ for (const [about, headers, afterMs] of [
   ['until the minute is over', {}, 37_000],
   ['until the day is over', { 'x-daily-request-left': '0' }, 40_000_000],
   ['for as long as Retry-After says', { 'retry-after': '3' }, 3000],
-  ['for our own time, where no header says', { 'x-minute-reset-seconds': 'soon' }, null],
+  ['for our own time if no header says', { 'x-minute-reset-seconds': 'soon' }, null],
 ] as const) {
   test(`a rate limit is waited out ${about}`, async (t) => {
     const step = await stepFor(t, { ...limited, headers: { ...limited.headers, ...headers } });
@@ -143,7 +143,7 @@ for (const [field, about, answer] of [
   ['free_enrichment', 'a number', matched(email, { free_enrichment: 0 })],
   ['status', '404', { status: 404, body: { error: true, error_code: 'INVALID_REQUEST' } }],
 ] as const) {
-  test(`an answer is fatal, and ${field} is named, if it is ${about}`, async (t) => {
+  test(`an answer is fatal, and ${field} named, if that is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

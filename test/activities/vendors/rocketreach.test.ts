@@ -2,7 +2,7 @@ import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { createRocketReach, type RocketReachApi } from '../../../activities/vendors/rocketreach.ts';
 import type { Step } from '../../../activities/vendors/vendor.ts';
-import { type Played, playVendor, recorded, SUBJECT, stepInWords } from '../../support/vendors.ts';
+import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
 // A zone in which a time without one would be misread if it were taken as local.
 process.env.TZ = 'America/New_York';
@@ -112,37 +112,37 @@ test('an unfinished lookup is polled until it is complete', async (t) => {
   t.is((await vendor.poll('7', SUBJECT, NEVER)).kind, 'found');
 });
 
-for (const [status, step] of [
-  [400, { kind: 'fatal', why: 'protocol', field: 'status' }],
-  [402, { kind: 'fatal', why: 'credits' }],
-  [403, { kind: 'fatal', why: 'plan' }],
-  [404, { kind: 'miss', reason: 'no_profile', credits: 0 }],
-  [429, { kind: 'retry', why: 'rate_limit', afterMs: null }],
-  [451, { kind: 'blocked' }],
+for (const [status, meaning, step] of [
+  [400, 'unreadable', { kind: 'fatal', why: 'protocol', field: 'status' }],
+  [402, 'an empty account', { kind: 'fatal', why: 'credits' }],
+  [403, 'a plan that has no API', { kind: 'fatal', why: 'plan' }],
+  [404, 'a person without a profile', { kind: 'miss', reason: 'no_profile', credits: 0 }],
+  [429, 'a rate limit', { kind: 'retry', why: 'rate_limit', afterMs: null }],
+  [451, 'a person not to be processed', { kind: 'blocked' }],
 ] as const) {
-  test(`status ${status} is ${stepInWords(step)}`, async (t) => {
+  test(`a status of ${status} is ${meaning}, whatever the body`, async (t) => {
     t.deepEqual(await stepFor(t, status, '<garbage'), step);
   });
 }
 
-for (const [about, body, step] of [
-  ['lists it', [{ ...PROFILE, id: 6 }, FOUND], { kind: 'found' }],
-  ['lists it as failed', [{ ...PROFILE, status: 'failed' }], GIVEN_UP],
-  ['lists nobody', [], GIVEN_UP],
-  ['lists others', [{ ...PROFILE, id: 6 }], GIVEN_UP],
-  [
-    'lists it unreadably',
-    [{ ...PROFILE, status: 1 }],
-    { kind: 'fatal', why: 'protocol', field: '[0].status' },
-  ],
-  ['lists no profiles', ['x'], { kind: 'fatal', why: 'protocol', field: '[0]' }],
-  ["isn't a list", PROFILE, { kind: 'fatal', why: 'protocol', field: 'body' }],
-  ['is null', 'null', { kind: 'fatal', why: 'protocol', field: 'body' }],
+for (const [about, meaning, body, step] of [
+  ['lists it', 'an answer', [{ ...PROFILE, id: 6 }, FOUND], { kind: 'found' }],
+  ['lists it as failed', 'asked again', [{ ...PROFILE, status: 'failed' }], GIVEN_UP],
+  ['lists nobody', 'asked again', [], GIVEN_UP],
+  ['lists others', 'asked again', [{ ...PROFILE, id: 6 }], GIVEN_UP],
+  ['lists it unreadably', 'fatal', [{ ...PROFILE, status: 1 }], unreadable('[0].status')],
+  ['lists no profiles', 'fatal', ['x'], unreadable('[0]')],
+  ['is no list', 'fatal', PROFILE, unreadable('body')],
+  ['is null', 'fatal', 'null', unreadable('body')],
 ] as const) {
-  test(`a status check that ${about} is ${stepInWords(step)}`, async (t) => {
+  test(`a status check that ${about} is ${meaning}`, async (t) => {
     const { vendor } = await rocketReach(t, 'legacy', { status: 200, body });
     t.like(await vendor.poll('7', SUBJECT, NEVER), step);
   });
+}
+
+function unreadable(field: string) {
+  return { kind: 'fatal', why: 'protocol', field } as const;
 }
 
 test('a status check of a lookup that is no longer known is no word about the person', async (t) => {
@@ -179,8 +179,8 @@ for (const [field, about, body] of [
     { ...PROFILE, emails: [{ ...EMAIL, last_validation_check: 1_700_000_000 }] },
   ],
 ] as const) {
-  test(`a profile is fatal, and ${field} is named, if it is ${about}`, async (t) => {
-    t.deepEqual(await stepFor(t, 200, body), { kind: 'fatal', why: 'protocol', field });
+  test(`a profile is fatal, and ${field} named, if that is ${about}`, async (t) => {
+    t.deepEqual(await stepFor(t, 200, body), unreadable(field));
   });
 }
 
@@ -189,15 +189,15 @@ test('fields nobody reads may be anything', async (t) => {
   t.is((await stepFor(t, 200, { ...PROFILE, ...extras })).kind, 'found');
 });
 
-for (const [npi_data, npi] of [
-  [{ npi_number: '2000000028' }, '2000000028'],
-  [{ npi_number: 2_000_000_028 }, '2000000028'],
-  [{ npi_number: 'none' }, 'none'],
-  [{ npi_number: '' }, null],
-  [{}, null],
-  [null, null],
+for (const [about, npi_data, npi] of [
+  ['that is text', { npi_number: '2000000028' }, '2000000028'],
+  ['that is a number', { npi_number: 2_000_000_028 }, '2000000028'],
+  ['that is no NPI, as it is', { npi_number: 'none' }, 'none'],
+  ['that is empty, as none', { npi_number: '' }, null],
+  ['that is missing, as none', {}, null],
+  ['without its object, as none', null, null],
 ] as const) {
-  test(`the NPI of npi_data ${JSON.stringify(npi_data)} is handed on to be compared`, async (t) => {
+  test(`an npi_number ${about} is handed on to be compared`, async (t) => {
     t.like(await stepFor(t, 200, { ...FOUND, npi_data }), { kind: 'found', identity: { npi } });
   });
 }
@@ -214,72 +214,51 @@ for (const [region, country_code, state] of [
   });
 }
 
-for (const [about, body, step] of [
-  ['no emails', { ...PROFILE, emails: [] }, { kind: 'miss', reason: 'no_email' }],
-  ['null for emails', { ...PROFILE, emails: null }, { kind: 'miss', reason: 'no_email' }],
-  [
-    'an empty email',
-    { ...PROFILE, emails: [{ ...EMAIL, email: null }] },
-    { kind: 'miss', reason: 'no_email' },
-  ],
-  [
-    'an email that cannot be stored',
-    { ...PROFILE, emails: [{ ...EMAIL, email: 'jo\u0000@clinic.com' }] },
-    { kind: 'miss', reason: 'no_email' },
-  ],
-  ['the status failed', { ...PROFILE, status: 'failed' }, { kind: 'retry', why: 'upstream', afterMs: null }],
-  [
-    'the status progress and emails that are not checked yet',
-    { ...FOUND, status: 'progress' },
-    { kind: 'pending', jobRef: '7', pollAfterMs: 3000 },
-  ],
-  [
-    'the status not queued',
-    { ...PROFILE, status: 'not queued' },
-    { kind: 'pending', jobRef: '7', pollAfterMs: 3000 },
-  ],
-  [
-    'a status not seen yet',
-    { ...PROFILE, status: 'pondering' },
-    { kind: 'pending', jobRef: '7', pollAfterMs: 3000 },
-  ],
-  [
-    'a hint of 5 seconds',
-    { ...PROFILE, status: 'searching', retry_after_seconds: 5 },
-    { kind: 'pending', jobRef: '7', pollAfterMs: 5000 },
-  ],
-  [
-    'a hint of years',
-    { ...PROFILE, status: 'searching', retry_after_seconds: 1e9 },
-    { kind: 'pending', jobRef: '7', pollAfterMs: 60_000 },
-  ],
-  [
-    'a hint that is text',
-    { ...PROFILE, status: 'searching', retry_after_seconds: '5' },
-    { kind: 'pending', jobRef: '7', pollAfterMs: 3000 },
-  ],
+for (const [about, emails] of [
+  ['no emails', []],
+  ['null for emails', null],
+  ['an empty email', [{ ...EMAIL, email: null }]],
+  ['an email that cannot be stored', [{ ...EMAIL, email: 'jo\u0000@clinic.com' }]],
 ] as const) {
-  test(`a profile with ${about} is ${stepInWords(step)}`, async (t) => {
-    t.deepEqual(await stepFor(t, 200, body), step);
+  test(`a complete profile with ${about} is a miss`, async (t) => {
+    t.deepEqual(await stepFor(t, 200, { ...PROFILE, emails }), { kind: 'miss', reason: 'no_email' });
   });
 }
 
-for (const [email, verdict] of [
-  [{ smtp_valid: 'valid' }, 'valid'],
-  [{ smtp_valid: 'invalid' }, 'invalid'],
-  [{ smtp_valid: 'accept-all' }, 'catch_all'],
-  [{ smtp_valid: 'Catch_All' }, 'catch_all'],
-  [{ smtp_valid: 'inconclusive' }, 'unknown'],
-  [{ smtp_valid: 'unknown' }, 'unknown'],
-  [{ smtp_valid: 'constructor' }, 'unknown'],
-  [{ smtp_valid: null }, 'unknown'],
-  [{ grade: 'F' }, 'invalid'],
-  [{ grade: 'B' }, 'valid'],
-  [{ type: 'disposable' }, 'invalid'],
-  [{ type: 'role-based' }, 'risky'],
-  [{ type: 'role-based', smtp_valid: 'accept-all' }, 'catch_all'],
+test('a profile of status failed is no word about the person', async (t) => {
+  t.deepEqual(await stepFor(t, 200, { ...PROFILE, status: 'failed' }), GIVEN_UP);
+});
+
+for (const [about, rest, pollAfterMs] of [
+  ['the status progress and emails that are not checked yet', { status: 'progress', emails: [EMAIL] }, 3000],
+  ['the status not queued', { status: 'not queued' }, 3000],
+  ['a status not seen yet', { status: 'pondering' }, 3000],
+  ['a hint of 5 seconds', { status: 'searching', retry_after_seconds: 5 }, 5000],
+  ['a hint of years', { status: 'searching', retry_after_seconds: 1e9 }, 60_000],
+  ['a hint that is text', { status: 'searching', retry_after_seconds: '5' }, 3000],
 ] as const) {
-  test(`an email with ${JSON.stringify(email)} is ${verdict}`, async (t) => {
+  test(`a profile with ${about} is asked for again after ${pollAfterMs} ms`, async (t) => {
+    const step = await stepFor(t, 200, { ...PROFILE, ...rest });
+    t.deepEqual(step, { kind: 'pending', jobRef: '7', pollAfterMs });
+  });
+}
+
+for (const [about, email, verdict] of [
+  ['smtp_valid valid', { smtp_valid: 'valid' }, 'valid'],
+  ['smtp_valid invalid', { smtp_valid: 'invalid' }, 'invalid'],
+  ['smtp_valid accept-all', { smtp_valid: 'accept-all' }, 'catch_all'],
+  ['smtp_valid in another spelling', { smtp_valid: 'Catch_All' }, 'catch_all'],
+  ['smtp_valid inconclusive', { smtp_valid: 'inconclusive' }, 'unknown'],
+  ['smtp_valid unknown', { smtp_valid: 'unknown' }, 'unknown'],
+  ['a word every object has', { smtp_valid: 'constructor' }, 'unknown'],
+  ['smtp_valid null', { smtp_valid: null }, 'unknown'],
+  ['grade F', { grade: 'F' }, 'invalid'],
+  ['grade B', { grade: 'B' }, 'valid'],
+  ['type disposable', { type: 'disposable' }, 'invalid'],
+  ['type role-based', { type: 'role-based' }, 'risky'],
+  ['type role-based at a catch-all', { type: 'role-based', smtp_valid: 'accept-all' }, 'catch_all'],
+] as const) {
+  test(`an email with ${about} is ${verdict}`, async (t) => {
     t.like(await candidateFor(t, email), { verdict });
   });
 }

@@ -1,7 +1,7 @@
 import type { RequestListener } from 'node:http';
 import test from 'ava';
 import { ADAPTERS } from '../../support/adapters.ts';
-import { closedUrl, playVendor, SUBJECT, serveVendor, stepInWords } from '../../support/vendors.ts';
+import { closedUrl, playVendor, SUBJECT, serveVendor } from '../../support/vendors.ts';
 
 // What every adapter does alike, whatever its vendor's form.
 
@@ -10,28 +10,39 @@ const NEVER = new AbortController().signal;
 const HTML = { 'content-type': 'text/html; charset=utf-8' };
 
 for (const [id, create] of Object.entries(ADAPTERS)) {
-  for (const [about, answer, step] of [
-    ['a web page', { status: 200, headers: HTML, body: '<html>' }, unreadable('body')],
-    ['nothing', { status: 200, body: '' }, unreadable('body')],
-    ['half an answer', { status: 200, body: '{"id":7,"data":' }, unreadable('body')],
-    ['a list', { status: 200, body: '["x"]' }, { kind: 'fatal', why: 'protocol' }],
-    ['a megabyte', { status: 200, body: `"${' '.repeat(1024 * 1024)}"` }, unreadable('body')],
-    ['a status of nobody', { status: 204, body: '' }, unreadable('status')],
-    ['a wrong key', { status: 401, body: {} }, { kind: 'fatal', why: 'auth' }],
-    ['an empty account', { status: 402, body: {} }, { kind: 'fatal', why: 'credits' }],
-    ['a failure with a page', { status: 500, headers: HTML, body: '<html>' }, upstream(null)],
-    ['a gateway that met a broken answer', { status: 502, headers: HTML, body: '<html>' }, unanswered(null)],
+  for (const [about, meaning, answer, step] of [
+    ['a web page', 'unreadable', { status: 200, headers: HTML, body: '<html>' }, unreadable('body')],
+    ['nothing', 'unreadable', { status: 200, body: '' }, unreadable('body')],
+    ['half an answer', 'unreadable', { status: 200, body: '{"id":7,"data":' }, unreadable('body')],
+    ['a list', 'unreadable', { status: 200, body: '["x"]' }, { kind: 'fatal', why: 'protocol' }],
+    ['a megabyte', 'unreadable', { status: 200, body: `"${' '.repeat(1024 * 1024)}"` }, unreadable('body')],
+    ['a status of nobody', 'unreadable', { status: 204, body: '' }, unreadable('status')],
+    ['a wrong key', 'fatal', { status: 401, body: {} }, { kind: 'fatal', why: 'auth' }],
+    ['an empty account', 'fatal', { status: 402, body: {} }, { kind: 'fatal', why: 'credits' }],
+    ['a failure with a page', 'asked again', { status: 500, headers: HTML, body: '<html>' }, upstream(null)],
+    [
+      'a gateway that met a broken answer',
+      'perhaps charged',
+      { status: 502, headers: HTML, body: '<html>' },
+      unanswered(null),
+    ],
     [
       'a gateway that waited no longer',
+      'perhaps charged',
       { status: 504, headers: { 'retry-after': '7' }, body: '' },
       unanswered(7000),
     ],
-    ['a busy server', { status: 503, headers: { 'retry-after': '7' }, body: '' }, upstream(7000)],
-    ['a time-out of the server', { status: 408, body: '' }, upstream(null)],
-    ['a page for a wrong URL', { status: 404, headers: HTML, body: '<html>' }, { kind: 'fatal' }],
-    ['a request of the person', { status: 451, body: {} }, { kind: 'blocked' }],
+    [
+      'a busy server',
+      'asked again when it says',
+      { status: 503, headers: { 'retry-after': '7' }, body: '' },
+      upstream(7000),
+    ],
+    ['a time-out of the server', 'asked again', { status: 408, body: '' }, upstream(null)],
+    ['a page for a wrong URL', 'fatal', { status: 404, headers: HTML, body: '<html>' }, { kind: 'fatal' }],
+    ['a request of the person', 'not to be processed', { status: 451, body: {} }, { kind: 'blocked' }],
   ] as const) {
-    test(`${id}: ${about} is ${stepInWords(step)}`, async (t) => {
+    test(`${id}: ${about} is ${meaning}`, async (t) => {
       const { url } = await playVendor(t, answer);
       const vendor = create({ baseUrl: url, apiKey: KEY });
       t.like(await vendor.submit(SUBJECT, NEVER), step);

@@ -49,14 +49,13 @@ test('what the simulator prints is what the worker reads', async (t) => {
     if (line.includes('Ctrl-C')) break;
   }
   const keys = Object.keys(printed).map((name) => [name.replace(/_URL$/, '_API_KEY'), 'simulator']);
-  const { sources, dnsServers } = loadConfig({
+  const { access, registryUrl, dnsServers } = loadConfig({
     ...Object.fromEntries(keys),
     ...printed,
-    NPPES_API: 'fallback',
     DATABASE_URL: 'postgres://user@host/name',
   });
-  const read = [...sources.vendors, ...sources.verifiers].map(({ url }) => url);
-  t.deepEqual([...read, sources.registryUrl, ...dnsServers].sort(), Object.values(printed).sort());
+  const read = Object.values(access).map((one) => one?.baseUrl);
+  t.deepEqual([...read, registryUrl, ...dnsServers].sort(), Object.values(printed).sort());
   t.is(Object.keys(printed).length, 9);
   child.kill('SIGINT');
   t.deepEqual(await once(child, 'close'), [0, null]);

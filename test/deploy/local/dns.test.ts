@@ -5,7 +5,8 @@ import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { decode, encode, type Packet } from 'dns-packet';
 import { CORNERS, DNS_TABLE, type DnsServer, startDns } from '../../../deploy/local/dns.ts';
-import { findingOf, MAGIC, STORED_EMAILS } from '../../../deploy/local/sim/magic.ts';
+import { findingOf } from '../../../deploy/local/sim/knowledge.ts';
+import { MAGIC, STORED_EMAILS } from '../../../deploy/local/sim/magic.ts';
 import {
   CLOSED_DOMAIN,
   DIRECT_DOMAIN,
@@ -41,7 +42,7 @@ test('every address of a magic NPI is at a domain that the name server knows', a
   const resolver = resolverOf(server);
   const shown = [...MAGIC.keys()].flatMap((npi) =>
     (['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const).flatMap((vendor) => {
-      const { workEmail, homeEmail } = findingOf(vendor, personOf(npi)) ?? {};
+      const { workEmail, homeEmail } = findingOf(vendor, npi);
       return [workEmail ?? [], homeEmail ?? []].flat();
     }),
   );

@@ -1,79 +1,82 @@
 import Joi from 'joi';
-import { EMAIL_TYPES, type EmailType } from '../../../db/words.ts';
-import { isConfidential } from '../../http/client.ts';
-import { type Pointer, parsePointer } from '../../http/fields.ts';
-import { VERIFIER_IDS } from '../../verification/verifiers/catalogue.ts';
-import { VENDOR_IDS } from '../catalogue.ts';
-import type { Need, Verdict } from '../vendor.ts';
-import { type JsonObjectTemplate, type JsonTemplate, needOf, placeholdersIn } from './template.ts';
+import { isConfidential } from '../../activities/http/client.ts';
+import { parsePointer } from '../../activities/http/fields.ts';
+import { VENDOR_IDS, VENDORS, type VendorId } from '../../activities/vendors/catalogue.ts';
+import {
+  type JsonObjectTemplate,
+  type JsonTemplate,
+  needOf,
+  placeholdersIn,
+} from '../../activities/vendors/file/template.ts';
+import type { HttpJsonSource, Words } from '../../activities/vendors/file/vendor.ts';
+import { FULLENRICH_POLL_MS } from '../../activities/vendors/fullenrich.ts';
+import { ROCKETREACH_APIS, type RocketReachApi } from '../../activities/vendors/rocketreach.ts';
+import type { Need, SourceFacts, VendorFacts, Verdict } from '../../activities/vendors/vendor.ts';
+import {
+  VERIFIER_IDS,
+  VERIFIERS,
+  type VerifierId,
+} from '../../activities/verification/verifiers/catalogue.ts';
+import type { Rate } from '../../db/lookups/sources.ts';
+import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
+import type { Config } from './config.ts';
+import { duration, members, problemsIn, rate } from './values.ts';
 
-/** A vendor as a file describes it, checked and with its secrets in place; README.md tells what each part is for. */
-export interface HttpJsonSource {
-  readonly id: string;
-  readonly method: 'GET' | 'POST';
-  /** With placeholders in its path or query only. */
-  readonly url: string;
-  readonly headers: Readonly<Record<string, string>>;
-  /** Null for GET. */
-  readonly body: JsonObjectTemplate | null;
-  readonly needs: readonly Need[];
-  readonly gives: readonly EmailType[];
-  readonly cost: number;
-  readonly repeat_is_free: boolean;
+// The file of SOURCES_FILE: everything about sources that isn't a key or a URL. What it leaves out is as the vendor's
+// own file in the catalogue has it. deploy/going-live.md tells what each member is for.
+
+/** Over all workers. */
+export interface LimitSettings {
+  readonly rates: readonly Rate[];
+  /** Null for none. */
+  readonly daily_credits: number | null;
+}
+
+/** Times in milliseconds. */
+export interface VendorSettings extends LimitSettings {
+  /** How long a lookup waits for it before it goes on to the next vendor. */
+  readonly wait: number;
+  /** The most one call may take. */
+  readonly call: number;
   /** Whether its license lets us keep an address beyond the lookup that it answers. */
   readonly may_store: boolean;
-  readonly timeout_ms: number;
-  /** How long a lookup waits for it before it goes on to the next vendor. */
-  readonly wait_ms: number;
-  /** Over all workers; null for none. */
-  readonly limits: Readonly<Record<'per_second' | 'per_minute' | 'daily_credits', number | null>>;
-  readonly miss: {
-    readonly statuses: readonly number[];
-    readonly when: readonly {
-      readonly pointer: Pointer;
-      readonly equals: string | number | boolean | null;
-    }[];
-  };
-  readonly candidates: {
-    /** A list of candidates, or the only one. */
-    readonly list: Pointer;
-    /** These from one candidate on. */
-    readonly email: Pointer;
-    readonly type: { readonly pointer: Pointer; readonly values: Words<EmailType> } | null;
-    readonly status: { readonly pointer: Pointer; readonly values: Words<Verdict> } | null;
-    readonly validated_at: Pointer | null;
-  };
-  readonly identity: Readonly<Record<'npi' | 'first' | 'last' | 'full' | 'state', Pointer | null>>;
 }
 
-/** By the vendor's word in lower case. */
-export type Words<Meaning> = Readonly<Record<string, Meaning>>;
-
-/** Everything that is wrong with a file of vendors, each with its place; no secret and no value of it. */
-export class SourcesError extends Error {
-  override readonly name = 'SourcesError';
+/** The file, checked, with its defaults and secrets in place. */
+export interface SourcesFile {
+  /** Ids of vendors; null for the usual order. */
+  readonly order: readonly string[] | null;
+  readonly vendors: Readonly<Record<VendorId, VendorSettings & { readonly types: readonly EmailType[] }>> & {
+    readonly rocketreach: { readonly api: RocketReachApi };
+    readonly fullenrich: { readonly poll: number };
+  };
+  readonly verifiers: Readonly<Record<VerifierId, LimitSettings>> & {
+    readonly order: readonly VerifierId[] | null;
+  };
+  /** Vendors that are described by data. */
+  readonly http: readonly (HttpJsonSource & VendorSettings)[];
+  readonly registry: 'off' | 'fallback';
+  readonly greylist_wait: number;
+  readonly reverify_interval: number;
 }
+
+/** What of the environment the file is checked against. */
+type Environment = Pick<Config, 'access' | 'secretOf'>;
 
 /**
- * Reads a file of vendors: a JSON list, as in deploy/config/vendors.example.json.
- * @param secretOf what `${VENDOR_NAME}` in a header stands for; undefined if it is not set
- * @throws {SourcesError} naming every problem at once
+ * Reads the text of a sources file; `{}` is what one without it has.
+ * @throws {ConfigError} naming every problem at once, each with its place; no secret and no value of the file
  */
-export function parseSources(
-  text: string,
-  secretOf: (name: string) => string | undefined,
-): readonly HttpJsonSource[] {
-  const { value, error } = sourcesSchema(secretOf).validate(parseJson(text), {
+export function parseSourcesFile(text: string, environment: Environment): SourcesFile {
+  const { value, error } = sourcesFile(environment).validate(parseJson(text), {
     abortEarly: false,
     convert: false,
     errors: { wrap: { label: false } },
-    messages: {
-      'object.unknown': '{{#label}} is no setting of a vendor',
-      'any.required': '{{#label}} is missing',
-    },
+    messages: { 'any.required': '{{#label}} is missing' },
   });
   if (!error) return value;
-  throw sourcesError(error.details.map(({ message }) => message));
+  const problems = error.details.map(({ message }) => message);
+  throw problemsIn('SOURCES_FILE', problems);
 }
 
 function parseJson(text: string): unknown {
@@ -82,14 +85,77 @@ function parseJson(text: string): unknown {
   } catch (error) {
     // The rest of the message quotes the file.
     const place = /\(line \d+ column \d+\)/.exec(String(error))?.[0] ?? '';
-    throw sourcesError([`not JSON ${place}`.trim()]);
+    throw problemsIn('SOURCES_FILE', [`not JSON ${place}`.trim()]);
   }
 }
 
-function sourcesError(problems: readonly string[]): SourcesError {
-  const lines = problems.map((problem) => `  ${problem}`);
-  return new SourcesError(`the file of vendors has ${problems.length} problem(s):\n${lines.join('\n')}`);
+function sourcesFile({ access, secretOf }: Environment) {
+  const hasAccess = (id: VendorId | VerifierId) => access[id] !== null;
+  return members<SourcesFile>({
+    // Before `order`, which looks at the ids in it.
+    http: Joi.array().items(httpVendor(secretOf)).unique('id', { ignoreUndefined: true }).default([]),
+    order: order((file) => [...VENDOR_IDS.filter(hasAccess), ...idsIn(file.http)]),
+    vendors: members(
+      Object.fromEntries(VENDOR_IDS.map((id) => [id, members(vendorMembers(VENDORS[id])).default()])),
+    ).default(),
+    verifiers: members({
+      order: order(() => VERIFIER_IDS.filter(hasAccess)),
+      ...Object.fromEntries(VERIFIER_IDS.map((id) => [id, members(limits(VERIFIERS[id])).default()])),
+    }).default(),
+    registry: Joi.valid('off', 'fallback').default('off'),
+    greylist_wait: duration(1000, 840_000).default(300_000),
+    reverify_interval: duration(1000, 86_400_000).default(600_000),
+  });
 }
+
+/** In which order sources are asked; those that are left out aren't. */
+const order = (askable: (siblings: { readonly http?: unknown }) => readonly string[]) =>
+  Joi.array()
+    .items(
+      Joi.string().custom((id: string, helpers) => {
+        const ids = askable(helpers.state.ancestors[1]);
+        const custom = '{{#label}} must be one of those that have a key (Reacher: a URL): {{#ids}}';
+        return ids.includes(id) ? id : helpers.message({ custom }, { ids: ids.join(', ') || 'none has one' });
+      }),
+    )
+    .unique()
+    .default(null);
+
+/** Of `http` as it stands, right or wrong. */
+function idsIn(http: unknown): string[] {
+  return Array.isArray(http) ? http.flatMap((one) => one?.id ?? []) : [];
+}
+
+const limits = ({ rates }: Pick<SourceFacts, 'rates'>) => ({
+  rates: Joi.array().items(rate()).default(rates),
+  daily_credits: Joi.number().min(0).default(null),
+});
+
+/** Of vendors of both kinds. */
+const pace = (facts: Pick<VendorFacts, 'capMs' | 'callMs' | 'rates'>) => ({
+  wait: duration(1000, 900_000).default(facts.capMs),
+  call: duration(1000, 200_000).default(facts.callMs),
+  ...limits(facts),
+});
+
+const vendorMembers = (facts: VendorFacts) => ({
+  types: types(facts.gives).default(facts.gives),
+  ...pace(facts),
+  may_store: Joi.boolean().default(facts.mayStore),
+  ...OWN[facts.id],
+});
+
+const types = (gives: readonly EmailType[]) =>
+  Joi.array()
+    .items(Joi.valid(...gives))
+    .unique()
+    .min(1);
+
+/** What one vendor alone has, by its id. */
+const OWN: Readonly<Record<string, Joi.PartialSchemaMap>> = {
+  rocketreach: { api: Joi.valid(...ROCKETREACH_APIS).default('legacy') },
+  fullenrich: { poll: duration(100, 300_000).default(FULLENRICH_POLL_MS) },
+};
 
 const VERDICTS: readonly Verdict[] = ['valid', 'catch_all', 'risky', 'invalid', 'unknown'];
 const NEEDS: readonly Need[] = ['npi', 'name', 'organization', 'address'];
@@ -106,7 +172,7 @@ const pointer = Joi.string()
   });
 
 const words = <Meaning extends string>(meanings: readonly Meaning[]) =>
-  Joi.object({
+  members({
     pointer: pointer.required(),
     values: Joi.object()
       .pattern(Joi.string(), Joi.valid(...meanings))
@@ -141,7 +207,7 @@ const body = Joi.object()
 
 const SECRET = /\$\{([^}]*)\}/g;
 
-const header = (secretOf: (name: string) => string | undefined) =>
+const header = (secretOf: Config['secretOf']) =>
   Joi.string().custom((text: string, helpers) => {
     const names = [...text.matchAll(SECRET)].map(([, name = '']) => name);
     // Of all other variables, such as the one with the database's password, a vendor is never told.
@@ -157,12 +223,9 @@ const header = (secretOf: (name: string) => string | undefined) =>
     return sendable ? value : helpers.message({ custom: '{{#label}} is not a value of a header' });
   });
 
-/**
- * The rules of a file of vendors; what passes them is read as well: pointers are parsed, secrets are in place.
- * @param secretOf what `${VENDOR_NAME}` in a header stands for; undefined if it is not set
- */
-export function sourcesSchema(secretOf: (name: string) => string | undefined) {
-  const source = Joi.object<HttpJsonSource>({
+/** A vendor that is described by data; pointers are parsed, secrets put in place. */
+function httpVendor(secretOf: Config['secretOf']) {
+  return members({
     id: Joi.string()
       .required()
       .invalid(...TAKEN)
@@ -175,7 +238,8 @@ export function sourcesSchema(secretOf: (name: string) => string | undefined) {
     url,
     headers: Joi.object()
       .pattern(/^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/, header(secretOf))
-      .default({}),
+      .default({})
+      .messages({ 'object.unknown': "{{#label}} isn't a name of a header" }),
     body: Joi.when('method', {
       is: 'POST',
       then: body,
@@ -188,26 +252,16 @@ export function sourcesSchema(secretOf: (name: string) => string | undefined) {
       .unique()
       .required()
       .custom(checkNeeds),
-    gives: Joi.array()
-      .items(Joi.valid(...EMAIL_TYPES))
-      .unique()
-      .min(1)
-      .required(),
+    gives: types(EMAIL_TYPES).required(),
     cost: Joi.number().min(0).max(1000).required(),
     repeat_is_free: Joi.boolean().default(false),
     may_store: Joi.boolean().required(),
-    timeout_ms: Joi.number().integer().min(1000).max(200_000).default(30_000),
-    wait_ms: Joi.number().integer().min(1000).max(900_000).default(60_000),
-    limits: Joi.object({
-      per_second: Joi.number().integer().min(1).default(null),
-      per_minute: Joi.number().integer().min(1).default(null),
-      daily_credits: Joi.number().min(0).default(null),
-    }).default({ per_second: null, per_minute: null, daily_credits: null }),
-    miss: Joi.object({
+    ...pace({ capMs: 60_000, callMs: 30_000, rates: [] }),
+    miss: members({
       statuses: Joi.array().items(Joi.number().integer().min(400).max(499)).default([404]),
       when: Joi.array()
         .items(
-          Joi.object({
+          members({
             pointer: pointer.required(),
             equals: Joi.alternatives(
               Joi.string().allow(''),
@@ -218,15 +272,15 @@ export function sourcesSchema(secretOf: (name: string) => string | undefined) {
           }),
         )
         .default([]),
-    }).default({ statuses: [404], when: [] }),
-    candidates: Joi.object({
+    }).default(),
+    candidates: members({
       list: pointer.required(),
       email: pointer.required(),
       type: words(EMAIL_TYPES),
       status: words(VERDICTS),
       validated_at: pointer.default(null),
     }).required(),
-    identity: Joi.object({
+    identity: members({
       npi: pointer.default(null),
       first: pointer.default(null),
       last: pointer.default(null),
@@ -236,7 +290,6 @@ export function sourcesSchema(secretOf: (name: string) => string | undefined) {
       .required()
       .custom(checkIdentity),
   });
-  return Joi.array<readonly HttpJsonSource[]>().items(source).unique('id').required();
 }
 
 /** As a value: in the message itself the braces would be its own placeholders. */

@@ -1,0 +1,145 @@
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import test from 'ava';
+import { VENDOR_IDS } from '../../activities/vendors/catalogue.ts';
+import { loadConfig } from '../../deploy/config/config.ts';
+import { createSources } from '../../deploy/config/sources.ts';
+import { startDns } from '../../deploy/local/dns.ts';
+import { PRACTICE_DOMAINS } from '../../deploy/local/sim/people.ts';
+import { baseUrls, SIMULATED, sourceSettings } from '../../deploy/local/simulator.ts';
+import { sourceText } from '../support/adapters.ts';
+import { candidate } from '../support/checks.ts';
+import { freshDatabase, temporaryFolder } from '../support/database.ts';
+import { closedUrl, playVendor, recorded, SUBJECT } from '../support/vendors.ts';
+
+// What a worker makes of its environment and its sources file.
+
+const NEVER = new AbortController().signal;
+const KEYS = {
+  ...{ HUNTER_API_KEY: 'h', ROCKETREACH_API_KEY: 'r', FULLENRICH_API_KEY: 'f', VENDOR_LISTED_KEY: 'l' },
+  ...{ ZEROBOUNCE_API_KEY: 'z', NEVERBOUNCE_API_KEY: 'n', REACHER_URL: 'http://127.0.0.1:9' },
+};
+
+const folder = temporaryFolder(test.after.always);
+const { db, url: databaseUrl } = freshDatabase(test);
+
+let files = 0;
+/** @param file null for a worker without one */
+async function sourcesOf(file: object | null, environment: Readonly<Record<string, string>> = KEYS) {
+  files += 1;
+  const path = join(folder, `${files}.json`);
+  if (file !== null) await writeFile(path, JSON.stringify(file));
+  const config = loadConfig({
+    DATABASE_URL: databaseUrl,
+    ...environment,
+    ...(file === null ? {} : { SOURCES_FILE: path }),
+  });
+  return createSources(config, db);
+}
+
+async function idsOf(file: object | null, environment?: Readonly<Record<string, string>>) {
+  const { vendors, verifiers } = await sourcesOf(file, environment);
+  return [vendors.map(({ vendor }) => vendor.id), verifiers.map(({ id }) => id)];
+}
+
+test('without a file all that have a key are asked, in the usual order', async (t) => {
+  t.deepEqual(await idsOf(null), [
+    ['rocketreach', 'fullenrich', 'hunter'],
+    ['reacher', 'zerobounce', 'neverbounce'],
+  ]);
+  t.deepEqual(await idsOf(null, {}), [[], []]);
+  t.is((await sourcesOf(null)).registry, null);
+});
+
+test('those that the file describes come last, unless its orders say otherwise or leave some out', async (t) => {
+  const { http } = JSON.parse(sourceText('https://x.example'));
+  t.deepEqual((await idsOf({ http }))[0], ['rocketreach', 'fullenrich', 'hunter', 'listed']);
+  const order = ['listed', 'hunter', 'rocketreach'];
+  const verifiers = { order: ['neverbounce', 'reacher'] };
+  t.deepEqual(await idsOf({ http, order, verifiers }), [order, verifiers.order]);
+  t.deepEqual(await idsOf({ order: [], verifiers: { order: [] } }), [[], []]);
+});
+
+test('each vendor has the types, times, limits and license that the file gives it', async (t) => {
+  const settings = {
+    ...{ wait: '90s', call: '20s', rates: ['2/1s', '9/1m'], daily_credits: 12.5, may_store: false },
+  };
+  const file = {
+    vendors: { fullenrich: { ...settings, types: ['personal'] } },
+    ...JSON.parse(sourceText('https://x.example', settings)),
+  };
+  const { vendors } = await sourcesOf(file);
+  for (const [id, types] of [
+    ['fullenrich', ['personal']],
+    ['listed', ['professional']],
+  ] as const) {
+    const { vendor, ...rest } = vendors.find((one) => one.vendor.id === id) ?? {};
+    t.is(vendor?.callMs, 20_000);
+    t.deepEqual(rest, {
+      ...{ types, capMs: 90_000, mayStore: false },
+      limits: {
+        rates: [
+          { calls: 2, perMs: 1000 },
+          { calls: 9, perMs: 60_000 },
+        ],
+        dailyCredits: 12.5,
+      },
+    });
+  }
+});
+
+test('the time that one call may take reaches every vendor, and FullEnrich its pause between polls', async (t) => {
+  const keys = Object.fromEntries(VENDOR_IDS.map((id) => [`${id.toUpperCase()}_API_KEY`, 'k']));
+  const { url } = await playVendor(t, recorded('fullenrich/submitted'));
+  const each = Object.fromEntries(VENDOR_IDS.map((id) => [id, { call: '2m' }]));
+  const file = { vendors: { ...each, fullenrich: { ...each.fullenrich, poll: '7s' } } };
+  const { vendors } = await sourcesOf(file, { ...keys, FULLENRICH_URL: url });
+  t.deepEqual(
+    vendors.map(({ vendor }) => [vendor.id, vendor.callMs]),
+    VENDOR_IDS.map((id) => [id, 120_000]),
+  );
+  const fullenrich = vendors.find(({ vendor }) => vendor.id === 'fullenrich');
+  t.like(await fullenrich?.vendor.submit(SUBJECT, NEVER), { kind: 'pending', pollAfterMs: 7000 });
+});
+
+test('a verifier is held to the limits that the file gives it', async (t) => {
+  const dns = await startDns();
+  t.teardown(dns.close);
+  const given = { ZEROBOUNCE_API_KEY: 'z', ZEROBOUNCE_URL: await closedUrl(), DNS_SERVERS: dns.address };
+  const named = candidate(`jo@${PRACTICE_DOMAINS[0]}`, { verdict: 'unknown', validatedAt: null });
+  for (const [credits, reason] of [
+    [0, 'verifier_unavailable'],
+    [1, 'verifier_unsent'],
+  ] as const) {
+    const { check } = await sourcesOf({ verifiers: { zerobounce: { daily_credits: credits } } }, given);
+    t.like(await check(named, NEVER), { kind: 'transient', reason });
+  }
+});
+
+test('times of the verification and the registry are as the file says', async (t) => {
+  const file = { registry: 'fallback', greylist_wait: '7m', reverify_interval: '3h' };
+  const { registry, greylistMs, reverifyMs } = await sourcesOf(file);
+  t.truthy(registry);
+  t.deepEqual([greylistMs, reverifyMs], [420_000, 10_800_000]);
+});
+
+test('a policy that needs a verifier is refused without one', async (t) => {
+  const environment = { ...KEYS, VERIFY_POLICY: 'verifier-required' };
+  t.is((await sourcesOf(null, environment)).verifiers.length, 3);
+  await t.throwsAsync(sourcesOf({ verifiers: { order: [] } }, environment), {
+    name: 'ConfigError',
+    message: /^VERIFY_POLICY is verifier-required, but no verifier /,
+  });
+});
+
+test('the local stack asks simulated sources alone, whatever keys the environment has', async (t) => {
+  const real = Object.fromEntries(Object.keys(KEYS).map((name) => [name, 'https://real.example']));
+  const simulated = sourceSettings(baseUrls('http://127.0.0.1:9'), 'k');
+  const { access, registryUrl } = loadConfig({ DATABASE_URL: databaseUrl, ...real, ...simulated });
+  for (const url of [registryUrl, ...Object.values(access).map((one) => one?.baseUrl ?? '')])
+    t.regex(url, /^http:\/\/127\.0\.0\.1:9\//);
+  t.deepEqual(await idsOf(SIMULATED, { ...real, ...simulated }), [
+    ['rocketreach', 'fullenrich', 'prospeo', 'hunter'],
+    ['reacher'],
+  ]);
+});
