@@ -112,7 +112,8 @@ async function untilUsable(target: TemporalTarget, log: Logger, stopped: AbortSi
     const trouble = await temporalTrouble(target);
     if (trouble === null) return true;
     if (!trouble.isAway) throw trouble;
-    if (!told) log.warn({ why: trouble.message }, 'waiting for Temporal; what is overdue is refunded meanwhile');
+    if (!told)
+      log.warn({ why: trouble.message }, 'waiting for Temporal; what is overdue is refunded meanwhile');
     told = true;
     await setTimeout(CONNECT_MS, null, { signal: stopped }).catch(() => {});
   }
@@ -122,7 +123,11 @@ async function untilUsable(target: TemporalTarget, log: Logger, stopped: AbortSi
 function tellSources(
   log: Logger,
   { verifyPolicy }: Config,
-  { vendors, verifiers, registry }: Pick<ReturnType<typeof createSources>, 'vendors' | 'verifiers' | 'registry'>,
+  {
+    vendors,
+    verifiers,
+    registry,
+  }: Pick<ReturnType<typeof createSources>, 'vendors' | 'verifiers' | 'registry'>,
 ): void {
   const names = vendors.map(({ vendor }) => vendor.id);
   const order = { vendors: names, verifiers: verifiers.map(({ id }) => id), registry: registry !== null };

@@ -96,7 +96,7 @@ const outside =
   (file: string) =>
     !places.some((place) => file.startsWith(place));
 
-test('imports go right only', async (t) => {
+test('a folder imports only the folders on its right', async (t) => {
   const all = await sources();
   t.true(all.flatMap(importsOf).length > 300);
   t.deepEqual(wrongWays(all), []);

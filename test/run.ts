@@ -1,15 +1,8 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync } from 'node:fs';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { startPostgres } from '../deploy/local/postgres.ts';
 import { launch } from '../deploy/local/processes.ts';
-import { startTemporal } from '../deploy/local/temporal.ts';
-import { cacheFolder, findTemporalCli } from '../deploy/local/temporal-cli.ts';
-import { TEST_DYNAMIC_CONFIG, type TestSetting } from './support/environment.ts';
 import { countTests, slowestTests, type TestCounts, type TimedTest, timedTest } from './support/report.ts';
 
 /**
@@ -22,11 +15,8 @@ import { countTests, slowestTests, type TestCounts, type TimedTest, timedTest } 
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const BIN = join(ROOT, 'node_modules', '.bin');
-const BUNDLER = new URL('../deploy/temporal/workers.ts', import.meta.url);
 /** AVA writes to this program, not to the terminal, and would leave out the colors. */
 const COLOR = process.stdout.isTTY ? { FORCE_COLOR: '1' } : {};
-
-type Settings = Partial<Record<TestSetting, string | undefined>>;
 
 const interruption = new AbortController();
 const stops: (() => Promise<void>)[] = [];
@@ -41,7 +31,9 @@ try {
     await step('type check', () => check('tsc', ['--noEmit']));
     await step('lint', () => check('biome', ['check', '.']));
   }
-  const settings = await prepare();
+  // Only now, so that a mistake in what it imports is told by the checks.
+  const { startServers } = await import('./support/servers.ts');
+  stops.push(await startServers(step));
   const arguments_ = given.filter((argument) => argument !== '--only-tests');
   // Tests in `alone/` measure or exhaust something: next to others they would tell nothing.
   const isWatching = arguments_.includes('--watch');
@@ -53,7 +45,7 @@ try {
   for (const files of runs) {
     const name = files[0]?.includes('alone') ? 'tests that run alone' : 'tests';
     const run = isWatching ? watchTests : runTests;
-    const { passed, failed } = await step(name, () => run([...arguments_, ...files], settings));
+    const { passed, failed } = await step(name, () => run([...arguments_, ...files]));
     counts = { passed: counts.passed + passed, failed: counts.failed + failed };
   }
   process.exitCode = counts.failed === 0 ? 0 : 1;
@@ -69,74 +61,17 @@ console.log(`${counts.passed} passed, ${counts.failed} failed`);
 // A handle that a library left open must not keep a finished run from ending.
 process.exit();
 
-/** Brings up what the tests need and was not given. */
-async function prepare(): Promise<Settings> {
-  const given = process.env;
-  const cli =
-    given.TEST_TEMPORAL_CLI ??
-    (await step('Temporal CLI', () =>
-      findTemporalCli({
-        cacheDir: cacheFolder(given.XDG_CACHE_HOME),
-        onProgress: (line) => console.log(`  ${line}`),
-      }),
-    ));
-  const [databaseUrl, temporalAddress] = await step('PostgreSQL and Temporal', () =>
-    all([
-      given.TEST_DATABASE_URL ?? started(startPostgres({}), ({ url }) => url),
-      given.TEST_TEMPORAL_ADDRESS ??
-        started(
-          startTemporal({ cli, namespace: 'default', headless: true, dynamicConfig: TEST_DYNAMIC_CONFIG }),
-          ({ address }) => address,
-        ),
-    ]),
-  );
-  return {
-    TEST_TEMPORAL_CLI: cli,
-    TEST_DATABASE_URL: databaseUrl,
-    TEST_TEMPORAL_ADDRESS: temporalAddress,
-    ...(existsSync(BUNDLER) ? { TEST_WORKFLOW_BUNDLE: await step('workflow bundle', bundle) } : {}),
-  };
-}
-
-async function started<T extends { stop(): Promise<void> }>(
-  starting: Promise<T>,
-  answer: (server: T) => string,
-): Promise<string> {
-  const server = await starting;
-  stops.push(() => server.stop());
-  return answer(server);
-}
-
-/** Like Promise.all, but when one fails the others are waited for, so that they can be stopped. */
-async function all(work: readonly (string | Promise<string>)[]): Promise<string[]> {
-  await Promise.allSettled(work);
-  return await Promise.all(work);
-}
-
-/** Bundles once for all test files: each bundling takes seconds. */
-async function bundle(): Promise<string> {
-  const { bundleWorkflows } = (await import(BUNDLER.href)) as {
-    bundleWorkflows(): Promise<{ code: string }>;
-  };
-  const { code } = await bundleWorkflows();
-  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  stops.push(() => rm(folder, { recursive: true, force: true }));
-  const file = join(folder, 'workflow-bundle.js');
-  await writeFile(file, code);
-  return file;
-}
-
-async function runTests(args: readonly string[], settings: Settings): Promise<TestCounts> {
+async function runTests(args: readonly string[]): Promise<TestCounts> {
   let seen: TestCounts = { passed: 0, failed: 0 };
   const ava = launch({
     name: 'AVA',
     command: join(BIN, 'ava'),
     args,
     cwd: ROOT,
-    env: environmentOf(settings),
+    env: environment(),
     stopSignal: 'SIGTERM',
     forceSignal: 'SIGKILL',
-    temporaryFolder: settings.TEST_WORKFLOW_BUNDLE && dirname(settings.TEST_WORKFLOW_BUNDLE),
+    temporaryFolder: dirname(process.env.TEST_WORKFLOW_BUNDLE ?? ''),
     onLine: (line) => {
       console.log(line);
       seen = countTests(seen, line);
@@ -152,15 +87,15 @@ async function runTests(args: readonly string[], settings: Settings): Promise<Te
 }
 
 /** Until Ctrl-C, which reaches AVA too: it is of this terminal's process group. */
-async function watchTests(args: readonly string[], settings: Settings): Promise<TestCounts> {
-  const ava = spawn(join(BIN, 'ava'), args, { cwd: ROOT, stdio: 'inherit', env: environmentOf(settings) });
+async function watchTests(args: readonly string[]): Promise<TestCounts> {
+  const ava = spawn(join(BIN, 'ava'), args, { cwd: ROOT, stdio: 'inherit', env: environment() });
   const [code] = await once(ava, 'close');
   return { passed: 0, failed: code === 0 || interruption.signal.aborted ? 0 : 1 };
 }
 
-function environmentOf(settings: Settings): NodeJS.ProcessEnv {
+function environment(): NodeJS.ProcessEnv {
   // First on PATH, so that AVA runs under the Node of this project without npm as well.
-  return { ...process.env, ...COLOR, ...settings, PATH: `${BIN}${delimiter}${process.env.PATH}` };
+  return { ...process.env, ...COLOR, PATH: `${BIN}${delimiter}${process.env.PATH}` };
 }
 
 async function check(command: string, args: readonly string[]): Promise<void> {

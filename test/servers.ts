@@ -1,4 +1,4 @@
-import { TEST_SETTINGS, testSetting } from './support/environment.ts';
+import { TEST_SETTINGS, testSetting } from './support/database.ts';
 import { startServers } from './support/servers.ts';
 
 /**

@@ -77,7 +77,8 @@ async function examine(
   const client = lazyClient(target);
   try {
     const trouble = await temporalTrouble(target);
-    const workflows = trouble === null ? await checkWorkflows(db, client, taskQueue) : [unreachable(trouble.message)];
+    const workflows =
+      trouble === null ? await checkWorkflows(db, client, taskQueue) : [unreachable(trouble.message)];
     const { namespace } = client.options;
     const checks = [...diagnosis.checks, ...workflows, await checkWorkers(db, { namespace, taskQueue })];
     const durationMs = diagnosis.durationMs + Math.round(performance.now() - begun);

@@ -7,7 +7,7 @@ import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts'
 import { openDatabase } from '../../db/client.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { createSources } from '../../deploy/config/sources.ts';
-import { SUBJECT } from '../support/vendor-server.ts';
+import { SUBJECT } from '../support/vendors.ts';
 
 // Where every source is asked first if nothing but its key is configured: real configuration and adapters, and in the
 // place of the network something that notes each URL and carries nothing.

@@ -1,14 +1,12 @@
 import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
 import { createServer as createTlsServer } from 'node:https';
 import { type AddressInfo, createServer as createTcpServer, type Server, type Socket } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { type HttpAnswer, jsonApi } from '../../activities/http/client.ts';
 import { ensureCertificate } from '../../deploy/local/receiver.ts';
-import { serveVendor } from '../support/vendor-server.ts';
+import { temporaryFolder } from '../support/database.ts';
+import { serveVendor } from '../support/vendors.ts';
 
 // What becomes of a call that brings no whole answer: whether the vendor may have been asked decides who pays.
 
@@ -46,9 +44,7 @@ test('a call that takes longer than it may was sent all the same', async (t) => 
 });
 
 test('a vendor whose certificate nobody trusts was asked nothing', async (t) => {
-  const folder = await mkdtemp(join(tmpdir(), 'http-'));
-  t.teardown(() => rm(folder, { recursive: true }));
-  const { cert, key } = await ensureCertificate(folder);
+  const { cert, key } = await ensureCertificate(temporaryFolder(t.teardown));
   let asked = 0;
   const server = createTlsServer({ cert, key }, () => {
     asked += 1;

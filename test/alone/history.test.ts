@@ -1,10 +1,9 @@
 import { setTimeout } from 'node:timers/promises';
 import test from 'ava';
 import { countEvents } from '../support/histories.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { eventually, type SubmitAnswer } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
-import { createScriptedVendor, foundStep, person } from '../support/vendor.ts';
+import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
 
 // What a submit costs Temporal, in history events: the figure that limits how much one cluster carries. The share of
 // the batch is included, and the workflows of deliveries. How many signals share one workflow task of the batch depends

@@ -1,7 +1,8 @@
 import { connect, type Socket } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
-import { exchange } from '../support/raw.ts';
+import { fresh } from '../support/database.ts';
+import { exchange } from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
 
 // Bodies that are no JSON, too much, of another type, or never end.
 
@@ -10,17 +11,8 @@ const SINGLE = '/api/v1/email';
 const GOOD = `{"npi":"${NPI}"}`;
 const MAX_BYTES = 64 * 1024;
 
-let api: Api;
-let client: ApiClient;
-
-test.before(async () => {
-  api = await startApi();
-  client = await api.organization(10_000);
-});
-
-test.after.always(async () => {
-  await api?.stop();
-});
+const api = fresh(test, startApi);
+const client = fresh(test, () => api.organization(10_000));
 
 const post = (body: string | Uint8Array<ArrayBuffer>, headers?: Record<string, string>) =>
   client.call<{ batch_id: string; code: string }>('POST', SINGLE, body, headers);
@@ -86,7 +78,7 @@ test('broken JSON is reported with the offset of what breaks it', async (t) => {
   await brokenAt(t, `{"a":"${'x'.repeat(65_000)}`, 5);
 });
 
-test('bytes that are no UTF-8 are broken JSON, at the first of them', async (t) => {
+test("bytes that aren't UTF-8 are broken JSON, at the first of them", async (t) => {
   const around = (bytes: number[], before = '{"npi":"') =>
     Buffer.concat([Buffer.from(before), Buffer.from(bytes), Buffer.from('"}')]);
   for (const bytes of [
@@ -108,7 +100,7 @@ test('bytes that are no UTF-8 are broken JSON, at the first of them', async (t) 
   await brokenAt(t, Buffer.from([0x1f, 0x8b, 0x08]), 1);
 });
 
-test('a byte order mark is allowed, and no part of what is counted', async (t) => {
+test('a byte order mark is allowed, and is not counted', async (t) => {
   t.is((await post(`\ufeff${GOOD}`)).status, 202);
   await brokenAt(t, '\ufeff{', 1);
   await brokenAt(t, '\ufeff\ufeff{}', 0);
@@ -243,7 +235,7 @@ test('a client that asks before it sends is told so, or refused at once', async 
   t.regex(await exchange(api.port, unknown), /^HTTP\/1\.1 202 /);
 });
 
-test('depth costs nothing: where it is ignored it is accepted, elsewhere it is the wrong type', async (t) => {
+test('depth costs nothing: a field that is ignored may be deep, any other has the wrong type', async (t) => {
   const deep = `${'['.repeat(30_000)}${']'.repeat(30_000)}`;
   const objects = `${'{"a":'.repeat(9_000)}1${'}'.repeat(9_000)}`;
   const problemAt = async (body: string) => {

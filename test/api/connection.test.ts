@@ -1,21 +1,13 @@
 import { connect } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
-import { exchange } from '../support/raw.ts';
+import { fresh } from '../support/database.ts';
+import { exchange } from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
 
 // What HTTP clients do wrong, or on purpose: byte by byte, below what fetch would send.
 
-let api: Api;
-let client: ApiClient;
-
-test.before(async () => {
-  api = await startApi();
-  client = await api.organization(1000);
-});
-
-test.after.always(async () => {
-  await api?.stop();
-});
+const api = fresh(test, startApi);
+const client = fresh(test, () => api.organization(1000));
 
 const keyed = (extra = '') => `Host: x\r\nX-API-Key: ${client.apiKey}\r\n${extra}Connection: close\r\n\r\n`;
 const credits = (extra = '') => `GET /api/v1/credits HTTP/1.1\r\n${keyed(extra)}`;
@@ -34,7 +26,7 @@ async function refused(t: ExecutionContext, bytes: string, status: number, code:
   t.deepEqual([body.status, body.code], [status, code]);
 }
 
-test('what is no HTTP is answered like any other error, and ends the connection', async (t) => {
+test("what isn't HTTP is answered like any other error, and ends the connection", async (t) => {
   const bad = [
     '\u0016\u0003\u0001\u0000\u00a5\u0001\u0000\r\n\r\n',
     'GET\r\n\r\n',
@@ -59,7 +51,7 @@ test('paths and headers over 16 KiB are a 431', async (t) => {
   await refused(t, credits(Array(2000).fill('X-Many: a\r\n').join('')), 431, 'headers_too_large');
 });
 
-test('a target that is no path is refused, and the process lives on', async (t) => {
+test("a target that isn't a path is refused, and the process lives on", async (t) => {
   for (const target of [
     '*',
     'http://[bad/',
@@ -79,7 +71,7 @@ test('a target that is no path is refused, and the process lives on', async (t) 
   t.is((await client.get('/healthz')).status, 200);
 });
 
-test('a path with dot segments is no path of ours: it leads to no other route', async (t) => {
+test('a path with dot segments leads to no route', async (t) => {
   for (const target of [
     '/api/v1/../../readyz',
     '/api/v1/%2e%2E/.%2e/readyz',
@@ -118,7 +110,7 @@ test('a connection lives on between two requests for longer than a request may t
 });
 
 test('a connection that is idle for longer than it may is closed', async (t) => {
-  const own = await startApi({ keepAliveMs: 1000 });
+  const own = await startApi({ apiKeepAliveMs: 1000 });
   const answer = await exchange(own.port, 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n');
   t.regex(answer, /\r\nKeep-Alive: timeout=1\r\n/);
   await own.stop();

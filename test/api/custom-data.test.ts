@@ -3,9 +3,10 @@ import { eq } from 'drizzle-orm';
 import fc from 'fast-check';
 import { webhookDeliveries } from '../../db/schema.ts';
 import { loadDelivery } from '../../db/webhooks/deliveries.ts';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { fresh } from '../support/database.ts';
 import { objectText, valueText } from '../support/json-text.ts';
 import type { SubmitAnswer } from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
 
 // custom_data comes back with nothing lost (DECISIONS.md, custom_data), in both polls and in deliveries.
 
@@ -13,17 +14,8 @@ const NPI = '1234567893';
 const MAX_BYTES = 16 * 1024;
 const { TEST_SEED } = process.env;
 
-let api: Api;
-let client: ApiClient;
-
-test.before(async () => {
-  api = await startApi();
-  client = await api.organization(100_000);
-});
-
-test.after.always(async () => {
-  await api?.stop();
-});
+const api = fresh(test, startApi);
+const client = fresh(test, () => api.organization(100_000));
 
 const submit = (body: string) => client.call<SubmitAnswer>('POST', '/api/v1/email', body);
 
@@ -49,7 +41,7 @@ async function echoesOf(body: string): Promise<string[]> {
   });
 }
 
-test('it is echoed character by character, in both polls, wherever it stands in the body', async (t) => {
+test('custom_data is echoed character by character, in both polls, wherever it stands in the body', async (t) => {
   let values = 0;
   const seed = Number(TEST_SEED ?? Date.now() % 1_000_000_000);
   t.log(`TEST_SEED=${seed}`);

@@ -1,11 +1,11 @@
 import { mock } from 'node:test';
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
-import postgres, { type Sql, type TransactionSql } from 'postgres';
+import type { TransactionSql } from 'postgres';
 import { type Database, openDatabase, query, transaction } from '../../db/client.ts';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { fresh, freshDatabase } from '../support/database.ts';
 import { type Answer, eventually } from '../support/organization.ts';
+import { type ApiClient, startApi } from '../support/stack.ts';
 
 // PostgreSQL there, but slower than anybody waits for: what is told as failed is not done afterwards.
 
@@ -13,13 +13,10 @@ import { type Answer, eventually } from '../support/organization.ts';
 const DEADLINE_MS = 3000;
 const NPI = '1234567893';
 
-let database: TestDatabase;
-let admin: Sql;
-let api: Api;
+const { sql: admin, url } = freshDatabase(test);
+const api = fresh(test, () => startApi({ databaseUrl: url, deadlineMs: DEADLINE_MS }));
 
 test.before(async () => {
-  database = await openTestDatabase();
-  admin = postgres(database.url, { max: 4, onnotice: () => {} });
   // With the gate shut, a transaction that writes here stands in the middle of its COMMIT.
   await admin.unsafe(`
     create function pass_gate() returns trigger language plpgsql as $$
@@ -29,13 +26,6 @@ test.before(async () => {
     create table notes (text text);
     create constraint trigger gate after insert on notes deferrable initially deferred
       for each row execute function pass_gate()`);
-  api = await startApi({ databaseUrl: database.url, deadlineMs: DEADLINE_MS });
-});
-
-test.after.always(async () => {
-  await api?.stop();
-  await admin?.end();
-  await database?.drop();
 });
 
 /** Takes a lock in another session; what is returned lets it go. */
@@ -134,7 +124,7 @@ test.serial(
 );
 
 test.serial('what waited too long for a connection is not begun', async (t) => {
-  const db = openDatabase({ url: database.url, poolSize: 1, applicationName: 'narrow', deadlineMs: 500 });
+  const db = openDatabase({ url, poolSize: 1, applicationName: 'narrow', deadlineMs: 500 });
   const begun: string[] = [];
   const { promise: held, resolve: release } = Promise.withResolvers<void>();
   const first = transaction(db, () => held);
@@ -148,7 +138,7 @@ test.serial('what waited too long for a connection is not begun', async (t) => {
 });
 
 test.serial('a COMMIT in time does not fail because its answer comes after the deadline', async (t) => {
-  const db = openDatabase({ url: database.url, poolSize: 1, applicationName: 'slow', deadlineMs: 1000 });
+  const db = openDatabase({ url, poolSize: 1, applicationName: 'slow', deadlineMs: 1000 });
   await query(db, (tx) => tx.execute(sql`select 1`));
   const open = await shutGate();
   mock.timers.enable({ apis: ['setTimeout'] });

@@ -6,9 +6,9 @@ import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { newId } from '../../db/ids.ts';
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
 import { status } from '../../deploy/local/receiver.ts';
-import { type Api, startApi } from '../support/api.ts';
+import { fresh } from '../support/database.ts';
 import { type Answer, createCaller, eventually } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { startApi, startStack } from '../support/stack.ts';
 
 // The customer's log of webhook deliveries, and sending them again (api/README.md, Deliveries and resends).
 
@@ -42,21 +42,11 @@ const BY = { actor: 'test', reason: 'test' };
 const NOBODY = Array.from({ length: 7 }, (_, n) => `100000001${n}`);
 const ELSEWHERE = { url: 'https://example.com/hook' };
 
-let stack: Stack;
+/** Its resends go out without the sweep's help. */
+const stack = fresh(test, () => startStack({ webhookScheduleMs: [0, 100], sweepIntervalMs: 3_600_000 }));
 /** Nobody works here: deliveries stay as the submit left them. */
-let idle: Api;
+const idle = fresh(test, startApi);
 let paths = 0;
-
-test.before(async () => {
-  // Resends are to go out without the sweep's help.
-  const options = { webhookScheduleMs: [0, 100], sweepIntervalMs: 3_600_000 };
-  [stack, idle] = await Promise.all([startStack(options), startApi()]);
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-  await idle?.stop();
-});
 
 test.beforeEach((t) => {
   paths += 1;
@@ -170,7 +160,7 @@ test('a batch has one delivery in batch mode and none without a webhook', async 
   t.deepEqual((await logOf(client, silent.batch_id)).json, { deliveries: [], next_cursor: null });
 });
 
-test('what is wrong with the parameters is said at once, in order', async (t) => {
+test('everything that is wrong with the parameters is told at once, in order', async (t) => {
   const client = await idle.organization();
   const batchId = newId('bat');
   const problemsOf = async (path: string, method = 'GET') => {
@@ -329,7 +319,7 @@ test('a result that is not there yet is not sent, and nothing is while webhooks 
   }
 });
 
-test('one that waits says until when; resent, it goes out now, also where Temporal is away from the API', async (t) => {
+test('a delivery that waits says until when; resent, it goes out now, even if the API cannot reach Temporal', async (t) => {
   const lonely = await startStack({
     apiTemporalAddress: '127.0.0.1:1',
     sweepIntervalMs: 1000,

@@ -7,9 +7,9 @@ import { setLimit, suspendOrganization } from '../../db/accounts/organizations.t
 import { newId } from '../../db/ids.ts';
 import { batches, idempotencyKeys } from '../../db/schema.ts';
 import { freePort } from '../../deploy/local/processes.ts';
-import { type Api, startApi } from '../support/api.ts';
-import { openEmptyDatabase } from '../support/database.ts';
+import { fresh, openEmptyDatabase } from '../support/database.ts';
 import { type Answer, createCaller } from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
 
 // Every error that is no 422: shape, headers, order of the checks, and what they never say.
 
@@ -21,15 +21,7 @@ const KEYED = ROUTES.filter(({ scope }) => scope === 'keyed').map(
     [method, path.replaceAll(/\{(\w+)\}/g, (_, name: keyof typeof IDS) => IDS[name])] as const,
 );
 
-let api: Api;
-
-test.before(async () => {
-  api = await startApi();
-});
-
-test.after.always(async () => {
-  await api?.stop();
-});
+const api = fresh(test, startApi);
 
 const send = async (method: string, path: string, headers: Record<string, string> = {}): Promise<Answer> => {
   const body = method === 'POST' ? '{' : undefined;
@@ -59,7 +51,7 @@ function isProblem(
   t.is(answer.headers.has('retry-after'), [409, 429, 503].includes(status));
 }
 
-test('401 without a key and with anything that is none, on every endpoint', async (t) => {
+test("401 without a key and with anything that isn't one, on every endpoint", async (t) => {
   const { apiKey } = await api.organization();
   const other = apiKey.endsWith('A') ? 'B' : 'A';
   for (const [method, path] of KEYED) {
@@ -87,7 +79,7 @@ test('401 without a key and with anything that is none, on every endpoint', asyn
   }
 });
 
-test('both headers carry a key, and Authorization wins where both are sent', async (t) => {
+test('either header carries a key, and Authorization wins if both are sent', async (t) => {
   const { apiKey } = await api.organization();
   const credits = (headers: Record<string, string>) => send('GET', '/api/v1/credits', headers);
   t.is((await credits({ 'x-api-key': apiKey })).status, 200);
@@ -167,7 +159,7 @@ function comparable({ headers }: Answer): string[] {
   return [...headers].filter(([name]) => !own.test(name)).map(([name, value]) => `${name}: ${value}`);
 }
 
-test('404 for a path that is none, with and without a key', async (t) => {
+test('404 for a path that does not exist, with and without a key', async (t) => {
   const { apiKey } = await api.organization();
   for (const path of [
     '/',
@@ -262,7 +254,7 @@ test('HEAD is GET without a body', async (t) => {
   }
 });
 
-test('every answer carries an id, the own one of the client where it is harmless', async (t) => {
+test("every answer carries an id, the client's own if it is harmless", async (t) => {
   const { get, call } = await api.organization();
   const idOf = async (sent: string) => {
     const { headers } = await get('/api/v1/credits', { 'x-request-id': sent });
@@ -317,7 +309,7 @@ test('/healthz and /readyz need no key and cost no place', async (t) => {
 
 test('without migrations the service is not ready, and says nothing of SQL', async (t) => {
   const { apiKey } = await api.organization();
-  const database = await openEmptyDatabase();
+  await using database = await openEmptyDatabase();
   const lines: string[] = [];
   const empty = await startApi({ databaseUrl: database.url, onLog: (line) => lines.push(line) });
   try {
@@ -333,7 +325,6 @@ test('without migrations the service is not ready, and says nothing of SQL', asy
     t.false(log.includes(apiKey.slice(4, 34)));
   } finally {
     await empty.stop();
-    await database.drop();
   }
 });
 

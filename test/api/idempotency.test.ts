@@ -1,9 +1,9 @@
 import test from 'ava';
-import postgres, { type Sql } from 'postgres';
 import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { fresh, freshDatabase } from '../support/database.ts';
 import { createCaller, eventually, type SubmitAnswer } from '../support/organization.ts';
+import { type ApiClient, startApi } from '../support/stack.ts';
 
 // DECISIONS.md, Idempotency-Key, as clients see it.
 
@@ -11,18 +11,8 @@ const NPI = '1234567893';
 const SINGLE = '/api/v1/email';
 const BY = { actor: 'test', reason: 'test' };
 
-let api: Api;
-let sql: Sql;
-
-test.before(async () => {
-  api = await startApi();
-  sql = postgres(api.databaseUrl, { max: 4, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await api?.stop();
-});
+const { sql, url: databaseUrl } = freshDatabase(test);
+const api = fresh(test, () => startApi({ databaseUrl }));
 
 const send = ({ call }: Pick<ApiClient, 'call'>, body: string, key: string, path = SINGLE) =>
   call<SubmitAnswer>('POST', path, body, { 'idempotency-key': key });
@@ -80,7 +70,7 @@ test('the same meaning in another spelling is the same body', async (t) => {
   }
 });
 
-test('another body is a mismatch, also where only a number beyond double precision differs', async (t) => {
+test('another body is a mismatch, even if only a number beyond double precision differs', async (t) => {
   const client = await api.organization(10);
   const withData = (data: string) => `{"npi":"${NPI}","custom_data":${data}}`;
   const data = '{"n":12345678901234567890,"f":0.1,"e":1e400,"z":0,"a":[1,2],"s":"é"}';
@@ -135,7 +125,7 @@ test('a key belongs to one organization and one path; quotes around it are not p
   t.is((await send(one, body, longest)).text, (await send(one, body, `"${longest}"`)).text);
 });
 
-test('without a key nothing is the same', async (t) => {
+test('without a key two equal submits are two', async (t) => {
   const client = await api.organization(10);
   const ids = [await client.single({ npi: NPI }), await client.single({ npi: NPI })].map(
     ({ json }) => json.batch_id,

@@ -13,10 +13,10 @@ import { revokeKey } from '../../db/accounts/keys.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { newId } from '../../db/ids.ts';
 import { idempotencyKeys, storedEmails } from '../../db/schema.ts';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
 import { examplesOf, misfits, operations, violations } from '../support/conformance.ts';
-import { type Answer, createCaller } from '../support/organization.ts';
-import { exchange } from '../support/raw.ts';
+import { fresh } from '../support/database.ts';
+import { type Answer, createCaller, exchange } from '../support/organization.ts';
+import { type ApiClient, startApi } from '../support/stack.ts';
 
 // The document at /openapi.json: valid, complete, and true of live answers.
 
@@ -31,12 +31,10 @@ const NPI = '1234567893';
 const STORED = '2000000051';
 const BY = { actor: 'test', reason: 'test' };
 
-let api: Api;
-let client: ApiClient;
+const api = fresh(test, startApi);
+const client = fresh(test, () => api.organization(1000));
 
 test.before(async () => {
-  api = await startApi();
-  client = await api.organization(1000);
   await api.db.drizzle.insert(storedEmails).values({
     npi: STORED,
     email: 'avery.lindqvist@harborfamilymedicine-sim.com',
@@ -45,10 +43,6 @@ test.before(async () => {
     lastValidatedAt: new Date(),
     source: 'test',
   });
-});
-
-test.after.always(async () => {
-  await api?.stop();
 });
 
 /** As the document describes this status of this operation, and without a field that it does not list. */

@@ -1,7 +1,7 @@
 import test from 'ava';
 import { createFloodGuard, createSample } from '../../api/http/overload.ts';
-import { startApi } from '../support/api.ts';
-import { exchange } from '../support/raw.ts';
+import { exchange } from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
 
 test('an address that floods with bad keys gets 429 instead of 401; valid keys behind it are untouched', async (t) => {
   const api = await startApi();

@@ -1,27 +1,17 @@
 import test from 'ava';
-import postgres, { type Sql } from 'postgres';
 import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { settle } from '../../db/requests/settle.ts';
-import { type Api, startApi } from '../support/api.ts';
+import { fresh, freshDatabase } from '../support/database.ts';
 import { createCaller, RULES } from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
 
 // Both polls: what they say, and what they spare a client that knows already.
 
 const BY = { actor: 'test', reason: 'test' };
 
-let api: Api;
-let sql: Sql;
-
-test.before(async () => {
-  api = await startApi();
-  sql = postgres(api.databaseUrl, { max: 1, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await api?.stop();
-});
+const { sql, url: databaseUrl } = freshDatabase(test);
+const api = fresh(test, () => startApi({ databaseUrl }));
 
 async function submitTwo() {
   const client = await api.organization(10);

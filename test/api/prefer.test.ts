@@ -3,22 +3,14 @@ import { sql } from 'drizzle-orm';
 import { revokeKey, rotateKey } from '../../db/accounts/keys.ts';
 import { suspendOrganization } from '../../db/accounts/organizations.ts';
 import { settle } from '../../db/requests/settle.ts';
+import { fresh } from '../support/database.ts';
 import { eventually, type Organization, RULES } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { startApi } from '../support/stack.ts';
 
 // `Prefer: wait`: the answer comes when something changes, and waiting costs no database connection.
 
-let stack: Stack;
-
-test.before(async () => {
-  // Nobody works on what is submitted, so that the tests decide what changes, and when.
-  stack = await startStack();
-  await stack.stopWorker();
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
+// Nobody works on what is submitted, so that the tests decide what changes, and when.
+const stack = fresh(test, startApi);
 
 const WAIT = { prefer: 'wait=50' };
 const NPI = '2000000010';

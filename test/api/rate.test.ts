@@ -1,30 +1,18 @@
 import test, { type ExecutionContext } from 'ava';
-import postgres, { type Sql } from 'postgres';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { setLimit } from '../../db/accounts/organizations.ts';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { fresh, freshDatabase } from '../support/database.ts';
 import { type Answer, createCaller } from '../support/organization.ts';
+import { type ApiClient, startApi } from '../support/stack.ts';
 
 // The rate limit (DECISIONS.md, Keys and rate) over two API processes on one database.
 
 const BY = { actor: 'test', reason: 'test' };
 const BEGUN = Math.floor(Date.now() / 1000);
 
-let api: Api;
-let second: Api;
-let sql: Sql;
-
-test.before(async () => {
-  api = await startApi();
-  second = await startApi({ databaseUrl: api.databaseUrl });
-  sql = postgres(api.databaseUrl, { max: 2, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await second?.stop();
-  await api?.stop();
-});
+const { sql, url: databaseUrl } = freshDatabase(test);
+const api = fresh(test, () => startApi({ databaseUrl }));
+const second = fresh(test, () => startApi({ databaseUrl }));
 
 const credits = ({ get }: Pick<ApiClient, 'get'>) => get('/api/v1/credits');
 
@@ -55,8 +43,9 @@ function says(
   t.is(headers.get('x-ratelimit-limit'), String(limit));
   t.is(headers.get('x-ratelimit-remaining'), String(remaining));
   const counted = Number(headers.get('x-ratelimit-reset')) - Number(s);
-  const answered = Date.parse(headers.get('date') ?? '') / 1000;
-  t.true(counted >= BEGUN && counted <= answered + 1, `counted at ${counted}, answered at ${answered}`);
+  // Not later than now: the header Date lags behind on a busy machine.
+  const now = Date.now() / 1000;
+  t.true(counted >= BEGUN && counted <= now + 1, `counted at ${counted}, now ${now}`);
   if (reset !== undefined) t.is(Number(s), reset);
 }
 
@@ -120,10 +109,10 @@ test('a refusal takes no place and does not delay the next', async (t) => {
   t.deepEqual(await hits(), before);
 });
 
-test('in no span as long as the window more are admitted than the limit', async (t) => {
+test('no span as long as the window admits more than the limit', async (t) => {
   const [limit, windowMs] = [10, 300];
-  const fast = [await startApi({ databaseUrl: api.databaseUrl, rateWindowMs: windowMs })];
-  fast.push(await startApi({ databaseUrl: api.databaseUrl, rateWindowMs: windowMs }));
+  const fast = [await startApi({ databaseUrl, rateWindowMs: windowMs })];
+  fast.push(await startApi({ databaseUrl, rateWindowMs: windowMs }));
   const { keyId, apiKey } = await api.organization(0, limit);
   // PostgreSQL itself notes the moments of admission.
   await sql`create table admissions (at timestamptz not null)`;

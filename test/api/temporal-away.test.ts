@@ -1,5 +1,5 @@
 import test from 'ava';
-import { testSetting } from '../support/environment.ts';
+import { testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startRelay } from '../support/relay.ts';
 import { startStack } from '../support/stack.ts';

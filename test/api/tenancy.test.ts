@@ -1,24 +1,18 @@
 import test from 'ava';
 import { newId } from '../../db/ids.ts';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { fresh } from '../support/database.ts';
+import { type ApiClient, startApi } from '../support/stack.ts';
 
 // Two organizations: nothing tells one of them about the other's ids.
 
-let api: Api;
-let ours: ApiClient;
-let theirs: ApiClient;
+const api = fresh(test, startApi);
+const ours = fresh(test, () => api.organization());
+const theirs = fresh(test, () => api.organization());
 let foreign: { readonly batch: string; readonly request: string };
 
 test.before(async () => {
-  api = await startApi();
-  ours = await api.organization();
-  theirs = await api.organization();
   const { json } = await theirs.bulk({ npis: Array(60).fill('2000000010'), custom_data: { theirs: true } });
   foreign = { batch: json.batch_id, request: json.requests[0]?.request_id ?? '' };
-});
-
-test.after.always(async () => {
-  await api?.stop();
 });
 
 /** What an answer says apart from its own id, the date and what the rate limit counts. */

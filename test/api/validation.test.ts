@@ -1,6 +1,7 @@
 import test, { type ExecutionContext } from 'ava';
-import { type Api, type ApiClient, startApi } from '../support/api.ts';
+import { fresh } from '../support/database.ts';
 import type { Answer } from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
 
 // The 422 catalogue (api/README.md, Errors) to the letter, on both submits and both polls.
 
@@ -14,17 +15,8 @@ interface Problem {
   readonly type: string;
 }
 
-let api: Api;
-let client: ApiClient;
-
-test.before(async () => {
-  api = await startApi();
-  client = await api.organization(10_000);
-});
-
-test.after.always(async () => {
-  await api?.stop();
-});
+const api = fresh(test, startApi);
+const client = fresh(test, () => api.organization(10_000));
 
 const problem =
   (type: string, msg: string) =>
@@ -70,14 +62,14 @@ async function refusedField(
   for (const value of values) refused(t, await post(SINGLE, bodyOf(value)), [expected], value);
 }
 
-test('a field that is missing', async (t) => {
+test('a missing field is refused', async (t) => {
   refused(t, await post(SINGLE, {}), [missing('body', 'npi')]);
   refused(t, await post(SINGLE, { npis: [NPI] }), [missing('body', 'npi')]);
   refused(t, await post(BULK, { npi: NPI }), [missing('body', 'npis')]);
   refused(t, await post(SINGLE, { npi: NPI, webhook: {} }), [missing('body', 'webhook', 'url')]);
 });
 
-test('an NPI that is no string', async (t) => {
+test("an NPI that isn't a string is refused", async (t) => {
   const values = [null, 1234567893, 1e9, true, [NPI], [[NPI]], { npi: NPI }];
   await refusedField(t, values, (npi) => ({ npi }), noString('body', 'npi'));
   for (const value of values) {
@@ -85,7 +77,7 @@ test('an NPI that is no string', async (t) => {
   }
 });
 
-test('an NPI that is not 10 ASCII digits', async (t) => {
+test("an NPI that isn't 10 ASCII digits is refused", async (t) => {
   const values = [
     '',
     '123456789',
@@ -116,7 +108,7 @@ test('an NPI that is not 10 ASCII digits', async (t) => {
   );
 });
 
-test('a choice that there is not: one entry, also where it is no string', async (t) => {
+test("an unknown choice is refused in one entry, even if it isn't a string", async (t) => {
   const values = ['Any', 'any ', 'both', '', 5, true, [], ['any'], {}];
   const type = noType('body', 'enrichment_email_type');
   await refusedField(t, values, (enrichment_email_type) => ({ npi: NPI, enrichment_email_type }), type);
@@ -124,14 +116,14 @@ test('a choice that there is not: one entry, also where it is no string', async 
   await refusedField(t, [...values, 'realtime', 'real_time'], withMode, noMode('body', 'webhook', 'mode'));
 });
 
-test('a webhook that is no object, and a URL that is no string', async (t) => {
+test("a webhook that isn't an object and a URL that isn't a string are refused", async (t) => {
   const others = ['https://example.com', 5, true, [], [{ url: 'https://example.com' }]];
   await refusedField(t, others, (webhook) => ({ npi: NPI, webhook }), noObject('body', 'webhook'));
   const withUrl = (url: unknown) => ({ npi: NPI, webhook: { url } });
   await refusedField(t, [null, 5, true, [], {}], withUrl, noString('body', 'webhook', 'url'));
 });
 
-test('custom_data that is no object', async (t) => {
+test("custom_data that isn't an object is refused", async (t) => {
   const values = ['x', '', 0, true, [], [{}]];
   await refusedField(
     t,
@@ -141,7 +133,7 @@ test('custom_data that is no object', async (t) => {
   );
 });
 
-test('npis that is no list, empty or too long', async (t) => {
+test('a list of NPIs that is of another type, empty or too long is refused', async (t) => {
   for (const npis of [null, NPI, 5, true, {}, { 0: NPI, length: 1 }]) {
     refused(t, await post(BULK, { npis }), [noList('body', 'npis')], npis);
   }
@@ -157,14 +149,14 @@ test('npis that is no list, empty or too long', async (t) => {
   t.is((await post(BULK, { npis: [NPI] })).status, 202);
 });
 
-test('a body that is no object', async (t) => {
+test("a body that isn't an object is refused", async (t) => {
   for (const body of [[], [{ npi: NPI }], 'x', 5, true, null]) {
     refused(t, await post(SINGLE, body), [noObject('body')], body);
     refused(t, await post(BULK, body), [noObject('body')], body);
   }
 });
 
-test('every problem at once, in field order, whatever the order of the body; headers last', async (t) => {
+test('every problem is told at once, in field order whatever the order of the body, headers last', async (t) => {
   const body = {
     custom_data: [],
     webhook: { mode: 'never', url: 'http://example.com' },
@@ -191,7 +183,7 @@ test('every problem at once, in field order, whatever the order of the body; hea
   ]);
 });
 
-test('an Idempotency-Key that is none, beside any body', async (t) => {
+test('a malformed Idempotency-Key is refused, beside any body', async (t) => {
   const bad = noKey('header', 'Idempotency-Key');
   for (const key of ['', '""', 'a b', 'a\tb', 'ä', 'x'.repeat(256), `"${'x'.repeat(256)}"`]) {
     refused(t, await post(SINGLE, { npi: NPI }, { 'idempotency-key': key }), [bad], key);
@@ -207,7 +199,7 @@ test('an Idempotency-Key that is none, beside any body', async (t) => {
   }
 });
 
-test('a malformed id in a path, as long as the key is good', async (t) => {
+test('a malformed id in a path is refused, as long as the key is good', async (t) => {
   const good = '01hzy3v7x9k2m4n6p8q0r2s4t6';
   const bad = [
     'x',
@@ -245,7 +237,7 @@ test('a malformed id in a path, as long as the key is good', async (t) => {
   t.is((await client.get(`/api/v1/email/req_${good}`)).status, 404);
 });
 
-test('a webhook URL that is no URL', async (t) => {
+test('a malformed webhook URL is refused', async (t) => {
   const values = [
     '',
     'x',
@@ -285,7 +277,7 @@ test('a webhook URL that is no URL', async (t) => {
   await refusedField(t, [`${long}x`, 'x'.repeat(60_000)], withUrl, tooLong('body', 'webhook', 'url'));
 });
 
-test('a webhook URL that is not https, or holds a password', async (t) => {
+test('a webhook URL that is not https, or holds a password, is refused', async (t) => {
   const withUrl = (url: unknown) => ({ npi: NPI, webhook: { url } });
   const schemes = [
     'http://example.com',
@@ -308,7 +300,7 @@ test('a webhook URL that is not https, or holds a password', async (t) => {
   }
 });
 
-test('a webhook URL that names an address or a name which is not public, in any spelling', async (t) => {
+test('a webhook URL whose address or name is not public is refused, in any spelling', async (t) => {
   const hosts = [
     '127.0.0.1',
     '127.1',
@@ -405,7 +397,7 @@ test('__proto__ is a field like any other: unknown outside of custom_data, and n
   t.is((await client.get(`/api/v1/batch/${answer.json.batch_id}`)).json.custom_data, null);
 });
 
-test('of a name that occurs twice the last one counts', async (t) => {
+test('if a name occurs twice, the last one counts', async (t) => {
   const send = (text: string) => client.call<{ batch_id: string }>('POST', SINGLE, text);
   t.is((await send(`{"npi":5,"npi":"${NPI}"}`)).status, 202);
   refused(t, await send(`{"npi":"${NPI}","npi":5}`), [noString('body', 'npi')]);

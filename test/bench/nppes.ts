@@ -10,7 +10,7 @@ import { COPIED_PROVIDER_COLUMNS, copyTo } from '../../db/providers/nppes/stagin
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { CHUNK_ROWS, readChunks, readHeader } from '../../deploy/nppes/importer.ts';
 import { openSource } from '../../deploy/nppes/source.ts';
-import { memberName, writeLargeMain } from '../support/nppes-files.ts';
+import { memberName, writeLargeMain } from '../support/nppes.ts';
 
 // `node test/bench/nppes.ts [ROWS]`: how many rows of the main file are imported a second, into an empty database and
 // once more when nothing has changed; beside it the reading alone and COPY alone, on the same PostgreSQL (a temporary

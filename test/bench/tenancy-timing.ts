@@ -1,7 +1,7 @@
 import { Agent, request } from 'node:http';
 import { newId } from '../../db/ids.ts';
-import { type ApiClient, startApi } from '../support/api.ts';
 import { startServers } from '../support/servers.ts';
+import { type ApiClient, startApi } from '../support/stack.ts';
 
 // The clock is a side channel too: nothing in the time of an answer tells one organization about another's ids.
 // For each kind of path it prints by how much the median times of a 404 differ between an id of another organization

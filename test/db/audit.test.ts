@@ -1,25 +1,19 @@
 import test from 'ava';
-import postgres, { type Sql, type TransactionSql } from 'postgres';
-import { type Database, openDatabase } from '../../db/client.ts';
+import type { TransactionSql } from 'postgres';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { auditLedger } from '../support/audit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
+import { auditLedger } from '../support/ledger.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
 // The audit that model and race tests rely on must itself see what it is there for: each test plants one thing that
 // must never be, with the triggers and constraints that refuse it out of the way, and rolls it back.
 
-let database: TestDatabase;
-let db: Database;
-let sql: Sql;
+const { db, sql } = freshDatabase(test);
 let organizationId: string;
 
 test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
-  sql = postgres(database.url, { max: 2, onnotice: () => {} });
   const organization = await openOrganization(db, 100);
   organizationId = organization.organizationId;
   const npis = ['1000000001', '1000000001', '1000000002'];
@@ -33,12 +27,6 @@ test.before(async () => {
   const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
   await settle(db, requestIds[2] ?? '', 'failed', 'test', RULES);
   await submit(db, submitCommand(organization, { npis: ['1000000003'] }), RULES);
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await db?.close();
-  await database?.drop();
 });
 
 class RolledBack extends Error {
@@ -65,7 +53,7 @@ async function auditAfter(plant: (tx: TransactionSql) => Promise<unknown>): Prom
 
 const CHARGED = `(select id from requests where credits_used > 0)`;
 
-test.serial('the audit is silent where nothing was planted', async (t) => {
+test.serial('the audit is silent if nothing was planted', async (t) => {
   t.deepEqual(await auditAfter(async () => {}), []);
 });
 

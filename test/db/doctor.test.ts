@@ -5,38 +5,30 @@ import { pino } from 'pino';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { listAudit } from '../../db/audit.ts';
-import { type Database, openDatabase, type Transaction } from '../../db/client.ts';
+import type { Database, Transaction } from '../../db/client.ts';
 import type { DoctorRules } from '../../db/doctor/check.ts';
 import { type Diagnosis, diagnose, runChecks } from '../../db/doctor/doctor.ts';
 import { newId } from '../../db/ids.ts';
 import { resendAny } from '../../db/webhooks/resends.ts';
 import { checkWorkflows } from '../../deploy/temporal/doctor.ts';
-import { prepareNamespace, reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
+import { keepNamespace, reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase, openTestDatabase, testSetting } from '../support/database.ts';
 import { logAttempt } from '../support/deliveries.ts';
 import { type Life, live } from '../support/doctor-life.ts';
 import { type Plant, plantsIn } from '../support/doctor-plants.ts';
-import { testSetting } from '../support/environment.ts';
+import { WHY } from '../support/operator.ts';
 import { eventually, RULES } from '../support/organization.ts';
 import { type Ended, runProgram } from '../support/programs.ts';
 
-const WHY = ['--reason', 'a test', '--actor', 'tester'];
 const DOCTOR_RULES: DoctorRules = { ...RULES, webhookScheduleMs: [0, 5000, 300_000] };
 
-let database: TestDatabase;
-let db: Database;
+const database = freshDatabase(test);
+const { db } = database;
 let life: Life;
 
 test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 2, applicationName: 'test' });
   life = await live(db);
-});
-
-test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
 });
 
 /** The codes of the checks that found something. */
@@ -221,7 +213,7 @@ test.serial('a charge that an earlier one of another type satisfied is found', a
   t.false(codes(spared).includes('charged_twice'), 'who wants a personal one was not satisfied');
 });
 
-test.serial('the command prints a table and ends with 0 where all is well', async (t) => {
+test.serial('the command prints a table and ends with 0 if all is well', async (t) => {
   const { code, stdout, stderr } = await doctor(database.url, []);
   t.deepEqual([code, stderr], [0, '']);
   t.regex(stdout, /^CHECK +FINDINGS +EXAMPLES$/m);
@@ -231,83 +223,76 @@ test.serial('the command prints a table and ends with 0 where all is well', asyn
 });
 
 test('--fix repairs what is safe, says what is left and to whom it happened, and the doctor is silent then', async (t) => {
-  const own = await openTestDatabase();
-  const ownDb = openDatabase({ url: own.url, poolSize: 2, applicationName: 'test' });
-  try {
-    const ownLife = await live(ownDb);
-    const plants = plantsIn(ownLife);
-    const before = await balanceOf(ownDb, ownLife.organizationId);
-    const repairable = [
-      'hold_not_settled',
-      'batch_completed_count',
-      'delivery_attempts',
-      'entitlement_unearned',
-      'request_overdue',
-      // The last, because the balance follows the ledger in others.
-      'balance_differs',
-    ];
-    for (const code of repairable) {
-      const statements = plants[code]?.statements ?? [];
-      // What is only nearly overdue there would be overdue by the time of the repair.
-      await corrupt(ownDb, code === 'request_overdue' ? statements.slice(0, 1) : statements);
-    }
-    await corrupt(ownDb, [
-      sql`delete from entitlements where request_id = ${ownLife.personal.requestIds[0]}`,
-    ]);
-    await corrupt(ownDb, plants.charge_time?.statements ?? []);
-
-    const sick = await doctor(own.url, ['--json']);
-    t.deepEqual([sick.code, sick.stderr], [3, '']);
-    const { checks } = JSON.parse(sick.stdout) as {
-      checks: { code: string; findings: number; repairable: boolean }[];
-    };
-    const found = checks.filter(({ findings }) => findings > 0);
-    t.deepEqual(
-      found.map(({ code }) => code).sort(),
-      [...repairable, 'entitlement_missing', 'charge_time'].sort(),
-    );
-    t.deepEqual(
-      found.filter((check) => !check.repairable).map(({ code }) => code),
-      ['charge_time'],
-    );
-
-    const refused = await doctor(own.url, ['--fix', '--actor', 'tester']);
-    t.is(refused.code, 2);
-    t.regex(refused.stderr, /--reason/);
-    t.is((await listAudit(ownDb, null, 100)).filter(({ action }) => action === 'doctor.repair').length, 0);
-
-    const first = await doctor(own.url, ['--fix', ...WHY]);
-    t.deepEqual([first.code, first.stderr], [3, ''], 'something is left');
-    t.regex(first.stdout, /^hold_not_settled +req_\S+ +repaired +{"released":1}$/m);
-    t.regex(first.stdout, /^charge_time: charge of another time/m);
-    t.regex(first.stdout, /: 1 finding\n$/);
-
-    const records = (await listAudit(ownDb, null, 100)).filter(({ action }) => action === 'doctor.repair');
-    t.deepEqual(
-      records.map(({ details }) => (details as { check: string }).check).sort(),
-      [...repairable, 'entitlement_missing'].sort(),
-    );
-    t.true(records.every(({ actor, reason }) => actor === 'tester' && reason === 'a test'));
-    t.true(records.every(({ organizationId }) => organizationId === ownLife.organizationId));
-
-    await corrupt(ownDb, [
-      sql`update ledger_entries e set created_at = r.settled_at from requests r
-           where r.id = e.request_id and e.kind = 'charge'`,
-    ]);
-    const second = await doctor(own.url, ['--fix', ...WHY]);
-    t.is(second.code, 0, second.stdout);
-    t.regex(second.stdout, /^REPAIRS\n\(none\)$/m);
-    t.deepEqual(codes(await diagnose(ownDb, DOCTOR_RULES)), []);
-    const after = await balanceOf(ownDb, ownLife.organizationId);
-    t.deepEqual(
-      after,
-      { ...before, held: before.held - 1, available: before.available + 1 },
-      'one was refunded',
-    );
-  } finally {
-    await ownDb.close();
-    await own.drop();
+  await using own = await openTestDatabase();
+  const ownDb = own.db;
+  const ownLife = await live(ownDb);
+  const plants = plantsIn(ownLife);
+  const before = await balanceOf(ownDb, ownLife.organizationId);
+  const repairable = [
+    'hold_not_settled',
+    'batch_completed_count',
+    'delivery_attempts',
+    'entitlement_unearned',
+    'request_overdue',
+    // The last, because the balance follows the ledger in others.
+    'balance_differs',
+  ];
+  for (const code of repairable) {
+    const statements = plants[code]?.statements ?? [];
+    // What is only nearly overdue there would be overdue by the time of the repair.
+    await corrupt(ownDb, code === 'request_overdue' ? statements.slice(0, 1) : statements);
   }
+  await corrupt(ownDb, [sql`delete from entitlements where request_id = ${ownLife.personal.requestIds[0]}`]);
+  await corrupt(ownDb, plants.charge_time?.statements ?? []);
+
+  const sick = await doctor(own.url, ['--json']);
+  t.deepEqual([sick.code, sick.stderr], [3, '']);
+  const { checks } = JSON.parse(sick.stdout) as {
+    checks: { code: string; findings: number; repairable: boolean }[];
+  };
+  const found = checks.filter(({ findings }) => findings > 0);
+  t.deepEqual(
+    found.map(({ code }) => code).sort(),
+    [...repairable, 'entitlement_missing', 'charge_time'].sort(),
+  );
+  t.deepEqual(
+    found.filter((check) => !check.repairable).map(({ code }) => code),
+    ['charge_time'],
+  );
+
+  const refused = await doctor(own.url, ['--fix', '--actor', 'tester']);
+  t.is(refused.code, 2);
+  t.regex(refused.stderr, /--reason/);
+  t.is((await listAudit(ownDb, null, 100)).filter(({ action }) => action === 'doctor.repair').length, 0);
+
+  const first = await doctor(own.url, ['--fix', ...WHY]);
+  t.deepEqual([first.code, first.stderr], [3, ''], 'something is left');
+  t.regex(first.stdout, /^hold_not_settled +req_\S+ +repaired +{"released":1}$/m);
+  t.regex(first.stdout, /^charge_time: charge of another time/m);
+  t.regex(first.stdout, /: 1 finding\n$/);
+
+  const records = (await listAudit(ownDb, null, 100)).filter(({ action }) => action === 'doctor.repair');
+  t.deepEqual(
+    records.map(({ details }) => (details as { check: string }).check).sort(),
+    [...repairable, 'entitlement_missing'].sort(),
+  );
+  t.true(records.every(({ actor, reason }) => actor === 'tester' && reason === 'a test'));
+  t.true(records.every(({ organizationId }) => organizationId === ownLife.organizationId));
+
+  await corrupt(ownDb, [
+    sql`update ledger_entries e set created_at = r.settled_at from requests r
+         where r.id = e.request_id and e.kind = 'charge'`,
+  ]);
+  const second = await doctor(own.url, ['--fix', ...WHY]);
+  t.is(second.code, 0, second.stdout);
+  t.regex(second.stdout, /^REPAIRS\n\(none\)$/m);
+  t.deepEqual(codes(await diagnose(ownDb, DOCTOR_RULES)), []);
+  const after = await balanceOf(ownDb, ownLife.organizationId);
+  t.deepEqual(
+    after,
+    { ...before, held: before.held - 1, available: before.available + 1 },
+    'one was refunded',
+  );
 });
 
 test('a doctor that cannot look ends with 1, and one that is asked wrongly with 2', async (t) => {
@@ -320,82 +305,73 @@ test('a doctor that cannot look ends with 1, and one that is asked wrongly with 
 });
 
 test('with Temporal, what lacks its workflow and a workflow without its batch are found; a resend has its own', async (t) => {
-  const own = await openTestDatabase();
-  const ownDb = openDatabase({ url: own.url, poolSize: 2, applicationName: 'test' });
+  await using own = await openTestDatabase();
+  const ownDb = own.db;
   const address = testSetting('TEST_TEMPORAL_ADDRESS');
   const connection = await Connection.connect({ address });
+  t.teardown(() => connection.close());
   const client = new Client({ connection });
-  try {
-    const { open, running, bulk, told, refused, telling, organizationId } = await live(ownDb);
-    // Nobody works on this queue here, so these stay as they are.
-    const start = (type: string, workflowId: string) =>
-      client.workflow.start(type, { taskQueue: 'enrichment', workflowId, args: [{}] });
-    const by = { actor: 'test', reason: 'test' };
-    await suspendWebhooks(ownDb, by, organizationId, false);
-    // The first was asked for just now, so that it may not have its workflow yet.
-    const [fresh = '', retried = ''] = telling.deliveries;
-    for (const delivery of [fresh, retried]) await logAttempt(ownDb, delivery, 410, 'failed');
-    for (const delivery of [fresh, retried, refused.delivery, told.delivery]) {
-      await resendAny(ownDb, by, delivery);
-    }
-    for (const delivery of [retried, refused.delivery]) await logAttempt(ownDb, delivery, 500, 'pending');
-    await logAttempt(ownDb, told.delivery, 204, 'delivered');
-    const ago = sql`now() - interval '61 seconds'`;
-    const [, , , final = ''] = bulk.requestIds;
-    const resent = sql`${told.batchId}, ${refused.batchId}, ${telling.batchId}`;
-    await corrupt(ownDb, [
-      sql`update batches set started_at = ${ago} where id in (${open.batchId}, ${running.batchId}, ${resent})`,
-      sql`update batches set updated_at = ${ago} where id in (${bulk.batchId}, ${resent})`,
-      sql`update requests set settled_at = ${ago} where id = ${final} or batch_id = ${refused.batchId}`,
-      sql`update webhook_deliveries set due_at = ${ago} where id in (${refused.delivery}, ${retried})`,
-    ]);
-    const handles = await Promise.all([
-      start(WORKFLOWS.batch, running.batchId),
-      start(WORKFLOWS.batch, bulk.batchId),
-      start(WORKFLOWS.deliver, retried),
-      // Its look at the delivery sleeps until what was the next attempt before the resend.
-      start(WORKFLOWS.batch, told.batchId),
-      start(WORKFLOWS.lookup, final),
-      start(WORKFLOWS.lookup, open.requestIds[0]),
-      // Final for less than 60 s.
-      start(WORKFLOWS.lookup, told.requestIds[0]),
-    ]);
-    const ended = await eventually(async () => {
-      const ended = await doctor(own.url, [], address);
-      return ended.stdout.includes(bulk.batchId) && ended.stdout.includes(final) ? ended : null;
-    });
-    t.deepEqual([ended.code, ended.stderr], [3, '']);
-    t.regex(
-      ended.stdout,
-      new RegExp(`^workflow_not_running +2 +${refused.delivery},\\s+${open.batchId}$`, 'm'),
-    );
-    t.regex(ended.stdout, new RegExp(`^workflow_left_open +1 +${bulk.batchId}$`, 'm'));
-    t.regex(ended.stdout, new RegExp(`^lookup_workflow_left_open +1 +${final}$`, 'm'));
-    t.is((await doctor(own.url, ['--offline'], address)).code, 0);
-    await Promise.all(handles.map((handle) => handle.terminate()));
-
-    const away = await doctor(own.url, [], '127.0.0.1:1');
-    t.deepEqual([away.code, away.stderr], [3, '']);
-    t.regex(away.stdout, /^temporal_unreachable +1 +-$/m);
-  } finally {
-    await connection.close();
-    await ownDb.close();
-    await own.drop();
+  const { open, running, bulk, told, refused, telling, organizationId } = await live(ownDb);
+  // Nobody works on this queue here, so these stay as they are.
+  const start = (type: string, workflowId: string) =>
+    client.workflow.start(type, { taskQueue: 'enrichment', workflowId, args: [{}] });
+  const by = { actor: 'test', reason: 'test' };
+  await suspendWebhooks(ownDb, by, organizationId, false);
+  // The first was asked for just now, so that it may not have its workflow yet.
+  const [fresh = '', retried = ''] = telling.deliveries;
+  for (const delivery of [fresh, retried]) await logAttempt(ownDb, delivery, 410, 'failed');
+  for (const delivery of [fresh, retried, refused.delivery, told.delivery]) {
+    await resendAny(ownDb, by, delivery);
   }
+  for (const delivery of [retried, refused.delivery]) await logAttempt(ownDb, delivery, 500, 'pending');
+  await logAttempt(ownDb, told.delivery, 204, 'delivered');
+  const ago = sql`now() - interval '61 seconds'`;
+  const [, , , final = ''] = bulk.requestIds;
+  const resent = sql`${told.batchId}, ${refused.batchId}, ${telling.batchId}`;
+  await corrupt(ownDb, [
+    sql`update batches set started_at = ${ago} where id in (${open.batchId}, ${running.batchId}, ${resent})`,
+    sql`update batches set updated_at = ${ago} where id in (${bulk.batchId}, ${resent})`,
+    sql`update requests set settled_at = ${ago} where id = ${final} or batch_id = ${refused.batchId}`,
+    sql`update webhook_deliveries set due_at = ${ago} where id in (${refused.delivery}, ${retried})`,
+  ]);
+  const handles = await Promise.all([
+    start(WORKFLOWS.batch, running.batchId),
+    start(WORKFLOWS.batch, bulk.batchId),
+    start(WORKFLOWS.deliver, retried),
+    // Its look at the delivery sleeps until what was the next attempt before the resend.
+    start(WORKFLOWS.batch, told.batchId),
+    start(WORKFLOWS.lookup, final),
+    start(WORKFLOWS.lookup, open.requestIds[0]),
+    // Final for less than 60 s.
+    start(WORKFLOWS.lookup, told.requestIds[0]),
+  ]);
+  const ended = await eventually(async () => {
+    const ended = await doctor(own.url, [], address);
+    return ended.stdout.includes(bulk.batchId) && ended.stdout.includes(final) ? ended : null;
+  });
+  t.deepEqual([ended.code, ended.stderr], [3, '']);
+  t.regex(
+    ended.stdout,
+    new RegExp(`^workflow_not_running +2 +${refused.delivery},\\s+${open.batchId}$`, 'm'),
+  );
+  t.regex(ended.stdout, new RegExp(`^workflow_left_open +1 +${bulk.batchId}$`, 'm'));
+  t.regex(ended.stdout, new RegExp(`^lookup_workflow_left_open +1 +${final}$`, 'm'));
+  t.is((await doctor(own.url, ['--offline'], address)).code, 0);
+  await Promise.all(handles.map((handle) => handle.terminate()));
+
+  const away = await doctor(own.url, [], '127.0.0.1:1');
+  t.deepEqual([away.code, away.stderr], [3, '']);
+  t.regex(away.stdout, /^temporal_unreachable +1 +-$/m);
 });
 
 test('a workflow whose task fails again and again, and a Schedule that is gone or paused, are found', async (t) => {
-  const own = await openTestDatabase();
-  const ownDb = openDatabase({ url: own.url, poolSize: 2, applicationName: 'test' });
+  await using own = await openTestDatabase();
+  const ownDb = own.db;
   const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
   const client = new Client({ connection });
   const { namespace } = client.options;
   const name = `enrichment-${newId('req')}`;
-  t.teardown(async () => {
-    await connection.close();
-    await ownDb.close();
-    await own.drop();
-  });
+  t.teardown(() => connection.close());
   const findings = async () => {
     const checks = await checkWorkflows(ownDb, client, name);
     const found = checks.filter(({ findings }) => findings > 0);
@@ -403,15 +379,15 @@ test('a workflow whose task fails again and again, and a Schedule that is gone o
   };
   const schedule = client.schedule.getHandle(reverifyScheduleId(name));
   t.deepEqual(await findings(), [`schedule_not_running ${schedule.scheduleId}`]);
-  await prepareNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
+  await keepNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
   t.deepEqual(await findings(), []);
   await schedule.pause();
   t.deepEqual(await findings(), [`schedule_not_running ${schedule.scheduleId}`]);
   // Whoever paused it had a reason.
-  await prepareNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
+  await keepNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
   t.deepEqual(await findings(), [`schedule_not_running ${schedule.scheduleId}`]);
   await schedule.delete();
-  await prepareNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
+  await keepNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
 
   const ids = [newId('bat'), newId('req')] as const;
   const types = [WORKFLOWS.batch, WORKFLOWS.lookup];

@@ -1,6 +1,5 @@
 import { createHash } from 'node:crypto';
 import test from 'ava';
-import postgres, { type Sql } from 'postgres';
 import {
   authenticate,
   issueKey,
@@ -16,29 +15,14 @@ import {
   showOrganization,
   suspendOrganization,
 } from '../../db/accounts/organizations.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { Refusal } from '../../db/errors.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 
 const BASE62 = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const BY = { actor: 'test', reason: 'test' };
 const HOUR = 3_600_000;
 
-let database: TestDatabase;
-let db: Database;
-let sql: Sql;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
-  sql = postgres(database.url, { max: 1, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await db?.close();
-  await database?.drop();
-});
+const { db, sql } = freshDatabase(test);
 
 async function openKey() {
   const { id: organizationId } = await createOrganization(db, BY, 'Keys');
@@ -95,7 +79,7 @@ test('every change of a single character is caught without a query', async (t) =
   t.is(tried, 40 * 65);
 });
 
-test('what is no key at all is not one', async (t) => {
+test("what isn't a key at all is never taken for one", async (t) => {
   const { apiKey } = await openKey();
   const texts = [
     '',
@@ -177,7 +161,7 @@ test('while an overlap runs, a key is not rotated a second time; its successor i
   await t.notThrowsAsync(rotateKey(db, BY, issued.id));
 });
 
-test('of many rotations of a key at once one is made', async (t) => {
+test('one of many rotations of a key at once is made', async (t) => {
   const old = await openKey();
   const outcomes = await Promise.allSettled(Array.from({ length: 8 }, () => rotateKey(db, BY, old.id, HOUR)));
   const refused = outcomes.filter(

@@ -1,29 +1,13 @@
 import test from 'ava';
-import postgres, { type Sql } from 'postgres';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { newId } from '../../db/ids.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { forgetExpiredKeys, submit } from '../../db/requests/submit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
 // What the constraints refuse, whoever asks: here nothing but SQL stands between the wish and the wrong state.
 
-let database: TestDatabase;
-let db: Database;
-let sql: Sql;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 5, applicationName: 'test' });
-  sql = postgres(database.url, { max: 4, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await db?.close();
-  await database?.drop();
-});
+const { db, sql } = freshDatabase(test);
 
 const NPI = '2000000010';
 

@@ -1,19 +1,16 @@
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import test from 'ava';
-import postgres from 'postgres';
-import { openDatabase } from '../../db/client.ts';
 import { DatabaseError, toDatabaseError } from '../../db/errors.ts';
 import { migrate, readiness } from '../../db/migrate.ts';
 import { openEmptyDatabase, openTestDatabase } from '../support/database.ts';
 
 test('three migrators at once leave one schema, another run changes nothing, and only what is ours counts', async (t) => {
-  const database = await openTestDatabase();
-  const sql = postgres(database.url, { max: 1, onnotice: () => {} });
+  await using database = await openTestDatabase();
+  const { db, sql } = database;
   await sql`drop schema public cascade`;
   await sql`drop schema drizzle cascade`;
   await sql`create schema public`;
-  const db = openDatabase({ url: database.url, poolSize: 1, applicationName: 'test' });
   t.is(await readiness(db), 'migrations_missing');
   await Promise.all([migrate(database.url), migrate(database.url), migrate(database.url)]);
   t.is(await readiness(db), 'ready');
@@ -27,14 +24,11 @@ test('three migrators at once leave one schema, another run changes nothing, and
   t.is(await readiness(db), 'ready');
   await sql`delete from drizzle.__drizzle_migrations where id = 2`;
   t.is(await readiness(db), 'migrations_missing');
-  await sql.end();
-  await db.close();
-  await database.drop();
 });
 
 test('what vendors were asked before there were lookups becomes one lookup per request', async (t) => {
-  const database = await openEmptyDatabase();
-  const sql = postgres(database.url, { max: 1, onnotice: () => {} });
+  await using database = await openEmptyDatabase();
+  const { sql } = database;
   const first = await readFile(new URL('../../db/migrations/0000_init.sql', import.meta.url), 'utf8');
   for (const statement of first.split('--> statement-breakpoint')) await sql.unsafe(statement);
   // As drizzle notes what is applied.
@@ -84,13 +78,11 @@ test('what vendors were asked before there were lookups becomes one lookup per r
   await t.throwsAsync(sql`update requests set status = 'accepted', settled_at = null where id = 'req_0'`, {
     message: /is final/,
   });
-  await sql.end();
-  await database.drop();
 });
 
 test('a database error carries its code and constraint, and no value', async (t) => {
-  const database = await openTestDatabase();
-  const sql = postgres(database.url, { max: 1, onnotice: () => {} });
+  await using database = await openTestDatabase();
+  const { sql } = database;
   const secret = 'canary@example.com';
   const error = await t.throwsAsync(
     sql`insert into stored_emails (npi, email, verdict, source) values ('bad', ${secret}, 'valid', 'x')`,
@@ -99,6 +91,4 @@ test('a database error carries its code and constraint, and no value', async (t)
   t.true(mapped instanceof DatabaseError);
   t.like(mapped, { code: '23514' });
   t.false(JSON.stringify(mapped, Object.getOwnPropertyNames(mapped)).includes('canary'));
-  await sql.end();
-  await database.drop();
 });

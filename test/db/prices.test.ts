@@ -1,32 +1,15 @@
 import test from 'ava';
-import postgres, { type Sql } from 'postgres';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { newId } from '../../db/ids.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { auditLedger } from '../support/audit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
-import { mutantLedger } from '../support/model-mutant.ts';
+import { freshDatabase } from '../support/database.ts';
+import { auditLedger, mutantLedger } from '../support/ledger.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
 // A price is written on the request's row at the submit, and everything after it goes by that row.
 
-let database: TestDatabase;
-let db: Database;
-let sql: Sql;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 5, applicationName: 'test' });
-  sql = postgres(database.url, { max: 2, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await db?.close();
-  await database?.drop();
-});
+const { db, sql } = freshDatabase(test);
 
 /** The service as it is after its price of a personal email has become 5. */
 const NEW_PRICE = [{ file: 'accounts/credits.ts', from: 'personal: 3', to: 'personal: 5' }];

@@ -11,7 +11,7 @@ import { eraseSubject } from '../../db/privacy/privacy.ts';
 import { storeRegistryProvider } from '../../db/providers/providers.ts';
 import { envelopeText, findEnvelope } from '../../db/requests/envelope.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase, openTestDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
@@ -19,18 +19,8 @@ import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from 
 
 const BY = { actor: 'test', reason: 'request 17' };
 
-let database: TestDatabase;
-let db: Database;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 6, applicationName: 'test' });
-});
-
-test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
-});
+const database = freshDatabase(test);
+const { db } = database;
 
 const run = (statement: SQL) => db.drizzle.execute(statement);
 
@@ -273,12 +263,8 @@ test.serial('an erasure that never has its locks says so, and has erased nothing
 
 // Guard: the predicates of the partial indexes. While it runs, all others wait.
 test.serial('an erasure reads no large table from end to end', async (t) => {
-  const large = await openTestDatabase();
-  const world = openDatabase({ url: large.url, poolSize: 2, applicationName: 'test' });
-  t.teardown(async () => {
-    await world.close();
-    await large.drop();
-  });
+  await using large = await openTestDatabase();
+  const world = large.db;
   const [npi, email] = ['2000060064', 'iris@clinic.example'];
   const organization = await openOrganization(world, 10);
   await storeEmail(world, {

@@ -17,17 +17,12 @@ import {
   resendOwn,
   takeDeliveries,
 } from '../../db/webhooks/resends.ts';
-import { answered, type Delivering, HOUR, SCHEDULE_MS, startDelivering } from '../support/delivering.ts';
+import { answered, HOUR, SCHEDULE_MS, startAnswering } from '../support/deliveries.ts';
 import { acceptedIds, RULES, submitCommand } from '../support/organization.ts';
 
 // Sending again, and the log that tells of it, in the database.
 
-interface Context {
-  receiver: { answer: () => Answer | Promise<Answer>; calls: number };
-  life: Delivering;
-}
-
-const test = anyTest as TestFn<Context>;
+const test = anyTest as TestFn<Awaited<ReturnType<typeof startAnswering>>>;
 const BY = { actor: 'test', reason: 'test' };
 const HOOK = 'https://hooks.example/';
 const DAY = 24 * HOUR;
@@ -35,12 +30,7 @@ const LONG_AGO = new Date(0);
 const FAR_OFF = new Date(Date.now() + 10 * DAY);
 
 test.beforeEach(async (t) => {
-  const receiver: Context['receiver'] = { answer: () => answered(410), calls: 0 };
-  const life = await startDelivering(async () => {
-    receiver.calls += 1;
-    return await receiver.answer();
-  });
-  t.context = { receiver, life };
+  t.context = await startAnswering(answered(410));
 });
 
 test.afterEach.always(async (t) => {
@@ -80,7 +70,7 @@ test('a delivery that was delivered can be sent again, and its status is true me
   t.is((await showDelivery(life.db, id)).state, 'failed');
 });
 
-test('one that waits for a later attempt is sent now; asked twice, it is sent once', async (t) => {
+test('a delivery that waits for a later attempt is sent now; asked for twice, it is sent once', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(500);
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
@@ -96,7 +86,7 @@ test('one that waits for a later attempt is sent now; asked twice, it is sent on
   t.is(receiver.calls, 4);
 });
 
-test('a resend during an attempt: the answer to the attempt decides nothing any more', async (t) => {
+test('after a resend during an attempt, the answer to the attempt decides nothing', async (t) => {
   const { life, receiver } = t.context;
   const organization = await life.organization();
   const [id = ''] = await life.deliveries(organization, HOOK, 1);
@@ -144,7 +134,7 @@ test('a customer sends again what is its own, and what is final', async (t) => {
   t.is((await ask({ batchId: open.batchId, deliveryId: openId })).kind, 'pending');
 });
 
-test('suspended: nothing is sent again; what was never to be sent is, once an operator says so', async (t) => {
+test('while webhooks are suspended nothing is sent again; what was never to be sent is, once an operator says so', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(200);
   const organization = await life.organization();

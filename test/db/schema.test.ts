@@ -1,9 +1,8 @@
 import test from 'ava';
 import { is } from 'drizzle-orm';
 import { getTableConfig, PgTable } from 'drizzle-orm/pg-core';
-import postgres from 'postgres';
 import * as schema from '../../db/schema.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 
 // The schema is written twice: the migrations make it, db/schema.ts types the queries. They must say the same.
 
@@ -16,18 +15,10 @@ interface Column {
   readonly generated: boolean;
 }
 
-let database: TestDatabase;
-
-test.before(async () => {
-  database = await openTestDatabase();
-});
-
-test.after.always(async () => {
-  await database?.drop();
-});
+const { sql } = freshDatabase(test);
 
 test('every table and column of the code is in the database as the code has it, and the other way round', async (t) => {
-  const inDatabase = await readTables(database.url);
+  const inDatabase = await readTables();
   const inCode = new Map(
     Object.values(schema)
       .filter((table) => is(table, PgTable))
@@ -39,7 +30,7 @@ test('every table and column of the code is in the database as the code has it, 
 });
 
 test('primary keys are the same in both', async (t) => {
-  const inDatabase = await readPrimaryKeys(database.url);
+  const inDatabase = await readPrimaryKeys();
   for (const table of Object.values(schema)) {
     if (!is(table, PgTable)) continue;
     const { name, columns, primaryKeys } = getTableConfig(table);
@@ -66,42 +57,29 @@ function columnsOf(table: PgTable): Column[] {
   return columns.sort(byName);
 }
 
-async function readTables(url: string): Promise<Map<string, Column[]>> {
-  const rows = await query<Column & { table: string }>(
-    url,
-    `select c.relname as "table", a.attname as name,
+async function readTables(): Promise<Map<string, Column[]>> {
+  const rows = await sql<(Column & { table: string })[]>`
+    select c.relname as "table", a.attname as name,
             format_type(a.atttypid, a.atttypmod) as type,
             not a.attnotnull as nullable,
             a.atthasdef and a.attgenerated = '' as "hasDefault",
             a.attgenerated <> '' or a.attidentity <> '' as generated
        from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
-      where n.nspname = 'public' and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped`,
-  );
+      where n.nspname = 'public' and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped`;
   const tables = new Map<string, Column[]>();
   for (const { table, ...column } of rows) tables.set(table, [...(tables.get(table) ?? []), column]);
   for (const columns of tables.values()) columns.sort(byName);
   return tables;
 }
 
-async function readPrimaryKeys(url: string): Promise<Map<string, string[]>> {
-  const rows = await query<{ table: string; columns: string[] }>(
-    url,
-    `select c.relname as "table", array_agg(a.attname::text order by k.position) as columns
+async function readPrimaryKeys(): Promise<Map<string, string[]>> {
+  const rows = await sql<{ table: string; columns: string[] }[]>`
+    select c.relname as "table", array_agg(a.attname::text order by k.position) as columns
        from pg_constraint p join pg_class c on c.oid = p.conrelid join pg_namespace n on n.oid = c.relnamespace
             cross join unnest(p.conkey) with ordinality k (number, position)
             join pg_attribute a on a.attrelid = c.oid and a.attnum = k.number
-      where p.contype = 'p' and n.nspname = 'public' group by c.relname`,
-  );
+      where p.contype = 'p' and n.nspname = 'public' group by c.relname`;
   return new Map(rows.map(({ table, columns }) => [table, columns]));
-}
-
-async function query<T>(url: string, text: string): Promise<T[]> {
-  const client = postgres(url, { max: 1, onnotice: () => {} });
-  try {
-    return [...(await client.unsafe<(T & Record<string, unknown>)[]>(text))];
-  } finally {
-    await client.end();
-  }
 }
 
 function byName(a: Column, b: Column): number {

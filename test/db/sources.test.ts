@@ -8,29 +8,19 @@ import {
   recordOne,
   type SourceLimits,
 } from '../../db/lookups/sources.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 
 // The gate before every call of a source, as several workers go through it at once.
 
 const FREE: SourceLimits = { rates: [], dailyCredits: null };
 
-let database: TestDatabase;
-let workers: Database[];
+const { db: first, url } = freshDatabase(test);
+const others = Array.from({ length: 2 }, () => openDatabase({ url, poolSize: 5, applicationName: 'test' }));
+const workers = [first, ...others];
 
-test.before(async () => {
-  database = await openTestDatabase();
-  workers = Array.from({ length: 3 }, () =>
-    openDatabase({ url: database.url, poolSize: 5, applicationName: 'test' }),
-  );
-});
+test.after.always(() => Promise.all(others.map((db) => db.close())));
 
-test.after.always(async () => {
-  for (const db of workers ?? []) await db.close();
-  await database?.drop();
-});
-
-const first = () => workers[0] as Database;
-const admit = (source: string, limits = FREE, cost = 1) => admitOne(first(), source, limits, cost);
+const admit = (source: string, limits = FREE, cost = 1) => admitOne(first, source, limits, cost);
 
 /** Says how a call went. */
 type End = (outcome: CallOutcome) => Promise<void>;
@@ -64,7 +54,7 @@ async function waitOf(source: string): Promise<number> {
 
 /** Lets time pass for one source: everything that was to last until some moment is over `seconds` earlier. */
 async function pass(source: string, seconds: number): Promise<void> {
-  await first().drizzle.execute(sql`
+  await first.drizzle.execute(sql`
     update source_health set open_until = open_until - make_interval(secs => ${seconds}),
            paused_until = paused_until - make_interval(secs => ${seconds}) where source = ${source}`);
 }
@@ -121,20 +111,20 @@ test('the smallest of several rates decides', async (t) => {
 test('a day’s credits are spent to the last one and not beyond, however many ask at once', async (t) => {
   const limits = { rates: [], dailyCredits: 30 };
   t.deepEqual(kinds(await askAll('dear', limits, 40, 3)), { go: 10, wait: 0, spent: 30 });
-  const [row] = await first().drizzle.execute<{ credits: string }>(sql`
+  const [row] = await first.drizzle.execute<{ credits: string }>(sql`
     select credits from source_spend where source = 'dear'`);
   t.is(Number(row?.credits), 30);
 });
 
 test('credits that were set aside and not charged can be spent again', async (t) => {
   const limits = { rates: [], dailyCredits: 1 };
-  const { at, era } = await admitOne(first(), 'pay-on-find', limits, 1);
+  const { at, era } = await admitOne(first, 'pay-on-find', limits, 1);
   t.is((await admit('pay-on-find', limits)).kind, 'spent');
-  await recordOne(first(), 'pay-on-find', era, { kind: 'answered' }, 1, at);
+  await recordOne(first, 'pay-on-find', era, { kind: 'answered' }, 1, at);
   t.is((await admit('pay-on-find', limits)).kind, 'go');
 });
 
-test('a question that costs more than a whole day’s credits is never put', async (t) => {
+test('a question that costs more than a whole day’s credits is never asked', async (t) => {
   t.is((await admit('tiny-budget', { rates: [], dailyCredits: 2 }, 3)).kind, 'spent');
 });
 

@@ -13,23 +13,16 @@ import {
 import { findStoredEmails } from '../../db/requests/entitlements.ts';
 import { loadDelivery } from '../../db/webhooks/deliveries.ts';
 import type { EmailType } from '../../db/words.ts';
-import { type Api, startApi } from '../support/api.ts';
+import { fresh } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { RULES } from '../support/organization.ts';
+import { type Api, startApi } from '../support/stack.ts';
 
 // Who is suppressed is not looked up, returned, replayed, or shown again.
 
 const BY = { actor: 'test', reason: 'test' };
 
-let api: Api;
-
-test.before(async () => {
-  api = await startApi();
-});
-
-test.after.always(async () => {
-  await api?.stop();
-});
+const api = fresh(test, startApi);
 
 async function know(npi: string, email: string, emailType: EmailType = 'professional'): Promise<void> {
   await storeEmail(api.db, { npi, email, emailType, lastValidatedAt: new Date(), source: 'test' });

@@ -1,8 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { openOrganization } from '../support/organization.ts';
 
@@ -11,23 +10,12 @@ import { openOrganization } from '../support/organization.ts';
 const BY = { actor: 'test', reason: 'test' };
 const HOUR = 3_600_000;
 
-let database: TestDatabase;
-let db: Database;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
-});
-
-test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
-});
+const { db, url } = freshDatabase(test);
 
 const newOrganization = async () => (await openOrganization(db, 0)).organizationId;
 
 test('a second rotation within 24 h is refused, says until when, and changes nothing', async (t) => {
-  const { operator, json } = operatorOn(database.url);
+  const { operator, json } = operatorOn(url);
   const id = await newOrganization();
   const first = await json<{ previous_secret_valid_until: string }>('webhook-secret', 'rotate', id, ...WHY);
   const refused = await operator('webhook-secret', 'rotate', id, ...WHY);
@@ -40,7 +28,7 @@ test('a second rotation within 24 h is refused, says until when, and changes not
 });
 
 test('--force rotates all the same: the secret before the present one ends at once', async (t) => {
-  const { json } = operatorOn(database.url);
+  const { json } = operatorOn(url);
   const id = await newOrganization();
   const secret = async () => (await showWebhookSecret(db, id)).webhookSecret;
   const first = await secret();
@@ -66,7 +54,7 @@ test('once the 24 h are over a rotation needs no force', async (t) => {
   await t.notThrowsAsync(rotateWebhookSecret(db, BY, id));
 });
 
-test('of many rotations at once one is made', async (t) => {
+test('one of many rotations at once is made', async (t) => {
   const id = await newOrganization();
   const before = (await showWebhookSecret(db, id)).webhookSecret;
   const outcomes = await Promise.allSettled(Array.from({ length: 8 }, () => rotateWebhookSecret(db, BY, id)));

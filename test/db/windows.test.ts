@@ -1,31 +1,19 @@
 import test from 'ava';
-import postgres, { type Sql } from 'postgres';
-import { type Database, openDatabase, transaction } from '../../db/client.ts';
+import { transaction } from '../../db/client.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { claimEntitlement, findReplays, findStoredEmails } from '../../db/requests/entitlements.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { fresh, freshDatabase, travel } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
 // Windows and deadlines to the millisecond: the last one inside counts, the next one does not. The model tests jump
 // over these edges in days; here they are met exactly.
 
-let database: TestDatabase;
-let db: Database;
-let sql: Sql;
+const { db, sql, url } = freshDatabase(test);
+const time = fresh(test, () => travel(url));
 
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
-  sql = postgres(database.url, { max: 4, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await db?.close();
-  await database?.drop();
-});
+test.before(() => time.freeze());
 
 const EMAIL = { email: 'a@example.com', emailType: 'professional', source: 'test' } as const;
 
@@ -77,41 +65,32 @@ for (const offset of [-1, 0, 1]) {
   });
 }
 
-/**
- * Puts an edge where the clock will be when the action reads it, again and again, until it was met to the
- * millisecond and on both sides of it; `act` answers how far behind the edge the action came, in milliseconds.
- */
-async function meet(act: (edge: Date) => Promise<number>): Promise<void> {
-  const missing = new Set([-1, 0, 1]);
-  let lead = 5;
-  for (let attempt = 0; missing.size > 0; attempt += 1) {
-    if (attempt === 5000) throw new Error(`never met the edge at ${[...missing]} ms`);
-    const behind = await act(new Date(Date.now() + lead));
-    missing.delete(behind);
-    // What came late is given more time, and the other way round; the machine's own jitter does the rest.
-    lead = Math.max(0, lead + Math.sign(behind));
-  }
+/** An edge that whatever happens now is so many milliseconds behind: the clock stands still. */
+async function edgeBefore(behind: number): Promise<Date> {
+  const [row] = await sql`select clock_timestamp() as now`;
+  return new Date(row?.now.getTime() - behind);
 }
 
 test('a submit replays up to the last millisecond of the window, and is charged from the next', async (t) => {
   const npi = '1000000020';
   const organization = await charged(npi);
-  await meet(async (edge) => {
+  for (const behind of [-1, 0, 1]) {
+    const edge = await edgeBefore(behind);
     await sql`update entitlements set charged_at = ${new Date(edge.getTime() - RULES.replayMs)}
                where organization_id = ${organization.organizationId}`;
     const { batchId } = acceptedIds(await submit(db, submitCommand(organization, { npis: [npi] }), RULES));
     const [seen] = await sql`select status, replayed, settled_at from requests where batch_id = ${batchId}`;
-    const behind = seen?.settled_at.getTime() - edge.getTime();
+    t.is(seen?.settled_at.getTime() - edge.getTime(), behind);
     t.like(seen, { status: 'completed', replayed: behind <= 0 });
-    return behind;
-  });
+  }
 });
 
 test('a result replays up to the last millisecond of the window, and is charged from the next', async (t) => {
   const npi = '1000000030';
   const organization = await charged(npi);
   const { organizationId } = organization;
-  await meet(async (edge) => {
+  for (const behind of [-1, 0, 1]) {
+    const edge = await edgeBefore(behind);
     await sql`delete from stored_emails where npi = ${npi}`;
     await sql`update entitlements set charged_at = '2020-01-01' where organization_id = ${organizationId}`;
     const outcome = await submit(db, submitCommand(organization, { npis: [npi] }), RULES);
@@ -121,23 +100,22 @@ test('a result replays up to the last millisecond of the window, and is charged 
                where organization_id = ${organizationId}`;
     await settle(db, requestId, 'answered', 'test', RULES);
     const [seen] = await sql`select status, replayed, settled_at from requests where id = ${requestId}`;
-    const behind = seen?.settled_at.getTime() - edge.getTime();
+    t.is(seen?.settled_at.getTime() - edge.getTime(), behind);
     t.like(seen, { status: 'completed', replayed: behind <= 0 });
-    return behind;
-  });
+  }
 });
 
 test('a result counts up to the last millisecond before the deadline; from the next the request has failed', async (t) => {
   const organization = await openOrganization(db, 100_000);
-  await meet(async (edge) => {
+  for (const behind of [-1, 0, 1]) {
+    const edge = await edgeBefore(behind);
     const outcome = await submit(db, submitCommand(organization, { npis: ['1000000040'] }), RULES);
     const requestId = acceptedIds(outcome).requestIds[0] ?? '';
     await sql`update requests set deadline_at = ${edge} where id = ${requestId}`;
     const { status } = await settle(db, requestId, 'answered', 'test', RULES);
     const [seen] = await sql`select settled_at, reason from requests where id = ${requestId}`;
-    const behind = seen?.settled_at.getTime() - edge.getTime();
+    t.is(seen?.settled_at.getTime() - edge.getTime(), behind);
     t.is(status, behind <= 0 ? 'not_found' : 'failed');
     t.is(seen?.reason, behind <= 0 ? 'test' : 'deadline');
-    return behind;
-  });
+  }
 });

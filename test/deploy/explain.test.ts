@@ -1,28 +1,17 @@
 import test from 'ava';
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { newId } from '../../db/ids.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase, openTestDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
 // What operators see of how an answer came about, and of how vendors do.
 
-let database: TestDatabase;
-let db: Database;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 3, applicationName: 'test' });
-});
-
-test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
-});
+const database = freshDatabase(test);
+const { db } = database;
 
 const run = (statement: SQL) => db.drizzle.execute(statement);
 
@@ -201,76 +190,71 @@ test('an unknown request is one sentence, an NPI nobody asked for has an empty s
 });
 
 test('vendors and verifiers are counted, timed and priced, with their breakers and what they cost today', async (t) => {
-  const own = await openTestDatabase();
-  const ownDb = openDatabase({ url: own.url, poolSize: 1, applicationName: 'test' });
-  try {
-    const organization = await openOrganization(ownDb, 10);
-    const { requestIds } = acceptedIds(
-      await submit(ownDb, submitCommand(organization, { npis: ['2000060015'] }), RULES),
-    );
-    await ownDb.drizzle.execute(sql`
-      insert into lookups (id, npi, wanted_type, opened_at, closed_at)
-      select 'lkp_' || n, '2000060015', 'any', now(), now() from generate_series(1, 23) n`);
-    await ownDb.drizzle.execute(sql`
-      insert into vendor_attempts (lookup_id, vendor, n, request_id, state, reason, credits, started_at, ended_at)
-      select 'lkp_' || n, 'hunter', 1, ${requestIds[0] ?? ''},
-             case when n <= 10 then 'found' when n <= 15 then 'miss' when n <= 18 then 'retry' when n <= 19 then 'fatal'
-                  when n <= 20 then 'submitting' when n <= 21 then 'skip' else 'found' end,
-             case when n between 16 and 18 then 'rate_limit' when n = 19 then 'auth' end,
-             case when n <= 10 then 1.5 else 0 end,
-             t, case when n <> 20 then t + make_interval(secs => n) end
-        from generate_series(1, 23) n,
-             lateral (select case when n > 21 then now() - interval '31 days' else now() end as t) s`);
-    await ownDb.drizzle.execute(sql`
-      insert into email_checks (npi, email, kind, source, verdict, reason, duration_ms)
-      select '2000060015', 'x@clinic.example', 'verifier', 'reacher',
-             (array['valid', 'valid', 'invalid', 'catch_all', 'unknown'])[n],
-             case when n = 5 then 'timeout' end, n * 100
-        from generate_series(1, 5) n`);
-    await ownDb.drizzle.execute(sql`
-      insert into source_health (source, state, failures, open_until, paused_until, last_error)
-      values ('hunter', 'open', 5, now() + interval '1 hour', null, 'upstream'),
-             ('reacher', 'open', 5, now() - interval '1 second', now() - interval '1 second', null),
-             ('registry', 'closed', 0, null, now() + interval '1 minute', null)`);
-    await ownDb.drizzle.execute(sql`
-      insert into source_spend (source, day, credits)
-      values ('hunter', (now() at time zone 'UTC')::date, 4.5), ('reacher', (now() at time zone 'UTC')::date, 5),
-             ('reacher', (now() at time zone 'UTC')::date - 1, 2)`);
-    const { json, text } = operatorOn(own.url);
-    const [hunter, reacher, registry] = await json<Record<string, unknown>[]>('vendors');
-    t.like(hunter, {
-      ...{
-        source: 'hunter',
-        role: 'vendor',
-        asked: 20,
-        open: 1,
-        found: 10,
-        missed: 5,
-        skipped: 1,
-        hit_rate: 0.526,
-      },
-      ...{ credits: 15, credits_per_found: 1.5, credits_today: 4.5, p50_ms: 10_000, p95_ms: 19_000 },
-      ...{ errors: { 'retry: rate_limit': 3, 'fatal: auth': 1 }, breaker: 'open', last_error: 'upstream' },
-    });
-    const [health] = await ownDb.drizzle.execute<{ open_until: string }>(
-      sql`select to_json(open_until) as open_until from source_health where source = 'hunter'`,
-    );
-    t.is(Date.parse(String(hunter?.open_until)), Date.parse(health?.open_until ?? ''));
-    t.like(reacher, {
-      ...{ source: 'reacher', role: 'verifier', asked: 5, found: 2, missed: 1, hit_rate: 0.4, p50_ms: 300 },
-      ...{ credits: 7, credits_per_found: 3.5, credits_today: 5, errors: { 'unknown: timeout': 1 } },
-      ...{ breaker: 'trial', paused_until: null },
-    });
-    t.like(registry, { source: 'registry', role: 'other', asked: 0, hit_rate: null, breaker: 'closed' });
-    t.truthy(registry?.paused_until);
+  await using own = await openTestDatabase();
+  const ownDb = own.db;
+  const organization = await openOrganization(ownDb, 10);
+  const { requestIds } = acceptedIds(
+    await submit(ownDb, submitCommand(organization, { npis: ['2000060015'] }), RULES),
+  );
+  await ownDb.drizzle.execute(sql`
+    insert into lookups (id, npi, wanted_type, opened_at, closed_at)
+    select 'lkp_' || n, '2000060015', 'any', now(), now() from generate_series(1, 23) n`);
+  await ownDb.drizzle.execute(sql`
+    insert into vendor_attempts (lookup_id, vendor, n, request_id, state, reason, credits, started_at, ended_at)
+    select 'lkp_' || n, 'hunter', 1, ${requestIds[0] ?? ''},
+           case when n <= 10 then 'found' when n <= 15 then 'miss' when n <= 18 then 'retry' when n <= 19 then 'fatal'
+                when n <= 20 then 'submitting' when n <= 21 then 'skip' else 'found' end,
+           case when n between 16 and 18 then 'rate_limit' when n = 19 then 'auth' end,
+           case when n <= 10 then 1.5 else 0 end,
+           t, case when n <> 20 then t + make_interval(secs => n) end
+      from generate_series(1, 23) n,
+           lateral (select case when n > 21 then now() - interval '31 days' else now() end as t) s`);
+  await ownDb.drizzle.execute(sql`
+    insert into email_checks (npi, email, kind, source, verdict, reason, duration_ms)
+    select '2000060015', 'x@clinic.example', 'verifier', 'reacher',
+           (array['valid', 'valid', 'invalid', 'catch_all', 'unknown'])[n],
+           case when n = 5 then 'timeout' end, n * 100
+      from generate_series(1, 5) n`);
+  await ownDb.drizzle.execute(sql`
+    insert into source_health (source, state, failures, open_until, paused_until, last_error)
+    values ('hunter', 'open', 5, now() + interval '1 hour', null, 'upstream'),
+           ('reacher', 'open', 5, now() - interval '1 second', now() - interval '1 second', null),
+           ('registry', 'closed', 0, null, now() + interval '1 minute', null)`);
+  await ownDb.drizzle.execute(sql`
+    insert into source_spend (source, day, credits)
+    values ('hunter', (now() at time zone 'UTC')::date, 4.5), ('reacher', (now() at time zone 'UTC')::date, 5),
+           ('reacher', (now() at time zone 'UTC')::date - 1, 2)`);
+  const { json, text } = operatorOn(own.url);
+  const [hunter, reacher, registry] = await json<Record<string, unknown>[]>('vendors');
+  t.like(hunter, {
+    ...{
+      source: 'hunter',
+      role: 'vendor',
+      asked: 20,
+      open: 1,
+      found: 10,
+      missed: 5,
+      skipped: 1,
+      hit_rate: 0.526,
+    },
+    ...{ credits: 15, credits_per_found: 1.5, credits_today: 4.5, p50_ms: 10_000, p95_ms: 19_000 },
+    ...{ errors: { 'retry: rate_limit': 3, 'fatal: auth': 1 }, breaker: 'open', last_error: 'upstream' },
+  });
+  const [health] = await ownDb.drizzle.execute<{ open_until: string }>(
+    sql`select to_json(open_until) as open_until from source_health where source = 'hunter'`,
+  );
+  t.is(Date.parse(String(hunter?.open_until)), Date.parse(health?.open_until ?? ''));
+  t.like(reacher, {
+    ...{ source: 'reacher', role: 'verifier', asked: 5, found: 2, missed: 1, hit_rate: 0.4, p50_ms: 300 },
+    ...{ credits: 7, credits_per_found: 3.5, credits_today: 5, errors: { 'unknown: timeout': 1 } },
+    ...{ breaker: 'trial', paused_until: null },
+  });
+  t.like(registry, { source: 'registry', role: 'other', asked: 0, hit_rate: null, breaker: 'closed' });
+  t.truthy(registry?.paused_until);
 
-    const shown = await text('vendors', '--since', '60d');
-    t.regex(shown, /^hunter +vendor +22 +12 +57\.1 %/m);
-    t.regex(shown, /^hunter +retry: rate_limit +3$/m);
-    t.regex(shown, /^hunter +open +\d{4}-/m);
-    t.is((await operatorOn(own.url).operator('vendors', '--since', 'soon')).code, 2);
-  } finally {
-    await ownDb.close();
-    await own.drop();
-  }
+  const shown = await text('vendors', '--since', '60d');
+  t.regex(shown, /^hunter +vendor +22 +12 +57\.1 %/m);
+  t.regex(shown, /^hunter +retry: rate_limit +3$/m);
+  t.regex(shown, /^hunter +open +\d{4}-/m);
+  t.is((await operatorOn(own.url).operator('vendors', '--since', 'soon')).code, 2);
 });

@@ -1,13 +1,11 @@
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { listAudit } from '../../db/audit.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { addSuppression, hashAddress } from '../../db/privacy/suppressions.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase, temporaryFolder } from '../support/database.ts';
 import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
 
 // Files of the operator's own: each row gets a verdict, and a file may be imported again.
@@ -16,21 +14,8 @@ const BY = { actor: 'test', reason: 'test' };
 const DAY = 86_400_000;
 const NPI = '1234567893';
 
-let database: TestDatabase;
-let db: Database;
-let folder: string;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 3, applicationName: 'test' });
-  folder = await mkdtemp(join(tmpdir(), 'import-rows-'));
-});
-
-test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
-  await rm(folder, { recursive: true, force: true });
-});
+const { db, url } = freshDatabase(test);
+const folder = temporaryFolder(test.after.always);
 
 async function file(name: string, content: string | Buffer): Promise<string> {
   const path = join(folder, name);
@@ -80,7 +65,7 @@ test('every row of own addresses gets its verdict, and the directory what is wor
   );
   const verdicts = join(folder, 'own.verdicts.csv');
   const args = ['import', 'emails', path, '--source', 'licensed', '--verdicts', verdicts, '--json', ...WHY];
-  const { code, stdout, stderr } = await spawnOperator(database.url, args);
+  const { code, stdout, stderr } = await spawnOperator(url, args);
   t.deepEqual([code, stderr], [0, '']);
   t.like(JSON.parse(stdout), {
     file: 'own.csv',
@@ -110,7 +95,7 @@ test('every row of own addresses gets its verdict, and the directory what is wor
   );
   t.is(held?.rows, 4);
 
-  const again = await spawnOperator(database.url, args);
+  const again = await spawnOperator(url, args);
   t.like(JSON.parse(again.stdout), { verdicts: { unchanged: 4, suppressed: 1 } }, again.stderr);
 });
 
@@ -157,7 +142,7 @@ test('newer evidence wins, whoever has it', async (t) => {
   t.deepEqual(await storeOwnEmails(db, [own('older@clinic.com', null)]), ['unchanged']);
 });
 
-test('of rows about one address in one file the newest is stored', async (t) => {
+test('the newest of several rows about one address in a file is stored', async (t) => {
   const row = {
     npi: '1568946812',
     email: 'twice@clinic.com',
@@ -181,13 +166,13 @@ test('columns are found by their names, in files of spreadsheets too, or stand i
   );
   const bare = await file('bare.csv', `${npi},b@clinic-three.com`);
   for (const path of [headed, bare]) {
-    const { code, stdout } = await spawnOperator(database.url, ['import', 'emails', path]);
+    const { code, stdout } = await spawnOperator(url, ['import', 'emails', path]);
     t.is(code, 0);
     t.regex(stdout, /^rows +1$[\s\S]*^candidate +1$/m);
   }
   for (const content of ['name,address\nx,y\n', '', '\n\n']) {
     const path = await file('other.csv', content);
-    const { code, stdout, stderr } = await spawnOperator(database.url, ['import', 'emails', path]);
+    const { code, stdout, stderr } = await spawnOperator(url, ['import', 'emails', path]);
     t.deepEqual([code, stdout], [1, '']);
     t.regex(stderr, /^operator: .*(npi and email|holds no rows).*\n$/);
   }
@@ -196,7 +181,7 @@ test('columns are found by their names, in files of spreadsheets too, or stand i
 const HASH = hashAddress('someone@clinic.com');
 
 test('a list of suppressions is one value a line, or has columns, and each row gets its verdict', async (t) => {
-  const { json } = operatorOn(database.url);
+  const { json } = operatorOn(url);
   const email = 'Listed.One@Clinic-Four.com';
   const bare: [string, string][] = [
     ['2000010010', 'added'],
@@ -251,7 +236,7 @@ test('a list of suppressions is one value a line, or has columns, and each row g
 });
 
 test('an import is on record with who wanted it; one that was killed counts as failed when it is repeated', async (t) => {
-  const { json } = operatorOn(database.url);
+  const { json } = operatorOn(url);
   const path = await file('record.txt', '2000020019\n');
   const first = await json<{ id: string }>(
     'import',
@@ -287,7 +272,7 @@ test('an import is on record with who wanted it; one that was killed counts as f
 });
 
 test('a file that cannot be read is one sentence, and an import that stops half-way is a failed one', async (t) => {
-  const { operator } = operatorOn(database.url);
+  const { operator } = operatorOn(url);
   const missing = await operator('import', 'suppressions', join(folder, 'nowhere.csv'));
   t.is(missing.code, 1);
   t.regex(missing.stderr, /^operator: cannot open .*nowhere\.csv: there is no such file\n$/);

@@ -1,12 +1,11 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { type AuditRecord, listAudit } from '../../db/audit.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { hashAddress } from '../../db/privacy/suppressions.ts';
 import { inspectBatch } from '../../db/requests/inspect.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
@@ -15,14 +14,11 @@ import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/
 const NPI = '2000010010';
 const EMAIL = 'jane.roe@clinic.example';
 
-let database: TestDatabase;
-let db: Database;
+const { db, url } = freshDatabase(test);
 /** Commands that show a secret or something personal, and what the audit log has of each. */
 let readings: readonly (readonly [args: readonly string[], record: Partial<AuditRecord>])[];
 
 test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'test' });
   const known = { npi: NPI, email: EMAIL, emailType: 'professional', source: 'test' } as const;
   await storeEmail(db, { ...known, lastValidatedAt: new Date() });
   const organization = await openOrganization(db, 10);
@@ -50,15 +46,10 @@ test.before(async () => {
   ];
 });
 
-test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
-});
-
 const HIDDEN = /whsec_|sesame|jane\.roe@/;
 
 test.serial('who is shown a secret or something personal says why, and is on record', async (t) => {
-  const { operator } = operatorOn(database.url);
+  const { operator } = operatorOn(url);
   for (const [args, record] of readings) {
     const name = args.join(' ');
     const before = (await listAudit(db, null, 1000)).length;
@@ -77,7 +68,7 @@ test.serial('who is shown a secret or something personal says why, and is on rec
 });
 
 test.serial('what cannot be put on record is not shown', async (t) => {
-  const { operator } = operatorOn(database.url);
+  const { operator } = operatorOn(url);
   await db.drizzle.execute(sql`create trigger full_disk before insert on audit_log
     for each row execute function refuse_change()`);
   for (const [args] of readings) {
@@ -88,18 +79,12 @@ test.serial('what cannot be put on record is not shown', async (t) => {
 });
 
 test.serial('an export whose reason names an address is refused: the reason is kept for ever', async (t) => {
-  const { code, stdout } = await operatorOn(database.url).operator(
-    'privacy',
-    'export',
-    NPI,
-    '--reason',
-    EMAIL,
-  );
+  const { code, stdout } = await operatorOn(url).operator('privacy', 'export', NPI, '--reason', EMAIL);
   t.deepEqual([code, stdout], [2, '']);
 });
 
 test.serial('an address can be given on stdin, so that no command line holds it', async (t) => {
-  const given = (...args: string[]) => spawnOperator(database.url, [...args, '-', ...WHY], `${EMAIL}\n`);
+  const given = (...args: string[]) => spawnOperator(url, [...args, '-', ...WHY], `${EMAIL}\n`);
   const exported = await given('privacy', 'export');
   t.deepEqual([exported.code, exported.stderr], [0, '']);
   t.like(JSON.parse(exported.stdout), { subject: { email: EMAIL }, stored_emails: [{ npi: NPI }] });
@@ -107,11 +92,7 @@ test.serial('an address can be given on stdin, so that no command line holds it'
   t.is((await given('suppress', 'remove')).code, 0);
   t.regex((await given('privacy', 'erase', '--yes')).stdout, /^addresses in the directory +1$/m);
 
-  const nothing = await spawnOperator(
-    database.url,
-    ['privacy', 'erase', '-', '--yes', ...WHY],
-    'jane at clinic',
-  );
+  const nothing = await spawnOperator(url, ['privacy', 'erase', '-', '--yes', ...WHY], 'jane at clinic');
   t.deepEqual([nothing.code, nothing.stdout], [2, '']);
   t.notRegex(nothing.stderr, /jane/);
 });

@@ -1,11 +1,10 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { newId } from '../../db/ids.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import {
   acceptedIds,
@@ -22,19 +21,12 @@ const BY = { actor: 'test', reason: 'test' };
 const URL_TEXT = 'https://hooks.example.com/in?token=sesame';
 const NPI = '1000000010';
 
-let database: TestDatabase;
-let db: Database;
+const database = freshDatabase(test);
+const { db } = database;
 let command: ReturnType<typeof operatorOn>;
 
 test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 2, applicationName: 'test' });
   command = operatorOn(database.url);
-});
-
-test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
 });
 
 interface Listed {
@@ -117,7 +109,7 @@ test('deliveries are listed newest first, of one organization or of all, by stat
   t.false(text.includes('sesame'));
 });
 
-test('a delivery is shown with its attempts; the URL and what was answered only where they are asked for', async (t) => {
+test('a delivery is shown with its attempts; the URL and what was answered only if they are asked for', async (t) => {
   const { ids, batchId } = await failed(await openOrganization(db, 10));
   const [id = ''] = ids;
   const masked = await command.text('webhooks', 'show', id);
@@ -224,7 +216,7 @@ test('everything that failed since a time is resent, of that organization alone,
 });
 
 test.serial(
-  'many are resent in transactions of bounded size, each once, also where they fail again at once',
+  'many are resent in transactions of bounded size, each once, even if they fail again at once',
   async (t) => {
     const organization = await openOrganization(db, 1000);
     const { organizationId } = organization;

@@ -22,7 +22,6 @@ import {
   suspendWebhooks,
 } from '../../db/accounts/organizations.ts';
 import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { newId } from '../../db/ids.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
@@ -32,46 +31,20 @@ import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { loadDelivery } from '../../db/webhooks/deliveries.ts';
 import { explain } from '../../deploy/operator/problem.ts';
-import { runOperator } from '../../deploy/operator/program.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
 import { logAttempt } from '../support/deliveries.ts';
+import { operatorOn, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import type { Ended } from '../support/programs.ts';
 import { endWithThisProcess } from '../support/programs.ts';
 
 const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
-const WHY = ['--reason', 'a test', '--actor', 'tester'];
 const API_KEY = /npe_[0-9A-Za-z]{36}/;
 
-let database: TestDatabase;
-let db: Database;
+const database = freshDatabase(test);
+const { db } = database;
 
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 2, applicationName: 'test' });
-});
-
-test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
-});
-
-interface Ended {
-  readonly code: number | null;
-  readonly stdout: string;
-  readonly stderr: string;
-}
-
-/** Runs a command within this process, which takes a fraction of the time. */
-async function operator(args: readonly string[], databaseUrl = database.url): Promise<Ended> {
-  let stdout = '';
-  let stderr = '';
-  const code = await runOperator(args, {
-    databaseUrl: () => databaseUrl,
-    stdout: (text) => (stdout += text),
-    stderr: (text) => (stderr += text),
-  });
-  return { code, stdout, stderr };
-}
+const { operator, text, json } = operatorOn(database.url);
 
 /** Runs the command as an operator would, its output going to a pipe. */
 function spawned(args: readonly string[], databaseUrl = database.url, reads = true): Promise<Ended> {
@@ -91,17 +64,6 @@ function spawned(args: readonly string[], databaseUrl = database.url, reads = tr
     child.once('error', reject);
     child.once('close', (code) => resolve({ code, stdout, stderr }));
   });
-}
-
-/** What a command printed; fails where it did not end with 0 or had anything to say on stderr. */
-async function text(...args: string[]): Promise<string> {
-  const { code, stdout, stderr } = await operator(args);
-  if (code !== 0 || stderr !== '') throw new Error(`${args.slice(0, 2).join(' ')}: ${code} ${stderr}`);
-  return stdout;
-}
-
-async function json<T = Record<string, unknown>>(...args: string[]): Promise<T> {
-  return JSON.parse(await text(...args, '--json')) as T;
 }
 
 interface Audited {
@@ -159,7 +121,7 @@ test('credits are granted and adjusted, and the ledger says how', async (t) => {
 test('an adjustment below zero is refused, changes nothing and is not in the audit log', async (t) => {
   const id = await createOrg();
   await text('credits', 'grant', id, '5', ...WHY);
-  const refused = await operator(['credits', 'adjust', id, '-6', ...WHY]);
+  const refused = await operator('credits', 'adjust', id, '-6', ...WHY);
   t.is(refused.code, 1);
   t.is(refused.stdout, '');
   t.regex(refused.stderr, /^operator: .*more credits than are available.*\n$/);
@@ -172,7 +134,7 @@ test('what is held for running requests cannot be adjusted away', async (t) => {
   const held = await submit(db, submitCommand(organization, { npis: ['2000000101'] }), RULES);
   t.is(held.kind, 'accepted');
   const { organizationId } = organization;
-  t.is((await operator(['credits', 'adjust', organizationId, '-2', ...WHY])).code, 1);
+  t.is((await operator('credits', 'adjust', organizationId, '-2', ...WHY)).code, 1);
   t.like(await json('credits', 'adjust', organizationId, '-1', ...WHY), { available: 0, held: 1, total: 1 });
   const ledger = await json<{ kind: string; available_after: number }[]>('credits', 'ledger', organizationId);
   t.deepEqual(
@@ -185,7 +147,7 @@ test('what is held for running requests cannot be adjusted away', async (t) => {
   );
 });
 
-test('an amount that is no whole number in the range is refused as wrong usage', async (t) => {
+test("an amount that isn't a whole number in the range is refused as wrong usage", async (t) => {
   const id = await createOrg();
   for (const amount of [
     '0',
@@ -200,11 +162,11 @@ test('an amount that is no whole number in the range is refused as wrong usage',
     '',
     '٣',
   ]) {
-    const { code, stderr } = await operator(['credits', 'grant', id, amount, ...WHY]);
+    const { code, stderr } = await operator('credits', 'grant', id, amount, ...WHY);
     t.is(code, 2, amount);
     t.regex(stderr, /whole number from 1 to 1000000000/, amount);
   }
-  t.is((await operator(['credits', 'adjust', id, '0', ...WHY])).code, 2);
+  t.is((await operator('credits', 'adjust', id, '0', ...WHY)).code, 2);
   t.like(await balanceOf(db, id), { total: 0 });
 });
 
@@ -262,7 +224,7 @@ test('a limit is set', async (t) => {
   const id = await createOrg();
   t.like(await json('limits', 'set', id, '--per-minute', '250', ...WHY), { requests_per_minute: 250 });
   t.like(await audited(id), { action: 'limits.set', details: { from: 100, to: 250 } });
-  t.is((await operator(['limits', 'set', id, '--per-minute', '0', ...WHY])).code, 2);
+  t.is((await operator('limits', 'set', id, '--per-minute', '0', ...WHY)).code, 2);
 });
 
 test('a webhook secret is shown and rotated, the old one signing too for a day', async (t) => {
@@ -309,15 +271,15 @@ test('an organization is suspended and resumed under both names of the command, 
   t.like(await json('org', 'resume', id, ...WHY), { suspended: false, webhooks_suspended: false });
   t.like(await audited(id), { action: 'org.resume', details: { from: true, to: false } });
   t.regex(await text('org', 'show', id), /^keys +on$/m);
-  t.is((await operator(['org', 'suspend', id])).code, 2, 'without a reason');
+  t.is((await operator('org', 'suspend', id)).code, 2, 'without a reason');
 });
 
-test('a key that leaked is given back only to who insists', async (t) => {
+test('a key that leaked is given back only to an operator who insists', async (t) => {
   const id = await createOrg();
   const issued = await json<{ id: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
   t.like(await json('keys', 'revoke', issued.id, '--leaked', ...WHY), { state: 'revoked', leaked: true });
   t.like(await audited(id), { action: 'keys.revoke', details: { leaked: true } });
-  const refused = await operator(['keys', 'reactivate', issued.id, ...WHY]);
+  const refused = await operator('keys', 'reactivate', issued.id, ...WHY);
   t.deepEqual([refused.code, refused.stdout], [2, '']);
   t.regex(refused.stderr, /^operator: .*leaked.*--yes.*\n$/);
   t.like(await audited(id), { action: 'keys.revoke' });
@@ -329,7 +291,7 @@ test('a key whose overlap runs is not rotated again, and the refusal says what t
   const id = await createOrg();
   const { id: key } = await json<{ id: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
   await text('keys', 'rotate', key, '--overlap', '1h', ...WHY);
-  const refused = await operator(['keys', 'rotate', key, '--overlap', '1h', ...WHY]);
+  const refused = await operator('keys', 'rotate', key, '--overlap', '1h', ...WHY);
   t.deepEqual([refused.code, refused.stdout], [1, '']);
   t.regex(refused.stderr, /rotated already.*rotate the successor/);
   t.is((await json<unknown[]>('keys', 'list', id)).length, 2);
@@ -480,7 +442,7 @@ test('a change whose record is refused does not happen', async (t) => {
   t.is((await authenticate(db, parseApiKey(apiKey) ?? Buffer.alloc(0))).kind, 'active');
 });
 
-test('the actor is the user of the operating system where none is given', async (t) => {
+test('the actor is the user of the operating system if none is given', async (t) => {
   const { id } = await json<{ id: string }>('org', 'create', 'x', '--reason', 'y');
   t.is((await audited(id))?.actor, userInfo().username);
 });
@@ -488,7 +450,7 @@ test('the actor is the user of the operating system where none is given', async 
 test('a change without a reason is refused, and nothing is changed', async (t) => {
   const id = await createOrg();
   for (const given of [[], ['--reason', ''], ['--reason', '   '], ['--reason', 'x'.repeat(1001)]]) {
-    const { code, stdout, stderr } = await operator(['credits', 'grant', id, '5', ...given]);
+    const { code, stdout, stderr } = await operator('credits', 'grant', id, '5', ...given);
     t.is(code, 2);
     t.is(stdout, '');
     t.regex(stderr, /--reason/);
@@ -515,7 +477,7 @@ test('an unknown id is one sentence and exit code 1', async (t) => {
     [batch, ['batch', 'show', batch]],
   ];
   for (const [id, args] of commands) {
-    const { code, stdout, stderr } = await operator([...args, '--json']);
+    const { code, stdout, stderr } = await operator(...args, '--json');
     const name = args.slice(0, 2).join(' ');
     t.is(code, 1, name);
     t.is(stdout, '', name);
@@ -526,7 +488,7 @@ test('an unknown id is one sentence and exit code 1', async (t) => {
 test('a key given where its id belongs is not repeated', async (t) => {
   const id = await createOrg();
   const { api_key: apiKey } = await json<{ api_key: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
-  const { code, stderr } = await operator(['keys', 'revoke', apiKey, ...WHY]);
+  const { code, stderr } = await operator('keys', 'revoke', apiKey, ...WHY);
   t.is(code, 1);
   t.false(stderr.includes(apiKey));
   t.regex(stderr, /unknown key \(an id looks like key_/);
@@ -543,7 +505,7 @@ test('a database that is away is named by host and port, without the password', 
   t.notRegex(stderr, /hunter2|somebody/);
 });
 
-test('where the connection broke on the way, the operator is sent to the audit log', (t) => {
+test('if the connection breaks on the way, the operator is sent to the audit log', (t) => {
   for (const code of ['CONNECTION_CLOSED', 'client_deadline', '57P01']) {
     const sentence = explain(new DatabaseError(code), null, 'postgres://u:hunter2@db.example/x');
     t.regex(sentence, /^lost PostgreSQL at db\.example:5432 .*"audit list" shows whether/);
@@ -554,7 +516,7 @@ test('where the connection broke on the way, the operator is sent to the audit l
 test('a database without tables asks for the migrations', async (t) => {
   const url = new URL(database.url);
   url.pathname = '/postgres';
-  const { code, stderr } = await operator(['org', 'list'], url.href);
+  const { code, stderr } = await operatorOn(url.href).operator('org', 'list');
   t.is(code, 1);
   t.regex(stderr, /npm run migrate/);
 });
@@ -592,7 +554,7 @@ test('wrong usage is exit code 2 and says how to get help', async (t) => {
     ['credits', 'ledger', 'org_x', '--limit', '0'],
     ['org', 'create', 'two\nlines', ...WHY],
   ]) {
-    const { code, stdout, stderr } = await operator(args);
+    const { code, stdout, stderr } = await operator(...args);
     t.is(code, 2, args.join(' '));
     t.is(stdout, '', args.join(' '));
     t.regex(stderr, /help/, args.join(' '));
@@ -603,7 +565,7 @@ test('help needs no database and shows examples', async (t) => {
   const { code, stdout, stderr } = await spawned(['--help'], '');
   t.deepEqual([code, stderr], [0, '']);
   t.regex(stdout, /Examples:\n +npm run operator -- org create/);
-  t.regex((await operator(['batch', 'show', '--help'])).stdout, /--reveal/);
+  t.regex((await operator('batch', 'show', '--help')).stdout, /--reveal/);
 });
 
 test('nothing printed into a pipe has color codes, and a pipe closed early is no crash', async (t) => {

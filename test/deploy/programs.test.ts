@@ -1,6 +1,5 @@
 import { execFile } from 'node:child_process';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
@@ -10,8 +9,7 @@ import { readiness } from '../../db/migrate.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freePort, LOOPBACK, launch } from '../../deploy/local/processes.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
-import { openEmptyDatabase } from '../support/database.ts';
-import { testSetting } from '../support/environment.ts';
+import { openEmptyDatabase, temporaryFolder, testSetting } from '../support/database.ts';
 import { eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { installForProduction, type ProgramName, programCommand, runProgram } from '../support/programs.ts';
 
@@ -19,16 +17,8 @@ import { installForProduction, type ProgramName, programCommand, runProgram } fr
 
 const PROGRAMS: readonly ProgramName[] = ['api', 'worker', 'migrate', 'operator', 'bundle'];
 
-let root: string;
-
-test.before(async () => {
-  root = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  await installForProduction(root);
-});
-
-test.after.always(async () => {
-  await rm(root, { recursive: true, force: true });
-});
+const root = temporaryFolder(test.after.always);
+test.before(() => installForProduction(root));
 
 for (const name of PROGRAMS) {
   test(`${name} --help says what it does, what it needs and how it ends, and needs no settings itself`, async (t) => {
@@ -49,11 +39,10 @@ for (const name of PROGRAMS) {
 }
 
 test('migrate does nothing but what it was asked for', async (t) => {
-  const env = { DATABASE_URL: await emptyDatabase(t) };
+  await using database = await openEmptyDatabase();
+  const env = { DATABASE_URL: database.url };
   for (const option of ['--help', '--dry-run']) await runProgram('migrate', [option], { env });
-  const db = openDatabase({ url: env.DATABASE_URL, poolSize: 1, applicationName: 'test' });
-  t.is(await readiness(db), 'migrations_missing');
-  await db.close();
+  t.is(await readiness(database.db), 'migrations_missing');
 });
 
 test.serial(
@@ -206,7 +195,7 @@ function start(t: ExecutionContext, name: ProgramName, env: Readonly<Record<stri
 }
 
 async function emptyDatabase(t: ExecutionContext): Promise<string> {
-  const { url, drop } = await openEmptyDatabase();
-  t.teardown(drop);
+  const { url, stop } = await openEmptyDatabase();
+  t.teardown(stop);
   return url;
 }

@@ -1,12 +1,12 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import test, { type ExecutionContext } from 'ava';
 import { sign } from '../../activities/webhooks/signature.ts';
+import { temporaryFolder } from '../support/database.ts';
 import { endWithThisProcess } from '../support/programs.ts';
 import { standardWebhooksPython } from '../support/python.ts';
 
@@ -110,8 +110,7 @@ async function example(file: string): Promise<string> {
 
 /** A folder where packages are found as they would be after the install of the example's first line. */
 async function exampleFolder(t: ExecutionContext): Promise<string> {
-  const dir = await mkdtemp(join(tmpdir(), 'receivers-'));
-  t.teardown(() => rm(dir, { recursive: true }));
+  const dir = temporaryFolder(t.teardown);
   await symlink(join(ROOT, 'node_modules'), join(dir, 'node_modules'));
   return dir;
 }

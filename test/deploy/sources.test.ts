@@ -1,9 +1,7 @@
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
 import { VENDOR_IDS } from '../../activities/vendors/catalogue.ts';
-import { openDatabase } from '../../db/client.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { createSources } from '../../deploy/config/sources.ts';
 import { startDns } from '../../deploy/local/dns.ts';
@@ -11,8 +9,8 @@ import { PRACTICE_DOMAINS } from '../../deploy/local/sim/people.ts';
 import { baseUrls, SIMULATED, sourceSettings } from '../../deploy/local/simulator.ts';
 import { sourceText } from '../support/adapters.ts';
 import { candidate } from '../support/checks.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
-import { closedUrl, playVendor, recorded, SUBJECT } from '../support/vendor-server.ts';
+import { freshDatabase, temporaryFolder } from '../support/database.ts';
+import { closedUrl, playVendor, recorded, SUBJECT } from '../support/vendors.ts';
 
 // What a worker makes of its environment and its sources file.
 
@@ -22,21 +20,8 @@ const KEYS = {
   ...{ ZEROBOUNCE_API_KEY: 'z', NEVERBOUNCE_API_KEY: 'n', REACHER_URL: 'http://127.0.0.1:9' },
 };
 
-let folder: string;
-let database: TestDatabase;
-let db: ReturnType<typeof openDatabase>;
-
-test.before(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'sources-'));
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 2, applicationName: 'test' });
-});
-
-test.after.always(async () => {
-  await db?.close();
-  await database?.drop();
-  await rm(folder, { recursive: true, force: true });
-});
+const folder = temporaryFolder(test.after.always);
+const { db, url: databaseUrl } = freshDatabase(test);
 
 let files = 0;
 /** @param file null for a worker without one */
@@ -45,7 +30,7 @@ async function sourcesOf(file: object | null, environment: Readonly<Record<strin
   const path = join(folder, `${files}.json`);
   if (file !== null) await writeFile(path, JSON.stringify(file));
   const config = loadConfig({
-    DATABASE_URL: database.url,
+    DATABASE_URL: databaseUrl,
     ...environment,
     ...(file === null ? {} : { SOURCES_FILE: path }),
   });
@@ -150,7 +135,7 @@ test('a policy that needs a verifier is refused without one', async (t) => {
 test('the local stack asks simulated sources alone, whatever keys the environment has', async (t) => {
   const real = Object.fromEntries(Object.keys(KEYS).map((name) => [name, 'https://real.example']));
   const simulated = sourceSettings(baseUrls('http://127.0.0.1:9'), 'k');
-  const { access, registryUrl } = loadConfig({ DATABASE_URL: database.url, ...real, ...simulated });
+  const { access, registryUrl } = loadConfig({ DATABASE_URL: databaseUrl, ...real, ...simulated });
   for (const url of [registryUrl, ...Object.values(access).map((one) => one?.baseUrl ?? '')])
     t.regex(url, /^http:\/\/127\.0\.0\.1:9\//);
   t.deepEqual(await idsOf(SIMULATED, { ...real, ...simulated }), [

@@ -1,6 +1,130 @@
+import { once } from 'node:events';
+import { createServer as createHttpsServer } from 'node:https';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
+import { ApplicationFailure } from '@temporalio/common';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import { eq } from 'drizzle-orm';
+import { pino } from 'pino';
+import { createWebhookActivities } from '../../activities/deliver.ts';
+import type { Answer, Message } from '../../activities/webhooks/post.ts';
 import type { Database } from '../../db/client.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { webhookDeliveries } from '../../db/schema.ts';
 import { claimDelivery, recordAttempt } from '../../db/webhooks/attempts.ts';
-import type { AttemptReason } from '../../db/words.ts';
+import type { AttemptReason, DeliveryState, WebhookMode } from '../../db/words.ts';
+import {
+  type Behavior,
+  bodyDrip,
+  ensureCertificate,
+  flood,
+  gzipBomb,
+  headerDrip,
+  type Receiver,
+  reset,
+  silence,
+  status,
+} from '../../deploy/local/receiver.ts';
+import { openTestDatabase, travel } from './database.ts';
+import { acceptedIds, type Organization, openOrganization, RULES, submitCommand } from './organization.ts';
+
+/** How one call of the delivery activity ended. */
+export type Look =
+  | { readonly kind: 'over'; readonly state: string }
+  | { readonly kind: 'wait'; readonly why: string; readonly afterMs: number };
+
+export const HOUR = 3_600_000;
+/** DECISIONS.md, Webhooks, schedule. */
+export const SCHEDULE_MS = [0, 5000, 300_000, ...[0.5, 2, 5, 10, 14, 20, 24].map((hours) => hours * HOUR)];
+const KNOWN_NPI = '2000000010';
+
+/**
+ * The delivery activity over a real database whose clock is ours: what Temporal would do, the test does. Submits are
+ * completed at once, from the directory.
+ */
+export async function startDelivering(
+  post: (message: Message) => Promise<Answer>,
+  scheduleMs: readonly number[] = SCHEDULE_MS,
+) {
+  const database = await openTestDatabase();
+  const { db, url: databaseUrl } = database;
+  const time = await travel(databaseUrl);
+  await storeEmail(db, {
+    ...{ npi: KNOWN_NPI, email: 'a@clinic.example', emailType: 'professional', source: 'test' },
+    lastValidatedAt: new Date(),
+  });
+  const rules = {
+    ...{ freshnessMs: 30 * 24 * HOUR, replayMs: 30 * 24 * HOUR, greylistMs: 1000 },
+    ...{ webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
+    sweep: { startAfterMs: 0, checkEveryMs: 0 },
+  };
+  const log = pino({ level: 'silent' });
+  const startWorker = () => createWebhookActivities({ db, log, post, rules });
+  const worker = startWorker();
+
+  return {
+    db,
+    databaseUrl,
+    time,
+    startWorker,
+    organization: () => openOrganization(db, 1000),
+    /** Submits that are completed at once. @returns the ids of their deliveries, `count` of them */
+    async deliveries(
+      organization: Organization,
+      url: string,
+      count: number,
+      mode: WebhookMode = 'real-time',
+    ) {
+      const ids: string[] = [];
+      while (ids.length < count) {
+        const npis = Array.from({ length: Math.min(60, count - ids.length) }, () => KNOWN_NPI);
+        const command = submitCommand(organization, { npis, webhook: { url, mode } });
+        const { batchId } = acceptedIds(await submit(db, command, RULES));
+        const rows = await db.drizzle
+          .select({ id: webhookDeliveries.id })
+          .from(webhookDeliveries)
+          .where(eq(webhookDeliveries.batchId, batchId));
+        ids.push(...rows.map(({ id }) => id));
+      }
+      return ids;
+    },
+    /** One call of the activity. */
+    async look(deliveryId: string, by = worker): Promise<Look> {
+      try {
+        const state: string = await new MockActivityEnvironment().run(by.deliverWebhook, { deliveryId });
+        return { kind: 'over', state };
+      } catch (error) {
+        if (!(error instanceof ApplicationFailure)) throw error;
+        const { type, nextRetryDelay } = error;
+        if (typeof nextRetryDelay !== 'number') throw error;
+        const why = type === 'Webhook.not_delivered' ? 'tried' : String(type).replace('Webhook.', '');
+        return { kind: 'wait', why, afterMs: nextRetryDelay };
+      }
+    },
+    async stop() {
+      await time.stop();
+      await database.stop();
+    },
+  };
+}
+
+export type Delivering = Awaited<ReturnType<typeof startDelivering>>;
+
+/** As `startDelivering`, to one receiver, whose answer the test may change. */
+export async function startAnswering(answer: Answer) {
+  const receiver = { answer: (): Answer | Promise<Answer> => answer, calls: 0 };
+  const life = await startDelivering(async () => {
+    receiver.calls += 1;
+    return await receiver.answer();
+  });
+  return { receiver, life };
+}
+
+/** What a receiver answered, as `post` gives it. */
+export function answered(status: number, retryAfterMs: number | null = null): Answer {
+  return { kind: 'answered', status, retryAfterMs, excerpt: Buffer.from(`${status}\n`), body: null };
+}
 
 /** A schedule whose waits are over when the next statement runs. */
 const AT_ONCE = { webhookScheduleMs: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0] };
@@ -22,4 +146,88 @@ export async function logAttempt(
   const outcome = state === 'pending' ? { state, afterMs: 0 } : { state };
   const record = { startedAt: new Date(), durationMs: 5, statusCode, reason: null, responseExcerpt: null };
   await recordAttempt(db, claimed.claim, { ...record, ...over }, outcome, { kind: 'answered' });
+}
+
+/** One way in which a receiver behaves, and what becomes of a delivery to it. */
+export interface Hostility {
+  readonly what: string;
+  readonly url: string;
+  readonly state: DeliveryState;
+  /** Of each attempt, in a schedule of two. */
+  readonly reasons: readonly (AttemptReason | null)[];
+}
+
+/**
+ * The sixteen behaviors that receivers are known for, on one receiver and three addresses beside it.
+ * @param dir a folder for a certificate that nobody trusts
+ * @returns them, and what ends the servers that were started
+ */
+export async function startHostileReceiver(
+  receiver: Receiver,
+  dir: string,
+): Promise<{ readonly hostilities: readonly Hostility[]; readonly close: () => Promise<void> }> {
+  const at = (path: string, behavior: Behavior) => {
+    receiver.setBehavior(path, behavior);
+    return `${receiver.url}${path}`;
+  };
+  const { cert, key } = await ensureCertificate(join(dir, 'untrusted'));
+  const untrusted = createHttpsServer({ cert, key }, (_request, response) => response.end());
+  untrusted.on('tlsClientError', () => {});
+  const untrustedPort = await listen(untrusted);
+  const closed = createServer();
+  const closedPort = await listen(closed);
+  closed.close();
+  await once(closed, 'close');
+
+  const delivered = (what: string, behavior: Behavior, reason: AttemptReason | null = null): Hostility => ({
+    ...{ what, url: at(`/hostile/${what}`, behavior), state: 'delivered', reasons: [reason] },
+  });
+  const recovers = (what: string, first: Behavior, reason: AttemptReason): Hostility => ({
+    ...{ what, url: at(`/hostile/${what}`, thenFine(first)), state: 'delivered', reasons: [reason, null] },
+  });
+  const never = (what: string, url: string, reason: AttemptReason): Hostility => ({
+    ...{ what, url, state: 'failed', reasons: [reason, reason] },
+  });
+  return {
+    hostilities: [
+      delivered('200', status(200)),
+      delivered('204', status(204)),
+      recovers('500', status(500), 'http_status'),
+      recovers('503-retry-after', status(503, { 'retry-after': '1' }), 'http_status'),
+      recovers('429', status(429), 'http_status'),
+      { what: '410', url: at('/hostile/410', status(410)), state: 'failed', reasons: ['gone'] },
+      never('redirect', at('/hostile/redirect', status(302, { location: receiver.url })), 'redirect'),
+      never('silence', at('/hostile/silence', silence), 'timeout_total'),
+      never('header-drip', at('/hostile/header-drip', headerDrip), 'timeout_total'),
+      delivered('body-drip', bodyDrip, 'body_timeout'),
+      delivered('flood', flood),
+      delivered('gzip-bomb', gzipBomb),
+      recovers('reset', reset, 'reset'),
+      never('bad-tls', `https://127.0.0.1:${untrustedPort}/`, 'tls_certificate'),
+      never('unknown-name', 'https://hook.invalid/', 'dns_not_found'),
+      never('refused', `https://127.0.0.1:${closedPort}/`, 'refused'),
+    ],
+    async close() {
+      untrusted.close();
+      untrusted.closeAllConnections();
+      await once(untrusted, 'close');
+    },
+  };
+}
+
+/** The first time so, then 200. */
+function thenFine(first: Behavior): Behavior {
+  let calls = 0;
+  return (response, tcp) => {
+    calls += 1;
+    const behave: Behavior = calls === 1 ? first : status(200);
+    behave(response, tcp);
+  };
+}
+
+async function listen(server: ReturnType<typeof createServer>): Promise<number> {
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  const address = server.address();
+  if (typeof address !== 'object' || address === null) throw new Error('the server listens on no port');
+  return address.port;
 }

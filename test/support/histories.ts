@@ -1,4 +1,6 @@
+import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import type { Client } from '@temporalio/client';
+import { historyToJSON } from '@temporalio/common/lib/proto-utils.js';
 
 /** What Temporal keeps of one execution; `raw` of a history is the protobuf message. */
 export type History = Awaited<ReturnType<ReturnType<Client['workflow']['getHandle']>['fetchHistory']>>;
@@ -30,4 +32,48 @@ export function readableText(value: unknown): string {
   return Object.entries(value)
     .map(([key, part]) => `${key}: ${readableText(part)}`)
     .join('\n');
+}
+
+/** One execution on disk, as it was when it was recorded. */
+export interface SavedHistory {
+  /** The file's name without its ending: what happened in it. */
+  readonly name: string;
+  /** Part of what a workflow may decide by, and in no history. */
+  readonly workflowId: string;
+  readonly history: { readonly events: readonly Record<string, unknown>[] };
+}
+
+const FOLDER = new URL('../histories/', import.meta.url);
+
+/** Every saved history, by name. */
+export async function readHistories(): Promise<SavedHistory[]> {
+  const names = (await readdir(FOLDER)).filter((name) => name.endsWith('.json')).sort();
+  return await Promise.all(
+    names.map(async (file) => {
+      const name = file.replace(/\.json$/, '');
+      const saved = JSON.parse(await readFile(new URL(file, FOLDER), 'utf8'));
+      // As Temporal's CLI and UI give a history, it is bare: then the file has the workflow id for a name.
+      return 'events' in saved ? { name, workflowId: name, history: saved } : { name, ...saved };
+    }),
+  );
+}
+
+/** Saves one execution, without what names the machine it ran on. One event per line, so that changes can be read. */
+export async function saveHistory(name: string, workflowId: string, history: History): Promise<void> {
+  await mkdir(FOLDER, { recursive: true });
+  const { events } = JSON.parse(historyToJSON(history), anonymous) as SavedHistory['history'];
+  const lines = events.map((event) => `    ${JSON.stringify(event)}`).join(',\n');
+  const text = `{\n  "workflowId": ${JSON.stringify(workflowId)},\n  "history": { "events": [\n${lines}\n  ] }\n}\n`;
+  await writeFile(new URL(`${name}.json`, FOLDER), text);
+}
+
+/**
+ * Everything is kept that replay may go by, such as the SDK's own metadata: without it, a history is replayed by the
+ * rules of older SDKs, which overlook more. Only what names the machine is replaced: processes, hosts, paths.
+ */
+function anonymous(key: string, value: unknown): unknown {
+  if (key === 'identity') return 'worker';
+  // A worker's own queue is named after its process.
+  if (key === 'name' && typeof value === 'string' && /^[0-9]+@/.test(value)) return 'sticky';
+  return key === 'stackTrace' ? undefined : value;
 }

@@ -1,3 +1,4 @@
+import { connect } from 'node:net';
 import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { createOrganization, setLimit } from '../../db/accounts/organizations.ts';
@@ -160,4 +161,21 @@ export async function eventually<T>(look: () => Promise<T | null>): Promise<T> {
     if (Date.now() > deadline) throw new Error(`the condition did not come true within ${HANG_MS / 1000} s`);
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
+}
+
+/**
+ * Sends bytes as they are and hears what comes back until the server closes, which most callers ask for with
+ * `Connection: close`.
+ */
+export function exchange(port: number, bytes: string | Uint8Array): Promise<string> {
+  return new Promise((resolve) => {
+    const chunks: Buffer[] = [];
+    const socket = connect(port, '127.0.0.1', () => socket.write(bytes));
+    socket.on('data', (chunk) => chunks.push(chunk));
+    // A reset after the answer is an end as well.
+    socket.on('error', () => {});
+    // A server that neither answers nor closes fails the test that asked, and does not hang the run.
+    socket.setTimeout(60_000, () => socket.destroy());
+    socket.on('close', () => resolve(Buffer.concat(chunks).toString()));
+  });
 }

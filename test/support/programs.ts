@@ -3,6 +3,10 @@ import { cp, mkdir, readFile, symlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { freePort, LOOPBACK, launch, type ServerProcess } from '../../deploy/local/processes.ts';
+import { testSetting } from './database.ts';
+import { type Answer, createCaller, eventually } from './organization.ts';
+import type { Stack } from './stack.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const SOURCES = ['activities', 'api', 'db', 'deploy', 'patches', 'workflows', 'package.json'];
@@ -106,4 +110,124 @@ export async function addPublishedPostgres(folder: string): Promise<string> {
   const args = [join(ROOT, 'node_modules/patch-package/index.js'), '--reverse', '--error-on-fail'];
   await promisify(execFile)(process.execPath, args, { cwd: folder });
   return join(folder, path);
+}
+
+/** The API as a process of its own, so that it can be one of several and can be killed. */
+export interface ApiProcess {
+  readonly url: string;
+  /** SIGKILL; returns once it is gone. */
+  kill(): Promise<void>;
+  /** Starts it again where it was, after a kill. */
+  start(): Promise<void>;
+  stop(): Promise<void>;
+}
+
+const PROGRAM = fileURLToPath(new URL('../../deploy/api.ts', import.meta.url));
+
+export async function startApiProcess(databaseUrl: string): Promise<ApiProcess> {
+  const port = await freePort();
+  const url = `http://${LOOPBACK}:${port}`;
+  let running: ServerProcess | undefined;
+  const start = async () => {
+    const api = launch({
+      name: 'API',
+      command: process.execPath,
+      args: [PROGRAM],
+      stopSignal: 'SIGTERM',
+      forceSignal: 'SIGKILL',
+      env: {
+        PATH: process.env.PATH,
+        DATABASE_URL: databaseUrl,
+        DATABASE_POOL: '16',
+        API_HOST: LOOPBACK,
+        API_PORT: String(port),
+        LOG_LEVEL: 'error',
+        TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+      },
+    });
+    running = api;
+    await eventually(async () => {
+      if (api.ending() !== undefined) throw new Error(`the API ended (${api.ending()}): ${api.tail()}`);
+      return await fetch(`${url}/healthz`).then(
+        ({ ok }) => ok || null,
+        () => null,
+      );
+    });
+  };
+  await start();
+  return {
+    url,
+    start,
+    async kill() {
+      if (!running) return;
+      process.kill(running.pid, 'SIGKILL');
+      await running.exited;
+    },
+    async stop() {
+      await running?.stop();
+    },
+  };
+}
+
+/** A POST as a careful client sends it: again after a lost connection, a 409 or a 503, with the same headers. */
+export async function postUntilAnswered<T>(
+  url: string,
+  apiKey: string,
+  path: string,
+  body: object,
+  headers: Record<string, string> = {},
+): Promise<Answer<T>> {
+  const caller = createCaller(url, apiKey);
+  return await eventually(async () => {
+    const answer = await caller.call<T>('POST', path, JSON.stringify(body), headers).catch(() => null);
+    return answer === null || answer.status === 409 || answer.status === 503 ? null : answer;
+  });
+}
+
+const WORKER = fileURLToPath(new URL('../../deploy/worker.ts', import.meta.url));
+
+/** A worker, and all that it has written. */
+export interface WorkerProcess extends ServerProcess {
+  output(): string;
+}
+
+/** Workers as the processes they are in production, so that they can be killed; the sweep runs every second. */
+export function workerProcesses() {
+  const workers: ServerProcess[] = [];
+  return {
+    /**
+     * Starts one more; it is ready when this resolves.
+     * @param settings of this one, beside what the stack gives it
+     */
+    async start(
+      { workerEnvironment }: Pick<Stack, 'workerEnvironment'>,
+      settings: Readonly<Record<string, string>> = {},
+    ): Promise<WorkerProcess> {
+      let isReady = false;
+      let output = '';
+      const worker = launch({
+        name: 'the worker',
+        command: process.execPath,
+        args: [WORKER],
+        env: { ...process.env, ...workerEnvironment, SWEEP_INTERVAL: '1s', ...settings },
+        stopSignal: 'SIGTERM',
+        forceSignal: 'SIGKILL',
+        onLine: (line) => {
+          output += `${line}\n`;
+          if (line.includes('"worker ready"')) isReady = true;
+        },
+      });
+      workers.push(worker);
+      await eventually(async () => {
+        if (worker.ending() !== undefined)
+          throw new Error(`the worker ended (${worker.ending()}): ${worker.tail()}`);
+        return isReady || null;
+      });
+      return { ...worker, output: () => output };
+    },
+    /** Stops all that were started, killed ones included. */
+    async stop(): Promise<void> {
+      for (const worker of workers) await worker.stop();
+    },
+  };
 }

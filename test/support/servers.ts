@@ -1,39 +1,60 @@
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { cacheFolder, findTemporalCli } from '../../deploy/local/temporal-cli.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
-import { TEST_DYNAMIC_CONFIG, type TestSetting } from './environment.ts';
+import { type TestSetting, temporaryFolder } from './database.ts';
+
+/** Each stack is a Worker Deployment, and a namespace may usually have 100. */
+export const TEST_DYNAMIC_CONFIG: readonly string[] = ['matching.maxDeployments=100000'];
+
+/** Does a part of the work, and may tell of it. */
+type Step = <T>(name: string, work: () => Promise<T>) => Promise<T>;
 
 /**
- * What the runner gives each test file, for programs that are no tests: temporary PostgreSQL and Temporal, and the
- * workflow bundle. Sets the settings in the environment of this process.
- * @returns ends the servers
+ * What every test file needs: temporary PostgreSQL and Temporal, unless the environment names some, and the workflow
+ * bundle. They are named in the environment of this process, which children inherit.
+ * @returns ends what was started
  */
-export async function startServers(): Promise<() => Promise<void>> {
-  const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
-  const cli = await findTemporalCli({ cacheDir, onProgress: console.error });
-  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  const bundle = join(folder, 'workflow-bundle.js');
-  const temporalOptions = { cli, namespace: 'default', headless: true, dynamicConfig: TEST_DYNAMIC_CONFIG };
-  const [postgres, temporal, { code }] = await Promise.all([
-    startPostgres({}),
-    startTemporal(temporalOptions),
-    bundleWorkflows(),
-  ]);
+export async function startServers(step: Step = (_name, work) => work()): Promise<() => Promise<void>> {
+  // If one does not start, the others are stopped.
+  await using started = new AsyncDisposableStack();
+  const own = async <T extends { stop(): Promise<unknown> }>(starting: Promise<T>): Promise<T> => {
+    const server = await starting;
+    started.defer(async () => void (await server.stop()));
+    return server;
+  };
+  const { env } = process;
+  const cacheDir = cacheFolder(env.XDG_CACHE_HOME);
+  const onProgress = (line: string) => console.error(`  ${line}`);
+  const cli =
+    env.TEST_TEMPORAL_CLI ?? (await step('Temporal CLI', () => findTemporalCli({ cacheDir, onProgress })));
+  const [databaseUrl, temporalAddress] = await step('PostgreSQL and Temporal', async () => {
+    const starting = [
+      env.TEST_DATABASE_URL ?? own(startPostgres({})).then(({ url }) => url),
+      env.TEST_TEMPORAL_ADDRESS ??
+        own(
+          startTemporal({ cli, namespace: 'default', headless: true, dynamicConfig: TEST_DYNAMIC_CONFIG }),
+        ).then(({ address }) => address),
+    ];
+    await Promise.allSettled(starting);
+    return await Promise.all(starting);
+  });
+  // Once for all: each bundling takes seconds.
+  const bundle = join(
+    temporaryFolder((remove) => started.defer(remove)),
+    'workflow-bundle.js',
+  );
+  const { code } = await step('workflow bundle', bundleWorkflows);
   await writeFile(bundle, code);
-  const settings: Record<TestSetting, string> = {
-    TEST_DATABASE_URL: postgres.url,
-    TEST_TEMPORAL_ADDRESS: temporal.address,
+  const settings: Record<TestSetting, string | undefined> = {
     TEST_TEMPORAL_CLI: cli,
+    TEST_DATABASE_URL: databaseUrl,
+    TEST_TEMPORAL_ADDRESS: temporalAddress,
     TEST_WORKFLOW_BUNDLE: bundle,
   };
-  Object.assign(process.env, settings);
-  return async () => {
-    await temporal.stop();
-    await postgres.stop();
-    await rm(folder, { recursive: true, force: true });
-  };
+  Object.assign(env, settings);
+  const running = started.move();
+  return () => running.disposeAsync();
 }

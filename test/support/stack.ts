@@ -1,5 +1,4 @@
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Client, Connection } from '@temporalio/client';
 import { NativeConnection } from '@temporalio/worker';
@@ -9,37 +8,40 @@ import type { VendorSource } from '../../activities/deps.ts';
 import type { Registry } from '../../activities/person/registry.ts';
 import { runSweeps } from '../../activities/sweep.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
-import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
-import { createPost } from '../../activities/webhooks/post.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
+import { openDatabase } from '../../db/client.ts';
 import { requests } from '../../db/schema.ts';
-import { loadConfig } from '../../deploy/config/config.ts';
+import { type Config, loadConfig } from '../../deploy/config/config.ts';
 import { createApi } from '../../deploy/config/create-api.ts';
 import { createSources } from '../../deploy/config/sources.ts';
+import { postOf, rulesOf } from '../../deploy/config/worker.ts';
 import { startDns } from '../../deploy/local/dns.ts';
 import { startReceiver } from '../../deploy/local/receiver.ts';
 import { importSample } from '../../deploy/local/sample.ts';
 import { createSimulator, SIMULATED, type Simulator, sourceSettings } from '../../deploy/local/simulator.ts';
 import { createLog } from '../../deploy/log.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
-import { prepareNamespace, reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
-import { installRuntime, startWorkers } from '../../deploy/temporal/workers.ts';
-import { openTestDatabase } from './database.ts';
-import { testSetting } from './environment.ts';
-import { createCaller, type Organization, openOrganization } from './organization.ts';
+import { keepNamespace, reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
+import { temporalTrouble } from '../../deploy/temporal/trouble.ts';
+import { createRollout, versionOf } from '../../deploy/temporal/versions.ts';
+import { installRuntime, loadBundle, startWorkers } from '../../deploy/temporal/workers.ts';
+import { openTestDatabase, temporaryFolder, testSetting } from './database.ts';
+import { createCaller, openOrganization } from './organization.ts';
 
-/** What a test may shorten; times in milliseconds. */
-export interface StackOptions {
-  readonly lookupTimeoutMs?: number;
-  readonly sweepIntervalMs?: number;
-  readonly webhookScheduleMs?: readonly number[];
-  readonly rateWindowMs?: number;
-  readonly replayMs?: number;
+/** Settings, which may be shorter here than operators may have them, and what is around an API process. */
+export interface ApiOptions extends Partial<Config> {
+  /** How long it waits for PostgreSQL. */
+  readonly deadlineMs?: number | undefined;
+  /** Receives each log line, as JSON text, at the lowest level. */
+  readonly onLog?: ((line: string) => void) | undefined;
+  readonly temporalAddress?: string;
+  readonly taskQueue?: string;
+}
+
+export interface StackOptions extends Partial<Config> {
   readonly simulatorSpeed?: number;
   /** An address where no Temporal is, for the API alone. */
   readonly apiTemporalAddress?: string;
-  /** Receives each log line of API and worker, as JSON text, at the lowest level. */
-  readonly onLog?: (line: string) => void;
+  readonly onLog?: ApiOptions['onLog'];
   /** Asked in place of the simulated vendors. */
   readonly providers?: readonly Vendor[];
   /** Asked in place of all others, as they are. */
@@ -49,126 +51,57 @@ export interface StackOptions {
   /** Every simulated vendor, Reacher and the registry are configured, and the sample of NPPES is there; else RocketReach alone. */
   readonly allSources?: boolean;
   /** Further settings of RocketReach, as an operator would give them in the sources file. */
-  readonly rocketReach?: { readonly wait?: string; readonly call?: string };
+  readonly rocketReach?: { readonly wait?: string; readonly call?: string } | undefined;
   /** Another Temporal than the runner's and no worker here: for tests that run `deploy/worker.ts` as a process. */
   readonly elsewhere?: { readonly temporalAddress: string; readonly taskQueue: string };
 }
 
 const API_KEY = 'test-rocketreach-key';
+/** In place of the usual settings. */
+const HERE = {
+  apiHost: '127.0.0.1',
+  apiPort: 0,
+  lookupTimeoutMs: 60_000,
+  sweepIntervalMs: 60_000,
+  webhookScheduleMs: [0, 100, 200, 300],
+};
 const quiet = pino({ level: process.env.TEST_LOG_LEVEL ?? 'silent' });
+const logOf = (onLog: ApiOptions['onLog']) => (onLog ? createLog('test', 'trace', { write: onLog }) : quiet);
 let runtimeInstalled = false;
 
-/** The whole service in this process: real PostgreSQL, real Temporal, real sockets; vendor and receiver at the edge. */
-export async function startStack(options: StackOptions = {}) {
-  if (!runtimeInstalled) installRuntime(quiet);
-  runtimeInstalled = true;
-  const { onLog } = options;
-  const log = onLog ? createLog('test', 'trace', { write: onLog }) : quiet;
+/**
+ * One API process, without worker, vendor and receiver: real HTTP, real PostgreSQL, and a Temporal that takes the
+ * workflows nobody runs. Batches stay as the submit left them. Its database is a migrated one of its own, if none is
+ * given.
+ */
+export async function startApi(options: ApiOptions = {}) {
+  const { deadlineMs, onLog, temporalAddress, taskQueue = 'nobody', ...settings } = options;
   // Closed in the reverse order: by `stop`, or at once if something further down fails.
   await using opened = new AsyncDisposableStack();
-  const dir = await mkdtemp(join(tmpdir(), 'stack-'));
-  opened.defer(() => rm(dir, { recursive: true, force: true }));
-  const database = await openTestDatabase();
-  opened.defer(() => database.drop());
-  const db = openDatabase({ url: database.url, poolSize: 20, applicationName: 'test' });
+  const databaseUrl = settings.databaseUrl ?? opened.use(await openTestDatabase()).url;
+  const deadline = deadlineMs === undefined ? {} : { deadlineMs };
+  const db = openDatabase({ url: databaseUrl, poolSize: 20, applicationName: 'test api', ...deadline });
   opened.defer(() => db.close());
-  if (options.allSources) await importSample(database.url, dir);
-  const taskQueue = options.elsewhere?.taskQueue ?? `enrichment-${database.url.split('_').at(-1)}`;
-  const simulator = await createSimulator({ port: 0, speed: options.simulatorSpeed ?? 20, apiKey: API_KEY });
-  opened.defer(() => simulator.close());
-  const receiver = await startReceiver({ port: 0, dir });
-  opened.defer(() => receiver.close());
-  const dns = await startDns();
-  opened.defer(() => dns.close());
-
-  const address = options.elsewhere?.temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
-  const connection = await Connection.connect({ address });
+  const address = temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
+  const connection = Connection.lazy({ address });
   opened.defer(() => connection.close());
+  const config = { ...loadConfig({ DATABASE_URL: databaseUrl }), ...HERE, ...settings };
   const client = new Client({ connection });
-  const apiConnection = Connection.lazy({ address: options.apiTemporalAddress ?? address });
-  opened.defer(() => apiConnection.close());
-  const native = await NativeConnection.connect({ address });
-  opened.defer(() => native.close());
-  let worker: { stop(): Promise<void> } | null = null;
-  opened.defer(() => worker?.stop());
-  await prepareNamespace(client, taskQueue, 3_600_000, log);
-  opened.defer(async () => {
-    await client.schedule.getHandle(reverifyScheduleId(taskQueue)).delete();
-  });
-
-  const sourcesFile = join(dir, 'sources.json');
-  await writeFile(sourcesFile, JSON.stringify(sourcesOf(options)));
-  const sourceEnvironment = { ...settingsOf(simulator, options), SOURCES_FILE: sourcesFile };
-  const loaded = loadConfig({ DATABASE_URL: database.url, ...sourceEnvironment });
-  const config = {
-    ...loaded,
-    apiHost: '127.0.0.1',
-    apiPort: 0,
-    dnsServers: [dns.address],
-    lookupTimeoutMs: options.lookupTimeoutMs ?? 60_000,
-    replayMs: options.replayMs ?? loaded.replayMs,
-    rateWindowMs: options.rateWindowMs ?? loaded.rateWindowMs,
-    webhookScheduleMs: options.webhookScheduleMs ?? [0, 100, 200, 300],
-    webhookOpenCidrs: ['127.0.0.0/8', '::1/128'],
-  };
-  const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
-  const rules = {
-    ...config,
-    greylistMs: 1000,
-    sweep: { startAfterMs: 500, checkEveryMs: 1000 },
-  };
-  const configured = createSources(config, db);
-  const vendors = options.vendors ?? options.providers?.map((vendor) => vendorSource(vendor));
-  const startWorker = async () => {
-    const stopping = new AbortController();
-    const control = createControl(client, taskQueue);
-    const sweepMs = options.sweepIntervalMs ?? 60_000;
-    const sweeping = runSweeps({ db, log, control, rules }, sweepMs, stopping.signal);
-    const workers = await startWorkers({
-      connection: native,
-      client,
-      taskQueue,
-      workflowBundle: { codePath: testSetting('TEST_WORKFLOW_BUNDLE') },
-      lookupSlots: 100,
-      deps: {
-        db,
-        log,
-        ...configured,
-        ...(vendors ? { vendors } : {}),
-        ...(options.registry ? { registry: options.registry } : {}),
-        post: createPost({ policy, ca: await readFile(receiver.caFile, 'utf8'), userAgent: 'test' }),
-        rules,
-      },
-    });
-    return {
-      async stop() {
-        stopping.abort();
-        await Promise.all([workers.stop(), sweeping]);
-      },
-    };
-  };
-  const server = createApi(config, {
-    db,
-    log,
-    client: new Client({ connection: apiConnection }),
-    taskQueue,
-  });
+  const trouble = async () => (await temporalTrouble({ connectionOptions: { address } }))?.message ?? null;
+  const server = createApi(config, { db, log: logOf(onLog), client, taskQueue, trouble });
   opened.defer(() => server.stop({ timeout: 1000 }));
   await server.start();
-  if (!options.elsewhere) worker = await startWorker();
   const running = opened.move();
-
   return {
     baseUrl: server.info.uri,
+    port: Number(server.info.port),
     db,
-    databaseUrl: database.url,
-    client,
-    taskQueue,
-    simulator,
-    receiver,
+    databaseUrl,
+    /** What it serves. */
+    routes: () => server.table().map(({ method, path }) => ({ method: method.toUpperCase(), path })),
     /** A new organization with credits and a key, and its way to call the API. */
     async organization(credits = 1000, requestsPerMinute?: number) {
-      const organization: Organization = await openOrganization(db, credits, requestsPerMinute);
+      const organization = await openOrganization(db, credits, requestsPerMinute);
       return { ...organization, ...createCaller(server.info.uri, organization.apiKey) };
     },
     /** The ids of an organization's requests that are not final. */
@@ -179,10 +112,116 @@ export async function startStack(options: StackOptions = {}) {
         .where(and(eq(requests.organizationId, organizationId), isNull(requests.settledAt)));
       return rows.map((row) => row.id);
     },
+    stop: () => running.disposeAsync(),
+  };
+}
+
+export type Api = Awaited<ReturnType<typeof startApi>>;
+export type ApiClient = Awaited<ReturnType<Api['organization']>>;
+
+/** The whole service in this process: real PostgreSQL, real Temporal, real sockets; vendor and receiver at the edge. */
+export async function startStack(options: StackOptions = {}) {
+  if (!runtimeInstalled) installRuntime(quiet);
+  runtimeInstalled = true;
+  const {
+    simulatorSpeed = 20,
+    apiTemporalAddress,
+    onLog,
+    providers,
+    registry,
+    allSources = false,
+    ...others
+  } = options;
+  const {
+    vendors = providers?.map((vendor) => vendorSource(vendor)),
+    rocketReach,
+    elsewhere,
+    ...settings
+  } = others;
+  const log = logOf(onLog);
+  await using opened = new AsyncDisposableStack();
+  const dir = temporaryFolder((remove) => opened.defer(remove));
+  const { db, url: databaseUrl } = opened.use(await openTestDatabase());
+  if (allSources) await importSample(databaseUrl, dir);
+  const taskQueue = elsewhere?.taskQueue ?? `enrichment-${databaseUrl.split('_').at(-1)}`;
+  const simulator = await createSimulator({ port: 0, speed: simulatorSpeed, apiKey: API_KEY });
+  opened.defer(() => simulator.close());
+  const receiver = await startReceiver({ port: 0, dir });
+  opened.defer(() => receiver.close());
+  const dns = await startDns();
+  opened.defer(() => dns.close());
+
+  const sourcesFile = join(dir, 'sources.json');
+  writeFileSync(sourcesFile, JSON.stringify(sourcesOf({ allSources, rocketReach })));
+  const sourceEnvironment = { ...settingsOf(simulator, allSources), SOURCES_FILE: sourcesFile };
+  const config: Config = {
+    ...loadConfig({ DATABASE_URL: databaseUrl, ...sourceEnvironment }),
+    ...HERE,
+    dnsServers: [dns.address],
+    webhookCaFile: receiver.caFile,
+    webhookOpenCidrs: ['127.0.0.0/8', '::1/128'],
+    ...settings,
+  };
+  const address = elsewhere?.temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
+  const connection = await Connection.connect({ address });
+  opened.defer(() => connection.close());
+  const client = new Client({ connection });
+  const native = await NativeConnection.connect({ address });
+  opened.defer(() => native.close());
+  let worker: { stop(): Promise<void> } | null = null;
+  opened.defer(() => worker?.stop());
+  await keepNamespace(client, taskQueue, 3_600_000, log);
+  opened.defer(() => client.schedule.getHandle(reverifyScheduleId(taskQueue)).delete());
+  const deps = {
+    ...{ db, log, post: postOf(config) },
+    ...createSources(config, db),
+    ...(vendors ? { vendors } : {}),
+    ...(registry ? { registry } : {}),
+    rules: { ...rulesOf(config), greylistMs: 1000, sweep: { startAfterMs: 500, checkEveryMs: 1000 } },
+  };
+  const bundle = await loadBundle(testSetting('TEST_WORKFLOW_BUNDLE'));
+  /**
+   * @param code of the workflows, in place of ours
+   * @returns one step of its part in which version is current
+   */
+  const startWorker = async (code = bundle.code) => {
+    const ending = new AbortController();
+    const control = createControl(client, taskQueue);
+    const sweeping = runSweeps({ ...deps, control }, config.sweepIntervalMs, ending.signal);
+    const version = versionOf(taskQueue, code);
+    const isVersioned = true;
+    const rollout = createRollout({ db, client, log, taskQueue, version, isVersioned, automatic: true });
+    const workers = await startWorkers({
+      ...{ connection: native, client, taskQueue, version, deps },
+      workflowBundle: { code },
+      lookupSlots: 100,
+    });
+    await rollout.begin();
+    worker = {
+      async stop() {
+        ending.abort();
+        await Promise.all([workers.stop(), rollout.leave(), sweeping]);
+      },
+    };
+    return rollout.step;
+  };
+  const api = await startApi({ ...config, taskQueue, temporalAddress: apiTemporalAddress ?? address, onLog });
+  opened.defer(() => api.stop());
+  if (!elsewhere) await startWorker();
+  const running = opened.move();
+
+  return {
+    ...api,
+    db,
+    client,
+    taskQueue,
+    simulator,
+    receiver,
     /** What `deploy/worker.ts` needs to work for this stack. */
     workerEnvironment: {
-      DATABASE_URL: database.url,
+      DATABASE_URL: databaseUrl,
       TEMPORAL_ADDRESS: address,
+      TASK_QUEUE: taskQueue,
       ...sourceEnvironment,
       DNS_SERVERS: dns.address,
       WEBHOOK_CA_FILE: receiver.caFile,
@@ -192,15 +231,13 @@ export async function startStack(options: StackOptions = {}) {
     async stopWorker() {
       await worker?.stop();
     },
-    async startWorker() {
-      worker = await startWorker();
-    },
+    startWorker,
     stop: () => running.disposeAsync(),
   };
 }
 
 /** The simulated vendors as an operator would configure real ones. */
-function settingsOf({ urls }: Simulator, { allSources }: StackOptions) {
+function settingsOf({ urls }: Simulator, allSources: boolean) {
   const settings = sourceSettings(urls, API_KEY);
   const { ROCKETREACH_URL = '', ROCKETREACH_API_KEY = '' } = settings;
   return { ...(allSources ? settings : {}), ROCKETREACH_URL, ROCKETREACH_API_KEY };
@@ -225,4 +262,3 @@ export function vendorSource(vendor: Vendor, rest: Partial<Omit<VendorSource, 'v
 }
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;
-export type TestDb = Database;

@@ -7,10 +7,10 @@ import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
-import { ordinaryNpis } from '../support/npis.ts';
+import { fresh } from '../support/database.ts';
 import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
-import { aborted, createScriptedVendor, foundStep } from '../support/vendor.ts';
+import { startStack } from '../support/stack.ts';
+import { aborted, createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 // What goes wrong around a lookup: Temporal, workers and vendors. Each time every request ends once, and every credit
 // is either charged for an email or back.
@@ -18,15 +18,9 @@ import { aborted, createScriptedVendor, foundStep } from '../support/vendor.ts';
 const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 200);
 
-let stack: Stack;
-
-test.before(async () => {
-  stack = await startStack({ lookupTimeoutMs: 10_000, sweepIntervalMs: 1000, providers: [vendor] });
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
+const stack = fresh(test, () =>
+  startStack({ lookupTimeoutMs: 10_000, sweepIntervalMs: 1000, providers: [vendor] }),
+);
 
 /** NPIs no other test of this file uses. */
 function freshNpis(count: number): string[] {
@@ -49,7 +43,7 @@ async function startSilentServer() {
   };
 }
 
-test('Temporal away at submit: accepted all the same, started by the sweep, and completed', async (t) => {
+test('a submit while Temporal is away is accepted, started by the sweep, and completed', async (t) => {
   const silent = await startSilentServer();
   const own = await startStack({ apiTemporalAddress: silent.address, sweepIntervalMs: 1000 });
   try {
@@ -69,7 +63,7 @@ test('Temporal away at submit: accepted all the same, started by the sweep, and 
   }
 });
 
-test('workers away for longer than the deadline: failed and refunded once they are back', async (t) => {
+test('if workers are away for longer than the deadline, requests are failed and refunded once they are back', async (t) => {
   const own = await startStack({ lookupTimeoutMs: 1500, sweepIntervalMs: 1000 });
   try {
     await own.stopWorker();
@@ -99,7 +93,7 @@ test('workers away for longer than the deadline: failed and refunded once they a
   }
 });
 
-test('a vendor that hangs past the deadline: failed and refunded', async (t) => {
+test('a request whose vendor hangs past the deadline is failed and refunded', async (t) => {
   const [npi = ''] = freshNpis(1);
   vendor.script(npi, ({ signal }) => aborted(signal));
   const client = await stack.organization();
@@ -115,7 +109,7 @@ test('a vendor that hangs past the deadline: failed and refunded', async (t) => 
   t.is(row?.reason, 'deadline');
 });
 
-test('an answer after the deadline is not charged, but stored: the next submit is completed at once', async (t) => {
+test('an answer after the deadline is not charged, but stored, so that the next submit is completed at once', async (t) => {
   const [npi = ''] = freshNpis(1);
   vendor.script(npi, async ({ signal }) => {
     await once(Context.current().cancellationSignal, 'abort');
@@ -141,7 +135,7 @@ test('an answer after the deadline is not charged, but stored: the next submit i
   t.is(vendor.asked(npi, 'submit'), 1);
 });
 
-test('result and time-out at the same moment: exactly one wins, and all are told the same', async (t) => {
+test('exactly one of a result and a time-out at the same moment wins, and all are told the same', async (t) => {
   const organization = await openOrganization(stack.db, 100);
   const rules = { freshnessMs: RULES.freshnessMs, replayMs: RULES.replayMs };
   const wins = { answered: 0, failed: 0 };

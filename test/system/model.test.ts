@@ -1,13 +1,11 @@
 import { randomInt } from 'node:crypto';
 import test from 'ava';
 import fc from 'fast-check';
-import postgres, { type Sql } from 'postgres';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { auditLedger } from '../support/audit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
+import { freshDatabase } from '../support/database.ts';
+import { auditLedger, type Mutation, mutantLedger } from '../support/ledger.ts';
 import { applyCall, MODEL_RULES, type ModelState, openModel } from '../support/model.ts';
 import {
   type Ledger,
@@ -15,11 +13,16 @@ import {
   openModelClient,
   performCall,
   viewDatabase,
+  viewModel,
 } from '../support/model-client.ts';
-import { NPIS, ORGANIZATIONS, requestsOf } from '../support/model-commands.ts';
-import { type Mutation, mutantLedger } from '../support/model-mutant.ts';
-import { type Counts, count, modelSteps } from '../support/model-steps.ts';
-import { viewModel } from '../support/model-view.ts';
+import {
+  type Counts,
+  count,
+  modelSteps,
+  NPIS,
+  ORGANIZATIONS,
+  requestsOf,
+} from '../support/model-commands.ts';
 
 // The service against a model of the rules (support/model.ts): random calls of several clients at once, and after
 // every step both must agree. To repeat a failure, set what it printed:
@@ -33,22 +36,8 @@ const RUNS = Number(TEST_RUNS ?? 528);
 const SHARDS = 8;
 const MAX_STEPS = 30;
 
-let database: TestDatabase;
-let db: Database;
-let sql: Sql;
+const { db, sql } = freshDatabase(test);
 let sequence = 0;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 24, applicationName: 'test' });
-  sql = postgres(database.url, { max: 8, onnotice: () => {} });
-});
-
-test.after.always(async () => {
-  await sql?.end();
-  await db?.close();
-  await database?.drop();
-});
 
 interface Run extends Pick<fc.Parameters, 'seed' | 'numRuns' | 'path' | 'endOnFailure'> {
   readonly ledger: Ledger;

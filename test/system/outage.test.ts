@@ -1,36 +1,22 @@
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test from 'ava';
 import postgres from 'postgres';
 import { migrate } from '../../db/migrate.ts';
-import { type Postgres, startPostgres } from '../../deploy/local/postgres.ts';
-import { freePort } from '../../deploy/local/processes.ts';
-import { startApi } from '../support/api.ts';
+import { startPostgres } from '../../deploy/local/postgres.ts';
+import { temporaryFolder } from '../support/database.ts';
 import { type Answer, eventually, type SubmitAnswer } from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
 
 // PostgreSQL gone: 503, nothing half-done, and ready again by itself.
 
-let dir: string;
-let port: number;
-let server: Postgres;
-let url: string;
-
-test.before(async () => {
-  dir = await mkdtemp(join(tmpdir(), 'outage-'));
-  port = await freePort();
-  server = await startPostgres({ dataDir: join(dir, 'data'), port });
-  url = server.url;
-  await migrate(url);
-});
-
-test.after.always(async () => {
-  await server?.stop();
-  await rm(dir, { recursive: true, force: true });
-});
-
 test('with PostgreSQL killed under load, clients get 202 or 503; every 202 is there afterwards, whole', async (t) => {
+  const dataDir = join(temporaryFolder(t.teardown), 'data');
+  let server = await startPostgres({ dataDir });
+  t.teardown(() => server.stop());
+  const { url, port } = server;
+  await migrate(url);
   const api = await startApi({ databaseUrl: url });
+  t.teardown(api.stop);
   const client = await api.organization(100_000);
   const answers: Answer<SubmitAnswer>[] = [];
   let running = true;
@@ -47,7 +33,7 @@ test('with PostgreSQL killed under load, clients get 202 or 503; every 202 is th
     await more(503, count(503) + 5);
     t.is((await fetch(`${api.baseUrl}/readyz`)).status, 503);
     t.is((await fetch(`${api.baseUrl}/healthz`)).status, 200);
-    server = await startPostgres({ dataDir: join(dir, 'data'), port });
+    server = await startPostgres({ dataDir, port });
     await eventually(async () => (await fetch(`${api.baseUrl}/readyz`)).ok || null);
   }
   await more(202, count(202) + 10);
@@ -60,6 +46,7 @@ test('with PostgreSQL killed under load, clients get 202 or 503; every 202 is th
   t.is(refused?.headers.get('retry-after'), '5');
 
   const sql = postgres(url, { max: 1, onnotice: () => {} });
+  t.teardown(() => sql.end());
   const batches = await sql`
     select b.id, b.total, count(r.id)::int as requests,
            (select count(*)::int from ledger_entries e where e.kind = 'hold'
@@ -79,6 +66,4 @@ test('with PostgreSQL killed under load, clients get 202 or 503; every 202 is th
     { ...balance },
     { total: 100_000, available: 100_000 - 3 * stored.size, held: 3 * stored.size, used: 0 },
   );
-  await sql.end();
-  await api.stop();
 });

@@ -1,15 +1,13 @@
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
-import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 import postgres from 'postgres';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
-import { openTestDatabase } from '../support/database.ts';
+import { openTestDatabase, temporaryFolder, withSql } from '../support/database.ts';
 import type { LossCounts } from '../support/loss-client.ts';
 import { eventually } from '../support/organization.ts';
 import { addPublishedPostgres, endWithThisProcess } from '../support/programs.ts';
@@ -22,7 +20,7 @@ test.serial(
   'a busy pool survives kill -9 of PostgreSQL: nothing is thrown, nothing hangs, no half is written',
   async (t) => {
     t.timeout(60_000 + KILLS * 20_000);
-    const { counts, halves } = await killUnderLoad(PACKAGE, KILLS);
+    const { counts, halves } = await killUnderLoad(t, PACKAGE, KILLS);
     t.log(counts);
     t.is(counts.uncaught, 0);
     t.is(counts.hanging, 0);
@@ -31,27 +29,26 @@ test.serial(
   },
 );
 
-test.serial('postgres.js as published does not, which is why it is patched', async (t) => {
-  t.timeout(120_000);
-  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  t.teardown(() => rm(folder, { recursive: true, force: true }));
-  const published = await addPublishedPostgres(folder);
-  // One kill gives a few uncaught exceptions, now and then none.
-  const { counts, halves } = await killUnderLoad(published, 20, ({ uncaught }) => uncaught > 0);
-  t.log(counts, `${halves} halves`);
-  t.true(counts.uncaught > 0);
-});
+test.serial(
+  'a busy pool of postgres.js as published does not survive it, which is why it is patched',
+  async (t) => {
+    t.timeout(120_000);
+    const published = await addPublishedPostgres(temporaryFolder(t.teardown));
+    // One kill gives a few uncaught exceptions, now and then none.
+    const { counts, halves } = await killUnderLoad(t, published, 20, ({ uncaught }) => uncaught > 0);
+    t.log(counts, `${halves} halves`);
+    t.true(counts.uncaught > 0);
+  },
+);
 
 test.serial('a listener hears again after PostgreSQL was killed and started', async (t) => {
-  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  await chmod(folder, 0o755);
-  let server = await startPostgres({ dataDir: join(folder, 'data') });
+  const dataDir = join(temporaryFolder(t.teardown), 'data');
+  let server = await startPostgres({ dataDir });
   const { url, port } = server;
   const sql = postgres(url, { backoff: () => 0.05, onnotice: () => {} });
   t.teardown(async () => {
     await sql.end({ timeout: 1 });
     await server.stop();
-    await rm(folder, { recursive: true, force: true });
   });
   const heard = new Set<string>();
   await sql.listen('news', (payload) => heard.add(payload));
@@ -63,17 +60,14 @@ test.serial('a listener hears again after PostgreSQL was killed and started', as
     t.true(heard.has(payload));
     process.kill(server.pid, 'SIGKILL');
     await server.exited;
-    server = await startPostgres({ dataDir: join(folder, 'data'), port });
+    server = await startPostgres({ dataDir, port });
   }
 });
 
 test('a transaction that fills the pipeline still has its connection to itself', async (t) => {
-  const database = await openTestDatabase();
+  await using database = await openTestDatabase();
   const sql = postgres(database.url, { max: 1, onnotice: () => {} });
-  t.teardown(async () => {
-    await sql.end({ timeout: 1 });
-    await database.drop();
-  });
+  t.teardown(() => sql.end({ timeout: 1 }));
   await sql`create table steps (step text)`;
   // The pipeline holds a hundred queries; which one fills it depends on what ran before.
   for (let ahead = 97; ahead <= 103; ahead += 1) {
@@ -92,13 +86,10 @@ test('a transaction that fills the pipeline still has its connection to itself',
 });
 
 test('what a transaction sends after the loss of its connection is refused', async (t) => {
-  const database = await openTestDatabase();
+  await using database = await openTestDatabase();
+  const killer = database.sql;
   const sql = postgres(database.url, { max: 1, backoff: () => 0.01, onnotice: () => {} });
-  const killer = postgres(database.url, { max: 1 });
-  t.teardown(async () => {
-    await Promise.all([sql.end({ timeout: 1 }), killer.end({ timeout: 1 })]);
-    await database.drop();
-  });
+  t.teardown(() => sql.end({ timeout: 1 }));
   await sql`create table steps (step text)`;
   const { promise: refused, resolve: tell } = Promise.withResolvers<unknown>();
   const dead = sql.begin(async (tx) => {
@@ -135,16 +126,15 @@ test('a server that takes connections only to close them fails the query', async
  * again, `kills` times or until enough is seen.
  */
 async function killUnderLoad(
+  t: ExecutionContext,
   modulePackage: string,
   kills: number,
   enough: (counts: LossCounts) => boolean = () => false,
 ) {
-  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  // PostgreSQL runs as a user of its own where this runs as root.
-  await chmod(folder, 0o755);
-  let server = await startPostgres({ dataDir: join(folder, 'data') });
+  const dataDir = join(temporaryFolder(t.teardown), 'data');
+  let server = await startPostgres({ dataDir });
   const { url, port } = server;
-  await withClient(url, (sql) => sql`create table pairs (pair uuid)`);
+  await withSql(url, (sql) => sql`create table pairs (pair uuid)`);
   const client = fork(CLIENT, [join(modulePackage, 'src', 'index.js'), url], { execArgv: [] });
   endWithThisProcess(client);
   const ask = async (message: 'count' | 'stop'): Promise<LossCounts> => {
@@ -159,11 +149,11 @@ async function killUnderLoad(
     for (let kill = 0; kill < kills && !enough(await ask('count')); kill += 1) {
       process.kill(server.pid, 'SIGKILL');
       await server.exited;
-      server = await startPostgres({ dataDir: join(folder, 'data'), port });
+      server = await startPostgres({ dataDir, port });
       await answersAfter(await ask('count'));
     }
     const counts = await ask('stop');
-    const halves = await withClient(
+    const halves = await withSql(
       url,
       (sql) => sql`select pair from pairs group by pair having count(*) <> 2`,
     );
@@ -171,15 +161,5 @@ async function killUnderLoad(
   } finally {
     client.kill('SIGKILL');
     await server.stop();
-    await rm(folder, { recursive: true, force: true });
-  }
-}
-
-async function withClient<T>(url: string, use: (sql: postgres.Sql) => Promise<T>): Promise<T> {
-  const sql = postgres(url, { max: 1, onnotice: () => {} });
-  try {
-    return await use(sql);
-  } finally {
-    await sql.end({ timeout: 5 });
   }
 }

@@ -1,16 +1,13 @@
 import test from 'ava';
-import postgres, { type Sql } from 'postgres';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { issueKey, revokeKey } from '../../db/accounts/keys.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
+import { openDatabase } from '../../db/client.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { auditLedger } from '../support/audit.ts';
-import { openTestDatabase, type TestDatabase } from '../support/database.ts';
-import { type ApiProcess, postUntilAnswered, startApi } from '../support/model-api.ts';
+import { fresh, freshDatabase } from '../support/database.ts';
+import { auditLedger, mutantLedger } from '../support/ledger.ts';
 import type { Ledger } from '../support/model-client.ts';
-import { mutantLedger } from '../support/model-mutant.ts';
 import {
   acceptedIds,
   createCaller,
@@ -20,6 +17,7 @@ import {
   type SubmitAnswer,
   submitCommand,
 } from '../support/organization.ts';
+import { postUntilAnswered, startApiProcess } from '../support/programs.ts';
 
 // Each race on its own, between processes or pools that share nothing but PostgreSQL. The comment at each names the
 // guard without which it fails. TEST_RACE_ROUNDS repeats the last credit more often.
@@ -27,25 +25,11 @@ import {
 const ROUNDS = Number(process.env.TEST_RACE_ROUNDS ?? 2);
 const BY = { actor: 'test', reason: 'race' };
 
-let database: TestDatabase;
-let sql: Sql;
-let pools: readonly [Database, Database];
-let apis: readonly [ApiProcess, ApiProcess];
+const { db, sql, url } = freshDatabase(test);
+const pools = [db, openDatabase({ url, poolSize: 24, applicationName: 'test' })] as const;
+const apis = [fresh(test, () => startApiProcess(url)), fresh(test, () => startApiProcess(url))] as const;
 
-test.before(async () => {
-  database = await openTestDatabase();
-  sql = postgres(database.url, { max: 2, onnotice: () => {} });
-  const openPool = () => openDatabase({ url: database.url, poolSize: 12, applicationName: 'test' });
-  pools = [openPool(), openPool()];
-  apis = await Promise.all([startApi(database.url), startApi(database.url)]);
-});
-
-test.after.always(async () => {
-  for (const api of apis ?? []) await api.stop();
-  for (const pool of pools ?? []) await pool.close();
-  await sql?.end();
-  await database?.drop();
-});
+test.after.always(() => pools[1].close());
 
 const poolOf = (index: number) => pools[index % 2] ?? pools[0];
 const apiOf = (index: number) => apis[index % 2] ?? apis[0];
@@ -127,7 +111,7 @@ test.serial(
 // Guard: the stored answer is written in the transaction of the batch (db/requests/submit.ts), and the 202 sent after it.
 test.serial('kill -9 of the API loses no 202 and doubles no batch', async (t) => {
   t.timeout(300_000);
-  const api = await startApi(database.url);
+  const api = await startApiProcess(url);
   t.teardown(() => api.stop());
   const client = await openWithKeys(40, 20);
   let answered = 0;

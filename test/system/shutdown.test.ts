@@ -1,12 +1,12 @@
 import { randomBytes } from 'node:crypto';
 import test from 'ava';
 import type { Step } from '../../activities/vendors/vendor.ts';
-import { testSetting } from '../support/environment.ts';
+import { testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
+import { workerProcesses } from '../support/programs.ts';
 import { startRelay } from '../support/relay.ts';
 import { startStack } from '../support/stack.ts';
-import { createScriptedVendor, foundStep } from '../support/vendor.ts';
-import { workerProcesses } from '../support/worker-process.ts';
+import { createScriptedVendor, foundStep } from '../support/vendors.ts';
 
 // A worker that is told to stop ends, whatever it is doing.
 

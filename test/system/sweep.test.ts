@@ -21,8 +21,8 @@ import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { createLog } from '../../deploy/log.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
-import { auditLedger } from '../support/audit.ts';
 import { openTestDatabase } from '../support/database.ts';
+import { auditLedger } from '../support/ledger.ts';
 import {
   acceptedIds,
   eventually,
@@ -50,12 +50,8 @@ const times = <T>(count: number, make: (index: number) => T) =>
 
 async function open(t: ExecutionContext): Promise<{ db: Database; url: string }> {
   const database = await openTestDatabase();
-  const db = openDatabase({ url: database.url, poolSize: 10, applicationName: 'test' });
-  t.teardown(async () => {
-    await db.close();
-    await database.drop();
-  });
-  return { db, url: database.url };
+  t.teardown(() => database.stop());
+  return database;
 }
 
 /** The way to a Temporal that is not there. */

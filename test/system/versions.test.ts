@@ -12,11 +12,11 @@ import { startTemporal } from '../../deploy/local/temporal.ts';
 import { checkWorkers, checkWorkflows } from '../../deploy/temporal/doctor.ts';
 import { versionOf } from '../../deploy/temporal/versions.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
-import { testSetting } from '../support/environment.ts';
-import { ordinaryNpis } from '../support/npis.ts';
+import { testSetting } from '../support/database.ts';
 import { eventually, RULES } from '../support/organization.ts';
+import { workerProcesses } from '../support/programs.ts';
 import { type Stack, startStack } from '../support/stack.ts';
-import { workerProcesses } from '../support/worker-process.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
 
 // Releases whose workflows do not fit each other, rolled out and back while batches run.
 

@@ -1,43 +1,36 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { startTemporal, type Temporal } from '../../deploy/local/temporal.ts';
+import { startTemporal } from '../../deploy/local/temporal.ts';
 import { TASK_QUEUE } from '../../workflows/messages.ts';
-import { testSetting } from '../support/environment.ts';
-import { ordinaryNpis } from '../support/npis.ts';
+import { fresh, testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
-import { workerProcesses } from '../support/worker-process.ts';
+import { workerProcesses } from '../support/programs.ts';
+import { startStack } from '../support/stack.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
 
 // The worker as the process it is in production, and what kill -9 in the middle of a batch leaves behind.
 
 const FOUND = 20;
 const NOT_FOUND = 10;
 
-let temporal: Temporal;
-let stack: Stack;
-const workers = workerProcesses();
-
-test.before(async () => {
-  // Its own, because the process takes the one queue that every deployment has.
-  temporal = await startTemporal({
+// Its own, because the process takes the one queue that every deployment has.
+const temporal = fresh(test, () =>
+  startTemporal({
     cli: testSetting('TEST_TEMPORAL_CLI'),
     namespace: 'default',
     headless: true,
-  });
-  stack = await startStack({
+  }),
+);
+const stack = fresh(test, () =>
+  startStack({
     lookupTimeoutMs: 40_000,
     sweepIntervalMs: 1000,
     simulatorSpeed: 0.5,
     rocketReach: { call: '8s' },
     elsewhere: { temporalAddress: temporal.address, taskQueue: TASK_QUEUE },
-  });
-});
-
-test.after.always(async () => {
-  await workers.stop();
-  await stack?.stop();
-  await temporal?.stop();
-});
+  }),
+);
+const workers = fresh(test, async () => workerProcesses());
 
 test.serial('a worker killed in the middle of a batch loses nothing and charges nothing twice', async (t) => {
   const client = await stack.organization(100);
@@ -91,7 +84,7 @@ test.serial('a worker killed in the middle of a batch loses nothing and charges 
 });
 
 test.serial(
-  'a worker killed between a vendor’s job and its answer buys nothing twice: the job is asked for',
+  'a worker killed between a vendor’s job and its answer buys nothing twice, but asks for the job',
   async (t) => {
     await workers.stop();
     const client = await stack.organization(100);

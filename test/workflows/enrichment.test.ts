@@ -1,17 +1,10 @@
 import test from 'ava';
-import { type Stack, startStack } from '../support/stack.ts';
+import { fresh } from '../support/database.ts';
+import { startStack } from '../support/stack.ts';
 
 // The main job, end to end: what a client sees over HTTP, for every kind of outcome.
 
-let stack: Stack;
-
-test.before(async () => {
-  stack = await startStack({ lookupTimeoutMs: 8000, simulatorSpeed: 20 });
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
+const stack = fresh(test, () => startStack({ lookupTimeoutMs: 8000, simulatorSpeed: 20 }));
 
 test('a bulk of mixed outcomes ends with an email or a refund for each', async (t) => {
   const client = await stack.organization(100);

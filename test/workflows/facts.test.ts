@@ -5,10 +5,9 @@ import { sql } from 'drizzle-orm';
 import { settle } from '../../db/requests/settle.ts';
 import { claimDelivery } from '../../db/webhooks/attempts.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { eventually } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
-import { aborted, createScriptedVendor, foundStep, heldScript } from '../support/vendor.ts';
+import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
 // Workflows decide by what PostgreSQL says. Signals wake them; whatever else anybody sends or starts changes nothing.
 

@@ -3,10 +3,10 @@ import { sql } from 'drizzle-orm';
 import type { RegistryStep } from '../../activities/person/registry.ts';
 import type { Subject, Vendor } from '../../activities/vendors/vendor.ts';
 import { suppressFromVendor } from '../../db/privacy/suppressions.ts';
+import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
-import { ordinaryNpis } from '../support/npis.ts';
-import { type Stack, startStack, vendorSource } from '../support/stack.ts';
-import { createScriptedVendor, foundStep, person } from '../support/vendor.ts';
+import { startStack, vendorSource } from '../support/stack.ts';
+import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
 
 // An NPI that no import has brought: the registry says who it is before anybody else is asked. Registry and vendors are
 // scripts; everything else is as in production.
@@ -32,21 +32,14 @@ const nosy: Vendor = {
   },
 };
 
-let stack: Stack;
-let client: Awaited<ReturnType<Stack['organization']>>;
-
-test.before(async () => {
-  stack = await startStack({
+const stack = fresh(test, () =>
+  startStack({
     lookupTimeoutMs: 20_000,
     vendors: [vendorSource(byNpi), vendorSource(nosy)],
     registry: { find: async (npi) => (await registry.get(npi)?.()) ?? { kind: 'inactive_or_unknown' } },
-  });
-  client = await stack.organization(1000);
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
+  }),
+);
+const client = fresh(test, () => stack.organization(1000));
 
 async function lookUp(npi: string) {
   const { json } = await client.single({ npi });
@@ -71,7 +64,7 @@ test('the registry is asked once, its answer makes the plan, and the lookup stay
   t.is(events.MarkerRecorded, 2, 'one plan, one settlement');
 });
 
-test('a registry that is away leaves out who needs a name, which is no ground for not_found', async (t) => {
+test("while the registry is away, vendors that need a name are left out, which isn't a reason for not_found", async (t) => {
   const npi = take();
   registry.set(npi, () => ({ kind: 'retry', why: 'upstream', afterMs: 60_000 }));
   const { status, reason } = await lookUp(npi);
@@ -91,7 +84,7 @@ test('a registry that is back in time is waited for', async (t) => {
   t.is(asked, 2);
 });
 
-test('about an NPI that the registry does not show nobody is asked', async (t) => {
+test('nobody is asked about an NPI that the registry does not show', async (t) => {
   const npi = take();
   const { status, reason } = await lookUp(npi);
   t.deepEqual([status, reason], ['not_found', 'deactivated']);

@@ -1,9 +1,9 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import type { Step } from '../../activities/vendors/vendor.ts';
-import { ordinaryNpis } from '../support/npis.ts';
-import { type Stack, startStack, vendorSource } from '../support/stack.ts';
-import { createScriptedVendor, foundStep } from '../support/vendor.ts';
+import { fresh } from '../support/database.ts';
+import { startStack, vendorSource } from '../support/stack.ts';
+import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 // What several vendors' answers add up to, and what limits do to them. The vendors are scripts; everything else is
 // as in production.
@@ -22,32 +22,24 @@ const npis = ordinaryNpis('found', 60, 40_000).values();
 const take = () => npis.next().value ?? '';
 const MISS: Step = { kind: 'miss', reason: 'nobody' };
 
-let stack: Stack;
-let client: Awaited<ReturnType<Stack['organization']>>;
-
-test.before(async () => {
-  const { first, second, capped, costly, borrowed } = vendors;
-  stack = await startStack({
+const stack = fresh(test, () =>
+  startStack({
     lookupTimeoutMs: 20_000,
     vendors: [
-      vendorSource(first, { capMs: 2000 }),
-      vendorSource(second),
-      vendorSource({ ...capped, cost: () => 3 }, { limits: { rates: [], dailyCredits: 10 } }),
-      vendorSource({ ...costly, repeatIsFree: false }),
-      vendorSource(borrowed, { mayStore: false }),
+      vendorSource(vendors.first, { capMs: 2000 }),
+      vendorSource(vendors.second),
+      vendorSource({ ...vendors.capped, cost: () => 3 }, { limits: { rates: [], dailyCredits: 10 } }),
+      vendorSource({ ...vendors.costly, repeatIsFree: false }),
+      vendorSource(vendors.borrowed, { mayStore: false }),
     ],
-  });
-  client = await stack.organization(1000);
-});
+  }),
+);
+const client = fresh(test, () => stack.organization(1000));
 
 test.beforeEach(async () => {
   // What one test does to a source's health and spends is none of the next one's business.
   await stack.db.drizzle.execute(sql`delete from source_health`);
   await stack.db.drizzle.execute(sql`delete from source_spend`);
-});
-
-test.after.always(async () => {
-  await stack?.stop();
 });
 
 async function lookUp(npi: string, caller = client) {
@@ -119,7 +111,7 @@ test.serial('a source without an answer at the deadline makes it failed, and ref
 });
 
 test.serial(
-  'what a source may cost a day is not exceeded; beyond that it is not asked, and nobody pays for it',
+  'a source that has cost what it may for a day is not asked, and nobody pays for it',
   async (t) => {
     const { capped } = vendors;
     const asked = Array.from({ length: 6 }, take);
@@ -150,13 +142,13 @@ test.serial('what may not be kept answers its own lookup, and nobody else’s', 
   t.true((await lookUp(npi)).atOnce, 'its own organization has it replayed: it was paid for');
 });
 
-test.serial('a stranger’s address is no answer: the vendor says which NPI it matched', async (t) => {
+test.serial('a stranger’s address is not an answer: the vendor says which NPI it matched', async (t) => {
   const npi = take();
   vendors.first.script(npi, () => foundStep(take()));
   t.like(await lookUp(npi), { status: 'not_found' });
 });
 
-test.serial('an answer that does not say whom it is about is no answer', async (t) => {
+test.serial('an answer that does not say whom it is about does not count', async (t) => {
   const npi = take();
   const found = foundStep(npi);
   if (found.kind !== 'found') throw new Error('not found');

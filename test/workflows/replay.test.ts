@@ -10,8 +10,8 @@ import {
 } from '@temporalio/worker';
 import test from 'ava';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { testSetting } from '../support/environment.ts';
-import { readHistories, type SavedHistory } from '../support/history-files.ts';
+import { testSetting } from '../support/database.ts';
+import { readHistories, type SavedHistory } from '../support/histories.ts';
 
 // Workflows that are running when a new version is deployed are replayed by it: it must decide as the old one did.
 // The histories are recorded by test/support/record-histories.ts, which says when to record anew.

@@ -3,22 +3,15 @@ import { sql } from 'drizzle-orm';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { ordinaryNpis } from '../support/npis.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { fresh } from '../support/database.ts';
+import { startStack } from '../support/stack.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
 
 // The scheduled look at stored addresses before they go stale, run once by hand.
 
 const DAY = 86_400_000;
 
-let stack: Stack;
-
-test.before(async () => {
-  stack = await startStack({ allSources: true });
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
+const stack = fresh(test, () => startStack({ allSources: true }));
 
 async function store(npi: string, email: string, ageDays: number): Promise<void> {
   const lastValidatedAt = new Date(Date.now() - ageDays * DAY);

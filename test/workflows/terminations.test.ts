@@ -1,10 +1,10 @@
 import { Context } from '@temporalio/activity';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { ordinaryNpis } from '../support/npis.ts';
+import { fresh } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
-import { aborted, createScriptedVendor, foundStep, heldScript } from '../support/vendor.ts';
+import { startStack } from '../support/stack.ts';
+import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
 // What an operator may do to workflows in the Temporal UI: whatever it is, every request ends, every credit is charged
 // for an email or back, and every webhook is sent.
@@ -13,19 +13,13 @@ const LOOKUP_TIMEOUT_MS = 30_000;
 const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 20);
 
-let stack: Stack;
-
-test.before(async () => {
-  stack = await startStack({
+const stack = fresh(test, () =>
+  startStack({
     lookupTimeoutMs: LOOKUP_TIMEOUT_MS,
     sweepIntervalMs: 1000,
     providers: [vendor],
-  });
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
+  }),
+);
 
 /** Ends with its activity, so that nothing is waited for once a test is over. */
 function hang(): Promise<never> {
@@ -102,7 +96,7 @@ test('a lookup terminated while its batch was away is started again by the new r
   await closedAs(json.batch_id, 'COMPLETED');
 });
 
-test('batch and lookup both terminated: failed and refunded by the sweep, webhook sent', async (t) => {
+test('if batch and lookup are both terminated, the sweep fails and refunds the request and its webhook is sent', async (t) => {
   const [npi = '', other = ''] = freshNpis(2);
   vendor.script(npi, hang);
   vendor.script(other, () => foundStep(other));
@@ -149,7 +143,7 @@ test('a batch of one, cancelled: failed and refunded, webhook sent', async (t) =
   t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
 });
 
-test('one lookup terminated, one cancelled: both failed and refunded, the batch completes', async (t) => {
+test('a terminated and a cancelled lookup are failed and refunded, and the batch completes', async (t) => {
   const [good = '', ended = '', called = ''] = freshNpis(3);
   vendor.script(good, () => foundStep(good));
   for (const npi of [ended, called]) vendor.script(npi, hang);
@@ -171,7 +165,7 @@ test('one lookup terminated, one cancelled: both failed and refunded, the batch 
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('a cancelled batch: open requests failed and refunded, deliveries sent, shown as cancelled', async (t) => {
+test('a cancelled batch fails and refunds its open requests, sends its deliveries and is shown as cancelled', async (t) => {
   const [good = '', open = ''] = freshNpis(2);
   vendor.script(good, () => foundStep(good));
   vendor.script(open, hang);
@@ -194,7 +188,7 @@ test('a cancelled batch: open requests failed and refunded, deliveries sent, sho
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('a batch cancelled before it has begun: nobody is asked, everything is refunded and delivered', async (t) => {
+test('a batch cancelled before it begins asks nobody, and everything is refunded and delivered', async (t) => {
   const own = await startStack();
   try {
     await own.stopWorker();

@@ -1,10 +1,11 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import { fresh } from '../support/database.ts';
 import { readableText } from '../support/histories.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { eventually, type SubmitAnswer } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { startStack } from '../support/stack.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
 
 // What operators see in the Temporal UI, and what nobody may ever see there.
 
@@ -12,20 +13,14 @@ const MAGIC_NPIS = `2000000010 2000000028 2000000036 2000000044 2000000101 20000
   2000000143 2000000150 2000000168 2000000176 1234567890`.split(/\s+/);
 const CANARY = { url: 'canary-in-url', custom: 'canary-in-custom-data', agent: 'canary-in-idempotency-key' };
 
-let stack: Stack;
-let client: Awaited<ReturnType<Stack['organization']>>;
+const stack = fresh(test, () => startStack({ lookupTimeoutMs: 8000, sweepIntervalMs: 1000 }));
+const client = fresh(test, () => stack.organization());
 let submitted: SubmitAnswer;
 
 test.before(async () => {
-  stack = await startStack({ lookupTimeoutMs: 8000, sweepIntervalMs: 1000 });
-  client = await stack.organization();
   const url = `${stack.receiver.url}/status/500/${CANARY.url}`;
   const body = { npis: MAGIC_NPIS, webhook: { url }, custom_data: { [CANARY.custom]: CANARY.custom } };
   submitted = (await client.bulk(body, { 'idempotency-key': CANARY.agent })).json;
-});
-
-test.after.always(async () => {
-  await stack?.stop();
 });
 
 function workflow(id = '') {

@@ -3,8 +3,9 @@ import { sql } from 'drizzle-orm';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { addSuppression } from '../../db/privacy/suppressions.ts';
 import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
+import { fresh } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { startStack } from '../support/stack.ts';
 
 // Every vendor, one verifier and the registry, all in their own wire formats over real sockets: what each magic NPI
 // shows, by whom it is found, and what is left as evidence.
@@ -12,17 +13,17 @@ import { type Stack, startStack } from '../support/stack.ts';
 const BY = { actor: 'test', reason: 'test' };
 const SUPPRESSED = '2000000184';
 
-let stack: Stack;
-let client: Awaited<ReturnType<Stack['organization']>>;
-const answers = new Map<string, { status: string; email: string | null; email_type: string | null }>();
-
-test.before(async () => {
-  stack = await startStack({
+const stack = fresh(test, () =>
+  startStack({
     allSources: true,
     lookupTimeoutMs: 35_000,
     rocketReach: { wait: '10s', call: '5s' },
-  });
-  client = await stack.organization(1000);
+  }),
+);
+const client = fresh(test, () => stack.organization(1000));
+const answers = new Map<string, { status: string; email: string | null; email_type: string | null }>();
+
+test.before(async () => {
   for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
     const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
     await storeEmail(stack.db, { npi, email, emailType: type, lastValidatedAt, source: 'test' });
@@ -31,10 +32,6 @@ test.before(async () => {
   const { batch_id: batchId } = (await client.bulk({ npis: [...MAGIC.keys()] })).json;
   const envelope = await client.completed(batchId);
   for (const item of envelope.data) answers.set(item.npi, item);
-});
-
-test.after.always(async () => {
-  await stack?.stop();
 });
 
 /** Who was asked for money about an NPI, in order. */
@@ -96,7 +93,7 @@ test('vendors are asked one after the other, until one knows', async (t) => {
   ]);
 });
 
-test('an NPI that is no active individual, is suppressed or has no check digit is asked about nowhere', async (t) => {
+test("nobody is asked about an NPI that isn't an active individual, is suppressed or has a wrong check digit", async (t) => {
   for (const npi of ['2000000085', '2000000093', SUPPRESSED]) {
     t.deepEqual(
       stack.simulator.calls().filter(({ subject }) => subject === npi),
@@ -147,7 +144,7 @@ test('an answer about somebody else is evidence, and never an email', async (t) 
   t.is(row?.n, 0);
 });
 
-test('who asked a vendor not to be processed is suppressed from then on', async (t) => {
+test('a person who asked a vendor not to be processed is suppressed from then on', async (t) => {
   const [row] = await stack.db.drizzle.execute(sql`
     select origin from suppressions where kind = 'npi' and value = '2000000176'`);
   t.deepEqual({ ...row }, { origin: 'vendor' });

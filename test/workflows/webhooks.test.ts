@@ -6,10 +6,11 @@ import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
 import { type Behavior, status } from '../../deploy/local/receiver.ts';
+import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { type EnvelopeAnswer, eventually, type SubmitAnswer } from '../support/organization.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { startStack } from '../support/stack.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
 
 // Deliveries as a receiver sees them (api/README.md, Webhooks; DECISIONS.md, Webhooks).
 
@@ -19,16 +20,8 @@ const SCHEDULE_MS = [0, 100, 200, 300];
 const [FOUND = '', FOUND_TOO = '', KNOWN = '', ...MORE] = ordinaryNpis('found', 20);
 const [NOBODY = ''] = ordinaryNpis('not_found', 1);
 
-let stack: Stack;
+const stack = fresh(test, () => startStack({ webhookScheduleMs: SCHEDULE_MS }));
 let paths = 0;
-
-test.before(async () => {
-  stack = await startStack({ webhookScheduleMs: SCHEDULE_MS });
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
 
 test.beforeEach((t) => {
   paths += 1;
@@ -74,7 +67,7 @@ async function prematureAttempts(batchId: string): Promise<number> {
   return Number(row?.premature);
 }
 
-test('real-time: each request is delivered once it is final, signed, as the envelope with that request alone', async (t) => {
+test('in real-time mode each request is delivered once it is final, signed, as the envelope with that request alone', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
@@ -109,7 +102,7 @@ test('real-time: each request is delivered once it is final, signed, as the enve
   t.throws(() => delivery && verify(delivery, otherSecret));
 });
 
-test('batch mode: one delivery once the batch is completed, with every request', async (t) => {
+test('in batch mode there is one delivery once the batch is completed, with every request', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const npis = [FOUND_TOO, NOBODY, FOUND_TOO];
@@ -154,7 +147,7 @@ test('a submit that is completed at once is delivered all the same, in both mode
   t.like(item('stored'), { npi: KNOWN, status: 'completed', replayed: false });
 });
 
-test('three answers of 500, then 200: pending until then, delivered after; the id stays, history does not grow', async (t) => {
+test('after three answers of 500 and one of 200 a delivery is delivered, pending until then; its id stays, and history does not grow', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const held: ServerResponse[] = [];
@@ -200,7 +193,7 @@ test('three answers of 500, then 200: pending until then, delivered after; the i
   t.true(waited >= 0.8 * 300 && waited <= 1.2 * 300, `${waited} ms`);
 });
 
-test('a receiver that never takes it: failed after the whole schedule', async (t) => {
+test('a delivery that its receiver never takes fails after the whole schedule', async (t) => {
   const client = await stack.organization();
   const { path } = t.context;
   stack.receiver.setBehavior(path, status(503));

@@ -60,7 +60,7 @@ test('our NPI on a profile of somebody else is a wrong guess of the source', (t)
   t.deepEqual(verdict, { ok: false, reason: 'identity_mismatch' });
 });
 
-test('nothing that tells who it is about is not accepted', (t) => {
+test('an answer that does not tell whom it is about is not accepted', (t) => {
   const unknown = { ok: false, reason: 'identity_unknown' } as const;
   t.deepEqual(agrees({ npi: null, name: null, state: 'CO' }, NPI, person('Jane', 'Public')), unknown);
   t.deepEqual(agrees(named(parts('Jane', 'Public')), NPI, null), unknown);
@@ -125,7 +125,7 @@ const SAME: readonly (readonly [said: GivenName, record: Person])[] = [
   [parts('Janie', 'Maiden'), person('Ann', 'Married', { otherNames: [{ first: 'Jane', last: 'Maiden' }] })],
 ];
 
-test('the same person, however the source writes the name', (t) => {
+test('a person stays the same, however the source writes the name', (t) => {
   for (const [said, record] of SAME) t.true(isSame(said, record), `${JSON.stringify(said)} ${record.last}`);
 });
 
@@ -160,12 +160,12 @@ const STRANGERS: readonly (readonly [said: GivenName, record: Person])[] = [
   [full(`${'Jane '.repeat(50)}Public`), person('Jane', 'Public')],
 ];
 
-test('strangers, however alike their names are', (t) => {
+test('strangers stay strangers, however alike their names are', (t) => {
   for (const [said, record] of STRANGERS)
     t.false(isSame(said, record), `${JSON.stringify(said)} ${record.last}`);
 });
 
-test('a state in which the person does not practise tells namesakes apart', (t) => {
+test('a state in which the person does not practice tells namesakes apart', (t) => {
   const jane = person('Jane', 'Public', { state: 'CO', otherStates: ['WY'] });
   const at = (state: string | null, who = jane) => isSame(parts('Jane', 'Public'), who, { state });
   t.true(at('CO'));

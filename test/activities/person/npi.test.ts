@@ -18,7 +18,7 @@ for (const npi of [
   '١٢٣٤٥٦٧٨٩٣',
   '',
 ]) {
-  test(`'${npi}' has none`, (t) => {
+  test(`'${npi}' doesn't have the right check digit`, (t) => {
     t.false(hasNpiCheckDigit(npi));
   });
 }

@@ -9,7 +9,7 @@ import { eq, sql } from 'drizzle-orm';
 import { agrees } from '../../../activities/person/identity.ts';
 import { createRegistry, type RegistryStep } from '../../../activities/person/registry.ts';
 import { buildSubject } from '../../../activities/person/subject.ts';
-import { type Database, openDatabase, query } from '../../../db/client.ts';
+import { query } from '../../../db/client.ts';
 import {
   listRegistryDue,
   type RegistryProvider,
@@ -21,24 +21,13 @@ import { providers } from '../../../db/schema.ts';
 import { DEACTIVATED_NPIS } from '../../../deploy/local/sim/magic.ts';
 import { personOf, SAMPLE_ORGANIZATIONS } from '../../../deploy/local/sim/people.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
-import { openTestDatabase, type TestDatabase } from '../../support/database.ts';
-import { closedUrl } from '../../support/vendor-server.ts';
+import { freshDatabase } from '../../support/database.ts';
+import { closedUrl } from '../../support/vendors.ts';
 
 const NPI = '2000000010';
 const NEVER = new AbortController().signal;
 
-let database: TestDatabase;
-let db: Database;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'registry.test' });
-});
-
-test.after.always(async () => {
-  await db.close();
-  await database.drop();
-});
+const { db } = freshDatabase(test);
 
 async function registryAt(t: ExecutionContext, handle: RequestListener, timeoutMs?: number) {
   const server = createServer(handle).listen(0, '127.0.0.1');
@@ -91,7 +80,7 @@ test('the question is asked as the registry documents it, by name', async (t) =>
   t.regex(seen[0]?.headers['user-agent'] ?? '', /^npi-email-enrichment\//);
 });
 
-test('a person, as the registry answers today', async (t) => {
+test('a person is read as the registry answers today', async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('person')));
   t.deepEqual(provider, {
     npi: NPI,
@@ -142,12 +131,12 @@ test('a person, as the registry answers today', async (t) => {
   });
 });
 
-test('numbers as integers and dates in seconds, as it answered once', async (t) => {
+test('numbers as integers and dates in seconds are read, as the registry once answered', async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('person-2019')));
   t.like(provider, { npi: NPI, lastName: 'ASHDOWN', updatedOn: '2018-03-17', endpoints: [], locations: [] });
 });
 
-test('dates in milliseconds, and days that do not exist', async (t) => {
+test('dates in milliseconds are read, and stand in for days that do not exist', async (t) => {
   const epoch = '1780963200000';
   const updatedOn = async (day: unknown, ms: unknown) => {
     const answer = await personWith({ last_updated_epoch: ms }, { last_updated: day });
@@ -159,7 +148,7 @@ test('dates in milliseconds, and days that do not exist', async (t) => {
   t.is(await updatedOn('--', 'soon'), null);
 });
 
-test('an organization, with every name it has', async (t) => {
+test('an organization is read with every name it has', async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('organization'), {}, '2000000093'));
   t.like(provider, { entityType: 2, organizationName: 'DENVER PROVIDERS 2 PLLC', lastName: null });
   t.deepEqual(provider.otherNames.at(-1), { name: 'OLD NAME LLC', typeCode: '4' });
@@ -217,7 +206,7 @@ test('a registry in trouble is asked again, and a stranger in its place is not',
   }
 });
 
-test('silence and broken connections are no answer; whoever gives up hears so', async (t) => {
+test("silence and broken connections aren't answers; a caller that gives up is told so", async (t) => {
   const unanswered = { kind: 'retry', why: 'unanswered', afterMs: null } as const;
   const silent = await registryAt(t, () => {}, 50);
   t.deepEqual(await silent.find(NPI, NEVER), unanswered);

@@ -1,6 +1,6 @@
 import test from 'ava';
 import { buildSubject, endpointCandidates } from '../../../activities/person/subject.ts';
-import { type Database, openDatabase, query } from '../../../db/client.ts';
+import { query } from '../../../db/client.ts';
 import { providerKeys } from '../../../db/providers/keys.ts';
 import { gate, readProvider } from '../../../db/providers/subject.ts';
 import {
@@ -11,20 +11,9 @@ import {
   suppressions,
 } from '../../../db/schema.ts';
 import type { EndpointKind } from '../../../db/words.ts';
-import { openTestDatabase, type TestDatabase } from '../../support/database.ts';
+import { freshDatabase } from '../../support/database.ts';
 
-let database: TestDatabase;
-let db: Database;
-
-test.before(async () => {
-  database = await openTestDatabase();
-  db = openDatabase({ url: database.url, poolSize: 4, applicationName: 'subject.test' });
-});
-
-test.after.always(async () => {
-  await db.close();
-  await database.drop();
-});
+const { db } = freshDatabase(test);
 
 let issued = 0;
 /** An NPI that no other test has, without a meaningful check digit. */
@@ -126,7 +115,7 @@ test('the gate names, for a whole batch at once, whom nobody is asked about', as
   t.deepEqual(await gate(db, []), new Map());
 });
 
-test('who is no active individual on record is nobody to name to a vendor', async (t) => {
+test("an NPI that isn't an active individual on record is not named to a vendor", async (t) => {
   const nobody = { wantedType: 'any', person: null, organization: null } as const;
   const unknown = newNpi();
   const gone = await person(null, [], { deactivatedOn: '2024-05-01' });
@@ -138,7 +127,7 @@ test('who is no active individual on record is nobody to name to a vendor', asyn
     t.deepEqual(await subjectOf(npi), { npi, ...nobody });
 });
 
-test('a person is told of as people write them, with every state they practise in', async (t) => {
+test('a person is described as people write names, with every state of practice', async (t) => {
   const place = { phone: '(303) 555-0100', line1: '12 MAIN ST', postalCode: '802010001' };
   const npi = await person(place, [], {
     firstName: 'MARY JO',
@@ -201,7 +190,7 @@ const NAMES: readonly (readonly [written: string, read: string])[] = [
   ['deVries', 'deVries'],
 ];
 
-test('surnames lose their capitals and what is no name', async (t) => {
+test("surnames lose their capitals and whatever isn't a name", async (t) => {
   for (const [written, expected] of NAMES) {
     const npi = await person(null, [], { lastName: written });
     t.is((await subjectOf(npi)).person?.last, expected, written);
@@ -240,7 +229,7 @@ test("the domain of the provider's own ordinary address comes first", async (t) 
   });
 });
 
-test('an own domain takes no name from an organization of another domain', async (t) => {
+test('a domain of its own takes no name from an organization with another domain', async (t) => {
   const place = newPlace();
   await practice('SOMEBODY ELSE LLC', place, [{ endpoint: 'info@elsewhere.com' }]);
   const npi = await person(place, [{ endpoint: 'jane@publicclinic.com' }]);
@@ -259,7 +248,7 @@ test('an own domain takes no name from an organization of another domain', async
   t.is((await organizationOf(npi))?.name, 'Public Clinic');
 });
 
-test('several own domains make the most frequent one less certain', async (t) => {
+test('several domains of a provider make the most frequent one less certain', async (t) => {
   const npi = await person(null, [
     { endpoint: 'a@aaclinic.com' },
     { endpoint: 'b@bbclinic.com' },
@@ -296,7 +285,7 @@ test('ordinary addresses of the provider are candidates, each once and normalize
   t.deepEqual(facts && endpointCandidates(facts), ['jane@publicclinic.com', 'jane.public@gmail.com']);
 });
 
-test('without an own domain, the organization named with an endpoint', async (t) => {
+test('a provider without a domain of its own works for the organization named with an endpoint', async (t) => {
   const place = newPlace();
   await practice('THE BIG HOSPITAL, INC.', place, [{ endpoint: 'info@bighospital.org' }]);
   const direct = {
@@ -312,7 +301,7 @@ test('without an own domain, the organization named with an endpoint', async (t)
   t.deepEqual(await organizationOf(elsewhere), { ...organization, domain: null });
 });
 
-test('the organization at the same telephone, by the name on its door, with its own domain', async (t) => {
+test('the organization at the same telephone is found by the name on its door, with its own domain', async (t) => {
   const place = newPlace();
   const clinic = await practice('DENVER PROVIDERS 2 PLLC', place, [{ endpoint: 'records@alder.com' }]);
   await otherName(clinic, "ALDER WOMEN'S HEALTH", '3');
@@ -326,7 +315,7 @@ test('the organization at the same telephone, by the name on its door, with its 
   });
 });
 
-test('the organization at the same address, where no telephone tells', async (t) => {
+test('the organization at the same address is found if no telephone tells', async (t) => {
   const place = newPlace();
   await practice('ALDER CLINIC LLC', place);
   const npi = await person({ ...newPlace(), line1: place.line1.replace('ST', 'STREET') });
@@ -350,7 +339,7 @@ test('an organization is found by its other locations too', async (t) => {
   t.like(await organizationOf(npi), { source: 'same_phone', name: 'Alder Clinic' });
 });
 
-test('deactivated organizations, and the provider itself, are nobody to work for', async (t) => {
+test('nobody works for deactivated organizations or for themselves', async (t) => {
   const place = newPlace();
   await insert({ entityType: 2, organizationName: 'GONE LLC', deactivatedOn: '2024-05-01' }, place);
   await person(place);

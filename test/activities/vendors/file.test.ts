@@ -5,7 +5,7 @@ import { parsePointer } from '../../../activities/http/fields.ts';
 import { createHttpJson } from '../../../activities/vendors/file/vendor.ts';
 import type { Subject } from '../../../activities/vendors/vendor.ts';
 import { fileIn, sourceText } from '../../support/adapters.ts';
-import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor-server.ts';
+import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
 const NEVER = new AbortController().signal;
 /** The keys of all that the example names. */

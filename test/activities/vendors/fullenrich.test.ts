@@ -1,7 +1,7 @@
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { createFullEnrich, FULLENRICH_POLL_MS } from '../../../activities/vendors/fullenrich.ts';
-import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor-server.ts';
+import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;

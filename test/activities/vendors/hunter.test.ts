@@ -1,7 +1,7 @@
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { createHunter } from '../../../activities/vendors/hunter.ts';
-import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor-server.ts';
+import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;
@@ -33,7 +33,7 @@ test('the question is asked as the vendor documents it, the key in a header alon
   t.like(asked[0], { method: 'GET', headers: { 'x-api-key': KEY } });
 });
 
-test('an address found is one professional candidate', async (t) => {
+test('a found address is one professional candidate', async (t) => {
   t.deepEqual(await stepFor(t, valid), {
     kind: 'found',
     candidates: [
@@ -83,7 +83,7 @@ test('an answer without an address is a miss that cost nothing', async (t) => {
   });
 });
 
-test('parameters refused are those of this person', async (t) => {
+test('a refusal of parameters is about this person', async (t) => {
   const body = { errors: [{ id: 'wrong_params', code: 400, details: 'The domain is invalid' }] };
   t.deepEqual(await stepFor(t, { status: 400, body }), { kind: 'skip', missing: ['name', 'organization'] });
 });

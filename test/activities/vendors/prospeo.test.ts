@@ -1,7 +1,7 @@
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { createProspeo } from '../../../activities/vendors/prospeo.ts';
-import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor-server.ts';
+import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;
@@ -119,7 +119,7 @@ for (const [about, headers, afterMs] of [
   });
 }
 
-test('a state of another country is none', async (t) => {
+test("a state of another country isn't taken for one of ours", async (t) => {
   const location = { country_code: 'CA', state: 'CA' };
   const body = { ...match, person: { ...match.person, location } };
   t.like(await stepFor(t, { status: 200, body }), { identity: { state: null } });

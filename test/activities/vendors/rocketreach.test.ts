@@ -2,7 +2,7 @@ import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { createRocketReach, type RocketReachApi } from '../../../activities/vendors/rocketreach.ts';
 import type { Step } from '../../../activities/vendors/vendor.ts';
-import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendor-server.ts';
+import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
 // A zone in which a time without one would be misread if it were taken as local.
 process.env.TZ = 'America/New_York';

@@ -1,7 +1,7 @@
 import type { RequestListener } from 'node:http';
 import test from 'ava';
 import { ADAPTERS } from '../../support/adapters.ts';
-import { closedUrl, playVendor, SUBJECT, serveVendor } from '../../support/vendor-server.ts';
+import { closedUrl, playVendor, SUBJECT, serveVendor } from '../../support/vendors.ts';
 
 // What every adapter does alike, whatever its vendor's form.
 
@@ -60,7 +60,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
       'reset in its body',
       ({ socket }, response) => response.writeHead(200).write('{"id":7', () => socket.resetAndDestroy()),
     ],
-    ['that is no HTTP', ({ socket }) => socket.end('220 ready\r\n')],
+    ["that isn't HTTP", ({ socket }) => socket.end('220 ready\r\n')],
   ] as const satisfies readonly (readonly [string, RequestListener])[]) {
     test(`${id}: an answer ${about} may have been charged`, async (t) => {
       const vendor = create({ baseUrl: await serveVendor(t, handle), apiKey: KEY });

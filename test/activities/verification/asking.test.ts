@@ -2,7 +2,7 @@ import test from 'ava';
 import type { NamedCandidate } from '../../../activities/verification/policy.ts';
 import type { Verifier, VerifierStep } from '../../../activities/verification/verifiers/verifier.ts';
 import { candidate, checkOf, DAY_MS, inWords, NOW, verifierOf } from '../../support/checks.ts';
-import { aborted } from '../../support/vendor.ts';
+import { aborted } from '../../support/vendors.ts';
 
 const VALID: VerifierStep = { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' };
 const MISSING: VerifierStep = { kind: 'answer', verdict: 'invalid', reason: 'mailbox_missing' };
@@ -67,10 +67,10 @@ for (const [about, rest] of [
 }
 
 for (const [about, steps, verdict, asked] of [
-  ['is asked where the first cannot tell', [INCONCLUSIVE, VALID], 'valid mailbox_ok', '1,1'],
-  ['is asked where the first is limited', [LIMITED, VALID], 'valid mailbox_ok', '1,1'],
-  ['is asked where the first is out of service', [BROKE, MISSING], 'invalid mailbox_missing', '1,1'],
-  ['is asked where the first was greylisted', [GREYLISTED, VALID], 'valid mailbox_ok', '1,1'],
+  ['is asked if the first cannot tell', [INCONCLUSIVE, VALID], 'valid mailbox_ok', '1,1'],
+  ['is asked if the first is limited', [LIMITED, VALID], 'valid mailbox_ok', '1,1'],
+  ['is asked if the first is out of service', [BROKE, MISSING], 'invalid mailbox_missing', '1,1'],
+  ['is asked if the first was greylisted', [GREYLISTED, VALID], 'valid mailbox_ok', '1,1'],
   ['is not asked after an answer', [MISSING, VALID], 'invalid mailbox_missing', '1,0'],
   [
     'is not asked after a catch-all',
@@ -105,13 +105,13 @@ for (const [about, steps, outcome] of [
     { reason: 'verifier_upstream', afterMs: 1000 },
   ],
 ] as const) {
-  test(`nothing is decided where ${about}`, async (t) => {
+  test(`nothing is decided if ${about}`, async (t) => {
     const { checked } = await checkedBy(steps);
     t.like(checked, { kind: 'transient', ...outcome });
   });
 }
 
-test('nothing is decided where the only verifier may not be asked now', async (t) => {
+test('nothing is decided if the only verifier may not be asked now', async (t) => {
   const verifiers = [verifierOf('one', VALID)];
   const ask = async () => ({ kind: 'unavailable', afterMs: 30_000 }) as const;
   const checked = await checkOf({ verifiers, ask })(candidate('jo@clinic.com', UNKNOWN));
@@ -123,20 +123,20 @@ for (const [rest, verdict] of [
   [UNKNOWN, 'unknown verifier_unavailable'],
   [{ verdict: 'catch_all' }, 'catch_all null'],
 ] as const) {
-  test(`where an operator has to act first it is ${verdict}, and not for good`, async (t) => {
+  test(`if an operator has to act first, the address is ${verdict}, and not for good`, async (t) => {
     const { checked } = await checkedBy([BROKE, { kind: 'fatal', why: 'protocol', field: 'body' }], rest);
     t.is(inWords(checked), verdict);
     t.like(checked, { definitive: false });
   });
 }
 
-test('where one could not tell and an operator has to act for the other, it is not for good', async (t) => {
+test('if one verifier cannot tell and an operator has to act for the other, nothing is for good', async (t) => {
   const { checked } = await checkedBy([INCONCLUSIVE, BROKE]);
   t.is(inWords(checked), 'unknown inconclusive');
   t.like(checked, { definitive: false });
 });
 
-test('greylisting is waited out, even where another verifier is limited', async (t) => {
+test('greylisting is waited out, even if another verifier is limited', async (t) => {
   const { checked } = await checkedBy([GREYLISTED, LIMITED]);
   t.like(checked, {
     kind: 'later',

@@ -37,7 +37,7 @@ test('every case has a verdict, and every row decides some case', (t) => {
   }
 });
 
-test('valid is what somebody vouches for, and nothing else', (t) => {
+test('an address is valid if somebody vouches for it, and not otherwise', (t) => {
   // Written out, not computed: a change of the table has to be made here as well, by somebody who means it.
   const asking = ['valid', 'stale', 'undated', 'catch_all', 'risky', 'unknown', 'registry'];
   const notDoubted = asking.filter((word) => word !== 'risky');
@@ -67,21 +67,21 @@ test("anyone's invalid wins", (t) => {
   }
 });
 
-test('catch-all is valid only where two sources agreed or a verifier could tell', (t) => {
+test('a catch-all is valid only if two sources agree or a verifier can tell', (t) => {
   for (const one of CASES) {
     if (one.agreed || (one.finder !== 'catch_all' && one.verifier !== 'catch_all')) continue;
     t.true(judge(one)[0] !== 'valid' || one.verifier === 'valid', JSON.stringify(one));
   }
 });
 
-test('an address of NPPES alone is valid only where a verifier vouches, or two sources agreed', (t) => {
+test('an address from NPPES alone is valid only if a verifier vouches for it or two sources agree', (t) => {
   for (const one of CASES) {
     if (one.finder !== 'registry' || judge(one)[0] !== 'valid') continue;
     t.true(one.verifier === 'valid' || (one.verifier === 'catch_all' && one.agreed), JSON.stringify(one));
   }
 });
 
-test('a verifier is asked where it can still make an address valid, and not otherwise', (t) => {
+test('a verifier is asked if it can still make an address valid, and not otherwise', (t) => {
   const asked = CASES.filter(({ verifier }) => verifier === 'none')
     .filter(verifierCanHelp)
     .map(({ policy, finder, agreed }) => `${policy}: ${finder}${agreed ? ', agreed' : ''}`);

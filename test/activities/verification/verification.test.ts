@@ -73,7 +73,7 @@ for (const text of [
   `jo@${'a.'.repeat(130)}com`,
   `${'a'.repeat(60)}@${'abc.'.repeat(48)}com`,
 ]) {
-  test(`${JSON.stringify(text).slice(0, 60)} is none (${text.length})`, async (t) => {
+  test(`${JSON.stringify(text).slice(0, 60)} isn't an address (${text.length} characters)`, async (t) => {
     t.is(parseAddress(text), null);
     t.is(await verdictOf(text), 'invalid syntax');
   });

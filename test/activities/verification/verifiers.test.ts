@@ -6,7 +6,7 @@ import { createReacher } from '../../../activities/verification/verifiers/reache
 import type { Verifier } from '../../../activities/verification/verifiers/verifier.ts';
 import { createZeroBounce } from '../../../activities/verification/verifiers/zerobounce.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
-import { closedUrl, type Played, playVendor, serveVendor } from '../../support/vendor-server.ts';
+import { closedUrl, type Played, playVendor, serveVendor } from '../../support/vendors.ts';
 import { MEANINGS } from '../../support/verifier-answers/meanings.ts';
 
 const KEY = 'key-of-a-test';

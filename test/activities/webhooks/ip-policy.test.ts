@@ -112,7 +112,7 @@ test('a name is not judged before it is resolved, unless it can only be an inner
   }
 });
 
-test('what is no address as resolvers write it is not allowed', (t) => {
+test("what isn't an address as resolvers write it is not allowed", (t) => {
   for (const text of [
     '',
     'localhost',
@@ -140,7 +140,7 @@ test('opened ranges are allowed beside the public ones, and nothing next to them
   for (const ip of ['10.0.0.1', '::2', '::ffff:127.0.0.1', '128.0.0.0/8']) t.false(opened.allows(ip), ip);
 });
 
-test('a range that is none is refused by name', (t) => {
+test('a malformed range is refused by name', (t) => {
   for (const text of [
     '',
     '127.0.0.1',
@@ -178,7 +178,7 @@ for (const [what, answers] of HOSTILE_ANSWERS) {
   });
 }
 
-test('of a mixed answer the inner addresses are left out', async (t) => {
+test('the inner addresses of a mixed answer are left out', async (t) => {
   const trap = await startTrap(t);
   const mixed = ['127.0.0.1', '127.0.0.2', '0.0.0.0', '::ffff:127.0.0.1'];
   const post = postWith(createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }), () => mixed);

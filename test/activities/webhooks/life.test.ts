@@ -3,34 +3,24 @@ import type { Answer } from '../../../activities/webhooks/post.ts';
 import { suspendWebhooks } from '../../../db/accounts/organizations.ts';
 import { claimDelivery, recordAttempt } from '../../../db/webhooks/attempts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
-import { answered, type Delivering, HOUR, SCHEDULE_MS, startDelivering } from '../../support/delivering.ts';
+import { answered, HOUR, SCHEDULE_MS, startAnswering } from '../../support/deliveries.ts';
 
 // The life of one delivery from its submit to its last attempt, three days later, with the database's clock put
 // forward as Temporal would wait.
 
-interface Context {
-  receiver: { answer: () => Answer | Promise<Answer>; calls: number };
-  life: Delivering;
-}
-
-const test = anyTest as TestFn<Context>;
+const test = anyTest as TestFn<Awaited<ReturnType<typeof startAnswering>>>;
 const BY = { actor: 'test', reason: 'test' };
 const URL_ = 'https://hooks.example/';
 
 test.beforeEach(async (t) => {
-  const receiver: Context['receiver'] = { answer: () => answered(503), calls: 0 };
-  const life = await startDelivering(async () => {
-    receiver.calls += 1;
-    return await receiver.answer();
-  });
-  t.context = { receiver, life };
+  t.context = await startAnswering(answered(503));
 });
 
 test.afterEach.always(async (t) => {
   await t.context.life?.stop();
 });
 
-test('ten attempts in three days, each after its step, then failed', async (t) => {
+test('a delivery has ten attempts in three days, each after its step, and then fails', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   const waits: number[] = [];

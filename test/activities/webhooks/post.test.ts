@@ -95,7 +95,7 @@ test.serial('429 and 503 hand on Retry-After in seconds', async (t) => {
   t.deepEqual(await sendTo(t, '/503'), { ...answered(503, '503\n'), retryAfterMs: 120_000 });
 });
 
-test.serial('Retry-After may be a date, of the past too; what cannot be read is none', async (t) => {
+test.serial('Retry-After may be a date, even a past one; what cannot be read is ignored', async (t) => {
   const { receiver } = t.context;
   const inAnHour = new Date(Date.now() + 3_600_000).toUTCString();
   receiver.setBehavior('/date', status(503, { 'retry-after': inAnHour }));
@@ -168,7 +168,7 @@ test.serial('a body that breaks off after the status is still an answer', async 
   t.deepEqual(answer, answered(200, 'half', 'body_broken'));
 });
 
-test.serial('of 100 MB no more than 1 KiB is kept, and the rest is not taken', async (t) => {
+test.serial('no more than 1 KiB of 100 MB is kept, and the rest is not read', async (t) => {
   const sent = Promise.withResolvers<number>();
   const answer = await sendTo(t, '/flood', (response) => {
     const { socket } = response;
@@ -187,20 +187,20 @@ test.serial('a gzip bomb stays packed', async (t) => {
   t.deepEqual([...excerpt.subarray(0, 2)], [0x1f, 0x8b]);
 });
 
-test.serial('a reset in place of an answer', async (t) => {
+test.serial('a reset in place of an answer is a failed attempt', async (t) => {
   t.deepEqual(await sendTo(t, '/reset', reset), { kind: 'failed', reason: 'reset' });
 });
 
-test.serial('a connection that is closed in place of an answer', async (t) => {
+test.serial('a connection closed in place of an answer is a failed attempt', async (t) => {
   t.deepEqual(await sendTo(t, '/hang-up', hangUp), { kind: 'failed', reason: 'closed' });
 });
 
-test.serial('an answer that is not HTTP', async (t) => {
+test.serial('an answer that is not HTTP is a failed attempt', async (t) => {
   const answer = await sendTo(t, '/garbage', (response) => response.socket?.end('hello\r\n\r\n'));
   t.deepEqual(answer, { kind: 'failed', reason: 'not_http' });
 });
 
-test.serial('a status that HTTP does not have is an answer that is not HTTP', async (t) => {
+test.serial('a status that HTTP does not have is not HTTP', async (t) => {
   for (const code of ['000', '099', '600', '999']) {
     const answer = await sendTo(t, `/status-${code}`, (response) => {
       response.socket?.end(`HTTP/1.1 ${code} Odd\r\ncontent-length: 2\r\n\r\nok`);
@@ -217,7 +217,7 @@ test.serial('headers without end are given up', async (t) => {
   t.deepEqual(answer, { kind: 'failed', reason: 'headers_too_large' });
 });
 
-test.serial('bad TLS: a certificate nobody vouches for', async (t) => {
+test.serial('a certificate that nobody vouches for ends the attempt', async (t) => {
   const post = postTo(t, { ca: undefined });
   t.deepEqual(await post(messageTo(`${t.context.receiver.url}/tls`)), {
     kind: 'failed',
@@ -229,7 +229,7 @@ test.serial('bad TLS: a certificate nobody vouches for', async (t) => {
   );
 });
 
-test.serial('bad TLS: a trusted certificate of another name', async (t) => {
+test.serial('a trusted certificate of another name ends the attempt', async (t) => {
   const post = postTo(t, { lookup: async () => LOOPBACK });
   const url = t.context.receiver.url.replace('127.0.0.1', 'hook.example');
   t.deepEqual(await post(messageTo(`${url}/name`)), { kind: 'failed', reason: 'tls_name' });
@@ -239,13 +239,13 @@ test.serial('bad TLS: a trusted certificate of another name', async (t) => {
   );
 });
 
-test.serial('bad TLS: a server that speaks something else', async (t) => {
+test.serial('a server that does not speak TLS ends the attempt', async (t) => {
   const port = await listen(t, (socket) => socket.on('data', () => socket.end('HTTP/1.1 400 Bad\r\n\r\n')));
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
   t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
 });
 
-test.serial('bad TLS: a server that wants a certificate from us', async (t) => {
+test.serial('a server that wants a certificate from us ends the attempt', async (t) => {
   const { cert, key } = await ensureCertificate(t.context.dir);
   const server = createTlsServer({ cert, key, ca: cert, requestCert: true, rejectUnauthorized: true });
   const port = await portOf(server);
@@ -254,7 +254,7 @@ test.serial('bad TLS: a server that wants a certificate from us', async (t) => {
   t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
 });
 
-test.serial('a reset before TLS is there', async (t) => {
+test.serial('a reset before TLS is there is a failed attempt', async (t) => {
   const port = await listen(t, (socket) => socket.on('data', () => socket.resetAndDestroy()));
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
   t.deepEqual(answer, { kind: 'failed', reason: 'reset' });
@@ -266,13 +266,13 @@ test.serial('a server that never finishes TLS has the shorter time to connect', 
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
 });
 
-test.serial('an unknown name', async (t) => {
+test.serial('an unknown name is a failed attempt', async (t) => {
   const lookup = () => Promise.reject(Object.assign(new Error('not found'), { code: 'ENOTFOUND' }));
   const answer = await postTo(t, { lookup })(messageTo('https://unknown.example/'));
   t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
 });
 
-test.serial('a name without an address', async (t) => {
+test.serial('a name without an address is a failed attempt', async (t) => {
   const answer = await postTo(t, { lookup: async () => [] })(messageTo('https://empty.example/'));
   t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
 });
@@ -283,7 +283,7 @@ test.serial('a look-up that never ends has the shorter time to connect', async (
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
 });
 
-test.serial('a port nobody listens on', async (t) => {
+test.serial('a port that nobody listens on is a failed attempt', async (t) => {
   const port = await listen(t, null);
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
   t.deepEqual(answer, { kind: 'failed', reason: 'refused' });

@@ -10,7 +10,7 @@ import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
 import { type Receiver, silence, startReceiver, status } from '../../../deploy/local/receiver.ts';
-import { startDelivering } from '../../support/delivering.ts';
+import { startDelivering } from '../../support/deliveries.ts';
 
 // Deliveries through an HTTP proxy: what is connected to is still the address that was checked.
 
@@ -132,7 +132,7 @@ test('the limits hold through a proxy', async (t) => {
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_total' });
 });
 
-test('where our own proxy is away nothing was attempted: the delivery is tried again as if nothing had been', async (t) => {
+test('if our own proxy is away, nothing was attempted: the delivery is tried again as if nothing had happened', async (t) => {
   const proxy = new URL('http://127.0.0.1:1');
   const post = createPost({ policy, userAgent: 'test', proxy });
   const life = await startDelivering(post);

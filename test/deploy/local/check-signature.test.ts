@@ -1,14 +1,14 @@
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import test, { type ExecutionContext } from 'ava';
 import { sign } from '../../../activities/webhooks/signature.ts';
 import { deliveryExamples } from '../../../api/openapi/examples.ts';
+import { temporaryFolder } from '../../support/database.ts';
 
 // `npm run check-signature` as the author of a receiver uses it: exit code 0 right, 1 not right, 2 wrong usage.
 
@@ -39,7 +39,7 @@ interface Request {
 /** Runs the command on a request that is right but for what is given. */
 async function check(t: ExecutionContext, request: Request = {}) {
   const { secret = SECRET, signature = signatureBy(SECRET), timestamp = String(AT) } = request;
-  const body = join(await folder(t), 'body.json');
+  const body = join(temporaryFolder(t.teardown), 'body.json');
   await writeFile(body, request.body ?? BODY);
   return await run([
     ...['--secret', secret, '--id', ID, '--timestamp', timestamp, '--signature', signature, '--body', body],
@@ -56,12 +56,6 @@ async function run(args: readonly string[], stdin = '') {
     once(child, 'close'),
   ]);
   return { code: Number(code), stdout, stderr };
-}
-
-async function folder(t: ExecutionContext): Promise<string> {
-  const dir = await mkdtemp(join(tmpdir(), 'check-signature-'));
-  t.teardown(() => rm(dir, { recursive: true }));
-  return dir;
 }
 
 test('a right signature is right, with one secret, during a rotation, and beside versions of a later day', async (t) => {
@@ -95,7 +89,7 @@ test('another secret and an altered body are told from everything else', async (
 });
 
 test('the secret comes from stdin too, and not together with the body', async (t) => {
-  const dir = await folder(t);
+  const dir = temporaryFolder(t.teardown);
   const body = join(dir, 'body');
   await writeFile(body, BODY);
   const headers = join(dir, 'headers');
@@ -137,7 +131,7 @@ test('a header that is missing or malformed is named', async (t) => {
 });
 
 test('headers come as lines, with a request line or not, or as JSON; the body from stdin too', async (t) => {
-  const file = join(await folder(t), 'headers');
+  const file = join(temporaryFolder(t.teardown), 'headers');
   const asJson = JSON.stringify({
     'Webhook-Id': ID,
     'webhook-timestamp': AT,

@@ -1,9 +1,8 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { copyFile, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, readFile, writeFile } from 'node:fs/promises';
 import { createServer, type IncomingMessage, type RequestListener } from 'node:http';
-import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
@@ -12,23 +11,21 @@ import test, { type ExecutionContext } from 'ava';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
-import { ordinaryNpis } from '../../support/npis.ts';
+import { fresh, temporaryFolder } from '../../support/database.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
-import { type Stack, startStack } from '../../support/stack.ts';
+import { startStack } from '../../support/stack.ts';
+import { ordinaryNpis } from '../../support/vendors.ts';
 
 // `npm run listen` beside a running stack, as the author of a receiver uses it.
 
 const MAIN = fileURLToPath(new URL('../../../deploy/local/listen.ts', import.meta.url));
 const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
 
-let stack: Stack;
-let dir: string;
-let client: Awaited<ReturnType<Stack['organization']>>;
+const stack = fresh(test, () => startStack());
+const client = fresh(test, () => stack.organization());
+const dir = temporaryFolder(test.after.always);
 
 test.before(async () => {
-  stack = await startStack();
-  client = await stack.organization();
-  dir = await mkdtemp(join(tmpdir(), 'listen-'));
   await mkdir(join(dir, 'receiver'));
   for (const name of ['cert.pem', 'key.pem']) {
     await copyFile(join(dirname(stack.receiver.caFile), name), join(dir, 'receiver', name));
@@ -43,11 +40,6 @@ test.before(async () => {
   );
 });
 
-test.after.always(async () => {
-  await stack?.stop();
-  if (dir) await rm(dir, { recursive: true });
-});
-
 test('a delivery of the stack is verified and sent on as it came, and the stack gets the answer', async (t) => {
   const target = await startTarget(t, (_request, response) => response.writeHead(200).end());
   const { url, line } = await listening(t, ['--forward-to', `${target.url}/hook?a=1`]);
@@ -58,7 +50,7 @@ test('a delivery of the stack is verified and sent on as it came, and the stack 
   const [arrived] = target.arrived;
   t.is(arrived?.url, '/hook?a=1');
   t.is(arrived?.headers['content-type'], 'application/json');
-  t.is(arrived?.headers['user-agent'], 'test');
+  t.is(arrived?.headers['user-agent'], 'npi-email-enrichment/1');
   t.regex(String(arrived?.headers['webhook-signature']), /^v1,/);
   t.true(printed.includes(String(arrived?.headers['webhook-id'])));
   t.true(arrived?.body.includes('"custom_data":{"ë":1.5},"usage"'), arrived?.body);
@@ -121,8 +113,8 @@ test('Ctrl-C ends it with exit code 0', async (t) => {
 });
 
 test('what is in the way is one sentence: no stack, a stack that is down, a port that is taken', async (t) => {
-  const empty = await folder(t);
-  const down = await folder(t);
+  const empty = temporaryFolder(t.teardown);
+  const down = temporaryFolder(t.teardown);
   await writeFile(join(down, 'stack.json'), JSON.stringify({ base_url: 'http://127.0.0.1:1' }));
   const { url } = await listening(t, ['--forward-to', 'http://127.0.0.1:1/']);
   const { port } = new URL(url);
@@ -201,12 +193,6 @@ async function startTarget(t: ExecutionContext, answer: RequestListener) {
   const address = server.address();
   const port = typeof address === 'object' && address !== null ? address.port : 0;
   return { url: `http://127.0.0.1:${port}`, arrived };
-}
-
-async function folder(t: ExecutionContext): Promise<string> {
-  const made = await mkdtemp(join(tmpdir(), 'listen-'));
-  t.teardown(() => rm(made, { recursive: true }));
-  return made;
 }
 
 async function ended(args: readonly string[]) {

@@ -1,35 +1,33 @@
 import { execFile, fork, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { chmod, mkdtemp, readdir, rm, stat, symlink, writeFile } from 'node:fs/promises';
+import { readdir, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import test, { type ExecutionContext } from 'ava';
-import postgres from 'postgres';
+import test from 'ava';
 import { startPostgres } from '../../../deploy/local/postgres.ts';
 import { LOOPBACK, poll } from '../../../deploy/local/processes.ts';
 import { startTemporal } from '../../../deploy/local/temporal.ts';
-import { testSetting } from '../../support/environment.ts';
+import { temporaryFolder, testSetting, withSql } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
 import { countTests, slowestTests, timedTest } from '../../support/report.ts';
 
 test('a kept PostgreSQL is found again with its data and its password', async (t) => {
-  const dataDir = join(await temporaryFolder(t), 'data');
+  const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
-  await query(first.url, (sql) => sql`create table kept as select 7 as number`);
+  await withSql(first.url, (sql) => sql`create table kept as select 7 as number`);
   await first.stop();
   const second = await startPostgres({ dataDir });
   t.teardown(() => second.stop());
-  t.deepEqual(Array.from(await query(second.url, (sql) => sql`select number from kept`)), [{ number: 7 }]);
+  t.deepEqual(Array.from(await withSql(second.url, (sql) => sql`select number from kept`)), [{ number: 7 }]);
   t.is((await stat(`${dataDir}.password`)).mode & 0o777, 0o600);
 });
 
 test('PostgreSQL listens on loopback, wants its password and stands 200 connections', async (t) => {
   const server = await startPostgres({});
   t.teardown(() => server.stop());
-  const [settings] = await query(
+  const [settings] = await withSql(
     server.url,
     (sql) =>
       sql`select current_setting('listen_addresses') as addresses, current_setting('max_connections') as most`,
@@ -37,11 +35,11 @@ test('PostgreSQL listens on loopback, wants its password and stands 200 connecti
   t.deepEqual({ ...settings }, { addresses: LOOPBACK, most: '200' });
   const url = new URL(server.url);
   url.password = 'a guess';
-  await t.throwsAsync(() => query(url.href, (sql) => sql`select 1`), { code: '28P01' });
+  await t.throwsAsync(() => withSql(url.href, (sql) => sql`select 1`), { code: '28P01' });
 });
 
 test('a lock file left behind does not keep PostgreSQL from starting, even when its number lives again', async (t) => {
-  const dataDir = join(await temporaryFolder(t), 'data');
+  const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
   process.kill(first.pid, 'SIGKILL');
   await first.exited;
@@ -53,11 +51,11 @@ test('a lock file left behind does not keep PostgreSQL from starting, even when 
   await writeFile(join(dataDir, 'postmaster.pid'), `${stranger.pid}\n${dataDir}\n0\n0\n\n\n\nready\n`);
   const second = await startPostgres({ dataDir });
   t.teardown(() => second.stop());
-  t.is((await query(second.url, (sql) => sql`select 1`)).length, 1);
+  t.is((await withSql(second.url, (sql) => sql`select 1`)).length, 1);
 });
 
 test('a second PostgreSQL on the same data is refused in a sentence', async (t) => {
-  const dataDir = join(await temporaryFolder(t), 'data');
+  const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
   t.teardown(() => first.stop());
   const error = await t.throwsAsync(() => startPostgres({ dataDir }), { code: 'postgres_running' });
@@ -93,11 +91,11 @@ test('Ctrl-C does not reach a server, and the death of its owner ends it and its
   endWithThisProcess(owner);
   t.teardown(() => owner.kill('SIGKILL'));
   const [url] = (await once(owner, 'message')) as [string];
-  const [folder] = await query(url, (sql) => sql`select current_setting('data_directory') as path`);
+  const [folder] = await withSql(url, (sql) => sql`select current_setting('data_directory') as path`);
 
   process.kill(-(owner.pid ?? 0), 'SIGINT');
   t.deepEqual(await once(owner, 'message'), ['interrupted', undefined]);
-  t.is((await query(url, (sql) => sql`select 1`)).length, 1);
+  t.is((await withSql(url, (sql) => sql`select 1`)).length, 1);
 
   owner.kill('SIGKILL');
   const gone = await poll(async () => {
@@ -105,7 +103,7 @@ test('Ctrl-C does not reach a server, and the death of its owner ends it and its
     return left === undefined ? true : undefined;
   }, 150_000);
   t.true(gone);
-  await t.throwsAsync(() => query(url, (sql) => sql`select 1`), { code: 'ECONNREFUSED' });
+  await t.throwsAsync(() => withSql(url, (sql) => sql`select 1`), { code: 'ECONNREFUSED' });
 });
 
 test('what a test file started ends with it, however it dies', async (t) => {
@@ -132,14 +130,14 @@ test('what a test file started ends with it, however it dies', async (t) => {
 });
 
 test('without a Temporal CLI and a way to get one, the message says what to install', async (t) => {
-  const cacheDir = await temporaryFolder(t);
-  const { error } = await findCli(cacheDir, await temporaryFolder(t));
+  const cacheDir = temporaryFolder(t.teardown);
+  const { error } = await findCli(cacheDir, temporaryFolder(t.teardown));
   t.regex(error ?? '', /^The Temporal CLI is missing .*install it .* or install Go, or set TEMPORAL_ADDRESS/);
   t.deepEqual(await readdir(cacheDir), []);
 });
 
 test('a CLI built by Go is kept, and found there the next time', async (t) => {
-  const [cacheDir, path] = [await temporaryFolder(t), await temporaryFolder(t)];
+  const [cacheDir, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   await symlink('/usr/bin/env', join(path, 'env'));
   await script(
     join(path, 'go'),
@@ -154,7 +152,7 @@ test('a CLI built by Go is kept, and found there the next time', async (t) => {
 });
 
 test('a build that fails half-way leaves nothing that looks like a CLI', async (t) => {
-  const [cacheDir, path] = [await temporaryFolder(t), await temporaryFolder(t)];
+  const [cacheDir, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   await symlink('/usr/bin/env', join(path, 'env'));
   await script(join(path, 'go'), `[ "$1" = version ] && exit 0; echo half > "$GOBIN/temporal"; exit 1`);
   t.truthy((await findCli(cacheDir, path)).error);
@@ -189,23 +187,6 @@ test('the runner names the slowest tests, the slowest first', (t) => {
   t.deepEqual(slowestTests(tests, 2), ['   62.5 s  [fail]: api › body › c', '   12.1 s  imports › d']);
   t.is(slowestTests(tests).at(-1), '    0.2 s  db › keys › a (b)');
 });
-
-async function temporaryFolder(t: ExecutionContext): Promise<string> {
-  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-  // PostgreSQL runs as a user of its own where this runs as root.
-  await chmod(folder, 0o755);
-  t.teardown(() => rm(folder, { recursive: true, force: true }));
-  return folder;
-}
-
-async function query<T>(url: string, ask: (sql: postgres.Sql) => Promise<T>): Promise<T> {
-  const sql = postgres(url, { max: 1, onnotice: () => {} });
-  try {
-    return await ask(sql);
-  } finally {
-    await sql.end({ timeout: 5 });
-  }
-}
 
 async function script(file: string, body: string): Promise<void> {
   await writeFile(file, `#!/bin/sh\n${body}\n`, { mode: 0o755 });

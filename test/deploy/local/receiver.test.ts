@@ -1,10 +1,8 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { request } from 'node:https';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
@@ -14,6 +12,7 @@ import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
 import { LocalProblem } from '../../../deploy/local/processes.ts';
 import { ensureCertificate, type Receiver, startReceiver, status } from '../../../deploy/local/receiver.ts';
+import { temporaryFolder } from '../../support/database.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
 
 const MAIN = fileURLToPath(new URL('../../../deploy/local/receiver.ts', import.meta.url));
@@ -101,7 +100,7 @@ test('a delivery can be waited for, past or coming, and is not for ever', async 
 });
 
 test('the certificate is kept between starts, and made anew when it cannot be read', async (t) => {
-  const dir = await folder(t);
+  const dir = temporaryFolder(t.teardown);
   const first = await ensureCertificate(dir);
   t.is((await ensureCertificate(dir)).cert, first.cert);
   await writeFile(first.certFile, 'broken');
@@ -144,7 +143,7 @@ test('the command explains itself and names a wrong argument', async (t) => {
 });
 
 async function start(t: ExecutionContext, secret?: string) {
-  const dir = await folder(t);
+  const dir = temporaryFolder(t.teardown);
   const receiver: Receiver = await startReceiver({ port: 0, dir, secret });
   t.teardown(() => receiver.close());
   const ca = await readFile(receiver.caFile, 'utf8');
@@ -168,12 +167,6 @@ function sender(base: string, ca: string) {
     const answer = await post({ url: `${base}${path}`, headers, body: tampered ? '{"a":2}' : body });
     return answer.kind === 'answered' ? answer.status : 0;
   };
-}
-
-async function folder(t: ExecutionContext): Promise<string> {
-  const dir = await mkdtemp(join(tmpdir(), 'receiver-'));
-  t.teardown(() => rm(dir, { recursive: true }));
-  return dir;
 }
 
 function run(t: ExecutionContext, args: readonly string[]) {

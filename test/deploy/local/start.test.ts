@@ -1,21 +1,24 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { chmod, mkdtemp, readFile, rm, stat } from 'node:fs/promises';
+import { chmod, readFile, stat } from 'node:fs/promises';
 import { createServer, type Server } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { Client, Connection } from '@temporalio/client';
 import test, { type ExecutionContext } from 'ava';
-import postgres from 'postgres';
-import { openDatabase } from '../../../db/client.ts';
+import type { Sql } from 'postgres';
 import { submit } from '../../../db/requests/submit.ts';
 import type { StackFacts } from '../../../deploy/local/facts.ts';
 import { TASK_QUEUE, WORKFLOWS } from '../../../workflows/messages.ts';
-import { openEmptyDatabase, openTestDatabase } from '../../support/database.ts';
-import { testSetting } from '../../support/environment.ts';
+import {
+  openEmptyDatabase,
+  openTestDatabase,
+  temporaryFolder,
+  testSetting,
+  withSql,
+} from '../../support/database.ts';
 import { WHY } from '../../support/operator.ts';
 import {
   type EnvelopeAnswer,
@@ -98,18 +101,9 @@ async function lookUp(facts: StackFacts, apiKey: string, npi: string) {
   return { batchId, found: envelope.data[0] };
 }
 
-async function query<T>(url: string, ask: (sql: postgres.Sql) => Promise<T>): Promise<T> {
-  const sql = postgres(url, { max: 1, onnotice: () => {} });
-  try {
-    return await ask(sql);
-  } finally {
-    await sql.end({ timeout: 5 });
-  }
-}
-
 /** Every table there is, with the number of its rows. */
 function contents(url: string): Promise<readonly string[]> {
-  return query(url, async (sql) => {
+  return withSql(url, async (sql) => {
     const tables = await sql<{ name: string }[]>`
       select format('%I.%I', schemaname, tablename) as name from pg_tables
       where schemaname not in ('pg_catalog', 'information_schema') order by 1`;
@@ -137,17 +131,7 @@ async function occupy(
   return { port: typeof address === 'object' && address !== null ? address.port : port, free };
 }
 
-let folder: string;
-
-test.before(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'start-'));
-  // PostgreSQL runs as a user of its own where this runs as root.
-  await chmod(folder, 0o755);
-});
-
-test.after.always(async () => {
-  await rm(folder, { recursive: true, force: true });
-});
+const folder = temporaryFolder(test.after.always);
 
 test.serial(
   'the first start does the main job and stays up, Ctrl-C stops everything, the next finds its data',
@@ -194,7 +178,7 @@ test.serial(
     t.deepEqual(JSON.parse(answer), { balance: 988, total: 1000, used: 12 });
     t.true(await isReachable(facts.temporal_ui ?? ''));
     // What the environment says counts.
-    const [waits] = await query(
+    const [waits] = await withSql(
       facts.database_url,
       (sql) =>
         sql`select distinct extract(epoch from deadline_at - created_at)::float8 as seconds from batches`,
@@ -238,10 +222,9 @@ test.serial('a dead child process is one clear sentence, and takes the rest down
 });
 
 test.serial(
-  'on servers that run already it keeps to an empty database and a namespace of its own',
+  'on servers that run already the stack keeps to an empty database and a namespace of its own',
   async (t) => {
-    const database = await openEmptyDatabase();
-    t.teardown(() => database.drop());
+    await using database = await openEmptyDatabase();
     const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
     t.teardown(() => connection.close());
     // What another deployment has to do, on the queue of every deployment.
@@ -255,8 +238,7 @@ test.serial(
       DATABASE_URL: database.url,
       TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
     };
-    const away = await mkdtemp(join(tmpdir(), 'start-'));
-    t.teardown(() => rm(away, { recursive: true, force: true }));
+    const away = temporaryFolder(t.teardown);
 
     const first = start(t, away, ['--port', '0', '--no-demo'], given);
     await up(first);
@@ -283,10 +265,10 @@ test.serial(
     // enough; and what it makes there is the stack's.
     const hanging = await call<SubmitAnswer>(again, again.api_key, '/email', { npi: '2000000101' });
     await eventually(async () => {
-      const age = (sql: postgres.Sql) =>
+      const age = (sql: Sql) =>
         sql`update batches set started_at = started_at - interval '2 minutes'
              where id = ${hanging.batch_id} and started_at is not null`;
-      return (await query(database.url, age)).count === 1 || null;
+      return (await withSql(database.url, age)).count === 1 || null;
     });
     const doctor = await operator(away, 'doctor');
     t.regex(doctor.stdout, /workflow_not_running +0.*: no findings\n$/s);
@@ -303,13 +285,11 @@ test.serial(
 );
 
 test.serial('a database that somebody else uses is refused, and left as it is', async (t) => {
-  const [used, foreign] = await Promise.all([openTestDatabase(), openEmptyDatabase()]);
-  t.teardown(() => Promise.all([used.drop(), foreign.drop()]));
-  const db = openDatabase({ url: used.url, poolSize: 1, applicationName: 'test' });
-  const customer = await openOrganization(db, 10);
-  await submit(db, submitCommand(customer, { npis: ['2000000010'] }), RULES);
-  await db.close();
-  await query(foreign.url, (sql) => sql`create table theirs as select 1 as number`);
+  await using used = await openTestDatabase();
+  await using foreign = await openEmptyDatabase();
+  const customer = await openOrganization(used.db, 10);
+  await submit(used.db, submitCommand(customer, { npis: ['2000000010'] }), RULES);
+  await foreign.sql`create table theirs as select 1 as number`;
   for (const { url } of [used, foreign]) {
     const before = await contents(url);
     const running = start(t, folder, ['--port', '0'], { DATABASE_URL: url, TEMPORAL_ADDRESS: '127.0.0.1:1' });
@@ -323,8 +303,7 @@ test.serial('a database that somebody else uses is refused, and left as it is', 
 });
 
 test.serial('without a Temporal CLI nothing is started, not even PostgreSQL', async (t) => {
-  const [away, path] = [await mkdtemp(join(tmpdir(), 'start-')), await mkdtemp(join(tmpdir(), 'start-'))];
-  t.teardown(() => Promise.all([away, path].map((one) => rm(one, { recursive: true, force: true }))));
+  const [away, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   const running = start(t, away, ['--port', '0'], {
     PATH: path,
     HTTPS_PROXY: 'http://127.0.0.1:1',

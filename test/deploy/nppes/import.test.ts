@@ -6,14 +6,16 @@ import { diagnose } from '../../../db/doctor/doctor.ts';
 import { eraseSubject } from '../../../db/privacy/privacy.ts';
 import { headerLine, rowLine } from '../../../deploy/local/sample.ts';
 import {
+  contentOf,
   deactivatedRow,
   memberName,
   npi,
+  openNppesWorld,
   personRow,
+  versionsOf,
   WRONG_NPI,
   writeMember,
-} from '../../support/nppes-files.ts';
-import { contentOf, openNppesWorld, versionsOf } from '../../support/nppes-world.ts';
+} from '../../support/nppes.ts';
 import { RULES } from '../../support/organization.ts';
 
 const FULL = '20260809';
@@ -148,7 +150,7 @@ test('a weekly file updates, adds, deactivates and reactivates; who is not in it
   );
 });
 
-test('who was reactivated before the last deactivation is not active', async (t) => {
+test('a provider that was reactivated before the last deactivation is not active', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const dates = (deactivated: string, reactivated: string) => ({
     'NPI Deactivation Date': deactivated,
@@ -166,7 +168,7 @@ test('who was reactivated before the last deactivation is not active', async (t)
   );
 });
 
-test('who imports is in the audit log, also who does it again; a rehearsal and a file that is done are not', async (t) => {
+test('each import is in the audit log with its actor; a rehearsal and a file that is done are not', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const path = await writeMember(folder, 'npidata', FULL, [personRow(npi(1))]);
   const why = ['--actor', 'ann', '--reason', 'August'];

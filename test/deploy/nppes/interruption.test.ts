@@ -1,19 +1,22 @@
-import { chmod, mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
 import type { Sql } from 'postgres';
 import { migrate } from '../../../db/migrate.ts';
 import { startPostgres } from '../../../deploy/local/postgres.ts';
-import { largeNpi, memberName, WRONG_NPI, writeLargeMain } from '../../support/nppes-files.ts';
+import { temporaryFolder } from '../../support/database.ts';
 import {
   contentOf,
   type Imported,
+  largeNpi,
+  memberName,
   type NppesWorld,
   openNppesWorld,
   openWorldAt,
   spawnImport,
-} from '../../support/nppes-world.ts';
+  WRONG_NPI,
+  writeLargeMain,
+} from '../../support/nppes.ts';
 import { eventually } from '../../support/organization.ts';
 
 // Files of several chunks, so that there is a middle to be killed in.
@@ -60,14 +63,9 @@ test.serial(
   'an import ends with a sentence if PostgreSQL is killed, and does the rest when it is run again',
   async (t) => {
     t.timeout(120_000);
-    const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
-    await chmod(folder, 0o755);
-    const dataDir = join(folder, 'data');
+    const dataDir = join(temporaryFolder(t.teardown), 'data');
     let server = await startPostgres({ dataDir });
-    t.teardown(async () => {
-      await server.stop();
-      await rm(folder, { recursive: true, force: true });
-    });
+    t.teardown(() => server.stop());
     const { url, port } = server;
     await migrate(url);
     const world = await openWorldAt(t, url);
@@ -92,7 +90,7 @@ test.serial(
   },
 );
 
-test.serial('of two imports at once the second is told who is first', async (t) => {
+test.serial('the second of two imports at once is told who is first', async (t) => {
   const world = await openNppesWorld(t);
   const path = join(world.folder, NAME);
   await writeLargeMain(path, ROWS);

@@ -2,7 +2,7 @@ import test from 'ava';
 import { writeSample } from '../../../deploy/local/sample.ts';
 import { DEACTIVATED_NPIS } from '../../../deploy/local/sim/magic.ts';
 import { personOf, SAMPLE_NPIS, SAMPLE_ORGANIZATIONS } from '../../../deploy/local/sim/people.ts';
-import { openNppesWorld } from '../../support/nppes-world.ts';
+import { openNppesWorld } from '../../support/nppes.ts';
 
 test('the sample of the local stack is imported, and its weekly download after it', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);

@@ -5,8 +5,7 @@ import test from 'ava';
 import { headerLine, rowLine, writeZip } from '../../../deploy/local/sample.ts';
 import { LAYOUT } from '../../../deploy/nppes/layout.ts';
 import { openProgress } from '../../../deploy/nppes/output.ts';
-import { memberName, npi, personRow, writeMember } from '../../support/nppes-files.ts';
-import { contentOf, openNppesWorld } from '../../support/nppes-world.ts';
+import { contentOf, memberName, npi, openNppesWorld, personRow, writeMember } from '../../support/nppes.ts';
 
 const DAY = '20260809';
 

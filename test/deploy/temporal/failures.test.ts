@@ -3,7 +3,7 @@ import test from 'ava';
 import { bundleWorkflows } from '../../../deploy/temporal/workers.ts';
 import { eventually } from '../../support/organization.ts';
 import { type Stack, startStack } from '../../support/stack.ts';
-import { createScriptedVendor } from '../../support/vendor.ts';
+import { createScriptedVendor } from '../../support/vendors.ts';
 
 // Histories are shown to people: what fails leaves no path of the worker's machine in them.
 

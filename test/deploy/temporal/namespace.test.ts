@@ -1,25 +1,17 @@
 import test from 'ava';
 import { pino } from 'pino';
-import { keepNamespace, scheduleId } from '../../../deploy/temporal/namespace.ts';
+import { keepNamespace, reverifyScheduleId } from '../../../deploy/temporal/namespace.ts';
 import { WORKFLOWS } from '../../../workflows/messages.ts';
-import { type Stack, startStack } from '../../support/stack.ts';
+import { fresh } from '../../support/database.ts';
+import { startStack } from '../../support/stack.ts';
 
 // What every worker does every five minutes.
 
-const INTERVALS = { sweepMs: 60_000, reverifyMs: 3_600_000 };
 const log = pino({ level: 'silent' });
-let stack: Stack;
+const stack = fresh(test, () => startStack());
 
-test.before(async () => {
-  stack = await startStack();
-});
-
-test.after.always(async () => {
-  await stack?.stop();
-});
-
-const keep = () => keepNamespace(stack.client, stack.taskQueue, INTERVALS, log);
-const schedule = () => stack.client.schedule.getHandle(scheduleId(WORKFLOWS.reverify, stack.taskQueue));
+const keep = () => keepNamespace(stack.client, stack.taskQueue, 3_600_000, log);
+const schedule = () => stack.client.schedule.getHandle(reverifyScheduleId(stack.taskQueue));
 
 test.serial('a Schedule that was deleted comes back', async (t) => {
   await schedule().delete();

@@ -7,8 +7,7 @@ import { generate } from 'selfsigned';
 import { LOOPBACK } from '../../../deploy/local/processes.ts';
 import { temporalTarget } from '../../../deploy/temporal/client.ts';
 import { temporalTrouble } from '../../../deploy/temporal/trouble.ts';
-import { openTestDatabase } from '../../support/database.ts';
-import { testSetting } from '../../support/environment.ts';
+import { openTestDatabase, testSetting } from '../../support/database.ts';
 import { runProgram } from '../../support/programs.ts';
 
 // Each wrong setting of Temporal has a sentence of its own, which names the setting.
@@ -88,10 +87,9 @@ test('a wrong key and missing rights are told', async (t) => {
 });
 
 test('a worker that cannot use Temporal ends with that sentence, and the doctor has it too', async (t) => {
-  const { url, drop } = await openTestDatabase();
-  t.teardown(drop);
+  await using database = await openTestDatabase();
   const env = {
-    DATABASE_URL: url,
+    DATABASE_URL: database.url,
     TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
     TEMPORAL_NAMESPACE: 'nobody',
   };

@@ -1,20 +1,16 @@
 import { randomUUID } from 'node:crypto';
 import test from 'ava';
-import { openDatabase } from '../../../db/client.ts';
 import { noteStopped, noteWorker } from '../../../db/workers.ts';
 import { freePort, LOOPBACK, launch } from '../../../deploy/local/processes.ts';
-import { openTestDatabase } from '../../support/database.ts';
-import { testSetting } from '../../support/environment.ts';
+import { openTestDatabase, testSetting } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
 import { programCommand, runProgram } from '../../support/programs.ts';
 
 // API and workers have to be set to the same namespace and queue: or else every live request fails.
 
 test('an API whose workers are elsewhere only is not ready and says so once, and the doctor says it too', async (t) => {
-  const database = await openTestDatabase();
-  t.teardown(() => database.drop());
-  const db = openDatabase({ url: database.url, poolSize: 2, applicationName: 'test' });
-  t.teardown(() => db.close());
+  await using database = await openTestDatabase();
+  const { db } = database;
   const port = await freePort();
   const env = {
     DATABASE_URL: database.url,

@@ -1,11 +1,117 @@
+import { type ChildProcess, spawn } from 'node:child_process';
 import { createWriteStream } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import { fileURLToPath } from 'node:url';
+import type { ExecutionContext } from 'ava';
+import postgres, { type Sql } from 'postgres';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { headerLine, type NppesValues, rowLine } from '../../deploy/local/sample.ts';
 import type { MemberKind } from '../../deploy/nppes/layout.ts';
+import { openTestDatabase, temporaryFolder } from './database.ts';
+import { operatorOn } from './operator.ts';
+import { type Ended, endWithThisProcess } from './programs.ts';
+
+/** A database and a folder of their own for one test of the importer: one import runs in a database at a time. */
+export interface NppesWorld {
+  readonly url: string;
+  readonly sql: Sql;
+  readonly folder: string;
+  /** Runs `import nppes PATH …`; rejected rows are listed in `rejects.csv` of the folder. */
+  operator(path: string, ...options: string[]): Promise<Ended>;
+  /** What `--json` prints of an import. @throws {Error} where it ended with another code than 0 */
+  imported(path: string, ...options: string[]): Promise<Imported>;
+}
+
+export interface Imported {
+  readonly outcome: string;
+  readonly as_of: string;
+  readonly files: Readonly<Record<string, Readonly<Record<string, number>>>>;
+  readonly rejects_path: string | null;
+}
+
+const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
+/** All that an import writes but when it did. */
+const CONTENT = [
+  `select coalesce(md5(string_agg((to_jsonb(p) - 'imported_at')::text, ',' order by npi)), '') as digest from providers p`,
+  ...['provider_endpoints', 'provider_other_names', 'provider_locations'].map(
+    (table) =>
+      `select coalesce(md5(string_agg(d::text, ',' order by d::text)), '') as digest from ${table} d`,
+  ),
+];
+
+export async function openNppesWorld(t: ExecutionContext): Promise<NppesWorld> {
+  const database = await openTestDatabase();
+  const world = await openWorldAt(t, database.url);
+  t.teardown(() => database.stop());
+  return world;
+}
+
+/** In a database that the test has made. */
+export async function openWorldAt(t: ExecutionContext, url: string): Promise<NppesWorld> {
+  const folder = temporaryFolder(t.teardown);
+  const sql = postgres(url, { max: 1, onnotice: () => {} });
+  t.teardown(() => sql.end({ timeout: 1 }));
+  const command = operatorOn(url);
+  const operator = (path: string, ...options: string[]) =>
+    command.operator(...argumentsOf(folder, path, options));
+  return {
+    url,
+    sql,
+    folder,
+    operator,
+    async imported(path, ...options) {
+      const { code, stdout, stderr } = await operator(path, '--json', ...options);
+      if (code !== 0) throw new Error(`the import ended with ${code}: ${stderr}`);
+      return JSON.parse(stdout) as Imported;
+    },
+  };
+}
+
+/** The same command as a process of its own, which can be killed. */
+export function spawnImport(
+  world: NppesWorld,
+  path: string,
+): { readonly child: ChildProcess; readonly ended: Promise<Ended> } {
+  const child = spawn(process.execPath, [COMMAND, ...argumentsOf(world.folder, path, ['--json'])], {
+    env: { PATH: process.env.PATH, DATABASE_URL: world.url },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  endWithThisProcess(child);
+  const ended = new Promise<Ended>((resolve, reject) => {
+    let stdout = '';
+    let stderr = '';
+    child.stdout.on('data', (text: Buffer) => (stdout += text));
+    child.stderr.on('data', (text: Buffer) => (stderr += text));
+    child.once('error', reject);
+    child.once('close', (code) => resolve({ code, stdout, stderr }));
+  });
+  return { child, ended };
+}
+
+/** The content of the tables: the same for two databases, or twice, where they hold the same. */
+export async function contentOf(sql: Sql): Promise<string> {
+  const digests: string[] = [];
+  for (const query of CONTENT) digests.push(String((await sql.unsafe(query))[0]?.digest));
+  return digests.join(' ');
+}
+
+/** As `contentOf`, of the rows' versions: differs where a row was written again, though with the same values. */
+export async function versionsOf(sql: Sql): Promise<string> {
+  const [row] = await sql`
+    select md5(string_agg(v, ',' order by v)) as digest from (
+      select xmin || ' ' || xmax || ' ' || npi as v from providers
+      union all select xmin || ' ' || xmax || ' ' || npi || endpoint from provider_endpoints
+      union all select xmin || ' ' || xmax || ' ' || npi || name from provider_other_names
+      union all select xmin || ' ' || xmax || ' ' || npi || line_1 from provider_locations) versions`;
+  return String(row?.digest);
+}
+
+function argumentsOf(folder: string, path: string, options: readonly string[]): string[] {
+  return ['import', 'nppes', path, '--rejects', join(folder, 'rejects.csv'), ...options];
+}
 
 // Files in the true layout of NPPES, of people that do not exist: NPIs of the row that begins with 2.
 

@@ -1,0 +1,19 @@
+import { readFileSync } from 'node:fs';
+import type { ActivityRules } from '../../activities/deps.ts';
+import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
+import { createPost } from '../../activities/webhooks/post.ts';
+import type { Config } from './config.ts';
+
+/** How deliveries are sent, as the configuration has it. */
+export function postOf(config: Config) {
+  const ca = config.webhookCaFile === null ? undefined : readFileSync(config.webhookCaFile, 'utf8');
+  const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
+  return createPost({ policy, ca, proxy: config.webhookProxy, userAgent: 'npi-email-enrichment/1' });
+}
+
+/** What activities keep to, but for what the sources file says. */
+export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
+  const { freshnessMs, replayMs, webhookScheduleMs, webhookLogMs } = config;
+  const sweep = { startAfterMs: 5000, checkEveryMs: 30_000 };
+  return { freshnessMs, replayMs, webhookScheduleMs, webhookLogMs, sweep };
+}

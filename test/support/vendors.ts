@@ -1,0 +1,216 @@
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import { createServer, type IncomingHttpHeaders, type RequestListener } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { json } from 'node:stream/consumers';
+import type { ExecutionContext } from 'ava';
+import type { RegistryStep } from '../../activities/person/registry.ts';
+import type { Organization, Person, Step, Subject, Vendor } from '../../activities/vendors/vendor.ts';
+import { shareOf } from '../../deploy/local/sim/knowledge.ts';
+import { PRACTICE_DOMAINS, withCheckDigit } from '../../deploy/local/sim/people.ts';
+
+/** One step of a scripted conversation. */
+export interface ScriptedCall {
+  readonly operation: 'submit' | 'poll';
+  /** Counted from 1, per NPI and operation. */
+  readonly nth: number;
+  readonly signal: AbortSignal;
+}
+
+export type Script = (call: ScriptedCall) => Step | Promise<Step>;
+
+/** A vendor whose answers a test writes, for what no simulator does on demand. */
+export interface ScriptedVendor extends Vendor {
+  /** How it answers about one NPI from now on; it knows nobody else. */
+  script(npi: string, answer: Script): void;
+  /** How often it was asked. */
+  asked(npi: string, operation: ScriptedCall['operation']): number;
+}
+
+/** @param id as it is stored and shown; two vendors of one stack need different ones */
+export function createScriptedVendor(id = 'scripted'): ScriptedVendor {
+  const scripts = new Map<string, Script>();
+  const counts = new Map<string, number>();
+  const asked = (npi: string, operation: string) => counts.get(`${operation} ${npi}`) ?? 0;
+  const answer = async (operation: ScriptedCall['operation'], { npi }: Subject, signal: AbortSignal) => {
+    const nth = asked(npi, operation) + 1;
+    counts.set(`${operation} ${npi}`, nth);
+    const script = scripts.get(npi);
+    return script ? await script({ operation, nth, signal }) : ({ kind: 'miss', reason: 'nobody' } as const);
+  };
+  return {
+    id,
+    needs: ['npi'],
+    gives: ['professional', 'personal'],
+    isDated: true,
+    repeatIsFree: true,
+    callMs: 30_000,
+    cost: () => 1,
+    submit: (subject, signal) => answer('submit', subject, signal),
+    poll: (_jobRef, subject, signal) => answer('poll', subject, signal),
+    script: (npi, script) => void scripts.set(npi, script),
+    asked,
+  };
+}
+
+/** A valid professional address for an NPI, seen by the vendor just now. */
+export function foundStep(npi: string): Step {
+  const email = `npi${npi}@${PRACTICE_DOMAINS[0]}`;
+  return {
+    kind: 'found',
+    identity: { npi, name: null, state: null },
+    candidates: [{ email, vendorType: 'professional', verdict: 'valid', validatedAt: new Date() }],
+  };
+}
+
+/** A script that answers nothing until it is released, and gives up like a real call when it is aborted. */
+export function heldScript(step: Step): { readonly script: Script; release(): void } {
+  const held = Promise.withResolvers<Step>();
+  return {
+    script: ({ signal }) => Promise.race([held.promise, aborted(signal)]),
+    release: () => held.resolve(step),
+  };
+}
+
+/** Never resolves; rejects as soon as the signal aborts. */
+export function aborted(signal: AbortSignal): Promise<never> {
+  return new Promise((_resolve, reject) => {
+    if (signal.aborted) reject(signal.reason);
+    signal.addEventListener('abort', () => reject(signal.reason), { once: true });
+  });
+}
+
+/** How the simulated RocketReach answers an NPI that is not magic. */
+export type Ordinary = 'found' | 'found_later' | 'not_found';
+
+/**
+ * NPIs with a right check digit that the simulated RocketReach answers in one way: always the same ones. They are in
+ * no NPPES file, so vendors that search by name cannot be asked about them.
+ * @param from where to begin, up to nine digits: tests that share a database take NPIs far from each other's
+ */
+export function ordinaryNpis(kind: Ordinary, count: number, from = 0): string[] {
+  const npis: string[] = [];
+  for (let n = 100_000_000 + from; npis.length < count; n += 1) {
+    const npi = withCheckDigit(n);
+    if (kindOf(npi) === kind) npis.push(npi);
+  }
+  return npis;
+}
+
+function kindOf(npi: string): Ordinary {
+  const share = shareOf(npi);
+  if (share === 'slow') return 'found_later';
+  return share === 'nobody' ? 'not_found' : 'found';
+}
+
+/** An answer of a vendor as it came, or could have come: `body` is sent as JSON, text as it is. */
+export interface Played {
+  readonly status: number;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly body: unknown;
+}
+
+/** What a vendor was asked. */
+export interface Asked {
+  readonly method: string;
+  readonly url: string;
+  readonly headers: IncomingHttpHeaders;
+  /** Parsed; null if there was none. */
+  readonly body: unknown;
+}
+
+/** An answer in a vendor's documented form, from vendor-answers/: `hunter/valid`. */
+export function recorded(name: string): Played {
+  return JSON.parse(readFileSync(new URL(`vendor-answers/${name}.json`, import.meta.url), 'utf8'));
+}
+
+/** A vendor's server that gives these answers in turn, the last one again and again. */
+export async function playVendor(t: ExecutionContext, ...answers: readonly Played[]) {
+  const asked: Asked[] = [];
+  const url = await serveVendor(t, async (request, response) => {
+    const { method = '', url: path = '', headers } = request;
+    const hasBody = method === 'POST';
+    const { status, body, ...rest } = answers[Math.min(asked.length, answers.length - 1)] ?? {
+      status: 500,
+      body: '',
+    };
+    asked.push({ method, url: path, headers, body: hasBody ? await json(request) : null });
+    response.writeHead(status, { 'content-type': 'application/json', ...rest.headers });
+    response.end(typeof body === 'string' ? body : JSON.stringify(body));
+  });
+  return { url, asked };
+}
+
+/** A vendor's server that does what a test wants; ends with the test. */
+export async function serveVendor(t: ExecutionContext, handle: RequestListener): Promise<string> {
+  const server = createServer(handle).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.teardown(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const { port } = server.address() as AddressInfo;
+  return `http://127.0.0.1:${port}`;
+}
+
+/** Where nobody listens: a port that was free a moment ago. */
+export async function closedUrl(): Promise<string> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, 'close');
+  return `http://127.0.0.1:${port}`;
+}
+
+const PERSON: Person = {
+  first: 'Mary Jo',
+  last: "O'Malley",
+  middle: null,
+  suffix: null,
+  credential: 'MD',
+  otherNames: [],
+  practice: {
+    line1: '12 Cedar & Main St',
+    city: 'Fargo',
+    state: 'ND',
+    zip: '58102',
+    phone: '7015550123',
+  },
+  otherStates: [],
+};
+
+const ORGANIZATION: Organization = {
+  name: 'Cedar Valley Clinic, P.L.L.C.',
+  domain: 'cedarvalleyclinic-sim.com',
+  source: 'affiliation',
+  confidence: 0.9,
+};
+
+/** Whom the recorded answers are about. */
+export const SUBJECT: Subject = {
+  npi: '2000000010',
+  wantedType: 'any',
+  person: PERSON,
+  organization: ORGANIZATION,
+};
+
+/** What the registry says of a person of whom it knows little more than the name. */
+export function person(npi: string, lastName = 'DOE'): RegistryStep {
+  const nothing = {
+    middleName: null,
+    nameSuffix: null,
+    credential: null,
+    otherLastName: null,
+    otherFirstName: null,
+    organizationName: null,
+    taxonomyCode: null,
+    practice: null,
+    updatedOn: null,
+  };
+  const lists = { endpoints: [], otherNames: [], locations: [] };
+  return {
+    kind: 'found',
+    provider: { npi, entityType: 1, firstName: 'MARY', lastName, ...nothing, ...lists },
+  };
+}
