@@ -88,9 +88,15 @@ async function recordOutcomes(): Promise<void> {
       ids.set(name, batchId);
       await save(stack, name, batchId);
     }
-    for (const name of ['batch-webhook-retried', 'webhook-gone']) {
+    const deliveriesOf = async (name: string) => {
       const path = `/api/v1/batch/${ids.get(name)}/deliveries`;
-      const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path)).json;
+      return { path, ...(await client.get<{ deliveries: { id: string }[] }>(path)).json };
+    };
+    for (const name of ['real-time-webhook-retried', 'webhook-exhausted']) {
+      await save(stack, `${name}-delivery`, (await deliveriesOf(name)).deliveries[0]?.id);
+    }
+    for (const name of ['batch-webhook-retried', 'webhook-gone']) {
+      const { path, deliveries } = await deliveriesOf(name);
       await client.call('POST', `${path}/${deliveries[0]?.id}/resend`);
       await save(stack, `${name}-resent`, deliveries[0]?.id);
     }
@@ -167,6 +173,14 @@ async function recordInterventions(): Promise<void> {
     await workflow(cancelled.batch_id).cancel();
     await save(stack, 'batch-cancelled', cancelled.batch_id);
     await save(stack, 'lookup-cancelled', cancelled.requests[0]?.request_id);
+
+    const alone = await submit(1);
+    await workflow(alone.batch_id).cancel();
+    await save(stack, 'single-cancelled', alone.batch_id);
+    const ended = await submit(1);
+    const ofEnded = await workflow(ended.batch_id).describe();
+    await workflow(ended.batch_id).terminate('recorded');
+    await save(stack, 'single-terminated', ended.batch_id, ofEnded.runId);
 
     const children = await submit(2);
     await workflow(children.requests[0]?.request_id).terminate('recorded');
