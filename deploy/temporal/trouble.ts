@@ -32,84 +32,46 @@ export async function temporalTrouble({
     return null;
   } catch (error) {
     if (!isGrpcServiceError(error)) throw error;
-    const where = `Temporal at ${connectionOptions.address ?? 'localhost:7233'}`;
-    const told = TROUBLES.find(({ code, details }) => code === error.code && details.test(error.details));
-    const sentence = told?.sentence(where, namespace) ?? `${where} answers with the gRPC code ${error.code}`;
-    return new TemporalTrouble(sentence, told?.isAway ?? false);
+    const { address = 'localhost:7233' } = connectionOptions;
+    const found = TROUBLES.find(([code, details]) => code === error.code && details.test(error.details));
+    const wrong = found?.[2] ?? `answers with the gRPC code ${error.code}`;
+    const sentence = `Temporal at ${address} ${wrong.replace('{namespace}', () => namespace)}`;
+    return new TemporalTrouble(sentence, found?.[3] === 'away');
   } finally {
     await connection.close();
   }
 }
 
-interface Trouble {
-  /** Of gRPC. */
-  readonly code: number;
-  readonly details: RegExp;
-  readonly isAway?: true;
-  readonly sentence: (where: string, namespace: string) => string;
-}
-
-const ANY = /^/;
-
-/** The first that fits. The details of 14 are those of OpenSSL and of Node's sockets. */
-const TROUBLES: readonly Trouble[] = [
-  {
-    code: 14,
-    details: /Name resolution/,
-    isAway: true,
-    sentence: (where) => `${where} has a name that no name server knows; check TEMPORAL_ADDRESS`,
-  },
-  {
-    code: 14,
-    details: /alert/,
-    sentence: (where) =>
-      `${where} refuses our certificate; check TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH`,
-  },
-  {
-    code: 14,
-    details: /certificate|altnames/,
-    sentence: (where) =>
-      `${where} has a certificate that is not trusted; check TEMPORAL_TLS_SERVER_CA_CERT_PATH and TEMPORAL_TLS_SERVER_NAME`,
-  },
-  {
-    code: 14,
-    details: /SSL routines/,
-    sentence: (where) => `${where} does not speak TLS; unset TEMPORAL_TLS and what else asks for TLS`,
-  },
-  {
-    code: 14,
-    details: /ECONNREFUSED|EHOSTUNREACH|ENETUNREACH|ETIMEDOUT/,
-    isAway: true,
-    sentence: (where) => `${where} cannot be reached; check TEMPORAL_ADDRESS and that the cluster runs`,
-  },
-  {
-    code: 14,
-    details: ANY,
-    isAway: true,
-    sentence: (where) => `${where} hangs up; if it wants TLS, set TEMPORAL_TLS=true`,
-  },
-  {
-    code: 4,
-    details: ANY,
-    isAway: true,
-    sentence: (where) =>
-      `${where} does not answer within 3 s; check TEMPORAL_ADDRESS and that the cluster runs`,
-  },
-  {
-    code: 16,
-    details: ANY,
-    sentence: (where) => `${where} refuses the key; check TEMPORAL_API_KEY`,
-  },
-  {
-    code: 7,
-    details: ANY,
-    sentence: (where, namespace) =>
-      `${where} gives us no rights in the namespace ${namespace}; give them to the key or certificate, or check TEMPORAL_NAMESPACE`,
-  },
-  {
-    code: 5,
-    details: ANY,
-    sentence: (where, namespace) =>
-      `${where} has no namespace ${namespace}; check TEMPORAL_NAMESPACE, or register it`,
-  },
+/**
+ * Codes of gRPC, what their details have, what is wrong then, and whether waiting may help; the first that fits. The details of 14 are those of
+ * OpenSSL and of Node's sockets.
+ */
+const TROUBLES: readonly (readonly [code: number, details: RegExp, wrong: string, away?: 'away'])[] = [
+  [14, /Name resolution/, 'has a name that no name server knows; check TEMPORAL_ADDRESS', 'away'],
+  [
+    14,
+    /alert/,
+    'refuses our certificate; check TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH',
+  ],
+  [
+    14,
+    /certificate|altnames/,
+    'has a certificate that is not trusted; check TEMPORAL_TLS_SERVER_CA_CERT_PATH and TEMPORAL_TLS_SERVER_NAME',
+  ],
+  [14, /SSL routines/, 'does not speak TLS; unset TEMPORAL_TLS and what else asks for TLS'],
+  [
+    14,
+    /ECONNREFUSED|EHOSTUNREACH|ENETUNREACH|ETIMEDOUT/,
+    'cannot be reached; check TEMPORAL_ADDRESS and that the cluster runs',
+    'away',
+  ],
+  [14, /^/, 'hangs up; if it wants TLS, set TEMPORAL_TLS=true', 'away'],
+  [4, /^/, 'does not answer within 3 s; check TEMPORAL_ADDRESS and that the cluster runs', 'away'],
+  [16, /^/, 'refuses the key; check TEMPORAL_API_KEY'],
+  [
+    7,
+    /^/,
+    'gives us no rights in the namespace {namespace}; give them to the key or certificate, or check TEMPORAL_NAMESPACE',
+  ],
+  [5, /^/, 'has no namespace {namespace}; check TEMPORAL_NAMESPACE, or register it'],
 ];

@@ -1,6 +1,7 @@
 import test from 'ava';
 import { loadConfig, loadLocalConfig, loadOperatorConfig } from '../../deploy/config/config.ts';
 import { ConfigError, parseDuration, parseRate } from '../../deploy/config/values.ts';
+import { TASK_QUEUE } from '../../workflows/messages.ts';
 
 const MINIMAL = { DATABASE_URL: 'postgres://user:secret@db.example:5432/name' };
 
@@ -23,6 +24,8 @@ test('a database is all that has to be configured; the rest has the decided defa
     replayMs: 30 * 86_400_000,
     idempotencyMs: 86_400_000,
     rateWindowMs: 60_000,
+    taskQueue: TASK_QUEUE,
+    workerRollout: 'automatic',
   });
   t.like(loadConfig(MINIMAL), { sourcesFile: null, verifyPolicy: 'vendor-or-verifier', catchAll: 'reject' });
   const seconds = loadConfig(MINIMAL).webhookScheduleMs.map((ms) => ms / 1000);
@@ -37,8 +40,10 @@ test('every problem is reported at once, by name, without a value', (t) => {
     WEBHOOK_SCHEDULE: '1s,soon',
     WEBHOOK_OPEN_CIDRS: '10.0.0.0/99',
     LOG_LEVEL: 'loud',
+    TASK_QUEUE: 'a.b',
+    WORKER_ROLLOUT: 'sometimes',
   });
-  t.regex(message, /6 problem\(s\)/);
+  t.regex(message, /8 problem\(s\)/);
   for (const name of [
     'DATABASE_URL',
     'API_PORT',
@@ -46,6 +51,8 @@ test('every problem is reported at once, by name, without a value', (t) => {
     'WEBHOOK_SCHEDULE',
     'WEBHOOK_OPEN_CIDRS',
     'LOG_LEVEL',
+    'TASK_QUEUE',
+    'WORKER_ROLLOUT',
   ]) {
     t.true(message.includes(name), name);
   }
