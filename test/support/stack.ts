@@ -63,6 +63,7 @@ const HERE = {
   apiPort: 0,
   lookupTimeoutMs: 60_000,
   sweepIntervalMs: 60_000,
+  lookupSlots: 100,
   webhookScheduleMs: [0, 100, 200, 300],
 };
 const quiet = pino({ level: process.env.TEST_LOG_LEVEL ?? 'silent' });
@@ -194,7 +195,7 @@ export async function startStack(options: StackOptions = {}) {
     const workers = await startWorkers({
       ...{ connection: native, client, taskQueue, version, deps },
       workflowBundle: { code },
-      lookupSlots: 100,
+      lookupSlots: config.lookupSlots,
     });
     await rollout.begin();
     worker = {

@@ -3,6 +3,7 @@ import { setTimeout } from 'node:timers/promises';
 import test from 'ava';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { fresh, testSetting } from '../support/database.ts';
+import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
@@ -21,6 +22,7 @@ const temporal = fresh(test, () =>
 const stack = fresh(test, () =>
   startStack({
     providers: [vendor],
+    lookupSlots: 2,
     elsewhere: {
       temporalAddress: temporal.address,
       taskQueue: `enrichment-${randomBytes(8).toString('hex')}`,
@@ -39,10 +41,21 @@ test('a lookup behind 180 of another organization is done when most of them stil
   const bulks = await Promise.all(
     [0, 60, 120].map((from) => many.bulk({ npis: THEIRS.slice(from, from + 60) })),
   );
-  const single = await one.single({ npi: MINE });
   await stack.startWorker();
-  await one.completed(single.json.batch_id);
-  const envelopes = await Promise.all(bulks.map(({ json }) => many.batch(json.batch_id)));
-  const done = envelopes.reduce((total, { batch }) => total + batch.completed_count, 0);
-  t.true(done < THEIRS.length / 2, `${done} of ${THEIRS.length} were done before`);
+  const envelopes = () => Promise.all(bulks.map(({ json }) => many.batch(json.batch_id)));
+  const waiting = async () => (await envelopes()).flatMap(({ data }) => data.filter((one) => !isFinal(one)));
+  // Each has its place in the line before ours comes.
+  await eventually(async () => (await waiting()).every(({ status }) => status === 'in-progress') || null);
+  const { json } = await one.single({ npi: MINE });
+  const before = await waiting();
+  await one.completed(json.batch_id);
+  const after = await waiting();
+  t.true(
+    after.length > before.length / 2,
+    `${before.length} were in front of it, ${after.length} still wait`,
+  );
 });
+
+function isFinal({ status }: { readonly status: string }): boolean {
+  return ['completed', 'not_found', 'failed'].includes(status);
+}
