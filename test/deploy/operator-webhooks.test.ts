@@ -175,7 +175,7 @@ test('while webhooks are suspended nothing is resent; what they were suspended f
   for (const id of [...ids, ...never.ids]) {
     const { code, stdout } = await resend(id);
     t.is(code, 1);
-    t.regex(stdout, /left alone: webhooks of\s+its organization are suspended/);
+    t.regex(stdout.replace(/\s+/g, ' '), /left alone: webhooks of its organization are suspended/);
   }
   const all = ['webhooks', 'resend', '--failed', '--organization', organizationId, '--since', '1h', ...WHY];
   const refused = await command.operator(...all);
@@ -185,8 +185,8 @@ test('while webhooks are suspended nothing is resent; what they were suspended f
   t.is((await resend(never.ids[0])).code, 0);
   t.deepEqual(await statesOf(never.batchId), ['pending']);
   t.regex(
-    (await resend(open.ids[0])).stdout,
-    /left alone: it is on its way already, or its result is not there/,
+    (await resend(open.ids[0])).stdout.replace(/\s+/g, ' '),
+    /left alone: it is on its way already, or its result/,
   );
   t.deepEqual(await statesOf(open.batchId), ['none']);
 });

@@ -145,7 +145,9 @@ test.serial(
     const worker = start(t, 'worker', env);
     const other = start(t, 'worker', { ...env, TEMPORAL_ADDRESS: `${LOOPBACK}:${nobody}` });
     for (const { says } of [worker, other])
-      await says(/"msg":"Temporal cannot be reached: check TEMPORAL_ADDRESS/);
+      await says(
+        /"why":"Temporal at [0-9.:]+ cannot be reached; check TEMPORAL_ADDRESS.*"msg":"waiting for Temporal/,
+      );
     const organization = await openOrganization(db, 1);
     const balance = () => balanceOf(db, organization.organizationId);
     await submit(db, submitCommand(organization, { npis: ['2000000010'] }), { ...RULES, lookupTimeoutMs: 1 });
