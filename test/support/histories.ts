@@ -51,11 +51,15 @@ export async function readHistories(): Promise<SavedHistory[]> {
   return await Promise.all(
     names.map(async (file) => {
       const name = file.replace(/\.json$/, '');
-      const saved = JSON.parse(await readFile(new URL(file, FOLDER), 'utf8'));
-      // As Temporal's CLI and UI give a history, it is bare: then the file has the workflow id for a name.
-      return 'events' in saved ? { name, workflowId: name, history: saved } : { name, ...saved };
+      return parseHistory(name, await readFile(new URL(file, FOLDER), 'utf8'));
     }),
   );
+}
+
+/** @param text as we save a history, or bare, as Temporal's CLI and UI give it: then its name is the workflow id */
+export function parseHistory(name: string, text: string): SavedHistory {
+  const saved = JSON.parse(text);
+  return 'events' in saved ? { name, workflowId: name, history: saved } : { name, ...saved };
 }
 
 /** Saves one execution, without what names the machine it ran on. One event per line, so that changes can be read. */

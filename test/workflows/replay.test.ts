@@ -1,42 +1,35 @@
+import { execFile } from 'node:child_process';
 import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import {
-  bundleWorkflowCode,
-  DefaultLogger,
-  Runtime,
-  Worker,
-  type WorkflowBundleOption,
-} from '@temporalio/worker';
+import { promisify } from 'node:util';
+import { bundleWorkflowCode, DefaultLogger, Worker, type WorkflowBundleOption } from '@temporalio/worker';
 import test from 'ava';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { testSetting } from '../support/database.ts';
-import { readHistories, type SavedHistory } from '../support/histories.ts';
+import { fresh, testSetting } from '../support/database.ts';
+import { parseHistory, readHistories, type SavedHistory } from '../support/histories.ts';
+import { startStack } from '../support/stack.ts';
 
 // Workflows that are running when a new version is deployed are replayed by it: it must decide as the old one did.
 // The histories are recorded by test/support/record-histories.ts, which says when to record anew.
 
 const silent = new DefaultLogger('ERROR', () => {});
+const stack = fresh(test, () => startStack());
 let histories: SavedHistory[];
 
 test.before(async () => {
-  Runtime.install({
-    logger: silent,
-    telemetryOptions: { logging: { filter: { core: 'ERROR', other: 'ERROR' }, forward: {} } },
-  });
   histories = await readHistories();
 });
 
 /** The names of the histories that these workflows would not go through in the same way. */
-async function divergent(workflowBundle: WorkflowBundleOption): Promise<string[]> {
+async function divergent(workflowBundle: WorkflowBundleOption, among = histories): Promise<string[]> {
   const found: string[] = [];
-  const names = histories.map(({ name }) => name);
   let index = 0;
-  for await (const { error } of Worker.runReplayHistories({ workflowBundle }, histories)) {
-    if (error) found.push(`${names[index]}: ${error.name}`);
+  for await (const { error } of Worker.runReplayHistories({ workflowBundle }, among)) {
+    if (error) found.push(`${among[index]?.name}: ${error.name}`);
     index += 1;
   }
-  if (index !== histories.length) throw new Error(`${index} of ${histories.length} histories were replayed`);
+  if (index !== among.length) throw new Error(`${index} of ${among.length} histories were replayed`);
   return found;
 }
 
@@ -63,6 +56,27 @@ test('there are histories of every workflow and outcome', (t) => {
 
 test('every saved history replays', async (t) => {
   t.deepEqual(await divergent({ codePath: testSetting('TEST_WORKFLOW_BUNDLE') }), []);
+});
+
+test("what Temporal's CLI and UI give of a run replays as it is, and is caught as ours are", async (t) => {
+  const client = await stack.organization();
+  const { json } = await client.bulk({ npis: ['2000000010', '2000000044'] });
+  await stack.client.workflow.getHandle(json.batch_id).result();
+  const ids = [json.batch_id, ...json.requests.map(({ request_id }) => request_id)];
+  const cli = testSetting('TEST_TEMPORAL_CLI');
+  const address = testSetting('TEST_TEMPORAL_ADDRESS');
+  const downloads = await Promise.all(
+    ids.map(async (id) => {
+      await stack.client.workflow.getHandle(id).result();
+      const args = ['workflow', 'show', '--workflow-id', id, '--output', 'json', '--address', address];
+      const { stdout } = await promisify(execFile)(cli, args, { maxBuffer: 64 * 1024 * 1024 });
+      return parseHistory(id, stdout);
+    }),
+  );
+  t.deepEqual(await divergent({ codePath: testSetting('TEST_WORKFLOW_BUNDLE') }, downloads), []);
+  const remote = MUTANTS.find(({ file }) => file === 'options.ts');
+  if (!remote) throw new Error('no mutant');
+  t.is((await divergent(await mutate(remote), downloads)).length, ids.length);
 });
 
 /** A change that nobody may deploy without a patch: one text in one file of the workflows becomes another. */
