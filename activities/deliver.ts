@@ -62,7 +62,9 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     const { deliveryId, organizationId, at: startedAt } = claim;
     const begun = performance.now();
     const made = await makeAttempt(claim);
-    if (made === null) return { kind: 'later', why: 'proxy_unavailable', message: 'no proxy', afterMs: null };
+    if (made instanceof ProxyUnavailable) {
+      return { kind: 'later', why: 'proxy_unavailable', message: made.message, afterMs: null };
+    }
     const { answer, batchId, attempts } = made;
     const durationMs = Math.round(performance.now() - begun);
     const outcome = outcomeOf(claim, answer);
@@ -95,7 +97,7 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
       await releaseClaim(db, claim);
       if (!(error instanceof ProxyUnavailable)) throw error;
       log.warn({ delivery_id: claim.deliveryId }, error.message);
-      return null;
+      return error;
     }
   };
 

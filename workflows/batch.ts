@@ -36,6 +36,8 @@ const { refundCredits } = proxyActivities<Activities>(REFUND);
 
 /** A lookup that is still open so long after its deadline hangs: Temporal ends it. The sweep has settled what it owed. */
 const OVERTIME_MS = 5 * 60_000;
+/** How long the ends of lookups are waited for whose requests are final. */
+const LAST_ENDS_MS = 10_000;
 /** The longest and the shortest time until a lookup that an earlier run of the batch started is asked after. */
 const [ASK_AT_MOST_MS, ASK_AT_LEAST_MS] = [30_000, 1000];
 
@@ -100,7 +102,11 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
     // The lookups are cancelled too, and give back what they hold.
     await CancellationScope.nonCancellable(untilFinal);
   }
-  await CancellationScope.nonCancellable(() => Promise.all(webhooks.attempts));
+  await CancellationScope.nonCancellable(async () => {
+    await Promise.all(webhooks.attempts);
+    // An end that comes while the batch completes costs a failed workflow task; one that hangs is not waited for.
+    if (ended < lookups.length) await condition(() => ended === lookups.length, LAST_ENDS_MS);
+  });
   if (CancellationScope.current().consideredCancelled) {
     throw new CancelledFailure('cancelled by an operator; open requests were refunded');
   }

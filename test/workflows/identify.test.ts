@@ -48,20 +48,21 @@ async function lookUp(npi: string) {
   const [row] = await stack.db.drizzle.execute<{ reason: string | null }>(
     sql`select reason from requests where id = ${requestId}`,
   );
-  return { requestId, status: envelope.data[0]?.status, reason: row?.reason ?? null };
+  const { batch_id: batchId } = json;
+  return { batchId, requestId, status: envelope.data[0]?.status, reason: row?.reason ?? null };
 }
 
 test('the registry is asked once, its answer makes the plan, and the lookup stays short', async (t) => {
   const npi = take();
   registry.set(npi, () => person(npi));
   byName.script(npi, () => foundStep(npi));
-  const { requestId, status } = await lookUp(npi);
+  const { batchId, status } = await lookUp(npi);
   t.is(status, 'completed');
-  const lookup = stack.client.workflow.getHandle(requestId);
+  const lookup = stack.client.workflow.getHandle(batchId);
   await lookup.result();
   const events = countEvents(await lookup.fetchHistory());
   t.is(events.ActivityTaskScheduled, 3, 'the registry, and two vendors');
-  t.is(events.MarkerRecorded, 2, 'one plan, one settlement');
+  t.is(events.MarkerRecorded, 2, 'the plan of the batch, and the facts at its end');
 });
 
 test("while the registry is away, vendors that need a name are left out, which isn't a reason for not_found", async (t) => {
