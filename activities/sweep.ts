@@ -121,9 +121,7 @@ export async function sweepOnce(deps: SweepDeps, stopped: AbortSignal): Promise<
     until,
   );
   const waiting = await takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
-  /** Batches, each once: a big one may have hundreds of deliveries. */
-  const told = new Set<string>();
-  const redelivered = await each(waiting, 'deliver', (delivery) => redeliver(deps, delivery, told), until);
+  const redelivered = await each(waiting, 'deliver', (delivery) => redeliver(deps, delivery), until);
 
   await forgetExpiredKeys(db, EXPIRED_AT_MOST);
   await forgetAttempts(db, rules.webhookLogMs, EXPIRED_AT_MOST);
@@ -150,19 +148,9 @@ async function restart({ db, log, control, rules }: SweepDeps, batch: BatchStart
 }
 
 /** A new round does not wait for the workflow of the one before, which may sleep for a day. */
-async function redeliver(
-  { control }: SweepDeps,
-  { round, ...delivery }: WaitingDelivery,
-  told: Set<string>,
-): Promise<boolean> {
-  const { deliveryId, batchId } = delivery;
-  if (round !== 'new' && (await control.isRunning(deliveryId))) return false;
-  if (round === 'first' && (await control.isRunning(batchId))) {
-    // One that was reset may have lost what should have woken it.
-    if (!told.has(batchId)) await control.tellBatch(batchId);
-    told.add(batchId);
-    return false;
-  }
+async function redeliver({ control }: SweepDeps, { round, ...delivery }: WaitingDelivery): Promise<boolean> {
+  if (round !== 'new' && (await control.isRunning(delivery.deliveryId))) return false;
+  if (round === 'first' && (await control.isRunning(delivery.batchId))) return false;
   await control.startDelivery(delivery);
   return true;
 }
