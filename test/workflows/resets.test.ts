@@ -144,25 +144,22 @@ test.serial('a lookup is reset to each of its tasks, while it runs and when it i
   t.deepEqual(await leftOver(stack), []);
 });
 
-test.serial(
-  'a batch that lost in a reset what should wake it does not hold its webhook',
-  async (t) => {
-    const [slow = '', quick = ''] = npis.splice(0, 2);
-    const { client, batchId, release } = await heldBatch('/lost', { held: slow, quick, mode: 'batch' });
-    // By then it has started its lookups, and nobody has told it of their ends.
-    const [, second] = await tasksOf(batchId, (await workflow(batchId).describe()).runId);
-    t.truthy(second);
-    if (second) await reset(second, ALL);
-    release();
-    await eventually(async () => ((await client.batch(batchId)).webhook?.status === 'delivered' ? true : null));
+test.serial('a batch that lost in a reset what should wake it does not hold its webhook', async (t) => {
+  const [slow = '', quick = ''] = npis.splice(0, 2);
+  const { client, batchId, release } = await heldBatch('/lost', { held: slow, quick, mode: 'batch' });
+  // By then it has started its lookups, and nobody has told it of their ends.
+  const [, second] = await tasksOf(batchId, (await workflow(batchId).describe()).runId);
+  t.truthy(second);
+  if (second) await reset(second, ALL);
+  release();
+  await eventually(async () => ((await client.batch(batchId)).webhook?.status === 'delivered' ? true : null));
   t.is((await workflow(batchId).describe()).status.name, 'RUNNING');
   // As the doctor advises once it has been so for a minute.
   await workflow(batchId).terminate('test');
-    t.deepEqual(delivered('/lost'), [`${quick} completed`, `${slow} completed`].sort());
-    t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
-    t.deepEqual(await leftOver(stack), []);
-  },
-);
+  t.deepEqual(delivered('/lost'), [`${quick} completed`, `${slow} completed`].sort());
+  t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
+  t.deepEqual(await leftOver(stack), []);
+});
 
 test.serial('a delivery that waits for its next attempt is reset, and again when it is over', async (t) => {
   const [npi = ''] = npis.splice(0, 1);
