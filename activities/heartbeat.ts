@@ -27,7 +27,9 @@ export async function withHeartbeat<T>(
   context.cancellationSignal.addEventListener('abort', () => {
     const end = () => ending.abort(context.cancellationSignal.reason);
     // `notFound` is how Temporal answers the heartbeat of an activity that has timed out.
-    const { timedOut = false, notFound = false } = context.cancellationDetails ?? {};
+    const { timedOut, notFound, paused, reset } = context.cancellationDetails ?? {};
+    // An operator who pauses or resets an activity means its next attempt: a call that is cut off is paid for.
+    if (paused || reset) return;
     if (timedOut || notFound) lateness = setTimeout(end, timeoutMs);
     else end();
   });

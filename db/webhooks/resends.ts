@@ -130,10 +130,11 @@ export async function markResendStarted(db: Database, deliveryId: string): Promi
 
 /**
  * A delivery that could go on. Whether a workflow makes its attempts depends on its round: in the `first` its batch's
- * makes the first attempt; a `new` resend has none, whatever of an older round may be open.
+ * makes the first attempt; a `new` resend has none, whatever of an older round may be open. One that was `seen` like
+ * this before needs its own: its batch's may have been reset, paused or broken.
  */
 export interface WaitingDelivery extends DeliveryStart {
-  readonly round: 'first' | 'new' | 'resent';
+  readonly round: 'first' | 'new' | 'seen';
 }
 
 /**
@@ -152,7 +153,7 @@ export async function takeDeliveries(
   const rows = await query(db, (tx) =>
     tx.execute<Row>(sql`
       with taken as (
-        select id, case when resends = 0 then 'first' when checked_at is null then 'new' else 'resent' end as round
+        select id, case when checked_at is not null then 'seen' when resends = 0 then 'first' else 'new' end as round
           from webhook_deliveries
          where state = 'pending'
            and greatest(checked_at, due_at, created_at) < (select clock_timestamp())

@@ -200,7 +200,7 @@ test('a resend that nobody started is taken by one sweep, and looked at again la
   await life.time.advance(31_000);
   t.deepEqual(
     (await take()).map(({ round }) => round),
-    ['resent', 'resent', 'resent'],
+    ['seen', 'seen', 'seen'],
   );
 });
 

@@ -1,0 +1,110 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { pino } from 'pino';
+import { freePort } from '../../deploy/local/processes.ts';
+import { startTemporal, type Temporal } from '../../deploy/local/temporal.ts';
+import { checkWorkflows } from '../../deploy/temporal/doctor.ts';
+import { prepareNamespace } from '../../deploy/temporal/namespace.ts';
+import { NPI, ORGANIZATION_ID, OUTCOME } from '../../workflows/messages.ts';
+import { leftOver } from '../support/all-ended.ts';
+import { testSetting } from '../support/environment.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { eventually } from '../support/organization.ts';
+import { startStack } from '../support/stack.ts';
+import { createScriptedVendor, foundStep, heldScript } from '../support/vendor.ts';
+
+// Temporal's database is lost: it comes back on the same address, and empty. PostgreSQL knows what is left to do.
+
+/** A question that is put twice is paid twice. */
+const vendor = { ...createScriptedVendor(), repeatIsFree: false };
+const taskQueue = 'enrichment';
+
+test('a Temporal that comes back empty: every request ends and every webhook is sent, by the worker that lived through it', async (t) => {
+  const temporalOptions = {
+    cli: testSetting('TEST_TEMPORAL_CLI'),
+    namespace: 'default',
+    port: await freePort(),
+    headless: true,
+  };
+  let temporal: Temporal = await startTemporal(temporalOptions);
+  t.teardown(() => temporal.stop());
+  const stack = await startStack({
+    lookupTimeoutMs: 600_000,
+    sweepIntervalMs: 500,
+    webhookScheduleMs: [0, 3_600_000],
+    providers: [vendor],
+    elsewhere: { temporalAddress: temporal.address, taskQueue },
+  });
+  t.teardown(stack.stop);
+  await stack.startWorker();
+  const { receiver } = stack;
+  const received = (path: string) =>
+    receiver
+      .deliveries()
+      .filter((delivery) => delivery.path === path)
+      .flatMap(({ body }) => JSON.parse(body).data)
+      .map(({ npi, status }) => `${npi} ${status}`)
+      .sort();
+  const client = await stack.organization();
+  const submit = async (path: string, given: readonly string[], mode = 'real-time') => {
+    const webhook = { url: `${receiver.url}${path}`, mode };
+    return (await client.bulk({ npis: given, webhook })).json.batch_id;
+  };
+
+  const [slow = '', quick = '', alone = '', told = '', late = ''] = ordinaryNpis('found', 5);
+  const held = [slow, alone].map((npi) => {
+    const { script, release } = heldScript(foundStep(npi));
+    vendor.script(npi, script);
+    return release;
+  });
+  for (const npi of [quick, told, late]) vendor.script(npi, () => foundStep(npi));
+  const batches = [
+    await submit('/bulk', [slow, quick]),
+    await submit('/one', [alone], 'batch'),
+    // Its next attempt is an hour away.
+    await submit('/fail/1/told', [told]),
+  ];
+  await eventually(async () => {
+    const waits = [slow, alone].every((npi) => vendor.asked(npi, 'submit') === 1);
+    const sent = [...received('/bulk'), ...received('/fail/1/told')];
+    return waits && sent.length === 2 ? true : null;
+  });
+
+  process.kill(temporal.pid, 'SIGKILL');
+  await temporal.exited;
+  batches.push(await submit('/late', [late]));
+  temporal = await startTemporal(temporalOptions);
+  const { operatorService } = stack.client.connection;
+  const { namespace } = stack.client.options;
+  // Our dev server brings them along, others do not.
+  const searchAttributes = [NPI, ORGANIZATION_ID, OUTCOME].map(({ name }) => name);
+  await operatorService.removeSearchAttributes({ namespace, searchAttributes });
+  const checks = await checkWorkflows(stack.db, stack.client, taskQueue);
+  t.true(checks.some(({ code, findings }) => code === 'schedule_not_running' && findings === 1));
+  // What workers do when they start.
+  await prepareNamespace(stack.client, taskQueue, 3_600_000, pino({ level: 'silent' }));
+  for (const batchId of batches) await client.completed(batchId);
+  for (const release of held) release();
+  const again = await submit('/again', [late]);
+  batches.push(again);
+  await stack.db.drizzle.execute(sql`update webhook_deliveries set due_at = now() where state = 'pending'`);
+  for (const batchId of batches) {
+    await eventually(async () =>
+      (await client.batch(batchId)).webhook?.status === 'delivered' ? true : null,
+    );
+  }
+
+  t.deepEqual(received('/bulk'), [`${quick} completed`, `${slow} failed`].sort());
+  t.deepEqual(received('/one'), [`${alone} failed`]);
+  t.deepEqual(received('/fail/1/told'), [`${told} completed`, `${told} completed`]);
+  for (const path of ['/late', '/again']) t.deepEqual(received(path), [`${late} completed`]);
+  for (const npi of [slow, quick, alone, told, late]) t.is(vendor.asked(npi, 'submit'), 1, npi);
+  t.deepEqual(await client.credits(), { balance: 997, total: 1000, used: 3 });
+  t.deepEqual(await leftOver(stack), []);
+  await eventually(async () => {
+    for await (const { workflowId } of stack.client.workflow.list({ query: `Npi = '${late}'` })) {
+      if (workflowId === again) return true;
+    }
+    return null;
+  });
+});

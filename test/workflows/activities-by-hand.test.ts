@@ -1,0 +1,181 @@
+import { msToTs, optionalTsToMs } from '@temporalio/common/lib/time.js';
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { leftOver } from '../support/all-ended.ts';
+import { ordinaryNpis } from '../support/npis.ts';
+import { eventually } from '../support/organization.ts';
+import { startStack } from '../support/stack.ts';
+import { createScriptedVendor, foundStep, heldScript } from '../support/vendor.ts';
+
+// What operators may do to single activities in the Temporal UI, and what may be asked of a workflow by hand.
+
+/** A question that is put twice is paid twice. */
+const vendor = { ...createScriptedVendor(), repeatIsFree: false };
+const npis = ordinaryNpis('found', 20);
+
+/** The whole service, and its activities as an operator reaches them. */
+async function start(lookupTimeoutMs: number, webhookScheduleMs: readonly number[] = [0]) {
+  const sweepIntervalMs = 500;
+  const stack = await startStack({
+    lookupTimeoutMs,
+    webhookScheduleMs,
+    sweepIntervalMs,
+    providers: [vendor],
+  });
+  const { workflowService: service, workflow, options } = stack.client;
+  return {
+    ...stack,
+    service,
+    workflow: (id: string) => workflow.getHandle(id),
+    /** Of the only activity of a workflow that is not over. */
+    async lastHeartbeat(workflowId: string): Promise<number> {
+      const { raw } = await workflow.getHandle(workflowId).describe();
+      return optionalTsToMs(raw.pendingActivities?.[0]?.lastHeartbeatTime) ?? 0;
+    },
+    vendorOf: (workflowId: string) => ({
+      namespace: options.namespace,
+      execution: { workflowId },
+      id: vendor.id,
+    }),
+    /** What was sent to a path: NPI and status of each request. */
+    delivered: (path: string): string[] =>
+      stack.receiver
+        .deliveries()
+        .filter((delivery) => delivery.path === path)
+        .flatMap(({ body }) => JSON.parse(body).data)
+        .map(({ npi, status }) => `${npi} ${status}`)
+        .sort(),
+  };
+}
+
+async function asked(npi: string, operation: 'submit' | 'poll'): Promise<void> {
+  await eventually(async () => (vendor.asked(npi, operation) > 0 ? true : null));
+}
+
+for (const how of ['pauseActivity', 'resetActivity'] as const) {
+  test(`${how}: a vendor's call that is under way goes on, because it is paid for, and its answer counts`, async (t) => {
+    const stack = await start(30_000);
+    t.teardown(stack.stop);
+    const [npi = '', other = ''] = npis.splice(0, 2);
+    const held = heldScript(foundStep(npi));
+    vendor.script(npi, held.script);
+    const client = await stack.organization();
+    const { json } = await client.bulk({ npis: [npi, other], webhook: { url: `${stack.receiver.url}/on` } });
+    const requestId = json.requests[0]?.request_id ?? '';
+    await asked(npi, 'submit');
+    const before = await stack.lastHeartbeat(requestId);
+    if (how === 'pauseActivity') await stack.service.pauseActivity(stack.vendorOf(requestId));
+    else await stack.service.resetActivity(stack.vendorOf(requestId));
+    // The answer to its next heartbeat tells the worker.
+    await eventually(async () => ((await stack.lastHeartbeat(requestId)) > before ? true : null));
+    held.release();
+    await stack.workflow(json.batch_id).result();
+    t.deepEqual(stack.delivered('/on'), [`${npi} completed`, `${other} not_found`].sort());
+    t.is(vendor.asked(npi, 'submit'), 1);
+    t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+    t.deepEqual(await leftOver(stack), []);
+  });
+}
+
+test("vendors' jobs that an operator paused, reset or sent astray are refunded at the deadline; nothing revives them", async (t) => {
+  const stack = await start(10_000);
+  t.teardown(stack.stop);
+  const { service, vendorOf } = stack;
+  const [paused = '', reset = '', astray = '', endless = '', alone = '', good = ''] = npis.splice(0, 6);
+  const waiting = [paused, reset, astray, endless, alone];
+  for (const npi of waiting) {
+    vendor.script(npi, () => ({ kind: 'pending', jobRef: npi, pollAfterMs: 200 }));
+  }
+  vendor.script(good, () => foundStep(good));
+  const client = await stack.organization();
+  const webhook = { url: `${stack.receiver.url}/late` };
+  const { json } = await client.bulk({ npis: [paused, reset, astray, endless, good], webhook });
+  const one = (await client.single({ npi: alone, webhook })).json.batch_id;
+  const [ofPaused = '', ofReset = '', ofAstray = '', ofEndless = ''] = json.requests.map((r) => r.request_id);
+  await Promise.all(waiting.map((npi) => asked(npi, 'poll')));
+  await service.pauseActivity(vendorOf(ofPaused));
+  await service.pauseActivity(vendorOf(one));
+  await service.resetActivity(vendorOf(ofReset));
+  await service.updateActivityOptions({
+    ...vendorOf(ofAstray),
+    activityOptions: { taskQueue: { name: 'nobody' } },
+    updateMask: { paths: ['task_queue.name'] },
+  });
+  await service.updateActivityOptions({
+    ...vendorOf(ofEndless),
+    activityOptions: { scheduleToCloseTimeout: msToTs('1h') },
+    updateMask: { paths: ['schedule_to_close_timeout'] },
+  });
+  await stack.workflow(json.batch_id).result();
+  await stack.workflow(one).result();
+  const failed = waiting.map((npi) => `${npi} failed`);
+  t.deepEqual(stack.delivered('/late'), [...failed, `${good} completed`].sort());
+  for (const id of [ofPaused, one, ofEndless]) {
+    await service.unpauseActivity(vendorOf(id)).catch(() => {});
+  }
+  for (const npi of waiting) t.is(vendor.asked(npi, 'submit'), 1);
+  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+  t.deepEqual(await leftOver(stack), []);
+});
+
+test('a webhook whose next attempt an operator paused is sent once it is unpaused, or asked for again', async (t) => {
+  const stack = await start(60_000, [0, 3_600_000]);
+  t.teardown(stack.stop);
+  const { service, vendorOf } = stack;
+  const client = await stack.organization();
+  const paused = async (npi: string, path: string) => {
+    vendor.script(npi, () => foundStep(npi));
+    const { json } = await client.single({ npi, webhook: { url: `${stack.receiver.url}${path}` } });
+    const deliveryId = await eventually(async () => {
+      const first = stack.receiver.deliveries().find((delivery) => delivery.path === path);
+      return first ? String(first.headers['webhook-id']) : null;
+    });
+    const activity = { ...vendorOf(deliveryId), id: '1' };
+    await eventually(() =>
+      service.pauseActivity(activity).then(
+        () => true,
+        () => null,
+      ),
+    );
+    return { batchId: json.batch_id, deliveryId, activity };
+  };
+  const [npi = '', other = ''] = npis.splice(0, 2);
+  const first = await paused(npi, '/fail/1/unpaused');
+  await stack.db.drizzle.execute(
+    sql`update webhook_deliveries set due_at = now() where id = ${first.deliveryId}`,
+  );
+  await service.unpauseActivity(first.activity);
+  await stack.workflow(first.deliveryId).result();
+  const second = await paused(other, '/fail/1/resent');
+  const path = `/api/v1/batch/${second.batchId}/deliveries/${second.deliveryId}/resend`;
+  t.is((await client.call('POST', path)).status, 202);
+  await eventually(async () => (stack.delivered('/fail/1/resent').length === 2 ? true : null));
+  t.is(stack.delivered('/fail/1/unpaused').length, 2);
+  t.deepEqual(await leftOver(stack), []);
+});
+
+test('queries and updates, known to nobody or rubbish, change nothing', async (t) => {
+  const stack = await start(60_000);
+  t.teardown(stack.stop);
+  const [npi = '', other = ''] = npis.splice(0, 2);
+  const held = heldScript(foundStep(npi));
+  vendor.script(npi, held.script);
+  const client = await stack.organization();
+  const { json } = await client.bulk({ npis: [npi, other], webhook: { url: `${stack.receiver.url}/asked` } });
+  const requestId = json.requests[0]?.request_id ?? '';
+  await asked(npi, 'submit');
+  for (const id of [json.batch_id, requestId]) {
+    const handle = stack.workflow(id);
+    await t.throwsAsync(handle.query('nobodyAnswers', null, { more: [1] }));
+    t.truthy(await handle.query('__stack_trace'));
+    const update = { args: [{ status: 'completed', npi }] as [object] };
+    await t.throwsAsync(handle.executeUpdate<void, [object]>('requestSettled', update));
+    await t.throwsAsync(handle.executeUpdate<void, [object]>('nobodyListens', update));
+    await t.throwsAsync(handle.executeUpdate<void, [object]>('', update));
+  }
+  held.release();
+  await stack.workflow(json.batch_id).result();
+  t.deepEqual(stack.delivered('/asked'), [`${npi} completed`, `${other} not_found`].sort());
+  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+  t.deepEqual(await leftOver(stack), []);
+});
