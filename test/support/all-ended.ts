@@ -3,7 +3,7 @@ import { sql } from 'drizzle-orm';
 import postgres from 'postgres';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { checkWorkflows } from '../../deploy/temporal/doctor.ts';
-import { auditLedger } from './audit.ts';
+import { auditLedger } from './ledger.ts';
 import { eventually, RULES } from './organization.ts';
 import type { Stack } from './stack.ts';
 

@@ -4,14 +4,13 @@ import { pino } from 'pino';
 import { freePort } from '../../deploy/local/processes.ts';
 import { startTemporal, type Temporal } from '../../deploy/local/temporal.ts';
 import { checkWorkflows } from '../../deploy/temporal/doctor.ts';
-import { prepareNamespace } from '../../deploy/temporal/namespace.ts';
+import { keepNamespace } from '../../deploy/temporal/namespace.ts';
 import { NPI, ORGANIZATION_ID, OUTCOME } from '../../workflows/messages.ts';
 import { leftOver } from '../support/all-ended.ts';
-import { testSetting } from '../support/environment.ts';
-import { ordinaryNpis } from '../support/npis.ts';
+import { testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
-import { createScriptedVendor, foundStep, heldScript } from '../support/vendor.ts';
+import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
 // Temporal's database is lost: it comes back on the same address, and empty. PostgreSQL knows what is left to do.
 
@@ -36,7 +35,7 @@ test('a Temporal that comes back empty: every request ends and every webhook is 
     elsewhere: { temporalAddress: temporal.address, taskQueue },
   });
   t.teardown(stack.stop);
-  await stack.startWorker();
+  const step = await stack.startWorker();
   const { receiver } = stack;
   const received = (path: string) =>
     receiver
@@ -81,8 +80,9 @@ test('a Temporal that comes back empty: every request ends and every webhook is 
   await operatorService.removeSearchAttributes({ namespace, searchAttributes });
   const checks = await checkWorkflows(stack.db, stack.client, taskQueue);
   t.true(checks.some(({ code, findings }) => code === 'schedule_not_running' && findings === 1));
-  // What workers do when they start.
-  await prepareNamespace(stack.client, taskQueue, 3_600_000, pino({ level: 'silent' }));
+  // What workers do every now and then.
+  await keepNamespace(stack.client, taskQueue, 3_600_000, pino({ level: 'silent' }));
+  await eventually(async () => (await step()) || null);
   for (const batchId of batches) await client.completed(batchId);
   for (const release of held) release();
   const again = await submit('/again', [late]);

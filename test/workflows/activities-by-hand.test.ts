@@ -2,10 +2,9 @@ import { msToTs, optionalTsToMs } from '@temporalio/common/lib/time.js';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { leftOver } from '../support/all-ended.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
-import { createScriptedVendor, foundStep, heldScript } from '../support/vendor.ts';
+import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
 // What operators may do to single activities in the Temporal UI, and what may be asked of a workflow by hand.
 

@@ -1,10 +1,9 @@
 import { randomUUID } from 'node:crypto';
 import test from 'ava';
 import { leftOver } from '../support/all-ended.ts';
-import { ordinaryNpis } from '../support/npis.ts';
 import { eventually } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
-import { createScriptedVendor, foundStep, heldScript } from '../support/vendor.ts';
+import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
 // Operators reset workflows in the Temporal UI, to any of their workflow tasks: nobody is asked, charged or told twice.
 
