@@ -36,6 +36,7 @@ export async function startBatch(
         workflowIdConflictPolicy: 'USE_EXISTING',
         args: [input],
         workflowExecutionTimeout: BATCH_TIMEOUT,
+        priority: fairTo(organizationId),
         typedSearchAttributes: [
           { key: ORGANIZATION_ID, value: organizationId },
           { key: NPI, value: [...new Set(npis)] },
@@ -57,8 +58,8 @@ export async function startBatch(
 
 /**
  * Starts the workflow of a delivery that is sent again, or that its batch did not see to, with the delivery id as
- * workflow id. An older one of the same
- * delivery, which sleeps until its next attempt, is ended: its place in the schedule is in the database.
+ * workflow id. An older one of the same delivery, which sleeps until its next attempt, is ended: its place in the
+ * schedule is in the database.
  * @throws whatever keeps Temporal from taking it, within 3 s
  */
 export async function startDelivery(
@@ -66,7 +67,7 @@ export async function startDelivery(
   taskQueue: string,
   { deliveryId, batchId, organizationId }: DeliveryStart,
 ): Promise<void> {
-  const input: DeliverInput = { deliveryId, organizationId };
+  const input: DeliverInput = { deliveryId };
   await client.withDeadline(Date.now() + START_TIMEOUT_MS, () =>
     client.workflow.start(WORKFLOWS.deliver, {
       taskQueue,
@@ -75,9 +76,15 @@ export async function startDelivery(
       workflowIdConflictPolicy: 'TERMINATE_EXISTING',
       args: [input],
       workflowExecutionTimeout: DELIVERY_TIMEOUT,
+      priority: fairTo(organizationId),
       typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
       memo: { organization_id: organizationId, batch_id: batchId },
       staticSummary: `webhook of ${batchId}`,
     }),
   );
+}
+
+/** If the cluster has fairness switched on, backlogs are shared out by organization; children and activities inherit it. */
+function fairTo(organizationId: string) {
+  return { fairnessKey: organizationId };
 }

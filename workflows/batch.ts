@@ -173,7 +173,7 @@ function attempt(
   if (!first) return;
   for (const { deliveryId } of deliveries) taken.add(deliveryId);
   const about = deliveries.length === 1 ? `webhook of ${nameOf(first)}` : `${deliveries.length} webhooks`;
-  const { attemptDeliveries } = proxyActivities<Activities>(onWebhooksQueue(about, organizationId));
+  const { attemptDeliveries } = proxyActivities<Activities>(onWebhooksQueue(about));
   const run = async () => {
     const undecided = await attemptDeliveries({
       deliveryIds: deliveries.map(({ deliveryId }) => deliveryId),
@@ -191,7 +191,7 @@ async function startDelivery(delivery: DueDelivery, organizationId: string): Pro
   try {
     await startChild(deliver, {
       workflowId: deliveryId,
-      args: [{ deliveryId, organizationId }],
+      args: [{ deliveryId }],
       parentClosePolicy: ParentClosePolicy.ABANDON,
       workflowExecutionTimeout: DELIVERY_TIMEOUT,
       typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],

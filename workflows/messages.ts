@@ -120,7 +120,6 @@ export interface VendorAnswer {
 /** Input of `deliver`; its workflow id is the delivery id. */
 export interface DeliverInput {
   readonly deliveryId: string;
-  readonly organizationId: string;
 }
 
 /** The last net of a delivery: its schedule is over within four days, unless its host is away or it is suspended. */

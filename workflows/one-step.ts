@@ -13,10 +13,8 @@ export async function reverify(): Promise<ReverifyResult> {
 }
 
 /** One delivery through its whole schedule, after a first attempt that did not decide it or because it is sent again. */
-export async function deliver({ deliveryId, organizationId }: DeliverInput): Promise<DeliveryResult> {
-  const { deliverWebhook } = proxyActivities<Activities>(
-    onWebhooksQueue(`webhook ${deliveryId}`, organizationId),
-  );
+export async function deliver({ deliveryId }: DeliverInput): Promise<DeliveryResult> {
+  const { deliverWebhook } = proxyActivities<Activities>(onWebhooksQueue(`webhook ${deliveryId}`));
   return await deliverWebhook({ deliveryId });
 }
 // It waits for days and outlives the version that started it. One activity and nothing else: any version can go on.

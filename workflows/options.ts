@@ -82,9 +82,8 @@ const MAX_HEARTBEAT_MS = 30_000;
 
 /**
  * Deliveries. The schedule comes as `nextRetryDelay`, so that waiting costs no history.
- * @param organizationId if Temporal is set up for it, backlogs are shared out by organization
  */
-export function onWebhooksQueue(summary: string, organizationId: string): ActivityOptions {
+export function onWebhooksQueue(summary: string): ActivityOptions {
   return {
     taskQueue: queuesOf(workflowInfo().taskQueue).webhooks,
     // An attempt ends after 15 s, and waits for room up to 10 s; the rest is for reading and recording.
@@ -93,7 +92,6 @@ export function onWebhooksQueue(summary: string, organizationId: string): Activi
     heartbeatTimeout: '10s',
     // Waiting counts as attempts too, so that these are soon at the longest interval.
     retry: { initialInterval: '5s', backoffCoefficient: 2, maximumInterval: '20s' },
-    priority: { fairnessKey: organizationId },
     summary,
   };
 }

@@ -34,7 +34,7 @@ test('an activity that ignores its end is cut off, and the log says which', asyn
   const queue = stack.taskQueue.replace('enrichment', 'lookups');
   t.like(cut[0], {
     queues: [queue],
-    activities: [{ queue, activity: 'askVendor', workflow_id: json.requests[0]?.request_id }],
+    activities: [{ queue, activity: 'askVendor', workflow_id: json.batch_id }],
   });
 });
 
@@ -58,5 +58,5 @@ test('a worker ends although PostgreSQL is away and a plan is tried again and ag
   });
   process.kill(worker.pid, 'SIGTERM');
   t.is(await worker.exited, 'exit code 0', worker.output().slice(-4000));
-  t.regex(worker.output(), new RegExp(`"queues":\\["${taskQueue}"\\].*"msg":"cut off`));
+  t.notRegex(worker.output(), /cut off/);
 });

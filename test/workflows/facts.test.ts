@@ -93,7 +93,7 @@ test('a lookup that hangs holds back neither its batch nor the webhook, once its
 });
 
 test('no delivery is claimed before what it reports is final, whoever asks', async (t) => {
-  const { client, json, slow, received, release } = await heldBatch('/early');
+  const { json, slow, received, release } = await heldBatch('/early');
   const rows = await eventually(async () => {
     const all = await deliveriesOf(json.batch_id);
     return all.some(({ attempts }) => attempts === 1) ? all : null;
@@ -102,11 +102,10 @@ test('no delivery is claimed before what it reports is final, whoever asks', asy
   const schedule = { webhookScheduleMs: [0] };
   t.like(await claimDelivery(stack.db, open, schedule), { kind: 'wait', why: 'not_final' });
   // An operator's hand, and a batch's delivery of a mode of its own.
-  const { organizationId } = client;
   await stack.client.workflow.start(WORKFLOWS.deliver, {
     taskQueue: stack.taskQueue,
     workflowId: open,
-    args: [{ deliveryId: open, organizationId }],
+    args: [{ deliveryId: open }],
   });
   await eventually(async () => {
     const { raw } = await workflow(open).describe();
@@ -139,7 +138,7 @@ test('workflows started by hand with unknown ids fail at once, and ask nobody', 
     deadline: Date.now() + 60_000,
     unknown: false,
   });
-  await start(WORKFLOWS.deliver, { deliveryId: 'msg_nobody', organizationId: 'org_nobody' });
+  await start(WORKFLOWS.deliver, { deliveryId: 'msg_nobody' });
   await start(WORKFLOWS.batch, {});
   t.is(vendor.asked(npis[0] ?? '', 'submit'), 0);
 });
