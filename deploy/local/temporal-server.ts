@@ -10,6 +10,7 @@ import { build, type CliSearch } from './temporal-cli.ts';
 
 /** The same server as in the CLI, so that what differs is what it runs on. */
 const VERSION = 'v1.29.1';
+const UI_MODULE = 'github.com/temporalio/ui-server/v2/cmd/server';
 const UI_VERSION = 'v2.42.1';
 
 /** Paths of the programs. */
@@ -38,19 +39,15 @@ export async function findTemporalServer(search: CliSearch): Promise<TemporalSer
     const kept = join(search.cacheDir, name);
     const found = (await exists(kept)) ? kept : await build(search, module, name);
     if (found !== undefined) return found;
-    throw new LocalProblem(
-      'temporal_missing',
-      `${name} is missing and could not be built: install Go, then try again.`,
-    );
+    const message = `${name} is missing and could not be built: install Go, then try again.`;
+    throw new LocalProblem('temporal_missing', message);
   };
   await mkdir(search.cacheDir, { recursive: true });
+  const module = 'go.temporal.io/server/cmd';
   return {
-    server: await find(`go.temporal.io/server/cmd/server@${VERSION}`, `temporal-server-${VERSION}`),
-    sqlTool: await find(`go.temporal.io/server/cmd/tools/sql@${VERSION}`, `temporal-sql-${VERSION}`),
-    ui: await find(
-      `github.com/temporalio/ui-server/v2/cmd/server@${UI_VERSION}`,
-      `temporal-ui-${UI_VERSION}`,
-    ),
+    server: await find(`${module}/server@${VERSION}`, `temporal-server-${VERSION}`),
+    sqlTool: await find(`${module}/tools/sql@${VERSION}`, `temporal-sql-${VERSION}`),
+    ui: await find(`${UI_MODULE}@${UI_VERSION}`, `temporal-ui-${UI_VERSION}`),
   };
 }
 
@@ -86,7 +83,13 @@ export async function startTemporalServer(options: TemporalServerOptions): Promi
     await ensureNamespace({ connectionOptions: { address: server.address } }, namespace);
     if (headless) return server;
     const uiPort = options.uiPort ?? (await freePort());
-    const ui = await start('temporal-ui', programs.ui, uiConfiguration(server.address, uiPort, namespace));
+    const ui = await start('temporal-ui', programs.ui, {
+      temporalGrpcAddress: server.address,
+      host: LOOPBACK,
+      port: uiPort,
+      enableUi: true,
+      defaultNamespace: namespace,
+    });
     return {
       ...server,
       uiUrl: `http://${LOOPBACK}:${uiPort}`,
@@ -110,40 +113,31 @@ const PLUGIN = 'postgres12';
 
 /** Makes databases and tables, or what they lack of this version; each step is safe to repeat. */
 async function makeTables(sqlTool: string, postgres: URL, dir: string): Promise<void> {
-  // This process is the whole cluster: whoever is named there is gone, and would be waited for.
+  const { hostname, port, username, password, pathname } = postgres;
+  const at = ['--plugin', PLUGIN, '--endpoint', hostname, '--port', port, '--user', username];
+  const sql = async (database: string, command: string, ...options: string[]) => {
+    const args = [...at, '--database', database, command, ...options];
+    // Not on the command line, which others can see.
+    const { code, output } = await run(sqlTool, args, { env: { SQL_PASSWORD: password } });
+    if (code === 0) return;
+    const what = `Temporal's tables could not be made (${command} of ${database})`;
+    throw new LocalProblem('temporal_failed', `${what}: ${output}`);
+  };
+  for (const [database, schema] of Object.entries(DATABASES)) {
+    await sql(database, 'create-database', '--defaultdb', pathname.slice(1));
+    await sql(database, 'setup-schema', '--version', '0.0');
+    await sql(database, 'update-schema', '--schema-name', `postgresql/v12/${schema}`);
+  }
+  // This process is the whole cluster: members of an earlier start are gone, and would be waited for.
   const forget = join(dir, 'forget-members.sql');
   await writeFile(forget, 'DELETE FROM cluster_membership;\n');
-  const connection = [
-    ...['--plugin', PLUGIN, '--endpoint', postgres.hostname, '--port', postgres.port],
-    ...['--user', postgres.username],
-  ];
-  // Not on the command line, which others can see.
-  const env = { ...process.env, SQL_PASSWORD: postgres.password };
-  for (const [database, schema] of Object.entries(DATABASES)) {
-    for (const step of [
-      ['create-database', '--defaultdb', postgres.pathname.slice(1)],
-      ['setup-schema', '--version', '0.0'],
-      ['update-schema', '--schema-name', `postgresql/v12/${schema}`],
-      ...(schema === 'temporal' ? [['setup-schema', '--disable-versioning', '--schema-file', forget]] : []),
-    ]) {
-      const { code, output } = await run(sqlTool, [...connection, '--database', database, ...step], { env });
-      if (code === 0) continue;
-      throw new LocalProblem(
-        'temporal_failed',
-        `Temporal's tables could not be made (${step[0]} of ${database}): ${output}`,
-      );
-    }
-  }
+  await sql('temporal', 'setup-schema', '--disable-versioning', '--schema-file', forget);
 }
 
 /** What has to be said; everything else is as the server has it, which is what a cluster of one's own has. */
 async function serverConfiguration(postgres: URL, port: number, dynamicConfig: string) {
   const service = async (grpcPort?: number) => ({
-    rpc: {
-      grpcPort: grpcPort ?? (await lowPort()),
-      membershipPort: await lowPort(),
-      bindOnIP: LOOPBACK,
-    },
+    rpc: { grpcPort: grpcPort ?? (await lowPort()), membershipPort: await lowPort(), bindOnIP: LOOPBACK },
   });
   const store = (databaseName: string) => ({
     sql: {
@@ -202,8 +196,4 @@ async function lowPort(): Promise<number> {
     const port = randomInt(10_000, 32_768);
     if (await isPortFree(port)) return port;
   }
-}
-
-function uiConfiguration(temporalGrpcAddress: string, port: number, defaultNamespace: string) {
-  return { temporalGrpcAddress, host: LOOPBACK, port, enableUi: true, defaultNamespace };
 }
