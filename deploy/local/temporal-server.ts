@@ -30,7 +30,7 @@ export interface TemporalServerOptions extends Omit<TemporalOptions, 'cli' | 'db
 }
 
 /**
- * The server, the tool that makes its tables, and its UI: kept in the cache folder, else built by Go (about 4 minutes on
+ * The server, the tool that makes its tables, and its UI: kept in the cache folder, else built by Go (4 to 6 minutes on
  * two cores, once).
  * @throws {LocalProblem} `temporal_missing`
  */
