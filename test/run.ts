@@ -8,7 +8,7 @@ import { countTests, slowestTests, type TestCounts, type TimedTest, timedTest } 
 /**
  * `npm test`: checks, servers, tests. Arguments go to AVA (`npm test -- FILE --match '…'`);
  * `--only-tests` leaves out type check and lint. Servers named by TEST_DATABASE_URL and TEST_TEMPORAL_ADDRESS are
- * used in place of own ones. At the end it names the slowest tests; the last line is `N passed, N failed`, where a step
+ * used in place of own ones; `--temporal server` brings the real server on PostgreSQL in place of the dev server. At the end it names the slowest tests; the last line is `N passed, N failed`, where a step
  * that fails before the tests counts as one.
  * With `--watch` AVA has the terminal to itself, and runs tests again when a file that they use changes; workflows are
  * bundled once.
@@ -32,8 +32,8 @@ try {
     await step('lint', () => check('biome', ['check', '.']));
   }
   // Only now, so that a mistake in what it imports is told by the checks.
-  const { startServers } = await import('./support/servers.ts');
-  stops.push(await startServers(step));
+  const { startServers, takeServerFlag } = await import('./support/servers.ts');
+  stops.push(await startServers({ step, onServer: takeServerFlag(given) }));
   const arguments_ = given.filter((argument) => argument !== '--only-tests');
   // Tests in `alone/` measure or exhaust something: next to others they would tell nothing.
   const isWatching = arguments_.includes('--watch');

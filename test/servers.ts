@@ -1,5 +1,5 @@
 import { TEST_SETTINGS, testSetting } from './support/database.ts';
-import { startServers } from './support/servers.ts';
+import { startServers, takeServerFlag } from './support/servers.ts';
 
 /**
  * `npm run servers`: PostgreSQL and Temporal that stay up between test runs, until Ctrl-C. It prints what to paste into
@@ -8,7 +8,7 @@ import { startServers } from './support/servers.ts';
 const interrupted = new Promise<void>((resolve) => {
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => resolve());
 });
-const stop = await startServers();
+const stop = await startServers({ onServer: takeServerFlag(process.argv.slice(2)) });
 try {
   for (const name of TEST_SETTINGS) console.log(`export ${name}='${testSetting(name)}'`);
   console.error(

@@ -219,11 +219,14 @@ export async function freePort(): Promise<number> {
  * @throws {LocalProblem} `port_taken`
  */
 export async function requirePortFree(port: number, server: string, option?: string): Promise<void> {
-  try {
-    await listenOnce(port);
-  } catch {
-    throw portTaken(port, server, option);
-  }
+  if (!(await isPortFree(port))) throw portTaken(port, server, option);
+}
+
+export function isPortFree(port: number): Promise<boolean> {
+  return listenOnce(port).then(
+    () => true,
+    () => false,
+  );
 }
 
 export function portTaken(port: number, server: string, option?: string): LocalProblem {

@@ -9,12 +9,13 @@ import { temporalTarget } from '../temporal/client.ts';
 import { startDns } from './dns.ts';
 import { readFacts, type StackFacts } from './facts.ts';
 import { startPostgres } from './postgres.ts';
-import { freePort, LOOPBACK, LocalProblem, launch, requirePortFree } from './processes.ts';
+import { freePort, isPortFree, LOOPBACK, LocalProblem, launch, requirePortFree } from './processes.ts';
 import { startReceiver } from './receiver.ts';
 import { importSample } from './sample.ts';
 import { createSimulator, SIMULATED, sourceSettings } from './simulator.ts';
 import { ensureNamespace, startTemporal } from './temporal.ts';
 import { cacheFolder, findTemporalCli } from './temporal-cli.ts';
+import { findTemporalServer, startTemporalServer } from './temporal-server.ts';
 import { openTenant } from './tenant.ts';
 
 export interface Stack {
@@ -31,6 +32,8 @@ export interface StackOptions {
   readonly dir: string;
   /** 0 takes a free one. */
   readonly apiPort: number;
+  /** The CLI's dev server, or the server that production has, on the stack's own PostgreSQL. */
+  readonly temporal: 'dev' | 'server';
   readonly given: LocalConfig;
   readonly say: (line: string) => void;
   readonly signal: AbortSignal;
@@ -49,6 +52,9 @@ const DATABASE_IN_USE =
   'The database of DATABASE_URL is in use, and the local stack did not make it: its simulated vendors would answer the ' +
   'requests there with invented emails and charge for them. Unset DATABASE_URL, so that the stack brings a PostgreSQL ' +
   'of its own, or name an empty database.';
+
+const NOT_OURS =
+  'With --temporal server the stack brings PostgreSQL and Temporal of its own: unset DATABASE_URL and TEMPORAL_ADDRESS.';
 
 type Stop = () => Promise<void>;
 
@@ -105,6 +111,9 @@ function createParts(logs: string): Parts {
 
 async function bringUp(options: StackOptions, parts: Parts) {
   const { dir, given, say, signal } = options;
+  const onServer = options.temporal === 'server';
+  if (onServer && (given.databaseUrl ?? given.temporalAddress) !== null)
+    throw new LocalProblem('usage', NOT_OURS);
   const logs = join(dir, 'logs');
   await mkdir(logs, { recursive: true });
   const earlier = readFacts(dir);
@@ -126,15 +135,13 @@ async function bringUp(options: StackOptions, parts: Parts) {
   say('Starting the local stack:');
 
   // First, because it may take minutes or be missing.
-  const cli =
+  const search = { cacheDir: cacheFolder(given.cacheHome), onProgress: (line: string) => say(`    ${line}`) };
+  const programs =
     given.temporalAddress !== null
       ? null
-      : await part('Temporal CLI', () =>
-          findTemporalCli({
-            cacheDir: cacheFolder(given.cacheHome),
-            onProgress: (line) => say(`    ${line}`),
-          }),
-        );
+      : onServer
+        ? await part('Temporal server', () => findTemporalServer(search))
+        : await part('Temporal CLI', () => findTemporalCli(search));
   const database = await part('PostgreSQL', async () => {
     if (given.databaseUrl !== null) return { url: given.databaseUrl };
     const server = await startPostgres({
@@ -156,25 +163,27 @@ async function bringUp(options: StackOptions, parts: Parts) {
 
   // One for each database: a worker must never be given tasks that are about what is in another one.
   const temporal = await part('Temporal', async () => {
-    if (cli === null) {
+    const own = `local-stack-${stackId}`;
+    if (programs === null) {
       const target = temporalTarget(given.environment);
-      const namespace = `local-stack-${stackId}`;
-      await ensureNamespace(target, namespace);
-      return { address: target.connectionOptions.address ?? '', namespace, uiUrl: undefined };
+      await ensureNamespace(target, own);
+      return { address: target.connectionOptions.address ?? '', namespace: own, uiUrl: undefined };
     }
-    const namespace = 'default';
-    const server = await startTemporal({
-      cli,
-      namespace,
+    const common = {
+      namespace: onServer ? own : 'default',
       headless: false,
       port: await portOf('temporal'),
       uiPort: await portOf('ui'),
-      dbFile: join(dir, 'temporal', `${stackId}.db`),
       onLog: logTo(logs, 'temporal'),
-    });
+    };
+    const folder = join(dir, 'temporal');
+    const server =
+      typeof programs === 'string'
+        ? await startTemporal({ ...common, cli: programs, dbFile: join(folder, `${stackId}.db`) })
+        : await startTemporalServer({ ...common, programs, postgresUrl: database.url, dir: folder });
     parts.add(server.stop);
     parts.watch('Temporal', server);
-    return { ...server, namespace };
+    return { ...server, namespace: common.namespace };
   });
 
   const { simulator, receiver, dns } = await part('vendors, receiver', async () => {
@@ -226,7 +235,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     simulator_url: simulator.urls.rocketreach,
     receiver_url: receiver.url,
     organization_id: tenant.organizationId,
-    temporal_cli: cli,
+    temporal_cli: typeof programs === 'string' ? programs : null,
     ports,
   };
   return { facts, lookupTimeout: environment.LOOKUP_TIMEOUT };
@@ -261,12 +270,7 @@ function logTo(logs: string, name: string): (line: string) => void {
 /** Only the API's port has to be the one that was asked for: of the others the first that is free, else any. */
 async function firstFree(ports: readonly (number | undefined)[]): Promise<number> {
   for (const port of ports) {
-    if (port === undefined) continue;
-    const isFree = await requirePortFree(port, '').then(
-      () => true,
-      () => false,
-    );
-    if (isFree) return port;
+    if (port !== undefined && (await isPortFree(port))) return port;
   }
   return await freePort();
 }

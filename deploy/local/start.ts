@@ -1,5 +1,6 @@
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { Option } from 'commander';
 import { type LocalConfig, loadLocalConfig } from '../config/config.ts';
 import { commandLine } from '../main.ts';
 import { integer } from '../operator/arguments.ts';
@@ -23,6 +24,7 @@ interface Options {
   readonly demo: boolean;
   readonly port: number;
   readonly dir: string;
+  readonly temporal: 'dev' | 'server';
 }
 
 await runProgram(
@@ -31,6 +33,14 @@ await runProgram(
     .option('--no-demo', 'do not submit the demonstration batch')
     .option('--port <PORT>', "the API's port", integer(0, 65_535), 8080)
     .option('--dir <FOLDER>', 'where data, logs and stack.json are kept', '.local')
+    .addOption(
+      new Option(
+        '--temporal <KIND>',
+        'the dev server of its CLI, or the real server on PostgreSQL (built by Go, once)',
+      )
+        .choices(['dev', 'server'])
+        .default('dev'),
+    )
     .action(async (options: Options) => {
       process.exitCode = await run(options);
     }),
@@ -38,7 +48,7 @@ await runProgram(
 // Everything is stopped; a handle that a library left open must not keep the program.
 process.exit();
 
-async function run({ dir, port: apiPort, demo: hasDemo }: Options): Promise<0 | 1> {
+async function run({ dir, port: apiPort, demo: hasDemo, temporal }: Options): Promise<0 | 1> {
   const interruption = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     process.on(signal, () => {
@@ -55,7 +65,7 @@ async function run({ dir, port: apiPort, demo: hasDemo }: Options): Promise<0 | 
     given = loadLocalConfig();
     await mkdir(dir, { recursive: true });
     const say = (line: string) => console.log(line);
-    stack = await startStack({ dir, apiPort, given, say, signal: interruption.signal });
+    stack = await startStack({ dir, apiPort, temporal, given, say, signal: interruption.signal });
     await writeFacts(dir, stack.facts);
     let batchId: string | null = null;
     if (hasDemo) {

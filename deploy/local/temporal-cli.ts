@@ -36,7 +36,8 @@ export async function findTemporalCli({ cacheDir, onProgress }: CliSearch): Prom
     if (await isTemporalCli(candidate)) return candidate;
   }
   await mkdir(cacheDir, { recursive: true });
-  const found = (await download(cacheDir, onProgress)) ?? (await build(cacheDir, onProgress));
+  const found =
+    (await download(cacheDir, onProgress)) ?? (await build({ cacheDir, onProgress }, MODULE, BUILT));
   if (found !== undefined) return found;
   throw new LocalProblem(
     'temporal_missing',
@@ -86,22 +87,31 @@ async function download(cacheDir: string, onProgress: (line: string) => void): P
   });
 }
 
-async function build(cacheDir: string, onProgress: (line: string) => void): Promise<string | undefined> {
+/**
+ * Builds a program of a Go module and keeps it in the cache folder.
+ * @param module as `go install` takes it, with its version
+ * @param name what the program is called there
+ * @returns undefined when Go is missing or cannot build it
+ */
+export async function build(
+  { cacheDir, onProgress }: CliSearch,
+  module: string,
+  name: string,
+): Promise<string | undefined> {
   if ((await run('go', ['version'], {})).code !== 0) return undefined;
-  onProgress(`building the Temporal CLI ${VERSION} with Go, once; this takes about 3 minutes`);
+  onProgress(`building ${name} with Go, once; this takes up to 3 minutes`);
   const begun = Date.now();
   const progress = setInterval(() => {
-    onProgress(`building the Temporal CLI: ${Math.round((Date.now() - begun) / 1000)} s`);
+    onProgress(`building ${name}: ${Math.round((Date.now() - begun) / 1000)} s`);
   }, PROGRESS_MS);
   try {
     return await inFreshFolder(cacheDir, async (folder) => {
       // `env` sets the variable for Go alone and leaves it everything else it needs from the environment.
-      const { code, output } = await run('env', [`GOBIN=${folder}`, 'go', 'install', MODULE], {});
-      if (code !== 0) {
-        onProgress(`Go could not build the Temporal CLI: ${output.split('\n').at(-1)}`);
-        return undefined;
-      }
-      return await keep(join(folder, 'temporal'), join(cacheDir, BUILT));
+      const { code, output } = await run('env', [`GOBIN=${folder}`, 'go', 'install', module], {});
+      const [file] = await readdir(folder);
+      if (code === 0 && file !== undefined) return await keep(join(folder, file), join(cacheDir, name));
+      onProgress(`Go could not build ${name}: ${output.split('\n').at(-1)}`);
+      return undefined;
     });
   } finally {
     clearInterval(progress);

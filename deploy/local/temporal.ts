@@ -55,17 +55,30 @@ const ALREADY_EXISTS = 6;
  * @throws {LocalProblem} `port_taken`, `temporal_failed`
  */
 export async function startTemporal(options: TemporalOptions): Promise<Temporal> {
+  if (options.dbFile !== undefined) await mkdir(dirname(options.dbFile), { recursive: true });
+  return await bringUp(options, options.namespace, (port, uiPort) => launchServer(options, port, uiPort));
+}
+
+/**
+ * Launches a server, on other free ports when those it was given are taken meanwhile, and returns once the namespace
+ * answers.
+ * @throws {LocalProblem} `port_taken`, `temporal_failed`
+ */
+export async function bringUp(
+  options: Pick<TemporalOptions, 'port' | 'uiPort' | 'headless'>,
+  namespace: string,
+  launchAt: (port: number, uiPort: number | undefined) => ServerProcess | Promise<ServerProcess>,
+): Promise<Temporal> {
   if (options.port !== undefined) await requirePortFree(options.port, 'Temporal');
   if (options.uiPort !== undefined && !options.headless)
     await requirePortFree(options.uiPort, "Temporal's UI");
-  if (options.dbFile !== undefined) await mkdir(dirname(options.dbFile), { recursive: true });
 
   for (let attempt = 1; ; attempt += 1) {
     const port = options.port ?? (await freePort());
     const uiPort = options.headless ? undefined : (options.uiPort ?? (await freePort()));
     const address = `${LOOPBACK}:${port}`;
-    const server = launchServer(options, port, uiPort);
-    const state = await waitForNamespace(server, address, options.namespace);
+    const server = await launchAt(port, uiPort);
+    const state = await waitForNamespace(server, address, namespace);
     if (state === 'ready') {
       const uiUrl = uiPort === undefined ? undefined : `http://${LOOPBACK}:${uiPort}`;
       return { address, uiUrl, pid: server.pid, exited: server.exited, stop: server.stop };
@@ -73,7 +86,7 @@ export async function startTemporal(options: TemporalOptions): Promise<Temporal>
     await server.stop();
     const output = server.tail();
     const portInUse = /address already in use/i.test(output);
-    // A dev server also takes free ports of its own choice, which another program may take first.
+    // A server also takes free ports of its own choice, which another program may take first.
     if (portInUse && attempt < ATTEMPTS) continue;
     if (portInUse) throw portTaken(port, 'Temporal');
     throw new LocalProblem('temporal_failed', `Temporal did not start (${server.ending()}): ${output}`);

@@ -3,11 +3,23 @@ import { join } from 'node:path';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { cacheFolder, findTemporalCli } from '../../deploy/local/temporal-cli.ts';
+import { findTemporalServer, startTemporalServer } from '../../deploy/local/temporal-server.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { type TestSetting, temporaryFolder } from './database.ts';
 
 /** Each stack is a Worker Deployment, and a namespace may usually have 100. */
 export const TEST_DYNAMIC_CONFIG: readonly string[] = ['matching.maxDeployments=100000'];
+
+/**
+ * Takes `--temporal server` out of the arguments of a command.
+ * @returns whether it was there: tests then run on Temporal's real server, with a PostgreSQL of its own
+ */
+export function takeServerFlag(given: string[]): boolean {
+  const at = given.indexOf('--temporal');
+  if (at === -1) return false;
+  if (given.splice(at, 2)[1] === 'server') return true;
+  throw new Error('--temporal can only be followed by server: without it tests run on the dev server.');
+}
 
 /** Does a part of the work, and may tell of it. */
 type Step = <T>(name: string, work: () => Promise<T>) => Promise<T>;
@@ -17,7 +29,13 @@ type Step = <T>(name: string, work: () => Promise<T>) => Promise<T>;
  * bundle. They are named in the environment of this process, which children inherit.
  * @returns ends what was started
  */
-export async function startServers(step: Step = (_name, work) => work()): Promise<() => Promise<void>> {
+export async function startServers({
+  step = (_name, work) => work(),
+  onServer = false,
+}: {
+  step?: Step;
+  onServer?: boolean;
+} = {}): Promise<() => Promise<void>> {
   // If one does not start, the others are stopped.
   await using started = new AsyncDisposableStack();
   const own = async <T extends { stop(): Promise<unknown> }>(starting: Promise<T>): Promise<T> => {
@@ -30,13 +48,20 @@ export async function startServers(step: Step = (_name, work) => work()): Promis
   const onProgress = (line: string) => console.error(`  ${line}`);
   const cli =
     env.TEST_TEMPORAL_CLI ?? (await step('Temporal CLI', () => findTemporalCli({ cacheDir, onProgress })));
+  const common = { namespace: 'default', headless: true, dynamicConfig: TEST_DYNAMIC_CONFIG };
+  const startServer = async () => {
+    const programs = await step('Temporal server', () => findTemporalServer({ cacheDir, onProgress }));
+    const { url } = await own(startPostgres({}));
+    const dir = temporaryFolder((remove) => started.defer(remove));
+    return await own(startTemporalServer({ ...common, programs, postgresUrl: url, dir }));
+  };
   const [databaseUrl, temporalAddress] = await step('PostgreSQL and Temporal', async () => {
     const starting = [
       env.TEST_DATABASE_URL ?? own(startPostgres({})).then(({ url }) => url),
-      env.TEST_TEMPORAL_ADDRESS ??
-        own(
-          startTemporal({ cli, namespace: 'default', headless: true, dynamicConfig: TEST_DYNAMIC_CONFIG }),
-        ).then(({ address }) => address),
+      onServer
+        ? startServer().then(({ address }) => address)
+        : (env.TEST_TEMPORAL_ADDRESS ??
+          own(startTemporal({ ...common, cli })).then(({ address }) => address)),
     ];
     await Promise.allSettled(starting);
     return await Promise.all(starting);

@@ -314,6 +314,29 @@ test.serial('without a Temporal CLI nothing is started, not even PostgreSQL', as
   t.false(running.output().includes('PostgreSQL '));
 });
 
+test.serial('the real Temporal server keeps away from servers that the stack did not bring', async (t) => {
+  for (const name of ['DATABASE_URL', 'TEMPORAL_ADDRESS']) {
+    const theirs = { DATABASE_URL: 'postgres://127.0.0.1:1/theirs', TEMPORAL_ADDRESS: '127.0.0.1:1' }[name];
+    const running = start(t, folder, ['--port', '0', '--temporal', 'server'], { [name]: theirs });
+    t.is(await running.exited(), 1);
+    t.regex(
+      running.output().trim(),
+      /^With --temporal server .*: unset DATABASE_URL and TEMPORAL_ADDRESS\.$/,
+    );
+  }
+});
+
+test.serial('without Go the real Temporal server is not built, and nothing is started', async (t) => {
+  const [away, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
+  const running = start(t, away, ['--port', '0', '--temporal', 'server'], {
+    PATH: path,
+    XDG_CACHE_HOME: away,
+  });
+  t.is(await running.exited(), 1);
+  t.regex(running.output(), /\n\ntemporal-server-v\S+ is missing and could not be built: install Go, .*\n$/);
+  t.false(running.output().includes('PostgreSQL '));
+});
+
 test.serial('a taken port is one clear sentence before anything is started', async (t) => {
   const { port } = await occupy(t, 0);
   const running = start(t, folder, ['--port', String(port)]);
@@ -325,6 +348,7 @@ test.serial('--help helps, and a bad option or variable says so', async (t) => {
   const help = start(t, folder, ['--help']);
   t.is(await help.exited(), 0);
   t.regex(help.output(), /--no-demo/);
+  t.regex(help.output(), /--temporal <KIND>/);
   const bad = start(t, folder, ['--port', 'http']);
   t.is(await bad.exited(), 2);
   t.regex(bad.output(), /--port <PORT>.* whole number from 0 to 65535/);

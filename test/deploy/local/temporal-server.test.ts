@@ -1,0 +1,78 @@
+import { readdir } from 'node:fs/promises';
+import { Client, Connection } from '@temporalio/client';
+import ava, { type ExecutionContext } from 'ava';
+import { startPostgres } from '../../../deploy/local/postgres.ts';
+import { cacheFolder } from '../../../deploy/local/temporal-cli.ts';
+import { findTemporalServer, startTemporalServer } from '../../../deploy/local/temporal-server.ts';
+import { temporaryFolder, withSql } from '../../support/database.ts';
+import { eventually } from '../../support/organization.ts';
+
+// Temporal's real server on PostgreSQL. Nobody waits here for its build: run with --temporal server, which builds it.
+
+const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
+const kept = await readdir(cacheDir).catch((): string[] => []);
+const isBuilt = ['server', 'sql', 'ui'].every((name) =>
+  kept.some((file) => file.startsWith(`temporal-${name}-`)),
+);
+if (!isBuilt)
+  console.log("Temporal's real server is not built: its tests are skipped (npm test -- --temporal server)");
+const test = isBuilt ? ava : ava.skip;
+
+const NAMESPACE = 'kept';
+
+const temporalDatabase = (url: string) => url.replace(/postgres$/, 'temporal');
+
+/** Whom the server would join, those of an earlier start too: all, or those of them that are still there. */
+async function membersOf(url: string, among: readonly string[] | null = null): Promise<string[]> {
+  const rows = await withSql(
+    temporalDatabase(url),
+    (sql) => sql<{ id: string }[]>`select encode(host_id, 'hex') as id from cluster_membership`,
+  );
+  return rows.map(({ id }) => id).filter((id) => among?.includes(id) ?? true);
+}
+
+async function connect(t: ExecutionContext, address: string): Promise<Client> {
+  const connection = await Connection.connect({ address });
+  t.teardown(() => connection.close());
+  return new Client({ connection, namespace: NAMESPACE });
+}
+
+test('workflows are in PostgreSQL: they outlive a killed server, and the next waits for none of its members', async (t) => {
+  const programs = await findTemporalServer({ cacheDir, onProgress: t.log });
+  const postgres = await startPostgres({});
+  t.teardown(() => postgres.stop());
+  const options = {
+    programs,
+    namespace: NAMESPACE,
+    postgresUrl: postgres.url,
+    dir: temporaryFolder(t.teardown),
+  };
+  const first = await startTemporalServer({ ...options, headless: true });
+  const started = await (await connect(t, first.address)).workflow.start('anything', {
+    workflowId: 'outlives',
+    taskQueue: 'nobody',
+  });
+  process.kill(first.pid, 'SIGKILL');
+  t.is(await first.exited, 'signal SIGKILL');
+  const former = await membersOf(postgres.url);
+  t.not(former.length, 0);
+
+  const second = await startTemporalServer({ ...options, headless: false });
+  t.teardown(() => second.stop());
+  const client = await connect(t, second.address);
+  const found = await client.workflow.getHandle('outlives').describe();
+  t.is(found.runId, started.firstExecutionRunId);
+  t.is(found.status.name, 'RUNNING');
+  t.deepEqual(await membersOf(postgres.url, former), []);
+  const taskQueue = { name: 'nobody' };
+  await eventually(() =>
+    client.workflowService.describeTaskQueue({ namespace: NAMESPACE, taskQueue }).catch(() => null),
+  );
+  t.true((await fetch(`${second.uiUrl}/namespaces/${NAMESPACE}/workflows`)).ok);
+
+  const [row] = await withSql(
+    temporalDatabase(postgres.url),
+    (sql) => sql`select count(*)::int as shards from shards`,
+  );
+  t.is(row?.shards, 4);
+});
