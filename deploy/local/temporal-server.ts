@@ -1,6 +1,7 @@
 import { randomInt } from 'node:crypto';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { FORGET_MEMBERS } from '../../db/local-stack.ts';
 import { exists } from './postgres-place.ts';
 import { freePort, isPortFree, LOOPBACK, LocalProblem, launch, run } from './processes.ts';
 import { bringUp, ensureNamespace, type Temporal, type TemporalOptions } from './temporal.ts';
@@ -128,9 +129,8 @@ async function makeTables(sqlTool: string, postgres: URL, dir: string): Promise<
     await sql(database, 'setup-schema', '--version', '0.0');
     await sql(database, 'update-schema', '--schema-name', `postgresql/v12/${schema}`);
   }
-  // This process is the whole cluster: members of an earlier start are gone, and would be waited for.
   const forget = join(dir, 'forget-members.sql');
-  await writeFile(forget, 'DELETE FROM cluster_membership;\n');
+  await writeFile(forget, FORGET_MEMBERS);
   await sql('temporal', 'setup-schema', '--disable-versioning', '--schema-file', forget);
 }
 
