@@ -27,9 +27,3 @@ export async function claimForLocalStack(url: string, isOwnServer: boolean): Pro
     await db.close();
   }
 }
-
-/**
- * For the database of a Temporal server of our own that is the whole cluster: members of an earlier start are gone, and
- * would be waited for.
- */
-export const FORGET_MEMBERS = 'delete from cluster_membership;\n';

@@ -1,7 +1,7 @@
 import { randomInt } from 'node:crypto';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { FORGET_MEMBERS } from '../../db/local-stack.ts';
+import { fileURLToPath } from 'node:url';
 import { exists } from './postgres-place.ts';
 import { freePort, isPortFree, LOOPBACK, LocalProblem, launch, run } from './processes.ts';
 import { bringUp, ensureNamespace, type Temporal, type TemporalOptions } from './temporal.ts';
@@ -74,7 +74,7 @@ export async function startTemporalServer(options: TemporalServerOptions): Promi
   };
   const postgres = new URL(postgresUrl);
   await mkdir(dir, { recursive: true });
-  await makeTables(programs.sqlTool, postgres, dir);
+  await makeTables(programs.sqlTool, postgres);
   const dynamicConfig = join(dir, 'dynamic.yaml');
   await writeFile(dynamicConfig, dynamicConfiguration(options.dynamicConfig ?? []));
   const server = await bringUp({ ...options, headless: true }, SYSTEM_NAMESPACE, async (port) =>
@@ -113,7 +113,7 @@ const DATABASES = { temporal: 'temporal', temporal_visibility: 'visibility' };
 const PLUGIN = 'postgres12';
 
 /** Makes databases and tables, or what they lack of this version; each step is safe to repeat. */
-async function makeTables(sqlTool: string, postgres: URL, dir: string): Promise<void> {
+async function makeTables(sqlTool: string, postgres: URL): Promise<void> {
   const { hostname, port, username, password, pathname } = postgres;
   const at = ['--plugin', PLUGIN, '--endpoint', hostname, '--port', port, '--user', username];
   const sql = async (database: string, command: string, ...options: string[]) => {
@@ -129,9 +129,8 @@ async function makeTables(sqlTool: string, postgres: URL, dir: string): Promise<
     await sql(database, 'setup-schema', '--version', '0.0');
     await sql(database, 'update-schema', '--schema-name', `postgresql/v12/${schema}`);
   }
-  const forget = join(dir, 'forget-members.sql');
-  await writeFile(forget, FORGET_MEMBERS);
-  await sql('temporal', 'setup-schema', '--disable-versioning', '--schema-file', forget);
+  const forgetMembers = fileURLToPath(new URL('../../db/temporal-members.sql', import.meta.url));
+  await sql('temporal', 'setup-schema', '--disable-versioning', '--schema-file', forgetMembers);
 }
 
 /** What has to be said; everything else is as the server has it, which is what a cluster of one's own has. */
