@@ -36,6 +36,8 @@ const { refundCredits } = proxyActivities<Activities>(REFUND);
 
 /** A lookup that is still open so long after its deadline hangs: Temporal ends it. The sweep has settled what it owed. */
 const OVERTIME_MS = 5 * 60_000;
+/** So long after a deadline the sweep has settled what is overdue. */
+const SETTLED_AFTER_MS = 60_000;
 /** How long the ends of lookups are waited for whose requests are final. */
 const LAST_ENDS_MS = 10_000;
 /** The longest and the shortest time until a lookup that an earlier run of the batch started is asked after. */
@@ -79,6 +81,16 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
         ended += 1;
       });
   }
+
+  // Whatever has been lost on the way, in a reset say: when all deadlines have passed, the sweep has settled the rest.
+  const lookAtDeadline = async () => {
+    const last = Math.max(...lookups.map(({ deadline }) => deadline));
+    for (;;) {
+      await sleep(Math.max(last + SETTLED_AFTER_MS - Date.now(), SETTLED_AFTER_MS));
+      signals = Number.POSITIVE_INFINITY;
+    }
+  };
+  if (lookups.length > 0) void CancellationScope.nonCancellable(lookAtDeadline);
 
   const untilFinal = async () => {
     for (;;) {

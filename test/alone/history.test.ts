@@ -79,7 +79,7 @@ const CASES: Readonly<Record<string, Case>> = {
     npis: () => foundBy(first),
     webhook: { path: '/fail/2/batch', mode: 'batch' },
   },
-  'one alone, found': { target: 26, bound: 9, children: 0, npis: () => foundBy(first, 1) },
+  'one alone, found': { target: 26, bound: 10, children: 0, npis: () => foundBy(first, 1) },
   'one alone, found, the registry says who': {
     ...{ target: 26, bound: 12, children: 0 },
     isUnknown: true,
