@@ -14,7 +14,7 @@ import { settle, settleOverdue } from '../db/requests/settle.ts';
 import { type BatchStart, forgetExpiredKeys } from '../db/requests/submit.ts';
 import { forgetHosts } from '../db/webhooks/hosts.ts';
 import { forgetAttempts } from '../db/webhooks/log.ts';
-import { takeDeliveries, type WaitingDelivery } from '../db/webhooks/resends.ts';
+import { markResendStarted, takeDeliveries, type WaitingDelivery } from '../db/webhooks/resends.ts';
 import type { ActivityDeps } from './deps.ts';
 
 // The reconciler (DECISIONS.md, Requests and batches): PostgreSQL's facts against Temporal's workflows. A loop in every
@@ -25,6 +25,8 @@ const AT_MOST = 200;
 const EXPIRED_AT_MOST = 5000;
 /** Overdue requests in one transaction, which keeps other writers of their organization waiting. */
 const SETTLED_AT_ONCE = 500;
+/** SQLSTATEs of a statement that waited too long for one row: PostgreSQL is there, and the others need not wait. */
+const BUSY: ReadonlySet<string> = new Set(['57014', '55P03', '40P01', '40001']);
 /** What a sweep gives Temporal, so that the next refunds are in time while it is slow or away. */
 const TEMPORAL_MS = 10_000;
 
@@ -76,7 +78,7 @@ export async function sweepOnce(deps: SweepDeps, stopped: AbortSignal): Promise<
       try {
         if ((await work(item)) !== false) done += 1;
       } catch (error) {
-        if (error instanceof DatabaseError && error.unavailable) throw error;
+        if (error instanceof DatabaseError && error.unavailable && !BUSY.has(error.code)) throw error;
         log.warn({ err: error, what }, 'sweep: one item failed, the next sweep tries again');
       }
     }
@@ -115,12 +117,12 @@ export async function sweepOnce(deps: SweepDeps, stopped: AbortSignal): Promise<
   // Each batch is told once, because the lookups that should have told it may be stuck.
   await each([...overdue], 'signal', (batchId) => control.tellBatch(batchId), until);
   const restarted = await each(
-    await takeUnfinished(db, checkEveryMs, AT_MOST),
+    until.aborted ? [] : await takeUnfinished(db, checkEveryMs, AT_MOST),
     'restart',
     (batch) => restart(deps, batch),
     until,
   );
-  const waiting = await takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
+  const waiting = until.aborted ? [] : await takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
   const redelivered = await each(waiting, 'deliver', (delivery) => redeliver(deps, delivery), until);
 
   await forgetExpiredKeys(db, EXPIRED_AT_MOST);
@@ -148,9 +150,14 @@ async function restart({ db, log, control, rules }: SweepDeps, batch: BatchStart
 }
 
 /** A new round does not wait for the workflow of the one before, which may sleep for a day. */
-async function redeliver({ control }: SweepDeps, { round, ...delivery }: WaitingDelivery): Promise<boolean> {
+async function redeliver(
+  { db, control }: SweepDeps,
+  { round, ...delivery }: WaitingDelivery,
+): Promise<boolean> {
   if (round !== 'new' && (await control.isRunning(delivery.deliveryId))) return false;
   if (round === 'first' && (await control.isRunning(delivery.batchId))) return false;
   await control.startDelivery(delivery);
+  // Not before: an older workflow that sleeps would be taken for its own.
+  if (round === 'new') await markResendStarted(db, delivery.deliveryId);
   return true;
 }

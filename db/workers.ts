@@ -15,7 +15,7 @@ export interface WorkerProcess {
 /** Three signs of life are missing. */
 const LIVE = sql`(stopped_at is null and seen_at > clock_timestamp() - interval '45 seconds')`;
 
-/** A sign of life, to be repeated every 15 s. Forgets who has given none for long. */
+/** A sign of life, to be repeated every 15 s. Forgets who has given none for long, but for the last of each queue. */
 export async function noteWorker(
   db: Database,
   { id, namespace, taskQueue, buildId }: WorkerProcess,
@@ -23,8 +23,11 @@ export async function noteWorker(
   await query(db, (tx) =>
     tx.execute(sql`
       with forgotten as (
-        delete from workers
+        delete from workers w
          where greatest(seen_at, stopped_at) < clock_timestamp() - interval '10 minutes' and id <> ${id}
+           and exists (
+             select from workers newer
+              where newer.namespace = w.namespace and newer.task_queue = w.task_queue and newer.seen_at > w.seen_at)
       )
       insert into workers (id, namespace, task_queue, build_id) values (${id}, ${namespace}, ${taskQueue}, ${buildId})
           on conflict (id) do update set seen_at = clock_timestamp()`),
@@ -56,8 +59,8 @@ export async function readBuilds(
 }
 
 /**
- * Where workers live, as `namespace/queue`, if none has been seen for some minutes where they are looked for: somebody
- * has set one of the two wrong. None anywhere is nobody's mistake: they may be starting.
+ * Where workers live, as `namespace/queue`, if none was ever seen where they are looked for: somebody has set one of
+ * the two wrong. None anywhere is nobody's mistake: they may be starting.
  */
 export async function listElsewhere(
   db: Database,

@@ -13,7 +13,13 @@ export function createLog(name: string, level: string, destination?: Destination
 function serializeError(error: unknown) {
   if (!(error instanceof Error)) return { type: typeof error };
   const { type, stack } = stdSerializers.err(error);
-  const code: unknown = 'code' in error ? error.code : undefined;
+  // A failure of gRPC has its number on its cause.
+  const code = codeOf(error) ?? codeOf(error.cause);
   const frames = stack.split('\n').filter((line) => line.trimStart().startsWith('at '));
-  return { type, ...(typeof code === 'string' ? { code } : {}), stack: frames.join('\n') };
+  return { type, ...(code === null ? {} : { code }), stack: frames.join('\n') };
+}
+
+function codeOf(error: unknown): string | number | null {
+  const code = error instanceof Error && 'code' in error ? error.code : null;
+  return typeof code === 'string' || typeof code === 'number' ? code : null;
 }

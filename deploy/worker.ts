@@ -12,13 +12,15 @@ import { repeat } from './repeat.ts';
 import { createControl, lazyClient, type TemporalTarget, temporalTarget } from './temporal/client.ts';
 import { KEEP_MS, keepNamespace } from './temporal/namespace.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
-import { createRollout, hasDeployments, STEP_MS, versionOf } from './temporal/versions.ts';
+import { commandFor, createRollout, hasDeployments, STEP_MS, versionOf } from './temporal/versions.ts';
 import { installRuntime, loadBundle, startWorkers } from './temporal/workers.ts';
 
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
 
 /** How often a Temporal that is away is asked after. */
 const CONNECT_MS = 1000;
+/** However it ends: an orchestrator kills after 45 s. */
+const END_MS = 44_000;
 /** What is left open after that ends with the process. */
 const CLOSE_MS = 5000;
 
@@ -49,14 +51,21 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const rules = { ...rulesOf(config), greylistMs };
   const ending = new AbortController();
   void stopped.then(() => ending.abort());
+  // The last net, also for what does not look whether it is to stop.
+  void stopped.then(() => setTimeout(END_MS, null, { ref: false })).then(() => process.exit(1));
   const control = createControl(client, taskQueue);
   const sweeping = runSweeps({ db, log, control, rules }, config.sweepIntervalMs, ending.signal);
   if (!(await untilUsable(target, log, ending.signal))) {
-    await sweeping;
-    return await db.close();
+    await atMost(sweeping);
+    return await atMost(db.close());
   }
   const connection = await NativeConnection.connect(target.connectionOptions);
-  await keepNamespace(client, taskQueue, reverifyMs, log);
+  await keepNamespace(client, taskQueue, reverifyMs, log).catch((error: unknown) => {
+    log.error(
+      { err: error },
+      'search attributes and Schedule are not sure to be there; tried again in five minutes',
+    );
+  });
   tellSources(log, config, sources);
   const workflowBundle = await loadBundle(config.workflowBundle);
   const version = versionOf(taskQueue, workflowBundle.code);
@@ -78,9 +87,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   if (!isVersioned) {
     log.warn('this Temporal has no Worker Deployments: open runs meet the workflows of the next release');
   } else if (!automatic) {
-    log.info(
-      `version ${buildId} becomes current by: temporal worker deployment set-current-version --deployment-name ${deployment} --build-id ${buildId}`,
-    );
+    log.info(`version ${buildId} becomes current by: ${commandFor(version)}`);
   }
   await Promise.race([rollout.begin(ending.signal), ended]);
   const place = { queue: taskQueue, namespace: client.options.namespace };

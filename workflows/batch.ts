@@ -90,7 +90,7 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
       signals = Number.POSITIVE_INFINITY;
     }
   };
-  if (lookups.length > 0) void CancellationScope.nonCancellable(lookAtDeadline);
+  if (facts.open > 0) void CancellationScope.nonCancellable(lookAtDeadline);
 
   const untilFinal = async () => {
     for (;;) {
@@ -157,7 +157,8 @@ async function follow(lookup: LookupInput, { organizationId }: BatchPlan): Promi
     // An earlier run of this batch started it, and it signals this one when it settles. If it is terminated before, it
     // is started again; if it has settled meanwhile, the new one ends at once.
     try {
-      await sleep(Math.min(Math.max((deadline - Date.now()) / 8, ASK_AT_LEAST_MS), ASK_AT_MOST_MS));
+      const left = deadline - Date.now();
+      await sleep(left <= 0 ? ASK_AT_MOST_MS : Math.min(Math.max(left / 8, ASK_AT_LEAST_MS), ASK_AT_MOST_MS));
     } catch {
       await CancellationScope.nonCancellable(async () => {
         await giveBack('cancelled');
@@ -201,7 +202,8 @@ function attempt(
     show();
     for (const delivery of left) await startDelivery(delivery, organizationId);
   };
-  attempts.push(CancellationScope.nonCancellable(run));
+  // What it leaves because it failed for good, the sweep takes up.
+  attempts.push(CancellationScope.nonCancellable(run).catch(() => {}));
 }
 
 async function startDelivery(delivery: DueDelivery, organizationId: string): Promise<void> {

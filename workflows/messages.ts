@@ -122,7 +122,7 @@ export interface DeliverInput {
   readonly deliveryId: string;
 }
 
-/** The last net of a delivery: its schedule is over within four days, unless its host is away or it is suspended. */
+/** The last net of a delivery: its schedule is over within a week, unless its host is away or it is suspended. */
 export const DELIVERY_TIMEOUT = '30d';
 
 export type DeliveryResult = 'delivered' | 'failed' | 'none';

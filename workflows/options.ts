@@ -57,6 +57,7 @@ function isPermanent(error: unknown): boolean {
 
 /** A round asks verifiers one by one. Never retried: the Schedule's next round is. */
 export const REVERIFY: ActivityOptions = {
+  summary: 'addresses that go stale',
   startToCloseTimeout: '10m',
   heartbeatTimeout: '30s',
   retry: { maximumAttempts: 1 },

@@ -55,10 +55,9 @@ async function resend(
     case 'resent': {
       const { organizationId: organization_id, batchId: batch_id, deliveryId: delivery_id } = which;
       // It is committed: if Temporal is away the sweep starts it.
-      const started = await start(async () => {
-        await startDelivery(client, taskQueue, outcome.start);
-        await markResendStarted(db, delivery_id);
-      });
+      const started = await start(() => startDelivery(client, taskQueue, outcome.start));
+      // Unmarked, it is started once more, which changes nothing.
+      if (started) await markResendStarted(db, delivery_id).catch(() => {});
       log.info({ organization_id, batch_id, delivery_id, started }, 'delivery resent');
       return h.response(presented(outcome.delivery)).code(202);
     }

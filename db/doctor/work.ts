@@ -115,7 +115,7 @@ function deliveries(scheduleMs: readonly number[]): Pass {
         code: 'delivery_overdue',
         title: 'delivery that is overdue, or put off for longer than the schedule allows',
         explanation:
-          'Check that a worker runs: the sweep starts the batch, or the resend, again, which sends what is pending.',
+          "Check that a worker runs: the sweep starts the delivery's own workflow, which sends what is pending.",
         subject: sql`d.id`,
         when: sql`d.state = 'pending' and b.status = 'completed' and not g.webhooks_suspended
           and (${dueAt} + ${DELIVERY_GRACE} < now()
@@ -259,8 +259,7 @@ const OPEN = sql`b.completed_count < b.total`;
 
 /**
  * Ids of workflows that have to be open (ARCHITECTURE.md, Invariants, S4), because they were to be started 60 s ago or
- * earlier: of batches with an open request or a delivery of the first round, and of deliveries that are being sent
- * again.
+ * earlier: of batches with an open request, and of deliveries that could go on.
  * @param among only these; all if it is null
  * @throws {DatabaseError}
  */
@@ -287,8 +286,8 @@ export async function listUnfinished(db: Database, among: readonly string[] | nu
 }
 
 /**
- * Those of these batches that were over 60 s ago: their workflows have to be closed. Not those with a resend: their
- * own workflow may sleep until what would have been the next attempt.
+ * Those of these batches that were over 60 s ago: their workflows have to be closed. Not those whose first attempts are
+ * still to be made.
  * @throws {DatabaseError}
  */
 export async function listOver(db: Database, among: readonly string[]): Promise<string[]> {
@@ -299,7 +298,7 @@ export async function listOver(db: Database, among: readonly string[]): Promise<
          where b.updated_at < clock_timestamp() - ${GRACE} and not ${OPEN} and ${within(sql`b.id`, among)}
            and not exists (
              select from webhook_deliveries d
-              where d.batch_id = b.id and (d.state = 'pending' or d.resends > 0))
+              where d.batch_id = b.id and d.state = 'pending' and d.attempts = 0 and d.resends = 0)
          order by b.created_at`),
     ),
   );

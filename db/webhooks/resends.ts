@@ -139,7 +139,7 @@ export interface WaitingDelivery extends DeliveryStart {
 
 /**
  * Takes deliveries that could go on and that nobody has looked at for `everyMs`, resends that nobody has started for
- * `olderThanMs`; marks them as looked at, so that sweeps share the work. One that waits for its next attempt is looked
+ * `olderThanMs`; marks the others as looked at, so that sweeps share the work. One that waits for its next attempt is looked
  * at once that is due.
  * @throws {DatabaseError}
  */
@@ -156,12 +156,13 @@ export async function takeDeliveries(
         select id, case when checked_at is not null then 'seen' when resends = 0 then 'first' else 'new' end as round
           from webhook_deliveries
          where state = 'pending'
+           and greatest(checked_at, due_at, created_at) < (select clock_timestamp()) - ${seconds(Math.min(olderThanMs, everyMs))}
            and greatest(checked_at, due_at, created_at) < (select clock_timestamp())
                - case when resends > 0 and checked_at is null then ${seconds(olderThanMs)} else ${seconds(everyMs)} end
            and ${REPORTS_FINAL}
          order by greatest(checked_at, due_at, created_at) limit ${limit} for update skip locked
       )
-      update webhook_deliveries d set checked_at = clock_timestamp()
+      update webhook_deliveries d set checked_at = case when t.round = 'new' then null else clock_timestamp() end
         from taken t, batches b where d.id = t.id and b.id = d.batch_id
       returning d.id, d.batch_id, b.organization_id, t.round`),
   );

@@ -209,6 +209,11 @@ async function bringUp(options: StackOptions, parts: Parts) {
   const environment = {
     LOOKUP_TIMEOUT: '1m',
     ...given.environment,
+    // What says that a process is ready is of this level, and nobody else decides which version is current.
+    LOG_LEVEL: ['debug', 'trace'].includes(given.environment.LOG_LEVEL ?? '')
+      ? given.environment.LOG_LEVEL
+      : 'info',
+    WORKER_ROLLOUT: 'automatic',
     DATABASE_URL: database.url,
     TEMPORAL_ADDRESS: temporal.address,
     TEMPORAL_NAMESPACE: temporal.namespace,

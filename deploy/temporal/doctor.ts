@@ -35,7 +35,10 @@ export async function checkWorkflows(
   const missing = (await listUnfinished(db, null)).filter((id) => !listed.has(id));
   const closed = await filter(missing, (id) => isClosed(client, id));
   const isOpen = async (id: string) => !(await isClosed(client, id));
-  const failing = await filter([...listed], (id) => isFailing(client, id));
+  // Deliveries sleep for days, and are in front of what matters more.
+  const failing = await filter([...new Set([...batches, ...lookups, ...listed])], (id) =>
+    isFailing(client, id),
+  );
   return [
     { ...NOT_RUNNING, ...found(await listUnfinished(db, closed)) },
     { ...LEFT_OPEN, ...found(await filter(await listOver(db, batches), isOpen)) },

@@ -36,7 +36,8 @@ export async function temporalTrouble({
     const found = TROUBLES.find(([code, details]) => code === error.code && details.test(error.details));
     const wrong = found?.[2] ?? `answers with the gRPC code ${error.code}`;
     const sentence = `Temporal at ${address} ${wrong.replace('{namespace}', () => namespace)}`;
-    return new TemporalTrouble(sentence, found?.[3] === 'away');
+    // What has no sentence is the server's own trouble.
+    return new TemporalTrouble(sentence, found === undefined || found[3] === 'away');
   } finally {
     await connection.close();
   }

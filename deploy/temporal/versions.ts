@@ -14,6 +14,11 @@ export function versionOf(taskQueue: string, code: string): WorkerDeploymentVers
   return { deploymentName: `npi-email-${taskQueue}`, buildId };
 }
 
+/** What an operator types to make a version current. */
+export function commandFor({ deploymentName, buildId }: WorkerDeploymentVersion): string {
+  return `temporal worker deployment set-current-version --deployment-name ${deploymentName} --build-id ${buildId}`;
+}
+
 /** Codes of gRPC, and WORKER_DEPLOYMENT_VERSION_STATUS_DRAINING of temporal/api/enums/v1/deployment.proto. */
 const [NOT_FOUND, FAILED_PRECONDITION, UNIMPLEMENTED] = [5, 9, 12];
 const DRAINING = 4;
@@ -50,9 +55,10 @@ export interface RolloutOptions {
 }
 
 /**
- * One worker process's part in which version is current. A version becomes current when its first worker comes, and
- * again when no worker of the current one is left: so an upgrade and a rollback take effect, and an old worker that is
- * restarted beside new ones changes nothing.
+ * One worker process's part in which version is current. A version becomes current when its first worker comes; and
+ * again when a worker of it starts and none of the current one is left, or when those of the current one have been
+ * silent for a minute. So an upgrade and a rollback take effect, and a worker that is restarted, of either version,
+ * changes nothing.
  */
 export function createRollout(options: RolloutOptions) {
   const { db, client, log, taskQueue, version, isVersioned, automatic } = options;
@@ -107,7 +113,7 @@ export function createRollout(options: RolloutOptions) {
     if (moved > 0) log.warn({ moved, version: build }, 'no worker has this version: its runs are moved on');
   };
 
-  const step = async (): Promise<boolean> => {
+  const step = async (isBeginning = false): Promise<boolean> => {
     // First, so that nobody takes the version of this process for one without workers.
     await noteWorker(db, me);
     if (!isVersioned) return true;
@@ -123,9 +129,15 @@ export function createRollout(options: RolloutOptions) {
     const isGivenUp = (build: string) => (missed.get(build) ?? 0) >= PATIENCE;
     const current = described.workerDeploymentInfo?.routingConfig?.currentDeploymentVersion?.buildId ?? null;
     if (automatic && current !== buildId) {
-      const isTurn =
-        current === null || !own.firstActivationTime || !builds.has(current) || isGivenUp(current);
-      if (isTurn) return await makeCurrent(described.conflictToken, current);
+      const isNew = isBeginning && (!own.firstActivationTime || !builds.has(current ?? ''));
+      if (current === null || isNew || isGivenUp(current))
+        return await makeCurrent(described.conflictToken, current);
+      if (isBeginning) {
+        log.warn(
+          { deployment: deploymentName, version: buildId, current },
+          `version ${buildId} was current before, and another is now; to go back to it: ${commandFor(version)}`,
+        );
+      }
     }
     if (current === null) return true;
     for (const { status, deploymentVersion } of versions) {
@@ -139,10 +151,16 @@ export function createRollout(options: RolloutOptions) {
     step,
     /** The first steps, until the server knows the version and it is decided who is current. */
     async begin(signal?: AbortSignal): Promise<void> {
-      for (let tries = 1; !(await step().catch(() => false)); tries += 1) {
+      let err: unknown = null;
+      const begun = () =>
+        step(true).catch((error: unknown) => {
+          err = error;
+          return false;
+        });
+      for (let tries = 1; !(await begun()); tries += 1) {
         if (signal?.aborted) return;
         if (tries === BEGIN_TRIES) {
-          log.warn({ deployment: deploymentName, version: buildId }, 'version not made current yet');
+          log.warn({ err, deployment: deploymentName, version: buildId }, 'version not made current yet');
           return;
         }
         await setTimeout(BEGIN_MS);

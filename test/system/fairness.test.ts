@@ -1,30 +1,22 @@
 import { randomBytes } from 'node:crypto';
 import { setTimeout } from 'node:timers/promises';
 import test from 'ava';
-import { startTemporal } from '../../deploy/local/temporal.ts';
 import { fresh, testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
-// On a cluster that has fairness switched on, one customer's backlog is not in front of everybody else's.
+// On a cluster that has fairness switched on, as the tests' has, one customer's backlog is not in front of everybody
+// else's.
 
 const [MINE = '', ...THEIRS] = ordinaryNpis('found', 181, 400_000);
 const vendor = createScriptedVendor();
-const temporal = fresh(test, () =>
-  startTemporal({
-    cli: testSetting('TEST_TEMPORAL_CLI'),
-    namespace: 'default',
-    headless: true,
-    dynamicConfig: ['matching.useNewMatcher=true', 'matching.enableFairness=true'],
-  }),
-);
 const stack = fresh(test, () =>
   startStack({
     providers: [vendor],
     lookupSlots: 2,
     elsewhere: {
-      temporalAddress: temporal.address,
+      temporalAddress: testSetting('TEST_TEMPORAL_ADDRESS'),
       taskQueue: `enrichment-${randomBytes(8).toString('hex')}`,
     },
   }),
