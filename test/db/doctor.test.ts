@@ -338,8 +338,6 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
     start(WORKFLOWS.batch, running.batchId),
     start(WORKFLOWS.batch, bulk.batchId),
     start(WORKFLOWS.deliver, retried),
-    // Its look at the delivery sleeps until what was the next attempt before the resend.
-    start(WORKFLOWS.batch, told.batchId),
     start(WORKFLOWS.lookup, final),
     start(WORKFLOWS.lookup, open.requestIds[0]),
     // Final for less than 60 s.

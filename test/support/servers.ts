@@ -7,15 +7,8 @@ import { findTemporalServer, startTemporalServer } from '../../deploy/local/temp
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { type TestSetting, temporaryFolder } from './database.ts';
 
-export const TEST_DYNAMIC_CONFIG: readonly string[] = [
-  // Each stack is a Worker Deployment, and a namespace may usually have 100.
-  'matching.maxDeployments=100000',
-  // Fairness, in the one backlog that a test can look at.
-  'matching.useNewMatcher=true',
-  'matching.enableFairness=true',
-  'matching.numTaskqueueReadPartitions=1',
-  'matching.numTaskqueueWritePartitions=1',
-];
+/** Each stack is a Worker Deployment, and a namespace may usually have 100. */
+export const TEST_DYNAMIC_CONFIG: readonly string[] = ['matching.maxDeployments=100000'];
 
 /**
  * Takes `--temporal server` out of the arguments of a command.

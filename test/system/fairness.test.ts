@@ -1,30 +1,46 @@
 import { randomBytes } from 'node:crypto';
 import { setTimeout } from 'node:timers/promises';
 import test from 'ava';
+import { startTemporal } from '../../deploy/local/temporal.ts';
 import { fresh, testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
-// On a cluster that has fairness switched on, as the tests' has, one customer's backlog is not in front of everybody
-// else's.
+// On a cluster that has fairness switched on, one customer's backlog is not in front of everybody else's.
 
 const [MINE = '', ...THEIRS] = ordinaryNpis('found', 181, 400_000);
 const vendor = createScriptedVendor();
+// A dev server of its own. A partition serves its own backlog fairly, so there is one.
+const temporal = fresh(test, () =>
+  startTemporal({
+    cli: testSetting('TEST_TEMPORAL_CLI'),
+    namespace: 'default',
+    headless: true,
+    dynamicConfig: [
+      'matching.useNewMatcher=true',
+      'matching.enableFairness=true',
+      'matching.numTaskqueueReadPartitions=1',
+      'matching.numTaskqueueWritePartitions=1',
+    ],
+  }),
+);
 const stack = fresh(test, () =>
   startStack({
     providers: [vendor],
     lookupSlots: 2,
     elsewhere: {
-      temporalAddress: testSetting('TEST_TEMPORAL_ADDRESS'),
+      temporalAddress: temporal.address,
       taskQueue: `enrichment-${randomBytes(8).toString('hex')}`,
     },
   }),
 );
 
 test('a lookup behind 180 of another organization is done when most of them still wait', async (t) => {
+  const begin = Promise.withResolvers<void>();
   for (const npi of [MINE, ...THEIRS]) {
     vendor.script(npi, async () => {
+      await begin.promise;
       await setTimeout(200);
       return foundStep(npi);
     });
@@ -39,7 +55,13 @@ test('a lookup behind 180 of another organization is done when most of them stil
   // Each has its place in the line before ours comes.
   await eventually(async () => (await waiting()).every(({ status }) => status === 'in-progress') || null);
   const { json } = await one.single({ npi: MINE });
+  // Ours is in the line too.
+  await eventually(async () => {
+    const [item] = (await one.batch(json.batch_id)).data;
+    return item?.status === 'in-progress' ? true : null;
+  });
   const before = await waiting();
+  begin.resolve();
   await one.completed(json.batch_id);
   const after = await waiting();
   t.true(
