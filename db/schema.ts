@@ -75,14 +75,6 @@ export const apiKeys = pgTable(
   (t) => [index('api_keys_by_organization').on(t.organizationId)],
 );
 
-export const rateWindows = pgTable('rate_windows', {
-  apiKeyId: text('api_key_id')
-    .primaryKey()
-    .references(() => apiKeys.id),
-  hits: timestamp('hits', { withTimezone: true, mode: 'date' }).array().notNull(),
-  admitted: boolean('admitted').notNull(),
-});
-
 export const batches = pgTable('batches', {
   id: text('id').primaryKey(),
   organizationId: text('organization_id')
@@ -220,23 +212,6 @@ export const webhookAttempts = pgTable(
     responseExcerpt: bytea('response_excerpt'),
   },
   (t) => [primaryKey({ columns: [t.deliveryId, t.n] })],
-);
-
-export const webhookHosts = pgTable(
-  'webhook_hosts',
-  {
-    organizationId: text('organization_id').notNull(),
-    host: text('host').notNull(),
-    failures: integer('failures').notNull(),
-    failingSince: time('failing_since'),
-    lastReason: text('last_reason').$type<AttemptReason>(),
-    openUntil: time('open_until'),
-    timesOpened: integer('times_opened').notNull().default(0),
-    trialUntil: time('trial_until'),
-    turnAt: time('turn_at'),
-    era: integer('era').notNull().default(0),
-  },
-  (t) => [primaryKey({ columns: [t.organizationId, t.host] })],
 );
 
 /** Whose turn it is to sweep: one row. */
@@ -389,37 +364,6 @@ export const importRuns = pgTable('import_runs', {
   finishedAt: time('finished_at'),
 });
 
-export const sourceHealth = pgTable('source_health', {
-  source: text('source').primaryKey(),
-  state: text('state').$type<'closed' | 'open'>().notNull().default('closed'),
-  failures: integer('failures').notNull().default(0),
-  openUntil: time('open_until'),
-  pausedUntil: time('paused_until'),
-  lastError: text('last_error'),
-  changedAt: time('changed_at').notNull().defaultNow(),
-  era: integer('era').notNull().default(0),
-});
-
-export const sourceRates = pgTable(
-  'source_rates',
-  {
-    source: text('source').notNull(),
-    limitName: text('limit_name').notNull(),
-    dueAt: timestamp('due_at', { withTimezone: true, mode: 'date' }).notNull(),
-  },
-  (t) => [primaryKey({ columns: [t.source, t.limitName] })],
-);
-
-export const sourceSpend = pgTable(
-  'source_spend',
-  {
-    source: text('source').notNull(),
-    day: date('day').notNull(),
-    credits: numeric('credits', { precision: 14, scale: 3, mode: 'number' }).notNull().default(0),
-  },
-  (t) => [primaryKey({ columns: [t.source, t.day] })],
-);
-
 export const suppressions = pgTable(
   'suppressions',
   {
@@ -442,13 +386,4 @@ export const auditLog = pgTable('audit_log', {
   subject: text('subject'),
   reason: text('reason').notNull(),
   details: jsonb('details').$type<Record<string, string | number | boolean | null>>().notNull().default({}),
-});
-
-export const workers = pgTable('workers', {
-  id: text('id').primaryKey(),
-  namespace: text('namespace').notNull(),
-  taskQueue: text('task_queue').notNull(),
-  buildId: text('build_id').notNull(),
-  seenAt: time('seen_at').notNull().defaultNow(),
-  stoppedAt: time('stopped_at'),
 });

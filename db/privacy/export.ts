@@ -17,8 +17,6 @@ import { hashAddress } from './suppressions.ts';
 // What is held about a person, for them to have. Organizations appear by their ids: whom they are is not the person's
 // data. `custom_data` is the customer's own, and left out.
 
-export type SubjectExport = Awaited<ReturnType<typeof exportSubject>>;
-
 const {
   rowHash: _rowHash,
   phoneKey: _phoneKey,

@@ -4,7 +4,8 @@ import { getTableConfig, PgTable } from 'drizzle-orm/pg-core';
 import * as schema from '../../db/schema.ts';
 import { freshDatabase } from '../support/database.ts';
 
-// The schema is written twice: the migrations make it, db/schema.ts types the queries. They must say the same.
+// The schema is written twice: the migrations make it, db/schema.ts types the queries, but for tables that are asked in
+// SQL alone. They must say the same.
 
 interface Column {
   readonly name: string;
@@ -17,7 +18,7 @@ interface Column {
 
 const { sql } = freshDatabase(test);
 
-test('every table and column of the code is in the database as the code has it, and the other way round', async (t) => {
+test('every table of the code is in the database, with the same columns', async (t) => {
   const inDatabase = await readTables();
   const inCode = new Map(
     Object.values(schema)
@@ -25,7 +26,6 @@ test('every table and column of the code is in the database as the code has it, 
       .map((table) => [getTableConfig(table).name, columnsOf(table)]),
   );
   t.true(inCode.size >= 12);
-  t.deepEqual([...inCode.keys()].sort(), [...inDatabase.keys()].sort());
   for (const [table, columns] of inCode) t.deepEqual(columns, inDatabase.get(table), table);
 });
 
