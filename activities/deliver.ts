@@ -32,8 +32,8 @@ type Tried =
     };
 
 /**
- * Deliveries (DECISIONS.md, Webhooks). One call of the activity is at most one attempt; Temporal's retry is the
- * schedule, and every other wait too: for room, for a host that is away, for an attempt that another worker makes.
+ * Deliveries (DECISIONS.md, Webhooks). One look at a delivery is at most one attempt. After the first, Temporal's
+ * retry is the schedule, and every other wait too: for room, for a host that is away, for an attempt that another worker makes.
  */
 export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   const scheduleMs = rules.webhookScheduleMs;
@@ -114,8 +114,11 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     return { kind: 'silent', reason: answer.reason, restMs: firstRestMs(scheduleMs) };
   };
 
-  /** Makes the first attempt, for which it waits a little if there is no room at once. */
-  const isDecided = async (deliveryId: string, deadline: number): Promise<boolean> => {
+  /**
+   * Makes the first attempt, for which it waits a little if there is no room at once.
+   * @returns whether that decided the delivery
+   */
+  const attemptFirst = async (deliveryId: string, deadline: number): Promise<boolean> => {
     for (;;) {
       const tried = await tryDelivery(deliveryId);
       if (tried.kind === 'decided') return true;
@@ -133,7 +136,7 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     async attemptDeliveries({ deliveryIds }: { deliveryIds: readonly string[] }): Promise<string[]> {
       return await withHeartbeat(Context.current(), async () => {
         const deadline = performance.now() + ROOM_MS;
-        const decided = await Promise.all(deliveryIds.map((id) => isDecided(id, deadline)));
+        const decided = await Promise.all(deliveryIds.map((id) => attemptFirst(id, deadline)));
         return deliveryIds.filter((_, index) => !decided[index]);
       });
     },

@@ -25,8 +25,6 @@ const AT_MOST = 200;
 const EXPIRED_AT_MOST = 5000;
 /** Overdue requests in one transaction, which keeps other writers of their organization waiting. */
 const SETTLED_AT_ONCE = 500;
-/** SQLSTATEs of a statement that waited too long for one row: PostgreSQL is there, and the others need not wait. */
-const BUSY: ReadonlySet<string> = new Set(['57014', '55P03', '40P01', '40001']);
 /** What a sweep gives Temporal, so that the next refunds are in time while it is slow or away. */
 const TEMPORAL_MS = 10_000;
 
@@ -78,7 +76,7 @@ export async function sweepOnce(deps: SweepDeps, stopped: AbortSignal): Promise<
       try {
         if ((await work(item)) !== false) done += 1;
       } catch (error) {
-        if (error instanceof DatabaseError && error.unavailable && !BUSY.has(error.code)) throw error;
+        if (error instanceof DatabaseError && error.unavailable && !error.isBusy) throw error;
         log.warn({ err: error, what }, 'sweep: one item failed, the next sweep tries again');
       }
     }

@@ -18,11 +18,17 @@ export class DatabaseError extends Error {
   /** True if PostgreSQL is away, starting or overloaded, so that the same call may succeed later. */
   get unavailable(): boolean {
     return (
+      this.isBusy ||
       UNAVAILABLE.has(this.code) ||
       this.code.startsWith('08') ||
       this.code.startsWith('53') ||
       this.code.startsWith('57P')
     );
+  }
+
+  /** True if a statement waited too long for a row or gave way to another: PostgreSQL is there for everybody else. */
+  get isBusy(): boolean {
+    return BUSY.has(this.code);
   }
 
   /** True if the call itself is wrong, an id that is missing or no text: the same call never succeeds. */
@@ -44,11 +50,9 @@ const UNAVAILABLE: ReadonlySet<string> = new Set([
   'ENOTFOUND',
   'EAI_AGAIN',
   'ENOENT',
-  '40001',
-  '40P01',
-  '55P03',
-  '57014',
 ]);
+
+const BUSY: ReadonlySet<string> = new Set(['40001', '40P01', '55P03', '57014']);
 
 /** Maps whatever drizzle or postgres.js threw; errors of our own pass unchanged. */
 export function toDatabaseError(error: unknown): unknown {

@@ -69,7 +69,8 @@ async function runTests(args: readonly string[]): Promise<TestCounts> {
     args,
     cwd: ROOT,
     env: environment(),
-    stopSignal: 'SIGTERM',
+    // To this AVA answers with the tests that have not ended: whoever interrupts a run that hangs sees where.
+    stopSignal: 'SIGINT',
     forceSignal: 'SIGKILL',
     temporaryFolder: dirname(process.env.TEST_WORKFLOW_BUNDLE ?? ''),
     onLine: (line) => {

@@ -74,8 +74,7 @@ export interface OverdueRequest {
 
 /**
  * Makes overdue requests of one organization final as `failed`, in one transaction with their releases: after an
- * outage there are thousands. A request that somebody is writing to is left to them, or to the
- * next call.
+ * outage there are thousands. A request that somebody is writing to is left to them, or to the next call.
  * @param which of its requests; `batchId` only those of this batch
  * @returns those it settled, `limit` at most
  * @throws {DatabaseError}

@@ -139,8 +139,8 @@ export interface WaitingDelivery extends DeliveryStart {
 
 /**
  * Takes deliveries that could go on and that nobody has looked at for `everyMs`, resends that nobody has started for
- * `olderThanMs`; marks the others as looked at, so that sweeps share the work. One that waits for its next attempt is looked
- * at once that is due.
+ * `olderThanMs`; marks the others as looked at, so that sweeps share the work. One that waits for its next attempt is
+ * looked at once that is due.
  * @throws {DatabaseError}
  */
 export async function takeDeliveries(
@@ -153,6 +153,7 @@ export async function takeDeliveries(
   const rows = await query(db, (tx) =>
     tx.execute<Row>(sql`
       with taken as (
+        -- The first bound is the same for every row, so that the index ends the search there.
         select id, case when checked_at is not null then 'seen' when resends = 0 then 'first' else 'new' end as round
           from webhook_deliveries
          where state = 'pending'
