@@ -1,4 +1,4 @@
-import { deliveriesExamples, resendExamples } from './examples.ts';
+import examples from './examples.json' with { type: 'json' };
 import { RATE, responseHeaders } from './headers.ts';
 import { INVALID, json, link, parameter } from './operations.ts';
 import { batchId, deliveryId, jsonSchema } from './schemas.ts';
@@ -31,7 +31,7 @@ export const deliveryOperations = {
       200: {
         description: 'One page. `next_cursor` leads to the next.',
         headers: responseHeaders(RATE),
-        content: json('Deliveries', deliveriesExamples),
+        content: json('Deliveries', examples.deliveries),
         links: {
           next: link(
             'getDeliveries',
@@ -58,7 +58,7 @@ export const deliveryOperations = {
       202: {
         description: 'It will be sent: `pending` until it is decided anew.',
         headers: responseHeaders(RATE),
-        content: json('Delivery', resendExamples),
+        content: json('Delivery', examples.resend),
       },
       ...INVALID,
     },

@@ -4,7 +4,7 @@ import { bulkBody, singleBody } from '../routes/submit.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
 import { delivery } from './callback.ts';
 import { deliveryOperations } from './deliveries.ts';
-import { invalidExamples } from './examples.ts';
+import examples from './examples.json' with { type: 'json' };
 import { headers, RATE, responseHeaders } from './headers.ts';
 import { json, operations, parameters } from './operations.ts';
 import {
@@ -104,7 +104,7 @@ const components: JsonObject = {
     Invalid: {
       description: 'Something in the request is not valid; every problem is named.',
       headers: responseHeaders(RATE),
-      content: json('Invalid', invalidExamples),
+      content: json('Invalid', examples.invalid),
     },
   },
   securitySchemes: {

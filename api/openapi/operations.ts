@@ -1,7 +1,7 @@
 import { CURSOR, PAGE } from '../http/parameters.ts';
 import { IDEMPOTENCY_KEY } from '../routes/submit.ts';
 import type { OperationId } from '../routes.ts';
-import * as examples from './examples.ts';
+import examples from './examples.json' with { type: 'json' };
 import { type HeaderName, RATE, responseHeaders } from './headers.ts';
 import { batchId, type JsonObject, jsonSchema, requestId } from './schemas.ts';
 
@@ -82,7 +82,7 @@ function submitOperation(summary: string, body: string, bodyExamples: JsonObject
       202: {
         description: 'Accepted, and the credits held.',
         headers: responseHeaders(RATE, ['Idempotent-Replayed', 'Preference-Applied']),
-        content: json('Accepted', examples.acceptedExamples),
+        content: json('Accepted', examples.accepted),
         links: {
           request: link(
             'getRequest',
@@ -150,10 +150,10 @@ const health = (description: string, status: string, always: readonly HeaderName
 });
 
 export const operations = {
-  submitSingle: submitOperation('Submit one NPI', 'SingleSubmit', examples.singleExamples),
-  submitBulk: submitOperation('Submit 1 to 60 NPIs', 'BulkSubmit', examples.bulkExamples),
-  getRequest: pollOperation('getRequest', 'Result of one request', examples.requestExamples),
-  getBatch: pollOperation('getBatch', 'Results of a whole submit', examples.batchExamples),
+  submitSingle: submitOperation('Submit one NPI', 'SingleSubmit', examples.single),
+  submitBulk: submitOperation('Submit 1 to 60 NPIs', 'BulkSubmit', examples.bulk),
+  getRequest: pollOperation('getRequest', 'Result of one request', examples.request),
+  getBatch: pollOperation('getBatch', 'Results of a whole submit', examples.batch),
   getCredits: {
     tags: ['Credits'],
     summary: "The organization's credits",
@@ -161,7 +161,7 @@ export const operations = {
       200: {
         description: 'As of now.',
         headers: responseHeaders(RATE),
-        content: json('Credits', examples.creditsExamples),
+        content: json('Credits', examples.credits),
       },
     },
   },
