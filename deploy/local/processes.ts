@@ -1,5 +1,7 @@
 import { execFile, spawn } from 'node:child_process';
-import { createServer } from 'node:net';
+import { once } from 'node:events';
+import type { Server } from 'node:http';
+import { type AddressInfo, createServer } from 'node:net';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -241,12 +243,35 @@ function listenOnce(port: number): Promise<number> {
     const server = createServer();
     server.once('error', reject);
     server.listen(port, LOOPBACK, () => {
-      const address = server.address();
-      server.close(() =>
-        typeof address === 'object' && address !== null
-          ? resolve(address.port)
-          : reject(new Error('the probe listens on no port')),
-      );
+      const address = server.address() as AddressInfo;
+      server.close(() => resolve(address.port));
     });
   });
+}
+
+/**
+ * Lets a server listen on loopback. Its end closes open connections too.
+ * @param port 0 for any that is free
+ * @param name and `option` as in `requirePortFree`
+ * @throws {LocalProblem} `port_taken`
+ */
+export async function listenOn(
+  server: Pick<Server, 'listen' | 'address' | 'close' | 'closeAllConnections'> & NodeJS.EventEmitter,
+  port: number,
+  name: string,
+  option?: string,
+): Promise<{ readonly port: number; close(): Promise<void> }> {
+  server.listen(port, LOOPBACK);
+  await once(server, 'listening').catch((error: NodeJS.ErrnoException) => {
+    throw error.code === 'EADDRINUSE' ? portTaken(port, name, option) : error;
+  });
+  return {
+    port: (server.address() as AddressInfo).port,
+    async close() {
+      const closed = once(server, 'close');
+      server.close();
+      server.closeAllConnections();
+      await closed;
+    },
+  };
 }
