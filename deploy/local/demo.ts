@@ -63,21 +63,14 @@ export async function demonstrate(facts: StackFacts, say: (line: string) => void
     custom_data: { campaign: 'demonstration', note: 'comes back exactly as sent' },
   });
   const envelope = await follow(() => call<Envelope>(`/api/v1/batch/${batchId}`), say);
-  const results: (Envelope['data'][number] & { readonly single: Envelope })[] = [];
-  for (const item of envelope.data) {
-    results.push({ ...item, single: await call<Envelope>(`/api/v1/email/${item.request_id}`) });
+  const results = [];
+  for (const { request_id: requestId, npi, status, email_type: type, email, replayed } of envelope.data) {
+    const { usage, webhook } = await call<Envelope>(`/api/v1/email/${requestId}`);
+    const credits = usage.credits_used;
+    results.push({ npi, status, type, email, replayed, credits, webhook: webhook?.status });
   }
-  const rows = table(results, {
-    NPI: ({ npi }) => npi,
-    STATUS: ({ status }) => status,
-    TYPE: ({ email_type: type }) => type,
-    EMAIL: ({ email }) => email,
-    REPLAYED: ({ replayed }) => replayed,
-    CREDITS: ({ single }) => single.usage.credits_used,
-    WEBHOOK: ({ single }) => single.webhook?.status ?? null,
-  });
   const after = await call<Credits>('/api/v1/credits');
-  say(`\n${rows}`);
+  say(`\n${table(results)}`);
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
   if (facts.temporal_ui) {
     const workflow = `${facts.temporal_ui}/namespaces/${facts.temporal_namespace}/workflows`;
