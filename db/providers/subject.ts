@@ -27,25 +27,9 @@ export interface Neighbor {
 export type Neighbors = readonly Neighbor[] | null;
 
 /** A provider as the tables have it. Text is as NPPES writes it, capitals and stray characters included. */
-export interface ProviderFacts {
-  readonly npi: string;
-  readonly entityType: number | null;
-  readonly active: boolean;
+export interface ProviderFacts extends Readonly<typeof providers.$inferSelect> {
   /** Why nobody is asked about it; null if it is an active individual for all that is known. */
   readonly refusal: Exclude<GateReason, 'suppressed'> | null;
-  readonly lastName: string | null;
-  readonly firstName: string | null;
-  readonly middleName: string | null;
-  readonly nameSuffix: string | null;
-  readonly credential: string | null;
-  readonly otherLastName: string | null;
-  readonly otherFirstName: string | null;
-  readonly practiceLine1: string | null;
-  readonly practiceCity: string | null;
-  readonly practiceState: string | null;
-  readonly practicePostalCode: string | null;
-  /** Ten digits. */
-  readonly phoneKey: string | null;
   /** States of the practice locations beside the primary one. */
   readonly otherStates: readonly string[];
   readonly endpoints: readonly EndpointFact[];

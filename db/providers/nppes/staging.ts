@@ -1,12 +1,11 @@
 import { once } from 'node:events';
 import type { Writable } from 'node:stream';
 import type { TransactionSql } from 'postgres';
-import type { EndpointKind } from '../../words.ts';
 
 // Where rows of NPPES's files wait to be merged. The columns are in the order in which the importer writes them.
 
 /** The values of a provider that a file tells, as in `providers`. */
-export const PROVIDER_COLUMNS = [
+const PROVIDER_COLUMNS = [
   'npi',
   'entity_type',
   'last_name',
@@ -48,16 +47,6 @@ export const DETAIL_COLUMNS: Readonly<
     rest: ['phone', 'phone_key', 'address_key'],
   },
 };
-
-/** The kinds of endpoint that `provider_endpoints` takes. */
-export const ENDPOINT_KINDS: ReadonlySet<string> = new Set<EndpointKind>([
-  'DIRECT',
-  'CONNECT',
-  'SOAP',
-  'FHIR',
-  'REST',
-  'OTHERS',
-]);
 
 /** Makes the staging tables of a connection. */
 export const STAGING_TABLES = `
