@@ -3,7 +3,6 @@ import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
 import { bulkBody, singleBody } from '../routes/submit.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
 import { delivery } from './callback.ts';
-import { deliveryOperations } from './deliveries.ts';
 import examples from './examples.json' with { type: 'json' };
 import { headers, RATE, responseHeaders } from './headers.ts';
 import { json, operations, parameters } from './operations.ts';
@@ -64,10 +63,8 @@ function problemResponse(kind: ProblemKind): JsonObject {
 
 /** Every route with what is said of its operation; what needs no key says so. */
 function paths(): JsonObject {
-  const described: Readonly<Record<OperationId, { readonly responses: JsonObject } & JsonObject>> = {
-    ...operations,
-    ...deliveryOperations,
-  };
+  const described: Readonly<Record<OperationId, { readonly responses: JsonObject } & JsonObject>> =
+    operations;
   const items: Record<string, JsonObject> = {};
   for (const route of ROUTES) {
     const { id, method, path, scope } = route;
