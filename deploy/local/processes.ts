@@ -166,6 +166,45 @@ function guard(pid: number, options: LaunchOptions): () => void {
   return () => shell.stdin.end('\n');
 }
 
+/** A server that is ready, on its port. */
+export type ReadyServer = Pick<ServerProcess, 'pid' | 'exited' | 'stop'> & { readonly port: number };
+
+/**
+ * Launches a server and returns once it is ready.
+ * @param settings.port without it a free one
+ * @param settings.again what it writes if it ends for a reason that may pass: then it is launched again
+ * @throws {LocalProblem} `port_taken`, or `settings.code`
+ */
+export async function launchOnPort(settings: {
+  readonly name: string;
+  readonly code: string;
+  readonly port: number | undefined;
+  readonly startMs: number;
+  readonly again: RegExp;
+  readonly launchAt: (port: number) => ServerProcess | Promise<ServerProcess>;
+  readonly isReady: (server: ServerProcess, port: number) => Promise<boolean>;
+}): Promise<ReadyServer> {
+  const { name, code, startMs, again, launchAt, isReady } = settings;
+  const deadline = Date.now() + startMs;
+  for (;;) {
+    const port = settings.port ?? (await freePort());
+    const server = await launchAt(port);
+    const state = await poll(async () => {
+      if (server.ending() !== undefined) return 'gone';
+      return (await isReady(server, port)) ? 'ready' : undefined;
+    }, startMs);
+    if (state === 'ready') return { pid: server.pid, port, exited: server.exited, stop: server.stop };
+    await server.stop();
+    const output = server.tail();
+    if (again.test(output) && Date.now() < deadline) continue;
+    if (PORT_IN_USE.test(output)) throw portTaken(port, name);
+    throw new LocalProblem(code, `${name} did not start (${server.ending()}): ${output}`);
+  }
+}
+
+/** How servers say it. */
+export const PORT_IN_USE = /could not bind|address already in use/i;
+
 /** Runs a short command and gives its exit code (-1: it could not be started) and all it wrote. */
 export function run(
   command: string,
