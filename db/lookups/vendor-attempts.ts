@@ -1,12 +1,21 @@
-import { and, desc, eq, sql } from 'drizzle-orm';
-import { clock, type Database, type Transaction, transaction } from '../client.ts';
-import { Refusal } from '../errors.ts';
-import { findStoredEmails } from '../requests/entitlements.ts';
-import { requests, vendorAttempts } from '../schema.ts';
+import { and, eq, type SQL, sql } from 'drizzle-orm';
+import { clock, type Database, query, transaction } from '../client.ts';
+import { DatabaseError, Refusal } from '../errors.ts';
+import { isUsable } from '../requests/entitlements.ts';
+import { vendorAttempts } from '../schema.ts';
 import type { VendorAttemptState, WantedType } from '../words.ts';
 import { type NamedCandidates, storeCandidates } from './candidates.ts';
-import { joinIn, lockLookup } from './lookups.ts';
-import { admitCall, type CallOutcome, recordCall, type SourceLimits } from './sources.ts';
+import { joinLookup, lockLookup } from './lookups.ts';
+import {
+  ADMISSION,
+  type AdmissionRow,
+  admissionOf,
+  admitCall,
+  type Call,
+  type CallOutcome,
+  epochMs,
+  recordCall,
+} from './sources.ts';
 
 // What is asked of vendors, and what they answered. The requests of one lookup go through the same vendors; each
 // question is put once, by whoever comes first, and the others find its answer here. Everything is written before
@@ -38,11 +47,14 @@ export type NextStep =
 
 export type AnsweredState = Exclude<VendorAttemptState, 'submitting' | 'pending' | 'lost' | 'retry'>;
 
-/** One question put to a vendor. */
-export interface AttemptKey {
+interface AttemptId {
   readonly lookupId: string;
   readonly vendor: string;
   readonly n: number;
+}
+
+/** One question put to a vendor. */
+export interface AttemptKey extends AttemptId {
   /** In the vendor's credits: what was set aside for the answer. */
   readonly cost: number;
   readonly askedAt: Date;
@@ -50,10 +62,9 @@ export interface AttemptKey {
   readonly era: number;
 }
 
-export interface Question {
+export interface Question extends Pick<Call, 'limits' | 'patienceMs'> {
   readonly requestId: string;
   readonly vendor: string;
-  readonly limits: SourceLimits;
   readonly cost: (wantedType: WantedType) => number;
   /** Whether a question whose answer was lost may be put again. */
   readonly mayRepeat: boolean;
@@ -73,158 +84,203 @@ const LOOK_AGAIN_MS = 1000;
 const LEASE_MARGIN_MS = 5000;
 
 /**
- * Decides the next step and records it: the attempt is there before the vendor is called, and a request's first
- * question makes it `in-progress`.
+ * Decides the next step and records it: the attempt is there before the vendor is called. One statement looks, one takes
+ * what the call needs; if somebody else came between, what he did is refused by the table and looked at the next time.
  * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function beginVendorStep(db: Database, question: Question): Promise<NextStep> {
-  return await transaction(db, async (tx) => {
-    const { requestId, vendor, freshnessMs, callMs } = question;
-    const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
-    if (!request) throw new Refusal('request_missing');
-    if (request.settledAt) return { kind: 'settled' };
-    const { npi, wantedType } = request;
-    const lookupId = await joinIn(tx, request);
-    const at = await clock(tx);
-    // While this lookup ran, somebody asked that the person be left alone.
-    const [person] = await tx.execute<{ suppressed: boolean }>(
-      sql`select is_suppressed(${npi}, null) as suppressed`,
-    );
-    if (person?.suppressed)
-      return { kind: 'over', state: 'blocked', reason: 'suppressed', lookupId, wantedType };
-    const stored = await findStoredEmails(tx, { npis: [npi], wantedType, at, freshnessMs, lookupId });
-    if (stored.has(npi)) return { kind: 'stored' };
+  const { requestId, vendor } = question;
+  const seen = await look(db, question);
+  if (!seen) throw new Refusal('request_missing');
+  if (seen.settled) return { kind: 'settled' };
+  const { lookupId, wantedType } = seen;
+  if (lookupId === null) {
+    await joinLookup(db, requestId);
+    return await beginVendorStep(db, question);
+  }
+  const over = (state: AnsweredState | 'lost', reason: string | null) =>
+    ({ kind: 'over', state, reason, lookupId, wantedType }) as const;
+  // While this lookup ran, somebody asked that the person be left alone.
+  if (seen.suppressed) return over('blocked', 'suppressed');
+  if (seen.stored) return { kind: 'stored' };
 
-    const attempts = await tx
-      .select()
-      .from(vendorAttempts)
-      .where(and(eq(vendorAttempts.lookupId, lookupId), eq(vendorAttempts.vendor, vendor)))
-      .orderBy(desc(vendorAttempts.n));
-    const last = attempts[0] ?? (await adoptJob(tx, { lookupId, vendor, requestId, npi, wantedType, at }));
-    const leaseMs = (last?.leaseUntil?.getTime() ?? 0) - at.getTime();
-    const leaseUntil = new Date(at.getTime() + callMs + LEASE_MARGIN_MS);
-    switch (last?.state) {
-      case 'pending': {
-        if (last.jobRef === null) throw new Error('a pending attempt has no job to ask for');
-        if (leaseMs > 0) return { kind: 'wait', why: 'pending', afterMs: Math.min(leaseMs, LOOK_AGAIN_MS) };
-        const admission = await admitCall(tx, vendor, question.limits, 0);
-        if (admission.kind === 'wait') return admission;
-        const { era } = admission;
-        const key = { lookupId, vendor, n: last.n, cost: last.credits, askedAt: last.startedAt, era };
-        await tx
-          .update(vendorAttempts)
-          .set({ leaseUntil, polls: last.polls + 1 })
-          .where(sameAttempt(key));
-        return { kind: 'poll', key, jobRef: last.jobRef, wantedType };
-      }
+  const last = { lookupId, vendor, n: seen.n ?? 0 };
+  const afterMs = Math.min(seen.leaseMs ?? 0, LOOK_AGAIN_MS);
+  try {
+    switch (seen.state) {
+      case 'pending':
+        if (afterMs > 0) return { kind: 'wait', why: 'pending', afterMs };
+        return await takePoll(db, question, last, wantedType);
       case 'submitting':
-        if (leaseMs > 0)
-          return { kind: 'wait', why: 'asked_already', afterMs: Math.min(leaseMs, LOOK_AGAIN_MS) };
-        await end(tx, { lookupId, vendor, n: last.n }, 'lost', 'no answer recorded', at);
-        break;
-      case 'skip':
-        // It was not asked; what it needs may be known by now.
+        if (afterMs > 0) return { kind: 'wait', why: 'asked_already', afterMs };
+        await giveUp(db, last);
         break;
       case 'found':
       case 'miss':
       case 'blocked':
       case 'fatal':
-        return { kind: 'over', state: last.state, reason: last.reason, lookupId, wantedType };
+        return over(seen.state, seen.reason);
+      case null:
+        if (seen.orphanOf === null) break;
+        await adoptJob(db, question, lookupId, seen.orphanOf);
+        return await beginVendorStep(db, question);
+      // A vendor that was skipped was not asked; what it needs may be known by now.
+      case 'skip':
       case 'retry':
       case 'lost':
-      case undefined:
         break;
     }
-    if (last?.state === 'submitting' || last?.state === 'lost') {
-      const lost = attempts.filter(({ state }) => state === 'lost' || state === 'submitting').length;
-      if (!question.mayRepeat || lost >= LOST_CALLS_AT_MOST) {
-        return { kind: 'over', state: 'lost', reason: 'no answer recorded', lookupId, wantedType };
-      }
+    const isLost = seen.state === 'submitting' || seen.state === 'lost';
+    if (isLost && (!question.mayRepeat || seen.lost >= LOST_CALLS_AT_MOST)) {
+      return over('lost', 'no answer recorded');
     }
-    const n = (last?.n ?? 0) + 1;
-    const cost = question.cost(wantedType);
-    const admission = await admitCall(tx, vendor, question.limits, cost);
-    switch (admission.kind) {
-      case 'wait':
-        return admission;
-      case 'spent':
-        await tx.insert(vendorAttempts).values({
-          lookupId,
-          vendor,
-          n,
-          requestId,
-          state: 'skip',
-          reason: 'daily_credits',
-          startedAt: at,
-          endedAt: at,
-        });
-        // Not asked for our own sake: no ground to say that it knows nobody.
-        return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
-      case 'go':
-        await tx.insert(vendorAttempts).values({
-          lookupId,
-          vendor,
-          n,
-          requestId,
-          state: 'submitting',
-          credits: cost,
-          startedAt: at,
-          leaseUntil,
-        });
-        return {
-          kind: 'submit',
-          key: { lookupId, vendor, n, cost, askedAt: at, era: admission.era },
-          wantedType,
-        };
-      default:
-        return admission satisfies never;
-    }
+    return await takeSubmit(db, question, { ...last, n: last.n + 1 }, wantedType);
+  } catch (error) {
+    // Another request of the lookup asks since we looked.
+    if (!(error instanceof DatabaseError && error.code === '23505')) throw error;
+    return { kind: 'wait', why: 'asked_already', afterMs: LOOK_AGAIN_MS };
+  }
+}
+
+/** What a request's next step depends on; the attempt is the last one of this vendor. */
+interface Seen extends Record<string, unknown> {
+  readonly settled: boolean;
+  readonly lookupId: string | null;
+  readonly wantedType: WantedType;
+  readonly suppressed: boolean;
+  readonly stored: boolean;
+  readonly n: number | null;
+  readonly state: VendorAttemptState | null;
+  readonly reason: string | null;
+  readonly leaseMs: number | null;
+  /** Attempts whose answer was lost. */
+  readonly lost: number;
+  /** An earlier lookup of the same question with a job that was bought and not finished in its time. */
+  readonly orphanOf: string | null;
+}
+
+async function look(db: Database, { requestId, vendor, freshnessMs }: Question): Promise<Seen | undefined> {
+  const usable = isUsable({
+    ...{ wantedType: sql`r.wanted_type`, lookupId: sql`r.lookup_id`, at: sql`now()`, freshnessMs },
   });
+  const [seen] = await query(db, (tx) =>
+    tx.execute<Seen>(sql`
+      select r.settled_at is not null as settled, r.lookup_id as "lookupId", r.wanted_type as "wantedType",
+             is_suppressed(r.npi, null) as suppressed,
+             exists (select from stored_emails where npi = r.npi and ${usable}) as stored,
+             last.n, last.state, last.reason, coalesce(last.lost, 0) as lost,
+             (extract(epoch from last.lease_until - clock_timestamp()) * 1000)::float8 as "leaseMs",
+             case when last.n is null then (
+               select o.lookup_id from lookups l join vendor_attempts o on o.lookup_id = l.id
+                where l.npi = r.npi and l.wanted_type = r.wanted_type and l.closed_at is not null
+                  and l.id <> r.lookup_id and o.vendor = ${vendor} and o.state = 'pending'
+                  and o.started_at > now() - interval '1 day'
+                order by o.started_at desc limit 1) end as "orphanOf"
+        from requests r left join lateral (
+               select n, state, reason, lease_until,
+                      (count(*) filter (where state in ('lost', 'submitting')) over ())::int as lost
+                 from vendor_attempts where lookup_id = r.lookup_id and vendor = ${vendor}
+                order by n desc limit 1) last on true
+       where r.id = ${requestId}`),
+  );
+  return seen;
 }
 
-/**
- * A job that was bought for an earlier lookup of the same question and not finished in its time is asked for, and not
- * bought again. Its cost stays where it was spent.
- */
+async function takeSubmit(
+  db: Database,
+  question: Question,
+  attempt: AttemptId,
+  wantedType: WantedType,
+): Promise<NextStep> {
+  const { requestId, vendor } = question;
+  const { lookupId, n } = attempt;
+  const cost = question.cost(wantedType);
+  const [row] = await query(db, (tx) =>
+    tx.execute<AdmissionRow>(sql`
+      with admission as materialized (select * from ${admitCall({ ...question, source: vendor, cost })}),
+      attempt as (
+        insert into vendor_attempts
+               (lookup_id, vendor, n, request_id, state, reason, credits, started_at, ended_at, lease_until)
+        select ${lookupId}, ${vendor}, ${n}, ${requestId}, a.state, a.reason, a.credits, at, ended_at, lease_until
+          from admission, lateral (
+                 select 'submitting' as state, null as reason, ${cost}::numeric as credits,
+                        null::timestamptz as ended_at, ${leaseOf(question)} as lease_until where kind = 'go'
+                 union all
+                 select 'skip', 'daily_credits', 0, at, null where kind = 'spent') a)
+      select ${ADMISSION} from admission`),
+  );
+  const admission = admissionOf(row);
+  switch (admission.kind) {
+    case 'wait':
+      return admission;
+    case 'spent':
+      // Not asked for our own sake: no ground to say that it knows nobody.
+      return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
+    case 'go': {
+      const { era, at: askedAt } = admission;
+      return { kind: 'submit', key: { ...attempt, cost, askedAt, era }, wantedType };
+    }
+    default:
+      return admission satisfies never;
+  }
+}
+
+async function takePoll(
+  db: Database,
+  question: Question,
+  attempt: AttemptId,
+  wantedType: WantedType,
+): Promise<NextStep> {
+  const source = question.vendor;
+  const [row] = await query(db, (tx) =>
+    tx.execute<AdmissionRow & { job_ref: string | null; cost: number; asked_ms: number }>(sql`
+      with admission as materialized (select * from ${admitCall({ ...question, source, cost: 0 })}),
+      attempt as (
+        update vendor_attempts set lease_until = ${leaseOf(question)}, polls = polls + 1 from admission
+         where kind = 'go' and ${sameAttempt(attempt)} and state = 'pending'
+           and (lease_until is null or lease_until <= at)
+        returning job_ref, credits::float8 as cost, ${epochMs(sql`started_at`)} as asked_ms)
+      select ${ADMISSION}, attempt.* from admission left join attempt on true`),
+  );
+  const admission = admissionOf(row);
+  if (admission.kind === 'wait') return admission;
+  // Another request of the lookup asks since we looked.
+  if (!row || row.job_ref === null) return { kind: 'wait', why: 'pending', afterMs: LOOK_AGAIN_MS };
+  const { job_ref: jobRef, cost, asked_ms: askedMs } = row;
+  const key = { ...attempt, cost, askedAt: new Date(askedMs), era: admission.era };
+  return { kind: 'poll', key, jobRef, wantedType };
+}
+
+/** Until when whoever asks may be assumed alive. */
+function leaseOf({ callMs }: Question): SQL {
+  return sql`at + make_interval(secs => ${(callMs + LEASE_MARGIN_MS) / 1000})`;
+}
+
+/** A job that was bought for an earlier lookup is asked for, and not bought again. Its cost stays where it was spent. */
 async function adoptJob(
-  tx: Transaction,
-  question: {
-    lookupId: string;
-    vendor: string;
-    requestId: string;
-    npi: string;
-    wantedType: WantedType;
-    at: Date;
-  },
-): Promise<typeof vendorAttempts.$inferSelect | undefined> {
-  const { lookupId, vendor, requestId, npi, wantedType, at } = question;
-  const [job] = await tx.execute<{ job_ref: string }>(sql`
-    update vendor_attempts a set state = 'lost', reason = 'taken over', ended_at = ${at.toISOString()}::timestamptz,
-           lease_until = null
-      from lookups l
-     where l.id = a.lookup_id and l.npi = ${npi} and l.wanted_type = ${wantedType} and l.closed_at is not null
-       and l.id <> ${lookupId} and a.vendor = ${vendor} and a.state = 'pending'
-       and a.started_at > now() - interval '1 day'
-    returning a.job_ref`);
-  if (!job) return undefined;
-  const [adopted] = await tx
-    .insert(vendorAttempts)
-    .values({ lookupId, vendor, n: 1, requestId, state: 'pending', jobRef: job.job_ref, startedAt: at })
-    .returning();
-  return adopted;
+  db: Database,
+  { vendor, requestId }: Question,
+  lookupId: string,
+  orphanOf: string,
+): Promise<void> {
+  await query(db, (tx) =>
+    tx.execute(sql`
+      with taken as (
+        update vendor_attempts set state = 'lost', reason = 'taken over', ended_at = clock_timestamp(), lease_until = null
+         where lookup_id = ${orphanOf} and vendor = ${vendor} and state = 'pending'
+        returning job_ref)
+      insert into vendor_attempts (lookup_id, vendor, n, request_id, state, job_ref, started_at)
+      select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', job_ref, clock_timestamp() from taken`),
+  );
 }
 
-async function end(
-  tx: Transaction,
-  key: Pick<AttemptKey, 'lookupId' | 'vendor' | 'n'>,
-  state: VendorAttemptState,
-  reason: string | null,
-  at: Date,
-): Promise<void> {
-  await tx
-    .update(vendorAttempts)
-    .set({ state, reason, endedAt: at, leaseUntil: null })
-    .where(and(sameAttempt(key), sql`ended_at is null`));
+async function giveUp(db: Database, attempt: AttemptId): Promise<void> {
+  await query(db, (tx) =>
+    tx
+      .update(vendorAttempts)
+      .set({ state: 'lost', reason: 'no answer recorded', endedAt: sql`clock_timestamp()`, leaseUntil: null })
+      .where(and(sameAttempt(attempt), sql`ended_at is null`)),
+  );
 }
 
 /**
@@ -347,18 +403,19 @@ export async function recordVendorAnswer(
       .update(vendorAttempts)
       .set({ state, reason, credits, candidates, endedAt: at, leaseUntil: null })
       .where(and(sameAttempt(key), sql`state in ('submitting', 'pending', 'lost')`))
-      .returning({ n: vendorAttempts.n });
+      .returning({ requestId: vendorAttempts.requestId });
     // If two fetched the answer of one job, the second has nothing to add.
-    const isFirst = ended.length > 0;
-    if (named && isFirst) {
+    const [first] = ended;
+    if (named && first) {
       await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, at);
     }
-    await recordCall(tx, vendor, key.era, outcome, isFirst ? key.cost - credits : 0, key.askedAt);
+    const unspent = first && { ...first, credits: key.cost - credits, askedAt: key.askedAt };
+    await recordCall(tx, vendor, key.era, outcome, unspent);
   });
 }
 
 /** The row of one attempt. */
-function sameAttempt({ lookupId, vendor, n }: Pick<AttemptKey, 'lookupId' | 'vendor' | 'n'>) {
+function sameAttempt({ lookupId, vendor, n }: AttemptId) {
   return and(
     eq(vendorAttempts.lookupId, lookupId),
     eq(vendorAttempts.vendor, vendor),

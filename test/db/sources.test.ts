@@ -20,7 +20,12 @@ const workers = [first, ...others];
 
 test.after.always(() => Promise.all(others.map((db) => db.close())));
 
-const admit = (source: string, limits = FREE, cost = 1) => admitOne(first, source, limits, cost);
+const admit = (source: string, limits = FREE, cost = 1) => admitBy(first, source, limits, cost);
+
+/** On our own account, by one of the workers. */
+async function admitBy(db: Database, source: string, limits: SourceLimits, cost: number) {
+  return await admitOne(db, { source, limits, cost, requestId: null, patienceMs: 60_000 });
+}
 
 /** Says how a call went. */
 type End = (outcome: CallOutcome) => Promise<void>;
@@ -30,7 +35,7 @@ async function begin(source: string, calls: number): Promise<End[]> {
   return await Promise.all(
     Array.from({ length: calls }, async (_, i): Promise<End> => {
       const db = workers[i % 3] as Database;
-      const { kind, era } = await admitOne(db, source, FREE, 1);
+      const { kind, era } = await admitBy(db, source, FREE, 1);
       if (kind !== 'go') throw new Error(`${source}: ${kind}`);
       return (outcome) => recordOne(db, source, era, outcome);
     }),
@@ -61,7 +66,7 @@ async function pass(source: string, seconds: number): Promise<void> {
 
 async function askAll(source: string, limits: SourceLimits, calls: number, cost = 1): Promise<Admission[]> {
   return await Promise.all(
-    Array.from({ length: calls }, (_, i) => admitOne(workers[i % 3] as Database, source, limits, cost)),
+    Array.from({ length: calls }, (_, i) => admitBy(workers[i % 3] as Database, source, limits, cost)),
   );
 }
 
@@ -118,9 +123,9 @@ test('a day’s credits are spent to the last one and not beyond, however many a
 
 test('credits that were set aside and not charged can be spent again', async (t) => {
   const limits = { rates: [], dailyCredits: 1 };
-  const { at, era } = await admitOne(first, 'pay-on-find', limits, 1);
+  const { at: askedAt, era } = await admit('pay-on-find', limits);
   t.is((await admit('pay-on-find', limits)).kind, 'spent');
-  await recordOne(first, 'pay-on-find', era, { kind: 'answered' }, 1, at);
+  await recordOne(first, 'pay-on-find', era, { kind: 'answered' }, { credits: 1, askedAt, requestId: null });
   t.is((await admit('pay-on-find', limits)).kind, 'go');
 });
 
