@@ -3,8 +3,7 @@ import { Context } from '@temporalio/activity';
 import {
   type AttemptKey,
   beginVendorStep,
-  recordAborted,
-  recordFailedPoll,
+  recordLost,
   recordVendorAnswer,
   recordVendorJob,
 } from '../db/lookups/vendor-attempts.ts';
@@ -100,17 +99,17 @@ async function converse(
       const jobRef = next.kind === 'poll' ? next.jobRef : null;
       const asked = jobRef === null ? vendor.submit(subject, signal) : vendor.poll(jobRef, subject, signal);
       const step = await asked.catch(async (error: unknown) => {
-        await recordAborted(db, key);
+        await recordLost(db, key, 'aborted');
         throw error;
       });
       if (step.kind === 'pending') {
-        await recordVendorJob(db, key, step.jobRef, step.pollAfterMs);
+        await recordVendorJob(db, key, step.jobRef, step.pollAfterMs, { kind: 'answered' });
         return wait(question, 'pending', step.pollAfterMs);
       }
       // The job outlives a poll that got no answer: ended here, it would be bought a second time.
       if (step.kind === 'retry' && jobRef !== null) {
         const afterMs = step.afterMs ?? POLL_AGAIN_MS;
-        await recordFailedPoll(db, key, outcomeOfTrouble(step, { again: true }), afterMs);
+        await recordVendorJob(db, key, jobRef, afterMs, outcomeOfTrouble(step, { again: true }));
         return wait(question, step.why, afterMs);
       }
       const end = await record(deps, source, subject, key, step);

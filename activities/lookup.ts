@@ -118,7 +118,13 @@ async function askRegistry(
   if (admission.kind === 'wait') return { why: admission.why, again: true, afterMs: admission.afterMs };
   const step = await registry.find(npi, signal);
   const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
-  await recordOne(db, REGISTRY, admission.era, isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' });
+  await recordOne(
+    db,
+    REGISTRY,
+    admission.era,
+    isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' },
+    null,
+  );
   switch (step.kind) {
     case 'found':
       await storeRegistryProvider(db, step.provider);

@@ -109,6 +109,7 @@ export function admissionOf(row: AdmissionRow | undefined): Admission {
  * Notes how a call went: opens the breaker, closes it, or pauses the source. Each opening and each closing begins an
  * era, and only calls of this era count: however many were under way, one trouble is one opening, and an answer or a
  * failure that comes late from before it changes nothing. While the breaker is open, calls of the era are its trials.
+ * One statement, so that it does not act on what another has changed meanwhile.
  * @param era as it was when the call was admitted
  */
 export async function recordCall(
@@ -116,65 +117,39 @@ export async function recordCall(
   source: string,
   era: number,
   outcome: CallOutcome,
-  unspent?: Unspent,
 ): Promise<void> {
-  // Health before spend, as in `admit_call`: the other way round the two wait for each other.
-  await noteOutcome(tx, source, era, outcome);
-  if (unspent && unspent.credits !== 0) await giveBack(tx, source, unspent);
+  const change = changeBy(outcome, sql`era = ${era}`);
+  if (change)
+    await tx.execute(
+      sql`update source_health set changed_at = clock_timestamp(), ${change} and source = ${source}`,
+    );
 }
 
-/** What was set aside for a call and not spent. */
-interface Unspent {
-  /** Negative if the call cost more. */
-  readonly credits: number;
-  /** When they were set aside. */
-  readonly askedAt: Date;
-  readonly requestId: string | null;
-}
-
-/** Each time one statement, so that none acts on what another has changed meanwhile. */
-async function noteOutcome(
-  tx: Transaction,
-  source: string,
-  era: number,
-  outcome: CallOutcome,
-): Promise<void> {
+function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   switch (outcome.kind) {
     case 'answered':
       // Most calls are answered by a healthy source: nothing to write.
-      await tx.execute(sql`update source_health
-        set era = era + case state when 'open' then 1 else 0 end, state = 'closed', failures = 0, open_until = null,
-            last_error = null, changed_at = clock_timestamp()
-        where source = ${source} and era = ${era} and (state = 'open' or failures > 0)`);
-      return;
+      return sql`era = era + (state = 'open')::integer, state = 'closed', failures = 0, open_until = null,
+        last_error = null where ${ofThisEra} and (state = 'open' or failures > 0)`;
     case 'rate_limit':
-      await tx.execute(sql`update source_health
-        set paused_until = greatest(paused_until, clock_timestamp() + ${seconds(outcome.afterMs ?? DEFAULT_PAUSE_MS)}),
-            changed_at = clock_timestamp()
-        where source = ${source}`);
-      return;
+      return sql`paused_until = greatest(paused_until, clock_timestamp() + ${seconds(outcome.afterMs ?? DEFAULT_PAUSE_MS)})
+        where true`;
     case 'failed': {
       // A failed trial leaves everything as it is: when the next one is due was set when this one was admitted.
       const opens = sql`failures + 1 >= ${FAILURES_TO_OPEN}`;
-      await tx.execute(sql`update source_health
-        set failures = failures + 1, last_error = ${outcome.why}, changed_at = clock_timestamp(),
-            state = case when ${opens} then 'open' else state end,
-            era = era + case when ${opens} then 1 else 0 end,
-            open_until = case when ${opens} then clock_timestamp() + ${seconds(TRIAL_EVERY_MS)} end
-        where source = ${source} and era = ${era} and state = 'closed'`);
-      return;
+      return sql`failures = failures + 1, last_error = ${outcome.why},
+        state = case when ${opens} then 'open' else state end, era = era + (${opens})::integer,
+        open_until = case when ${opens} then clock_timestamp() + ${seconds(TRIAL_EVERY_MS)} end
+        where ${ofThisEra} and state = 'closed'`;
     }
     case 'failed_again':
       // One question that always fails must not shut the source for all others.
-      return;
+      return null;
     case 'refused':
-      await tx.execute(sql`update source_health
-        set failures = failures + 1, last_error = ${outcome.why}, changed_at = clock_timestamp(), state = 'open',
-            era = era + 1, open_until = clock_timestamp() + ${seconds(REFUSED_OPEN_MS)}
-        where source = ${source} and era = ${era}`);
-      return;
+      return sql`failures = failures + 1, last_error = ${outcome.why}, state = 'open', era = era + 1,
+        open_until = clock_timestamp() + ${seconds(REFUSED_OPEN_MS)} where ${ofThisEra}`;
     default:
-      outcome satisfies never;
+      return outcome satisfies never;
   }
 }
 
@@ -190,7 +165,7 @@ export async function admitOne(db: Database, call: Call): Promise<Admission> {
 }
 
 /**
- * `recordCall` in a transaction of its own.
+ * Notes how such a call went, and what it did not cost.
  * @throws {DatabaseError}
  */
 export async function recordOne(
@@ -198,16 +173,30 @@ export async function recordOne(
   source: string,
   era: number,
   outcome: CallOutcome,
-  unspent?: Unspent,
+  unspent: Unspent | null,
 ): Promise<void> {
-  await transaction(db, (tx) => recordCall(tx, source, era, outcome, unspent));
+  await transaction(db, async (tx) => {
+    await recordCall(tx, source, era, outcome);
+    if (unspent) await giveBack(tx, source, unspent);
+  });
 }
 
-async function giveBack(
+/** What was set aside for a call and not spent. */
+interface Unspent {
+  /** Negative if the call cost more. */
+  readonly credits: number;
+  /** When they were set aside, and for whom. */
+  readonly askedAt: Date;
+  readonly requestId: string | null;
+}
+
+/** After `recordCall`, because `admit_call` takes health before spend: the other way round the two wait for each other. */
+export async function giveBack(
   tx: Transaction,
   source: string,
   { credits, askedAt, requestId }: Unspent,
 ): Promise<void> {
+  if (credits === 0) return;
   await tx.execute(sql`update source_spend set credits = greatest(0, credits - ${credits}::numeric)
     where source = ${source} and day = (${askedAt.toISOString()}::timestamptz at time zone 'UTC')::date
       and organization_id = coalesce((select organization_id from requests where id = ${requestId}), '')`);

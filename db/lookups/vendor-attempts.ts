@@ -8,12 +8,14 @@ import { type NamedCandidates, storeCandidates } from './candidates.ts';
 import { joinLookup, lockLookup } from './lookups.ts';
 import {
   ADMISSION,
+  type Admission,
   type AdmissionRow,
   admissionOf,
   admitCall,
   type Call,
   type CallOutcome,
   epochMs,
+  giveBack,
   recordCall,
 } from './sources.ts';
 
@@ -113,13 +115,16 @@ export async function beginVendorStep(db: Database, question: Question): Promise
         return await takePoll(db, question, last, wantedType);
       case 'submitting':
         if (afterMs > 0) return { kind: 'wait', why: 'asked_already', afterMs };
-        await giveUp(db, last);
-        break;
+        await recordLost(db, last, 'no answer recorded');
+        return await beginVendorStep(db, question);
       case 'found':
       case 'miss':
       case 'blocked':
       case 'fatal':
         return over(seen.state, seen.reason);
+      case 'lost':
+        if (question.mayRepeat && seen.lost < LOST_CALLS_AT_MOST) break;
+        return over('lost', 'no answer recorded');
       case null:
         if (seen.orphanOf === null) break;
         await adoptJob(db, question, lookupId, seen.orphanOf);
@@ -127,12 +132,7 @@ export async function beginVendorStep(db: Database, question: Question): Promise
       // A vendor that was skipped was not asked; what it needs may be known by now.
       case 'skip':
       case 'retry':
-      case 'lost':
         break;
-    }
-    const isLost = seen.state === 'submitting' || seen.state === 'lost';
-    if (isLost && (!question.mayRepeat || seen.lost >= LOST_CALLS_AT_MOST)) {
-      return over('lost', 'no answer recorded');
     }
     return await takeSubmit(db, question, { ...last, n: last.n + 1 }, wantedType);
   } catch (error) {
@@ -178,7 +178,7 @@ async function look(db: Database, { requestId, vendor, freshnessMs }: Question):
                 order by o.started_at desc limit 1) end as "orphanOf"
         from requests r left join lateral (
                select n, state, reason, lease_until,
-                      (count(*) filter (where state in ('lost', 'submitting')) over ())::int as lost
+                      (count(*) filter (where state = 'lost') over ())::int as lost
                  from vendor_attempts where lookup_id = r.lookup_id and vendor = ${vendor}
                 order by n desc limit 1) last on true
        where r.id = ${requestId}`),
@@ -195,21 +195,17 @@ async function takeSubmit(
   const { requestId, vendor } = question;
   const { lookupId, n } = attempt;
   const cost = question.cost(wantedType);
-  const [row] = await query(db, (tx) =>
-    tx.execute<AdmissionRow>(sql`
-      with admission as materialized (select * from ${admitCall({ ...question, source: vendor, cost })}),
-      attempt as (
-        insert into vendor_attempts
-               (lookup_id, vendor, n, request_id, state, reason, credits, started_at, ended_at, lease_until)
-        select ${lookupId}, ${vendor}, ${n}, ${requestId}, a.state, a.reason, a.credits, at, ended_at, lease_until
+  const admission = await take(
+    db,
+    { ...question, source: vendor, cost },
+    sql`insert into vendor_attempts (lookup_id, vendor, n, request_id, started_at, state, reason, credits, ended_at, lease_until)
+        select ${lookupId}, ${vendor}, ${n}, ${requestId}, at, one.*
           from admission, lateral (
-                 select 'submitting' as state, null as reason, ${cost}::numeric as credits,
-                        null::timestamptz as ended_at, ${leaseOf(question)} as lease_until where kind = 'go'
+                 select 'submitting', null, ${cost}::numeric, null::timestamptz, ${leaseOf(question)} where kind = 'go'
                  union all
-                 select 'skip', 'daily_credits', 0, at, null where kind = 'spent') a)
-      select ${ADMISSION} from admission`),
+                 select 'skip', 'daily_credits', 0, at, null where kind = 'spent') one
+        returning state`,
   );
-  const admission = admissionOf(row);
   switch (admission.kind) {
     case 'wait':
       return admission;
@@ -231,24 +227,34 @@ async function takePoll(
   attempt: AttemptId,
   wantedType: WantedType,
 ): Promise<NextStep> {
-  const source = question.vendor;
-  const [row] = await query(db, (tx) =>
-    tx.execute<AdmissionRow & { job_ref: string | null; cost: number; asked_ms: number }>(sql`
-      with admission as materialized (select * from ${admitCall({ ...question, source, cost: 0 })}),
-      attempt as (
-        update vendor_attempts set lease_until = ${leaseOf(question)}, polls = polls + 1 from admission
+  const admission = await take<{ jobRef: string | null; cost: number; askedMs: number }>(
+    db,
+    { ...question, source: question.vendor, cost: 0 },
+    sql`update vendor_attempts set lease_until = ${leaseOf(question)}, polls = polls + 1 from admission
          where kind = 'go' and ${sameAttempt(attempt)} and state = 'pending'
            and (lease_until is null or lease_until <= at)
-        returning job_ref, credits::float8 as cost, ${epochMs(sql`started_at`)} as asked_ms)
-      select ${ADMISSION}, attempt.* from admission left join attempt on true`),
+        returning job_ref as "jobRef", credits::float8 as cost, ${epochMs(sql`started_at`)} as "askedMs"`,
   );
-  const admission = admissionOf(row);
   if (admission.kind === 'wait') return admission;
+  const { era, jobRef, cost, askedMs } = admission;
   // Another request of the lookup asks since we looked.
-  if (!row || row.job_ref === null) return { kind: 'wait', why: 'pending', afterMs: LOOK_AGAIN_MS };
-  const { job_ref: jobRef, cost, asked_ms: askedMs } = row;
-  const key = { ...attempt, cost, askedAt: new Date(askedMs), era: admission.era };
-  return { kind: 'poll', key, jobRef, wantedType };
+  if (jobRef === null) return { kind: 'wait', why: 'pending', afterMs: LOOK_AGAIN_MS };
+  return { kind: 'poll', key: { ...attempt, cost, askedAt: new Date(askedMs), era }, jobRef, wantedType };
+}
+
+/**
+ * Takes what a call needs and writes it down.
+ * @param attempt one row, if `admission` says so
+ * @returns the admission and what `attempt` gives back
+ */
+async function take<Row>(db: Database, call: Call, attempt: SQL): Promise<Row & Admission> {
+  const [row] = await query(db, (tx) =>
+    tx.execute<Row & AdmissionRow>(sql`
+      with admission as materialized (select * from ${admitCall(call)}), attempt as (${attempt})
+      select attempt.*, ${ADMISSION} from admission left join attempt on true`),
+  );
+  if (!row) throw new Error('no row');
+  return { ...row, ...admissionOf(row) };
 }
 
 /** Until when whoever asks may be assumed alive. */
@@ -271,15 +277,6 @@ async function adoptJob(
         returning job_ref)
       insert into vendor_attempts (lookup_id, vendor, n, request_id, state, job_ref, started_at)
       select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', job_ref, clock_timestamp() from taken`),
-  );
-}
-
-async function giveUp(db: Database, attempt: AttemptId): Promise<void> {
-  await query(db, (tx) =>
-    tx
-      .update(vendorAttempts)
-      .set({ state: 'lost', reason: 'no answer recorded', endedAt: sql`clock_timestamp()`, leaseUntil: null })
-      .where(and(sameAttempt(attempt), sql`ended_at is null`)),
   );
 }
 
@@ -307,71 +304,48 @@ export async function recordSkipped(
 
 /**
  * Keeps an asynchronous vendor's job id before anything else happens, so that its answer is fetched and never bought
- * twice; after a poll, when the next one is due. Also if the attempt was given up as lost meanwhile.
+ * twice; after a poll, answered or not, when the next one is due. Also if the attempt was given up as lost meanwhile.
  * @throws {DatabaseError}
  */
 export async function recordVendorJob(
   db: Database,
-  { lookupId, vendor, n, era }: AttemptKey,
+  key: AttemptKey,
   jobRef: string,
   nextPollMs: number,
+  outcome: CallOutcome,
 ): Promise<void> {
   await transaction(db, async (tx) => {
+    await recordCall(tx, key.vendor, key.era, outcome);
+    const leaseUntil = sql`clock_timestamp() + make_interval(secs => ${nextPollMs / 1000})`;
     await tx
       .update(vendorAttempts)
-      .set({
-        state: 'pending',
-        jobRef,
-        endedAt: null,
-        reason: null,
-        leaseUntil: sql`clock_timestamp() + make_interval(secs => ${nextPollMs / 1000})`,
-      })
+      .set({ state: 'pending', jobRef, endedAt: null, reason: null, leaseUntil })
       .where(
         and(
-          sameAttempt({ lookupId, vendor, n }),
-          sql`state in ('submitting', 'pending', 'lost')`,
+          unanswered(key),
           // If the question was put again meanwhile, that one goes on.
-          sql`not exists (select from vendor_attempts later where later.lookup_id = ${lookupId}
-                            and later.vendor = ${vendor} and later.n > ${n})`,
+          sql`not exists (select from vendor_attempts later where later.lookup_id = ${key.lookupId}
+                            and later.vendor = ${key.vendor} and later.n > ${key.n})`,
         ),
       );
-    await recordCall(tx, vendor, era, { kind: 'answered' });
-  });
-}
-
-/** A poll that got no answer: the job lives on, and is asked for again after `nextPollMs`. */
-export async function recordFailedPoll(
-  db: Database,
-  { lookupId, vendor, n, era }: AttemptKey,
-  outcome: CallOutcome,
-  nextPollMs: number,
-): Promise<void> {
-  await transaction(db, async (tx) => {
-    await tx
-      .update(vendorAttempts)
-      .set({ leaseUntil: sql`clock_timestamp() + make_interval(secs => ${nextPollMs / 1000})` })
-      .where(and(sameAttempt({ lookupId, vendor, n }), eq(vendorAttempts.state, 'pending')));
-    await recordCall(tx, vendor, era, outcome);
   });
 }
 
 /**
- * Ends a call that was aborted: its answer is lost, and whoever asks next need not wait for it. A job is only let go.
+ * Ends a call that was aborted, or died: its answer is lost, and whoever asks next need not wait for it. A job is only
+ * let go.
  * @throws {DatabaseError}
  */
-export async function recordAborted(db: Database, { lookupId, vendor, n }: AttemptKey): Promise<void> {
-  await transaction(db, async (tx) => {
-    const at = await clock(tx);
-    const sameCall = sameAttempt({ lookupId, vendor, n });
-    await tx
-      .update(vendorAttempts)
-      .set({ leaseUntil: at })
-      .where(and(sameCall, eq(vendorAttempts.state, 'pending')));
-    await tx
-      .update(vendorAttempts)
-      .set({ state: 'lost', reason: 'aborted', endedAt: at, leaseUntil: null })
-      .where(and(sameCall, eq(vendorAttempts.state, 'submitting')));
-  });
+export async function recordLost(db: Database, attempt: AttemptId, reason: string): Promise<void> {
+  await query(db, (tx) =>
+    tx.execute(sql`
+      update vendor_attempts
+         set lease_until = case state when 'pending' then clock_timestamp() end,
+             ended_at = case state when 'submitting' then clock_timestamp() end,
+             reason = case state when 'submitting' then ${reason} end,
+             state = case state when 'submitting' then 'lost' else state end
+       where ${sameAttempt(attempt)} and ended_at is null`),
+  );
 }
 
 export interface VendorAnswerRecord {
@@ -395,23 +369,25 @@ export async function recordVendorAnswer(
   key: AttemptKey,
   { state, reason, credits, outcome, named, freshnessMs }: VendorAnswerRecord,
 ): Promise<void> {
+  const { lookupId, vendor, era, cost, askedAt } = key;
+  const candidates = named?.candidates.length ?? 0;
   await transaction(db, async (tx) => {
-    const at = await clock(tx);
-    const { lookupId, vendor } = key;
-    const candidates = named?.candidates.length ?? 0;
-    const ended = await tx
+    await recordCall(tx, vendor, era, outcome);
+    const [ended] = await tx
       .update(vendorAttempts)
-      .set({ state, reason, credits, candidates, endedAt: at, leaseUntil: null })
-      .where(and(sameAttempt(key), sql`state in ('submitting', 'pending', 'lost')`))
-      .returning({ requestId: vendorAttempts.requestId });
+      .set({ state, reason, credits, candidates, endedAt: sql`clock_timestamp()`, leaseUntil: null })
+      .where(unanswered(key))
+      .returning({ requestId: vendorAttempts.requestId, at: vendorAttempts.endedAt });
     // If two fetched the answer of one job, the second has nothing to add.
-    const [first] = ended;
-    if (named && first) {
-      await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, at);
-    }
-    const unspent = first && { ...first, credits: key.cost - credits, askedAt: key.askedAt };
-    await recordCall(tx, vendor, key.era, outcome, unspent);
+    if (!ended?.at) return;
+    if (named) await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, ended.at);
+    await giveBack(tx, vendor, { requestId: ended.requestId, credits: cost - credits, askedAt });
   });
+}
+
+/** The row of an attempt, if its answer is not there. */
+function unanswered(attempt: AttemptId) {
+  return and(sameAttempt(attempt), sql`state in ('submitting', 'pending', 'lost')`);
 }
 
 /** The row of one attempt. */

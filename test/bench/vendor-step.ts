@@ -10,7 +10,7 @@ import { openTestDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { startServers } from '../support/servers.ts';
 import { startStack, vendorSource } from '../support/stack.ts';
-import { createScriptedVendor } from '../support/vendors.ts';
+import { createScriptedVendor, ordinaryNpis } from '../support/vendors.ts';
 
 /**
  * `node test/bench/vendor-step.ts`: what one question to a vendor costs PostgreSQL, counted at the socket; how many are
@@ -86,15 +86,14 @@ async function waiting() {
   const stack = await startStack({ vendors: [vendorSource(vendor, { limits })], lookupTimeoutMs: 600_000 });
   try {
     const client = await stack.organization();
-    for (let bulk = 0; bulk < WAITING / 60; bulk += 1) {
-      const npis = Array.from({ length: 60 }, (_, n) => `2${String(bulk * 60 + n).padStart(9, '0')}`);
-      for (const npi of npis)
-        vendor.script(npi, () => {
-          calls += 1;
-          return { kind: 'miss', reason: 'nobody' };
-        });
-      await client.bulk({ npis });
+    const npis = ordinaryNpis('found', WAITING);
+    for (const npi of npis) {
+      vendor.script(npi, () => {
+        calls += 1;
+        return { kind: 'miss', reason: 'nobody' };
+      });
     }
+    while (npis.length > 0) await client.bulk({ npis: npis.splice(0, 60) });
     // Until all of them wait.
     await setTimeout(WATCH_MS);
     const before = { ...seen, calls, cpu: process.cpuUsage() };

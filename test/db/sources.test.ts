@@ -41,7 +41,7 @@ async function begin(source: string, calls: number): Promise<End[]> {
       const db = workers[i % 3] as Database;
       const { kind, era } = await admitBy(db, source, FREE, 1);
       if (kind !== 'go') throw new Error(`${source}: ${kind}`);
-      return (outcome) => recordOne(db, source, era, outcome);
+      return (outcome) => recordOne(db, source, era, outcome, null);
     }),
   );
 }
