@@ -261,10 +261,7 @@ function namedIn(lookupId: string) {
     where n.lookup_id = ${lookupId} and n.npi = w.npi and n.email = w.email and n.kind = 'named')`;
 }
 
-/**
- * Writes the verdict on an address, and the evidence for it.
- * @throws {DatabaseError}
- */
+/** Writes the verdict on an address, and the evidence for it. @throws {DatabaseError} */
 export async function recordVerdict(
   db: Database,
   address: { readonly npi: string; readonly email: string; readonly lookupId: string | null },
@@ -297,10 +294,7 @@ export async function recordVerdict(
   });
 }
 
-/**
- * Writes what was found out about an address that no verdict came of yet.
- * @throws {DatabaseError}
- */
+/** Writes what was found out about an address that no verdict came of yet. @throws {DatabaseError} */
 export async function recordEvidence(
   db: Database,
   address: { readonly npi: string; readonly email: string; readonly lookupId: string },

@@ -12,27 +12,14 @@ export interface Reject {
   readonly line: number;
   /** Null if it is not ten digits. */
   readonly npi: string | null;
-  readonly reason: RejectReason;
+  readonly reason: string;
 }
-
-export type RejectReason =
-  | 'wrong number of columns or a quote that is not closed'
-  | 'NPI is not 10 digits'
-  | 'NPI has a wrong check digit'
-  | 'no entity type and no deactivation date'
-  | 'entity type is neither 1 nor 2'
-  | 'date that does not exist'
-  | 'unknown endpoint type'
-  | 'endpoint missing'
-  | 'other name missing'
-  | 'address missing'
-  | 'value longer than NPPES allows';
 
 /** A line for COPY, or why there is none. */
 export type ParseRow = (record: CsvRecord) => string | Rejected;
 
 interface Rejected {
-  readonly reason: RejectReason;
+  readonly reason: string;
 }
 
 const PRACTICE = 'Provider Business Practice Location Address';
@@ -223,7 +210,7 @@ function rowHash(line: string): bigint {
   return hash('sha1', line, 'buffer').readBigInt64LE();
 }
 
-function rejected(reason: RejectReason): Rejected {
+function rejected(reason: string): Rejected {
   return { reason };
 }
 
@@ -248,10 +235,7 @@ function kept(text: string): string | null {
 /** Dates that were read before: a file has ten million of them, and a few thousand days. */
 const KNOWN_DATES = new Map<string, string>();
 
-/**
- * `MM/DD/YYYY` as `YYYY-MM-DD`.
- * @returns null for no date at all; undefined for one that does not exist
- */
+/** `MM/DD/YYYY` as `YYYY-MM-DD`. @returns null for no date at all; undefined for one that does not exist */
 function dateOf(text: string): string | null | undefined {
   if (text === '') return null;
   const known = KNOWN_DATES.get(text);

@@ -31,10 +31,7 @@ interface ResendOptions extends ChangedBy {
   readonly since?: Date;
 }
 
-/**
- * `webhooks`.
- * @param progress a line for people, while a command works
- */
+/** `webhooks`. @param progress a line for people, while a command works */
 export function addWebhookCommands(program: Command, run: Run, progress: (line: string) => void): void {
   const webhooks = program
     .command('webhooks')
@@ -79,16 +76,16 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
     ['suspend', true, 'submits get no deliveries from now on (webhook.status "none"); pending ones are held'],
     ['resume', false, 'submits get deliveries again from now on; what was held goes on within 5 minutes'],
   ] as const) {
-    change(
-      webhooks.command(name).description(description).argument('<ORG>', 'organization id (org_…)'),
-    ).action((id: string, options: ChangedBy) =>
-      run(id, async (db) => plain(await suspendWebhooks(db, options, id, suspended))),
-    );
+    change(webhooks, name, description)
+      .argument('<ORG>', 'organization id (org_…)')
+      .action((id: string, options: ChangedBy) =>
+        run(id, async (db) => plain(await suspendWebhooks(db, options, id, suspended))),
+      );
   }
 }
 
 function addResend(webhooks: Command, run: Run, progress: (line: string) => void): void {
-  change(webhooks.command('resend').description('send decided deliveries again'))
+  change(webhooks, 'resend', 'send decided deliveries again')
     .argument('[DELIVERY...]', 'delivery ids (msg_…)')
     .option('--failed', 'in place of ids: everything that failed, of --organization, --since')
     .option('--organization <ORG>', 'organization id (org_…)')
