@@ -222,7 +222,6 @@ function isTenDigits(npi: string): boolean {
 
 const MASKED = /^(?:<unavail>|[$*=]{3,}|-{2,})$/i;
 const CONTROL = /\p{Cc}/u;
-const MONTH_DAYS = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 
 /** A value as it is kept: null if it is empty or masked; on one line, without NUL, which PostgreSQL cannot hold. */
 function kept(text: string): string | null {
@@ -244,9 +243,8 @@ function dateOf(text: string): string | null | undefined {
   if (value === null) return null;
   const [, month = '', day = '', year = ''] =
     /^([0-9]{2})\/([0-9]{2})\/((?:19|20)[0-9]{2})$/.exec(value) ?? [];
-  const days = month === '02' && !isLeap(Number(year)) ? 28 : (MONTH_DAYS[Number(month) - 1] ?? 0);
-  if (day === '00' || Number(day) > days || day === '') return undefined;
   const date = `${year}-${month}-${day}`;
+  if (!isDay(date)) return undefined;
   KNOWN_DATES.set(text, date);
   return date;
 }
@@ -262,6 +260,8 @@ function copyLine(values: readonly (string | null)[]): string {
   return `${line}\n`;
 }
 
-function isLeap(year: number): boolean {
-  return year % 4 === 0 && (year % 100 !== 0 || year % 400 === 0);
+/** Whether `YYYY-MM-DD` is a day; Date.parse takes 31 February for one in March. */
+export function isDay(date: string): boolean {
+  const day = new Date(`${date}T00:00:00Z`);
+  return !Number.isNaN(day.getTime()) && day.toISOString().startsWith(date);
 }
