@@ -327,7 +327,7 @@ test('a batch is shown with what vendors and receivers answered, its emails mask
   const requestId = requestIds[1] ?? '';
   const step = await beginVendorStep(db, {
     ...{ requestId, vendor: 'rocketreach', mayRepeat: false, callMs: 1000, freshnessMs: RULES.freshnessMs },
-    ...{ limits: { rates: [], dailyCredits: null }, cost: () => 1 },
+    ...{ limits: { rates: [], dailyCredits: null }, cost: () => 1, patienceMs: 0 },
   });
   if (step.kind !== 'submit') throw new Error(`the first step is ${step.kind}`);
   const miss = {

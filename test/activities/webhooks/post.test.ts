@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createServer as createTlsServer, TLSSocket } from 'node:tls';
 import anyTest, { type ExecutionContext, type TestFn } from 'ava';
-import type { ResolvedAddress } from '../../../activities/webhooks/connection.ts';
+import { createNames, type ResolvedAddress } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { type Answer, createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
 import {
@@ -342,7 +342,8 @@ async function sendTo(
 }
 
 function postTo(t: Context, settings: Partial<PostSettings> = {}) {
-  return createPost({ policy, ca: t.context.ca, userAgent: 'enrichment-test/1', ...settings });
+  const common = { policy, ca: t.context.ca, userAgent: 'enrichment-test/1', lookup: createNames([]).find };
+  return createPost({ ...common, ...settings });
 }
 
 function messageTo(url: string) {

@@ -4,6 +4,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { request } from 'node:https';
 import { text } from 'node:stream/consumers';
 import test, { type ExecutionContext } from 'ava';
+import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
@@ -115,6 +116,7 @@ function sender(base: string, ca: string) {
     policy: createAddressPolicy({ openCidrs: ['127.0.0.1/32'] }),
     ca,
     userAgent: 'test',
+    lookup: createNames([]).find,
   });
   return async (path: string, how: { id?: string; secret?: string; tampered?: boolean }): Promise<number> => {
     const { id = 'msg_1', secret, tampered = false } = how;
