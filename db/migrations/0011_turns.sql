@@ -21,7 +21,7 @@ alter table source_spend
 -- name, pace and burst. Calls that have something to share out are admitted one after the other.
 create function admit_call(
   a_source text, a_request text, limits jsonb, daily_credits numeric, cost numeric, patience interval, trial_every interval,
-  out kind text, out era integer, out at timestamptz, out free_at timestamptz
+  out kind text, out why text, out era integer, out at timestamptz, out free_at timestamptz
 ) language plpgsql as $$
 declare
   asker text := coalesce(a_request, '');
@@ -31,6 +31,7 @@ declare
   turn source_turns;
   has_share boolean;
 begin
+  kind := 'wait';
   insert into source_health (source) values (a_source) on conflict do nothing;
   select * into health from source_health where source = a_source;
   if health.state = 'open' or limits <> '[]' or daily_credits is not null then
@@ -40,12 +41,12 @@ begin
   day_of_call := (at at time zone 'UTC')::date;
   era := health.era;
   if health.paused_until > at then
-    kind := 'paused';
+    why := 'paused';
     free_at := health.paused_until;
     return;
   end if;
   if health.open_until > at then
-    kind := 'breaker_open';
+    why := 'breaker_open';
     free_at := health.open_until;
     return;
   end if;
@@ -83,7 +84,7 @@ begin
       from jsonb_to_recordset(limits) l (name text, pace interval, burst integer)
            left join source_rates r on r.source = a_source and r.limit_name = l.name;
     if free_at > at then
-      kind := 'rate_limit';
+      why := 'rate_limit';
       if free_at <= at + patience then
         insert into source_turns (source, request_id, organization_id, tag, due_at)
           values (a_source, asker, organization, turn.tag, free_at)
