@@ -1,5 +1,5 @@
 import type { Database } from '../../db/client.ts';
-import { admit, type CallOutcome, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
+import { admitCall, type CallOutcome, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
 import { outcomeOfTrouble } from '../failures.ts';
 import type { Verdict } from '../vendors/vendor.ts';
 import type { Reason } from './policy.ts';
@@ -118,7 +118,7 @@ export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits
     const { id, cost } = verifier;
     const own = limits.get(id) ?? NO_LIMITS;
     const call = { source: id, limits: own, cost, requestId, patienceMs: PATIENCE_MS };
-    const admission = await admit(db, call);
+    const admission = await admitCall(db, call);
     if (admission.kind === 'spent') return { kind: 'unavailable', afterMs: null };
     if (admission.kind === 'wait') return { kind: 'unavailable', afterMs: admission.afterMs };
     const step = await verifier.check(email, signal);

@@ -73,7 +73,7 @@ const DEFAULT_PAUSE_MS = 5000;
  * @returns with the row that `record` gives back, if any
  * @throws {DatabaseError}
  */
-export async function admit<Row = unknown>(
+export async function admitCall<Row = unknown>(
   db: Database,
   { source, limits, cost, requestId, patienceMs }: Call,
   record = sql`select`,

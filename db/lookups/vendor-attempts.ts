@@ -6,7 +6,7 @@ import { vendorAttempts } from '../schema.ts';
 import type { VendorAttemptState, WantedType } from '../words.ts';
 import { type NamedCandidates, storeCandidates } from './candidates.ts';
 import { joinLookup } from './lookups.ts';
-import { admit, type Call, type CallOutcome, epochMs, giveBack, recordCall } from './sources.ts';
+import { admitCall, type Call, type CallOutcome, epochMs, giveBack, recordCall } from './sources.ts';
 
 // What is asked of vendors, and what they answered. The requests of one lookup go through the same vendors; each
 // question is put once, by whoever comes first, and the others find its answer here. Everything is written before
@@ -183,7 +183,7 @@ async function takeSubmit(
   const { requestId, vendor } = question;
   const { lookupId, n } = attempt;
   const cost = question.cost(wantedType);
-  const admission = await admit(
+  const admission = await admitCall(
     db,
     { ...question, source: vendor, cost },
     sql`insert into vendor_attempts (lookup_id, vendor, n, request_id, started_at, state, reason, credits, ended_at, lease_until)
@@ -215,7 +215,7 @@ async function takePoll(
   attempt: AttemptId,
   wantedType: WantedType,
 ): Promise<NextStep> {
-  const admission = await admit<{ jobRef: string | null; cost: number; askedAt: number }>(
+  const admission = await admitCall<{ jobRef: string | null; cost: number; askedAt: number }>(
     db,
     { ...question, source: question.vendor, cost: 0 },
     sql`update vendor_attempts set lease_until = ${leaseOf(question)}, polls = polls + 1 from admission

@@ -4,7 +4,7 @@ import { type Database, openDatabase } from '../../db/client.ts';
 import { joinLookup } from '../../db/lookups/lookups.ts';
 import {
   type Admission,
-  admit,
+  admitCall,
   type CallOutcome,
   recordOne,
   type SourceLimits,
@@ -28,7 +28,7 @@ const admitNow = (source: string, limits = FREE, cost = 1) => admitBy(first, sou
 
 /** On our own account, by one of the workers. */
 async function admitBy(db: Database, source: string, limits: SourceLimits, cost: number) {
-  return await admit(db, { source, limits, cost, requestId: null, patienceMs: 60_000 });
+  return await admitCall(db, { source, limits, cost, requestId: null, patienceMs: 60_000 });
 }
 
 /** Says how a call went. */
@@ -89,7 +89,7 @@ async function requestsOf(count: number, asked = npis.splice(0, count)): Promise
 
 /** For one request. @returns in seconds, rounded, how long its turn is to be waited for; 0 if it goes now */
 async function askFor(requestId: string, source: string, limits = SLOW): Promise<number> {
-  const admission = await admit(first, { source, limits, cost: 1, requestId, patienceMs: 86_400_000 });
+  const admission = await admitCall(first, { source, limits, cost: 1, requestId, patienceMs: 86_400_000 });
   if (admission.kind === 'spent') throw new Error('spent');
   return admission.kind === 'go' ? 0 : Math.round(admission.afterMs / 1000);
 }
@@ -160,7 +160,7 @@ test('a turn that would come too late for a request is not kept for it', async (
   const [one = '', hasty = '', patient = ''] = await requestsOf(3);
   t.is(await askFor(one, 'hasty'), 0);
   const call = { source: 'hasty', limits: SLOW, cost: 1, requestId: hasty, patienceMs: 60_000 };
-  t.like(await admit(first, call), { kind: 'wait', why: 'rate_limit' });
+  t.like(await admitCall(first, call), { kind: 'wait', why: 'rate_limit' });
   t.is(await askFor(patient, 'hasty'), 600);
 });
 
@@ -233,7 +233,13 @@ test('one organization has half of a day’s credits if others ask as well, and 
   const [greedy = '', other = ''] = [...(await requestsOf(1)), ...(await requestsOf(1))];
   const goes = async (requestId: string, calls = 12) => {
     const asked = Array.from({ length: calls }, (_, i) =>
-      admit(workers[i % 3] as Database, { source: 'rationed', limits, cost: 1, requestId, patienceMs: 0 }),
+      admitCall(workers[i % 3] as Database, {
+        source: 'rationed',
+        limits,
+        cost: 1,
+        requestId,
+        patienceMs: 0,
+      }),
     );
     return kinds(await Promise.all(asked)).go;
   };
