@@ -51,11 +51,11 @@ begin
     return;
   end if;
   if cost > 0 and daily_credits is not null then
-    -- Half of a day's credits at most, if others have asked since yesterday; its first question always.
+    -- Half of a day's credits at most, if other organizations have asked since yesterday; its first question always.
     select coalesce(sum(credits) filter (where day = day_of_call), 0) + cost <= daily_credits
            and (coalesce(sum(credits) filter (where day = day_of_call and organization_id = organization), 0) + cost
                   <= greatest(daily_credits / 2, cost)
-                or coalesce(bool_and(organization_id = organization), true))
+                or coalesce(bool_and(organization_id in (organization, '')), true))
       into has_share
       from source_spend where source = a_source and day >= day_of_call - 1;
     if not has_share then
@@ -67,7 +67,8 @@ begin
     end if;
   end if;
   if limits <> '[]' then
-    delete from source_turns where source = a_source and due_at < at - interval '10 s';
+    delete from source_turns t where t.source = a_source and (t.due_at < at - interval '10 s'
+      or exists (select from requests r where r.id = t.request_id and r.settled_at is not null));
     select * into turn from source_turns where source = a_source and request_id = asker;
     if not found then
       -- After the others of its organization; if there are none, with the first of everybody's.

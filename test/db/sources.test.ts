@@ -10,6 +10,7 @@ import {
   type SourceLimits,
 } from '../../db/lookups/sources.ts';
 import { beginVendorStep } from '../../db/lookups/vendor-attempts.ts';
+import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
@@ -156,6 +157,13 @@ test('whoever waits for a turn and never comes back costs one turn', async (t) =
   t.deepEqual([await askFor(next, 'left'), await askFor(last, 'left')], [0, 600]);
 });
 
+test('a request that is over before its turn costs none', async (t) => {
+  const [one = '', over = '', next = ''] = await requestsOf(3);
+  for (const id of [one, over]) await askFor(id, 'over');
+  await settle(first, over, 'failed', 'deadline', RULES);
+  t.is(await askFor(next, 'over'), 600);
+});
+
 test('a turn that would come too late for a request is not kept for it', async (t) => {
   const [one = '', hasty = '', patient = ''] = await requestsOf(3);
   t.is(await askFor(one, 'hasty'), 0);
@@ -231,7 +239,7 @@ test('credits that were set aside and not charged can be spent again', async (t)
 test('one organization has half of a day’s credits if others ask as well, and all of them if none does', async (t) => {
   const limits = { rates: [], dailyCredits: 10 };
   const [greedy = '', other = ''] = [...(await requestsOf(1)), ...(await requestsOf(1))];
-  const goes = async (requestId: string, calls = 12) => {
+  const goes = async (requestId: string | null, calls = 12) => {
     const asked = Array.from({ length: calls }, (_, i) =>
       admitCall(workers[i % 3] as Database, {
         source: 'rationed',
@@ -250,9 +258,10 @@ test('one organization has half of a day’s credits if others ask as well, and 
   await passDay('rationed');
   t.deepEqual([await goes(other), await goes(greedy, 2)], [5, 2]);
   await passDay('rationed');
-  // Nobody else has asked since yesterday.
   await passDay('rationed');
-  t.is(await goes(other), 10);
+  // Nobody else has asked since yesterday; what we ask on our own account is no organization's.
+  t.is(await goes(null, 1), 1);
+  t.is(await goes(other), 9);
 });
 
 test('a question that costs more than a whole day’s credits is never asked', async (t) => {
