@@ -176,6 +176,8 @@ test('organizations that wait have their turns in turn, however many one of them
   const many = await requestsOf(12);
   const few = await requestsOf(4);
   for (const id of many) await askFor(id, 'shared');
+  // After the first of the many, before all the others.
+  t.is(await askFor(few[0] ?? '', 'shared'), 1200);
   const went: string[] = [];
   const waiting = [...many.slice(1), ...few];
   for (let turn = 0; turn < 8; turn += 1) {
@@ -253,6 +255,8 @@ test('one organization has half of a day’s credits if others ask as well, and 
   };
   t.is(await goes(greedy), 10);
   t.is(await goes(other), 0);
+  await passDay('rationed');
+  t.is(await goes(greedy), 5);
   await passDay('rationed');
   t.deepEqual(await Promise.all([goes(greedy), goes(other)]), [5, 5]);
   await passDay('rationed');
