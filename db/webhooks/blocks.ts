@@ -4,13 +4,6 @@ import { type Database, query, transaction } from '../client.ts';
 
 // Where operators let no delivery go, of any organization: read before every attempt.
 
-export interface Block {
-  /** A range of addresses, or a host with all names below it. */
-  readonly target: string;
-  readonly reason: string;
-  readonly createdAt: Date;
-}
-
 /**
  * Blocks a target, or ends that.
  * @returns false if it was so already, which changes nothing
@@ -37,14 +30,14 @@ export async function setBlock(
 }
 
 /**
- * The newest first.
+ * What is blocked, a range of addresses or a host with all names below it; the newest first.
  * @throws {DatabaseError}
  */
-export async function listBlocks(db: Database): Promise<readonly Block[]> {
+export async function listBlocks(db: Database) {
   const rows = await query(db, (tx) =>
-    tx.execute<{ target: string; reason: string; created_at: string }>(
-      sql`select target, reason, created_at from webhook_blocks order by created_at desc, target`,
+    tx.execute<{ target: string; reason: string; since: string }>(
+      sql`select target, reason, created_at as since from webhook_blocks order by created_at desc, target`,
     ),
   );
-  return rows.map(({ created_at, ...row }) => ({ ...row, createdAt: new Date(created_at) }));
+  return rows.map(({ since, ...row }) => ({ ...row, since: new Date(since) }));
 }

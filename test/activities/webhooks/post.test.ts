@@ -10,18 +10,12 @@ import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { type Answer, createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
 import {
   type Behavior,
-  bodyDrip,
   ensureCertificate,
-  flood,
-  gzipBomb,
-  hangUp,
-  headerDrip,
   type Receiver,
-  reset,
-  silence,
   startReceiver,
   status,
 } from '../../../deploy/local/receiver.ts';
+import { bodyDrip, flood, gzipBomb, hangUp, headerDrip, reset, silence } from '../../support/behaviors.ts';
 
 const test = anyTest as TestFn<{ dir: string; ca: string; receiver: Receiver }>;
 type Context = ExecutionContext<{ dir: string; ca: string; receiver: Receiver }>;

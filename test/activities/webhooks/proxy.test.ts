@@ -10,7 +10,8 @@ import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
-import { type Receiver, silence, startReceiver, status } from '../../../deploy/local/receiver.ts';
+import { type Receiver, startReceiver, status } from '../../../deploy/local/receiver.ts';
+import { silence } from '../../support/behaviors.ts';
 import { startDelivering } from '../../support/deliveries.ts';
 
 // Deliveries through an HTTP proxy: what is connected to is still the address that was checked.
