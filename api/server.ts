@@ -2,10 +2,10 @@ import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Lifecycle, type Request, type Server } from '@hapi/hapi';
 import { type IdPrefix, isId } from '../db/ids.ts';
 import { registerAuth } from './http/auth.ts';
-import { answerBrokenRequests, createListener, requireHost } from './http/connection.ts';
+import { answerBrokenRequests, boundPipelines, createListener, requireHost } from './http/connection.ts';
 import { PRIVATE, registerErrors } from './http/errors.ts';
 import { UNREAD_BODY } from './http/json-body.ts';
-import { createSample, type Sample } from './http/overload.ts';
+import { createLanes, createSample, createWaitingRoom, type Sample } from './http/overload.ts';
 import { problem } from './problems.ts';
 import { deliveryHandlers } from './routes/deliveries.ts';
 import { pollHandlers } from './routes/poll.ts';
@@ -21,19 +21,28 @@ declare module '@hapi/hapi' {
   }
 }
 
-export interface ApiDeps extends Omit<SubmitDeps, 'start'>, TemporalDeps {
+export interface ApiDeps extends Omit<SubmitDeps, 'start' | 'reads' | 'waits'>, TemporalDeps {
   readonly host: string;
   /** 0 takes a free one. */
   readonly port: number;
   /** How long a connection may be idle between two requests. */
   readonly keepAliveMs: number;
   readonly rateWindowMs: number;
+  /** Proxies whose `X-Forwarded-For` is believed, as CIDR ranges. */
+  readonly trustedProxies: readonly string[];
+  /** Connections of the pool: half of them for what writes, the others for keys and reads. */
+  readonly poolSize: number;
 }
 
 /** The HTTP API, not yet listening. Each concern registers itself, in the order of DECISIONS.md, Order of checks. */
 export function createServer(deps: ApiDeps): Server {
   const listener = createListener(deps.keepAliveMs);
   const sample = createSample();
+  const half = Math.ceil(deps.poolSize / 2);
+  const reads = createLanes({ atOnce: half, each: Math.max(1, half - 1), most: 1000, patienceMs: 10_000 });
+  // Two of one organization: the second waits for the first one's balance, and the connection is no idler meanwhile.
+  const writes = createLanes({ atOnce: half, each: 2, most: 100, patienceMs: 1000 });
+  const waits = createWaitingRoom(500);
   const server = hapiServer({
     host: deps.host,
     port: deps.port,
@@ -47,6 +56,7 @@ export function createServer(deps: ApiDeps): Server {
     },
     debug: false,
   });
+  boundPipelines(listener);
   answerBrokenRequests(listener, deps.log, sample);
   // First in, so that even an answer to a request that never reached a route carries the id.
   server.ext('onRequest', (request, h) => {
@@ -56,7 +66,7 @@ export function createServer(deps: ApiDeps): Server {
     return h.continue;
   });
   registerErrors(server, deps.log);
-  registerAuth(server, deps.db, deps.rateWindowMs);
+  registerAuth(server, { ...deps, reads, writes });
   server.ext('onPreResponse', (request: Request, h) => {
     const { response } = request;
     if (response instanceof Error) return h.continue;
@@ -65,7 +75,7 @@ export function createServer(deps: ApiDeps): Server {
     for (const [name, value] of Object.entries(request.app.rateHeaders ?? {})) response.header(name, value);
     return h.continue;
   });
-  registerRoutes(server, deps);
+  registerRoutes(server, { ...deps, reads, waits });
   registerFallbacks(server);
   registerLog(server, deps, sample);
   // Whoever waits for a change is answered before the server stops.
@@ -73,11 +83,11 @@ export function createServer(deps: ApiDeps): Server {
   return server;
 }
 
-function registerRoutes(server: Server, deps: ApiDeps): void {
+function registerRoutes(server: Server, deps: ApiDeps & Pick<SubmitDeps, 'reads' | 'waits'>): void {
   const start = createStarter(deps, deps.log);
   const handlers: Readonly<Record<OperationId, Lifecycle.Method>> = {
     ...submitHandlers({ ...deps, start }),
-    ...pollHandlers(deps.db, deps.changes),
+    ...pollHandlers(deps),
     ...deliveryHandlers({ ...deps, start }),
     ...serviceHandlers(deps),
   };

@@ -1,15 +1,25 @@
 import type { Request, ResponseObject } from '@hapi/hapi';
 import type { Changes } from '../../db/changes.ts';
+import type { WaitingRoom } from './overload.ts';
 
 // `Prefer: wait=N` (RFC 7240, section 4.3): the client would rather wait than poll.
 
 /** Proxies cut connections that are silent for a minute. */
 const MAX_WAIT_S = 55;
 
-/** Seconds the client is willing to wait, at most 55; 0 if it asks for none. A preference is never an error. */
-export function preferredWait(request: Request): number {
+/** What holding an answer takes. */
+export interface WaitDeps {
+  readonly changes: Changes;
+  readonly waits: WaitingRoom;
+}
+
+/**
+ * Seconds the client is willing to wait, at most 55; 0 if it asks for none, or too many wait already. A preference is
+ * never an error.
+ */
+export function preferredWait(request: Request, { waits }: WaitDeps): number {
   const header: unknown = request.headers.prefer;
-  if (typeof header !== 'string') return 0;
+  if (typeof header !== 'string' || !waits.hasRoom(request.auth.credentials.organizationId)) return 0;
   const seconds = /(?:^|[,;])\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:$|[,;])/i.exec(header)?.[1];
   return Math.min(MAX_WAIT_S, Number(seconds ?? 0));
 }
@@ -27,7 +37,7 @@ export function applied(response: ResponseObject, seconds: number): ResponseObje
  */
 export async function holdUntil<T>(
   request: Request,
-  changes: Changes,
+  { changes, waits }: WaitDeps,
   batchId: string,
   seconds: number,
   look: () => Promise<T>,
@@ -35,6 +45,7 @@ export async function holdUntil<T>(
 ): Promise<T> {
   const { keyId, organizationId } = request.auth.credentials;
   const watch = changes.watch(batchId, keyId, organizationId);
+  const leave = waits.enter(organizationId);
   const timer = setTimeout(watch.stop, seconds * 1000);
   request.events.once('disconnect', watch.stop);
   try {
@@ -46,5 +57,6 @@ export async function holdUntil<T>(
   } finally {
     clearTimeout(timer);
     watch.stop();
+    leave();
   }
 }
