@@ -5,7 +5,7 @@ import { registerAuth } from './http/auth.ts';
 import { answerBrokenRequests, boundPipelines, createListener, requireHost } from './http/connection.ts';
 import { PRIVATE, registerErrors } from './http/errors.ts';
 import { UNREAD_BODY } from './http/json-body.ts';
-import { createLanes, createSample, createWaitingRoom, type Sample } from './http/overload.ts';
+import { createSample, type Sample, shareOut } from './http/overload.ts';
 import { problem } from './problems.ts';
 import { deliveryHandlers } from './routes/deliveries.ts';
 import { pollHandlers } from './routes/poll.ts';
@@ -21,7 +21,7 @@ declare module '@hapi/hapi' {
   }
 }
 
-export interface ApiDeps extends Omit<SubmitDeps, 'start' | 'reads' | 'waits'>, TemporalDeps {
+export interface ApiDeps extends Omit<SubmitDeps, 'start'>, TemporalDeps {
   readonly host: string;
   /** 0 takes a free one. */
   readonly port: number;
@@ -30,7 +30,7 @@ export interface ApiDeps extends Omit<SubmitDeps, 'start' | 'reads' | 'waits'>, 
   readonly rateWindowMs: number;
   /** Proxies whose `X-Forwarded-For` is believed, as CIDR ranges. */
   readonly trustedProxies: readonly string[];
-  /** Connections of the pool: half of them for what writes, the others for keys and reads. */
+  /** Connections to PostgreSQL that it has. */
   readonly poolSize: number;
 }
 
@@ -38,11 +38,6 @@ export interface ApiDeps extends Omit<SubmitDeps, 'start' | 'reads' | 'waits'>, 
 export function createServer(deps: ApiDeps): Server {
   const listener = createListener(deps.keepAliveMs);
   const sample = createSample();
-  const half = Math.ceil(deps.poolSize / 2);
-  const reads = createLanes({ atOnce: half, each: Math.max(1, half - 1), most: 1000, patienceMs: 10_000 });
-  // Two of one organization: the second waits for the first one's balance, and the connection is no idler meanwhile.
-  const writes = createLanes({ atOnce: half, each: 2, most: 100, patienceMs: 1000 });
-  const waits = createWaitingRoom(500);
   const server = hapiServer({
     host: deps.host,
     port: deps.port,
@@ -57,6 +52,7 @@ export function createServer(deps: ApiDeps): Server {
     debug: false,
   });
   boundPipelines(listener);
+  server.app.lanes = shareOut(deps.poolSize);
   answerBrokenRequests(listener, deps.log, sample);
   // First in, so that even an answer to a request that never reached a route carries the id.
   server.ext('onRequest', (request, h) => {
@@ -66,7 +62,7 @@ export function createServer(deps: ApiDeps): Server {
     return h.continue;
   });
   registerErrors(server, deps.log);
-  registerAuth(server, { ...deps, reads, writes });
+  registerAuth(server, deps);
   server.ext('onPreResponse', (request: Request, h) => {
     const { response } = request;
     if (response instanceof Error) return h.continue;
@@ -75,7 +71,7 @@ export function createServer(deps: ApiDeps): Server {
     for (const [name, value] of Object.entries(request.app.rateHeaders ?? {})) response.header(name, value);
     return h.continue;
   });
-  registerRoutes(server, { ...deps, reads, waits });
+  registerRoutes(server, deps);
   registerFallbacks(server);
   registerLog(server, deps, sample);
   // Whoever waits for a change is answered before the server stops.
@@ -83,11 +79,11 @@ export function createServer(deps: ApiDeps): Server {
   return server;
 }
 
-function registerRoutes(server: Server, deps: ApiDeps & Pick<SubmitDeps, 'reads' | 'waits'>): void {
+function registerRoutes(server: Server, deps: ApiDeps): void {
   const start = createStarter(deps, deps.log);
   const handlers: Readonly<Record<OperationId, Lifecycle.Method>> = {
     ...submitHandlers({ ...deps, start }),
-    ...pollHandlers(deps),
+    ...pollHandlers(deps.db, deps.changes),
     ...deliveryHandlers({ ...deps, start }),
     ...serviceHandlers(deps),
   };

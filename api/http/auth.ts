@@ -3,7 +3,7 @@ import { authenticate, parseApiKey } from '../../db/accounts/keys.ts';
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { countRequest } from './limit.ts';
-import { createAddressOf, createFloodGuard, type Lanes, type Place } from './overload.ts';
+import { createAddressOf, createFloodGuard, type Place } from './overload.ts';
 
 declare module '@hapi/hapi' {
   interface AuthCredentials {
@@ -23,8 +23,6 @@ export interface AuthDeps {
   readonly rateWindowMs: number;
   /** Proxies whose `X-Forwarded-For` is believed, as CIDR ranges. */
   readonly trustedProxies: readonly string[];
-  readonly reads: Lanes;
-  readonly writes: Lanes;
 }
 
 /** Keys that were good when last seen, with their organizations: whose key it is never changes. */
@@ -32,15 +30,16 @@ const MAX_OWNERS = 10_000;
 
 /** The scheme `api-key`, applied to every route that does not opt out (api/README.md, Keys). */
 export function registerAuth(server: Server, deps: AuthDeps): void {
-  const { db, rateWindowMs, reads, writes } = deps;
+  const { db, rateWindowMs } = deps;
+  const { reads, writes } = server.app.lanes;
   const addressOf = createAddressOf(deps.trustedProxies);
   const strays = createFloodGuard(rateWindowMs);
   const guesses = createFloodGuard(rateWindowMs);
   const owners = new Map<string, string>();
   const enterLine = (request: Request, organizationId: string) => {
-    const place = writes.enter(organizationId);
-    request.app.place = place;
-    request.raw.res.once('close', place.leave);
+    if (request.method !== 'post') return;
+    request.app.place = writes.enter(organizationId);
+    request.raw.res.once('close', request.app.place.leave);
   };
   server.auth.scheme('api-key', () => ({
     async authenticate(request, h) {
@@ -49,25 +48,24 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
       const hash = presented === null ? null : parseApiKey(presented);
       if (!hash) throw strays.countFailure(address) ?? unauthorized(presented);
       const key = hash.toString('base64');
-      const known = owners.get(key);
-      // Before anything is asked of the database.
-      const refused = known === undefined ? guesses.refusal(address) : null;
+      const owner = owners.get(key);
+      // What is refused here asks nothing of the database, and is not counted.
+      const refused = owner === undefined ? guesses.refusal(address) : null;
       if (refused) throw refused;
-      const isWrite = request.method === 'post';
-      if (isWrite && known !== undefined) enterLine(request, known);
+      if (owner !== undefined) enterLine(request, owner);
       // The key is looked up on every request: a revocation takes effect with the next one, on every instance.
-      const owner = await reads.inTurn(known ?? address, () => authenticate(db, hash));
+      const found = await reads.inTurn(owner ?? address, () => authenticate(db, hash));
       owners.delete(key);
-      if (owner.kind !== 'active') {
+      if (found.kind !== 'active') {
         const flooded = guesses.countFailure(address);
         throw (
-          flooded ?? (owner.kind === 'unknown' ? unauthorized(presented) : problem(`api_key_${owner.kind}`))
+          flooded ?? (found.kind === 'unknown' ? unauthorized(presented) : problem(`api_key_${found.kind}`))
         );
       }
-      const { keyId, organizationId, requestsPerMinute } = owner;
+      const { keyId, organizationId, requestsPerMinute } = found;
       owners.set(key, organizationId);
       if (owners.size > MAX_OWNERS) owners.delete(owners.keys().next().value ?? '');
-      if (isWrite && known === undefined) enterLine(request, organizationId);
+      if (owner === undefined) enterLine(request, organizationId);
       const credentials = { keyId, organizationId, requestsPerMinute };
       // Counted here because hapi reads the body next, and a refused request must not cost that.
       const count = () => countRequest(request, db, credentials, rateWindowMs);

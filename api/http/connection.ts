@@ -10,7 +10,7 @@ import type { Duplex } from 'node:stream';
 import type { Logger } from 'pino';
 import { type ApiError, type ProblemCode, problem } from '../problems.ts';
 import { PRIVATE } from './errors.ts';
-import { type Sample, tooManyAtOnce } from './overload.ts';
+import { crowded, type Sample } from './overload.ts';
 
 /**
  * The HTTP listener below hapi. A request that has not arrived whole after 10 s ends with its socket; the time between
@@ -94,7 +94,9 @@ export function boundPipelines(listener: Server): void {
         line.push(begin);
       } else if (line.length === MAX_PIPELINED) {
         socket.pause();
-        line.push(() => socket.end(toHttp(tooManyAtOnce(1), randomUUID()), () => socket.destroy()));
+        line.push(() =>
+          socket.end(toHttp(crowded('too_many_at_once', 1), randomUUID()), () => socket.destroy()),
+        );
       }
     });
   }

@@ -1,7 +1,8 @@
 import type { IncomingMessage } from 'node:http';
 import { BlockList, isIPv6 } from 'node:net';
+import type { Request } from '@hapi/hapi';
 import ipaddr from 'ipaddr.js';
-import { type ApiError, type ProblemCode, problem } from '../problems.ts';
+import { type ApiError, problem } from '../problems.ts';
 
 // Whoever asks for more than his share waits in front of the connections to PostgreSQL, not for one, and is refused at
 // once if that would take too long. So it is no matter to anybody else.
@@ -11,8 +12,9 @@ interface LaneLimits {
   readonly atOnce: number;
   /** Of one organization, or one address whose key is not known yet. */
   readonly each: number;
-  /** Under way and waiting, of one; twice as many of all. */
+  /** Under way and waiting: of one, and of all. */
   readonly most: number;
+  readonly mostOfAll: number;
   /** Nobody is let in who is expected to wait longer. */
   readonly patienceMs: number;
 }
@@ -27,28 +29,22 @@ export interface Lanes {
 
 /** A place in the line. */
 export interface Place {
-  /** Does the work when its turn has come, and leaves. @throws {ApiError} 503 after 12 s in line */
+  /** Does the work when its turn has come, and leaves. @throws {ApiError} 503 after 12 s in line, or after `leave` */
   inTurn<T>(work: () => Promise<T>): Promise<T>;
-  /** Gives the place up, if its work has not been asked for. */
+  /** Gives the place up, if no work has been asked for. */
   leave(): void;
 }
 
 /** Whatever was expected: if PostgreSQL hangs, what is under way ends late. */
 const LONGEST_WAIT_MS = 12_000;
 
-export function createLanes({ atOnce, each, most, patienceMs }: LaneLimits): Lanes {
+export function createLanes({ atOnce, each, most, mostOfAll, patienceMs }: LaneLimits): Lanes {
   const lanes = new Map<string, { here: number; running: number; waiting: (() => void)[] }>();
   let here = 0;
   let running = 0;
   let usualMs = 25;
-  const requireRoom = (
-    refusal: (seconds: number) => ApiError,
-    ahead: number,
-    width: number,
-    limit: number,
-  ) => {
-    const waitMs = ahead < width ? 0 : (ahead * usualMs) / width;
-    if (ahead >= limit || waitMs > patienceMs) throw refusal(Math.max(1, Math.ceil(waitMs / 1000)));
+  const requireRoom = (code: 'too_many_at_once' | 'overloaded', isFull: boolean, waitMs: number) => {
+    if (isFull || waitMs > patienceMs) throw crowded(code, Math.max(1, Math.ceil(waitMs / 1000)));
   };
   const next = () => {
     for (const [who, lane] of lanes) {
@@ -67,29 +63,31 @@ export function createLanes({ atOnce, each, most, patienceMs }: LaneLimits): Lan
     inTurn: (who, work) => lines.enter(who).inTurn(work),
     enter(who) {
       const lane = lanes.get(who) ?? { here: 0, running: 0, waiting: [] };
-      requireRoom(tooManyAtOnce, lane.here, each, most);
-      requireRoom(overloaded, here, atOnce, 2 * most);
+      const ahead = lane.here < each ? 0 : (lane.here * usualMs) / each;
+      requireRoom('too_many_at_once', lane.here >= most, ahead);
+      // Everybody else who is here has a turn before each of one's own, however much he waits for.
+      const others = here < atOnce ? 0 : ((lane.here + 1) * lanes.size * usualMs) / atOnce;
+      requireRoom('overloaded', here >= mostOfAll, others);
       lanes.set(who, lane);
       lane.here += 1;
       here += 1;
-      let isAsked = false;
+      let isTaken = true;
       const leave = () => {
+        isTaken = false;
         lane.here -= 1;
         here -= 1;
         if (lane.here === 0) lanes.delete(who);
       };
       return {
-        leave() {
-          if (!isAsked) leave();
-          isAsked = true;
-        },
+        leave: () => isTaken && leave(),
         async inTurn(work) {
-          isAsked = true;
+          if (!isTaken) throw crowded('overloaded', 1);
+          isTaken = false;
           const { promise: turn, resolve: begin, reject } = Promise.withResolvers<void>();
           lane.waiting.push(begin);
           const giveUp = () => {
             lane.waiting = lane.waiting.filter((other) => other !== begin);
-            reject(overloaded(5));
+            reject(crowded('overloaded', 5));
           };
           const timer = setTimeout(giveUp, LONGEST_WAIT_MS);
           next();
@@ -116,36 +114,44 @@ export function createLanes({ atOnce, each, most, patienceMs }: LaneLimits): Lan
   return lines;
 }
 
-/** Too much of one organization, address or connection. */
-export function tooManyAtOnce(seconds: number): ApiError {
-  return refusalFor('too_many_at_once', seconds);
+declare module '@hapi/hapi' {
+  interface ServerApplicationState {
+    lanes: ReturnType<typeof shareOut>;
+  }
 }
 
-function overloaded(seconds: number): ApiError {
-  return refusalFor('overloaded', seconds);
-}
-
-function refusalFor(code: ProblemCode, wait: number): ApiError {
-  return problem(code, { values: { wait }, headers: { 'retry-after': String(wait) } });
-}
-
-/** Long polls: each costs memory and nothing else. Whoever finds no room is answered without a wait. */
-export interface WaitingRoom {
-  hasRoom(organizationId: string): boolean;
-  /** @returns ends it */
-  enter(organizationId: string): () => void;
-}
-
-export function createWaitingRoom(most: number): WaitingRoom {
-  const waiting: string[] = [];
-  const countOf = (organizationId: string) => waiting.filter((other) => other === organizationId).length;
+/** Half of the connections are for what writes, the others for keys and reads. */
+export function shareOut(connections: number) {
+  const half = Math.ceil(connections / 2);
   return {
-    hasRoom: (organizationId) => waiting.length < 2 * most && countOf(organizationId) < most,
-    enter(organizationId) {
-      waiting.push(organizationId);
-      return () => waiting.splice(waiting.indexOf(organizationId), 1);
-    },
+    reads: createLanes({
+      atOnce: half,
+      each: Math.max(1, half - 1),
+      most: 1000,
+      mostOfAll: 5000,
+      patienceMs: 10_000,
+    }),
+    // Two of one organization: while one ends, the next gets as far as its balance.
+    writes: createLanes({ atOnce: half, each: 2, most: 100, mostOfAll: 1000, patienceMs: 1000 }),
+    // A long poll costs memory, and no connection.
+    waits: createLanes({
+      atOnce: 500,
+      each: 500,
+      most: 500,
+      mostOfAll: 1000,
+      patienceMs: Number.POSITIVE_INFINITY,
+    }),
   };
+}
+
+/** Reads for the organization whose request it is, in its turn. @throws {ApiError} as `Lanes.inTurn` */
+export function readInTurn<T>({ server, auth }: Request, work: () => Promise<T>): Promise<T> {
+  return server.app.lanes.reads.inTurn(auth.credentials.organizationId, work);
+}
+
+/** Refuses at once what has not been begun. */
+export function crowded(code: 'too_many_at_once' | 'overloaded', wait: number): ApiError {
+  return problem(code, { values: { wait }, headers: { 'retry-after': String(wait) } });
 }
 
 /**

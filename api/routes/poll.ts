@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
+import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
 import {
   type Envelope,
@@ -8,39 +9,34 @@ import {
   findEnvelope,
 } from '../../db/requests/envelope.ts';
 import { keyRefusal } from '../http/auth.ts';
-import type { Lanes } from '../http/overload.ts';
+import { readInTurn } from '../http/overload.ts';
 import { pathId, valuesOf } from '../http/parameters.ts';
-import { applied, holdUntil, preferredWait, type WaitDeps } from '../http/prefer.ts';
+import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { problem } from '../problems.ts';
 
-export interface PollDeps extends WaitDeps {
-  readonly db: Database;
-  readonly reads: Lanes;
-}
-
 /** Both polls: from PostgreSQL (api/README.md, Polling). */
-export function pollHandlers(deps: PollDeps) {
+export function pollHandlers(db: Database, changes: Changes) {
   return {
     getRequest: async (request, h) => {
       const { organizationId } = request.auth.credentials;
       const { requestId } = valuesOf({ requestId: pathId(request, 'request_id') });
-      return await poll(deps, { organizationId, requestId }, request, h);
+      return await poll(db, changes, { organizationId, requestId }, request, h);
     },
     getBatch: async (request, h) => {
       const { organizationId } = request.auth.credentials;
       const { batchId } = valuesOf({ batchId: pathId(request, 'batch_id') });
-      return await poll(deps, { organizationId, batchId }, request, h);
+      return await poll(db, changes, { organizationId, batchId }, request, h);
     },
   } satisfies Record<string, Lifecycle.Method>;
 }
 
 async function poll(
-  deps: PollDeps,
+  db: Database,
+  changes: Changes,
   subject: EnvelopeSubject,
   request: Request,
   h: ResponseToolkit,
 ): Promise<ResponseObject> {
-  const { db, reads } = deps;
   const look = async () => {
     const envelope = await findEnvelope(db, subject);
     if (!envelope) throw problem('requestId' in subject ? 'request_not_found' : 'batch_not_found');
@@ -51,9 +47,9 @@ async function poll(
     if (refused) throw refused;
     return await look();
   };
-  const first = await reads.inTurn(subject.organizationId, look);
+  const first = await readInTurn(request, look);
   const known = request.headers['if-none-match'];
-  const wait = preferredWait(request, deps);
+  const wait = preferredWait(request);
   // A client that names what it knows waits for something else; any other waits for a change of what it asked for.
   const isNews = (envelope: Envelope) =>
     isFinal(envelope) ||
@@ -63,14 +59,7 @@ async function poll(
   const envelope =
     wait === 0 || isNews(first)
       ? first
-      : await holdUntil(
-          request,
-          deps,
-          first.batch.id,
-          wait,
-          () => reads.inTurn(subject.organizationId, lookAgain),
-          isNews,
-        );
+      : await holdUntil(request, changes, first.batch.id, wait, lookAgain, isNews);
   const body = envelopeText(envelope, 'poll');
   const etag = etagOf(body);
   const retryAfter = retryAfterSeconds(envelope, Date.now());

@@ -4,14 +4,9 @@ import { balanceOf } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
 import { readiness } from '../../db/migrate.ts';
 import { listElsewhere } from '../../db/workers.ts';
-import type { Lanes } from '../http/overload.ts';
+import { readInTurn } from '../http/overload.ts';
 import { openapi } from '../openapi/document.ts';
 import type { TemporalDeps } from '../temporal.ts';
-
-export interface ServiceDeps extends TemporalDeps {
-  readonly db: Database;
-  readonly reads: Lanes;
-}
 
 /** Whoever asks within this is told the same: anybody may ask, at any rate. */
 const READINESS_MS = 1000;
@@ -20,7 +15,7 @@ const READINESS_MS = 1000;
  * An organization's credits; and without a key whether the process answers, whether it can serve (PostgreSQL is there
  * and migrated, and workers are not elsewhere only), and what it serves.
  */
-export function serviceHandlers({ db, reads, client, taskQueue }: ServiceDeps) {
+export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { readonly db: Database }) {
   const place = { namespace: client.options.namespace, taskQueue };
   const text = JSON.stringify(openapi, null, 1);
   const etag = createHash('sha256').update(text).digest('base64url').slice(0, 27);
@@ -35,9 +30,7 @@ export function serviceHandlers({ db, reads, client, taskQueue }: ServiceDeps) {
     // balance = total − used − held (api/README.md, Credits).
     getCredits: async (request) => {
       const { organizationId } = request.auth.credentials;
-      const { available, total, used } = await reads.inTurn(organizationId, () =>
-        balanceOf(db, organizationId),
-      );
+      const { available, total, used } = await readInTurn(request, () => balanceOf(db, organizationId));
       return { balance: available, total, used };
     },
     getHealth: () => ({ status: 'ok' }),

@@ -3,6 +3,7 @@ import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/
 import type { Client } from '@temporalio/client';
 import Joi from 'joi';
 import type { Logger } from 'pino';
+import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
 import { findEnvelope } from '../../db/requests/envelope.ts';
 import { markStarted } from '../../db/requests/outbox.ts';
@@ -16,21 +17,20 @@ import {
 } from '../../db/words.ts';
 import { keyRefusal } from '../http/auth.ts';
 import { canonicalJson, jsonDepth, memberText, readJson } from '../http/json-body.ts';
-import type { Lanes } from '../http/overload.ts';
-import { applied, holdUntil, preferredWait, type WaitDeps } from '../http/prefer.ts';
+import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { invalid, type Problem, problem } from '../problems.ts';
 import { startBatch } from '../start.ts';
 import type { Starter } from '../temporal.ts';
 
-export interface SubmitDeps extends WaitDeps {
+export interface SubmitDeps {
   readonly db: Database;
-  readonly reads: Lanes;
   readonly log: Logger;
   readonly client: Client;
   readonly taskQueue: string;
   readonly start: Starter;
   readonly rules: SubmitRules;
   readonly forbids: (url: URL) => boolean;
+  readonly changes: Changes;
 }
 
 /** Both submits (api/README.md, Submitting). */
@@ -75,21 +75,14 @@ async function accept(
         'batch accepted',
       );
       await start(deps, outcome.start);
-      const wait = preferredWait(request, deps);
+      const wait = preferredWait(request);
       // A key that ends meanwhile ends the wait; what was accepted with it stays accepted.
       const look = async () =>
         (await keyRefusal(request, deps.db)) !== null ||
         (await findEnvelope(deps.db, { organizationId, batchId }))?.batch.status === 'completed';
       if (wait > 0) {
         // It is accepted, and an answer other than 202 would deny it: a wait that fails is over.
-        await holdUntil(
-          request,
-          deps,
-          batchId,
-          wait,
-          () => deps.reads.inTurn(organizationId, look),
-          (isOver) => isOver,
-        ).catch((error) => {
+        await holdUntil(request, deps.changes, batchId, wait, look, (isOver) => isOver).catch((error) => {
           deps.log.warn({ err: error, batch_id: batchId }, 'wait ended early');
         });
       }
