@@ -3,7 +3,7 @@ import { authenticate, parseApiKey } from '../../db/accounts/keys.ts';
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { countRequest } from './limit.ts';
-import { createFloodGuard } from './overload.ts';
+import { createAddressOf, createFloodGuard, type Place } from './overload.ts';
 
 declare module '@hapi/hapi' {
   interface AuthCredentials {
@@ -12,33 +12,65 @@ declare module '@hapi/hapi' {
     readonly keyId: string;
     readonly requestsPerMinute: number;
   }
+  interface RequestApplicationState {
+    /** What writes has a place in its organization's line before it is counted: every POST with a key. */
+    place: Place;
+  }
 }
 
+export interface AuthDeps {
+  readonly db: Database;
+  readonly rateWindowMs: number;
+  /** Proxies whose `X-Forwarded-For` is believed, as CIDR ranges. */
+  readonly trustedProxies: readonly string[];
+}
+
+/** Keys that were good when last seen, with their organizations: whose key it is never changes. */
+const MAX_OWNERS = 10_000;
+
 /** The scheme `api-key`, applied to every route that does not opt out (api/README.md, Keys). */
-export function registerAuth(server: Server, db: Database, rateWindowMs: number): void {
-  const floods = createFloodGuard(rateWindowMs);
+export function registerAuth(server: Server, deps: AuthDeps): void {
+  const { db, rateWindowMs } = deps;
+  const { reads, writes } = server.app.lanes;
+  const addressOf = createAddressOf(deps.trustedProxies);
+  const strays = createFloodGuard(rateWindowMs);
+  const guesses = createFloodGuard(rateWindowMs);
+  const owners = new Map<string, string>();
+  const enterLine = (request: Request, organizationId: string) => {
+    if (request.method !== 'post') return;
+    request.app.place = writes.enter(organizationId);
+    request.raw.res.once('close', request.app.place.leave);
+  };
   server.auth.scheme('api-key', () => ({
     async authenticate(request, h) {
-      // The key is looked up on every request: a revocation takes effect with the next one, on every instance.
+      const address = addressOf(request.raw.req);
       const presented = presentedKey(request);
       const hash = presented === null ? null : parseApiKey(presented);
-      const owner = hash ? await authenticate(db, hash) : ({ kind: 'unknown' } as const);
-      switch (owner.kind) {
-        case 'active': {
-          const { keyId, organizationId, requestsPerMinute } = owner;
-          const credentials = { keyId, organizationId, requestsPerMinute };
-          // Counted here because hapi reads the body next, and a refused request must not cost that.
-          const refused = await countRequest(request, db, credentials, rateWindowMs);
-          return refused ? h.unauthenticated(refused, { credentials }) : h.authenticated({ credentials });
-        }
-        case 'revoked':
-        case 'inactive':
-          throw problem(`api_key_${owner.kind}`);
-        case 'unknown':
-          throw floods.countFailure(request.info.remoteAddress) ?? unauthorized(presented);
-        default:
-          return owner satisfies never;
+      if (!hash) throw strays.countFailure(address) ?? unauthorized(presented);
+      const key = hash.toString('base64');
+      const owner = owners.get(key);
+      // What is refused here asks nothing of the database, and is not counted.
+      const refused = owner === undefined ? guesses.refusal(address) : null;
+      if (refused) throw refused;
+      if (owner !== undefined) enterLine(request, owner);
+      // The key is looked up on every request: a revocation takes effect with the next one, on every instance.
+      const found = await reads.inTurn(owner ?? address, () => authenticate(db, hash));
+      owners.delete(key);
+      if (found.kind !== 'active') {
+        const flooded = guesses.countFailure(address);
+        throw (
+          flooded ?? (found.kind === 'unknown' ? unauthorized(presented) : problem(`api_key_${found.kind}`))
+        );
       }
+      const { keyId, organizationId, requestsPerMinute } = found;
+      owners.set(key, organizationId);
+      if (owners.size > MAX_OWNERS) owners.delete(owners.keys().next().value ?? '');
+      if (owner === undefined) enterLine(request, organizationId);
+      const credentials = { keyId, organizationId, requestsPerMinute };
+      // Counted here because hapi reads the body next, and a refused request must not cost that.
+      const count = () => countRequest(request, db, credentials, rateWindowMs);
+      const exhausted = await reads.inTurn(organizationId, count);
+      return exhausted ? h.unauthenticated(exhausted, { credentials }) : h.authenticated({ credentials });
     },
   }));
   server.auth.strategy('api-key', 'api-key');
