@@ -2,8 +2,9 @@ import type { Request, Server } from '@hapi/hapi';
 import { authenticate, parseApiKey } from '../../db/accounts/keys.ts';
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
-import { countRequest } from './limit.ts';
+import { createLimit } from './limit.ts';
 import { createFloodGuard } from './overload.ts';
+import { trustKeys } from './trusted-keys.ts';
 
 declare module '@hapi/hapi' {
   interface AuthCredentials {
@@ -17,18 +18,19 @@ declare module '@hapi/hapi' {
 /** The scheme `api-key`, applied to every route that does not opt out (api/README.md, Keys). */
 export function registerAuth(server: Server, db: Database, rateWindowMs: number): void {
   const floods = createFloodGuard(rateWindowMs);
+  const ownerOf = trustKeys(db);
+  const countRequest = createLimit(db, rateWindowMs);
   server.auth.scheme('api-key', () => ({
     async authenticate(request, h) {
-      // The key is looked up on every request: a revocation takes effect with the next one, on every instance.
       const presented = presentedKey(request);
       const hash = presented === null ? null : parseApiKey(presented);
-      const owner = hash ? await authenticate(db, hash) : ({ kind: 'unknown' } as const);
+      const owner = hash ? await ownerOf(hash) : ({ kind: 'unknown' } as const);
       switch (owner.kind) {
         case 'active': {
           const { keyId, organizationId, requestsPerMinute } = owner;
           const credentials = { keyId, organizationId, requestsPerMinute };
           // Counted here because hapi reads the body next, and a refused request must not cost that.
-          const refused = await countRequest(request, db, credentials, rateWindowMs);
+          const refused = await countRequest(request, credentials);
           return refused ? h.unauthenticated(refused, { credentials }) : h.authenticated({ credentials });
         }
         case 'revoked':

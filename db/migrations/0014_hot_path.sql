@@ -84,3 +84,56 @@ begin
   perform note_contradictions(array(select id from changed));
   return null;
 end $$;
+--> statement-breakpoint
+-- A window counts by steps: when the places of a step are free again is one time for all of them.
+alter table rate_windows
+  alter column hits set default '{}',
+  add column counts integer[] not null default '{}',
+  drop column admitted;
+--> statement-breakpoint
+update rate_windows set counts = array_fill(1, array[cardinality(hits)]);
+--> statement-breakpoint
+-- Takes up to so many places of a key's window, and first gives back those taken at `unused_at` that nobody used. Places
+-- of a step may be used until its end, which is the time they count from; without steps they count from now.
+create function take_places(
+  a_key text, quota integer, span interval, step interval, wanted integer, unused integer, unused_at timestamptz,
+  out taken integer, out used integer, out taken_at timestamptz, out free_in interval, out empty_in interval
+) language plpgsql as $$
+declare
+  held rate_windows;
+  at timestamptz;
+  gone integer;
+  place integer;
+begin
+  insert into rate_windows (api_key_id) values (a_key) on conflict do nothing;
+  select * into held from rate_windows where api_key_id = a_key for update;
+  -- Under the lock, so that the times of a row never run backwards.
+  at := clock_timestamp();
+  gone := width_bucket(at - span, held.hits);
+  held.hits := held.hits[gone + 1:];
+  held.counts := held.counts[gone + 1:];
+  place := array_position(held.hits, unused_at);
+  if place is not null then
+    held.counts[place] := held.counts[place] - unused;
+  end if;
+  used := (select coalesce(sum(n), 0) from unnest(held.counts) n);
+  taken := greatest(0, least(wanted, quota - used));
+  if taken > 0 then
+    place := cardinality(held.hits);
+    taken_at := case when step > '0' then date_bin(step, at, 'epoch') + 2 * step else at end;
+    if taken_at <= held.hits[place] then
+      taken_at := held.hits[place];
+      held.counts[place] := held.counts[place] + taken;
+    else
+      held.hits := held.hits || taken_at;
+      held.counts := held.counts || taken;
+    end if;
+    used := used + taken;
+    update rate_windows set hits = held.hits, counts = held.counts where api_key_id = a_key;
+  end if;
+  free_in := (
+    select min(hit) from (
+      select hit, sum(n) over (order by i) as free from unnest(held.hits, held.counts) with ordinality as h (hit, n, i)
+    ) freed where used - free < quota) + span - at;
+  empty_in := held.hits[cardinality(held.hits)] + span - at;
+end $$;
