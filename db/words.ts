@@ -61,7 +61,8 @@ export type VendorAttemptState =
 /** What a line of evidence about an address is: see email_checks in the migrations. */
 export type CheckKind = 'named' | 'identity' | 'local' | 'verifier' | 'verdict';
 /** NPPES's endpoint types. */
-export type EndpointKind = 'DIRECT' | 'CONNECT' | 'SOAP' | 'FHIR' | 'REST' | 'OTHERS';
+export const ENDPOINT_KINDS = ['DIRECT', 'CONNECT', 'SOAP', 'FHIR', 'REST', 'OTHERS'] as const;
+export type EndpointKind = (typeof ENDPOINT_KINDS)[number];
 export type ImportKind = 'nppes' | 'emails' | 'suppressions';
 export type SuppressionKind = 'npi' | 'email' | 'domain';
 export type SuppressionOrigin = 'import' | 'vendor' | 'erasure' | 'operator';

@@ -2,7 +2,7 @@ import type { Command } from 'commander';
 import { requireOrganization } from '../../db/accounts/organizations.ts';
 import { listAudit } from '../../db/audit.ts';
 import { newestFirst } from './arguments.ts';
-import { type Run, table } from './print.ts';
+import { plain, type Run } from './print.ts';
 
 /** `audit`. */
 export function addAuditCommands(program: Command, run: Run): void {
@@ -12,17 +12,7 @@ export function addAuditCommands(program: Command, run: Run): void {
     .action((id: string | undefined, { limit }: { readonly limit: number }) =>
       run(id ?? null, async (db) => {
         if (id !== undefined) await requireOrganization(db, id);
-        const data = await listAudit(db, id ?? null, limit);
-        const text = table(data, {
-          WHEN: ({ at }) => at,
-          ACTOR: ({ actor }) => actor,
-          ACTION: ({ action }) => action,
-          ORGANIZATION: ({ organizationId }) => organizationId,
-          SUBJECT: ({ subject }) => subject,
-          REASON: ({ reason }) => reason,
-          DETAILS: ({ details }) => details,
-        });
-        return { data, text };
+        return plain(await listAudit(db, id ?? null, limit));
       }),
     );
 }

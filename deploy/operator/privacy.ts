@@ -50,7 +50,7 @@ export function addPrivacyCommands(program: Command, run: Run): void {
         emailChecks: held.emailChecks.length,
         answers: held.requests.filter(({ email }) => email !== null).length,
       };
-      const text = `${fields(counted(counts))}\n\nNothing was erased: add --yes to erase it for good.`;
+      const text = `${fields(counts)}\n\nNothing was erased: add --yes to erase it for good.`;
       return { data: { erased: false, ...counts }, text, exitCode: 1 };
     });
   });
@@ -75,23 +75,5 @@ function reportErasure(erasure: Erasure): Report {
   const closing = isNothing
     ? 'Nothing was left to erase.'
     : "Erased. custom_data is the customer's own and was kept.";
-  const text = `${fields({
-    ...counted(erasure),
-    'endpoints removed': erasure.endpoints,
-    'receiver answers removed': erasure.receiverExcerpts,
-    'suppressions set': erasure.tombstones,
-  })}\n\n${closing}`;
-  return { data: { erased: true, ...erasure }, text };
-}
-
-function counted({
-  storedEmails,
-  emailChecks,
-  answers,
-}: Pick<Erasure, 'storedEmails' | 'emailChecks' | 'answers'>) {
-  return {
-    'addresses in the directory': storedEmails,
-    'lines of evidence': emailChecks,
-    'answers with an address': answers,
-  };
+  return { data: { erased: true, ...erasure }, text: `${fields(erasure)}\n\n${closing}` };
 }
