@@ -88,14 +88,15 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
     ['block', true, 'send nothing there, for any organization: what is pending fails with its next attempt'],
     ['unblock', false, 'end that; what failed meanwhile is sent again by "webhooks resend"'],
   ] as const) {
-    change(webhooks.command(name).description(description).argument('<TARGET>', TARGET, blockTarget)).action(
-      (target: string, options: ChangedBy) =>
+    change(webhooks, name, description)
+      .argument('<TARGET>', TARGET, blockTarget)
+      .action((target: string, options: ChangedBy) =>
         run(null, async (db) => {
           const changed = await setBlock(db, options, target, blocked);
           const outcome = `${changed ? '' : 'was '}${name}ed${changed ? '' : ' already; nothing was changed'}`;
           return plain({ target, outcome });
         }),
-    );
+      );
   }
   webhooks
     .command('blocks')
