@@ -2,7 +2,7 @@ import { Context } from '@temporalio/activity';
 import type { Database } from '../db/client.ts';
 import { queueKnownEmails } from '../db/lookups/candidates.ts';
 import { joinLookup } from '../db/lookups/lookups.ts';
-import { admitOne, recordOne, type SourceLimits } from '../db/lookups/sources.ts';
+import { admitCall, recordOne, type SourceLimits } from '../db/lookups/sources.ts';
 import { recordSkipped } from '../db/lookups/vendor-attempts.ts';
 import { storeRegistryAbsence, storeRegistryProvider } from '../db/providers/providers.ts';
 import { readProvider } from '../db/providers/subject.ts';
@@ -114,17 +114,11 @@ async function askRegistry(
   signal: AbortSignal,
 ): Promise<RegistryTrouble | null> {
   const call = { source: REGISTRY, limits: REGISTRY_LIMITS, cost: 0, requestId, patienceMs };
-  const admission = await admitOne(db, call);
+  const admission = await admitCall(db, call);
   if (admission.kind === 'wait') return { why: admission.why, again: true, afterMs: admission.afterMs };
   const step = await registry.find(npi, signal);
   const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
-  await recordOne(
-    db,
-    REGISTRY,
-    admission.era,
-    isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' },
-    null,
-  );
+  await recordOne(db, REGISTRY, admission.era, isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' });
   switch (step.kind) {
     case 'found':
       await storeRegistryProvider(db, step.provider);

@@ -66,7 +66,7 @@ async function accept(
             fingerprint: fingerprint(body),
           },
   };
-  const outcome = await submit(deps.db, command, deps.rules);
+  const outcome = await request.app.place.inTurn(() => submit(deps.db, command, deps.rules));
   switch (outcome.kind) {
     case 'accepted': {
       const { batchId } = outcome.start;

@@ -182,7 +182,6 @@ const GUARDED = [
   'ledger_entries_apply',
   'ledger_entries_append_only',
   'ledger_entries_no_truncate',
-  'ledger_entries_match_request',
   'organizations_open_balance',
   'requests_guard_state',
   'requests_count_inserted',

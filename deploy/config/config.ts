@@ -25,6 +25,7 @@ export interface Config {
   readonly apiHost: string;
   readonly apiPort: number;
   readonly apiKeepAliveMs: number;
+  readonly trustedProxies: readonly string[];
   readonly lookupTimeoutMs: number;
   readonly freshnessMs: number;
   readonly replayMs: number;
@@ -92,6 +93,7 @@ const schema = Joi.object({
   API_HOST: Joi.string().hostname().default('0.0.0.0'),
   API_PORT: Joi.number().port().default(8080),
   API_KEEP_ALIVE: duration(1000, 3_600_000).default(75_000),
+  TRUSTED_PROXIES: list((text) => (isCidr(text) ? text : null), 'CIDR ranges').default([]),
   LOOKUP_TIMEOUT: duration(1000, DAY).default(15 * 60_000),
   FRESHNESS_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
   REPLAY_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
@@ -138,6 +140,7 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     apiHost: env.API_HOST,
     apiPort: env.API_PORT,
     apiKeepAliveMs: env.API_KEEP_ALIVE,
+    trustedProxies: env.TRUSTED_PROXIES,
     lookupTimeoutMs: env.LOOKUP_TIMEOUT,
     freshnessMs: env.FRESHNESS_WINDOW,
     replayMs: env.REPLAY_WINDOW,

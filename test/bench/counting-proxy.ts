@@ -2,15 +2,25 @@ import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
 
-/** A way to PostgreSQL that counts: executed statements, and how often one side spoke after the other. */
+/**
+ * A way to PostgreSQL that counts: executed statements, how many of them admit a call to a source, and how
+ * often one side spoke after the other.
+ */
 export async function countingProxy(url: string) {
-  const seen = { statements: 0, roundTrips: 0 };
+  const seen = { statements: 0, roundTrips: 0, admissions: 0 };
   const { hostname, port } = new URL(url);
   const server = createServer((near) => {
     const far = connect(Number(port), hostname);
     let rest = Buffer.alloc(0);
     let isStarted = false;
     let isAnswered = true;
+    const texts = new Map<string, string>();
+    const read = (type: string, [first = '', second = '']: readonly string[]) => {
+      if (type === 'P') texts.set(first, second);
+      if (type !== 'B' && type !== 'Q') return;
+      seen.statements += 1;
+      if (type === 'B' && /admit_call|into source_health/.test(texts.get(second) ?? '')) seen.admissions += 1;
+    };
     near.on('data', (chunk) => {
       if (isAnswered) seen.roundTrips += 1;
       isAnswered = false;
@@ -19,7 +29,7 @@ export async function countingProxy(url: string) {
       for (let head = isStarted ? 1 : 0; rest.length >= head + 4; head = 1) {
         const size = head + rest.readUInt32BE(head);
         if (rest.length < size) break;
-        if (isStarted && 'EQ'.includes(String.fromCharCode(rest[0] ?? 0))) seen.statements += 1;
+        if (isStarted) read(String.fromCharCode(rest[0] ?? 0), rest.toString('utf8', 5, size).split('\0'));
         isStarted = true;
         rest = rest.subarray(size);
       }
