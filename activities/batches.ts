@@ -2,7 +2,7 @@ import { Context } from '@temporalio/activity';
 import { listRegistryDue } from '../db/providers/providers.ts';
 import { gate } from '../db/providers/subject.ts';
 import { type BatchStart, markStarted } from '../db/requests/outbox.ts';
-import { listOpenRequests, readFacts } from '../db/requests/plan.ts';
+import { readBatch } from '../db/requests/plan.ts';
 import { type LookupEnd, settle, settleOverdue } from '../db/requests/settle.ts';
 import type { BatchPlan, LookupResult, PlanInput, VendorAnswer } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
@@ -35,32 +35,37 @@ export function createBatchActivities(deps: BatchDeps & LookupDeps) {
      * @throws {Refusal} `batch_missing` for an unknown id
      */
     async planBatch({ batchId, known, all }: PlanInput): Promise<BatchPlan> {
-      const { overdue, open, ...batch } = await listOpenRequests(db, batchId);
+      let batch = await readBatch(db, batchId);
+      const { organizationId, open } = batch;
       // No lookup comes in time for these, and after an outage there are thousands.
-      const { organizationId } = batch;
-      if (overdue > 0) await settleOverdue(db, { organizationId, batchId, limit: overdue });
+      let isSettled = open.some(({ isOverdue }) => isOverdue);
+      if (isSettled) await settleOverdue(db, { organizationId, batchId, limit: open.length });
       const begun = new Set(known);
-      const due = open.filter(({ requestId, hasRoom }) => (hasRoom || all) && !begun.has(requestId));
-      const npis = due.map(({ npi }) => npi);
-      const refusals = await gate(db, npis);
-      const unknown = new Set(registry === null ? [] : await listRegistryDue(db, npis));
+      const news = open.filter(
+        ({ requestId, hasRoom, isOverdue }) => !isOverdue && (hasRoom || all) && !begun.has(requestId),
+      );
+      const npis = news.map(({ npi }) => npi);
+      const refusals: ReadonlyMap<string, string> = npis.length > 0 ? await gate(db, npis) : new Map();
+      const unknown = new Set(registry && npis.length > 0 ? await listRegistryDue(db, npis) : []);
       const lookups: BatchPlan['lookups'][number][] = [];
       const until = performance.now() + PLAN_MS;
-      while (due.length > 0 && performance.now() < until) {
-        const planning = due.splice(0, PLANS_AT_ONCE).map(async ({ requestId, npi }) => {
-          const refusal = hasNpiCheckDigit(npi) ? refusals.get(npi) : 'check_digit';
-          const plan = refusal
-            ? ({ kind: 'end', reason: refusal } as const)
-            : unknown.has(npi)
-              ? null
-              : await makePlan(deps, { requestId, npi }, null);
-          if (plan?.kind !== 'end') return [{ requestId, npi, plan }];
+      while (news.length > 0 && performance.now() < until) {
+        const planning = news.splice(0, PLANS_AT_ONCE).map(async ({ requestId, npi }) => {
+          const reason = hasNpiCheckDigit(npi) ? refusals.get(npi) : 'check_digit';
+          if (!reason && unknown.has(npi)) return [{ requestId, npi, plan: null }];
+          const plan = reason
+            ? ({ kind: 'end', reason } as const)
+            : await makePlan(deps, { requestId, npi }, null);
+          if (plan.kind === 'ask') return [{ requestId, npi, plan }];
           wakeAll(deps, (await settle(db, requestId, 'answered', plan.reason, rules)).wake);
+          isSettled = true;
           return [];
         });
         lookups.push(...(await Promise.all(planning)).flat());
       }
-      return { ...batch, lookups, more: due.length > 0, ...(await readFacts(db, batchId)) };
+      if (isSettled) batch = await readBatch(db, batchId);
+      const waiting = batch.open.filter(({ hasRoom }) => !hasRoom).length;
+      return { ...batch, lookups, more: news.length > 0, open: batch.open.length, waiting };
     },
 
     /** Settles a request whose vendors have answered: charges for what the directory now holds, or releases. */

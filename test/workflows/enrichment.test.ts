@@ -4,7 +4,7 @@ import { startStack } from '../support/stack.ts';
 
 // The main job, end to end: what a client sees over HTTP, for every kind of outcome.
 
-const stack = fresh(test, () => startStack({ lookupTimeoutMs: 8000, simulatorSpeed: 20 }));
+const stack = fresh(test, () => startStack({ lookupTimeoutMs: 20_000, simulatorSpeed: 20 }));
 
 test('a bulk of mixed outcomes ends with an email or a refund for each', async (t) => {
   const client = await stack.organization(100);
