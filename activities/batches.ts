@@ -34,7 +34,7 @@ export function createBatchActivities(deps: BatchDeps & LookupDeps) {
      * without a vendor.
      * @throws {Refusal} `batch_missing` for an unknown id
      */
-    async planBatch({ batchId, known, all }: PlanInput): Promise<BatchPlan> {
+    async planBatch({ batchId, known }: PlanInput): Promise<BatchPlan> {
       let batch = await readBatch(db, batchId);
       const { organizationId, open } = batch;
       // No lookup comes in time for these, and after an outage there are thousands.
@@ -42,7 +42,7 @@ export function createBatchActivities(deps: BatchDeps & LookupDeps) {
       if (isSettled) await settleOverdue(db, { organizationId, batchId, limit: open.length });
       const begun = new Set(known);
       const news = open.filter(
-        ({ requestId, hasRoom, isOverdue }) => !isOverdue && (hasRoom || all) && !begun.has(requestId),
+        ({ requestId, hasRoom, isOverdue }) => !isOverdue && hasRoom && !begun.has(requestId),
       );
       const npis = news.map(({ npi }) => npi);
       const refusals: ReadonlyMap<string, string> = npis.length > 0 ? await gate(db, npis) : new Map();

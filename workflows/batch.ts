@@ -59,7 +59,7 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   });
   const root = CancellationScope.current();
   const known: string[] = [];
-  const look = () => planBatch({ batchId, known, all: root.consideredCancelled });
+  const look = () => planBatch({ batchId, known });
   // Cancelled or not: without the plan, nobody knows what to give back.
   let plan = await CancellationScope.nonCancellable(look);
   const webhooks: Webhooks = { taken: new Set(), attempts: [], waiting: [] };
@@ -102,7 +102,7 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
       // The facts are worth reading once they can say that something is to be done: for real-time webhooks each time
       // that something is final, else when everything may be that has room. A lookup whose signal got lost has ended at
       // least.
-      const lookedUp = root.consideredCancelled ? plan.open : plan.open - plan.waiting;
+      const lookedUp = plan.open - plan.waiting;
       const enough = plan.realTime ? 1 : Math.max(lookedUp, 1);
       const before = ended;
       const unsaid = () => ended - (known.length - lookedUp);
@@ -116,7 +116,8 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
     await untilFinal();
   } catch (error) {
     if (!isCancellation(error)) throw error;
-    // The lookups are cancelled too, and give back what they hold; those that wait for room are, as they begin.
+    // The lookups are cancelled too, and give back what they hold; so does what waits, as their room comes to it: a batch
+    // that runs is the first in line.
     await CancellationScope.nonCancellable(async () => {
       plan = await look();
       await untilFinal();

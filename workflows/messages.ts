@@ -71,8 +71,6 @@ export interface LookupResult {
 export interface PlanInput extends BatchInput {
   /** The requests whose lookups the workflow has begun. */
   readonly known: readonly string[];
-  /** Also those that wait for room: nobody will be asked about them. */
-  readonly all: boolean;
 }
 
 /** How far a batch is, by PostgreSQL: the activity `planBatch` reads it each time something wakes the workflow. */
