@@ -1,4 +1,4 @@
-import { desc, eq } from 'drizzle-orm';
+import { desc, eq, sql } from 'drizzle-orm';
 import { type Database, query, type Transaction, transaction } from './client.ts';
 import { auditLog } from './schema.ts';
 
@@ -15,6 +15,7 @@ export type AuditAction =
   | 'limits.set'
   | 'webhook-secret.rotate'
   | 'webhook-secret.show'
+  | 'webhook-secret.reencrypt'
   | 'webhooks.suspend'
   | 'webhooks.resume'
   | 'webhooks.resend'
@@ -46,7 +47,7 @@ export interface AuditedChange {
   readonly details: Readonly<Record<string, string | number | boolean | null>>;
 }
 
-export type AuditRecord = Omit<typeof auditLog.$inferSelect, 'id'>;
+export type AuditRecord = Omit<typeof auditLog.$inferSelect, 'id' | 'hash'>;
 
 /**
  * Records a change. Takes the change's own transaction, so that neither exists without the other.
@@ -77,13 +78,52 @@ export async function listAudit(
   organizationId: string | null,
   limit: number,
 ): Promise<AuditRecord[]> {
-  const { at, actor, action, subject, reason, details } = auditLog;
+  const { at, actor, dbUser, action, subject, reason, details } = auditLog;
   return await query(db, (tx) =>
     tx
-      .select({ at, actor, action, organizationId: auditLog.organizationId, subject, reason, details })
+      .select({
+        at,
+        actor,
+        dbUser,
+        action,
+        organizationId: auditLog.organizationId,
+        subject,
+        reason,
+        details,
+      })
       .from(auditLog)
       .where(organizationId === null ? undefined : eq(auditLog.organizationId, organizationId))
       .orderBy(desc(auditLog.id))
       .limit(limit),
   );
+}
+
+/** What the chain of hashes proves of the audit log. */
+export interface AuditProof {
+  readonly entries: number;
+  /** The newest hash: as long as an entry has it, nothing before that entry was changed or removed. */
+  readonly head: string | null;
+  /** The first entry that does not follow from the one before it; null if all do. */
+  readonly brokenAt: number | null;
+  /** Whether an entry has the hash that was noted. */
+  readonly knowsNoted: boolean;
+}
+
+/**
+ * Computes each entry's hash again. What was cut off at the end shows only by a hash that was noted before.
+ * @param noted a head of earlier, in hex; null for none
+ * @throws {DatabaseError}
+ */
+export async function verifyAudit(db: Database, noted: string | null): Promise<AuditProof> {
+  const [proof] = await query(db, (tx) =>
+    tx.execute<{ entries: number; head: string | null; broken: number | null; knows: boolean }>(sql`
+      select count(*)::int as entries,
+             encode((array_agg(hash order by id desc))[1], 'hex') as head,
+             (min(id) filter (where hash is distinct from audit_hash(previous, entry)))::float8 as broken,
+             ${noted}::text is null or coalesce(bool_or(hash = decode(${noted}, 'hex')), false) as knows
+        from (select l as entry, id, hash, lag(hash) over (order by id) as previous from audit_log l) l`),
+  );
+  if (!proof) throw new Error('no row');
+  const { entries, head, broken: brokenAt, knows: knowsNoted } = proof;
+  return { entries, head, brokenAt, knowsNoted };
 }

@@ -4,6 +4,7 @@ import { drizzle, type PostgresJsDatabase, type PostgresJsTransaction } from 'dr
 import postgres from 'postgres';
 import { DatabaseError, toDatabaseError } from './errors.ts';
 import * as schema from './schema.ts';
+import type { SecretKey } from './secrets.ts';
 
 export type Schema = typeof schema;
 export type Transaction = PostgresJsTransaction<Schema, ExtractTablesWithRelations<Schema>>;
@@ -14,6 +15,8 @@ export interface Database {
   readonly drizzle: PostgresJsDatabase<Schema>;
   /** How long a caller waits before it is told that there is no answer. */
   readonly deadlineMs: number;
+  /** What webhook secrets are encrypted with; empty in processes that have nothing to do with them. */
+  readonly secretKeys: readonly SecretKey[];
   /**
    * Hears every NOTIFY on a channel, over one connection of its own. A connection that is lost may stay so without a
    * word: postgres.js tries to listen again only once.
@@ -36,6 +39,7 @@ export interface DatabaseOptions {
   readonly poolSize: number;
   /** Shown by PostgreSQL in `pg_stat_activity`. */
   readonly applicationName: string;
+  readonly secretKeys?: readonly SecretKey[];
   /** Tests cannot wait for the usual 12 s. */
   readonly deadlineMs?: number;
 }
@@ -81,6 +85,7 @@ export function openDatabase(options: DatabaseOptions): Database {
   return {
     drizzle: drizzle(client, { schema }),
     deadlineMs: options.deadlineMs ?? CLIENT_DEADLINE_MS,
+    secretKeys: options.secretKeys ?? [],
     async listen(channel, onNotify, onGap) {
       try {
         const { unlisten } = await client.listen(channel, onNotify, onGap);

@@ -3,7 +3,8 @@ import { Command, CommanderError } from 'commander';
 import type { Logger } from 'pino';
 import { type Database, DriverNotPatched } from '../db/client.ts';
 import { DatabaseError } from '../db/errors.ts';
-import { readiness } from '../db/migrate.ts';
+import { RolesMissing, readiness } from '../db/migrate.ts';
+import { SecretKeyMissing } from '../db/secrets.ts';
 import { ConfigError } from './config/values.ts';
 
 /** What `--help` says of a program. */
@@ -108,6 +109,7 @@ export async function untilReady(db: Database, log: Logger, stopped: Promise<voi
 
 function explain(error: unknown): string {
   if (error instanceof ConfigError || error instanceof DriverNotPatched) return error.message;
+  if (error instanceof RolesMissing || error instanceof SecretKeyMissing) return error.message;
   // By name, because not every program loads Temporal's client.
   if (error instanceof Error && error.name === 'TemporalTrouble') return error.message;
   if (error instanceof DatabaseError) {

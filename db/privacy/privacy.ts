@@ -57,7 +57,7 @@ async function erase(db: Database, by: ChangedBy, subject: DataSubject): Promise
     // An import may be busy with the endpoints for a minute: only who has waited for it makes others wait.
     await tx.execute(sql`lock table provider_endpoints in share row exclusive mode`);
     // Whoever answers a request locks a balance first. The directory's writers come after, in the order they use.
-    await tx.execute(sql`lock table credit_balances in exclusive mode`);
+    await tx.execute(sql`select hold_balances()`);
     await tx.execute(sql`lock table stored_emails, email_checks in share row exclusive mode`);
     const addresses = 'npi' in subject ? await addressesOf(tx, subject.npi) : [subject.email];
     const isTheirs = theirs(subject, addresses);

@@ -1,12 +1,12 @@
-import type { Command } from 'commander';
+import { type Command, InvalidArgumentError } from 'commander';
 import { requireOrganization } from '../../db/accounts/organizations.ts';
-import { listAudit } from '../../db/audit.ts';
+import { listAudit, verifyAudit } from '../../db/audit.ts';
 import { newestFirst } from './arguments.ts';
-import { type Run, table } from './print.ts';
+import { fields, type Run, table } from './print.ts';
 
 /** `audit`. */
 export function addAuditCommands(program: Command, run: Run): void {
-  const audit = program.command('audit').description('read the audit log');
+  const audit = program.command('audit').description('read the audit log, and prove it');
   newestFirst(audit.command('list').description('every change made with this command, newest first'))
     .argument('[ORG]', 'organization id (org_…); all if none is given')
     .action((id: string | undefined, { limit }: { readonly limit: number }) =>
@@ -16,6 +16,7 @@ export function addAuditCommands(program: Command, run: Run): void {
         const text = table(data, {
           WHEN: ({ at }) => at,
           ACTOR: ({ actor }) => actor,
+          USER: ({ dbUser }) => dbUser,
           ACTION: ({ action }) => action,
           ORGANIZATION: ({ organizationId }) => organizationId,
           SUBJECT: ({ subject }) => subject,
@@ -25,4 +26,28 @@ export function addAuditCommands(program: Command, run: Run): void {
         return { data, text };
       }),
     );
+  audit
+    .command('verify')
+    .description(
+      'prove by its chain of hashes that no entry was changed, removed or slipped in; ends with 3 if one was',
+    )
+    .option('--noted <HASH>', 'the head of an earlier proof: whether that entry is still there', hash)
+    .action(({ noted = null }: { readonly noted?: string | null }) =>
+      run(null, async (db) => {
+        const data = await verifyAudit(db, noted);
+        const { entries, head, brokenAt, knowsNoted } = data;
+        const text = fields({
+          entries,
+          'head, to note elsewhere': head,
+          'broken at entry': brokenAt ?? 'none',
+          ...(noted === null ? {} : { 'entry that was noted': knowsNoted ? 'is there' : 'is gone' }),
+        });
+        return { data, text, exitCode: brokenAt === null && knowsNoted ? 0 : 3 };
+      }),
+    );
+}
+
+function hash(text: string): string {
+  if (/^[0-9a-f]{64}$/.test(text)) return text;
+  throw new InvalidArgumentError('Write 64 hex digits, as "audit verify" prints them.');
 }

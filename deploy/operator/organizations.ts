@@ -9,6 +9,7 @@ import {
   suspendOrganization,
 } from '../../db/accounts/organizations.ts';
 import {
+  reencryptWebhookSecrets,
   rotateWebhookSecret,
   showWebhookSecret,
   type WebhookSecret,
@@ -104,6 +105,14 @@ export function addOrganizationCommands(program: Command, run: Run): void {
       .option('--force', 'also within the 24 h: the secret before the present one ends at once', false),
   ).action((id: string, options: ChangedBy & { readonly force: boolean }) =>
     run(id, async (db) => reportSecret(await rotateWebhookSecret(db, options, id, options.force))),
+  );
+  change(
+    secret.command('reencrypt').description('encrypt all of them with the first key of SECRETS_KEY'),
+  ).action((by: ChangedBy) =>
+    run(null, async (db) => {
+      const reencrypted = await reencryptWebhookSecrets(db, by);
+      return { data: { reencrypted }, text: fields({ 'organizations reencrypted': reencrypted }) };
+    }),
   );
 }
 

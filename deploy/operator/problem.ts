@@ -1,6 +1,7 @@
 import { DriverNotPatched } from '../../db/client.ts';
 import { DatabaseError, Refusal } from '../../db/errors.ts';
 import { type IdPrefix, isId } from '../../db/ids.ts';
+import { SecretKeyMissing } from '../../db/secrets.ts';
 import { ConfigError } from '../config/values.ts';
 import { ImportProblem } from '../nppes/layout.ts';
 
@@ -20,7 +21,12 @@ const BROKEN: ReadonlySet<string> = new Set([
  * @param subject the id on the command line; repeated only if it is one, because people paste keys by mistake
  */
 export function explain(error: unknown, subject: string | null, databaseUrl: string | null): string {
-  if (error instanceof ConfigError || error instanceof DriverNotPatched || error instanceof ImportProblem) {
+  if (
+    error instanceof ConfigError ||
+    error instanceof DriverNotPatched ||
+    error instanceof ImportProblem ||
+    error instanceof SecretKeyMissing
+  ) {
     return error.message;
   }
   if (error instanceof Refusal) return refusal(error, subject);

@@ -31,7 +31,7 @@ import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { loadDelivery } from '../../db/webhooks/deliveries.ts';
 import { explain } from '../../deploy/operator/problem.ts';
-import { freshDatabase } from '../support/database.ts';
+import { freshDatabase, SECRETS_KEY } from '../support/database.ts';
 import { logAttempt } from '../support/deliveries.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
@@ -52,7 +52,7 @@ function spawned(args: readonly string[], databaseUrl = database.url, reads = tr
     const child = spawn(process.execPath, [COMMAND, ...args], {
       // Not where a local stack of this checkout would be found.
       cwd: tmpdir(),
-      env: { PATH: process.env.PATH, DATABASE_URL: databaseUrl },
+      env: { PATH: process.env.PATH, DATABASE_URL: databaseUrl, SECRETS_KEY },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     endWithThisProcess(child);

@@ -4,6 +4,7 @@ import { issueKey } from '../../db/accounts/keys.ts';
 import { createOrganization, setLimit } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
 import type { SubmitCommand, SubmitOutcome, SubmitRules } from '../../db/requests/submit.ts';
+import { SECRET_KEYS } from './database.ts';
 
 const DAY = 86_400_000;
 const BY = { actor: 'test', reason: 'test' };
@@ -28,7 +29,8 @@ export async function openOrganization(
   // Tests poll faster than clients may.
   requestsPerMinute = 100_000,
 ): Promise<Organization> {
-  const { id: organizationId } = await createOrganization(db, BY, 'Test');
+  // Whatever the pool is for: who opens an organization is an operator.
+  const { id: organizationId } = await createOrganization({ ...db, secretKeys: SECRET_KEYS }, BY, 'Test');
   if (credits > 0) await grantCredits(db, BY, organizationId, credits);
   await setLimit(db, BY, organizationId, requestsPerMinute);
   const { id: keyId, apiKey } = await issueKey(db, BY, organizationId, 'test');

@@ -130,7 +130,7 @@ export async function endRun(
     await tx`
       update import_runs set state = ${state}, counts = ${tx.json(counts)}, finished_at = clock_timestamp()
        where id = ${id}`;
-    await tx`analyze providers, provider_endpoints, provider_other_names, provider_locations`;
+    await tx`select analyze_providers()`;
   });
 }
 
