@@ -204,7 +204,7 @@ test.serial('runs of a version that no worker has any more go on with the curren
   await stack.stopWorker();
 
   // Another version by its name, whose workflows are the same.
-  const code = `${await readFile(testSetting('TEST_WORKFLOW_BUNDLE'), 'utf8')}\n// another`;
+  const code = `// another\n${await readFile(testSetting('TEST_WORKFLOW_BUNDLE'), 'utf8')}`;
   const step = await stack.startWorker(code);
   const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
   const { buildId } = versionOf(stack.taskQueue, code);

@@ -68,7 +68,14 @@ test('workflows are in PostgreSQL: they outlive a killed server, and the next wa
   await eventually(() =>
     client.workflowService.describeTaskQueue({ namespace: NAMESPACE, taskQueue }).catch(() => null),
   );
-  t.true((await fetch(`${second.uiUrl}/namespaces/${NAMESPACE}/workflows`)).ok);
+  // The UI comes a moment after the server.
+  const ui = `${second.uiUrl}/namespaces/${NAMESPACE}/workflows`;
+  await eventually(() =>
+    fetch(ui).then(
+      ({ ok }) => ok || null,
+      () => null,
+    ),
+  );
 
   const [row] = await withSql(
     temporalDatabase(postgres.url),
