@@ -10,6 +10,7 @@ import {
   takeTurn,
   takeUnfinished,
 } from '../db/requests/outbox.ts';
+import { forgetOld } from '../db/requests/retention.ts';
 import { settle, settleOverdue } from '../db/requests/settle.ts';
 import { type BatchStart, forgetExpiredKeys } from '../db/requests/submit.ts';
 import { forgetHosts } from '../db/webhooks/hosts.ts';
@@ -127,6 +128,7 @@ export async function sweepOnce(deps: SweepDeps, stopped: AbortSignal): Promise<
   await forgetAttempts(db, rules.webhookLogMs, EXPIRED_AT_MOST);
   await forgetHosts(db, rules.webhookLogMs);
   await forgetUnkept(db);
+  await forgetOld(db, rules.retention);
   await noteSweep(db);
   const result = { started, settled, restarted, redelivered };
   if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');

@@ -9,6 +9,7 @@ import {
   jsonb,
   numeric,
   pgTable,
+  pgView,
   primaryKey,
   smallint,
   text,
@@ -16,6 +17,7 @@ import {
   unique,
 } from 'drizzle-orm/pg-core';
 import type {
+  Asker,
   AttemptReason,
   CheckKind,
   DeliveryState,
@@ -23,6 +25,7 @@ import type {
   EndpointKind,
   ImportKind,
   LedgerKind,
+  PrivacyRequestKind,
   RequestStatus,
   StoredVerdict,
   SubmittedAs,
@@ -389,3 +392,16 @@ export const auditLog = pgTable('audit_log', {
   dbUser: text('db_user'),
   hash: bytea('hash'),
 });
+
+/** The audit log as a register of what people asked of us. Of an objection the reason says who asked, and when. */
+export const privacyRequests = pgView('privacy_requests', {
+  id: count('id').notNull(),
+  receivedAt: time('received_at'),
+  doneAt: time('done_at').notNull(),
+  askedBy: text('asked_by').$type<Asker>(),
+  kind: text('kind').$type<PrivacyRequestKind>().notNull(),
+  /** An NPI, the SHA-256 of an address, a domain. */
+  subject: text('subject').notNull(),
+  actor: text('actor').notNull(),
+  reason: text('reason').notNull(),
+}).existing();

@@ -67,3 +67,8 @@ export type SuppressionKind = 'npi' | 'email' | 'domain';
 export type SuppressionOrigin = 'import' | 'vendor' | 'erasure' | 'operator';
 /** The source of evidence that is our own. */
 export const SERVICE = 'service';
+
+/** Who asks for a person's rights: the person, somebody for them, or an authority. */
+export const ASKERS = ['person', 'agent', 'authority'] as const;
+export type Asker = (typeof ASKERS)[number];
+export type PrivacyRequestKind = 'export' | 'erasure' | 'objection';

@@ -28,7 +28,7 @@ declare
 begin
   for object in
     select format('table %s', oid::regclass) from pg_class
-     where relnamespace = 'public'::regnamespace and relkind = 'r' and relname <> 'local_stack'
+     where relnamespace = 'public'::regnamespace and relkind in ('r', 'v') and relname <> 'local_stack'
        and relowner <> 'npe_owner'::regrole
     union all
     select format('function %s', oid::regprocedure) from pg_proc
@@ -62,7 +62,7 @@ grant select, insert on ledger_entries to npe_api, npe_worker, npe_operator;
 grant select, update (organization_id) on credit_balances to npe_api, npe_worker, npe_operator;
 grant select, insert, update on entitlements to npe_api, npe_worker, npe_operator;
 grant insert on audit_log to npe_api, npe_worker, npe_operator;
-grant select on audit_log to npe_operator;
+grant select on audit_log, privacy_requests to npe_operator;
 
 -- Accounts. Only who signs or hands out webhook secrets reads them.
 grant select (id, name, requests_per_minute, webhooks_suspended, created_at, suspended) on organizations to npe_api;
@@ -87,7 +87,8 @@ grant select on idempotency_keys to npe_operator;
 -- Lookups and what they found.
 grant select on stored_emails, suppressions, providers to npe_api;
 grant select (lookup_id, npi, email, kind) on email_checks to npe_api;
-grant select, insert, update on lookups, vendor_attempts, source_health, source_rates, source_spend to npe_worker;
+grant select, insert, update, delete on vendor_attempts to npe_worker;
+grant select, insert, update on lookups, source_health, source_rates, source_spend to npe_worker;
 grant select, update on lookups to npe_operator;
 grant select on vendor_attempts, source_health, source_rates, source_spend to npe_operator;
 grant select, insert, update, delete on stored_emails, email_checks to npe_worker, npe_operator;

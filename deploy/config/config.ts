@@ -10,6 +10,7 @@ import {
   type Policy,
 } from '../../activities/verification/policy.ts';
 import { VERIFIERS, type VerifierId } from '../../activities/verification/verifiers/catalogue.ts';
+import type { Retention } from '../../db/requests/retention.ts';
 import type { SecretKey } from '../../db/secrets.ts';
 import type { StackFacts } from '../local/facts.ts';
 import {
@@ -50,6 +51,7 @@ export interface Config {
   /** `http://[user:password@]host:port`; null: deliveries go out directly. */
   readonly webhookProxy: URL | null;
   readonly webhookLogMs: number;
+  readonly retention: Retention;
   /** Everything about sources that isn't a key or a URL; null for the usual. */
   readonly sourcesFile: string | null;
   /** Null: it can't be asked. */
@@ -120,6 +122,9 @@ const schema = Joi.object({
   WEBHOOK_CA_FILE: Joi.string().default(null),
   WEBHOOK_PROXY: httpProxy().default(null),
   WEBHOOK_LOG_RETENTION: duration(1000, 3650 * DAY).default(30 * DAY),
+  ANSWER_RETENTION: duration(DAY, 3650 * DAY).default(365 * DAY),
+  EVIDENCE_RETENTION: duration(DAY, 3650 * DAY).default(180 * DAY),
+  CUSTOM_DATA_RETENTION: duration(DAY, 3650 * DAY).default(90 * DAY),
   ...Object.fromEntries(accessVariables),
   SOURCES_FILE: Joi.string().default(null),
   REGISTRY_URL: confidentialUrl().default(REGISTRY_URL),
@@ -164,6 +169,12 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     webhookCaFile: env.WEBHOOK_CA_FILE,
     webhookProxy: env.WEBHOOK_PROXY,
     webhookLogMs: env.WEBHOOK_LOG_RETENTION,
+    retention: Object.freeze({
+      // A replay gives the answer again.
+      answersMs: Math.max(env.ANSWER_RETENTION, env.REPLAY_WINDOW),
+      evidenceMs: env.EVIDENCE_RETENTION,
+      customDataMs: env.CUSTOM_DATA_RETENTION,
+    }),
     sourcesFile: env.SOURCES_FILE,
     access: accessOf(env),
     registryUrl: env.REGISTRY_URL,

@@ -111,6 +111,11 @@ async function ensureTemplate(admin: Sql): Promise<string> {
       await admin`drop database if exists ${admin(unfinished)} with (force)`;
       await admin`create database ${admin(unfinished)} template template0`;
       await migrate(urlOf(unfinished));
+      // What a test makes there beside our tables, a trigger's notes say, is everybody's.
+      await withSql(
+        urlOf(unfinished),
+        (sql) => sql`alter default privileges in schema public grant all on tables to public`,
+      );
       await admin`alter database ${admin(unfinished)} rename to ${admin(template)}`;
     }
   } finally {

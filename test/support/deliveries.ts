@@ -27,7 +27,14 @@ import {
   status,
 } from '../../deploy/local/receiver.ts';
 import { openTestDatabase, travel } from './database.ts';
-import { acceptedIds, type Organization, openOrganization, RULES, submitCommand } from './organization.ts';
+import {
+  acceptedIds,
+  type Organization,
+  openOrganization,
+  RETENTION,
+  RULES,
+  submitCommand,
+} from './organization.ts';
 
 /** How one call of the delivery activity ended. */
 export type Look =
@@ -56,7 +63,7 @@ export async function startDelivering(
   });
   const rules = {
     ...{ freshnessMs: 30 * 24 * HOUR, replayMs: 30 * 24 * HOUR, greylistMs: 1000 },
-    ...{ webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
+    ...{ retention: RETENTION, webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
     sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
   const log = pino({ level: 'silent' });

@@ -11,7 +11,7 @@ import test, { type ExecutionContext } from 'ava';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
-import { fresh, temporaryFolder } from '../../support/database.ts';
+import { fresh, SECRETS_KEY, temporaryFolder } from '../../support/database.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
 import { startStack } from '../../support/stack.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
@@ -35,6 +35,7 @@ test.before(async () => {
     JSON.stringify({
       base_url: stack.baseUrl,
       database_url: stack.databaseUrl,
+      secrets_key: SECRETS_KEY,
       organization_id: client.organizationId,
     }),
   );
