@@ -1,9 +1,9 @@
+import { setTimeout } from 'node:timers/promises';
 import { Context } from '@temporalio/activity';
 import {
   type AttemptKey,
   beginVendorStep,
-  recordAborted,
-  recordFailedPoll,
+  recordLost,
   recordVendorAnswer,
   recordVendorJob,
 } from '../db/lookups/vendor-attempts.ts';
@@ -31,6 +31,8 @@ type AskDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'vendors' | 'rules'
   readonly subjects: Subjects;
 };
 
+/** A turn that is so near is waited for here: Temporal brings us back half of it early, and never to the millisecond. */
+const TURN_MS = 1000;
 /** A vendor's server that failed a poll is asked again after this. */
 const POLL_AGAIN_MS = 3000;
 
@@ -61,6 +63,7 @@ async function converse(
   const { db, rules, subjects } = deps;
   const { requestId, npi } = question;
   const { vendor, limits } = source;
+  const patienceMs = question.until - question.now();
   const next = await beginVendorStep(db, {
     requestId,
     vendor: vendor.id,
@@ -69,19 +72,25 @@ async function converse(
     mayRepeat: vendor.repeatIsFree || question.again,
     callMs: vendor.callMs,
     freshnessMs: rules.freshnessMs,
+    patienceMs,
   });
   switch (next.kind) {
     case 'settled':
     case 'stored':
       return { kind: next.kind, reason: null };
-    case 'wait':
-      return wait(question, next.why, spread(next.why, next.afterMs));
+    case 'wait': {
+      const { why, afterMs } = next;
+      if (why !== 'rate_limit' || afterMs > patienceMs) return wait(question, why, afterMs);
+      if (afterMs > TURN_MS) throw retryLater(vendor.id, why, afterMs - TURN_MS / 2);
+      await setTimeout(afterMs, null, { signal });
+      return await converse(deps, question, source, signal);
+    }
     case 'over': {
       const { state, reason, lookupId, wantedType } = next;
       if (state !== 'found') return { kind: state, reason };
       // About somebody else, or found before the process died and not checked to the end.
       if (reason !== null) return { kind: 'unusable', reason };
-      return await verify(deps, { npi, lookupId, wantedType, patience: 'first' }, signal);
+      return await verify(deps, { requestId, npi, lookupId, wantedType, patience: 'first' }, signal);
     }
     case 'submit':
     case 'poll': {
@@ -90,24 +99,28 @@ async function converse(
       const jobRef = next.kind === 'poll' ? next.jobRef : null;
       const asked = jobRef === null ? vendor.submit(subject, signal) : vendor.poll(jobRef, subject, signal);
       const step = await asked.catch(async (error: unknown) => {
-        await recordAborted(db, key);
+        await recordLost(db, key, 'aborted');
         throw error;
       });
       if (step.kind === 'pending') {
-        await recordVendorJob(db, key, step.jobRef, step.pollAfterMs);
+        await recordVendorJob(db, key, step.jobRef, step.pollAfterMs, { kind: 'answered' });
         return wait(question, 'pending', step.pollAfterMs);
       }
       // The job outlives a poll that got no answer: ended here, it would be bought a second time.
       if (step.kind === 'retry' && jobRef !== null) {
         const afterMs = step.afterMs ?? POLL_AGAIN_MS;
-        await recordFailedPoll(db, key, outcomeOfTrouble(step, { again: true }), afterMs);
+        await recordVendorJob(db, key, jobRef, afterMs, outcomeOfTrouble(step, { again: true }));
         return wait(question, step.why, afterMs);
       }
       const end = await record(deps, source, subject, key, step);
       if (end !== null) return end;
       if (step.kind === 'retry') return wait(question, step.why, step.afterMs);
       if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
-      return await verify(deps, { npi, lookupId: key.lookupId, wantedType, patience: 'first' }, signal);
+      return await verify(
+        deps,
+        { requestId, npi, lookupId: key.lookupId, wantedType, patience: 'first' },
+        signal,
+      );
     }
     default:
       return next satisfies never;
@@ -188,12 +201,3 @@ function wait(
   if (now() + (afterMs ?? 0) > until) return { kind: 'unresolved', reason: why };
   throw retryLater(vendor, why, afterMs);
 }
-
-/** Hundreds who wait for one rate limit and come back together would be sent away together. */
-function spread(why: string, afterMs: number): number {
-  if (why !== 'rate_limit') return afterMs;
-  const { attempt } = Context.current().info;
-  return Math.round(afterMs + Math.random() * Math.min(SPREAD_AT_MOST_MS, 250 * 2 ** Math.min(attempt, 10)));
-}
-
-const SPREAD_AT_MOST_MS = 10_000;

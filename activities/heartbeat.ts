@@ -9,10 +9,10 @@ const HEARTBEAT_MS = 30_000;
 export type Clock = () => number;
 
 /**
- * Runs `work` with heartbeats three times per heartbeat time-out, so that Temporal notices a dead worker soon, and
- * with a signal that aborts when an operator cancels or the worker shuts down. Work whose deadline has passed goes on
- * for one more heartbeat time-out: what it finds settles nothing any more, but is there for the next request
- * (DECISIONS.md, Requests and batches).
+ * Runs `work` with heartbeats, so that Temporal notices a dead worker, but not more than that takes: as many calls may
+ * be held at a time, one that ends within two thirds of the time-out has none. And with a signal that aborts when an
+ * operator cancels or the worker shuts down. Work whose deadline has passed goes on for one more heartbeat time-out:
+ * what it finds settles nothing any more, but is there for the next request (DECISIONS.md, Requests and batches).
  */
 export async function withHeartbeat<T>(
   context: Context,
@@ -21,7 +21,7 @@ export async function withHeartbeat<T>(
   const timeoutMs = context.info.heartbeatTimeoutMs ?? HEARTBEAT_MS;
   const begun = performance.now();
   const now = () => context.info.currentAttemptScheduledTimestampMs + performance.now() - begun;
-  const timer = setInterval(() => context.heartbeat(), timeoutMs / 3);
+  const timer = setInterval(() => context.heartbeat(), (timeoutMs * 2) / 3);
   const ending = new AbortController();
   let lateness: NodeJS.Timeout | undefined;
   context.cancellationSignal.addEventListener('abort', () => {

@@ -44,7 +44,8 @@ export function createLookupActivities(deps: LookupDeps) {
      */
     async identify({ until, ...whom }: Whom & { readonly until: number }): Promise<LookupPlan> {
       return await withHeartbeat(Context.current(), async (signal, now) => {
-        const trouble = registry === null ? null : await askRegistry(db, registry, whom.npi, signal);
+        const trouble =
+          registry === null ? null : await askRegistry(db, registry, whom, until - now(), signal);
         if (trouble?.again && now() + (trouble.afterMs ?? 0) <= until) {
           throw retryLater(REGISTRY, trouble.why, trouble.afterMs);
         }
@@ -108,14 +109,22 @@ interface RegistryTrouble {
 async function askRegistry(
   db: Database,
   registry: Registry,
-  npi: string,
+  { requestId, npi }: Whom,
+  patienceMs: number,
   signal: AbortSignal,
 ): Promise<RegistryTrouble | null> {
-  const admission = await admitOne(db, REGISTRY, REGISTRY_LIMITS, 0);
+  const call = { source: REGISTRY, limits: REGISTRY_LIMITS, cost: 0, requestId, patienceMs };
+  const admission = await admitOne(db, call);
   if (admission.kind === 'wait') return { why: admission.why, again: true, afterMs: admission.afterMs };
   const step = await registry.find(npi, signal);
   const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
-  await recordOne(db, REGISTRY, admission.era, isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' });
+  await recordOne(
+    db,
+    REGISTRY,
+    admission.era,
+    isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' },
+    null,
+  );
   switch (step.kind) {
     case 'found':
       await storeRegistryProvider(db, step.provider);

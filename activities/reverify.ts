@@ -25,7 +25,7 @@ export function createReverifyActivities({ db, log, check, verifiers, rules }: R
           const { npi, email, emailType, source } = fading;
           // Asked as if nobody had seen the mailbox answer: that is what makes a verifier look.
           const candidate = { email, vendorType: emailType, source, namedBy: 1 };
-          const checked = await check({ ...candidate, verdict: 'unknown', validatedAt: null }, signal);
+          const checked = await check({ ...candidate, verdict: 'unknown', validatedAt: null }, signal, null);
           if (checked.kind !== 'decided' || !checked.definitive || checked.verdict === 'unknown') {
             result.undecided += 1;
             continue;

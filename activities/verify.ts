@@ -18,6 +18,7 @@ import { withHeartbeat } from './heartbeat.ts';
 import type { Decided } from './verification/check.ts';
 
 interface ToVerify {
+  readonly requestId: string;
   readonly npi: string;
   readonly lookupId: string;
   readonly wantedType: WantedType;
@@ -57,7 +58,7 @@ export function createVerifyActivities(deps: VerifyDeps) {
  */
 export async function verify(
   { db, check, rules }: Pick<VerifyDeps, 'db' | 'check' | 'rules'>,
-  { npi, lookupId, wantedType, patience }: ToVerify,
+  { requestId, npi, lookupId, wantedType, patience }: ToVerify,
   signal: AbortSignal,
 ): Promise<VendorAnswer> {
   const { freshnessMs, greylistMs } = rules;
@@ -75,7 +76,7 @@ export async function verify(
   };
   const judge = async (candidate: ClaimedEmail) => {
     const { email } = candidate;
-    const checked = await check(candidate, signal);
+    const checked = await check(candidate, signal, requestId);
     switch (checked.kind) {
       case 'transient':
         if (checked.reason.startsWith('dns') && candidate.waitedMs > DNS_PATIENCE_MS) {

@@ -2,7 +2,7 @@ import type { ExtractTablesWithRelations } from 'drizzle-orm';
 import { sql } from 'drizzle-orm';
 import { drizzle, type PostgresJsDatabase, type PostgresJsTransaction } from 'drizzle-orm/postgres-js';
 import postgres from 'postgres';
-import { DatabaseError, toDatabaseError } from './errors.ts';
+import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
 import * as schema from './schema.ts';
 import type { SecretKey } from './secrets.ts';
 
@@ -49,7 +49,7 @@ const STATEMENT_TIMEOUT_MS = 10_000;
 const CLIENT_DEADLINE_MS = 12_000;
 
 /** postgres.js is as published. The message says what to run. */
-export class DriverNotPatched extends Error {
+export class DriverNotPatched extends OperatorProblem {
   override readonly name = 'DriverNotPatched';
 
   constructor() {

@@ -5,14 +5,14 @@ import { drizzle } from 'drizzle-orm/postgres-js';
 import { migrate as runMigrations } from 'drizzle-orm/postgres-js/migrator';
 import postgres, { type Sql } from 'postgres';
 import { type Database, query, requirePatchedDriver } from './client.ts';
-import { DatabaseError, toDatabaseError } from './errors.ts';
+import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
 
 const FOLDER = fileURLToPath(new URL('./migrations', import.meta.url));
 /** Any constant will do, as long as every migrator takes the same. */
 const MIGRATION_LOCK = 7_041_776;
 
 /** The migrator's user may not make the roles, or not hand them what it owns. The message says what to run. */
-export class RolesMissing extends Error {
+export class RolesMissing extends OperatorProblem {
   override readonly name = 'RolesMissing';
 
   constructor(user: string) {

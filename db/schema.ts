@@ -9,7 +9,6 @@ import {
   jsonb,
   numeric,
   pgTable,
-  pgView,
   primaryKey,
   smallint,
   text,
@@ -17,7 +16,6 @@ import {
   unique,
 } from 'drizzle-orm/pg-core';
 import type {
-  Asker,
   AttemptReason,
   CheckKind,
   DeliveryState,
@@ -25,7 +23,6 @@ import type {
   EndpointKind,
   ImportKind,
   LedgerKind,
-  PrivacyRequestKind,
   RequestStatus,
   StoredVerdict,
   SubmittedAs,
@@ -392,16 +389,3 @@ export const auditLog = pgTable('audit_log', {
   dbUser: text('db_user'),
   hash: bytea('hash'),
 });
-
-/** The audit log as a register of what people asked of us. Of an objection the reason says who asked, and when. */
-export const privacyRequests = pgView('privacy_requests', {
-  id: count('id').notNull(),
-  receivedAt: time('received_at'),
-  doneAt: time('done_at').notNull(),
-  askedBy: text('asked_by').$type<Asker>(),
-  kind: text('kind').$type<PrivacyRequestKind>().notNull(),
-  /** An NPI, the SHA-256 of an address, a domain. */
-  subject: text('subject').notNull(),
-  actor: text('actor').notNull(),
-  reason: text('reason').notNull(),
-}).existing();

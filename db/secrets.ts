@@ -1,4 +1,5 @@
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
+import { OperatorProblem } from './errors.ts';
 
 /** What secrets are encrypted with: 32 bytes, and the version by which what was encrypted names its key. */
 export interface SecretKey {
@@ -7,7 +8,7 @@ export interface SecretKey {
 }
 
 /** There is no key, or not the one that was used. The message says which. */
-export class SecretKeyMissing extends Error {
+export class SecretKeyMissing extends OperatorProblem {
   override readonly name = 'SecretKeyMissing';
 
   constructor(version: string | undefined) {

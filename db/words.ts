@@ -61,14 +61,10 @@ export type VendorAttemptState =
 /** What a line of evidence about an address is: see email_checks in the migrations. */
 export type CheckKind = 'named' | 'identity' | 'local' | 'verifier' | 'verdict';
 /** NPPES's endpoint types. */
-export type EndpointKind = 'DIRECT' | 'CONNECT' | 'SOAP' | 'FHIR' | 'REST' | 'OTHERS';
+export const ENDPOINT_KINDS = ['DIRECT', 'CONNECT', 'SOAP', 'FHIR', 'REST', 'OTHERS'] as const;
+export type EndpointKind = (typeof ENDPOINT_KINDS)[number];
 export type ImportKind = 'nppes' | 'emails' | 'suppressions';
 export type SuppressionKind = 'npi' | 'email' | 'domain';
 export type SuppressionOrigin = 'import' | 'vendor' | 'erasure' | 'operator';
 /** The source of evidence that is our own. */
 export const SERVICE = 'service';
-
-/** Who asks for a person's rights: the person, somebody for them, or an authority. */
-export const ASKERS = ['person', 'agent', 'authority'] as const;
-export type Asker = (typeof ASKERS)[number];
-export type PrivacyRequestKind = 'export' | 'erasure' | 'objection';

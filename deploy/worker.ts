@@ -1,6 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import { NativeConnection } from '@temporalio/worker';
 import type { Logger } from 'pino';
+import { createNames } from '../activities/http/names.ts';
 import { runSweeps } from '../activities/sweep.ts';
 import { openDatabase } from '../db/client.ts';
 import { firstVersion } from '../db/secrets.ts';
@@ -47,7 +48,8 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     secretKeys: config.secretKeys,
     applicationName: 'worker',
   });
-  const { greylistMs, reverifyMs, ...sources } = createSources(config, db);
+  const names = createNames(config.dnsServers);
+  const { greylistMs, reverifyMs, ...sources } = createSources(config, db, names);
   if (!(await untilReady(db, log, stopped))) return await db.close();
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
@@ -82,7 +84,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     workflowBundle,
     version: isVersioned ? version : null,
     lookupSlots: config.lookupSlots,
-    deps: { db, log, ...sources, post: postOf(config), rules },
+    deps: { db, log, ...sources, post: postOf(config, names), rules },
   });
   const ended = Promise.race([stopped, workers.running]).finally(() => ending.abort());
   const loop = { signal: ending.signal, log };

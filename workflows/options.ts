@@ -73,13 +73,14 @@ export function onLookupsQueue(activityId: string, summary: string, msLeft: numb
     activityId,
     taskQueue: queuesOf(workflowInfo().taskQueue).lookups,
     scheduleToCloseTimeout: Math.max(msLeft, 1),
-    heartbeatTimeout: Math.min(MAX_HEARTBEAT_MS, Math.max(1000, Math.floor(msLeft / 4))),
+    heartbeatTimeout: Math.min(MAX_HEARTBEAT_MS, Math.max(1000, Math.floor(msLeft / 3))),
     retry: { initialInterval: '1s', backoffCoefficient: 2, maximumInterval: '30s' },
     summary,
   };
 }
 
-const MAX_HEARTBEAT_MS = 30_000;
+/** A call of 30 s, which is the most by default, is over before its first heartbeat at two thirds. */
+const MAX_HEARTBEAT_MS = 48_000;
 
 /**
  * Deliveries. The schedule comes as `nextRetryDelay`, so that waiting costs no history.

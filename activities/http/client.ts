@@ -1,5 +1,7 @@
 import { subscribe } from 'node:diagnostics_channel';
+import { Agent, fetch, type Headers, type RequestInit, type Response, setGlobalDispatcher } from 'undici';
 import { bodyOf, type Field, FieldError } from './fields.ts';
+import { lookupBy, type Names } from './names.ts';
 
 // One call of somebody's JSON API, and what an answer means that is the same everywhere.
 
@@ -11,6 +13,11 @@ export interface HttpAnswer {
   readonly text: string | null;
 }
 
+/** From now on all calls of this process find their hosts so. */
+export function findHostsBy(find: Names['find']): void {
+  setGlobalDispatcher(new Agent({ autoSelectFamily: true, connect: { lookup: lookupBy(find) } }));
+}
+
 type HttpHeaders = Readonly<Record<string, string>>;
 
 /** Answers about one person are a few kilobytes; more than this is not an answer. */
@@ -19,8 +26,8 @@ const MAX_RETRY_AFTER_MS = 86_400_000;
 
 /**
  * What connections failed with before they could carry a question. fetch's own errors do not tell: a reset during the
- * handshake of TLS and one after the question have the same code. undici, which is Node's fetch, publishes the very
- * error that becomes the cause of fetch's (its docs/api/DiagnosticsChannel, `undici:client:connectError`).
+ * handshake of TLS and one after the question have the same code. undici publishes the very error that becomes the
+ * cause of fetch's (its docs/api/DiagnosticsChannel, `undici:client:connectError`).
  */
 const connectErrors = new WeakSet<Error>();
 subscribe('undici:client:connectError', (message) => {

@@ -28,15 +28,7 @@ const CREDENTIALS: ReadonlySet<string> = new Set(
 const SURNAMES_TOO: ReadonlySet<string> = new Set(['do', 'ma', 'pa']);
 
 /** What NPPES and the people who fill it in write for "nothing". */
-const PLACEHOLDERS: ReadonlySet<string> = new Set([
-  'unavail',
-  'nmn',
-  'nmi',
-  'nfn',
-  'none',
-  'null',
-  'unknown',
-]);
+const PLACEHOLDERS: ReadonlySet<string> = new Set('unavail nmn nmi nfn none null unknown'.split(' '));
 
 const PARTICLES: ReadonlySet<string> = new Set(
   'da das de del della den der di dos du la las los ten ter van von y'.split(' '),

@@ -21,26 +21,11 @@ const CONFIDENCE: Readonly<Record<Organization['source'], number>> = {
 const DIFFERENT_AT_MOST = 3;
 
 /** Makers of record systems and of mail for them: an address there says what software is used, not who is worked for. */
-const SOFTWARE: ReadonlySet<string> = new Set([
-  'athenahealth.com',
-  'nextgen.com',
-  'allscripts.com',
-  'veradigm.com',
-  'eclinicalworks.com',
-  'epic.com',
-  'cerner.com',
-  'oracle.com',
-  'greenwayhealth.com',
-  'practicefusion.com',
-  'drchrono.com',
-  'kareo.com',
-  'tebra.com',
-  'advancedmd.com',
-  'modmed.com',
-  'meditech.com',
-  'charmhealth.com',
-  'elationhealth.com',
-]);
+const SOFTWARE: ReadonlySet<string> = new Set(
+  `athenahealth.com nextgen.com allscripts.com veradigm.com eclinicalworks.com epic.com cerner.com
+  oracle.com greenwayhealth.com practicefusion.com drchrono.com kareo.com tebra.com advancedmd.com
+  modmed.com meditech.com charmhealth.com elationhealth.com`.split(/\s+/),
+);
 
 /** An organization as its NPIs in one place show it together. */
 interface Group {

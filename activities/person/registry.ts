@@ -1,5 +1,5 @@
 import type { RegistryEndpoint, RegistryLocation, RegistryProvider } from '../../db/providers/providers.ts';
-import type { EndpointKind } from '../../db/words.ts';
+import { ENDPOINT_KINDS } from '../../db/words.ts';
 import {
   type HttpAnswer,
   jsonApi,
@@ -69,15 +69,6 @@ function stepOf(answer: HttpAnswer, npi: string): RegistryStep {
 
 /** "CMS deactivated NPI …. The provider can no longer use this NPI", said with status 200 about the field `number`. */
 const DEACTIVATED_ERROR = '15';
-
-const KINDS: ReadonlySet<string> = new Set<EndpointKind>([
-  'DIRECT',
-  'CONNECT',
-  'SOAP',
-  'FHIR',
-  'REST',
-  'OTHERS',
-]);
 
 /** NPPES's own fields are shorter; longer ones would not fit an index. */
 const TEXT_AT_MOST = 200;
@@ -179,16 +170,12 @@ function endpointOf(entry: Field): RegistryEndpoint[] {
   const affiliation = textAt(entry, 'affiliation');
   return [
     {
-      kind: isKind(kind) ? kind : 'OTHERS',
+      kind: ENDPOINT_KINDS.find((one) => one === kind) ?? 'OTHERS',
       endpoint,
       affiliated: affiliation === null ? null : affiliation === 'Y',
       affiliationName: textAt(entry, 'affiliationName'),
     },
   ];
-}
-
-function isKind(kind: string | null): kind is EndpointKind {
-  return kind !== null && KINDS.has(kind);
 }
 
 function updatedOn(result: Field): string | null {

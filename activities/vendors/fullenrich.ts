@@ -15,7 +15,6 @@ import {
 import { usState } from '../person/us-states.ts';
 import { type Claim, candidatesOf, nameOf } from './candidate.ts';
 import {
-  type Candidate,
   employeeOf,
   GIVEN_UP,
   type Identity,
@@ -165,7 +164,7 @@ function stepOfPoll(answer: HttpAnswer, pending: Step, pollMs: number): Step {
   }
 }
 
-function stepOfResult(result: EnrichmentResult, pending: Step, pollMs: number): Step {
+function stepOfResult(result: ReturnType<typeof parseResult>, pending: Step, pollMs: number): Step {
   const { status, candidates, identity } = result;
   const credits = result.credits === null ? {} : { credits: result.credits };
   const found: Step | null =
@@ -188,16 +187,6 @@ function stepOfResult(result: EnrichmentResult, pending: Step, pollMs: number): 
 
 // FullEnrich's OpenAPI, version 2: ResponseGetContactBulkEnrich, as far as it is used.
 
-/** A job's result as the adapter needs it. */
-export interface EnrichmentResult {
-  /** `CREATED`, `IN_PROGRESS`, `CANCELED`, `CREDITS_INSUFFICIENT`, `FINISHED`, `RATE_LIMIT` or `UNKNOWN`. */
-  readonly status: string;
-  readonly candidates: readonly Candidate[];
-  readonly identity: Identity;
-  /** What the job cost so far; null if the vendor does not say. */
-  readonly credits: number | null;
-}
-
 /** docs.fullenrich.com, "Email verification status": HIGH_PROBABILITY is a catch-all that is likely to be right. */
 const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['deliverable', 'valid'],
@@ -211,7 +200,8 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
  * Reads a result of the one contact that a job of ours is about. The vendor leaves out what it has not found.
  * @throws {FieldError}
  */
-export function parseResult(body: Field): EnrichmentResult {
+function parseResult(body: Field) {
+  // `CREATED`, `IN_PROGRESS`, `CANCELED`, `CREDITS_INSUFFICIENT`, `FINISHED`, `RATE_LIMIT` or `UNKNOWN`.
   const status = requiredText(at(body, 'status'));
   const data = at(body, 'data');
   const records = items(data);
@@ -221,6 +211,7 @@ export function parseResult(body: Field): EnrichmentResult {
     status,
     candidates: candidatesOf(records.flatMap((record) => claimsOf(at(record, 'contact_info')))),
     identity: identityOf(records[0]),
+    // What the job cost so far, if the vendor says it.
     credits: numberOf(at(at(body, 'cost'), 'credits')),
   };
 }

@@ -17,7 +17,6 @@ import { type Claim, candidatesOf, nameOf, timestampOf } from './candidate.ts';
 import {
   type Candidate,
   GIVEN_UP,
-  type Identity,
   type Step,
   stepOfNotFound,
   stepOfVendorStatus,
@@ -148,7 +147,7 @@ function stepOf(answer: HttpAnswer, notFound: Step, read: (body: Field) => Step)
 }
 
 function stepOfProfile(
-  { id, status, identity, candidates, retryAfterSeconds }: Profile,
+  { id, status, identity, candidates, retryAfterSeconds }: ReturnType<typeof parseProfile>,
   cost: Api['cost'],
 ): Step {
   if (status === 'failed') return GIVEN_UP;
@@ -173,17 +172,6 @@ function pollAfterMs(retryAfterSeconds: number | null): number {
 // RocketReach's OpenAPI: ProfileAPIWithMetadataCompiledCompany, UniversalCreditPersonLookupOutputWithMetadata and
 // ProfileEmailAPI, as far as they are used.
 
-/** A profile as the adapter needs it. */
-export interface Profile {
-  readonly id: number;
-  /** `complete`, `progress`, `searching`, `not queued`; `failed` is documented for single records only. */
-  readonly status: string;
-  readonly identity: Identity;
-  readonly candidates: readonly Candidate[];
-  /** The vendor's hint when to ask again; null if it gives none. */
-  readonly retryAfterSeconds: number | null;
-}
-
 /** By `smtp_valid`, which is what the mail server said. */
 const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['valid', 'valid'],
@@ -205,9 +193,10 @@ const TYPES: ReadonlyMap<string, EmailType> = new Map([
  * give it makes the whole profile unreadable, because what it means is then a guess.
  * @throws {FieldError}
  */
-export function parseProfile(profile: Field): Profile {
+function parseProfile(profile: Field) {
   // In no document of the REST API, so its form is no one's promise.
   const { value: hint } = at(profile, 'retry_after_seconds');
+  // `complete`, `progress`, `searching`, `not queued`; `failed` is documented for single records only.
   const status = requiredText(at(profile, 'status'));
   const emails = at(profile, 'emails');
   return {
@@ -224,6 +213,7 @@ export function parseProfile(profile: Field): Profile {
         (entry) => [present(at(entry, 'email')), claimOf(entry)] as const,
       ),
     ),
+    // The vendor's hint when to ask again.
     retryAfterSeconds: typeof hint === 'number' ? hint : null,
   };
 }

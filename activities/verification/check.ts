@@ -65,7 +65,12 @@ export interface CheckOptions {
   readonly now?: () => number;
 }
 
-export type Check = (candidate: NamedCandidate, signal: AbortSignal) => Promise<Checked>;
+/** @param requestId for which it is made; null if for none */
+export type Check = (
+  candidate: NamedCandidate,
+  signal: AbortSignal,
+  requestId: string | null,
+) => Promise<Checked>;
 
 /**
  * The gate every candidate passes before it may be given to a client: its looks, then what its finder says, then
@@ -84,7 +89,7 @@ export function createCheck({
 }: CheckOptions): Check {
   const mailRoute = createMailRoutes(resolver, now);
 
-  return async (candidate, signal) => {
+  return async (candidate, signal, requestId) => {
     const started = performance.now();
     const evidence: Evidence[] = [];
     const noteOurs = (verdict: Verdict, reason: Reason) => {
@@ -117,7 +122,8 @@ export function createCheck({
     noteOurs('valid', 'local_checks');
     if (!asking) return unaided;
 
-    const consulted = await consult(verifiers, ask, email, signal, (line) => evidence.push(line));
+    const askHere = (verifier: Verifier) => ask(verifier, email, signal, requestId);
+    const consulted = await consult(verifiers, askHere, (line) => evidence.push(line));
     switch (consulted.kind) {
       case 'word':
         return {

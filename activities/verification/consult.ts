@@ -17,6 +17,7 @@ export type Ask = (
   verifier: Verifier,
   email: string,
   signal: AbortSignal,
+  requestId: string | null,
 ) => Promise<VerifierStep | Unavailable>;
 
 export type NotAsked =
@@ -50,13 +51,11 @@ export type Consulted =
  * greylisting too: another verifier's servers may be known to the mail server already. Greylisting outweighs a
  * rate limit, because whoever comes back before the mail server's pause is over starts it again.
  * @param note takes what each verifier made of the address
- * @throws whatever `signal` was aborted with
+ * @throws whatever `ask` does
  */
 export async function consult(
   verifiers: readonly Verifier[],
-  ask: Ask,
-  email: string,
-  signal: AbortSignal,
+  ask: (verifier: Verifier) => ReturnType<Ask>,
   note: (line: Evidence) => void,
 ): Promise<Consulted> {
   let unknown: MailboxReason | null = null;
@@ -66,7 +65,7 @@ export async function consult(
 
   for (const verifier of verifiers) {
     const started = performance.now();
-    const step = await ask(verifier, email, signal);
+    const step = await ask(verifier);
     const durationMs = Math.round(performance.now() - started);
     switch (step.kind) {
       case 'answer': {
@@ -115,20 +114,29 @@ function sooner(
  * @param limits by the verifier's id
  */
 export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits>): Ask {
-  return async (verifier, email, signal) => {
+  return async (verifier, email, signal, requestId) => {
     const { id, cost } = verifier;
-    const admission = await admitOne(db, id, limits.get(id) ?? NO_LIMITS, cost);
+    const call = {
+      source: id,
+      limits: limits.get(id) ?? NO_LIMITS,
+      cost,
+      requestId,
+      patienceMs: PATIENCE_MS,
+    };
+    const admission = await admitOne(db, call);
     if (admission.kind === 'spent') return { kind: 'unavailable', afterMs: null };
     if (admission.kind === 'wait') return { kind: 'unavailable', afterMs: admission.afterMs };
     const step = await verifier.check(email, signal);
     // What was sent and not answered may be charged.
     const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
-    const unspent = isCharged ? 0 : cost;
-    await recordOne(db, id, admission.era, outcomeOf(step), unspent, admission.at);
+    const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
+    await recordOne(db, id, admission.era, outcomeOf(step), unspent);
     return step;
   };
 }
 
+/** Who would wait for longer for a turn comes back and asks for another one. */
+const PATIENCE_MS = 60_000;
 const NO_LIMITS: SourceLimits = { rates: [], dailyCredits: null };
 
 function outcomeOf(step: VerifierStep): CallOutcome {

@@ -36,25 +36,11 @@ function refuse({ local, domain }: Address): { readonly verdict: Verdict; readon
 }
 
 // Aliases that forward until their owner ends them: Apple, DuckDuckGo, Firefox, SimpleLogin, Proton Pass, addy.io.
-const RELAYS: ReadonlySet<string> = new Set([
-  'privaterelay.appleid.com',
-  'duck.com',
-  'mozmail.com',
-  'relay.firefox.com',
-  'aleeas.com',
-  'slmail.me',
-  'slmails.com',
-  '8alias.com',
-  '8shield.net',
-  'dralias.com',
-  'passmail.net',
-  'passmail.com',
-  'passinbox.com',
-  'passfwd.com',
-  'addy.io',
-  'anonaddy.com',
-  'anonaddy.me',
-]);
+const RELAYS: ReadonlySet<string> = new Set(
+  `privaterelay.appleid.com duck.com mozmail.com relay.firefox.com aleeas.com slmail.me slmails.com
+  8alias.com 8shield.net dralias.com passmail.net passmail.com passinbox.com passfwd.com addy.io
+  anonaddy.com anonaddy.me`.split(/\s+/),
+);
 
 /** Whether this domain forwards aliases of mailboxes elsewhere. */
 export function isRelay(domain: string): boolean {
@@ -86,25 +72,11 @@ export function isRole(local: string): boolean {
 }
 
 // Health information service providers and record systems whose mail domains serve Direct messaging.
-const HISPS: ReadonlySet<string> = new Set([
-  'eclinicaldirectplus.com',
-  'direct-address.net',
-  'direct-ci.net',
-  'direct-ci.com',
-  'hcadirect.net',
-  'surescripts.net',
-  'updox.com',
-  'medallies.com',
-  'intelichart.com',
-  'phimail.com',
-  'directnppes.com',
-  'medicasoft.us',
-  'maxmd.net',
-  'secure-health.net',
-  'iqhealth.com',
-  'officeally.io',
-  'officeally.com',
-]);
+const HISPS: ReadonlySet<string> = new Set(
+  `eclinicaldirectplus.com direct-address.net direct-ci.net direct-ci.com hcadirect.net surescripts.net
+  updox.com medallies.com intelichart.com phimail.com directnppes.com medicasoft.us maxmd.net
+  secure-health.net iqhealth.com officeally.io officeally.com`.split(/\s+/),
+);
 
 /**
  * Whether addresses of this domain are Direct addresses (Direct Standard): they look like email but exchange with

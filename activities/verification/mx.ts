@@ -1,6 +1,7 @@
 import type { MxRecord } from 'node:dns';
+import { remember } from '../http/names.ts';
 
-/** What is needed of a resolver; `Resolver` of node:dns/promises is one. */
+/** What is needed of name servers; `Names` is one. */
 export interface MailResolver {
   resolveMx(domain: string): Promise<readonly MxRecord[]>;
   resolve4(domain: string): Promise<readonly string[]>;
@@ -16,39 +17,24 @@ export type MailRoute =
   | { readonly kind: 'refuses'; readonly reason: 'no_mx' | 'null_mx' | 'nxdomain' }
   | { readonly kind: 'transient'; readonly reason: 'timeout' | 'dns_failure' };
 
-const CACHE_MS = 5 * 60_000;
-const CACHE_DOMAINS = 2000;
+const DEFINITE_MS = 5 * 60_000;
+const DOMAINS_AT_MOST = 2000;
 
 /**
- * A look-up of mail routes that remembers definite answers for five minutes, and asks once for what many ask at
- * the same time: a bulk of one hospital's staff is one question.
+ * A look-up of mail routes that remembers definite answers for five minutes: a bulk of one hospital's staff is one
+ * question.
  * @param now milliseconds
  */
 export function createMailRoutes(
   resolver: MailResolver,
   now: () => number,
 ): (domain: string) => Promise<MailRoute> {
-  const cache = new Map<string, { readonly route: Promise<MailRoute>; readonly until: number }>();
-
-  return (domain) => {
-    const known = cache.get(domain);
-    if (known && known.until > now()) return known.route;
-    const route = findRoute(resolver, domain);
-    const entry = { route, until: now() + CACHE_MS };
-    cache.delete(domain);
-    cache.set(domain, entry);
-    if (cache.size > CACHE_DOMAINS) dropOldest(cache);
-    return route.then((found) => {
-      // Forgotten at once, so that the retry asks again.
-      if (found.kind === 'transient' && cache.get(domain) === entry) cache.delete(domain);
-      return found;
-    });
+  const ask = async (domain: string) => {
+    const value = await findRoute(resolver, domain);
+    // Forgotten at once if nothing is known, so that the retry asks again.
+    return { value, forMs: value.kind === 'transient' ? 0 : DEFINITE_MS };
   };
-}
-
-function dropOldest(cache: Map<string, unknown>): void {
-  const oldest = cache.keys().next();
-  if (!oldest.done) cache.delete(oldest.value);
+  return remember(ask, DOMAINS_AT_MOST, now);
 }
 
 /** RFC 5321 section 5.1 (MX, else the domain's own address) and RFC 7505 (null MX). Never rejects. */
@@ -82,5 +68,8 @@ async function ask<T>(resolve: () => Promise<readonly T[]>): Promise<Records<T>>
 
 function routeOfFailure(code: unknown): MailRoute {
   if (code === 'ENOTFOUND') return { kind: 'refuses', reason: 'nxdomain' };
-  return { kind: 'transient', reason: code === 'ETIMEOUT' ? 'timeout' : 'dns_failure' };
+  return {
+    kind: 'transient',
+    reason: code === 'ETIMEOUT' || code === 'ECANCELLED' ? 'timeout' : 'dns_failure',
+  };
 }

@@ -1,24 +1,17 @@
-import { lookup as systemLookup } from 'node:dns/promises';
 import { once } from 'node:events';
 import { request } from 'node:http';
 import { isIP, connect as openTcp, type Socket } from 'node:net';
 import { addAbortSignal } from 'node:stream';
 import { createSecureContext, getCACertificates, connect as openTls, type TLSSocket } from 'node:tls';
+import { lookupBy, type Names, type ResolvedAddress } from '../http/names.ts';
 import { AttemptFailure, ProxyUnavailable, step } from './attempt.ts';
 import { type AddressPolicy, literalOf } from './ip-policy.ts';
-
-export interface ResolvedAddress {
-  readonly address: string;
-  /** 4 or 6. */
-  readonly family: number;
-}
 
 export interface ConnectionSettings {
   readonly policy: AddressPolicy;
   /** Certificates in PEM that are trusted beside the public ones. */
   readonly ca?: string | undefined;
-  /** Gives every address of a name; rejects if it has none. */
-  readonly lookup?: (name: string) => Promise<readonly ResolvedAddress[]>;
+  readonly lookup: Names['find'];
   /** Everything goes through this HTTP proxy; null or left out: directly. */
   readonly proxy?: URL | null;
 }
@@ -34,7 +27,7 @@ export type Connect = (target: URL, connectMs: number, signal: AbortSignal) => P
  * @throws {ProxyUnavailable} from the function it makes
  * @throws {AttemptFailure} from the function it makes
  */
-export function createConnect({ policy, ca, lookup = lookupAll, proxy = null }: ConnectionSettings): Connect {
+export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSettings): Connect {
   // Made once: to read a hundred root certificates takes longer than the rest of an attempt.
   const trusted = ca === undefined ? {} : { ca: [...getCACertificates('default'), ca] };
   const secureContext = createSecureContext(trusted);
@@ -53,7 +46,7 @@ export function createConnect({ policy, ca, lookup = lookupAll, proxy = null }: 
     const tcp =
       proxy === null
         ? await openDirectly({ host, port, addresses, connectMs, signal }, policy)
-        : await openThrough(proxy, addresses, port, signal);
+        : await openThrough({ proxy, lookup }, addresses, port, signal);
     const tls = openTls({
       socket: tcp,
       host,
@@ -94,9 +87,14 @@ interface Directions {
   readonly signal: AbortSignal;
 }
 
+interface Proxy {
+  readonly proxy: URL;
+  readonly lookup: Names['find'];
+}
+
 /** One address after the other, until the proxy reaches one. */
 async function openThrough(
-  proxy: URL,
+  proxy: Proxy,
   addresses: readonly ResolvedAddress[],
   port: number,
   signal: AbortSignal,
@@ -115,16 +113,12 @@ async function openThrough(
   throw failure;
 }
 
-function lookupAll(name: string): Promise<readonly ResolvedAddress[]> {
-  return systemLookup(name, { all: true });
-}
-
 async function resolve(
   name: string,
-  lookup: typeof lookupAll,
+  lookup: Names['find'],
   signal: AbortSignal,
 ): Promise<readonly ResolvedAddress[]> {
-  // A look-up cannot be called off; it is left behind when the signal comes first.
+  // Others may wait for the same look-up, which has a limit of its own: it is left behind if the signal comes first.
   const aborted = new Promise<never>((_resolve, reject) => {
     signal.addEventListener('abort', reject, { once: true });
   });
@@ -144,7 +138,7 @@ export function ignore(): void {}
  * @throws {AttemptFailure} `proxy` if it does not let us through to the address
  */
 async function openTunnel(
-  proxy: URL,
+  { proxy, lookup }: Proxy,
   target: { readonly address: string; readonly family: number; readonly port: number },
   signal: AbortSignal,
 ): Promise<Socket> {
@@ -152,6 +146,7 @@ async function openTunnel(
   const outgoing = request({
     host: proxy.hostname.replace(/^\[(.*)\]$/, '$1'),
     port: Number(proxy.port || 80),
+    lookup: lookupBy(lookup),
     method: 'CONNECT',
     path: authority,
     headers: { host: authority, ...authorizationOf(proxy) },

@@ -1,10 +1,8 @@
-import { deliveryExamples } from './examples.ts';
+import examples from './examples.json' with { type: 'json' };
 import { json } from './operations.ts';
 import type { JsonObject } from './schemas.ts';
 
 // What a webhook's receiver gets, and what its answer means (api/README.md, Webhooks), for the OpenAPI document.
-
-const EXAMPLE = 'real-time';
 
 /**
  * One signed delivery, for who writes a verification: its headers, and the body as the bytes that were signed. The
@@ -15,7 +13,7 @@ export const signatureVector = {
   'webhook-id': 'msg_01jd9x6k2wf3r8t0z5q7w4m1hd',
   'webhook-timestamp': '1767607207',
   'webhook-signature': 'v1,QhrbHGXszxlM8JOl8BYhr++tEZIjrA5LHrgPMKE8AYM=',
-  body: JSON.stringify(deliveryExamples[EXAMPLE]?.value),
+  body: JSON.stringify(examples.delivery['real-time'].value),
 } as const;
 
 const DESCRIPTION = `\`real-time\`: one per NPI as it finishes. \`batch\`: one when all have finished. Deliveries may come \
@@ -67,7 +65,7 @@ export const delivery: JsonObject = {
     requestBody: {
       required: true,
       description: 'The envelope of the polls. `webhook.status` in it is `pending`.',
-      content: json('Envelope', deliveryExamples),
+      content: json('Envelope', examples.delivery),
     },
     responses: {
       '2XX': { description: 'Taken. Answer within 15 seconds.' },

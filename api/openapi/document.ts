@@ -3,8 +3,7 @@ import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
 import { bulkBody, singleBody } from '../routes/submit.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
 import { delivery } from './callback.ts';
-import { deliveryOperations } from './deliveries.ts';
-import { invalidExamples } from './examples.ts';
+import examples from './examples.json' with { type: 'json' };
 import { headers, RATE, responseHeaders } from './headers.ts';
 import { json, operations, parameters } from './operations.ts';
 import {
@@ -64,10 +63,8 @@ function problemResponse(kind: ProblemKind): JsonObject {
 
 /** Every route with what is said of its operation; what needs no key says so. */
 function paths(): JsonObject {
-  const described: Readonly<Record<OperationId, { readonly responses: JsonObject } & JsonObject>> = {
-    ...operations,
-    ...deliveryOperations,
-  };
+  const described: Readonly<Record<OperationId, { readonly responses: JsonObject } & JsonObject>> =
+    operations;
   const items: Record<string, JsonObject> = {};
   for (const route of ROUTES) {
     const { id, method, path, scope } = route;
@@ -104,7 +101,7 @@ const components: JsonObject = {
     Invalid: {
       description: 'Something in the request is not valid; every problem is named.',
       headers: responseHeaders(RATE),
-      content: json('Invalid', invalidExamples),
+      content: json('Invalid', examples.invalid),
     },
   },
   securitySchemes: {

@@ -1,9 +1,10 @@
+import type { Schema } from 'joi';
 import { CURSOR, PAGE } from '../http/parameters.ts';
 import { IDEMPOTENCY_KEY } from '../routes/submit.ts';
 import type { OperationId } from '../routes.ts';
-import * as examples from './examples.ts';
+import examples from './examples.json' with { type: 'json' };
 import { type HeaderName, RATE, responseHeaders } from './headers.ts';
-import { batchId, type JsonObject, jsonSchema, requestId } from './schemas.ts';
+import { batchId, deliveryId, type JsonObject, jsonSchema, requestId } from './schemas.ts';
 
 // What the OpenAPI document says of each operation beside its route (routes.ts) and its errors (problems.ts).
 
@@ -48,10 +49,10 @@ export const parameters = {
   },
 } as const;
 
-export const parameter = (name: keyof typeof parameters) => ({ $ref: `#/components/parameters/${name}` });
+const parameter = (name: keyof typeof parameters) => ({ $ref: `#/components/parameters/${name}` });
 
 /** The 422 of an operation that takes parameters or a body. */
-export const INVALID = { 422: { $ref: '#/components/responses/Invalid' } };
+const INVALID = { 422: { $ref: '#/components/responses/Invalid' } };
 
 export function json(schema: string, shown?: JsonObject): JsonObject {
   return {
@@ -63,10 +64,18 @@ export function json(schema: string, shown?: JsonObject): JsonObject {
 }
 
 /** Where an operation leads to: the one named, with values taken from request or answer. */
-export const link = (operationId: OperationId, values: JsonObject, description: string) => ({
+const link = (operationId: OperationId, values: JsonObject, description: string) => ({
   operationId,
   parameters: values,
   description,
+});
+
+const idParameter = (name: string, schema: Schema, description = 'As a submit gave it.') => ({
+  name,
+  in: 'path',
+  required: true,
+  description,
+  schema: jsonSchema(schema),
 });
 
 const POLLED: readonly HeaderName[] = [...RATE, 'ETag'];
@@ -82,7 +91,7 @@ function submitOperation(summary: string, body: string, bodyExamples: JsonObject
       202: {
         description: 'Accepted, and the credits held.',
         headers: responseHeaders(RATE, ['Idempotent-Replayed', 'Preference-Applied']),
-        content: json('Accepted', examples.acceptedExamples),
+        content: json('Accepted', examples.accepted),
         links: {
           request: link(
             'getRequest',
@@ -104,21 +113,12 @@ function submitOperation(summary: string, body: string, bodyExamples: JsonObject
 }
 
 function pollOperation(id: 'getRequest' | 'getBatch', summary: string, bodyExamples: JsonObject) {
-  const [idName, schema] = id === 'getRequest' ? ['request_id', requestId] : ['batch_id', batchId];
+  const [idName, schema] =
+    id === 'getRequest' ? (['request_id', requestId] as const) : (['batch_id', batchId] as const);
   return {
     tags: ['Results'],
     summary,
-    parameters: [
-      {
-        name: idName,
-        in: 'path',
-        required: true,
-        description: 'As a submit gave it.',
-        schema: jsonSchema(schema),
-      },
-      parameter('If-None-Match'),
-      parameter('Prefer'),
-    ],
+    parameters: [idParameter(idName, schema), parameter('If-None-Match'), parameter('Prefer')],
     responses: {
       200: {
         description: 'The state as of now. `Retry-After` until it is final.',
@@ -150,10 +150,55 @@ const health = (description: string, status: string, always: readonly HeaderName
 });
 
 export const operations = {
-  submitSingle: submitOperation('Submit one NPI', 'SingleSubmit', examples.singleExamples),
-  submitBulk: submitOperation('Submit 1 to 60 NPIs', 'BulkSubmit', examples.bulkExamples),
-  getRequest: pollOperation('getRequest', 'Result of one request', examples.requestExamples),
-  getBatch: pollOperation('getBatch', 'Results of a whole submit', examples.batchExamples),
+  submitSingle: submitOperation('Submit one NPI', 'SingleSubmit', examples.single),
+  submitBulk: submitOperation('Submit 1 to 60 NPIs', 'BulkSubmit', examples.bulk),
+  getRequest: pollOperation('getRequest', 'Result of one request', examples.request),
+  getBatch: pollOperation('getBatch', 'Results of a whole submit', examples.batch),
+  getDeliveries: {
+    tags: ['Deliveries'],
+    summary: 'Webhook deliveries of a submit, with every attempt',
+    description:
+      'In the order of the submit, page by page. A page holds the state as of its reading; deliveries are neither added nor moved later, so that following `next_cursor` shows each exactly once.',
+    parameters: [idParameter('batch_id', batchId), parameter('limit'), parameter('cursor')],
+    responses: {
+      200: {
+        description: 'One page. `next_cursor` leads to the next.',
+        headers: responseHeaders(RATE),
+        content: json('Deliveries', examples.deliveries),
+        links: {
+          next: link(
+            'getDeliveries',
+            { batch_id: '$request.path.batch_id', cursor: '$response.body#/next_cursor' },
+            'The next page.',
+          ),
+          resend: link(
+            'resendDelivery',
+            { batch_id: '$request.path.batch_id', delivery_id: '$response.body#/deliveries/0/id' },
+            'Send the first of them again.',
+          ),
+        },
+      },
+      ...INVALID,
+    },
+  },
+  resendDelivery: {
+    tags: ['Deliveries'],
+    summary: 'Send a delivery again',
+    description:
+      'One that is decided, or that waits for its next attempt: with its old `webhook-id`, the result as it is then and the whole schedule of attempts. Asked twice, it is sent once: the second answer is 409 `delivery_pending`. Takes no body.',
+    parameters: [
+      idParameter('batch_id', batchId),
+      idParameter('delivery_id', deliveryId, "`id` of a delivery of this batch: its attempts' `webhook-id`."),
+    ],
+    responses: {
+      202: {
+        description: 'It will be sent: `pending` until it is decided anew.',
+        headers: responseHeaders(RATE),
+        content: json('Delivery', examples.resend),
+      },
+      ...INVALID,
+    },
+  },
   getCredits: {
     tags: ['Credits'],
     summary: "The organization's credits",
@@ -161,7 +206,7 @@ export const operations = {
       200: {
         description: 'As of now.',
         headers: responseHeaders(RATE),
-        content: json('Credits', examples.creditsExamples),
+        content: json('Credits', examples.credits),
       },
     },
   },

@@ -78,9 +78,6 @@ export async function rotateWebhookSecret(
   });
 }
 
-/** How many organizations one transaction takes. */
-const REENCRYPTED_AT_ONCE = 200;
-
 /**
  * Encrypts with the first key what isn't yet: after that the other keys can be dropped. Safe to repeat.
  * @returns of how many organizations
@@ -88,42 +85,36 @@ const REENCRYPTED_AT_ONCE = 200;
  */
 export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Promise<number> {
   const { secretKeys } = db;
-  const fresh = `${firstVersion(secretKeys)}.%`;
-  const { webhookSecret: current, previousWebhookSecret: previous } = organizations;
-  const renewed = (id: string, stored: string) =>
-    encryptSecret(secretKeys, id, decryptSecret(secretKeys, id, stored));
-  let total = 0;
-  for (;;) {
-    const count = await transaction(db, async (tx) => {
-      const rows = await tx
-        .select({ id: organizations.id, current, previous })
-        .from(organizations)
-        .where(or(notLike(current, fresh), notLike(previous, fresh)))
-        .limit(REENCRYPTED_AT_ONCE)
-        .for('no key update');
-      for (const { id, current, previous } of rows) {
-        await tx
-          .update(organizations)
-          .set({
-            webhookSecret: renewed(id, current),
-            previousWebhookSecret: previous === null ? null : renewed(id, previous),
-          })
-          .where(eq(organizations.id, id));
-      }
-      if (rows.length === 0) return 0;
-      const details = { organizations: rows.length, key: firstVersion(secretKeys) };
-      const change = {
-        action: 'webhook-secret.reencrypt',
-        organizationId: null,
-        subject: 'all',
-        details,
-      } as const;
-      await recordAudit(tx, by, change);
-      return rows.length;
+  const key = firstVersion(secretKeys);
+  const { id, webhookSecret, previousWebhookSecret } = organizations;
+  const stale = or(notLike(webhookSecret, `${key}.%`), notLike(previousWebhookSecret, `${key}.%`));
+  return await transaction(db, async (tx) => {
+    const rows = await tx
+      .select({ id, webhookSecret, previousWebhookSecret })
+      .from(organizations)
+      .where(stale)
+      .for('no key update');
+    for (const row of rows) {
+      const renewed = (stored: string) =>
+        encryptSecret(secretKeys, row.id, decryptSecret(secretKeys, row.id, stored));
+      const previous = row.previousWebhookSecret;
+      await tx
+        .update(organizations)
+        .set({
+          webhookSecret: renewed(row.webhookSecret),
+          previousWebhookSecret: previous && renewed(previous),
+        })
+        .where(eq(id, row.id));
+    }
+    const details = { organizations: rows.length, key };
+    await recordAudit(tx, by, {
+      action: 'webhook-secret.reencrypt',
+      organizationId: null,
+      subject: 'all',
+      details,
     });
-    total += count;
-    if (count < REENCRYPTED_AT_ONCE) return total;
-  }
+    return rows.length;
+  });
 }
 
 async function findSecret(

@@ -13,14 +13,14 @@ export interface Check {
   readonly title: string;
   /** What it means and what to do about it. */
   readonly explanation: string;
-  /** The id to look at, as text. */
-  readonly subject: SQL;
   readonly when: SQL;
 }
 
 /** A relation, read once for all of its checks. */
 export interface Pass {
   readonly from: SQL;
+  /** The id to look at, as text. */
+  readonly subject: SQL;
   readonly checks: readonly Check[];
 }
 
@@ -28,8 +28,8 @@ export interface Pass {
 export const GRACE = sql`interval '60 seconds'`;
 
 /** What a pass finds, by check. Rows that offend no check are dropped before the rest are told apart. */
-export function statement({ from, checks }: Pass, examples: number): SQL {
-  const verdicts = checks.map(({ code, subject, when }) => sql`(${code}, ${subject}, ${when})`);
+export function statement({ from, subject, checks }: Pass, examples: number): SQL {
+  const verdicts = checks.map(({ code, when }) => sql`(${code}, ${subject}, ${when})`);
   const offends = checks.map(({ when }) => sql`(${when})`);
   return sql`
     select v.code, count(*)::int as findings, (array_agg(v.subject order by v.subject))[1:${examples}::int] as examples

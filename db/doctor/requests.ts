@@ -4,27 +4,25 @@ import { charged } from './ledger.ts';
 
 const REQUESTS: Pass = {
   from: sql`requests r`,
+  subject: sql`r.id`,
   checks: [
     {
       code: 'request_overdue',
       title: 'request still open 60 s past its deadline',
       explanation:
         'Check that a worker runs: its sweep settles them. --fix settles them as failed and refunds.',
-      subject: sql`r.id`,
       when: sql`r.settled_at is null and r.deadline_at < now() - ${GRACE}`,
     },
     {
       code: 'completed_late',
       title: 'request completed after its deadline',
       explanation: 'It had to end as failed with a refund: "credits adjust ORG" by its price.',
-      subject: sql`r.id`,
       when: sql`r.status = 'completed' and r.settled_at > r.deadline_at`,
     },
     {
       code: 'email_of_other_type',
       title: 'email of another type than wanted',
       explanation: 'The wanted type is a filter: refund with "credits adjust ORG".',
-      subject: sql`r.id`,
       when: sql`r.status = 'completed' and r.wanted_type <> 'any' and r.wanted_type <> r.email_type`,
     },
     {
@@ -32,7 +30,6 @@ const REQUESTS: Pass = {
       title: 'request whose columns contradict each other',
       explanation:
         'An email belongs to completed unless it was erased, a settling time to final, replayed to completed, a price to each.',
-      subject: sql`r.id`,
       when: sql`num_nonnulls(r.email, r.email_type, r.email_last_validated_at) 
           <> case when r.status = 'completed' and r.erased_at is null then 3 else 0 end
         or (r.erased_at is not null and r.status <> 'completed')
@@ -51,13 +48,13 @@ const LOOKUPS: Pass = {
       select lookup_id, bool_or(settled_at is null or settled_at > now() - ${GRACE}) as lives
         from requests where lookup_id is not null group by lookup_id
     ) r on r.lookup_id = l.id`,
+  subject: sql`l.id`,
   checks: [
     {
       code: 'lookup_left_open',
       title: 'open lookup that no request has waited for in 60 s',
       explanation:
         'The next request for its NPI would get its old answers instead of asking anew. --fix closes it.',
-      subject: sql`l.id`,
       when: sql`r.lives is not true`,
     },
   ],
@@ -67,13 +64,13 @@ const REQUESTS_AND_LOOKUPS: Pass = {
   from: sql`
     (select * from requests where lookup_id is not null or status = 'in-progress') r
     left join lookups l on l.id = r.lookup_id`,
+  subject: sql`r.id`,
   checks: [
     {
       code: 'request_lookup',
       title: 'request in progress without a lookup, or with one and not in progress yet',
       explanation:
         'Both are written at once. Its workflow, or the sweep at its deadline, ends it all the same.',
-      subject: sql`r.id`,
       when: sql`r.status = case when r.lookup_id is null then 'in-progress' else 'accepted' end`,
     },
     {
@@ -81,7 +78,6 @@ const REQUESTS_AND_LOOKUPS: Pass = {
       title: 'request that waits for the lookup of another NPI or type',
       explanation:
         'It may have been given somebody else\'s address: look with "explain REQUEST", tell the customer.',
-      subject: sql`r.id`,
       when: sql`l.npi <> r.npi or l.wanted_type <> r.wanted_type`,
     },
   ],
@@ -102,13 +98,13 @@ const ERASED: Pass = {
     union all ${held('stored_emails', "'directory ' || t.npi")}
     union all ${held('email_checks', "'evidence ' || t.npi || ' ' || t.id")}
     union all ${held('provider_endpoints', "'endpoint ' || t.npi", 'endpoint_address(t.endpoint)', "t.endpoint like '%@%'")}) h`,
+  subject: sql`h.subject`,
   checks: [
     {
       code: 'erased_but_held',
       title: 'address that a person had erased and that is still held',
       explanation:
         'Nobody is shown it, but it has to go: run "privacy erase" again, for the NPI or for the address.',
-      subject: sql`h.subject`,
       when: sql`true`,
     },
   ],

@@ -22,26 +22,24 @@ const BATCHES: Pass = {
       select batch_id, count(*) as total, sum(hashtext(request_id)) as request_ids
         from webhook_deliveries group by batch_id
     ) d on d.batch_id = b.id`,
+  subject: batch,
   checks: [
     {
       code: 'request_without_batch',
       title: 'requests of a batch that does not exist',
       explanation: 'A batch was lost: look for it in a backup.',
-      subject: batch,
       when: sql`b.id is null`,
     },
     {
       code: 'batch_total',
       title: 'batch with more or fewer requests than its total',
       explanation: 'It can never be completed, or was too early: look for the lost requests in a backup.',
-      subject: batch,
       when: sql`b.total <> coalesce(r.total, 0)`,
     },
     {
       code: 'batch_positions',
       title: 'batch whose requests are not numbered from 0',
       explanation: 'Answers would come in another order than the submit. Nothing is owed.',
-      subject: batch,
       when: sql`b.total = r.total and (r.first <> 0 or r.last <> b.total - 1)`,
     },
     {
@@ -49,28 +47,24 @@ const BATCHES: Pass = {
       title: 'batch with requests of another wanted type',
       explanation:
         'The price of the requests is that of their own type: compare with the submit, "credits adjust ORG".',
-      subject: batch,
       when: sql`r.wanted_types <> r.total * hashtext(b.wanted_type)`,
     },
     {
       code: 'batch_completed_count',
       title: 'batch that counts its final requests wrongly',
       explanation: 'It is shown as completed too early or never. --fix counts again.',
-      subject: batch,
       when: sql`b.completed_count <> coalesce(r.final, 0)`,
     },
     {
       code: 'batch_status',
       title: 'batch whose status is not that of its count',
       explanation: 'The status is generated, so the table was changed: compare it with db/migrations.',
-      subject: batch,
       when: sql`b.status <> case when b.completed_count = b.total then 'completed' else 'in-progress' end`,
     },
     {
       code: 'batch_not_started',
       title: 'batch not handed to Temporal for 60 s',
       explanation: 'Check that Temporal and a worker run: the sweep starts it.',
-      subject: batch,
       when: sql`b.started_at is null and b.created_at < now() - ${GRACE}`,
     },
     {
@@ -78,7 +72,6 @@ const BATCHES: Pass = {
       title: 'batch whose deliveries are not those that its webhook needs',
       explanation:
         'real-time: one per request of the batch; batch: one. Someone waits for a delivery, or got that of another: tell the customer.',
-      subject: batch,
       when: sql`coalesce(d.total, 0) <> case b.webhook_mode when 'real-time' then b.total when 'batch' then 1 else 0 end
         or d.request_ids is distinct from case b.webhook_mode when 'real-time' then r.ids end`,
     },
@@ -110,13 +103,13 @@ function deliveries(scheduleMs: readonly number[]): Pass {
                bool_or(status_code between 200 and 299) as accepted
           from webhook_attempts group by delivery_id
       ) a on a.delivery_id = d.id`,
+    subject: sql`d.id`,
     checks: [
       {
         code: 'delivery_overdue',
         title: 'delivery that is overdue, or put off for longer than the schedule allows',
         explanation:
           "Check that a worker runs: the sweep starts the delivery's own workflow, which sends what is pending.",
-        subject: sql`d.id`,
         when: sql`d.state = 'pending' and b.status = 'completed' and not g.webhooks_suspended
           and (${dueAt} + ${DELIVERY_GRACE} < now()
                or d.due_at > now() + make_interval(secs => 2 * ${step} / 1000) + ${DELIVERY_GRACE})`,
@@ -125,7 +118,6 @@ function deliveries(scheduleMs: readonly number[]): Pass {
         code: 'delivered_without_2xx',
         title: 'delivery marked delivered that no receiver accepted',
         explanation: 'Tell the customer to poll; the attempts are in "batch show BATCH".',
-        subject: sql`d.id`,
         when: sql`d.state = 'delivered' and d.forgotten < d.attempts and a.accepted is not true`,
       },
       {
@@ -133,14 +125,12 @@ function deliveries(scheduleMs: readonly number[]): Pass {
         title: 'delivery that counts its attempts wrongly',
         explanation:
           'Its schedule is counted by it. --fix counts again, unless attempts are missing in between.',
-        subject: sql`d.id`,
         when: sql`d.attempts <> coalesce(a.last, d.attempts) or d.attempts - d.forgotten <> coalesce(a.made, 0)`,
       },
       {
         code: 'delivery_too_early',
         title: 'delivery attempted before what it reports was final',
         explanation: 'The receiver may have seen a state that was not the last: tell the customer to poll.',
-        subject: sql`d.id`,
         when: sql`a.made > 0 and case when d.request_id is null
           then b.status <> 'completed' or a.first_at < c.completed_at
           else r.settled_at is null or a.first_at < r.settled_at end`,
@@ -154,13 +144,13 @@ const SWEEPS: Pass = {
   from: sql`(
     select (select swept_at from sweeps) as swept_at
      where exists (select from batches where status = 'in-progress' and created_at < now() - 2 * ${GRACE})) s`,
+  subject: sql`coalesce(to_char(s.swept_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), 'never')`,
   checks: [
     {
       code: 'sweep_away',
       title: 'no sweep for two minutes although there is something to do',
       explanation:
         'Nobody refunds what is overdue or starts what Temporal lost: check that a worker runs, and its log for "sweep failed".',
-      subject: sql`coalesce(to_char(s.swept_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), 'never')`,
       when: sql`s.swept_at is null or s.swept_at < now() - 2 * ${GRACE}`,
     },
   ],
@@ -170,12 +160,12 @@ const idempotencyKey = sql`concat_ws(' ', i.organization_id, i.path, to_char(i.c
 
 const IDEMPOTENCY: Pass = {
   from: sql`idempotency_keys i left join batches b on b.id = substring(i.response from '"batch_id":"([^"]+)"')`,
+  subject: idempotencyKey,
   checks: [
     {
       code: 'idempotency_without_response',
       title: 'Idempotency-Key without its response',
       explanation: 'Repeats fail until it expires. If no batch of that time exists, the row can be deleted.',
-      subject: idempotencyKey,
       when: sql`i.response is null`,
     },
     {
@@ -183,7 +173,6 @@ const IDEMPOTENCY: Pass = {
       title: 'Idempotency-Key whose response names no batch of its organization',
       explanation:
         'A repeat answers with a batch that was lost, or with that of someone else: delete the row.',
-      subject: idempotencyKey,
       when: sql`i.response is not null and b.organization_id is distinct from i.organization_id`,
     },
   ],
@@ -244,13 +233,13 @@ const GUARDS: Pass = {
           from pg_index i join pg_class c on c.oid = i.indexrelid
          where c.relnamespace = current_schema()::regnamespace
       ) g group by g.name) g`,
+  subject: sql`g.name`,
   checks: [
     {
       code: 'guard_missing',
       title: 'constraint, index or trigger that is missing, invalid or switched off',
       explanation:
         'What it kept out can get in now: write it again as db/migrations has it, then look at the findings.',
-      subject: sql`g.name`,
       when: sql`g.works is not true`,
     },
   ],

@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
+import { type Database, query, type Transaction, transaction } from '../client.ts';
 
 // One gate before every call of a vendor, a verifier or the registry: circuit breaker, the source's own pauses, rate
 // limits and spend, all of them in the database, so that they hold across workers.
@@ -16,9 +16,22 @@ export interface SourceLimits {
   readonly dailyCredits: number | null;
 }
 
+/** A call that somebody wants to make. */
+export interface Call {
+  readonly source: string;
+  readonly limits: SourceLimits;
+  /** In the source's credits. */
+  readonly cost: number;
+  /** Whose organization it is for; null on our own account. */
+  readonly requestId: string | null;
+  /** How long it waits for its turn at a rate limit; one that comes later is not kept. */
+  readonly patienceMs: number;
+}
+
 export type Admission = {
   /** That of the breaker: how the call goes is recorded with it. */
   readonly era: number;
+  readonly at: Date;
 } & (
   | { readonly kind: 'go' }
   /** Not now: by the source's word, by a limit, or because it is failing. */
@@ -52,124 +65,107 @@ const TRIAL_EVERY_MS = 8000;
 const REFUSED_OPEN_MS = 300_000;
 const DEFAULT_PAUSE_MS = 5000;
 
-interface Health extends Record<string, unknown> {
-  readonly state: 'closed' | 'open';
-  readonly era: number;
-  readonly open_in_ms: string | null;
-  readonly paused_in_ms: string | null;
+/**
+ * Asks whether a source may be called now, and takes what the call needs. Who is kept waiting by a rate limit has its
+ * turn from then on, and is told when; organizations that wait have theirs in turn.
+ * @returns an expression for `admissionOf`; in a statement that records the call, neither is there without the other
+ */
+export function admitCall({ source, limits, cost, requestId, patienceMs }: Call): SQL {
+  const rates = JSON.stringify(limits.rates.map(paceOf));
+  return sql`admit_call(${source}, ${requestId}, ${rates}::jsonb, ${limits.dailyCredits}, ${cost},
+    ${seconds(patienceMs)}, ${seconds(TRIAL_EVERY_MS)})`;
 }
 
 /**
- * Asks whether a source may be called now, and takes what the call needs: its place under every rate limit, the
- * trial of an open breaker, and `cost` of the day's credits. Part of the transaction that records the call, and its
- * last lock: calls of one source are admitted one after the other.
+ * A small burst, then an even pace, set so that both together stay within `calls` in any window, which counting per
+ * minute would not.
  */
-export async function admitCall(
-  tx: Transaction,
-  source: string,
-  { rates, dailyCredits }: SourceLimits,
-  cost: number,
-): Promise<Admission> {
-  const { state, era, ...health } = await lockHealth(tx, source);
-  const pausedMs = Number(health.paused_in_ms ?? 0);
-  if (pausedMs > 0) return { era, kind: 'wait', why: 'paused', afterMs: pausedMs };
-  const openMs = Number(health.open_in_ms ?? 0);
-  if (openMs > 0) return { era, kind: 'wait', why: 'breaker_open', afterMs: openMs };
-  const lateMs = await takePlaces(tx, source, rates);
-  if (lateMs > 0) return { era, kind: 'wait', why: 'rate_limit', afterMs: lateMs };
-  if (!(await spend(tx, source, cost, dailyCredits))) return { era, kind: 'spent' };
-  if (state === 'open') {
-    await tx.execute(sql`update source_health set open_until = clock_timestamp() + ${seconds(TRIAL_EVERY_MS)}
-      where source = ${source}`);
-  }
-  return { era, kind: 'go' };
+function paceOf({ calls, perMs }: Rate) {
+  const burst = Math.max(1, Math.floor(calls / 5));
+  const pace = `${perMs / Math.max(1, calls - burst)} milliseconds`;
+  return { name: `${calls}/${perMs}`, pace, burst };
+}
+
+/** What is read of an admission that is called `admission`. */
+export const ADMISSION = sql`admission.kind, admission.era, ${epochMs(sql`admission.at`)} as at,
+  ceil(${epochMs(sql`admission.free_at`)} - ${epochMs(sql`admission.at`)}) as after_ms`;
+
+export interface AdmissionRow extends Record<string, unknown> {
+  readonly kind: 'go' | 'spent' | 'paused' | 'rate_limit' | 'breaker_open';
+  readonly era: number;
+  readonly at: number;
+  readonly after_ms: number | null;
+}
+
+export function admissionOf(row: AdmissionRow | undefined): Admission {
+  if (!row) throw new Error('no row');
+  const { kind, era, after_ms: afterMs } = row;
+  const at = new Date(row.at);
+  if (kind === 'go' || kind === 'spent') return { kind, era, at };
+  return { kind: 'wait', why: kind, afterMs: afterMs ?? 0, era, at };
 }
 
 /**
  * Notes how a call went: opens the breaker, closes it, or pauses the source. Each opening and each closing begins an
  * era, and only calls of this era count: however many were under way, one trouble is one opening, and an answer or a
  * failure that comes late from before it changes nothing. While the breaker is open, calls of the era are its trials.
+ * One statement, so that it does not act on what another has changed meanwhile.
  * @param era as it was when the call was admitted
- * @param unspent of the credits that were set aside, those that the call did not cost; negative if it cost more
- * @param askedAt when they were set aside
  */
 export async function recordCall(
   tx: Transaction,
   source: string,
   era: number,
   outcome: CallOutcome,
-  unspent = 0,
-  askedAt: Date | null = null,
 ): Promise<void> {
-  // Health before spend, as in `admitCall`: the other way round the two wait for each other.
-  await noteOutcome(tx, source, era, outcome);
-  if (unspent !== 0 && askedAt !== null) await giveBack(tx, source, unspent, askedAt);
+  const change = changeBy(outcome, sql`era = ${era}`);
+  if (change)
+    await tx.execute(
+      sql`update source_health set changed_at = clock_timestamp(), ${change} and source = ${source}`,
+    );
 }
 
-/** Each time one statement, so that none acts on what another has changed meanwhile. */
-async function noteOutcome(
-  tx: Transaction,
-  source: string,
-  era: number,
-  outcome: CallOutcome,
-): Promise<void> {
+function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   switch (outcome.kind) {
     case 'answered':
       // Most calls are answered by a healthy source: nothing to write.
-      await tx.execute(sql`update source_health
-        set era = era + case state when 'open' then 1 else 0 end, state = 'closed', failures = 0, open_until = null,
-            last_error = null, changed_at = clock_timestamp()
-        where source = ${source} and era = ${era} and (state = 'open' or failures > 0)`);
-      return;
+      return sql`era = era + (state = 'open')::integer, state = 'closed', failures = 0, open_until = null,
+        last_error = null where ${ofThisEra} and (state = 'open' or failures > 0)`;
     case 'rate_limit':
-      await tx.execute(sql`update source_health
-        set paused_until = greatest(paused_until, clock_timestamp() + ${seconds(outcome.afterMs ?? DEFAULT_PAUSE_MS)}),
-            changed_at = clock_timestamp()
-        where source = ${source}`);
-      return;
+      return sql`paused_until = greatest(paused_until, clock_timestamp() + ${seconds(outcome.afterMs ?? DEFAULT_PAUSE_MS)})
+        where true`;
     case 'failed': {
       // A failed trial leaves everything as it is: when the next one is due was set when this one was admitted.
       const opens = sql`failures + 1 >= ${FAILURES_TO_OPEN}`;
-      await tx.execute(sql`update source_health
-        set failures = failures + 1, last_error = ${outcome.why}, changed_at = clock_timestamp(),
-            state = case when ${opens} then 'open' else state end,
-            era = era + case when ${opens} then 1 else 0 end,
-            open_until = case when ${opens} then clock_timestamp() + ${seconds(TRIAL_EVERY_MS)} end
-        where source = ${source} and era = ${era} and state = 'closed'`);
-      return;
+      return sql`failures = failures + 1, last_error = ${outcome.why},
+        state = case when ${opens} then 'open' else state end, era = era + (${opens})::integer,
+        open_until = case when ${opens} then clock_timestamp() + ${seconds(TRIAL_EVERY_MS)} end
+        where ${ofThisEra} and state = 'closed'`;
     }
     case 'failed_again':
       // One question that always fails must not shut the source for all others.
-      return;
+      return null;
     case 'refused':
-      await tx.execute(sql`update source_health
-        set failures = failures + 1, last_error = ${outcome.why}, changed_at = clock_timestamp(), state = 'open',
-            era = era + 1, open_until = clock_timestamp() + ${seconds(REFUSED_OPEN_MS)}
-        where source = ${source} and era = ${era}`);
-      return;
+      return sql`failures = failures + 1, last_error = ${outcome.why}, state = 'open', era = era + 1,
+        open_until = clock_timestamp() + ${seconds(REFUSED_OPEN_MS)} where ${ofThisEra}`;
     default:
-      outcome satisfies never;
+      return outcome satisfies never;
   }
 }
 
 /**
- * `admitCall` in a transaction of its own, for calls that leave no record before they are made.
+ * `admitCall` for calls that leave no record before they are made.
  * @throws {DatabaseError}
  */
-export async function admitOne(
-  db: Database,
-  source: string,
-  limits: SourceLimits,
-  cost: number,
-): Promise<Admission & { readonly at: Date }> {
-  return await transaction(db, async (tx) => {
-    const admission = await admitCall(tx, source, limits, cost);
-    return { ...admission, at: await clock(tx) };
-  });
+export async function admitOne(db: Database, call: Call): Promise<Admission> {
+  const [row] = await query(db, (tx) =>
+    tx.execute<AdmissionRow>(sql`select ${ADMISSION} from ${admitCall(call)} admission`),
+  );
+  return admissionOf(row);
 }
 
 /**
- * `recordCall` in a transaction of its own.
+ * Notes how such a call went, and what it did not cost.
  * @throws {DatabaseError}
  */
 export async function recordOne(
@@ -177,70 +173,33 @@ export async function recordOne(
   source: string,
   era: number,
   outcome: CallOutcome,
-  unspent = 0,
-  askedAt: Date | null = null,
+  unspent: Unspent | null,
 ): Promise<void> {
-  await transaction(db, (tx) => recordCall(tx, source, era, outcome, unspent, askedAt));
-}
-
-async function lockHealth(tx: Transaction, source: string): Promise<Health> {
-  await tx.execute(sql`insert into source_health (source) values (${source}) on conflict do nothing`);
-  const [health] = await tx.execute<Health>(sql`
-    select state, era, ${msUntil('open_until')} as open_in_ms, ${msUntil('paused_until')} as paused_in_ms
-      from source_health where source = ${source} for update`);
-  if (!health) throw new Error('no row');
-  return health;
-}
-
-/**
- * The generic cell rate algorithm (ITU-T I.371): a small burst, then an even pace. The pace is set so that burst and
- * pace together stay within `calls` in any window, which counting per minute would not.
- * @returns 0 if a place was taken under every limit, else the milliseconds until one may be free
- */
-async function takePlaces(tx: Transaction, source: string, rates: readonly Rate[]): Promise<number> {
-  if (rates.length === 0) return 0;
-  const at = await clock(tx);
-  const rows = await tx.execute<{ limit_name: string; due: string }>(sql`
-    select limit_name, extract(epoch from due_at) * 1000 as due from source_rates where source = ${source}`);
-  const dueOf = new Map(rows.map((row) => [row.limit_name, Number(row.due)]));
-  const places = rates.map(({ calls, perMs }) => {
-    const burst = Math.max(1, Math.floor(calls / 5));
-    const intervalMs = perMs / Math.max(1, calls - burst);
-    const name = `${calls}/${perMs}`;
-    const due = Math.max(dueOf.get(name) ?? 0, at.getTime());
-    const lateMs = due - intervalMs * (burst - 1) - at.getTime();
-    return { name, lateMs, next: new Date(due + intervalMs) };
+  await transaction(db, async (tx) => {
+    await recordCall(tx, source, era, outcome);
+    if (unspent) await giveBack(tx, source, unspent);
   });
-  const lateMs = Math.ceil(Math.max(...places.map((place) => place.lateMs)));
-  if (lateMs > 0) return lateMs;
-  for (const { name, next } of places) {
-    await tx.execute(sql`insert into source_rates (source, limit_name, due_at)
-      values (${source}, ${name}, ${next.toISOString()}::timestamptz)
-      on conflict (source, limit_name) do update set due_at = excluded.due_at`);
-  }
-  return 0;
 }
 
-/** One conditional statement, so that no two calls spend the same last credit. */
-async function spend(tx: Transaction, source: string, cost: number, limit: number | null): Promise<boolean> {
-  if (cost === 0) return true;
-  if (limit !== null && cost > limit) return false;
-  const rows = await tx.execute(sql`
-    insert into source_spend (source, day, credits)
-    values (${source}, (clock_timestamp() at time zone 'UTC')::date, ${cost})
-    on conflict (source, day) do update set credits = source_spend.credits + excluded.credits
-      where ${limit}::numeric is null or source_spend.credits + excluded.credits <= ${limit}::numeric
-    returning 1`);
-  return rows.length === 1;
+/** What was set aside for a call and not spent. */
+interface Unspent {
+  /** Negative if the call cost more. */
+  readonly credits: number;
+  /** When they were set aside, and for whom. */
+  readonly askedAt: Date;
+  readonly requestId: string | null;
 }
 
-async function giveBack(tx: Transaction, source: string, unspent: number, askedAt: Date): Promise<void> {
-  await tx.execute(sql`update source_spend set credits = greatest(0, credits - ${unspent}::numeric)
-    where source = ${source} and day = (${askedAt.toISOString()}::timestamptz at time zone 'UTC')::date`);
-}
-
-function msUntil(column: string) {
-  return sql`ceil(extract(epoch from ${sql.identifier(column)} - clock_timestamp()) * 1000)`;
+/** After `recordCall`, because `admit_call` takes health before spend: the other way round the two wait for each other. */
+export async function giveBack(
+  tx: Transaction,
+  source: string,
+  { credits, askedAt, requestId }: Unspent,
+): Promise<void> {
+  if (credits === 0) return;
+  await tx.execute(sql`update source_spend set credits = greatest(0, credits - ${credits}::numeric)
+    where source = ${source} and day = (${askedAt.toISOString()}::timestamptz at time zone 'UTC')::date
+      and organization_id = coalesce((select organization_id from requests where id = ${requestId}), '')`);
 }
 
 function seconds(ms: number) {
@@ -340,6 +299,6 @@ export async function readSourceFigures(db: Database, since: Date): Promise<Sour
   }));
 }
 
-function epochMs(time: SQL): SQL {
+export function epochMs(time: SQL): SQL {
   return sql`(extract(epoch from ${time}) * 1000)::float8`;
 }

@@ -1,12 +1,23 @@
-import { and, desc, eq, sql } from 'drizzle-orm';
-import { clock, type Database, type Transaction, transaction } from '../client.ts';
-import { Refusal } from '../errors.ts';
-import { findStoredEmails } from '../requests/entitlements.ts';
-import { requests, vendorAttempts } from '../schema.ts';
+import { and, eq, type SQL, sql } from 'drizzle-orm';
+import { clock, type Database, query, transaction } from '../client.ts';
+import { DatabaseError, Refusal } from '../errors.ts';
+import { isUsable } from '../requests/entitlements.ts';
+import { vendorAttempts } from '../schema.ts';
 import type { VendorAttemptState, WantedType } from '../words.ts';
 import { type NamedCandidates, storeCandidates } from './candidates.ts';
-import { joinIn, lockLookup } from './lookups.ts';
-import { admitCall, type CallOutcome, recordCall, type SourceLimits } from './sources.ts';
+import { joinLookup, lockLookup } from './lookups.ts';
+import {
+  ADMISSION,
+  type Admission,
+  type AdmissionRow,
+  admissionOf,
+  admitCall,
+  type Call,
+  type CallOutcome,
+  epochMs,
+  giveBack,
+  recordCall,
+} from './sources.ts';
 
 // What is asked of vendors, and what they answered. The requests of one lookup go through the same vendors; each
 // question is put once, by whoever comes first, and the others find its answer here. Everything is written before
@@ -38,11 +49,14 @@ export type NextStep =
 
 export type AnsweredState = Exclude<VendorAttemptState, 'submitting' | 'pending' | 'lost' | 'retry'>;
 
-/** One question put to a vendor. */
-export interface AttemptKey {
+interface AttemptId {
   readonly lookupId: string;
   readonly vendor: string;
   readonly n: number;
+}
+
+/** One question put to a vendor. */
+export interface AttemptKey extends AttemptId {
   /** In the vendor's credits: what was set aside for the answer. */
   readonly cost: number;
   readonly askedAt: Date;
@@ -50,10 +64,9 @@ export interface AttemptKey {
   readonly era: number;
 }
 
-export interface Question {
+export interface Question extends Pick<Call, 'limits' | 'patienceMs'> {
   readonly requestId: string;
   readonly vendor: string;
-  readonly limits: SourceLimits;
   readonly cost: (wantedType: WantedType) => number;
   /** Whether a question whose answer was lost may be put again. */
   readonly mayRepeat: boolean;
@@ -73,158 +86,198 @@ const LOOK_AGAIN_MS = 1000;
 const LEASE_MARGIN_MS = 5000;
 
 /**
- * Decides the next step and records it: the attempt is there before the vendor is called, and a request's first
- * question makes it `in-progress`.
+ * Decides the next step and records it: the attempt is there before the vendor is called. One statement looks, one takes
+ * what the call needs; if somebody else came between, what he did is refused by the table and looked at the next time.
  * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function beginVendorStep(db: Database, question: Question): Promise<NextStep> {
-  return await transaction(db, async (tx) => {
-    const { requestId, vendor, freshnessMs, callMs } = question;
-    const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
-    if (!request) throw new Refusal('request_missing');
-    if (request.settledAt) return { kind: 'settled' };
-    const { npi, wantedType } = request;
-    const lookupId = await joinIn(tx, request);
-    const at = await clock(tx);
-    // While this lookup ran, somebody asked that the person be left alone.
-    const [person] = await tx.execute<{ suppressed: boolean }>(
-      sql`select is_suppressed(${npi}, null) as suppressed`,
-    );
-    if (person?.suppressed)
-      return { kind: 'over', state: 'blocked', reason: 'suppressed', lookupId, wantedType };
-    const stored = await findStoredEmails(tx, { npis: [npi], wantedType, at, freshnessMs, lookupId });
-    if (stored.has(npi)) return { kind: 'stored' };
+  const { requestId, vendor } = question;
+  const seen = await look(db, question);
+  if (!seen) throw new Refusal('request_missing');
+  if (seen.settled) return { kind: 'settled' };
+  const { lookupId, wantedType } = seen;
+  if (lookupId === null) {
+    await joinLookup(db, requestId);
+    return await beginVendorStep(db, question);
+  }
+  const over = (state: AnsweredState | 'lost', reason: string | null) =>
+    ({ kind: 'over', state, reason, lookupId, wantedType }) as const;
+  // While this lookup ran, somebody asked that the person be left alone.
+  if (seen.suppressed) return over('blocked', 'suppressed');
+  if (seen.stored) return { kind: 'stored' };
 
-    const attempts = await tx
-      .select()
-      .from(vendorAttempts)
-      .where(and(eq(vendorAttempts.lookupId, lookupId), eq(vendorAttempts.vendor, vendor)))
-      .orderBy(desc(vendorAttempts.n));
-    const last = attempts[0] ?? (await adoptJob(tx, { lookupId, vendor, requestId, npi, wantedType, at }));
-    const leaseMs = (last?.leaseUntil?.getTime() ?? 0) - at.getTime();
-    const leaseUntil = new Date(at.getTime() + callMs + LEASE_MARGIN_MS);
-    switch (last?.state) {
-      case 'pending': {
-        if (last.jobRef === null) throw new Error('a pending attempt has no job to ask for');
-        if (leaseMs > 0) return { kind: 'wait', why: 'pending', afterMs: Math.min(leaseMs, LOOK_AGAIN_MS) };
-        const admission = await admitCall(tx, vendor, question.limits, 0);
-        if (admission.kind === 'wait') return admission;
-        const { era } = admission;
-        const key = { lookupId, vendor, n: last.n, cost: last.credits, askedAt: last.startedAt, era };
-        await tx
-          .update(vendorAttempts)
-          .set({ leaseUntil, polls: last.polls + 1 })
-          .where(sameAttempt(key));
-        return { kind: 'poll', key, jobRef: last.jobRef, wantedType };
-      }
+  const last = { lookupId, vendor, n: seen.n ?? 0 };
+  const afterMs = Math.min(seen.leaseMs ?? 0, LOOK_AGAIN_MS);
+  try {
+    switch (seen.state) {
+      case 'pending':
+        if (afterMs > 0) return { kind: 'wait', why: 'pending', afterMs };
+        return await takePoll(db, question, last, wantedType);
       case 'submitting':
-        if (leaseMs > 0)
-          return { kind: 'wait', why: 'asked_already', afterMs: Math.min(leaseMs, LOOK_AGAIN_MS) };
-        await end(tx, { lookupId, vendor, n: last.n }, 'lost', 'no answer recorded', at);
-        break;
-      case 'skip':
-        // It was not asked; what it needs may be known by now.
-        break;
+        if (afterMs > 0) return { kind: 'wait', why: 'asked_already', afterMs };
+        await recordLost(db, last, 'no answer recorded');
+        return await beginVendorStep(db, question);
       case 'found':
       case 'miss':
       case 'blocked':
       case 'fatal':
-        return { kind: 'over', state: last.state, reason: last.reason, lookupId, wantedType };
-      case 'retry':
+        return over(seen.state, seen.reason);
       case 'lost':
-      case undefined:
+        if (question.mayRepeat && seen.lost < LOST_CALLS_AT_MOST) break;
+        return over('lost', 'no answer recorded');
+      case null:
+        if (seen.orphanOf === null) break;
+        await adoptJob(db, question, lookupId, seen.orphanOf);
+        return await beginVendorStep(db, question);
+      // A vendor that was skipped was not asked; what it needs may be known by now.
+      case 'skip':
+      case 'retry':
         break;
     }
-    if (last?.state === 'submitting' || last?.state === 'lost') {
-      const lost = attempts.filter(({ state }) => state === 'lost' || state === 'submitting').length;
-      if (!question.mayRepeat || lost >= LOST_CALLS_AT_MOST) {
-        return { kind: 'over', state: 'lost', reason: 'no answer recorded', lookupId, wantedType };
-      }
-    }
-    const n = (last?.n ?? 0) + 1;
-    const cost = question.cost(wantedType);
-    const admission = await admitCall(tx, vendor, question.limits, cost);
-    switch (admission.kind) {
-      case 'wait':
-        return admission;
-      case 'spent':
-        await tx.insert(vendorAttempts).values({
-          lookupId,
-          vendor,
-          n,
-          requestId,
-          state: 'skip',
-          reason: 'daily_credits',
-          startedAt: at,
-          endedAt: at,
-        });
-        // Not asked for our own sake: no ground to say that it knows nobody.
-        return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
-      case 'go':
-        await tx.insert(vendorAttempts).values({
-          lookupId,
-          vendor,
-          n,
-          requestId,
-          state: 'submitting',
-          credits: cost,
-          startedAt: at,
-          leaseUntil,
-        });
-        return {
-          kind: 'submit',
-          key: { lookupId, vendor, n, cost, askedAt: at, era: admission.era },
-          wantedType,
-        };
-      default:
-        return admission satisfies never;
-    }
+    return await takeSubmit(db, question, { ...last, n: last.n + 1 }, wantedType);
+  } catch (error) {
+    // Another request of the lookup asks since we looked.
+    if (!(error instanceof DatabaseError && error.code === '23505')) throw error;
+    return { kind: 'wait', why: 'asked_already', afterMs: LOOK_AGAIN_MS };
+  }
+}
+
+/** What a request's next step depends on; the attempt is the last one of this vendor. */
+interface Seen extends Record<string, unknown> {
+  readonly settled: boolean;
+  readonly lookupId: string | null;
+  readonly wantedType: WantedType;
+  readonly suppressed: boolean;
+  readonly stored: boolean;
+  readonly n: number | null;
+  readonly state: VendorAttemptState | null;
+  readonly reason: string | null;
+  readonly leaseMs: number | null;
+  /** Attempts whose answer was lost. */
+  readonly lost: number;
+  /** An earlier lookup of the same question with a job that was bought and not finished in its time. */
+  readonly orphanOf: string | null;
+}
+
+async function look(db: Database, { requestId, vendor, freshnessMs }: Question): Promise<Seen | undefined> {
+  const usable = isUsable({
+    ...{ wantedType: sql`r.wanted_type`, lookupId: sql`r.lookup_id`, at: sql`now()`, freshnessMs },
   });
+  const [seen] = await query(db, (tx) =>
+    tx.execute<Seen>(sql`
+      select r.settled_at is not null as settled, r.lookup_id as "lookupId", r.wanted_type as "wantedType",
+             is_suppressed(r.npi, null) as suppressed,
+             exists (select from stored_emails where npi = r.npi and ${usable}) as stored,
+             last.n, last.state, last.reason, coalesce(last.lost, 0) as lost,
+             (extract(epoch from last.lease_until - clock_timestamp()) * 1000)::float8 as "leaseMs",
+             case when last.n is null then (
+               select o.lookup_id from lookups l join vendor_attempts o on o.lookup_id = l.id
+                where l.npi = r.npi and l.wanted_type = r.wanted_type and l.closed_at is not null
+                  and l.id <> r.lookup_id and o.vendor = ${vendor} and o.state = 'pending'
+                  and o.started_at > now() - interval '1 day'
+                order by o.started_at desc limit 1) end as "orphanOf"
+        from requests r left join lateral (
+               select n, state, reason, lease_until,
+                      (count(*) filter (where state = 'lost') over ())::int as lost
+                 from vendor_attempts where lookup_id = r.lookup_id and vendor = ${vendor}
+                order by n desc limit 1) last on true
+       where r.id = ${requestId}`),
+  );
+  return seen;
+}
+
+async function takeSubmit(
+  db: Database,
+  question: Question,
+  attempt: AttemptId,
+  wantedType: WantedType,
+): Promise<NextStep> {
+  const { requestId, vendor } = question;
+  const { lookupId, n } = attempt;
+  const cost = question.cost(wantedType);
+  const admission = await take(
+    db,
+    { ...question, source: vendor, cost },
+    sql`insert into vendor_attempts (lookup_id, vendor, n, request_id, started_at, state, reason, credits, ended_at, lease_until)
+        select ${lookupId}, ${vendor}, ${n}, ${requestId}, at, one.*
+          from admission, lateral (
+                 select 'submitting', null, ${cost}::numeric, null::timestamptz, ${leaseOf(question)} where kind = 'go'
+                 union all
+                 select 'skip', 'daily_credits', 0, at, null where kind = 'spent') one
+        returning state`,
+  );
+  switch (admission.kind) {
+    case 'wait':
+      return admission;
+    case 'spent':
+      // Not asked for our own sake: no ground to say that it knows nobody.
+      return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
+    case 'go': {
+      const { era, at: askedAt } = admission;
+      return { kind: 'submit', key: { ...attempt, cost, askedAt, era }, wantedType };
+    }
+    default:
+      return admission satisfies never;
+  }
+}
+
+async function takePoll(
+  db: Database,
+  question: Question,
+  attempt: AttemptId,
+  wantedType: WantedType,
+): Promise<NextStep> {
+  const admission = await take<{ jobRef: string | null; cost: number; askedMs: number }>(
+    db,
+    { ...question, source: question.vendor, cost: 0 },
+    sql`update vendor_attempts set lease_until = ${leaseOf(question)}, polls = polls + 1 from admission
+         where kind = 'go' and ${sameAttempt(attempt)} and state = 'pending'
+           and (lease_until is null or lease_until <= at)
+        returning job_ref as "jobRef", credits::float8 as cost, ${epochMs(sql`started_at`)} as "askedMs"`,
+  );
+  if (admission.kind === 'wait') return admission;
+  const { era, jobRef, cost, askedMs } = admission;
+  // Another request of the lookup asks since we looked.
+  if (jobRef === null) return { kind: 'wait', why: 'pending', afterMs: LOOK_AGAIN_MS };
+  return { kind: 'poll', key: { ...attempt, cost, askedAt: new Date(askedMs), era }, jobRef, wantedType };
 }
 
 /**
- * A job that was bought for an earlier lookup of the same question and not finished in its time is asked for, and not
- * bought again. Its cost stays where it was spent.
+ * Takes what a call needs and writes it down.
+ * @param attempt one row, if `admission` says so
+ * @returns the admission and what `attempt` gives back
  */
-async function adoptJob(
-  tx: Transaction,
-  question: {
-    lookupId: string;
-    vendor: string;
-    requestId: string;
-    npi: string;
-    wantedType: WantedType;
-    at: Date;
-  },
-): Promise<typeof vendorAttempts.$inferSelect | undefined> {
-  const { lookupId, vendor, requestId, npi, wantedType, at } = question;
-  const [job] = await tx.execute<{ job_ref: string }>(sql`
-    update vendor_attempts a set state = 'lost', reason = 'taken over', ended_at = ${at.toISOString()}::timestamptz,
-           lease_until = null
-      from lookups l
-     where l.id = a.lookup_id and l.npi = ${npi} and l.wanted_type = ${wantedType} and l.closed_at is not null
-       and l.id <> ${lookupId} and a.vendor = ${vendor} and a.state = 'pending'
-       and a.started_at > now() - interval '1 day'
-    returning a.job_ref`);
-  if (!job) return undefined;
-  const [adopted] = await tx
-    .insert(vendorAttempts)
-    .values({ lookupId, vendor, n: 1, requestId, state: 'pending', jobRef: job.job_ref, startedAt: at })
-    .returning();
-  return adopted;
+async function take<Row>(db: Database, call: Call, attempt: SQL): Promise<Row & Admission> {
+  const [row] = await query(db, (tx) =>
+    tx.execute<Row & AdmissionRow>(sql`
+      with admission as materialized (select * from ${admitCall(call)}), attempt as (${attempt})
+      select attempt.*, ${ADMISSION} from admission left join attempt on true`),
+  );
+  if (!row) throw new Error('no row');
+  return { ...row, ...admissionOf(row) };
 }
 
-async function end(
-  tx: Transaction,
-  key: Pick<AttemptKey, 'lookupId' | 'vendor' | 'n'>,
-  state: VendorAttemptState,
-  reason: string | null,
-  at: Date,
+/** Until when whoever asks may be assumed alive. */
+function leaseOf({ callMs }: Question): SQL {
+  return sql`at + make_interval(secs => ${(callMs + LEASE_MARGIN_MS) / 1000})`;
+}
+
+/** A job that was bought for an earlier lookup is asked for, and not bought again. Its cost stays where it was spent. */
+async function adoptJob(
+  db: Database,
+  { vendor, requestId }: Question,
+  lookupId: string,
+  orphanOf: string,
 ): Promise<void> {
-  await tx
-    .update(vendorAttempts)
-    .set({ state, reason, endedAt: at, leaseUntil: null })
-    .where(and(sameAttempt(key), sql`ended_at is null`));
+  await query(db, (tx) =>
+    tx.execute(sql`
+      with taken as (
+        update vendor_attempts set state = 'lost', reason = 'taken over', ended_at = clock_timestamp(), lease_until = null
+         where lookup_id = ${orphanOf} and vendor = ${vendor} and state = 'pending'
+        returning job_ref)
+      insert into vendor_attempts (lookup_id, vendor, n, request_id, state, job_ref, started_at)
+      select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', job_ref, clock_timestamp() from taken`),
+  );
 }
 
 /**
@@ -251,71 +304,48 @@ export async function recordSkipped(
 
 /**
  * Keeps an asynchronous vendor's job id before anything else happens, so that its answer is fetched and never bought
- * twice; after a poll, when the next one is due. Also if the attempt was given up as lost meanwhile.
+ * twice; after a poll, answered or not, when the next one is due. Also if the attempt was given up as lost meanwhile.
  * @throws {DatabaseError}
  */
 export async function recordVendorJob(
   db: Database,
-  { lookupId, vendor, n, era }: AttemptKey,
+  key: AttemptKey,
   jobRef: string,
   nextPollMs: number,
+  outcome: CallOutcome,
 ): Promise<void> {
   await transaction(db, async (tx) => {
+    await recordCall(tx, key.vendor, key.era, outcome);
+    const leaseUntil = sql`clock_timestamp() + make_interval(secs => ${nextPollMs / 1000})`;
     await tx
       .update(vendorAttempts)
-      .set({
-        state: 'pending',
-        jobRef,
-        endedAt: null,
-        reason: null,
-        leaseUntil: sql`clock_timestamp() + make_interval(secs => ${nextPollMs / 1000})`,
-      })
+      .set({ state: 'pending', jobRef, endedAt: null, reason: null, leaseUntil })
       .where(
         and(
-          sameAttempt({ lookupId, vendor, n }),
-          sql`state in ('submitting', 'pending', 'lost')`,
+          unanswered(key),
           // If the question was put again meanwhile, that one goes on.
-          sql`not exists (select from vendor_attempts later where later.lookup_id = ${lookupId}
-                            and later.vendor = ${vendor} and later.n > ${n})`,
+          sql`not exists (select from vendor_attempts later where later.lookup_id = ${key.lookupId}
+                            and later.vendor = ${key.vendor} and later.n > ${key.n})`,
         ),
       );
-    await recordCall(tx, vendor, era, { kind: 'answered' });
-  });
-}
-
-/** A poll that got no answer: the job lives on, and is asked for again after `nextPollMs`. */
-export async function recordFailedPoll(
-  db: Database,
-  { lookupId, vendor, n, era }: AttemptKey,
-  outcome: CallOutcome,
-  nextPollMs: number,
-): Promise<void> {
-  await transaction(db, async (tx) => {
-    await tx
-      .update(vendorAttempts)
-      .set({ leaseUntil: sql`clock_timestamp() + make_interval(secs => ${nextPollMs / 1000})` })
-      .where(and(sameAttempt({ lookupId, vendor, n }), eq(vendorAttempts.state, 'pending')));
-    await recordCall(tx, vendor, era, outcome);
   });
 }
 
 /**
- * Ends a call that was aborted: its answer is lost, and whoever asks next need not wait for it. A job is only let go.
+ * Ends a call that was aborted, or died: its answer is lost, and whoever asks next need not wait for it. A job is only
+ * let go.
  * @throws {DatabaseError}
  */
-export async function recordAborted(db: Database, { lookupId, vendor, n }: AttemptKey): Promise<void> {
-  await transaction(db, async (tx) => {
-    const at = await clock(tx);
-    const sameCall = sameAttempt({ lookupId, vendor, n });
-    await tx
-      .update(vendorAttempts)
-      .set({ leaseUntil: at })
-      .where(and(sameCall, eq(vendorAttempts.state, 'pending')));
-    await tx
-      .update(vendorAttempts)
-      .set({ state: 'lost', reason: 'aborted', endedAt: at, leaseUntil: null })
-      .where(and(sameCall, eq(vendorAttempts.state, 'submitting')));
-  });
+export async function recordLost(db: Database, attempt: AttemptId, reason: string): Promise<void> {
+  await query(db, (tx) =>
+    tx.execute(sql`
+      update vendor_attempts
+         set lease_until = case state when 'pending' then clock_timestamp() end,
+             ended_at = case state when 'submitting' then clock_timestamp() end,
+             reason = case state when 'submitting' then ${reason} end,
+             state = case state when 'submitting' then 'lost' else state end
+       where ${sameAttempt(attempt)} and ended_at is null`),
+  );
 }
 
 export interface VendorAnswerRecord {
@@ -339,26 +369,29 @@ export async function recordVendorAnswer(
   key: AttemptKey,
   { state, reason, credits, outcome, named, freshnessMs }: VendorAnswerRecord,
 ): Promise<void> {
+  const { lookupId, vendor, era, cost, askedAt } = key;
+  const candidates = named?.candidates.length ?? 0;
   await transaction(db, async (tx) => {
-    const at = await clock(tx);
-    const { lookupId, vendor } = key;
-    const candidates = named?.candidates.length ?? 0;
-    const ended = await tx
+    await recordCall(tx, vendor, era, outcome);
+    const [ended] = await tx
       .update(vendorAttempts)
-      .set({ state, reason, credits, candidates, endedAt: at, leaseUntil: null })
-      .where(and(sameAttempt(key), sql`state in ('submitting', 'pending', 'lost')`))
-      .returning({ n: vendorAttempts.n });
+      .set({ state, reason, credits, candidates, endedAt: sql`clock_timestamp()`, leaseUntil: null })
+      .where(unanswered(key))
+      .returning({ requestId: vendorAttempts.requestId, at: vendorAttempts.endedAt });
     // If two fetched the answer of one job, the second has nothing to add.
-    const isFirst = ended.length > 0;
-    if (named && isFirst) {
-      await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, at);
-    }
-    await recordCall(tx, vendor, key.era, outcome, isFirst ? key.cost - credits : 0, key.askedAt);
+    if (!ended?.at) return;
+    if (named) await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, ended.at);
+    await giveBack(tx, vendor, { requestId: ended.requestId, credits: cost - credits, askedAt });
   });
 }
 
+/** The row of an attempt, if its answer is not there. */
+function unanswered(attempt: AttemptId) {
+  return and(sameAttempt(attempt), sql`state in ('submitting', 'pending', 'lost')`);
+}
+
 /** The row of one attempt. */
-function sameAttempt({ lookupId, vendor, n }: Pick<AttemptKey, 'lookupId' | 'vendor' | 'n'>) {
+function sameAttempt({ lookupId, vendor, n }: AttemptId) {
   return and(
     eq(vendorAttempts.lookupId, lookupId),
     eq(vendorAttempts.vendor, vendor),

@@ -1,10 +1,8 @@
 import { setTimeout } from 'node:timers/promises';
-import { desc, getViewSelectedFields, type SQL, sql } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
-import { privacyRequests } from '../schema.ts';
-import type { Asker } from '../words.ts';
 import { hashAddress } from './suppressions.ts';
 
 /** Whom a person's request is about: the provider of an NPI, or the owner of an address (normalized). */
@@ -17,19 +15,19 @@ function nameOf(subject: DataSubject): string {
 
 /** Who does it, and who asked for it, when: what the register of such requests has. */
 export interface AskedBy extends ChangedBy {
-  readonly askedBy: Asker;
+  readonly askedBy: string;
   readonly received: Date;
 }
-
-export type PrivacyRequest = Omit<typeof privacyRequests.$inferSelect, 'id'>;
 
 /**
  * The register, the newest first.
  * @throws {DatabaseError}
  */
-export async function listPrivacyRequests(db: Database, limit: number): Promise<PrivacyRequest[]> {
-  const { id, ...columns } = getViewSelectedFields(privacyRequests);
-  return await query(db, (tx) => tx.select(columns).from(privacyRequests).orderBy(desc(id)).limit(limit));
+export async function listPrivacyRequests(db: Database, limit: number): Promise<object[]> {
+  const register = sql`
+    select received_at, done_at, kind, asked_by, subject, actor, reason from privacy_requests
+     order by id desc limit ${limit}`;
+  return [...(await query(db, (tx) => tx.execute(register)))];
 }
 
 /**

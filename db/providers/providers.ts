@@ -1,7 +1,6 @@
-import { eq, sql } from 'drizzle-orm';
+import { eq, getTableColumns, type SQL, sql } from 'drizzle-orm';
 import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../schema.ts';
-import type { EndpointKind } from '../words.ts';
 import { providerKeys } from './keys.ts';
 
 // What the NPI registry says of NPIs that no import has brought. An import knows better: its rows are never touched.
@@ -39,12 +38,7 @@ export interface RegistryLocation {
   readonly phone: string | null;
 }
 
-export interface RegistryEndpoint {
-  readonly kind: EndpointKind;
-  readonly endpoint: string;
-  readonly affiliated: boolean | null;
-  readonly affiliationName: string | null;
-}
+export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi'>;
 
 /** An import compares hashes to skip what has not changed; what the registry said must never look unchanged to it. */
 const NO_HASH = 0;
@@ -74,14 +68,7 @@ export async function storeRegistryProvider(db: Database, provider: RegistryProv
   await transaction(db, async (tx) => {
     const stored = await replaceRow(tx, npi, {
       ...facts,
-      practiceLine1: practice?.line1 ?? null,
-      practiceLine2: practice?.line2 ?? null,
-      practiceCity: practice?.city ?? null,
-      practiceState: practice?.state ?? null,
-      practicePostalCode: practice?.postalCode ?? null,
-      practicePhone: practice?.phone ?? null,
-      ...(practice === null ? NO_KEYS : providerKeys(practice)),
-      deactivatedOn: null,
+      ...(practice && practiceOf(practice)),
     });
     if (!stored) return;
     // The registry may name one thing twice; the first counts.
@@ -114,47 +101,23 @@ export async function storeRegistryProvider(db: Database, provider: RegistryProv
  */
 export async function storeRegistryAbsence(db: Database, npi: string): Promise<void> {
   await transaction(db, async (tx) => {
-    await replaceRow(tx, npi, { ...NOTHING, deactivatedOn: sql`current_date` });
+    await replaceRow(tx, npi, { deactivatedOn: sql`current_date` });
   });
 }
 
-type RowFacts = Omit<
-  typeof providers.$inferInsert,
-  'npi' | 'origin' | 'asOf' | 'rowHash' | 'importedAt' | 'reactivatedOn' | 'deactivatedOn'
->;
-
-const NO_KEYS = { phoneKey: null, addressKey: null };
-
-const NOTHING: Record<keyof RowFacts, null> = {
-  entityType: null,
-  lastName: null,
-  firstName: null,
-  middleName: null,
-  nameSuffix: null,
-  credential: null,
-  otherLastName: null,
-  otherFirstName: null,
-  organizationName: null,
-  taxonomyCode: null,
-  practiceLine1: null,
-  practiceLine2: null,
-  practiceCity: null,
-  practiceState: null,
-  practicePostalCode: null,
-  practicePhone: null,
-  ...NO_KEYS,
-  updatedOn: null,
+type RowFacts = Omit<typeof providers.$inferInsert, 'npi' | 'origin' | 'rowHash' | 'deactivatedOn'> & {
+  readonly deactivatedOn?: SQL;
 };
 
+/** Whatever is not said anew is not known any more. */
+const { npi: _npi, active: _active, ...COLUMNS } = getTableColumns(providers);
+const NOTHING = Object.fromEntries(Object.keys(COLUMNS).map((name) => [name, null]));
+
 /** Writes the row and removes what hung on the old one. False if an import has the NPI. */
-async function replaceRow(
-  tx: Transaction,
-  npi: string,
-  facts: Required<RowFacts> & { deactivatedOn: ReturnType<typeof sql> | null },
-): Promise<boolean> {
+async function replaceRow(tx: Transaction, npi: string, facts: RowFacts): Promise<boolean> {
   const row = {
+    ...NOTHING,
     ...facts,
-    reactivatedOn: null,
     origin: 'registry' as const,
     asOf: sql`current_date`,
     rowHash: NO_HASH,
@@ -170,6 +133,14 @@ async function replaceRow(
   await tx.delete(providerOtherNames).where(eq(providerOtherNames.npi, npi));
   await tx.delete(providerLocations).where(eq(providerLocations.npi, npi));
   return true;
+}
+
+function practiceOf(practice: RegistryLocation) {
+  const { line1, line2, city, state, postalCode, phone } = practice;
+  return {
+    ...{ practiceLine1: line1, practiceLine2: line2, practiceCity: city, practiceState: state },
+    ...{ practicePostalCode: postalCode, practicePhone: phone, ...providerKeys(practice) },
+  };
 }
 
 function locationRow(npi: string, location: RegistryLocation): typeof providerLocations.$inferInsert {

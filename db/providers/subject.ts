@@ -1,4 +1,4 @@
-import { eq, sql } from 'drizzle-orm';
+import { eq, type SQL, sql } from 'drizzle-orm';
 import { type Database, query, type Transaction } from '../client.ts';
 import { providers } from '../schema.ts';
 import type { EndpointKind } from '../words.ts';
@@ -27,25 +27,9 @@ export interface Neighbor {
 export type Neighbors = readonly Neighbor[] | null;
 
 /** A provider as the tables have it. Text is as NPPES writes it, capitals and stray characters included. */
-export interface ProviderFacts {
-  readonly npi: string;
-  readonly entityType: number | null;
-  readonly active: boolean;
+export interface ProviderFacts extends Readonly<typeof providers.$inferSelect> {
   /** Why nobody is asked about it; null if it is an active individual for all that is known. */
   readonly refusal: Exclude<GateReason, 'suppressed'> | null;
-  readonly lastName: string | null;
-  readonly firstName: string | null;
-  readonly middleName: string | null;
-  readonly nameSuffix: string | null;
-  readonly credential: string | null;
-  readonly otherLastName: string | null;
-  readonly otherFirstName: string | null;
-  readonly practiceLine1: string | null;
-  readonly practiceCity: string | null;
-  readonly practiceState: string | null;
-  readonly practicePostalCode: string | null;
-  /** Ten digits. */
-  readonly phoneKey: string | null;
   /** States of the practice locations beside the primary one. */
   readonly otherStates: readonly string[];
   readonly endpoints: readonly EndpointFact[];
@@ -101,38 +85,22 @@ export async function readProvider(db: Database, npi: string): Promise<ProviderF
         refusal: REFUSAL,
         otherStates: sql<string[]>`array(
           select distinct l.state from provider_locations l where l.npi = ${npi} limit ${LOCATIONS_AT_MOST})`,
+        // All kinds of the provider's own, whose affiliations tell the employer.
+        endpoints: endpointsOf(sql`${npi}`, sql`true`),
       })
       .from(providers)
       .where(eq(providers.npi, npi));
     if (!row) return null;
-    const { provider, refusal, otherStates } = row;
-    const places = await readPlaces(tx, provider);
-    const known = [...new Set([...(places.phone ?? []), ...(places.address ?? [])])];
-    const endpoints = await readEndpoints(tx, npi, known);
-    const names = await readOrganizationNames(tx, known);
-    const neighbors = (npis: readonly string[] | null): Neighbors =>
-      npis?.map((one) => ({
-        npi: one,
-        name: names.get(one)?.name ?? null,
-        otherNames: names.get(one)?.otherNames ?? [],
-        endpoints: endpoints.get(one) ?? [],
-      })) ?? null;
-    return {
-      ...provider,
-      refusal,
-      otherStates,
-      endpoints: endpoints.get(npi) ?? [],
-      atPhone: neighbors(places.phone),
-      atAddress: neighbors(places.address),
-    };
+    const { provider, ...facts } = row;
+    return { ...provider, ...facts, ...(await readNeighbors(tx, provider)) };
   });
 }
 
 /** The organizations, in the order of their NPIs, at the telephone and at the address; null for a crowd. */
-async function readPlaces(
+async function readNeighbors(
   tx: Pick<Transaction, 'execute'>,
   { phoneKey, addressKey }: typeof providers.$inferSelect,
-): Promise<{ phone: string[] | null; address: string[] | null }> {
+): Promise<Pick<ProviderFacts, 'atPhone' | 'atAddress'>> {
   const at = (key: 'phone_key' | 'address_key', value: string | null) => sql`
     (select npi from providers
       where entity_type = 2 and active and ${sql.identifier(key)} = ${value}::text
@@ -144,62 +112,29 @@ async function readPlaces(
        join providers p on p.npi = l.npi
       where p.entity_type = 2 and p.active
       limit ${NEIGHBORS_AT_MOST + 1})`;
-  const rows = await tx.execute<{ place: 'phone' | 'address'; npi: string }>(sql`
-    select 'phone' as place, npi from (${at('phone_key', phoneKey)}) a
-    union all
-    select 'address', npi from (${at('address_key', addressKey)}) a
-    order by place, npi`);
-  const found = (place: 'phone' | 'address') => {
-    const npis = rows.filter((row) => row.place === place).map((row) => row.npi);
-    return npis.length > NEIGHBORS_AT_MOST ? null : npis;
-  };
-  return { phone: found('phone'), address: found('address') };
-}
-
-/** All kinds of the provider's own, whose affiliations tell the employer; only what may be an address of the neighbors'. */
-async function readEndpoints(
-  tx: Pick<Transaction, 'execute'>,
-  npi: string,
-  neighbors: readonly string[],
-): Promise<Map<string, EndpointFact[]>> {
-  const rows = await tx.execute<EndpointRow>(sql`
-    select e.npi, e.kind, e.endpoint, e.affiliation_name
-      from unnest(${sql.param([npi, ...neighbors])}::text[]) asked(npi)
-     cross join lateral (
-       select * from provider_endpoints e
-        where e.npi = asked.npi and (e.npi = ${npi} or e.endpoint like '%@%')
-        order by e.kind, e.endpoint limit ${ENDPOINTS_AT_MOST}) e
-     order by e.npi, e.kind, e.endpoint`);
-  const grouped = Map.groupBy(rows, (row) => row.npi);
-  return new Map(
-    [...grouped].map(([one, own]) => [
-      one,
-      own.map(({ kind, endpoint, affiliation_name: affiliationName }) => ({
-        kind,
-        endpoint,
-        affiliationName,
-      })),
-    ]),
-  );
-}
-
-interface EndpointRow extends Record<string, unknown> {
-  npi: string;
-  kind: EndpointKind;
-  endpoint: string;
-  affiliation_name: string | null;
-}
-
-/** Other name type 3 is "Doing Business As"; the rest are names of the past, and others' words. */
-async function readOrganizationNames(
-  tx: Pick<Transaction, 'execute'>,
-  npis: readonly string[],
-): Promise<Map<string, { name: string | null; otherNames: string[] }>> {
-  if (npis.length === 0) return new Map();
-  const rows = await tx.execute<{ npi: string; name: string | null; other_names: string[] }>(sql`
-    select p.npi, p.organization_name as name,
+  // Other name type 3 is "Doing Business As"; the rest are names of the past, and others' words.
+  const rows = await tx.execute<Neighbor & { readonly place: string } & Record<string, unknown>>(sql`
+    select near.place, p.npi, p.organization_name as name,
            array(select n.name from provider_other_names n
-                  where n.npi = p.npi and n.type_code = '3' order by n.name limit ${NEIGHBORS_AT_MOST}) as other_names
-      from providers p where p.npi = any(${sql.param([...npis])}::text[])`);
-  return new Map(rows.map(({ npi, name, other_names: otherNames }) => [npi, { name, otherNames }]));
+                  where n.npi = p.npi and n.type_code = '3' order by n.name limit ${NEIGHBORS_AT_MOST}) as "otherNames",
+           ${endpointsOf(sql`p.npi`, sql`endpoint like '%@%'`)} as endpoints
+      from (select 'phone' as place, npi from (${at('phone_key', phoneKey)}) a
+            union all
+            select 'address', npi from (${at('address_key', addressKey)}) a) near
+     cross join lateral (select npi, organization_name from providers where npi = near.npi) p
+     order by p.npi`);
+  const found = (place: 'phone' | 'address') => {
+    const here = rows.filter((row) => row.place === place).map(({ place: _place, ...neighbor }) => neighbor);
+    return here.length > NEIGHBORS_AT_MOST ? null : here;
+  };
+  return { atPhone: found('phone'), atAddress: found('address') };
+}
+
+/** Those endpoints of an NPI for which `holds` does, as a list of `EndpointFact`. */
+function endpointsOf(npi: SQL, holds: SQL) {
+  return sql<EndpointFact[]>`(
+    select coalesce(jsonb_agg(jsonb_build_object(
+             'kind', kind, 'endpoint', endpoint, 'affiliationName', affiliation_name)), '[]')
+      from (select kind, endpoint, affiliation_name from provider_endpoints
+             where npi = ${npi} and ${holds} order by kind, endpoint limit ${ENDPOINTS_AT_MOST}) e)`;
 }

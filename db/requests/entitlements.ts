@@ -1,4 +1,4 @@
-import { and, eq, gte, inArray, sql } from 'drizzle-orm';
+import { and, eq, gte, inArray, type SQL, sql } from 'drizzle-orm';
 import type { Transaction } from '../client.ts';
 import { entitlements, requests, storedEmails } from '../schema.ts';
 import type { EmailType, WantedType } from '../words.ts';
@@ -87,22 +87,32 @@ export async function findStoredEmails(
       lastValidatedAt: storedEmails.lastValidatedAt,
     })
     .from(storedEmails)
-    .where(
-      and(
-        inArray(storedEmails.npi, [...new Set(search.npis)]),
-        eq(storedEmails.verdict, 'valid'),
-        eq(storedEmails.unchecked, false),
-        gte(storedEmails.lastValidatedAt, new Date(search.at.getTime() - search.freshnessMs)),
-        search.wantedType === 'any' ? undefined : eq(storedEmails.emailType, search.wantedType),
-        // Equality with null is never true.
-        sql`(${storedEmails.mayStore} or exists (select from email_checks c where c.lookup_id = ${search.lookupId}
-          and c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named'))`,
-        sql`not is_suppressed(${storedEmails.npi}, ${storedEmails.email})`,
-        sql`not is_inactive(${storedEmails.npi})`,
-      ),
-    )
+    .where(and(inArray(storedEmails.npi, [...new Set(search.npis)]), isUsable(search)))
     .orderBy(storedEmails.emailType, storedEmails.lastValidatedAt, storedEmails.email);
   return byNpi(rows);
+}
+
+/** Whether an address of the directory answers a lookup: see `findStoredEmails`. */
+export function isUsable({
+  wantedType,
+  at,
+  freshnessMs,
+  lookupId,
+}: Pick<StoredSearch, 'freshnessMs'> & {
+  readonly [Key in 'wantedType' | 'at' | 'lookupId']: StoredSearch[Key] | SQL;
+}) {
+  const moment = at instanceof Date ? sql`${at.toISOString()}::timestamptz` : at;
+  return and(
+    eq(storedEmails.verdict, 'valid'),
+    eq(storedEmails.unchecked, false),
+    sql`${storedEmails.lastValidatedAt} >= ${moment} - make_interval(secs => ${freshnessMs / 1000})`,
+    sql`${wantedType} in ('any', ${storedEmails.emailType})`,
+    // Equality with null is never true.
+    sql`(${storedEmails.mayStore} or exists (select from email_checks c where c.lookup_id = ${lookupId}
+      and c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named'))`,
+    sql`not is_suppressed(${storedEmails.npi}, ${storedEmails.email})`,
+    sql`not is_inactive(${storedEmails.npi})`,
+  );
 }
 
 /**

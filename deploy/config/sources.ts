@@ -1,6 +1,7 @@
-import { Resolver } from 'node:dns/promises';
 import { readFileSync } from 'node:fs';
 import type { VendorSource } from '../../activities/deps.ts';
+import { findHostsBy } from '../../activities/http/client.ts';
+import type { Names } from '../../activities/http/names.ts';
 import { createRegistry } from '../../activities/person/registry.ts';
 import { VENDOR_IDS, VENDORS } from '../../activities/vendors/catalogue.ts';
 import { createHttpJson } from '../../activities/vendors/file/vendor.ts';
@@ -18,11 +19,11 @@ import { ConfigError } from './values.ts';
 
 /**
  * Makes what the environment and the sources file name: vendors and verifiers in their order, the registry, and the
- * check that asks them.
+ * check that asks them. From now on this process finds their hosts by `names`.
  * @throws {ConfigError} naming every problem of the file, or a policy that needs a verifier if there is none
  */
-export function createSources(config: Config, db: Database) {
-  const { access, registryUrl, verifyPolicy: policy, catchAll, freshnessMs, dnsServers } = config;
+export function createSources(config: Config, db: Database, names: Names) {
+  const { access, registryUrl, verifyPolicy: policy, catchAll, freshnessMs } = config;
   const text = config.sourcesFile === null ? '{}' : readFileSync(config.sourcesFile, 'utf8');
   const file = parseSourcesFile(text, config);
   const own = { api: file.vendors.rocketreach.api, pollMs: file.vendors.fullenrich.poll };
@@ -45,15 +46,14 @@ export function createSources(config: Config, db: Database) {
     throw new ConfigError('VERIFY_POLICY is verifier-required, but no verifier has a key or a URL');
   }
 
-  const resolver = new Resolver({ timeout: 2000, tries: 2 });
-  if (dnsServers.length > 0) resolver.setServers(dnsServers);
+  findHostsBy(names.find);
   const limits = new Map(VERIFIER_IDS.map((id) => [id as string, limitsOf(file.verifiers[id])]));
   return {
     vendors: inOrder(vendors, file.order),
     verifiers: asked,
     registry: file.registry === 'fallback' ? createRegistry({ baseUrl: registryUrl }) : null,
     check: createCheck({
-      resolver,
+      resolver: names,
       policy,
       catchAll,
       freshnessMs,

@@ -1,12 +1,13 @@
 import Joi from 'joi';
 import { isConfidential } from '../../activities/http/client.ts';
+import { OperatorProblem } from '../../db/errors.ts';
 import type { Rate } from '../../db/lookups/sources.ts';
 import type { SecretKey } from '../../db/secrets.ts';
 
 // The kinds of values that environment variables and the sources file have.
 
 /** What is wrong with the configuration, each problem by its name; never a value. */
-export class ConfigError extends Error {
+export class ConfigError extends OperatorProblem {
   override readonly name = 'ConfigError';
 }
 

@@ -1,14 +1,21 @@
 import { readFileSync } from 'node:fs';
 import type { ActivityRules } from '../../activities/deps.ts';
+import type { Names } from '../../activities/http/names.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../activities/webhooks/post.ts';
 import type { Config } from './config.ts';
 
 /** How deliveries are sent, as the configuration has it. */
-export function postOf(config: Config) {
+export function postOf(config: Config, names: Names) {
   const ca = config.webhookCaFile === null ? undefined : readFileSync(config.webhookCaFile, 'utf8');
   const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
-  return createPost({ policy, ca, proxy: config.webhookProxy, userAgent: 'npi-email-enrichment/1' });
+  return createPost({
+    policy,
+    ca,
+    lookup: names.find,
+    proxy: config.webhookProxy,
+    userAgent: 'npi-email-enrichment/1',
+  });
 }
 
 /** What activities keep to, but for what the sources file says. */

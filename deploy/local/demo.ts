@@ -6,26 +6,8 @@ import { LocalProblem } from './processes.ts';
 // The main job, done once through the public API alone: what a client of the service would write.
 
 /** Mixed outcomes: of each kind at least one, but none that keeps the demonstration waiting for its time-out. */
-const NPIS = [
-  '2000000010',
-  '2000000028',
-  '2000000044',
-  '2000000051',
-  '2000000069',
-  '2000000077',
-  '2000000085',
-  '2000000119',
-  '2000000127',
-  '2000000135',
-  '2000000143',
-  '2000000176',
-  '2000000192',
-  '2000000200',
-  '2000000218',
-  '2000000226',
-  '2000000010',
-  '1234567890',
-];
+const NPIS = `2000000010 2000000028 2000000044 2000000051 2000000069 2000000077 2000000085 2000000119 2000000127
+  2000000135 2000000143 2000000176 2000000192 2000000200 2000000218 2000000226 2000000010 1234567890`;
 
 /** Only the last vendor knows this one. */
 const ALL_VENDORS = '2000000218';
@@ -55,29 +37,23 @@ interface Credits {
  */
 export async function demonstrate(facts: StackFacts, say: (line: string) => void): Promise<string> {
   const call = caller(facts);
+  const npis = NPIS.split(/\s+/);
   const before = await call<Credits>('/api/v1/credits');
-  say(`\nSubmitting ${NPIS.length} NPIs in one bulk, with a real-time webhook and custom_data:\n`);
+  say(`\nSubmitting ${npis.length} NPIs in one bulk, with a real-time webhook and custom_data:\n`);
   const { batch_id: batchId } = await call<{ batch_id: string }>('/api/v1/email/bulk', {
-    npis: NPIS,
+    npis,
     webhook: { url: `${facts.receiver_url}/demo`, mode: 'real-time' },
     custom_data: { campaign: 'demonstration', note: 'comes back exactly as sent' },
   });
   const envelope = await follow(() => call<Envelope>(`/api/v1/batch/${batchId}`), say);
-  const results: (Envelope['data'][number] & { readonly single: Envelope })[] = [];
-  for (const item of envelope.data) {
-    results.push({ ...item, single: await call<Envelope>(`/api/v1/email/${item.request_id}`) });
+  const results = [];
+  for (const { request_id: requestId, npi, status, email_type: type, email, replayed } of envelope.data) {
+    const { usage, webhook } = await call<Envelope>(`/api/v1/email/${requestId}`);
+    const credits = usage.credits_used;
+    results.push({ npi, status, type, email, replayed, credits, webhook: webhook?.status });
   }
-  const rows = table(results, {
-    NPI: ({ npi }) => npi,
-    STATUS: ({ status }) => status,
-    TYPE: ({ email_type: type }) => type,
-    EMAIL: ({ email }) => email,
-    REPLAYED: ({ replayed }) => replayed,
-    CREDITS: ({ single }) => single.usage.credits_used,
-    WEBHOOK: ({ single }) => single.webhook?.status ?? null,
-  });
   const after = await call<Credits>('/api/v1/credits');
-  say(`\n${rows}`);
+  say(`\n${table(results)}`);
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
   if (facts.temporal_ui) {
     const workflow = `${facts.temporal_ui}/namespaces/${facts.temporal_namespace}/workflows`;

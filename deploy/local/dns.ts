@@ -1,4 +1,5 @@
-import { createSocket, type Socket } from 'node:dgram';
+import { createSocket } from 'node:dgram';
+import { once } from 'node:events';
 import { type Answer, AUTHORITATIVE_ANSWER, decode, encode, type Packet, type Question } from 'dns-packet';
 import { LOOPBACK, portTaken } from './processes.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './sim/people.ts';
@@ -53,7 +54,10 @@ const NOTIMP = 4;
  */
 export async function startDns({ port = 0 }: { readonly port?: number } = {}): Promise<DnsServer> {
   const socket = createSocket('udp4');
-  await bind(socket, port);
+  socket.bind(port, LOOPBACK);
+  await once(socket, 'listening').catch((error: NodeJS.ErrnoException) => {
+    throw error.code === 'EADDRINUSE' ? portTaken(port, 'the local name server') : error;
+  });
   socket.on('message', (message, peer) => {
     const response = respond(message);
     if (response) socket.send(response, peer.port, peer.address);
@@ -64,18 +68,6 @@ export async function startDns({ port = 0 }: { readonly port?: number } = {}): P
     address: `${LOOPBACK}:${socket.address().port}`,
     close: () => new Promise((resolve) => socket.close(() => resolve())),
   };
-}
-
-function bind(socket: Socket, port: number): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const fail = (error: NodeJS.ErrnoException) =>
-      reject(error.code === 'EADDRINUSE' ? portTaken(port, 'the local name server') : error);
-    socket.once('error', fail);
-    socket.bind(port, LOOPBACK, () => {
-      socket.off('error', fail);
-      resolve();
-    });
-  });
 }
 
 /** Null for what isn't a question: it is dropped, as name servers do. */

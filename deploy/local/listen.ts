@@ -1,4 +1,3 @@
-import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer } from 'node:https';
@@ -13,7 +12,7 @@ import { commandLine } from '../main.ts';
 import { integer } from '../operator/arguments.ts';
 import { addSecret, signatureProblem } from './check-signature.ts';
 import { readFacts, type StackFacts } from './facts.ts';
-import { LOOPBACK, LocalProblem, portTaken, runProgram } from './processes.ts';
+import { LOOPBACK, LocalProblem, listenOn, runProgram } from './processes.ts';
 
 // `npm run listen`: deliveries of the local stack, checked and sent on to a receiver that is being written.
 
@@ -37,16 +36,14 @@ const HEALTH_TIMEOUT_MS = 5000;
 
 async function listen({ forwardTo, secret, port, dir }: Options): Promise<void> {
   const facts = await factsOf(dir);
-  const forwarder = await startForwarder({
-    port,
-    certificate: await certificateOf(dir),
-    secret: secret ?? (await stackSecret(facts)),
-    target: forwardTo,
-    onDelivery: (forwarded) => console.log(lineOf(forwarded)),
+  const signedWith = secret ?? (await stackSecret(facts));
+  const server = createServer(await certificateOf(dir), (request, response) => {
+    void receive(request, response, forwardTo, signedWith).catch(() => response.destroy());
   });
-  console.log(`${forwarder.url} → ${forwardTo.href}`);
+  const listening = await listenOn(server, port, 'npm run listen', '--port');
+  console.log(`https://${LOOPBACK}:${listening.port}/ → ${forwardTo.href}`);
   console.log(`Give the first as webhook.url in submits to ${facts.base_url}. Ctrl-C ends it.`);
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => void forwarder.close());
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => void listening.close());
 }
 
 function parseTarget(text: string): URL {
@@ -104,34 +101,6 @@ async function stackSecret(facts: StackFacts): Promise<string> {
   }
 }
 
-function lineOf({ at, id, npis, problem, status, ms }: Forwarded): string {
-  const told = npis === null ? 'no envelope' : npis === 1 ? '1 NPI' : `${npis} NPIs`;
-  const answer = status === null ? '502 (no answer from your receiver)' : `${status}`;
-  const checked = problem === null ? 'verified' : `NOT VERIFIED: ${problem}`;
-  return `${at.toISOString()} ${id || '(no webhook-id)'}  ${told}  → ${answer} in ${ms} ms  ${checked}`;
-}
-
-/** One delivery that was received, checked and sent on. */
-interface Forwarded {
-  readonly at: Date;
-  /** The `webhook-id` header, empty if there was none. */
-  readonly id: string;
-  /** How many NPIs it tells of; null if the body isn't an envelope. */
-  readonly npis: number | null;
-  /** What is wrong with its signature; null if it is right. */
-  readonly problem: string | null;
-  /** What the target answered, which is what the sender got; null if there was no answer, and the sender got 502. */
-  readonly status: number | null;
-  readonly ms: number;
-}
-
-interface Forwarder {
-  /** `https://127.0.0.1:PORT/` */
-  readonly url: string;
-  /** Ends open connections too. */
-  close(): Promise<void>;
-}
-
 /** The sender gives up after 15 s, connecting included (DECISIONS.md, Webhooks, transport). */
 const TARGET_TIMEOUT_MS = 15_000;
 /** Of one connection, not of the message (RFC 9110, 7.6.1), or set anew by the request that is made. */
@@ -145,55 +114,32 @@ const OWN_HEADERS: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Receives deliveries over HTTPS on loopback, checks each, and sends it on as it came, right or not: body to the byte,
- * headers, and the target's status, `Retry-After` and body back, so that retries can be tried.
- * @param settings.port 0 for any that is free
- * @param settings.target where every delivery is sent, whatever path it came to
- * @param settings.onDelivery told of each after it was answered
- * @throws {LocalProblem} `port_taken`
+ * Checks a delivery, and sends it on as it came, right or not: body to the byte, headers, and the target's status,
+ * `Retry-After` and body back, so that retries can be tried.
  */
-async function startForwarder(settings: {
-  readonly port: number;
-  readonly certificate: { readonly cert: string; readonly key: string };
-  readonly secret: string;
-  readonly target: URL;
-  readonly onDelivery: (forwarded: Forwarded) => void;
-}): Promise<Forwarder> {
-  const { port, certificate, secret, target, onDelivery } = settings;
-  const { cert, key } = certificate;
-  const server = createServer({ cert, key }, (request, response) => {
-    void receive(request, response).catch(() => response.destroy());
-  });
-  server.listen(port, LOOPBACK);
-  await once(server, 'listening').catch(() => {
-    throw portTaken(port, 'npm run listen', '--port');
-  });
-  const address = server.address();
-  const bound = typeof address === 'object' && address !== null ? address.port : port;
-
-  async function receive(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    if (request.method !== 'POST') {
-      response.writeHead(405, { allow: 'POST' }).end();
-      return;
-    }
-    const at = new Date();
-    const body = await buffer(request);
-    const headers = textHeaders(request);
-    const problem = signatureProblem(headers, body, secret, at);
-    const begun = performance.now();
-    const status = await sendOn(target, headers, body, response);
-    const ms = Math.round(performance.now() - begun);
-    onDelivery({ at, id: headers['webhook-id'] ?? '', npis: npisOf(body), problem, status, ms });
+async function receive(
+  request: IncomingMessage,
+  response: ServerResponse,
+  target: URL,
+  secret: string,
+): Promise<void> {
+  if (request.method !== 'POST') {
+    response.writeHead(405, { allow: 'POST' }).end();
+    return;
   }
-
-  return {
-    url: `https://${LOOPBACK}:${bound}/`,
-    async close() {
-      server.close();
-      server.closeAllConnections();
-      await once(server, 'close');
-    },
-  };
+  const at = new Date();
+  const body = await buffer(request);
+  const headers = textHeaders(request);
+  const problem = signatureProblem(headers, body, secret, at);
+  const begun = performance.now();
+  const status = await sendOn(target, headers, body, response);
+  const ms = Math.round(performance.now() - begun);
+  const npis = npisOf(body);
+  const told = npis === null ? 'no envelope' : npis === 1 ? '1 NPI' : `${npis} NPIs`;
+  const answer = status ?? '502 (no answer from your receiver)';
+  const checked = problem === null ? 'verified' : `NOT VERIFIED: ${problem}`;
+  const id = headers['webhook-id'] || '(no webhook-id)';
+  console.log(`${at.toISOString()} ${id}  ${told}  → ${answer} in ${ms} ms  ${checked}`);
 }
 
 /** @returns the target's status; null, with 502 as the answer, if it gave none */
@@ -225,6 +171,7 @@ function textHeaders({ headers }: IncomingMessage): Record<string, string> {
   return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, String(value)]));
 }
 
+/** How many NPIs a delivery tells of; null if the body isn't an envelope. */
 function npisOf(body: Buffer): number | null {
   try {
     const { data } = JSON.parse(body.toString('utf8')) as { data?: unknown };

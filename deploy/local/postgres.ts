@@ -23,26 +23,21 @@ import {
   serverUser,
 } from './postgres-place.ts';
 import {
-  freePort,
   LOOPBACK,
   LocalProblem,
   launch,
+  launchOnPort,
+  PORT_IN_USE,
   poll,
-  portTaken,
+  type ReadyServer,
   requirePortFree,
   run,
   type ServerProcess,
 } from './processes.ts';
 
-export interface Postgres {
+export interface Postgres extends ReadyServer {
   /** Of the superuser, on the database `postgres`. */
   readonly url: string;
-  readonly port: number;
-  readonly pid: number;
-  /** Settles when the server is gone, asked to or not, with how it ended. */
-  readonly exited: Promise<string>;
-  /** Ends open sessions and the server; a temporary cluster is removed. */
-  stop(): Promise<void>;
 }
 
 export interface PostgresOptions {
@@ -85,12 +80,22 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
 
   await waitForEarlierServer(cluster.dataDir, log);
   const password = await initialize(cluster);
-  const { server, port } = await startServer(cluster, options.port);
+  const server = await launchOnPort({
+    name: 'PostgreSQL',
+    code: 'postgres_failed',
+    port: options.port,
+    startMs: START_MS,
+    again: options.port === undefined ? new RegExp(`${REMAINS.source}|${PORT_IN_USE.source}`, 'i') : REMAINS,
+    launchAt: (port) => launchServer(cluster, port),
+    isReady: (server) => isReady(cluster, server),
+  }).catch(async (error) => {
+    await removeTemporary(cluster);
+    throw error;
+  });
   return {
-    url: `postgres://postgres:${password}@${LOOPBACK}:${port}/postgres`,
-    port,
-    pid: server.pid,
-    exited: server.exited,
+    ...server,
+    url: `postgres://postgres:${password}@${LOOPBACK}:${server.port}/postgres`,
+    /** Ends open sessions and the server; a temporary cluster is removed. */
     stop: async () => {
       await server.stop();
       await removeTemporary(cluster);
@@ -149,25 +154,8 @@ async function initialize(cluster: Cluster): Promise<string> {
   return password;
 }
 
-/** Tries again while what an earlier server left behind is in the way, or a port found free was taken since. */
-async function startServer(cluster: Cluster, wanted: number | undefined) {
-  const deadline = Date.now() + START_MS;
-  for (;;) {
-    const port = wanted ?? (await freePort());
-    const server = launchServer(cluster, port);
-    const state = await poll(() => readiness(cluster, server), START_MS);
-    if (state === 'ready') return { server, port };
-    await server.stop();
-    const output = server.tail();
-    const portInUse = /could not bind|Address already in use/.test(output);
-    // After a kill of the server its children need a moment to notice and let go of the shared memory.
-    const remains = /shared memory block|lock file .* already exists/.test(output);
-    if ((remains || (portInUse && wanted === undefined)) && Date.now() < deadline) continue;
-    await removeTemporary(cluster);
-    if (portInUse) throw portTaken(port, 'PostgreSQL');
-    throw new LocalProblem('postgres_failed', `PostgreSQL did not start (${server.ending()}): ${output}`);
-  }
-}
+/** After a kill of the server its children need a moment to notice and let go of the shared memory. */
+const REMAINS = /shared memory block|lock file .* already exists/;
 
 function launchServer(
   { dataDir, temporaryFolder, binaries, user, log }: Cluster,
@@ -194,10 +182,9 @@ function launchServer(
   });
 }
 
-async function readiness({ dataDir }: Cluster, server: ServerProcess): Promise<'ready' | 'gone' | undefined> {
-  if (server.ending() !== undefined) return 'gone';
+async function isReady({ dataDir }: Cluster, { pid }: ServerProcess): Promise<boolean> {
   const lock = await readLockFile(dataDir);
-  return lock?.pid === server.pid && lock.status === 'ready' ? 'ready' : undefined;
+  return lock?.pid === pid && lock.status === 'ready';
 }
 
 /** What PostgreSQL writes into its data folder while it runs (storage/pidfile.h of PostgreSQL's source). */

@@ -1,5 +1,7 @@
 import { execFile, spawn } from 'node:child_process';
-import { createServer } from 'node:net';
+import { once } from 'node:events';
+import type { Server } from 'node:http';
+import { type AddressInfo, createServer } from 'node:net';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -164,6 +166,45 @@ function guard(pid: number, options: LaunchOptions): () => void {
   return () => shell.stdin.end('\n');
 }
 
+/** A server that is ready, on its port. */
+export type ReadyServer = Pick<ServerProcess, 'pid' | 'exited' | 'stop'> & { readonly port: number };
+
+/**
+ * Launches a server and returns once it is ready.
+ * @param settings.port without it a free one
+ * @param settings.again what it writes if it ends for a reason that may pass: then it is launched again
+ * @throws {LocalProblem} `port_taken`, or `settings.code`
+ */
+export async function launchOnPort(settings: {
+  readonly name: string;
+  readonly code: string;
+  readonly port: number | undefined;
+  readonly startMs: number;
+  readonly again: RegExp;
+  readonly launchAt: (port: number) => ServerProcess | Promise<ServerProcess>;
+  readonly isReady: (server: ServerProcess, port: number) => Promise<boolean>;
+}): Promise<ReadyServer> {
+  const { name, code, startMs, again, launchAt, isReady } = settings;
+  const deadline = Date.now() + startMs;
+  for (;;) {
+    const port = settings.port ?? (await freePort());
+    const server = await launchAt(port);
+    const state = await poll(async () => {
+      if (server.ending() !== undefined) return 'gone';
+      return (await isReady(server, port)) ? 'ready' : undefined;
+    }, startMs);
+    if (state === 'ready') return { pid: server.pid, port, exited: server.exited, stop: server.stop };
+    await server.stop();
+    const output = server.tail();
+    if (again.test(output) && Date.now() < deadline) continue;
+    if (PORT_IN_USE.test(output)) throw portTaken(port, name);
+    throw new LocalProblem(code, `${name} did not start (${server.ending()}): ${output}`);
+  }
+}
+
+/** How servers say it. */
+export const PORT_IN_USE = /could not bind|address already in use/i;
+
 /** Runs a short command and gives its exit code (-1: it could not be started) and all it wrote. */
 export function run(
   command: string,
@@ -241,12 +282,35 @@ function listenOnce(port: number): Promise<number> {
     const server = createServer();
     server.once('error', reject);
     server.listen(port, LOOPBACK, () => {
-      const address = server.address();
-      server.close(() =>
-        typeof address === 'object' && address !== null
-          ? resolve(address.port)
-          : reject(new Error('the probe listens on no port')),
-      );
+      const address = server.address() as AddressInfo;
+      server.close(() => resolve(address.port));
     });
   });
+}
+
+/**
+ * Lets a server listen on loopback. Its end closes open connections too.
+ * @param port 0 for any that is free
+ * @param name and `option` as in `requirePortFree`
+ * @throws {LocalProblem} `port_taken`
+ */
+export async function listenOn(
+  server: Pick<Server, 'listen' | 'address' | 'close' | 'closeAllConnections'> & NodeJS.EventEmitter,
+  port: number,
+  name: string,
+  option?: string,
+): Promise<{ readonly port: number; close(): Promise<void> }> {
+  server.listen(port, LOOPBACK);
+  await once(server, 'listening').catch((error: NodeJS.ErrnoException) => {
+    throw error.code === 'EADDRINUSE' ? portTaken(port, name, option) : error;
+  });
+  return {
+    port: (server.address() as AddressInfo).port,
+    async close() {
+      const closed = once(server, 'close');
+      server.close();
+      server.closeAllConnections();
+      await closed;
+    },
+  };
 }

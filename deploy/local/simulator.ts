@@ -1,8 +1,6 @@
-import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
-import { LOOPBACK, portTaken } from './processes.ts';
+import { LOOPBACK, listenOn } from './processes.ts';
 import { fullenrich } from './sim/fullenrich.ts';
 import { hunter } from './sim/hunter.ts';
 import { prospeo } from './sim/prospeo.ts';
@@ -77,21 +75,14 @@ export async function createSimulator({
     // A caller that hangs up in the middle of its question gets no answer.
     handle(request, response).catch(() => response.destroy());
   });
-  server.listen(port, LOOPBACK);
-  await once(server, 'listening').catch((error: NodeJS.ErrnoException) => {
-    throw error.code === 'EADDRINUSE' ? portTaken(port, 'the simulator') : error;
-  });
+  const listening = await listenOn(server, port, 'the simulator');
 
   return {
     /** The base URL of each source, as production code takes it. */
-    urls: baseUrls(`http://${LOOPBACK}:${(server.address() as AddressInfo).port}`),
+    urls: baseUrls(`http://${LOOPBACK}:${listening.port}`),
     /** The questions with a right key, oldest first. */
     calls: (): readonly SimulatorCall[] => calls,
-    async close(): Promise<void> {
-      const closed = new Promise((resolve) => server.close(resolve));
-      server.closeAllConnections();
-      await closed;
-    },
+    close: listening.close,
   };
 }
 

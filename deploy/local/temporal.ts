@@ -4,26 +4,25 @@ import { Connection, isGrpcServiceError } from '@temporalio/client';
 import { msToTs } from '@temporalio/common/lib/time.js';
 import type { TemporalTarget } from '../temporal/client.ts';
 import { SEARCH_ATTRIBUTE_WORDS } from '../temporal/namespace.ts';
+import { temporalTrouble } from '../temporal/trouble.ts';
 import {
   freePort,
   LOOPBACK,
   LocalProblem,
   launch,
+  launchOnPort,
+  PORT_IN_USE,
   poll,
-  portTaken,
+  type ReadyServer,
   requirePortFree,
   type ServerProcess,
 } from './processes.ts';
 
-export interface Temporal {
+export interface Temporal extends Omit<ReadyServer, 'port'> {
   /** host:port of the gRPC service */
   readonly address: string;
   /** undefined when headless */
   readonly uiUrl: string | undefined;
-  readonly pid: number;
-  /** Settles when the server is gone, asked to or not, with how it ended. */
-  readonly exited: Promise<string>;
-  stop(): Promise<void>;
 }
 
 export interface TemporalOptions {
@@ -44,7 +43,6 @@ export interface TemporalOptions {
 
 const START_MS = 60_000;
 const ASK_MS = 2_000;
-const ATTEMPTS = 3;
 /** How long workflows that are over can be looked at. */
 const RETENTION = '3 days';
 /** ALREADY_EXISTS of gRPC. */
@@ -73,24 +71,23 @@ export async function bringUp(
   if (options.uiPort !== undefined && !options.headless)
     await requirePortFree(options.uiPort, "Temporal's UI");
 
-  for (let attempt = 1; ; attempt += 1) {
-    const port = options.port ?? (await freePort());
-    const uiPort = options.headless ? undefined : (options.uiPort ?? (await freePort()));
-    const address = `${LOOPBACK}:${port}`;
-    const server = await launchAt(port, uiPort);
-    const state = await waitForNamespace(server, address, namespace);
-    if (state === 'ready') {
-      const uiUrl = uiPort === undefined ? undefined : `http://${LOOPBACK}:${uiPort}`;
-      return { address, uiUrl, pid: server.pid, exited: server.exited, stop: server.stop };
-    }
-    await server.stop();
-    const output = server.tail();
-    const portInUse = /address already in use/i.test(output);
+  let uiUrl: string | undefined;
+  const { port, ...server } = await launchOnPort({
+    name: 'Temporal',
+    code: 'temporal_failed',
+    port: options.port,
+    startMs: START_MS,
     // A server also takes free ports of its own choice, which another program may take first.
-    if (portInUse && attempt < ATTEMPTS) continue;
-    if (portInUse) throw portTaken(port, 'Temporal');
-    throw new LocalProblem('temporal_failed', `Temporal did not start (${server.ending()}): ${output}`);
-  }
+    again: PORT_IN_USE,
+    async launchAt(port) {
+      const uiPort = options.headless ? undefined : (options.uiPort ?? (await freePort()));
+      uiUrl = uiPort === undefined ? undefined : `http://${LOOPBACK}:${uiPort}`;
+      return await launchAt(port, uiPort);
+    },
+    isReady: async (_server, port) =>
+      (await temporalTrouble({ connectionOptions: { address: `${LOOPBACK}:${port}` }, namespace })) === null,
+  });
+  return { ...server, address: `${LOOPBACK}:${port}`, uiUrl };
 }
 
 /**
@@ -145,27 +142,4 @@ function launchServer(options: TemporalOptions, port: number, uiPort: number | u
     forceSignal: 'SIGKILL',
     onLine: options.onLog,
   });
-}
-
-async function waitForNamespace(
-  server: ServerProcess,
-  address: string,
-  namespace: string,
-): Promise<'ready' | 'gone' | undefined> {
-  const connection = Connection.lazy({ address });
-  try {
-    return await poll(async () => {
-      if (server.ending() !== undefined) return 'gone';
-      try {
-        await connection.withDeadline(Date.now() + ASK_MS, () =>
-          connection.workflowService.describeNamespace({ namespace }),
-        );
-        return 'ready';
-      } catch {
-        return undefined;
-      }
-    }, START_MS);
-  } finally {
-    await connection.close();
-  }
 }

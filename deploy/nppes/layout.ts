@@ -1,101 +1,14 @@
-// The V2 layout of NPPES's files (CMS, "NPPES Data Dissemination - Readme", V2), with the spaces as they are there.
+import { OperatorProblem } from '../../db/errors.ts';
+import layout from './layout.json' with { type: 'json' };
+
+// The V2 layout of NPPES's files (CMS, "NPPES Data Dissemination - Readme", V2).
 
 export const MEMBER_KINDS = ['npidata', 'othername', 'pl', 'endpoint'] as const;
 /** What a file of the set holds; also how its name begins, before `_pfile_`. */
 export type MemberKind = (typeof MEMBER_KINDS)[number];
 
-/** Every column of a file, in the order in which CMS writes them. */
-export const LAYOUT: Readonly<Record<MemberKind, readonly string[]>> = {
-  npidata: [
-    'NPI',
-    'Entity Type Code',
-    'Replacement NPI',
-    'Employer Identification Number (EIN)',
-    'Provider Organization Name (Legal Business Name)',
-    'Provider Last Name (Legal Name)',
-    'Provider First Name',
-    'Provider Middle Name',
-    'Provider Name Prefix Text',
-    'Provider Name Suffix Text',
-    'Provider Credential Text',
-    'Provider Other Organization Name',
-    'Provider Other Organization Name Type Code',
-    'Provider Other Last Name',
-    'Provider Other First Name',
-    'Provider Other Middle Name',
-    'Provider Other Name Prefix Text',
-    'Provider Other Name Suffix Text',
-    'Provider Other Credential Text',
-    'Provider Other Last Name Type Code',
-    ...['Mailing', 'Practice Location'].flatMap(mainAddress),
-    'Provider Enumeration Date',
-    'Last Update Date',
-    'NPI Deactivation Reason Code',
-    'NPI Deactivation Date',
-    'NPI Reactivation Date',
-    'Provider Sex Code',
-    'Authorized Official Last Name',
-    'Authorized Official First Name',
-    'Authorized Official Middle Name',
-    'Authorized Official Title or Position',
-    'Authorized Official Telephone Number',
-    ...numbered(15, [
-      'Healthcare Provider Taxonomy Code',
-      'Provider License Number',
-      'Provider License Number State Code',
-      'Healthcare Provider Primary Taxonomy Switch',
-    ]),
-    ...numbered(50, [
-      'Other Provider Identifier',
-      'Other Provider Identifier Type Code',
-      'Other Provider Identifier State',
-      'Other Provider Identifier Issuer',
-    ]),
-    'Is Sole Proprietor',
-    'Is Organization Subpart',
-    'Parent Organization LBN',
-    'Parent Organization TIN',
-    'Authorized Official Name Prefix Text',
-    'Authorized Official Name Suffix Text',
-    'Authorized Official Credential Text',
-    ...numbered(15, ['Healthcare Provider Taxonomy Group']),
-    'Certification Date',
-  ],
-  othername: ['NPI', 'Provider Other Organization Name', 'Provider Other Organization Name Type Code'],
-  pl: [
-    'NPI',
-    'Provider Secondary Practice Location Address- Address Line 1',
-    'Provider Secondary Practice Location Address-  Address Line 2',
-    'Provider Secondary Practice Location Address - City Name',
-    'Provider Secondary Practice Location Address - State Name',
-    'Provider Secondary Practice Location Address - Postal Code',
-    'Provider Secondary Practice Location Address - Country Code (If outside U.S.)',
-    'Provider Secondary Practice Location Address - Telephone Number',
-    'Provider Secondary Practice Location Address - Telephone Extension',
-    'Provider Practice Location Address - Fax Number',
-  ],
-  endpoint: [
-    'NPI',
-    'Endpoint Type',
-    'Endpoint Type Description',
-    'Endpoint',
-    'Affiliation',
-    'Endpoint Description',
-    'Affiliation Legal Business Name',
-    'Use Code',
-    'Use Description',
-    'Other Use Description',
-    'Content Type',
-    'Content Description',
-    'Other Content Description',
-    'Affiliation Address Line One',
-    'Affiliation Address Line Two',
-    'Affiliation Address City',
-    'Affiliation Address State',
-    'Affiliation Address Country',
-    'Affiliation Address Postal Code',
-  ],
-};
+/** Every column of a file, in the order in which CMS writes them, with the spaces as they are there. */
+export const LAYOUT: Readonly<Record<MemberKind, readonly string[]>> = layout;
 
 /** Columns that some generations of V2 have and others do not; nothing reads them. */
 const COMES_AND_GOES: readonly string[] = ['Created Date'];
@@ -103,25 +16,8 @@ const COMES_AND_GOES: readonly string[] = ['Created Date'];
 /** Columns that had another name once: old name to new. */
 const RENAMED: ReadonlyMap<string, string> = new Map([['Provider Gender Code', 'Provider Sex Code']]);
 
-function mainAddress(kind: string): string[] {
-  return [
-    `Provider First Line Business ${kind} Address`,
-    `Provider Second Line Business ${kind} Address`,
-    `Provider Business ${kind} Address City Name`,
-    `Provider Business ${kind} Address State Name`,
-    `Provider Business ${kind} Address Postal Code`,
-    `Provider Business ${kind} Address Country Code (If outside U.S.)`,
-    `Provider Business ${kind} Address Telephone Number`,
-    `Provider Business ${kind} Address Fax Number`,
-  ];
-}
-
-function numbered(count: number, names: readonly string[]): string[] {
-  return Array.from({ length: count }, (_, index) => names.map((name) => `${name}_${index + 1}`)).flat();
-}
-
 /** Why an import did not begin, or stopped: one sentence for the operator that says what to do. */
-export class ImportProblem extends Error {
+export class ImportProblem extends OperatorProblem {
   override readonly name = 'ImportProblem';
 }
 

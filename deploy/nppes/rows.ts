@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { providerKeys } from '../../db/providers/keys.ts';
-import { ENDPOINT_KINDS } from '../../db/providers/nppes/staging.ts';
+import { ENDPOINT_KINDS } from '../../db/words.ts';
 import type { CsvRecord } from './csv.ts';
 import type { Header, MemberKind } from './layout.ts';
 
@@ -200,8 +200,9 @@ function locationParser(header: Header): ParseKnown {
 function endpointParser(header: Header): ParseKnown {
   const [kindAt = 0, endpointAt = 0, affiliatedAt = 0, affiliationAt = 0] = ENDPOINT_TEXTS.map(header.at);
   return (npi, record) => {
-    const kind = record.text(kindAt).trim().toUpperCase();
-    if (!ENDPOINT_KINDS.has(kind)) return rejected('unknown endpoint type');
+    const typed = record.text(kindAt).trim().toUpperCase();
+    const kind = ENDPOINT_KINDS.find((one) => one === typed);
+    if (kind === undefined) return rejected('unknown endpoint type');
     const endpoint = kept(record.text(endpointAt));
     if (endpoint === null) return rejected('endpoint missing');
     const affiliated = { Y: 't', N: 'f' }[record.text(affiliatedAt)] ?? null;

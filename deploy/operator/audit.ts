@@ -2,7 +2,7 @@ import { type Command, InvalidArgumentError } from 'commander';
 import { requireOrganization } from '../../db/accounts/organizations.ts';
 import { listAudit, verifyAudit } from '../../db/audit.ts';
 import { newestFirst } from './arguments.ts';
-import { fields, type Run, table } from './print.ts';
+import { plain, type Run } from './print.ts';
 
 /** `audit`. */
 export function addAuditCommands(program: Command, run: Run): void {
@@ -12,18 +12,7 @@ export function addAuditCommands(program: Command, run: Run): void {
     .action((id: string | undefined, { limit }: { readonly limit: number }) =>
       run(id ?? null, async (db) => {
         if (id !== undefined) await requireOrganization(db, id);
-        const data = await listAudit(db, id ?? null, limit);
-        const text = table(data, {
-          WHEN: ({ at }) => at,
-          ACTOR: ({ actor }) => actor,
-          USER: ({ dbUser }) => dbUser,
-          ACTION: ({ action }) => action,
-          ORGANIZATION: ({ organizationId }) => organizationId,
-          SUBJECT: ({ subject }) => subject,
-          REASON: ({ reason }) => reason,
-          DETAILS: ({ details }) => details,
-        });
-        return { data, text };
+        return plain(await listAudit(db, id ?? null, limit));
       }),
     );
   audit
@@ -35,14 +24,8 @@ export function addAuditCommands(program: Command, run: Run): void {
     .action(({ noted = null }: { readonly noted?: string | null }) =>
       run(null, async (db) => {
         const data = await verifyAudit(db, noted);
-        const { entries, head, brokenAt, knowsNoted } = data;
-        const text = fields({
-          entries,
-          'head, to note elsewhere': head,
-          'broken at entry': brokenAt ?? 'none',
-          ...(noted === null ? {} : { 'entry that was noted': knowsNoted ? 'is there' : 'is gone' }),
-        });
-        return { data, text, exitCode: brokenAt === null && knowsNoted ? 0 : 3 };
+        const isWhole = data.brokenAt === null && data.knowsNoted;
+        return { ...plain(data), exitCode: isWhole ? 0 : 3 };
       }),
     );
 }

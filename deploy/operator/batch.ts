@@ -3,6 +3,7 @@ import { recordReading } from '../../db/audit.ts';
 import { type BatchInspection, type InspectedRequest, inspectBatch } from '../../db/requests/inspect.ts';
 import { type Revealing, revealer, revealing } from './arguments.ts';
 import { fields, maskedEmail, maskedUrl, type Run, sections, table } from './print.ts';
+import { presentedAttempts } from './webhooks.ts';
 
 /** `batch`. */
 export function addBatchCommands(program: Command, run: Run): void {
@@ -35,78 +36,36 @@ function presented({ batch, requests, deliveries }: BatchInspection, reveal: boo
     })),
     deliveries: deliveries.map((delivery) => ({
       ...delivery,
-      attempts: delivery.attempts.map(({ responseExcerpt, ...attempt }) => ({
-        ...attempt,
-        // A receiver may well answer with what it was sent.
-        ...(reveal ? { responseExcerpt: responseExcerpt?.toString('utf8') ?? null } : {}),
-      })),
+      attempts: presentedAttempts(delivery.attempts, reveal),
     })),
   };
 }
 
-function textOf(data: Presented): string {
-  const parts = [
-    fields({
-      batch: data.id,
-      organization: data.organizationId,
-      'submitted as': data.submittedAs,
-      'wanted type': data.wantedType,
-      status: data.status,
-      'requests final': `${data.completedCount}/${data.total}`,
-      created: data.createdAt,
-      'handed to Temporal': data.startedAt,
-      updated: data.updatedAt,
-      deadline: data.deadlineAt,
-      'webhook mode': data.webhookMode,
-      webhook: data.webhookUrl,
-    }),
+function textOf({ requests, deliveries, ...batch }: Presented): string {
+  return sections([
+    fields(batch),
     'REQUESTS',
-    table(data.requests, {
-      REQUEST: ({ id }) => id,
-      NPI: ({ npi }) => npi,
-      STATUS: ({ status }) => status,
-      REPLAYED: ({ replayed }) => replayed,
-      CREDITS: ({ creditsUsed }) => creditsUsed,
-      TYPE: ({ emailType }) => emailType,
-      EMAIL: ({ email }) => email,
-      REASON: ({ reason }) => reason,
-      MS: ({ durationMs }) => durationMs,
-    }),
+    table(requests, [
+      'id',
+      'npi',
+      'status',
+      'replayed',
+      'creditsUsed',
+      'emailType',
+      'email',
+      'reason',
+      'durationMs',
+    ]),
     'VENDOR ATTEMPTS',
-    table(distinctLookups(data.requests).flatMap(vendorLines), {
-      NPI: ({ npi }) => npi,
-      VENDOR: ({ vendor }) => vendor,
-      N: ({ n }) => n,
-      STATE: ({ state }) => state,
-      REASON: ({ reason }) => reason,
-      STARTED: ({ startedAt }) => startedAt,
-      MS: ({ durationMs }) => durationMs,
-      CREDITS: ({ credits }) => credits,
-    }),
+    table(distinctLookups(requests).flatMap(vendorLines), VENDOR_LINE),
     'DELIVERIES',
-    table(data.deliveries, {
-      DELIVERY: ({ id }) => id,
-      FOR: ({ requestId }) => requestId ?? 'the batch',
-      STATE: ({ state }) => state,
-      ATTEMPTS: ({ attempts }) => attempts.length,
-      DECIDED: ({ decidedAt }) => decidedAt,
-    }),
+    table(deliveries, ['id', 'requestId', 'state', 'decidedAt']),
     'DELIVERY ATTEMPTS',
-    table(
-      data.deliveries.flatMap(({ id, attempts }) => attempts.map((attempt) => ({ ...attempt, id }))),
-      {
-        DELIVERY: ({ id }) => id,
-        N: ({ n }) => n,
-        STARTED: ({ startedAt }) => startedAt,
-        MS: ({ durationMs }) => durationMs,
-        HTTP: ({ statusCode }) => statusCode,
-        REASON: ({ reason }) => reason,
-        ANSWER: ({ responseExcerpt }) => responseExcerpt ?? null,
-      },
-    ),
-  ];
-  return sections(parts);
+    table(deliveries.flatMap(({ attempts }) => attempts)),
+  ]);
 }
+
+const VENDOR_LINE = ['npi', 'vendor', 'n', 'state', 'reason', 'startedAt', 'durationMs', 'credits'] as const;
 
 /** Requests of one lookup share its attempts: they are listed with the first. */
 function distinctLookups(requests: Presented['requests']): Presented['requests'] {

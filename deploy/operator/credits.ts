@@ -1,9 +1,8 @@
 import type { Command } from 'commander';
 import { adjustCredits, grantCredits, listLedger } from '../../db/accounts/credits.ts';
-import type { Balance } from '../../db/accounts/organizations.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { change, creditsToAdjust, creditsToGrant, newestFirst } from './arguments.ts';
-import { fields, type Report, type Run, table } from './print.ts';
+import { plain, type Run } from './print.ts';
 
 /** `credits`. */
 export function addCreditCommands(program: Command, run: Run): void {
@@ -15,7 +14,7 @@ export function addCreditCommands(program: Command, run: Run): void {
       .argument('<ORG>', 'organization id (org_…)')
       .argument('<AMOUNT>', '1 to 1000000000', creditsToGrant),
   ).action((id: string, amount: number, options: ChangedBy) =>
-    run(id, async (db) => reportBalance(id, await grantCredits(db, options, id, amount))),
+    run(id, async (db) => plain({ organizationId: id, ...(await grantCredits(db, options, id, amount)) })),
   );
   change(
     credits
@@ -24,28 +23,11 @@ export function addCreditCommands(program: Command, run: Run): void {
       .argument('<ORG>', 'organization id (org_…)')
       .argument('<AMOUNT>', 'may be negative', creditsToAdjust),
   ).action((id: string, amount: number, options: ChangedBy) =>
-    run(id, async (db) => reportBalance(id, await adjustCredits(db, options, id, amount))),
+    run(id, async (db) => plain({ organizationId: id, ...(await adjustCredits(db, options, id, amount)) })),
   );
   newestFirst(credits.command('ledger').description('every movement of credits, newest first'))
     .argument('<ORG>', 'organization id (org_…)')
     .action((id: string, { limit }: { readonly limit: number }) =>
-      run(id, async (db) => {
-        const data = await listLedger(db, id, limit);
-        const text = table(data, {
-          ENTRY: (line) => line.id,
-          WHEN: ({ createdAt }) => createdAt,
-          KIND: ({ kind }) => kind,
-          AMOUNT: ({ amount }) => amount,
-          'AVAILABLE AFTER': ({ availableAfter }) => availableAfter,
-          REQUEST: ({ requestId }) => requestId,
-        });
-        return { data, text };
-      }),
+      run(id, async (db) => plain(await listLedger(db, id, limit))),
     );
-}
-
-function reportBalance(organizationId: string, balance: Balance): Report {
-  const { available, held, used, total } = balance;
-  const text = fields({ organization: organizationId, available, held, used, 'in all': total });
-  return { data: { organizationId, ...balance }, text };
 }

@@ -94,13 +94,15 @@ function report(diagnosis: Diagnosis, repairs: readonly RepairRecord[] | null, i
   const seconds = (durationMs / 1000).toFixed(1);
   const verdict = findings === 0 ? 'no findings' : findings === 1 ? '1 finding' : `${findings} findings`;
   const parts = [
-    table(checks, {
-      CHECK: ({ code }) => code,
-      FINDINGS: ({ findings }) => findings,
-      EXAMPLES: ({ examples }) => (examples.length === 0 ? null : examples.slice(0, SHOWN).join(', ')),
-    }),
+    table(
+      checks.map(({ code, findings, examples }) => ({
+        check: code,
+        findings,
+        examples: examples.slice(0, SHOWN).join(', ') || null,
+      })),
+    ),
     ...sick.map(({ code, title, explanation }) => `${code}: ${title}\n  ${explanation}`),
-    ...(repairs === null ? [] : [repairsText(repairs)]),
+    ...(repairs === null ? [] : [`REPAIRS\n${table(repairs)}`]),
     ...(isComplete ? [] : ['Workflows were not checked: TEMPORAL_ADDRESS is not set.']),
     `${checks.length} checks in ${seconds} s: ${verdict}`,
   ];
@@ -111,15 +113,6 @@ function report(diagnosis: Diagnosis, repairs: readonly RepairRecord[] | null, i
     ...(repairs === null ? {} : { repairs }),
   };
   return { data, text: parts.join('\n\n'), exitCode: findings > 0 ? 3 : 0 };
-}
-
-function repairsText(repairs: readonly RepairRecord[]): string {
-  return `REPAIRS\n${table(repairs, {
-    CHECK: ({ check }) => check,
-    SUBJECT: ({ subject }) => subject,
-    OUTCOME: ({ outcome }) => outcome,
-    DETAILS: ({ details }) => details,
-  })}`;
 }
 
 function sum(checks: readonly CheckResult[]): number {

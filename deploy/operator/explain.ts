@@ -107,44 +107,30 @@ function textOf(evidence: Evidence, organization: Organization | null): string {
     }),
     ...chapters.flatMap((chapter) => [
       storyOf(chapter),
-      ...(chapter.checks.length === 0
-        ? []
-        : [
-            table(candidatesOf(chapter), {
-              CANDIDATE: ({ email }) => email,
-              'NAMED BY': ({ namedBy }) => namedBy,
-              VERDICT: ({ verdict }) => verdict,
-              REASON: ({ reason }) => reason,
-              'DECIDED BY': ({ decidedBy }) => decidedBy,
-              RETURNED: ({ isReturned }) => isReturned,
-            }),
-          ]),
+      ...(chapter.checks.length === 0 ? [] : [table(candidatesOf(chapter))]),
     ]),
     ...(otherChecks.length === 0
       ? []
       : [
-          `CHECKED AGAIN, no request waiting\n${table(otherChecks, {
-            WHEN: ({ at }) => at,
-            ADDRESS: ({ email }) => email,
-            CHECK: ({ kind }) => kind,
-            SOURCE: ({ source }) => source,
-            VERDICT: ({ verdict }) => verdict,
-            REASON: ({ reason }) => reason,
-          })}`,
+          `CHECKED AGAIN, no request waiting\n${table(otherChecks, ['at', 'email', 'kind', 'source', 'verdict', 'reason'])}`,
         ]),
-    `IN THE DIRECTORY NOW\n${table(stored, {
-      ADDRESS: ({ email }) => email,
-      TYPE: ({ emailType }) => emailType,
-      VERDICT: ({ verdict, unchecked }) => (unchecked ? `${verdict}, to be checked` : verdict),
-      REASON: ({ reason }) => reason,
-      VALIDATED: ({ lastValidatedAt }) => lastValidatedAt,
-      SOURCE: ({ source }) => source,
-      'MAY BE KEPT': ({ mayStore }) => mayStore,
-      SUPPRESSED: ({ isSuppressed }) => isSuppressed,
-    })}`,
+    `IN THE DIRECTORY NOW\n${table(stored, STORED)}`,
   ];
   return parts.join('\n\n');
 }
+
+/** What is told of a stored address. */
+const STORED = [
+  'email',
+  'emailType',
+  'verdict',
+  'unchecked',
+  'reason',
+  'lastValidatedAt',
+  'source',
+  'mayStore',
+  'isSuppressed',
+] as const;
 
 function entity(entityType: number | null): string {
   if (entityType === null) return 'deactivated: NPPES says no more';

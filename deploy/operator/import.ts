@@ -129,25 +129,12 @@ const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
 };
 
 function nppesReport({ file, asOf, outcome, members, counts, rejectsPath, ...speed }: ImportResult): Report {
+  const of = (kind: string, fates: readonly string[]) =>
+    Object.fromEntries(fates.map((fate) => [fate, counts[`${kind}.${fate}`] ?? null]));
   const kinds = MEMBER_KINDS.filter((kind) => members.includes(kind));
-  const of = (kind: string, name: string) => counts[`${kind}.${name}`] ?? null;
-  const rows = table(kinds, {
-    FILE: (kind) => kind,
-    READ: (kind) => of(kind, 'read'),
-    INSERTED: (kind) => of(kind, 'inserted'),
-    UPDATED: (kind) => of(kind, 'updated'),
-    UNCHANGED: (kind) => of(kind, 'unchanged'),
-    REMOVED: (kind) => of(kind, 'removed'),
-    ERASED: (kind) => of(kind, 'erased'),
-    DEACTIVATED: (kind) => of(kind, 'deactivated'),
-    REACTIVATED: (kind) => of(kind, 'reactivated'),
-    OUTDATED: (kind) => of(kind, 'outdated'),
-    REPEATED: (kind) => of(kind, 'repeated'),
-    REJECTED: (kind) => of(kind, 'rejected'),
-  });
   const text = [
     `${file}, as of ${asOf}: ${HEADLINES[outcome]}`,
-    rows,
+    table(kinds.map((kind) => ({ file: kind, ...of(kind, FATES) }))),
     ...(rejectsPath === null ? [] : [`Rejected rows are listed in ${rejectsPath}`]),
     ...(outcome === 'already'
       ? []
@@ -156,15 +143,20 @@ function nppesReport({ file, asOf, outcome, members, counts, rejectsPath, ...spe
   const files = Object.fromEntries(
     kinds.map((kind) => [
       kind,
-      Object.fromEntries(
-        Object.entries(counts)
-          .filter(([name]) => name.startsWith(`${kind}.`))
-          .map(([name, count]) => [name.slice(kind.length + 1), count]),
+      of(
+        kind,
+        FATES.filter((fate) => `${kind}.${fate}` in counts),
       ),
     ]),
   );
   return { data: { file, asOf, outcome, files, rejectsPath, ...speed }, text };
 }
+
+/** What may become of the rows of a file. */
+const FATES =
+  'read inserted updated unchanged removed erased deactivated reactivated outdated repeated rejected'.split(
+    ' ',
+  );
 
 function ofRows(command: Command): Command {
   return importing(command)

@@ -1,6 +1,5 @@
 import type { Command } from 'commander';
 import {
-  type ApiKey,
   type IssuedKey,
   issueKey,
   listKeys,
@@ -10,7 +9,7 @@ import {
 } from '../../db/accounts/keys.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { change, label, overlap } from './arguments.ts';
-import { fields, type Report, type Run, table } from './print.ts';
+import { fields, plain, type Run } from './print.ts';
 
 const ONCE =
   'This is the only time the key is shown: hand it over now. It is stored nowhere; "keys rotate" replaces it.';
@@ -39,8 +38,8 @@ export function addKeyCommands(program: Command, run: Run): void {
   ).action((id: string, options: ChangedBy & { readonly overlap: number }) =>
     run(id, async (db) => {
       const { issued, replaced } = await rotateKey(db, options, id, options.overlap);
-      const text = `${issuedText(issued)}\n\n${fields({ 'replaces key': id, 'which ends': replaced.expiresAt })}`;
-      return { data: { ...issued, replaced }, text };
+      const data = { ...issued, replaced };
+      return { data, text: issuedText(data) };
     }),
   );
   change(
@@ -50,7 +49,7 @@ export function addKeyCommands(program: Command, run: Run): void {
       .argument('<KEY>', 'key id (key_…)')
       .option('--leaked', 'somebody else has it: it is not made valid again by mistake'),
   ).action((id: string, { leaked, ...by }: ChangedBy & { readonly leaked?: true }) =>
-    run(id, async (db) => reportKey(await revokeKey(db, by, id, leaked))),
+    run(id, async (db) => plain(await revokeKey(db, by, id, leaked))),
   );
   change(
     keys
@@ -59,46 +58,15 @@ export function addKeyCommands(program: Command, run: Run): void {
       .argument('<KEY>', 'key id (key_…)')
       .option('--yes', 'also one that was revoked because it leaked'),
   ).action((id: string, { yes, ...by }: ChangedBy & { readonly yes?: true }) =>
-    run(id, async (db) => reportKey(await reactivateKey(db, by, id, yes))),
+    run(id, async (db) => plain(await reactivateKey(db, by, id, yes))),
   );
   keys
     .command('list')
     .description('all keys of an organization, oldest first, without the keys themselves')
     .argument('<ORG>', 'organization id (org_…)')
-    .action((id: string) =>
-      run(id, async (db) => {
-        const data = await listKeys(db, id);
-        const text = table(data, {
-          KEY: (key) => key.id,
-          NAME: ({ name }) => name,
-          ENDS: ({ hint }) => `…${hint}`,
-          STATE: ({ state }) => state,
-          CREATED: ({ createdAt }) => createdAt,
-          EXPIRES: ({ expiresAt }) => expiresAt,
-          REVOKED: ({ revokedAt }) => revokedAt,
-          LEAKED: ({ leaked }) => leaked,
-        });
-        return { data, text };
-      }),
-    );
+    .action((id: string) => run(id, async (db) => plain(await listKeys(db, id))));
 }
 
 function issuedText(issued: IssuedKey): string {
-  const { id, organizationId, name, apiKey } = issued;
-  return `${fields({ key: id, organization: organizationId, name, 'API key': apiKey })}\n\n${ONCE}`;
-}
-
-function reportKey(key: ApiKey): Report {
-  const { id, organizationId, name, hint, state, expiresAt, revokedAt, leaked } = key;
-  const text = fields({
-    key: id,
-    organization: organizationId,
-    name,
-    'ends with': hint,
-    state,
-    expires: expiresAt,
-    revoked: revokedAt,
-    leaked,
-  });
-  return { data: key, text };
+  return `${fields(issued)}\n\n${ONCE}`;
 }

@@ -2,8 +2,6 @@ import type { Command } from 'commander';
 import {
   createOrganization,
   listOrganizations,
-  type Organization,
-  type OrganizationOverview,
   setLimit,
   showOrganization,
   suspendOrganization,
@@ -12,11 +10,10 @@ import {
   reencryptWebhookSecrets,
   rotateWebhookSecret,
   showWebhookSecret,
-  type WebhookSecret,
 } from '../../db/accounts/webhook-secrets.ts';
 import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import { change, integer, label } from './arguments.ts';
-import { fields, type Report, type Run, table } from './print.ts';
+import { plain, type Run, table } from './print.ts';
 
 /** `org` (or `organization`), `limits`, `webhook-secret`. */
 export function addOrganizationCommands(program: Command, run: Run): void {
@@ -30,7 +27,7 @@ export function addOrganizationCommands(program: Command, run: Run): void {
       .description('create an organization with no credits')
       .argument('<NAME>', 'for people', label(200)),
   ).action((name: string, options: ChangedBy) =>
-    run(null, async (db) => reportOrganization(await createOrganization(db, options, name))),
+    run(null, async (db) => plain(await createOrganization(db, options, name))),
   );
   org
     .command('list')
@@ -38,15 +35,7 @@ export function addOrganizationCommands(program: Command, run: Run): void {
     .action(() =>
       run(null, async (db) => {
         const data = await listOrganizations(db);
-        const text = table(data, {
-          ORGANIZATION: ({ id }) => id,
-          NAME: ({ name }) => name,
-          AVAILABLE: ({ balance }) => balance.available,
-          'PER MINUTE': ({ requestsPerMinute }) => requestsPerMinute,
-          KEYS: ({ suspended }) => onOrSuspended(suspended),
-          WEBHOOKS: ({ webhooksSuspended }) => onOrSuspended(webhooksSuspended),
-          CREATED: ({ createdAt }) => createdAt,
-        });
+        const text = table(data.map(({ balance, ...rest }) => ({ ...rest, available: balance.available })));
         return { data, text };
       }),
     );
@@ -54,7 +43,7 @@ export function addOrganizationCommands(program: Command, run: Run): void {
     .command('show')
     .description('balance, limit, and how many keys and batches there are')
     .argument('<ORG>', 'organization id (org_…)')
-    .action((id: string) => run(id, async (db) => reportOverview(await showOrganization(db, id))));
+    .action((id: string) => run(id, async (db) => plain(await showOrganization(db, id))));
   for (const [name, suspended, description] of [
     [
       'suspend',
@@ -65,7 +54,7 @@ export function addOrganizationCommands(program: Command, run: Run): void {
   ] as const) {
     change(org.command(name).description(description).argument('<ORG>', 'organization id (org_…)')).action(
       (id: string, by: ChangedBy) =>
-        run(id, async (db) => reportOrganization(await suspendOrganization(db, by, id, suspended))),
+        run(id, async (db) => plain(await suspendOrganization(db, by, id, suspended))),
     );
   }
 
@@ -77,7 +66,7 @@ export function addOrganizationCommands(program: Command, run: Run): void {
       .argument('<ORG>', 'organization id (org_…)')
       .requiredOption('--per-minute <N>', '1 to 100000', integer(1, 100_000)),
   ).action((id: string, options: ChangedBy & { readonly perMinute: number }) =>
-    run(id, async (db) => reportOrganization(await setLimit(db, options, id, options.perMinute))),
+    run(id, async (db) => plain(await setLimit(db, options, id, options.perMinute))),
   );
 
   const secret = program
@@ -92,7 +81,7 @@ export function addOrganizationCommands(program: Command, run: Run): void {
     run(id, async (db) => {
       const shown = await showWebhookSecret(db, id);
       await recordReading(db, by, { action: 'webhook-secret.show', organizationId: id, subject: id });
-      return reportSecret(shown);
+      return plain(shown);
     }),
   );
   change(
@@ -104,60 +93,11 @@ export function addOrganizationCommands(program: Command, run: Run): void {
       .argument('<ORG>', 'organization id (org_…)')
       .option('--force', 'also within the 24 h: the secret before the present one ends at once', false),
   ).action((id: string, options: ChangedBy & { readonly force: boolean }) =>
-    run(id, async (db) => reportSecret(await rotateWebhookSecret(db, options, id, options.force))),
+    run(id, async (db) => plain(await rotateWebhookSecret(db, options, id, options.force))),
   );
   change(
     secret.command('reencrypt').description('encrypt all of them with the first key of SECRETS_KEY'),
   ).action((by: ChangedBy) =>
-    run(null, async (db) => {
-      const reencrypted = await reencryptWebhookSecrets(db, by);
-      return { data: { reencrypted }, text: fields({ 'organizations reencrypted': reencrypted }) };
-    }),
+    run(null, async (db) => plain({ reencrypted: await reencryptWebhookSecrets(db, by) })),
   );
-}
-
-function onOrSuspended(suspended: boolean): string {
-  return suspended ? 'suspended' : 'on';
-}
-
-function organizationFields(organization: Organization) {
-  return {
-    organization: organization.id,
-    name: organization.name,
-    'requests per minute': organization.requestsPerMinute,
-    keys: onOrSuspended(organization.suspended),
-    webhooks: onOrSuspended(organization.webhooksSuspended),
-    created: organization.createdAt,
-  };
-}
-
-/** An organization's settings. */
-export function reportOrganization(organization: Organization): Report {
-  return { data: organization, text: fields(organizationFields(organization)) };
-}
-
-function reportOverview(overview: OrganizationOverview): Report {
-  const { balance, keys, batches } = overview;
-  const text = fields({
-    ...organizationFields(overview),
-    'credits available': balance.available,
-    'credits held': balance.held,
-    'credits used': balance.used,
-    'credits in all': balance.total,
-    'keys active': keys.active,
-    'keys inactive': keys.inactive,
-    'keys revoked': keys.revoked,
-    'batches in progress': batches.inProgress,
-    'batches completed': batches.completed,
-  });
-  return { data: overview, text };
-}
-
-function reportSecret(secret: WebhookSecret): Report {
-  const text = fields({
-    organization: secret.organizationId,
-    'webhook secret': secret.webhookSecret,
-    'previous one valid until': secret.previousSecretValidUntil,
-  });
-  return { data: secret, text };
 }

@@ -11,34 +11,44 @@ export interface Report {
 /** Runs a command's work on the database and prints its report. `subject` is the id that was asked for. */
 export type Run = (subject: string | null, work: (db: Database) => Promise<Report>) => Promise<void>;
 
-export type Cell = string | number | boolean | Date | Readonly<Record<string, unknown>> | null;
+/** A report that is the data itself: a list as a table, a record as lines, under the names that `--json` has. */
+export function plain(data: object): Report {
+  return { data, text: Array.isArray(data) ? table(data) : fields(data) };
+}
 
 /** No line is longer: that of the terminal from 80 to 120, and 120 for pipes. */
 const LINE = Math.min(Math.max(process.stdout.columns || 120, 80), 120);
 const WIDEST_TEXT = 40;
 const GAP = '  ';
 
-/** Lines of `name  value`, the values aligned. */
-export function fields(cells: Readonly<Record<string, Cell>>): string {
-  const width = longest(Object.keys(cells));
-  return Object.entries(cells)
+/** Lines of `name  value`, the values aligned; members of a member stand under both names. */
+export function fields(record: object): string {
+  const cells = Object.entries(record).flatMap(([name, cell]) =>
+    isRecord(cell)
+      ? Object.entries(cell).map(([inner, innerCell]) => [`${name} ${inner}`, innerCell] as const)
+      : [[name, cell] as const],
+  );
+  const width = longest(cells.map(([name]) => spelled(name, ' ')));
+  return cells
     .map(([name, cell]) => {
       const lines = wrapped(textOf(cell), LINE - width - GAP.length);
-      return `${name.padEnd(width)}${GAP}${lines.join(`\n${' '.repeat(width)}${GAP}`)}`;
+      return `${spelled(name, ' ').padEnd(width)}${GAP}${lines.join(`\n${' '.repeat(width)}${GAP}`)}`;
     })
     .join('\n');
 }
 
 /**
- * The rows under a heading; numbers stand right, everything else left. Long cells are wrapped, and the columns that find
- * no room in a line go on in the next, indented.
+ * The rows under the names of their members, or of those that are given; numbers stand right, everything else left.
+ * Long cells are wrapped, and the columns that find no room in a line go on in the next, indented.
  */
-export function table<T>(rows: readonly T[], columns: Readonly<Record<string, (row: T) => Cell>>): string {
-  if (rows.length === 0) return '(none)';
+export function table<T extends object>(rows: readonly T[], names?: readonly (keyof T & string)[]): string {
+  const [first] = rows;
+  if (first === undefined) return '(none)';
   const groups: Column[][] = [];
   let room = 0;
-  for (const [heading, cellOf] of Object.entries(columns)) {
-    const column = columnOf(heading, rows.map(cellOf));
+  for (const name of names ?? (Object.keys(first) as (keyof T & string)[])) {
+    const cells = rows.map((row) => row[name]);
+    const column = columnOf(spelled(name, ' ').toUpperCase(), cells);
     room -= GAP.length + column.width;
     if (room < 0) {
       groups.push([]);
@@ -60,7 +70,7 @@ interface Column {
   readonly blocks: readonly (readonly string[])[];
 }
 
-function columnOf(heading: string, cells: readonly Cell[]): Column {
+function columnOf(heading: string, cells: readonly unknown[]): Column {
   const texts = [heading, ...cells.map(textOf)];
   // What is copied (ids, addresses, URLs) stays in one piece if a line can hold it.
   const words = longest(texts.flatMap((text) => text.split(' ')));
@@ -117,20 +127,26 @@ export function json(data: unknown): string {
   return JSON.stringify(withSnakeCaseNames(data), null, 2);
 }
 
-function textOf(cell: Cell): string {
-  if (cell === null) return '-';
+function textOf(cell: unknown): string {
+  if (cell === null || cell === undefined) return '-';
   if (typeof cell === 'boolean') return cell ? 'yes' : 'no';
   if (cell instanceof Date) return cell.toISOString();
   return typeof cell === 'object' ? JSON.stringify(cell).replaceAll(',"', ', "') : String(cell);
 }
 
+function isRecord(cell: unknown): cell is Readonly<Record<string, unknown>> {
+  return typeof cell === 'object' && cell !== null && !Array.isArray(cell) && !(cell instanceof Date);
+}
+
+/** `createdAt` as `created_at` or `created at`. */
+function spelled(name: string, gap: '_' | ' '): string {
+  return name.replace(/[A-Z]/g, (letter) => `${gap}${letter.toLowerCase()}`);
+}
+
 function withSnakeCaseNames(data: unknown): unknown {
   if (Array.isArray(data)) return data.map(withSnakeCaseNames);
-  if (typeof data !== 'object' || data === null || data instanceof Date) return data;
+  if (!isRecord(data)) return data;
   return Object.fromEntries(
-    Object.entries(data).map(([name, value]) => [
-      name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
-      withSnakeCaseNames(value),
-    ]),
+    Object.entries(data).map(([name, value]) => [spelled(name, '_'), withSnakeCaseNames(value)]),
   );
 }

@@ -10,9 +10,8 @@ import {
   listPrivacyRequests,
   recordPrivacyRequest,
 } from '../../db/privacy/privacy.ts';
-import { ASKERS } from '../../db/words.ts';
 import { change, newestFirst, orStdin, pastMoment } from './arguments.ts';
-import { fields, json, type Report, type Run, table } from './print.ts';
+import { fields, json, plain, type Report, type Run } from './print.ts';
 
 const SUBJECT = 'an NPI, or an address; - reads it from stdin';
 
@@ -57,36 +56,26 @@ export function addPrivacyCommands(program: Command, run: Run): void {
         emailChecks: held.emailChecks.length,
         answers: held.requests.filter(({ email }) => email !== null).length,
       };
-      const text = `${fields(counted(counts))}\n\nNothing was erased: add --yes to erase it for good.`;
+      const text = `${fields(counts)}\n\nNothing was erased: add --yes to erase it for good.`;
       return { data: { erased: false, ...counts }, text, exitCode: 1 };
     });
   });
   newestFirst(
     privacy.command('list').description('the register: exports, erasures, objections, newest first'),
   ).action(({ limit }: { readonly limit: number }) =>
-    run(null, async (db) => {
-      const data = await listPrivacyRequests(db, limit);
-      const text = table(data, {
-        RECEIVED: ({ receivedAt }) => receivedAt,
-        DONE: ({ doneAt }) => doneAt,
-        KIND: ({ kind }) => kind,
-        'ASKED BY': ({ askedBy }) => askedBy,
-        SUBJECT: ({ subject }) => subject,
-        ACTOR: ({ actor }) => actor,
-        REASON: ({ reason }) => reason,
-      });
-      return { data, text };
-    }),
+    run(null, async (db) => plain(await listPrivacyRequests(db, limit))),
   );
 }
 
 /** Adds what the register has beside the audit log's own; the options are then an `AskedBy`. */
 function asked(command: Command): Command {
   return change(command)
-    .addOption(new Option('--asked-by <WHO>', 'who asked').choices(ASKERS).default('person'))
+    .addOption(
+      new Option('--asked-by <WHO>', 'who asked').choices(['person', 'agent', 'authority']).default('person'),
+    )
     .option(
       '--received <WHEN>',
-      'when, such as 24h (ago) or 2026-11-20T00:00Z (default: now)',
+      'when: 24h (ago), 2026-11-20T00:00Z; now if it is not said',
       pastMoment,
       new Date(),
     );
@@ -111,23 +100,5 @@ function reportErasure(erasure: Erasure): Report {
   const closing = isNothing
     ? 'Nothing was left to erase.'
     : "Erased. custom_data is the customer's own and was kept.";
-  const text = `${fields({
-    ...counted(erasure),
-    'endpoints removed': erasure.endpoints,
-    'receiver answers removed': erasure.receiverExcerpts,
-    'suppressions set': erasure.tombstones,
-  })}\n\n${closing}`;
-  return { data: { erased: true, ...erasure }, text };
-}
-
-function counted({
-  storedEmails,
-  emailChecks,
-  answers,
-}: Pick<Erasure, 'storedEmails' | 'emailChecks' | 'answers'>) {
-  return {
-    'addresses in the directory': storedEmails,
-    'lines of evidence': emailChecks,
-    'answers with an address': answers,
-  };
+  return { data: { erased: true, ...erasure }, text: `${fields(erasure)}\n\n${closing}` };
 }

@@ -11,7 +11,7 @@ import {
 } from '../../db/privacy/suppressions.ts';
 import type { SuppressionKind } from '../../db/words.ts';
 import { change, newestFirst, orStdin } from './arguments.ts';
-import { fields, type Report, type Run, table } from './print.ts';
+import { plain, type Run } from './print.ts';
 
 const TARGET =
   'an NPI, an address, its SHA-256 in hex, or a domain (its subdomains included); - reads it from stdin';
@@ -29,7 +29,10 @@ export function addSuppressCommands(program: Command, run: Run): void {
   ).action((which: SuppressionTarget, options: ChangedBy) =>
     run(null, async (db) => {
       const isNew = await addSuppression(db, options, which);
-      return report(which, isNew ? 'suppressed' : 'was suppressed already; nothing was changed');
+      return plain({
+        ...which,
+        outcome: isNew ? 'suppressed' : 'was suppressed already; nothing was changed',
+      });
     }),
   );
   change(
@@ -42,7 +45,7 @@ export function addSuppressCommands(program: Command, run: Run): void {
       const origin = await removeSuppression(db, options, which);
       const outcome =
         origin === null ? 'was not suppressed; nothing was changed' : `removed; it came from: ${origin}`;
-      return { ...report(which, outcome), exitCode: origin === null ? 1 : 0 };
+      return { ...plain({ ...which, outcome }), exitCode: origin === null ? 1 : 0 };
     }),
   );
   newestFirst(
@@ -50,17 +53,7 @@ export function addSuppressCommands(program: Command, run: Run): void {
   )
     .addOption(new Option('--kind <KIND>', 'only these').choices(['npi', 'email', 'domain']))
     .action(({ kind, limit }: { readonly kind?: SuppressionKind; readonly limit: number }) =>
-      run(null, async (db) => {
-        const data = await listSuppressions(db, kind ?? null, limit);
-        const text = table(data, {
-          KIND: (row) => row.kind,
-          VALUE: ({ value }) => value,
-          ORIGIN: ({ origin }) => origin,
-          SINCE: ({ createdAt }) => createdAt,
-          REASON: ({ reason }) => reason,
-        });
-        return { data, text };
-      }),
+      run(null, async (db) => plain(await listSuppressions(db, kind ?? null, limit))),
     );
 }
 
@@ -69,10 +62,6 @@ function target(text: string): SuppressionTarget {
   const parsed = parseTarget(guessWord(trimmed), trimmed);
   if (parsed) return parsed;
   throw new InvalidArgumentError(`Write ${TARGET}; not a suffix such as co.uk.`);
-}
-
-function report({ kind, value }: SuppressionTarget, outcome: string): Report {
-  return { data: { kind, value, outcome }, text: fields({ kind, value, outcome }) };
 }
 
 /** How a value may be given: an address in clear, or as its SHA-256. */

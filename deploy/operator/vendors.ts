@@ -44,38 +44,21 @@ type Line = ReturnType<typeof withRates>;
 
 function textOf(lines: readonly Line[]): string {
   const errors = lines.flatMap(({ source, errors }) =>
-    Object.entries(errors).map(([what, times]) => ({ source, what, times })),
+    Object.entries(errors).map(([error, times]) => ({ source, error, times })),
   );
-  const parts = [
-    table(lines, {
-      SOURCE: ({ source }) => source,
-      ROLE: ({ role }) => role,
-      ASKED: ({ asked }) => asked,
-      FOUND: ({ found }) => found,
-      'HIT RATE': ({ hitRate }) => (hitRate === null ? null : `${(hitRate * 100).toFixed(1)} %`),
-      MISSED: ({ missed }) => missed,
-      SKIPPED: ({ skipped }) => skipped,
-      OPEN: ({ open }) => open,
-      CREDITS: ({ credits }) => credits,
-      'PER FOUND': ({ creditsPerFound }) => creditsPerFound,
-      TODAY: ({ creditsToday }) => creditsToday,
-      'P50 MS': ({ p50Ms }) => p50Ms,
-      'P95 MS': ({ p95Ms }) => p95Ms,
+  const figures = lines.map(
+    ({ source, role, hitRate, breaker, openUntil, pausedUntil, lastError, errors, ...rest }) => ({
+      source,
+      role,
+      hitRate: hitRate === null ? null : `${(hitRate * 100).toFixed(1)} %`,
+      ...rest,
     }),
+  );
+  return sections([
+    table(figures),
     'STATE NOW',
-    table(lines, {
-      SOURCE: ({ source }) => source,
-      BREAKER: ({ breaker }) => breaker,
-      'OPEN UNTIL': ({ openUntil }) => openUntil,
-      'PAUSED UNTIL': ({ pausedUntil }) => pausedUntil,
-      'LAST ERROR': ({ lastError }) => lastError,
-    }),
+    table(lines, ['source', 'breaker', 'openUntil', 'pausedUntil', 'lastError']),
     'ERRORS',
-    table(errors, {
-      SOURCE: ({ source }) => source,
-      ERROR: ({ what }) => what,
-      TIMES: ({ times }) => times,
-    }),
-  ];
-  return sections(parts);
+    table(errors),
+  ]);
 }

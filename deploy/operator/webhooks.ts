@@ -6,8 +6,7 @@ import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '.
 import { type ResendOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
 import { change, newestFirst, pastMoment, type Revealing, revealer, revealing } from './arguments.ts';
-import { reportOrganization } from './organizations.ts';
-import { fields, maskedUrl, type Report, type Run, sections, table } from './print.ts';
+import { fields, maskedUrl, plain, type Report, type Run, sections, table } from './print.ts';
 
 const RESEND_HELP = `
 Each keeps its webhook-id, and gets the result as it is now and the whole schedule of attempts. What is on its way
@@ -57,7 +56,8 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
         });
         if (by)
           await recordReading(db, by, { action: REVEAL, organizationId, subject: organization ?? 'all' });
-        return reportList(deliveries.map((delivery) => presented(delivery, by !== null)));
+        const data = deliveries.map((delivery) => presented(delivery, by !== null));
+        return { data, text: table(data.map(({ log: _log, ...rest }) => rest)) };
       });
     });
   revealing(webhooks.command('show'), 'the URL and what the receiver answered')
@@ -69,7 +69,9 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
         const delivery = await showDelivery(db, id);
         const { organizationId } = delivery;
         if (by) await recordReading(db, by, { action: REVEAL, organizationId, subject: id });
-        return reportDelivery(presented(delivery, by !== null));
+        const data = presented(delivery, by !== null);
+        const { log, ...rest } = data;
+        return { data, text: sections([fields(rest), 'ATTEMPTS KEPT', table(log)]) };
       });
     });
   addResend(webhooks, run, progress);
@@ -80,7 +82,7 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
     change(
       webhooks.command(name).description(description).argument('<ORG>', 'organization id (org_…)'),
     ).action((id: string, options: ChangedBy) =>
-      run(id, async (db) => reportOrganization(await suspendWebhooks(db, options, id, suspended))),
+      run(id, async (db) => plain(await suspendWebhooks(db, options, id, suspended))),
     );
   }
 }
@@ -107,10 +109,7 @@ function addResend(webhooks: Command, run: Run, progress: (line: string) => void
 async function resendNamed(db: Database, by: ChangedBy, ids: readonly string[]): Promise<Report> {
   const data: { readonly delivery: string; readonly outcome: ResendOutcome['kind'] }[] = [];
   for (const id of ids) data.push({ delivery: id, outcome: (await resendAny(db, by, id)).kind });
-  const text = table(data, {
-    DELIVERY: ({ delivery }) => delivery,
-    OUTCOME: ({ outcome }) => OUTCOMES[outcome],
-  });
+  const text = table(data.map(({ delivery, outcome }) => ({ delivery, outcome: OUTCOMES[outcome] })));
   return { data, text, exitCode: data.some(({ outcome }) => outcome !== 'resent') ? 1 : 0 };
 }
 
@@ -138,70 +137,26 @@ async function resendAllFailed(
     if (!batch.more) break;
     progress(`${resent} deliveries resent, more to come\n`);
   }
-  const text = fields({
-    organization: organizationId,
-    'failed since': since,
-    'deliveries resent': resent,
-    started: 'by the sweep, in rounds (SWEEP_INTERVAL)',
-  });
-  return { data: { organizationId, since, resent }, text };
+  const data = { organizationId, since, resent };
+  return { data, text: `${fields(data)}\n\nThe sweep starts them, in rounds (SWEEP_INTERVAL).` };
 }
-
-type Presented = ReturnType<typeof presented>;
 
 function presented({ log, url, ...delivery }: LoggedDelivery, reveal: boolean) {
   return {
     ...delivery,
     url: reveal ? url : maskedUrl(url),
     lastReason: log.at(-1)?.reason ?? null,
-    log: log.map(({ responseExcerpt, ...attempt }) => ({
-      ...attempt,
-      // A receiver may well answer with what it was sent.
-      ...(reveal ? { responseExcerpt: responseExcerpt?.toString('utf8') ?? null } : {}),
-    })),
+    log: presentedAttempts(log, reveal),
   };
 }
 
-function reportList(data: readonly Presented[]): Report {
-  const text = table(data, {
-    DELIVERY: ({ id }) => id,
-    ORGANIZATION: ({ organizationId }) => organizationId,
-    BATCH: ({ batchId }) => batchId,
-    FOR: ({ requestId }) => requestId ?? 'the batch',
-    STATE: ({ state }) => state,
-    ATTEMPTS: ({ attempts }) => attempts,
-    'LAST REASON': ({ lastReason }) => lastReason,
-    NEXT: ({ nextAttemptAt }) => nextAttemptAt,
-    DECIDED: ({ decidedAt }) => decidedAt,
-    URL: ({ url }) => url,
-  });
-  return { data, text };
-}
-
-function reportDelivery(data: Presented): Report {
-  const parts = [
-    fields({
-      delivery: data.id,
-      organization: data.organizationId,
-      batch: data.batchId,
-      for: data.requestId ?? 'the batch',
-      url: data.url,
-      state: data.state,
-      created: data.createdAt,
-      decided: data.decidedAt,
-      'next attempt': data.nextAttemptAt,
-      'attempts made': data.attempts,
-      'times resent': data.resends,
-    }),
-    'ATTEMPTS KEPT',
-    table(data.log, {
-      N: ({ n }) => n,
-      STARTED: ({ startedAt }) => startedAt,
-      MS: ({ durationMs }) => durationMs,
-      HTTP: ({ statusCode }) => statusCode,
-      REASON: ({ reason }) => reason,
-      ANSWER: ({ responseExcerpt }) => responseExcerpt ?? null,
-    }),
-  ];
-  return { data, text: sections(parts) };
+/** A receiver may well answer with what it was sent. */
+export function presentedAttempts<T extends { readonly responseExcerpt: Buffer | null }>(
+  attempts: readonly T[],
+  reveal: boolean,
+) {
+  return attempts.map(({ responseExcerpt, ...attempt }) => ({
+    ...attempt,
+    ...(reveal ? { responseExcerpt: responseExcerpt?.toString('utf8') ?? null } : {}),
+  }));
 }

@@ -40,11 +40,41 @@ export async function checkWorkflows(
     isFailing(client, id),
   );
   return [
-    { ...NOT_RUNNING, ...found(await listUnfinished(db, closed)) },
-    { ...LEFT_OPEN, ...found(await filter(await listOver(db, batches), isOpen)) },
-    { ...LOOKUP_LEFT_OPEN, ...found(await filter(await listFinal(db, lookups), isOpen)) },
-    { ...TASK_FAILING, ...found(failing) },
-    { ...SCHEDULE, ...found(await idleSchedules(client, taskQueue)) },
+    {
+      code: 'workflow_not_running',
+      title: 'batch or delivery with something left to do whose workflow is not running',
+      explanation:
+        'Check that a worker runs: its sweep starts the workflow again, or refunds what is overdue.',
+      ...found(await listUnfinished(db, closed)),
+    },
+    {
+      code: 'workflow_left_open',
+      title: 'workflow still open although its batch is over',
+      explanation:
+        'It holds nothing and owes nothing. Look at it in the Temporal UI, then terminate it there.',
+      ...found(await filter(await listOver(db, batches), isOpen)),
+    },
+    {
+      code: 'lookup_workflow_left_open',
+      title: 'lookup still open although its request has been final for 60 s',
+      explanation:
+        'It changes nothing any more, but may still ask vendors. Look at it in the Temporal UI, then terminate it there.',
+      ...found(await filter(await listFinal(db, lookups), isOpen)),
+    },
+    {
+      code: 'workflow_task_failing',
+      title: `open workflow whose task has failed ${FAILING_ATTEMPTS - 1} times in a row`,
+      explanation:
+        'Its worker cannot go on with it, most often because its code has changed: see "Replaying a failed run". Its requests are refunded at their deadline.',
+      ...found(failing),
+    },
+    {
+      code: 'schedule_not_running',
+      title: 'Schedule of re-verification that is missing or paused',
+      explanation:
+        'Stored addresses go stale. A worker makes a missing one anew; a paused one goes on once it is unpaused in the Temporal UI.',
+      ...found(await idleSchedules(client, taskQueue)),
+    },
   ];
 }
 
@@ -72,39 +102,6 @@ export async function checkWorkers(
     ...found(elsewhere),
   };
 }
-
-const NOT_RUNNING = {
-  code: 'workflow_not_running',
-  title: 'batch or delivery with something left to do whose workflow is not running',
-  explanation: 'Check that a worker runs: its sweep starts the workflow again, or refunds what is overdue.',
-};
-
-const LEFT_OPEN = {
-  code: 'workflow_left_open',
-  title: 'workflow still open although its batch is over',
-  explanation: 'It holds nothing and owes nothing. Look at it in the Temporal UI, then terminate it there.',
-};
-
-const LOOKUP_LEFT_OPEN = {
-  code: 'lookup_workflow_left_open',
-  title: 'lookup still open although its request has been final for 60 s',
-  explanation:
-    'It changes nothing any more, but may still ask vendors. Look at it in the Temporal UI, then terminate it there.',
-};
-
-const TASK_FAILING = {
-  code: 'workflow_task_failing',
-  title: `open workflow whose task has failed ${FAILING_ATTEMPTS - 1} times in a row`,
-  explanation:
-    'Its worker cannot go on with it, most often because its code has changed: see "Replaying a failed run". Its requests are refunded at their deadline.',
-};
-
-const SCHEDULE = {
-  code: 'schedule_not_running',
-  title: 'Schedule of re-verification that is missing or paused',
-  explanation:
-    'Stored addresses go stale. A worker makes a missing one anew; a paused one goes on once it is unpaused in the Temporal UI.',
-};
 
 function found(ids: readonly string[]): Pick<CheckResult, 'findings' | 'examples'> {
   return { findings: ids.length, examples: ids.slice(0, 5) };

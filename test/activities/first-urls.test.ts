@@ -2,6 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
+import { createNames } from '../../activities/http/names.ts';
 import { VENDORS } from '../../activities/vendors/catalogue.ts';
 import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import { openDatabase } from '../../db/client.ts';
@@ -60,7 +61,7 @@ async function firstUrls(t: ExecutionContext, file: object): Promise<Record<stri
   const db = openDatabase({ url: DATABASE_URL, poolSize: 1, applicationName: 'test' });
   try {
     const config = loadConfig({ DATABASE_URL, ...NEEDED, SOURCES_FILE: path });
-    const { vendors, verifiers, registry } = createSources(config, db);
+    const { vendors, verifiers, registry } = createSources(config, db, createNames([]));
     const urls: Record<string, string[]> = {};
     for (const { vendor } of vendors) urls[vendor.id] = await askedBy(() => vendor.submit(SUBJECT, NEVER));
     for (const verifier of verifiers)

@@ -3,6 +3,7 @@ import { createServer, type Socket } from 'node:net';
 import { setTimeout } from 'node:timers/promises';
 import { sql } from 'drizzle-orm';
 import { poll } from '../../deploy/local/processes.ts';
+import { status } from '../../deploy/local/receiver.ts';
 import { startServers } from '../support/servers.ts';
 import { startStack } from '../support/stack.ts';
 
@@ -61,7 +62,12 @@ async function measure(what: string, client: Awaited<ReturnType<typeof stack.org
       await setTimeout(n * EVERY_MS);
       const path = `/${encodeURIComponent(what)}/${n}`;
       const begun = performance.now();
-      const arrived = stack.receiver.waitFor((delivery) => delivery.path === path, 120_000);
+      const arrived = new Promise<void>((resolve) => {
+        stack.receiver.setBehavior(path, (response) => {
+          status(200)(response);
+          resolve();
+        });
+      });
       await client.single({ npi: NOBODY, webhook: { url: `${stack.receiver.url}${path}` } });
       await arrived;
       return performance.now() - begun;

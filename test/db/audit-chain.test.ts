@@ -1,6 +1,6 @@
+import { readFile } from 'node:fs/promises';
 import test from 'ava';
 import { recordReading } from '../../db/audit.ts';
-import { migrate } from '../../db/migrate.ts';
 import { openTestDatabase, type TestDatabase } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
 
@@ -73,7 +73,7 @@ test('entries cut off at the end are found by the head that was noted', async (t
   t.is((await operator('audit', 'verify')).code, 0);
   const { code, stdout } = await operator('audit', 'verify', '--noted', head);
   t.is(code, 3);
-  t.regex(stdout, /is gone/);
+  t.regex(stdout, /knows noted +no/);
   t.is((await operator('audit', 'verify', '--noted', 'abc')).code, 2);
 });
 
@@ -86,8 +86,8 @@ test('entries from before there was a chain are chained by the migration', async
   }
   await sql`drop function chain_audit_entry, audit_hash`;
   await sql`alter table audit_log drop column hash, drop column db_user`;
-  await sql`delete from drizzle.__drizzle_migrations where created_at >= 1796688000000`;
-  await migrate(database.url);
+  const chain = await readFile(new URL('../../db/migrations/0017_audit_chain.sql', import.meta.url), 'utf8');
+  for (const statement of chain.split('--> statement-breakpoint')) await sql.unsafe(statement);
   await note(database, 'the next one');
   t.like(await operatorOn(database.url).json('audit', 'verify'), { entries: 4, broken_at: null });
 });

@@ -34,28 +34,31 @@ async function answered(ageMs: number) {
   return { organization, envelope };
 }
 
-test('custom_data and then the address of an answer are forgotten; the answer stays completed and paid', async (t) => {
-  const { organization, envelope } = await answered(91 * DAY);
-  const fresh = await envelope();
-  await forgetOld(db, RETENTION);
-  const older = await envelope();
-  t.is(older.customData, null);
-  t.true((older.batch?.updatedAt.getTime() ?? 0) > (fresh.batch?.updatedAt.getTime() ?? 0));
-  t.is(older.request?.email, 'a@clinic.example');
+test.serial(
+  'custom_data and then the address of an answer are forgotten; the answer stays completed and paid',
+  async (t) => {
+    const { organization, envelope } = await answered(91 * DAY);
+    const fresh = await envelope();
+    await forgetOld(db, RETENTION);
+    const older = await envelope();
+    t.is(older.customData, null);
+    t.true((older.batch?.updatedAt.getTime() ?? 0) > (fresh.batch?.updatedAt.getTime() ?? 0));
+    t.is(older.request?.email, 'a@clinic.example');
 
-  await forgetOld(db, { ...RETENTION, answersMs: 90 * DAY });
-  const { request } = await envelope();
-  t.like(request, {
-    status: 'completed',
-    creditsUsed: 1,
-    email: null,
-    emailType: null,
-    emailLastValidatedAt: null,
-  });
-  t.deepEqual(await auditLedger(sql, [organization.organizationId], RULES.replayMs), []);
-});
+    await forgetOld(db, { ...RETENTION, answersMs: 90 * DAY });
+    const { request } = await envelope();
+    t.like(request, {
+      status: 'completed',
+      creditsUsed: 1,
+      email: null,
+      emailType: null,
+      emailLastValidatedAt: null,
+    });
+    t.deepEqual(await auditLedger(sql, [organization.organizationId], RULES.replayMs), []);
+  },
+);
 
-test('what is younger is kept, and a replay of it gives the answer again', async (t) => {
+test.serial('what is younger is kept, and a replay of it gives the answer again', async (t) => {
   const { organization, envelope } = await answered(29 * DAY);
   await forgetOld(db, { ...RETENTION, answersMs: 30 * DAY });
   t.like(await envelope(), { customData: '{"order":17}', request: { email: 'a@clinic.example' } });
@@ -103,7 +106,7 @@ test('evidence is forgotten in steps of a thousand, oldest first; questions that
   t.is(attempts, 1);
 });
 
-test('what somebody holds is passed by, and forgotten the next time', async (t) => {
+test.serial('what somebody holds is passed by, and forgotten the next time', async (t) => {
   const { envelope } = await answered(400 * DAY);
   const id = (await envelope()).request?.id ?? '';
   await sql.begin(async (tx) => {

@@ -1,6 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../db/client.ts';
+import { joinLookup } from '../../db/lookups/lookups.ts';
 import {
   type Admission,
   admitOne,
@@ -8,7 +9,10 @@ import {
   recordOne,
   type SourceLimits,
 } from '../../db/lookups/sources.ts';
+import { beginVendorStep } from '../../db/lookups/vendor-attempts.ts';
+import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
 // The gate before every call of a source, as several workers go through it at once.
 
@@ -20,7 +24,12 @@ const workers = [first, ...others];
 
 test.after.always(() => Promise.all(others.map((db) => db.close())));
 
-const admit = (source: string, limits = FREE, cost = 1) => admitOne(first, source, limits, cost);
+const admit = (source: string, limits = FREE, cost = 1) => admitBy(first, source, limits, cost);
+
+/** On our own account, by one of the workers. */
+async function admitBy(db: Database, source: string, limits: SourceLimits, cost: number) {
+  return await admitOne(db, { source, limits, cost, requestId: null, patienceMs: 60_000 });
+}
 
 /** Says how a call went. */
 type End = (outcome: CallOutcome) => Promise<void>;
@@ -30,9 +39,9 @@ async function begin(source: string, calls: number): Promise<End[]> {
   return await Promise.all(
     Array.from({ length: calls }, async (_, i): Promise<End> => {
       const db = workers[i % 3] as Database;
-      const { kind, era } = await admitOne(db, source, FREE, 1);
+      const { kind, era } = await admitBy(db, source, FREE, 1);
       if (kind !== 'go') throw new Error(`${source}: ${kind}`);
-      return (outcome) => recordOne(db, source, era, outcome);
+      return (outcome) => recordOne(db, source, era, outcome, null);
     }),
   );
 }
@@ -54,14 +63,43 @@ async function waitOf(source: string): Promise<number> {
 
 /** Lets time pass for one source: everything that was to last until some moment is over `seconds` earlier. */
 async function pass(source: string, seconds: number): Promise<void> {
+  const span = sql`make_interval(secs => ${seconds})`;
   await first.drizzle.execute(sql`
-    update source_health set open_until = open_until - make_interval(secs => ${seconds}),
-           paused_until = paused_until - make_interval(secs => ${seconds}) where source = ${source}`);
+    with rates as (update source_rates set due_at = due_at - ${span} where source = ${source}),
+         turns as (update source_turns set due_at = due_at - ${span} where source = ${source})
+    update source_health set open_until = open_until - ${span}, paused_until = paused_until - ${span}
+     where source = ${source}`);
 }
+
+/** A day's spends become those of the day before, which are nobody's concern any more. */
+async function passDay(source: string): Promise<void> {
+  await first.drizzle.execute(sql`
+    delete from source_spend where source = ${source} and day < (clock_timestamp() at time zone 'UTC')::date`);
+  await first.drizzle.execute(sql`update source_spend set day = day - 1 where source = ${source}`);
+}
+
+const npis = Array.from({ length: 100 }, (_, n) => String(2_000_000_000 + n));
+
+/** Requests of an organization of their own, for NPIs that nobody else asks for if none are given. */
+async function requestsOf(count: number, asked = npis.splice(0, count)): Promise<string[]> {
+  const organization = await openOrganization(first, 1000);
+  const command = submitCommand(organization, { npis: asked });
+  return acceptedIds(await submit(first, command, RULES)).requestIds;
+}
+
+/** For one request. @returns in seconds, rounded, how long its turn is to be waited for; 0 if it goes now */
+async function askFor(requestId: string, source: string, limits = SLOW): Promise<number> {
+  const admission = await admitOne(first, { source, limits, cost: 1, requestId, patienceMs: 86_400_000 });
+  if (admission.kind === 'spent') throw new Error('spent');
+  return admission.kind === 'go' ? 0 : Math.round(admission.afterMs / 1000);
+}
+
+/** One call at a time, one each ten minutes. */
+const SLOW: SourceLimits = { rates: [{ calls: 2, perMs: 600_000 }], dailyCredits: null };
 
 async function askAll(source: string, limits: SourceLimits, calls: number, cost = 1): Promise<Admission[]> {
   return await Promise.all(
-    Array.from({ length: calls }, (_, i) => admitOne(workers[i % 3] as Database, source, limits, cost)),
+    Array.from({ length: calls }, (_, i) => admitBy(workers[i % 3] as Database, source, limits, cost)),
   );
 }
 
@@ -96,6 +134,72 @@ test('in any window of a rate there are at most as many calls as it says', async
   }
 });
 
+test('who waits for a turn is told when it comes, and has it then, before whoever comes later', async (t) => {
+  const [one = '', two = '', three = '', four = ''] = await requestsOf(4);
+  t.deepEqual([await askFor(one, 'queued'), await askFor(two, 'queued')], [0, 600]);
+  t.is(await askFor(three, 'queued'), 1200);
+  // Who comes too early has the same turn.
+  t.deepEqual([await askFor(three, 'queued'), await askFor(two, 'queued')], [1200, 600]);
+  await pass('queued', 600);
+  t.is(await askFor(four, 'queued'), 1200);
+  t.deepEqual([await askFor(three, 'queued'), await askFor(two, 'queued')], [600, 0]);
+  await pass('queued', 600);
+  t.deepEqual([await askFor(three, 'queued'), await askFor(four, 'queued')], [0, 600]);
+});
+
+test('whoever waits for a turn and never comes back costs one turn', async (t) => {
+  const [one = '', dead = '', next = '', last = ''] = await requestsOf(4);
+  const waits = [];
+  for (const id of [one, dead, next, last]) waits.push(await askFor(id, 'left'));
+  t.deepEqual(waits, [0, 600, 1200, 1800]);
+  await pass('left', 1200);
+  t.deepEqual([await askFor(next, 'left'), await askFor(last, 'left')], [0, 600]);
+});
+
+test('a turn that would come too late for a request is not kept for it', async (t) => {
+  const [one = '', hasty = '', patient = ''] = await requestsOf(3);
+  t.is(await askFor(one, 'hasty'), 0);
+  const call = { source: 'hasty', limits: SLOW, cost: 1, requestId: hasty, patienceMs: 60_000 };
+  t.like(await admitOne(first, call), { kind: 'wait', why: 'rate_limit' });
+  t.is(await askFor(patient, 'hasty'), 600);
+});
+
+test('organizations that wait have their turns in turn, however many one of them waits for', async (t) => {
+  const many = await requestsOf(12);
+  const few = await requestsOf(4);
+  for (const id of many) await askFor(id, 'shared');
+  const went: string[] = [];
+  const waiting = [...many.slice(1), ...few];
+  for (let turn = 0; turn < 8; turn += 1) {
+    // Those of the many always come first.
+    for (const id of waiting) if (!went.includes(id) && (await askFor(id, 'shared')) === 0) went.push(id);
+    await pass('shared', 600);
+  }
+  t.is(went.length, 7);
+  const ofFew = went.filter((id) => few.includes(id)).length;
+  t.true(ofFew >= 3, `${ofFew} of ${went.length}`);
+});
+
+test('two requests that ask the same at once put one question, at one place and one cost', async (t) => {
+  const asked = npis.splice(0, 1);
+  const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
+  const question = { vendor: 'asked-once', mayRepeat: true, callMs: 1000, freshnessMs: 1000, patienceMs: 0 };
+  const limits = { rates: [{ calls: 100, perMs: 600_000 }], dailyCredits: 100 };
+  for (const requestId of [one, other]) await joinLookup(first, requestId);
+  const steps = await Promise.all(
+    Array.from({ length: 12 }, (_, i) => {
+      const requestId = i % 2 === 0 ? one : other;
+      return beginVendorStep(workers[i % 3] as Database, { ...question, requestId, limits, cost: () => 1 });
+    }),
+  );
+  t.is(steps.filter(({ kind }) => kind === 'submit').length, 1);
+  t.is(steps.filter((step) => step.kind === 'wait' && step.why === 'asked_already').length, 11);
+  const [spent] = await first.drizzle.execute(
+    sql`select sum(credits)::int as credits from source_spend where source = 'asked-once'`,
+  );
+  t.is(spent?.credits, 1);
+});
+
 test('the smallest of several rates decides', async (t) => {
   const limits = {
     rates: [
@@ -118,10 +222,31 @@ test('a day’s credits are spent to the last one and not beyond, however many a
 
 test('credits that were set aside and not charged can be spent again', async (t) => {
   const limits = { rates: [], dailyCredits: 1 };
-  const { at, era } = await admitOne(first, 'pay-on-find', limits, 1);
+  const { at: askedAt, era } = await admit('pay-on-find', limits);
   t.is((await admit('pay-on-find', limits)).kind, 'spent');
-  await recordOne(first, 'pay-on-find', era, { kind: 'answered' }, 1, at);
+  await recordOne(first, 'pay-on-find', era, { kind: 'answered' }, { credits: 1, askedAt, requestId: null });
   t.is((await admit('pay-on-find', limits)).kind, 'go');
+});
+
+test('one organization has half of a day’s credits if others ask as well, and all of them if none does', async (t) => {
+  const limits = { rates: [], dailyCredits: 10 };
+  const [greedy = '', other = ''] = [...(await requestsOf(1)), ...(await requestsOf(1))];
+  const goes = async (requestId: string, calls = 12) => {
+    const asked = Array.from({ length: calls }, (_, i) =>
+      admitOne(workers[i % 3] as Database, { source: 'rationed', limits, cost: 1, requestId, patienceMs: 0 }),
+    );
+    return kinds(await Promise.all(asked)).go;
+  };
+  t.is(await goes(greedy), 10);
+  t.is(await goes(other), 0);
+  await passDay('rationed');
+  t.deepEqual(await Promise.all([goes(greedy), goes(other)]), [5, 5]);
+  await passDay('rationed');
+  t.deepEqual([await goes(other), await goes(greedy, 2)], [5, 2]);
+  await passDay('rationed');
+  // Nobody else has asked since yesterday.
+  await passDay('rationed');
+  t.is(await goes(other), 10);
 });
 
 test('a question that costs more than a whole day’s credits is never asked', async (t) => {

@@ -161,7 +161,10 @@ test('after a re-encryption the new key alone reads every secret, plain and prev
     select details from audit_log where action = 'webhook-secret.reencrypt'`;
   t.deepEqual(
     audited.map(({ details }) => details),
-    [{ organizations: 3, key: 'v2' }],
+    [
+      { organizations: 3, key: 'v2' },
+      { organizations: 0, key: 'v2' },
+    ],
   );
 });
 

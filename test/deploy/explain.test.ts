@@ -253,7 +253,7 @@ test('vendors and verifiers are counted, timed and priced, with their breakers a
   t.truthy(registry?.paused_until);
 
   const shown = await text('vendors', '--since', '60d');
-  t.regex(shown, /^hunter +vendor +22 +12 +57\.1 %/m);
+  t.regex(shown, /^hunter +vendor +57\.1 % +22 +1 +12 /m);
   t.regex(shown, /^hunter +retry: rate_limit +3$/m);
   t.regex(shown, /^hunter +open +\d{4}-/m);
   t.is((await operatorOn(own.url).operator('vendors', '--since', 'soon')).code, 2);

@@ -90,7 +90,7 @@ test.serial('an address can be given on stdin, so that no command line holds it'
   t.like(JSON.parse(exported.stdout), { subject: { email: EMAIL }, stored_emails: [{ npi: NPI }] });
   t.is((await given('suppress', 'add')).code, 0);
   t.is((await given('suppress', 'remove')).code, 0);
-  t.regex((await given('privacy', 'erase', '--yes')).stdout, /^addresses in the directory +1$/m);
+  t.regex((await given('privacy', 'erase', '--yes')).stdout, /^stored emails +1$/m);
 
   const nothing = await spawnOperator(url, ['privacy', 'erase', '-', '--yes', ...WHY], 'jane at clinic');
   t.deepEqual([nothing.code, nothing.stdout], [2, '']);

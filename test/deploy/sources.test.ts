@@ -1,6 +1,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
+import { createNames } from '../../activities/http/names.ts';
 import { VENDOR_IDS } from '../../activities/vendors/catalogue.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { createSources } from '../../deploy/config/sources.ts';
@@ -34,7 +35,7 @@ async function sourcesOf(file: object | null, environment: Readonly<Record<strin
     ...environment,
     ...(file === null ? {} : { SOURCES_FILE: path }),
   });
-  return createSources(config, db);
+  return createSources(config, db, createNames(config.dnsServers));
 }
 
 async function idsOf(file: object | null, environment?: Readonly<Record<string, string>>) {
@@ -112,7 +113,7 @@ test('a verifier is held to the limits that the file gives it', async (t) => {
     [1, 'verifier_unsent'],
   ] as const) {
     const { check } = await sourcesOf({ verifiers: { zerobounce: { daily_credits: credits } } }, given);
-    t.like(await check(named, NEVER), { kind: 'transient', reason });
+    t.like(await check(named, NEVER, null), { kind: 'transient', reason });
   }
 });
 

@@ -54,7 +54,7 @@ export function checkOf({
     now: () => NOW,
     ...options,
   });
-  return (one: NamedCandidate) => check(one, signal);
+  return (one: NamedCandidate) => check(one, signal, null);
 }
 
 /** In a few words: the verdict and its reason. */

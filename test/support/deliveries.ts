@@ -14,18 +14,8 @@ import { submit } from '../../db/requests/submit.ts';
 import { webhookDeliveries } from '../../db/schema.ts';
 import { claimDelivery, recordAttempt } from '../../db/webhooks/attempts.ts';
 import type { AttemptReason, DeliveryState, WebhookMode } from '../../db/words.ts';
-import {
-  type Behavior,
-  bodyDrip,
-  ensureCertificate,
-  flood,
-  gzipBomb,
-  headerDrip,
-  type Receiver,
-  reset,
-  silence,
-  status,
-} from '../../deploy/local/receiver.ts';
+import { type Behavior, ensureCertificate, type Receiver, status } from '../../deploy/local/receiver.ts';
+import { bodyDrip, flood, gzipBomb, headerDrip, reset, silence } from './behaviors.ts';
 import { openTestDatabase, travel } from './database.ts';
 import {
   acceptedIds,

@@ -5,6 +5,7 @@ import { NativeConnection } from '@temporalio/worker';
 import { and, eq, isNull } from 'drizzle-orm';
 import { pino } from 'pino';
 import type { VendorSource } from '../../activities/deps.ts';
+import { createNames } from '../../activities/http/names.ts';
 import type { Registry } from '../../activities/person/registry.ts';
 import { runSweeps } from '../../activities/sweep.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
@@ -193,9 +194,10 @@ export async function startStack(options: StackOptions = {}) {
   opened.defer(() => worker?.stop());
   await keepNamespace(client, taskQueue, 3_600_000, log);
   opened.defer(() => client.schedule.getHandle(reverifyScheduleId(taskQueue)).delete());
+  const names = createNames(config.dnsServers);
   const deps = {
-    ...{ db: workerDb, log, post: postOf(config) },
-    ...createSources(config, workerDb),
+    ...{ db: workerDb, log, post: postOf(config, names) },
+    ...createSources(config, workerDb, names),
     ...(vendors ? { vendors } : {}),
     ...(registry ? { registry } : {}),
     rules: { ...rulesOf(config), greylistMs: 1000, sweep: { startAfterMs: 500, checkEveryMs: 1000 } },

@@ -69,79 +69,38 @@ function stepOfError(body: Field): VerifierStep | null {
   return protocol('error');
 }
 
-/** zerobounce.net/docs/email-list-validation/status-codes */
+const NO_MX = answer('invalid', 'no_mx');
+const ROLE = answer('risky', 'role');
+const RISKY = answer('risky', null);
+
+/** By status, and by status and sub-status where that says more (zerobounce.net/docs/email-list-validation/status-codes). */
+const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
+  ['valid', answer('valid', 'mailbox_ok')],
+  // The vendor counts domains that take anything as valid if their mail rarely bounces; nobody saw the mailbox.
+  ['valid accept_all', answer('catch_all', null)],
+  ['valid role_based_accept_all', ROLE],
+  // No person reads it.
+  ['valid ai_agent_mailbox', RISKY],
+  ['invalid', answer('invalid', 'mailbox_missing')],
+  ['invalid no_dns_entries', NO_MX],
+  ['invalid does_not_accept_mail', NO_MX],
+  ['invalid unroutable_ip_address', NO_MX],
+  ['invalid mailbox_quota_exceeded', answer('invalid', 'mailbox_full')],
+  ['catch-all', answer('catch_all', null)],
+  ['do-not-mail', RISKY],
+  ['do-not-mail disposable', answer('risky', 'disposable')],
+  ['do-not-mail role_based', ROLE],
+  ['do-not-mail role_based_catch_all', ROLE],
+  ['spamtrap', RISKY],
+  ['abuse', RISKY],
+  ['unknown greylisted', { kind: 'greylisted' }],
+  ['unknown antispam_system', answer('unknown', 'blocked')],
+  ['unknown timeout_exceeded', answer('unknown', 'timeout')],
+  ['unknown mail_server_did_not_respond', answer('unknown', 'timeout')],
+]);
+
 function judge(body: Field): VerifierStep {
   const status = requiredText(at(body, 'status')).toLowerCase().replaceAll('_', '-');
   const detail = wordOf(at(body, 'sub_status'));
-  switch (status) {
-    case 'valid':
-      return stepOfValid(detail);
-    case 'invalid':
-      return stepOfInvalid(detail);
-    case 'catch-all':
-      return answer('catch_all', null);
-    case 'do-not-mail':
-      return stepOfUnwanted(detail);
-    case 'spamtrap':
-    case 'abuse':
-      return answer('risky', null);
-    case 'unknown':
-      return stepOfUnknown(detail);
-    default:
-      return INCONCLUSIVE;
-  }
-}
-
-/** The vendor counts domains that take anything as valid if their mail rarely bounces; nobody saw the mailbox. */
-function stepOfValid(detail: string): VerifierStep {
-  switch (detail) {
-    case 'accept_all':
-      return answer('catch_all', null);
-    case 'role_based_accept_all':
-      return answer('risky', 'role');
-    case 'ai_agent_mailbox':
-      // No person reads it.
-      return answer('risky', null);
-    default:
-      return answer('valid', 'mailbox_ok');
-  }
-}
-
-function stepOfInvalid(detail: string): VerifierStep {
-  switch (detail) {
-    case 'no_dns_entries':
-    case 'does_not_accept_mail':
-    case 'unroutable_ip_address':
-      return answer('invalid', 'no_mx');
-    case 'mailbox_quota_exceeded':
-      return answer('invalid', 'mailbox_full');
-    default:
-      return answer('invalid', 'mailbox_missing');
-  }
-}
-
-function stepOfUnwanted(detail: string): VerifierStep {
-  switch (detail) {
-    case 'disposable':
-      return answer('risky', 'disposable');
-    case 'role_based':
-    case 'role_based_catch_all':
-      return answer('risky', 'role');
-    default:
-      return answer('risky', null);
-  }
-}
-
-function stepOfUnknown(detail: string): VerifierStep {
-  switch (detail) {
-    case 'greylisted':
-      return { kind: 'greylisted' };
-    case 'antispam_system':
-      return answer('unknown', 'blocked');
-    case 'timeout_exceeded':
-    case 'mail_server_did_not_respond':
-      return answer('unknown', 'timeout');
-    default:
-      return INCONCLUSIVE;
-  }
+  return MEANINGS.get(`${status} ${detail}`) ?? MEANINGS.get(status) ?? INCONCLUSIVE;
 }

@@ -1,5 +1,5 @@
-import { Resolver } from 'node:dns/promises';
 import test from 'ava';
+import { createNames } from '../../../activities/http/names.ts';
 import type { CheckOptions } from '../../../activities/verification/check.ts';
 import type { NamedCandidate } from '../../../activities/verification/policy.ts';
 import { CORNERS, startDns } from '../../../deploy/local/dns.ts';
@@ -122,9 +122,7 @@ test('a failure of name servers is forgotten at once', async (t) => {
 test("the production resolver's answers are understood", async (t) => {
   const dns = await startDns();
   t.teardown(() => dns.close());
-  const real = new Resolver();
-  real.setServers([dns.address]);
-  const check = checkOf({ resolver: real });
+  const check = checkOf({ resolver: createNames([dns.address]) });
   const seen: Record<string, string | null> = {};
   for (const domain of ['gmail.com', CLOSED_DOMAIN, 'nobody-has-this-sim.com', ...Object.values(CORNERS)]) {
     seen[domain] = (await check(candidate(`npi.sim@${domain}`))).reason;

@@ -239,11 +239,11 @@ test('an organization has twenty deliveries under way at once, whatever the host
 test('an attempt that died with its worker gives its room back, and slows nobody before', async (t) => {
   const { life } = t.context;
   const [next = '', ...ids] = await life.deliveries(await life.organization(), DEAD, 11);
+  await life.time.freeze();
   for (const id of ids) {
     const claimed = await claimDelivery(life.db, id, { webhookScheduleMs: SCHEDULE_MS });
     t.is(claimed.kind, 'attempt');
   }
-  await life.time.freeze();
   await life.time.advance(20_000);
   // Nor does it say how long attempts take: the turn is that of quick ones.
   t.is(roomAfter(await life.look(next)), 10);

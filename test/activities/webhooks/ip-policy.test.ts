@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { createServer, type Socket } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
-import type { ResolvedAddress } from '../../../activities/webhooks/connection.ts';
+import { createNames, type ResolvedAddress } from '../../../activities/http/names.ts';
 import {
   type AddressPolicy,
   createAddressPolicy,
@@ -210,9 +210,9 @@ test('a literal is blocked without a look-up and without a connection', async (t
   t.is(trap.connections(), 0);
 });
 
-test("the system's own resolver is judged too: localhost is blocked", async (t) => {
+test('the hosts file is judged too: localhost is blocked', async (t) => {
   const trap = await startTrap(t);
-  const post = createPost({ policy, userAgent: 'test' });
+  const post = createPost({ policy, userAgent: 'test', lookup: createNames([]).find });
   const answer = await post({ url: `https://localhost:${trap.port}/`, headers: {}, body: '{}' });
   t.deepEqual(answer, { kind: 'failed', reason: 'blocked_address' });
   t.is(trap.connections(), 0);

@@ -5,23 +5,17 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createServer as createTlsServer, TLSSocket } from 'node:tls';
 import anyTest, { type ExecutionContext, type TestFn } from 'ava';
-import type { ResolvedAddress } from '../../../activities/webhooks/connection.ts';
+import { createNames, type ResolvedAddress } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { type Answer, createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
 import {
   type Behavior,
-  bodyDrip,
   ensureCertificate,
-  flood,
-  gzipBomb,
-  hangUp,
-  headerDrip,
   type Receiver,
-  reset,
-  silence,
   startReceiver,
   status,
 } from '../../../deploy/local/receiver.ts';
+import { bodyDrip, flood, gzipBomb, hangUp, headerDrip, reset, silence } from '../../support/behaviors.ts';
 
 const test = anyTest as TestFn<{ dir: string; ca: string; receiver: Receiver }>;
 type Context = ExecutionContext<{ dir: string; ca: string; receiver: Receiver }>;
@@ -348,7 +342,8 @@ async function sendTo(
 }
 
 function postTo(t: Context, settings: Partial<PostSettings> = {}) {
-  return createPost({ policy, ca: t.context.ca, userAgent: 'enrichment-test/1', ...settings });
+  const common = { policy, ca: t.context.ca, userAgent: 'enrichment-test/1', lookup: createNames([]).find };
+  return createPost({ ...common, ...settings });
 }
 
 function messageTo(url: string) {

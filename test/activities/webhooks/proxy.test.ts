@@ -6,10 +6,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TLSSocket } from 'node:tls';
 import anyTest, { type ExecutionContext, type TestFn } from 'ava';
+import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
-import { type Receiver, silence, startReceiver, status } from '../../../deploy/local/receiver.ts';
+import { type Receiver, startReceiver, status } from '../../../deploy/local/receiver.ts';
+import { silence } from '../../support/behaviors.ts';
 import { startDelivering } from '../../support/deliveries.ts';
 
 // Deliveries through an HTTP proxy: what is connected to is still the address that was checked.
@@ -63,7 +65,8 @@ async function startProxy(t: ExecutionContext<Context>, lets: (authority: string
 
 async function postThrough(t: ExecutionContext<Context>, settings: Partial<PostSettings>) {
   const ca = await readFile(t.context.receiver.caFile, 'utf8');
-  const post = createPost({ policy, ca, userAgent: 'test', connectMs: 1000, totalMs: 1500, ...settings });
+  const common = { policy, ca, userAgent: 'test', connectMs: 1000, totalMs: 1500 };
+  const post = createPost({ ...common, lookup: createNames([]).find, ...settings });
   return (url: string) => post({ url, headers: { 'webhook-id': 'msg_proxied' }, body: '{}' });
 }
 
@@ -134,7 +137,7 @@ test('the limits hold through a proxy', async (t) => {
 
 test('if our own proxy is away, nothing was attempted: the delivery is tried again as if nothing had happened', async (t) => {
   const proxy = new URL('http://127.0.0.1:1');
-  const post = createPost({ policy, userAgent: 'test', proxy });
+  const post = createPost({ policy, userAgent: 'test', lookup: createNames([]).find, proxy });
   const life = await startDelivering(post);
   t.teardown(() => life.stop());
   const [id = ''] = await life.deliveries(await life.organization(), t.context.receiver.url, 1);

@@ -7,14 +7,14 @@ import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import test, { type ExecutionContext } from 'ava';
 import { sign } from '../../../activities/webhooks/signature.ts';
-import { deliveryExamples } from '../../../api/openapi/examples.ts';
+import examples from '../../../api/openapi/examples.json' with { type: 'json' };
 import { temporaryFolder } from '../../support/database.ts';
 
 // `npm run check-signature` as the author of a receiver uses it: exit code 0 right, 1 not right, 2 wrong usage.
 
 const MAIN = fileURLToPath(new URL('../../../deploy/local/check-signature.ts', import.meta.url));
 const ID = 'msg_01jd9x6k2wf3r8t0z5q7w4m1hd';
-const BODY = JSON.stringify(deliveryExamples['real-time']?.value).replace(
+const BODY = JSON.stringify(examples.delivery['real-time'].value).replace(
   '"order":17',
   '"name":"Zoë","n":1.5',
 );

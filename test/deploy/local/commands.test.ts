@@ -10,7 +10,7 @@ import { endWithThisProcess } from '../../support/programs.ts';
 
 const MAIN = (name: string) => fileURLToPath(new URL(`../../../deploy/local/${name}.ts`, import.meta.url));
 
-for (const name of ['start', 'simulator-main', 'listen', 'check-signature', 'receiver']) {
+for (const name of ['start', 'simulator-main', 'listen', 'check-signature']) {
   test(`${name} --help says how to call it, what it does and how it ends`, async (t) => {
     const { code, stdout, stderr } = await ended(name, ['--help']);
     t.deepEqual([code, stderr], [0, '']);
@@ -37,8 +37,6 @@ for (const [name, option, value] of [
   ['simulator-main', '--dns-port', 'x'],
   ['simulator-main', '--speed', '0'],
   ['simulator-main', '--speed', '1.2.3'],
-  ['receiver', '--port', '-1'],
-  ['receiver', '--secret', 'sesame'],
 ] as const) {
   test(`${name}: ${option} ${value} is exit code 2`, async (t) => {
     const { code, stderr } = await ended(name, [`${option}=${value}`]);

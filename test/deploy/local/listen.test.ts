@@ -8,6 +8,7 @@ import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import test, { type ExecutionContext } from 'ava';
+import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
@@ -161,6 +162,7 @@ async function listening(t: ExecutionContext, args: readonly string[]) {
     policy: createAddressPolicy({ openCidrs: ['127.0.0.1/32'] }),
     ca: await readFile(stack.receiver.caFile, 'utf8'),
     userAgent: 'test',
+    lookup: createNames([]).find,
   });
   const send = async (
     to: string,

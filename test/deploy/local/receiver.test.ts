@@ -1,21 +1,17 @@
-import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { readFile, writeFile } from 'node:fs/promises';
 import { request } from 'node:https';
-import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
-import { fileURLToPath } from 'node:url';
 import test, { type ExecutionContext } from 'ava';
+import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
 import { LocalProblem } from '../../../deploy/local/processes.ts';
 import { ensureCertificate, type Receiver, startReceiver, status } from '../../../deploy/local/receiver.ts';
 import { temporaryFolder } from '../../support/database.ts';
-import { endWithThisProcess } from '../../support/programs.ts';
 
-const MAIN = fileURLToPath(new URL('../../../deploy/local/receiver.ts', import.meta.url));
 const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
 
 test('a delivery is kept with whether its signature is right', async (t) => {
@@ -86,19 +82,6 @@ test('what arrived is listed as JSON, newest last', async (t) => {
   );
 });
 
-test('a delivery can be waited for, past or coming, and is not for ever', async (t) => {
-  const { receiver, send } = await start(t);
-  const coming = receiver.waitFor(({ path }) => path === '/awaited', 10_000);
-  await send('/other', {});
-  await send('/awaited', {});
-  t.is((await coming).path, '/awaited');
-  t.is((await receiver.waitFor(({ path }) => path === '/other', 0)).path, '/other');
-  await t.throwsAsync(
-    receiver.waitFor(() => false, 1),
-    { message: /no such delivery/ },
-  );
-});
-
 test('the certificate is kept between starts, and made anew when it cannot be read', async (t) => {
   const dir = temporaryFolder(t.teardown);
   const first = await ensureCertificate(dir);
@@ -119,29 +102,6 @@ test('a taken port is named', async (t) => {
   t.true(error?.message.includes(String(port)));
 });
 
-test('the command prints each delivery as one line and ends on SIGTERM', async (t) => {
-  const secret = newSecret();
-  const child = run(t, ['--port', '0', '--secret', secret]);
-  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
-  const banner = String((await lines.next()).value);
-  const [, url = '', caFile = ''] = /^receiver on (\S+), certificate (.+)$/.exec(banner) ?? [];
-  await sender(url, await readFile(caFile, 'utf8'))('/hook', { secret, id: 'msg_line' });
-  t.regex(String((await lines.next()).value), /^\S+Z verified +msg_line \/hook 7 bytes$/);
-  child.kill('SIGTERM');
-  const [code] = await once(child, 'exit');
-  t.is(code, 0);
-});
-
-test('the command explains itself and names a wrong argument', async (t) => {
-  t.true((await text(run(t, ['--help']).stdout)).startsWith('Usage: '));
-  for (const args of [['--port', 'x'], ['--port', '70000'], ['--secret', 'abc'], ['--nonsense']]) {
-    const child = run(t, args);
-    const [said, [code]] = await Promise.all([text(child.stderr), once(child, 'exit')]);
-    t.is(code, 2);
-    t.true(said.includes(args[0] ?? ''), said);
-  }
-});
-
 async function start(t: ExecutionContext, secret?: string) {
   const dir = temporaryFolder(t.teardown);
   const receiver: Receiver = await startReceiver({ port: 0, dir, secret });
@@ -156,6 +116,7 @@ function sender(base: string, ca: string) {
     policy: createAddressPolicy({ openCidrs: ['127.0.0.1/32'] }),
     ca,
     userAgent: 'test',
+    lookup: createNames([]).find,
   });
   return async (path: string, how: { id?: string; secret?: string; tampered?: boolean }): Promise<number> => {
     const { id = 'msg_1', secret, tampered = false } = how;
@@ -167,15 +128,4 @@ function sender(base: string, ca: string) {
     const answer = await post({ url: `${base}${path}`, headers, body: tampered ? '{"a":2}' : body });
     return answer.kind === 'answered' ? answer.status : 0;
   };
-}
-
-function run(t: ExecutionContext, args: readonly string[]) {
-  const child = spawn(process.execPath, [MAIN, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
-  endWithThisProcess(child);
-  t.teardown(() => stop(child));
-  return child;
-}
-
-function stop(child: ChildProcess): void {
-  if (child.exitCode === null) child.kill('SIGKILL');
 }

@@ -2,8 +2,6 @@ import test from 'ava';
 import fc from 'fast-check';
 import { providerKeys } from '../../../db/providers/keys.ts';
 import { csvReader } from '../../../deploy/nppes/csv.ts';
-import { LAYOUT } from '../../../deploy/nppes/layout.ts';
-import headers from '../../support/nppes-headers.json' with { type: 'json' };
 
 interface Row {
   readonly line: number;
@@ -27,10 +25,6 @@ function rowsOf(text: string | Buffer, columns: number | null, pieceBytes = 1_00
 }
 
 const cells = (text: string | Buffer, columns = 2) => rowsOf(text, columns).map((row) => row.cells);
-
-test('the layout is that of the files of CMS, to the letter', (t) => {
-  t.deepEqual(LAYOUT, headers);
-});
 
 test('any values come out as they went in, wherever the file is cut into pieces', (t) => {
   const value = fc.string({ unit: fc.constantFrom('a', '"', ',', '\n', '\r', ' ', 'é', '医', '\u{1f600}') });

@@ -1,0 +1,121 @@
+import test, { type ExecutionContext } from 'ava';
+import { findHostsBy, jsonApi } from '../../activities/http/client.ts';
+import { createNames, remember } from '../../activities/http/names.ts';
+import { type Said, startNameServer } from '../support/name-server.ts';
+import { serveVendor } from '../support/vendors.ts';
+
+// Who is behind a name: asked of name servers, remembered for as long as the answer says, and given up in time.
+
+const NEVER = new AbortController().signal;
+
+async function namesBy(t: ExecutionContext, say: (name: string, type: string) => Said, ttl?: number) {
+  const server = await startNameServer(say, ttl);
+  t.teardown(server.close);
+  return { ...createNames([server.address]), questions: server.questions };
+}
+
+test('a name has the addresses of both kinds, and is not asked about again while they hold', async (t) => {
+  const { find, questions } = await namesBy(t, () => ['192.0.2.1', '192.0.2.2', '2001:db8::1']);
+  const found = [
+    { address: '192.0.2.1', family: 4 },
+    { address: '192.0.2.2', family: 4 },
+    { address: '2001:db8::1', family: 6 },
+  ];
+  const sixty = Array.from({ length: 60 }, () => find('hook.example'));
+  for (const each of await Promise.all(sixty)) t.deepEqual(each, found);
+  t.deepEqual(await find('hook.example'), found);
+  t.deepEqual(questions.toSorted(), ['A hook.example', 'AAAA hook.example']);
+});
+
+test('an answer that does not hold is asked for anew', async (t) => {
+  let address = '192.0.2.1';
+  const { find } = await namesBy(t, () => [address], 0);
+  t.like(await find('hook.example'), [{ address }]);
+  address = '192.0.2.2';
+  t.like(await find('hook.example'), [{ address }]);
+});
+
+for (const [what, say, code] of [
+  ['that does not exist', () => 'NXDOMAIN', 'ENOTFOUND'],
+  ['without an address', () => [], 'ENODATA'],
+  ['whose servers fail', () => 'SERVFAIL', 'ESERVFAIL'],
+  [
+    'that has no address of one kind and whose servers fail about the other',
+    (_name, type) => (type === 'A' ? [] : 'SERVFAIL'),
+    'ESERVFAIL',
+  ],
+] as const satisfies readonly (readonly [string, (name: string, type: string) => Said, string])[]) {
+  test(`a name ${what} is told apart, and not asked about again at once`, async (t) => {
+    const { find, questions } = await namesBy(t, say);
+    await t.throwsAsync(find('hook.example'), { code });
+    const asked = questions.length;
+    await t.throwsAsync(find('hook.example'), { code });
+    t.is(questions.length, asked);
+  });
+}
+
+test('servers that are silent about one kind of address keep nobody from the other', async (t) => {
+  const { find } = await namesBy(t, (_name, type) => (type === 'A' ? ['192.0.2.1'] : 'silence'));
+  t.deepEqual(await find('hook.example'), [{ address: '192.0.2.1', family: 4 }]);
+});
+
+test('silent name servers are given up, however many there are, and hold up no other name meanwhile', async (t) => {
+  const say = (name: string): Said => (name.endsWith('.silent.example') ? 'silence' : ['192.0.2.1']);
+  const servers = await Promise.all(Array.from({ length: 4 }, () => startNameServer(say)));
+  for (const { close } of servers) t.teardown(close);
+  const { find, resolveMx } = createNames(servers.map(({ address }) => address));
+  let pending = 50;
+  const silent = Array.from({ length: pending }, (_, n) =>
+    find(`hook${n}.silent.example`).finally(() => {
+      pending -= 1;
+    }),
+  );
+  t.like(await find('hook.example'), [{ address: '192.0.2.1' }]);
+  t.true(pending > 0);
+  for (const each of [...silent, resolveMx('mail.silent.example')]) {
+    await t.throwsAsync(each, { code: 'ECANCELLED' });
+  }
+});
+
+test('the hosts file comes first', async (t) => {
+  const { find, questions } = await namesBy(t, () => 'NXDOMAIN');
+  const found = await find('localhost');
+  t.true(found.some(({ address }) => address === '127.0.0.1'));
+  t.deepEqual(questions, []);
+});
+
+test('a name server that is no address is refused at the start', (t) => {
+  t.throws(() => createNames(['ns.example']), { code: 'ERR_INVALID_IP_ADDRESS' });
+});
+
+test('calls find their hosts by it', async (t) => {
+  const { find, questions } = await namesBy(t, (name) =>
+    name === 'vendor.example' ? ['127.0.0.1'] : 'NXDOMAIN',
+  );
+  findHostsBy(find);
+  const { port } = new URL(await serveVendor(t, (_request, response) => response.end('{}')));
+  const ask = (host: string) =>
+    jsonApi(`http://${host}:${port}`, {}, 10_000).get('', NEVER, ({ status }) => ({ status }));
+  t.deepEqual(await ask('vendor.example'), { status: 200 });
+  t.like(await ask('nobody.example'), { kind: 'retry', why: 'unsent' });
+  t.true(questions.includes('A vendor.example'));
+});
+
+test('what is remembered ends when it says, and the oldest is forgotten when there is too much', async (t) => {
+  const asked: string[] = [];
+  let now = 0;
+  const ask = async (key: string) => {
+    asked.push(key);
+    return { value: key.toUpperCase(), forMs: 100 };
+  };
+  const recall = remember(ask, 2, () => now);
+  for (const key of ['a', 'b', 'a', 'b']) t.is(await recall(key), key.toUpperCase());
+  t.deepEqual(asked, ['a', 'b']);
+  await recall('c');
+  await recall('b');
+  await recall('a');
+  t.deepEqual(asked, ['a', 'b', 'c', 'a']);
+  now = 100;
+  await recall('a');
+  t.is(asked.length, 5);
+});

@@ -1,0 +1,189 @@
+import { once } from 'node:events';
+import { connect, createServer } from 'node:net';
+import { setTimeout } from 'node:timers/promises';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { joinLookup } from '../../db/lookups/lookups.ts';
+import { beginVendorStep, recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { LOOPBACK } from '../../deploy/local/processes.ts';
+import { openTestDatabase } from '../support/database.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { startServers } from '../support/servers.ts';
+import { startStack, vendorSource } from '../support/stack.ts';
+import { createScriptedVendor, ordinaryNpis } from '../support/vendors.ts';
+
+/**
+ * `node test/bench/vendor-step.ts`: what one question to a vendor costs PostgreSQL, counted at the socket; how many are
+ * admitted per second; and what it costs when 300 wait for a vendor that takes 3 calls a second. Brings its own servers.
+ */
+const STEPS = 200;
+const CLIENTS = 16;
+const ADMIT_MS = 5000;
+const WAITING = 300;
+const WATCH_MS = 20_000;
+const FREE = { rates: [], dailyCredits: null };
+
+const stopServers = await startServers();
+const seen = { statements: 0, roundTrips: 0 };
+const proxy = await countingProxy(process.env.TEST_DATABASE_URL ?? '');
+try {
+  await steps();
+  for (const organizations of [1, CLIENTS]) await admissions(organizations);
+  await waiting();
+} finally {
+  await stopServers();
+}
+process.exit();
+
+/** One after the other, so that nothing hides behind something else. */
+async function steps() {
+  await using database = await openTestDatabase();
+  const db = openDatabase({ url: through(database.url), poolSize: 1, applicationName: 'bench' });
+  const requests = await joined(database.db, 1, STEPS + 1);
+  const costs = { begin: { statements: 0, roundTrips: 0 }, record: { statements: 0, roundTrips: 0 } };
+  const count = async <T>(into: typeof seen, work: () => Promise<T>): Promise<T> => {
+    const before = { ...seen };
+    const result = await work();
+    into.statements += (seen.statements - before.statements) / STEPS;
+    into.roundTrips += (seen.roundTrips - before.roundTrips) / STEPS;
+    return result;
+  };
+  // The first one opens the connection.
+  await ask(db, requests.pop() ?? '');
+  for (const requestId of requests) {
+    const key = await count(costs.begin, () => ask(db, requestId));
+    await count(costs.record, () => miss(db, key));
+  }
+  for (const [what, { statements, roundTrips }] of Object.entries(costs))
+    console.log(`${what}: ${statements.toFixed(1)} statements, ${roundTrips.toFixed(1)} round trips`);
+  await db.close();
+}
+
+async function admissions(organizations: number) {
+  await using database = await openTestDatabase();
+  const db = openDatabase({ url: database.url, poolSize: CLIENTS, applicationName: 'bench' });
+  const requests = await joined(db, organizations, 9600);
+  const begun = performance.now();
+  let admitted = 0;
+  await Promise.all(
+    Array.from({ length: CLIENTS }, async () => {
+      while (performance.now() - begun < ADMIT_MS) {
+        await ask(db, requests.pop() ?? '');
+        admitted += 1;
+      }
+    }),
+  );
+  const perSecond = Math.round((admitted * 1000) / (performance.now() - begun));
+  console.log(`${CLIENTS} clients, ${organizations} organizations: ${perSecond} admissions a second`);
+  await db.close();
+}
+
+async function waiting() {
+  const vendor = createScriptedVendor('slow');
+  let calls = 0;
+  const limits = { rates: [{ calls: 3, perMs: 1000 }], dailyCredits: null };
+  process.env.TEST_DATABASE_URL = through(process.env.TEST_DATABASE_URL ?? '');
+  const stack = await startStack({ vendors: [vendorSource(vendor, { limits })], lookupTimeoutMs: 600_000 });
+  try {
+    const client = await stack.organization();
+    const npis = ordinaryNpis('found', WAITING);
+    for (const npi of npis) {
+      vendor.script(npi, () => {
+        calls += 1;
+        return { kind: 'miss', reason: 'nobody' };
+      });
+    }
+    while (npis.length > 0) await client.bulk({ npis: npis.splice(0, 60) });
+    // Until all of them wait.
+    await setTimeout(WATCH_MS);
+    const before = { ...seen, calls, cpu: process.cpuUsage() };
+    await setTimeout(WATCH_MS);
+    const perSecond = (n: number) => ((n * 1000) / WATCH_MS).toFixed(1);
+    const cpu = process.cpuUsage(before.cpu);
+    console.log(
+      `${WAITING} waiting at 3/s: ${perSecond(seen.statements - before.statements)} statements a second for`,
+      `${perSecond(calls - before.calls)} calls; ${perSecond((cpu.user + cpu.system) / 1000)} ms of CPU a second here`,
+    );
+  } finally {
+    await stack.stop();
+  }
+}
+
+/** Requests whose lookups are open. */
+async function joined(db: Database, organizations: number, count: number): Promise<string[]> {
+  const ids: string[] = [];
+  const owners = await Promise.all(
+    Array.from({ length: organizations }, () => openOrganization(db, 100_000)),
+  );
+  for (let n = 0; ids.length < count; n += 60) {
+    const npis = Array.from({ length: 60 }, (_, i) => `2${String(n + i).padStart(9, '0')}`);
+    const owner = owners[(n / 60) % organizations];
+    if (!owner) throw new Error('no organization was opened');
+    ids.push(...acceptedIds(await submit(db, submitCommand(owner, { npis }), RULES)).requestIds);
+  }
+  const taken = ids.slice(0, count);
+  for (const requestId of taken) await joinLookup(db, requestId);
+  return taken;
+}
+
+async function ask(db: Database, requestId: string) {
+  const { freshnessMs } = RULES;
+  const step = await beginVendorStep(db, {
+    ...{ requestId, vendor: 'bench', mayRepeat: false, callMs: 30_000, freshnessMs },
+    ...{ limits: FREE, cost: () => 1, patienceMs: 60_000 },
+  });
+  if (step.kind !== 'submit') throw new Error(step.kind);
+  return step.key;
+}
+
+async function miss(db: Database, key: Parameters<typeof recordVendorAnswer>[1]) {
+  const outcome = { kind: 'answered' } as const;
+  const nobody = { state: 'miss', reason: 'nobody', credits: 0, named: null } as const;
+  await recordVendorAnswer(db, key, { ...nobody, outcome, freshnessMs: RULES.freshnessMs });
+}
+
+function through(url: string): string {
+  const there = new URL(url);
+  there.port = String(proxy.port);
+  return there.href;
+}
+
+/** A way to PostgreSQL that counts: executed statements, and how often one side spoke after the other. */
+async function countingProxy(url: string) {
+  const { hostname, port } = new URL(url);
+  const server = createServer((near) => {
+    const far = connect(Number(port), hostname);
+    let rest = Buffer.alloc(0);
+    let isStarted = false;
+    let isAnswered = true;
+    near.on('data', (chunk) => {
+      if (isAnswered) seen.roundTrips += 1;
+      isAnswered = false;
+      rest = Buffer.concat([rest, chunk]);
+      // A message is its type, its length and its content; only the first one has no type.
+      for (let head = isStarted ? 1 : 0; rest.length >= head + 4; head = 1) {
+        const size = head + rest.readUInt32BE(head);
+        if (rest.length < size) break;
+        if (isStarted && 'EQ'.includes(String.fromCharCode(rest[0] ?? 0))) seen.statements += 1;
+        isStarted = true;
+        rest = rest.subarray(size);
+      }
+      far.write(chunk);
+    });
+    far.on('data', (chunk) => {
+      isAnswered = true;
+      near.write(chunk);
+    });
+    for (const [one, other] of [
+      [near, far],
+      [far, near],
+    ] as const) {
+      one.on('error', () => {});
+      one.once('close', () => other.destroy());
+    }
+  });
+  server.listen(0, LOOPBACK);
+  await once(server, 'listening');
+  const address = server.address();
+  return { port: typeof address === 'object' ? (address?.port ?? 0) : 0 };
+}

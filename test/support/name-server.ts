@@ -1,0 +1,44 @@
+import { createSocket } from 'node:dgram';
+import { once } from 'node:events';
+import { decode, encode } from 'dns-packet';
+
+const CODES = { SERVFAIL: 2, NXDOMAIN: 3 } as const;
+
+/** What is said of a name: addresses of one kind, an error, or nothing at all. */
+export type Said = readonly string[] | keyof typeof CODES | 'silence';
+
+/**
+ * A name server of one test.
+ * @param say what it answers about a name; for both kinds of addresses, each gets those of its kind
+ * @param ttl seconds
+ */
+export async function startNameServer(say: (name: string, type: string) => Said, ttl = 60) {
+  const questions: string[] = [];
+  const socket = createSocket('udp4');
+  socket.on('error', () => {});
+  socket.on('message', (message, peer) => {
+    const { id = 0, questions: [question] = [] } = decode(message);
+    if (!question) return;
+    const { name, type } = question;
+    questions.push(`${type} ${name}`);
+    const said = say(name, type);
+    if (said === 'silence') return;
+    const answers =
+      typeof said === 'string' ? [] : said.filter((ip) => ip.includes(':') === (type === 'AAAA'));
+    const packet = encode({
+      ...{ type: 'response', id, questions: [question] },
+      flags: typeof said === 'string' ? CODES[said] : 0,
+      answers: answers.map((data) => ({ name, ttl, type: type === 'AAAA' ? 'AAAA' : 'A', data })),
+    });
+    socket.send(packet, peer.port, peer.address);
+  });
+  socket.bind(0, '127.0.0.1');
+  await once(socket, 'listening');
+  return {
+    /** For DNS_SERVERS. */
+    address: `127.0.0.1:${socket.address().port}`,
+    /** As they came, such as `A example.com`. */
+    questions,
+    close: () => void socket.close(),
+  };
+}
