@@ -98,32 +98,22 @@ export async function listAudit(
   );
 }
 
-/** What the chain of hashes proves of the audit log. */
-export interface AuditProof {
-  readonly entries: number;
-  /** The newest hash: as long as an entry has it, nothing before that entry was changed or removed. */
-  readonly head: string | null;
-  /** The first entry that does not follow from the one before it; null if all do. */
-  readonly brokenAt: number | null;
-  /** Whether an entry has the hash that was noted. */
-  readonly knowsNoted: boolean;
-}
-
 /**
  * Computes each entry's hash again. What was cut off at the end shows only by a hash that was noted before.
- * @param noted a head of earlier, in hex; null for none
+ * @param noted the head of an earlier proof; null for none
+ * @returns the newest hash (`head`); the first entry that does not follow from the one before it (`broken_at`), null if
+ * all do; whether an entry has the hash that was noted
  * @throws {DatabaseError}
  */
-export async function verifyAudit(db: Database, noted: string | null): Promise<AuditProof> {
+export async function verifyAudit(db: Database, noted: string | null) {
   const [proof] = await query(db, (tx) =>
-    tx.execute<{ entries: number; head: string | null; broken: number | null; knows: boolean }>(sql`
+    tx.execute<{ entries: number; head: string | null; broken_at: number | null; knows_noted: boolean }>(sql`
       select count(*)::int as entries,
              encode((array_agg(hash order by id desc))[1], 'hex') as head,
-             (min(id) filter (where hash is distinct from audit_hash(previous, entry)))::float8 as broken,
-             ${noted}::text is null or coalesce(bool_or(hash = decode(${noted}, 'hex')), false) as knows
+             (min(id) filter (where hash is distinct from audit_hash(previous, entry)))::float8 as broken_at,
+             ${noted}::text is null or coalesce(bool_or(encode(hash, 'hex') = ${noted}), false) as knows_noted
         from (select l as entry, id, hash, lag(hash) over (order by id) as previous from audit_log l) l`),
   );
   if (!proof) throw new Error('no row');
-  const { entries, head, broken: brokenAt, knows: knowsNoted } = proof;
-  return { entries, head, brokenAt, knowsNoted };
+  return proof;
 }

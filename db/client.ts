@@ -48,26 +48,18 @@ export interface DatabaseOptions {
 const STATEMENT_TIMEOUT_MS = 10_000;
 const CLIENT_DEADLINE_MS = 12_000;
 
-/** postgres.js is as published. The message says what to run. */
-export class DriverNotPatched extends OperatorProblem {
-  override readonly name = 'DriverNotPatched';
-
-  constructor() {
-    super(
-      'postgres.js was installed without its patch, and would end this process when PostgreSQL is lost; run "npm run postinstall" in the folder that has package.json and patches/',
-    );
-  }
-}
-
 /**
  * Everything that runs for long or writes asks this first: see patches/README.md.
- * @throws {DriverNotPatched}
+ * @throws {OperatorProblem} if postgres.js is as published
  */
 export function requirePatchedDriver(): void {
-  if (!('survivesLoss' in postgres)) throw new DriverNotPatched();
+  if ('survivesLoss' in postgres) return;
+  throw new OperatorProblem(
+    'postgres.js was installed without its patch, and would end this process when PostgreSQL is lost; run "npm run postinstall" in the folder that has package.json and patches/',
+  );
 }
 
-/** @throws {DriverNotPatched} */
+/** @throws {OperatorProblem} as `requirePatchedDriver` */
 export function openDatabase(options: DatabaseOptions): Database {
   requirePatchedDriver();
   const client = postgres(options.url, {

@@ -11,21 +11,10 @@ const FOLDER = fileURLToPath(new URL('./migrations', import.meta.url));
 /** Any constant will do, as long as every migrator takes the same. */
 const MIGRATION_LOCK = 7_041_776;
 
-/** The migrator's user may not make the roles, or not hand them what it owns. The message says what to run. */
-export class RolesMissing extends OperatorProblem {
-  override readonly name = 'RolesMissing';
-
-  constructor(user: string) {
-    super(
-      `the database has the newest schema, but its user may not set up the roles of db/migrations/roles.sql; as a superuser run "create role npe_owner nologin; create role npe_api nologin; create role npe_worker nologin; create role npe_operator nologin; grant npe_owner to ${user}; alter database … owner to ${user};" (without the roles that are there), then migrate again`,
-    );
-  }
-}
-
 /**
  * Brings the database at `url` to the newest schema, and grants each role what it needs of it. Safe to run from several
  * machines at once: drizzle's migrator takes no lock of its own, so an advisory lock lets one work while the others wait.
- * @throws {DatabaseError | DriverNotPatched | RolesMissing}
+ * @throws {DatabaseError | OperatorProblem}
  */
 export async function migrate(url: string): Promise<void> {
   requirePatchedDriver();
@@ -51,11 +40,13 @@ async function grantRoles(client: Sql): Promise<void> {
   try {
     await client.begin((tx) => tx.unsafe(roles));
   } catch (error) {
-    // insufficient_privilege
-    throw error instanceof postgres.PostgresError && error.code === '42501'
-      ? new RolesMissing(applied.user)
-      : error;
+    const isForbidden = error instanceof postgres.PostgresError && error.code === '42501';
+    throw isForbidden ? new OperatorProblem(rolesMissing(applied.user)) : error;
   }
+}
+
+function rolesMissing(user: string): string {
+  return `the database has the newest schema, but its user may not set up the roles of db/migrations/roles.sql; as a superuser run "create role npe_owner nologin; create role npe_api nologin; create role npe_worker nologin; create role npe_operator nologin; grant npe_owner to ${user}; alter database … owner to ${user};" (without the roles that are there), then migrate again`;
 }
 
 import journal from './migrations/meta/_journal.json' with { type: 'json' };

@@ -43,18 +43,19 @@ grant usage on schema public, drizzle to npe_api, npe_worker, npe_operator;
 grant select on drizzle.__drizzle_migrations to npe_api, npe_worker, npe_operator;
 
 -- What follows from rows that a role may write, it may not write itself: balances from entries, counts from requests.
-alter function apply_ledger_entries security definer set search_path = pg_catalog, public, pg_temp;
-alter function open_credit_balance security definer set search_path = pg_catalog, public, pg_temp;
-alter function count_settled_requests security definer set search_path = pg_catalog, public, pg_temp;
-alter function count_newly_settled_requests security definer set search_path = pg_catalog, public, pg_temp;
-alter function chain_audit_entry security definer set search_path = pg_catalog, public, pg_temp;
-alter function recompute_balance security definer set search_path = pg_catalog, public, pg_temp;
-alter function rewrite_entitlement security definer set search_path = pg_catalog, public, pg_temp;
-alter function hold_balances security definer set search_path = pg_catalog, public, pg_temp;
-alter function analyze_providers security definer set search_path = pg_catalog, public, pg_temp;
--- A trigger on a table of one's own would run them on rows of one's own.
-revoke execute on function apply_ledger_entries, open_credit_balance, count_settled_requests,
-  count_newly_settled_requests, chain_audit_entry, recompute_balance, rewrite_entitlement, hold_balances, analyze_providers from public;
+-- These functions do. Not for everybody: a trigger on a table of one's own would run them on rows of one's own.
+do $$
+declare
+  name text;
+begin
+  foreach name in array array[
+    'apply_ledger_entries', 'open_credit_balance', 'count_settled_requests', 'count_newly_settled_requests',
+    'chain_audit_entry', 'recompute_balance', 'rewrite_entitlement', 'hold_balances', 'analyze_providers'
+  ] loop
+    execute format('alter function %I security definer set search_path = pg_catalog, public, pg_temp', name);
+    execute format('revoke execute on function %I from public', name);
+  end loop;
+end $$;
 grant execute on function recompute_balance, rewrite_entitlement, hold_balances, analyze_providers to npe_operator;
 
 -- The books: entries are added, never changed. An id that can't change is what it takes to lock a balance's row.

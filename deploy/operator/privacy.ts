@@ -52,8 +52,8 @@ export function addPrivacyCommands(program: Command, run: Run): void {
       if (yes) return reportErasure(await eraseSubject(db, by, subject));
       const held = await exportSubject(db, subject);
       const counts = {
-        storedEmails: held.storedEmails.length,
-        emailChecks: held.emailChecks.length,
+        storedEmails: held.stored_emails.length,
+        emailChecks: held.email_checks.length,
         answers: held.requests.filter(({ email }) => email !== null).length,
       };
       const text = `${fields(counts)}\n\nNothing was erased: add --yes to erase it for good.`;

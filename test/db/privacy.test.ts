@@ -387,28 +387,29 @@ test('an export holds everything about an NPI, or under an address', async (t) =
   );
   const held = await exportSubject(db, { npi });
   t.like(held, {
-    providers: [{ npi, lastName: 'ROE', locations: [] }],
-    storedEmails: [{ email, source: 'test' }],
+    providers: [{ npi, last_name: 'ROE' }],
+    locations: [],
+    stored_emails: [{ email, source: 'test' }],
     lookups: [{ id: lookupId }],
     deliveries: [{ state: 'delivered', attempts: 1 }],
   });
   t.deepEqual(
-    held.requests.map(({ id, organizationId }) => [id, organizationId]),
+    held.requests.map((request) => [request.id, request.organization_id]),
     requestIds.map((id) => [id, organization.organizationId]),
   );
-  t.deepEqual([held.emailChecks.length, held.endpoints.length, held.suppressions.length], [4, 2, 0]);
+  t.deepEqual([held.email_checks.length, held.endpoints.length, held.suppressions.length], [4, 2, 0]);
 
   const under = await exportSubject(db, { email });
   t.deepEqual(
-    [under.storedEmails, under.emailChecks, under.requests, under.deliveries, under.endpoints].map(
+    [under.stored_emails, under.email_checks, under.requests, under.deliveries, under.endpoints].map(
       (rows) => rows.length,
     ),
     [1, 2, 2, 1, 1],
   );
   await eraseSubject(db, BY, { npi });
   const after = await exportSubject(db, { npi });
-  t.like(after, { storedEmails: [], emailChecks: [], suppressions: [{ kind: 'npi', origin: 'erasure' }] });
-  t.true(after.requests.every((request) => request.email === null && request.erasedAt !== null));
+  t.like(after, { stored_emails: [], email_checks: [], suppressions: [{ kind: 'npi', origin: 'erasure' }] });
+  t.true(after.requests.every((request) => request.email === null && request.erased_at !== null));
 });
 
 test('the command counts without --yes, erases with it, and prints no address', async (t) => {
