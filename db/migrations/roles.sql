@@ -50,7 +50,7 @@ declare
 begin
   foreach name in array array[
     'apply_ledger_entries', 'open_credit_balance', 'count_settled_requests', 'count_newly_settled_requests',
-    'chain_audit_entry', 'recompute_balance', 'rewrite_entitlement', 'hold_balances', 'analyze_providers'
+    'refuse_contradiction', 'chain_audit_entry', 'recompute_balance', 'rewrite_entitlement', 'hold_balances', 'analyze_providers'
   ] loop
     execute format('alter function %I security definer set search_path = pg_catalog, public, pg_temp', name);
     execute format('revoke execute on function %I from public', name);
@@ -74,11 +74,12 @@ grant select, insert, update on rate_windows to npe_api;
 grant select on rate_windows to npe_operator;
 
 -- Requests. Whose they are and what they cost never changes; the rest is guarded by triggers.
-grant select, insert, update (started_at, updated_at) on batches to npe_api;
+grant select, insert, update (started_at, updated_at, wake_at) on batches to npe_api;
 grant select, update on batches to npe_worker, npe_operator;
 grant select, insert on requests to npe_api;
 grant select, update (
-  status, replayed, email, email_type, email_last_validated_at, reason, started_at, settled_at, lookup_id, erased_at
+  status, replayed, email, email_type, email_last_validated_at, reason, started_at, settled_at, lookup_id, erased_at,
+  has_room
 ) on requests to npe_worker, npe_operator;
 grant select, insert, update on idempotency_keys to npe_api;
 -- Who deletes has to lock.
@@ -106,6 +107,8 @@ grant select on webhook_attempts to npe_api;
 grant select, insert, update, delete on webhook_attempts, webhook_hosts to npe_worker;
 grant select, update on webhook_attempts to npe_operator;
 grant select on webhook_hosts to npe_operator;
+grant select on webhook_blocks to npe_worker;
+grant select, insert, update, delete on webhook_blocks to npe_operator;
 
 -- Processes.
 grant select on workers, sweeps to npe_api, npe_operator;

@@ -27,6 +27,7 @@ export async function loadDelivery(db: Database, deliveryId: string) {
           string | null
         >`case when ${organizations.previousWebhookSecretExpiresAt} > clock_timestamp()
           then ${organizations.previousWebhookSecret} end`,
+        blocked: sql<string[]>`array(select target from webhook_blocks)`,
       })
       .from(webhookDeliveries)
       .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
@@ -35,7 +36,7 @@ export async function loadDelivery(db: Database, deliveryId: string) {
   );
   if (!row?.url) throw new Refusal('delivery_missing');
   const { id, attempts, batchId, requestId } = row.delivery;
-  const { organizationId, url, secret, previousSecret } = row;
+  const { organizationId, url, secret, previousSecret, blocked } = row;
   const subject = requestId === null ? { organizationId, batchId } : { organizationId, requestId };
   const envelope = await findEnvelope(db, subject);
   if (!envelope) throw new Refusal('delivery_missing');
@@ -44,6 +45,7 @@ export async function loadDelivery(db: Database, deliveryId: string) {
     attempts,
     batchId,
     url,
+    blocked,
     secrets: [secret, previousSecret]
       .filter((stored) => stored !== null)
       .map((stored) => decryptSecret(db.secretKeys, organizationId, stored)),

@@ -26,40 +26,34 @@ export function addPrivacyCommands(program: Command, run: Run): void {
   const privacy = program
     .command('privacy')
     .description("people's rights: what is held about them, and its erasure");
-  asked(
-    privacy
-      .command('export')
-      .description('everything held about a person, as JSON')
-      .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject)),
-  ).action((subject: DataSubject, by: AskedBy, command: Command) => {
-    refuseAddress(by, command);
-    return run(null, async (db) => {
-      const data = { subject, ...(await exportSubject(db, subject)) };
-      await transaction(db, (tx) => recordPrivacyRequest(tx, by, 'privacy.export', subject, {}));
-      return { data, text: json(data) };
+  asked(privacy, 'export', 'everything held about a person, as JSON')
+    .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
+    .action((subject: DataSubject, by: AskedBy, command: Command) => {
+      refuseAddress(by, command);
+      return run(null, async (db) => {
+        const data = { subject, ...(await exportSubject(db, subject)) };
+        await transaction(db, (tx) => recordPrivacyRequest(tx, by, 'privacy.export', subject, {}));
+        return { data, text: json(data) };
+      });
     });
-  });
-  asked(
-    privacy
-      .command('erase')
-      .description('erase the addresses of a person, for good')
-      .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
-      .option('--yes', 'do it; there is no way back')
-      .addHelpText('after', HELP),
-  ).action((subject: DataSubject, { yes, ...by }: AskedBy & { readonly yes?: true }, command: Command) => {
-    refuseAddress(by, command);
-    return run(null, async (db) => {
-      if (yes) return reportErasure(await eraseSubject(db, by, subject));
-      const held = await exportSubject(db, subject);
-      const counts = {
-        storedEmails: held.stored_emails.length,
-        emailChecks: held.email_checks.length,
-        answers: held.requests.filter(({ email }) => email !== null).length,
-      };
-      const text = `${fields(counts)}\n\nNothing was erased: add --yes to erase it for good.`;
-      return { data: { erased: false, ...counts }, text, exitCode: 1 };
+  asked(privacy, 'erase', 'erase the addresses of a person, for good')
+    .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
+    .option('--yes', 'do it; there is no way back')
+    .addHelpText('after', HELP)
+    .action((subject: DataSubject, { yes, ...by }: AskedBy & { readonly yes?: true }, command: Command) => {
+      refuseAddress(by, command);
+      return run(null, async (db) => {
+        if (yes) return reportErasure(await eraseSubject(db, by, subject));
+        const held = await exportSubject(db, subject);
+        const counts = {
+          storedEmails: held.stored_emails.length,
+          emailChecks: held.email_checks.length,
+          answers: held.requests.filter(({ email }) => email !== null).length,
+        };
+        const text = `${fields(counts)}\n\nNothing was erased: add --yes to erase it for good.`;
+        return { data: { erased: false, ...counts }, text, exitCode: 1 };
+      });
     });
-  });
   newestFirst(
     privacy.command('list').description('the register: exports, erasures, objections, newest first'),
   ).action(({ limit }: { readonly limit: number }) =>
@@ -68,8 +62,8 @@ export function addPrivacyCommands(program: Command, run: Run): void {
 }
 
 /** Adds what the register has beside the audit log's own; the options are then an `AskedBy`. */
-function asked(command: Command): Command {
-  return change(command)
+function asked(parent: Command, name: string, description: string): Command {
+  return change(parent, name, description)
     .addOption(
       new Option('--asked-by <WHO>', 'who asked').choices(['person', 'agent', 'authority']).default('person'),
     )
