@@ -25,7 +25,8 @@ export interface AskedBy extends ChangedBy {
  */
 export async function listPrivacyRequests(db: Database, limit: number): Promise<object[]> {
   const register = sql`
-    select received_at, done_at, kind, asked_by, subject, actor, reason from privacy_requests
+    select received_at as "receivedAt", done_at as "doneAt", kind, asked_by as "askedBy", subject, actor, reason
+      from privacy_requests
      order by id desc limit ${limit}`;
   return [...(await query(db, (tx) => tx.execute(register)))];
 }

@@ -24,7 +24,7 @@ export function addAuditCommands(program: Command, run: Run): void {
     .action(({ noted = null }: { readonly noted?: string | null }) =>
       run(null, async (db) => {
         const proof = await verifyAudit(db, noted);
-        return { ...plain(proof), exitCode: proof.broken_at === null && proof.knows_noted ? 0 : 3 };
+        return { ...plain(proof), exitCode: proof.brokenAt === null && proof.knowsNoted ? 0 : 3 };
       }),
     );
 }
