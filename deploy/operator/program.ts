@@ -23,8 +23,8 @@ const HELP = `
 Changes, and looks at what is secret or personal, need --reason TEXT; who, what and why go to the audit log, in the same
 transaction as the change. An address may be given as -, which reads it from stdin: others see command lines, shells
 keep them.
-Needs DATABASE_URL, and SECRETS_KEY for what makes or shows a webhook secret; if there is no DATABASE_URL, the local stack that was started in this folder is meant. See "Configuration" in
-README.md.
+Needs DATABASE_URL, and SECRETS_KEY for what makes or shows a webhook secret; without DATABASE_URL the local stack that was
+started in this folder is meant. See "Configuration" in README.md.
 Exit codes: 0 done, 1 failed (one sentence on stderr), 2 wrong usage, 3 doctor or audit verify has findings.
 
 Examples:
