@@ -1,7 +1,9 @@
-import { type Command, Option } from 'commander';
+import { type Command, InvalidArgumentError, Option } from 'commander';
+import { blockOf } from '../../activities/webhooks/ip-policy.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import { clock, type Database, query } from '../../db/client.ts';
+import { listBlocks, setBlock } from '../../db/webhooks/blocks.ts';
 import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
 import { type ResendOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
@@ -35,7 +37,7 @@ interface ResendOptions extends ChangedBy {
 export function addWebhookCommands(program: Command, run: Run, progress: (line: string) => void): void {
   const webhooks = program
     .command('webhooks')
-    .description("look at webhook deliveries, send them again, suspend an organization's");
+    .description("look at webhook deliveries, send them again, suspend an organization's, block receivers");
   newestFirst(revealing(webhooks.command('list').description('deliveries, newest first'), 'URLs'))
     .option('--organization <ORG>', 'of this organization (org_…); all if none is given')
     .addOption(new Option('--state <STATE>', 'only those').choices(DELIVERY_STATES))
@@ -82,6 +84,32 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
         run(id, async (db) => plain(await suspendWebhooks(db, options, id, suspended))),
       );
   }
+  for (const [name, blocked, description] of [
+    ['block', true, 'send nothing there, for any organization: what is pending fails with its next attempt'],
+    ['unblock', false, 'end that; what failed meanwhile is sent again by "webhooks resend"'],
+  ] as const) {
+    change(webhooks, name, description)
+      .argument('<TARGET>', TARGET, blockTarget)
+      .action((target: string, options: ChangedBy) =>
+        run(null, async (db) => {
+          const changed = await setBlock(db, options, target, blocked);
+          const outcome = `${changed ? '' : 'was '}${name}ed${changed ? '' : ' already; nothing was changed'}`;
+          return plain({ target, outcome });
+        }),
+      );
+  }
+  webhooks
+    .command('blocks')
+    .description('all targets that are blocked, newest first')
+    .action(() => run(null, async (db) => plain(await listBlocks(db))));
+}
+
+const TARGET = 'an address, a range such as 192.0.2.0/24, or a host (all names below it included)';
+
+function blockTarget(text: string): string {
+  const target = blockOf(text.trim());
+  if (target !== null) return target;
+  throw new InvalidArgumentError(`Write ${TARGET}.`);
 }
 
 function addResend(webhooks: Command, run: Run, progress: (line: string) => void): void {
