@@ -134,8 +134,6 @@ export async function startApiProcess(databaseUrl: string): Promise<ApiProcess> 
       name: 'API',
       command: process.execPath,
       args: [PROGRAM],
-      stopSignal: 'SIGTERM',
-      forceSignal: 'SIGKILL',
       env: {
         PATH: process.env.PATH,
         DATABASE_URL: asRole(databaseUrl, 'api'),
@@ -212,8 +210,6 @@ export function workerProcesses() {
         command: process.execPath,
         args: [WORKER],
         env: { ...process.env, ...workerEnvironment, SWEEP_INTERVAL: '1s', ...settings },
-        stopSignal: 'SIGTERM',
-        forceSignal: 'SIGKILL',
         onLine: (line) => {
           output += `${line}\n`;
           if (line.includes('"worker ready"')) isReady = true;
