@@ -157,6 +157,15 @@ test('whoever waits for a turn and never comes back costs one turn', async (t) =
   t.deepEqual([await askFor(next, 'left'), await askFor(last, 'left')], [0, 600]);
 });
 
+test('a turn that is near is given: who takes it late does not make the next one later', async (t) => {
+  const [one = '', two = '', three = ''] = await requestsOf(3);
+  for (const id of [one, two, three]) await askFor(id, 'given');
+  await pass('given', 599.5);
+  t.not(await askFor(two, 'given'), 600);
+  await pass('given', 100.5);
+  t.deepEqual([await askFor(two, 'given'), await askFor(three, 'given')], [0, 500]);
+});
+
 test('a request that is over before its turn costs none', async (t) => {
   const [one = '', over = '', next = ''] = await requestsOf(3);
   for (const id of [one, over]) await askFor(id, 'over');
