@@ -5,10 +5,7 @@ import type { EmailType, WantedType } from '../words.ts';
 
 // The directory: every address a source ever named for an NPI, with the newest verdict on it.
 
-/**
- * Whether the directory now satisfies a wanted type.
- * @throws {DatabaseError}
- */
+/** Whether the directory now satisfies a wanted type. @throws {DatabaseError} */
 export async function hasStoredEmail(
   db: Database,
   search: { npi: string; wantedType: WantedType; freshnessMs: number; lookupId: string | null },

@@ -1,4 +1,4 @@
-import { and, eq, gte, inArray, type SQL, sql } from 'drizzle-orm';
+import { and, eq, gte, type SQL, sql } from 'drizzle-orm';
 import type { Transaction } from '../client.ts';
 import { entitlements, requests, storedEmails } from '../schema.ts';
 import type { EmailType, WantedType } from '../words.ts';
@@ -47,7 +47,7 @@ export async function findReplays(
     .where(
       and(
         eq(entitlements.organizationId, search.organizationId),
-        inArray(entitlements.npi, [...new Set(search.npis)]),
+        sql`${entitlements.npi} = any(${sql.param([...new Set(search.npis)])})`,
         gte(entitlements.chargedAt, new Date(search.at.getTime() - search.replayMs)),
         search.wantedType === 'any' ? undefined : eq(entitlements.emailType, search.wantedType),
         sql`not is_inactive(${entitlements.npi})`,
@@ -90,7 +90,7 @@ export async function findStoredEmails(
     .from(storedEmails)
     .where(
       and(
-        inArray(storedEmails.npi, [...new Set(search.npis)]),
+        sql`${storedEmails.npi} = any(${sql.param([...new Set(search.npis)])})`,
         isUsable({ ...search, at }, search.freshnessMs),
       ),
     )

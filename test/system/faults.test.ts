@@ -138,7 +138,6 @@ test('an answer after the deadline is not charged, but stored, so that the next 
 
 test('exactly one of a result and a time-out at the same moment wins, and all are told the same', async (t) => {
   const organization = await openOrganization(stack.db, 100);
-  const rules = { freshnessMs: RULES.freshnessMs, replayMs: RULES.replayMs };
   const wins = { answered: 0, failed: 0 };
   for (const npi of freshNpis(30)) {
     const command = submitCommand(organization, { npis: [npi] });
@@ -154,7 +153,7 @@ test('exactly one of a result and a time-out at the same moment wins, and all ar
     });
     const ends = ['answered', 'failed', 'answered', 'failed'] as const;
     const settlements = await Promise.all(
-      ends.map((end) => settle(stack.db, requestId, end, 'deadline', rules)),
+      ends.map((end) => settle(stack.db, requestId, end, 'deadline', RULES)),
     );
     t.is(new Set(settlements.map(({ status }) => status)).size, 1);
     t.is(settlements.filter(({ settledNow }) => settledNow).length, 1);
