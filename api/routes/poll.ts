@@ -9,6 +9,7 @@ import {
   findEnvelope,
 } from '../../db/requests/envelope.ts';
 import { keyRefusal } from '../http/auth.ts';
+import { readInTurn } from '../http/overload.ts';
 import { pathId, valuesOf } from '../http/parameters.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { problem } from '../problems.ts';
@@ -46,7 +47,7 @@ async function poll(
     if (refused) throw refused;
     return await look();
   };
-  const first = await look();
+  const first = await readInTurn(request, look);
   const known = request.headers['if-none-match'];
   const wait = preferredWait(request);
   // A client that names what it knows waits for something else; any other waits for a change of what it asked for.

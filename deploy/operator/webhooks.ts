@@ -33,10 +33,7 @@ interface ResendOptions extends ChangedBy {
   readonly since?: Date;
 }
 
-/**
- * `webhooks`.
- * @param progress a line for people, while a command works
- */
+/** `webhooks`. @param progress a line for people, while a command works */
 export function addWebhookCommands(program: Command, run: Run, progress: (line: string) => void): void {
   const webhooks = program
     .command('webhooks')
@@ -81,24 +78,25 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
     ['suspend', true, 'submits get no deliveries from now on (webhook.status "none"); pending ones are held'],
     ['resume', false, 'submits get deliveries again from now on; what was held goes on within 5 minutes'],
   ] as const) {
-    change(
-      webhooks.command(name).description(description).argument('<ORG>', 'organization id (org_…)'),
-    ).action((id: string, options: ChangedBy) =>
-      run(id, async (db) => plain(await suspendWebhooks(db, options, id, suspended))),
-    );
+    change(webhooks, name, description)
+      .argument('<ORG>', 'organization id (org_…)')
+      .action((id: string, options: ChangedBy) =>
+        run(id, async (db) => plain(await suspendWebhooks(db, options, id, suspended))),
+      );
   }
   for (const [name, blocked, description] of [
     ['block', true, 'send nothing there, for any organization: what is pending fails with its next attempt'],
     ['unblock', false, 'end that; what failed meanwhile is sent again by "webhooks resend"'],
   ] as const) {
-    change(webhooks.command(name).description(description).argument('<TARGET>', TARGET, blockTarget)).action(
-      (target: string, options: ChangedBy) =>
+    change(webhooks, name, description)
+      .argument('<TARGET>', TARGET, blockTarget)
+      .action((target: string, options: ChangedBy) =>
         run(null, async (db) => {
           const changed = await setBlock(db, options, target, blocked);
           const outcome = `${changed ? '' : 'was '}${name}ed${changed ? '' : ' already; nothing was changed'}`;
           return plain({ target, outcome });
         }),
-    );
+      );
   }
   webhooks
     .command('blocks')
@@ -115,7 +113,7 @@ function blockTarget(text: string): string {
 }
 
 function addResend(webhooks: Command, run: Run, progress: (line: string) => void): void {
-  change(webhooks.command('resend').description('send decided deliveries again'))
+  change(webhooks, 'resend', 'send decided deliveries again')
     .argument('[DELIVERY...]', 'delivery ids (msg_…)')
     .option('--failed', 'in place of ids: everything that failed, of --organization, --since')
     .option('--organization <ORG>', 'organization id (org_…)')

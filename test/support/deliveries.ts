@@ -45,7 +45,12 @@ export async function startDelivering(
     lastValidatedAt: new Date(),
   });
   const rules = {
-    ...{ freshnessMs: 30 * 24 * HOUR, replayMs: 30 * 24 * HOUR, greylistMs: 1000 },
+    ...{
+      freshnessMs: 30 * 24 * HOUR,
+      replayMs: 30 * 24 * HOUR,
+      greylistMs: 1000,
+      lookupsPerOrganization: 100,
+    },
     ...{ webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
     sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
