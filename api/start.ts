@@ -18,17 +18,18 @@ const BATCH_TIMEOUT = '2h';
 /**
  * Starts the batch workflow, with the batch id as workflow id. That it was started already is success.
  * @param restart allows a second run after the first has closed; only the sweep asks for it
- * @throws whatever keeps Temporal from taking it, within 3 s
+ * @param deadline as `Date.now()` has it
+ * @throws whatever keeps Temporal from taking it, by the deadline
  */
 export async function startBatch(
   client: Client,
   taskQueue: string,
   { batchId, organizationId, submittedAs, wantedType, npis }: BatchStart,
-  { restart = false } = {},
+  { restart = false, deadline = Date.now() + START_TIMEOUT_MS } = {},
 ): Promise<void> {
   const input: BatchInput = { batchId };
   try {
-    await client.withDeadline(Date.now() + START_TIMEOUT_MS, () =>
+    await client.withDeadline(deadline, () =>
       client.workflow.start(WORKFLOWS.batch, {
         taskQueue,
         workflowId: batchId,
