@@ -1,7 +1,8 @@
 import type { ExtractTablesWithRelations } from 'drizzle-orm';
-import { sql } from 'drizzle-orm';
+import { getTableColumns, type SQL, sql } from 'drizzle-orm';
+import type { PgTable } from 'drizzle-orm/pg-core';
 import { drizzle, type PostgresJsDatabase, type PostgresJsTransaction } from 'drizzle-orm/postgres-js';
-import postgres from 'postgres';
+import postgres, { type ISql, type Sql, type TransactionSql } from 'postgres';
 import { DatabaseError, toDatabaseError } from './errors.ts';
 import * as schema from './schema.ts';
 
@@ -79,7 +80,7 @@ export function openDatabase(options: DatabaseOptions): Database {
     },
   });
   return {
-    drizzle: drizzle(client, { schema }),
+    drizzle: drizzle(preparing(client), { schema }),
     deadlineMs: options.deadlineMs ?? CLIENT_DEADLINE_MS,
     async listen(channel, onNotify, onGap) {
       try {
@@ -91,6 +92,22 @@ export function openDatabase(options: DatabaseOptions): Database {
     },
     close: () => client.end({ timeout: 5 }),
   };
+}
+
+/**
+ * drizzle has every statement planned anew, and asks for the types of its parameters first: two round trips. Prepared, a
+ * connection plans each text once and keeps it. So texts must be few: a list is one array, not a placeholder for each.
+ */
+function preparing(client: Sql): Sql {
+  const prepare = <T extends ISql>(sql: T): T => {
+    const { unsafe } = sql;
+    const prepared: ISql['unsafe'] = (text, values, options) =>
+      unsafe(text, values, { ...options, prepare: true });
+    return Object.assign(sql, { unsafe: prepared });
+  };
+  const { begin } = client;
+  const begun = (work: (tx: TransactionSql) => unknown) => begin((tx) => work(prepare(tx)));
+  return Object.assign(prepare(client), { begin: begun as Sql['begin'] });
 }
 
 /**
@@ -127,6 +144,18 @@ export async function transaction<T>(db: Database, work: (tx: Transaction) => Pr
       if (!(error instanceof DatabaseError && error.code === '40P01' && attempt < 3)) throw error;
     }
   }
+}
+
+/** Inserts rows that all have the same members, by a statement whose text does not depend on how many there are. */
+export function insertAll<T extends PgTable>(table: T, rows: readonly T['$inferInsert'][]): SQL {
+  const columns = getTableColumns<PgTable>(table);
+  const nameOf = (member: string) => columns[member]?.name ?? member;
+  const names = Object.keys(rows[0] ?? {}).map((member) => sql.identifier(nameOf(member)));
+  const named = rows.map((row: Readonly<Record<string, unknown>>) =>
+    Object.fromEntries(Object.entries(row).map(([member, value]) => [nameOf(member), value])),
+  );
+  return sql`insert into ${table} (${sql.join(names, sql`, `)})
+    select ${sql.join(names, sql`, `)} from jsonb_populate_recordset(null::${table}, ${JSON.stringify(named)}::jsonb)`;
 }
 
 /** The moment, as PostgreSQL's clock has it: the only clock that all processes share. */

@@ -2,7 +2,8 @@ import type { Request, Server } from '@hapi/hapi';
 import { authenticate, parseApiKey } from '../../db/accounts/keys.ts';
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
-import { countRequest } from './limit.ts';
+import { createKeyring } from './keyring.ts';
+import { createLimit } from './limit.ts';
 import { createAddressOf, createFloodGuard, type Place } from './overload.ts';
 
 declare module '@hapi/hapi' {
@@ -25,9 +26,6 @@ export interface AuthDeps {
   readonly trustedProxies: readonly string[];
 }
 
-/** Keys that were good when last seen, with their organizations: whose key it is never changes. */
-const MAX_OWNERS = 10_000;
-
 /** The scheme `api-key`, applied to every route that does not opt out (api/README.md, Keys). */
 export function registerAuth(server: Server, deps: AuthDeps): void {
   const { db, rateWindowMs } = deps;
@@ -35,7 +33,8 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
   const addressOf = createAddressOf(deps.trustedProxies);
   const strays = createFloodGuard(rateWindowMs);
   const guesses = createFloodGuard(rateWindowMs);
-  const owners = new Map<string, string>();
+  const keyring = createKeyring(db);
+  const countRequest = createLimit(db, rateWindowMs);
   const enterLine = (request: Request, organizationId: string) => {
     if (request.method !== 'post') return;
     request.app.place = writes.enter(organizationId);
@@ -47,15 +46,14 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
       const presented = presentedKey(request);
       const hash = presented === null ? null : parseApiKey(presented);
       if (!hash) throw strays.countFailure(address) ?? unauthorized(presented);
-      const key = hash.toString('base64');
-      const owner = owners.get(key);
+      const known = keyring.find(hash);
       // What is refused here asks nothing of the database, and is not counted.
-      const refused = owner === undefined ? guesses.refusal(address) : null;
+      const refused = known === null ? guesses.refusal(address) : null;
       if (refused) throw refused;
-      if (owner !== undefined) enterLine(request, owner);
-      // The key is looked up on every request: a revocation takes effect with the next one, on every instance.
-      const found = await reads.inTurn(owner ?? address, () => authenticate(db, hash));
-      owners.delete(key);
+      if (known !== null) enterLine(request, known.owner.organizationId);
+      const found = known?.isTrusted
+        ? known.owner
+        : await reads.inTurn(known?.owner.organizationId ?? address, () => keyring.lookUp(hash));
       if (found.kind !== 'active') {
         const flooded = guesses.countFailure(address);
         throw (
@@ -63,13 +61,11 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
         );
       }
       const { keyId, organizationId, requestsPerMinute } = found;
-      owners.set(key, organizationId);
-      if (owners.size > MAX_OWNERS) owners.delete(owners.keys().next().value ?? '');
-      if (owner === undefined) enterLine(request, organizationId);
+      if (known === null) enterLine(request, organizationId);
       const credentials = { keyId, organizationId, requestsPerMinute };
-      // Counted here because hapi reads the body next, and a refused request must not cost that.
-      const count = () => countRequest(request, db, credentials, rateWindowMs);
-      const exhausted = await reads.inTurn(organizationId, count);
+      // Counted here because hapi reads the body next, and a refused request must not cost that. One statement at a
+      // time counts for all who wait with the same key, so that nobody needs a turn.
+      const exhausted = await countRequest(request, credentials);
       return exhausted ? h.unauthenticated(exhausted, { credentials }) : h.authenticated({ credentials });
     },
   }));

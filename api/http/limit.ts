@@ -1,5 +1,5 @@
 import type { AuthCredentials, Request } from '@hapi/hapi';
-import { admit, type RateVerdict } from '../../db/accounts/limits.ts';
+import { type Places, STEPS, takePlaces } from '../../db/accounts/limits.ts';
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 
@@ -15,30 +15,103 @@ declare module '@hapi/hapi' {
  * rate).
  * @returns the 429 if the key has no place left
  */
-export async function countRequest(
-  request: Request,
-  db: Database,
-  { keyId, requestsPerMinute }: AuthCredentials,
-  windowMs: number,
-): Promise<ApiError | null> {
-  const verdict = await admit(db, keyId, requestsPerMinute, windowMs);
-  const headers = rateHeaders(verdict, requestsPerMinute, windowMs);
-  if (verdict.admitted) {
-    request.app.rateHeaders = headers;
-    return null;
-  }
-  const wait = Math.max(1, seconds(verdict.retryAfterMs));
-  return problem('rate_limited', {
-    values: { who: 'This key', quota: requestsPerMinute, window: seconds(windowMs), wait },
-    headers: { ...headers, 'retry-after': String(wait) },
-  });
+export type CountRequest = (request: Request, key: AuthCredentials) => Promise<ApiError | null>;
+
+/** The oldest are forgotten: what they had left counts as used. */
+const MAX_WINDOWS = 10_000;
+
+export function createLimit(db: Database, windowMs: number): CountRequest {
+  const windows = new Map<string, Window>();
+  return async (request, key) => {
+    const { keyId, requestsPerMinute } = key;
+    const window = windows.get(keyId) ?? openWindow(db, windowMs);
+    // Put back at the end, so that the first entry of the map is the one unheard of for the longest.
+    windows.delete(keyId);
+    windows.set(keyId, window);
+    if (windows.size > MAX_WINDOWS) windows.delete(windows.keys().next().value ?? '');
+    const verdict = await window(key);
+    const headers = rateHeaders(verdict, requestsPerMinute, windowMs);
+    if (verdict.admitted) {
+      request.app.rateHeaders = headers;
+      return null;
+    }
+    const wait = Math.max(1, seconds(verdict.retryAfterMs));
+    return problem('rate_limited', {
+      values: { who: 'This key', quota: requestsPerMinute, window: seconds(windowMs), wait },
+      headers: { ...headers, 'retry-after': String(wait) },
+    });
+  };
+}
+
+interface Verdict {
+  readonly admitted: boolean;
+  /** Requests that would still be admitted now. */
+  readonly remaining: number;
+  /** Until the next place becomes free, if none is. */
+  readonly retryAfterMs: number;
+  /** Until the whole window is empty again. */
+  readonly resetMs: number;
+}
+
+type Window = (key: AuthCredentials) => Promise<Verdict>;
+
+/**
+ * The window of one key as this process sees it. Requests that come at once take their places by one statement; at a
+ * high limit it takes those of a step at once; and a refusal is told again, without a statement, until a place is free.
+ */
+function openWindow(db: Database, windowMs: number): Window {
+  let places: Places = { taken: 0, used: 0, takenAt: null, freeInMs: 0, emptyInMs: 0 };
+  let [answeredAt, left, leftUntil, fullAtLimit, waiting] = [0, 0, 0, 0, 0];
+  let asking: Promise<void> | null = null;
+  const ask = async (key: AuthCredentials) => {
+    const { requestsPerMinute: limit } = key;
+    const inAdvance = limit > STEPS ? Math.ceil(limit / STEPS) : 0;
+    const back = { count: left, takenAt: places.takenAt };
+    left = 0;
+    const begun = performance.now();
+    places = await takePlaces(db, key, windowMs, Math.max(waiting, inAdvance), back);
+    answeredAt = performance.now();
+    left = places.taken;
+    // Without a step all are for requests that wait.
+    leftUntil = inAdvance > 0 ? begun + windowMs / STEPS : Number.POSITIVE_INFINITY;
+    fullAtLimit = places.taken === 0 ? limit : 0;
+  };
+  const verdict = (admitted: boolean, limit: number): Verdict => {
+    const age = performance.now() - answeredAt;
+    return {
+      admitted,
+      remaining: Math.max(0, limit - places.used + left),
+      retryAfterMs: places.freeInMs - age,
+      resetMs: Math.max(0, places.emptyInMs - age),
+    };
+  };
+  return async (key) => {
+    const { requestsPerMinute: limit } = key;
+    waiting += 1;
+    try {
+      for (;;) {
+        const now = performance.now();
+        if (fullAtLimit === limit && now < answeredAt + places.freeInMs) return verdict(false, limit);
+        if (left > 0 && now < leftUntil) {
+          left -= 1;
+          return verdict(true, limit);
+        }
+        asking ??= ask(key).finally(() => {
+          asking = null;
+        });
+        await asking;
+      }
+    } finally {
+      waiting -= 1;
+    }
+  };
 }
 
 /**
  * Both families: `RateLimit` of the IETF draft, and `X-RateLimit-*` as it is most common (Reset in epoch seconds).
  * Reset means the whole quota; the next place may come free earlier, which `Retry-After` of a 429 says.
  */
-function rateHeaders(verdict: RateVerdict, limit: number, windowMs: number): Record<string, string> {
+function rateHeaders(verdict: Verdict, limit: number, windowMs: number): Record<string, string> {
   const reset = seconds(verdict.resetMs);
   return {
     'ratelimit-policy': `"default";q=${limit};w=${seconds(windowMs)}`,

@@ -6,8 +6,8 @@ import type { Logger } from 'pino';
 import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
 import { findEnvelope } from '../../db/requests/envelope.ts';
-import { markStarted } from '../../db/requests/outbox.ts';
-import { type BatchStart, type SubmitCommand, type SubmitRules, submit } from '../../db/requests/submit.ts';
+import { type BatchStart, markStarted } from '../../db/requests/outbox.ts';
+import { type SubmitCommand, type SubmitRules, submit } from '../../db/requests/submit.ts';
 import {
   type SubmittedAs,
   WANTED_TYPES,
@@ -74,7 +74,7 @@ async function accept(
         { organization_id: organizationId, batch_id: batchId, total: body.npis.length },
         'batch accepted',
       );
-      await start(deps, outcome.start, request.info.received);
+      if (outcome.start.wakeAt) await start(deps, outcome.start, request.info.received);
       const wait = preferredWait(request);
       // A key that ends meanwhile ends the wait; what was accepted with it stays accepted.
       const look = async () =>
@@ -121,7 +121,7 @@ async function start(deps: SubmitDeps, batch: BatchStart, receivedAt: number): P
   const deadline = Math.max(receivedAt + 2000, Date.now() + 1000);
   try {
     const isStarted = await deps.start(() => startBatch(deps.client, deps.taskQueue, batch, { deadline }));
-    if (isStarted) await markStarted(deps.db, batch.batchId);
+    if (isStarted) await markStarted(deps.db, batch);
   } catch (error) {
     deps.log.warn({ err: error, batch_id: batch.batchId }, 'batch not marked as started, the sweep will');
   }

@@ -1,60 +1,54 @@
 import { sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
 
-/** What the sliding window says of one request. */
-export interface RateVerdict {
-  readonly admitted: boolean;
-  /** Requests that would still be admitted now. */
-  readonly remaining: number;
-  /** Until the next place becomes free; 0 where one is. */
-  readonly retryAfterMs: number;
+/** Above so many requests a window is counted by as many steps, and exactly below: its cost does not grow any more. */
+export const STEPS = 300;
+
+/** Places in a key's sliding window, taken together. */
+export interface Places {
+  readonly taken: number;
+  /** Of the whole limit, by everybody and with these. */
+  readonly used: number;
+  /** What `takePlaces` knows them by when some are given back; null if none were taken. */
+  readonly takenAt: string | null;
+  /** Until a place becomes free, if none is. */
+  readonly freeInMs: number;
   /** Until the whole window is empty again. */
-  readonly resetMs: number;
+  readonly emptyInMs: number;
 }
 
 /**
- * Counts one request of a key in its exact sliding window, or refuses it: one statement on one row, so that all API
- * processes share one window (ARCHITECTURE.md, Invariants, R1). The row holds the times of the admitted requests of the
- * last `windowMs`; an admission adds one, a refusal changes nothing.
+ * Takes places in the exact sliding window of a key: one statement on one row, so that all API processes share one
+ * window (ARCHITECTURE.md, Invariants, R1). At a limit above `STEPS` they may be used for a step's time, the window's by
+ * `STEPS`, and count from its end; else now. A refusal changes nothing.
+ * @param wanted how many it asks for; it may get fewer, or none
+ * @param back places taken before that were not used and whose time is over
  * @throws {DatabaseError}
  */
-export async function admit(
+export async function takePlaces(
   db: Database,
-  apiKeyId: string,
-  limit: number,
+  key: { readonly keyId: string; readonly requestsPerMinute: number },
   windowMs: number,
-): Promise<RateVerdict> {
-  // The expressions of DO UPDATE run after the row is locked, so that clock_timestamp() never runs backwards in it.
+  wanted: number,
+  back: { readonly count: number; readonly takenAt: string | null },
+): Promise<Places> {
+  const { keyId, requestsPerMinute: limit } = key;
+  const step = limit > STEPS ? windowMs / STEPS : 0;
   const [row] = await query(db, (tx) =>
-    tx.execute<{ admitted: boolean; used: number; free_in_ms: number; empty_in_ms: number }>(sql`
-      with window_row as (
-        insert into rate_windows as w (api_key_id, hits, admitted)
-        values (${apiKeyId}, array[clock_timestamp()], true)
-        on conflict (api_key_id) do update set (hits, admitted) = (
-          select case when count(hit) < ${limit}::int then array_append(coalesce(array_agg(hit order by hit) filter (where hit is not null), '{}'), now.at)
-                      else array_agg(hit order by hit) end,
-                 count(hit) < ${limit}::int
-            from (select clock_timestamp() as at) now
-            left join lateral (
-              select hit from unnest(w.hits) hit where hit > now.at - make_interval(secs => ${windowMs / 1000})
-            ) live on true
-           group by now.at
-        )
-        returning hits, admitted
-      )
-      select admitted,
-             cardinality(hits)::int as used,
-             (extract(epoch from hits[greatest(1, cardinality(hits) - ${limit}::int + 1)] - clock_timestamp()) * 1000
-               + ${windowMs})::float8 as free_in_ms,
-             (extract(epoch from hits[cardinality(hits)] - clock_timestamp()) * 1000 + ${windowMs})::float8 as empty_in_ms
-        from window_row`),
+    tx.execute<{
+      taken: number;
+      used: number;
+      taken_at: string | null;
+      free_in_ms: number;
+      empty_in_ms: number;
+    }>(sql`
+      select taken, used, taken_at::text,
+             coalesce(extract(epoch from free_in) * 1000, 0)::float8 as free_in_ms,
+             coalesce(extract(epoch from empty_in) * 1000, 0)::float8 as empty_in_ms
+        from take_places(${keyId}, ${limit}, make_interval(secs => ${windowMs / 1000}), make_interval(secs => ${step / 1000}),
+                         ${wanted}, ${back.count}, ${back.takenAt}::timestamptz)`),
   );
   if (!row) throw new Error('no row');
-  const remaining = Math.max(0, limit - row.used);
-  return {
-    admitted: row.admitted,
-    remaining,
-    retryAfterMs: remaining > 0 ? 0 : Math.max(0, row.free_in_ms),
-    resetMs: Math.max(0, row.empty_in_ms),
-  };
+  const { taken, used, taken_at: takenAt, free_in_ms: freeInMs, empty_in_ms: emptyInMs } = row;
+  return { taken, used, takenAt, freeInMs, emptyInMs };
 }

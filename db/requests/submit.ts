@@ -1,20 +1,14 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
-import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
+import { type Database, insertAll, query, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
-import {
-  batches,
-  creditBalances,
-  idempotencyKeys,
-  ledgerEntries,
-  organizations,
-  requests,
-  webhookDeliveries,
-} from '../schema.ts';
+import { batches, idempotencyKeys, requests, webhookDeliveries } from '../schema.ts';
 import type { SubmittedAs, WantedType, WebhookMode } from '../words.ts';
-import { claimEntitlement, completed, findReplays, findStoredEmails } from './entitlements.ts';
+import { completed, findReplays, findStoredEmails } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
+import type { BatchStart } from './outbox.ts';
+import { roomLeft } from './room.ts';
 
 /** One parsed submit, single or bulk. */
 export interface SubmitCommand {
@@ -41,19 +35,17 @@ export interface SubmitRules {
   readonly freshnessMs: number;
   readonly replayMs: number;
   readonly idempotencyMs: number;
-}
-
-/** What the start of a batch workflow needs to know; nothing personal. */
-export interface BatchStart {
-  readonly batchId: string;
-  readonly organizationId: string;
-  readonly submittedAs: SubmittedAs;
-  readonly wantedType: WantedType;
-  readonly npis: readonly string[];
+  /** How many lookups of one organization may be open at once. */
+  readonly lookupsPerOrganization: number;
 }
 
 export type SubmitOutcome =
-  | { readonly kind: 'accepted'; readonly response: string; readonly start: BatchStart }
+  | {
+      readonly kind: 'accepted';
+      readonly response: string;
+      /** Without `wakeAt` its workflow has nothing to do yet, or nothing at all. */
+      readonly start: BatchStart;
+    }
   /** The Idempotency-Key was used for the same body: the stored 202. */
   | { readonly kind: 'repeated'; readonly response: string }
   /** The Idempotency-Key was used for another body. */
@@ -110,14 +102,13 @@ async function claimIdempotencyKey(
 ): Promise<SubmitOutcome | null> {
   if (!command.idempotency) return null;
   const { key, method, path, fingerprint } = command.idempotency;
-  await tx.execute(sql.raw(`set local lock_timeout = ${IDEMPOTENCY_WAIT_MS}`));
-  const at = await clock(tx);
   const row = {
     fingerprint,
     response: null,
-    createdAt: at,
-    expiresAt: new Date(at.getTime() + rules.idempotencyMs),
+    createdAt: sql`clock_timestamp()`,
+    expiresAt: sql`clock_timestamp() + make_interval(secs => ${rules.idempotencyMs / 1000})`,
   };
+  await tx.execute(sql.raw(`set local lock_timeout = ${IDEMPOTENCY_WAIT_MS}`));
   const claimed = await tx
     .insert(idempotencyKeys)
     .values({ organizationId: command.organizationId, method, path, key, ...row })
@@ -129,7 +120,7 @@ async function claimIdempotencyKey(
         idempotencyKeys.key,
       ],
       set: row,
-      setWhere: sql`${idempotencyKeys.expiresAt} <= ${at.toISOString()}::timestamptz`,
+      setWhere: sql`${idempotencyKeys.expiresAt} <= clock_timestamp()`,
     })
     .returning({ key: idempotencyKeys.key });
   await tx.execute(sql`set local lock_timeout = default`);
@@ -159,29 +150,36 @@ export async function forgetExpiredKeys(db: Database, limit: number): Promise<vo
 
 async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRules): Promise<SubmitOutcome> {
   const { organizationId, wantedType, npis } = command;
-  const [organization] = await tx
-    .select({ available: creditBalances.available, webhooksSuspended: organizations.webhooksSuspended })
-    .from(creditBalances)
-    .innerJoin(organizations, eq(organizations.id, creditBalances.organizationId))
-    .where(eq(creditBalances.organizationId, organizationId))
-    .for('update', { of: creditBalances });
+  // The time is taken under the lock, so that times of one organization never run backwards.
+  const [organization] = await tx.execute<{ available: string; suspended: boolean; ms: string }>(sql`
+    with locked as materialized (
+      select b.available, o.webhooks_suspended as suspended
+        from credit_balances b join organizations o on o.id = b.organization_id
+       where b.organization_id = ${organizationId} for update of b
+    )
+    select *, floor(extract(epoch from clock_timestamp()) * 1000)::bigint as ms from locked`);
   if (!organization) throw new Refusal('organization_missing');
 
-  // Taken under the lock, so that times of one organization never run backwards.
-  const at = await clock(tx);
+  const at = new Date(Number(organization.ms));
+  const available = Number(organization.available);
   const batchId = newId('bat');
   const { freshnessMs, replayMs } = rules;
   const search = { npis, wantedType, at, freshnessMs, lookupId: null };
-  const replays = await findReplays(tx, { ...search, organizationId, replayMs });
-  const stored = await findStoredEmails(tx, search);
+  const [replays, stored] = await Promise.all([
+    findReplays(tx, { ...search, organizationId, replayMs }),
+    findStoredEmails(tx, search),
+  ]);
   const deadlineAt = new Date(at.getTime() + rules.lookupTimeoutMs);
   const cost = PRICES[wantedType];
+  const isOpen = (npi: string) => !replays.has(npi) && !stored.has(npi);
+  let room = npis.some(isOpen) ? await roomLeft(tx, organizationId, rules.lookupsPerOrganization) : 0;
 
   const rows = npis.map((npi, position): NewRequest => {
     const replay = replays.get(npi);
     const known = replay ?? stored.get(npi);
     // A second entry for the same NPI replays what the first one has just been charged for.
     if (known) replays.set(npi, known);
+    else room -= 1;
     return {
       id: newId('req'),
       batchId,
@@ -192,18 +190,20 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
       cost,
       acceptedAt: at,
       deadlineAt,
+      hasRoom: room >= 0,
       ...(known ? completed(known, replay !== undefined, at) : OPEN),
     };
   });
   const held = rows.filter((row) => !row.replayed);
-  const charged = held.filter((row) => row.status === 'completed');
   const required = held.length * cost;
-  if (required > organization.available) {
-    throw new Refused({ kind: 'insufficient', required, available: organization.available });
-  }
+  if (required > available) throw new Refused({ kind: 'insufficient', required, available });
 
   const { webhook, customData, submittedAs, apiKeyId } = command;
-  await tx.insert(batches).values({
+  const final = rows.filter((row) => row.settledAt);
+  const toSend = webhook?.mode === 'batch' ? final.length === rows.length : webhook && final.length > 0;
+  const toLookUp = rows.some((row) => row.hasRoom && !row.settledAt);
+  const wakeAt = toSend || toLookUp ? at : null;
+  const batch = {
     id: batchId,
     organizationId,
     apiKeyId,
@@ -216,27 +216,29 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
     createdAt: at,
     updatedAt: at,
     deadlineAt,
-  });
-  await tx.insert(requests).values(rows);
-  const entries = [...held.map(entryOf('hold')), ...charged.map(entryOf('charge'))];
-  if (entries.length > 0) await tx.insert(ledgerEntries).values(entries);
-  for (const { id: requestId, npi, emailType } of charged) {
-    if (!emailType) throw new Error('a stored email has no type');
-    await claimEntitlement(tx, { organizationId, npi, emailType, requestId, at, replayMs });
-  }
-  if (webhook) {
-    const state = organization.webhooksSuspended ? ('none' as const) : ('pending' as const);
-    const targets = webhook.mode === 'batch' ? [null] : rows.map((row) => row.id);
-    await tx
-      .insert(webhookDeliveries)
-      .values(targets.map((requestId) => ({ id: newId('msg'), batchId, requestId, state, createdAt: at })));
-  }
-
+    wakeAt,
+  };
   const response = submitResponse(batchId, rows);
-  if (command.idempotency) {
-    await tx.update(idempotencyKeys).set({ response }).where(sameKey(organizationId, command.idempotency));
-  }
-  return { kind: 'accepted', response, start: { batchId, organizationId, submittedAs, wantedType, npis } };
+  const state = organization.suspended ? ('none' as const) : ('pending' as const);
+  const reported = webhook?.mode === 'batch' ? [null] : webhook ? rows.map((row) => row.id) : [];
+  const deliveries = reported.map((requestId) => ({
+    id: newId('msg'),
+    batchId,
+    requestId,
+    state,
+    createdAt: at,
+  }));
+  // Sent together.
+  await Promise.all([
+    insertBatch(tx, batch, rows, deliveries, replayMs),
+    command.idempotency &&
+      tx.update(idempotencyKeys).set({ response }).where(sameKey(organizationId, command.idempotency)),
+  ]);
+  return {
+    kind: 'accepted',
+    response,
+    start: { batchId, wakeAt, organizationId, submittedAs, wantedType, npis },
+  };
 }
 
 const OPEN = {
@@ -248,14 +250,40 @@ const OPEN = {
   settledAt: null,
 } as const;
 
-function entryOf(kind: 'hold' | 'charge') {
-  return ({ id: requestId, organizationId, cost: amount, acceptedAt: createdAt }: NewRequest) => ({
-    organizationId,
-    requestId,
-    kind,
-    amount,
-    createdAt,
-  });
+/**
+ * Inserts a batch with all that belongs to it: requests, holds, deliveries, and for requests that are completed already
+ * charges and what these entitle to (as `claimEntitlement`). One statement, so that the rules that compare these rows
+ * with one another look at them once.
+ */
+async function insertBatch(
+  tx: Transaction,
+  batch: typeof batches.$inferInsert,
+  rows: readonly NewRequest[],
+  deliveries: readonly (typeof webhookDeliveries.$inferInsert)[],
+  replayMs: number,
+): Promise<void> {
+  const told = deliveries.length > 0 ? sql`told as (${insertAll(webhookDeliveries, deliveries)}), ` : sql``;
+  const [count] = await tx.execute<{ charged: number; claimed: number }>(sql`
+    with batch as (${insertAll(batches, [batch])}), ${told}added as (
+      ${insertAll(requests, rows)}
+      returning id, organization_id, npi, position, status, replayed, cost, credits_used, email_type, accepted_at
+    ), posted as (
+      insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
+      select organization_id, id, kind, cost, accepted_at from added, (values ('hold'), ('charge')) entry (kind)
+       where not replayed and (kind = 'hold' or status = 'completed')
+       order by kind desc, position
+    ), claimed as (
+      insert into entitlements as e (organization_id, npi, email_type, request_id, charged_at)
+      select organization_id, npi, email_type, id, accepted_at from added where credits_used > 0
+          on conflict (organization_id, npi, email_type) do update
+         set request_id = excluded.request_id, charged_at = excluded.charged_at
+       where e.charged_at < excluded.charged_at - make_interval(secs => ${replayMs / 1000})
+      returning 1
+    )
+    select (select count(*)::int from added where credits_used > 0) as charged,
+           (select count(*)::int from claimed) as claimed`);
+  if (count?.charged !== count?.claimed)
+    throw new Error('another request was charged for this within the replay window');
 }
 
 function sameKey(

@@ -33,6 +33,7 @@ export interface Config {
   readonly rateWindowMs: number;
   readonly sweepIntervalMs: number;
   readonly lookupSlots: number;
+  readonly lookupsPerOrganization: number;
   readonly webhookScheduleMs: readonly number[];
   readonly webhookOpenCidrs: readonly string[];
   readonly webhookCaFile: string | null;
@@ -100,6 +101,7 @@ const schema = Joi.object({
   RATE_WINDOW: duration(1000, 3_600_000).default(60_000),
   SWEEP_INTERVAL: duration(1000, 60_000).default(15_000),
   LOOKUP_SLOTS: Joi.number().integer().min(1).max(5000).default(200),
+  LOOKUPS_PER_ORGANIZATION: Joi.number().integer().min(1).max(100_000).default(100),
   WEBHOOK_SCHEDULE: list((text) => parseDuration(text), 'durations').default(
     ['0s', '5s', '5m', '30m', '2h', '5h', '10h', '14h', '20h', '24h'].map((text) => parseDuration(text)),
   ),
@@ -146,6 +148,7 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     rateWindowMs: env.RATE_WINDOW,
     sweepIntervalMs: env.SWEEP_INTERVAL,
     lookupSlots: env.LOOKUP_SLOTS,
+    lookupsPerOrganization: env.LOOKUPS_PER_ORGANIZATION,
     webhookScheduleMs: env.WEBHOOK_SCHEDULE,
     webhookOpenCidrs: env.WEBHOOK_OPEN_CIDRS,
     webhookCaFile: env.WEBHOOK_CA_FILE,

@@ -1,8 +1,9 @@
 import test, { type ExecutionContext } from 'ava';
 import { issueKey } from '../../db/accounts/keys.ts';
+import { STEPS, takePlaces } from '../../db/accounts/limits.ts';
 import { setLimit } from '../../db/accounts/organizations.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
-import { type Answer, createCaller } from '../support/organization.ts';
+import { type Answer, createCaller, eventually } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
 // The rate limit (DECISIONS.md, Keys and rate) over two API processes on one database.
@@ -22,10 +23,9 @@ const credits = ({ get }: Pick<ApiClient, 'get'>) => get('/api/v1/credits');
  */
 async function setHits({ keyId }: ApiClient, ages: readonly number[]): Promise<() => number> {
   const begun = performance.now();
-  await sql`insert into rate_windows (api_key_id, hits, admitted)
-    values (${keyId}, (select coalesce(array_agg(clock_timestamp() - make_interval(secs => age) order by age desc), '{}')
-      from unnest(${ages as number[]}::float8[]) age), true)
-    on conflict (api_key_id) do update set hits = excluded.hits`;
+  await sql`insert into rate_windows (api_key_id, hits, counts)
+    select ${keyId}, array_agg(clock_timestamp() - make_interval(secs => age) order by age desc), array_agg(1)
+      from unnest(${ages as number[]}::float8[]) age`;
   return () => (performance.now() - begun) / 1000;
 }
 
@@ -86,27 +86,89 @@ test('a 429 is a problem that says when to come back, to the second', async (t) 
 });
 
 test('places come free one by one, 60 s after each was taken', async (t) => {
-  const client = await api.organization(0, 3);
-  await setHits(client, [30, 20, 10]);
-  t.is((await credits(client)).status, 429);
-  await setHits(client, [60, 30, 10]);
-  says(t, await credits(client), 3, 0, 60);
-  t.is((await credits(client)).status, 429);
-  await setHits(client, [61, 60, 10]);
-  says(t, await credits(client), 3, 1, 60);
-  says(t, await credits(client), 3, 0, 60);
-  t.is((await credits(client)).status, 429);
-  await setHits(client, [3600, 61, 60]);
-  says(t, await credits(client), 3, 2, 60);
+  const clientAfter = async (ages: readonly number[]) => {
+    const client = await api.organization(0, 3);
+    await setHits(client, ages);
+    return client;
+  };
+  t.is((await credits(await clientAfter([30, 20, 10]))).status, 429);
+  const one = await clientAfter([60, 30, 10]);
+  says(t, await credits(one), 3, 0, 60);
+  t.is((await credits(one)).status, 429);
+  const two = await clientAfter([61, 60, 10]);
+  says(t, await credits(two), 3, 1, 60);
+  says(t, await credits(two), 3, 0, 60);
+  t.is((await credits(two)).status, 429);
+  says(t, await credits(await clientAfter([3600, 61, 60])), 3, 2, 60);
 });
 
-test('a refusal takes no place and does not delay the next', async (t) => {
+test('a refusal writes nothing, and is told again without a look until its Retry-After', async (t) => {
   const client = await api.organization(0, 2);
   await setHits(client, [30, 20]);
-  const hits = () => sql`select hits from rate_windows where api_key_id = ${client.keyId}`;
-  const before = await hits();
-  for (let i = 0; i < 5; i += 1) t.is((await credits(client)).status, 429);
-  t.deepEqual(await hits(), before);
+  const window = () => sql`select *, xmin, ctid from rate_windows where api_key_id = ${client.keyId}`;
+  const before = await window();
+  t.is((await credits(client)).status, 429);
+  t.deepEqual(await window(), before);
+  // Whoever would look now would wait.
+  await sql.begin(async (tx) => {
+    await tx`select 1 from rate_windows where api_key_id = ${client.keyId} for update`;
+    for (let i = 0; i < 5; i += 1) t.is((await credits(client)).status, 429);
+  });
+  // Another process has been told nothing, and says the same.
+  t.is((await credits(createCaller(second.baseUrl, client.apiKey))).status, 429);
+  t.deepEqual(await window(), before);
+});
+
+test('a limit above 300 is counted by steps: whenever places are used within theirs, never more in any window', async (t) => {
+  const [requestsPerMinute, windowMs] = [1000, 1500];
+  const { keyId } = await api.organization(0, requestsPerMinute);
+  const taken: { until: number; answered: number; count: number }[] = [];
+  const total = () => taken.reduce((sum, { count }) => sum + count, 0);
+  let refused = 0;
+  await Promise.all(
+    [api.db, second.db, api.db, second.db].map(async (db) => {
+      while (total() < 3 * requestsPerMinute) {
+        const from = performance.now();
+        const back = { count: 0, takenAt: null };
+        const places = await takePlaces(db, { keyId, requestsPerMinute }, windowMs, 90, back);
+        if (places.taken === 0) refused += 1;
+        else {
+          const answered = performance.now();
+          taken.push({ until: from + windowMs / STEPS, answered, count: places.taken });
+        }
+      }
+    }),
+  );
+  t.true(refused > 0);
+  const within = taken.map(({ until: begin }) =>
+    taken
+      // Each of them could have been used in the window that begins then.
+      .filter(({ until, answered }) => until >= begin && answered < begin + windowMs)
+      .reduce((sum, { count }) => sum + count, 0),
+  );
+  t.true(Math.max(...within) <= requestsPerMinute, `${Math.max(...within)} in a window`);
+  const [row] =
+    await sql`select cardinality(hits)::int as steps from rate_windows where api_key_id = ${keyId}`;
+  t.true(row?.steps <= STEPS + 2);
+});
+
+test('places that were taken for a step and not used are given back', async (t) => {
+  const { keyId } = await api.organization(0, 1000);
+  const key = { keyId, requestsPerMinute: 1000 };
+  const windowMs = 60_000;
+  const take = (wanted: number, count: number, takenAt: string | null) =>
+    takePlaces(api.db, key, windowMs, wanted, { count, takenAt });
+  const [before] = await sql<{ at: Date }[]>`select clock_timestamp() as at`;
+  const first = await take(900, 0, null);
+  t.like(first, { taken: 900, used: 900 });
+  const countsFrom = new Date(first.takenAt ?? 0).getTime() - (before?.at.getTime() ?? 0);
+  t.true(countsFrom >= windowMs / STEPS, 'what may be used until the end of its step counts from there');
+  const another = await take(500, 0, null);
+  t.like(another, { taken: 100, used: 1000 });
+  const back = await take(300, 700, first.takenAt);
+  t.like(back, { taken: 300, used: 600 });
+  t.like(await take(500, 0, null), { taken: 400, used: 1000 });
+  t.like(await take(1, 5, '2020-01-01T00:00:00Z'), { taken: 0, used: 1000 }, 'a step that is over');
 });
 
 test('no span as long as the window admits more than the limit', async (t) => {
@@ -117,9 +179,12 @@ test('no span as long as the window admits more than the limit', async (t) => {
   // PostgreSQL itself notes the moments of admission.
   await sql`create table admissions (at timestamptz not null)`;
   await sql`create function note_admission() returns trigger language plpgsql as $$
-    begin insert into admissions values (new.hits[cardinality(new.hits)]); return null; end $$`;
-  await sql.unsafe(`create trigger note_admission after insert or update on rate_windows
-    for each row when (new.admitted and new.api_key_id = '${keyId}') execute function note_admission()`);
+    begin
+      insert into admissions select new.hits[cardinality(new.hits)] from generate_series(1, new.counts[cardinality(new.counts)]);
+      return null;
+    end $$`;
+  await sql.unsafe(`create trigger note_admission after update on rate_windows
+    for each row when (new.api_key_id = '${keyId}') execute function note_admission()`);
   try {
     let admitted = 0;
     const callers = fast.flatMap(({ baseUrl }) =>
@@ -182,14 +247,19 @@ test('304, 404 and 422 count; 401, 403, 404 of a path, 405 and health checks do 
   says(t, await credits(client), 100, 100 - taken - 1);
 });
 
-test("the operator's limit holds from the next request on, up and down", async (t) => {
+test("the operator's limit holds within a second, up and down", async (t) => {
   const client = await api.organization(0, 2);
   t.deepEqual([(await credits(client)).status, (await credits(client)).status], [200, 200]);
   t.is((await credits(client)).status, 429);
+  const untilLimit = (limit: number) =>
+    eventually(async () => {
+      const answer = await credits(client);
+      return answer.headers.get('x-ratelimit-limit') === String(limit) ? answer : null;
+    });
   await setLimit(api.db, BY, client.organizationId, 250);
-  says(t, await credits(client), 250, 247);
+  says(t, await untilLimit(250), 250, 247);
   await setLimit(api.db, BY, client.organizationId, 2);
-  const refused = await credits(client);
+  const refused = await untilLimit(2);
   t.is(refused.status, 429);
   says(t, refused, 2, 0);
 });

@@ -70,6 +70,25 @@ test('a charge without a completed request, and a completed request without a ch
   );
 });
 
+test('a request without its hold does not commit, and with it does, by one statement or two', async (t) => {
+  const { organizationId, batchId } = await openRequest();
+  const hold = (id: string) => sql`
+    insert into ledger_entries (organization_id, request_id, kind, amount) values (${organizationId}, ${id}, 'hold', 1)`;
+  const request = (id: string, position: number) => sql`
+    insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
+    values (${id}, ${batchId}, ${organizationId}, ${position}, ${NPI}, 'any', 1, 'accepted', now(), now())`;
+  await t.throwsAsync(request(newId('req'), 1), refusedBy('ledger entries'));
+  const [once, twice] = [newId('req'), newId('req')];
+  await sql`with request as (${request(once, 1)}) ${hold(once)}`;
+  await sql.begin(async (tx) => {
+    await tx`${request(twice, 2)}`;
+    await tx`${hold(twice)}`;
+  });
+  const held = await sql`select request_id from ledger_entries where request_id in (${once}, ${twice})`;
+  t.is(held.length, 2);
+  t.deepEqual([...(await sql`select * from contradictions`)], []);
+});
+
 test('ledger entries are never changed or removed', async (t) => {
   const { organizationId } = await openRequest();
   await t.throwsAsync(

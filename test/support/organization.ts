@@ -13,6 +13,7 @@ export const RULES: SubmitRules = {
   freshnessMs: 30 * DAY,
   replayMs: 30 * DAY,
   idempotencyMs: DAY,
+  lookupsPerOrganization: 100,
 };
 
 export interface Organization {

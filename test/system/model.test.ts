@@ -160,7 +160,7 @@ const BUGS: Record<string, readonly Mutation[]> = {
     { file: 'requests/settle.ts', from: 'at > request.deadlineAt', to: 'false' },
   ],
   'a balance that is read without its lock': [
-    { file: 'requests/submit.ts', from: ".for('update', { of: creditBalances })", to: '' },
+    { file: 'requests/submit.ts', from: ' for update of b', to: '' },
   ],
   'a settlement that does not lock': [
     { file: 'requests/settle.ts', from: "owner))\n    .for('update');", to: 'owner));' },

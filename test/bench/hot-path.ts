@@ -1,0 +1,298 @@
+import { fork } from 'node:child_process';
+import { connect } from 'node:net';
+import { fileURLToPath } from 'node:url';
+import { server as hapiServer } from '@hapi/hapi';
+import postgres, { type Sql } from 'postgres';
+import { STEPS, takePlaces } from '../../db/accounts/limits.ts';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { migrate } from '../../db/migrate.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { startPostgres } from '../../deploy/local/postgres.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
+
+// `node test/bench/hot-path.ts [SECONDS]`: what submits, polls and admissions cost that PostgreSQL alone answers, each beside
+// what the same would cost without our rules, on the same temporary PostgreSQL (without fsync) and in the same run:
+//
+// - bulks of 60 stored emails: against the floor, which is one statement for a whole bulk without a single rule, and
+//   against peers if they are installed (`npm ci` in peers/)
+// - polls: against a bare hapi route with one select
+// - admission of one key alone: by how many requests its window holds
+//
+// Ratios travel between machines; the numbers do not.
+
+const SECONDS = Number(process.argv[2] ?? 3);
+const NPIS = 120_000;
+const BULK = 60;
+
+/** Takes one bulk of an organization. */
+type Take = (organization: number, npis: string[]) => Promise<unknown>;
+
+if (process.send) {
+  process.once('message', async (order: Order) => process.send?.(await load(order)));
+} else {
+  await main();
+  process.exit();
+}
+
+async function main(): Promise<void> {
+  const server = await startPostgres({});
+  try {
+    await migrate(server.url);
+    const db = openDatabase({ url: server.url, poolSize: 20, applicationName: 'bench' });
+    const sql = postgres(server.url, { max: 20, onnotice: () => {} });
+    await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
+      select (1000000000 + n)::text, 'a' || n || '@example.com', 'professional', 'valid', now(), 'bench'
+        from generate_series(0, ${NPIS - 1}::int) n`;
+    await sql`vacuum analyze stored_emails`;
+    await stored(db, sql);
+    await admissions(db, sql);
+    await polls(server.url, sql);
+    await sql.end();
+    await db.close();
+  } finally {
+    await server.stop();
+  }
+}
+
+async function stored(db: Database, sql: Sql): Promise<void> {
+  console.log(`stored emails, NPIs a second in bulks of ${BULK}`);
+  for (const organizations of [1, 10]) {
+    for (const clients of [1, 5, 20]) {
+      const figures: Record<string, number> = {};
+      for (const [name, open] of Object.entries({ ours, replays, floor })) {
+        figures[name] = await rate(clients, organizations, await open(db, sql, organizations));
+      }
+      const base = figures.ours ?? 0;
+      const each = Object.entries(figures).map(([name, n]) => `${name} ${n.toFixed(0)} (${ratio(base, n)})`);
+      console.log(`  organizations ${organizations}, clients ${clients}: ${each.join(', ')}`);
+    }
+  }
+}
+
+/** Every bulk is new to its organization, and charged. */
+async function ours(db: Database, _sql: Sql, count: number): Promise<Take> {
+  const organizations = await Promise.all(Array.from({ length: count }, () => openOrganization(db, 1e9)));
+  return async (n, npis) => {
+    const organization = organizations[n];
+    if (!organization) throw new Error('no such organization');
+    acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+  };
+}
+
+/** Every bulk is the one before again, and free. */
+async function replays(db: Database, sql: Sql, count: number): Promise<Take> {
+  const take = await ours(db, sql, count);
+  const npis = Array.from({ length: BULK }, (_, i) => String(1_000_000_000 + i));
+  return (n) => take(n, npis);
+}
+
+/** The rows that a bulk of stored emails is, in tables like ours without triggers and foreign keys, by one statement. */
+async function floor(_db: Database, sql: Sql, count: number): Promise<Take> {
+  for (const table of ['credit_balances', 'batches', 'requests', 'ledger_entries', 'entitlements']) {
+    await sql`drop table if exists ${sql(`floor_${table}`)}`;
+    await sql`create table ${sql(`floor_${table}`)} (like ${sql(table)} including all)`;
+  }
+  await sql`insert into floor_credit_balances (organization_id, total, available)
+    select n::text, 1e9, 1e9 from generate_series(0, ${count - 1}::int) n`;
+  return (n, npis) => sql`
+    with stored as (
+      select npi, email, email_type, last_validated_at from stored_emails
+       where npi = any(${npis}) and verdict = 'valid' and last_validated_at > now() - interval '30 days'
+    ), balance as (
+      update floor_credit_balances set available = available - ${BULK}::int, used = used + ${BULK}::int
+       where organization_id = ${n}::text returning organization_id
+    ), batch as (
+      insert into floor_batches (id, organization_id, submitted_as, wanted_type, total, completed_count, created_at, updated_at, deadline_at)
+      select gen_random_uuid(), organization_id, 'bulk', 'any', ${BULK}::int, ${BULK}::int, now(), now(), now() from balance
+      returning id, organization_id
+    ), request as (
+      insert into floor_requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, email, email_type,
+                                  email_last_validated_at, accepted_at, deadline_at, settled_at)
+      select gen_random_uuid(), batch.id, organization_id, row_number() over () - 1, npi, 'any', 1, 'completed', email,
+             email_type, last_validated_at, now(), now(), now() from batch, stored
+      returning id, organization_id, npi, email_type
+    ), entries as (
+      insert into floor_ledger_entries (organization_id, request_id, kind, amount)
+      select organization_id, id, kind, 1 from request, (values ('hold'), ('charge')) entry (kind)
+    )
+    insert into floor_entitlements (organization_id, npi, email_type, request_id, charged_at)
+    select organization_id, npi, email_type, id, now() from request on conflict do nothing`;
+}
+
+/** @returns NPIs a second */
+async function rate(clients: number, organizations: number, take: Take): Promise<number> {
+  let next = 0;
+  const one = async () => {
+    const first = (next * BULK) % NPIS;
+    const npis = Array.from({ length: BULK }, (_, i) => String(1_000_000_000 + first + i));
+    const organization = next % organizations;
+    next += 1;
+    await take(organization, npis);
+  };
+  return BULK * (await perSecond(clients, one));
+}
+
+/** Of a key whose window is nearly full. */
+async function admissions(db: Database, sql: Sql): Promise<void> {
+  console.log('admission of one key alone, a second');
+  const windowMs = 600_000;
+  const each = 50;
+  const figures: number[] = [];
+  for (const limit of [100, 1000, 10_000, 60_000]) {
+    const { keyId } = await openOrganization(db, 0);
+    const key = { keyId, requestsPerMinute: limit };
+    const take = () => takePlaces(db, key, windowMs, 1, { count: 0, takenAt: null });
+    await take();
+    let [ms, bytes, admitted] = [0, 0, 0];
+    while (ms < SECONDS * 1000) {
+      const steps = Math.min(limit - each, STEPS);
+      await sql`update rate_windows w set (hits, counts) = (
+        select array_agg(now() - i * interval '0.5 s' order by i desc), array_agg(${Math.floor((limit - each) / steps)}::int)
+          from generate_series(1, ${steps}::int) i) where api_key_id = ${keyId}`;
+      const [before] = await sql`select pg_current_wal_insert_lsn() as lsn`;
+      const begun = performance.now();
+      for (let i = 0; i < each; i += 1) admitted += (await take()).taken;
+      ms += performance.now() - begun;
+      const [wal] = await sql`select (pg_current_wal_insert_lsn() - ${before?.lsn}::pg_lsn)::int as bytes`;
+      bytes += wal?.bytes;
+    }
+    figures.push(ms / admitted);
+    console.log(
+      `  limit ${limit}: ${((1000 * admitted) / ms).toFixed(0)}, ${ratio(ms / admitted, figures[0] ?? 0)} the cost, ${(bytes / admitted).toFixed(0)} bytes of WAL each`,
+    );
+  }
+}
+
+async function polls(databaseUrl: string, sql: Sql): Promise<void> {
+  const api = await startApi({ databaseUrl, temporalAddress: '127.0.0.1:9', rateWindowMs: 1000 });
+  const bare = hapiServer({ host: '127.0.0.1', port: 0 });
+  bare.route({
+    method: 'GET',
+    path: '/request/{id}',
+    handler: async ({ params }) =>
+      (await sql`select * from requests where id = ${String(params.id)}`)[0] ?? null,
+  });
+  bare.route({
+    method: 'GET',
+    path: '/batch/{id}',
+    handler: ({ params }) =>
+      sql`select * from requests where batch_id = ${String(params.id)} order by position`,
+  });
+  await bare.start();
+  const client = await api.organization(1e6);
+  const npis = Array.from({ length: BULK }, (_, i) => String(1_000_000_000 + i));
+  const { json } = await client.bulk({ npis });
+  const [requestId, batchId] = [json.requests[0]?.request_id, json.batch_id];
+  const etag = (await client.get(`/api/v1/batch/${batchId}`)).headers.get('etag') ?? '';
+  const key = { authorization: `Bearer ${client.apiKey}` };
+  const known = { ...key, 'if-none-match': etag };
+  const ourPort = api.port;
+  const barePort = Number(bare.info.port);
+  console.log('polls a second, and the 99th percentile in ms');
+  for (const connections of [1, 20]) {
+    const ask = (port: number, path: string, headers = {}) => loadFrom({ port, path, headers, connections });
+    const compare = (name: string, one: Load, other: Load, of: string) =>
+      console.log(
+        `  ${name}, connections ${connections}: ${show(one)}; ${of} ${show(other)}: ${ratio(one.perSecond, other.perSecond)}`,
+      );
+    const single = await ask(ourPort, `/api/v1/email/${requestId}`, key);
+    compare('single', single, await ask(barePort, `/request/${requestId}`), 'bare route');
+    const batch = await ask(ourPort, `/api/v1/batch/${batchId}`, key);
+    compare('batch of 60', batch, await ask(barePort, `/batch/${batchId}`), 'bare route');
+    compare('304 of the batch', await ask(ourPort, `/api/v1/batch/${batchId}`, known), batch, 'its 200');
+  }
+  await bare.stop();
+  await api.stop();
+}
+
+function ratio(one: number, other: number): string {
+  return `${(one / other).toFixed(2)}×`;
+}
+
+function show({ perSecond, p99 }: Load): string {
+  return `${perSecond.toFixed(0)} (p99 ${p99.toFixed(1)})`;
+}
+
+/** @returns calls a second, by so many callers at once */
+async function perSecond(callers: number, call: () => Promise<unknown>): Promise<number> {
+  let calls = 0;
+  const begun = performance.now();
+  const end = begun + SECONDS * 1000;
+  await Promise.all(
+    Array.from({ length: callers }, async () => {
+      while (performance.now() < end) {
+        await call();
+        calls += 1;
+      }
+    }),
+  );
+  return calls / ((performance.now() - begun) / 1000);
+}
+
+interface Order {
+  readonly port: number;
+  readonly path: string;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly connections: number;
+}
+
+interface Load {
+  readonly perSecond: number;
+  readonly p99: number;
+}
+
+/** The clients are a process of their own, or what they cost would be measured too. */
+function loadFrom(order: Order): Promise<Load> {
+  return new Promise((resolve, reject) => {
+    const child = fork(fileURLToPath(import.meta.url), process.argv.slice(2));
+    child.once('message', (load: Load) => {
+      resolve(load);
+      child.disconnect();
+    });
+    child.once('error', reject);
+    child.send(order);
+  });
+}
+
+async function load(order: Order): Promise<Load> {
+  const ask = await Promise.all(Array.from({ length: order.connections }, () => openAsker(order)));
+  // Warm first: what is compiled, planned and connected at the first request is not asked about.
+  for (let i = 0; i < 50; i += 1) await Promise.all(ask.map((one) => one()));
+  const times: number[] = [];
+  let free = [...ask];
+  const total = await perSecond(order.connections, async () => {
+    const one = free.pop();
+    if (!one) throw new Error('more callers than connections');
+    const begun = performance.now();
+    await one();
+    times.push(performance.now() - begun);
+    free = [...free, one];
+  });
+  times.sort((a, b) => a - b);
+  return { perSecond: total, p99: times[Math.floor(times.length * 0.99)] ?? 0 };
+}
+
+/** One connection that is kept, and asks the same again and again. */
+async function openAsker({ port, path, headers }: Order): Promise<() => Promise<void>> {
+  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
+  const bytes = `GET ${path} HTTP/1.1\r\nhost: localhost\r\n${lines.join('')}\r\n`;
+  let text = '';
+  let answered = (_error: Error | null) => {};
+  const socket = connect(port, '127.0.0.1').setNoDelay();
+  socket.setEncoding('latin1').on('data', (chunk: string) => {
+    text += chunk;
+    const head = text.indexOf('\r\n\r\n');
+    const length = Number(/content-length: (\d+)/i.exec(text)?.[1] ?? 0);
+    if (head < 0 || text.length < head + 4 + length) return;
+    const status = text.slice(9, 12);
+    text = '';
+    answered(status === '200' || status === '304' ? null : new Error(`${path} answered ${status}`));
+  });
+  await new Promise((resolve) => socket.once('connect', resolve));
+  return () =>
+    new Promise((resolve, reject) => {
+      answered = (error) => (error ? reject(error) : resolve());
+      socket.write(bytes);
+    });
+}
