@@ -125,7 +125,11 @@ export interface ApiProcess {
 
 const PROGRAM = fileURLToPath(new URL('../../deploy/api.ts', import.meta.url));
 
-export async function startApiProcess(databaseUrl: string): Promise<ApiProcess> {
+/** @param settings beside what it is given here */
+export async function startApiProcess(
+  databaseUrl: string,
+  settings: Readonly<Record<string, string>> = {},
+): Promise<ApiProcess> {
   const port = await freePort();
   const url = `http://${LOOPBACK}:${port}`;
   let running: ServerProcess | undefined;
@@ -142,6 +146,7 @@ export async function startApiProcess(databaseUrl: string): Promise<ApiProcess> 
         API_PORT: String(port),
         LOG_LEVEL: 'error',
         TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+        ...settings,
       },
     });
     running = api;
