@@ -95,7 +95,8 @@ async function converse(
     case 'submit':
     case 'poll': {
       const { key, wantedType } = next;
-      const subject = await subjects.of(key.lookupId, npi, wantedType);
+      const { lookupId } = key;
+      const subject = await subjects.of(lookupId, npi, wantedType);
       const jobRef = next.kind === 'poll' ? next.jobRef : null;
       const asked = jobRef === null ? vendor.submit(subject, signal) : vendor.poll(jobRef, subject, signal);
       const step = await asked.catch(async (error: unknown) => {
@@ -116,11 +117,7 @@ async function converse(
       if (end !== null) return end;
       if (step.kind === 'retry') return wait(question, step.why, step.afterMs);
       if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
-      return await verify(
-        deps,
-        { requestId, npi, lookupId: key.lookupId, wantedType, patience: 'first' },
-        signal,
-      );
+      return await verify(deps, { requestId, npi, lookupId, wantedType, patience: 'first' }, signal);
     }
     default:
       return next satisfies never;

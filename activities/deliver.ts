@@ -83,15 +83,18 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
 
   const makeAttempt = async (claim: Claim) => {
     try {
-      const { id, url, body, secrets, batchId, attempts } = await loadDelivery(db, claim.deliveryId);
+      const { id, secrets, batchId, attempts, ...what } = await loadDelivery(db, claim.deliveryId);
+      if (claim.refusal !== null) {
+        return { answer: { kind: 'failed', reason: claim.refusal } as const, batchId, attempts };
+      }
       const timestamp = Math.floor(claim.at.getTime() / 1000);
       const headers = {
         'content-type': 'application/json',
         'webhook-id': id,
         'webhook-timestamp': String(timestamp),
-        'webhook-signature': sign({ id, timestamp, body, secrets }),
+        'webhook-signature': sign({ id, timestamp, body: what.body, secrets }),
       };
-      return { answer: await post({ url, body, headers }), batchId, attempts };
+      return { answer: await post({ ...what, headers }), batchId, attempts };
     } catch (error) {
       // Nothing reached the receiver, so that this was no attempt.
       await releaseClaim(db, claim);
@@ -109,8 +112,8 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   };
 
   const healthOf = (answer: Answer): HostHealth => {
-    if (answer.kind === 'answered') return { kind: 'answered' };
-    if (answer.reason === 'blocked_address') return { kind: 'untried' };
+    if (answer.kind === 'answered') return { kind: 'answered', accepted: isDelivered(answer.status) };
+    if (isFinal(answer) || answer.reason === 'unproven_host') return { kind: 'untried' };
     return { kind: 'silent', reason: answer.reason, restMs: firstRestMs(scheduleMs) };
   };
 

@@ -1,7 +1,7 @@
 import type { Logger } from 'pino';
 import type { Database } from '../db/client.ts';
 import type { SourceLimits } from '../db/lookups/sources.ts';
-import type { BatchStart } from '../db/requests/submit.ts';
+import type { BatchStart } from '../db/requests/outbox.ts';
 import type { DeliveryStart } from '../db/webhooks/resends.ts';
 import type { EmailType } from '../db/words.ts';
 import type { SettledMessage } from '../workflows/messages.ts';
@@ -13,10 +13,9 @@ import type { createPost } from './webhooks/post.ts';
 
 /** What activities need of Temporal itself. Everything here is safe to repeat. */
 export interface WorkflowControl {
-  /** Starts the batch workflow; one that was ever started counts as success. */
-  startBatch(start: BatchStart): Promise<void>;
-  /** Starts a batch workflow that has closed before its work was done. */
-  restartBatch(start: BatchStart): Promise<void>;
+  readonly namespace: string;
+  /** Starts the batch workflow, again if it has closed; one that runs is told to look at the facts. */
+  wakeBatch(start: BatchStart): Promise<void>;
   /** Starts the workflow of a delivery that is sent again, in the place of one that may be open. */
   startDelivery(start: DeliveryStart): Promise<void>;
   /** Whether a workflow with this id is open. */
@@ -56,6 +55,8 @@ export interface VendorSource {
 export interface ActivityRules {
   readonly freshnessMs: number;
   readonly replayMs: number;
+  /** How many lookups of one organization may be open at once. */
+  readonly lookupsPerOrganization: number;
   /** How long a mail server that greylists is given before it is asked again. */
   readonly greylistMs: number;
   readonly webhookScheduleMs: readonly number[];

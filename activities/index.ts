@@ -10,7 +10,7 @@ import { createVerifyActivities } from './verify.ts';
 export function createActivities(deps: ActivityDeps) {
   const subjects = createSubjects(deps.db);
   return {
-    ...createBatchActivities(deps),
+    ...createBatchActivities({ ...deps, subjects }),
     ...createLookupActivities({ ...deps, subjects }),
     ...createAskActivities({ ...deps, subjects }),
     ...createVerifyActivities(deps),

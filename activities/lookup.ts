@@ -2,7 +2,7 @@ import { Context } from '@temporalio/activity';
 import type { Database } from '../db/client.ts';
 import { queueKnownEmails } from '../db/lookups/candidates.ts';
 import { joinLookup } from '../db/lookups/lookups.ts';
-import { admitOne, recordOne, type SourceLimits } from '../db/lookups/sources.ts';
+import { admitCall, recordOne, type SourceLimits } from '../db/lookups/sources.ts';
 import { recordSkipped } from '../db/lookups/vendor-attempts.ts';
 import { storeRegistryAbsence, storeRegistryProvider } from '../db/providers/providers.ts';
 import { readProvider } from '../db/providers/subject.ts';
@@ -15,7 +15,7 @@ import type { Registry } from './person/registry.ts';
 import { buildSubject, endpointCandidates } from './person/subject.ts';
 import { missingOf, type Subject } from './vendors/vendor.ts';
 
-type LookupDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'verifiers' | 'registry' | 'rules'> & {
+export type LookupDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'verifiers' | 'registry' | 'rules'> & {
   readonly subjects: Subjects;
 };
 
@@ -30,13 +30,10 @@ const REGISTRY = 'registry';
 /** The known addresses of one lookup hold up its vendors for so long at most. */
 const KNOWN_MS = 2 * 60_000;
 
-/** Who the NPI is, and whom to ask about it. */
+/** Who an NPI is that no import has brought, and whom to ask about it. */
 export function createLookupActivities(deps: LookupDeps) {
   const { db, registry } = deps;
   return {
-    /** Decides how one NPI is looked up. Safe to repeat. */
-    planLookup: (whom: Whom): Promise<LookupPlan> => makePlan(deps, whom, null),
-
     /**
      * Asks the NPI Registry who an NPI is that no import has brought, keeps the answer, and plans the lookup by it.
      * @param question.until after this, in milliseconds since the epoch, the plan is made without the registry
@@ -55,8 +52,11 @@ export function createLookupActivities(deps: LookupDeps) {
   };
 }
 
-/** A request joins its lookup once, however often this is repeated. */
-async function makePlan(
+/**
+ * Decides how one NPI is looked up. A request joins its lookup once, however often this is repeated.
+ * @param trouble why the registry could not say who it is
+ */
+export async function makePlan(
   { db, vendors, verifiers, rules, subjects }: LookupDeps,
   { requestId, npi }: Whom,
   trouble: string | null,
@@ -114,17 +114,11 @@ async function askRegistry(
   signal: AbortSignal,
 ): Promise<RegistryTrouble | null> {
   const call = { source: REGISTRY, limits: REGISTRY_LIMITS, cost: 0, requestId, patienceMs };
-  const admission = await admitOne(db, call);
+  const admission = await admitCall(db, call);
   if (admission.kind === 'wait') return { why: admission.why, again: true, afterMs: admission.afterMs };
   const step = await registry.find(npi, signal);
   const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
-  await recordOne(
-    db,
-    REGISTRY,
-    admission.era,
-    isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' },
-    null,
-  );
+  await recordOne(db, REGISTRY, admission.era, isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' });
   switch (step.kind) {
     case 'found':
       await storeRegistryProvider(db, step.provider);

@@ -2,16 +2,18 @@ import { setTimeout } from 'node:timers/promises';
 import { DatabaseError } from '../db/errors.ts';
 import { forgetUnkept } from '../db/lookups/directory.ts';
 import {
-  listNotStarted,
+  type BatchStart,
   listOpen,
   listOverdueOwners,
+  listToWake,
   markStarted,
   noteSweep,
   takeTurn,
   takeUnfinished,
 } from '../db/requests/outbox.ts';
+import { giveRoomToAll } from '../db/requests/room.ts';
 import { settle, settleOverdue } from '../db/requests/settle.ts';
-import { type BatchStart, forgetExpiredKeys } from '../db/requests/submit.ts';
+import { forgetExpiredKeys } from '../db/requests/submit.ts';
 import { forgetHosts } from '../db/webhooks/hosts.ts';
 import { forgetAttempts } from '../db/webhooks/log.ts';
 import { markResendStarted, takeDeliveries, type WaitingDelivery } from '../db/webhooks/resends.ts';
@@ -46,7 +48,8 @@ export interface SweepResult {
 export async function runSweeps(deps: SweepDeps, everyMs: number, stopped: AbortSignal): Promise<void> {
   while (!stopped.aborted) {
     try {
-      if (await takeTurn(deps.db, everyMs)) await sweepOnce(deps, stopped);
+      const turn = await takeTurn(deps.db, everyMs, deps.control.namespace);
+      if (turn) await sweepOnce(deps, stopped, turn);
     } catch (error) {
       deps.log.error({ err: error }, 'sweep failed, the next one tries again');
     }
@@ -59,7 +62,11 @@ export async function runSweeps(deps: SweepDeps, everyMs: number, stopped: Abort
  * Settles what is overdue, which needs PostgreSQL alone; then starts what was never started, restarts what closed too
  * early, forgets what is old. Safe beside another sweep.
  */
-export async function sweepOnce(deps: SweepDeps, stopped: AbortSignal): Promise<SweepResult> {
+export async function sweepOnce(
+  deps: SweepDeps,
+  stopped: AbortSignal,
+  { isHome } = { isHome: true },
+): Promise<SweepResult> {
   const { db, log, control, rules } = deps;
   const { startAfterMs, checkEveryMs } = rules.sweep;
 
@@ -101,14 +108,16 @@ export async function sweepOnce(deps: SweepDeps, stopped: AbortSignal): Promise<
     }
   };
   await each(await listOverdueOwners(db), 'settle', refund, stopped);
+  await giveRoomToAll(db, rules.lookupsPerOrganization);
 
-  const until = AbortSignal.any([stopped, AbortSignal.timeout(TEMPORAL_MS)]);
+  // A Temporal where the API starts nothing knows nothing of what runs.
+  const until = isHome ? AbortSignal.any([stopped, AbortSignal.timeout(TEMPORAL_MS)]) : AbortSignal.abort();
   const started = await each(
-    await listNotStarted(db, startAfterMs, AT_MOST),
+    await listToWake(db, startAfterMs, AT_MOST),
     'start',
     async (batch) => {
-      await control.startBatch(batch);
-      await markStarted(db, batch.batchId);
+      await control.wakeBatch(batch);
+      await markStarted(db, batch);
     },
     until,
   );
@@ -143,7 +152,7 @@ async function restart({ db, log, control, rules }: SweepDeps, batch: BatchStart
     const { status, settledNow } = await settle(db, requestId, 'failed', reason, rules);
     if (settledNow) log.info({ request_id: requestId, batch_id: batchId, status, reason }, 'request settled');
   }
-  await control.restartBatch(batch);
+  await control.wakeBatch(batch);
   return true;
 }
 

@@ -137,11 +137,14 @@ export const PROBLEMS = {
     title: 'Too Many Requests',
     at: 'keyed',
     description:
-      'Too many requests of this key, or too many without a valid key from one address. Not counted.',
+      'Too many requests of this key, too many of this organization at once, or too many without a valid key from one address. Not counted.',
     headers: ['Retry-After'],
     // Without a valid key there is no quota.
     counted: 'sometimes',
-    codes: { rate_limited: '{who} may send {quota} requests in {window} s. Try again in {wait} s.' },
+    codes: {
+      rate_limited: '{who} may send {quota} requests in {window} s. Try again in {wait} s.',
+      too_many_at_once: 'Too many of your requests are under way at once. Try again in {wait} s.',
+    },
     example: { who: 'This key', quota: 100, window: 60, wait: 3 },
   },
   HeadersTooLarge: {
@@ -163,14 +166,16 @@ export const PROBLEMS = {
     title: 'Service Unavailable',
     at: 'keyed',
     description:
-      'The database is away: nothing was done, unless only its acknowledgement was lost. With the same Idempotency-Key a repeated submit does nothing twice.',
+      'The database is away, or the service has all it can carry: nothing was done, unless only an acknowledgement was lost. With the same Idempotency-Key a repeated submit does nothing twice.',
     headers: ['Retry-After'],
     counted: 'sometimes',
     codes: {
       // Nothing was done, but for an acknowledgement of the database that was lost: that is what the key settles.
       service_unavailable:
         'The service cannot reach its database right now. Try again shortly; repeat a submit with the same Idempotency-Key.',
+      overloaded: 'The service has all it can carry right now, and nothing was done. Try again in {wait} s.',
     },
+    example: { wait: 1 },
   },
 } as const satisfies Readonly<Record<string, ProblemKind>>;
 

@@ -2,10 +2,10 @@ import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Lifecycle, type Request, type Server } from '@hapi/hapi';
 import { type IdPrefix, isId } from '../db/ids.ts';
 import { registerAuth } from './http/auth.ts';
-import { answerBrokenRequests, createListener, requireHost } from './http/connection.ts';
+import { answerBrokenRequests, boundPipelines, createListener, requireHost } from './http/connection.ts';
 import { PRIVATE, registerErrors } from './http/errors.ts';
 import { UNREAD_BODY } from './http/json-body.ts';
-import { createSample, type Sample } from './http/overload.ts';
+import { createSample, type Sample, shareOut } from './http/overload.ts';
 import { problem } from './problems.ts';
 import { deliveryHandlers } from './routes/deliveries.ts';
 import { pollHandlers } from './routes/poll.ts';
@@ -28,6 +28,10 @@ export interface ApiDeps extends Omit<SubmitDeps, 'start'>, TemporalDeps {
   /** How long a connection may be idle between two requests. */
   readonly keepAliveMs: number;
   readonly rateWindowMs: number;
+  /** Proxies whose `X-Forwarded-For` is believed, as CIDR ranges. */
+  readonly trustedProxies: readonly string[];
+  /** Connections to PostgreSQL that it has. */
+  readonly poolSize: number;
 }
 
 /** The HTTP API, not yet listening. Each concern registers itself, in the order of DECISIONS.md, Order of checks. */
@@ -47,6 +51,8 @@ export function createServer(deps: ApiDeps): Server {
     },
     debug: false,
   });
+  boundPipelines(listener);
+  server.app.lanes = shareOut(deps.poolSize);
   answerBrokenRequests(listener, deps.log, sample);
   // First in, so that even an answer to a request that never reached a route carries the id.
   server.ext('onRequest', (request, h) => {
@@ -56,7 +62,7 @@ export function createServer(deps: ApiDeps): Server {
     return h.continue;
   });
   registerErrors(server, deps.log);
-  registerAuth(server, deps.db, deps.rateWindowMs);
+  registerAuth(server, deps);
   server.ext('onPreResponse', (request: Request, h) => {
     const { response } = request;
     if (response instanceof Error) return h.continue;

@@ -1,10 +1,15 @@
-import { type Client, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
-import type { BatchStart } from '../db/requests/submit.ts';
+import {
+  type Client,
+  WorkflowExecutionAlreadyStartedError,
+  type WorkflowStartOptions,
+} from '@temporalio/client';
+import type { BatchStart } from '../db/requests/outbox.ts';
 import type { DeliveryStart } from '../db/webhooks/resends.ts';
 import {
   type BatchInput,
   DELIVERY_TIMEOUT,
   type DeliverInput,
+  lookAgain,
   NPI,
   ORGANIZATION_ID,
   WORKFLOWS,
@@ -17,39 +22,42 @@ const BATCH_TIMEOUT = '2h';
 
 /**
  * Starts the batch workflow, with the batch id as workflow id. That it was started already is success.
- * @param restart allows a second run after the first has closed; only the sweep asks for it
+ * @param wake if it runs it is told to look again, and if it has closed it is started again
  * @throws whatever keeps Temporal from taking it, within 3 s
  */
 export async function startBatch(
   client: Client,
   taskQueue: string,
   { batchId, organizationId, submittedAs, wantedType, npis }: BatchStart,
-  { restart = false } = {},
+  { wake = false } = {},
 ): Promise<void> {
   const input: BatchInput = { batchId };
+  const options = {
+    taskQueue,
+    workflowId: batchId,
+    workflowIdConflictPolicy: 'USE_EXISTING',
+    args: [input],
+    workflowExecutionTimeout: BATCH_TIMEOUT,
+    priority: fairTo(organizationId),
+    typedSearchAttributes: [
+      { key: ORGANIZATION_ID, value: organizationId },
+      { key: NPI, value: [...new Set(npis)] },
+    ],
+    memo: {
+      organization_id: organizationId,
+      submitted_as: submittedAs,
+      wanted_type: wantedType,
+      total: npis.length,
+    },
+    staticSummary: npis.length === 1 ? `NPI ${npis[0]}` : `${npis.length} NPIs`,
+    staticDetails: `${submittedAs} submit of ${organizationId}, wanted type ${wantedType}`,
+  } satisfies WorkflowStartOptions;
+  const { workflow } = client;
   try {
-    await client.withDeadline(Date.now() + START_TIMEOUT_MS, () =>
-      client.workflow.start(WORKFLOWS.batch, {
-        taskQueue,
-        workflowId: batchId,
-        workflowIdReusePolicy: restart ? 'ALLOW_DUPLICATE' : 'REJECT_DUPLICATE',
-        workflowIdConflictPolicy: 'USE_EXISTING',
-        args: [input],
-        workflowExecutionTimeout: BATCH_TIMEOUT,
-        priority: fairTo(organizationId),
-        typedSearchAttributes: [
-          { key: ORGANIZATION_ID, value: organizationId },
-          { key: NPI, value: [...new Set(npis)] },
-        ],
-        memo: {
-          organization_id: organizationId,
-          submitted_as: submittedAs,
-          wanted_type: wantedType,
-          total: npis.length,
-        },
-        staticSummary: npis.length === 1 ? `NPI ${npis[0]}` : `${npis.length} NPIs`,
-        staticDetails: `${submittedAs} submit of ${organizationId}, wanted type ${wantedType}`,
-      }),
+    await client.withDeadline<unknown>(Date.now() + START_TIMEOUT_MS, () =>
+      wake
+        ? workflow.signalWithStart(WORKFLOWS.batch, { ...options, signal: lookAgain })
+        : workflow.start(WORKFLOWS.batch, { ...options, workflowIdReusePolicy: 'REJECT_DUPLICATE' }),
     );
   } catch (error) {
     if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;

@@ -18,6 +18,8 @@ export type AuditAction =
   | 'webhooks.suspend'
   | 'webhooks.resume'
   | 'webhooks.resend'
+  | 'webhooks.block'
+  | 'webhooks.unblock'
   | 'webhooks.reveal'
   | 'batch.reveal'
   | 'explain.reveal'

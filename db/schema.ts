@@ -95,6 +95,8 @@ export const batches = pgTable('batches', {
   deadlineAt: time('deadline_at').notNull(),
   startedAt: time('started_at'),
   checkedAt: time('checked_at'),
+  /** Since when its workflow is to be started, or told that more of its requests have room; null if neither. */
+  wakeAt: time('wake_at').default(inMigrations),
 });
 
 export const requests = pgTable('requests', {
@@ -117,6 +119,8 @@ export const requests = pgTable('requests', {
   deadlineAt: time('deadline_at').notNull(),
   startedAt: time('started_at'),
   settledAt: time('settled_at'),
+  /** False while it waits for others of its organization to end. */
+  hasRoom: boolean('has_room').notNull().default(true),
   /** The lookup it waits for, or waited for; null if none was needed. */
   lookupId: text('lookup_id'),
   /** When its email was erased at the person's request. */
@@ -219,6 +223,8 @@ export const sweeps = pgTable('sweeps', {
   one: boolean('one').primaryKey().default(true),
   dueAt: time('due_at').notNull(),
   sweptAt: time('swept_at'),
+  /** Where the API starts workflows; null if none has said so. */
+  namespace: text('namespace'),
 });
 
 /** One lookup serves every request that waits for the same NPI and type, across organizations. */

@@ -27,6 +27,8 @@ export const ATTEMPT_REASONS = [
   'body_timeout',
   'body_broken',
   'blocked_address',
+  'blocked_by_operator',
+  'unproven_host',
   'dns_not_found',
   'dns_failed',
   'refused',

@@ -1,5 +1,6 @@
 import type { Logger } from 'pino';
 import { type Database, openDatabase } from '../db/client.ts';
+import { noteHome } from '../db/requests/outbox.ts';
 import { listElsewhere } from '../db/workers.ts';
 import { loadConfig } from './config/config.ts';
 import { createApi } from './config/create-api.ts';
@@ -52,10 +53,11 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   await db.close();
 });
 
-/** Says once in the log that workers are elsewhere only, and once that one has come. */
+/** Says where this API is, and once in the log that workers are elsewhere only, and once that one has come. */
 function tellElsewhere(db: Database, log: Logger, namespace: string, taskQueue: string) {
   let told = false;
   return async () => {
+    await noteHome(db, namespace);
     const elsewhere = await listElsewhere(db, { namespace, taskQueue });
     if (elsewhere.length === 0 && told) log.info({ namespace, queue: taskQueue }, 'a worker is here');
     if (elsewhere.length > 0 && !told) {

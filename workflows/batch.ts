@@ -15,7 +15,6 @@ import {
 import type { Activities } from '../activities/index.ts';
 import { lookUpEmail } from './lookup.ts';
 import {
-  type BatchFacts,
   type BatchInput,
   type BatchPlan,
   type BatchResult,
@@ -31,7 +30,6 @@ import { deliver } from './one-step.ts';
 import { atOnce, onWebhooksQueue, REFUND } from './options.ts';
 
 const planBatch = atOnce('planBatch');
-const readBatchFacts = atOnce('readBatchFacts');
 const { refundCredits } = proxyActivities<Activities>(REFUND);
 
 /** A lookup that is still open so long after its deadline hangs: Temporal ends it. The sweep has settled what it owed. */
@@ -59,13 +57,14 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   setHandler(lookAgain, () => {
     signals = Number.POSITIVE_INFINITY;
   });
+  const root = CancellationScope.current();
+  const known: string[] = [];
+  const look = () => planBatch({ batchId, known, all: root.consideredCancelled });
   // Cancelled or not: without the plan, nobody knows what to give back.
-  const plan = await CancellationScope.nonCancellable(() => planBatch({ batchId }));
-  const lookups = plan.lookups.map((lookup) => ({ ...lookup, batchId }));
+  let plan = await CancellationScope.nonCancellable(look);
   const webhooks: Webhooks = { taken: new Set(), attempts: [], waiting: [] };
-  let facts: BatchFacts = plan;
   let story = '';
-  show = () => setCurrentDetails(story + progress(plan.total, facts, signals, webhooks));
+  show = () => setCurrentDetails(story + progress(plan, signals, webhooks));
   const lookUp = (lookup: LookupInput) => {
     if (plan.total > 1) return follow(lookup, plan);
     // Alone in its batch, it needs no workflow of its own: half of the history would be its parent's.
@@ -74,55 +73,64 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
       show();
     });
   };
-  for (const lookup of lookups) {
-    void lookUp(lookup)
+  const begin = (lookup: BatchPlan['lookups'][number]) => {
+    known.push(lookup.requestId);
+    // Where a cancellation reaches it.
+    void root
+      .run(async () => void (await lookUp({ ...lookup, batchId, deadline: plan.deadline })))
       .catch(() => {})
       .finally(() => {
         ended += 1;
       });
-  }
+  };
 
-  // Whatever has been lost on the way, in a reset say: when all deadlines have passed, the sweep has settled the rest.
+  // Whatever has been lost on the way, in a reset say: when the deadline has passed, the sweep has settled the rest.
   const lookAtDeadline = async () => {
-    const last = Math.max(...lookups.map(({ deadline }) => deadline));
     for (;;) {
-      await sleep(Math.max(last + SETTLED_AFTER_MS - Date.now(), SETTLED_AFTER_MS));
+      await sleep(Math.max(plan.deadline + SETTLED_AFTER_MS - Date.now(), SETTLED_AFTER_MS));
       signals = Number.POSITIVE_INFINITY;
     }
   };
-  if (facts.open > 0) void CancellationScope.nonCancellable(lookAtDeadline);
+  if (plan.open > 0) void CancellationScope.nonCancellable(lookAtDeadline);
 
   const untilFinal = async () => {
     for (;;) {
-      attempt(facts.due, plan, webhooks, show);
+      plan.lookups.forEach(begin);
+      attempt(plan, webhooks, show);
       show();
-      if (facts.open === 0) return;
+      if (plan.open === 0) return;
       // The facts are worth reading once they can say that something is to be done: for real-time webhooks each time
-      // that something is final, else when everything may be. A lookup whose signal got lost has ended at least.
-      const enough = plan.realTime ? 1 : facts.open;
-      const known = ended;
-      const unsaid = () => ended - (lookups.length - facts.open);
-      await condition(() => signals >= enough || (unsaid() >= enough && ended > known));
+      // that something is final, else when everything may be that has room. A lookup whose signal got lost has ended at
+      // least.
+      const lookedUp = root.consideredCancelled ? plan.open : plan.open - plan.waiting;
+      const enough = plan.realTime ? 1 : Math.max(lookedUp, 1);
+      const before = ended;
+      const unsaid = () => ended - (known.length - lookedUp);
+      const wakes = () => signals >= enough || (unsaid() >= enough && ended > before);
+      if (!plan.more) await condition(wakes);
       signals = 0;
-      facts = await readBatchFacts({ batchId });
+      plan = await look();
     }
   };
   try {
     await untilFinal();
   } catch (error) {
     if (!isCancellation(error)) throw error;
-    // The lookups are cancelled too, and give back what they hold.
-    await CancellationScope.nonCancellable(untilFinal);
+    // The lookups are cancelled too, and give back what they hold; those that wait for room are, as they begin.
+    await CancellationScope.nonCancellable(async () => {
+      plan = await look();
+      await untilFinal();
+    });
   }
   await CancellationScope.nonCancellable(async () => {
     await Promise.all(webhooks.attempts);
     // An end that comes while the batch completes costs a failed workflow task; one that hangs is not waited for.
-    if (ended < lookups.length) await condition(() => ended === lookups.length, LAST_ENDS_MS);
+    if (ended < known.length) await condition(() => ended === known.length, LAST_ENDS_MS);
   });
-  if (CancellationScope.current().consideredCancelled) {
+  if (root.consideredCancelled) {
     throw new CancelledFailure('cancelled by an operator; open requests were refunded');
   }
-  const { completed, notFound, failed } = facts;
+  const { completed, notFound, failed } = plan;
   return { completed, notFound, failed };
 }
 
@@ -182,8 +190,7 @@ interface Webhooks {
  * doesn't decide is a workflow of its own from then on, because it may wait for days.
  */
 function attempt(
-  due: readonly DueDelivery[],
-  { organizationId }: BatchPlan,
+  { due, organizationId }: BatchPlan,
   { taken, attempts, waiting }: Webhooks,
   show: () => void,
 ): void {
@@ -230,8 +237,8 @@ function nameOf({ npi }: DueDelivery): string {
 const NAMED_AT_MOST = 10;
 
 /** What the signals since the last look say is shown, and believed by nobody. */
-function progress(total: number, facts: BatchFacts, signals: number, { taken, waiting }: Webhooks): string {
-  const { completed, notFound, failed, open } = facts;
+function progress(plan: BatchPlan, signals: number, { taken, waiting }: Webhooks): string {
+  const { total, completed, notFound, failed, open } = plan;
   const final = `**${Math.min(total - open + signals, total)} of ${total}** final`;
   const counts =
     open > 0 ? final : `${final}: ${completed} completed, ${notFound} not_found, ${failed} failed`;

@@ -19,7 +19,6 @@ import {
 } from './messages.ts';
 import { atOnce, onLookupsQueue, REFUND } from './options.ts';
 
-const planLookup = atOnce('planLookup');
 const settleRequest = atOnce('settleRequest');
 const { refundCredits } = proxyActivities<Activities>(REFUND);
 
@@ -71,7 +70,7 @@ export async function lookUpEmail(input: LookupInput, show = setCurrentDetails):
 }
 
 async function lookUp(input: LookupInput, show: (details: string) => void): Promise<LookupResult> {
-  const { requestId, npi, deadline, unknown } = input;
+  const { requestId, npi, deadline } = input;
   const settle = (reason: string) => settleRequest({ ...idsOf(input), reason });
   const compensate = (reason: string) => refundCredits({ ...idsOf(input), reason });
   const identify = async () => {
@@ -84,7 +83,7 @@ async function lookUp(input: LookupInput, show: (details: string) => void): Prom
       until: Math.min(Date.now() + IDENTIFY_MS, deadline - RESERVE_MS),
     });
   };
-  const plan = unknown ? await identify() : await planLookup({ requestId, npi });
+  const plan = input.plan ?? (await identify());
   if (plan.kind === 'end') return await settle(plan.reason);
   const answers = await askAll(input, plan, show);
   const final = answers.find(({ kind }) => MEANING[kind] === 'final');

@@ -28,13 +28,13 @@ export interface LookupInput {
   readonly npi: string;
   /** Milliseconds since the epoch: 15 minutes after the request was accepted. */
   readonly deadline: number;
-  /** Whether the registry has to say first who the NPI is. */
-  readonly unknown: boolean;
+  /** Null if the registry has to say first who the NPI is. */
+  readonly plan: AskPlan | null;
 }
 
 export type WantedType = 'any' | 'professional' | 'personal';
 
-/** How an NPI is looked up: the activity `planLookup` decides it from what is known of the NPI. */
+/** How an NPI is looked up, by what is known of it. */
 export type LookupPlan =
   /** Nobody is asked; the reason says why. */
   { readonly kind: 'end'; readonly reason: string } | AskPlan;
@@ -67,20 +67,30 @@ export interface LookupResult {
   readonly reason: string | null;
 }
 
-/** What a batch workflow starts from: the activity `planBatch` reads it from the database. */
-export interface BatchPlan extends BatchFacts {
-  readonly organizationId: string;
-  readonly total: number;
-  /** Whether each request that is final is reported at once. */
-  readonly realTime: boolean;
-  /** The requests that are not final. */
-  readonly lookups: readonly Omit<LookupInput, 'batchId'>[];
+/** Input of the activity `planBatch`. */
+export interface PlanInput extends BatchInput {
+  /** The requests whose lookups the workflow has begun. */
+  readonly known: readonly string[];
+  /** Also those that wait for room: nobody will be asked about them. */
+  readonly all: boolean;
 }
 
-/** How far a batch is, by PostgreSQL: the activity `readBatchFacts` reads it each time something wakes the workflow. */
-export interface BatchFacts extends Counts {
+/** How far a batch is, by PostgreSQL: the activity `planBatch` reads it each time something wakes the workflow. */
+export interface BatchPlan extends Counts {
+  readonly organizationId: string;
+  readonly total: number;
+  /** In milliseconds since the epoch. */
+  readonly deadline: number;
+  /** Whether each request that is final is reported at once. */
+  readonly realTime: boolean;
   /** Requests that are not final. */
   readonly open: number;
+  /** Those of them that wait for others of their organization to end. */
+  readonly waiting: number;
+  /** What is to be begun now. */
+  readonly lookups: readonly Pick<LookupInput, 'requestId' | 'npi' | 'plan'>[];
+  /** Whether there is more to begin, which would have taken too long. */
+  readonly more: boolean;
   /** Deliveries that report something final and were never attempted. */
   readonly due: readonly DueDelivery[];
 }
@@ -140,7 +150,7 @@ export interface ReverifyResult {
  */
 export const requestSettled = defineSignal<[SettledMessage]>('requestSettled');
 
-/** Sent to the batch workflow when many of its requests may have become final at once: it reads the facts. */
+/** Sent to the batch workflow when many of its requests may have become final, or have room: it reads the facts. */
 export const lookAgain = defineSignal('lookAgain');
 
 export interface SettledMessage {

@@ -37,10 +37,7 @@ export function nameOf(first: Field | null, last: Field | null, full: Field | nu
   return fullName ? { kind: 'full', full: fullName } : null;
 }
 
-/**
- * ISO 8601, as vendors write it; UTC if it names no zone.
- * @returns null if it is absent or anything else
- */
+/** ISO 8601, as vendors write it; UTC if it names no zone. @returns null if it is absent or anything else */
 export function timestampOf(text: string | null): Date | null {
   const match =
     /^([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ]([0-9:]{5,8}(?:\.[0-9]+)?) ?([Zz]|UTC|[+-][0-9]{2}:?[0-9]{2})?)?$/.exec(

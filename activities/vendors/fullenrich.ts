@@ -1,4 +1,4 @@
-import type { EmailType, WantedType } from '../../db/words.ts';
+import type { EmailType } from '../../db/words.ts';
 import { type HttpAnswer, jsonApi, protocol, retryAfterMs, stepOfBody } from '../http/client.ts';
 import {
   at,
@@ -21,6 +21,7 @@ import {
   type Step,
   stepOfNotFound,
   stepOfVendorStatus,
+  typesOf,
   type Vendor,
   type VendorFacts,
   type VendorOptions,
@@ -102,10 +103,6 @@ export function createFullEnrich({
       return await api.get(path, signal, (answer) => stepOfPoll(answer, pending(jobRef), pollMs));
     },
   };
-}
-
-function typesOf(wantedType: WantedType): EmailType[] {
-  return wantedType === 'any' ? ['professional', 'personal'] : [wantedType];
 }
 
 function stepOfSubmit(answer: HttpAnswer, pending: (jobRef: string) => Step, pollMs: number): Step {

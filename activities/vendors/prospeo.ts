@@ -80,28 +80,23 @@ function stepOf(answer: HttpAnswer): Step {
   }
 }
 
+/** What its codes mean, but for the two that are about its rates and its own trouble. */
+const ERRORS: ReadonlyMap<string, Step> = new Map([
+  // Also if the person has no verified address, because only those are asked for.
+  ['NO_MATCH', { kind: 'miss', reason: 'no_match', credits: 0 }],
+  // "The datapoints […] to identify the person" are too few for it: names it cannot read, a website it refuses.
+  ['INVALID_DATAPOINTS', { kind: 'skip', missing: ['name', 'organization'] }],
+  ['INSUFFICIENT_CREDITS', { kind: 'fatal', why: 'credits' }],
+  ['INVALID_API_KEY', { kind: 'fatal', why: 'auth' }],
+  ['ACCOUNT_RESTRICTED', { kind: 'fatal', why: 'plan' }],
+]);
+
 function stepOfError(code: Field, answer: HttpAnswer): Step {
-  switch (requiredText(code)) {
-    // Also if the person has no verified address, because only those are asked for.
-    case 'NO_MATCH':
-      return { kind: 'miss', reason: 'no_match', credits: 0 };
-    // "The datapoints […] to identify the person" are too few for it: names it cannot read, a website it refuses.
-    case 'INVALID_DATAPOINTS':
-      return { kind: 'skip', missing: ['name', 'organization'] };
-    case 'INSUFFICIENT_CREDITS':
-      return { kind: 'fatal', why: 'credits' };
-    case 'INVALID_API_KEY':
-      return { kind: 'fatal', why: 'auth' };
-    case 'ACCOUNT_RESTRICTED':
-      return { kind: 'fatal', why: 'plan' };
-    case 'RATE_LIMITED':
-    case 'RATE_LIMIT_EXCEEDED':
-      return limited(answer);
-    case 'INTERNAL_ERROR':
-      return { kind: 'retry', why: 'upstream', afterMs: retryAfterMs(answer.headers) };
-    default:
-      return protocol(code.path);
-  }
+  const word = requiredText(code);
+  if (word === 'RATE_LIMITED' || word === 'RATE_LIMIT_EXCEEDED') return limited(answer);
+  if (word === 'INTERNAL_ERROR')
+    return { kind: 'retry', why: 'upstream', afterMs: retryAfterMs(answer.headers) };
+  return ERRORS.get(word) ?? protocol(code.path);
 }
 
 /** Its own headers say when the minute or, with nothing left of it, the day of 24 hours is over. */

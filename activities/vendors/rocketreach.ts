@@ -20,6 +20,7 @@ import {
   type Step,
   stepOfNotFound,
   stepOfVendorStatus,
+  typesOf,
   type Vendor,
   type VendorFacts,
   type VendorOptions,
@@ -77,7 +78,7 @@ const APIS: Readonly<Record<RocketReachApi, Api>> = {
     statusPath: '/universal/person/check_status',
     // The NPI in the answer would cost one more (`reveal_healthcare_enrichment`); its name and state are free.
     query: (wantedType) =>
-      Object.fromEntries([...typesOf(wantedType)].map((type) => [`reveal_${type}_email`, 'true'])),
+      Object.fromEntries(typesOf(wantedType).map((type) => [`reveal_${type}_email`, 'true'])),
     cost: (types) => [...types].reduce((sum, type) => sum + UNIVERSAL_CREDITS[type], 0),
   },
 };
@@ -103,7 +104,7 @@ export function createRocketReach({
   return {
     ...ROCKETREACH,
     callMs,
-    cost: (wantedType) => cost(typesOf(wantedType)),
+    cost: (wantedType) => cost(new Set(typesOf(wantedType))),
 
     async submit({ npi, wantedType }, signal) {
       const parameters = new URLSearchParams({
@@ -129,10 +130,6 @@ export function createRocketReach({
       );
     },
   };
-}
-
-function typesOf(wantedType: WantedType): ReadonlySet<EmailType> {
-  return new Set(wantedType === 'any' ? ['professional', 'personal'] : [wantedType]);
 }
 
 function stepOf(answer: HttpAnswer, notFound: Step, read: (body: Field) => Step): Step {

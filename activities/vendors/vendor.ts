@@ -175,6 +175,11 @@ export interface VendorFacts extends SourceFacts {
   readonly capMs: number;
 }
 
+/** The types of email that a request for this one may be answered with. */
+export function typesOf(wantedType: WantedType): EmailType[] {
+  return wantedType === 'any' ? ['professional', 'personal'] : [wantedType];
+}
+
 /** What every vendor with a file of its own is made from. */
 export interface VendorOptions {
   /** Up to and including the version, if its paths have one. */

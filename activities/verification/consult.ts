@@ -1,5 +1,5 @@
 import type { Database } from '../../db/client.ts';
-import { admitOne, type CallOutcome, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
+import { admitCall, type CallOutcome, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
 import { outcomeOfTrouble } from '../failures.ts';
 import type { Verdict } from '../vendors/vendor.ts';
 import type { Reason } from './policy.ts';
@@ -116,14 +116,9 @@ function sooner(
 export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits>): Ask {
   return async (verifier, email, signal, requestId) => {
     const { id, cost } = verifier;
-    const call = {
-      source: id,
-      limits: limits.get(id) ?? NO_LIMITS,
-      cost,
-      requestId,
-      patienceMs: PATIENCE_MS,
-    };
-    const admission = await admitOne(db, call);
+    const own = limits.get(id) ?? NO_LIMITS;
+    const call = { source: id, limits: own, cost, requestId, patienceMs: PATIENCE_MS };
+    const admission = await admitCall(db, call);
     if (admission.kind === 'spent') return { kind: 'unavailable', afterMs: null };
     if (admission.kind === 'wait') return { kind: 'unavailable', afterMs: admission.afterMs };
     const step = await verifier.check(email, signal);

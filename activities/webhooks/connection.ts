@@ -5,7 +5,7 @@ import { addAbortSignal } from 'node:stream';
 import { createSecureContext, getCACertificates, connect as openTls, type TLSSocket } from 'node:tls';
 import { lookupBy, type Names, type ResolvedAddress } from '../http/names.ts';
 import { AttemptFailure, ProxyUnavailable, step } from './attempt.ts';
-import { type AddressPolicy, literalOf } from './ip-policy.ts';
+import { type AddressPolicy, isBlocked, literalOf } from './ip-policy.ts';
 
 export interface ConnectionSettings {
   readonly policy: AddressPolicy;
@@ -17,7 +17,12 @@ export interface ConnectionSettings {
 }
 
 /** Opens a TLS connection to the host of a URL within `connectMs`; aborting `signal` at any time destroys it. */
-export type Connect = (target: URL, connectMs: number, signal: AbortSignal) => Promise<TLSSocket>;
+export type Connect = (
+  target: URL,
+  blocked: readonly string[],
+  connectMs: number,
+  signal: AbortSignal,
+) => Promise<TLSSocket>;
 
 /**
  * Makes the function that connects to hosts which strangers chose. A name is resolved once, and of its addresses only
@@ -32,14 +37,17 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
   const trusted = ca === undefined ? {} : { ca: [...getCACertificates('default'), ca] };
   const secureContext = createSecureContext(trusted);
 
-  return async (target, connectMs, signal) => {
+  return async (target, blocked, connectMs, signal) => {
+    if (isBlocked(target.hostname, blocked)) throw new AttemptFailure('blocked_by_operator');
     const literal = literalOf(target);
     const found =
       literal === null
         ? await resolve(target.hostname, lookup, signal)
         : [{ address: literal, family: isIP(literal) }];
-    const addresses = found.filter(({ address }) => policy.allows(address));
-    if (addresses.length === 0) throw new AttemptFailure('blocked_address');
+    const allowed = found.filter(({ address }) => policy.allows(address));
+    if (allowed.length === 0) throw new AttemptFailure('blocked_address');
+    const addresses = allowed.filter(({ address }) => !isBlocked(address, blocked));
+    if (addresses.length === 0) throw new AttemptFailure('blocked_by_operator');
 
     const host = literal ?? target.hostname;
     const port = Number(target.port || 443);

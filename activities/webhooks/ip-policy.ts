@@ -55,6 +55,35 @@ export function literalOf(url: URL): string | null {
   return isIP(host) === 0 ? null : host;
 }
 
+/**
+ * What an operator names, in the form that `isBlocked` takes: a host, which stands for all names below it, an address or
+ * a range of them.
+ * @returns null for anything else
+ */
+export function blockOf(text: string): string | null {
+  const ip = text.split('/')[0] ?? '';
+  if (isIP(ip) !== 0) {
+    const range = text === ip ? `${ip}/${isIP(ip) === 6 ? 128 : 32}` : text;
+    return parseAddress(ip) !== null && ipaddr.isValidCIDR(range) ? range.toLowerCase() : null;
+  }
+  const url = URL.parse(`https://${text}`);
+  return url !== null && url.href === `https://${url.hostname}/` && literalOf(url) === null
+    ? url.hostname.replace(/\.$/, '')
+    : null;
+}
+
+/**
+ * Whether operators let nothing be sent to this host or address.
+ * @param blocked what `blockOf` gave
+ */
+export function isBlocked(target: string, blocked: readonly string[]): boolean {
+  const address = parseAddress(target);
+  const name = `.${target.replace(/\.$/, '')}`;
+  return blocked.some((one) =>
+    address === null ? name.endsWith(`.${one}`) : one.includes('/') && isInside(address, parseRange(one)),
+  );
+}
+
 /** Null for what isn't an address and for addresses with a zone id: those name an interface of this machine. */
 function parseAddress(text: string): Address | null {
   // ipaddr.js also reads octal and hex, which resolvers and sockets never write.

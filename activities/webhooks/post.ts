@@ -9,7 +9,8 @@ import { type ConnectionSettings, createConnect, ignore } from './connection.ts'
 
 /**
  * How one attempt ended. `answered`: a status arrived; it alone decides, so an answer whose body stalls or breaks
- * off is still one. `failed`: no answer, and why; `blocked_address` is a target that may not be reached, now or later.
+ * off is still one. `failed`: no answer, and why; `blocked_address` and
+ * `blocked_by_operator` are targets that may not be reached, now or later.
  */
 export type Answer =
   | {
@@ -46,6 +47,8 @@ export interface Message {
   /** On top of `user-agent` and what HTTP itself needs; `host` and `accept-encoding` cannot be changed. */
   readonly headers: Readonly<Record<string, string>>;
   readonly body: string;
+  /** Where operators let nothing be sent, as `isBlocked` has it. */
+  readonly blocked: readonly string[];
 }
 
 const EXCERPT_BYTES = 1024;
@@ -60,14 +63,14 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
   const { userAgent, totalMs = 15_000, connectMs = 5_000 } = settings;
   const connect = createConnect(settings);
 
-  return async ({ url, headers, body }) => {
+  return async ({ url, headers, body, blocked }) => {
     const target = URL.parse(url);
     if (target?.protocol !== 'https:' || target.username !== '' || target.password !== '') {
       return { kind: 'failed', reason: 'blocked_address' };
     }
     const deadline = startDeadline(totalMs, connectMs);
     try {
-      const socket = await connect(target, connectMs, deadline.signal);
+      const socket = await connect(target, blocked, connectMs, deadline.signal);
       deadline.connected();
       return await exchange(socket, target, { ...headers, 'user-agent': userAgent }, body, deadline.signal);
     } catch (error) {

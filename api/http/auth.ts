@@ -2,9 +2,9 @@ import type { Request, Server } from '@hapi/hapi';
 import { authenticate, parseApiKey } from '../../db/accounts/keys.ts';
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
+import { createKeyring } from './keyring.ts';
 import { createLimit } from './limit.ts';
-import { createFloodGuard } from './overload.ts';
-import { trustKeys } from './trusted-keys.ts';
+import { createAddressOf, createFloodGuard, type Place } from './overload.ts';
 
 declare module '@hapi/hapi' {
   interface AuthCredentials {
@@ -13,34 +13,60 @@ declare module '@hapi/hapi' {
     readonly keyId: string;
     readonly requestsPerMinute: number;
   }
+  interface RequestApplicationState {
+    /** What writes has a place in its organization's line before it is counted: every POST with a key. */
+    place: Place;
+  }
+}
+
+export interface AuthDeps {
+  readonly db: Database;
+  readonly rateWindowMs: number;
+  /** Proxies whose `X-Forwarded-For` is believed, as CIDR ranges. */
+  readonly trustedProxies: readonly string[];
 }
 
 /** The scheme `api-key`, applied to every route that does not opt out (api/README.md, Keys). */
-export function registerAuth(server: Server, db: Database, rateWindowMs: number): void {
-  const floods = createFloodGuard(rateWindowMs);
-  const ownerOf = trustKeys(db);
+export function registerAuth(server: Server, deps: AuthDeps): void {
+  const { db, rateWindowMs } = deps;
+  const { reads, writes } = server.app.lanes;
+  const addressOf = createAddressOf(deps.trustedProxies);
+  const strays = createFloodGuard(rateWindowMs);
+  const guesses = createFloodGuard(rateWindowMs);
+  const keyring = createKeyring(db);
   const countRequest = createLimit(db, rateWindowMs);
+  const enterLine = (request: Request, organizationId: string) => {
+    if (request.method !== 'post') return;
+    request.app.place = writes.enter(organizationId);
+    request.raw.res.once('close', request.app.place.leave);
+  };
   server.auth.scheme('api-key', () => ({
     async authenticate(request, h) {
+      const address = addressOf(request.raw.req);
       const presented = presentedKey(request);
       const hash = presented === null ? null : parseApiKey(presented);
-      const owner = hash ? await ownerOf(hash) : ({ kind: 'unknown' } as const);
-      switch (owner.kind) {
-        case 'active': {
-          const { keyId, organizationId, requestsPerMinute } = owner;
-          const credentials = { keyId, organizationId, requestsPerMinute };
-          // Counted here because hapi reads the body next, and a refused request must not cost that.
-          const refused = await countRequest(request, credentials);
-          return refused ? h.unauthenticated(refused, { credentials }) : h.authenticated({ credentials });
-        }
-        case 'revoked':
-        case 'inactive':
-          throw problem(`api_key_${owner.kind}`);
-        case 'unknown':
-          throw floods.countFailure(request.info.remoteAddress) ?? unauthorized(presented);
-        default:
-          return owner satisfies never;
+      if (!hash) throw strays.countFailure(address) ?? unauthorized(presented);
+      const known = keyring.find(hash);
+      // What is refused here asks nothing of the database, and is not counted.
+      const refused = known === null ? guesses.refusal(address) : null;
+      if (refused) throw refused;
+      if (known !== null) enterLine(request, known.owner.organizationId);
+      const found = known?.isTrusted
+        ? known.owner
+        : await reads.inTurn(known?.owner.organizationId ?? address, () => keyring.lookUp(hash));
+      if (found.kind !== 'active') {
+        const flooded = guesses.countFailure(address);
+        throw (
+          flooded ?? (found.kind === 'unknown' ? unauthorized(presented) : problem(`api_key_${found.kind}`))
+        );
       }
+      const { keyId, organizationId, requestsPerMinute } = found;
+      if (known === null) enterLine(request, organizationId);
+      const credentials = { keyId, organizationId, requestsPerMinute };
+      // Counted here because hapi reads the body next, and a refused request must not cost that. One statement at a
+      // time counts for all who wait with the same key, so that nobody needs a turn.
+      const exhausted = await countRequest(request, credentials);
+      return exhausted ? h.unauthenticated(exhausted, { credentials }) : h.authenticated({ credentials });
     },
   }));
   server.auth.strategy('api-key', 'api-key');

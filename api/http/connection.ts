@@ -10,7 +10,7 @@ import type { Duplex } from 'node:stream';
 import type { Logger } from 'pino';
 import { type ApiError, type ProblemCode, problem } from '../problems.ts';
 import { PRIVATE } from './errors.ts';
-import type { Sample } from './overload.ts';
+import { crowded, type Sample } from './overload.ts';
 
 /**
  * The HTTP listener below hapi. A request that has not arrived whole after 10 s ends with its socket; the time between
@@ -18,7 +18,7 @@ import type { Sample } from './overload.ts';
  * @param keepAliveMs how long a connection may be idle between two requests
  */
 export function createListener(keepAliveMs: number): Server {
-  return createServer({
+  const listener = createServer({
     keepAliveTimeout: keepAliveMs,
     requestTimeout: 10_000,
     headersTimeout: 8000,
@@ -26,6 +26,9 @@ export function createListener(keepAliveMs: number): Server {
     // Its answer would be Node's own; `requireHost` gives ours.
     requireHostHeader: false,
   });
+  // An idle one costs some 10 KB.
+  listener.maxConnections = 10_000;
+  return listener;
 }
 
 /**
@@ -58,6 +61,47 @@ export function answerBrokenRequests(listener: Server, log: Logger, sample: Samp
   });
 }
 
+/** Requests that one connection may have sent ahead of their answers. */
+const MAX_PIPELINED = 32;
+
+/**
+ * Lets hapi see the requests of one connection one after the other: a client that pipelines is answered in order
+ * anyway, and takes no more of the process than any other. What sends too far ahead is told so, and closed.
+ * @param listener one that hapi has taken
+ */
+export function boundPipelines(listener: Server): void {
+  // What waits for the answer before it; nothing is under way on a connection that has no line.
+  const lines = new WeakMap<Duplex, (() => void)[]>();
+  const next = (socket: Duplex) => {
+    const begin = socket.destroyed ? undefined : lines.get(socket)?.shift();
+    if (begin) begin();
+    else lines.delete(socket);
+  };
+  for (const event of ['request', 'checkContinue'] as const) {
+    const [dispatch] = listener.listeners(event) as [RequestListener];
+    listener.removeAllListeners(event);
+    listener.on(event, (request, response) => {
+      const { socket } = request;
+      const line = lines.get(socket);
+      const begin = () => {
+        response.once('close', () => next(socket));
+        dispatch(request, response);
+      };
+      if (!line) {
+        lines.set(socket, []);
+        begin();
+      } else if (line.length < MAX_PIPELINED) {
+        line.push(begin);
+      } else if (line.length === MAX_PIPELINED) {
+        socket.pause();
+        line.push(() =>
+          socket.end(toHttp(crowded('too_many_at_once', 1), randomUUID()), () => socket.destroy()),
+        );
+      }
+    });
+  }
+}
+
 /** @throws {ApiError} 400 for HTTP/1.1 without Host (RFC 9112, section 3.2) */
 export function requireHost({ httpVersion, headers }: IncomingMessage): void {
   if (httpVersion === '1.1' && headers.host === undefined) throw problem('bad_request');
@@ -69,7 +113,7 @@ const BROKEN: Readonly<Record<string, ProblemCode>> = {
   HPE_HEADER_OVERFLOW: 'headers_too_large',
 };
 
-function toHttp({ status, body }: ApiError, requestId: string): string {
+function toHttp({ status, body, headers }: ApiError, requestId: string): string {
   const text = JSON.stringify(body);
   const title = 'title' in body ? body.title : 'Error';
   return [
@@ -78,7 +122,7 @@ function toHttp({ status, body }: ApiError, requestId: string): string {
     'content-type: application/problem+json',
     `content-length: ${Buffer.byteLength(text)}`,
     `x-request-id: ${requestId}`,
-    ...Object.entries(PRIVATE).map((header) => header.join(': ')),
+    ...Object.entries({ ...PRIVATE, ...headers }).map((header) => header.join(': ')),
     '',
     text,
   ].join('\r\n');

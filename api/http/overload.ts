@@ -1,8 +1,181 @@
+import type { IncomingMessage } from 'node:http';
+import { BlockList, isIPv6 } from 'node:net';
+import type { Request } from '@hapi/hapi';
 import ipaddr from 'ipaddr.js';
 import { type ApiError, problem } from '../problems.ts';
 
+// Whoever asks for more than his share waits in front of the connections to PostgreSQL, not for one, and is refused at
+// once if that would take too long. So it is no matter to anybody else.
+
+/** What may be under way at once, and how many may wait for it. */
+interface LaneLimits {
+  readonly atOnce: number;
+  /** Of one organization, or one address whose key is not known yet. */
+  readonly each: number;
+  /** Under way and waiting: of one, and of all. */
+  readonly most: number;
+  readonly mostOfAll: number;
+  /** Nobody is let in who is expected to wait longer. */
+  readonly patienceMs: number;
+}
+
+/** Work that takes turns: of those who wait, each organization has the next turn once. */
+export interface Lanes {
+  /** @throws {ApiError} 429 if too much of `who` is here, 503 if too much of all: at once, with nothing done */
+  enter(who: string): Place;
+  /** Enters, and does the work when its turn has come. @throws {ApiError} as `enter` and `Place.inTurn` */
+  inTurn<T>(who: string, work: () => Promise<T>): Promise<T>;
+}
+
+/** A place in the line. */
+export interface Place {
+  /** Does the work when its turn has come, and leaves. @throws {ApiError} 503 after 12 s in line, or after `leave` */
+  inTurn<T>(work: () => Promise<T>): Promise<T>;
+  /** Gives the place up, if no work has been asked for. */
+  leave(): void;
+}
+
+/** Whatever was expected: if PostgreSQL hangs, what is under way ends late. */
+const LONGEST_WAIT_MS = 12_000;
+
+export function createLanes({ atOnce, each, most, mostOfAll, patienceMs }: LaneLimits): Lanes {
+  const lanes = new Map<string, { here: number; running: number; waiting: (() => void)[] }>();
+  let here = 0;
+  let running = 0;
+  let usualMs = 25;
+  const requireRoom = (code: 'too_many_at_once' | 'overloaded', isFull: boolean, waitMs: number) => {
+    if (isFull || waitMs > patienceMs) throw crowded(code, Math.max(1, Math.ceil(waitMs / 1000)));
+  };
+  const next = () => {
+    for (const [who, lane] of lanes) {
+      if (running >= atOnce) return;
+      const begin = lane.running < each ? lane.waiting.shift() : undefined;
+      if (!begin) continue;
+      // To the end of the map: everybody else comes first.
+      lanes.delete(who);
+      lanes.set(who, lane);
+      running += 1;
+      lane.running += 1;
+      begin();
+    }
+  };
+  const lines: Lanes = {
+    inTurn: (who, work) => lines.enter(who).inTurn(work),
+    enter(who) {
+      const lane = lanes.get(who) ?? { here: 0, running: 0, waiting: [] };
+      const ahead = lane.here < each ? 0 : (lane.here * usualMs) / each;
+      requireRoom('too_many_at_once', lane.here >= most, ahead);
+      // Everybody else who is here has a turn before each of one's own, however much he waits for.
+      const others = here < atOnce ? 0 : ((lane.here + 1) * lanes.size * usualMs) / atOnce;
+      requireRoom('overloaded', here >= mostOfAll, others);
+      lanes.set(who, lane);
+      lane.here += 1;
+      here += 1;
+      let isTaken = true;
+      const leave = () => {
+        isTaken = false;
+        lane.here -= 1;
+        here -= 1;
+        if (lane.here === 0) lanes.delete(who);
+      };
+      return {
+        leave: () => isTaken && leave(),
+        async inTurn(work) {
+          if (!isTaken) throw crowded('overloaded', 1);
+          isTaken = false;
+          const { promise: turn, resolve: begin, reject } = Promise.withResolvers<void>();
+          lane.waiting.push(begin);
+          const giveUp = () => {
+            lane.waiting = lane.waiting.filter((other) => other !== begin);
+            reject(crowded('overloaded', 5));
+          };
+          const timer = setTimeout(giveUp, LONGEST_WAIT_MS);
+          next();
+          try {
+            await turn;
+            const begun = performance.now();
+            try {
+              return await work();
+            } finally {
+              running -= 1;
+              lane.running -= 1;
+              // One that was held up says little about the next.
+              usualMs += Math.min(performance.now() - begun - usualMs, usualMs) / 8;
+            }
+          } finally {
+            clearTimeout(timer);
+            leave();
+            next();
+          }
+        },
+      };
+    },
+  };
+  return lines;
+}
+
+declare module '@hapi/hapi' {
+  interface ServerApplicationState {
+    lanes: ReturnType<typeof shareOut>;
+  }
+}
+
+/** Half of the connections are for what writes, the others for keys and reads. */
+export function shareOut(connections: number) {
+  const half = Math.ceil(connections / 2);
+  return {
+    reads: createLanes({
+      atOnce: half,
+      each: Math.max(1, half - 1),
+      most: 1000,
+      mostOfAll: 5000,
+      patienceMs: 10_000,
+    }),
+    // Two of one organization: while one ends, the next gets as far as its balance.
+    writes: createLanes({ atOnce: half, each: 2, most: 100, mostOfAll: 1000, patienceMs: 1000 }),
+    // A long poll costs memory, and no connection.
+    waits: createLanes({
+      atOnce: 500,
+      each: 500,
+      most: 500,
+      mostOfAll: 1000,
+      patienceMs: Number.POSITIVE_INFINITY,
+    }),
+  };
+}
+
+/** Reads for the organization whose request it is, in its turn. @throws {ApiError} as `Lanes.inTurn` */
+export function readInTurn<T>({ server, auth }: Request, work: () => Promise<T>): Promise<T> {
+  return server.app.lanes.reads.inTurn(auth.credentials.organizationId, work);
+}
+
+/** Refuses at once what has not been begun. */
+export function crowded(code: 'too_many_at_once' | 'overloaded', wait: number): ApiError {
+  return problem(code, { values: { wait }, headers: { 'retry-after': String(wait) } });
+}
+
+/**
+ * Who is at the other end: the peer, or behind proxies of ours the last address that is none of them. What stands
+ * before it in `X-Forwarded-For` is the client's own word.
+ * @param trustedProxies CIDR ranges
+ */
+export function createAddressOf(trustedProxies: readonly string[]): (request: IncomingMessage) => string {
+  const ours = new BlockList();
+  const familyOf = (address: string) => (isIPv6(address) ? 'ipv6' : 'ipv4');
+  for (const range of trustedProxies) {
+    const [network = '', bits] = range.split('/');
+    ours.addSubnet(network, Number(bits), familyOf(network));
+  }
+  return ({ socket, headers }) => {
+    const peer = socket.remoteAddress ?? '';
+    const hops = String(headers['x-forwarded-for'] ?? '').split(',');
+    const path = [...hops.map((hop) => hop.trim()).filter((hop) => hop !== ''), peer];
+    return path.findLast((address) => !ours.check(address, familyOf(address))) ?? peer;
+  };
+}
+
 // Guessing keys is hopeless (178 random bits, and check characters that turn away nearly every guess before the
-// database is asked); this keeps trying from being cheap as well. Valid keys behind the same address never notice.
+// database is asked); this keeps trying from being cheap as well.
 
 /** Failed key checks that one address may have in any window. */
 const MAX_FAILURES = 100;
@@ -11,40 +184,42 @@ const MAX_ADDRESSES = 10_000;
 
 /** Counts failed key checks by address, in this process. */
 export interface FloodGuard {
-  /**
-   * Counts one failure.
-   * @param address of the client's end of the connection
-   * @returns the 429 to answer with instead of the 401, once the address has had its share
-   */
+  /** The 429 to answer with instead of anything else, once the address has had its share. */
+  refusal(address: string): ApiError | null;
+  /** Counts one failure. @returns as `refusal`, of the failures before */
   countFailure(address: string): ApiError | null;
 }
 
 export function createFloodGuard(windowMs: number, now: () => number = Date.now): FloodGuard {
   const failures = new Map<string, number[]>();
+  const recent = (network: string) => (failures.get(network) ?? []).filter((at) => at > now() - windowMs);
+  const refusal = (address: string) => {
+    const times = recent(networkOf(address));
+    const [oldest] = times;
+    if (times.length < MAX_FAILURES || oldest === undefined) return null;
+    const wait = Math.max(1, Math.ceil((oldest + windowMs - now()) / 1000));
+    return problem('rate_limited', {
+      values: {
+        who: 'An address without a valid API key',
+        quota: MAX_FAILURES,
+        window: Math.ceil(windowMs / 1000),
+        wait,
+      },
+      headers: { 'retry-after': String(wait) },
+    });
+  };
   return {
+    refusal,
     countFailure(address) {
+      const refused = refusal(address);
+      if (refused) return refused;
       const network = networkOf(address);
-      const at = now();
-      const recent = (failures.get(network) ?? []).filter((time) => time > at - windowMs);
+      const times = [...recent(network), now()];
       // Put back at the end, so that the first entry of the map is the one unheard of for the longest.
       failures.delete(network);
-      failures.set(network, recent);
+      failures.set(network, times);
       if (failures.size > MAX_ADDRESSES) failures.delete(failures.keys().next().value ?? '');
-      const oldest = recent[0];
-      if (recent.length < MAX_FAILURES || oldest === undefined) {
-        recent.push(at);
-        return null;
-      }
-      const wait = Math.max(1, Math.ceil((oldest + windowMs - at) / 1000));
-      return problem('rate_limited', {
-        values: {
-          who: 'An address without a valid API key',
-          quota: MAX_FAILURES,
-          window: Math.ceil(windowMs / 1000),
-          wait,
-        },
-        headers: { 'retry-after': String(wait) },
-      });
+      return null;
     },
   };
 }

@@ -1,17 +1,28 @@
 import type { Request, ResponseObject } from '@hapi/hapi';
 import type { Changes } from '../../db/changes.ts';
+import { readInTurn } from './overload.ts';
 
 // `Prefer: wait=N` (RFC 7240, section 4.3): the client would rather wait than poll.
 
 /** Proxies cut connections that are silent for a minute. */
 const MAX_WAIT_S = 55;
 
-/** Seconds the client is willing to wait, at most 55; 0 if it asks for none. A preference is never an error. */
+/**
+ * Seconds the client is willing to wait, at most 55; 0 if it asks for none, or too many wait already. A preference is
+ * never an error.
+ */
 export function preferredWait(request: Request): number {
   const header: unknown = request.headers.prefer;
   if (typeof header !== 'string') return 0;
   const seconds = /(?:^|[,;])\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:$|[,;])/i.exec(header)?.[1];
-  return Math.min(MAX_WAIT_S, Number(seconds ?? 0));
+  if (seconds === undefined) return 0;
+  try {
+    const { waits } = request.server.app.lanes;
+    request.raw.res.once('close', waits.enter(request.auth.credentials.organizationId).leave);
+  } catch {
+    return 0;
+  }
+  return Math.min(MAX_WAIT_S, Number(seconds));
 }
 
 /** Says that the wait was honored, and for how long it could have been. */
@@ -40,7 +51,7 @@ export async function holdUntil<T>(
   try {
     for (;;) {
       const next = watch.next();
-      const state = await look();
+      const state = await readInTurn(request, look);
       if (done(state) || !(await next)) return state;
     }
   } finally {

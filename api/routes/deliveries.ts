@@ -4,6 +4,7 @@ import type { Logger } from 'pino';
 import type { Database } from '../../db/client.ts';
 import { type LoggedDelivery, listBatchDeliveries } from '../../db/webhooks/log.ts';
 import { markResendStarted, resendOwn } from '../../db/webhooks/resends.ts';
+import { type Place, readInTurn } from '../http/overload.ts';
 import { cursorAfter, pageCursor, pageLimit, pathId, valuesOf } from '../http/parameters.ts';
 import { problem } from '../problems.ts';
 import { startDelivery } from '../start.ts';
@@ -27,7 +28,8 @@ export function deliveryHandlers(deps: DeliveryDeps) {
         limit: pageLimit(request),
         after: pageCursor(request),
       });
-      const found = await listBatchDeliveries(deps.db, organizationId, batchId, page);
+      const list = () => listBatchDeliveries(deps.db, organizationId, batchId, page);
+      const found = await readInTurn(request, list);
       if (!found) throw problem('batch_not_found');
       const body = {
         deliveries: found.deliveries.map(presented),
@@ -40,17 +42,19 @@ export function deliveryHandlers(deps: DeliveryDeps) {
         batchId: pathId(request, 'batch_id'),
         deliveryId: pathId(request, 'delivery_id'),
       });
-      return await resend({ ...ids, organizationId: request.auth.credentials.organizationId }, h, deps);
+      const { organizationId } = request.auth.credentials;
+      return await resend({ ...ids, organizationId }, request.app.place, h, deps);
     },
   } satisfies Record<string, Lifecycle.Method>;
 }
 
 async function resend(
   which: { readonly organizationId: string; readonly batchId: string; readonly deliveryId: string },
+  place: Place,
   h: ResponseToolkit,
   { db, log, client, taskQueue, start }: DeliveryDeps,
 ): Promise<ResponseObject> {
-  const outcome = await resendOwn(db, which);
+  const outcome = await place.inTurn(() => resendOwn(db, which));
   switch (outcome.kind) {
     case 'resent': {
       const { organizationId: organization_id, batchId: batch_id, deliveryId: delivery_id } = which;

@@ -10,6 +10,7 @@ import {
   findEnvelopeState,
 } from '../../db/requests/envelope.ts';
 import { keyRefusal } from '../http/auth.ts';
+import { readInTurn } from '../http/overload.ts';
 import { pathId, valuesOf } from '../http/parameters.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { problem } from '../problems.ts';
@@ -50,7 +51,7 @@ async function poll(
       if (refused) throw refused;
       return await look();
     };
-    const first = await look();
+    const first = await readInTurn(request, look);
     // A client that names what it knows waits for something else; any other waits for a change of what it asked for.
     const isNews = (state: EnvelopeState) =>
       state.isFinal ||
@@ -61,7 +62,7 @@ async function poll(
         : await holdUntil(request, changes, first.batchId, wait, lookAgain, isNews);
     if (matches(known, etagOf(last))) return answer(h.response().code(304), last);
   }
-  const envelope = (await findEnvelope(db, subject)) ?? refuse(subject);
+  const envelope = (await readInTurn(request, () => findEnvelope(db, subject))) ?? refuse(subject);
   return answer(h.response(envelopeText(envelope, 'poll')).type('application/json'), envelope);
 }
 

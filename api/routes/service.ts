@@ -4,8 +4,12 @@ import { balanceOf } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
 import { readiness } from '../../db/migrate.ts';
 import { listElsewhere } from '../../db/workers.ts';
+import { readInTurn } from '../http/overload.ts';
 import { openapi } from '../openapi/document.ts';
 import type { TemporalDeps } from '../temporal.ts';
+
+/** Whoever asks within this is told the same: anybody may ask, at any rate. */
+const READINESS_MS = 1000;
 
 /**
  * An organization's credits; and without a key whether the process answers, whether it can serve (PostgreSQL is there
@@ -15,17 +19,27 @@ export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { read
   const place = { namespace: client.options.namespace, taskQueue };
   const text = JSON.stringify(openapi, null, 1);
   const etag = createHash('sha256').update(text).digest('base64url').slice(0, 27);
+  const look = async () => {
+    const state = await readiness(db);
+    const elsewhere = state === 'ready' ? await listElsewhere(db, place) : [];
+    return elsewhere.length > 0 ? 'worker_elsewhere' : state;
+  };
+  let lookedAt = -READINESS_MS;
+  let looked: ReturnType<typeof look>;
   return {
     // balance = total − used − held (api/README.md, Credits).
     getCredits: async (request) => {
-      const { available, total, used } = await balanceOf(db, request.auth.credentials.organizationId);
+      const { organizationId } = request.auth.credentials;
+      const { available, total, used } = await readInTurn(request, () => balanceOf(db, organizationId));
       return { balance: available, total, used };
     },
     getHealth: () => ({ status: 'ok' }),
     getReadiness: async (_request, h) => {
-      const state = await readiness(db);
-      const elsewhere = state === 'ready' ? await listElsewhere(db, place) : [];
-      const status = elsewhere.length > 0 ? 'worker_elsewhere' : state;
+      if (performance.now() >= lookedAt + READINESS_MS) {
+        lookedAt = performance.now();
+        looked = look();
+      }
+      const status = await looked;
       const response = h.response({ status }).code(status === 'ready' ? 200 : 503);
       return status === 'ready' ? response : response.header('retry-after', '5');
     },

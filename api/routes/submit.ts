@@ -6,8 +6,8 @@ import type { Logger } from 'pino';
 import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
 import { findEnvelopeState } from '../../db/requests/envelope.ts';
-import { markStarted } from '../../db/requests/outbox.ts';
-import { type BatchStart, type SubmitCommand, type SubmitRules, submit } from '../../db/requests/submit.ts';
+import { type BatchStart, markStarted } from '../../db/requests/outbox.ts';
+import { type SubmitCommand, type SubmitRules, submit } from '../../db/requests/submit.ts';
 import {
   type SubmittedAs,
   WANTED_TYPES,
@@ -66,7 +66,7 @@ async function accept(
             fingerprint: fingerprint(body),
           },
   };
-  const outcome = await submit(deps.db, command, deps.rules);
+  const outcome = await request.app.place.inTurn(() => submit(deps.db, command, deps.rules));
   switch (outcome.kind) {
     case 'accepted': {
       const { batchId } = outcome.start;
@@ -74,7 +74,7 @@ async function accept(
         { organization_id: organizationId, batch_id: batchId, total: body.npis.length },
         'batch accepted',
       );
-      await start(deps, outcome.start);
+      if (outcome.start.wakeAt) await start(deps, outcome.start);
       const wait = preferredWait(request);
       // A key that ends meanwhile ends the wait; what was accepted with it stays accepted.
       const look = async () =>
@@ -119,7 +119,7 @@ async function accept(
 async function start(deps: SubmitDeps, batch: BatchStart): Promise<void> {
   try {
     const isStarted = await deps.start(() => startBatch(deps.client, deps.taskQueue, batch));
-    if (isStarted) await markStarted(deps.db, batch.batchId);
+    if (isStarted) await markStarted(deps.db, batch);
   } catch (error) {
     deps.log.warn({ err: error, batch_id: batch.batchId }, 'batch not marked as started, the sweep will');
   }

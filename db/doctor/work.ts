@@ -63,9 +63,9 @@ const BATCHES: Pass = {
     },
     {
       code: 'batch_not_started',
-      title: 'batch not handed to Temporal for 60 s',
+      title: 'batch with something to do that Temporal has not been told of for 60 s',
       explanation: 'Check that Temporal and a worker run: the sweep starts it.',
-      when: sql`b.started_at is null and b.created_at < now() - ${GRACE}`,
+      when: sql`b.wake_at < now() - ${GRACE}`,
     },
     {
       code: 'batch_deliveries',

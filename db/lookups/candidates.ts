@@ -1,4 +1,4 @@
-import { and, eq, inArray, lt, sql } from 'drizzle-orm';
+import { and, eq, inArray, sql } from 'drizzle-orm';
 import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
 import { emailChecks, storedEmails } from '../schema.ts';
 import { type CheckKind, type EmailType, SERVICE, type StoredVerdict } from '../words.ts';
@@ -108,65 +108,29 @@ export async function queueKnownEmails(
   const { npi, lookupId, freshnessMs } = known;
   return await transaction(db, async (tx) => {
     await lockForStoring(tx);
-    const at = await clock(tx);
-    const candidates = [...known.listed]
-      .sort()
-      .map((email): NamedCandidate => ({ email, vendorType: null, verdict: 'unknown', validatedAt: null }));
-    const listed = await withoutSuppressed(tx, npi, candidates);
-    if (listed.length > 0) {
-      await tx
-        .insert(storedEmails)
-        .values(
-          listed.map(({ email }) => ({
-            npi,
-            email,
-            source: 'nppes',
-            verdict: 'unknown' as const,
-            unchecked: true,
-            firstSeenAt: at,
-            updatedAt: at,
-          })),
-        )
-        .onConflictDoNothing();
-    }
-    await tx
-      .update(storedEmails)
-      .set({ unchecked: true, updatedAt: at })
-      .where(
-        and(
-          eq(storedEmails.npi, npi),
-          eq(storedEmails.verdict, 'valid'),
-          eq(storedEmails.unchecked, false),
-          eq(storedEmails.mayStore, true),
-          lt(storedEmails.lastValidatedAt, new Date(at.getTime() - freshnessMs)),
-        ),
-      );
-    const waiting = await tx
-      .select({
-        email: storedEmails.email,
-        source: storedEmails.source,
-        verdict: storedEmails.verdict,
-        isNamed: sql<boolean>`exists (select from email_checks c where c.lookup_id = ${lookupId}
-          and c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named')`,
-      })
-      .from(storedEmails)
-      .where(
-        and(
-          eq(storedEmails.npi, npi),
-          eq(storedEmails.unchecked, true),
-          eq(storedEmails.mayStore, true),
-          sql`not is_suppressed(npi, email)`,
-        ),
-      );
-    // Each once, however often this is repeated.
-    const unnamed = waiting.filter(({ isNamed }) => !isNamed);
-    if (unnamed.length > 0) {
-      const line = { npi, lookupId, at, kind: 'named' as const };
-      await tx
-        .insert(emailChecks)
-        .values(unnamed.map(({ email, source, verdict }) => ({ ...line, email, source, verdict })));
-    }
-    return waiting.length;
+    const at = sql`${(await clock(tx)).toISOString()}::timestamptz`;
+    await tx.execute(sql`
+      insert into stored_emails (npi, email, source, verdict, unchecked, first_seen_at, updated_at)
+      select ${npi}, email, 'nppes', 'unknown', true, ${at}, ${at} from unnest(${sql.param([...known.listed])}::text[]) email
+       where not is_suppressed(${npi}, email) order by email collate "C"
+          on conflict do nothing`);
+    await tx.execute(sql`
+      update stored_emails set unchecked = true, updated_at = ${at}
+       where npi = ${npi} and verdict = 'valid' and not unchecked and may_store
+         and last_validated_at < ${at} - make_interval(secs => ${freshnessMs / 1000}::float8)`);
+    const [row] = await tx.execute<{ waiting: number }>(sql`
+      with waiting as (
+        select email, source, verdict from stored_emails
+         where npi = ${npi} and unchecked and may_store and not is_suppressed(npi, email)
+      ), named as (
+        -- Each once, however often this is repeated.
+        insert into email_checks (npi, email, lookup_id, kind, source, verdict, at)
+        select ${npi}, email, ${lookupId}, 'named', source, verdict, ${at} from waiting w
+         where not exists (select from email_checks c
+           where c.lookup_id = ${lookupId} and c.npi = ${npi} and c.email = w.email and c.kind = 'named')
+      )
+      select count(*)::int as waiting from waiting`);
+    return row?.waiting ?? 0;
   });
 }
 
@@ -297,10 +261,7 @@ function namedIn(lookupId: string) {
     where n.lookup_id = ${lookupId} and n.npi = w.npi and n.email = w.email and n.kind = 'named')`;
 }
 
-/**
- * Writes the verdict on an address, and the evidence for it.
- * @throws {DatabaseError}
- */
+/** Writes the verdict on an address, and the evidence for it. @throws {DatabaseError} */
 export async function recordVerdict(
   db: Database,
   address: { readonly npi: string; readonly email: string; readonly lookupId: string | null },
@@ -333,10 +294,7 @@ export async function recordVerdict(
   });
 }
 
-/**
- * Writes what was found out about an address that no verdict came of yet.
- * @throws {DatabaseError}
- */
+/** Writes what was found out about an address that no verdict came of yet. @throws {DatabaseError} */
 export async function recordEvidence(
   db: Database,
   address: { readonly npi: string; readonly email: string; readonly lookupId: string },

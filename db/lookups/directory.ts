@@ -1,22 +1,21 @@
 import { sql } from 'drizzle-orm';
-import { clock, type Database, query, transaction } from '../client.ts';
-import { findStoredEmails } from '../requests/entitlements.ts';
+import { type Database, query } from '../client.ts';
+import { isUsable } from '../requests/entitlements.ts';
 import type { EmailType, WantedType } from '../words.ts';
 
 // The directory: every address a source ever named for an NPI, with the newest verdict on it.
 
-/**
- * Whether the directory now satisfies a wanted type.
- * @throws {DatabaseError}
- */
+/** Whether the directory now satisfies a wanted type. @throws {DatabaseError} */
 export async function hasStoredEmail(
   db: Database,
   search: { npi: string; wantedType: WantedType; freshnessMs: number; lookupId: string | null },
 ): Promise<boolean> {
-  return await transaction(db, async (tx) => {
-    const at = await clock(tx);
-    return (await findStoredEmails(tx, { ...search, npis: [search.npi], at })).has(search.npi);
-  });
+  const { npi, freshnessMs } = search;
+  const usable = isUsable({ ...search, at: sql`now()` }, freshnessMs);
+  const rows = await query(db, (tx) =>
+    tx.execute(sql`select from stored_emails where npi = ${npi} and ${usable} limit 1`),
+  );
+  return rows.length > 0;
 }
 
 /**

@@ -1,4 +1,4 @@
-import { and, asc, count, desc, eq, getTableColumns, inArray, isNull, sql } from 'drizzle-orm';
+import { and, asc, desc, eq, getTableColumns, inArray, isNull, sql } from 'drizzle-orm';
 import { type Database, query, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import {
@@ -17,37 +17,12 @@ import {
 const REQUESTS_AT_MOST = 20;
 const CHECKS_AT_MOST = 50;
 
-type Rows<T extends (...args: never[]) => Promise<unknown[]>> = Awaited<ReturnType<T>>[number];
-
-export type EvidenceRequest = Rows<typeof selectRequests>;
-export type EvidenceAttempt = Rows<typeof selectAttempts>;
-export type EvidenceCheck = Rows<typeof selectChecks>;
-export type EvidenceStored = Rows<typeof selectStored>;
-export type EvidenceProvider = Rows<typeof selectProvider>;
-
+export type EvidenceRequest = typeof requests.$inferSelect;
+export type EvidenceAttempt = typeof vendorAttempts.$inferSelect;
+export type EvidenceCheck = typeof emailChecks.$inferSelect;
+export type Evidence = Awaited<ReturnType<typeof readEvidence>>;
 /** One lookup with all that was asked and answered in it, or one request that needed none. */
-export interface Chapter {
-  readonly lookup: (typeof lookups.$inferSelect & { readonly requestCount: number }) | null;
-  /** Oldest first: of the lookup those that were asked about. */
-  readonly requests: readonly EvidenceRequest[];
-  readonly attempts: readonly EvidenceAttempt[];
-  readonly checks: readonly EvidenceCheck[];
-}
-
-export interface Evidence {
-  readonly npi: string;
-  /** Null if neither NPPES nor the registry has told us of it. */
-  readonly provider: EvidenceProvider | null;
-  readonly isSuppressed: boolean;
-  /** How many endpoints NPPES lists. */
-  readonly endpoints: number;
-  /** Everything the directory holds for the NPI. */
-  readonly stored: readonly EvidenceStored[];
-  /** Oldest first. */
-  readonly chapters: readonly Chapter[];
-  /** Made when no request waited: stored addresses that were looked at again. Only if an NPI was asked about. */
-  readonly otherChecks: readonly EvidenceCheck[];
-}
+export type Chapter = Evidence['chapters'][number];
 
 /**
  * The evidence for one request, or for the newest requests of an NPI.
@@ -56,84 +31,78 @@ export interface Evidence {
 export async function readEvidence(
   db: Database,
   about: { readonly requestId: string } | { readonly npi: string },
-): Promise<Evidence> {
+) {
   return await query(db, async (tx) => {
-    const asked = await selectRequests(tx, about);
+    const asked = await tx
+      .select()
+      .from(requests)
+      .where('requestId' in about ? eq(requests.id, about.requestId) : eq(requests.npi, about.npi))
+      .orderBy(desc(requests.acceptedAt), desc(requests.id))
+      .limit(REQUESTS_AT_MOST);
     const npi = 'npi' in about ? about.npi : asked[0]?.npi;
     if (npi === undefined) throw new Refusal('request_missing');
-    const [provider] = await selectProvider(tx, npi);
+    const [provider = null] = await tx.select(PROVIDER).from(providers).where(eq(providers.npi, npi));
     const [suppression] = await tx.execute<{ suppressed: boolean }>(
       sql`select is_suppressed(${npi}, null) as suppressed`,
     );
-    const [endpoints] = await tx
-      .select({ total: count() })
-      .from(providerEndpoints)
-      .where(eq(providerEndpoints.npi, npi));
     return {
       npi,
-      provider: provider ?? null,
+      /** Null if neither NPPES nor the registry has told us of it. */
+      provider,
       isSuppressed: suppression?.suppressed === true,
-      endpoints: endpoints?.total ?? 0,
-      stored: await selectStored(tx, npi),
-      chapters: await readChapters(tx, asked),
-      otherChecks: 'npi' in about ? await selectOtherChecks(tx, npi) : [],
+      /** How many endpoints NPPES lists. */
+      endpoints: await tx.$count(providerEndpoints, eq(providerEndpoints.npi, npi)),
+      /** Everything the directory holds for the NPI. */
+      stored: await tx
+        .select(STORED)
+        .from(storedEmails)
+        .where(eq(storedEmails.npi, npi))
+        .orderBy(asc(storedEmails.firstSeenAt), asc(storedEmails.email)),
+      /** Oldest first. */
+      chapters: await readChapters(tx, asked.reverse()),
+      /** Made when no request waited: stored addresses that were looked at again. Only if an NPI was asked about. */
+      otherChecks: 'npi' in about ? await readOtherChecks(tx, npi) : [],
     };
   });
 }
 
-async function readChapters(tx: Reading, asked: readonly EvidenceRequest[]): Promise<Chapter[]> {
-  const ids = [...new Set(asked.flatMap(({ lookupId }) => lookupId ?? []))];
-  const lookupOf = new Map((await selectLookups(tx, ids)).map((lookup) => [lookup.id, lookup]));
-  const attemptsOf = Map.groupBy(await selectAttempts(tx, ids), ({ lookupId }) => lookupId);
-  const checksOf = Map.groupBy(await selectChecks(tx, ids), ({ lookupId }) => lookupId ?? '');
-  const chapters = Map.groupBy(asked.toReversed(), ({ id, lookupId }) => lookupId ?? id);
-  return [...chapters].map(([id, own]) => ({
-    lookup: lookupOf.get(id) ?? null,
-    requests: own,
-    attempts: attemptsOf.get(id) ?? [],
-    checks: checksOf.get(id) ?? [],
-  }));
-}
+const { rowHash: _hash, phoneKey: _phone, addressKey: _address, ...PROVIDER } = getTableColumns(providers);
+const STORED = {
+  ...getTableColumns(storedEmails),
+  isSuppressed: sql<boolean>`is_suppressed(${storedEmails.npi}, ${storedEmails.email})`,
+};
+const LOOKUP = {
+  ...getTableColumns(lookups),
+  requestCount: sql<number>`(select count(*)::int from requests r where r.lookup_id = lookups.id)`,
+};
 
 type Reading = Pick<Transaction, 'select'>;
 
-/** Newest first. */
-async function selectRequests(tx: Reading, about: { requestId: string } | { npi: string }) {
-  return await tx
-    .select()
-    .from(requests)
-    .where('requestId' in about ? eq(requests.id, about.requestId) : eq(requests.npi, about.npi))
-    .orderBy(desc(requests.acceptedAt), desc(requests.id))
-    .limit(REQUESTS_AT_MOST);
-}
-
-async function selectLookups(tx: Reading, ids: readonly string[]) {
-  return await tx
-    .select({
-      ...getTableColumns(lookups),
-      requestCount: sql<number>`(select count(*)::int from requests r where r.lookup_id = lookups.id)`,
-    })
-    .from(lookups)
-    .where(inArray(lookups.id, [...ids]));
-}
-
-async function selectAttempts(tx: Reading, ids: readonly string[]) {
-  return await tx
+/** @param asked oldest first */
+async function readChapters(tx: Reading, asked: readonly EvidenceRequest[]) {
+  const ids = [...new Set(asked.flatMap(({ lookupId }) => lookupId ?? []))];
+  const found = await tx.select(LOOKUP).from(lookups).where(inArray(lookups.id, ids));
+  const attempts = await tx
     .select()
     .from(vendorAttempts)
-    .where(inArray(vendorAttempts.lookupId, [...ids]))
+    .where(inArray(vendorAttempts.lookupId, ids))
     .orderBy(asc(vendorAttempts.startedAt), asc(vendorAttempts.vendor), asc(vendorAttempts.n));
-}
-
-async function selectChecks(tx: Reading, ids: readonly string[]) {
-  return await tx
+  const checks = await tx
     .select()
     .from(emailChecks)
-    .where(inArray(emailChecks.lookupId, [...ids]))
+    .where(inArray(emailChecks.lookupId, ids))
     .orderBy(asc(emailChecks.id));
+  const chapters = Map.groupBy(asked, ({ id, lookupId }) => lookupId ?? id);
+  return [...chapters].map(([id, own]) => ({
+    lookup: found.find((lookup) => lookup.id === id) ?? null,
+    /** Of the lookup those that were asked about. */
+    requests: own,
+    attempts: attempts.filter(({ lookupId }) => lookupId === id),
+    checks: checks.filter(({ lookupId }) => lookupId === id),
+  }));
 }
 
-async function selectOtherChecks(tx: Reading, npi: string) {
+async function readOtherChecks(tx: Reading, npi: string) {
   const newest = await tx
     .select()
     .from(emailChecks)
@@ -141,20 +110,4 @@ async function selectOtherChecks(tx: Reading, npi: string) {
     .orderBy(desc(emailChecks.id))
     .limit(CHECKS_AT_MOST);
   return newest.reverse();
-}
-
-async function selectStored(tx: Reading, npi: string) {
-  return await tx
-    .select({
-      ...getTableColumns(storedEmails),
-      isSuppressed: sql<boolean>`is_suppressed(${storedEmails.npi}, ${storedEmails.email})`,
-    })
-    .from(storedEmails)
-    .where(eq(storedEmails.npi, npi))
-    .orderBy(asc(storedEmails.firstSeenAt), asc(storedEmails.email));
-}
-
-async function selectProvider(tx: Reading, npi: string) {
-  const { rowHash: _hash, phoneKey: _phone, addressKey: _address, ...columns } = getTableColumns(providers);
-  return await tx.select(columns).from(providers).where(eq(providers.npi, npi));
 }

@@ -20,8 +20,29 @@ export async function joinLookup(
   return await transaction(db, async (tx) => {
     const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
     if (!request) throw new Refusal('request_missing');
-    if (request.settledAt) return null;
-    return { lookupId: await joinIn(tx, request), wantedType: request.wantedType };
+    const { npi, wantedType, lookupId, batchId, settledAt } = request;
+    if (settledAt) return null;
+    if (lookupId !== null) return { lookupId, wantedType };
+    // The update below counts in the batch: taken first, because a settlement holds the batch when it comes here.
+    await tx.execute(sql`select 1 from batches where id = ${batchId} for no key update`);
+    const at = await clock(tx);
+    const [row] = await tx
+      .insert(lookups)
+      .values({ id: newId('lkp'), npi, wantedType, openedAt: at })
+      .onConflictDoUpdate({
+        target: [lookups.npi, lookups.wantedType],
+        targetWhere: sql`closed_at is null`,
+        // Changes nothing, but gives the open one back, and locked.
+        set: { npi },
+      })
+      .returning({ id: lookups.id });
+    if (!row) throw new Error('no row');
+    const startedAt = request.startedAt ?? at;
+    await tx
+      .update(requests)
+      .set({ lookupId: row.id, status: 'in-progress', startedAt })
+      .where(eq(requests.id, requestId));
+    return { lookupId: row.id, wantedType };
   });
 }
 
@@ -46,41 +67,4 @@ export async function closeLookups(
      where l.id = any(${sql.param(ids)}) and l.closed_at is null
        and (${answered} or not exists (
          select from requests r where r.lookup_id = l.id and r.settled_at is null))`);
-}
-
-/** `joinLookup` as part of the caller's transaction, which holds the request's row and now holds the lookup's. */
-export async function joinIn(tx: Transaction, request: typeof requests.$inferSelect): Promise<string> {
-  const { id, npi, wantedType } = request;
-  let { lookupId } = request;
-  if (lookupId === null) {
-    // The update below counts in the batch: taken first, because a settlement holds the batch when it comes here.
-    await tx.execute(sql`select 1 from batches where id = ${request.batchId} for no key update`);
-    const at = await clock(tx);
-    const [row] = await tx
-      .insert(lookups)
-      .values({ id: newId('lkp'), npi, wantedType, openedAt: at })
-      .onConflictDoUpdate({
-        target: [lookups.npi, lookups.wantedType],
-        targetWhere: sql`closed_at is null`,
-        // Changes nothing, but gives the open one back, and locked.
-        set: { npi },
-      })
-      .returning({ id: lookups.id });
-    if (!row) throw new Error('no row');
-    lookupId = row.id;
-    const started = request.startedAt ?? at;
-    await tx
-      .update(requests)
-      .set({ lookupId, status: 'in-progress', startedAt: started })
-      .where(eq(requests.id, id));
-  } else {
-    // Two requests of one lookup decide their steps one after the other.
-    await lockLookup(tx, lookupId);
-  }
-  return lookupId;
-}
-
-/** Whoever decides something about a lookup holds it until the end of the transaction. */
-export async function lockLookup(tx: Transaction, lookupId: string): Promise<void> {
-  await tx.execute(sql`select 1 from lookups where id = ${lookupId} for no key update`);
 }

@@ -31,7 +31,8 @@ export interface Call {
 export type Admission = {
   /** That of the breaker: how the call goes is recorded with it. */
   readonly era: number;
-  readonly at: Date;
+  /** In milliseconds since the epoch. */
+  readonly at: number;
 } & (
   | { readonly kind: 'go' }
   /** Not now: by the source's word, by a limit, or because it is failing. */
@@ -68,12 +69,28 @@ const DEFAULT_PAUSE_MS = 5000;
 /**
  * Asks whether a source may be called now, and takes what the call needs. Who is kept waiting by a rate limit has its
  * turn from then on, and is told when; organizations that wait have theirs in turn.
- * @returns an expression for `admissionOf`; in a statement that records the call, neither is there without the other
+ * @param record a statement that writes down what `admission` says: neither is there without the other
+ * @returns with the row that `record` gives back, if any
+ * @throws {DatabaseError}
  */
-export function admitCall({ source, limits, cost, requestId, patienceMs }: Call): SQL {
+export async function admitCall<Row = unknown>(
+  db: Database,
+  { source, limits, cost, requestId, patienceMs }: Call,
+  record = sql`select`,
+): Promise<Row & Admission> {
   const rates = JSON.stringify(limits.rates.map(paceOf));
-  return sql`admit_call(${source}, ${requestId}, ${rates}::jsonb, ${limits.dailyCredits}, ${cost},
-    ${seconds(patienceMs)}, ${seconds(TRIAL_EVERY_MS)})`;
+  const [row] = await query(db, (tx) =>
+    tx.execute<Row & Admission>(sql`
+      with admission as materialized (
+        select * from admit_call(${source}, ${requestId}, ${rates}::jsonb, ${limits.dailyCredits}, ${cost},
+                                 ${seconds(patienceMs)}, ${seconds(TRIAL_EVERY_MS)})
+      ), record as (${record})
+      select record.*, a.kind, a.why, a.era, ${epochMs(sql`a.at`)} as at,
+             ceil(${epochMs(sql`a.free_at`)} - ${epochMs(sql`a.at`)}) as "afterMs"
+        from admission a left join record on true`),
+  );
+  if (!row) throw new Error('no row');
+  return row;
 }
 
 /**
@@ -84,25 +101,6 @@ function paceOf({ calls, perMs }: Rate) {
   const burst = Math.max(1, Math.floor(calls / 5));
   const pace = `${perMs / Math.max(1, calls - burst)} milliseconds`;
   return { name: `${calls}/${perMs}`, pace, burst };
-}
-
-/** What is read of an admission that is called `admission`. */
-export const ADMISSION = sql`admission.kind, admission.era, ${epochMs(sql`admission.at`)} as at,
-  ceil(${epochMs(sql`admission.free_at`)} - ${epochMs(sql`admission.at`)}) as after_ms`;
-
-export interface AdmissionRow extends Record<string, unknown> {
-  readonly kind: 'go' | 'spent' | 'paused' | 'rate_limit' | 'breaker_open';
-  readonly era: number;
-  readonly at: number;
-  readonly after_ms: number | null;
-}
-
-export function admissionOf(row: AdmissionRow | undefined): Admission {
-  if (!row) throw new Error('no row');
-  const { kind, era, after_ms: afterMs } = row;
-  const at = new Date(row.at);
-  if (kind === 'go' || kind === 'spent') return { kind, era, at };
-  return { kind: 'wait', why: kind, afterMs: afterMs ?? 0, era, at };
 }
 
 /**
@@ -154,18 +152,7 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
 }
 
 /**
- * `admitCall` for calls that leave no record before they are made.
- * @throws {DatabaseError}
- */
-export async function admitOne(db: Database, call: Call): Promise<Admission> {
-  const [row] = await query(db, (tx) =>
-    tx.execute<AdmissionRow>(sql`select ${ADMISSION} from ${admitCall(call)} admission`),
-  );
-  return admissionOf(row);
-}
-
-/**
- * Notes how such a call went, and what it did not cost.
+ * For a call that left no record before it was made: notes how it went, and what it did not cost.
  * @throws {DatabaseError}
  */
 export async function recordOne(
@@ -173,7 +160,7 @@ export async function recordOne(
   source: string,
   era: number,
   outcome: CallOutcome,
-  unspent: Unspent | null,
+  unspent?: Unspent,
 ): Promise<void> {
   await transaction(db, async (tx) => {
     await recordCall(tx, source, era, outcome);
@@ -186,7 +173,7 @@ interface Unspent {
   /** Negative if the call cost more. */
   readonly credits: number;
   /** When they were set aside, and for whom. */
-  readonly askedAt: Date;
+  readonly askedAt: number;
   readonly requestId: string | null;
 }
 
@@ -198,7 +185,7 @@ export async function giveBack(
 ): Promise<void> {
   if (credits === 0) return;
   await tx.execute(sql`update source_spend set credits = greatest(0, credits - ${credits}::numeric)
-    where source = ${source} and day = (${askedAt.toISOString()}::timestamptz at time zone 'UTC')::date
+    where source = ${source} and day = (to_timestamp(${askedAt / 1000}) at time zone 'UTC')::date
       and organization_id = coalesce((select organization_id from requests where id = ${requestId}), '')`);
 }
 

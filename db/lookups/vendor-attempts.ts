@@ -1,23 +1,12 @@
 import { and, eq, type SQL, sql } from 'drizzle-orm';
-import { clock, type Database, query, transaction } from '../client.ts';
+import { type Database, query, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import { vendorAttempts } from '../schema.ts';
 import type { VendorAttemptState, WantedType } from '../words.ts';
 import { type NamedCandidates, storeCandidates } from './candidates.ts';
-import { joinLookup, lockLookup } from './lookups.ts';
-import {
-  ADMISSION,
-  type Admission,
-  type AdmissionRow,
-  admissionOf,
-  admitCall,
-  type Call,
-  type CallOutcome,
-  epochMs,
-  giveBack,
-  recordCall,
-} from './sources.ts';
+import { joinLookup } from './lookups.ts';
+import { admitCall, type Call, type CallOutcome, epochMs, giveBack, recordCall } from './sources.ts';
 
 // What is asked of vendors, and what they answered. The requests of one lookup go through the same vendors; each
 // question is put once, by whoever comes first, and the others find its answer here. Everything is written before
@@ -59,7 +48,8 @@ interface AttemptId {
 export interface AttemptKey extends AttemptId {
   /** In the vendor's credits: what was set aside for the answer. */
   readonly cost: number;
-  readonly askedAt: Date;
+  /** In milliseconds since the epoch. */
+  readonly askedAt: number;
   /** The breaker's when this call was admitted. */
   readonly era: number;
 }
@@ -160,14 +150,12 @@ interface Seen extends Record<string, unknown> {
 }
 
 async function look(db: Database, { requestId, vendor, freshnessMs }: Question): Promise<Seen | undefined> {
-  const usable = isUsable({
-    ...{ wantedType: sql`r.wanted_type`, lookupId: sql`r.lookup_id`, at: sql`now()`, freshnessMs },
-  });
+  const asked = { wantedType: sql`r.wanted_type`, lookupId: sql`r.lookup_id`, at: sql`now()` };
   const [seen] = await query(db, (tx) =>
     tx.execute<Seen>(sql`
       select r.settled_at is not null as settled, r.lookup_id as "lookupId", r.wanted_type as "wantedType",
              is_suppressed(r.npi, null) as suppressed,
-             exists (select from stored_emails where npi = r.npi and ${usable}) as stored,
+             exists (select from stored_emails where npi = r.npi and ${isUsable(asked, freshnessMs)}) as stored,
              last.n, last.state, last.reason, coalesce(last.lost, 0) as lost,
              (extract(epoch from last.lease_until - clock_timestamp()) * 1000)::float8 as "leaseMs",
              case when last.n is null then (
@@ -195,7 +183,7 @@ async function takeSubmit(
   const { requestId, vendor } = question;
   const { lookupId, n } = attempt;
   const cost = question.cost(wantedType);
-  const admission = await take(
+  const admission = await admitCall(
     db,
     { ...question, source: vendor, cost },
     sql`insert into vendor_attempts (lookup_id, vendor, n, request_id, started_at, state, reason, credits, ended_at, lease_until)
@@ -227,34 +215,19 @@ async function takePoll(
   attempt: AttemptId,
   wantedType: WantedType,
 ): Promise<NextStep> {
-  const admission = await take<{ jobRef: string | null; cost: number; askedMs: number }>(
+  const admission = await admitCall<{ jobRef: string | null; cost: number; askedAt: number }>(
     db,
     { ...question, source: question.vendor, cost: 0 },
     sql`update vendor_attempts set lease_until = ${leaseOf(question)}, polls = polls + 1 from admission
          where kind = 'go' and ${sameAttempt(attempt)} and state = 'pending'
            and (lease_until is null or lease_until <= at)
-        returning job_ref as "jobRef", credits::float8 as cost, ${epochMs(sql`started_at`)} as "askedMs"`,
+        returning job_ref as "jobRef", credits::float8 as cost, ${epochMs(sql`started_at`)} as "askedAt"`,
   );
   if (admission.kind === 'wait') return admission;
-  const { era, jobRef, cost, askedMs } = admission;
+  const { era, jobRef, cost, askedAt } = admission;
   // Another request of the lookup asks since we looked.
   if (jobRef === null) return { kind: 'wait', why: 'pending', afterMs: LOOK_AGAIN_MS };
-  return { kind: 'poll', key: { ...attempt, cost, askedAt: new Date(askedMs), era }, jobRef, wantedType };
-}
-
-/**
- * Takes what a call needs and writes it down.
- * @param attempt one row, if `admission` says so
- * @returns the admission and what `attempt` gives back
- */
-async function take<Row>(db: Database, call: Call, attempt: SQL): Promise<Row & Admission> {
-  const [row] = await query(db, (tx) =>
-    tx.execute<Row & AdmissionRow>(sql`
-      with admission as materialized (select * from ${admitCall(call)}), attempt as (${attempt})
-      select attempt.*, ${ADMISSION} from admission left join attempt on true`),
-  );
-  if (!row) throw new Error('no row');
-  return { ...row, ...admissionOf(row) };
+  return { kind: 'poll', key: { ...attempt, cost, askedAt, era }, jobRef, wantedType };
 }
 
 /** Until when whoever asks may be assumed alive. */
@@ -291,15 +264,14 @@ export async function recordSkipped(
   skipped: readonly { readonly vendor: string; readonly reason: string }[],
 ): Promise<void> {
   if (skipped.length === 0) return;
-  await transaction(db, async (tx) => {
-    await lockLookup(tx, lookupId);
-    const at = await clock(tx);
-    const attempt = { lookupId, n: 1, requestId, startedAt: at, endedAt: at, state: 'skip' as const };
-    await tx
+  const at = sql`clock_timestamp()`;
+  const attempt = { lookupId, n: 1, requestId, startedAt: at, endedAt: at, state: 'skip' as const };
+  await query(db, (tx) =>
+    tx
       .insert(vendorAttempts)
       .values(skipped.map((one) => ({ ...attempt, ...one })))
-      .onConflictDoNothing();
-  });
+      .onConflictDoNothing(),
+  );
 }
 
 /**

@@ -21,7 +21,7 @@ alter table source_spend
 -- name, pace and burst. Calls that have something to share out are admitted one after the other.
 create function admit_call(
   a_source text, a_request text, limits jsonb, daily_credits numeric, cost numeric, patience interval, trial_every interval,
-  out kind text, out era integer, out at timestamptz, out free_at timestamptz
+  out kind text, out why text, out era integer, out at timestamptz, out free_at timestamptz
 ) language plpgsql as $$
 declare
   asker text := coalesce(a_request, '');
@@ -31,6 +31,7 @@ declare
   turn source_turns;
   has_share boolean;
 begin
+  kind := 'wait';
   insert into source_health (source) values (a_source) on conflict do nothing;
   select * into health from source_health where source = a_source;
   if health.state = 'open' or limits <> '[]' or daily_credits is not null then
@@ -40,21 +41,21 @@ begin
   day_of_call := (at at time zone 'UTC')::date;
   era := health.era;
   if health.paused_until > at then
-    kind := 'paused';
+    why := 'paused';
     free_at := health.paused_until;
     return;
   end if;
   if health.open_until > at then
-    kind := 'breaker_open';
+    why := 'breaker_open';
     free_at := health.open_until;
     return;
   end if;
   if cost > 0 and daily_credits is not null then
-    -- Half of a day's credits at most, if others have asked since yesterday; its first question always.
+    -- Half of a day's credits at most, if other organizations have asked since yesterday; its first question always.
     select coalesce(sum(credits) filter (where day = day_of_call), 0) + cost <= daily_credits
            and (coalesce(sum(credits) filter (where day = day_of_call and organization_id = organization), 0) + cost
                   <= greatest(daily_credits / 2, cost)
-                or coalesce(bool_and(organization_id = organization), true))
+                or coalesce(bool_and(organization_id in (organization, '')), true))
       into has_share
       from source_spend where source = a_source and day >= day_of_call - 1;
     if not has_share then
@@ -66,7 +67,8 @@ begin
     end if;
   end if;
   if limits <> '[]' then
-    delete from source_turns where source = a_source and due_at < at - interval '10 s';
+    delete from source_turns t where t.source = a_source and (t.due_at < at - interval '10 s'
+      or exists (select from requests r where r.id = t.request_id and r.settled_at is not null));
     select * into turn from source_turns where source = a_source and request_id = asker;
     if not found then
       -- After the others of its organization; if there are none, with the first of everybody's.
@@ -83,7 +85,7 @@ begin
       from jsonb_to_recordset(limits) l (name text, pace interval, burst integer)
            left join source_rates r on r.source = a_source and r.limit_name = l.name;
     if free_at > at then
-      kind := 'rate_limit';
+      why := 'rate_limit';
       if free_at <= at + patience then
         insert into source_turns (source, request_id, organization_id, tag, due_at)
           values (a_source, asker, organization, turn.tag, free_at)

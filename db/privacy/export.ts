@@ -1,4 +1,4 @@
-import { and, asc, eq, getTableColumns, isNull, or, type SQL, sql } from 'drizzle-orm';
+import { and, asc, eq, getTableColumns, isNull, or, sql } from 'drizzle-orm';
 import { type Database, query, type Transaction } from '../client.ts';
 import {
   emailChecks,
@@ -49,83 +49,63 @@ const { updatedAt: _updatedAt, unchecked: _unchecked, ...STORED } = getTableColu
  * @throws {DatabaseError}
  */
 export async function exportSubject(db: Database, subject: DataSubject) {
-  return await query(db, async (tx) => {
-    return {
-      providers: 'npi' in subject ? await selectProviders(tx, subject.npi) : [],
-      endpoints: await selectEndpoints(tx, subject),
-      storedEmails: await tx
-        .select(STORED)
-        .from(storedEmails)
-        .where(byNpiOrEmail(subject, storedEmails))
-        .orderBy(asc(storedEmails.firstSeenAt)),
-      emailChecks: await tx
-        .select()
-        .from(emailChecks)
-        .where(byNpiOrEmail(subject, emailChecks))
-        .orderBy(asc(emailChecks.id)),
-      lookups:
+  const npi = 'npi' in subject ? subject.npi : null;
+  const isTheirs = (table: typeof storedEmails | typeof emailChecks | typeof requests) =>
+    'npi' in subject ? eq(table.npi, subject.npi) : eq(table.email, subject.email);
+  const { id, batchId, requestId, state, attempts, createdAt, decidedAt } = webhookDeliveries;
+  return await query(db, async (tx) => ({
+    providers: npi === null ? [] : await selectProviders(tx, npi),
+    endpoints: await tx
+      .select()
+      .from(providerEndpoints)
+      .where(
         'npi' in subject
-          ? await tx.select().from(lookups).where(eq(lookups.npi, subject.npi)).orderBy(asc(lookups.openedAt))
-          : [],
-      requests: await selectAnswers(tx, subject),
-      deliveries: await selectDeliveries(tx, subject),
-      suppressions: await tx
-        .select()
-        .from(suppressions)
-        .where(
-          'npi' in subject
-            ? and(eq(suppressions.kind, 'npi'), eq(suppressions.value, subject.npi))
-            : and(eq(suppressions.kind, 'email'), eq(suppressions.value, hashAddress(subject.email))),
-        ),
-    };
-  });
+          ? eq(providerEndpoints.npi, subject.npi)
+          : sql`endpoint like '%@%' and endpoint_address(endpoint) = ${subject.email}`,
+      )
+      .orderBy(asc(providerEndpoints.npi), asc(providerEndpoints.endpoint)),
+    storedEmails: await tx
+      .select(STORED)
+      .from(storedEmails)
+      .where(isTheirs(storedEmails))
+      .orderBy(asc(storedEmails.firstSeenAt)),
+    emailChecks: await tx
+      .select()
+      .from(emailChecks)
+      .where(isTheirs(emailChecks))
+      .orderBy(asc(emailChecks.id)),
+    lookups:
+      npi === null
+        ? []
+        : await tx.select().from(lookups).where(eq(lookups.npi, npi)).orderBy(asc(lookups.openedAt)),
+    requests: await tx
+      .select(ANSWER)
+      .from(requests)
+      .where(isTheirs(requests))
+      .orderBy(asc(requests.acceptedAt), asc(requests.id)),
+    // Those that reported one of these answers, alone or with the rest of a batch.
+    deliveries: await tx
+      .selectDistinct({ id, batchId, requestId, state, attempts, createdAt, decidedAt })
+      .from(webhookDeliveries)
+      .innerJoin(
+        requests,
+        and(eq(requests.batchId, batchId), or(isNull(requestId), eq(requests.id, requestId))),
+      )
+      .where(isTheirs(requests))
+      .orderBy(asc(createdAt), asc(id)),
+    suppressions: await tx
+      .select()
+      .from(suppressions)
+      .where(
+        'npi' in subject
+          ? and(eq(suppressions.kind, 'npi'), eq(suppressions.value, subject.npi))
+          : and(eq(suppressions.kind, 'email'), eq(suppressions.value, hashAddress(subject.email))),
+      ),
+  }));
 }
 
-type Selecting = Pick<Transaction, 'select'>;
-
-function byNpiOrEmail(
-  subject: DataSubject,
-  table: typeof storedEmails | typeof emailChecks | typeof requests,
-): SQL {
-  return 'npi' in subject ? eq(table.npi, subject.npi) : eq(table.email, subject.email);
-}
-
-async function selectProviders(tx: Selecting, npi: string) {
+async function selectProviders(tx: Pick<Transaction, 'select'>, npi: string) {
   const rows = await tx.select(PROVIDER).from(providers).where(eq(providers.npi, npi));
   const locations = await tx.select(LOCATION).from(providerLocations).where(eq(providerLocations.npi, npi));
   return rows.map((row) => ({ ...row, locations }));
-}
-
-async function selectEndpoints(tx: Selecting, subject: DataSubject) {
-  return await tx
-    .select()
-    .from(providerEndpoints)
-    .where(
-      'npi' in subject
-        ? eq(providerEndpoints.npi, subject.npi)
-        : sql`endpoint like '%@%' and endpoint_address(endpoint) = ${subject.email}`,
-    )
-    .orderBy(asc(providerEndpoints.npi), asc(providerEndpoints.endpoint));
-}
-
-async function selectAnswers(tx: Selecting, subject: DataSubject) {
-  return await tx
-    .select(ANSWER)
-    .from(requests)
-    .where(byNpiOrEmail(subject, requests))
-    .orderBy(asc(requests.acceptedAt), asc(requests.id));
-}
-
-/** Those that reported one of these answers, alone or with the rest of a batch. */
-async function selectDeliveries(tx: Pick<Transaction, 'selectDistinct'>, subject: DataSubject) {
-  const { id, batchId, requestId, state, attempts, createdAt, decidedAt } = webhookDeliveries;
-  return await tx
-    .selectDistinct({ id, batchId, requestId, state, attempts, createdAt, decidedAt })
-    .from(webhookDeliveries)
-    .innerJoin(
-      requests,
-      and(eq(requests.batchId, batchId), or(isNull(requestId), eq(requests.id, requestId))),
-    )
-    .where(byNpiOrEmail(subject, requests))
-    .orderBy(asc(createdAt), asc(id));
 }

@@ -79,6 +79,7 @@ export async function findStoredEmails(
   tx: Pick<Transaction, 'select'>,
   search: StoredSearch,
 ): Promise<Map<string, KnownEmail>> {
+  const at = search.at.toISOString();
   const rows = await tx
     .select({
       npi: storedEmails.npi,
@@ -87,25 +88,25 @@ export async function findStoredEmails(
       lastValidatedAt: storedEmails.lastValidatedAt,
     })
     .from(storedEmails)
-    .where(and(sql`${storedEmails.npi} = any(${sql.param([...new Set(search.npis)])})`, isUsable(search)))
+    .where(
+      and(
+        sql`${storedEmails.npi} = any(${sql.param([...new Set(search.npis)])})`,
+        isUsable({ ...search, at }, search.freshnessMs),
+      ),
+    )
     .orderBy(storedEmails.emailType, storedEmails.lastValidatedAt, storedEmails.email);
   return byNpi(rows);
 }
 
 /** Whether an address of the directory answers a lookup: see `findStoredEmails`. */
-export function isUsable({
-  wantedType,
-  at,
-  freshnessMs,
-  lookupId,
-}: Pick<StoredSearch, 'freshnessMs'> & {
-  readonly [Key in 'wantedType' | 'at' | 'lookupId']: StoredSearch[Key] | SQL;
-}) {
-  const moment = at instanceof Date ? sql`${at.toISOString()}::timestamptz` : at;
+export function isUsable(
+  { wantedType, lookupId, at }: Readonly<Record<'wantedType' | 'lookupId' | 'at', SQL | string | null>>,
+  freshnessMs: number,
+) {
   return and(
     eq(storedEmails.verdict, 'valid'),
     eq(storedEmails.unchecked, false),
-    sql`${storedEmails.lastValidatedAt} >= ${moment} - make_interval(secs => ${freshnessMs / 1000})`,
+    sql`${storedEmails.lastValidatedAt} >= ${at}::timestamptz - make_interval(secs => ${freshnessMs / 1000})`,
     sql`${wantedType} in ('any', ${storedEmails.emailType})`,
     // Equality with null is never true.
     sql`(${storedEmails.mayStore} or exists (select from email_checks c where c.lookup_id = ${lookupId}

@@ -1,15 +1,34 @@
 import { and, asc, eq, isNotNull, isNull, sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
 import { batches, requests, sweeps } from '../schema.ts';
-import type { BatchStart } from './submit.ts';
+import type { SubmittedAs, WantedType } from '../words.ts';
 
-// What the sweep asks. A batch without `started_at` is the outbox entry of its own workflow.
+// What the sweep asks. A batch with `wake_at` is in the outbox: its workflow is to be started, or told that more of its
+// requests have room.
+
+/** What the start of a batch workflow needs to know; nothing personal. */
+export interface BatchStart {
+  readonly batchId: string;
+  readonly organizationId: string;
+  readonly submittedAs: SubmittedAs;
+  readonly wantedType: WantedType;
+  readonly npis: readonly string[];
+  /** Since when it is in the outbox; null if it is not. */
+  readonly wakeAt: Date | null;
+}
 
 /**
- * Takes the turn to sweep if it is due: one process of all gets it, once per interval.
+ * Takes the turn to sweep if it is due: one process of all gets it, once per interval. One in another namespace than the
+ * API's stands in where nobody else sweeps.
+ * @returns whether it is in the API's namespace; null if it is not its turn
  * @throws {DatabaseError}
  */
-export async function takeTurn(db: Database, everyMs: number): Promise<boolean> {
+export async function takeTurn(
+  db: Database,
+  everyMs: number,
+  namespace: string,
+): Promise<{ readonly isHome: boolean } | null> {
+  const isHome = sql<boolean>`coalesce(${sweeps.namespace} = ${namespace}, true)`;
   const [taken] = await query(db, (tx) =>
     tx
       .insert(sweeps)
@@ -18,11 +37,29 @@ export async function takeTurn(db: Database, everyMs: number): Promise<boolean> 
         target: sweeps.one,
         set: { dueAt: sql`excluded.due_at` },
         // What lies further ahead than two intervals was written before the clock or the interval was set back.
-        setWhere: sql`${sweeps.dueAt} not between clock_timestamp() and clock_timestamp() + 2 * ${span(everyMs)}`,
+        setWhere: sql`${sweeps.dueAt} not between clock_timestamp() - case when ${isHome} then 0 else 1 end * ${span(everyMs)}
+          and clock_timestamp() + 2 * ${span(everyMs)}`,
       })
-      .returning({ one: sweeps.one }),
+      .returning({ isHome }),
   );
-  return taken !== undefined;
+  return taken ?? null;
+}
+
+/**
+ * Notes in which namespace the API starts workflows: nobody can say from another one whether they run.
+ * @throws {DatabaseError}
+ */
+export async function noteHome(db: Database, namespace: string): Promise<void> {
+  await query(db, (tx) =>
+    tx
+      .insert(sweeps)
+      .values({ dueAt: sql`clock_timestamp()`, namespace })
+      .onConflictDoUpdate({
+        target: sweeps.one,
+        set: { namespace },
+        setWhere: sql`${sweeps.namespace} is distinct from ${namespace}`,
+      }),
+  );
 }
 
 /**
@@ -34,34 +71,35 @@ export async function noteSweep(db: Database): Promise<void> {
 }
 
 /**
- * Notes that Temporal has the batch workflow.
+ * Notes that the batch workflow runs, and takes the batch out of the outbox unless it came in again meanwhile.
  * @throws {DatabaseError}
  */
-export async function markStarted(db: Database, batchId: string): Promise<void> {
+export async function markStarted(
+  db: Database,
+  { batchId, wakeAt }: Pick<BatchStart, 'batchId' | 'wakeAt'>,
+): Promise<void> {
   await query(db, (tx) =>
     tx
       .update(batches)
-      .set({ startedAt: sql`clock_timestamp()` })
-      .where(and(eq(batches.id, batchId), isNull(batches.startedAt))),
+      .set({ startedAt: sql`coalesce(${batches.startedAt}, clock_timestamp())`, wakeAt: null })
+      .where(
+        and(eq(batches.id, batchId), sql`${batches.wakeAt} = ${wakeAt?.toISOString() ?? null}::timestamptz`),
+      ),
   );
 }
 
 /**
- * Batches accepted at least `olderThanMs` ago whose workflow was never started, the oldest first. Younger ones are
- * still being started by the API that accepted them.
+ * The outbox: batches that came in at least `olderThanMs` ago, the oldest first. Younger ones are still being seen to
+ * by whoever put them there.
  * @throws {DatabaseError}
  */
-export async function listNotStarted(
-  db: Database,
-  olderThanMs: number,
-  limit: number,
-): Promise<BatchStart[]> {
+export async function listToWake(db: Database, olderThanMs: number, limit: number): Promise<BatchStart[]> {
   return await query(db, (tx) =>
     tx
       .select(START)
       .from(batches)
-      .where(and(isNull(batches.startedAt), sql`${batches.createdAt} < ${ago(olderThanMs)}`))
-      .orderBy(asc(batches.createdAt))
+      .where(sql`${batches.wakeAt} < ${ago(olderThanMs)}`)
+      .orderBy(asc(batches.wakeAt))
       .limit(limit),
   );
 }
@@ -111,7 +149,7 @@ export async function takeUnfinished(db: Database, everyMs: number, limit: numbe
 }
 
 /**
- * The open requests of a batch.
+ * The requests of a batch that are or may be looked up.
  * @throws {DatabaseError}
  */
 export async function listOpen(db: Database, batchId: string): Promise<string[]> {
@@ -119,7 +157,7 @@ export async function listOpen(db: Database, batchId: string): Promise<string[]>
     tx
       .select({ id: requests.id })
       .from(requests)
-      .where(and(eq(requests.batchId, batchId), isNull(requests.settledAt))),
+      .where(and(eq(requests.batchId, batchId), isNull(requests.settledAt), requests.hasRoom)),
   );
   return rows.map((row) => row.id);
 }
@@ -127,8 +165,9 @@ export async function listOpen(db: Database, batchId: string): Promise<string[]>
 /** For subqueries: drizzle writes a column of a statement's only table without the table, and `id` is then theirs. */
 const BATCH_ID = sql`batches.id`;
 
-const START = {
+export const START = {
   batchId: batches.id,
+  wakeAt: batches.wakeAt,
   organizationId: batches.organizationId,
   submittedAs: batches.submittedAs,
   wantedType: batches.wantedType,

@@ -1,14 +1,18 @@
-import { and, eq, inArray, isNull, lt, type SQLWrapper } from 'drizzle-orm';
+import { and, eq, inArray, isNull, lt, sql } from 'drizzle-orm';
 import { clock, type Database, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { closeLookups } from '../lookups/lookups.ts';
-import { creditBalances, ledgerEntries, requests } from '../schema.ts';
+import { ledgerEntries, requests } from '../schema.ts';
 import type { FinalStatus } from '../words.ts';
 import { claimEntitlement, completed, findReplays, findStoredEmails } from './entitlements.ts';
+import type { BatchStart } from './outbox.ts';
+import { balanceLock, giveRoom } from './room.ts';
 
 export interface SettleRules {
   readonly freshnessMs: number;
   readonly replayMs: number;
+  /** How many lookups of one organization may be open at once. */
+  readonly lookupsPerOrganization: number;
 }
 
 /** How a lookup ended: `answered` takes what the directory now holds, `failed` gives the credits back. */
@@ -18,6 +22,8 @@ export interface Settlement {
   readonly status: FinalStatus;
   /** False where the request was final already: settling again changes nothing. */
   readonly settledNow: boolean;
+  /** The batches that have room for another lookup now: their workflows are to be told. */
+  readonly wake: readonly BatchStart[];
 }
 
 type Request = typeof requests.$inferSelect;
@@ -49,22 +55,39 @@ export async function settleIn(
   reason: string,
   rules: SettleRules,
 ): Promise<Settlement> {
-  const request = await lock(tx, requestId);
-  if (request.settledAt) return { status: finalStatus(request), settledNow: false };
-  const at = await clock(tx);
+  // The balance first: every writer of one organization takes its locks in the same order. The time is that of the lock,
+  // and a request that was written to during the wait is read anew, because it is locked too.
+  const owner = tx.select({ id: requests.organizationId }).from(requests).where(eq(requests.id, requestId));
+  const locked = tx.$with('locked').as(balanceLock(tx, owner));
+  const [row] = await tx
+    .with(locked)
+    .select({
+      request: requests,
+      at: sql`date_trunc('milliseconds', clock_timestamp())`.mapWith(requests.acceptedAt),
+    })
+    .from(locked)
+    .innerJoin(requests, eq(requests.organizationId, locked.id))
+    .where(eq(requests.id, requestId))
+    .for('update', { of: requests });
+  if (!row) throw new Refusal('request_missing');
+  const { request, at } = row;
+  if (request.settledAt) return { status: finalStatus(request), settledNow: false, wake: [] };
   const late = at > request.deadlineAt;
   if (end === 'failed' || late) {
-    return await finish(tx, request, { status: 'failed', reason: late ? 'deadline' : reason, settledAt: at });
+    return await finish(tx, request, rules, {
+      ...{ status: 'failed', reason: late ? 'deadline' : reason, settledAt: at },
+    });
   }
   const { organizationId, npi, wantedType, lookupId } = request;
   const search = { organizationId, npis: [npi], wantedType, at, lookupId, ...rules };
-  const replay = (await findReplays(tx, search)).get(npi);
-  if (replay) return await finish(tx, request, completed(replay, true, at));
-  const stored = (await findStoredEmails(tx, search)).get(npi);
-  if (!stored) return await finish(tx, request, { status: 'not_found', reason, settledAt: at });
+  const [replays, directory] = await Promise.all([findReplays(tx, search), findStoredEmails(tx, search)]);
+  const replay = replays.get(npi);
+  if (replay) return await finish(tx, request, rules, completed(replay, true, at));
+  const stored = directory.get(npi);
+  if (!stored) return await finish(tx, request, rules, { status: 'not_found', reason, settledAt: at });
   const { emailType } = stored;
   await claimEntitlement(tx, { organizationId, npi, emailType, requestId, at, replayMs: rules.replayMs });
-  return await finish(tx, request, completed(stored, false, at));
+  return await finish(tx, request, rules, completed(stored, false, at));
 }
 
 export interface OverdueRequest {
@@ -85,7 +108,7 @@ export async function settleOverdue(
 ): Promise<OverdueRequest[]> {
   const { organizationId, batchId, limit } = which;
   return await transaction(db, async (tx) => {
-    await lockBalance(tx, organizationId);
+    await balanceLock(tx, organizationId);
     const settledAt = await clock(tx);
     const overdue = tx
       .select({ id: requests.id })
@@ -121,38 +144,22 @@ export async function settleOverdue(
   });
 }
 
-/** The balance first: every writer of one organization takes its locks in the same order. */
-async function lock(tx: Transaction, requestId: string): Promise<Request> {
-  await lockBalance(
-    tx,
-    tx.select({ id: requests.organizationId }).from(requests).where(eq(requests.id, requestId)),
-  );
-  // Read after the lock is held, in a statement of its own: a joined row would come from before the wait.
-  const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
-  if (!request) throw new Refusal('request_missing');
-  return request;
-}
-
-async function lockBalance(tx: Transaction, owner: string | SQLWrapper): Promise<void> {
-  await tx
-    .select({ id: creditBalances.organizationId })
-    .from(creditBalances)
-    .where(eq(creditBalances.organizationId, owner))
-    .for('update');
-}
-
 async function finish(
   tx: Transaction,
   request: Request,
+  { lookupsPerOrganization }: SettleRules,
   result: Partial<Request> & { readonly status: FinalStatus; readonly settledAt: Date },
 ): Promise<Settlement> {
   const { id: requestId, organizationId, cost: amount } = request;
   const { status, settledAt } = result;
   const kind = status === 'completed' && !result.replayed ? 'charge' : 'release';
-  await tx.update(requests).set(result).where(eq(requests.id, requestId));
-  await tx.insert(ledgerEntries).values({ organizationId, requestId, kind, amount, createdAt: settledAt });
+  await Promise.all([
+    tx.update(requests).set(result).where(eq(requests.id, requestId)),
+    tx.insert(ledgerEntries).values({ organizationId, requestId, kind, amount, createdAt: settledAt }),
+  ]);
+  const wake = await giveRoom(tx, organizationId, lookupsPerOrganization);
   await closeLookups(tx, [request], { answered: status !== 'failed', at: settledAt });
-  return { status, settledNow: true };
+  return { status, settledNow: true, wake };
 }
 
 function finalStatus(request: Request): FinalStatus {

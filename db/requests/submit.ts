@@ -7,6 +7,8 @@ import { batches, idempotencyKeys, requests, webhookDeliveries } from '../schema
 import type { SubmittedAs, WantedType, WebhookMode } from '../words.ts';
 import { completed, findReplays, findStoredEmails } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
+import type { BatchStart } from './outbox.ts';
+import { roomLeft } from './room.ts';
 
 /** One parsed submit, single or bulk. */
 export interface SubmitCommand {
@@ -33,19 +35,17 @@ export interface SubmitRules {
   readonly freshnessMs: number;
   readonly replayMs: number;
   readonly idempotencyMs: number;
-}
-
-/** What the start of a batch workflow needs to know; nothing personal. */
-export interface BatchStart {
-  readonly batchId: string;
-  readonly organizationId: string;
-  readonly submittedAs: SubmittedAs;
-  readonly wantedType: WantedType;
-  readonly npis: readonly string[];
+  /** How many lookups of one organization may be open at once. */
+  readonly lookupsPerOrganization: number;
 }
 
 export type SubmitOutcome =
-  | { readonly kind: 'accepted'; readonly response: string; readonly start: BatchStart }
+  | {
+      readonly kind: 'accepted';
+      readonly response: string;
+      /** Without `wakeAt` its workflow has nothing to do yet, or nothing at all. */
+      readonly start: BatchStart;
+    }
   /** The Idempotency-Key was used for the same body: the stored 202. */
   | { readonly kind: 'repeated'; readonly response: string }
   /** The Idempotency-Key was used for another body. */
@@ -171,12 +171,15 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   ]);
   const deadlineAt = new Date(at.getTime() + rules.lookupTimeoutMs);
   const cost = PRICES[wantedType];
+  const isOpen = (npi: string) => !replays.has(npi) && !stored.has(npi);
+  let room = npis.some(isOpen) ? await roomLeft(tx, organizationId, rules.lookupsPerOrganization) : 0;
 
   const rows = npis.map((npi, position): NewRequest => {
     const replay = replays.get(npi);
     const known = replay ?? stored.get(npi);
     // A second entry for the same NPI replays what the first one has just been charged for.
     if (known) replays.set(npi, known);
+    else room -= 1;
     return {
       id: newId('req'),
       batchId,
@@ -187,6 +190,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
       cost,
       acceptedAt: at,
       deadlineAt,
+      hasRoom: room >= 0,
       ...(known ? completed(known, replay !== undefined, at) : OPEN),
     };
   });
@@ -195,6 +199,10 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   if (required > available) throw new Refused({ kind: 'insufficient', required, available });
 
   const { webhook, customData, submittedAs, apiKeyId } = command;
+  const final = rows.filter((row) => row.settledAt);
+  const toSend = webhook?.mode === 'batch' ? final.length === rows.length : webhook && final.length > 0;
+  const toLookUp = rows.some((row) => row.hasRoom && !row.settledAt);
+  const wakeAt = toSend || toLookUp ? at : null;
   const batch = {
     id: batchId,
     organizationId,
@@ -208,6 +216,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
     createdAt: at,
     updatedAt: at,
     deadlineAt,
+    wakeAt,
   };
   const response = submitResponse(batchId, rows);
   const state = organization.suspended ? ('none' as const) : ('pending' as const);
@@ -225,7 +234,11 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
     command.idempotency &&
       tx.update(idempotencyKeys).set({ response }).where(sameKey(organizationId, command.idempotency)),
   ]);
-  return { kind: 'accepted', response, start: { batchId, organizationId, submittedAs, wantedType, npis } };
+  return {
+    kind: 'accepted',
+    response,
+    start: { batchId, wakeAt, organizationId, submittedAs, wantedType, npis },
+  };
 }
 
 const OPEN = {

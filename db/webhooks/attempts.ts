@@ -26,6 +26,8 @@ export interface Claim {
   readonly host: string;
   /** Its host's, when the attempt was admitted. */
   readonly era: number;
+  /** Why nothing may be sent, though the attempt counts. */
+  readonly refusal: 'unproven_host' | null;
   /** When it was taken, by PostgreSQL's clock: a worker's own may be minutes off, and receivers refuse that. */
   readonly at: Date;
 }
@@ -83,7 +85,12 @@ export async function claimDelivery(
     const owed = step === 0 || step >= webhookScheduleMs.length - 1;
     const host = URL.parse(row.url ?? '')?.host ?? '';
     const admission = await admitToHost(tx, { organizationId, host }, owed, webhookScheduleMs);
-    if (admission.kind === 'wait' && admission.why === 'no_room') return admission;
+    if (admission.kind === 'wait' && admission.why === 'no_room') {
+      // Until its turn nobody needs to look after it: else those that wait would keep the sweep from the others.
+      const checkedAt = sql`clock_timestamp() + ${seconds(admission.afterMs)}`;
+      await tx.update(webhookDeliveries).set({ checkedAt }).where(eq(webhookDeliveries.id, deliveryId));
+      return admission;
+    }
     if (admission.kind === 'wait') {
       const place = advance(step, stepAt, await clock(tx), webhookScheduleMs);
       await putOff(tx, deliveryId, place, admission.afterMs);
@@ -93,9 +100,10 @@ export async function claimDelivery(
       update webhook_deliveries set leased_until = clock_timestamp() + ${seconds(LEASE_MS)}, leased_host = ${host}
        where id = ${deliveryId} and ${REPORTS_FINAL} returning clock_timestamp() as at`);
     if (!claimed) return NOT_FINAL;
-    const { era } = admission;
-    const claim = { deliveryId, resends, step, organizationId, host, era, at: new Date(claimed.at) };
-    return { kind: 'attempt', claim };
+    const { era, spent } = admission;
+    const refusal = spent ? 'unproven_host' : null;
+    const at = new Date(claimed.at);
+    return { kind: 'attempt', claim: { deliveryId, resends, step, organizationId, host, era, refusal, at } };
   });
 }
 

@@ -26,6 +26,7 @@ export async function loadDelivery(db: Database, deliveryId: string) {
           string | null
         >`case when ${organizations.previousWebhookSecretExpiresAt} > clock_timestamp()
           then ${organizations.previousWebhookSecret} end`,
+        blocked: sql<string[]>`array(select target from webhook_blocks)`,
       })
       .from(webhookDeliveries)
       .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
@@ -34,7 +35,7 @@ export async function loadDelivery(db: Database, deliveryId: string) {
   );
   if (!row?.url) throw new Refusal('delivery_missing');
   const { id, attempts, batchId, requestId } = row.delivery;
-  const { organizationId, url, secret, previousSecret } = row;
+  const { organizationId, url, secret, previousSecret, blocked } = row;
   const subject = requestId === null ? { organizationId, batchId } : { organizationId, requestId };
   const envelope = await findEnvelope(db, subject);
   if (!envelope) throw new Refusal('delivery_missing');
@@ -43,6 +44,7 @@ export async function loadDelivery(db: Database, deliveryId: string) {
     attempts,
     batchId,
     url,
+    blocked,
     secrets: previousSecret === null ? [secret] : [secret, previousSecret],
     body: envelopeText(envelope, 'delivery'),
   };

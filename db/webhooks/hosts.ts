@@ -3,7 +3,8 @@ import { type Database, query, type Transaction } from '../client.ts';
 import type { AttemptReason } from '../words.ts';
 
 // Who may be sent to now, per organization and host, in the database, so that it holds across workers: how many
-// attempts are made at once, and a circuit breaker. While it is open, one attempt at a time finds out whether the host
+// attempts are made at once (fewer to a host that has taken none yet; and there is a bound for all organizations
+// together, so that nobody is flooded through us), and a circuit breaker. While it is open, one attempt at a time finds out whether the host
 // is back. The first and the last attempt of a delivery are owed and take that place whenever it is free; of the others
 // only one per rest is let through.
 
@@ -13,15 +14,18 @@ export interface HostKey {
   readonly host: string;
 }
 
-/** What an attempt says about the host: it answered, whatever the status; it did not; or it was never asked. */
+/** What an attempt says about the host: it answered, and whether by 2xx; it did not; or it was never asked. */
 export type HostHealth =
-  | { readonly kind: 'answered' }
+  | { readonly kind: 'answered'; readonly accepted: boolean }
   | { readonly kind: 'silent'; readonly reason: AttemptReason; readonly restMs: number }
   | { readonly kind: 'untried' };
 
-/** With the era of the host's breaker: what the attempt says is noted with it. */
+/**
+ * With the era of the host's breaker: what the attempt says is noted with it. `spent`: nothing may be sent, and the
+ * attempt counts all the same; the host has never answered 2xx, and has had its attempts of this hour.
+ */
 export type HostAdmission =
-  | { readonly kind: 'go'; readonly era: number; readonly trial: boolean }
+  | { readonly kind: 'go'; readonly era: number; readonly spent: boolean }
   | { readonly kind: 'wait'; readonly why: 'host_away' | 'no_room'; readonly afterMs: number };
 
 /** An attempt that has not been recorded by then died with its worker: 15 s to send, the rest to load and record. */
@@ -30,7 +34,16 @@ export const LEASE_MS = 25_000;
 const AT_ONCE = 20;
 /** Of these to one host. */
 const AT_ONCE_TO_HOST = 10;
+/** Attempts of all organizations to one host: at once, and so many were made in the last second. */
+const AT_ONCE_TO_HOST_BY_ALL = 40;
+const PER_SECOND_TO_HOST_BY_ALL = 100;
+/** Attempts to a host that has never answered 2xx to this organization: at once, and in an hour. */
+const AT_ONCE_TO_UNPROVEN = 1;
+const PER_HOUR_TO_UNPROVEN = 20;
+const HOUR_MS = 3_600_000;
+const SPEND_MS = HOUR_MS / PER_HOUR_TO_UNPROVEN;
 const ROOM_LOCK = 2;
+const HOST_LOCK = 3;
 const SHORTEST_ATTEMPT_MS = 100;
 const LONGEST_WAIT_FOR_ROOM_MS = 120_000;
 /** Attempts that are older say nothing of the pace: most of them are leases of a worker that died. */
@@ -60,12 +73,20 @@ export async function admitToHost(
   const first = await judge(tx, key, owed, scheduleMs);
   // Whoever is put off has waited for nobody. Of the others two that judge at once would both find the last place.
   if (first.kind === 'wait') return first;
-  await tx.execute(sql`select pg_advisory_xact_lock(${ROOM_LOCK}, hashtext(${key.organizationId}))`);
+  const { organizationId, host } = key;
+  await tx.execute(sql`select pg_advisory_xact_lock(${ROOM_LOCK}, hashtext(${organizationId})),
+                              pg_advisory_xact_lock(${HOST_LOCK}, hashtext(${host}))`);
   const admission = await judge(tx, key, owed, scheduleMs);
-  if (admission.kind === 'go' && admission.trial) {
-    await tx.execute(sql`update webhook_hosts set trial_until = clock_timestamp() + ${seconds(LEASE_MS)}
-      where organization_id = ${key.organizationId} and host = ${key.host}`);
-  }
+  if (admission.kind === 'wait' || (admission.proven && !admission.trial)) return admission;
+  const trialUntil = admission.trial ? sql`clock_timestamp() + ${seconds(LEASE_MS)}` : null;
+  const spends = !admission.proven && !admission.spent;
+  await tx.execute(sql`
+    insert into webhook_hosts as h (organization_id, host, failures, trial_until, spent_until)
+    values (${organizationId}, ${host}, 0, ${trialUntil}, clock_timestamp() + ${seconds(SPEND_MS)})
+    on conflict (organization_id, host) do update
+       set trial_until = coalesce(excluded.trial_until, h.trial_until),
+           spent_until = case when ${spends} then greatest(h.spent_until, clock_timestamp()) + ${seconds(SPEND_MS)}
+                         else h.spent_until end`);
   return admission;
 }
 
@@ -74,23 +95,30 @@ async function judge(
   key: HostKey,
   owed: boolean,
   scheduleMs: readonly number[],
-): Promise<HostAdmission> {
+): Promise<Extract<HostAdmission, { kind: 'wait' }> | Go> {
   const { organizationId, host } = key;
-  type Room = { of_organization: number; of_host: number; mean_ms: number };
+  type Room = { of_organization: number; of_host: number; by_all: number; lately: number; mean_ms: number };
   type Breaker = { era: number; open: boolean; rests: boolean; tried: boolean; away_ms: string };
+  type Proof = { proven: boolean; spent: boolean };
   const [[room], [breaker]] = await Promise.all([
     // An attempt that is under way is half over on average.
     tx.execute<Room>(sql`
-      select count(*)::int as of_organization, count(*) filter (where d.leased_host = ${host})::int as of_host,
-             coalesce(2 * avg(age_ms) filter (where age_ms < ${PACE_FROM_MS}), 0)::float8 as mean_ms
+      select count(*) filter (where ours)::int as of_organization,
+             count(*) filter (where ours and theirs)::int as of_host, count(*) filter (where theirs)::int as by_all,
+             coalesce(2 * avg(age_ms) filter (where ours and age_ms < ${PACE_FROM_MS}), 0)::float8 as mean_ms,
+             (select count(*)::int from webhook_attempts a join webhook_deliveries t on t.id = a.delivery_id
+               where a.started_at > (select clock_timestamp()) - ${seconds(1000)} and t.leased_host = ${host}) as lately
         from webhook_deliveries d join batches b on b.id = d.batch_id
        cross join lateral (
-         select ${LEASE_MS} - extract(epoch from d.leased_until - clock_timestamp()) * 1000 as age_ms) lease
-       where d.leased_until > (select clock_timestamp()) and b.organization_id = ${organizationId}`),
-    tx.execute<Breaker>(sql`
+         select b.organization_id = ${organizationId} as ours, d.leased_host = ${host} as theirs,
+                ${LEASE_MS} - extract(epoch from d.leased_until - clock_timestamp()) * 1000 as age_ms) lease
+       where d.leased_until > (select clock_timestamp())`),
+    tx.execute<Breaker & Proof>(sql`
       select era, open_until is not null as open, open_until > clock_timestamp() as rests,
              coalesce(trial_until > clock_timestamp(), false) as tried,
-             extract(epoch from clock_timestamp() - failing_since) * 1000 as away_ms
+             extract(epoch from clock_timestamp() - failing_since) * 1000 as away_ms,
+             accepted_at is not null as proven,
+             coalesce(spent_until > clock_timestamp() + ${seconds(HOUR_MS - SPEND_MS)}, false) as spent
         from webhook_hosts
        where organization_id = ${organizationId} and host = ${host}`),
   ]);
@@ -101,13 +129,25 @@ async function judge(
     const turnMs = await takeTurn(tx, key, TURN_MS, longest);
     return { kind: 'wait', why: 'host_away', afterMs: Math.ceil(Math.max(awayMs, turnMs ?? 0)) };
   }
-  if (room && (room.of_organization >= AT_ONCE || room.of_host >= AT_ONCE_TO_HOST)) {
+  const proven = breaker?.proven ?? false;
+  const isFull =
+    room &&
+    (room.of_organization >= AT_ONCE ||
+      room.of_host >= (proven ? AT_ONCE_TO_HOST : AT_ONCE_TO_UNPROVEN) ||
+      room.by_all >= AT_ONCE_TO_HOST_BY_ALL ||
+      room.lately >= PER_SECOND_TO_HOST_BY_ALL);
+  if (isFull) {
+    // Whatever the hosts: an organization that has no room left is one line.
+    const line = room.of_organization >= AT_ONCE ? { organizationId, host: '' } : key;
     const paceMs = Math.max(room.mean_ms, SHORTEST_ATTEMPT_MS) / AT_ONCE_TO_HOST;
-    const turnMs = await takeTurn(tx, key, paceMs, LONGEST_WAIT_FOR_ROOM_MS);
+    const turnMs = await takeTurn(tx, line, paceMs, LONGEST_WAIT_FOR_ROOM_MS);
     return { kind: 'wait', why: 'no_room', afterMs: Math.ceil(turnMs ?? spread(LONGEST_WAIT_FOR_ROOM_MS)) };
   }
-  return { kind: 'go', era: breaker?.era ?? 0, trial: breaker?.open ?? false };
+  const spent = !proven && (breaker?.spent ?? false);
+  return { kind: 'go', era: breaker?.era ?? 0, trial: breaker?.open ?? false, proven, spent };
 }
+
+type Go = Extract<HostAdmission, { kind: 'go' }> & { readonly trial: boolean; readonly proven: boolean };
 
 /** @returns milliseconds; null where the line is longer than `longestMs` */
 async function takeTurn(
@@ -149,8 +189,11 @@ export async function noteHost(
   switch (health.kind) {
     case 'answered':
       await tx.execute(sql`update webhook_hosts
-        set failures = 0, times_opened = 0, open_until = null, trial_until = null, turn_at = null
-        where ${sameEra} and failures > 0`);
+        set failures = 0, times_opened = 0, open_until = null, trial_until = null,
+            turn_at = case when failures > 0 then null else turn_at end,
+            accepted_at = case when ${health.accepted} then clock_timestamp() else accepted_at end
+        where ${sameEra} and (failures > 0
+           or ${health.accepted} and coalesce(accepted_at < clock_timestamp() - interval '1 day', true))`);
       return;
     case 'untried':
       // While it is open, whoever is let through is its one trial.
@@ -190,7 +233,7 @@ export async function noteHost(
 export async function forgetHosts(db: Database, keepMs: number): Promise<void> {
   await query(db, (tx) =>
     tx.execute(sql`delete from webhook_hosts
-      where greatest(failing_since, open_until, trial_until, turn_at) < clock_timestamp() - ${seconds(keepMs)}`),
+      where greatest(failing_since, open_until, trial_until, turn_at, accepted_at, spent_until) < clock_timestamp() - ${seconds(keepMs)}`),
   );
 }
 

@@ -160,6 +160,8 @@ export async function takeDeliveries(
            and greatest(checked_at, due_at, created_at) < (select clock_timestamp()) - ${seconds(Math.min(olderThanMs, everyMs))}
            and greatest(checked_at, due_at, created_at) < (select clock_timestamp())
                - case when resends > 0 and checked_at is null then ${seconds(olderThanMs)} else ${seconds(everyMs)} end
+           -- One that no workflow gets any further is looked after less and less often.
+           and coalesce(checked_at + least(checked_at - greatest(due_at, created_at), interval '1 hour') < clock_timestamp(), true)
            and ${REPORTS_FINAL}
          order by greatest(checked_at, due_at, created_at) limit ${limit} for update skip locked
       )

@@ -25,6 +25,7 @@ export interface Config {
   readonly apiHost: string;
   readonly apiPort: number;
   readonly apiKeepAliveMs: number;
+  readonly trustedProxies: readonly string[];
   readonly lookupTimeoutMs: number;
   readonly freshnessMs: number;
   readonly replayMs: number;
@@ -32,6 +33,7 @@ export interface Config {
   readonly rateWindowMs: number;
   readonly sweepIntervalMs: number;
   readonly lookupSlots: number;
+  readonly lookupsPerOrganization: number;
   readonly webhookScheduleMs: readonly number[];
   readonly webhookOpenCidrs: readonly string[];
   readonly webhookCaFile: string | null;
@@ -91,6 +93,7 @@ const schema = Joi.object({
   API_HOST: Joi.string().hostname().default('0.0.0.0'),
   API_PORT: Joi.number().port().default(8080),
   API_KEEP_ALIVE: duration(1000, 3_600_000).default(75_000),
+  TRUSTED_PROXIES: list((text) => (isCidr(text) ? text : null), 'CIDR ranges').default([]),
   LOOKUP_TIMEOUT: duration(1000, DAY).default(15 * 60_000),
   FRESHNESS_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
   REPLAY_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
@@ -98,6 +101,7 @@ const schema = Joi.object({
   RATE_WINDOW: duration(1000, 3_600_000).default(60_000),
   SWEEP_INTERVAL: duration(1000, 60_000).default(15_000),
   LOOKUP_SLOTS: Joi.number().integer().min(1).max(5000).default(200),
+  LOOKUPS_PER_ORGANIZATION: Joi.number().integer().min(1).max(100_000).default(100),
   WEBHOOK_SCHEDULE: list((text) => parseDuration(text), 'durations').default(
     ['0s', '5s', '5m', '30m', '2h', '5h', '10h', '14h', '20h', '24h'].map((text) => parseDuration(text)),
   ),
@@ -136,6 +140,7 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     apiHost: env.API_HOST,
     apiPort: env.API_PORT,
     apiKeepAliveMs: env.API_KEEP_ALIVE,
+    trustedProxies: env.TRUSTED_PROXIES,
     lookupTimeoutMs: env.LOOKUP_TIMEOUT,
     freshnessMs: env.FRESHNESS_WINDOW,
     replayMs: env.REPLAY_WINDOW,
@@ -143,6 +148,7 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     rateWindowMs: env.RATE_WINDOW,
     sweepIntervalMs: env.SWEEP_INTERVAL,
     lookupSlots: env.LOOKUP_SLOTS,
+    lookupsPerOrganization: env.LOOKUPS_PER_ORGANIZATION,
     webhookScheduleMs: env.WEBHOOK_SCHEDULE,
     webhookOpenCidrs: env.WEBHOOK_OPEN_CIDRS,
     webhookCaFile: env.WEBHOOK_CA_FILE,

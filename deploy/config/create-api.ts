@@ -19,5 +19,7 @@ export function createApi(
     port: config.apiPort,
     keepAliveMs: config.apiKeepAliveMs,
     rateWindowMs: config.rateWindowMs,
+    trustedProxies: config.trustedProxies,
+    poolSize: config.databasePool,
   });
 }

@@ -31,10 +31,7 @@ interface Credits {
   readonly used: number;
 }
 
-/**
- * Submits one bulk batch, waits for its results and deliveries, and prints them.
- * @returns the batch id
- */
+/** Submits one bulk batch, waits for its results and deliveries, and prints them. @returns the batch id */
 export async function demonstrate(facts: StackFacts, say: (line: string) => void): Promise<string> {
   const call = caller(facts);
   const npis = NPIS.split(/\s+/);

@@ -1,4 +1,3 @@
-import { readFile } from 'node:fs/promises';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer } from 'node:https';
 import { join } from 'node:path';
@@ -12,6 +11,7 @@ import { integer } from '../operator/arguments.ts';
 import { addSecret, signatureProblem } from './check-signature.ts';
 import { readFacts, type StackFacts } from './facts.ts';
 import { LOOPBACK, LocalProblem, listenOn, runProgram } from './processes.ts';
+import { ensureCertificate } from './receiver.ts';
 
 // `npm run listen`: deliveries of the local stack, checked and sent on to a receiver that is being written.
 
@@ -36,7 +36,9 @@ const HEALTH_TIMEOUT_MS = 5000;
 async function listen({ forwardTo, secret, port, dir }: Options): Promise<void> {
   const facts = await factsOf(dir);
   const signedWith = secret ?? (await stackSecret(facts));
-  const server = createServer(await certificateOf(dir), (request, response) => {
+  // That of the stack's own receiver, which the stack's worker trusts on every port of loopback.
+  const { cert, key } = await ensureCertificate(join(dir, 'receiver'));
+  const server = createServer({ cert, key }, (request, response) => {
     void receive(request, response, forwardTo, signedWith).catch(() => response.destroy());
   });
   const listening = await listenOn(server, port, 'npm run listen', '--port');
@@ -67,22 +69,6 @@ async function factsOf(dir: string): Promise<StackFacts> {
     'no_stack',
     `The local stack does not answer at ${facts.base_url}: start it with npm start.`,
   );
-}
-
-/** That of the stack's own receiver, which the stack's worker trusts on every port of loopback. */
-async function certificateOf(dir: string): Promise<{ readonly cert: string; readonly key: string }> {
-  const folder = join(dir, 'receiver');
-  try {
-    const [cert, key] = await Promise.all(
-      ['cert.pem', 'key.pem'].map((name) => readFile(join(folder, name), 'utf8')),
-    );
-    return { cert: cert ?? '', key: key ?? '' };
-  } catch {
-    throw new LocalProblem(
-      'no_stack',
-      `There is no certificate in ${folder}: start the local stack with npm start.`,
-    );
-  }
 }
 
 async function stackSecret({ database_url: url, organization_id: id }: StackFacts): Promise<string> {

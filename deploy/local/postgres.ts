@@ -17,7 +17,6 @@ import {
   exists,
   findBinaries,
   isReachable,
-  type PostgresBinaries,
   placeFor,
   type ServerUser,
   serverUser,
@@ -51,7 +50,8 @@ export interface PostgresOptions {
 interface Cluster {
   readonly dataDir: string;
   readonly temporaryFolder: string | undefined;
-  readonly binaries: PostgresBinaries;
+  /** Their folder. */
+  readonly binaries: string;
   readonly user: ServerUser | undefined;
   readonly log: (line: string) => void;
 }
@@ -144,7 +144,7 @@ async function initialize(cluster: Cluster): Promise<string> {
     '--locale=C.UTF-8',
     ...(cluster.temporaryFolder === undefined ? [] : ['--no-sync']),
   ];
-  const made = await run(binaries.initdb, args, { env: ENVIRONMENT, ...user });
+  const made = await run(join(binaries, 'initdb'), args, { env: ENVIRONMENT, ...user });
   if (made.code !== 0) {
     await rm(unfinished, { recursive: true, force: true });
     await removeTemporary(cluster);
@@ -170,7 +170,7 @@ function launchServer(
   ];
   return launch({
     name: 'PostgreSQL',
-    command: binaries.postgres,
+    command: join(binaries, 'postgres'),
     args: ['-D', dataDir, '-p', String(port), ...settings.flatMap((setting) => ['-c', setting])],
     // Fast shutdown ends sessions; immediate is for when that takes too long and is repaired at the next start.
     stopSignal: 'SIGINT',

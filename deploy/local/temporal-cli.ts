@@ -1,9 +1,8 @@
-import { spawn } from 'node:child_process';
 import { mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { LocalProblem, poll, run } from './processes.ts';
+import { LocalProblem, launch, poll, run } from './processes.ts';
 
 export interface CliSearch {
   /** The folder of this project below the user's cache folder; made when needed. */
@@ -56,30 +55,32 @@ async function download(cacheDir: string, onProgress: (line: string) => void): P
   onProgress('looking for the Temporal CLI: trying the download of the Temporal SDK');
   return await inFreshFolder(cacheDir, async (folder) => {
     const script = fileURLToPath(new URL('./temporal-download.ts', import.meta.url));
-    const child = spawn(process.execPath, [script, folder], { stdio: 'ignore' });
-    let code: number | null | undefined;
-    child.once('error', () => {
-      code = null;
-    });
-    child.once('exit', (exitCode) => {
-      code = exitCode;
+    const child = launch({
+      name: 'the download',
+      command: process.execPath,
+      args: [script, folder],
+      stopSignal: 'SIGKILL',
+      forceSignal: 'SIGKILL',
     });
     let size = -1;
     for (;;) {
       // Given up only while nothing arrives: a slow connection may take minutes.
       const event = await poll(async () => {
-        if (code !== undefined) return 'ended';
+        if (child.ending() !== undefined) return 'ended';
         const arrived = await sizeOf(folder);
         if (arrived === size) return undefined;
         size = arrived;
         return 'grew';
       }, DOWNLOAD_STALL_MS);
-      if (event === 'grew') continue;
-      if (event === undefined) child.kill('SIGKILL');
-      break;
+      if (event !== 'grew') break;
     }
+    await child.stop();
     const [file] = await readdir(folder);
-    if (code !== 0 || file === undefined || !(await isTemporalCli(join(folder, file)))) {
+    if (
+      child.ending() !== 'exit code 0' ||
+      file === undefined ||
+      !(await isTemporalCli(join(folder, file)))
+    ) {
       onProgress('the Temporal CLI cannot be downloaded here');
       return undefined;
     }

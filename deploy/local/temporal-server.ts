@@ -15,11 +15,7 @@ const UI_MODULE = 'github.com/temporalio/ui-server/v2/cmd/server';
 const UI_VERSION = 'v2.42.1';
 
 /** Paths of the programs. */
-export interface TemporalServerPrograms {
-  readonly server: string;
-  readonly sqlTool: string;
-  readonly ui: string;
-}
+export type TemporalServerPrograms = Awaited<ReturnType<typeof findTemporalServer>>;
 
 export interface TemporalServerOptions extends Omit<TemporalOptions, 'cli' | 'dbFile'> {
   /** From `findTemporalServer`. */
@@ -35,7 +31,7 @@ export interface TemporalServerOptions extends Omit<TemporalOptions, 'cli' | 'db
  * two cores, once).
  * @throws {LocalProblem} `temporal_missing`
  */
-export async function findTemporalServer(search: CliSearch): Promise<TemporalServerPrograms> {
+export async function findTemporalServer(search: CliSearch) {
   const find = async (module: string, name: string) => {
     const kept = join(search.cacheDir, name);
     const found = (await exists(kept)) ? kept : await build(search, module, name);

@@ -24,20 +24,13 @@ export interface CsvRecord {
   text(column: number): string;
 }
 
-export interface CsvReader {
-  /** Gives every row that is complete with this piece of the file. */
-  push(piece: Buffer, onRecord: (record: CsvRecord) => void): void;
-  /** Gives the last row, which may lack its line end. */
-  end(onRecord: (record: CsvRecord) => void): void;
-}
-
 /**
  * Splits the bytes of a CSV file into rows (RFC 4180; LF or CR LF, a quote within a quoted value may stand alone).
  * Bytes are UTF-8, or Latin-1 in a row that is not valid UTF-8. A broken row is given as such and costs no other one:
  * what it seems to hold beyond its first line is read again.
  * @param columns how many every row must have; null to take any number
  */
-export function csvReader(columns: number | null): CsvReader {
+export function csvReader(columns: number | null) {
   const starts = new Int32Array(columns ?? 1024);
   const ends = new Int32Array(starts.length);
   let bytes: Buffer = Buffer.alloc(0);
@@ -72,7 +65,8 @@ export function csvReader(columns: number | null): CsvReader {
   };
 
   return {
-    push(piece, onRecord) {
+    /** Gives every row that is complete with this piece of the file. */
+    push(piece: Buffer, onRecord: (record: CsvRecord) => void): void {
       bytes = nextBegin === bytes.length ? piece : Buffer.concat([bytes.subarray(nextBegin), piece]);
       nextBegin =
         !hasBegun && bytes.subarray(0, BYTE_ORDER_MARK.length).equals(BYTE_ORDER_MARK)
@@ -81,7 +75,8 @@ export function csvReader(columns: number | null): CsvReader {
       hasBegun = true;
       take(false, onRecord);
     },
-    end(onRecord) {
+    /** Gives the last row, which may lack its line end. */
+    end(onRecord: (record: CsvRecord) => void): void {
       take(true, onRecord);
     },
   };

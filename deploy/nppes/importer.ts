@@ -227,10 +227,7 @@ export interface Chunk {
 export const CHUNK_ROWS = 20_000;
 const BUFFER_BYTES = 524_288;
 
-/**
- * Finds the columns of a file.
- * @throws {ImportProblem} for another layout, and if the file cannot be read
- */
+/** Finds the columns of a file. @throws {ImportProblem} for another layout, and if the file cannot be read */
 export async function readHeader(member: Member, acceptsDrift: boolean): Promise<Header> {
   const reader = csvReader(null);
   let names: string[] | undefined;

@@ -10,11 +10,7 @@ export interface ProgressOutput {
   readonly line: (text: string) => void;
 }
 
-export interface Progress {
-  /** Adds what was imported just now: bytes, unpacked, and rows. */
-  show(file: string, bytes: number, rows: number): void;
-  stop(): void;
-}
+export type Progress = ReturnType<typeof openProgress>;
 
 const LINE_EVERY_MS = 10_000;
 const REDRAW_EVERY_MS = 100;
@@ -24,13 +20,14 @@ const CLEAR_LINE = '\r\u001b[K';
  * How far it is, with rate and time left: one line that changes on a terminal, lines now and then elsewhere.
  * @param totalBytes of all files, unpacked
  */
-export function openProgress({ terminal, line }: ProgressOutput, totalBytes: number): Progress {
+export function openProgress({ terminal, line }: ProgressOutput, totalBytes: number) {
   const begun = performance.now();
   let bytes = 0;
   let rows = 0;
   let lastLine = terminal ? Number.NEGATIVE_INFINITY : begun;
   return {
-    show(file, moreBytes, moreRows) {
+    /** Adds what was imported just now: bytes, unpacked, and rows. */
+    show(file: string, moreBytes: number, moreRows: number): void {
       bytes += moreBytes;
       rows += moreRows;
       const now = performance.now();
@@ -67,19 +64,17 @@ function clockTime(seconds: number): string {
 }
 
 /** The file that lists what was not imported: `file,line,npi,reason`. It does not exist if there is nothing to list. */
-export interface RejectsFile {
-  /** @throws {ImportProblem} if it cannot be written */
-  append(member: string, rejects: readonly Reject[]): Promise<void>;
-}
+export type RejectsFile = Awaited<ReturnType<typeof openRejects>>;
 
 const HEADING = 'file,line,npi,reason\n';
 
 /** Begins the file again. @throws {ImportProblem} if it cannot be written */
-export async function openRejects(path: string): Promise<RejectsFile> {
+export async function openRejects(path: string) {
   let text = HEADING;
   await orProblem(path, rm(path, { force: true }));
   return {
-    async append(member, rejects) {
+    /** @throws {ImportProblem} if it cannot be written */
+    async append(member: string, rejects: readonly Reject[]): Promise<void> {
       if (rejects.length === 0) return;
       for (const { line, npi, reason } of rejects) text += `${member},${line},${npi ?? ''},${reason}\n`;
       await orProblem(path, appendFile(path, text));

@@ -12,27 +12,14 @@ export interface Reject {
   readonly line: number;
   /** Null if it is not ten digits. */
   readonly npi: string | null;
-  readonly reason: RejectReason;
+  readonly reason: string;
 }
-
-export type RejectReason =
-  | 'wrong number of columns or a quote that is not closed'
-  | 'NPI is not 10 digits'
-  | 'NPI has a wrong check digit'
-  | 'no entity type and no deactivation date'
-  | 'entity type is neither 1 nor 2'
-  | 'date that does not exist'
-  | 'unknown endpoint type'
-  | 'endpoint missing'
-  | 'other name missing'
-  | 'address missing'
-  | 'value longer than NPPES allows';
 
 /** A line for COPY, or why there is none. */
 export type ParseRow = (record: CsvRecord) => string | Rejected;
 
 interface Rejected {
-  readonly reason: RejectReason;
+  readonly reason: string;
 }
 
 const PRACTICE = 'Provider Business Practice Location Address';
@@ -223,7 +210,7 @@ function rowHash(line: string): bigint {
   return hash('sha1', line, 'buffer').readBigInt64LE();
 }
 
-function rejected(reason: RejectReason): Rejected {
+function rejected(reason: string): Rejected {
   return { reason };
 }
 
@@ -235,7 +222,6 @@ function isTenDigits(npi: string): boolean {
 
 const MASKED = /^(?:<unavail>|[$*=]{3,}|-{2,})$/i;
 const CONTROL = /\p{Cc}/u;
-const MONTH_DAYS = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 
 /** A value as it is kept: null if it is empty or masked; on one line, without NUL, which PostgreSQL cannot hold. */
 function kept(text: string): string | null {
@@ -248,10 +234,7 @@ function kept(text: string): string | null {
 /** Dates that were read before: a file has ten million of them, and a few thousand days. */
 const KNOWN_DATES = new Map<string, string>();
 
-/**
- * `MM/DD/YYYY` as `YYYY-MM-DD`.
- * @returns null for no date at all; undefined for one that does not exist
- */
+/** `MM/DD/YYYY` as `YYYY-MM-DD`. @returns null for no date at all; undefined for one that does not exist */
 function dateOf(text: string): string | null | undefined {
   if (text === '') return null;
   const known = KNOWN_DATES.get(text);
@@ -260,9 +243,8 @@ function dateOf(text: string): string | null | undefined {
   if (value === null) return null;
   const [, month = '', day = '', year = ''] =
     /^([0-9]{2})\/([0-9]{2})\/((?:19|20)[0-9]{2})$/.exec(value) ?? [];
-  const days = month === '02' && !isLeap(Number(year)) ? 28 : (MONTH_DAYS[Number(month) - 1] ?? 0);
-  if (day === '00' || Number(day) > days || day === '') return undefined;
   const date = `${year}-${month}-${day}`;
+  if (!isDay(date)) return undefined;
   KNOWN_DATES.set(text, date);
   return date;
 }
@@ -278,6 +260,8 @@ function copyLine(values: readonly (string | null)[]): string {
   return `${line}\n`;
 }
 
-function isLeap(year: number): boolean {
-  return year % 4 === 0 && (year % 100 !== 0 || year % 400 === 0);
+/** Whether `YYYY-MM-DD` is a day; Date.parse takes 31 February for one in March. */
+export function isDay(date: string): boolean {
+  const day = new Date(`${date}T00:00:00Z`);
+  return !Number.isNaN(day.getTime()) && day.toISOString().startsWith(date);
 }

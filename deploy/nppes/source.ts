@@ -54,12 +54,7 @@ export async function openSource(path: string): Promise<Source> {
   if (/\.zip$/i.test(name)) {
     const zip = await openZip(path);
     try {
-      return {
-        name,
-        members: membersOf(path, zip.files),
-        fingerprint: await fingerprint([path]),
-        close: zip.close,
-      };
+      return { ...zip, name, members: membersOf(path, zip.files), fingerprint: await fingerprint([path]) };
     } catch (error) {
       await zip.close();
       throw error;

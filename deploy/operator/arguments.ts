@@ -9,9 +9,11 @@ import { parseDuration } from '../config/values.ts';
 const CREDITS_AT_MOST = 1_000_000_000;
 const OVERLAP_AT_MOST_MS = 30 * 86_400_000;
 
-/** Adds what the audit log has of every change, and of every look at a secret; the options are then a `ChangedBy`. */
-export function change(command: Command): Command {
-  return command
+/** Adds a command that changes something, or shows a secret; its options have what the audit log has: a `ChangedBy`. */
+export function change(parent: Command, name: string, description: string): Command {
+  return parent
+    .command(name)
+    .description(description)
     .requiredOption('--reason <TEXT>', 'why, for the audit log (required)', label(1000))
     .requiredOption('--actor <NAME>', 'who, for the audit log', label(200), userName());
 }
@@ -28,17 +30,26 @@ export type Revealing = Partial<ChangedBy> & { readonly reveal?: true };
 
 /** Adds `--reveal`, and what the audit log has of it. */
 export function revealing(command: Command, what: string): Command {
-  return command
-    .option('--reveal', `print ${what} (masked otherwise); needs --reason`)
-    .option('--reason <TEXT>', 'why, for the audit log', label(1000))
-    .option('--actor <NAME>', 'who, for the audit log', label(200), userName());
+  return accountable(command, '--reveal', `print ${what} (masked otherwise)`);
 }
 
 /** Who reveals, and why; null if nobody does. Ends the command if it isn't said. */
-export function revealer({ reveal, actor, reason }: Revealing, command: Command): ChangedBy | null {
-  if (!reveal) return null;
+export function revealer({ reveal, ...by }: Revealing, command: Command): ChangedBy | null {
+  return reveal ? accountOf(by, '--reveal', command) : null;
+}
+
+/** Adds a flag that somebody has to answer for, and what the audit log has of it. */
+export function accountable(command: Command, flag: string, description: string): Command {
+  return command
+    .option(flag, `${description}; needs --reason`)
+    .option('--reason <TEXT>', `why, for the audit log (with ${flag})`, label(1000))
+    .option('--actor <NAME>', `who, for the audit log (with ${flag})`, label(200), userName());
+}
+
+/** Who answers for a flag that was given. Ends the command if it isn't said. */
+export function accountOf({ actor, reason }: Partial<ChangedBy>, flag: string, command: Command): ChangedBy {
   if (actor !== undefined && reason !== undefined) return { actor, reason };
-  return command.error('error: --reveal needs --reason and --actor, for the audit log');
+  return command.error(`error: ${flag} needs --reason and --actor, for the audit log`);
 }
 
 /** An argument that may be given as `-`: what is on a command line is seen by others and kept by shells. */
@@ -100,7 +111,7 @@ export function overlap(text: string): number {
 }
 
 /** Undefined, so that the option is required, for a container's user that its password file does not know. */
-export function userName(): string | undefined {
+function userName(): string | undefined {
   try {
     return userInfo().username;
   } catch {

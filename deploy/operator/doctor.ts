@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
 import type { DoctorRules } from '../../db/doctor/check.ts';
 import {
@@ -10,7 +11,7 @@ import {
   repair,
 } from '../../db/doctor/doctor.ts';
 import { loadConfig } from '../config/config.ts';
-import { label, userName } from './arguments.ts';
+import { accountable, accountOf } from './arguments.ts';
 import { type Report, type Run, table } from './print.ts';
 
 /** Findings of one check that one --fix takes on. */
@@ -18,11 +19,9 @@ const REPAIRS_AT_MOST = 1000;
 /** Ids shown of each finding. */
 const SHOWN = 3;
 
-interface DoctorOptions {
+interface DoctorOptions extends Partial<ChangedBy> {
   readonly fix?: true;
   readonly offline?: true;
-  readonly reason?: string;
-  readonly actor?: string;
 }
 
 const HELP = `
@@ -33,29 +32,19 @@ Exit codes: 0 no findings, 3 findings (after --fix: some are left), 1 could not 
 
 /** `doctor`. */
 export function addDoctorCommand(program: Command, run: Run): void {
-  const doctor = program.command('doctor');
-  doctor
+  const doctor = accountable(program.command('doctor'), '--fix', 'repair what is safe to repair')
     .description('check every promise about money and work that the database can prove')
-    .option('--fix', 'repair what is safe to repair; needs --reason')
     .option('--offline', 'leave out what only Temporal knows')
-    .option('--reason <TEXT>', 'why, for the audit log (with --fix)', label(1000))
-    .option('--actor <NAME>', 'who, for the audit log (with --fix)', label(200), userName())
     .addHelpText('after', HELP)
-    .action(async ({ fix, offline, reason, actor }: DoctorOptions) => {
-      if (fix && (reason === undefined || actor === undefined)) {
-        doctor.error('error: --fix writes to the audit log and needs --reason <TEXT> and --actor <NAME>');
-      }
+    .action(async ({ fix, offline, ...options }: DoctorOptions) => {
+      const by = fix ? accountOf(options, '--fix', doctor) : null;
       await run(null, async (db) => {
         const config = loadConfig();
-        const repairs: RepairRecord[] = [];
-        if (fix && reason !== undefined && actor !== undefined) {
-          const diagnosis = await diagnose(db, config, REPAIRS_AT_MOST);
-          repairs.push(...(await repair(db, { actor, reason }, diagnosis, config)));
-        }
+        const repairs = by && (await repair(db, by, await diagnose(db, config, REPAIRS_AT_MOST), config));
         const environment = config.temporalEnvironment;
         const asksTemporal = !offline && !!environment.TEMPORAL_ADDRESS;
         const diagnosis = await examine(db, config, asksTemporal ? environment : null, config.taskQueue);
-        return report(diagnosis, fix ? repairs : null, offline === true || asksTemporal);
+        return report(diagnosis, repairs, offline === true || asksTemporal);
       });
     });
 }

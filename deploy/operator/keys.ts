@@ -17,49 +17,37 @@ const ONCE =
 /** `keys`. */
 export function addKeyCommands(program: Command, run: Run): void {
   const keys = program.command('keys').description('issue, rotate, revoke, reactivate and list API keys');
-  change(
-    keys
-      .command('issue')
-      .description('a new key, printed once')
-      .argument('<ORG>', 'organization id (org_…)')
-      .requiredOption('--name <NAME>', 'what the key is for', label(200)),
-  ).action((id: string, options: ChangedBy & { readonly name: string }) =>
-    run(id, async (db) => {
-      const data = await issueKey(db, options, id, options.name);
-      return { data, text: issuedText(data) };
-    }),
-  );
-  change(
-    keys
-      .command('rotate')
-      .description('a new key, printed once, in place of an active one')
-      .argument('<KEY>', 'key id (key_…)')
-      .option('--overlap <DURATION>', 'how long the old key stays valid, such as 1h', overlap, 0),
-  ).action((id: string, options: ChangedBy & { readonly overlap: number }) =>
-    run(id, async (db) => {
-      const { issued, replaced } = await rotateKey(db, options, id, options.overlap);
-      const data = { ...issued, replaced };
-      return { data, text: issuedText(data) };
-    }),
-  );
-  change(
-    keys
-      .command('revoke')
-      .description('end a key at once (403)')
-      .argument('<KEY>', 'key id (key_…)')
-      .option('--leaked', 'somebody else has it: it is not made valid again by mistake'),
-  ).action((id: string, { leaked, ...by }: ChangedBy & { readonly leaked?: true }) =>
-    run(id, async (db) => plain(await revokeKey(db, by, id, leaked))),
-  );
-  change(
-    keys
-      .command('reactivate')
-      .description('make a revoked or expired key valid again, without an end')
-      .argument('<KEY>', 'key id (key_…)')
-      .option('--yes', 'also one that was revoked because it leaked'),
-  ).action((id: string, { yes, ...by }: ChangedBy & { readonly yes?: true }) =>
-    run(id, async (db) => plain(await reactivateKey(db, by, id, yes))),
-  );
+  change(keys, 'issue', 'a new key, printed once')
+    .argument('<ORG>', 'organization id (org_…)')
+    .requiredOption('--name <NAME>', 'what the key is for', label(200))
+    .action((id: string, options: ChangedBy & { readonly name: string }) =>
+      run(id, async (db) => {
+        const data = await issueKey(db, options, id, options.name);
+        return { data, text: issuedText(data) };
+      }),
+    );
+  change(keys, 'rotate', 'a new key, printed once, in place of an active one')
+    .argument('<KEY>', 'key id (key_…)')
+    .option('--overlap <DURATION>', 'how long the old key stays valid, such as 1h', overlap, 0)
+    .action((id: string, options: ChangedBy & { readonly overlap: number }) =>
+      run(id, async (db) => {
+        const { issued, replaced } = await rotateKey(db, options, id, options.overlap);
+        const data = { ...issued, replaced };
+        return { data, text: issuedText(data) };
+      }),
+    );
+  change(keys, 'revoke', 'end a key at once (403)')
+    .argument('<KEY>', 'key id (key_…)')
+    .option('--leaked', 'somebody else has it: it is not made valid again by mistake')
+    .action((id: string, { leaked, ...by }: ChangedBy & { readonly leaked?: true }) =>
+      run(id, async (db) => plain(await revokeKey(db, by, id, leaked))),
+    );
+  change(keys, 'reactivate', 'make a revoked or expired key valid again, without an end')
+    .argument('<KEY>', 'key id (key_…)')
+    .option('--yes', 'also one that was revoked because it leaked')
+    .action((id: string, { yes, ...by }: ChangedBy & { readonly yes?: true }) =>
+      run(id, async (db) => plain(await reactivateKey(db, by, id, yes))),
+    );
   keys
     .command('list')
     .description('all keys of an organization, oldest first, without the keys themselves')

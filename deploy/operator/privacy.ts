@@ -19,41 +19,35 @@ export function addPrivacyCommands(program: Command, run: Run): void {
   const privacy = program
     .command('privacy')
     .description("people's rights: what is held about them, and its erasure");
-  change(
-    privacy
-      .command('export')
-      .description('everything held about a person, as JSON')
-      .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject)),
-  ).action((subject: DataSubject, by: ChangedBy, command: Command) => {
-    refuseAddress(by, command);
-    return run(null, async (db) => {
-      const data = { subject, ...(await exportSubject(db, subject)) };
-      const what = { action: 'privacy.export', organizationId: null, subject: nameOf(subject) } as const;
-      await recordReading(db, by, what);
-      return { data, text: json(data) };
+  change(privacy, 'export', 'everything held about a person, as JSON')
+    .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
+    .action((subject: DataSubject, by: ChangedBy, command: Command) => {
+      refuseAddress(by, command);
+      return run(null, async (db) => {
+        const data = { subject, ...(await exportSubject(db, subject)) };
+        const what = { action: 'privacy.export', organizationId: null, subject: nameOf(subject) } as const;
+        await recordReading(db, by, what);
+        return { data, text: json(data) };
+      });
     });
-  });
-  change(
-    privacy
-      .command('erase')
-      .description('erase the addresses of a person, for good')
-      .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
-      .option('--yes', 'do it; there is no way back')
-      .addHelpText('after', HELP),
-  ).action((subject: DataSubject, { yes, ...by }: ChangedBy & { readonly yes?: true }, command: Command) => {
-    refuseAddress(by, command);
-    return run(null, async (db) => {
-      if (yes) return reportErasure(await eraseSubject(db, by, subject));
-      const held = await exportSubject(db, subject);
-      const counts = {
-        storedEmails: held.storedEmails.length,
-        emailChecks: held.emailChecks.length,
-        answers: held.requests.filter(({ email }) => email !== null).length,
-      };
-      const text = `${fields(counts)}\n\nNothing was erased: add --yes to erase it for good.`;
-      return { data: { erased: false, ...counts }, text, exitCode: 1 };
+  change(privacy, 'erase', 'erase the addresses of a person, for good')
+    .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
+    .option('--yes', 'do it; there is no way back')
+    .addHelpText('after', HELP)
+    .action((subject: DataSubject, { yes, ...by }: ChangedBy & { readonly yes?: true }, command: Command) => {
+      refuseAddress(by, command);
+      return run(null, async (db) => {
+        if (yes) return reportErasure(await eraseSubject(db, by, subject));
+        const held = await exportSubject(db, subject);
+        const counts = {
+          storedEmails: held.storedEmails.length,
+          emailChecks: held.emailChecks.length,
+          answers: held.requests.filter(({ email }) => email !== null).length,
+        };
+        const text = `${fields(counts)}\n\nNothing was erased: add --yes to erase it for good.`;
+        return { data: { erased: false, ...counts }, text, exitCode: 1 };
+      });
     });
-  });
 }
 
 /** The audit log is never erased. */

@@ -10,6 +10,7 @@ import type { SuppressionTarget } from '../../db/privacy/suppressions.ts';
 import { EMAIL_TYPES } from '../../db/words.ts';
 import { type CsvRecord, csvReader } from '../nppes/csv.ts';
 import { ImportProblem } from '../nppes/layout.ts';
+import { isDay } from '../nppes/rows.ts';
 import { guessWord, parseTarget, TARGET_WORDS, type TargetWord } from './suppress.ts';
 
 // Imports of one row after the other, each with a verdict: of any size, a thousand rows at a time.
@@ -28,7 +29,9 @@ export type Judged<T> = { readonly verdict: string } | { readonly store: T };
 export interface Reading<T> {
   /** True if the first row only names the columns. */
   readonly hasHeader: boolean;
-  judge(row: Row): Judged<T>;
+  readonly columns: readonly string[];
+  /** @param cell gives the value of a column, empty if there is none */
+  judge(cell: (column: string) => string): Judged<T>;
 }
 
 export interface RowImport<T> {
@@ -64,7 +67,10 @@ export async function importRows<T>(
       const reading = known ?? begin(first);
       const own = known === undefined && reading.hasHeader ? rows.slice(1) : rows;
       known = reading;
-      const judged = own.map((row) => ({ line: row.line, ...reading.judge(row) }));
+      const judged = own.map(({ line, cells }) => {
+        if (cells.length === 0) return { line, verdict: 'broken_row' };
+        return { line, ...reading.judge((column) => cells[reading.columns.indexOf(column)] ?? '') };
+      });
       const stored = await store(judged.flatMap((one) => ('store' in one ? [one.store] : [])));
       let n = 0;
       const lines = judged.map((one) => {
@@ -127,8 +133,7 @@ async function attempt<T>(path: string, work: () => Promise<T>): Promise<T> {
 // Rows of the operator's own addresses: `npi,email[,type][,validated_at][,source]`, in the order of a header, or in
 // this one without it.
 
-const EMAIL_COLUMNS = ['npi', 'email', 'type', 'validated_at', 'source'] as const;
-type Column = (typeof EMAIL_COLUMNS)[number];
+const EMAIL_COLUMNS = ['npi', 'email', 'type', 'validated_at', 'source'];
 
 const DAY_MS = 86_400_000;
 const DATE =
@@ -148,21 +153,11 @@ export function readEmailRows(first: Row, source: string, now: number): Reading<
       'the first row must name the columns, npi and email at least, or be npi,email itself',
     );
   }
-  const columns = hasHeader ? names : [...EMAIL_COLUMNS];
-  return {
-    hasHeader,
-    judge: ({ cells }) =>
-      judgeEmail((column) => cells[columns.indexOf(column)] ?? '', cells.length === 0, source, now),
-  };
+  const columns = hasHeader ? names : EMAIL_COLUMNS;
+  return { hasHeader, columns, judge: (cell) => judgeEmail(cell, source, now) };
 }
 
-function judgeEmail(
-  cell: (column: Column) => string,
-  isBroken: boolean,
-  defaultSource: string,
-  now: number,
-): Judged<OwnEmail> {
-  if (isBroken) return { verdict: 'broken_row' };
+function judgeEmail(cell: (column: string) => string, defaultSource: string, now: number): Judged<OwnEmail> {
   const npi = cell('npi');
   if (!hasNpiCheckDigit(npi)) return { verdict: 'invalid_npi' };
   const looked = look(cell('email'));
@@ -185,12 +180,8 @@ function judgeEmail(
 /** ISO 8601, a day or a moment with its offset. Clocks may differ by a day; what lies further ahead isn't a date. */
 function parseDate(text: string, now: number): Date | null | 'bad' {
   if (text === '') return null;
-  // Date.parse takes 31 February for a day in March.
-  const day = new Date(`${text.slice(0, 10)}T00:00:00Z`);
-  const time = DATE.test(text) ? Date.parse(text) : Number.NaN;
-  if (Number.isNaN(time) || Number.isNaN(day.getTime()) || !day.toISOString().startsWith(text.slice(0, 10)))
-    return 'bad';
-  return time - now >= DAY_MS ? 'bad' : new Date(Math.min(time, now));
+  const time = DATE.test(text) && isDay(text.slice(0, 10)) ? Date.parse(text) : Number.NaN;
+  return Number.isNaN(time) || time - now >= DAY_MS ? 'bad' : new Date(Math.min(time, now));
 }
 
 type Suppressed = SuppressionTarget & { readonly reason: string };
@@ -206,15 +197,10 @@ const REFUSALS: Readonly<Record<TargetWord, string>> = {
 export function readSuppressionRows(first: Row): Reading<Suppressed> {
   const names = first.cells.map((cell) => cell.toLowerCase());
   const hasHeader = names.includes('value');
-  const columns = hasHeader ? names : ['value'];
   return {
     hasHeader,
-    judge({ cells }) {
-      const cell = (column: string) => cells[columns.indexOf(column)] ?? '';
-      return cells.length === 0
-        ? { verdict: 'broken_row' }
-        : judgeSuppression(cell('kind'), cell('value'), cell('reason'));
-    },
+    columns: hasHeader ? names : ['value'],
+    judge: (cell) => judgeSuppression(cell('kind'), cell('value'), cell('reason')),
   };
 }
 

@@ -21,33 +21,27 @@ export function addSuppressCommands(program: Command, run: Run): void {
   const suppress = program
     .command('suppress')
     .description('who must not be looked up or returned, whatever any source says');
-  change(
-    suppress
-      .command('add')
-      .description('from now on: not looked up, not returned, not shown again in polls and deliveries')
-      .argument('<TARGET>', TARGET, orStdin(target)),
-  ).action((which: SuppressionTarget, options: ChangedBy) =>
-    run(null, async (db) => {
-      const isNew = await addSuppression(db, options, which);
-      return plain({
-        ...which,
-        outcome: isNew ? 'suppressed' : 'was suppressed already; nothing was changed',
-      });
-    }),
-  );
-  change(
-    suppress
-      .command('remove')
-      .description("end a suppression, an erasure's too: sources may bring the address back")
-      .argument('<TARGET>', TARGET, orStdin(target)),
-  ).action((which: SuppressionTarget, options: ChangedBy) =>
-    run(null, async (db) => {
-      const origin = await removeSuppression(db, options, which);
-      const outcome =
-        origin === null ? 'was not suppressed; nothing was changed' : `removed; it came from: ${origin}`;
-      return { ...plain({ ...which, outcome }), exitCode: origin === null ? 1 : 0 };
-    }),
-  );
+  change(suppress, 'add', 'from now on: not looked up, not returned, not shown again in polls and deliveries')
+    .argument('<TARGET>', TARGET, orStdin(target))
+    .action((which: SuppressionTarget, options: ChangedBy) =>
+      run(null, async (db) => {
+        const isNew = await addSuppression(db, options, which);
+        return plain({
+          ...which,
+          outcome: isNew ? 'suppressed' : 'was suppressed already; nothing was changed',
+        });
+      }),
+    );
+  change(suppress, 'remove', "end a suppression, an erasure's too: sources may bring the address back")
+    .argument('<TARGET>', TARGET, orStdin(target))
+    .action((which: SuppressionTarget, options: ChangedBy) =>
+      run(null, async (db) => {
+        const origin = await removeSuppression(db, options, which);
+        const outcome =
+          origin === null ? 'was not suppressed; nothing was changed' : `removed; it came from: ${origin}`;
+        return { ...plain({ ...which, outcome }), exitCode: origin === null ? 1 : 0 };
+      }),
+    );
   newestFirst(
     suppress.command('list').description('all suppressions, newest first; addresses as their SHA-256'),
   )

@@ -1,7 +1,9 @@
-import { type Command, Option } from 'commander';
+import { type Command, InvalidArgumentError, Option } from 'commander';
+import { blockOf } from '../../activities/webhooks/ip-policy.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import { clock, type Database, query } from '../../db/client.ts';
+import { listBlocks, setBlock } from '../../db/webhooks/blocks.ts';
 import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
 import { type ResendOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
@@ -31,14 +33,11 @@ interface ResendOptions extends ChangedBy {
   readonly since?: Date;
 }
 
-/**
- * `webhooks`.
- * @param progress a line for people, while a command works
- */
+/** `webhooks`. @param progress a line for people, while a command works */
 export function addWebhookCommands(program: Command, run: Run, progress: (line: string) => void): void {
   const webhooks = program
     .command('webhooks')
-    .description("look at webhook deliveries, send them again, suspend an organization's");
+    .description("look at webhook deliveries, send them again, suspend an organization's, block receivers");
   newestFirst(revealing(webhooks.command('list').description('deliveries, newest first'), 'URLs'))
     .option('--organization <ORG>', 'of this organization (org_…); all if none is given')
     .addOption(new Option('--state <STATE>', 'only those').choices(DELIVERY_STATES))
@@ -79,16 +78,42 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
     ['suspend', true, 'submits get no deliveries from now on (webhook.status "none"); pending ones are held'],
     ['resume', false, 'submits get deliveries again from now on; what was held goes on within 5 minutes'],
   ] as const) {
-    change(
-      webhooks.command(name).description(description).argument('<ORG>', 'organization id (org_…)'),
-    ).action((id: string, options: ChangedBy) =>
-      run(id, async (db) => plain(await suspendWebhooks(db, options, id, suspended))),
-    );
+    change(webhooks, name, description)
+      .argument('<ORG>', 'organization id (org_…)')
+      .action((id: string, options: ChangedBy) =>
+        run(id, async (db) => plain(await suspendWebhooks(db, options, id, suspended))),
+      );
   }
+  for (const [name, blocked, description] of [
+    ['block', true, 'send nothing there, for any organization: what is pending fails with its next attempt'],
+    ['unblock', false, 'end that; what failed meanwhile is sent again by "webhooks resend"'],
+  ] as const) {
+    change(webhooks, name, description)
+      .argument('<TARGET>', TARGET, blockTarget)
+      .action((target: string, options: ChangedBy) =>
+        run(null, async (db) => {
+          const changed = await setBlock(db, options, target, blocked);
+          const outcome = `${changed ? '' : 'was '}${name}ed${changed ? '' : ' already; nothing was changed'}`;
+          return plain({ target, outcome });
+        }),
+      );
+  }
+  webhooks
+    .command('blocks')
+    .description('all targets that are blocked, newest first')
+    .action(() => run(null, async (db) => plain(await listBlocks(db))));
+}
+
+const TARGET = 'an address, a range such as 192.0.2.0/24, or a host (all names below it included)';
+
+function blockTarget(text: string): string {
+  const target = blockOf(text.trim());
+  if (target !== null) return target;
+  throw new InvalidArgumentError(`Write ${TARGET}.`);
 }
 
 function addResend(webhooks: Command, run: Run, progress: (line: string) => void): void {
-  change(webhooks.command('resend').description('send decided deliveries again'))
+  change(webhooks, 'resend', 'send decided deliveries again')
     .argument('[DELIVERY...]', 'delivery ids (msg_…)')
     .option('--failed', 'in place of ids: everything that failed, of --organization, --since')
     .option('--organization <ORG>', 'organization id (org_…)')

@@ -26,8 +26,8 @@ const CALL_TIMEOUT_MS = 3000;
 /** What activities need of Temporal, over a client. */
 export function createControl(client: Client, taskQueue: string): WorkflowControl {
   return {
-    startBatch: (start) => startBatch(client, taskQueue, start),
-    restartBatch: (start) => startBatch(client, taskQueue, start, { restart: true }),
+    namespace: client.options.namespace,
+    wakeBatch: (start) => startBatch(client, taskQueue, start, { wake: true }),
     startDelivery: (start) => startDelivery(client, taskQueue, start),
     async isRunning(workflowId) {
       return (await closedAt(client, workflowId)) === null;

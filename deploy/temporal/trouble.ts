@@ -15,10 +15,7 @@ export class TemporalTrouble extends Error {
 
 const ASK_MS = 3000;
 
-/**
- * Asks Temporal for our namespace.
- * @returns why it cannot be used; null if it can
- */
+/** Asks Temporal for our namespace. @returns why it cannot be used; null if it can */
 export async function temporalTrouble({
   connectionOptions,
   namespace = 'default',

@@ -26,7 +26,10 @@ const SHUTDOWN_GRACE = '35s';
 const SHUTDOWN_FORCE_MS = 38_000;
 
 const pathOf = (file: string) => fileURLToPath(new URL(`../../workflows/${file}`, import.meta.url));
-const FAILURE_CONVERTER = pathOf('failure-converter.ts');
+const CONVERTERS = {
+  failureConverterPath: pathOf('failure-converter.ts'),
+  payloadConverterPath: pathOf('payload-converter.ts'),
+};
 
 export interface WorkersOptions {
   readonly connection: NativeConnection;
@@ -60,7 +63,7 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
     interceptors: {
       activity: [(context) => ({ inbound: failureInterceptor(deps.log, context.info, atWork) })],
     },
-    dataConverter: { failureConverterPath: FAILURE_CONVERTER },
+    dataConverter: CONVERTERS,
     shutdownGraceTime: SHUTDOWN_GRACE,
     ...(version && {
       workerDeploymentOptions: {
@@ -126,7 +129,7 @@ export async function loadBundle(file: string | null): Promise<{ readonly code: 
 export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<WorkflowBundle> {
   return bundleWorkflowCode({
     workflowsPath,
-    failureConverterPath: FAILURE_CONVERTER,
+    ...CONVERTERS,
     // Webpack's own progress is noise in a worker's log; its errors are thrown.
     logger: { log() {}, trace() {}, debug() {}, info() {}, warn() {}, error: console.error },
   });

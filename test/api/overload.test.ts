@@ -1,7 +1,15 @@
+import { setImmediate } from 'node:timers/promises';
 import test from 'ava';
-import { createFloodGuard, createSample } from '../../api/http/overload.ts';
+import { createFloodGuard, createLanes, createSample } from '../../api/http/overload.ts';
+import { reactivateKey, revokeKey } from '../../db/accounts/keys.ts';
+import { fresh, freshDatabase } from '../support/database.ts';
 import { exchange } from '../support/organization.ts';
-import { startApi } from '../support/stack.ts';
+import { type Api, type ApiClient, startApi } from '../support/stack.ts';
+
+const BY = { actor: 'test', reason: 'test' };
+
+const { sql, url: databaseUrl } = freshDatabase(test);
+const api = fresh(test, () => startApi({ databaseUrl }));
 
 test('an address that floods with bad keys gets 429 instead of 401; valid keys behind it are untouched', async (t) => {
   const api = await startApi();
@@ -75,4 +83,180 @@ test('a sample is one line of each status in 10 s, and counts those left out', (
   t.deepEqual([sample(401), sample(401), sample(404)], [3, null, 0]);
   now = 20_000;
   t.is(sample(401), 1);
+});
+
+const KEYLESS = 'GET /api/v1/credits HTTP/1.1\r\nHost: x\r\n\r\n';
+
+// Guard: `boundPipelines` of api/http/connection.ts.
+test('a connection that sends more than 32 requests ahead is answered for them, told why, and closed', async (t) => {
+  const answers = (await exchange(api.port, KEYLESS.repeat(200))).split('HTTP/1.1 ').slice(1);
+  t.deepEqual(
+    answers.map((answer) => answer.slice(0, 3)),
+    [...Array(33).fill('401'), '429'],
+  );
+  t.regex(answers.at(-1) ?? '', /\r\nretry-after: 1\r\n.*"code":"too_many_at_once"/is);
+});
+
+// Guard: `guesses.refusal` before `authenticate` in api/http/auth.ts.
+test('an address that failed with keys that may be some is not looked up any more; keys in use there are', async (t) => {
+  const own = await startApi();
+  const [known, other] = [await own.organization(), await own.organization()];
+  t.is((await known.get('/api/v1/credits')).status, 200);
+  await revokeKey(own.db, BY, other.keyId);
+  const statuses = [];
+  for (let i = 0; i < 110; i += 1) statuses.push((await other.get('/api/v1/credits')).status);
+  t.deepEqual(statuses, [...Array(100).fill(403), ...Array(10).fill(429)]);
+  await reactivateKey(own.db, BY, other.keyId);
+  t.is((await other.get('/api/v1/credits')).status, 429, 'nobody asked what became of the key');
+  t.is((await known.get('/api/v1/credits')).status, 200);
+  await own.stop();
+});
+
+// Guard: `createAddressOf` of api/http/overload.ts.
+test('behind proxies of ours the address is the last that is none of them; from others the header is idle talk', async (t) => {
+  const [behind, open] = [
+    await startApi({ trustedProxies: ['127.0.0.0/8', '10.0.0.0/8'] }),
+    await startApi(),
+  ];
+  const knock = async ({ baseUrl }: Api, forwarded: string) => {
+    const headers = { 'x-forwarded-for': forwarded };
+    return (await fetch(`${baseUrl}/api/v1/credits`, { headers })).status;
+  };
+  for (let i = 0; i < 100; i += 1) {
+    t.is(await knock(behind, `198.51.100.${i}, 203.0.113.7, 10.0.0.1`), 401);
+    t.is(await knock(open, `198.51.100.${i}`), 401);
+  }
+  t.is(await knock(behind, '203.0.113.7'), 429);
+  t.is(await knock(behind, '203.0.113.7, 203.0.113.8'), 401);
+  t.is(await knock(open, '203.0.113.8'), 429);
+  await behind.stop();
+  await open.stop();
+});
+
+/** Keeps an organization's submits from ending until it is released. */
+async function holdBalance({ organizationId }: ApiClient): Promise<() => Promise<void>> {
+  const { promise: released, resolve: release } = Promise.withResolvers<void>();
+  const { promise: held, resolve: isHeld } = Promise.withResolvers<void>();
+  const holding = sql.begin(async (tx) => {
+    await tx`select 1 from credit_balances where organization_id = ${organizationId} for update`;
+    isHeld();
+    await released;
+  });
+  await held;
+  return async () => {
+    release();
+    await holding;
+  };
+}
+
+/** As a client that does not come back. */
+const submitOnce = ({ baseUrl }: Pick<Api, 'baseUrl'>, { apiKey }: ApiClient) =>
+  fetch(`${baseUrl}/api/v1/email`, {
+    method: 'POST',
+    headers: { 'x-api-key': apiKey, 'content-type': 'application/json' },
+    body: '{"npi":"2000000010"}',
+  });
+
+const codeOf = async (answer: Response) => ((await answer.json()) as { code: string }).code;
+
+// Guards: `requireRoom` in `createLanes`; `each` of the writes in api/server.ts; `enterLine` before `countRequest`.
+test.serial(
+  "an organization's submits wait in front of the pool, beyond a short line they are refused and not counted",
+  async (t) => {
+    const [client, other] = [await api.organization(), await api.organization()];
+    const release = await holdBalance(client);
+    const answering = Array.from({ length: 120 }, () => submitOnce(api, client));
+    const isRefused = ({ status }: Response) => status === 429;
+    // The line is full once somebody has been turned away.
+    const refused = await Promise.any(
+      answering.map((one) => one.then((a) => (isRefused(a) ? a : Promise.reject()))),
+    );
+    t.is(await codeOf(refused), 'too_many_at_once');
+    t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
+    t.is(refused.headers.get('ratelimit'), null);
+    const [waiting] = await sql`
+    select count(*)::int as n from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%credit_balances%'`;
+    t.true(waiting?.n <= 2, `${waiting?.n} connections wait`);
+    t.is((await submitOnce(api, other)).status, 202);
+    await release();
+    const accepted = (await Promise.all(answering)).filter(({ status }) => status === 202);
+    t.true(accepted.length > 0 && accepted.length <= 100);
+    t.is((await Promise.all(answering)).filter(isRefused).length, 120 - accepted.length);
+    const [hits] =
+      await sql`select cardinality(hits)::int as n from rate_windows where api_key_id = ${client.keyId}`;
+    t.is(hits?.n, accepted.length);
+  },
+);
+
+// Guard: the second `requireRoom` in `createLanes`.
+test.serial('with too many submits of all under way, one more is a 503 at once', async (t) => {
+  const own = await startApi({ databaseUrl, databasePool: 1 });
+  const clients = await Promise.all([own.organization(), own.organization()]);
+  const releases = await Promise.all(clients.map(holdBalance));
+  const answering = clients.flatMap((client) => Array.from({ length: 30 }, () => submitOnce(own, client)));
+  const refused = await Promise.any(
+    answering.map((one) => one.then((answer) => (answer.status === 503 ? answer : Promise.reject()))),
+  );
+  t.is(await codeOf(refused), 'overloaded');
+  t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
+  for (const release of releases) await release();
+  const statuses = new Set((await Promise.all(answering)).map(({ status }) => status));
+  t.deepEqual([...statuses].sort(), [202, 503]);
+  await own.stop();
+});
+
+test('who waits for a turn gets it in turn with others, and no more at once than his share', async (t) => {
+  const lanes = createLanes({ atOnce: 2, each: 1, most: 10, mostOfAll: 20, patienceMs: 10_000 });
+  const begun: string[] = [];
+  const ends = new Map<string, () => void>();
+  const ask = (who: string, name: string) =>
+    lanes.inTurn(who, async () => {
+      begun.push(name);
+      await new Promise<void>((resolve) => ends.set(name, resolve));
+    });
+  const end = async (name: string) => {
+    ends.get(name)?.();
+    await setImmediate();
+  };
+  const all = [...['a1', 'a2', 'a3'].map((name) => ask('a', name)), ask('b', 'b1'), ask('c', 'c1')];
+  await setImmediate();
+  t.deepEqual(begun, ['a1', 'b1']);
+  for (const name of ['a1', 'b1', 'a2', 'c1', 'a3']) await end(name);
+  await Promise.all(all);
+  t.deepEqual(begun, ['a1', 'b1', 'a2', 'c1', 'a3']);
+});
+
+test('work that fails, and a place given up, make room again', async (t) => {
+  const lanes = createLanes({ atOnce: 1, each: 1, most: 1, mostOfAll: 2, patienceMs: 10_000 });
+  await t.throwsAsync(
+    lanes.inTurn('a', async () => {
+      throw new Error('failed');
+    }),
+    { message: 'failed' },
+  );
+  const place = lanes.enter('a');
+  t.throws(() => lanes.enter('a'), { message: 'HTTP 429' });
+  t.notThrows(() => lanes.enter('b').leave());
+  place.leave();
+  place.leave();
+  t.is(await lanes.inTurn('a', async () => 'done'), 'done');
+});
+
+// Guard: `looked` of api/routes/service.ts, without which each question holds a connection.
+test.serial('readiness is asked of the database once for all who want to know', async (t) => {
+  const client = await api.organization();
+  const { promise: released, resolve: release } = Promise.withResolvers<void>();
+  const { promise: held, resolve: isHeld } = Promise.withResolvers<void>();
+  const holding = sql.begin(async (tx) => {
+    await tx`lock table drizzle.__drizzle_migrations in access exclusive mode`;
+    isHeld();
+    await released;
+  });
+  await held;
+  const asked = Array.from({ length: 100 }, () => fetch(`${api.baseUrl}/readyz`));
+  // With every one of them in, the pool of 20 has room.
+  for (let i = 0; i < 20; i += 1) t.is((await client.get('/api/v1/credits')).status, 200);
+  release();
+  await holding;
+  t.deepEqual([...new Set((await Promise.all(asked)).map(({ status }) => status))], [200]);
 });

@@ -4,12 +4,13 @@ import { type Database, openDatabase } from '../../db/client.ts';
 import { joinLookup } from '../../db/lookups/lookups.ts';
 import {
   type Admission,
-  admitOne,
+  admitCall,
   type CallOutcome,
   recordOne,
   type SourceLimits,
 } from '../../db/lookups/sources.ts';
 import { beginVendorStep } from '../../db/lookups/vendor-attempts.ts';
+import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
@@ -24,11 +25,11 @@ const workers = [first, ...others];
 
 test.after.always(() => Promise.all(others.map((db) => db.close())));
 
-const admit = (source: string, limits = FREE, cost = 1) => admitBy(first, source, limits, cost);
+const admitNow = (source: string, limits = FREE, cost = 1) => admitBy(first, source, limits, cost);
 
 /** On our own account, by one of the workers. */
 async function admitBy(db: Database, source: string, limits: SourceLimits, cost: number) {
-  return await admitOne(db, { source, limits, cost, requestId: null, patienceMs: 60_000 });
+  return await admitCall(db, { source, limits, cost, requestId: null, patienceMs: 60_000 });
 }
 
 /** Says how a call went. */
@@ -41,7 +42,7 @@ async function begin(source: string, calls: number): Promise<End[]> {
       const db = workers[i % 3] as Database;
       const { kind, era } = await admitBy(db, source, FREE, 1);
       if (kind !== 'go') throw new Error(`${source}: ${kind}`);
-      return (outcome) => recordOne(db, source, era, outcome, null);
+      return (outcome) => recordOne(db, source, era, outcome);
     }),
   );
 }
@@ -57,7 +58,7 @@ async function fail(source: string, times: number): Promise<void> {
 
 /** How long a breaker has to be waited for; 0 if not at all. */
 async function waitOf(source: string): Promise<number> {
-  const admission = await admit(source);
+  const admission = await admitNow(source);
   return admission.kind === 'wait' && admission.why === 'breaker_open' ? admission.afterMs : 0;
 }
 
@@ -89,7 +90,7 @@ async function requestsOf(count: number, asked = npis.splice(0, count)): Promise
 
 /** For one request. @returns in seconds, rounded, how long its turn is to be waited for; 0 if it goes now */
 async function askFor(requestId: string, source: string, limits = SLOW): Promise<number> {
-  const admission = await admitOne(first, { source, limits, cost: 1, requestId, patienceMs: 86_400_000 });
+  const admission = await admitCall(first, { source, limits, cost: 1, requestId, patienceMs: 86_400_000 });
   if (admission.kind === 'spent') throw new Error('spent');
   return admission.kind === 'go' ? 0 : Math.round(admission.afterMs / 1000);
 }
@@ -125,8 +126,8 @@ test('in any window of a rate there are at most as many calls as it says', async
   const admitted: number[] = [];
   // More than one window can hold.
   while (admitted.length < 15) {
-    const admission = await admit('windowed', limits);
-    if (admission.kind === 'go') admitted.push(admission.at.getTime());
+    const admission = await admitNow('windowed', limits);
+    if (admission.kind === 'go') admitted.push(admission.at);
   }
   for (const start of admitted) {
     const within = admitted.filter((at) => at >= start && at < start + windowMs).length;
@@ -156,11 +157,18 @@ test('whoever waits for a turn and never comes back costs one turn', async (t) =
   t.deepEqual([await askFor(next, 'left'), await askFor(last, 'left')], [0, 600]);
 });
 
+test('a request that is over before its turn costs none', async (t) => {
+  const [one = '', over = '', next = ''] = await requestsOf(3);
+  for (const id of [one, over]) await askFor(id, 'over');
+  await settle(first, over, 'failed', 'deadline', RULES);
+  t.is(await askFor(next, 'over'), 600);
+});
+
 test('a turn that would come too late for a request is not kept for it', async (t) => {
   const [one = '', hasty = '', patient = ''] = await requestsOf(3);
   t.is(await askFor(one, 'hasty'), 0);
   const call = { source: 'hasty', limits: SLOW, cost: 1, requestId: hasty, patienceMs: 60_000 };
-  t.like(await admitOne(first, call), { kind: 'wait', why: 'rate_limit' });
+  t.like(await admitCall(first, call), { kind: 'wait', why: 'rate_limit' });
   t.is(await askFor(patient, 'hasty'), 600);
 });
 
@@ -168,6 +176,8 @@ test('organizations that wait have their turns in turn, however many one of them
   const many = await requestsOf(12);
   const few = await requestsOf(4);
   for (const id of many) await askFor(id, 'shared');
+  // After the first of the many, before all the others.
+  t.is(await askFor(few[0] ?? '', 'shared'), 1200);
   const went: string[] = [];
   const waiting = [...many.slice(1), ...few];
   for (let turn = 0; turn < 8; turn += 1) {
@@ -208,8 +218,8 @@ test('the smallest of several rates decides', async (t) => {
     ],
     dailyCredits: null,
   };
-  t.is((await admit('two-rates', limits)).kind, 'go');
-  t.like(await admit('two-rates', limits), { kind: 'wait', why: 'rate_limit' });
+  t.is((await admitNow('two-rates', limits)).kind, 'go');
+  t.like(await admitNow('two-rates', limits), { kind: 'wait', why: 'rate_limit' });
 });
 
 test('a day’s credits are spent to the last one and not beyond, however many ask at once', async (t) => {
@@ -222,51 +232,60 @@ test('a day’s credits are spent to the last one and not beyond, however many a
 
 test('credits that were set aside and not charged can be spent again', async (t) => {
   const limits = { rates: [], dailyCredits: 1 };
-  const { at: askedAt, era } = await admit('pay-on-find', limits);
-  t.is((await admit('pay-on-find', limits)).kind, 'spent');
+  const { at: askedAt, era } = await admitNow('pay-on-find', limits);
+  t.is((await admitNow('pay-on-find', limits)).kind, 'spent');
   await recordOne(first, 'pay-on-find', era, { kind: 'answered' }, { credits: 1, askedAt, requestId: null });
-  t.is((await admit('pay-on-find', limits)).kind, 'go');
+  t.is((await admitNow('pay-on-find', limits)).kind, 'go');
 });
 
 test('one organization has half of a day’s credits if others ask as well, and all of them if none does', async (t) => {
   const limits = { rates: [], dailyCredits: 10 };
   const [greedy = '', other = ''] = [...(await requestsOf(1)), ...(await requestsOf(1))];
-  const goes = async (requestId: string, calls = 12) => {
+  const goes = async (requestId: string | null, calls = 12) => {
     const asked = Array.from({ length: calls }, (_, i) =>
-      admitOne(workers[i % 3] as Database, { source: 'rationed', limits, cost: 1, requestId, patienceMs: 0 }),
+      admitCall(workers[i % 3] as Database, {
+        source: 'rationed',
+        limits,
+        cost: 1,
+        requestId,
+        patienceMs: 0,
+      }),
     );
     return kinds(await Promise.all(asked)).go;
   };
   t.is(await goes(greedy), 10);
   t.is(await goes(other), 0);
   await passDay('rationed');
+  t.is(await goes(greedy), 5);
+  await passDay('rationed');
   t.deepEqual(await Promise.all([goes(greedy), goes(other)]), [5, 5]);
   await passDay('rationed');
   t.deepEqual([await goes(other), await goes(greedy, 2)], [5, 2]);
   await passDay('rationed');
-  // Nobody else has asked since yesterday.
   await passDay('rationed');
-  t.is(await goes(other), 10);
+  // Nobody else has asked since yesterday; what we ask on our own account is no organization's.
+  t.is(await goes(null, 1), 1);
+  t.is(await goes(other), 9);
 });
 
 test('a question that costs more than a whole day’s credits is never asked', async (t) => {
-  t.is((await admit('tiny-budget', { rates: [], dailyCredits: 2 }, 3)).kind, 'spent');
+  t.is((await admitNow('tiny-budget', { rates: [], dailyCredits: 2 }, 3)).kind, 'spent');
 });
 
 test('five failures in a row open the breaker; an answer in between does not let them add up', async (t) => {
   await fail('shaky', 4);
   await record('shaky', { kind: 'answered' });
   await fail('shaky', 4);
-  t.is((await admit('shaky')).kind, 'go');
+  t.is((await admitNow('shaky')).kind, 'go');
   await fail('shaky', 1);
-  t.like(await admit('shaky'), { kind: 'wait', why: 'breaker_open' });
+  t.like(await admitNow('shaky'), { kind: 'wait', why: 'breaker_open' });
 });
 
 test('fifty failures of one moment are one opening, for seconds', async (t) => {
   const calls = await begin('crowded', 50);
   await Promise.all(calls.map((end) => end({ kind: 'failed', why: 'unanswered' })));
   t.true((await waitOf('crowded')) <= 8000);
-  t.is((await admit('crowded')).era, 1);
+  t.is((await admitNow('crowded')).era, 1);
   await pass('crowded', 8);
   t.deepEqual(kinds(await askAll('crowded', FREE, 12)), { go: 1, wait: 11, spent: 0 });
 });
@@ -287,7 +306,7 @@ test('an answer to a question from before the opening does not close it', async 
   const [slow] = await begin('slow', 1);
   await fail('slow', 5);
   await slow?.({ kind: 'answered' });
-  t.like(await admit('slow'), { kind: 'wait', why: 'breaker_open' });
+  t.like(await admitNow('slow'), { kind: 'wait', why: 'breaker_open' });
 });
 
 test('an open breaker lets exactly one trial through when its time is over, whoever asks', async (t) => {
@@ -316,7 +335,7 @@ test('however long a source is away, and however slowly it fails, a trial is mad
   }
   await pass('away', 8);
   await record('away', { kind: 'answered' });
-  t.is((await admit('away')).kind, 'go');
+  t.is((await admitNow('away')).kind, 'go');
 });
 
 test('a trial that hangs, or whose worker died, does not hold up the next; its answer still closes', async (t) => {
@@ -325,7 +344,7 @@ test('a trial that hangs, or whose worker died, does not hold up the next; its a
   for (let i = 0; i < 6; i += 1) {
     await pass('hanging', 8);
     trials.push(...(await begin('hanging', 1)));
-    t.is((await admit('hanging')).kind, 'wait');
+    t.is((await admitNow('hanging')).kind, 'wait');
   }
   await trials[0]?.({ kind: 'answered' });
   // Those that hang on until they fail are of the trouble that is over.
@@ -358,14 +377,14 @@ test('Retry-After pauses everyone, and is no failure', async (t) => {
   const calls = await begin('limited', 10);
   for (const end of calls.slice(1)) await end({ kind: 'rate_limit', afterMs: 20_000 });
   await calls[0]?.({ kind: 'rate_limit', afterMs: 1000 });
-  const admission = await admit('limited');
+  const admission = await admitNow('limited');
   t.true(admission.kind === 'wait' && admission.why === 'paused' && admission.afterMs > 15_000);
   await pass('limited', 21);
-  t.is((await admit('limited')).kind, 'go');
+  t.is((await admitNow('limited')).kind, 'go');
 });
 
 test('one question that fails again and again does not shut the source for all others', async (t) => {
   await fail('poisoned', 1);
   for (let i = 0; i < 9; i += 1) await record('poisoned', { kind: 'failed_again', why: 'upstream' });
-  t.is((await admit('poisoned')).kind, 'go');
+  t.is((await admitNow('poisoned')).kind, 'go');
 });

@@ -307,3 +307,27 @@ test('an organization that does not exist is named', async (t) => {
     t.true(stderr.startsWith(`operator: unknown organization ${unknown}`), stderr);
   }
 });
+
+test('a target is blocked for all organizations, listed, and given free again, with a line in the audit log each', async (t) => {
+  const outcome = async (...args: string[]) =>
+    (await command.json<{ outcome: string }>('webhooks', ...args, ...WHY)).outcome;
+  t.is(await outcome('block', '198.51.100.0/24'), 'blocked');
+  t.is(await outcome('block', 'Victim.Example.'), 'blocked');
+  t.is(await outcome('block', 'victim.example'), 'was blocked already; nothing was changed');
+  t.is(await outcome('block', '2001:DB8::1'), 'blocked');
+  const targets = async () =>
+    (await command.json<{ target: string }[]>('webhooks', 'blocks')).map(({ target }) => target);
+  t.deepEqual(await targets(), ['2001:db8::1/128', 'victim.example', '198.51.100.0/24']);
+  t.regex(await command.text('webhooks', 'blocks'), /victim\.example +a test +\S+Z/);
+  for (const bad of ['https://victim.example', 'victim.example:8443', '198.51.100.0/33', 'a b', '127.1', ''])
+    t.is((await command.operator('webhooks', 'block', bad, ...WHY)).code, 2, bad);
+  for (const target of ['2001:db8::1', '198.51.100.0/24', 'victim.example'])
+    t.is(await outcome('unblock', target), 'unblocked');
+  t.is(await outcome('unblock', 'victim.example'), 'was unblocked already; nothing was changed');
+  t.deepEqual(await targets(), []);
+  const lines = await command.json<{ action: string; subject: string }[]>('audit', 'list');
+  t.deepEqual(
+    lines.filter(({ subject }) => subject === 'victim.example').map(({ action }) => action),
+    ['webhooks.unblock', 'webhooks.block'],
+  );
+});

@@ -4,7 +4,7 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { ApplicationFailure } from '@temporalio/common';
 import { MockActivityEnvironment } from '@temporalio/testing';
-import { eq } from 'drizzle-orm';
+import { eq, sql } from 'drizzle-orm';
 import { pino } from 'pino';
 import { createWebhookActivities } from '../../activities/deliver.ts';
 import type { Answer, Message } from '../../activities/webhooks/post.ts';
@@ -45,7 +45,12 @@ export async function startDelivering(
     lastValidatedAt: new Date(),
   });
   const rules = {
-    ...{ freshnessMs: 30 * 24 * HOUR, replayMs: 30 * 24 * HOUR, greylistMs: 1000 },
+    ...{
+      freshnessMs: 30 * 24 * HOUR,
+      replayMs: 30 * 24 * HOUR,
+      greylistMs: 1000,
+      lookupsPerOrganization: 100,
+    },
     ...{ webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
     sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
@@ -59,17 +64,28 @@ export async function startDelivering(
     time,
     startWorker,
     organization: () => openOrganization(db, 1000),
-    /** Submits that are completed at once. @returns the ids of their deliveries, `count` of them */
+    /**
+     * Submits that are completed at once, to a host that has answered 2xx before if it isn't `unproven`.
+     * @returns the ids of their deliveries, `count` of them
+     */
     async deliveries(
       organization: Organization,
       url: string,
       count: number,
-      mode: WebhookMode = 'real-time',
+      mode: WebhookMode | 'unproven' = 'real-time',
     ) {
+      if (mode !== 'unproven') {
+        await db.drizzle.execute(sql`
+          insert into webhook_hosts (organization_id, host, failures, accepted_at)
+          values (${organization.organizationId}, ${new URL(url).host}, 0, clock_timestamp()) on conflict do nothing`);
+      }
       const ids: string[] = [];
       while (ids.length < count) {
         const npis = Array.from({ length: Math.min(60, count - ids.length) }, () => KNOWN_NPI);
-        const command = submitCommand(organization, { npis, webhook: { url, mode } });
+        const command = submitCommand(organization, {
+          npis,
+          webhook: { url, mode: mode === 'unproven' ? 'real-time' : mode },
+        });
         const { batchId } = acceptedIds(await submit(db, command, RULES));
         const rows = await db.drizzle
           .select({ id: webhookDeliveries.id })
@@ -135,7 +151,10 @@ export async function logAttempt(
   if (claimed.kind !== 'attempt') throw new Error(`no attempt can be made: ${JSON.stringify(claimed)}`);
   const outcome = state === 'pending' ? { state, afterMs: 0 } : { state };
   const record = { startedAt: new Date(), durationMs: 5, statusCode, reason: null, responseExcerpt: null };
-  await recordAttempt(db, claimed.claim, { ...record, ...over }, outcome, { kind: 'answered' });
+  await recordAttempt(db, claimed.claim, { ...record, ...over }, outcome, {
+    kind: 'answered',
+    accepted: state === 'delivered',
+  });
 }
 
 /** One way in which a receiver behaves, and what becomes of a delivery to it. */

@@ -30,8 +30,9 @@ export async function live(db: Database) {
   const organization = await openOrganization(db, 100);
   const other = await openOrganization(db, 100);
   const accept = async (over: Partial<SubmitCommand> & Pick<SubmitCommand, 'npis'>): Promise<Accepted> => {
-    const { batchId, requestIds } = acceptedIds(await submit(db, submitCommand(organization, over), RULES));
-    await markStarted(db, batchId);
+    const outcome = await submit(db, submitCommand(organization, over), RULES);
+    const { batchId, requestIds } = acceptedIds(outcome);
+    if (outcome.kind === 'accepted') await markStarted(db, outcome.start);
     const [first, ...rest] = requestIds;
     if (first === undefined) throw new Error('nothing was accepted');
     return { batchId, requestIds: [first, ...rest] };

@@ -13,6 +13,7 @@ export const RULES: SubmitRules = {
   freshnessMs: 30 * DAY,
   replayMs: 30 * DAY,
   idempotencyMs: DAY,
+  lookupsPerOrganization: 100,
 };
 
 export interface Organization {
@@ -101,9 +102,20 @@ export interface Answer<T = unknown> {
   readonly json: T;
 }
 
-/** The API as a client of one organization calls it, over real HTTP. */
+/** Refused because of what else was under way, with nothing done and nothing counted. */
+const CROWDED: readonly unknown[] = ['too_many_at_once', 'overloaded'];
+
+/**
+ * The API as a client of one organization calls it, over real HTTP: again while too much is under way, which on a busy
+ * machine is soon.
+ */
 export function createCaller(baseUrl: string, apiKey: string) {
-  const call = async <T>(
+  const call = <T>(...request: Parameters<typeof send>): Promise<Answer<T>> =>
+    eventually(async () => {
+      const answer = await send<T & { readonly code?: unknown }>(...request);
+      return CROWDED.includes(answer.json?.code) ? null : answer;
+    });
+  const send = async <T>(
     method: string,
     path: string,
     body?: string | Uint8Array<ArrayBuffer>,

@@ -115,6 +115,7 @@ export async function addPublishedPostgres(folder: string): Promise<string> {
 /** The API as a process of its own, so that it can be one of several and can be killed. */
 export interface ApiProcess {
   readonly url: string;
+  pid(): number;
   /** SIGKILL; returns once it is gone. */
   kill(): Promise<void>;
   /** Starts it again where it was, after a kill. */
@@ -158,6 +159,7 @@ export async function startApiProcess(databaseUrl: string): Promise<ApiProcess> 
   return {
     url,
     start,
+    pid: () => running?.pid ?? 0,
     async kill() {
       if (!running) return;
       process.kill(running.pid, 'SIGKILL');

@@ -75,7 +75,6 @@ async function recordOutcomes(): Promise<void> {
     for (const [name, body] of Object.entries(batches))
       await save(stack, name, await submitted(client.bulk(body)));
     const known: Readonly<Record<string, object>> = {
-      'single-replayed': { npis: [first] },
       'replayed-real-time': { npis: [first, second], ...hook('/replayed') },
       'batch-webhook-retried': { npis: [first], ...hook('/fail/3/batch', 'batch') },
       'real-time-webhook-retried': { npis: [first, second], ...hook('/fail/2/real-time') },

@@ -6,11 +6,12 @@ import { sql } from 'drizzle-orm';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
+import { loadConfig } from '../../deploy/config/config.ts';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
 import { fresh } from '../support/database.ts';
 import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
-import { aborted, createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
+import { aborted, createScriptedVendor, foundStep, ordinaryNpis, serveVendor } from '../support/vendors.ts';
 
 // What goes wrong around a lookup: Temporal, workers and vendors. Each time every request ends once, and every credit
 // is either charged for an email or back.
@@ -137,7 +138,6 @@ test('an answer after the deadline is not charged, but stored, so that the next 
 
 test('exactly one of a result and a time-out at the same moment wins, and all are told the same', async (t) => {
   const organization = await openOrganization(stack.db, 100);
-  const rules = { freshnessMs: RULES.freshnessMs, replayMs: RULES.replayMs };
   const wins = { answered: 0, failed: 0 };
   for (const npi of freshNpis(30)) {
     const command = submitCommand(organization, { npis: [npi] });
@@ -153,7 +153,7 @@ test('exactly one of a result and a time-out at the same moment wins, and all ar
     });
     const ends = ['answered', 'failed', 'answered', 'failed'] as const;
     const settlements = await Promise.all(
-      ends.map((end) => settle(stack.db, requestId, end, 'deadline', rules)),
+      ends.map((end) => settle(stack.db, requestId, end, 'deadline', RULES)),
     );
     t.is(new Set(settlements.map(({ status }) => status)).size, 1);
     t.is(settlements.filter(({ settledNow }) => settledNow).length, 1);
@@ -214,6 +214,58 @@ test.serial(
       );
       // Opened once, closed once.
       t.deepEqual({ ...row }, { state: 'closed', era: 2 });
+    } finally {
+      await own.stop();
+    }
+  },
+);
+
+test.serial(
+  'a vendor and a verifier that go away and come back are asked again, and nobody fails for their breakers',
+  async (t) => {
+    const away = new Set<string>();
+    const unstable = createScriptedVendor('unstable');
+    const baseUrl = await serveVendor(t, (_request, response) => {
+      response.writeHead(away.has('reacher') ? 503 : 200, { 'content-type': 'application/json' });
+      response.end(JSON.stringify({ is_reachable: 'safe' }));
+    });
+    const { access } = loadConfig({ DATABASE_URL: stack.databaseUrl });
+    const own = await startStack({
+      providers: [unstable],
+      access: { ...access, reacher: { baseUrl, apiKey: '' } },
+      lookupTimeoutMs: 300_000,
+    });
+    const healthOf = async (source: string) => {
+      const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
+        sql`select state, era from source_health where source = ${source}`,
+      );
+      return { ...row };
+    };
+    const opened = (source: string) =>
+      eventually(async () => ((await healthOf(source)).state === 'open' ? true : null));
+    try {
+      const asked = freshNpis(12);
+      for (const npi of asked) {
+        const found = foundStep(npi);
+        if (found.kind !== 'found') throw new Error(found.kind);
+        // Nobody saw the mailbox answer: the verifier has to say.
+        const candidates = found.candidates.map((one) => ({ ...one, verdict: 'unknown' as const }));
+        unstable.script(npi, () =>
+          away.has('unstable') ? { kind: 'retry', why: 'unsent', afterMs: null } : { ...found, candidates },
+        );
+      }
+      away.add('unstable').add('reacher');
+      const client = await own.organization();
+      const { json } = await client.bulk({ npis: asked });
+      for (const source of ['unstable', 'reacher']) {
+        await opened(source);
+        away.delete(source);
+      }
+      const { data } = await client.completed(json.batch_id);
+      t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
+      // Each opened once, closed once.
+      for (const source of ['unstable', 'reacher'])
+        t.deepEqual(await healthOf(source), { state: 'closed', era: 2 }, source);
     } finally {
       await own.stop();
     }

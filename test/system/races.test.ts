@@ -277,7 +277,7 @@ test.serial('60 equal NPIs in one bulk are one charge and 59 replays', async (t)
   }
 });
 
-// Guard: api/http/trusted-keys.ts takes a key for good for a second after the database has said so, and no longer.
+// Guard: api/http/keyring.ts takes a key for good for a second after the database has said so, and no longer.
 test.serial(
   'a request sent a second after the revocation returned is refused, whatever was running',
   async (t) => {

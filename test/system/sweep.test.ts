@@ -15,7 +15,7 @@ import { newId } from '../../db/ids.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { joinLookup } from '../../db/lookups/lookups.ts';
 import { migrate } from '../../db/migrate.ts';
-import { takeTurn } from '../../db/requests/outbox.ts';
+import { noteHome, takeTurn } from '../../db/requests/outbox.ts';
 import { settle, settleOverdue } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
@@ -96,7 +96,9 @@ test('one of many processes gets the turn, once per interval; a due time that is
   const other = openDatabase({ url, poolSize: 10, applicationName: 'test' });
   t.teardown(() => other.close());
   const turns = async () => {
-    const taken = await Promise.all(times(20, (index) => takeTurn(index % 2 === 0 ? db : other, MINUTE)));
+    const taken = await Promise.all(
+      times(20, (index) => takeTurn(index % 2 === 0 ? db : other, MINUTE, 'default')),
+    );
     return taken.filter(Boolean).length;
   };
   t.deepEqual([await turns(), await turns()], [1, 0]);
@@ -145,6 +147,44 @@ test('while Temporal is away 2,000 overdue requests of four organizations are re
   t.deepEqual(await auditLedger(reader, ids, RULES.replayMs), []);
 });
 
+test("a worker in another namespace than the API's stands in with refunds, and touches no workflow", async (t) => {
+  const { db } = await open(t);
+  await noteHome(db, 'home');
+  await noteHome(db, 'home');
+  t.deepEqual(await takeTurn(db, MINUTE, 'home'), { isHome: true });
+  const dueAgo = (ms: number) =>
+    query(db, sql`update sweeps set due_at = clock_timestamp() - ${ms} * interval '1 millisecond'`);
+  await dueAgo(MINUTE / 2);
+  t.is(await takeTurn(db, MINUTE, 'elsewhere'), null);
+  t.deepEqual(await takeTurn(db, MINUTE, 'home'), { isHome: true });
+  await dueAgo(MINUTE);
+
+  const organization = await openOrganization(db, 3);
+  const running = acceptedIds(await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES));
+  await submit(db, submitCommand(organization, { npis: [npiOf(1)] }), RULES);
+  await query(
+    db,
+    sql`update batches set started_at = now() - interval '1 minute', wake_at = null where id = ${running.batchId}`,
+  );
+  await overdue(db, organization, [npiOf(2)]);
+  const asked: string[] = [];
+  const control: WorkflowControl = {
+    namespace: 'elsewhere',
+    wakeBatch: async () => void asked.push('wake'),
+    tellBatch: async () => void asked.push('tell'),
+    isRunning: async () => asked.push('is it running') === 0,
+    startDelivery: async () => void asked.push('deliver'),
+  };
+  sweeping(t, db, control);
+  await refunded(db, organization, 1);
+  await eventually(async () => {
+    const [row] = await query(db, sql`select swept_at from sweeps`);
+    return row?.swept_at ?? null;
+  });
+  t.deepEqual(asked, []);
+  t.like(await balanceOf(db, organization.organizationId), { available: 1, held: 2 });
+});
+
 test('a sweep that is told to stop begins nothing more', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 5);
@@ -152,8 +192,8 @@ test('a sweep that is told to stop begins nothing more', async (t) => {
     await submit(db, submitCommand(organization, { npis: [npiOf(index)] }), RULES);
   }
   const stopping = new AbortController();
-  const startBatch = async () => stopping.abort();
-  const control = { ...temporalAway(t), startBatch };
+  const wakeBatch = async () => stopping.abort();
+  const control = { ...temporalAway(t), wakeBatch };
   t.like(await sweepOnce({ db, log, control, rules: RULES_OF_SWEEP }, stopping.signal), { started: 1 });
 });
 
@@ -164,12 +204,12 @@ test('a Temporal that takes long keeps no refund waiting: the rest of its work i
     await submit(db, submitCommand(organization, { npis: [npiOf(index)] }), RULES);
   }
   const asked = Promise.withResolvers<void>();
-  const startBatch = async () => {
+  const wakeBatch = async () => {
     asked.resolve();
     await setTimeout(3000);
     throw new Error('no answer');
   };
-  sweeping(t, db, { ...temporalAway(t), startBatch });
+  sweeping(t, db, { ...temporalAway(t), wakeBatch });
   await asked.promise;
   await overdue(db, organization, [npiOf(60)]);
   await refunded(db, organization, 1);
@@ -355,7 +395,7 @@ test.serial('the loop goes on after PostgreSQL was lost and has come back', asyn
   const write = (line: string) => {
     if (line.includes('"sweep failed')) failed.resolve();
   };
-  const there = { startBatch: async () => {}, tellBatch: async () => {}, isRunning: async () => true };
+  const there = { wakeBatch: async () => {}, tellBatch: async () => {}, isRunning: async () => true };
   sweeping(t, db, { ...temporalAway(t), ...there }, createLog('test', 'error', { write }));
   await overdue(db, organization, [npiOf(0)]);
   await refunded(db, organization, 2);

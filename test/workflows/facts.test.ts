@@ -5,7 +5,7 @@ import { sql } from 'drizzle-orm';
 import { settle } from '../../db/requests/settle.ts';
 import { claimDelivery } from '../../db/webhooks/attempts.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { eventually } from '../support/organization.ts';
+import { eventually, RULES } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
@@ -13,7 +13,6 @@ import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } fr
 
 const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 20);
-const RULES = { freshnessMs: 86_400_000, replayMs: 86_400_000 };
 let stack: Stack;
 
 test.before(async () => {
@@ -69,10 +68,17 @@ test('signals that lie, say nothing or are unknown change nothing, and the batch
   await batch.signal('requestSettled', 'rubbish', { more: [null] });
   await batch.signal('requestSettled', { requestId: 'req_nobody', npi: '1', status: 'failed' });
   await batch.signal('nobodyListens', { at: 'all' });
+  for (const encoding of ['json/plain', 'binary/unheard-of']) {
+    await stack.client.workflowService.signalWorkflowExecution({
+      ...{ namespace: 'default', signalName: 'requestSettled' },
+      workflowExecution: { workflowId: json.batch_id },
+      input: { payloads: [{ metadata: { encoding: Buffer.from(encoding) }, data: Buffer.from('{"half') }] },
+    });
+  }
   await eventually(async () => {
     const { events } = await batch.fetchHistory();
     const signals = (events ?? []).filter((event) => event.workflowExecutionSignaledEventAttributes);
-    return signals.length >= 6 ? true : null;
+    return signals.length >= 8 ? true : null;
   });
   release();
   await batch.result();

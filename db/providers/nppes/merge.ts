@@ -43,12 +43,16 @@ const WRITTEN = `
      where providers.as_of <= excluded.as_of
   )`;
 
-const COUNTED = `
-  select count(*) filter (where change = 'inserted')::integer as inserted,
+/** What became of the rows that were staged. */
+const fates = (staged: string) => `
+         count(*) filter (where change = 'inserted')::integer as inserted,
          count(*) filter (where change = 'updated')::integer as updated,
          count(*) filter (where change = 'unchanged')::integer as unchanged,
          count(*) filter (where change = 'outdated')::integer as outdated,
-         ((select count(*) from staged_providers) - count(*))::integer as repeated,
+         ((select count(*) from ${staged}) - count(*))::integer as repeated`;
+
+const COUNTED = `
+  select ${fates('staged_providers')},
          count(*) filter (where change = 'updated' and was_active and not is_active)::integer as deactivated,
          count(*) filter (where change = 'updated' and is_active and not was_active)::integer as reactivated
     from judged`;
@@ -172,11 +176,6 @@ function statementsOf(table: DetailTable) {
       insert into ${table} (${columns}) select ${columns} from judged where change in ('inserted', 'updated')
       on conflict (${key.join(', ')}) do ${takes}
     )
-    select count(*) filter (where change = 'inserted')::integer as inserted,
-           count(*) filter (where change = 'updated')::integer as updated,
-           count(*) filter (where change = 'unchanged')::integer as unchanged,
-           count(*) filter (where change = 'outdated')::integer as outdated,
-           ((select count(*) from staged_${table}) - count(*))::integer as repeated
-      from judged`;
+    select ${fates(`staged_${table}`)} from judged`;
   return { remove, merge };
 }

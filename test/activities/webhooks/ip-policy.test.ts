@@ -213,7 +213,7 @@ test('a literal is blocked without a look-up and without a connection', async (t
 test('the hosts file is judged too: localhost is blocked', async (t) => {
   const trap = await startTrap(t);
   const post = createPost({ policy, userAgent: 'test', lookup: createNames([]).find });
-  const answer = await post({ url: `https://localhost:${trap.port}/`, headers: {}, body: '{}' });
+  const answer = await post({ url: `https://localhost:${trap.port}/`, headers: {}, body: '{}', blocked: [] });
   t.deepEqual(answer, { kind: 'failed', reason: 'blocked_address' });
   t.is(trap.connections(), 0);
 });
@@ -237,11 +237,35 @@ test('a connection that leads elsewhere than where it was allowed is closed befo
   t.is(trap.bytes(), 0);
 });
 
-function postWith(target: AddressPolicy, answers: () => readonly string[]) {
+test('what operators block is not connected to, by name or by address, and is told apart', async (t) => {
+  const trap = await startTrap(t);
+  const opened = createAddressPolicy({ openCidrs: ['127.0.0.0/8', '::1/128'] });
+  const send = (host: string, blocked: readonly string[], answers: readonly string[]) =>
+    postWith(opened, () => answers, blocked)(trap.port, host);
+  const refused = { kind: 'failed', reason: 'blocked_by_operator' };
+  for (const host of ['victim.example', 'VICTIM.example.', 'hooks.victim.example'])
+    t.deepEqual(await send(host, ['victim.example'], ['127.0.0.1']), refused, host);
+  for (const host of ['127.0.0.1', '2130706433', 'any.example'])
+    t.deepEqual(await send(host, ['10.0.0.0/8', '127.0.0.0/16'], ['127.0.0.1']), refused, host);
+  t.deepEqual(await send('[::1]', ['::/64'], []), refused);
+  t.deepEqual(await send('any.example', ['::1/128', '127.0.0.1/32'], ['::1', '127.0.0.1']), refused);
+  t.is(trap.connections(), 0);
+  // Of a mixed answer the rest is reached, and so is what only looks alike.
+  for (const [host, blocked, answers] of [
+    ['any.example', ['127.0.0.2/32'], ['127.0.0.2', '127.0.0.1']],
+    ['notvictim.example', ['victim.example'], ['127.0.0.1']],
+    ['example', ['victim.example'], ['127.0.0.1']],
+  ] as const)
+    t.notDeepEqual(await send(host, blocked, answers), refused, host);
+  t.is(trap.connections(), 3);
+});
+
+function postWith(target: AddressPolicy, answers: () => readonly string[], blocked: readonly string[] = []) {
   const lookup = async (): Promise<readonly ResolvedAddress[]> =>
     answers().map((address) => ({ address, family: address.includes(':') ? 6 : 4 }));
   const post = createPost({ policy: target, userAgent: 'test', lookup, connectMs: 500 });
-  return (port: number, host: string) => post({ url: `https://${host}:${port}/`, headers: {}, body: '{}' });
+  return (port: number, host: string) =>
+    post({ url: `https://${host}:${port}/`, headers: {}, body: '{}', blocked });
 }
 
 /** A loopback server that no test may reach: counts what does. */

@@ -129,7 +129,7 @@ test('an attempt is recorded once, however often that is repeated', async (t) =>
       claimed.claim,
       { ...attempt, responseExcerpt: null },
       { state: 'pending', afterMs: 5000 },
-      { kind: 'answered' },
+      { kind: 'answered', accepted: false },
     );
   await Promise.all([record(), record()]);
   await record();

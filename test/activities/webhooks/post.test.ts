@@ -52,7 +52,7 @@ test.serial('2xx: the delivery arrives whole, once, under the name it was sent t
     'content-type': 'application/json',
   };
   const body = '{"text":"Zoë 医師 🩺"}';
-  const answer = await postTo(t, { lookup: async () => LOOPBACK })({ url, headers, body });
+  const answer = await postTo(t, { lookup: async () => LOOPBACK })({ url, headers, body, blocked: [] });
 
   t.deepEqual(answer, {
     kind: 'answered',
@@ -347,7 +347,7 @@ function postTo(t: Context, settings: Partial<PostSettings> = {}) {
 }
 
 function messageTo(url: string) {
-  return { url, headers: { 'webhook-id': 'msg_test' }, body: '{}' };
+  return { url, headers: { 'webhook-id': 'msg_test' }, body: '{}', blocked: [] };
 }
 
 function answered(code: number, excerpt: string, body: 'body_timeout' | 'body_broken' | null = null): Answer {

@@ -67,7 +67,7 @@ async function postThrough(t: ExecutionContext<Context>, settings: Partial<PostS
   const ca = await readFile(t.context.receiver.caFile, 'utf8');
   const common = { policy, ca, userAgent: 'test', connectMs: 1000, totalMs: 1500 };
   const post = createPost({ ...common, lookup: createNames([]).find, ...settings });
-  return (url: string) => post({ url, headers: { 'webhook-id': 'msg_proxied' }, body: '{}' });
+  return (url: string) => post({ url, headers: { 'webhook-id': 'msg_proxied' }, body: '{}', blocked: [] });
 }
 
 test('the proxy is told the checked address; the receiver sees the name', async (t) => {

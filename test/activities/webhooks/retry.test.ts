@@ -54,6 +54,8 @@ test('a delivery, 410 Gone and a blocked address end the attempts; all else is t
   for (const status of [301, 307, 400, 404, 429, 500, 503])
     t.false(isFinal(answered(status)), String(status));
   t.true(isFinal({ kind: 'failed', reason: 'blocked_address' }));
+  t.true(isFinal({ kind: 'failed', reason: 'blocked_by_operator' }));
+  t.false(isFinal({ kind: 'failed', reason: 'unproven_host' }));
   const silent = [
     'timeout_total',
     'timeout_connect',

@@ -174,7 +174,7 @@ async function listening(t: ExecutionContext, args: readonly string[]) {
       'webhook-timestamp': String(timestamp),
       'webhook-signature': sign({ id: 'msg_1', timestamp, body, secrets: [secret] }),
     };
-    return await post({ url: to, headers, body: sent });
+    return await post({ url: to, headers, body: sent, blocked: [] });
   };
   return { child, url, line, send };
 }

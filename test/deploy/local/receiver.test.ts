@@ -125,7 +125,8 @@ function sender(base: string, ca: string) {
     const signature =
       secret === undefined ? {} : { 'webhook-signature': sign({ id, timestamp, body, secrets: [secret] }) };
     const headers = { 'webhook-id': id, 'webhook-timestamp': String(timestamp), ...signature };
-    const answer = await post({ url: `${base}${path}`, headers, body: tampered ? '{"a":2}' : body });
+    const sent = tampered ? '{"a":2}' : body;
+    const answer = await post({ url: `${base}${path}`, headers, body: sent, blocked: [] });
     return answer.kind === 'answered' ? answer.status : 0;
   };
 }

@@ -1,0 +1,76 @@
+import { and, eq, inArray, isNull, type SQLWrapper, sql } from 'drizzle-orm';
+import { type Database, query, type Transaction, transaction } from '../client.ts';
+import { batches, creditBalances, requests } from '../schema.ts';
+import { type BatchStart, START } from './outbox.ts';
+
+// Room for lookups: an organization may have so many open at once, and the rest of its requests wait in their rows.
+// Room is counted from what is open, so that nobody's death can keep any. Who counts holds the organization's balance.
+
+/** Locks a balance. Taken first by every writer of an organization, so that all take their locks in the same order. */
+export function balanceLock(tx: Transaction, owner: string | SQLWrapper) {
+  return tx
+    .select({ id: creditBalances.organizationId })
+    .from(creditBalances)
+    .where(eq(creditBalances.organizationId, owner))
+    .for('update');
+}
+
+/** For how many new requests an organization has room: for none while others of its own wait. */
+export async function roomLeft(tx: Transaction, organizationId: string, atMost: number): Promise<number> {
+  const open = tx
+    .select({ id: requests.id })
+    .from(requests)
+    .where(and(eq(requests.organizationId, organizationId), isNull(requests.settledAt)))
+    .limit(atMost)
+    .as('open');
+  return atMost - (await tx.$count(open));
+}
+
+/**
+ * Gives the room that there is to requests that wait, the first to be overdue first, and puts their batches into the
+ * outbox.
+ * @returns these batches
+ */
+export async function giveRoom(
+  tx: Transaction,
+  organizationId: string,
+  atMost: number,
+): Promise<BatchStart[]> {
+  const given = await tx.execute<{ batchId: string }>(sql`
+    update requests set has_room = true
+     where id in (
+       select id from requests
+        where organization_id = ${organizationId} and settled_at is null and not has_room
+        order by deadline_at, batch_id, position
+        limit greatest(0, ${atMost} - (
+          select count(*) from requests
+           where organization_id = ${organizationId} and settled_at is null and has_room)))
+    returning batch_id as "batchId"`);
+  if (given.length === 0) return [];
+  return await tx
+    .update(batches)
+    // Later than any wake before it, so that who has seen to that one does not take this one for seen to.
+    .set({ wakeAt: sql`greatest(clock_timestamp(), ${batches.wakeAt} + interval '1 millisecond')` })
+    .where(inArray(batches.id, [...new Set(given.map(({ batchId }) => batchId))]))
+    .returning(START);
+}
+
+/**
+ * Gives room wherever somebody waits for it. Who settles a request gives its room on at once: this is for what was
+ * settled in another way, and for more room by a changed setting.
+ * @throws {DatabaseError}
+ */
+export async function giveRoomToAll(db: Database, atMost: number): Promise<void> {
+  const owners = await query(db, (tx) =>
+    tx
+      .selectDistinct({ id: requests.organizationId })
+      .from(requests)
+      .where(and(isNull(requests.settledAt), eq(requests.hasRoom, false))),
+  );
+  for (const { id } of owners) {
+    await transaction(db, async (tx) => {
+      await balanceLock(tx, id);
+      await giveRoom(tx, id, atMost);
+    });
+  }
+}

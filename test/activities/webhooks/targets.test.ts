@@ -1,0 +1,205 @@
+import anyTest, { type TestFn } from 'ava';
+import type { Answer, Message } from '../../../activities/webhooks/post.ts';
+import { setBlock } from '../../../db/webhooks/blocks.ts';
+import { forgetHosts } from '../../../db/webhooks/hosts.ts';
+import { showDelivery } from '../../../db/webhooks/log.ts';
+import { resendAny, takeDeliveries } from '../../../db/webhooks/resends.ts';
+import { answered, type Delivering, HOUR, startDelivering } from '../../support/deliveries.ts';
+
+// Deliveries are no weapon: what bounds those that go to one host, whoever sends them.
+
+interface Context {
+  answer: (message: Message) => Answer | Promise<Answer>;
+  sent: number;
+  life: Delivering;
+}
+
+const test = anyTest as TestFn<Context>;
+const HOOK = 'https://hooks.example/';
+const MINUTE = 60_000;
+
+test.beforeEach(async (t) => {
+  t.context.sent = 0;
+  t.context.answer = () => answered(200);
+  t.context.life = await startDelivering(async (message) => {
+    t.context.sent += 1;
+    return await t.context.answer(message);
+  });
+});
+
+test.afterEach.always(async (t) => {
+  await t.context.life?.stop();
+});
+
+/** Looks at all of them at once, and waits until each has been sent or put off. */
+async function lookAtAll({ context }: { readonly context: Context }, ids: readonly string[]) {
+  const before = context.sent;
+  const putOff: string[] = [];
+  const looks = Promise.all(
+    ids.map(async (id) => {
+      const look = await context.life.look(id);
+      if (look.kind === 'wait' && look.why === 'no_room') putOff.push(id);
+      return look;
+    }),
+  );
+  let over = false;
+  void looks.finally(() => {
+    over = true;
+  });
+  while (!over && context.sent - before + putOff.length < ids.length) await new Promise(setImmediate);
+  return { sent: context.sent - before, putOff, looks };
+}
+
+test('a host that has answered no 2xx yet gets one delivery at a time, then as many as any other', async (t) => {
+  const { life } = t.context;
+  const reply = Promise.withResolvers<Answer>();
+  t.context.answer = () => reply.promise;
+  const ids = await life.deliveries(await life.organization(), HOOK, 12, 'unproven');
+  const first = await lookAtAll(t, ids);
+  t.is(first.sent, 1);
+  reply.resolve(answered(204));
+  await first.looks;
+  const later = Promise.withResolvers<Answer>();
+  t.context.answer = () => later.promise;
+  const second = await lookAtAll(t, first.putOff);
+  t.is(second.sent, 10);
+  later.resolve(answered(200));
+  await second.looks;
+});
+
+test('a host that never answers 2xx gets twenty attempts in an hour; those beyond count, but are not sent', async (t) => {
+  const { life } = t.context;
+  t.context.answer = () => answered(404);
+  const organization = await life.organization();
+  const ids = await life.deliveries(organization, HOOK, 23, 'unproven');
+  await life.time.freeze();
+  for (const id of ids) t.like(await life.look(id), { kind: 'wait', why: 'tried' });
+  t.is(t.context.sent, 20);
+  const { attempts, state, log } = await showDelivery(life.db, ids[22] ?? '');
+  t.deepEqual(
+    [attempts, state, log.at(-1)?.reason, log.at(-1)?.statusCode],
+    [1, 'pending', 'unproven_host', null],
+  );
+  // Another organization has its own twenty.
+  const [other = ''] = await life.deliveries(await life.organization(), HOOK, 1, 'unproven');
+  t.like(await life.look(other), { kind: 'wait', why: 'tried' });
+  t.is(t.context.sent, 21);
+  // One more every three minutes; the first that is accepted ends it.
+  await life.time.advance(3 * MINUTE);
+  t.like(await life.look(ids[0] ?? ''), { kind: 'wait', why: 'tried' });
+  t.like(await life.look(ids[1] ?? ''), { kind: 'wait', why: 'tried' });
+  t.is(t.context.sent, 22);
+  await life.time.advance(3 * MINUTE);
+  t.context.answer = () => answered(200);
+  for (const id of ids.slice(2)) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+});
+
+test('that a host has answered 2xx is remembered for as long as it does, and forgotten a month after', async (t) => {
+  const { life } = t.context;
+  const organization = await life.organization();
+  // All of them now: what they report will be stale by then.
+  const [first = '', second = '', ...others] = await life.deliveries(organization, HOOK, 6, 'unproven');
+  await life.look(first);
+  await life.time.advance(20 * 24 * HOUR);
+  await life.look(second);
+  await life.time.advance(20 * 24 * HOUR);
+  await forgetHosts(life.db, 30 * 24 * HOUR);
+  const reply = Promise.withResolvers<Answer>();
+  t.context.answer = () => reply.promise;
+  const both = await lookAtAll(t, others.slice(0, 2));
+  t.is(both.sent, 2);
+  reply.resolve(answered(200));
+  await both.looks;
+  await life.time.advance(31 * 24 * HOUR);
+  await forgetHosts(life.db, 30 * 24 * HOUR);
+  const again = Promise.withResolvers<Answer>();
+  t.context.answer = () => again.promise;
+  const one = await lookAtAll(t, others.slice(2));
+  t.is(one.sent, 1);
+  again.resolve(answered(200));
+  await one.looks;
+});
+
+test('a host gets forty deliveries at once from all organizations together; another host is not touched', async (t) => {
+  const { life } = t.context;
+  const reply = Promise.withResolvers<Answer>();
+  t.context.answer = ({ url }) => (url === HOOK ? reply.promise : answered(200));
+  const ids: string[] = [];
+  for (let n = 0; n < 5; n += 1) ids.push(...(await life.deliveries(await life.organization(), HOOK, 9)));
+  const all = await lookAtAll(t, ids);
+  t.is(all.sent, 40);
+  const [other = ''] = await life.deliveries(await life.organization(), 'https://other.example/', 1);
+  t.deepEqual(await life.look(other), { kind: 'over', state: 'delivered' });
+  reply.resolve(answered(200));
+  await all.looks;
+  for (const id of all.putOff) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+});
+
+test('a host gets a hundred deliveries a second, however fast it answers', async (t) => {
+  const { life } = t.context;
+  const ids = await life.deliveries(await life.organization(), HOOK, 101);
+  await life.time.freeze();
+  for (const id of ids.slice(0, 100)) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  const last = ids[100] ?? '';
+  t.like(await life.look(last), { kind: 'wait', why: 'no_room' });
+  const [other = ''] = await life.deliveries(await life.organization(), 'https://other.example/', 1);
+  t.deepEqual(await life.look(other), { kind: 'over', state: 'delivered' });
+  await life.time.advance(1001);
+  t.deepEqual(await life.look(last), { kind: 'over', state: 'delivered' });
+});
+
+test('what operators block is read before every attempt: it fails then, and goes again once it is free', async (t) => {
+  const { life } = t.context;
+  const by = { actor: 'test', reason: 'a complaint' };
+  const blocked: (readonly string[])[] = [];
+  t.context.answer = (message) => {
+    blocked.push(message.blocked);
+    return message.blocked.length === 0 ? answered(200) : { kind: 'failed', reason: 'blocked_by_operator' };
+  };
+  const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
+  t.true(await setBlock(life.db, by, 'hooks.example', true));
+  t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
+  t.is((await showDelivery(life.db, id)).log.at(-1)?.reason, 'blocked_by_operator');
+  t.true(await setBlock(life.db, by, 'hooks.example', false));
+  t.is((await resendAny(life.db, by, id)).kind, 'resent');
+  t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  t.deepEqual(blocked, [['hooks.example'], []]);
+});
+
+test('deliveries that wait for room do not keep the sweep from those that nobody looks after', async (t) => {
+  const { life } = t.context;
+  const reply = Promise.withResolvers<Answer>();
+  t.context.answer = () => reply.promise;
+  const waiting = await lookAtAll(t, await life.deliveries(await life.organization(), HOOK, 13));
+  t.is(waiting.putOff.length, 3);
+  const [lost] = await life.deliveries(await life.organization(), 'https://other.example/', 1);
+  await life.time.freeze();
+  const taken = async () => (await takeDeliveries(life.db, 0, 0, 100)).map(({ deliveryId }) => deliveryId);
+  const first = await taken();
+  t.true(first.includes(lost ?? ''));
+  t.deepEqual(
+    first.filter((id) => waiting.putOff.includes(id)),
+    [],
+  );
+  await life.time.advance(2 * MINUTE);
+  const later = await taken();
+  for (const id of waiting.putOff)
+    t.true(later.includes(id), 'after its turn it is looked after as any other');
+  reply.resolve(answered(200));
+  await waiting.looks;
+});
+
+test('a delivery that no workflow gets any further is taken less and less often', async (t) => {
+  const { life } = t.context;
+  const [id] = await life.deliveries(await life.organization(), HOOK, 1);
+  await life.time.freeze();
+  const taken: number[] = [];
+  for (let second = 0; second < 8 * 3600; second += 60) {
+    const rows = await takeDeliveries(life.db, 5000, 30_000, 10);
+    if (rows.some(({ deliveryId }) => deliveryId === id)) taken.push(second);
+    await life.time.advance(MINUTE);
+  }
+  // Doubling up to an hour.
+  t.true(taken.length > 8 && taken.length < 20, `${taken.length} times in eight hours`);
+  t.true((taken[1] ?? HOUR) < 240, 'soon at first');
+});
