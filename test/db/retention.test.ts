@@ -108,7 +108,7 @@ test('evidence is forgotten in steps of a thousand, oldest first; questions that
 
 test.serial('what somebody holds is passed by, and forgotten the next time', async (t) => {
   const { envelope } = await answered(400 * DAY);
-  const id = (await envelope()).request?.id ?? '';
+  const id = (await envelope()).request?.requestId ?? '';
   await sql.begin(async (tx) => {
     await tx`select from requests where id = ${id} for update`;
     await forgetOld(db, RETENTION);
