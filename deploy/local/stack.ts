@@ -268,8 +268,6 @@ function startProcess(name: 'api' | 'worker', env: NodeJS.ProcessEnv, logs: stri
     command: process.execPath,
     args: [fileURLToPath(new URL(`../${name}.ts`, import.meta.url))],
     env,
-    stopSignal: 'SIGTERM',
-    forceSignal: 'SIGKILL',
     onLine(line) {
       log(line);
       if (line.includes(`"${name} ready"`)) said.resolve();

@@ -166,7 +166,7 @@ test('an erasure by address takes it from every NPI, and leaves their other addr
   const { batchId } = acceptedIds(await submit(db, submitCommand(asked, { npis: [npi, neighbor] }), RULES));
   const envelope = await findEnvelope(db, { organizationId: asked.organizationId, batchId });
   t.deepEqual(
-    envelope?.items.map(({ request }) => request.email),
+    envelope?.items.map(({ email }) => email),
     [other, null],
   );
 });

@@ -125,7 +125,11 @@ export interface ApiProcess {
 
 const PROGRAM = fileURLToPath(new URL('../../deploy/api.ts', import.meta.url));
 
-export async function startApiProcess(databaseUrl: string): Promise<ApiProcess> {
+/** @param settings beside what it is given here */
+export async function startApiProcess(
+  databaseUrl: string,
+  settings: Readonly<Record<string, string>> = {},
+): Promise<ApiProcess> {
   const port = await freePort();
   const url = `http://${LOOPBACK}:${port}`;
   let running: ServerProcess | undefined;
@@ -134,8 +138,6 @@ export async function startApiProcess(databaseUrl: string): Promise<ApiProcess> 
       name: 'API',
       command: process.execPath,
       args: [PROGRAM],
-      stopSignal: 'SIGTERM',
-      forceSignal: 'SIGKILL',
       env: {
         PATH: process.env.PATH,
         DATABASE_URL: asRole(databaseUrl, 'api'),
@@ -144,6 +146,7 @@ export async function startApiProcess(databaseUrl: string): Promise<ApiProcess> 
         API_PORT: String(port),
         LOG_LEVEL: 'error',
         TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+        ...settings,
       },
     });
     running = api;
@@ -212,8 +215,6 @@ export function workerProcesses() {
         command: process.execPath,
         args: [WORKER],
         env: { ...process.env, ...workerEnvironment, SWEEP_INTERVAL: '1s', ...settings },
-        stopSignal: 'SIGTERM',
-        forceSignal: 'SIGKILL',
         onLine: (line) => {
           output += `${line}\n`;
           if (line.includes('"worker ready"')) isReady = true;
