@@ -50,7 +50,7 @@ declare
 begin
   foreach name in array array[
     'apply_ledger_entries', 'open_credit_balance', 'count_settled_requests', 'count_newly_settled_requests',
-    'refuse_contradiction', 'chain_audit_entry', 'recompute_balance', 'rewrite_entitlement', 'hold_balances', 'analyze_providers'
+    'refuse_contradiction', 'count_suppression_change', 'chain_audit_entry', 'recompute_balance', 'rewrite_entitlement', 'hold_balances', 'analyze_providers'
   ] loop
     execute format('alter function %I security definer set search_path = pg_catalog, public, pg_temp', name);
     execute format('revoke execute on function %I from public', name);
@@ -87,6 +87,7 @@ grant select, delete, update (expires_at) on idempotency_keys to npe_worker;
 grant select on idempotency_keys to npe_operator;
 
 -- Lookups and what they found.
+grant select on suppression_changes to npe_api, npe_worker, npe_operator;
 grant select on stored_emails, suppressions, providers to npe_api;
 grant select (lookup_id, npi, email, kind) on email_checks to npe_api;
 grant select, insert, update, delete on vendor_attempts, source_turns to npe_worker;
