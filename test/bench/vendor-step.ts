@@ -1,4 +1,5 @@
 import { setTimeout } from 'node:timers/promises';
+import { sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { joinLookup } from '../../db/lookups/lookups.ts';
 import { beginVendorStep, recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
@@ -87,8 +88,10 @@ async function waiting() {
       });
     }
     while (npis.length > 0) await client.bulk({ npis: npis.splice(0, 60) });
+    const unasked = sql`select from requests where status = 'accepted'`;
+    while ((await stack.db.drizzle.execute(unasked)).length > 0) await setTimeout(1000);
     // Until all of them wait.
-    await setTimeout(WATCH_MS);
+    await setTimeout(WATCH_MS / 2);
     const before = { ...seen, calls, cpu: process.cpuUsage() };
     await setTimeout(WATCH_MS);
     const perSecond = (n: number) => ((n * 1000) / WATCH_MS).toFixed(1);

@@ -77,6 +77,13 @@ test.serial('a worker whose sources file is wrong ends at once and tells every p
   });
 });
 
+test.serial('a worker without the key of the webhook secrets ends at once and says so', async (t) => {
+  const env = { DATABASE_URL: 'postgres://127.0.0.1:1/none', SECRETS_KEY: '' };
+  const { code, stderr } = await runProgram('worker', [], { root, env });
+  t.is(code, 1);
+  t.regex(stderr, /^worker: SECRETS_KEY is not set, [^\n]*\n$/);
+});
+
 test.serial(
   'API and worker may be started before the migration: they say what to run, and are ready after it',
   async (t) => {
@@ -179,8 +186,6 @@ function start(t: ExecutionContext, name: ProgramName, env: Readonly<Record<stri
   const program = launch({
     name,
     ...programCommand(name, [], { root, env }),
-    stopSignal: 'SIGTERM',
-    forceSignal: 'SIGKILL',
     onLine: (line) => (output += `${line}\n`),
   });
   t.teardown(() => program.stop());
