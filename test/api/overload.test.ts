@@ -88,11 +88,11 @@ test('a sample is one line of each status in 10 s, and counts those left out', (
 const KEYLESS = 'GET /api/v1/credits HTTP/1.1\r\nHost: x\r\n\r\n';
 
 // Guard: `boundPipelines` of api/http/connection.ts.
-test('a connection that sends more than 32 requests ahead is answered for them, told why, and closed', async (t) => {
+test('a connection that sends more than 32 requests ahead is told so, and closed', async (t) => {
   const answers = (await exchange(api.port, KEYLESS.repeat(200))).split('HTTP/1.1 ').slice(1);
   t.deepEqual(
     answers.map((answer) => answer.slice(0, 3)),
-    [...Array(33).fill('401'), '429'],
+    ['401', '429'],
   );
   t.regex(answers.at(-1) ?? '', /\r\nretry-after: 1\r\n.*"code":"too_many_at_once"/is);
 });
@@ -183,7 +183,7 @@ test.serial(
     t.true(accepted.length > 0 && accepted.length <= 100);
     t.is((await Promise.all(answering)).filter(isRefused).length, 120 - accepted.length);
     const [hits] =
-      await sql`select cardinality(hits)::int as n from rate_windows where api_key_id = ${client.keyId}`;
+      await sql`select sum(n)::int as n from rate_windows, unnest(counts) n where api_key_id = ${client.keyId}`;
     t.is(hits?.n, accepted.length);
   },
 );
