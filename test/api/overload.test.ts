@@ -163,7 +163,8 @@ const codeOf = async (answer: Response) => ((await answer.json()) as { code: str
 test.serial(
   "an organization's submits wait in front of the pool, beyond a short line they are refused and not counted",
   async (t) => {
-    const [client, other] = [await api.organization(), await api.organization()];
+    // Of a higher limit places are taken in advance.
+    const [client, other] = [await api.organization(1000, 150), await api.organization()];
     const release = await holdBalance(client);
     const answering = Array.from({ length: 120 }, () => submitOnce(api, client));
     const isRefused = ({ status }: Response) => status === 429;
