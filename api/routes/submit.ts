@@ -5,7 +5,7 @@ import Joi from 'joi';
 import type { Logger } from 'pino';
 import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
-import { findEnvelope } from '../../db/requests/envelope.ts';
+import { findEnvelopeState } from '../../db/requests/envelope.ts';
 import { type BatchStart, markStarted } from '../../db/requests/outbox.ts';
 import { type SubmitCommand, type SubmitRules, submit } from '../../db/requests/submit.ts';
 import {
@@ -79,7 +79,7 @@ async function accept(
       // A key that ends meanwhile ends the wait; what was accepted with it stays accepted.
       const look = async () =>
         (await keyRefusal(request, deps.db)) !== null ||
-        (await findEnvelope(deps.db, { organizationId, batchId }))?.batch.status === 'completed';
+        (await findEnvelopeState(deps.db, { organizationId, batchId }))?.isFinal === true;
       if (wait > 0) {
         // It is accepted, and an answer other than 202 would deny it: a wait that fails is over.
         await holdUntil(request, deps.changes, batchId, wait, look, (isOver) => isOver).catch((error) => {
