@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import type { Request, Server } from '@hapi/hapi';
 import { authenticate, parseApiKey } from '../../db/accounts/keys.ts';
 import type { Database } from '../../db/client.ts';
@@ -45,7 +46,12 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
       const address = addressOf(request.raw.req);
       const presented = presentedKey(request);
       const hash = presented === null ? null : parseApiKey(presented);
-      if (!hash) throw strays.countFailure(address) ?? unauthorized(presented);
+      if (!hash) {
+        const flooded = strays.countFailure(address);
+        // Who asks again as soon as he is answered asks ten times a second.
+        if (flooded) await delay(100);
+        throw flooded ?? unauthorized(presented);
+      }
       const known = keyring.find(hash);
       // What is refused here asks nothing of the database, and is not counted.
       const refused = known === null ? guesses.refusal(address) : null;

@@ -66,12 +66,20 @@ const MAX_PIPELINED = 32;
 
 /**
  * Lets hapi see the requests of one connection one after the other: a client that pipelines is answered in order
- * anyway, and takes no more of the process than any other. What sends too far ahead is told so, and closed.
+ * anyway, and takes no more of the process than any other. What sends too far ahead is told so after the answer that is
+ * under way, read no further, and closed a second later: closed at once, it would be back at once.
  * @param listener one that hapi has taken
  */
 export function boundPipelines(listener: Server): void {
   // What waits for the answer before it; nothing is under way on a connection that has no line.
   const lines = new WeakMap<Duplex, (() => void)[]>();
+  const refused = new WeakSet<Duplex>();
+  const refuse = (socket: Duplex) => {
+    // The request before has made it read on.
+    socket.pause();
+    socket.write(toHttp(crowded('too_many_at_once', 1), randomUUID()));
+    setTimeout(() => socket.destroy(), 1000);
+  };
   const next = (socket: Duplex) => {
     const begin = socket.destroyed ? undefined : lines.get(socket)?.shift();
     if (begin) begin();
@@ -82,6 +90,7 @@ export function boundPipelines(listener: Server): void {
     listener.removeAllListeners(event);
     listener.on(event, (request, response) => {
       const { socket } = request;
+      if (refused.has(socket)) return;
       const line = lines.get(socket);
       const begin = () => {
         response.once('close', () => next(socket));
@@ -92,11 +101,10 @@ export function boundPipelines(listener: Server): void {
         begin();
       } else if (line.length < MAX_PIPELINED) {
         line.push(begin);
-      } else if (line.length === MAX_PIPELINED) {
+      } else {
+        refused.add(socket);
         socket.pause();
-        line.push(() =>
-          socket.end(toHttp(crowded('too_many_at_once', 1), randomUUID()), () => socket.destroy()),
-        );
+        line.splice(0, line.length, () => refuse(socket));
       }
     });
   }

@@ -88,11 +88,11 @@ test('a sample is one line of each status in 10 s, and counts those left out', (
 const KEYLESS = 'GET /api/v1/credits HTTP/1.1\r\nHost: x\r\n\r\n';
 
 // Guard: `boundPipelines` of api/http/connection.ts.
-test('a connection that sends more than 32 requests ahead is answered for them, told why, and closed', async (t) => {
+test('a connection that sends more than 32 requests ahead is told so, and closed', async (t) => {
   const answers = (await exchange(api.port, KEYLESS.repeat(200))).split('HTTP/1.1 ').slice(1);
   t.deepEqual(
     answers.map((answer) => answer.slice(0, 3)),
-    [...Array(33).fill('401'), '429'],
+    ['401', '429'],
   );
   t.regex(answers.at(-1) ?? '', /\r\nretry-after: 1\r\n.*"code":"too_many_at_once"/is);
 });
@@ -163,7 +163,8 @@ const codeOf = async (answer: Response) => ((await answer.json()) as { code: str
 test.serial(
   "an organization's submits wait in front of the pool, beyond a short line they are refused and not counted",
   async (t) => {
-    const [client, other] = [await api.organization(), await api.organization()];
+    // Of a higher limit places are taken in advance.
+    const [client, other] = [await api.organization(1000, 150), await api.organization()];
     const release = await holdBalance(client);
     const answering = Array.from({ length: 120 }, () => submitOnce(api, client));
     const isRefused = ({ status }: Response) => status === 429;

@@ -55,8 +55,12 @@ async function measure(): Promise<void> {
     child.on('message', (message: object) => {
       told = message;
     });
+    // It is at it once it says so.
+    await new Promise((resolve) => child.once('message', resolve));
     await delay(1000);
+    const cpuBefore = cpuMs(api.pid());
     const flooded = await sample(port, victim.apiKey, SECONDS);
+    const cpu = ((cpuMs(api.pid()) - cpuBefore) / SECONDS / 10).toFixed(0);
     const memory = peakMb(api.pid());
     await end(child);
     await delay(2000);
@@ -65,7 +69,7 @@ async function measure(): Promise<void> {
     const ratio = ({ p95 }: Sample) => (p95 / quiet.p95).toFixed(1);
     console.log(`${name}:
   p50 / p95 quiet ${times(quiet)}, meanwhile ${times(flooded)}, 2 s later ${times(after)}
-  p95 against quiet: ${ratio(flooded)} meanwhile, ${ratio(after)} 2 s later; ${flooded.failed} failed; ${memory} MB resident at most so far
+  p95 against quiet: ${ratio(flooded)} meanwhile, ${ratio(after)} 2 s later; ${flooded.failed} failed; ${memory} MB resident at most so far; ${cpu} % of a CPU
   the attacker was answered ${JSON.stringify(told)}`);
   }
   await api.stop();
@@ -112,6 +116,13 @@ function get(port: string, apiKey: string, agent: Agent): Promise<number> {
 function peakMb(pid: number): number {
   const [, kb] = /VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8')) ?? [];
   return Math.round(Number(kb) / 1024);
+}
+
+/** Of user and system; a tick is 10 ms. */
+function cpuMs(pid: number): number {
+  const [user, system] =
+    readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ').slice(11, 13) ?? [];
+  return (Number(user) + Number(system)) * 10;
 }
 
 async function end(child: ChildProcess): Promise<void> {
