@@ -102,7 +102,7 @@ test('the ETag is that of the state, whichever key asks for it, and changes with
   }
 });
 
-test('an address that is suppressed, and one that may be given again, are no 304', async (t) => {
+test.serial('an address that is suppressed, and one that may be given again, are no 304', async (t) => {
   const client = await api.organization(10);
   const npi = '1234567885';
   const email = 'someone@suppressed.example';
