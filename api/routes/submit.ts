@@ -74,7 +74,7 @@ async function accept(
         { organization_id: organizationId, batch_id: batchId, total: body.npis.length },
         'batch accepted',
       );
-      if (outcome.start.wakeAt) await start(deps, outcome.start);
+      if (outcome.start.wakeAt) await start(deps, outcome.start, request.info.received);
       const wait = preferredWait(request);
       // A key that ends meanwhile ends the wait; what was accepted with it stays accepted.
       const look = async () =>
@@ -116,9 +116,11 @@ async function accept(
 }
 
 /** The batch is committed: whatever happens here, the sweep starts what this does not. */
-async function start(deps: SubmitDeps, batch: BatchStart): Promise<void> {
+async function start(deps: SubmitDeps, batch: BatchStart, receivedAt: number): Promise<void> {
+  // A 202 comes within two seconds: of a submit that waited for its turn, Temporal has one of them.
+  const deadline = Math.max(receivedAt + 2000, Date.now() + 1000);
   try {
-    const isStarted = await deps.start(() => startBatch(deps.client, deps.taskQueue, batch));
+    const isStarted = await deps.start(() => startBatch(deps.client, deps.taskQueue, batch, { deadline }));
     if (isStarted) await markStarted(deps.db, batch);
   } catch (error) {
     deps.log.warn({ err: error, batch_id: batch.batchId }, 'batch not marked as started, the sweep will');

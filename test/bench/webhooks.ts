@@ -3,9 +3,9 @@ import { createServer, type Socket } from 'node:net';
 import { setTimeout } from 'node:timers/promises';
 import { sql } from 'drizzle-orm';
 import { poll } from '../../deploy/local/processes.ts';
-import { status } from '../../deploy/local/receiver.ts';
 import { startServers } from '../support/servers.ts';
 import { startStack } from '../support/stack.ts';
+import { measureArrivals } from './arrivals.ts';
 
 /**
  * `node test/bench/webhooks.ts [DELIVERIES]`: how long a healthy receiver waits for a delivery, from the submit (which
@@ -56,28 +56,8 @@ try {
 }
 process.exit();
 
-async function measure(what: string, client: Awaited<ReturnType<typeof stack.organization>>) {
-  const waits = await Promise.all(
-    Array.from({ length: SAMPLES }, async (_, n) => {
-      await setTimeout(n * EVERY_MS);
-      const path = `/${encodeURIComponent(what)}/${n}`;
-      const begun = performance.now();
-      const arrived = new Promise<void>((resolve) => {
-        stack.receiver.setBehavior(path, (response) => {
-          status(200)(response);
-          resolve();
-        });
-      });
-      await client.single({ npi: NOBODY, webhook: { url: `${stack.receiver.url}${path}` } });
-      await arrived;
-      return performance.now() - begun;
-    }),
-  );
-  waits.sort((a, b) => a - b);
-  const quantile = (q: number) => Math.round(waits[Math.floor(q * (SAMPLES - 1))] ?? Number.NaN);
-  const [p50, p95, most] = [quantile(0.5), quantile(0.95), quantile(1)];
-  console.log(`${what}: p50 ${p50} ms, p95 ${p95} ms, at most ${most} ms`);
-  return { p50, p95 };
+function measure(what: string, client: Awaited<ReturnType<typeof stack.organization>>) {
+  return measureArrivals(stack, client, what, Array(SAMPLES).fill(NOBODY), EVERY_MS);
 }
 
 /** Deliveries to the dead host that nobody has put off yet. */

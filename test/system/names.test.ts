@@ -1,0 +1,65 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { VENDORS } from '../../activities/vendors/catalogue.ts';
+import { createSimulator } from '../../deploy/local/simulator.ts';
+import { fresh } from '../support/database.ts';
+import { startNameServer } from '../support/name-server.ts';
+import { eventually } from '../support/organization.ts';
+import { startStack } from '../support/stack.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
+
+// Domains whose name servers never answer, and everybody else.
+
+const SILENT = 40;
+/** Its check digit is wrong: it ends `not_found` without being looked up. */
+const NOBODY = '1234567890';
+const [FOUND = ''] = ordinaryNpis('found', 1);
+
+const server = fresh(test, async () => {
+  const { close, ...rest } = await startNameServer((name) =>
+    /silent/.test(name) ? 'silence' : ['127.0.0.1'],
+  );
+  return { ...rest, stop: async () => close() };
+});
+const simulator = fresh(test, async () => {
+  const { close, urls } = await createSimulator({ port: 0, speed: 20, apiKey: 'k' });
+  return { urls, stop: close };
+});
+const stack = fresh(test, () => {
+  const baseUrl = simulator.urls.rocketreach.replace('127.0.0.1', 'vendor.example');
+  const vendor = VENDORS.rocketreach.create({
+    baseUrl,
+    apiKey: 'k',
+    api: 'legacy',
+    callMs: 30_000,
+  });
+  return startStack({ dnsServers: [server.address], providers: [vendor] });
+});
+
+test("while an organization's look-ups of silent domains hang, a vendor is asked and another's webhook delivered", async (t) => {
+  const attacker = await stack.organization();
+  const submits = Array.from({ length: SILENT }, (_, n) =>
+    attacker.single({ npi: NOBODY, webhook: { url: `https://hook${n}.silent.example/` } }),
+  );
+  await Promise.all(submits);
+  const hanging = async () => {
+    const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
+      select count(*)::int as n from webhook_deliveries d join batches b on b.id = d.batch_id
+       where d.leased_until > clock_timestamp() and b.organization_id = ${attacker.organizationId}`);
+    return row?.n ?? 0;
+  };
+  await eventually(async () => ((await hanging()) === 20 ? true : null));
+
+  const other = await stack.organization();
+  // With its final dot it is not in the hosts file: name servers are asked.
+  const url = `${stack.receiver.url.replace('127.0.0.1', 'localhost.')}/beside`;
+  await other.single({ npi: FOUND, webhook: { url } });
+  const { body } = await eventually(
+    async () => stack.receiver.deliveries().find(({ path }) => path === '/beside') ?? null,
+  );
+  t.true((await hanging()) > 0);
+  t.like(JSON.parse(body).data[0], { npi: FOUND, status: 'completed' });
+  for (const name of ['localhost', 'vendor.example']) t.true(server.questions.includes(`A ${name}`), name);
+  const asked = new Set(server.questions.filter((question) => question.includes('silent')));
+  t.true(asked.size < 2 * SILENT, 'the rest waits for room');
+});
