@@ -41,7 +41,10 @@ async function sources(): Promise<Source[]> {
   const files = await Promise.all(
     FOLDERS.map(async (folder) => {
       const entries = await readdir(join(ROOT, folder), { recursive: true, withFileTypes: true });
-      return entries.filter((entry) => entry.isFile() && /\.m?[jt]s$/.test(entry.name));
+      return entries.filter(
+        (entry) =>
+          entry.isFile() && /\.m?[jt]s$/.test(entry.name) && !entry.parentPath.includes('node_modules'),
+      );
     }),
   );
   return await Promise.all(

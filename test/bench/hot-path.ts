@@ -1,4 +1,5 @@
 import { fork } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { connect } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { server as hapiServer } from '@hapi/hapi';
@@ -45,7 +46,7 @@ async function main(): Promise<void> {
       select (1000000000 + n)::text, 'a' || n || '@example.com', 'professional', 'valid', now(), 'bench'
         from generate_series(0, ${NPIS - 1}::int) n`;
     await sql`vacuum analyze stored_emails`;
-    await stored(db, sql);
+    await stored(db, sql, server.url);
     await admissions(db, sql);
     await polls(server.url, sql);
     await sql.end();
@@ -55,23 +56,32 @@ async function main(): Promise<void> {
   }
 }
 
-async function stored(db: Database, sql: Sql): Promise<void> {
+async function stored(db: Database, sql: Sql, url: string): Promise<void> {
+  const floor = floorOf(sql);
+  const peers = await startPeers(sql, url, floor);
   console.log(`stored emails, NPIs a second in bulks of ${BULK}`);
   for (const organizations of [1, 10]) {
     for (const clients of [1, 5, 20]) {
       const figures: Record<string, number> = {};
-      for (const [name, open] of Object.entries({ ours, replays, floor })) {
-        figures[name] = await rate(clients, organizations, await open(db, sql, organizations));
+      await emptyFloor(sql, organizations);
+      for (const [name, take] of Object.entries({
+        ours: await ours(db, organizations),
+        replays: await replays(db, organizations),
+        floor,
+        ...peers?.engines,
+      })) {
+        figures[name] = await rate(clients, organizations, take);
       }
       const base = figures.ours ?? 0;
       const each = Object.entries(figures).map(([name, n]) => `${name} ${n.toFixed(0)} (${ratio(base, n)})`);
       console.log(`  organizations ${organizations}, clients ${clients}: ${each.join(', ')}`);
     }
   }
+  await peers?.stop();
 }
 
 /** Every bulk is new to its organization, and charged. */
-async function ours(db: Database, _sql: Sql, count: number): Promise<Take> {
+async function ours(db: Database, count: number): Promise<Take> {
   const organizations = await Promise.all(Array.from({ length: count }, () => openOrganization(db, 1e9)));
   return async (n, npis) => {
     const organization = organizations[n];
@@ -81,30 +91,34 @@ async function ours(db: Database, _sql: Sql, count: number): Promise<Take> {
 }
 
 /** Every bulk is the one before again, and free. */
-async function replays(db: Database, sql: Sql, count: number): Promise<Take> {
-  const take = await ours(db, sql, count);
+async function replays(db: Database, count: number): Promise<Take> {
+  const take = await ours(db, count);
   const npis = Array.from({ length: BULK }, (_, i) => String(1_000_000_000 + i));
   return (n) => take(n, npis);
 }
 
-/** The rows that a bulk of stored emails is, in tables like ours without triggers and foreign keys, by one statement. */
-async function floor(_db: Database, sql: Sql, count: number): Promise<Take> {
+/** Tables like ours without triggers and foreign keys. */
+async function emptyFloor(sql: Sql, count: number): Promise<void> {
   for (const table of ['credit_balances', 'batches', 'requests', 'ledger_entries', 'entitlements']) {
     await sql`drop table if exists ${sql(`floor_${table}`)}`;
     await sql`create table ${sql(`floor_${table}`)} (like ${sql(table)} including all)`;
   }
   await sql`insert into floor_credit_balances (organization_id, total, available)
     select n::text, 1e9, 1e9 from generate_series(0, ${count - 1}::int) n`;
+}
+
+/** The rows that a bulk of stored emails is, by one statement. */
+function floorOf(sql: Sql): Take {
   return (n, npis) => sql`
     with stored as (
       select npi, email, email_type, last_validated_at from stored_emails
        where npi = any(${npis}) and verdict = 'valid' and last_validated_at > now() - interval '30 days'
     ), balance as (
-      update floor_credit_balances set available = available - ${BULK}::int, used = used + ${BULK}::int
+      update floor_credit_balances set available = available - ${npis.length}::int, used = used + ${npis.length}::int
        where organization_id = ${n}::text returning organization_id
     ), batch as (
       insert into floor_batches (id, organization_id, submitted_as, wanted_type, total, completed_count, created_at, updated_at, deadline_at)
-      select gen_random_uuid(), organization_id, 'bulk', 'any', ${BULK}::int, ${BULK}::int, now(), now(), now() from balance
+      select gen_random_uuid(), organization_id, 'bulk', 'any', ${npis.length}::int, ${npis.length}::int, now(), now(), now() from balance
       returning id, organization_id
     ), request as (
       insert into floor_requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, email, email_type,
@@ -118,6 +132,27 @@ async function floor(_db: Database, sql: Sql, count: number): Promise<Take> {
     )
     insert into floor_entitlements (organization_id, npi, email_type, request_id, charged_at)
     select organization_id, npi, email_type, id, now() from request on conflict do nothing`;
+}
+
+interface Peers {
+  readonly engines: Readonly<Record<string, Take>>;
+  stop(): Promise<void>;
+}
+
+/** The floor's statement for one NPI as the work of engines that keep it in PostgreSQL; null if they are not installed. */
+async function startPeers(sql: Sql, url: string, work: Take): Promise<Peers | null> {
+  const folder = new URL('./peers/', import.meta.url);
+  if (!existsSync(new URL('node_modules/', folder))) {
+    console.log('without peers, which `npm ci` in test/bench/peers/ installs');
+    return null;
+  }
+  await sql`create database peers`;
+  const database = new URL(url);
+  database.pathname = '/peers';
+  const { openPeers } = (await import(new URL('peers.mjs', folder).href)) as {
+    openPeers(databaseUrl: string, take: Take): Promise<Peers>;
+  };
+  return await openPeers(database.href, work);
 }
 
 /** @returns NPIs a second */
