@@ -2,6 +2,7 @@ import type { Logger } from 'pino';
 import type { Database } from '../db/client.ts';
 import type { SourceLimits } from '../db/lookups/sources.ts';
 import type { BatchStart } from '../db/requests/outbox.ts';
+import type { Retention } from '../db/requests/retention.ts';
 import type { DeliveryStart } from '../db/webhooks/resends.ts';
 import type { EmailType } from '../db/words.ts';
 import type { SettledMessage } from '../workflows/messages.ts';
@@ -62,6 +63,7 @@ export interface ActivityRules {
   readonly webhookScheduleMs: readonly number[];
   /** How long the delivery log remembers an attempt. */
   readonly webhookLogMs: number;
+  readonly retention: Retention;
   readonly sweep: SweepRules;
 }
 

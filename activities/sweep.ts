@@ -11,6 +11,7 @@ import {
   takeTurn,
   takeUnfinished,
 } from '../db/requests/outbox.ts';
+import { forgetOld } from '../db/requests/retention.ts';
 import { giveRoomToAll } from '../db/requests/room.ts';
 import { settle, settleOverdue } from '../db/requests/settle.ts';
 import { forgetExpiredKeys } from '../db/requests/submit.ts';
@@ -136,6 +137,7 @@ export async function sweepOnce(
   await forgetAttempts(db, rules.webhookLogMs, EXPIRED_AT_MOST);
   await forgetHosts(db, rules.webhookLogMs);
   await forgetUnkept(db);
+  await forgetOld(db, rules.retention);
   await noteSweep(db);
   const result = { started, settled, restarted, redelivered };
   if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');

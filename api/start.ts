@@ -23,13 +23,14 @@ const BATCH_TIMEOUT = '2h';
 /**
  * Starts the batch workflow, with the batch id as workflow id. That it was started already is success.
  * @param wake if it runs it is told to look again, and if it has closed it is started again
- * @throws whatever keeps Temporal from taking it, within 3 s
+ * @param deadline as `Date.now()` has it
+ * @throws whatever keeps Temporal from taking it, by the deadline
  */
 export async function startBatch(
   client: Client,
   taskQueue: string,
   { batchId, organizationId, submittedAs, wantedType, npis }: BatchStart,
-  { wake = false } = {},
+  { wake = false, deadline = Date.now() + START_TIMEOUT_MS } = {},
 ): Promise<void> {
   const input: BatchInput = { batchId };
   const options = {
@@ -54,7 +55,7 @@ export async function startBatch(
   } satisfies WorkflowStartOptions;
   const { workflow } = client;
   try {
-    await client.withDeadline<unknown>(Date.now() + START_TIMEOUT_MS, () =>
+    await client.withDeadline<unknown>(deadline, () =>
       wake
         ? workflow.signalWithStart(WORKFLOWS.batch, { ...options, signal: lookAgain })
         : workflow.start(WORKFLOWS.batch, { ...options, workflowIdReusePolicy: 'REJECT_DUPLICATE' }),

@@ -1,36 +1,6 @@
-import { desc, eq } from 'drizzle-orm';
+import { desc, eq, sql } from 'drizzle-orm';
 import { type Database, query, type Transaction, transaction } from './client.ts';
 import { auditLog } from './schema.ts';
-
-export type AuditAction =
-  | 'org.create'
-  | 'org.suspend'
-  | 'org.resume'
-  | 'credits.grant'
-  | 'credits.adjust'
-  | 'keys.issue'
-  | 'keys.rotate'
-  | 'keys.revoke'
-  | 'keys.reactivate'
-  | 'limits.set'
-  | 'webhook-secret.rotate'
-  | 'webhook-secret.show'
-  | 'webhooks.suspend'
-  | 'webhooks.resume'
-  | 'webhooks.resend'
-  | 'webhooks.block'
-  | 'webhooks.unblock'
-  | 'webhooks.reveal'
-  | 'batch.reveal'
-  | 'explain.reveal'
-  | 'doctor.repair'
-  | 'suppressions.add'
-  | 'suppressions.remove'
-  | 'suppressions.import'
-  | 'emails.import'
-  | 'nppes.import'
-  | 'privacy.export'
-  | 'privacy.erase';
 
 /** Who makes a change, or is shown what is secret or personal (1 to 200 characters), and why (1 to 1000). */
 export interface ChangedBy {
@@ -39,7 +9,8 @@ export interface ChangedBy {
 }
 
 export interface AuditedChange {
-  readonly action: AuditAction;
+  /** The operator's command, such as `keys.rotate`; what it shows of what is masked is `….reveal`. */
+  readonly action: `${string}.${string}`;
   /** Null for what belongs to none. */
   readonly organizationId: string | null;
   /** The id of what was changed; of an address its SHA-256. */
@@ -48,7 +19,7 @@ export interface AuditedChange {
   readonly details: Readonly<Record<string, string | number | boolean | null>>;
 }
 
-export type AuditRecord = Omit<typeof auditLog.$inferSelect, 'id'>;
+export type AuditRecord = Omit<typeof auditLog.$inferSelect, 'id' | 'hash'>;
 
 /**
  * Records a change. Takes the change's own transaction, so that neither exists without the other.
@@ -79,13 +50,42 @@ export async function listAudit(
   organizationId: string | null,
   limit: number,
 ): Promise<AuditRecord[]> {
-  const { at, actor, action, subject, reason, details } = auditLog;
+  const { at, actor, dbUser, action, subject, reason, details } = auditLog;
   return await query(db, (tx) =>
     tx
-      .select({ at, actor, action, organizationId: auditLog.organizationId, subject, reason, details })
+      .select({
+        at,
+        actor,
+        dbUser,
+        action,
+        organizationId: auditLog.organizationId,
+        subject,
+        reason,
+        details,
+      })
       .from(auditLog)
       .where(organizationId === null ? undefined : eq(auditLog.organizationId, organizationId))
       .orderBy(desc(auditLog.id))
       .limit(limit),
   );
+}
+
+/**
+ * Computes each entry's hash again. What was cut off at the end shows only by a hash that was noted before.
+ * @param noted the head of an earlier proof; null for none
+ * @returns the newest hash (`head`); the first entry that does not follow from the one before it (`brokenAt`), null if
+ * all do; whether an entry has the hash that was noted
+ * @throws {DatabaseError}
+ */
+export async function verifyAudit(db: Database, noted: string | null) {
+  const [proof] = await query(db, (tx) =>
+    tx.execute<{ entries: number; head: string | null; brokenAt: number | null; knowsNoted: boolean }>(sql`
+      select count(*)::int as entries,
+             encode((array_agg(hash order by id desc))[1], 'hex') as head,
+             (min(id) filter (where hash is distinct from audit_hash(previous, entry)))::float8 as "brokenAt",
+             ${noted}::text is null or coalesce(bool_or(encode(hash, 'hex') = ${noted}), false) as "knowsNoted"
+        from (select l as entry, id, hash, lag(hash) over (order by id) as previous from audit_log l) l`),
+  );
+  if (!proof) throw new Error('no row');
+  return proof;
 }

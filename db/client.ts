@@ -3,8 +3,9 @@ import { getTableColumns, type SQL, sql } from 'drizzle-orm';
 import type { PgTable } from 'drizzle-orm/pg-core';
 import { drizzle, type PostgresJsDatabase, type PostgresJsTransaction } from 'drizzle-orm/postgres-js';
 import postgres, { type ISql, type Sql, type TransactionSql } from 'postgres';
-import { DatabaseError, toDatabaseError } from './errors.ts';
+import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
 import * as schema from './schema.ts';
+import type { SecretKey } from './secrets.ts';
 
 export type Schema = typeof schema;
 export type Transaction = PostgresJsTransaction<Schema, ExtractTablesWithRelations<Schema>>;
@@ -15,6 +16,8 @@ export interface Database {
   readonly drizzle: PostgresJsDatabase<Schema>;
   /** How long a caller waits before it is told that there is no answer. */
   readonly deadlineMs: number;
+  /** What webhook secrets are encrypted with; empty in processes that have nothing to do with them. */
+  readonly secretKeys: readonly SecretKey[];
   /**
    * Hears every NOTIFY on a channel, over one connection of its own. A connection that is lost may stay so without a
    * word: postgres.js tries to listen again only once.
@@ -37,6 +40,7 @@ export interface DatabaseOptions {
   readonly poolSize: number;
   /** Shown by PostgreSQL in `pg_stat_activity`. */
   readonly applicationName: string;
+  readonly secretKeys?: readonly SecretKey[];
   /** Tests cannot wait for the usual 12 s. */
   readonly deadlineMs?: number;
 }
@@ -45,26 +49,18 @@ export interface DatabaseOptions {
 const STATEMENT_TIMEOUT_MS = 10_000;
 const CLIENT_DEADLINE_MS = 12_000;
 
-/** postgres.js is as published. The message says what to run. */
-export class DriverNotPatched extends Error {
-  override readonly name = 'DriverNotPatched';
-
-  constructor() {
-    super(
-      'postgres.js was installed without its patch, and would end this process when PostgreSQL is lost; run "npm run postinstall" in the folder that has package.json and patches/',
-    );
-  }
-}
-
 /**
  * Everything that runs for long or writes asks this first: see patches/README.md.
- * @throws {DriverNotPatched}
+ * @throws {OperatorProblem} if postgres.js is as published
  */
 export function requirePatchedDriver(): void {
-  if (!('survivesLoss' in postgres)) throw new DriverNotPatched();
+  if ('survivesLoss' in postgres) return;
+  throw new OperatorProblem(
+    'postgres.js was installed without its patch, and would end this process when PostgreSQL is lost; run "npm run postinstall" in the folder that has package.json and patches/',
+  );
 }
 
-/** @throws {DriverNotPatched} */
+/** @throws {OperatorProblem} as `requirePatchedDriver` */
 export function openDatabase(options: DatabaseOptions): Database {
   requirePatchedDriver();
   const client = postgres(options.url, {
@@ -82,6 +78,7 @@ export function openDatabase(options: DatabaseOptions): Database {
   return {
     drizzle: drizzle(preparing(client), { schema }),
     deadlineMs: options.deadlineMs ?? CLIENT_DEADLINE_MS,
+    secretKeys: options.secretKeys ?? [],
     async listen(channel, onNotify, onGap) {
       try {
         const { unlisten } = await client.listen(channel, onNotify, onGap);

@@ -1,3 +1,6 @@
+/** What keeps a program from its work. The message is one sentence for who runs it: what, where, what to do. */
+export class OperatorProblem extends Error {}
+
 /**
  * A failure of PostgreSQL or of the way to it, stripped of everything that could hold a value:
  * drizzle puts all bound parameters into its message, PostgreSQL puts values into `detail`.

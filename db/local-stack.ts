@@ -1,5 +1,6 @@
+import { randomBytes } from 'node:crypto';
 import { sql } from 'drizzle-orm';
-import { openDatabase, transaction } from './client.ts';
+import { openDatabase, query, transaction } from './client.ts';
 
 /**
  * Marks a database as the local stack's, by the table `local_stack`: only in a marked database do simulated vendors
@@ -23,6 +24,37 @@ export async function claimForLocalStack(url: string, isOwnServer: boolean): Pro
       const [mark] = await tx.execute<{ id: string }>(sql`select id from public.local_stack`);
       return mark?.id ?? null;
     });
+  } finally {
+    await db.close();
+  }
+}
+
+/**
+ * Makes of each role of a migrated database a user of the server, with a new password, so that the processes of the local
+ * stack can do no more than those of production.
+ * @returns the database's URL as each of them
+ * @throws {DatabaseError}
+ */
+export async function openUsers(url: string): Promise<Record<'api' | 'worker' | 'operator', string>> {
+  const db = openDatabase({ url, poolSize: 1, applicationName: 'local-stack' });
+  const open = async (role: string) => {
+    const its = new URL(url);
+    its.username = `local_${role}`;
+    its.password = randomBytes(18).toString('hex');
+    await query(db, (tx) =>
+      tx.execute(
+        sql.raw(`do $$ begin
+          if not exists (select from pg_roles where rolname = '${its.username}') then
+            create user ${its.username} in role npe_${role};
+          end if;
+          alter user ${its.username} password '${its.password}';
+        end $$`),
+      ),
+    );
+    return its.href;
+  };
+  try {
+    return { api: await open('api'), worker: await open('worker'), operator: await open('operator') };
   } finally {
     await db.close();
   }

@@ -1,19 +1,20 @@
+import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { sql } from 'drizzle-orm';
 import { drizzle } from 'drizzle-orm/postgres-js';
 import { migrate as runMigrations } from 'drizzle-orm/postgres-js/migrator';
-import postgres from 'postgres';
+import postgres, { type Sql } from 'postgres';
 import { type Database, query, requirePatchedDriver } from './client.ts';
-import { DatabaseError, toDatabaseError } from './errors.ts';
+import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
 
 const FOLDER = fileURLToPath(new URL('./migrations', import.meta.url));
 /** Any constant will do, as long as every migrator takes the same. */
 const MIGRATION_LOCK = 7_041_776;
 
 /**
- * Brings the database at `url` to the newest schema. Safe to run from several machines at once: drizzle's
- * migrator takes no lock of its own, so an advisory lock lets one work while the others wait.
- * @throws {DatabaseError | DriverNotPatched}
+ * Brings the database at `url` to the newest schema, and grants each role what it needs of it. Safe to run from several
+ * machines at once: drizzle's migrator takes no lock of its own, so an advisory lock lets one work while the others wait.
+ * @throws {DatabaseError | OperatorProblem}
  */
 export async function migrate(url: string): Promise<void> {
   requirePatchedDriver();
@@ -21,12 +22,31 @@ export async function migrate(url: string): Promise<void> {
   try {
     await client`select pg_advisory_lock(${MIGRATION_LOCK})`;
     await runMigrations(drizzle(client), { migrationsFolder: FOLDER });
+    await grantRoles(client);
   } catch (error) {
     throw toDatabaseError(error);
   } finally {
     // Ending the session frees the lock.
     await client.end({ timeout: 5 });
   }
+}
+
+async function grantRoles(client: Sql): Promise<void> {
+  const [applied] = await client<{ newest: string; user: string }[]>`
+    select max(created_at) as newest, current_user as user from drizzle.__drizzle_migrations`;
+  // A newer release has granted what its tables need.
+  if (!applied || Number(applied.newest) > Math.max(...CARRIED)) return;
+  const roles = await readFile(`${FOLDER}/roles.sql`, 'utf8');
+  try {
+    await client.begin((tx) => tx.unsafe(roles));
+  } catch (error) {
+    const isForbidden = error instanceof postgres.PostgresError && error.code === '42501';
+    throw isForbidden ? new OperatorProblem(rolesMissing(applied.user)) : error;
+  }
+}
+
+function rolesMissing(user: string): string {
+  return `the database has the newest schema, but its user may not set up the roles of db/migrations/roles.sql; as a superuser run "create role npe_owner nologin; create role npe_api nologin; create role npe_worker nologin; create role npe_operator nologin; grant npe_owner to ${user}; alter database … owner to ${user};" (without the roles that are there), then migrate again`;
 }
 
 import journal from './migrations/meta/_journal.json' with { type: 'json' };

@@ -392,4 +392,6 @@ export const auditLog = pgTable('audit_log', {
   subject: text('subject'),
   reason: text('reason').notNull(),
   details: jsonb('details').$type<Record<string, string | number | boolean | null>>().notNull().default({}),
+  dbUser: text('db_user'),
+  hash: bytea('hash'),
 });

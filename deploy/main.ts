@@ -1,10 +1,9 @@
 import { setTimeout } from 'node:timers/promises';
 import { Command, CommanderError } from 'commander';
 import type { Logger } from 'pino';
-import { type Database, DriverNotPatched } from '../db/client.ts';
-import { DatabaseError } from '../db/errors.ts';
+import type { Database } from '../db/client.ts';
+import { DatabaseError, OperatorProblem } from '../db/errors.ts';
 import { readiness } from '../db/migrate.ts';
-import { ConfigError } from './config/values.ts';
 
 /** What `--help` says of a program. */
 export interface Program {
@@ -107,9 +106,7 @@ export async function untilReady(db: Database, log: Logger, stopped: Promise<voi
 }
 
 function explain(error: unknown): string {
-  if (error instanceof ConfigError || error instanceof DriverNotPatched) return error.message;
-  // By name, because not every program loads Temporal's client.
-  if (error instanceof Error && error.name === 'TemporalTrouble') return error.message;
+  if (error instanceof OperatorProblem) return error.message;
   if (error instanceof DatabaseError) {
     return error.unavailable
       ? `PostgreSQL cannot be reached (${error.code}); check DATABASE_URL and that the server runs`

@@ -9,13 +9,13 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
 });
 
 process.exitCode = await runOperator(process.argv.slice(2), {
-  databaseUrl: () => {
+  config: () => {
     if (fallBackToLocalStack()) {
       process.stderr.write(
         `operator: DATABASE_URL is not set, so the local stack is meant (${LOCAL_STACK})\n`,
       );
     }
-    return loadOperatorConfig().databaseUrl;
+    return loadOperatorConfig();
   },
   stdout: (text) => process.stdout.write(text),
   stderr: (text) => process.stderr.write(text),

@@ -4,6 +4,7 @@ import type { Logger } from 'pino';
 import { createNames } from '../activities/http/names.ts';
 import { runSweeps } from '../activities/sweep.ts';
 import { openDatabase } from '../db/client.ts';
+import { firstVersion } from '../db/secrets.ts';
 import { type Config, loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
 import { postOf, rulesOf } from './config/worker.ts';
@@ -29,7 +30,7 @@ const HELP = `
 It works as soon as PostgreSQL is there and migrated, and Temporal; while Temporal is away it refunds what is overdue.
 SIGTERM or SIGINT: it takes no new work, gives running work 35 s, and ends within 45 s. A second signal ends it at once.
 
-Needs DATABASE_URL; has TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL and more: see "Configuration" in
+Needs DATABASE_URL and SECRETS_KEY; has TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL and more: see "Configuration" in
 README.md.
 Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
@@ -38,11 +39,13 @@ const DESCRIPTION = 'The worker: looks emails up, checks them, sends webhooks.';
 await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stopped) => {
   const config = loadConfig();
   const { taskQueue } = config;
+  firstVersion(config.secretKeys);
   const log = createLog('worker', config.logLevel);
   installRuntime(log);
   const db = openDatabase({
     url: config.databaseUrl,
     poolSize: config.databasePool,
+    secretKeys: config.secretKeys,
     applicationName: 'worker',
   });
   const names = createNames(config.dnsServers);

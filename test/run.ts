@@ -71,7 +71,6 @@ async function runTests(args: readonly string[]): Promise<TestCounts> {
     env: environment(),
     // To this AVA answers with the tests that have not ended: whoever interrupts a run that hangs sees where.
     stopSignal: 'SIGINT',
-    forceSignal: 'SIGKILL',
     temporaryFolder: dirname(process.env.TEST_WORKFLOW_BUNDLE ?? ''),
     onLine: (line) => {
       console.log(line);

@@ -194,16 +194,6 @@ export function rule(known: Omit<Case, 'verifier'>, claim: Claim, word: Word | n
 
 /** Where the finder's own look at the mailbox is what made it valid, that look's date is the date. */
 function dateOf(verdict: Verdict, reason: Reason | null, claim: Claim, word: Word | null, now: Date) {
-  switch (verdict) {
-    case 'valid':
-      return reason === 'mailbox_ok' && word?.verdict !== 'valid' ? claim.seenAt : now;
-    case 'unknown':
-      return claim.seenAt;
-    case 'catch_all':
-    case 'risky':
-    case 'invalid':
-      return null;
-    default:
-      return verdict satisfies never;
-  }
+  if (verdict === 'valid') return reason === 'mailbox_ok' && word?.verdict !== 'valid' ? claim.seenAt : now;
+  return verdict === 'unknown' ? claim.seenAt : null;
 }

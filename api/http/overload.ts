@@ -65,9 +65,9 @@ export function createLanes({ atOnce, each, most, mostOfAll, patienceMs }: LaneL
       const lane = lanes.get(who) ?? { here: 0, running: 0, waiting: [] };
       const ahead = lane.here < each ? 0 : (lane.here * usualMs) / each;
       requireRoom('too_many_at_once', lane.here >= most, ahead);
-      // Everybody else who is here has a turn before each of one's own, however much he waits for.
-      const others = here < atOnce ? 0 : ((lane.here + 1) * lanes.size * usualMs) / atOnce;
-      requireRoom('overloaded', here >= mostOfAll, others);
+      // Before each turn of one's own everybody else has one, however much he waits for.
+      const turns = Math.min(here, (lane.here + 1) * lanes.size);
+      requireRoom('overloaded', here >= mostOfAll, here < atOnce ? 0 : (turns * usualMs) / atOnce);
       lanes.set(who, lane);
       lane.here += 1;
       here += 1;
@@ -183,16 +183,10 @@ const MAX_FAILURES = 100;
 const MAX_ADDRESSES = 10_000;
 
 /** Counts failed key checks by address, in this process. */
-export interface FloodGuard {
-  /** The 429 to answer with instead of anything else, once the address has had its share. */
-  refusal(address: string): ApiError | null;
-  /** Counts one failure. @returns as `refusal`, of the failures before */
-  countFailure(address: string): ApiError | null;
-}
-
-export function createFloodGuard(windowMs: number, now: () => number = Date.now): FloodGuard {
+export function createFloodGuard(windowMs: number, now: () => number = Date.now) {
   const failures = new Map<string, number[]>();
   const recent = (network: string) => (failures.get(network) ?? []).filter((at) => at > now() - windowMs);
+  /** The 429 to answer with instead of anything else, once the address has had its share. */
   const refusal = (address: string) => {
     const times = recent(networkOf(address));
     const [oldest] = times;
@@ -210,7 +204,8 @@ export function createFloodGuard(windowMs: number, now: () => number = Date.now)
   };
   return {
     refusal,
-    countFailure(address) {
+    /** Counts one failure. @returns as `refusal`, of the failures before */
+    countFailure(address: string): ApiError | null {
       const refused = refusal(address);
       if (refused) return refused;
       const network = networkOf(address);

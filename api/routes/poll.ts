@@ -3,10 +3,11 @@ import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/
 import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
 import {
-  type Envelope,
+  type EnvelopeState,
   type EnvelopeSubject,
   envelopeText,
   findEnvelope,
+  findEnvelopeState,
 } from '../../db/requests/envelope.ts';
 import { keyRefusal } from '../http/auth.ts';
 import { readInTurn } from '../http/overload.ts';
@@ -37,50 +38,40 @@ async function poll(
   request: Request,
   h: ResponseToolkit,
 ): Promise<ResponseObject> {
-  const look = async () => {
-    const envelope = await findEnvelope(db, subject);
-    if (!envelope) throw problem('requestId' in subject ? 'request_not_found' : 'batch_not_found');
-    return envelope;
-  };
-  const lookAgain = async () => {
-    const refused = await keyRefusal(request, db);
-    if (refused) throw refused;
-    return await look();
-  };
-  const first = await readInTurn(request, look);
-  const known = request.headers['if-none-match'];
+  const known: unknown = request.headers['if-none-match'];
   const wait = preferredWait(request);
-  // A client that names what it knows waits for something else; any other waits for a change of what it asked for.
-  const isNews = (envelope: Envelope) =>
-    isFinal(envelope) ||
-    (known === undefined
-      ? stateOf(envelope) !== stateOf(first)
-      : !matches(known, etagOf(envelopeText(envelope, 'poll'))));
-  const envelope =
-    wait === 0 || isNews(first)
-      ? first
-      : await holdUntil(request, changes, first.batch.id, wait, lookAgain, isNews);
-  const body = envelopeText(envelope, 'poll');
-  const etag = etagOf(body);
-  const retryAfter = retryAfterSeconds(envelope, Date.now());
-  const unchanged = matches(known, etag);
-  const response = unchanged ? h.response().code(304) : h.response(body).type('application/json');
-  response.header('etag', `"${etag}"`);
-  applied(response, wait);
-  return retryAfter === null ? response : response.header('retry-after', String(retryAfter));
+  const answer = (response: ResponseObject, state: EnvelopeState) => {
+    applied(response.header('etag', `"${etagOf(state)}"`), wait);
+    return state.isFinal ? response : response.header('retry-after', retryAfter(state, Date.now()));
+  };
+  if (known !== undefined || wait > 0) {
+    const look = async () => (await findEnvelopeState(db, subject)) ?? refuse(subject);
+    const lookAgain = async () => {
+      const refused = await keyRefusal(request, db);
+      if (refused) throw refused;
+      return await look();
+    };
+    const first = await readInTurn(request, look);
+    // A client that names what it knows waits for something else; any other waits for a change of what it asked for.
+    const isNews = (state: EnvelopeState) =>
+      state.isFinal ||
+      (known === undefined ? state.statuses !== first.statuses : !matches(known, etagOf(state)));
+    const last =
+      wait === 0 || isNews(first)
+        ? first
+        : await holdUntil(request, changes, first.batchId, wait, lookAgain, isNews);
+    if (matches(known, etagOf(last))) return answer(h.response().code(304), last);
+  }
+  const envelope = (await readInTurn(request, () => findEnvelope(db, subject))) ?? refuse(subject);
+  return answer(h.response(envelopeText(envelope, 'poll')).type('application/json'), envelope);
 }
 
-function isFinal({ items }: Envelope): boolean {
-  return items.every(({ request }) => request.settledAt !== null);
+function refuse(subject: EnvelopeSubject): never {
+  throw problem('requestId' in subject ? 'request_not_found' : 'batch_not_found');
 }
 
-/** The statuses of what was asked for: a single poll does not wake for its neighbors. */
-function stateOf({ items }: Envelope): string {
-  return items.map(({ request }) => request.status).join();
-}
-
-function etagOf(body: string): string {
-  return createHash('sha256').update(body).digest('base64url').slice(0, 27);
+function etagOf({ version }: EnvelopeState): string {
+  return createHash('sha256').update(version).digest('base64url').slice(0, 27);
 }
 
 /** RFC 9110, section 13.1.2: a list of entity tags, compared weakly. */
@@ -92,9 +83,6 @@ function matches(header: unknown, etag: string): boolean {
 }
 
 /** Most lookups end within seconds, the rest takes minutes: ask soon at first, then ever more seldom. */
-function retryAfterSeconds({ items }: Envelope, now: number): number | null {
-  const open = items.filter(({ request }) => request.settledAt === null);
-  if (open.length === 0) return null;
-  const age = Math.max(...open.map(({ request }) => now - request.acceptedAt.getTime()));
-  return Math.min(30, Math.max(1, Math.round(age / 5000)));
+function retryAfter({ createdAt }: EnvelopeState, now: number): string {
+  return String(Math.min(30, Math.max(1, Math.round((now - createdAt.getTime()) / 5000))));
 }

@@ -5,7 +5,7 @@ import Joi from 'joi';
 import type { Logger } from 'pino';
 import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
-import { findEnvelope } from '../../db/requests/envelope.ts';
+import { findEnvelopeState } from '../../db/requests/envelope.ts';
 import { type BatchStart, markStarted } from '../../db/requests/outbox.ts';
 import { type SubmitCommand, type SubmitRules, submit } from '../../db/requests/submit.ts';
 import {
@@ -74,12 +74,12 @@ async function accept(
         { organization_id: organizationId, batch_id: batchId, total: body.npis.length },
         'batch accepted',
       );
-      if (outcome.start.wakeAt) await start(deps, outcome.start);
+      if (outcome.start.wakeAt) await start(deps, outcome.start, request.info.received);
       const wait = preferredWait(request);
       // A key that ends meanwhile ends the wait; what was accepted with it stays accepted.
       const look = async () =>
         (await keyRefusal(request, deps.db)) !== null ||
-        (await findEnvelope(deps.db, { organizationId, batchId }))?.batch.status === 'completed';
+        (await findEnvelopeState(deps.db, { organizationId, batchId }))?.isFinal === true;
       if (wait > 0) {
         // It is accepted, and an answer other than 202 would deny it: a wait that fails is over.
         await holdUntil(request, deps.changes, batchId, wait, look, (isOver) => isOver).catch((error) => {
@@ -116,9 +116,11 @@ async function accept(
 }
 
 /** The batch is committed: whatever happens here, the sweep starts what this does not. */
-async function start(deps: SubmitDeps, batch: BatchStart): Promise<void> {
+async function start(deps: SubmitDeps, batch: BatchStart, receivedAt: number): Promise<void> {
+  // A 202 comes within two seconds: of a submit that waited for its turn, Temporal has one of them.
+  const deadline = Math.max(receivedAt + 2000, Date.now() + 1000);
   try {
-    const isStarted = await deps.start(() => startBatch(deps.client, deps.taskQueue, batch));
+    const isStarted = await deps.start(() => startBatch(deps.client, deps.taskQueue, batch, { deadline }));
     if (isStarted) await markStarted(deps.db, batch);
   } catch (error) {
     deps.log.warn({ err: error, batch_id: batch.batchId }, 'batch not marked as started, the sweep will');

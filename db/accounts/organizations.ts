@@ -55,10 +55,12 @@ export const BALANCE = {
  * @throws {DatabaseError} 23514 for a name that is empty or too long
  */
 export async function createOrganization(db: Database, by: ChangedBy, name: string): Promise<Organization> {
+  const newOrganization = newId('org');
+  const webhookSecret = newWebhookSecret(db, newOrganization);
   return await transaction(db, async (tx) => {
     const [created] = await tx
       .insert(organizations)
-      .values({ id: newId('org'), name, webhookSecret: newWebhookSecret() })
+      .values({ id: newOrganization, name, webhookSecret })
       .returning(ORGANIZATION);
     if (!created) throw new Error('no row');
     const { id } = created;

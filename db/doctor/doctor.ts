@@ -145,23 +145,17 @@ async function repairOne(
 const REPAIRS: Readonly<Record<string, Repair>> = {
   async balance_differs(tx, organizationId) {
     await lockBalance(tx, organizationId);
-    const [row] = await tx.execute<Record<string, string | number | null>>(sql`
-      with was as (select * from credit_balances where organization_id = ${organizationId}), sums as (
-        select coalesce(-sum(granted), 0) as total, coalesce(sum(available), 0) as available,
-               coalesce(sum(held), 0) as held, coalesce(sum(used), 0) as used
-          from ledger_entries where organization_id = ${organizationId}
-      ), written as (
-        insert into credit_balances (organization_id, total, available, held, used)
-        select ${organizationId}, total, available, held, used from sums
-            on conflict (organization_id) do update
-           set total = excluded.total, available = excluded.available, held = excluded.held, used = excluded.used
-        returning *
-      )
-      select was.total::float8 as total_before, w.total::float8 as total, was.available::float8 as available_before,
-             w.available::float8 as available, was.held::float8 as held_before, w.held::float8 as held,
-             was.used::float8 as used_before, w.used::float8 as used
-        from written w left join was on true`);
-    return row ? { organizationId, details: row } : null;
+    const balance = sql`
+      select total::float8, available::float8, held::float8, used::float8
+        from credit_balances where organization_id = ${organizationId}`;
+    const [before] = await tx.execute<Record<string, number>>(balance);
+    await tx.execute(sql`select recompute_balance(${organizationId})`);
+    const [after = {}] = await tx.execute<Record<string, number>>(balance);
+    const details = Object.entries(after).flatMap(([name, amount]) => [
+      [`${name}_before`, before?.[name] ?? null],
+      [name, amount],
+    ]);
+    return { organizationId, details: Object.fromEntries(details) };
   },
 
   async batch_completed_count(tx, batchId) {
@@ -243,7 +237,6 @@ const REPAIRS: Readonly<Record<string, Repair>> = {
 /** The checks that `repair` knows how to clear. */
 export const REPAIRABLE: ReadonlySet<string> = new Set(Object.keys(REPAIRS));
 
-/** Entitlements follow from charges: the newest one of its kind, or none. */
 async function rewriteEntitlement(
   tx: Transaction,
   organizationId: string,
@@ -251,16 +244,13 @@ async function rewriteEntitlement(
   emailType: string,
 ): ReturnType<Repair> {
   await lockBalance(tx, organizationId);
-  const key = sql`organization_id = ${organizationId} and npi = ${npi} and email_type = ${emailType}`;
+  const entitlement = sql`
+    select request_id, charged_at::text from entitlements
+     where organization_id = ${organizationId} and npi = ${npi} and email_type = ${emailType}`;
   type Row = { readonly request_id: string; readonly charged_at: string };
-  const [before] = await tx.execute<Row>(
-    sql`delete from entitlements where ${key} returning request_id, charged_at::text`,
-  );
-  const [after] = await tx.execute<Row>(sql`
-    insert into entitlements (organization_id, npi, email_type, request_id, charged_at)
-    select organization_id, npi, email_type, id, settled_at
-      from requests where ${key} and credits_used > 0 order by settled_at desc, id desc limit 1
-    returning request_id, charged_at::text`);
+  const [before] = await tx.execute<Row>(entitlement);
+  await tx.execute(sql`select rewrite_entitlement(${organizationId}, ${npi}, ${emailType})`);
+  const [after] = await tx.execute<Row>(entitlement);
   if (before?.request_id === after?.request_id && before?.charged_at === after?.charged_at) return null;
   return {
     organizationId,

@@ -7,6 +7,8 @@ create table source_turns (
   n bigint not null generated always as identity,
   -- When its turn is expected, and it was told to come back. Whoever never does costs one turn.
   due_at timestamptz not null,
+  -- The turn is so near that it is its own: the place under the limits is taken.
+  given boolean not null,
   primary key (source, request_id)
 );
 --> statement-breakpoint
@@ -29,6 +31,8 @@ declare
   day_of_call date;
   health source_health;
   turn source_turns;
+  longest interval;
+  ahead integer;
   has_share boolean;
 begin
   kind := 'wait';
@@ -75,29 +79,36 @@ begin
       select coalesce(greatest(max(tag) filter (where organization_id = organization) + 1, min(tag)), 0)
         into turn.tag from source_turns where source = a_source;
     end if;
-    -- The generic cell rate algorithm (ITU-T I.371), with those who come first. One that is late by more than a turn
-    -- is not waited for.
-    select max(greatest(r.due_at - (l.burst - 1) * l.pace, at) + l.pace * (
-             select count(*) from source_turns t
-              where t.source = a_source and t.due_at > at - l.pace
-                and (t.tag < turn.tag or t.tag = turn.tag and (turn.n is null or t.n < turn.n))))
-      into free_at
-      from jsonb_to_recordset(limits) l (name text, pace interval, burst integer)
-           left join source_rates r on r.source = a_source and r.limit_name = l.name;
+    select max(pace) into longest from jsonb_to_recordset(limits) l (pace interval);
+    if turn.given and turn.due_at > at - longest then
+      free_at := turn.due_at;
+    else
+      -- One that is late by more than a turn is not waited for.
+      select count(*) into ahead from source_turns t
+       where t.source = a_source and not t.given and t.due_at > at - longest
+         and (t.tag < turn.tag or t.tag = turn.tag and (turn.n is null or t.n < turn.n));
+      -- The generic cell rate algorithm (ITU-T I.371), with those who come first.
+      select max(greatest(r.due_at - (l.burst - 1) * l.pace, at) + l.pace * ahead) into free_at
+        from jsonb_to_recordset(limits) l (name text, pace interval, burst integer)
+             left join source_rates r on r.source = a_source and r.limit_name = l.name;
+      turn.given := ahead = 0 and free_at <= least(at + interval '1 s', at + patience);
+      if turn.given then
+        insert into source_rates as r (source, limit_name, due_at)
+          select a_source, l.name, free_at + l.pace from jsonb_to_recordset(limits) l (name text, pace interval)
+          on conflict (source, limit_name) do update
+            set due_at = greatest(r.due_at, free_at) + (excluded.due_at - free_at);
+      end if;
+    end if;
     if free_at > at then
       why := 'rate_limit';
       if free_at <= at + patience then
-        insert into source_turns (source, request_id, organization_id, tag, due_at)
-          values (a_source, asker, organization, turn.tag, free_at)
-          on conflict (source, request_id) do update set due_at = excluded.due_at;
+        insert into source_turns (source, request_id, organization_id, tag, due_at, given)
+          values (a_source, asker, organization, turn.tag, free_at, turn.given)
+          on conflict (source, request_id) do update set due_at = excluded.due_at, given = excluded.given;
       end if;
       return;
     end if;
     delete from source_turns where source = a_source and request_id = asker;
-    insert into source_rates as r (source, limit_name, due_at)
-      select a_source, l.name, at + l.pace from jsonb_to_recordset(limits) l (name text, pace interval)
-      on conflict (source, limit_name) do update
-        set due_at = greatest(r.due_at, at) + (excluded.due_at - at);
   end if;
   if cost > 0 then
     insert into source_spend as s (source, day, organization_id, credits)

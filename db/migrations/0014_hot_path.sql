@@ -137,3 +137,21 @@ begin
     ) freed where used - free < quota) + span - at;
   empty_in := held.hits[cardinality(held.hits)] + span - at;
 end $$;
+--> statement-breakpoint
+-- How often suppressions have changed: an answer that is asked for again is the same only if they have not.
+create table suppression_changes (
+  one boolean primary key default true check (one),
+  n bigint not null
+);
+--> statement-breakpoint
+insert into suppression_changes (n) values (0);
+--> statement-breakpoint
+create function count_suppression_change() returns trigger language plpgsql
+  security definer set search_path = pg_catalog, public, pg_temp as $$
+begin
+  update suppression_changes set n = n + 1;
+  return null;
+end $$;
+--> statement-breakpoint
+create trigger suppressions_count_change after insert or update or delete or truncate on suppressions
+  for each statement execute function count_suppression_change();

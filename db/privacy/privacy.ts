@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import { type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, type Transaction, transaction } from '../client.ts';
+import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 import { hashAddress } from './suppressions.ts';
 
@@ -9,8 +9,41 @@ import { hashAddress } from './suppressions.ts';
 export type DataSubject = { readonly npi: string } | { readonly email: string };
 
 /** What stands for a person in the audit log. */
-export function nameOf(subject: DataSubject): string {
+function nameOf(subject: DataSubject): string {
   return 'npi' in subject ? subject.npi : hashAddress(subject.email);
+}
+
+/** Who does it, and who asked for it, when: what the register of such requests has. */
+export interface AskedBy extends ChangedBy {
+  readonly askedBy: string;
+  readonly received: Date;
+}
+
+/**
+ * The register, the newest first.
+ * @throws {DatabaseError}
+ */
+export async function listPrivacyRequests(db: Database, limit: number): Promise<object[]> {
+  const register = sql`
+    select received_at as "receivedAt", done_at as "doneAt", kind, asked_by as "askedBy", subject, actor, reason
+      from privacy_requests
+     order by id desc limit ${limit}`;
+  return [...(await query(db, (tx) => tx.execute(register)))];
+}
+
+/**
+ * Writes a request into the register. Await it before anything is shown.
+ * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
+ */
+export async function recordPrivacyRequest(
+  tx: Transaction,
+  { askedBy, received, ...by }: AskedBy,
+  action: 'privacy.export' | 'privacy.erase',
+  subject: DataSubject,
+  counts: Readonly<Record<string, number>>,
+): Promise<void> {
+  const details = { asked_by: askedBy, received_at: received.toISOString(), ...counts };
+  await recordAudit(tx, by, { action, organizationId: null, subject: nameOf(subject), details });
 }
 
 /** How much an erasure removed, in rows; all zero if nothing was left to remove. */
@@ -35,7 +68,7 @@ export interface Erasure {
  * tries again a few times. Safe to repeat.
  * @throws {DatabaseError} 55P03 if others never let it have its locks; nothing was erased
  */
-export async function eraseSubject(db: Database, by: ChangedBy, subject: DataSubject): Promise<Erasure> {
+export async function eraseSubject(db: Database, by: AskedBy, subject: DataSubject): Promise<Erasure> {
   for (let attempt = 1; ; attempt += 1) {
     try {
       return await erase(db, by, subject);
@@ -51,13 +84,13 @@ const PAUSE_MS = 500;
 /** Longer than the second after which PostgreSQL ends an autovacuum that is in the way. */
 const LOCK_TIMEOUT = sql`set local lock_timeout = '1200ms'`;
 
-async function erase(db: Database, by: ChangedBy, subject: DataSubject): Promise<Erasure> {
+async function erase(db: Database, by: AskedBy, subject: DataSubject): Promise<Erasure> {
   return await transaction(db, async (tx) => {
     await tx.execute(LOCK_TIMEOUT);
     // An import may be busy with the endpoints for a minute: only who has waited for it makes others wait.
     await tx.execute(sql`lock table provider_endpoints in share row exclusive mode`);
     // Whoever answers a request locks a balance first. The directory's writers come after, in the order they use.
-    await tx.execute(sql`lock table credit_balances in exclusive mode`);
+    await tx.execute(sql`select hold_balances()`);
     await tx.execute(sql`lock table stored_emails, email_checks in share row exclusive mode`);
     const addresses = 'npi' in subject ? await addressesOf(tx, subject.npi) : [subject.email];
     const isTheirs = theirs(subject, addresses);
@@ -72,14 +105,7 @@ async function erase(db: Database, by: ChangedBy, subject: DataSubject): Promise
       sql`endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)}`,
     );
     const erasure = { tombstones, storedEmails, emailChecks, answers, receiverExcerpts, endpoints };
-    if (Object.values(erasure).some((count) => count > 0)) {
-      await recordAudit(tx, by, {
-        action: 'privacy.erase',
-        organizationId: null,
-        subject: nameOf(subject),
-        details: erasure,
-      });
-    }
+    await recordPrivacyRequest(tx, by, 'privacy.erase', subject, erasure);
     return erasure;
   });
 }

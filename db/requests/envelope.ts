@@ -1,7 +1,6 @@
-import { and, asc, eq, getTableColumns, isNull, or, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
-import { batches, creditBalances, requests, webhookDeliveries } from '../schema.ts';
-import type { DeliveryState, RequestStatus } from '../words.ts';
+import type { DeliveryState, EmailType, RequestStatus, WebhookMode } from '../words.ts';
 
 // The envelope (api/README.md, The envelope) has one builder for single polls, batch polls and deliveries.
 
@@ -10,21 +9,42 @@ export type EnvelopeSubject =
   | { readonly organizationId: string; readonly requestId: string }
   | { readonly organizationId: string; readonly batchId: string };
 
+/** What tells one state of an envelope from another, for a fraction of what the envelope costs. */
+export interface EnvelopeState {
+  readonly batchId: string;
+  /** Changes whenever anything in the envelope does. */
+  readonly version: string;
+  /** Of what was asked for: a single request does not change with its neighbors. */
+  readonly statuses: string;
+  readonly isFinal: boolean;
+  readonly createdAt: Date;
+}
+
 /** All that an envelope says, read in one statement and so at one moment. */
-export interface Envelope {
-  readonly batch: Omit<typeof batches.$inferSelect, 'customData'>;
+export interface Envelope extends EnvelopeState {
+  readonly status: 'in-progress' | 'completed';
+  readonly total: number;
+  readonly completedCount: number;
+  readonly updatedAt: Date;
+  readonly webhookUrl: string | null;
+  readonly webhookMode: WebhookMode | null;
   readonly customData: string | null;
   readonly balance: number;
-  /** In the order of the submit. The email fields of a request are null as well if nobody may have them now. */
+  /** In the order of the submit. The email fields are null as well if nobody may have them now. */
   readonly items: readonly {
-    readonly request: Request;
+    readonly requestId: string;
+    readonly npi: string;
+    readonly status: RequestStatus;
+    readonly replayed: boolean;
+    readonly creditsUsed: number;
+    readonly email: string | null;
+    readonly emailType: EmailType | null;
+    readonly validatedAt: string | null;
     readonly delivery: DeliveryState | null;
   }[];
 }
 
-type Request = typeof requests.$inferSelect;
-
-const { customData: _text, ...BATCH } = getTableColumns(batches);
+type AsText<T, K extends keyof T> = Omit<T, K> & Readonly<Record<K, string>>;
 
 /**
  * Reads an envelope; the organization is part of the question, so that another one's id is as unknown as any.
@@ -32,65 +52,68 @@ const { customData: _text, ...BATCH } = getTableColumns(batches);
  * @throws {DatabaseError}
  */
 export async function findEnvelope(db: Database, subject: EnvelopeSubject): Promise<Envelope | null> {
-  if (!(await belongs(db, subject))) return null;
-  const rows = await query(db, (tx) =>
-    tx
-      .select({
-        batch: BATCH,
-        // Up to 16 KiB: once, not with each of 60 rows.
-        customData: sql<string | null>`case when row_number() over (order by ${requests.position}) = 1
-          then ${batches.customData} end`,
-        balance: creditBalances.available,
-        request: requests,
-        // Asked with every answer: who was suppressed after it was given is not given again.
-        withheld: sql<boolean>`${requests.email} is not null and is_suppressed(${requests.npi}, ${requests.email})`,
-        delivery: webhookDeliveries.state,
-      })
-      .from(requests)
-      .innerJoin(batches, eq(batches.id, requests.batchId))
-      .innerJoin(creditBalances, eq(creditBalances.organizationId, batches.organizationId))
-      .leftJoin(
-        webhookDeliveries,
-        and(
-          eq(webhookDeliveries.batchId, batches.id),
-          or(eq(webhookDeliveries.requestId, requests.id), isNull(webhookDeliveries.requestId)),
-        ),
-      )
-      .where(
-        'requestId' in subject ? eq(requests.id, subject.requestId) : eq(requests.batchId, subject.batchId),
-      )
-      .orderBy(asc(requests.position)),
+  const [row] = await query(db, (tx) =>
+    tx.execute<AsText<Envelope, 'createdAt' | 'updatedAt' | 'balance'>>(sql`
+      select ${STATE}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",
+             b.webhook_url as "webhookUrl", b.webhook_mode as "webhookMode", b.custom_data as "customData",
+             c.available as balance, (
+               select json_agg(item order by position) from (
+                 select r.position, r.id as "requestId", r.npi, r.status, r.replayed, r.credits_used as "creditsUsed",
+                        given.email, case when given.email is not null then r.email_type end as "emailType",
+                        case when given.email is not null then r.email_last_validated_at end as "validatedAt",
+                        d.state as delivery
+                   from requests r
+                   -- Asked with every answer: who was suppressed after it was given is not given again.
+                   cross join lateral (select case when not is_suppressed(r.npi, r.email) then r.email end as email) given
+                   left join webhook_deliveries d on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
+                  where ${isAskedFor(subject)}
+               ) item
+             ) as items
+        ${source(subject)}`),
   );
-  const [first] = rows;
-  if (!first) return null;
-  const { batch, customData, balance } = first;
-  const items = rows.map(({ request, withheld, delivery }) => ({
-    request: withheld ? { ...request, ...WITHHELD } : request,
-    delivery,
-  }));
-  return { batch, customData, balance, items };
+  if (!row) return null;
+  const { createdAt, updatedAt, balance, ...rest } = row;
+  return {
+    ...rest,
+    createdAt: new Date(createdAt),
+    updatedAt: new Date(updatedAt),
+    balance: Number(balance),
+  };
 }
 
-const WITHHELD = { email: null, emailType: null, emailLastValidatedAt: null } as const;
-
-/**
- * A statement of its own, on one table: the plan of the join below depends on how much it expects to find for an id,
- * and its time would tell a foreign id from an unknown one.
- */
-async function belongs(db: Database, subject: EnvelopeSubject): Promise<boolean> {
-  const { organizationId } = subject;
-  const rows = await query(db, (tx) =>
-    'requestId' in subject
-      ? tx
-          .select({ id: requests.id })
-          .from(requests)
-          .where(and(eq(requests.id, subject.requestId), eq(requests.organizationId, organizationId)))
-      : tx
-          .select({ id: batches.id })
-          .from(batches)
-          .where(and(eq(batches.id, subject.batchId), eq(batches.organizationId, organizationId))),
+/** As `findEnvelope`, but for all that takes time. */
+export async function findEnvelopeState(
+  db: Database,
+  subject: EnvelopeSubject,
+): Promise<EnvelopeState | null> {
+  const [row] = await query(db, (tx) =>
+    tx.execute<AsText<EnvelopeState, 'createdAt'>>(sql`select ${STATE} ${source(subject)}`),
   );
-  return rows.length === 1;
+  return row ? { ...row, createdAt: new Date(row.createdAt) } : null;
+}
+
+/** Whatever changes in a request or a delivery is written to the batch's row too, by triggers. */
+const STATE = sql`b.id as "batchId", b.created_at as "createdAt",
+    concat_ws(' ', b.xmin, b.updated_at, c.available, (select n from suppression_changes)) as version,
+    asked.*`;
+
+/** The batch is found by one look into one index, so that the time does not tell a foreign id from an unknown one. */
+function source(subject: EnvelopeSubject) {
+  const { organizationId } = subject;
+  const batchId =
+    'requestId' in subject
+      ? sql`select batch_id from requests where id = ${subject.requestId} and organization_id = ${organizationId}`
+      : sql`select id from batches where id = ${subject.batchId} and organization_id = ${organizationId}`;
+  return sql`from batches b join credit_balances c on c.organization_id = b.organization_id
+    cross join lateral (
+      select string_agg(status, ' ' order by position) as statuses, bool_and(settled_at is not null) as "isFinal"
+        from requests r where ${isAskedFor(subject)}
+    ) asked
+    where b.id = (${batchId})`;
+}
+
+function isAskedFor(subject: EnvelopeSubject) {
+  return 'requestId' in subject ? sql`r.id = ${subject.requestId}` : sql`r.batch_id = b.id`;
 }
 
 /**
@@ -98,28 +121,25 @@ async function belongs(db: Database, subject: EnvelopeSubject): Promise<boolean>
  * numbers, key order and more (DECISIONS.md, custom_data).
  * @param reader a delivery says `pending` of itself: it isn't over while it is read
  */
-export function envelopeText(
-  { batch, customData, balance, items }: Envelope,
-  reader: 'poll' | 'delivery',
-): string {
-  const webhook = batch.webhookUrl && {
-    url: batch.webhookUrl,
-    mode: batch.webhookMode,
+export function envelopeText(envelope: Envelope, reader: 'poll' | 'delivery'): string {
+  const { customData, balance, items } = envelope;
+  const webhook = envelope.webhookUrl && {
+    url: envelope.webhookUrl,
+    mode: envelope.webhookMode,
     status: reader === 'delivery' ? 'pending' : deliveryStatus(items.map((item) => item.delivery ?? 'none')),
   };
-  const usage = { credits_used: items.reduce((sum, { request }) => sum + request.creditsUsed, 0), balance };
+  const usage = { credits_used: items.reduce((sum, { creditsUsed }) => sum + creditsUsed, 0), balance };
   const head = {
-    id: batch.id,
-    status: batch.status,
-    total: batch.total,
-    completed_count: batch.completedCount,
-    created_at: batch.createdAt.toISOString(),
-    updated_at: batch.updatedAt.toISOString(),
+    id: envelope.batchId,
+    status: envelope.status,
+    total: envelope.total,
+    completed_count: envelope.completedCount,
+    created_at: envelope.createdAt.toISOString(),
+    updated_at: envelope.updatedAt.toISOString(),
   };
-  const data = items.map(({ request }) => dataItem(request));
   return `{"batch":${JSON.stringify(head)},"webhook":${JSON.stringify(webhook)},"custom_data":${
     customData ?? 'null'
-  },"usage":${JSON.stringify(usage)},"data":${JSON.stringify(data)}}`;
+  },"usage":${JSON.stringify(usage)},"data":${JSON.stringify(items.map(dataItem))}}`;
 }
 
 /** The body of the 202 (api/README.md, Submitting). */
@@ -140,15 +160,15 @@ function deliveryStatus(states: readonly DeliveryState[]): DeliveryState {
   return order.find((state) => states.includes(state)) ?? 'none';
 }
 
-function dataItem(request: Request) {
+function dataItem(item: Envelope['items'][number]) {
   return {
-    request_id: request.id,
-    npi: request.npi,
-    status: request.status,
-    replayed: request.replayed,
-    email_type: request.emailType,
-    email: request.email,
-    email_last_validated: request.emailLastValidatedAt?.toISOString() ?? null,
-    email_status: request.email === null ? null : 'valid',
+    request_id: item.requestId,
+    npi: item.npi,
+    status: item.status,
+    replayed: item.replayed,
+    email_type: item.emailType,
+    email: item.email,
+    email_last_validated: item.validatedAt === null ? null : new Date(item.validatedAt).toISOString(),
+    email_status: item.email === null ? null : 'valid',
   };
 }

@@ -3,6 +3,7 @@ import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { envelopeText, findEnvelope } from '../requests/envelope.ts';
 import { batches, organizations, webhookDeliveries } from '../schema.ts';
+import { decryptSecret } from '../secrets.ts';
 
 /** Whether what a row of webhook_deliveries reports is final: its request, or its whole batch. */
 export const REPORTS_FINAL = sql<boolean>`case when webhook_deliveries.request_id is null
@@ -12,7 +13,7 @@ export const REPORTS_FINAL = sql<boolean>`case when webhook_deliveries.request_i
 /**
  * One delivery with all that an attempt needs: its body as it is now, and its organization's secrets, for 24 h after a
  * rotation the previous one too. They and the personal data in the body never leave the activity.
- * @throws {Refusal} `delivery_missing` for an unknown id
+ * @throws {Refusal} `delivery_missing` for an unknown id; {SecretKeyMissing}
  */
 export async function loadDelivery(db: Database, deliveryId: string) {
   const [row] = await query(db, (tx) =>
@@ -45,7 +46,9 @@ export async function loadDelivery(db: Database, deliveryId: string) {
     batchId,
     url,
     blocked,
-    secrets: previousSecret === null ? [secret] : [secret, previousSecret],
+    secrets: [secret, previousSecret]
+      .filter((stored) => stored !== null)
+      .map((stored) => decryptSecret(db.secretKeys, organizationId, stored)),
     body: envelopeText(envelope, 'delivery'),
   };
 }

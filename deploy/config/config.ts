@@ -10,8 +10,19 @@ import {
   type Policy,
 } from '../../activities/verification/policy.ts';
 import { VERIFIERS, type VerifierId } from '../../activities/verification/verifiers/catalogue.ts';
+import type { Retention } from '../../db/requests/retention.ts';
+import type { SecretKey } from '../../db/secrets.ts';
 import type { StackFacts } from '../local/facts.ts';
-import { anyUrl, confidentialUrl, duration, httpProxy, list, parseDuration, problemsIn } from './values.ts';
+import {
+  anyUrl,
+  confidentialUrl,
+  duration,
+  httpProxy,
+  list,
+  parseDuration,
+  parseSecretKey,
+  problemsIn,
+} from './values.ts';
 
 // The only place that reads process.env. Everything is checked at once, frozen, and passed on as typed arguments.
 // Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY, TEMPORAL_TLS…) are read by
@@ -21,6 +32,8 @@ import { anyUrl, confidentialUrl, duration, httpProxy, list, parseDuration, prob
 export interface Config {
   readonly databaseUrl: string;
   readonly databasePool: number;
+  /** The first encrypts. Empty: not set. */
+  readonly secretKeys: readonly SecretKey[];
   readonly logLevel: string;
   readonly apiHost: string;
   readonly apiPort: number;
@@ -40,6 +53,7 @@ export interface Config {
   /** `http://[user:password@]host:port`; null: deliveries go out directly. */
   readonly webhookProxy: URL | null;
   readonly webhookLogMs: number;
+  readonly retention: Retention;
   /** Everything about sources that isn't a key or a URL; null for the usual. */
   readonly sourcesFile: string | null;
   /** Null: it can't be asked. */
@@ -76,6 +90,8 @@ const databaseUrl = Joi.string()
     'string.uriCustomScheme': '{{#label}} must be a URL such as postgres://user:password@host:5432/name',
   });
 
+const secretKeys = list(parseSecretKey, 'keys such as v1:… (a version, then 32 bytes in base64)').default([]);
+
 const CATALOGUE = [...Object.values(VENDORS), ...Object.values(VERIFIERS)];
 const accessVariables = CATALOGUE.flatMap(({ id, url }) => {
   const name = id.toUpperCase();
@@ -88,6 +104,7 @@ const accessVariables = CATALOGUE.flatMap(({ id, url }) => {
 
 const schema = Joi.object({
   DATABASE_URL: databaseUrl.required(),
+  SECRETS_KEY: secretKeys,
   DATABASE_POOL: Joi.number().integer().min(1).max(200).default(10),
   LOG_LEVEL: Joi.string().valid('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent').default('info'),
   API_HOST: Joi.string().hostname().default('0.0.0.0'),
@@ -109,6 +126,9 @@ const schema = Joi.object({
   WEBHOOK_CA_FILE: Joi.string().default(null),
   WEBHOOK_PROXY: httpProxy().default(null),
   WEBHOOK_LOG_RETENTION: duration(1000, 3650 * DAY).default(30 * DAY),
+  ANSWER_RETENTION: duration(DAY, 3650 * DAY).default(365 * DAY),
+  EVIDENCE_RETENTION: duration(DAY, 3650 * DAY).default(180 * DAY),
+  CUSTOM_DATA_RETENTION: duration(DAY, 3650 * DAY).default(90 * DAY),
   ...Object.fromEntries(accessVariables),
   SOURCES_FILE: Joi.string().default(null),
   REGISTRY_URL: confidentialUrl().default(REGISTRY_URL),
@@ -136,6 +156,7 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
   return Object.freeze({
     databaseUrl: env.DATABASE_URL,
     databasePool: env.DATABASE_POOL,
+    secretKeys: env.SECRETS_KEY,
     logLevel: env.LOG_LEVEL,
     apiHost: env.API_HOST,
     apiPort: env.API_PORT,
@@ -154,6 +175,12 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     webhookCaFile: env.WEBHOOK_CA_FILE,
     webhookProxy: env.WEBHOOK_PROXY,
     webhookLogMs: env.WEBHOOK_LOG_RETENTION,
+    retention: Object.freeze({
+      // A replay gives the answer again.
+      answersMs: Math.max(env.ANSWER_RETENTION, env.REPLAY_WINDOW),
+      evidenceMs: env.EVIDENCE_RETENTION,
+      customDataMs: env.CUSTOM_DATA_RETENTION,
+    }),
     sourcesFile: env.SOURCES_FILE,
     access: accessOf(env),
     registryUrl: env.REGISTRY_URL,
@@ -168,15 +195,14 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
   });
 }
 
-/**
- * The operator command and the migrations need the database only.
- * @throws {ConfigError} as `loadConfig`
- */
-export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env): {
-  readonly databaseUrl: string;
-} {
-  const env = check(Joi.object({ DATABASE_URL: databaseUrl.required() }), environment);
-  return Object.freeze({ databaseUrl: env.DATABASE_URL });
+/** All that the operator command and the migrations need. */
+export type OperatorConfig = Pick<Config, 'databaseUrl' | 'secretKeys'>;
+
+/** @throws {ConfigError} as `loadConfig` */
+export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env): OperatorConfig {
+  const rules = Joi.object({ DATABASE_URL: databaseUrl.required(), SECRETS_KEY: secretKeys });
+  const env = check(rules, environment);
+  return Object.freeze({ databaseUrl: env.DATABASE_URL, secretKeys: env.SECRETS_KEY });
 }
 
 /**
@@ -189,6 +215,7 @@ export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.en
   try {
     const facts = JSON.parse(readFileSync(LOCAL_STACK, 'utf8')) as StackFacts;
     environment.DATABASE_URL = facts.database_url;
+    environment.SECRETS_KEY = facts.secrets_key;
     environment.TEMPORAL_ADDRESS = facts.temporal_address;
     environment.TEMPORAL_NAMESPACE = facts.temporal_namespace;
     return true;

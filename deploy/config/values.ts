@@ -1,11 +1,13 @@
 import Joi from 'joi';
 import { isConfidential } from '../../activities/http/client.ts';
+import { OperatorProblem } from '../../db/errors.ts';
 import type { Rate } from '../../db/lookups/sources.ts';
+import type { SecretKey } from '../../db/secrets.ts';
 
 // The kinds of values that environment variables and the sources file have.
 
 /** What is wrong with the configuration, each problem by its name; never a value. */
-export class ConfigError extends Error {
+export class ConfigError extends OperatorProblem {
   override readonly name = 'ConfigError';
 }
 
@@ -83,6 +85,12 @@ export const httpProxy = () =>
 export function parseDuration(text: string): number | null {
   const match = /^([0-9]{1,9})(ms|s|m|h|d)$/.exec(text);
   return match ? Number(match[1]) * (UNITS[match[2] ?? ''] ?? Number.NaN) : null;
+}
+
+/** `v1:` and 32 bytes in base64; null if the text is no key. */
+export function parseSecretKey(text: string): SecretKey | null {
+  const match = /^([a-z0-9]{1,20}):([A-Za-z0-9+/]{43}=)$/.exec(text);
+  return match ? { version: match[1] ?? '', key: Buffer.from(match[2] ?? '', 'base64') } : null;
 }
 
 /** `500/1m` → at most 500 calls in any minute; null if the text isn't a rate. */

@@ -20,7 +20,8 @@ export function postOf(config: Config, names: Names) {
 
 /** What activities keep to, but for what the sources file says. */
 export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
-  const { freshnessMs, replayMs, lookupsPerOrganization, webhookScheduleMs, webhookLogMs } = config;
+  const { freshnessMs, replayMs, lookupsPerOrganization, webhookScheduleMs, webhookLogMs, retention } =
+    config;
   const sweep = { startAfterMs: 5000, checkEveryMs: 30_000 };
-  return { freshnessMs, replayMs, lookupsPerOrganization, webhookScheduleMs, webhookLogMs, sweep };
+  return { freshnessMs, replayMs, lookupsPerOrganization, webhookScheduleMs, webhookLogMs, retention, sweep };
 }

@@ -10,6 +10,8 @@ export interface StackFacts {
   readonly temporal_namespace: string;
   readonly temporal_ui: string | null;
   readonly database_url: string;
+  /** As `SECRETS_KEY`. */
+  readonly secrets_key: string;
   readonly simulator_url: string;
   readonly receiver_url: string;
   readonly organization_id: string;

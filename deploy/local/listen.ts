@@ -6,6 +6,7 @@ import { InvalidArgumentError } from 'commander';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { openDatabase } from '../../db/client.ts';
 import { DatabaseError, Refusal } from '../../db/errors.ts';
+import { loadOperatorConfig } from '../config/config.ts';
 import { commandLine } from '../main.ts';
 import { integer } from '../operator/arguments.ts';
 import { addSecret, signatureProblem } from './check-signature.ts';
@@ -71,8 +72,10 @@ async function factsOf(dir: string): Promise<StackFacts> {
   );
 }
 
-async function stackSecret({ database_url: url, organization_id: id }: StackFacts): Promise<string> {
-  const db = openDatabase({ url, poolSize: 1, applicationName: 'listen' });
+async function stackSecret(facts: StackFacts): Promise<string> {
+  const { database_url: url, secrets_key: SECRETS_KEY, organization_id: id } = facts;
+  const { secretKeys } = loadOperatorConfig({ DATABASE_URL: url, SECRETS_KEY });
+  const db = openDatabase({ url, poolSize: 1, applicationName: 'listen', secretKeys });
   try {
     return (await showWebhookSecret(db, id)).webhookSecret;
   } catch (error) {

@@ -54,9 +54,10 @@ export interface LaunchOptions {
   readonly name: string;
   readonly command: string;
   readonly args: readonly string[];
-  /** The signal that asks for an orderly end, and the one for when that takes too long. */
-  readonly stopSignal: NodeJS.Signals;
-  readonly forceSignal: NodeJS.Signals;
+  /** Asks for an orderly end; SIGTERM for most. */
+  readonly stopSignal?: NodeJS.Signals;
+  /** For when that takes too long; SIGKILL for most. */
+  readonly forceSignal?: NodeJS.Signals;
   readonly env?: NodeJS.ProcessEnv | undefined;
   readonly cwd?: string | undefined;
   readonly user?: { readonly uid: number; readonly gid: number } | undefined;
@@ -124,9 +125,9 @@ async function stopGroup(
   ending: () => string | undefined,
 ): Promise<void> {
   if (ending() !== undefined) return;
-  signalGroup(pid, options.stopSignal);
+  signalGroup(pid, options.stopSignal ?? 'SIGTERM');
   if ((await poll(ending, GRACE_MS)) !== undefined) return;
-  signalGroup(pid, options.forceSignal);
+  signalGroup(pid, options.forceSignal ?? 'SIGKILL');
   await exited;
 }
 
@@ -155,7 +156,7 @@ kill -s KILL -- "-$1"
 `;
 
 function guard(pid: number, options: LaunchOptions): () => void {
-  const signal = options.stopSignal.replace('SIG', '');
+  const signal = (options.stopSignal ?? 'SIGTERM').replace('SIG', '');
   const shell = spawn('/bin/sh', ['-c', GUARD, 'guard', String(pid), signal, options.temporaryFolder ?? ''], {
     detached: true,
     stdio: ['pipe', 'ignore', 'ignore'],

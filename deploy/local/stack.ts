@@ -1,10 +1,11 @@
+import { randomBytes } from 'node:crypto';
 import { createWriteStream } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { claimForLocalStack } from '../../db/local-stack.ts';
+import { claimForLocalStack, openUsers } from '../../db/local-stack.ts';
 import { migrate } from '../../db/migrate.ts';
-import type { LocalConfig } from '../config/config.ts';
+import { type LocalConfig, loadOperatorConfig } from '../config/config.ts';
 import { temporalTarget } from '../temporal/client.ts';
 import { startDns } from './dns.ts';
 import { readFacts, type StackFacts } from './facts.ts';
@@ -117,6 +118,8 @@ async function bringUp(options: StackOptions, parts: Parts) {
   const logs = join(dir, 'logs');
   await mkdir(logs, { recursive: true });
   const earlier = readFacts(dir);
+  const secretsKey =
+    given.environment.SECRETS_KEY ?? earlier?.secrets_key ?? `v1:${randomBytes(32).toString('base64')}`;
   const ports: Record<string, number> = { ...earlier?.ports };
   const portOf = async (name: keyof typeof USUAL) => {
     ports[name] = await firstFree([ports[name], USUAL[name]]);
@@ -153,13 +156,17 @@ async function bringUp(options: StackOptions, parts: Parts) {
     parts.watch('PostgreSQL', server);
     return server;
   });
-  const { stackId, tenant } = await part('migrations', async () => {
+  const { stackId, tenant, urls } = await part('migrations', async () => {
     const stackId = await claimForLocalStack(database.url, given.databaseUrl === null);
     if (stackId === null) throw new LocalProblem('database_in_use', DATABASE_IN_USE);
     await migrate(database.url);
-    return { stackId, tenant: await openTenant(database.url, earlier?.api_key) };
+    // On somebody else's server no users are made.
+    const { url } = database;
+    const urls = given.databaseUrl === null ? await openUsers(url) : { api: url, worker: url, operator: url };
+    const config = loadOperatorConfig({ DATABASE_URL: urls.operator, SECRETS_KEY: secretsKey });
+    return { stackId, urls, tenant: await openTenant(config, earlier?.api_key) };
   });
-  await part('sample of NPPES', () => importSample(database.url, dir));
+  await part('sample of NPPES', () => importSample(urls.operator, dir));
 
   // One for each database: a worker must never be given tasks that are about what is in another one.
   const temporal = await part('Temporal', async () => {
@@ -214,7 +221,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
       ? given.environment.LOG_LEVEL
       : 'info',
     WORKER_ROLLOUT: 'automatic',
-    DATABASE_URL: database.url,
+    SECRETS_KEY: '',
     TEMPORAL_ADDRESS: temporal.address,
     TEMPORAL_NAMESPACE: temporal.namespace,
     API_HOST: LOOPBACK,
@@ -226,9 +233,14 @@ async function bringUp(options: StackOptions, parts: Parts) {
     WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',
   };
   await part('worker, API', async () => {
-    const worker = startProcess('worker', environment, logs, parts);
-    const api = startProcess('api', environment, logs, parts);
-    await Promise.all([worker.ready, api.ready]);
+    const own = {
+      worker: { DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey },
+      api: { DATABASE_URL: urls.api },
+    };
+    const processes = (['worker', 'api'] as const).map((name) =>
+      startProcess(name, { ...environment, ...own[name] }, logs, parts),
+    );
+    await Promise.all(processes.map(({ ready }) => ready));
   });
   const facts: StackFacts = {
     base_url: `http://${LOOPBACK}:${apiPort}`,
@@ -236,7 +248,8 @@ async function bringUp(options: StackOptions, parts: Parts) {
     temporal_address: temporal.address,
     temporal_namespace: temporal.namespace,
     temporal_ui: temporal.uiUrl ?? null,
-    database_url: database.url,
+    database_url: urls.operator,
+    secrets_key: secretsKey,
     simulator_url: simulator.urls.rocketreach,
     receiver_url: receiver.url,
     organization_id: tenant.organizationId,
@@ -255,8 +268,6 @@ function startProcess(name: 'api' | 'worker', env: NodeJS.ProcessEnv, logs: stri
     command: process.execPath,
     args: [fileURLToPath(new URL(`../${name}.ts`, import.meta.url))],
     env,
-    stopSignal: 'SIGTERM',
-    forceSignal: 'SIGKILL',
     onLine(line) {
       log(line);
       if (line.includes(`"${name} ready"`)) said.resolve();

@@ -88,7 +88,7 @@ async function run({ dir, port: apiPort, demo: hasDemo, temporal }: Options): Pr
 function whatNext({ facts, lookupTimeout }: Stack, dir: string, batchId: string | null): string {
   const curl = 'curl -s -H "Authorization: Bearer $KEY"';
   const post = `${curl} -H 'Content-Type: application/json' $BASE/api/v1/email`;
-  const operator = `${dir === '.local' ? '' : `DATABASE_URL='${facts.database_url}' `}npm run operator --`;
+  const operator = `${dir === '.local' ? '' : `DATABASE_URL='${facts.database_url}' SECRETS_KEY='${facts.secrets_key}' `}npm run operator --`;
   return `
 The service is up.  A lookup that finds nothing in time fails after ${lookupTimeout} here (15m in production).
 

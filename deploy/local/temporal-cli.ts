@@ -60,7 +60,6 @@ async function download(cacheDir: string, onProgress: (line: string) => void): P
       command: process.execPath,
       args: [script, folder],
       stopSignal: 'SIGKILL',
-      forceSignal: 'SIGKILL',
     });
     let size = -1;
     for (;;) {

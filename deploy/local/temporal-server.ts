@@ -63,8 +63,6 @@ export async function startTemporalServer(options: TemporalServerOptions): Promi
       name,
       command,
       args: ['--root', '/', '--config', config, 'start'],
-      stopSignal: 'SIGTERM',
-      forceSignal: 'SIGKILL',
       onLine: options.onLog,
     });
   };

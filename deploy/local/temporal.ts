@@ -138,8 +138,6 @@ function launchServer(options: TemporalOptions, port: number, uiPort: number | u
       ...['server', 'start-dev', '--ip', LOOPBACK, '--port', String(port), ...ui, ...file],
       ...['--namespace', options.namespace, ...attributes, ...settings, '--log-level', 'error'],
     ],
-    stopSignal: 'SIGTERM',
-    forceSignal: 'SIGKILL',
     onLine: options.onLog,
   });
 }

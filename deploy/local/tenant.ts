@@ -6,6 +6,7 @@ import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { addSuppression } from '../../db/privacy/suppressions.ts';
+import type { OperatorConfig } from '../config/config.ts';
 import { STORED_EMAILS, SUPPRESSED_NPIS } from './sim/magic.ts';
 
 /** The organization the local stack works for. */
@@ -25,8 +26,11 @@ const CREDITS = 1000;
  * stored nowhere but in `stack.json`, so a lost file means a new organization.
  * @throws {DatabaseError}
  */
-export async function openTenant(databaseUrl: string, earlierKey: string | undefined): Promise<Tenant> {
-  const db = openDatabase({ url: databaseUrl, poolSize: 2, applicationName: 'local-stack' });
+export async function openTenant(
+  { databaseUrl: url, secretKeys }: OperatorConfig,
+  earlierKey: string | undefined,
+): Promise<Tenant> {
+  const db = openDatabase({ url, poolSize: 2, applicationName: 'local-stack', secretKeys });
   try {
     const { organizationId, apiKey } = (await earlier(db, earlierKey)) ?? (await create(db));
     for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {

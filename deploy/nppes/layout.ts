@@ -1,3 +1,4 @@
+import { OperatorProblem } from '../../db/errors.ts';
 import layout from './layout.json' with { type: 'json' };
 
 // The V2 layout of NPPES's files (CMS, "NPPES Data Dissemination - Readme", V2).
@@ -12,11 +13,8 @@ export const LAYOUT: Readonly<Record<MemberKind, readonly string[]>> = layout;
 /** Columns that some generations of V2 have and others do not; nothing reads them. */
 const COMES_AND_GOES: readonly string[] = ['Created Date'];
 
-/** Columns that had another name once: old name to new. */
-const RENAMED: ReadonlyMap<string, string> = new Map([['Provider Gender Code', 'Provider Sex Code']]);
-
 /** Why an import did not begin, or stopped: one sentence for the operator that says what to do. */
-export class ImportProblem extends Error {
+export class ImportProblem extends OperatorProblem {
   override readonly name = 'ImportProblem';
 }
 
@@ -81,7 +79,8 @@ export function findColumns(
   };
 }
 
-const OLD_NAMES = new Map([...RENAMED].map(([before, now]) => [folded(before), folded(now)]));
+/** Columns that had another name once. */
+const OLD_NAMES = new Map([[folded('Provider Gender Code'), folded('Provider Sex Code')]]);
 
 function listed(what: string, names: readonly string[]): string[] {
   if (names.length === 0) return [];

@@ -6,7 +6,11 @@ import {
   showOrganization,
   suspendOrganization,
 } from '../../db/accounts/organizations.ts';
-import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import {
+  reencryptWebhookSecrets,
+  rotateWebhookSecret,
+  showWebhookSecret,
+} from '../../db/accounts/webhook-secrets.ts';
 import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import { change, integer, label } from './arguments.ts';
 import { plain, type Run, table } from './print.ts';
@@ -82,4 +86,7 @@ export function addOrganizationCommands(program: Command, run: Run): void {
     .action((id: string, options: ChangedBy & { readonly force: boolean }) =>
       run(id, async (db) => plain(await rotateWebhookSecret(db, options, id, options.force))),
     );
+  change(secret, 'reencrypt', 'encrypt all of them with the first key of SECRETS_KEY').action(
+    (by: ChangedBy) => run(null, async (db) => plain({ reencrypted: await reencryptWebhookSecrets(db, by) })),
+  );
 }

@@ -1,10 +1,17 @@
-import { type Command, InvalidArgumentError } from 'commander';
+import { type Command, InvalidArgumentError, Option } from 'commander';
 import { parseAddress } from '../../activities/verification/syntax.ts';
-import { type ChangedBy, recordReading } from '../../db/audit.ts';
+import { transaction } from '../../db/client.ts';
 import { exportSubject } from '../../db/privacy/export.ts';
-import { type DataSubject, type Erasure, eraseSubject, nameOf } from '../../db/privacy/privacy.ts';
-import { change, orStdin } from './arguments.ts';
-import { fields, json, type Report, type Run } from './print.ts';
+import {
+  type AskedBy,
+  type DataSubject,
+  type Erasure,
+  eraseSubject,
+  listPrivacyRequests,
+  recordPrivacyRequest,
+} from '../../db/privacy/privacy.ts';
+import { change, newestFirst, orStdin, pastMoment } from './arguments.ts';
+import { fields, json, plain, type Report, type Run } from './print.ts';
 
 const SUBJECT = 'an NPI, or an address; - reads it from stdin';
 
@@ -19,39 +26,57 @@ export function addPrivacyCommands(program: Command, run: Run): void {
   const privacy = program
     .command('privacy')
     .description("people's rights: what is held about them, and its erasure");
-  change(privacy, 'export', 'everything held about a person, as JSON')
+  asked(privacy, 'export', 'everything held about a person, as JSON')
     .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
-    .action((subject: DataSubject, by: ChangedBy, command: Command) => {
+    .action((subject: DataSubject, by: AskedBy, command: Command) => {
       refuseAddress(by, command);
       return run(null, async (db) => {
         const data = { subject, ...(await exportSubject(db, subject)) };
-        const what = { action: 'privacy.export', organizationId: null, subject: nameOf(subject) } as const;
-        await recordReading(db, by, what);
+        await transaction(db, (tx) => recordPrivacyRequest(tx, by, 'privacy.export', subject, {}));
         return { data, text: json(data) };
       });
     });
-  change(privacy, 'erase', 'erase the addresses of a person, for good')
+  asked(privacy, 'erase', 'erase the addresses of a person, for good')
     .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
     .option('--yes', 'do it; there is no way back')
     .addHelpText('after', HELP)
-    .action((subject: DataSubject, { yes, ...by }: ChangedBy & { readonly yes?: true }, command: Command) => {
+    .action((subject: DataSubject, { yes, ...by }: AskedBy & { readonly yes?: true }, command: Command) => {
       refuseAddress(by, command);
       return run(null, async (db) => {
         if (yes) return reportErasure(await eraseSubject(db, by, subject));
         const held = await exportSubject(db, subject);
         const counts = {
-          storedEmails: held.storedEmails.length,
-          emailChecks: held.emailChecks.length,
+          storedEmails: held.stored_emails.length,
+          emailChecks: held.email_checks.length,
           answers: held.requests.filter(({ email }) => email !== null).length,
         };
         const text = `${fields(counts)}\n\nNothing was erased: add --yes to erase it for good.`;
         return { data: { erased: false, ...counts }, text, exitCode: 1 };
       });
     });
+  newestFirst(
+    privacy.command('list').description('the register: exports, erasures, objections, newest first'),
+  ).action(({ limit }: { readonly limit: number }) =>
+    run(null, async (db) => plain(await listPrivacyRequests(db, limit))),
+  );
+}
+
+/** Adds what the register has beside the audit log's own; the options are then an `AskedBy`. */
+function asked(parent: Command, name: string, description: string): Command {
+  return change(parent, name, description)
+    .addOption(
+      new Option('--asked-by <WHO>', 'who asked').choices(['person', 'agent', 'authority']).default('person'),
+    )
+    .option(
+      '--received <WHEN>',
+      'when: 24h (ago), 2026-11-20T00:00Z; now if it is not said',
+      pastMoment,
+      new Date(),
+    );
 }
 
 /** The audit log is never erased. */
-function refuseAddress({ reason }: ChangedBy, command: Command): void {
+function refuseAddress({ reason }: AskedBy, command: Command): void {
   if (!reason.includes('@')) return;
   command.error('error: name no address in --reason: it is kept forever');
 }

@@ -1,8 +1,5 @@
-import { DriverNotPatched } from '../../db/client.ts';
-import { DatabaseError, Refusal } from '../../db/errors.ts';
+import { DatabaseError, OperatorProblem, Refusal } from '../../db/errors.ts';
 import { type IdPrefix, isId } from '../../db/ids.ts';
-import { ConfigError } from '../config/values.ts';
-import { ImportProblem } from '../nppes/layout.ts';
 
 /** Codes of a connection that had begun: a change may or may not have been committed. */
 const BROKEN: ReadonlySet<string> = new Set([
@@ -20,9 +17,7 @@ const BROKEN: ReadonlySet<string> = new Set([
  * @param subject the id on the command line; repeated only if it is one, because people paste keys by mistake
  */
 export function explain(error: unknown, subject: string | null, databaseUrl: string | null): string {
-  if (error instanceof ConfigError || error instanceof DriverNotPatched || error instanceof ImportProblem) {
-    return error.message;
-  }
+  if (error instanceof OperatorProblem) return error.message;
   if (error instanceof Refusal) return refusal(error, subject);
   if (!(error instanceof DatabaseError)) {
     return `stopped by a fault of this program: ${error instanceof Error ? error.stack : typeof error}`;

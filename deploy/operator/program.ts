@@ -1,5 +1,6 @@
 import { type Database, openDatabase } from '../../db/client.ts';
 import { Refusal } from '../../db/errors.ts';
+import type { OperatorConfig } from '../config/config.ts';
 import { commandLine, readCommandLine } from '../main.ts';
 import { addAuditCommands } from './audit.ts';
 import { addBatchCommands } from './batch.ts';
@@ -22,9 +23,9 @@ const HELP = `
 Changes, and looks at what is secret or personal, need --reason TEXT; who, what and why go to the audit log, in the same
 transaction as the change. An address may be given as -, which reads it from stdin: others see command lines, shells
 keep them.
-Needs DATABASE_URL; if it is not set, the local stack that was started in this folder is meant. See "Configuration" in
+Needs DATABASE_URL, and SECRETS_KEY for what makes or shows a webhook secret; if there is no DATABASE_URL, the local stack that was started in this folder is meant. See "Configuration" in
 README.md.
-Exit codes: 0 done, 1 failed (one sentence on stderr), 2 wrong usage, 3 doctor has findings.
+Exit codes: 0 done, 1 failed (one sentence on stderr), 2 wrong usage, 3 doctor or audit verify has findings.
 
 Examples:
   npm run operator -- org create "Acme Health" --reason "contract 2041"
@@ -42,7 +43,7 @@ Examples:
 
 export interface OperatorSurroundings {
   /** Asked only by commands that need the database. @throws {ConfigError} */
-  readonly databaseUrl: () => string;
+  readonly config: () => OperatorConfig;
   readonly stdout: (text: string) => void;
   readonly stderr: (text: string) => void;
   /** Where progress may be drawn; none without it. */
@@ -56,7 +57,7 @@ export interface OperatorSurroundings {
  */
 export async function runOperator(
   args: readonly string[],
-  { databaseUrl, stdout, stderr, terminal }: OperatorSurroundings,
+  { config, stdout, stderr, terminal }: OperatorSurroundings,
 ): Promise<0 | 1 | 2 | 3> {
   let exitCode: 0 | 1 | 2 | 3 = 0;
   const program = commandLine({ name: 'operator', description: DESCRIPTION, help: HELP })
@@ -69,7 +70,10 @@ export async function runOperator(
   addBatchCommands(program, run);
   addAuditCommands(program, run);
   addDoctorCommand(program, run);
-  addImportCommands(program, run, { databaseUrl, output: { terminal: terminal ?? null, line: stderr } });
+  addImportCommands(program, run, {
+    databaseUrl: () => config().databaseUrl,
+    output: { terminal: terminal ?? null, line: stderr },
+  });
   addExplainCommands(program, run);
   addVendorCommands(program, run);
   addWebhookCommands(program, run, stderr);
@@ -81,8 +85,9 @@ export async function runOperator(
   async function run(subject: string | null, work: (db: Database) => Promise<Report>): Promise<void> {
     let url: string | null = null;
     try {
-      url = databaseUrl();
-      const db = openDatabase({ url, poolSize: 1, applicationName: 'operator' });
+      const { databaseUrl, secretKeys } = config();
+      url = databaseUrl;
+      const db = openDatabase({ url, poolSize: 1, applicationName: 'operator', secretKeys });
       try {
         const report = await work(db);
         exitCode = report.exitCode ?? 0;

@@ -1,6 +1,6 @@
-import { type Command, InvalidArgumentError } from 'commander';
+import type { Command } from 'commander';
 import { readSourceFigures, type SourceFigures } from '../../db/lookups/sources.ts';
-import { parseDuration } from '../config/values.ts';
+import { pastMoment } from './arguments.ts';
 import { type Run, sections, table } from './print.ts';
 
 const HELP = `
@@ -12,21 +12,14 @@ export function addVendorCommands(program: Command, run: Run): void {
   program
     .command('vendors')
     .description('hit rate, cost, latency and breaker of each vendor and verifier')
-    .option('--since <DURATION>', 'how far to look back, such as 24h or 30d', lookBack, lookBack('30d'))
+    .option('--since <WHEN>', 'since then, such as 30d or 2026-11-20T00:00Z (default: 30d)', pastMoment)
     .addHelpText('after', HELP)
-    .action(({ since }: { readonly since: number }) =>
+    .action(({ since = pastMoment('30d') }: { readonly since?: Date }) =>
       run(null, async (db) => {
-        const data = (await readSourceFigures(db, new Date(Date.now() - since))).map(withRates);
+        const data = (await readSourceFigures(db, since)).map(withRates);
         return { data, text: textOf(data) };
       }),
     );
-}
-
-/** @returns milliseconds */
-function lookBack(text: string): number {
-  const ms = parseDuration(text);
-  if (ms !== null && ms > 0) return ms;
-  throw new InvalidArgumentError('Write a duration such as 15m, 24h or 30d.');
 }
 
 function withRates(figures: SourceFigures) {

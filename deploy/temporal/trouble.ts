@@ -1,8 +1,9 @@
 import { Connection, isGrpcServiceError } from '@temporalio/client';
+import { OperatorProblem } from '../../db/errors.ts';
 import type { TemporalTarget } from './client.ts';
 
 /** Temporal cannot be used. The message is one sentence that names the setting to look at. */
-export class TemporalTrouble extends Error {
+export class TemporalTrouble extends OperatorProblem {
   override readonly name = 'TemporalTrouble';
   /** Whether nobody is there, which waiting may help; a wrong setting stays wrong. */
   readonly isAway: boolean;

@@ -1,6 +1,8 @@
 import test from 'ava';
 import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { addSuppression, removeSuppression } from '../../db/privacy/suppressions.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
 import { createCaller, RULES } from '../support/organization.ts';
@@ -45,9 +47,9 @@ test('a poll shows the request, or the batch, in the order of the submit', async
 test('Retry-After grows with the age of what is open, and ends with it', async (t) => {
   const { client, first, second, paths } = await submitTwo();
   const after = async (path: string) => (await client.get(path)).headers.get('retry-after');
-  const age = (seconds: number) => sql`update requests
-    set accepted_at = clock_timestamp() - make_interval(secs => ${seconds}) where id in (${first}, ${second})
-    and settled_at is null`;
+  const age = (seconds: number) => sql`update batches
+    set created_at = clock_timestamp() - make_interval(secs => ${seconds})
+    where id = (select batch_id from requests where id = ${first})`;
   t.is(await after(paths[0]), '1');
   t.is(await after(paths[1]), '1');
   await age(60);
@@ -97,6 +99,29 @@ test('the ETag is that of the state, whichever key asks for it, and changes with
     t.is((await other.call('HEAD', path)).headers.get('etag'), etag);
     await grantCredits(api.db, BY, client.organizationId, 1);
     t.not((await client.get(path)).headers.get('etag'), etag);
+  }
+});
+
+test('an address that is suppressed, and one that may be given again, are no 304', async (t) => {
+  const client = await api.organization(10);
+  const npi = '1234567885';
+  const email = 'someone@suppressed.example';
+  const source = { emailType: 'professional', source: 'test', lastValidatedAt: new Date() } as const;
+  await storeEmail(api.db, { ...source, npi, email });
+  const { json } = await client.bulk({ npis: [npi] });
+  const paths = [`/api/v1/batch/${json.batch_id}`, json.requests[0]?.poll_url ?? ''];
+  const domain = { kind: 'domain', value: 'suppressed.example' } as const;
+  for (const path of paths) {
+    const before = await client.get(path);
+    const ask = () => client.get(path, { 'if-none-match': before.headers.get('etag') ?? '' });
+    t.is(before.json.data[0]?.email, email);
+    t.is((await ask()).status, 304);
+    await addSuppression(api.db, BY, domain);
+    const during = await ask();
+    t.deepEqual([during.status, during.json.data[0]?.email], [200, null]);
+    await removeSuppression(api.db, BY, domain);
+    const after = await ask();
+    t.deepEqual([after.status, after.json.data[0]?.email], [200, email]);
   }
 });
 

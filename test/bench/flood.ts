@@ -40,13 +40,12 @@ if (process.send) {
 
 async function measure(): Promise<void> {
   const stopServers = await startServers();
-  // Nobody would work on the bulks.
-  process.env.TEST_TEMPORAL_ADDRESS = '127.0.0.1:1';
   const { url, [Symbol.asyncDispose]: drop } = await openTestDatabase();
   const db = openDatabase({ url, poolSize: 2, applicationName: 'bench' });
   const victim = await openOrganization(db, 0);
   const attacker = await openOrganization(db, 100_000_000);
-  const api = await startApiProcess(url);
+  // Nobody would work on the bulks.
+  const api = await startApiProcess(url, { TEMPORAL_ADDRESS: '127.0.0.1:1' });
   const port = new URL(api.url).port;
   await sample(port, victim.apiKey, SECONDS);
   for (const name of Object.keys(ATTACKS)) {

@@ -1,16 +1,15 @@
-import { once } from 'node:events';
-import { connect, createServer } from 'node:net';
 import { setTimeout } from 'node:timers/promises';
+import { sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { joinLookup } from '../../db/lookups/lookups.ts';
 import { beginVendorStep, recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { LOOPBACK } from '../../deploy/local/processes.ts';
 import { openTestDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { startServers } from '../support/servers.ts';
 import { startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, ordinaryNpis } from '../support/vendors.ts';
+import { countingProxy } from './counting-proxy.ts';
 
 /**
  * `node test/bench/vendor-step.ts`: what one question to a vendor costs PostgreSQL, counted at the socket; how many are
@@ -24,8 +23,7 @@ const WATCH_MS = 20_000;
 const FREE = { rates: [], dailyCredits: null };
 
 const stopServers = await startServers();
-const seen = { statements: 0, roundTrips: 0, admissions: 0 };
-const proxy = await countingProxy(process.env.TEST_DATABASE_URL ?? '');
+const { seen, through } = await countingProxy(process.env.TEST_DATABASE_URL ?? '');
 try {
   await steps();
   for (const organizations of [1, CLIENTS]) await admissions(organizations);
@@ -90,8 +88,10 @@ async function waiting() {
       });
     }
     while (npis.length > 0) await client.bulk({ npis: npis.splice(0, 60) });
+    const unasked = sql`select from requests where status = 'accepted'`;
+    while ((await stack.db.drizzle.execute(unasked)).length > 0) await setTimeout(1000);
     // Until all of them wait.
-    await setTimeout(WATCH_MS);
+    await setTimeout(WATCH_MS / 2);
     const before = { ...seen, calls, cpu: process.cpuUsage() };
     await setTimeout(WATCH_MS);
     const perSecond = (n: number) => ((n * 1000) / WATCH_MS).toFixed(1);
@@ -138,57 +138,4 @@ async function miss(db: Database, key: Parameters<typeof recordVendorAnswer>[1])
   const outcome = { kind: 'answered' } as const;
   const nobody = { state: 'miss', reason: 'nobody', credits: 0, named: null } as const;
   await recordVendorAnswer(db, key, { ...nobody, outcome, freshnessMs: RULES.freshnessMs });
-}
-
-function through(url: string): string {
-  const there = new URL(url);
-  there.port = String(proxy.port);
-  return there.href;
-}
-
-/** A way to PostgreSQL that counts: executed statements, and how often one side spoke after the other. */
-async function countingProxy(url: string) {
-  const { hostname, port } = new URL(url);
-  const server = createServer((near) => {
-    const far = connect(Number(port), hostname);
-    let rest = Buffer.alloc(0);
-    let isStarted = false;
-    let isAnswered = true;
-    const texts = new Map<string, string>();
-    const read = (type: string, [first = '', second = '']: readonly string[]) => {
-      if (type === 'P') texts.set(first, second);
-      if (type !== 'B' && type !== 'Q') return;
-      seen.statements += 1;
-      if (type === 'B' && /admit_call|into source_health/.test(texts.get(second) ?? '')) seen.admissions += 1;
-    };
-    near.on('data', (chunk) => {
-      if (isAnswered) seen.roundTrips += 1;
-      isAnswered = false;
-      rest = Buffer.concat([rest, chunk]);
-      // A message is its type, its length and its content; only the first one has no type.
-      for (let head = isStarted ? 1 : 0; rest.length >= head + 4; head = 1) {
-        const size = head + rest.readUInt32BE(head);
-        if (rest.length < size) break;
-        if (isStarted) read(String.fromCharCode(rest[0] ?? 0), rest.toString('utf8', 5, size).split('\0'));
-        isStarted = true;
-        rest = rest.subarray(size);
-      }
-      far.write(chunk);
-    });
-    far.on('data', (chunk) => {
-      isAnswered = true;
-      near.write(chunk);
-    });
-    for (const [one, other] of [
-      [near, far],
-      [far, near],
-    ] as const) {
-      one.on('error', () => {});
-      one.once('close', () => other.destroy());
-    }
-  });
-  server.listen(0, LOOPBACK);
-  await once(server, 'listening');
-  const address = server.address();
-  return { port: typeof address === 'object' ? (address?.port ?? 0) : 0 };
 }

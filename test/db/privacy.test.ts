@@ -13,11 +13,18 @@ import { envelopeText, findEnvelope } from '../../db/requests/envelope.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase, openTestDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
-import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  ASKED,
+  acceptedIds,
+  eventually,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 
 // What a person may ask for: to see what is held about them, and that it goes and stays gone.
 
-const BY = { actor: 'test', reason: 'request 17' };
+const BY = { ...ASKED, reason: 'request 17' };
 
 const database = freshDatabase(test);
 const { db } = database;
@@ -114,7 +121,7 @@ test('an erasure by NPI leaves no address anywhere, and everything that was paid
   );
 });
 
-test('an erasure is on record without the address, and repeating it changes nothing', async (t) => {
+test('each erasure is on record without the address, and repeating it changes nothing', async (t) => {
   const { npi, email } = await person('2000020019', 'rita');
   await eraseSubject(db, BY, { email });
   const again = await eraseSubject(db, BY, { email });
@@ -123,8 +130,28 @@ test('an erasure is on record without the address, and repeating it changes noth
   t.false(String(text).includes(email));
   const [audited] = await run(sql`select count(*)::int as records from audit_log
     where action = 'privacy.erase' and subject = encode(sha256(${email}), 'hex')`);
-  t.is(audited?.records, 1);
+  t.is(audited?.records, 2, 'somebody asked twice');
   t.deepEqual((await rowsWith(npi)).includes('requests'), true, 'the answers themselves stay');
+});
+
+test('the register says who asked, when, for what, and when it was done; nobody can rewrite it', async (t) => {
+  await using database = await openTestDatabase();
+  const { json, operator } = operatorOn(database.url);
+  const received = '2026-01-05T10:00:00.000Z';
+  await json('privacy', 'export', '2000000010', '--received', received, '--asked-by', 'agent', ...WHY);
+  await json('privacy', 'erase', '2000000010', '--yes', '--received', received, ...WHY);
+  await json('suppress', 'add', '2000000028', ...WHY);
+  await json('org', 'create', 'Acme', ...WHY);
+  const register = await json<unknown>('privacy', 'list');
+  const common = { actor: 'tester', reason: 'a test' };
+  const asked = { ...common, subject: '2000000010', received_at: received };
+  t.like(register, [
+    { ...common, kind: 'objection', subject: '2000000028', asked_by: null, received_at: null },
+    { ...asked, kind: 'erasure', asked_by: 'person' },
+    { ...asked, kind: 'export', asked_by: 'agent' },
+  ]);
+  t.is((await operator('privacy', 'export', '2000000010', '--asked-by', 'nobody', ...WHY)).code, 2);
+  await t.throwsAsync(database.sql`delete from privacy_requests`, { message: /append-only/ });
 });
 
 test('an erasure by address takes it from every NPI, and leaves their other addresses', async (t) => {
@@ -139,7 +166,7 @@ test('an erasure by address takes it from every NPI, and leaves their other addr
   const { batchId } = acceptedIds(await submit(db, submitCommand(asked, { npis: [npi, neighbor] }), RULES));
   const envelope = await findEnvelope(db, { organizationId: asked.organizationId, batchId });
   t.deepEqual(
-    envelope?.items.map(({ request }) => request.email),
+    envelope?.items.map(({ email }) => email),
     [other, null],
   );
 });
@@ -360,28 +387,29 @@ test('an export holds everything about an NPI, or under an address', async (t) =
   );
   const held = await exportSubject(db, { npi });
   t.like(held, {
-    providers: [{ npi, lastName: 'ROE', locations: [] }],
-    storedEmails: [{ email, source: 'test' }],
+    providers: [{ npi, last_name: 'ROE' }],
+    locations: [],
+    stored_emails: [{ email, source: 'test' }],
     lookups: [{ id: lookupId }],
     deliveries: [{ state: 'delivered', attempts: 1 }],
   });
   t.deepEqual(
-    held.requests.map(({ id, organizationId }) => [id, organizationId]),
+    held.requests.map((request) => [request.id, request.organization_id]),
     requestIds.map((id) => [id, organization.organizationId]),
   );
-  t.deepEqual([held.emailChecks.length, held.endpoints.length, held.suppressions.length], [4, 2, 0]);
+  t.deepEqual([held.email_checks.length, held.endpoints.length, held.suppressions.length], [4, 2, 0]);
 
   const under = await exportSubject(db, { email });
   t.deepEqual(
-    [under.storedEmails, under.emailChecks, under.requests, under.deliveries, under.endpoints].map(
+    [under.stored_emails, under.email_checks, under.requests, under.deliveries, under.endpoints].map(
       (rows) => rows.length,
     ),
     [1, 2, 2, 1, 1],
   );
   await eraseSubject(db, BY, { npi });
   const after = await exportSubject(db, { npi });
-  t.like(after, { storedEmails: [], emailChecks: [], suppressions: [{ kind: 'npi', origin: 'erasure' }] });
-  t.true(after.requests.every((request) => request.email === null && request.erasedAt !== null));
+  t.like(after, { stored_emails: [], email_checks: [], suppressions: [{ kind: 'npi', origin: 'erasure' }] });
+  t.true(after.requests.every((request) => request.email === null && request.erased_at !== null));
 });
 
 test('the command counts without --yes, erases with it, and prints no address', async (t) => {

@@ -88,15 +88,22 @@ async function requestsOf(count: number, asked = npis.splice(0, count)): Promise
   return acceptedIds(await submit(first, command, RULES)).requestIds;
 }
 
-/** For one request. @returns in seconds, rounded, how long its turn is to be waited for; 0 if it goes now */
-async function askFor(requestId: string, source: string, limits = SLOW): Promise<number> {
-  const admission = await admitCall(first, { source, limits, cost: 1, requestId, patienceMs: 86_400_000 });
+/** For one request. @returns how many turns it is told to wait, parts of them too; 0 if it goes now */
+async function askFor(requestId: string, source: string): Promise<number> {
+  const call = { source, limits: SLOW, cost: 1, requestId, patienceMs: 86_400_000 };
+  const admission = await admitCall(first, call);
   if (admission.kind === 'spent') throw new Error('spent');
-  return admission.kind === 'go' ? 0 : Math.round(admission.afterMs / 1000);
+  return admission.kind === 'go' ? 0 : admission.afterMs / TURN_MS;
 }
 
+/** In whole turns, because a test takes its time. */
+async function turnOf(requestId: string, source: string): Promise<number> {
+  return Math.ceil(await askFor(requestId, source));
+}
+
+const TURN_MS = 600_000;
 /** One call at a time, one each ten minutes. */
-const SLOW: SourceLimits = { rates: [{ calls: 2, perMs: 600_000 }], dailyCredits: null };
+const SLOW: SourceLimits = { rates: [{ calls: 2, perMs: TURN_MS }], dailyCredits: null };
 
 async function askAll(source: string, limits: SourceLimits, calls: number, cost = 1): Promise<Admission[]> {
   return await Promise.all(
@@ -137,52 +144,63 @@ test('in any window of a rate there are at most as many calls as it says', async
 
 test('who waits for a turn is told when it comes, and has it then, before whoever comes later', async (t) => {
   const [one = '', two = '', three = '', four = ''] = await requestsOf(4);
-  t.deepEqual([await askFor(one, 'queued'), await askFor(two, 'queued')], [0, 600]);
-  t.is(await askFor(three, 'queued'), 1200);
+  t.deepEqual([await turnOf(one, 'queued'), await turnOf(two, 'queued')], [0, 1]);
+  t.is(await turnOf(three, 'queued'), 2);
   // Who comes too early has the same turn.
-  t.deepEqual([await askFor(three, 'queued'), await askFor(two, 'queued')], [1200, 600]);
+  t.deepEqual([await turnOf(three, 'queued'), await turnOf(two, 'queued')], [2, 1]);
   await pass('queued', 600);
-  t.is(await askFor(four, 'queued'), 1200);
-  t.deepEqual([await askFor(three, 'queued'), await askFor(two, 'queued')], [600, 0]);
+  t.is(await turnOf(four, 'queued'), 2);
+  t.deepEqual([await turnOf(three, 'queued'), await turnOf(two, 'queued')], [1, 0]);
   await pass('queued', 600);
-  t.deepEqual([await askFor(three, 'queued'), await askFor(four, 'queued')], [0, 600]);
+  t.deepEqual([await turnOf(three, 'queued'), await turnOf(four, 'queued')], [0, 1]);
 });
 
 test('whoever waits for a turn and never comes back costs one turn', async (t) => {
   const [one = '', dead = '', next = '', last = ''] = await requestsOf(4);
   const waits = [];
-  for (const id of [one, dead, next, last]) waits.push(await askFor(id, 'left'));
-  t.deepEqual(waits, [0, 600, 1200, 1800]);
+  for (const id of [one, dead, next, last]) waits.push(await turnOf(id, 'left'));
+  t.deepEqual(waits, [0, 1, 2, 3]);
   await pass('left', 1200);
-  t.deepEqual([await askFor(next, 'left'), await askFor(last, 'left')], [0, 600]);
+  t.deepEqual([await turnOf(next, 'left'), await turnOf(last, 'left')], [0, 1]);
+});
+
+test('a turn that is near is given: who takes it late does not make the next one later', async (t) => {
+  const [one = '', two = '', three = ''] = await requestsOf(3);
+  for (const id of [one, two, three]) await askFor(id, 'given');
+  await first.drizzle.execute(sql`
+    update source_rates set due_at = clock_timestamp() + interval '0.9 s' where source = 'given'`);
+  t.is(await turnOf(two, 'given'), 1);
+  await pass('given', 8);
+  t.is(await turnOf(two, 'given'), 0);
+  t.true((await askFor(three, 'given')) < 0.99);
 });
 
 test('a request that is over before its turn costs none', async (t) => {
   const [one = '', over = '', next = ''] = await requestsOf(3);
-  for (const id of [one, over]) await askFor(id, 'over');
+  for (const id of [one, over]) await turnOf(id, 'over');
   await settle(first, over, 'failed', 'deadline', RULES);
-  t.is(await askFor(next, 'over'), 600);
+  t.is(await turnOf(next, 'over'), 1);
 });
 
 test('a turn that would come too late for a request is not kept for it', async (t) => {
   const [one = '', hasty = '', patient = ''] = await requestsOf(3);
-  t.is(await askFor(one, 'hasty'), 0);
+  t.is(await turnOf(one, 'hasty'), 0);
   const call = { source: 'hasty', limits: SLOW, cost: 1, requestId: hasty, patienceMs: 60_000 };
   t.like(await admitCall(first, call), { kind: 'wait', why: 'rate_limit' });
-  t.is(await askFor(patient, 'hasty'), 600);
+  t.is(await turnOf(patient, 'hasty'), 1);
 });
 
 test('organizations that wait have their turns in turn, however many one of them waits for', async (t) => {
   const many = await requestsOf(12);
   const few = await requestsOf(4);
-  for (const id of many) await askFor(id, 'shared');
+  for (const id of many) await turnOf(id, 'shared');
   // After the first of the many, before all the others.
-  t.is(await askFor(few[0] ?? '', 'shared'), 1200);
+  t.is(await turnOf(few[0] ?? '', 'shared'), 2);
   const went: string[] = [];
   const waiting = [...many.slice(1), ...few];
   for (let turn = 0; turn < 8; turn += 1) {
     // Those of the many always come first.
-    for (const id of waiting) if (!went.includes(id) && (await askFor(id, 'shared')) === 0) went.push(id);
+    for (const id of waiting) if (!went.includes(id) && (await turnOf(id, 'shared')) === 0) went.push(id);
     await pass('shared', 600);
   }
   t.is(went.length, 7);

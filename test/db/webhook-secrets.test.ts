@@ -1,7 +1,15 @@
-import test from 'ava';
+import { randomBytes } from 'node:crypto';
+import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
-import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
-import { freshDatabase } from '../support/database.ts';
+import { createOrganization } from '../../db/accounts/organizations.ts';
+import {
+  reencryptWebhookSecrets,
+  rotateWebhookSecret,
+  showWebhookSecret,
+} from '../../db/accounts/webhook-secrets.ts';
+import { openDatabase } from '../../db/client.ts';
+import { decryptSecret, type SecretKey } from '../../db/secrets.ts';
+import { freshDatabase, openTestDatabase, SECRET_KEYS } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { openOrganization } from '../support/organization.ts';
 
@@ -76,8 +84,89 @@ async function signingSecrets(organizationId: string): Promise<unknown[]> {
     sql`select webhook_secret as current, previous_webhook_secret as previous
       from organizations where id = ${organizationId}`,
   );
-  return [row?.current, row?.previous];
+  const stored = [row?.current, row?.previous].filter((secret) => typeof secret === 'string');
+  return stored.map((secret) => decryptSecret(SECRET_KEYS, organizationId, secret));
 }
+
+/** The same database with other keys. */
+function withKeys(t: ExecutionContext, databaseUrl: string, ...secretKeys: SecretKey[]) {
+  const opened = openDatabase({ url: databaseUrl, poolSize: 1, applicationName: 'test', secretKeys });
+  t.teardown(() => opened.close());
+  return opened;
+}
+
+const key = (version: string): SecretKey => ({ version, key: randomBytes(32) });
+
+test('no column holds a secret as it is, and each is of use to its own organization alone', async (t) => {
+  const [id, other] = [await newOrganization(), await newOrganization()];
+  const before = await showWebhookSecret(db, id);
+  const after = await rotateWebhookSecret(db, BY, id);
+  const [row] = await db.drizzle.execute(sql`select * from organizations where id = ${id}`);
+  for (const { webhookSecret } of [before, after]) {
+    t.regex(webhookSecret, /^whsec_[A-Za-z0-9+/]{43}=$/);
+    t.false(JSON.stringify(row).includes(webhookSecret.slice('whsec_'.length)));
+  }
+  await db.drizzle.execute(
+    sql`update organizations set webhook_secret = (select webhook_secret from organizations where id = ${id})
+         where id = ${other}`,
+  );
+  await t.throwsAsync(showWebhookSecret(db, other));
+});
+
+test('a secret that was changed in the database is refused', async (t) => {
+  const id = await newOrganization();
+  await db.drizzle.execute(
+    sql`update organizations set webhook_secret = overlay(webhook_secret placing
+          case when substr(webhook_secret, 60, 1) = 'A' then 'B' else 'A' end from 60) where id = ${id}`,
+  );
+  await t.throwsAsync(showWebhookSecret(db, id));
+});
+
+test('without the key, or with another one, a secret is neither shown nor made, and the sentence says why', async (t) => {
+  const id = await newOrganization();
+  for (const [opened, message] of [
+    [withKeys(t, url), /SECRETS_KEY is not set/],
+    [withKeys(t, url, key('v9')), /lacks the key v1/],
+  ] as const) {
+    await t.throwsAsync(showWebhookSecret(opened, id), { name: 'SecretKeyMissing', message });
+  }
+  await t.throwsAsync(createOrganization(withKeys(t, url), BY, 'Test'), { name: 'SecretKeyMissing' });
+  await t.throwsAsync(rotateWebhookSecret(withKeys(t, url), BY, id), { name: 'SecretKeyMissing' });
+});
+
+test('after a re-encryption the new key alone reads every secret, plain and previous ones too', async (t) => {
+  await using database = await openTestDatabase();
+  const [old, next] = [key('v1'), key('v2')];
+  const before = withKeys(t, database.url, old);
+  const ids: string[] = [];
+  for (const name of ['One', 'Two', 'Three']) ids.push((await createOrganization(before, BY, name)).id);
+  const [rotated = '', plain = ''] = ids;
+  await rotateWebhookSecret(before, BY, rotated);
+  await database.sql`update organizations set webhook_secret = 'whsec_cGxhaW4=' where id = ${plain}`;
+  const secrets = async (opened: typeof before) =>
+    await Promise.all(ids.map(async (id) => (await showWebhookSecret(opened, id)).webhookSecret));
+  const known = await secrets(before);
+  t.is(known[1], 'whsec_cGxhaW4=');
+
+  const both = withKeys(t, database.url, next, old);
+  t.deepEqual(await secrets(both), known);
+  t.is(await reencryptWebhookSecrets(both, BY), 3);
+  t.is(await reencryptWebhookSecrets(both, BY), 0);
+  const after = withKeys(t, database.url, next);
+  t.deepEqual(await secrets(after), known);
+  const [{ stored = '' } = {}] = await database.sql`
+    select previous_webhook_secret as stored from organizations where id = ${rotated}`;
+  t.regex(decryptSecret([next], rotated, stored), /^whsec_/);
+  const audited = await database.sql`
+    select details from audit_log where action = 'webhook-secret.reencrypt'`;
+  t.deepEqual(
+    audited.map(({ details }) => details),
+    [
+      { organizations: 3, key: 'v2' },
+      { organizations: 0, key: 'v2' },
+    ],
+  );
+});
 
 /** What the audit log has of an organization's rotations, oldest first. */
 async function records(organizationId: string): Promise<{ forced: boolean }[]> {

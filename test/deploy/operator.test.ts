@@ -31,7 +31,7 @@ import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { loadDelivery } from '../../db/webhooks/deliveries.ts';
 import { explain } from '../../deploy/operator/problem.ts';
-import { freshDatabase } from '../support/database.ts';
+import { freshDatabase, SECRETS_KEY } from '../support/database.ts';
 import { logAttempt } from '../support/deliveries.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
@@ -52,7 +52,7 @@ function spawned(args: readonly string[], databaseUrl = database.url, reads = tr
     const child = spawn(process.execPath, [COMMAND, ...args], {
       // Not where a local stack of this checkout would be found.
       cwd: tmpdir(),
-      env: { PATH: process.env.PATH, DATABASE_URL: databaseUrl },
+      env: { PATH: process.env.PATH, DATABASE_URL: databaseUrl, SECRETS_KEY },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     endWithThisProcess(child);
@@ -409,7 +409,7 @@ test('the audit log of all organizations is listed, newest first', async (t) => 
   t.true(subjects.includes(first));
   t.true(subjects.indexOf(second) < subjects.indexOf(first));
   t.true((await json<Audited[]>('audit', 'list', first)).every(({ subject }) => subject === first));
-  t.regex(await text('audit', 'list', first), /tester +org\.create/);
+  t.regex(await text('audit', 'list', first), /tester +postgres +org\.create/);
 });
 
 test('a change whose record is refused does not happen', async (t) => {

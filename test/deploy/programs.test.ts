@@ -179,8 +179,6 @@ function start(t: ExecutionContext, name: ProgramName, env: Readonly<Record<stri
   const program = launch({
     name,
     ...programCommand(name, [], { root, env }),
-    stopSignal: 'SIGTERM',
-    forceSignal: 'SIGKILL',
     onLine: (line) => (output += `${line}\n`),
   });
   t.teardown(() => program.stop());

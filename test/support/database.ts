@@ -7,6 +7,7 @@ import type { TestFn } from 'ava';
 import postgres, { type Sql } from 'postgres';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { migrate } from '../../db/migrate.ts';
+import { loadOperatorConfig } from '../../deploy/config/config.ts';
 
 /** A database that nobody else uses, and two ways to it. */
 export interface TestDatabase extends AsyncDisposable {
@@ -18,6 +19,10 @@ export interface TestDatabase extends AsyncDisposable {
   /** Closes both and removes the database, other open connections or not. */
   stop(): Promise<void>;
 }
+
+/** As `SECRETS_KEY`. */
+export const SECRETS_KEY = `v1:${Buffer.alloc(32, 7).toString('base64')}`;
+export const { secretKeys: SECRET_KEYS } = loadOperatorConfig({ DATABASE_URL: 'postgres://x', SECRETS_KEY });
 
 const MIGRATIONS = new URL('../../db/migrations/', import.meta.url);
 /** Any constant that no one else locks. */
@@ -81,7 +86,7 @@ export async function openEmptyDatabase(): Promise<TestDatabase> {
 function nameDatabase() {
   const name = `test_${randomBytes(8).toString('hex')}`;
   const url = urlOf(name);
-  const db = openDatabase({ url, poolSize: 24, applicationName: 'test' });
+  const db = openDatabase({ url, poolSize: 24, applicationName: 'test', secretKeys: SECRET_KEYS });
   const sql = postgres(url, { max: 8, onnotice: () => {} });
   const stop = async () => {
     await Promise.all([sql.end({ timeout: 5 }), db.close()]);
@@ -106,6 +111,11 @@ async function ensureTemplate(admin: Sql): Promise<string> {
       await admin`drop database if exists ${admin(unfinished)} with (force)`;
       await admin`create database ${admin(unfinished)} template template0`;
       await migrate(urlOf(unfinished));
+      // What a test makes there beside our tables, a trigger's notes say, is everybody's.
+      await withSql(
+        urlOf(unfinished),
+        (sql) => sql`alter default privileges in schema public grant all on tables to public`,
+      );
       await admin`alter database ${admin(unfinished)} rename to ${admin(template)}`;
     }
   } finally {
@@ -142,6 +152,13 @@ function urlOf(database: string): string {
   return url.href;
 }
 
+/** The same database with no more rights than a process of that kind has. */
+export function asRole(databaseUrl: string, process: 'api' | 'worker' | 'operator'): string {
+  const url = new URL(databaseUrl);
+  url.searchParams.set('role', `npe_${process}`);
+  return url.href;
+}
+
 /** A database whose clock can be put forward, and frozen. */
 export interface Travel {
   /** Puts the clock forward, for every connection at once. */
@@ -163,6 +180,8 @@ export async function travel(databaseUrl: string): Promise<Travel> {
     create table travel.clock as select null::timestamptz as frozen, interval '0' as ahead;
     create function travel.clock_timestamp() returns timestamptz language sql volatile as
       'select coalesce(frozen, pg_catalog.clock_timestamp()) + ahead from travel.clock';
+    grant usage on schema travel to public;
+    grant select on travel.clock to public;
     alter database ${name} set search_path = travel, public, pg_catalog;`);
   return {
     async advance(ms) {

@@ -17,7 +17,14 @@ import type { AttemptReason, DeliveryState, WebhookMode } from '../../db/words.t
 import { type Behavior, ensureCertificate, type Receiver, status } from '../../deploy/local/receiver.ts';
 import { bodyDrip, flood, gzipBomb, headerDrip, reset, silence } from './behaviors.ts';
 import { openTestDatabase, travel } from './database.ts';
-import { acceptedIds, type Organization, openOrganization, RULES, submitCommand } from './organization.ts';
+import {
+  acceptedIds,
+  type Organization,
+  openOrganization,
+  RETENTION,
+  RULES,
+  submitCommand,
+} from './organization.ts';
 
 /** How one call of the delivery activity ended. */
 export type Look =
@@ -51,7 +58,7 @@ export async function startDelivering(
       greylistMs: 1000,
       lookupsPerOrganization: 100,
     },
-    ...{ webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
+    ...{ retention: RETENTION, webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
     sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
   const log = pino({ level: 'silent' });

@@ -8,7 +8,7 @@ import { type LookupEnd, settle } from '../../db/requests/settle.ts';
 import { type SubmitCommand, submit } from '../../db/requests/submit.ts';
 import type { EmailType } from '../../db/words.ts';
 import { logAttempt } from './deliveries.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from './organization.ts';
+import { ASKED, acceptedIds, openOrganization, RULES, submitCommand } from './organization.ts';
 
 export interface Accepted {
   readonly batchId: string;
@@ -106,7 +106,7 @@ export async function live(db: Database) {
 
   await know('2000000184', 'professional');
   await accept({ npis: ['2000000184', '2000000184'] });
-  await eraseSubject(db, BY, { npi: '2000000184' });
+  await eraseSubject(db, ASKED, { npi: '2000000184' });
 
   return {
     organizationId: organization.organizationId,

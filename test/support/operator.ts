@@ -1,4 +1,5 @@
 import { runOperator } from '../../deploy/operator/program.ts';
+import { asRole, SECRET_KEYS, SECRETS_KEY } from './database.ts';
 import { type Ended, runProgram } from './programs.ts';
 
 /** The operator command on one database, run within this process, which takes a fraction of the time. */
@@ -7,7 +8,7 @@ export function operatorOn(databaseUrl: string) {
     let stdout = '';
     let stderr = '';
     const code = await runOperator(args, {
-      databaseUrl: () => databaseUrl,
+      config: () => ({ databaseUrl: asRole(databaseUrl, 'operator'), secretKeys: SECRET_KEYS }),
       stdout: (text) => (stdout += text),
       stderr: (text) => (stderr += text),
     });
@@ -29,7 +30,10 @@ export function operatorOn(databaseUrl: string) {
 
 /** Runs the command as an operator would: for what it reads from the environment, or from stdin. */
 export function spawnOperator(databaseUrl: string, args: readonly string[], stdin?: string): Promise<Ended> {
-  return runProgram('operator', args, { env: { DATABASE_URL: databaseUrl }, stdin });
+  return runProgram('operator', args, {
+    env: { DATABASE_URL: asRole(databaseUrl, 'operator'), SECRETS_KEY },
+    stdin,
+  });
 }
 
 export const WHY = ['--reason', 'a test', '--actor', 'tester'];

@@ -3,12 +3,20 @@ import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { createOrganization, setLimit } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
+import type { Retention } from '../../db/requests/retention.ts';
 import type { SubmitCommand, SubmitOutcome, SubmitRules } from '../../db/requests/submit.ts';
+import { SECRET_KEYS } from './database.ts';
 
 const DAY = 86_400_000;
 const BY = { actor: 'test', reason: 'test' };
+/** The same for what a person asked for. */
+export const ASKED = { ...BY, askedBy: 'person', received: new Date(0) } as const;
 
-export const RULES: SubmitRules = {
+/** As the service has it if nothing is set. */
+export const RETENTION: Retention = { answersMs: 365 * DAY, evidenceMs: 180 * DAY, customDataMs: 90 * DAY };
+
+export const RULES: SubmitRules & { readonly retention: Retention } = {
+  retention: RETENTION,
   lookupTimeoutMs: 60_000,
   freshnessMs: 30 * DAY,
   replayMs: 30 * DAY,
@@ -29,7 +37,8 @@ export async function openOrganization(
   // Tests poll faster than clients may.
   requestsPerMinute = 100_000,
 ): Promise<Organization> {
-  const { id: organizationId } = await createOrganization(db, BY, 'Test');
+  // Whatever the pool is for: who opens an organization is an operator.
+  const { id: organizationId } = await createOrganization({ ...db, secretKeys: SECRET_KEYS }, BY, 'Test');
   if (credits > 0) await grantCredits(db, BY, organizationId, credits);
   await setLimit(db, BY, organizationId, requestsPerMinute);
   const { id: keyId, apiKey } = await issueKey(db, BY, organizationId, 'test');

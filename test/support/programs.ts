@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { freePort, LOOPBACK, launch, type ServerProcess } from '../../deploy/local/processes.ts';
-import { testSetting } from './database.ts';
+import { asRole, SECRETS_KEY, testSetting } from './database.ts';
 import { type Answer, createCaller, eventually } from './organization.ts';
 import type { Stack } from './stack.ts';
 
@@ -38,7 +38,7 @@ export function programCommand(
     command: process.execPath,
     args: [join(root, 'deploy', name === 'bundle' ? 'build/bundle.ts' : `${name}.ts`), ...args],
     cwd: root,
-    env: { PATH: process.env.PATH, ...env },
+    env: { PATH: process.env.PATH, SECRETS_KEY, ...env },
   };
 }
 
@@ -125,7 +125,11 @@ export interface ApiProcess {
 
 const PROGRAM = fileURLToPath(new URL('../../deploy/api.ts', import.meta.url));
 
-export async function startApiProcess(databaseUrl: string): Promise<ApiProcess> {
+/** @param settings beside what it is given here */
+export async function startApiProcess(
+  databaseUrl: string,
+  settings: Readonly<Record<string, string>> = {},
+): Promise<ApiProcess> {
   const port = await freePort();
   const url = `http://${LOOPBACK}:${port}`;
   let running: ServerProcess | undefined;
@@ -134,16 +138,15 @@ export async function startApiProcess(databaseUrl: string): Promise<ApiProcess> 
       name: 'API',
       command: process.execPath,
       args: [PROGRAM],
-      stopSignal: 'SIGTERM',
-      forceSignal: 'SIGKILL',
       env: {
         PATH: process.env.PATH,
-        DATABASE_URL: databaseUrl,
+        DATABASE_URL: asRole(databaseUrl, 'api'),
         DATABASE_POOL: '16',
         API_HOST: LOOPBACK,
         API_PORT: String(port),
         LOG_LEVEL: 'error',
         TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+        ...settings,
       },
     });
     running = api;
@@ -212,8 +215,6 @@ export function workerProcesses() {
         command: process.execPath,
         args: [WORKER],
         env: { ...process.env, ...workerEnvironment, SWEEP_INTERVAL: '1s', ...settings },
-        stopSignal: 'SIGTERM',
-        forceSignal: 'SIGKILL',
         onLine: (line) => {
           output += `${line}\n`;
           if (line.includes('"worker ready"')) isReady = true;

@@ -11,6 +11,7 @@ import { runSweeps } from '../../activities/sweep.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { openDatabase } from '../../db/client.ts';
 import { requests } from '../../db/schema.ts';
+import type { SecretKey } from '../../db/secrets.ts';
 import { type Config, loadConfig } from '../../deploy/config/config.ts';
 import { createApi } from '../../deploy/config/create-api.ts';
 import { createSources } from '../../deploy/config/sources.ts';
@@ -25,7 +26,14 @@ import { keepNamespace, reverifyScheduleId } from '../../deploy/temporal/namespa
 import { temporalTrouble } from '../../deploy/temporal/trouble.ts';
 import { createRollout, versionOf } from '../../deploy/temporal/versions.ts';
 import { installRuntime, loadBundle, startWorkers } from '../../deploy/temporal/workers.ts';
-import { openTestDatabase, temporaryFolder, testSetting } from './database.ts';
+import {
+  asRole,
+  openTestDatabase,
+  SECRET_KEYS,
+  SECRETS_KEY,
+  temporaryFolder,
+  testSetting,
+} from './database.ts';
 import { createCaller, openOrganization } from './organization.ts';
 
 /** Settings, which may be shorter here than operators may have them, and what is around an API process. */
@@ -82,15 +90,20 @@ export async function startApi(options: ApiOptions = {}) {
   await using opened = new AsyncDisposableStack();
   const databaseUrl = settings.databaseUrl ?? opened.use(await openTestDatabase()).url;
   const deadline = deadlineMs === undefined ? {} : { deadlineMs };
-  const db = openDatabase({ url: databaseUrl, poolSize: 20, applicationName: 'test api', ...deadline });
-  opened.defer(() => db.close());
+  const open = (url: string, applicationName: string, secretKeys: readonly SecretKey[] = []) => {
+    const db = openDatabase({ url, poolSize: 20, applicationName, secretKeys, ...deadline });
+    opened.defer(() => db.close());
+    return db;
+  };
+  const db = open(databaseUrl, 'test', SECRET_KEYS);
+  const itsDb = open(asRole(databaseUrl, 'api'), 'test api');
   const address = temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
   const connection = Connection.lazy({ address });
   opened.defer(() => connection.close());
   const config = { ...loadConfig({ DATABASE_URL: databaseUrl }), ...HERE, ...settings };
   const client = new Client({ connection });
   const trouble = async () => (await temporalTrouble({ connectionOptions: { address } }))?.message ?? null;
-  const server = createApi(config, { db, log: logOf(onLog), client, taskQueue, trouble });
+  const server = createApi(config, { db: itsDb, log: logOf(onLog), client, taskQueue, trouble });
   opened.defer(() => server.stop({ timeout: 1000 }));
   await server.start();
   const running = opened.move();
@@ -144,6 +157,13 @@ export async function startStack(options: StackOptions = {}) {
   await using opened = new AsyncDisposableStack();
   const dir = temporaryFolder((remove) => opened.defer(remove));
   const { db, url: databaseUrl } = opened.use(await openTestDatabase());
+  const workerDb = openDatabase({
+    url: asRole(databaseUrl, 'worker'),
+    poolSize: 24,
+    applicationName: 'test worker',
+    secretKeys: SECRET_KEYS,
+  });
+  opened.defer(() => workerDb.close());
   if (allSources) await importSample(databaseUrl, dir);
   const taskQueue = elsewhere?.taskQueue ?? `enrichment-${databaseUrl.split('_').at(-1)}`;
   const simulator = await createSimulator({ port: 0, speed: simulatorSpeed, apiKey: API_KEY });
@@ -176,8 +196,8 @@ export async function startStack(options: StackOptions = {}) {
   opened.defer(() => client.schedule.getHandle(reverifyScheduleId(taskQueue)).delete());
   const names = createNames(config.dnsServers);
   const deps = {
-    ...{ db, log, post: postOf(config, names) },
-    ...createSources(config, db, names),
+    ...{ db: workerDb, log, post: postOf(config, names) },
+    ...createSources(config, workerDb, names),
     ...(vendors ? { vendors } : {}),
     ...(registry ? { registry } : {}),
     rules: { ...rulesOf(config), greylistMs: 1000, sweep: { startAfterMs: 500, checkEveryMs: 1000 } },
@@ -193,7 +213,15 @@ export async function startStack(options: StackOptions = {}) {
     const sweeping = runSweeps({ ...deps, control }, config.sweepIntervalMs, ending.signal);
     const version = versionOf(taskQueue, code);
     const isVersioned = true;
-    const rollout = createRollout({ db, client, log, taskQueue, version, isVersioned, automatic: true });
+    const rollout = createRollout({
+      db: workerDb,
+      client,
+      log,
+      taskQueue,
+      version,
+      isVersioned,
+      automatic: true,
+    });
     const workers = await startWorkers({
       ...{ connection: native, client, taskQueue, version, deps },
       workflowBundle: { code },
@@ -222,9 +250,10 @@ export async function startStack(options: StackOptions = {}) {
     receiver,
     /** What `deploy/worker.ts` needs to work for this stack. */
     workerEnvironment: {
-      DATABASE_URL: databaseUrl,
+      DATABASE_URL: asRole(databaseUrl, 'worker'),
       TEMPORAL_ADDRESS: address,
       TASK_QUEUE: taskQueue,
+      SECRETS_KEY,
       ...sourceEnvironment,
       DNS_SERVERS: dns.address,
       WEBHOOK_CA_FILE: receiver.caFile,

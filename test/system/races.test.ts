@@ -191,15 +191,11 @@ const found = (npi: string) =>
   });
 
 const WITHOUT_LOCKS = [
-  { file: 'requests/settle.ts', from: "owner))\n    .for('update');", to: 'owner));' },
-  {
-    file: 'requests/settle.ts',
-    from: "eq(requests.id, requestId)).for('update')",
-    to: 'eq(requests.id, requestId))',
-  },
+  { file: 'requests/room.ts', from: "owner))\n    .for('update');", to: 'owner));' },
+  { file: 'requests/settle.ts', from: "\n    .for('update', { of: requests });", to: ';' },
 ];
 
-// Guard: FOR UPDATE on balance and request in `lockBalance` and `lock` of db/requests/settle.ts; the second test takes it away.
+// Guard: FOR UPDATE on balance and request in `balanceLock` of db/requests/room.ts and `settleIn` of db/requests/settle.ts; the second test takes it away.
 test.serial('of a result and a time-out at once, exactly one settles the request', async (t) => {
   t.is(await raceTimeOuts({ submit, settle }), 0);
 });

@@ -1,5 +1,6 @@
 import test from 'ava';
 import { sweepOnce } from '../../activities/sweep.ts';
+import { type BatchStart, markStarted } from '../../db/requests/outbox.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { createLog } from '../../deploy/log.ts';
@@ -129,7 +130,13 @@ test('what is overdue leaves its room to what is not, and nobody is told of what
   const organization = await openOrganization(db, 100);
   const accept = async (count: number) =>
     acceptedIds(await submit(db, submitCommand(organization, { npis: npis.slice(0, count) }), ROOM_RULES));
-  const [old, next, last] = [await accept(ROOM + 1), await accept(ROOM), await accept(1)];
+  const [old, next, soon, last] = [
+    await accept(ROOM + 1),
+    await accept(ROOM),
+    await accept(1),
+    await accept(1),
+  ];
+  await reader`update requests set deadline_at = deadline_at - interval '10 seconds' where batch_id = ${soon.batchId}`;
   await reader`update batches set wake_at = null, started_at = now() where id = ${old.batchId}`;
   await reader`update requests set deadline_at = now() where batch_id = ${old.batchId}`;
   const woken: string[] = [];
@@ -147,12 +154,29 @@ test('what is overdue leaves its room to what is not, and nobody is told of what
   const log = createLog('test', 'silent');
   const settled = await sweepOnce({ db, log, control, rules }, new AbortController().signal);
   t.is(settled.settled, ROOM + 1);
-  t.deepEqual(
-    woken.filter((id) => [old, next, last].some(({ batchId }) => batchId === id)),
-    [next.batchId],
-  );
+  t.deepEqual(woken.filter((id) => [old, next, soon, last].some(({ batchId }) => batchId === id)).sort(), [
+    next.batchId,
+    soon.batchId,
+  ]);
   const [row] = await reader`select wake_at from batches where id = ${last.batchId}`;
   t.is(row?.wake_at, null);
+});
+
+test('who has told a batch of room does not take a later room for told', async (t) => {
+  const organization = await openOrganization(db, 100);
+  const command = submitCommand(organization, { npis: npis.slice(0, ROOM + 2) });
+  const { requestIds } = acceptedIds(await submit(db, command, ROOM_RULES));
+  const rooms: BatchStart[] = [];
+  for (const requestId of requestIds.slice(0, 2)) {
+    rooms.push(...(await settle(db, requestId, 'failed', 'test', ROOM_RULES)).wake);
+  }
+  const inOutbox: boolean[] = [];
+  for (const start of rooms) {
+    await markStarted(db, start);
+    const [row] = await reader`select wake_at is not null as waits from batches where id = ${start.batchId}`;
+    inOutbox.push(row?.waits);
+  }
+  t.deepEqual(inOutbox, [true, false]);
 });
 
 test('submits and settlements of all processes at once never give more room than there is, and leave none', async (t) => {

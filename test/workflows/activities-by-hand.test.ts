@@ -1,6 +1,7 @@
 import { msToTs, optionalTsToMs } from '@temporalio/common/lib/time.js';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
+import { VENDORS } from '../../activities/vendors/catalogue.ts';
 import { leftOver } from '../support/all-ended.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
@@ -75,6 +76,24 @@ for (const how of ['pauseActivity', 'resetActivity'] as const) {
     t.deepEqual(await leftOver(stack), []);
   });
 }
+
+test('a vendor’s call that takes as long as it may is over before its first heartbeat is due', async (t) => {
+  const stack = await start(900_000);
+  t.teardown(stack.stop);
+  const [npi = ''] = npis.splice(0, 1);
+  const held = heldScript(foundStep(npi));
+  vendor.script(npi, held.script);
+  const client = await stack.organization();
+  const { json } = await client.single({ npi });
+  await asked(npi, 'submit');
+  const { events } = await stack.workflow(json.batch_id).fetchHistory();
+  const asking = events?.map((event) => event.activityTaskScheduledEventAttributes);
+  const timeoutMs = optionalTsToMs(asking?.find((one) => one?.activityId === vendor.id)?.heartbeatTimeout);
+  const calls = Object.values(VENDORS).map(({ callMs }) => callMs);
+  t.true(Math.max(...calls) < ((timeoutMs ?? 0) * 2) / 3, `${timeoutMs} ms`);
+  held.release();
+  await stack.workflow(json.batch_id).result();
+});
 
 test("vendors' jobs that an operator paused, reset or sent astray are refunded at the deadline; nothing revives them", async (t) => {
   const stack = await start(10_000);

@@ -1,8 +1,9 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { storeEmail } from '../../db/lookups/directory.ts';
-import { addSuppression } from '../../db/privacy/suppressions.ts';
+import { addSuppression, hashAddress } from '../../db/privacy/suppressions.ts';
 import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
+import { personOf, SAMPLE_ENDPOINTS } from '../../deploy/local/sim/people.ts';
 import { fresh } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
@@ -121,6 +122,23 @@ test('a stored address that is stale is checked again before money is spent on v
   t.true(row?.fresh, 'email_last_validated is the time of the check that said valid');
   t.deepEqual(asked('2000000077'), ['rocketreach'], 'the stored one is dead, so a vendor is asked');
   t.not(answers.get('2000000077')?.email, STORED_EMAILS[2]?.email);
+});
+
+test('an address that NPPES lists is checked before money is spent on vendors, unless it is suppressed', async (t) => {
+  // Somebody has typed their own address as a Direct one.
+  const { npi = '' } =
+    SAMPLE_ENDPOINTS.find((one) => one.type === 'DIRECT' && /@gmail|@yahoo/.test(one.endpoint)) ?? {};
+  const { homeEmail, workEmail } = personOf(npi);
+  await stack.db.drizzle.execute(sql`
+    insert into provider_endpoints (npi, kind, endpoint) values (${npi}, 'OTHERS', ${workEmail})`);
+  await addSuppression(stack.db, BY, { kind: 'email', value: hashAddress(workEmail) });
+  const { json } = await client.single({ npi });
+  const envelope = await client.completed(json.batch_id);
+  t.like(envelope.data[0], { status: 'completed', email: homeEmail, email_type: 'personal' });
+  t.deepEqual(asked(npi), []);
+  const named = await stack.db.drizzle.execute(sql`
+    select email, source from email_checks where npi = ${npi} and kind = 'named'`);
+  t.deepEqual([...named], [{ email: homeEmail, source: 'nppes' }]);
 });
 
 test('greylisting is waited for, and the second answer counts', async (t) => {

@@ -37,26 +37,23 @@ function stepOf(found: HttpAnswer): VerifierStep {
   return found.status === 200 ? stepOfBody(found, stepOfEnvelope) : stepOfStatus(found);
 }
 
+const AUTH: VerifierStep = { kind: 'fatal', why: 'auth' };
+
 /** Errors come with 200 and another `status`; there are six of them (…/reference/error-handling). */
+const ERRORS = new Map<string, VerifierStep>([
+  ['auth_failure', AUTH],
+  ['bad_referrer', AUTH],
+  ['throttle_triggered', { kind: 'retry', why: 'rate_limit', afterMs: null }],
+  ['temp_unavail', { kind: 'retry', why: 'upstream', afterMs: null }],
+]);
+
 function stepOfEnvelope(body: Field): VerifierStep {
   const status = requiredText(at(body, 'status'));
-  switch (status) {
-    case 'success':
-      return judge(body);
-    case 'auth_failure':
-    case 'bad_referrer':
-      return { kind: 'fatal', why: 'auth' };
-    case 'throttle_triggered':
-      return { kind: 'retry', why: 'rate_limit', afterMs: null };
-    case 'temp_unavail':
-      return { kind: 'retry', why: 'upstream', afterMs: null };
-    case 'general_failure':
-      return /credit|balance/i.test(textOf(at(body, 'message')) ?? '')
-        ? { kind: 'fatal', why: 'credits' }
-        : protocol('status');
-    default:
-      return protocol('status');
-  }
+  if (status === 'success') return judge(body);
+  const isAboutCredits =
+    status === 'general_failure' && /credit|balance/i.test(textOf(at(body, 'message')) ?? '');
+  if (isAboutCredits) return { kind: 'fatal', why: 'credits' };
+  return ERRORS.get(status) ?? protocol('status');
 }
 
 /**

@@ -1,5 +1,5 @@
 import postgres, { type Sql, type TransactionSql } from 'postgres';
-import type { AuditAction, ChangedBy } from '../../audit.ts';
+import type { ChangedBy } from '../../audit.ts';
 import { DatabaseError, toDatabaseError } from '../../errors.ts';
 import { newId } from '../../ids.ts';
 import { STAGING_TABLES } from './staging.ts';
@@ -96,7 +96,6 @@ export async function beginRun(
   by: ChangedBy,
   source: { readonly file: string; readonly fingerprint: string; readonly again: boolean },
 ): Promise<RunToDo> {
-  const action: AuditAction = 'nppes.import';
   return await connection.transaction(async (tx): Promise<RunToDo> => {
     const [last] = await tx<{ state: string; counts: Counts }[]>`
       select state, counts from import_runs
@@ -111,7 +110,7 @@ export async function beginRun(
       values (${id}, 'nppes', ${source.file}, ${source.fingerprint}, 'running')`;
     await tx`
       insert into audit_log (actor, action, subject, reason, details)
-      values (${by.actor}, ${action}, ${id}, ${by.reason}, ${tx.json({ file: source.file })})`;
+      values (${by.actor}, 'nppes.import', ${id}, ${by.reason}, ${tx.json({ file: source.file })})`;
     return { kind: 'begin', id };
   });
 }
@@ -130,7 +129,7 @@ export async function endRun(
     await tx`
       update import_runs set state = ${state}, counts = ${tx.json(counts)}, finished_at = clock_timestamp()
        where id = ${id}`;
-    await tx`analyze providers, provider_endpoints, provider_other_names, provider_locations`;
+    await tx`select analyze_providers()`;
   });
 }
 

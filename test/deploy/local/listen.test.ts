@@ -12,7 +12,7 @@ import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
-import { fresh, temporaryFolder } from '../../support/database.ts';
+import { fresh, SECRETS_KEY, temporaryFolder } from '../../support/database.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
 import { startStack } from '../../support/stack.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
@@ -36,6 +36,7 @@ test.before(async () => {
     JSON.stringify({
       base_url: stack.baseUrl,
       database_url: stack.databaseUrl,
+      secrets_key: SECRETS_KEY,
       organization_id: client.organizationId,
     }),
   );

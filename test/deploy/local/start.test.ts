@@ -153,6 +153,7 @@ test.serial(
       'organization_id',
       'ports',
       'receiver_url',
+      'secrets_key',
       'simulator_url',
       'temporal_address',
       'temporal_cli',

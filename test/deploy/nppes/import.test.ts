@@ -16,7 +16,7 @@ import {
   WRONG_NPI,
   writeMember,
 } from '../../support/nppes.ts';
-import { RULES } from '../../support/organization.ts';
+import { ASKED, RULES } from '../../support/organization.ts';
 
 const FULL = '20260809';
 const WEEK = '20260816';
@@ -238,11 +238,10 @@ test('what a person had erased does not come back with the next file, and the fi
     (await sql`select endpoint from provider_endpoints order by npi, endpoint`).map((row) => row.endpoint);
   const left = ['https://fhir.cedar-sim.com/r4', 'ruth@direct.cedar-sim.com', 'third@direct.cedar-sim.com'];
   await imported(folder);
-  const by = { actor: 'test', reason: 'test' };
   const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
   t.teardown(() => db.close());
-  await eraseSubject(db, by, { npi: npi(1) });
-  await eraseSubject(db, by, { email: 'ruth@cedar-sim.com' });
+  await eraseSubject(db, ASKED, { npi: npi(1) });
+  await eraseSubject(db, ASKED, { email: 'ruth@cedar-sim.com' });
   t.deepEqual(await endpoints(), left);
 
   // A week later the first has another address, which is theirs as well.

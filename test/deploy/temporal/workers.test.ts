@@ -21,8 +21,6 @@ test('an API whose workers are elsewhere only is not ready and says so once, and
   const api = launch({
     name: 'the API',
     ...programCommand('api', [], { env: { ...env, API_HOST: LOOPBACK, API_PORT: String(port) } }),
-    stopSignal: 'SIGTERM',
-    forceSignal: 'SIGKILL',
     onLine: (line) => (output += `${line}\n`),
   });
   t.teardown(() => api.stop());

@@ -1,0 +1,47 @@
+import { type SQL, sql } from 'drizzle-orm';
+import { type Database, query } from '../client.ts';
+
+/** How long what is personal, or the customer's own, is kept; times in milliseconds. */
+export interface Retention {
+  /** Addresses in answers. The answers stay, completed and paid, as after an erasure. */
+  readonly answersMs: number;
+  /** What sources were asked and said, and what was checked. */
+  readonly evidenceMs: number;
+  readonly customDataMs: number;
+}
+
+/** Rows of each kind in one statement, which locks nothing but them, and passes by what others hold. */
+const AT_MOST = 1000;
+
+/**
+ * Forgets what is older than it is to be kept, the oldest first, in one small step of each kind. What one leaves is the
+ * next one's.
+ * @throws {DatabaseError}
+ */
+export async function forgetOld(
+  db: Database,
+  { answersMs, evidenceMs, customDataMs }: Retention,
+): Promise<void> {
+  const steps = [
+    sql`update requests set email = null, email_type = null, email_last_validated_at = null, erased_at = clock_timestamp()
+         where ctid = any (array(
+           select ctid from requests where email is not null and ${olderThan('settled_at', answersMs)}
+            order by settled_at limit ${AT_MOST} for update skip locked))`,
+    sql`update batches set custom_data = null, updated_at = greatest(updated_at, clock_timestamp())
+         where ctid = any (array(
+           select ctid from batches where custom_data is not null and ${olderThan('created_at', customDataMs)}
+            order by created_at limit ${AT_MOST} for update skip locked))`,
+    sql`delete from vendor_attempts where ctid = any (array(
+          select ctid from vendor_attempts where ended_at is not null and ${olderThan('started_at', evidenceMs)}
+           order by started_at limit ${AT_MOST} for update skip locked))`,
+    // Written in the order of their ids, so the oldest come first.
+    sql`delete from email_checks where ctid = any (array(
+          select ctid from (select ctid, at from email_checks order by id limit ${AT_MOST}) oldest
+           where ${olderThan('at', evidenceMs)}))`,
+  ];
+  for (const step of steps) await query(db, (tx) => tx.execute(step));
+}
+
+function olderThan(column: string, ms: number): SQL {
+  return sql`${sql.identifier(column)} < clock_timestamp() - make_interval(secs => ${ms / 1000})`;
+}

@@ -1,0 +1,18 @@
+import { executeChild, proxyActivities, workflowInfo } from '@temporalio/workflow';
+
+// What `live.ts` is measured against: a child per NPI with one activity each, as a sample would have it, and nothing else.
+
+const { answer } = proxyActivities<{ answer(npi: string): Promise<string> }>({
+  startToCloseTimeout: '1 minute',
+});
+
+export async function bareBatch(npis: readonly string[]): Promise<void> {
+  const { workflowId } = workflowInfo();
+  await Promise.all(
+    npis.map((npi) => executeChild(bareLookup, { workflowId: `${workflowId}-${npi}`, args: [npi] })),
+  );
+}
+
+export async function bareLookup(npi: string): Promise<string> {
+  return await answer(npi);
+}

@@ -1,0 +1,151 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { NativeConnection, Worker } from '@temporalio/worker';
+import postgres from 'postgres';
+import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
+import { type EnvelopeAnswer, eventually } from '../support/organization.ts';
+import { startServers } from '../support/servers.ts';
+import { type ApiClient, type Stack, startStack } from '../support/stack.ts';
+import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
+import { countingProxy } from './counting-proxy.ts';
+
+/**
+ * `node test/bench/live.ts`: what a lookup costs with a vendor that answers at once. Statements and round trips to
+ * PostgreSQL per found NPI, from the submit to its webhook; NPIs per second of 1, 5 and 20 bulks of one organization at
+ * once beside a bare sample with a child and an activity per NPI, on the same Temporal; and the CPU of this process (API,
+ * worker and vendor) and of PostgreSQL per NPI. Brings its own servers; Linux only.
+ */
+const BULK = 60;
+const TICKS_PER_MS = 0.1;
+
+const stopServers = await startServers();
+const vendor = createScriptedVendor();
+const npis = ordinaryNpis('found', 60 * BULK);
+try {
+  await roundTrips();
+  await speeds();
+} finally {
+  await stopServers();
+}
+process.exit();
+
+function take(): string[] {
+  const taken = npis.splice(0, BULK);
+  for (const npi of taken) vendor.script(npi, () => foundStep(npi));
+  return taken;
+}
+
+async function roundTrips() {
+  const direct = process.env.TEST_DATABASE_URL ?? '';
+  const { seen, through } = await countingProxy(direct);
+  process.env.TEST_DATABASE_URL = through(direct);
+  const stack = await startStack({ providers: [vendor] });
+  const client = await stack.organization(10_000);
+  const webhook = { url: `${stack.receiver.url}/hook`, mode: 'batch' };
+  const run = async (taken: readonly string[]) => {
+    const { json } = await client.bulk({ npis: taken, webhook });
+    await eventually(async () => {
+      const told = stack.receiver.deliveries().map(({ body }) => JSON.parse(body).batch.id);
+      return told.includes(json.batch_id) || null;
+    });
+  };
+  // The first one opens connections.
+  await run(take());
+  const before = { ...seen };
+  await run(take());
+  const perNpi = (n: number) => (n / BULK).toFixed(1);
+  console.log(
+    `per found NPI, from the submit to its webhook: ${perNpi(seen.statements - before.statements)} statements,`,
+    `${perNpi(seen.roundTrips - before.roundTrips)} round trips`,
+  );
+  await stack.stop();
+  process.env.TEST_DATABASE_URL = direct;
+}
+
+async function speeds() {
+  const stack = await startStack({ providers: [vendor], lookupTimeoutMs: 600_000 });
+  const stopBare = await startBare(stack);
+  const sql = postgres(stack.databaseUrl, { max: 1 });
+  const client = await stack.organization(100_000);
+  const ours = async () => {
+    const { json } = await client.bulk({ npis: take() });
+    await untilCompleted(client, json.batch_id);
+  };
+  const bare = async (n: number) => {
+    const workflowId = `bare-${n}-${Math.random()}`;
+    const args = [npis.slice(0, BULK)];
+    await stack.client.workflow.execute('bareBatch', { taskQueue: 'bare', workflowId, args });
+  };
+  await Promise.all([ours(), bare(0)]);
+  for (const bulks of [1, 5, 20]) {
+    const theirs = await measure(sql, bulks, bare);
+    const own = await measure(sql, bulks, ours);
+    console.log(
+      `${bulks} bulks: ${own.perSecond.toFixed(1)} NPIs/s, bare ${theirs.perSecond.toFixed(1)},`,
+      `ratio ${(own.perSecond / theirs.perSecond).toFixed(2)};`,
+      `CPU ms per NPI: here ${own.here.toFixed(1)}, bare ${theirs.here.toFixed(1)}, PostgreSQL ${own.postgres.toFixed(1)}`,
+    );
+  }
+  await sql.end();
+  await stopBare();
+  await stack.stop();
+}
+
+/** Asks with a wait, which costs next to nothing. */
+async function untilCompleted(client: ApiClient, batchId: string): Promise<void> {
+  const wait = { prefer: 'wait=60' };
+  const look = () => client.call<EnvelopeAnswer>('GET', `/api/v1/batch/${batchId}`, undefined, wait);
+  while ((await look()).json.batch.status !== 'completed');
+}
+
+async function measure(sql: postgres.Sql, bulks: number, work: (n: number) => Promise<void>) {
+  const before = { cpu: process.cpuUsage(), postgres: await postgresMs(sql), at: performance.now() };
+  await Promise.all(Array.from({ length: bulks }, (_, n) => work(n)));
+  const count = bulks * BULK;
+  const { user, system } = process.cpuUsage(before.cpu);
+  return {
+    perSecond: (count * 1000) / (performance.now() - before.at),
+    here: (user + system) / 1000 / count,
+    postgres: ((await postgresMs(sql)) - before.postgres) / count,
+  };
+}
+
+async function startBare({ client }: Stack) {
+  const path = fileURLToPath(new URL('bare-workflows.ts', import.meta.url));
+  const connection = await NativeConnection.connect({ address: process.env.TEST_TEMPORAL_ADDRESS ?? '' });
+  const worker = await Worker.create({
+    ...{ connection, namespace: client.options.namespace, taskQueue: 'bare' },
+    workflowBundle: await bundleWorkflows(path),
+    activities: { answer: async (npi: string) => npi },
+  });
+  const running = worker.run();
+  return async () => {
+    worker.shutdown();
+    await running;
+    await connection.close();
+  };
+}
+
+/** CPU of the server and all of its processes, those that have ended included. */
+async function postgresMs(sql: postgres.Sql): Promise<number> {
+  const [row] = await sql`select pg_backend_pid() as pid`;
+  const server = fieldsOf(row?.pid)[1];
+  const all = readdirSync('/proc').filter((name) => /^[0-9]+$/.test(name));
+  const own = all.map(fieldsOf).filter(([, parent]) => parent === server);
+  const [, , , , , , , , , , , user = 0, system = 0, endedUser = 0, endedSystem = 0] = fieldsOf(server);
+  const ticks = own.reduce((sum, fields) => sum + (fields[11] ?? 0) + (fields[12] ?? 0), 0);
+  return (ticks + user + system + endedUser + endedSystem) / TICKS_PER_MS;
+}
+
+/** Those of /proc/PID/stat that come after the name: state, parent, …; none of a process that has ended. */
+function fieldsOf(pid: string | number | undefined): number[] {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    return text
+      .slice(text.lastIndexOf(')') + 2)
+      .split(' ')
+      .map(Number);
+  } catch {
+    return [];
+  }
+}

@@ -1,0 +1,133 @@
+import { fork } from 'node:child_process';
+import { Agent, request } from 'node:http';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import postgres from 'postgres';
+import { openOrganization } from '../support/organization.ts';
+import { runProgram, startApiProcess, workerProcesses } from '../support/programs.ts';
+import { startServers } from '../support/servers.ts';
+import { startStack } from '../support/stack.ts';
+
+// `node test/bench/overload.ts [SECONDS]`: single submits of 50 organizations to one API process, five times as many a
+// second as it takes from 16 clients that wait for their answers, whether it answers or not; one worker looks up what
+// is accepted. It prints how long answers took, how much of the capacity was left, and what is late a minute after.
+
+const SECONDS = Number(process.argv[2] ?? 60);
+const ORGANIZATIONS = 50;
+const LOOKUP_TIMEOUT_S = 60;
+
+interface Outcome {
+  /** Milliseconds by status; 0 is a lost answer. */
+  readonly times: Readonly<Record<string, number[]>>;
+  readonly seconds: number;
+}
+
+if (process.send) {
+  const [, , seconds = '', rate = '', port = '', ...keys] = process.argv;
+  process.send(await load(Number(seconds), Number(rate), port, keys), () => process.exit());
+} else await measure();
+
+async function measure(): Promise<void> {
+  const stopServers = await startServers();
+  const { TEST_TEMPORAL_ADDRESS: temporalAddress = '' } = process.env;
+  const taskQueue = `overload-${process.pid}`;
+  const stack = await startStack({ allSources: true, elsewhere: { temporalAddress, taskQueue } });
+  const workers = workerProcesses();
+  await workers.start(stack, { SWEEP_INTERVAL: '15s' });
+  const env = { TASK_QUEUE: taskQueue, LOOKUP_TIMEOUT: `${LOOKUP_TIMEOUT_S}s` };
+  const api = await startApiProcess(stack.databaseUrl, env);
+  const organizations = await Promise.all(
+    Array.from({ length: ORGANIZATIONS }, () => openOrganization(stack.db, 1_000_000)),
+  );
+  const keys = organizations.map(({ apiKey }) => apiKey);
+  const sql = postgres(stack.databaseUrl, { max: 1 });
+  const countBatches = async () => Number((await sql`select count(*) as n from batches`)[0]?.n);
+  const { port } = new URL(api.url);
+  await spread(10, 0, port, keys);
+  const capacity = perSecond(await spread(Math.max(10, SECONDS / 3), 0, port, keys));
+  const before = await countBatches();
+  const outcome = await spread(SECONDS, capacity * 5, port, keys);
+  const committed = (await countBatches()) - before;
+  console.log(
+    `capacity ${capacity.toFixed(1)} submits a second; for ${SECONDS} s ${(capacity * 5).toFixed(0)} were sent:`,
+  );
+  for (const [status, times] of Object.entries(outcome.times)) {
+    times.sort((a, b) => a - b);
+    const at = (share: number) => times[Math.ceil(times.length * share) - 1]?.toFixed(0);
+    const name = status === '0' ? 'lost' : status;
+    console.log(`  ${name}: ${times.length}, p50 / p99 / longest ${at(0.5)} / ${at(0.99)} / ${at(1)} ms`);
+  }
+  const { 202: accepted = [], 0: lost = [] } = outcome.times;
+  console.log(`  goodput ${((100 * perSecond(outcome)) / capacity).toFixed(0)} % of capacity`);
+  console.log(`  ${committed} batches for ${accepted.length} answers of 202 and ${lost.length} lost ones`);
+  await delay(60_000);
+  const [left] = await sql`
+    select count(*) filter (where settled_at is null) as open,
+           count(*) filter (where settled_at is null and deadline_at < now()) as overdue,
+           count(*) filter (where settled_at > deadline_at + interval '60 seconds') as late from requests`;
+  console.log(
+    `  60 s later: ${left?.open} open, of them ${left?.overdue} overdue; ${left?.late} were final late`,
+  );
+  const doctor = await runProgram('operator', ['doctor'], {
+    env: { DATABASE_URL: stack.databaseUrl, TEMPORAL_ADDRESS: temporalAddress, TASK_QUEUE: taskQueue },
+  });
+  console.log(`  doctor: exit code ${doctor.code}\n${doctor.stdout.replaceAll(/^/gm, '    ')}`);
+  await sql.end();
+  await api.stop();
+  await workers.stop();
+  await stack.stop();
+  await stopServers();
+  process.exit();
+}
+
+function perSecond({ times, seconds }: Outcome): number {
+  return (times['202']?.length ?? 0) / seconds;
+}
+
+/** Loads the API from a process of its own. @param rate of submits per second; 0: 16 clients, each after its answer */
+function spread(seconds: number, rate: number, port: string, keys: readonly string[]): Promise<Outcome> {
+  const child = fork(fileURLToPath(import.meta.url), [String(seconds), String(rate), port, ...keys]);
+  return new Promise((resolve) => child.once('message', (outcome) => resolve(outcome as Outcome)));
+}
+
+async function load(seconds: number, rate: number, port: string, keys: readonly string[]): Promise<Outcome> {
+  const agent = new Agent({ keepAlive: true });
+  const times: Record<string, number[]> = {};
+  let sent = 0;
+  const send = async () => {
+    sent += 1;
+    const begun = performance.now();
+    const status = await submit(agent, port, keys[sent % keys.length] ?? '');
+    times[status] = [...(times[status] ?? []), performance.now() - begun];
+  };
+  const begun = performance.now();
+  const elapsed = () => (performance.now() - begun) / 1000;
+  const answers: Promise<void>[] = [];
+  if (rate === 0) {
+    const client = async () => {
+      while (elapsed() < seconds) await send();
+    };
+    await Promise.all(Array.from({ length: 16 }, client));
+    return { times, seconds: elapsed() };
+  }
+  while (elapsed() < seconds) {
+    while (sent < elapsed() * rate) answers.push(send());
+    await delay(5);
+  }
+  await Promise.all(answers);
+  return { times, seconds };
+}
+
+function submit(agent: Agent, port: string, apiKey: string): Promise<number> {
+  const npi = `1${Math.floor(Math.random() * 1e9)
+    .toString()
+    .padStart(9, '0')}`;
+  const headers = { 'x-api-key': apiKey, 'content-type': 'application/json' };
+  const options = { agent, host: '127.0.0.1', port, path: '/api/v1/email', method: 'POST', headers };
+  return new Promise((resolve) => {
+    const asking = request({ ...options, signal: AbortSignal.timeout(30_000) }, (answer) => {
+      answer.resume().on('end', () => resolve(answer.statusCode ?? 0));
+    });
+    asking.on('error', () => resolve(0)).end(JSON.stringify({ npi }));
+  });
+}

@@ -1,0 +1,145 @@
+import test from 'ava';
+import { openDatabase } from '../../db/client.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { findEnvelope } from '../../db/requests/envelope.ts';
+import { forgetOld } from '../../db/requests/retention.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { loadConfig } from '../../deploy/config/config.ts';
+import { freshDatabase, openTestDatabase } from '../support/database.ts';
+import { auditLedger } from '../support/ledger.ts';
+import { acceptedIds, openOrganization, RETENTION, RULES, submitCommand } from '../support/organization.ts';
+
+const { db, sql } = freshDatabase(test);
+const DAY = 86_400_000;
+const NPI = '2000000010';
+
+/** A paid answer with custom_data whose batch is as old as that. */
+async function answered(ageMs: number) {
+  await storeEmail(db, {
+    ...{ npi: NPI, email: 'a@clinic.example', emailType: 'professional', source: 'test' },
+    lastValidatedAt: new Date(),
+  });
+  const organization = await openOrganization(db, 10);
+  const command = submitCommand(organization, { npis: [NPI], customData: '{"order":17}' });
+  const { batchId } = acceptedIds(await submit(db, command, RULES));
+  await sql.begin(async (tx) => {
+    await tx`set local session_replication_role = replica`;
+    await tx`update requests set settled_at = now() - make_interval(secs => ${ageMs / 1000}) where batch_id = ${batchId}`;
+    await tx`update batches set created_at = now() - make_interval(secs => ${ageMs / 1000}) where id = ${batchId}`;
+  });
+  const envelope = async () => {
+    const found = await findEnvelope(db, { organizationId: organization.organizationId, batchId });
+    return { ...found, request: found?.items[0] };
+  };
+  return { organization, envelope };
+}
+
+test.serial(
+  'custom_data and then the address of an answer are forgotten; the answer stays completed and paid',
+  async (t) => {
+    const { organization, envelope } = await answered(91 * DAY);
+    const fresh = await envelope();
+    await forgetOld(db, RETENTION);
+    const older = await envelope();
+    t.is(older.customData, null);
+    t.true((older.updatedAt?.getTime() ?? 0) > (fresh.updatedAt?.getTime() ?? 0));
+    t.is(older.request?.email, 'a@clinic.example');
+
+    await forgetOld(db, { ...RETENTION, answersMs: 90 * DAY });
+    const { request } = await envelope();
+    t.like(request, {
+      status: 'completed',
+      creditsUsed: 1,
+      email: null,
+      emailType: null,
+      validatedAt: null,
+    });
+    t.deepEqual(await auditLedger(sql, [organization.organizationId], RULES.replayMs), []);
+  },
+);
+
+test.serial('what is younger is kept, and a replay of it gives the answer again', async (t) => {
+  const { organization, envelope } = await answered(29 * DAY);
+  await forgetOld(db, { ...RETENTION, answersMs: 30 * DAY });
+  t.like(await envelope(), { customData: '{"order":17}', request: { email: 'a@clinic.example' } });
+  const again = acceptedIds(await submit(db, submitCommand(organization, { npis: [NPI] }), RULES));
+  const found = await findEnvelope(db, {
+    organizationId: organization.organizationId,
+    batchId: again.batchId,
+  });
+  t.like(found?.items[0], { replayed: true, email: 'a@clinic.example' });
+});
+
+test('answers are kept for as long as they are replayed, whatever is configured', (t) => {
+  const { retention } = loadConfig({
+    ...{ DATABASE_URL: 'postgres://host/name', ANSWER_RETENTION: '1d', REPLAY_WINDOW: '60d' },
+  });
+  t.is(retention.answersMs, 60 * DAY);
+});
+
+test('evidence is forgotten in steps of a thousand, oldest first; questions that are open are kept', async (t) => {
+  await using database = await openTestDatabase();
+  const { db, sql } = database;
+  const { batchId, requestIds } = acceptedIds(
+    await submit(db, submitCommand(await openOrganization(db, 1), { npis: [NPI] }), RULES),
+  );
+  t.truthy(batchId);
+  await sql`insert into lookups (id, npi, wanted_type, opened_at) values ('lkp_1', ${NPI}, 'any', now())`;
+  await sql`insert into email_checks (npi, email, lookup_id, kind, source, verdict, at)
+    select ${NPI}, 'a' || n || '@clinic.example', 'lkp_1', 'named', 'test', 'valid', now() - (201 - n / 10.0) * interval '1 day'
+      from generate_series(1, 1500) n`;
+  await sql`insert into vendor_attempts (lookup_id, vendor, n, request_id, state, started_at, ended_at)
+    select 'lkp_1', 'test', n, ${requestIds[0] ?? ''}, case when n = 1 then 'submitting' else 'miss' end,
+           now() - interval '181 days', case when n > 1 then now() end
+      from generate_series(1, 1300) n`;
+  const left = async () => {
+    const [row] = await sql`select (select count(*)::int from email_checks) as checks,
+      (select min(substr(email, 2, strpos(email, '@') - 2)::int) from email_checks) as oldest,
+      (select count(*)::int from vendor_attempts) as attempts`;
+    return row;
+  };
+  await forgetOld(db, { ...RETENTION, evidenceMs: 80 * DAY });
+  t.deepEqual(await left(), { checks: 500, oldest: 1001, attempts: 300 });
+  await forgetOld(db, { ...RETENTION, evidenceMs: 80 * DAY });
+  const { checks, attempts } = (await left()) ?? {};
+  t.true(checks > 0 && checks < 500, `${checks}`);
+  t.is(attempts, 1);
+});
+
+test.serial('what somebody holds is passed by, and forgotten the next time', async (t) => {
+  const { envelope } = await answered(400 * DAY);
+  const id = (await envelope()).request?.requestId ?? '';
+  await sql.begin(async (tx) => {
+    await tx`select from requests where id = ${id} for update`;
+    await forgetOld(db, RETENTION);
+    t.is((await envelope()).request?.email, 'a@clinic.example');
+  });
+  await forgetOld(db, RETENTION);
+  t.is((await envelope()).request?.email, null);
+});
+
+test('no step reads a large table from end to end', async (t) => {
+  await using database = await openTestDatabase();
+  const { db, sql, url } = database;
+  const organization = await openOrganization(db, 0);
+  await sql.begin(async (tx) => {
+    await tx`set local session_replication_role = replica`;
+    await tx`insert into batches (id, organization_id, submitted_as, wanted_type, total, completed_count, created_at, updated_at, deadline_at, custom_data)
+      select 'bat_' || n, ${organization.organizationId}, 'single', 'any', 1, 1, now(), now(), now(), '{}' from generate_series(1, 20000) n`;
+    await tx`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, email, email_type,
+        email_last_validated_at, accepted_at, deadline_at, settled_at)
+      select 'req_' || n, 'bat_' || n, ${organization.organizationId}, 0, ${NPI}, 'any', 1, 'completed', 'a@clinic.example',
+        'professional', now(), now(), now(), now() from generate_series(1, 20000) n`;
+  });
+  await sql`analyze requests, batches`;
+  const wholeReads = async () => {
+    await sql`select pg_stat_clear_snapshot()`;
+    return await sql`select relname, seq_scan from pg_stat_user_tables where relname in ('requests', 'batches') order by 1`;
+  };
+  const before = await wholeReads();
+  const forgetting = openDatabase({ url, poolSize: 1, applicationName: 'forgetting' });
+  await forgetOld(forgetting, RETENTION);
+  // What a connection has read is counted when it ends.
+  await forgetting.close();
+  t.deepEqual(await wholeReads(), before);
+});

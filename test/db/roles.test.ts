@@ -1,0 +1,137 @@
+import { randomBytes } from 'node:crypto';
+import test from 'ava';
+import postgres, { type Sql } from 'postgres';
+import { grantCredits } from '../../db/accounts/credits.ts';
+import { OperatorProblem } from '../../db/errors.ts';
+import { migrate } from '../../db/migrate.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { freshDatabase, openEmptyDatabase, type TestDatabase, withSql } from '../support/database.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+
+const { db, sql, url } = freshDatabase(test);
+
+/** Makes a user of its own for one test, with the rights of these roles, and connects as it. */
+async function withUser<T>(
+  roles: readonly string[],
+  databaseUrl: string,
+  use: (its: Sql, itsUrl: string, name: string) => Promise<T>,
+): Promise<T> {
+  const name = `test_user_${randomBytes(6).toString('hex')}`;
+  return await withSql(databaseUrl, async (admin) => {
+    await admin.unsafe(`create user ${name} password '${name}'`);
+    for (const role of roles) await admin.unsafe(`grant ${role} to ${name}`);
+    const itsUrl = new URL(databaseUrl);
+    itsUrl.username = name;
+    itsUrl.password = name;
+    try {
+      return await withSql(itsUrl.href, (its) => use(its, itsUrl.href, name));
+    } finally {
+      await admin.unsafe(`drop owned by ${name} cascade`);
+      await admin.unsafe(`drop user ${name}`);
+    }
+  });
+}
+
+async function own({ sql, url }: TestDatabase, user: string): Promise<void> {
+  await sql.unsafe(`alter database ${new URL(url).pathname.slice(1)} owner to ${user}`);
+}
+
+const TAMPERINGS: Readonly<Record<string, string>> = {
+  'a balance without an entry':
+    'update credit_balances set total = total + 1000, available = available + 1000',
+  'a balance by a trigger function': `
+    create temp table forged as select organization_id, -1000::bigint as granted, 1000::bigint as available,
+      0::bigint as held, 0::bigint as used from credit_balances with no data;
+    create trigger forged after insert on forged referencing new table as added
+      for each statement execute function apply_ledger_entries();`,
+  'the trigger of the ledger switched off': 'alter table ledger_entries disable trigger user',
+  'the triggers of a session switched off': 'set session_replication_role = replica',
+  'an entry rewritten': 'update ledger_entries set amount = 1',
+  'entries deleted': 'delete from ledger_entries',
+  'the ledger truncated': 'truncate ledger_entries',
+  'the audit log truncated': 'truncate audit_log',
+  'an audit entry rewritten': "update audit_log set actor = 'somebody else'",
+  'audit entries deleted': 'delete from audit_log',
+  'entitlements deleted': 'delete from entitlements',
+  'the price of a request': 'update requests set cost = 0',
+  'a request deleted': 'delete from requests',
+  'the owner taken for oneself': 'set role npe_owner',
+};
+const BY_OPERATORS_ALONE: Readonly<Record<string, string>> = {
+  'credits out of nothing': `insert into ledger_entries (organization_id, kind, amount)
+    select id, 'grant', 1000 from organizations`,
+  'a key of one’s own': 'update api_keys set revoked_at = null',
+  'a balance made anew': 'select recompute_balance(id) from organizations',
+  'the audit log read': 'select * from audit_log',
+};
+const BY_NO_API: Readonly<Record<string, string>> = {
+  'a webhook secret read': 'select webhook_secret from organizations',
+  'a person looked up': 'select * from email_checks',
+  'an answer given': "update requests set status = 'not_found', settled_at = now()",
+};
+
+for (const [role, forbidden] of [
+  ['npe_api', { ...TAMPERINGS, ...BY_OPERATORS_ALONE, ...BY_NO_API }],
+  ['npe_worker', { ...TAMPERINGS, ...BY_OPERATORS_ALONE }],
+  ['npe_operator', TAMPERINGS],
+] as const) {
+  test(`${role} can tamper neither with the books nor with the audit log`, async (t) => {
+    const organization = await openOrganization(db, 10);
+    const command = submitCommand(organization, { npis: ['2000000010'] });
+    acceptedIds(await submit(db, command, { ...RULES, replayMs: 0 }));
+    const books = () => sql`
+      select (select jsonb_agg(b order by organization_id) from credit_balances b
+               where organization_id = ${organization.organizationId}) as balances,
+             (select jsonb_agg(l order by id) from ledger_entries l
+               where organization_id = ${organization.organizationId}) as entries`;
+    const before = await books();
+    await withUser([role], url, async (its) => {
+      for (const [what, statement] of Object.entries(forbidden)) {
+        const error = await t.throwsAsync(its.unsafe(statement).simple(), undefined, what);
+        t.is(error instanceof postgres.PostgresError && error.code, '42501', `${what}: ${error?.message}`);
+      }
+    });
+    t.deepEqual(await books(), before);
+  });
+}
+
+test('its owner can neither change nor delete an entry of the ledger or the audit log in passing', async (t) => {
+  await grantCredits(
+    db,
+    { actor: 'test', reason: 'test' },
+    (await openOrganization(db, 1)).organizationId,
+    5,
+  );
+  for (const table of ['ledger_entries', 'audit_log']) {
+    for (const statement of [
+      `delete from ${table}`,
+      `update ${table} set organization_id = organization_id`,
+    ]) {
+      await t.throwsAsync(sql.unsafe(statement), { message: /append-only/ }, statement);
+    }
+    await t.throwsAsync(sql.unsafe(`truncate ${table} cascade`), { message: /append-only/ });
+  }
+});
+
+test('a migrator needs to be no superuser, only the owner of its database and a member of npe_owner', async (t) => {
+  await using database = await openEmptyDatabase();
+  await withUser(['npe_owner'], database.url, async (its, itsUrl, name) => {
+    await own(database, name);
+    await migrate(itsUrl);
+    await migrate(itsUrl);
+    const [{ owner } = {}] = await its`
+      select relowner::regrole::text as owner from pg_class where relname = 'ledger_entries'`;
+    t.is(owner, 'npe_owner');
+    await own(database, 'current_user');
+  });
+});
+
+test('a migrator that may not set the roles up says what to run', async (t) => {
+  await using database = await openEmptyDatabase();
+  await withUser([], database.url, async (_its, itsUrl, name) => {
+    await own(database, name);
+    const error = await t.throwsAsync(migrate(itsUrl), { instanceOf: OperatorProblem });
+    t.true(error?.message.includes(`grant npe_owner to ${name};`), error?.message);
+    await own(database, 'current_user');
+  });
+});
