@@ -34,9 +34,9 @@ export const LEASE_MS = 25_000;
 const AT_ONCE = 20;
 /** Of these to one host. */
 const AT_ONCE_TO_HOST = 10;
-/** Attempts of all organizations to one host: at once, and so many were made in the last second. */
+/** Attempts of all organizations to one host: at once, and in a second. More than one of them alone can use up. */
 const AT_ONCE_TO_HOST_BY_ALL = 40;
-const PER_SECOND_TO_HOST_BY_ALL = 100;
+const PER_SECOND_TO_HOST_BY_ALL = 200;
 /** Attempts to a host that has never answered 2xx to this organization: at once, and in an hour. */
 const AT_ONCE_TO_UNPROVEN = 1;
 const PER_HOUR_TO_UNPROVEN = 20;
