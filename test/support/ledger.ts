@@ -88,6 +88,12 @@ export interface Mutation {
   readonly to: string;
 }
 
+/** A settlement that locks neither balance nor request. */
+export const WITHOUT_LOCKS: readonly Mutation[] = [
+  { file: 'requests/room.ts', from: "owner))\n    .for('update');", to: 'owner));' },
+  { file: 'requests/settle.ts', from: "\n    .for('update', { of: requests });", to: ';' },
+];
+
 const DB = new URL('../../db/', import.meta.url);
 
 /**

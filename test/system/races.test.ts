@@ -6,7 +6,7 @@ import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
-import { auditLedger, mutantLedger } from '../support/ledger.ts';
+import { auditLedger, mutantLedger, WITHOUT_LOCKS } from '../support/ledger.ts';
 import type { Ledger } from '../support/model-client.ts';
 import {
   acceptedIds,
@@ -189,11 +189,6 @@ const found = (npi: string) =>
     lastValidatedAt: new Date(),
     source: 'test',
   });
-
-const WITHOUT_LOCKS = [
-  { file: 'requests/room.ts', from: "owner))\n    .for('update');", to: 'owner));' },
-  { file: 'requests/settle.ts', from: "\n    .for('update', { of: requests });", to: ';' },
-];
 
 // Guard: FOR UPDATE on balance and request in `balanceLock` of db/requests/room.ts and `settleIn` of db/requests/settle.ts; the second test takes it away.
 test.serial('of a result and a time-out at once, exactly one settles the request', async (t) => {
