@@ -42,7 +42,7 @@ async function refuseOtherHistory(client: Sql): Promise<void> {
 }
 
 const OTHER_HISTORY =
-  "the database was made by other migrations than those of db/migrations, as before the first release: name an empty one; if it is the local stack's own, remove the folder .local (with all that is in it) and start again";
+  "the database was made by other migrations than those of db/migrations, as before the first release: name an empty one; if it is the local stack's own, remove its folder (.local) with all that is in it and start again";
 
 async function grantRoles(client: Sql): Promise<void> {
   const [applied] = await client<{ newest: string; user: string }[]>`
