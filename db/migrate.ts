@@ -21,6 +21,7 @@ export async function migrate(url: string): Promise<void> {
   const client = postgres(url, { max: 1, onnotice: () => {}, connection: { application_name: 'migrate' } });
   try {
     await client`select pg_advisory_lock(${MIGRATION_LOCK})`;
+    await refuseOtherHistory(client);
     await runMigrations(drizzle(client), { migrationsFolder: FOLDER });
     await grantRoles(client);
   } catch (error) {
@@ -30,6 +31,18 @@ export async function migrate(url: string): Promise<void> {
     await client.end({ timeout: 5 });
   }
 }
+
+/** What other migrations than ours made can't be taken further by ours, and drizzle would try. */
+async function refuseOtherHistory(client: Sql): Promise<void> {
+  const [noted] = await client`select to_regclass('drizzle.__drizzle_migrations') as name`;
+  if (!noted?.name) return;
+  const [other] = await client`
+    select from drizzle.__drizzle_migrations having not bool_or(created_at = ${Math.min(...CARRIED)})`;
+  if (other) throw new OperatorProblem(OTHER_HISTORY);
+}
+
+const OTHER_HISTORY =
+  "the database was made by other migrations than those of db/migrations, as before the first release: name an empty one; if it is the local stack's own, remove its folder (.local) with all that is in it and start again";
 
 async function grantRoles(client: Sql): Promise<void> {
   const [applied] = await client<{ newest: string; user: string }[]>`

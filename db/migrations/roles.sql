@@ -89,7 +89,6 @@ grant select on idempotency_keys to npe_operator;
 -- Lookups and what they found.
 grant select on suppression_changes to npe_api, npe_worker, npe_operator;
 grant select on stored_emails, suppressions, providers to npe_api;
-grant select on suppression_changes to npe_api, npe_worker, npe_operator;
 grant select (lookup_id, npi, email, kind) on email_checks to npe_api;
 grant select, insert, update, delete on vendor_attempts, source_turns to npe_worker;
 grant select, insert, update on lookups, source_health, source_rates, source_spend to npe_worker;

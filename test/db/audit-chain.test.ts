@@ -1,4 +1,3 @@
-import { readFile } from 'node:fs/promises';
 import test from 'ava';
 import { recordReading } from '../../db/audit.ts';
 import { openTestDatabase, type TestDatabase } from '../support/database.ts';
@@ -74,19 +73,4 @@ test('entries cut off at the end are found by the head that was noted', async (t
   const { code, stdout } = await operator('audit', 'verify', '--noted', head);
   t.is(code, 3);
   t.regex(stdout, /knows noted +no/);
-});
-
-test('entries from before there was a chain are chained by the migration', async (t) => {
-  await using database = await openTestDatabase();
-  const { sql } = database;
-  await sql`drop trigger audit_log_chain on audit_log`;
-  for (let n = 0; n < 3; n += 1) {
-    await sql`insert into audit_log (actor, action, reason) values ('ann', 'org.create', ${`reason ${n}`})`;
-  }
-  await sql`drop function chain_audit_entry, audit_hash`;
-  await sql`alter table audit_log drop column hash, drop column db_user`;
-  const chain = await readFile(new URL('../../db/migrations/0017_audit_chain.sql', import.meta.url), 'utf8');
-  for (const statement of chain.split('--> statement-breakpoint')) await sql.unsafe(statement);
-  await note(database, 'the next one');
-  t.like(await operatorOn(database.url).json('audit', 'verify'), { entries: 4, broken_at: null });
 });

@@ -1,3 +1,56 @@
+-- What is asked of whom, what each answer was worth, and what is kept of it.
+
+-- One row per question put to a vendor. Written before the call, so that a crash leaves a trace of it.
+create table vendor_attempts (
+  lookup_id text not null references lookups,
+  vendor text not null,
+  n smallint not null,
+  -- Whose workflow asked; every request of the lookup has the answer.
+  request_id text not null references requests,
+  state text not null check (state in ('submitting', 'pending', 'found', 'miss', 'skip', 'blocked', 'retry', 'fatal', 'lost')),
+  job_ref text,
+  reason text,
+  -- Until when whoever is asking may be assumed alive.
+  lease_until timestamptz(3),
+  polls integer not null default 0,
+  -- What the vendor charges for, in its own credits; set aside at submit, corrected by the answer.
+  credits numeric(12, 3) not null default 0 check (credits >= 0),
+  candidates smallint not null default 0,
+  started_at timestamptz(3) not null,
+  ended_at timestamptz(3),
+  primary key (lookup_id, vendor, n),
+  check ((ended_at is null) = (state in ('submitting', 'pending'))),
+  check (state <> 'pending' or job_ref is not null)
+);
+-- At most one question per lookup and vendor is open at a time, whoever asks it.
+create unique index vendor_attempts_open on vendor_attempts (lookup_id, vendor) where ended_at is null;
+create index vendor_attempts_by_time on vendor_attempts (started_at);
+create index vendor_attempts_by_request on vendor_attempts (request_id);
+
+-- The health of everything that is called for money or under a limit: vendors, verifiers, the NPI registry.
+create table source_health (
+  source text primary key,
+  state text not null default 'closed' check (state in ('closed', 'open')),
+  failures integer not null default 0,
+  -- Ends with each opening and each closing of the breaker: how a call goes that was let through in an earlier era says
+  -- nothing new.
+  era integer not null default 0,
+  -- While open: when the next trial call may be made.
+  open_until timestamptz(3),
+  -- The source's own word (Retry-After): nobody asks before.
+  paused_until timestamptz(3),
+  last_error text,
+  changed_at timestamptz(3) not null default clock_timestamp()
+);
+
+-- Global rate limits (GCRA, one row per limit): when the next call would be due at an even pace.
+create table source_rates (
+  source text not null,
+  limit_name text not null,
+  due_at timestamptz not null,
+  primary key (source, limit_name)
+) with (fillfactor = 50);
+
 -- Who waits for a turn at a source's rate limit. In the order of tag, which goes round among organizations, and then of n.
 create table source_turns (
   source text not null,
@@ -11,13 +64,17 @@ create table source_turns (
   given boolean not null,
   primary key (source, request_id)
 );
---> statement-breakpoint
--- What an organization spent of a day's credits; empty for what we ask on our own account.
-alter table source_spend
-  add column organization_id text not null default '',
-  drop constraint source_spend_pkey,
-  add primary key (source, day, organization_id);
---> statement-breakpoint
+
+-- What a source has cost on a day (UTC).
+create table source_spend (
+  source text not null,
+  day date not null,
+  -- Whose requests they were spent on; empty for what we ask on our own account.
+  organization_id text not null default '',
+  credits numeric(14, 3) not null default 0 check (credits >= 0),
+  primary key (source, day, organization_id)
+) with (fillfactor = 50);
+
 -- Whether a source may be called now for this request (null: on our own account), and if so, all that the call takes:
 -- its place under every rate limit, the trial of an open breaker, its cost of the day's credits. Limits: per rate its
 -- name, pace and burst. Calls that have something to share out are admitted one after the other.
@@ -120,3 +177,52 @@ begin
   end if;
   kind := 'go';
 end $$;
+
+-- The directory: every address a vendor ever named for an NPI, with the newest verdict on it and where it came from.
+create table stored_emails (
+  npi text collate "C" not null check (npi ~ '^[0-9]{10}$'),
+  email text not null,
+  email_type text check (email_type in ('professional', 'personal')),
+  verdict text not null check (verdict in ('valid', 'catch_all', 'risky', 'invalid', 'unknown')),
+  reason text,
+  last_validated_at timestamptz(3),
+  source text not null,
+  source_request_id text references requests,
+  -- Set while the candidate waits for our own checks.
+  unchecked boolean not null default false,
+  -- While somebody checks it, or a mail server has asked to come back: nobody else is paid for the same check.
+  checking_until timestamptz(3),
+  -- False where the source's licence lets us answer with an address but not keep it: it serves its own lookup alone.
+  may_store boolean not null default true,
+  first_seen_at timestamptz(3) not null default clock_timestamp(),
+  updated_at timestamptz(3) not null default clock_timestamp(),
+  primary key (npi, email),
+  constraint stored_emails_valid_is_complete check (
+    verdict <> 'valid' or unchecked or (email_type is not null and last_validated_at is not null)
+  )
+);
+create index stored_emails_going_stale on stored_emails (last_validated_at) where verdict = 'valid' and not unchecked;
+create index stored_emails_not_kept on stored_emails (updated_at) where not may_store;
+-- A person who wants to be erased names an address, not an NPI.
+create index stored_emails_by_email on stored_emails (email);
+
+-- Every judgement ever made of an address: who named it, which check rejected or accepted it, and why.
+create table email_checks (
+  id bigint primary key generated always as identity,
+  npi text collate "C" not null,
+  email text not null,
+  lookup_id text references lookups,
+  -- named: a source proposed it; identity, local: our own checks; verifier: a mailbox check; verdict: what came of all.
+  kind text not null check (kind in ('named', 'identity', 'local', 'verifier', 'verdict')),
+  -- Vendor, verifier or `nppes`; ours is `service`.
+  source text not null,
+  verdict text not null check (verdict in ('valid', 'catch_all', 'risky', 'invalid', 'unknown')),
+  reason text,
+  duration_ms integer,
+  at timestamptz(3) not null default clock_timestamp()
+);
+create index email_checks_by_npi on email_checks (npi, email, id);
+create index email_checks_by_lookup on email_checks (lookup_id) where lookup_id is not null;
+create index email_checks_by_email on email_checks (email);
+-- How verifiers do, as vendor_attempts_by_time tells of vendors.
+create index email_checks_by_verifier on email_checks (at) where kind = 'verifier';

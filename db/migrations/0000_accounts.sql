@@ -1,0 +1,100 @@
+-- The rules about money and state live in these files, so that no code path can break them.
+-- Times carry milliseconds, because that is what the API shows.
+
+create table organizations (
+  id text primary key,
+  name text not null check (length(name) between 1 and 200),
+  requests_per_minute integer not null default 100 check (requests_per_minute between 1 and 100000),
+  webhook_secret text not null,
+  previous_webhook_secret text,
+  previous_webhook_secret_expires_at timestamptz(3),
+  webhooks_suspended boolean not null default false,
+  -- While it is set no key of the organization is let in; the keys themselves stay as they are.
+  suspended boolean not null default false,
+  created_at timestamptz(3) not null default clock_timestamp(),
+  check ((previous_webhook_secret is null) = (previous_webhook_secret_expires_at is null))
+);
+
+create table api_keys (
+  id text primary key,
+  organization_id text not null references organizations,
+  name text not null check (length(name) between 1 and 200),
+  hint text not null,
+  hash bytea not null unique check (octet_length(hash) = 32),
+  created_at timestamptz(3) not null default clock_timestamp(),
+  expires_at timestamptz(3),
+  revoked_at timestamptz(3),
+  -- A key whose secret got out is not given back by mistake.
+  leaked boolean not null default false,
+  constraint api_keys_leaked_is_revoked check (not leaked or revoked_at is not null)
+);
+create index api_keys_by_organization on api_keys (organization_id);
+
+-- Wakes the polls that wait for a change of this batch, or with this key, so that none outlives it. Nothing else: commits
+-- with a NOTIFY queue for one lock.
+create function announce_batch_change() returns trigger language plpgsql as $$
+begin
+  perform pg_notify('batch_changed', new.id);
+  return null;
+end $$;
+
+create trigger api_keys_announce_change after update on api_keys
+  for each row when (old.revoked_at is distinct from new.revoked_at or old.expires_at is distinct from new.expires_at)
+  execute function announce_batch_change();
+
+create trigger organizations_announce_suspension after update on organizations
+  for each row when (old.suspended is distinct from new.suspended)
+  execute function announce_batch_change();
+
+-- A key's sliding window itself: the times that its taken places count from, oldest first, and how many each. It counts
+-- by steps: all places of a step have one time.
+create table rate_windows (
+  api_key_id text primary key references api_keys,
+  hits timestamptz[] not null default '{}',
+  counts integer[] not null default '{}'
+) with (fillfactor = 50);
+
+-- Takes up to so many places of a key's window, and first gives back those taken at `unused_at` that nobody used. Places
+-- of a step may be used until its end, which is the time they count from; without steps they count from now.
+create function take_places(
+  a_key text, quota integer, span interval, step interval, wanted integer, unused integer, unused_at timestamptz,
+  out taken integer, out used integer, out taken_at timestamptz, out free_in interval, out empty_in interval
+) language plpgsql as $$
+declare
+  held rate_windows;
+  at timestamptz;
+  gone integer;
+  place integer;
+begin
+  insert into rate_windows (api_key_id) values (a_key) on conflict do nothing;
+  select * into held from rate_windows where api_key_id = a_key for update;
+  -- Under the lock, so that the times of a row never run backwards.
+  at := clock_timestamp();
+  gone := width_bucket(at - span, held.hits);
+  held.hits := held.hits[gone + 1:];
+  held.counts := held.counts[gone + 1:];
+  place := array_position(held.hits, unused_at);
+  if place is not null then
+    held.counts[place] := held.counts[place] - unused;
+  end if;
+  used := (select coalesce(sum(n), 0) from unnest(held.counts) n);
+  taken := greatest(0, least(wanted, quota - used));
+  if taken > 0 then
+    place := cardinality(held.hits);
+    taken_at := case when step > '0' then date_bin(step, at, 'epoch') + 2 * step else at end;
+    if taken_at <= held.hits[place] then
+      taken_at := held.hits[place];
+      held.counts[place] := held.counts[place] + taken;
+    else
+      held.hits := held.hits || taken_at;
+      held.counts := held.counts || taken;
+    end if;
+    used := used + taken;
+    update rate_windows set hits = held.hits, counts = held.counts where api_key_id = a_key;
+  end if;
+  free_in := (
+    select min(hit) from (
+      select hit, sum(n) over (order by i) as free from unnest(held.hits, held.counts) with ordinality as h (hit, n, i)
+    ) freed where used - free < quota) + span - at;
+  empty_in := held.hits[cardinality(held.hits)] + span - at;
+end $$;

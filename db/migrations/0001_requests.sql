@@ -1,0 +1,174 @@
+-- What customers ask for: batches of requests, and the lookups that answer them.
+
+-- One lookup serves every request that waits for the same NPI and type, of whatever organization.
+create table lookups (
+  id text primary key,
+  npi text collate "C" not null check (npi ~ '^[0-9]{10}$'),
+  wanted_type text not null check (wanted_type in ('any', 'professional', 'personal')),
+  opened_at timestamptz(3) not null,
+  -- Set when a request it serves has its answer, or none is left waiting: the next request opens a new one.
+  closed_at timestamptz(3)
+);
+create unique index lookups_open on lookups (npi, wanted_type) where closed_at is null;
+create index lookups_by_npi on lookups (npi, opened_at);
+
+create table batches (
+  id text primary key,
+  organization_id text not null references organizations,
+  api_key_id text references api_keys,
+  submitted_as text not null check (submitted_as in ('single', 'bulk')),
+  wanted_type text not null check (wanted_type in ('any', 'professional', 'personal')),
+  total smallint not null check (total between 1 and 60),
+  completed_count smallint not null default 0 check (completed_count between 0 and total),
+  status text not null generated always as (case when completed_count = total then 'completed' else 'in-progress' end) stored,
+  webhook_url text,
+  webhook_mode text check (webhook_mode in ('real-time', 'batch')),
+  custom_data text check (octet_length(custom_data) <= 16384),
+  created_at timestamptz(3) not null,
+  updated_at timestamptz(3) not null,
+  deadline_at timestamptz(3) not null,
+  -- Null until Temporal has the batch workflow.
+  started_at timestamptz(3),
+  -- The outbox: since when the batch's workflow is to be started, or told that more of its requests have room. Null if
+  -- it has nothing to do that it does not know of, as while all of its requests wait.
+  wake_at timestamptz(3) default clock_timestamp(),
+  -- When the sweep last looked whether the workflows of this batch still live.
+  checked_at timestamptz(3),
+  unique (id, organization_id),
+  check ((webhook_url is null) = (webhook_mode is null)),
+  check (submitted_as = 'bulk' or total = 1)
+);
+create index batches_to_wake on batches (wake_at) where wake_at is not null;
+create index batches_in_progress on batches (id) where status = 'in-progress';
+create index batches_by_organization on batches (organization_id, created_at);
+-- What is old is found in the order of its age.
+create index batches_custom_data_by_age on batches (created_at) where custom_data is not null;
+
+create table requests (
+  id text primary key,
+  batch_id text not null,
+  organization_id text not null,
+  position smallint not null check (position between 0 and 59),
+  npi text collate "C" not null check (npi ~ '^[0-9]{10}$'),
+  wanted_type text not null check (wanted_type in ('any', 'professional', 'personal')),
+  -- Written when it is submitted, so that a new price changes no past request.
+  cost smallint not null constraint requests_cost_positive check (cost > 0),
+  status text not null check (status in ('accepted', 'in-progress', 'completed', 'not_found', 'failed')),
+  -- An organization has room for so many lookups at once; its other requests wait in their rows, by their deadline.
+  has_room boolean not null default true,
+  lookup_id text references lookups,
+  replayed boolean not null default false,
+  credits_used smallint not null generated always as (
+    case when status = 'completed' and not replayed then cost else 0 end
+  ) stored,
+  email text,
+  email_type text check (email_type in ('professional', 'personal')),
+  email_last_validated_at timestamptz(3),
+  -- Why there is no email; for operators, never shown by the API.
+  reason text,
+  accepted_at timestamptz(3) not null,
+  deadline_at timestamptz(3) not null,
+  started_at timestamptz(3),
+  settled_at timestamptz(3),
+  -- A person may have their address erased from what was answered; what was paid for it stays on the books.
+  erased_at timestamptz(3),
+  unique (batch_id, position),
+  unique (id, organization_id),
+  foreign key (batch_id, organization_id) references batches (id, organization_id),
+  constraint requests_email_iff_completed check (
+    num_nonnulls(email, email_type, email_last_validated_at) =
+      case when status = 'completed' and erased_at is null then 3 else 0 end
+  ),
+  constraint requests_settled_iff_final check (
+    (settled_at is not null) = (status in ('completed', 'not_found', 'failed'))
+  ),
+  constraint requests_replayed_only_completed check (not replayed or status = 'completed'),
+  constraint requests_erased_only_completed check (erased_at is null or status = 'completed'),
+  constraint requests_wanted_type_is_a_filter check (
+    status <> 'completed' or wanted_type = 'any' or email_type = wanted_type
+  )
+);
+create index requests_open on requests (deadline_at) where settled_at is null;
+create index requests_in_line on requests (organization_id, has_room, deadline_at) where settled_at is null;
+create index requests_by_npi on requests (npi, organization_id);
+-- Who was asked for lately is re-verified.
+create index requests_by_time on requests (accepted_at);
+create index requests_by_lookup on requests (lookup_id) where lookup_id is not null;
+create index requests_by_email on requests (email) where email is not null;
+create index requests_answers_by_age on requests (settled_at) where email is not null;
+
+create function guard_request_state() returns trigger language plpgsql as $$
+begin
+  if new.cost <> old.cost then
+    raise exception 'the price of request % does not change', old.id
+      using errcode = 'restrict_violation', constraint = 'requests_price_kept';
+  end if;
+  if old.settled_at is not null then
+    -- Final but for one change: the erasure of the address. Generated columns are not computed yet; they follow the rest.
+    if new.erased_at is not null and old.erased_at is null
+       and to_jsonb(new) - array['email', 'email_type', 'email_last_validated_at', 'erased_at', 'credits_used']
+         = to_jsonb(old) - array['email', 'email_type', 'email_last_validated_at', 'erased_at', 'credits_used'] then
+      return new;
+    end if;
+    raise exception 'request % is final', old.id using errcode = 'restrict_violation', constraint = 'requests_final';
+  end if;
+  if old.status = 'in-progress' and new.status = 'accepted' then
+    raise exception 'request % never goes back to accepted', old.id
+      using errcode = 'restrict_violation', constraint = 'requests_never_backwards';
+  end if;
+  return new;
+end $$;
+
+create trigger requests_guard_state before update on requests
+  for each row execute function guard_request_state();
+
+create function count_settled_requests() returns trigger language plpgsql as $$
+begin
+  update batches b
+     set completed_count = b.completed_count + n.settled, updated_at = greatest(b.updated_at, n.at)
+    from (select batch_id, count(settled_at) settled, max(coalesce(settled_at, started_at, accepted_at)) at
+            from changed group by batch_id) n
+   where b.id = n.batch_id;
+  perform note_contradictions(array(select id from changed));
+  return null;
+end $$;
+
+create trigger requests_count_inserted after insert on requests
+  referencing new table as changed for each statement execute function count_settled_requests();
+
+-- An erasure changes a request that has been counted: only what becomes final by this statement counts.
+create function count_newly_settled_requests() returns trigger language plpgsql as $$
+begin
+  update batches b
+     set completed_count = b.completed_count + n.settled, updated_at = greatest(b.updated_at, n.at)
+    from (select c.batch_id, count(c.settled_at) filter (where e.settled_at is null) settled,
+                 max(coalesce(c.erased_at, c.settled_at, c.started_at, c.accepted_at)) at
+            from changed c join earlier e on e.id = c.id group by c.batch_id) n
+   where b.id = n.batch_id;
+  perform note_contradictions(array(select id from changed));
+  return null;
+end $$;
+
+create trigger requests_count_updated after update on requests
+  referencing old table as earlier new table as changed
+  for each statement execute function count_newly_settled_requests();
+
+create trigger batches_announce_change after update on batches
+  for each row when (
+    old.completed_count is distinct from new.completed_count or old.updated_at is distinct from new.updated_at
+  )
+  execute function announce_batch_change();
+
+create table idempotency_keys (
+  organization_id text not null references organizations,
+  method text not null,
+  path text not null,
+  key text not null check (length(key) between 1 and 255),
+  fingerprint bytea not null,
+  -- Null only inside the transaction that writes the batch.
+  response text,
+  created_at timestamptz(3) not null,
+  expires_at timestamptz(3) not null,
+  primary key (organization_id, method, path, key)
+);
+create index idempotency_keys_by_expiry on idempotency_keys (expires_at);

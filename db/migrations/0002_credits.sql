@@ -1,0 +1,146 @@
+-- Money: a ledger that is only ever added to, and what follows from it.
+
+-- One row per movement between the four accounts of an organization; every row sums to zero by itself.
+create table ledger_entries (
+  id bigint primary key generated always as identity,
+  organization_id text not null references organizations,
+  request_id text,
+  kind text not null check (kind in ('grant', 'adjustment', 'hold', 'charge', 'release')),
+  amount bigint not null,
+  granted bigint not null generated always as (case when kind in ('grant', 'adjustment') then -amount else 0 end) stored,
+  available bigint not null generated always as (
+    case when kind in ('grant', 'adjustment', 'release') then amount when kind = 'hold' then -amount else 0 end
+  ) stored,
+  held bigint not null generated always as (
+    case when kind = 'hold' then amount when kind in ('charge', 'release') then -amount else 0 end
+  ) stored,
+  used bigint not null generated always as (case when kind = 'charge' then amount else 0 end) stored,
+  side text not null generated always as (
+    case when kind in ('charge', 'release') then 'settlement' when kind = 'hold' then 'hold' else 'funding' end
+  ) stored,
+  hold_side text generated always as (case when kind in ('charge', 'release') then 'hold' end) stored,
+  created_at timestamptz(3) not null default clock_timestamp(),
+  constraint ledger_entries_balanced check (granted + available + held + used = 0),
+  constraint ledger_entries_amount check (amount > 0 or (kind = 'adjustment' and amount <> 0)),
+  constraint ledger_entries_request check ((request_id is not null) = (kind in ('hold', 'charge', 'release'))),
+  -- One hold and at most one charge or release per request.
+  constraint ledger_entries_once unique (request_id, side),
+  unique (request_id, side, amount),
+  -- A settlement settles a hold of its own amount.
+  foreign key (request_id, hold_side, amount) references ledger_entries (request_id, side, amount),
+  foreign key (request_id, organization_id) references requests (id, organization_id)
+);
+create index ledger_entries_by_organization on ledger_entries (organization_id, id);
+
+create function refuse_change() returns trigger language plpgsql as $$
+begin
+  raise exception '% is append-only', tg_table_name using errcode = 'restrict_violation';
+end $$;
+
+create trigger ledger_entries_append_only before update or delete on ledger_entries
+  for each row execute function refuse_change();
+
+create trigger ledger_entries_no_truncate before truncate on ledger_entries
+  for each statement execute function refuse_change();
+
+-- Only operators bring credits into the world; everybody else moves those that are there.
+create function require_operator() returns trigger language plpgsql as $$
+begin
+  if not pg_has_role('npe_operator', 'usage') then
+    raise exception 'only an operator grants or adjusts credits' using errcode = 'insufficient_privilege';
+  end if;
+  return new;
+end $$;
+
+create trigger ledger_entries_funded_by_operators before insert on ledger_entries
+  for each row when (new.kind in ('grant', 'adjustment')) execute function require_operator();
+
+-- What the ledger adds up to, kept by a trigger; its checks are what makes overspending impossible.
+create table credit_balances (
+  organization_id text primary key references organizations,
+  total bigint not null default 0 check (total >= 0),
+  available bigint not null default 0 constraint credit_balances_available check (available >= 0),
+  held bigint not null default 0 check (held >= 0),
+  used bigint not null default 0 check (used >= 0),
+  constraint credit_balances_conserved check (total = available + held + used)
+) with (fillfactor = 50);
+
+create function open_credit_balance() returns trigger language plpgsql as $$
+begin
+  insert into credit_balances (organization_id) values (new.id);
+  return null;
+end $$;
+
+create trigger organizations_open_balance after insert on organizations
+  for each row execute function open_credit_balance();
+
+create function apply_ledger_entries() returns trigger language plpgsql as $$
+begin
+  update credit_balances b
+     set total = b.total - n.granted, available = b.available + n.available,
+         held = b.held + n.held, used = b.used + n.used
+    from (select organization_id, sum(granted) granted, sum(available) available, sum(held) held, sum(used) used
+            from added group by organization_id) n
+   where b.organization_id = n.organization_id;
+  perform note_contradictions(array(select distinct request_id from added where request_id is not null));
+  return null;
+end $$;
+
+create trigger ledger_entries_apply after insert on ledger_entries
+  referencing new table as added for each statement execute function apply_ledger_entries();
+
+-- What a request says of itself and what the ledger says of it are the same thing. That is looked at once for each
+-- statement that writes either. What does not agree then, because another statement of the transaction is to follow, is
+-- looked at again at commit.
+
+-- Those of these requests that the ledger contradicts. A settlement settles a hold of its own amount: a foreign key.
+create function contradicted_requests(ids text[]) returns setof requests language sql stable as $$
+  select r.*
+    from requests r
+    left join ledger_entries hold on hold.request_id = r.id and hold.side = 'hold'
+    left join ledger_entries settlement on settlement.request_id = r.id and settlement.side = 'settlement'
+   where r.id = any(ids)
+     and case
+           when hold.id is null then not (r.status = 'completed' and r.replayed)
+           else hold.amount <> r.cost or settlement.kind is distinct from
+             case when r.settled_at is null then null
+                  when r.status = 'completed' and not r.replayed then 'charge'
+                  else 'release' end
+         end
+$$;
+
+-- No row of it is ever committed.
+create unlogged table contradictions (request_id text primary key);
+
+create function note_contradictions(ids text[]) returns void language sql as $$
+  insert into contradictions select id from contradicted_requests(ids) on conflict do nothing
+$$;
+
+create function refuse_contradiction() returns trigger language plpgsql as $$
+declare
+  request requests;
+  entries text;
+begin
+  delete from contradictions where request_id = new.request_id;
+  select * into request from contradicted_requests(array[new.request_id]);
+  if found then
+    select coalesce(string_agg(kind, '+' order by id), '') into entries
+      from ledger_entries where request_id = new.request_id;
+    raise exception 'request % at % credits is % with ledger entries "%"', request.id, request.cost, request.status, entries
+      using errcode = 'check_violation', constraint = 'requests_settled_in_ledger';
+  end if;
+  return null;
+end $$;
+
+create constraint trigger requests_settled_in_ledger after insert on contradictions
+  deferrable initially deferred for each row execute function refuse_contradiction();
+
+-- What an organization has paid for: the row whose conditional upsert decides between charge and replay.
+create table entitlements (
+  organization_id text not null references organizations,
+  npi text collate "C" not null,
+  email_type text not null check (email_type in ('professional', 'personal')),
+  request_id text not null references requests,
+  charged_at timestamptz(3) not null,
+  primary key (organization_id, npi, email_type)
+);

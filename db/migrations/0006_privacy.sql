@@ -1,0 +1,121 @@
+-- Who wants to be left alone, what was done about it, and by whom.
+
+-- Who must not be looked up or returned. Addresses are kept as SHA-256 only, so that the list itself holds nobody.
+create table suppressions (
+  kind text not null check (kind in ('npi', 'email', 'domain')),
+  -- An NPI; the hex SHA-256 of an address in lower case; a domain in lower case, its subdomains included.
+  value text collate "C" not null,
+  origin text not null check (origin in ('import', 'vendor', 'erasure', 'operator')),
+  reason text not null default '',
+  created_at timestamptz(3) not null default clock_timestamp(),
+  primary key (kind, value),
+  check (case kind when 'npi' then value ~ '^[0-9]{10}$' when 'email' then value ~ '^[0-9a-f]{64}$' else value ~ '^[a-z0-9.-]+$' end)
+);
+
+-- Whether an NPI, or this address of it, must not be given to anyone. A null address asks for the NPI alone.
+create function is_suppressed(an_npi text, an_email text) returns boolean language plpgsql stable parallel safe as $$
+begin
+  return exists (
+    select from suppressions where kind = 'npi' and value = an_npi
+    union all
+    select from suppressions where kind = 'email' and value = encode(sha256(convert_to(lower(an_email), 'UTF8')), 'hex')
+    union all
+    select from suppressions s, unnest(string_to_array(split_part(lower(an_email), '@', 2), '.')) with ordinality label(name, i)
+     where s.kind = 'domain'
+       and s.value = array_to_string((string_to_array(split_part(lower(an_email), '@', 2), '.'))[i:], '.')
+  );
+end $$;
+
+-- How often suppressions have changed: an answer that is asked for again is the same only if they have not.
+create table suppression_changes (
+  one boolean primary key default true check (one),
+  n bigint not null
+);
+
+insert into suppression_changes (n) values (0);
+
+create function count_suppression_change() returns trigger language plpgsql as $$
+begin
+  update suppression_changes set n = n + 1;
+  return null;
+end $$;
+
+create trigger suppressions_count_change after insert or update or delete or truncate on suppressions
+  for each statement execute function count_suppression_change();
+
+-- Whether an erasure left a tombstone for this NPI, or for this address in lower case.
+create function is_erased(an_npi text, an_email text) returns boolean language sql stable parallel safe as $$
+  select exists (
+    select from suppressions where kind = 'npi' and value = an_npi and origin = 'erasure'
+    union all
+    select from suppressions
+     where kind = 'email' and value = encode(sha256(convert_to(an_email, 'UTF8')), 'hex') and origin = 'erasure'
+  )
+$$;
+
+-- What a person had erased stays erased, whoever writes: NPPES files and the registry repeat their endpoints.
+create function skip_erased_endpoint() returns trigger language plpgsql as $$
+begin
+  if is_erased(new.npi, endpoint_address(new.endpoint)) then
+    return null;
+  end if;
+  return new;
+end $$;
+
+create trigger provider_endpoints_skip_erased before insert on provider_endpoints
+  for each row when (new.endpoint like '%@%') execute function skip_erased_endpoint();
+
+create table audit_log (
+  id bigint primary key generated always as identity,
+  at timestamptz(3) not null default clock_timestamp(),
+  actor text not null check (length(actor) between 1 and 200),
+  action text not null,
+  organization_id text references organizations,
+  subject text,
+  reason text not null check (length(reason) between 1 and 1000),
+  details jsonb not null default '{}',
+  -- The database's user who wrote it.
+  db_user text,
+  -- Of itself and of the entry before: whoever rewrites, removes or slips in an entry has to rewrite all that follow.
+  hash bytea
+);
+create index audit_log_privacy_requests on audit_log (id)
+  where action in ('privacy.export', 'privacy.erase', 'suppressions.add');
+
+create trigger audit_log_append_only before update or delete on audit_log
+  for each row execute function refuse_change();
+
+create trigger audit_log_no_truncate before truncate on audit_log
+  for each statement execute function refuse_change();
+
+create function audit_hash(previous bytea, entry audit_log) returns bytea language sql stable as $$
+  select sha256(coalesce(previous, '') || convert_to(jsonb_build_array(
+    entry.id, extract(epoch from entry.at), entry.actor, entry.action, entry.organization_id, entry.subject,
+    entry.reason, entry.details, entry.db_user)::text, 'UTF8'))
+$$;
+
+create function chain_audit_entry() returns trigger language plpgsql as $$
+declare
+  last audit_log;
+begin
+  -- One after the other, until the end of the transaction. Whatever was given, the number is the next and the user is true.
+  perform pg_advisory_xact_lock('audit_log'::regclass::oid::bigint);
+  select * into last from audit_log order by id desc limit 1;
+  new.id := coalesce(last.id, 0) + 1;
+  new.db_user := session_user;
+  new.hash := audit_hash(last.hash, new);
+  return new;
+end $$;
+
+create trigger audit_log_chain before insert on audit_log for each row execute function chain_audit_entry();
+
+-- What people asked of us, and what was done: the audit log as a register, so that it can't be rewritten either. Of an
+-- objection the reason says who asked, and when.
+create view privacy_requests as
+  select id, details ->> 'received_at' as received_at, to_char(at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as done_at,
+         details ->> 'asked_by' as asked_by,
+         case action when 'privacy.export' then 'export' when 'privacy.erase' then 'erasure' else 'objection' end as kind,
+         subject, actor, reason
+    from audit_log
+   where action in ('privacy.export', 'privacy.erase')
+      or (action = 'suppressions.add' and details ->> 'origin' = 'operator');
