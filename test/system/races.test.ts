@@ -268,39 +268,6 @@ test.serial('60 equal NPIs in one bulk are one charge and 59 replays', async (t)
   }
 });
 
-// Guard: api/http/keyring.ts takes a key for good for a second after the database has said so, and no longer.
-test.serial(
-  'a request sent a second after the revocation returned is refused, whatever was running',
-  async (t) => {
-    const organization = await openOrganization(pools[0], 10_000);
-    let refusedFrom = Number.POSITIVE_INFINITY;
-    let seenBefore = 0;
-    const { promise: warm, resolve: isWarm } = Promise.withResolvers<void>();
-    const callers = times(20, async (index) => {
-      const caller = createCaller(apiOf(index).url, organization.apiKey);
-      for (let call = 0; ; call += 1) {
-        const sentAfter = performance.now() > refusedFrom;
-        const { status } = await caller.single({ npi: npiOf(400_000 + index * 1000 + call) });
-        if (sentAfter) return status;
-        if (status === 202) seenBefore += 1;
-        else t.is(status, 403);
-        if (seenBefore >= 60) isWarm();
-      }
-    });
-    await warm;
-    await revokeKey(pools[0], BY, organization.keyId);
-    refusedFrom = performance.now() + 1000;
-    t.deepEqual(
-      await Promise.all(callers),
-      times(20, () => 403),
-    );
-    const [batches] = await sql`
-    select count(*)::int as n from batches where organization_id = ${organization.organizationId}`;
-    t.is(batches?.n, seenBefore);
-    t.deepEqual(await audit(organization), []);
-  },
-);
-
 // Guard: one statement on one row in `takePlaces` of db/accounts/limits.ts; a window per process, or read before it is written, lets
 // more than 100 in.
 test.serial('of 101 requests at once at two API processes, the rate limit admits exactly 100', async (t) => {
@@ -316,3 +283,36 @@ test.serial('of 101 requests at once at two API processes, the rate limit admits
   const wait = Number(refused[0]?.headers.get('retry-after'));
   t.true(wait >= 1 && wait <= 60);
 });
+
+// The last, because this address is then one that fails.
+// Guard: api/http/keyring.ts takes a key for good for a second after the database has said so, and no longer.
+test.serial(
+  'a request sent a second after the revocation returned is refused, whatever was running',
+  async (t) => {
+    const organization = await openOrganization(pools[0], 10_000);
+    let refusedFrom = Number.POSITIVE_INFINITY;
+    let seenBefore = 0;
+    const { promise: warm, resolve: isWarm } = Promise.withResolvers<void>();
+    // Many refusals of one address are not looked up any more.
+    const isRefused = (status: number) => status === 403 || status === 429;
+    const callers = times(20, async (index) => {
+      const caller = createCaller(apiOf(index).url, organization.apiKey);
+      for (let call = 0; ; call += 1) {
+        const sentAfter = performance.now() > refusedFrom;
+        const { status } = await caller.single({ npi: npiOf(400_000 + index * 1000 + call) });
+        if (sentAfter) return status;
+        if (status === 202) seenBefore += 1;
+        else t.true(isRefused(status), `${status}`);
+        if (seenBefore >= 60) isWarm();
+      }
+    });
+    await warm;
+    await revokeKey(pools[0], BY, organization.keyId);
+    refusedFrom = performance.now() + 1000;
+    t.true((await Promise.all(callers)).every(isRefused));
+    const [batches] = await sql`
+    select count(*)::int as n from batches where organization_id = ${organization.organizationId}`;
+    t.is(batches?.n, seenBefore);
+    t.deepEqual(await audit(organization), []);
+  },
+);

@@ -23,7 +23,7 @@ const temporal = fresh(test, () =>
 );
 const stack = fresh(test, () =>
   startStack({
-    lookupTimeoutMs: 40_000,
+    lookupTimeoutMs: 60_000,
     sweepIntervalMs: 1000,
     simulatorSpeed: 0.5,
     rocketReach: { call: '8s' },
