@@ -112,7 +112,8 @@ export async function verify(
 
   for (;;) {
     const greylisted = patience !== 'first';
-    const candidate = await claimUnchecked(db, { ...lookup, except: had, greylisted, claimMs: CLAIM_MS });
+    const claim = { ...lookup, requestId, except: had, greylisted, claimMs: CLAIM_MS };
+    const candidate = await claimUnchecked(db, claim);
     if (candidate === null) break;
     had.push(candidate.email);
     if (satisfied && candidate.verdict !== 'valid') {

@@ -177,6 +177,8 @@ export interface ClaimedEmail extends NamedCandidate {
  * most promising first.
  * @param search.except those that the caller has had already
  * @param search.greylisted true to take those too that a mail server asked to come back for
+ * @param search.requestId for which it is checked. What is taken for it already was by a worker that died: Temporal tries
+ *   an activity again only then
  * @param search.claimMs how long a check may take; after that, its worker is taken for dead
  * @returns null if none is to be had
  * @throws {DatabaseError}
@@ -184,6 +186,7 @@ export interface ClaimedEmail extends NamedCandidate {
 export async function claimUnchecked(
   db: Database,
   search: {
+    readonly requestId: string;
     readonly npi: string;
     readonly lookupId: string;
     readonly except: readonly string[];
@@ -191,15 +194,16 @@ export async function claimUnchecked(
     readonly claimMs: number;
   },
 ): Promise<ClaimedEmail | null> {
-  const { npi, lookupId, except, greylisted, claimMs } = search;
+  const { requestId, npi, lookupId, except, greylisted, claimMs } = search;
   const [row] = await query(db, (tx) =>
     tx.execute<Omit<ClaimedEmail, 'validatedAt'> & { readonly validatedAt: string | null }>(sql`
-      update stored_emails s set checking_until = clock_timestamp() + make_interval(secs => ${claimMs / 1000})
+      update stored_emails s
+         set checking_until = clock_timestamp() + make_interval(secs => ${claimMs / 1000}), checking_for = ${requestId}
        where s.npi = ${npi} and s.email = (
          select w.email from stored_emails w
           where w.npi = ${npi} and w.unchecked and w.email <> all(${sql.param([...except])}::text[])
             and (w.checking_until is null or w.checking_until < clock_timestamp()
-              or ${greylisted} and w.reason = ${GREYLISTED})
+              or case when w.reason = ${GREYLISTED} then ${greylisted} else w.checking_for = ${requestId} end)
             and ${namedIn(lookupId)} and not is_suppressed(w.npi, w.email)
           order by w.verdict = 'valid' desc, w.email_type = 'professional' desc nulls last, w.email
           limit 1 for update skip locked)

@@ -192,6 +192,8 @@ create table stored_emails (
   unchecked boolean not null default false,
   -- While somebody checks it, or a mail server has asked to come back: nobody else is paid for the same check.
   checking_until timestamptz(3),
+  -- The request for which it was last taken to be checked.
+  checking_for text,
   -- False where the source's licence lets us answer with an address but not keep it: it serves its own lookup alone.
   may_store boolean not null default true,
   first_seen_at timestamptz(3) not null default clock_timestamp(),
