@@ -17,7 +17,7 @@ export function createKeyring(db: Database) {
       const known = keys.get(hash.toString('base64'));
       return known ? { owner: known.owner, isTrusted: performance.now() < known.until } : null;
     },
-    /** Asks the database. @throws {DatabaseError} */
+    /** Asks the database. */
     async lookUp(hash: Buffer): Promise<Authentication> {
       const id = hash.toString('base64');
       const begun = performance.now();

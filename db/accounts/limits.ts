@@ -23,7 +23,6 @@ export interface Places {
  * `STEPS`, and count from its end; else now. A refusal changes nothing.
  * @param wanted how many it asks for; it may get fewer, or none
  * @param back places taken before that were not used and whose time is over
- * @throws {DatabaseError}
  */
 export async function takePlaces(
   db: Database,

@@ -27,7 +27,6 @@ const EXAMPLES = 5;
 /**
  * Checks every invariant (ARCHITECTURE.md, Invariants) that the database can answer for, on one snapshot, without locks.
  * @param examples how many ids to name per check
- * @throws {DatabaseError}
  */
 export async function diagnose(db: Database, rules: DoctorRules, examples = EXAMPLES): Promise<Diagnosis> {
   try {

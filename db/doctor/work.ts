@@ -252,7 +252,6 @@ const OPEN = sql`b.completed_count < b.total`;
  * Ids of workflows that have to be open (ARCHITECTURE.md, Invariants, S4), because they were to be started 60 s ago or
  * earlier: of batches with an open request, and of deliveries that could go on.
  * @param among only these; all if it is null
- * @throws {DatabaseError}
  */
 export async function listUnfinished(db: Database, among: readonly string[] | null): Promise<string[]> {
   return await query(db, async (tx) =>
@@ -279,7 +278,6 @@ export async function listUnfinished(db: Database, among: readonly string[] | nu
 /**
  * Those of these batches that were over 60 s ago: their workflows have to be closed. Not those whose first attempts are
  * still to be made.
- * @throws {DatabaseError}
  */
 export async function listOver(db: Database, among: readonly string[]): Promise<string[]> {
   return await query(db, async (tx) =>
@@ -295,10 +293,7 @@ export async function listOver(db: Database, among: readonly string[]): Promise<
   );
 }
 
-/**
- * Of these requests those that have been final for 60 s: nobody waits for their lookups.
- * @throws {DatabaseError}
- */
+/** Of these requests those that have been final for 60 s: nobody waits for their lookups. */
 export async function listFinal(db: Database, among: readonly string[]): Promise<string[]> {
   return await query(db, async (tx) =>
     ids(

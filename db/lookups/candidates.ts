@@ -94,7 +94,6 @@ async function lockForStoring(tx: Transaction): Promise<void> {
  * longer fresh, ordinary ones that NPPES lists for the provider, and those that nobody has checked yet.
  * @param listed what NPPES lists, normalized
  * @returns how many addresses wait
- * @throws {DatabaseError}
  */
 export async function queueKnownEmails(
   db: Database,
@@ -179,7 +178,6 @@ export interface ClaimedEmail extends NamedCandidate {
  * @param search.greylisted true to take those too that a mail server asked to come back for
  * @param search.claimMs how long a check may take; after that, its worker is taken for dead
  * @returns null if none is to be had
- * @throws {DatabaseError}
  */
 export async function claimUnchecked(
   db: Database,
@@ -212,10 +210,7 @@ export async function claimUnchecked(
   return row ? { ...row, validatedAt: row.validatedAt === null ? null : new Date(row.validatedAt) } : null;
 }
 
-/**
- * What is left in line of a lookup beside `except`: in somebody else's hands, or greylisted.
- * @throws {DatabaseError}
- */
+/** What is left in line of a lookup beside `except`: in somebody else's hands, or greylisted. */
 export async function countUnchecked(
   db: Database,
   search: { readonly npi: string; readonly lookupId: string; readonly except: readonly string[] },
@@ -234,7 +229,6 @@ export async function countUnchecked(
 /**
  * Lets go of an address that no verdict came of.
  * @param greylistedMs how long its mail server asked to be left alone; null if it did not
- * @throws {DatabaseError}
  */
 export async function releaseUnchecked(
   db: Database,
@@ -261,7 +255,7 @@ function namedIn(lookupId: string) {
     where n.lookup_id = ${lookupId} and n.npi = w.npi and n.email = w.email and n.kind = 'named')`;
 }
 
-/** Writes the verdict on an address, and the evidence for it. @throws {DatabaseError} */
+/** Writes the verdict on an address, and the evidence for it. */
 export async function recordVerdict(
   db: Database,
   address: { readonly npi: string; readonly email: string; readonly lookupId: string | null },
@@ -294,7 +288,7 @@ export async function recordVerdict(
   });
 }
 
-/** Writes what was found out about an address that no verdict came of yet. @throws {DatabaseError} */
+/** Writes what was found out about an address that no verdict came of yet. */
 export async function recordEvidence(
   db: Database,
   address: { readonly npi: string; readonly email: string; readonly lookupId: string },

@@ -5,7 +5,7 @@ import type { EmailType, WantedType } from '../words.ts';
 
 // The directory: every address a source ever named for an NPI, with the newest verdict on it.
 
-/** Whether the directory now satisfies a wanted type. @throws {DatabaseError} */
+/** Whether the directory now satisfies a wanted type. */
 export async function hasStoredEmail(
   db: Database,
   search: { npi: string; wantedType: WantedType; freshnessMs: number; lookupId: string | null },
@@ -18,10 +18,7 @@ export async function hasStoredEmail(
   return rows.length > 0;
 }
 
-/**
- * Puts an address into the directory that was validated elsewhere; one that was erased stays out.
- * @throws {DatabaseError}
- */
+/** Puts an address into the directory that was validated elsewhere; one that was erased stays out. */
 export async function storeEmail(
   db: Database,
   known: { npi: string; email: string; emailType: EmailType; lastValidatedAt: Date; source: string },
@@ -46,10 +43,7 @@ export interface FadingEmail {
   readonly source: string;
 }
 
-/**
- * Valid addresses that go stale within `leadMs`, the first to do so first, of NPIs among the newest requests.
- * @throws {DatabaseError}
- */
+/** Valid addresses that go stale within `leadMs`, the first to do so first, of NPIs among the newest requests. */
 export async function listFading(
   db: Database,
   search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
@@ -75,7 +69,6 @@ const ASKED = 20_000;
 /**
  * Removes addresses that their source does not let us keep, and the evidence about them, once nobody is looking their
  * NPI up any more.
- * @throws {DatabaseError}
  */
 export async function forgetUnkept(db: Database): Promise<void> {
   await query(db, (tx) =>

@@ -21,7 +21,6 @@ export type StoreVerdict = 'stored' | 'unchanged' | 'suppressed';
  * Stores up to some thousand addresses in one statement. Safe to repeat: newer evidence wins, whoever has it, and an
  * address that was erased or suppressed stays out.
  * @returns a verdict for each; of rows about one address the newest is stored, and the others change nothing
- * @throws {DatabaseError}
  */
 export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): Promise<StoreVerdict[]> {
   const given = JSON.stringify(rows.map((row, n) => ({ ...row, n })));
@@ -69,7 +68,6 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): P
  * marked as failed: it is being repeated.
  * @param file.name without its folder
  * @param file.fingerprint tells the same content again
- * @throws {DatabaseError}
  */
 export async function beginImport(
   db: Database,
@@ -102,7 +100,7 @@ export async function beginImport(
   return id;
 }
 
-/** Notes how an import ended, with its rows by verdict. @throws {DatabaseError} */
+/** Notes how an import ended, with its rows by verdict. */
 export async function endImport(
   db: Database,
   id: string,

@@ -71,7 +71,6 @@ const DEFAULT_PAUSE_MS = 5000;
  * turn from then on, and is told when; organizations that wait have theirs in turn.
  * @param record a statement that writes down what `admission` says: neither is there without the other
  * @returns with the row that `record` gives back, if any
- * @throws {DatabaseError}
  */
 export async function admitCall<Row = unknown>(
   db: Database,
@@ -151,10 +150,7 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   }
 }
 
-/**
- * For a call that left no record before it was made: notes how it went, and what it did not cost.
- * @throws {DatabaseError}
- */
+/** For a call that left no record before it was made: notes how it went, and what it did not cost. */
 export async function recordOne(
   db: Database,
   source: string,
@@ -223,10 +219,7 @@ export interface SourceFigures {
   readonly creditsToday: number;
 }
 
-/**
- * The figures of every source that was called since then or has a state of its own, in the order of their names.
- * @throws {DatabaseError}
- */
+/** The figures of every source that was called since then or has a state of its own, in the order of their names. */
 export async function readSourceFigures(db: Database, since: Date): Promise<SourceFigures[]> {
   const from = sql`${since.toISOString()}::timestamptz`;
   const rows = await query(db, (tx) =>

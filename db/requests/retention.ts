@@ -16,7 +16,6 @@ const AT_MOST = 1000;
 /**
  * Forgets what is older than it is to be kept, the oldest first, in one small step of each kind. What one leaves is the
  * next one's.
- * @throws {DatabaseError}
  */
 export async function forgetOld(
   db: Database,

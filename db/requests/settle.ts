@@ -100,7 +100,6 @@ export interface OverdueRequest {
  * outage there are thousands. A request that somebody is writing to is left to them, or to the next call.
  * @param which of its requests; `batchId` only those of this batch
  * @returns those it settled, `limit` at most
- * @throws {DatabaseError}
  */
 export async function settleOverdue(
   db: Database,

@@ -72,7 +72,6 @@ class Refused extends Error {
  * Accepts one submit in one transaction: idempotency record, replays, stored fresh emails (held and charged at
  * once), holds for the rest, batch, requests and deliveries. Submits and settlements of one organization go one
  * after the other, because each first locks the organization's balance.
- * @throws {DatabaseError}
  */
 export async function submit(
   db: Database,
@@ -135,10 +134,7 @@ async function claimIdempotencyKey(
     : { kind: 'mismatch' };
 }
 
-/**
- * Removes Idempotency-Keys whose time is over; a submit treats them as never seen anyway.
- * @throws {DatabaseError}
- */
+/** Removes Idempotency-Keys whose time is over; a submit treats them as never seen anyway. */
 export async function forgetExpiredKeys(db: Database, limit: number): Promise<void> {
   await query(db, (tx) =>
     tx.execute(sql`

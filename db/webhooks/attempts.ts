@@ -107,10 +107,7 @@ export async function claimDelivery(
   });
 }
 
-/**
- * Gives a claim back that led to no attempt.
- * @throws {DatabaseError}
- */
+/** Gives a claim back that led to no attempt. */
 export async function releaseClaim(db: Database, claim: Claim): Promise<void> {
   await transaction(db, async (tx) => {
     await tx
@@ -125,7 +122,6 @@ export async function releaseClaim(db: Database, claim: Claim): Promise<void> {
  * Adds one attempt to the delivery's log, and what follows from it: its state or its next place in the schedule, and
  * the health of its host. A delivery that is decided stays so, and one that was sent again meanwhile goes on: then
  * the attempt is logged and changes nothing else. Safe to repeat: an attempt is known by when it started.
- * @throws {DatabaseError}
  */
 export async function recordAttempt(
   db: Database,

@@ -226,10 +226,7 @@ export async function noteHost(
   }
 }
 
-/**
- * Forgets hosts whose last trouble and last trial are longer ago than `keepMs`.
- * @throws {DatabaseError}
- */
+/** Forgets hosts whose last trouble and last trial are longer ago than `keepMs`. */
 export async function forgetHosts(db: Database, keepMs: number): Promise<void> {
   await query(db, (tx) =>
     tx.execute(sql`delete from webhook_hosts

@@ -44,7 +44,6 @@ const LOGGED_AT_MOST = 50;
  * The deliveries of a batch in the order of the submit.
  * @param page.after the id of the last delivery of the page before
  * @returns null where this organization has no such batch
- * @throws {DatabaseError}
  */
 export async function listBatchDeliveries(
   db: Database,
@@ -115,7 +114,6 @@ export async function selectDelivery(tx: Selecting, deliveryId: string): Promise
  * Forgets attempts that are older than `keepMs`, the oldest first.
  * @param limit how many at most
  * @returns how many
- * @throws {DatabaseError}
  */
 export async function forgetAttempts(db: Database, keepMs: number, limit: number): Promise<number> {
   const [row] = await query(db, (tx) =>

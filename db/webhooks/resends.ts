@@ -28,7 +28,6 @@ export type ResendOutcome =
 /**
  * Sends a delivery again at its customer's request. One that waits for a later attempt is sent now; one that is on
  * its way is not sent twice, so asking again changes nothing.
- * @throws {DatabaseError}
  */
 export async function resendOwn(
   db: Database,
@@ -115,10 +114,7 @@ export async function resendFailed(
   });
 }
 
-/**
- * Notes that Temporal has the workflow of a resend.
- * @throws {DatabaseError}
- */
+/** Notes that Temporal has the workflow of a resend. */
 export async function markResendStarted(db: Database, deliveryId: string): Promise<void> {
   await query(db, (tx) =>
     tx
@@ -141,7 +137,6 @@ export interface WaitingDelivery extends DeliveryStart {
  * Takes deliveries that could go on and that nobody has looked at for `everyMs`, resends that nobody has started for
  * `olderThanMs`; marks the others as looked at, so that sweeps share the work. One that waits for its next attempt is
  * looked at once that is due.
- * @throws {DatabaseError}
  */
 export async function takeDeliveries(
   db: Database,

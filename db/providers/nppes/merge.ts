@@ -63,7 +63,6 @@ const NOT_NEW: ReadonlySet<string> = new Set(['23505', '25P02']);
 /**
  * Merges a chunk of the main file, in one transaction. An NPI that the chunk does not name stays as it is.
  * @returns what became of the rows
- * @throws {DatabaseError}
  */
 export async function importProviders(connection: NppesConnection, chunk: ProviderChunk): Promise<Counts> {
   if (chunk.expectsNew && !chunk.dryRun) {
@@ -97,7 +96,6 @@ async function lookUpByIndex(tx: TransactionSql): Promise<void> {
 /**
  * Adds lines to the staging table.
  * @param copy lines of COPY's text format, of the table's DETAIL_COLUMNS
- * @throws {DatabaseError}
  */
 export async function stageDetails(
   connection: NppesConnection,
@@ -117,7 +115,6 @@ export async function stageDetails(
  * the provider. Who was changed by a later file is left alone.
  * @param asOf the day whose state the file is
  * @returns what became of the rows
- * @throws {DatabaseError}
  */
 export async function importDetails(
   connection: NppesConnection,

@@ -6,7 +6,7 @@ import { STAGING_TABLES } from './staging.ts';
 
 /** The one connection of an import of NPPES. It holds the lock and the staging tables, so it is never made again. */
 export interface NppesConnection {
-  /** Runs `work` in one transaction. @throws {DatabaseError} */
+  /** Runs `work` in one transaction. */
   transaction<T>(work: (tx: TransactionSql) => Promise<T>): Promise<T>;
   close(): Promise<void>;
 }
@@ -30,7 +30,6 @@ const MEMORY = '64MB';
  * written without a log, and gone with the connection.
  * @param name shown in `pg_stat_activity`, and to whoever finds the lock taken
  * @returns who holds the lock if it is taken
- * @throws {DatabaseError}
  */
 export async function connectForImport(url: string, name: string): Promise<NppesConnection | ImportHolder> {
   let lost = false;
@@ -89,7 +88,6 @@ export type RunToDo =
  * Begins a run, unless the file was imported before, and notes in the audit log who wants it. Runs that still seem to
  * be under way did not come to their end: whoever asks holds the lock that lets one import run at a time.
  * @param again true to begin one although the file was imported before
- * @throws {DatabaseError}
  */
 export async function beginRun(
   connection: NppesConnection,
@@ -115,10 +113,7 @@ export async function beginRun(
   });
 }
 
-/**
- * Notes how a run ended and what it did, and lets PostgreSQL look at what has changed.
- * @throws {DatabaseError}
- */
+/** Notes how a run ended and what it did, and lets PostgreSQL look at what has changed. */
 export async function endRun(
   connection: NppesConnection,
   id: string,
