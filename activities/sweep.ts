@@ -33,14 +33,6 @@ const TEMPORAL_MS = 10_000;
 
 type SweepDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
-/** What one sweep did. */
-export interface SweepResult {
-  readonly started: number;
-  readonly settled: number;
-  readonly restarted: number;
-  readonly redelivered: number;
-}
-
 /**
  * Sweeps whenever it is this process's turn. Never ends on its own, whatever fails.
  * @param everyMs how often one of all processes sweeps
@@ -62,12 +54,9 @@ export async function runSweeps(deps: SweepDeps, everyMs: number, stopped: Abort
 /**
  * Settles what is overdue, which needs PostgreSQL alone; then starts what was never started, restarts what closed too
  * early, forgets what is old. Safe beside another sweep.
+ * @returns how much it did
  */
-export async function sweepOnce(
-  deps: SweepDeps,
-  stopped: AbortSignal,
-  { isHome } = { isHome: true },
-): Promise<SweepResult> {
+export async function sweepOnce(deps: SweepDeps, stopped: AbortSignal, { isHome } = { isHome: true }) {
   const { db, log, control, rules } = deps;
   const { startAfterMs, checkEveryMs } = rules.sweep;
 

@@ -3,7 +3,7 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { creditBalances, ledgerEntries } from '../schema.ts';
-import type { LedgerKind, WantedType } from '../words.ts';
+import type { WantedType } from '../words.ts';
 import { BALANCE, type Balance, requireOrganization } from './organizations.ts';
 
 /**
@@ -11,17 +11,6 @@ import { BALANCE, type Balance, requireOrganization } from './organizations.ts';
  * after it goes by that row: a new price here changes no past request.
  */
 export const PRICES: Readonly<Record<WantedType, number>> = { any: 1, professional: 1, personal: 3 };
-
-export interface LedgerLine {
-  readonly id: number;
-  readonly createdAt: Date;
-  readonly kind: LedgerKind;
-  /** Credits moved; negative only for an adjustment that takes away. */
-  readonly amount: number;
-  /** Available credits right after this entry. */
-  readonly availableAfter: number;
-  readonly requestId: string | null;
-}
 
 /** @throws {Refusal} `organization_missing` for an unknown id */
 export async function balanceOf(db: Database, organizationId: string): Promise<Balance> {
@@ -67,7 +56,7 @@ export async function adjustCredits(
  * The newest entries of an organization's ledger first.
  * @throws {Refusal} `organization_missing` for an unknown id
  */
-export async function listLedger(db: Database, organizationId: string, limit: number): Promise<LedgerLine[]> {
+export async function listLedger(db: Database, organizationId: string, limit: number) {
   await requireOrganization(db, organizationId);
   // One statement, so that the balance and the entries are of the same instant.
   return await query(db, (tx) => {
@@ -78,7 +67,9 @@ export async function listLedger(db: Database, organizationId: string, limit: nu
         id,
         createdAt: ledgerEntries.createdAt,
         kind: ledgerEntries.kind,
+        /** Credits moved; negative only for an adjustment that takes away. */
         amount: ledgerEntries.amount,
+        /** Right after this entry. */
         availableAfter: sql<number>`${creditBalances.available} - ${newer}`.mapWith(Number),
         requestId: ledgerEntries.requestId,
       })

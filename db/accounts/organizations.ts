@@ -26,12 +26,6 @@ export interface Balance {
   readonly available: number;
 }
 
-export interface OrganizationOverview extends Organization {
-  readonly balance: Balance;
-  readonly keys: { readonly active: number; readonly inactive: number; readonly revoked: number };
-  readonly batches: { readonly inProgress: number; readonly completed: number };
-}
-
 const ORGANIZATION = {
   id: organizations.id,
   name: organizations.name,
@@ -70,9 +64,7 @@ export async function createOrganization(db: Database, by: ChangedBy, name: stri
 }
 
 /** All organizations with their balances, oldest first. */
-export async function listOrganizations(
-  db: Database,
-): Promise<(Organization & { readonly balance: Balance })[]> {
+export async function listOrganizations(db: Database) {
   return await query(db, (tx) =>
     tx
       .select({ ...ORGANIZATION, balance: BALANCE })
@@ -83,7 +75,7 @@ export async function listOrganizations(
 }
 
 /** @throws {Refusal} `organization_missing` for an unknown id */
-export async function showOrganization(db: Database, organizationId: string): Promise<OrganizationOverview> {
+export async function showOrganization(db: Database, organizationId: string) {
   return await query(db, async (tx) => {
     const [found] = await tx
       .select({ ...ORGANIZATION, balance: BALANCE })

@@ -35,23 +35,15 @@ export async function storeEmail(
   );
 }
 
-/** An address that will be stale soon. */
-export interface FadingEmail {
-  readonly npi: string;
-  readonly email: string;
-  readonly emailType: EmailType | null;
-  readonly source: string;
-}
-
 /** Valid addresses that go stale within `leadMs`, the first to do so first, of NPIs among the newest requests. */
 export async function listFading(
   db: Database,
   search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
-): Promise<FadingEmail[]> {
+) {
   const stale = sql`now() - make_interval(secs => ${search.freshnessMs / 1000})`;
-  const rows = await query(db, (tx) =>
-    tx.execute<{ npi: string; email: string; email_type: EmailType | null; source: string }>(sql`
-      select s.npi, s.email, s.email_type, s.source
+  return await query(db, (tx) =>
+    tx.execute<{ npi: string; email: string; emailType: EmailType | null; source: string }>(sql`
+      select s.npi, s.email, s.email_type as "emailType", s.source
         from (select distinct npi from (select npi from requests order by accepted_at desc limit ${ASKED}) newest) asked
         join stored_emails s on s.npi = asked.npi
        where s.verdict = 'valid' and not s.unchecked and s.may_store
@@ -60,7 +52,6 @@ export async function listFading(
          and not is_suppressed(s.npi, s.email) and not is_inactive(s.npi)
        order by s.last_validated_at limit ${search.limit}`),
   );
-  return rows.map(({ email_type: emailType, ...row }) => ({ ...row, emailType }));
 }
 
 /** The newest requests say who is asked for; beyond them a round would cost more than it brings. */
