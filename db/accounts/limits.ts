@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, query, span } from '../client.ts';
 
 /** Above so many requests a window is counted by as many steps, and exactly below: its cost does not grow any more. */
 export const STEPS = 300;
@@ -38,7 +38,7 @@ export async function takePlaces(
       select taken, used, taken_at::text as "takenAt",
              coalesce(extract(epoch from free_in) * 1000, 0)::float8 as "freeInMs",
              coalesce(extract(epoch from empty_in) * 1000, 0)::float8 as "emptyInMs"
-        from take_places(${keyId}, ${limit}, make_interval(secs => ${windowMs / 1000}), make_interval(secs => ${step / 1000}),
+        from take_places(${keyId}, ${limit}, ${span(windowMs)}, ${span(step)},
                          ${wanted}, ${back.count}, ${back.takenAt}::timestamptz)`),
   );
   if (!row) throw new Error('no row');

@@ -1,5 +1,5 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
-import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
+import { clock, type Database, query, span, type Transaction, transaction } from '../client.ts';
 import { emailChecks, storedEmails } from '../schema.ts';
 import { type CheckKind, type EmailType, SERVICE, type StoredVerdict } from '../words.ts';
 
@@ -116,7 +116,7 @@ export async function queueKnownEmails(
     await tx.execute(sql`
       update stored_emails set unchecked = true, updated_at = ${at}
        where npi = ${npi} and verdict = 'valid' and not unchecked and may_store
-         and last_validated_at < ${at} - make_interval(secs => ${freshnessMs / 1000}::float8)`);
+         and last_validated_at < ${at} - ${span(freshnessMs)}`);
     const [row] = await tx.execute<{ waiting: number }>(sql`
       with waiting as (
         select email, source, verdict from stored_emails
@@ -192,7 +192,7 @@ export async function claimUnchecked(
   const { npi, lookupId, except, greylisted, claimMs } = search;
   const [row] = await query(db, (tx) =>
     tx.execute<Omit<ClaimedEmail, 'validatedAt'> & { readonly validatedAt: string | null }>(sql`
-      update stored_emails s set checking_until = clock_timestamp() + make_interval(secs => ${claimMs / 1000})
+      update stored_emails s set checking_until = clock_timestamp() + ${span(claimMs)}
        where s.npi = ${npi} and s.email = (
          select w.email from stored_emails w
           where w.npi = ${npi} and w.unchecked and w.email <> all(${sql.param([...except])}::text[])
@@ -235,10 +235,7 @@ export async function releaseUnchecked(
   { npi, email }: { readonly npi: string; readonly email: string },
   greylistedMs: number | null,
 ): Promise<void> {
-  const until =
-    greylistedMs === null
-      ? sql`null`
-      : sql`clock_timestamp() + make_interval(secs => ${greylistedMs / 1000})`;
+  const until = greylistedMs === null ? sql`null` : sql`clock_timestamp() + ${span(greylistedMs)}`;
   await query(db, (tx) =>
     tx
       .update(storedEmails)

@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, query, span } from '../client.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import type { EmailType, WantedType } from '../words.ts';
 
@@ -40,7 +40,7 @@ export async function listFading(
   db: Database,
   search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
 ) {
-  const stale = sql`now() - make_interval(secs => ${search.freshnessMs / 1000})`;
+  const stale = sql`now() - ${span(search.freshnessMs)}`;
   return await query(db, (tx) =>
     tx.execute<{ npi: string; email: string; emailType: EmailType | null; source: string }>(sql`
       select s.npi, s.email, s.email_type as "emailType", s.source
@@ -48,7 +48,7 @@ export async function listFading(
         join stored_emails s on s.npi = asked.npi
        where s.verdict = 'valid' and not s.unchecked and s.may_store
          and s.last_validated_at >= ${stale}
-         and s.last_validated_at < ${stale} + make_interval(secs => ${search.leadMs / 1000})
+         and s.last_validated_at < ${stale} + ${span(search.leadMs)}
          and not is_suppressed(s.npi, s.email) and not is_inactive(s.npi)
        order by s.last_validated_at limit ${search.limit}`),
   );

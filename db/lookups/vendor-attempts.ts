@@ -1,5 +1,5 @@
 import { and, eq, type SQL, sql } from 'drizzle-orm';
-import { type Database, query, transaction } from '../client.ts';
+import { type Database, query, span, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import { vendorAttempts } from '../schema.ts';
@@ -232,7 +232,7 @@ async function takePoll(
 
 /** Until when whoever asks may be assumed alive. */
 function leaseOf({ callMs }: Question): SQL {
-  return sql`at + make_interval(secs => ${(callMs + LEASE_MARGIN_MS) / 1000})`;
+  return sql`at + ${span(callMs + LEASE_MARGIN_MS)}`;
 }
 
 /** A job that was bought for an earlier lookup is asked for, and not bought again. Its cost stays where it was spent. */
@@ -286,7 +286,7 @@ export async function recordVendorJob(
 ): Promise<void> {
   await transaction(db, async (tx) => {
     await recordCall(tx, key.vendor, key.era, outcome);
-    const leaseUntil = sql`clock_timestamp() + make_interval(secs => ${nextPollMs / 1000})`;
+    const leaseUntil = sql`clock_timestamp() + ${span(nextPollMs)}`;
     await tx
       .update(vendorAttempts)
       .set({ state: 'pending', jobRef, endedAt: null, reason: null, leaseUntil })

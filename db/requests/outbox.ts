@@ -1,5 +1,5 @@
 import { and, asc, eq, isNotNull, isNull, sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, query, span } from '../client.ts';
 import { batches, requests, sweeps } from '../schema.ts';
 import type { SubmittedAs, WantedType } from '../words.ts';
 
@@ -160,8 +160,4 @@ export const START = {
 
 function ago(ms: number) {
   return sql`now() - ${span(ms)}`;
-}
-
-function span(ms: number) {
-  return sql`make_interval(secs => ${ms / 1000})`;
 }

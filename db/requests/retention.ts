@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, query, span } from '../client.ts';
 
 /** How long what is personal, or the customer's own, is kept; times in milliseconds. */
 export interface Retention {
@@ -42,5 +42,5 @@ export async function forgetOld(
 }
 
 function olderThan(column: string, ms: number): SQL {
-  return sql`${sql.identifier(column)} < clock_timestamp() - make_interval(secs => ${ms / 1000})`;
+  return sql`${sql.identifier(column)} < clock_timestamp() - ${span(ms)}`;
 }

@@ -1,6 +1,6 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
-import { type Database, insertAll, query, type Transaction, transaction } from '../client.ts';
+import { type Database, insertAll, query, span, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { batches, idempotencyKeys, requests, webhookDeliveries } from '../schema.ts';
@@ -105,7 +105,7 @@ async function claimIdempotencyKey(
     fingerprint,
     response: null,
     createdAt: sql`clock_timestamp()`,
-    expiresAt: sql`clock_timestamp() + make_interval(secs => ${rules.idempotencyMs / 1000})`,
+    expiresAt: sql`clock_timestamp() + ${span(rules.idempotencyMs)}`,
   };
   await tx.execute(sql.raw(`set local lock_timeout = ${IDEMPOTENCY_WAIT_MS}`));
   const claimed = await tx
@@ -273,7 +273,7 @@ async function insertBatch(
       select organization_id, npi, email_type, id, accepted_at from added where credits_used > 0
           on conflict (organization_id, npi, email_type) do update
          set request_id = excluded.request_id, charged_at = excluded.charged_at
-       where e.charged_at < excluded.charged_at - make_interval(secs => ${replayMs / 1000})
+       where e.charged_at < excluded.charged_at - ${span(replayMs)}
       returning 1
     )
     select (select count(*)::int from added where credits_used > 0) as charged,

@@ -1,5 +1,5 @@
 import { and, eq, sql } from 'drizzle-orm';
-import { clock, type Database, type Transaction, transaction } from '../client.ts';
+import { clock, type Database, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, organizations, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { AttemptReason, DeliveryState } from '../words.ts';
@@ -87,7 +87,7 @@ export async function claimDelivery(
     const admission = await admitToHost(tx, { organizationId, host }, owed, webhookScheduleMs);
     if (admission.kind === 'wait' && admission.why === 'no_room') {
       // Until its turn nobody needs to look after it: else those that wait would keep the sweep from the others.
-      const checkedAt = sql`clock_timestamp() + ${seconds(admission.afterMs)}`;
+      const checkedAt = sql`clock_timestamp() + ${span(admission.afterMs)}`;
       await tx.update(webhookDeliveries).set({ checkedAt }).where(eq(webhookDeliveries.id, deliveryId));
       return admission;
     }
@@ -97,7 +97,7 @@ export async function claimDelivery(
       return admission;
     }
     const [claimed] = await tx.execute<{ at: string }>(sql`
-      update webhook_deliveries set leased_until = clock_timestamp() + ${seconds(LEASE_MS)}, leased_host = ${host}
+      update webhook_deliveries set leased_until = clock_timestamp() + ${span(LEASE_MS)}, leased_host = ${host}
        where id = ${deliveryId} and ${REPORTS_FINAL} returning clock_timestamp() as at`);
     if (!claimed) return NOT_FINAL;
     const { era, spent } = admission;
@@ -146,7 +146,7 @@ export async function recordAttempt(
       .set({ attempts: n, leasedUntil: null })
       .where(eq(webhookDeliveries.id, deliveryId));
     await tx.insert(webhookAttempts).values({ deliveryId, n, ...attempt });
-    const dueAt = outcome.state === 'pending' ? sql`clock_timestamp() + ${seconds(outcome.afterMs)}` : null;
+    const dueAt = outcome.state === 'pending' ? sql`clock_timestamp() + ${span(outcome.afterMs)}` : null;
     const decidedAt = outcome.state === 'pending' ? null : await clock(tx);
     const { state } = outcome;
     await tx
@@ -184,7 +184,7 @@ async function putOff(
 ): Promise<void> {
   await tx
     .update(webhookDeliveries)
-    .set({ ...place, dueAt: sql`clock_timestamp() + ${seconds(afterMs)}` })
+    .set({ ...place, dueAt: sql`clock_timestamp() + ${span(afterMs)}` })
     .where(eq(webhookDeliveries.id, deliveryId));
 }
 
@@ -214,8 +214,4 @@ async function lockDelivery(tx: Transaction, deliveryId: string) {
 
 function msUntil(column: typeof webhookDeliveries.dueAt | typeof webhookDeliveries.leasedUntil) {
   return sql`ceil(extract(epoch from ${column} - clock_timestamp()) * 1000)`;
-}
-
-function seconds(ms: number) {
-  return sql`make_interval(secs => ${ms / 1000})`;
 }

@@ -1,6 +1,6 @@
 import { and, asc, desc, eq, gt, gte, lt, type SQL, sql } from 'drizzle-orm';
 import { requireOrganization } from '../accounts/organizations.ts';
-import { type Database, query, type Transaction } from '../client.ts';
+import { type Database, query, span, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
@@ -120,7 +120,7 @@ export async function forgetAttempts(db: Database, keepMs: number, limit: number
     tx.execute<{ forgotten: string }>(sql`
       with old as (
         select delivery_id, n from webhook_attempts
-         where started_at < clock_timestamp() - make_interval(secs => ${keepMs / 1000})
+         where started_at < clock_timestamp() - ${span(keepMs)}
          order by started_at limit ${limit}
       ), gone as (
         delete from webhook_attempts a using old where a.delivery_id = old.delivery_id and a.n = old.n

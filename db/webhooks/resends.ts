@@ -1,6 +1,6 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, type Transaction, transaction } from '../client.ts';
+import { type Database, query, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, organizations, webhookDeliveries } from '../schema.ts';
 import { REPORTS_FINAL } from './deliveries.ts';
@@ -152,9 +152,9 @@ export async function takeDeliveries(
         select id, case when checked_at is not null then 'seen' when resends = 0 then 'first' else 'new' end as round
           from webhook_deliveries
          where state = 'pending'
-           and greatest(checked_at, due_at, created_at) < (select clock_timestamp()) - ${seconds(Math.min(olderThanMs, everyMs))}
+           and greatest(checked_at, due_at, created_at) < (select clock_timestamp()) - ${span(Math.min(olderThanMs, everyMs))}
            and greatest(checked_at, due_at, created_at) < (select clock_timestamp())
-               - case when resends > 0 and checked_at is null then ${seconds(olderThanMs)} else ${seconds(everyMs)} end
+               - case when resends > 0 and checked_at is null then ${span(olderThanMs)} else ${span(everyMs)} end
            -- One that no workflow gets any further is looked after less and less often.
            and coalesce(checked_at + least(checked_at - greatest(due_at, created_at), interval '1 hour') < clock_timestamp(), true)
            and ${REPORTS_FINAL}
@@ -217,8 +217,4 @@ async function lockDelivery(tx: Transaction, deliveryId: string, batchId?: strin
     )
     .for('update', { of: webhookDeliveries });
   return row;
-}
-
-function seconds(ms: number) {
-  return sql`make_interval(secs => ${ms / 1000}::float8)`;
 }
