@@ -14,7 +14,6 @@ import {
 import { forgetOld } from '../db/requests/retention.ts';
 import { giveRoomToAll } from '../db/requests/room.ts';
 import { settle, settleOverdue } from '../db/requests/settle.ts';
-import { forgetExpiredKeys } from '../db/requests/submit.ts';
 import { forgetHosts } from '../db/webhooks/hosts.ts';
 import { forgetAttempts } from '../db/webhooks/log.ts';
 import { markResendStarted, takeDeliveries, type WaitingDelivery } from '../db/webhooks/resends.ts';
@@ -122,7 +121,6 @@ export async function sweepOnce(deps: SweepDeps, stopped: AbortSignal, { isHome 
   const waiting = until.aborted ? [] : await takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
   const redelivered = await each(waiting, 'deliver', (delivery) => redeliver(deps, delivery), until);
 
-  await forgetExpiredKeys(db, EXPIRED_AT_MOST);
   await forgetAttempts(db, rules.webhookLogMs, EXPIRED_AT_MOST);
   await forgetHosts(db, rules.webhookLogMs);
   await forgetUnkept(db);

@@ -1,6 +1,6 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
-import { type Database, insertAll, query, span, type Transaction, transaction } from '../client.ts';
+import { type Database, insertAll, span, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { batches, idempotencyKeys, requests, webhookDeliveries } from '../schema.ts';
@@ -132,16 +132,6 @@ async function claimIdempotencyKey(
   return stored.fingerprint.equals(fingerprint)
     ? { kind: 'repeated', response: stored.response }
     : { kind: 'mismatch' };
-}
-
-/** Removes Idempotency-Keys whose time is over; a submit treats them as never seen anyway. */
-export async function forgetExpiredKeys(db: Database, limit: number): Promise<void> {
-  await query(db, (tx) =>
-    tx.execute(sql`
-      delete from idempotency_keys where ctid = any (array(
-        select ctid from idempotency_keys where expires_at <= now() order by expires_at limit ${limit}
-        for update skip locked))`),
-  );
 }
 
 async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRules): Promise<SubmitOutcome> {

@@ -1,4 +1,4 @@
-import { and, asc, desc, eq, gt, gte, lt, type SQL, sql } from 'drizzle-orm';
+import { and, asc, desc, eq, getTableColumns, gt, gte, lt, type SQL, sql } from 'drizzle-orm';
 import { requireOrganization } from '../accounts/organizations.ts';
 import { type Database, query, span, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
@@ -151,21 +151,19 @@ async function selectPage(
     .orderBy(order)
     .limit(limit + 1);
   const page = rows.slice(0, limit);
-  const logs = await selectLogs(
-    tx,
-    page.map(({ id }) => id),
-  );
-  const deliveries = page.map((row) => ({ ...row, log: logs.get(row.id) ?? [] }));
+  const logs = Map.groupBy(await selectLogs(tx, page), ({ deliveryId }) => deliveryId);
+  const deliveries = page.map((row) => ({
+    ...row,
+    log: (logs.get(row.id) ?? []).map(({ deliveryId: _id, ...attempt }) => attempt),
+  }));
   return { deliveries, next: rows.length > limit ? (page.at(-1)?.id ?? null) : null };
 }
 
-async function selectLogs(
-  tx: Selecting,
-  ids: readonly string[],
-): Promise<ReadonlyMap<string, LoggedAttempt[]>> {
-  if (ids.length === 0) return new Map();
-  const rows = await tx
-    .select()
+async function selectLogs(tx: Selecting, deliveries: readonly { readonly id: string }[]) {
+  if (deliveries.length === 0) return [];
+  const ids = deliveries.map(({ id }) => id);
+  return await tx
+    .select(getTableColumns(webhookAttempts))
     .from(webhookAttempts)
     .innerJoin(webhookDeliveries, eq(webhookDeliveries.id, webhookAttempts.deliveryId))
     .where(
@@ -175,12 +173,6 @@ async function selectLogs(
       ),
     )
     .orderBy(asc(webhookAttempts.deliveryId), asc(webhookAttempts.n));
-  const logs = new Map<string, LoggedAttempt[]>();
-  for (const { webhook_attempts: row } of rows) {
-    const { deliveryId, ...attempt } = row;
-    logs.set(deliveryId, [...(logs.get(deliveryId) ?? []), attempt]);
-  }
-  return logs;
 }
 
 const DELIVERY = {
