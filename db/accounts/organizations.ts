@@ -129,43 +129,23 @@ export async function setLimit(
  * has submitted goes on. Safe to repeat.
  * @throws {Refusal} `organization_missing`
  */
-export async function suspendOrganization(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  suspended: boolean,
-): Promise<Organization> {
-  return await suspend(db, by, organizationId, 'org', 'suspended', suspended);
-}
+export const suspendOrganization = suspends('org', 'suspended');
 
 /**
  * Suspends or resumes webhooks: submits made while they are suspended get no deliveries (`webhook.status` `none`).
  * @throws {Refusal} `organization_missing`
  */
-export async function suspendWebhooks(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  suspended: boolean,
-): Promise<Organization> {
-  return await suspend(db, by, organizationId, 'webhooks', 'webhooksSuspended', suspended);
-}
+export const suspendWebhooks = suspends('webhooks', 'webhooksSuspended');
 
-async function suspend(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  what: 'org' | 'webhooks',
-  column: 'suspended' | 'webhooksSuspended',
-  to: boolean,
-): Promise<Organization> {
-  return await transaction(db, async (tx) => {
-    const before = await lockOrganization(tx, organizationId);
-    const action = to ? (`${what}.suspend` as const) : (`${what}.resume` as const);
-    const details = { from: before[column], to };
-    await recordAudit(tx, by, { action, organizationId, subject: organizationId, details });
-    return await update(tx, organizationId, { [column]: to });
-  });
+function suspends(what: 'org' | 'webhooks', column: 'suspended' | 'webhooksSuspended') {
+  return (db: Database, by: ChangedBy, organizationId: string, suspended: boolean): Promise<Organization> =>
+    transaction(db, async (tx) => {
+      const before = await lockOrganization(tx, organizationId);
+      const action = suspended ? (`${what}.suspend` as const) : (`${what}.resume` as const);
+      const details = { from: before[column], to: suspended };
+      await recordAudit(tx, by, { action, organizationId, subject: organizationId, details });
+      return await update(tx, organizationId, { [column]: suspended });
+    });
 }
 
 /** @throws {Refusal} `organization_missing` for an unknown id */
