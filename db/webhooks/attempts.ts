@@ -1,9 +1,9 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { clock, type Database, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { batches, organizations, webhookAttempts, webhookDeliveries } from '../schema.ts';
+import { webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { AttemptReason, DeliveryState } from '../words.ts';
-import { REPORTS_FINAL } from './deliveries.ts';
+import { lockDelivery, REPORTS_FINAL } from './deliveries.ts';
 import { admitToHost, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
 
 // Where a delivery is in its schedule is a fact of its row, so that whoever looks at it next, after whatever crash,
@@ -72,6 +72,7 @@ export async function claimDelivery(
 ): Promise<Claimed> {
   return await transaction(db, async (tx) => {
     const row = await lockDelivery(tx, deliveryId);
+    if (!row) throw new Refusal('delivery_missing');
     const { state, step, stepAt, resends, organizationId } = row;
     if (state !== 'pending') return { kind: 'over', state };
     if (!row.final) return NOT_FINAL;
@@ -132,7 +133,8 @@ export async function recordAttempt(
 ): Promise<void> {
   const { deliveryId, resends, step } = claim;
   await transaction(db, async (tx) => {
-    const { attempts } = await lockDelivery(tx, deliveryId);
+    const row = await lockDelivery(tx, deliveryId);
+    if (!row) throw new Refusal('delivery_missing');
     // In a statement of its own, under the lock: the one before does not see what another has just written.
     const known = and(
       eq(webhookAttempts.deliveryId, deliveryId),
@@ -140,7 +142,7 @@ export async function recordAttempt(
     );
     const recorded = await tx.select({ n: webhookAttempts.n }).from(webhookAttempts).where(known);
     if (recorded.length > 0) return;
-    const n = attempts + 1;
+    const n = row.attempts + 1;
     await tx
       .update(webhookDeliveries)
       .set({ attempts: n, leasedUntil: null })
@@ -186,32 +188,4 @@ async function putOff(
     .update(webhookDeliveries)
     .set({ ...place, dueAt: sql`clock_timestamp() + ${span(afterMs)}` })
     .where(eq(webhookDeliveries.id, deliveryId));
-}
-
-async function lockDelivery(tx: Transaction, deliveryId: string) {
-  const [row] = await tx
-    .select({
-      state: webhookDeliveries.state,
-      step: webhookDeliveries.step,
-      stepAt: webhookDeliveries.stepAt,
-      resends: webhookDeliveries.resends,
-      attempts: webhookDeliveries.attempts,
-      leasedMs: sql`coalesce(${msUntil(webhookDeliveries.leasedUntil)}, 0)`.mapWith(Number),
-      dueMs: sql`coalesce(${msUntil(webhookDeliveries.dueAt)}, 0)`.mapWith(Number),
-      organizationId: batches.organizationId,
-      url: batches.webhookUrl,
-      suspended: organizations.webhooksSuspended,
-      final: REPORTS_FINAL,
-    })
-    .from(webhookDeliveries)
-    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
-    .innerJoin(organizations, eq(organizations.id, batches.organizationId))
-    .where(eq(webhookDeliveries.id, deliveryId))
-    .for('update', { of: webhookDeliveries });
-  if (!row) throw new Refusal('delivery_missing');
-  return row;
-}
-
-function msUntil(column: typeof webhookDeliveries.dueAt | typeof webhookDeliveries.leasedUntil) {
-  return sql`ceil(extract(epoch from ${column} - clock_timestamp()) * 1000)`;
 }

@@ -4,6 +4,7 @@ import { type Database, query, span, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
+import { ownsBatch } from './deliveries.ts';
 
 // What customers and operators may see of deliveries. Answers of receivers may hold anything: whoever shows them
 // decides to whom.
@@ -53,12 +54,7 @@ export async function listBatchDeliveries(
 ): Promise<DeliveryPage | null> {
   const { after, limit } = page;
   return await query(db, async (tx) => {
-    // A statement of its own, so that a foreign id takes the time of an unknown one.
-    const owned = await tx
-      .select({ id: batches.id })
-      .from(batches)
-      .where(and(eq(batches.id, batchId), eq(batches.organizationId, organizationId)));
-    if (owned.length === 0) return null;
+    if (!(await ownsBatch(tx, organizationId, batchId))) return null;
     const beyond = after === null ? undefined : gt(webhookDeliveries.id, after);
     const where = and(eq(webhookDeliveries.batchId, batchId), beyond);
     return await selectPage(tx, where, asc(webhookDeliveries.id), limit);

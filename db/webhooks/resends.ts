@@ -1,9 +1,9 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { batches, organizations, webhookDeliveries } from '../schema.ts';
-import { REPORTS_FINAL } from './deliveries.ts';
+import { organizations, webhookDeliveries } from '../schema.ts';
+import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
 // Sending again: the delivery keeps its id and begins a new round of its schedule. The row is the outbox entry of the
@@ -35,11 +35,8 @@ export async function resendOwn(
 ): Promise<ResendOutcome> {
   return await transaction(db, async (tx) => {
     // Asked first and alone: another organization's delivery must take the time of an unknown one, and no lock.
-    const owned = await tx
-      .select({ id: batches.id })
-      .from(batches)
-      .where(and(eq(batches.id, batchId), eq(batches.organizationId, organizationId)));
-    const row = owned.length === 0 ? undefined : await lockDelivery(tx, deliveryId, batchId);
+    const isOwn = await ownsBatch(tx, organizationId, batchId);
+    const row = isOwn ? await lockDelivery(tx, deliveryId, batchId) : undefined;
     if (!row) return { kind: 'unknown' };
     if (row.state === 'none') return { kind: 'suspended' };
     return await resend(tx, row);
@@ -186,35 +183,10 @@ const NEW_ROUND = {
 
 async function resend(tx: Transaction, row: Locked): Promise<ResendOutcome> {
   if (row.suspended) return { kind: 'suspended' };
-  if (!row.final || (row.state === 'pending' && !row.waiting)) return { kind: 'pending' };
+  if (!row.final || (row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0)))
+    return { kind: 'pending' };
   const { id: deliveryId, batchId, organizationId } = row;
   await tx.update(webhookDeliveries).set(NEW_ROUND).where(eq(webhookDeliveries.id, deliveryId));
   const delivery = await selectDelivery(tx, deliveryId);
   return { kind: 'resent', delivery, start: { deliveryId, batchId, organizationId } };
-}
-
-/** @param batchId where it has to be one of that batch */
-async function lockDelivery(tx: Transaction, deliveryId: string, batchId?: string) {
-  const [row] = await tx
-    .select({
-      id: webhookDeliveries.id,
-      state: webhookDeliveries.state,
-      batchId: webhookDeliveries.batchId,
-      organizationId: batches.organizationId,
-      suspended: organizations.webhooksSuspended,
-      waiting: sql<boolean>`coalesce(${webhookDeliveries.dueAt} > clock_timestamp()
-        and coalesce(${webhookDeliveries.leasedUntil} <= clock_timestamp(), true), false)`,
-      final: REPORTS_FINAL,
-    })
-    .from(webhookDeliveries)
-    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
-    .innerJoin(organizations, eq(organizations.id, batches.organizationId))
-    .where(
-      and(
-        eq(webhookDeliveries.id, deliveryId),
-        batchId === undefined ? undefined : eq(webhookDeliveries.batchId, batchId),
-      ),
-    )
-    .for('update', { of: webhookDeliveries });
-  return row;
 }
