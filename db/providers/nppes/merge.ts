@@ -1,6 +1,7 @@
 import type { TransactionSql } from 'postgres';
 import { DatabaseError } from '../../errors.ts';
-import type { Counts, NppesConnection } from './run.ts';
+import type { Counts } from '../../lookups/imports.ts';
+import type { NppesConnection } from './run.ts';
 import { COPIED_PROVIDER_COLUMNS, copyTo, DETAIL_COLUMNS, type DetailTable } from './staging.ts';
 
 /** Rows of the main file that are merged together. */

@@ -1,7 +1,5 @@
 import postgres, { type Sql, type TransactionSql } from 'postgres';
-import type { ChangedBy } from '../../audit.ts';
 import { DatabaseError, toDatabaseError } from '../../errors.ts';
-import { newId } from '../../ids.ts';
 import { STAGING_TABLES } from './staging.ts';
 
 /** The one connection of an import of NPPES. It holds the lock and the staging tables, so it is never made again. */
@@ -76,56 +74,9 @@ export async function connectForImport(url: string, name: string): Promise<Nppes
   };
 }
 
-/** Rows by file and fate, such as `npidata.inserted`. */
-export type Counts = Readonly<Record<string, number>>;
-
-/** The run that a file needs. */
-export type RunToDo =
-  | { readonly kind: 'begin'; readonly id: string }
-  | { readonly kind: 'done'; readonly counts: Counts };
-
-/**
- * Begins a run, unless the file was imported before, and notes in the audit log who wants it. Runs that still seem to
- * be under way did not come to their end: whoever asks holds the lock that lets one import run at a time.
- * @param again true to begin one although the file was imported before
- */
-export async function beginRun(
-  connection: NppesConnection,
-  by: ChangedBy,
-  source: { readonly file: string; readonly fingerprint: string; readonly again: boolean },
-): Promise<RunToDo> {
-  return await connection.transaction(async (tx): Promise<RunToDo> => {
-    const [last] = await tx<{ state: string; counts: Counts }[]>`
-      select state, counts from import_runs
-       where kind = 'nppes' and fingerprint = ${source.fingerprint} order by started_at desc limit 1`;
-    if (last?.state === 'done' && !source.again) return { kind: 'done', counts: last.counts };
-    await tx`
-      update import_runs set state = 'failed', finished_at = clock_timestamp()
-       where kind = 'nppes' and state = 'running'`;
-    const id = newId('imp');
-    await tx`
-      insert into import_runs (id, kind, file, fingerprint, state)
-      values (${id}, 'nppes', ${source.file}, ${source.fingerprint}, 'running')`;
-    await tx`
-      insert into audit_log (actor, action, subject, reason, details)
-      values (${by.actor}, 'nppes.import', ${id}, ${by.reason}, ${tx.json({ file: source.file })})`;
-    return { kind: 'begin', id };
-  });
-}
-
-/** Notes how a run ended and what it did, and lets PostgreSQL look at what has changed. */
-export async function endRun(
-  connection: NppesConnection,
-  id: string,
-  state: 'done' | 'failed',
-  counts: Counts,
-): Promise<void> {
-  await connection.transaction(async (tx) => {
-    await tx`
-      update import_runs set state = ${state}, counts = ${tx.json(counts)}, finished_at = clock_timestamp()
-       where id = ${id}`;
-    await tx`select analyze_providers()`;
-  });
+/** Lets PostgreSQL look at what an import has changed. */
+export async function analyzeProviders(connection: NppesConnection): Promise<void> {
+  await connection.transaction((tx) => tx`select analyze_providers()`);
 }
 
 async function takeLock(client: Sql): Promise<ImportHolder | null> {
