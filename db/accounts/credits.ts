@@ -2,6 +2,7 @@ import { desc, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
+import { balanceLock } from '../requests/room.ts';
 import { creditBalances, ledgerEntries } from '../schema.ts';
 import type { WantedType } from '../words.ts';
 import { BALANCE, type Balance, requireOrganization } from './organizations.ts';
@@ -27,14 +28,7 @@ export async function balanceOf(db: Database, organizationId: string): Promise<B
  * @returns the balance after it
  * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for an amount below 1
  */
-export async function grantCredits(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  amount: number,
-): Promise<Balance> {
-  return await fund(db, by, organizationId, 'grant', amount);
-}
+export const grantCredits = funds('grant', 'credits.grant');
 
 /**
  * Corrects a balance. What is held for running requests cannot be taken away.
@@ -43,14 +37,7 @@ export async function grantCredits(
  * @throws {Refusal} `organization_missing`; `credits_below_zero` if it takes more than is available; {DatabaseError} 23514
  * for 0
  */
-export async function adjustCredits(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  amount: number,
-): Promise<Balance> {
-  return await fund(db, by, organizationId, 'adjustment', amount);
-}
+export const adjustCredits = funds('adjustment', 'credits.adjust');
 
 /**
  * The newest entries of an organization's ledger first.
@@ -81,40 +68,32 @@ export async function listLedger(db: Database, organizationId: string, limit: nu
   });
 }
 
-async function fund(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  kind: 'grant' | 'adjustment',
-  amount: number,
-): Promise<Balance> {
-  try {
-    return await transaction(db, async (tx) => {
-      // The balance first, as every writer of the ledger does, so that none waits for another in a circle.
-      const before = await tx
-        .select(BALANCE)
-        .from(creditBalances)
-        .where(eq(creditBalances.organizationId, organizationId))
-        .for('update');
-      if (before.length === 0) throw new Refusal('organization_missing');
-      await tx.insert(ledgerEntries).values({ organizationId, kind, amount });
-      const [after] = await tx
-        .select(BALANCE)
-        .from(creditBalances)
-        .where(eq(creditBalances.organizationId, organizationId));
-      if (!after) throw new Error('no row');
-      await recordAudit(tx, by, {
-        action: kind === 'grant' ? 'credits.grant' : 'credits.adjust',
-        organizationId,
-        subject: organizationId,
-        details: { amount, available: after.available },
+function funds(kind: 'grant' | 'adjustment', action: 'credits.grant' | 'credits.adjust') {
+  return async (db: Database, by: ChangedBy, organizationId: string, amount: number): Promise<Balance> => {
+    try {
+      return await transaction(db, async (tx) => {
+        // The balance first, as every writer of the ledger does, so that none waits for another in a circle.
+        const [locked] = await balanceLock(tx, organizationId);
+        if (!locked) throw new Refusal('organization_missing');
+        await tx.insert(ledgerEntries).values({ organizationId, kind, amount });
+        const [after] = await tx
+          .select(BALANCE)
+          .from(creditBalances)
+          .where(eq(creditBalances.organizationId, organizationId));
+        if (!after) throw new Error('no row');
+        await recordAudit(tx, by, {
+          action,
+          organizationId,
+          subject: organizationId,
+          details: { amount, available: after.available },
+        });
+        return after;
       });
-      return after;
-    });
-  } catch (error) {
-    if (error instanceof DatabaseError && error.constraint === 'credit_balances_available') {
-      throw new Refusal('credits_below_zero');
+    } catch (error) {
+      if (error instanceof DatabaseError && error.constraint === 'credit_balances_available') {
+        throw new Refusal('credits_below_zero');
+      }
+      throw error;
     }
-    throw error;
-  }
+  };
 }
