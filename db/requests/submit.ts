@@ -9,6 +9,7 @@ import { completed, findReplays, findStoredEmails } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
 import type { BatchStart } from './outbox.ts';
 import { roomLeft } from './room.ts';
+import type { SettleRules } from './settle.ts';
 
 /** One parsed submit, single or bulk. */
 export interface SubmitCommand {
@@ -30,13 +31,9 @@ export interface SubmitCommand {
   } | null;
 }
 
-export interface SubmitRules {
+export interface SubmitRules extends SettleRules {
   readonly lookupTimeoutMs: number;
-  readonly freshnessMs: number;
-  readonly replayMs: number;
   readonly idempotencyMs: number;
-  /** How many lookups of one organization may be open at once. */
-  readonly lookupsPerOrganization: number;
 }
 
 export type SubmitOutcome =

@@ -9,12 +9,6 @@ import { admitToHost, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
 // Where a delivery is in its schedule is a fact of its row, so that whoever looks at it next, after whatever crash,
 // goes on from there; a lease on the row keeps two from sending it at once.
 
-/** Milliseconds. */
-export interface DeliveryRules {
-  /** Before each attempt of a round, after the previous one. */
-  readonly webhookScheduleMs: readonly number[];
-}
-
 /** The right to make one attempt. */
 export interface Claim {
   readonly deliveryId: string;
@@ -63,12 +57,13 @@ const NOT_FINAL = { kind: 'wait', why: 'not_final', afterMs: 60_000 } as const;
 /**
  * Takes the right to make the next attempt of a delivery, or says why not now: what it reports is not final, it is not
  * due, it is being sent, its organization is suspended, its host is away, or there is no room. What is put off keeps its place in the schedule.
+ * @param rules.webhookScheduleMs milliseconds before each attempt of a round, after the previous one
  * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function claimDelivery(
   db: Database,
   deliveryId: string,
-  { webhookScheduleMs }: DeliveryRules,
+  { webhookScheduleMs }: { readonly webhookScheduleMs: readonly number[] },
 ): Promise<Claimed> {
   return await transaction(db, async (tx) => {
     const row = await lockDelivery(tx, deliveryId);

@@ -141,9 +141,8 @@ export async function takeDeliveries(
   everyMs: number,
   limit: number,
 ): Promise<WaitingDelivery[]> {
-  type Row = { id: string; batch_id: string; organization_id: string; round: WaitingDelivery['round'] };
-  const rows = await query(db, (tx) =>
-    tx.execute<Row>(sql`
+  return await query(db, (tx) =>
+    tx.execute<WaitingDelivery & Record<string, unknown>>(sql`
       with taken as (
         -- The first bound is the same for every row, so that the index ends the search there.
         select id, case when checked_at is not null then 'seen' when resends = 0 then 'first' else 'new' end as round
@@ -159,14 +158,8 @@ export async function takeDeliveries(
       )
       update webhook_deliveries d set checked_at = case when t.round = 'new' then null else clock_timestamp() end
         from taken t, batches b where d.id = t.id and b.id = d.batch_id
-      returning d.id, d.batch_id, b.organization_id, t.round`),
+      returning d.id as "deliveryId", d.batch_id as "batchId", b.organization_id as "organizationId", t.round`),
   );
-  return rows.map(({ id, batch_id, organization_id, round }) => ({
-    deliveryId: id,
-    batchId: batch_id,
-    organizationId: organization_id,
-    round,
-  }));
 }
 
 type Locked = NonNullable<Awaited<ReturnType<typeof lockDelivery>>>;
