@@ -69,7 +69,7 @@ async function connect(databaseUrl: string): Promise<NppesConnection> {
   if ('transaction' in opened) return opened;
   const { name, since, file } = opened;
   throw new ImportProblem(
-    `another import is under way (${[name, file, `since ${since.toISOString()}`].filter(Boolean).join(', ')}); wait for its end, then run this again`,
+    `another import is under way (${[name, file, since && `since ${since.toISOString()}`].filter(Boolean).join(', ')}); wait for its end, then run this again`,
   );
 }
 

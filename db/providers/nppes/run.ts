@@ -13,7 +13,8 @@ export interface NppesConnection {
 export interface ImportHolder {
   /** As the importer called itself: its process and machine. */
   readonly name: string;
-  readonly since: Date;
+  /** Null if it is another user's, and has not begun: PostgreSQL tells only a user's own. */
+  readonly since: Date | null;
   /** The file it imports; null before it has begun. */
   readonly file: string | null;
 }
@@ -83,10 +84,11 @@ async function takeLock(client: Sql): Promise<ImportHolder | null> {
   const [taken] = await client<{ taken: boolean }[]>`select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
   if (taken?.taken) return null;
   const [holder] = await client<ImportHolder[]>`
-    select a.application_name as name, a.backend_start as since,
-           (select file from import_runs where kind = 'nppes' and state = 'running'
-             order by started_at desc limit 1) as file
+    select a.application_name as name, coalesce(a.backend_start, run.started_at) as since, run.file
       from pg_locks l join pg_stat_activity a on a.pid = l.pid
+      left join lateral (
+        select file, started_at from import_runs where kind = 'nppes' and state = 'running'
+         order by started_at desc limit 1) run on true
      where l.locktype = 'advisory' and l.granted and l.classid = 0 and l.objid = ${IMPORT_LOCK}
        and l.database = (select oid from pg_database where datname = current_database())`;
   return holder ?? { name: 'one that has just ended', since: new Date(), file: null };
