@@ -236,7 +236,12 @@ test('the checks come in the decided order: each error hides the later ones', as
   t.is(await status('POST', '/api/v1/email', large, { ...bad, ...as('x') }), 401, 'key before rate');
   t.is(await status('POST', '/api/v1/email', large, bad), 429, 'rate before size');
   await setLimit(api.db, BY, client.organizationId, 100);
-  t.is(await status('POST', '/api/v1/email', large, bad), 413, 'size before type');
+  // A new limit holds within a second.
+  const unlimited = await eventually(async () => {
+    const answer = await status('POST', '/api/v1/email', large, bad);
+    return answer === 429 ? null : answer;
+  });
+  t.is(unlimited, 413, 'size before type');
   t.is(await status('POST', '/api/v1/email', '{', bad), 415, 'type before validation');
   t.is(await status('POST', '/api/v1/email', '{', key), 422, 'validation before idempotency');
   await grantCredits(api.db, BY, client.organizationId, 1);
