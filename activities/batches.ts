@@ -1,9 +1,11 @@
 import { Context } from '@temporalio/activity';
+import type { Logger } from 'pino';
 import { listRegistryDue } from '../db/providers/providers.ts';
 import { gate } from '../db/providers/subject.ts';
-import { type BatchStart, markStarted } from '../db/requests/outbox.ts';
+import { markStarted } from '../db/requests/outbox.ts';
 import { readBatch } from '../db/requests/plan.ts';
 import { type LookupEnd, settle, settleOverdue } from '../db/requests/settle.ts';
+import type { FinalStatus } from '../db/words.ts';
 import type { BatchPlan, LookupResult, PlanInput, VendorAnswer } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { type LookupDeps, makePlan } from './lookup.ts';
@@ -22,11 +24,11 @@ type Ending = RequestIds & { readonly reason: string };
 const PLAN_MS = 1000;
 const PLANS_AT_ONCE = 5;
 
-type BatchDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
+export type BatchDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
 /** The activities that read and settle what is owed. All are safe to repeat: settling is idempotent by request id. */
 export function createBatchActivities(deps: BatchDeps & LookupDeps) {
-  const { db, registry, rules } = deps;
+  const { db, registry } = deps;
   return {
     /**
      * How far a batch is, and what it has left to look up that its workflow does not know of yet. NPIs that cannot be an
@@ -57,7 +59,7 @@ export function createBatchActivities(deps: BatchDeps & LookupDeps) {
             ? ({ kind: 'end', reason } as const)
             : await makePlan(deps, { requestId, npi }, null);
           if (plan.kind === 'ask') return [{ requestId, npi, plan }];
-          wakeAll(deps, (await settle(db, requestId, 'answered', plan.reason, rules)).wake);
+          await settleOne(deps, { requestId, batchId }, 'answered', plan.reason);
           isSettled = true;
           return [];
         });
@@ -91,10 +93,8 @@ async function endLookup(
   { requestId, batchId, npi, reason }: Ending,
   how: LookupEnd,
 ): Promise<LookupResult> {
-  const { db, log, control, rules } = deps;
-  const { status, settledNow, wake } = await settle(db, requestId, how, reason, rules);
-  if (settledNow) log.info({ request_id: requestId, batch_id: batchId, status, reason }, 'request settled');
-  wakeAll(deps, wake);
+  const { log, control } = deps;
+  const status = await settleOne(deps, { requestId, batchId }, how, reason);
   // A lookup that runs in the batch's own workflow has nobody to tell.
   if (Context.current().info.workflowExecution?.workflowId !== batchId) {
     // Not waited for: the lookup's end makes the batch look too, and the closer the two come the more often they share
@@ -106,12 +106,33 @@ async function endLookup(
   return { status, reason: status === 'completed' ? null : reason };
 }
 
-/** Tells batches that more of their requests have room. Not waited for: what gets lost is in the outbox. */
-function wakeAll({ db, log, control }: BatchDeps, wake: readonly BatchStart[]): void {
+/**
+ * Settles a request, and tells the batches that more of their requests have room by it. They are not waited for: what
+ * gets lost is in the outbox.
+ */
+export async function settleOne(
+  { db, log, control, rules }: BatchDeps,
+  { requestId, batchId }: Pick<RequestIds, 'requestId' | 'batchId'>,
+  how: LookupEnd,
+  reason: string,
+): Promise<FinalStatus> {
+  const { status, settledNow, wake } = await settle(db, requestId, how, reason, rules);
+  if (settledNow) logSettled(log, { requestId, batchId }, status, reason);
   for (const batch of wake) {
     void control
       .wakeBatch(batch)
       .then(() => markStarted(db, batch))
       .catch((err: unknown) => log.warn({ batch_id: batch.batchId, err }, 'batch not told, the sweep will'));
   }
+  return status;
+}
+
+/** The one line of the log that says how a request ended. */
+export function logSettled(
+  log: Logger,
+  { requestId, batchId }: Pick<RequestIds, 'requestId' | 'batchId'>,
+  status: FinalStatus,
+  reason: string,
+): void {
+  log.info({ request_id: requestId, batch_id: batchId, status, reason }, 'request settled');
 }

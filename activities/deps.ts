@@ -3,6 +3,7 @@ import type { Database } from '../db/client.ts';
 import type { SourceLimits } from '../db/lookups/sources.ts';
 import type { BatchStart } from '../db/requests/outbox.ts';
 import type { Retention } from '../db/requests/retention.ts';
+import type { SettleRules } from '../db/requests/settle.ts';
 import type { DeliveryStart } from '../db/webhooks/resends.ts';
 import type { EmailType } from '../db/words.ts';
 import type { SettledMessage } from '../workflows/messages.ts';
@@ -53,23 +54,17 @@ export interface VendorSource {
 }
 
 /** Times in milliseconds. */
-export interface ActivityRules {
-  readonly freshnessMs: number;
-  readonly replayMs: number;
-  /** How many lookups of one organization may be open at once. */
-  readonly lookupsPerOrganization: number;
+export interface ActivityRules extends SettleRules {
   /** How long a mail server that greylists is given before it is asked again. */
   readonly greylistMs: number;
   readonly webhookScheduleMs: readonly number[];
   /** How long the delivery log remembers an attempt. */
   readonly webhookLogMs: number;
   readonly retention: Retention;
-  readonly sweep: SweepRules;
-}
-
-export interface SweepRules {
-  /** An accepted batch this old whose workflow is not started is started by the sweep. */
-  readonly startAfterMs: number;
-  /** How often the workflows of an unfinished batch are looked at. */
-  readonly checkEveryMs: number;
+  readonly sweep: {
+    /** An accepted batch this old whose workflow is not started is started by the sweep. */
+    readonly startAfterMs: number;
+    /** How often the workflows of an unfinished batch are looked at. */
+    readonly checkEveryMs: number;
+  };
 }

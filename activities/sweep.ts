@@ -13,12 +13,11 @@ import {
 } from '../db/requests/outbox.ts';
 import { forgetOld } from '../db/requests/retention.ts';
 import { giveRoomToAll } from '../db/requests/room.ts';
-import { settle, settleOverdue } from '../db/requests/settle.ts';
-import { forgetExpiredKeys } from '../db/requests/submit.ts';
+import { settleOverdue } from '../db/requests/settle.ts';
 import { forgetHosts } from '../db/webhooks/hosts.ts';
 import { forgetAttempts } from '../db/webhooks/log.ts';
 import { markResendStarted, takeDeliveries, type WaitingDelivery } from '../db/webhooks/resends.ts';
-import type { ActivityDeps } from './deps.ts';
+import { type BatchDeps, logSettled, settleOne } from './batches.ts';
 
 // The reconciler (DECISIONS.md, Requests and batches): PostgreSQL's facts against Temporal's workflows. A loop in every
 // worker process, so that refunds need neither Temporal nor a Schedule.
@@ -31,22 +30,12 @@ const SETTLED_AT_ONCE = 500;
 /** What a sweep gives Temporal, so that the next refunds are in time while it is slow or away. */
 const TEMPORAL_MS = 10_000;
 
-type SweepDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
-
-/** What one sweep did. */
-export interface SweepResult {
-  readonly started: number;
-  readonly settled: number;
-  readonly restarted: number;
-  readonly redelivered: number;
-}
-
 /**
  * Sweeps whenever it is this process's turn. Never ends on its own, whatever fails.
  * @param everyMs how often one of all processes sweeps
  * @returns once it was told to stop and the sweep that ran has ended
  */
-export async function runSweeps(deps: SweepDeps, everyMs: number, stopped: AbortSignal): Promise<void> {
+export async function runSweeps(deps: BatchDeps, everyMs: number, stopped: AbortSignal): Promise<void> {
   while (!stopped.aborted) {
     try {
       const turn = await takeTurn(deps.db, everyMs, deps.control.namespace);
@@ -62,12 +51,9 @@ export async function runSweeps(deps: SweepDeps, everyMs: number, stopped: Abort
 /**
  * Settles what is overdue, which needs PostgreSQL alone; then starts what was never started, restarts what closed too
  * early, forgets what is old. Safe beside another sweep.
+ * @returns how much it did
  */
-export async function sweepOnce(
-  deps: SweepDeps,
-  stopped: AbortSignal,
-  { isHome } = { isHome: true },
-): Promise<SweepResult> {
+export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome } = { isHome: true }) {
   const { db, log, control, rules } = deps;
   const { startAfterMs, checkEveryMs } = rules.sweep;
 
@@ -97,12 +83,9 @@ export async function sweepOnce(
     let round = SETTLED_AT_ONCE;
     while (round === SETTLED_AT_ONCE && !stopped.aborted) {
       const requests = await settleOverdue(db, { organizationId, limit: SETTLED_AT_ONCE });
-      for (const { requestId, batchId } of requests) {
-        overdue.add(batchId);
-        log.info(
-          { request_id: requestId, batch_id: batchId, status: 'failed', reason: 'deadline' },
-          'request settled',
-        );
+      for (const request of requests) {
+        overdue.add(request.batchId);
+        logSettled(log, request, 'failed', 'deadline');
       }
       round = requests.length;
       settled += round;
@@ -133,7 +116,6 @@ export async function sweepOnce(
   const waiting = until.aborted ? [] : await takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
   const redelivered = await each(waiting, 'deliver', (delivery) => redeliver(deps, delivery), until);
 
-  await forgetExpiredKeys(db, EXPIRED_AT_MOST);
   await forgetAttempts(db, rules.webhookLogMs, EXPIRED_AT_MOST);
   await forgetHosts(db, rules.webhookLogMs);
   await forgetUnkept(db);
@@ -145,14 +127,13 @@ export async function sweepOnce(
 }
 
 /** A batch whose workflow has closed although something is left: terminated, or lost with its cluster. */
-async function restart({ db, log, control, rules }: SweepDeps, batch: BatchStart): Promise<boolean> {
+async function restart(deps: BatchDeps, batch: BatchStart): Promise<boolean> {
+  const { db, control } = deps;
   const { batchId } = batch;
   if (await control.isRunning(batchId)) return false;
   for (const requestId of await listOpen(db, batchId)) {
     if (await control.isRunning(requestId)) continue;
-    const reason = 'lookup_lost';
-    const { status, settledNow } = await settle(db, requestId, 'failed', reason, rules);
-    if (settledNow) log.info({ request_id: requestId, batch_id: batchId, status, reason }, 'request settled');
+    await settleOne(deps, { requestId, batchId }, 'failed', 'lookup_lost');
   }
   await control.wakeBatch(batch);
   return true;
@@ -160,7 +141,7 @@ async function restart({ db, log, control, rules }: SweepDeps, batch: BatchStart
 
 /** A new round does not wait for the workflow of the one before, which may sleep for a day. */
 async function redeliver(
-  { db, control }: SweepDeps,
+  { db, control }: BatchDeps,
   { round, ...delivery }: WaitingDelivery,
 ): Promise<boolean> {
   if (round !== 'new' && (await control.isRunning(delivery.deliveryId))) return false;

@@ -41,10 +41,7 @@ export async function recordReading(
   await transaction(db, (tx) => recordAudit(tx, by, { ...reading, details: {} }));
 }
 
-/**
- * The newest changes first, of one organization or (null) of all.
- * @throws {DatabaseError}
- */
+/** The newest changes first, of one organization or (null) of all. */
 export async function listAudit(
   db: Database,
   organizationId: string | null,
@@ -75,7 +72,6 @@ export async function listAudit(
  * @param noted the head of an earlier proof; null for none
  * @returns the newest hash (`head`); the first entry that does not follow from the one before it (`brokenAt`), null if
  * all do; whether an entry has the hash that was noted
- * @throws {DatabaseError}
  */
 export async function verifyAudit(db: Database, noted: string | null) {
   const [proof] = await query(db, (tx) =>

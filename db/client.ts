@@ -155,6 +155,11 @@ export function insertAll<T extends PgTable>(table: T, rows: readonly T['$inferI
     select ${sql.join(names, sql`, `)} from jsonb_populate_recordset(null::${table}, ${JSON.stringify(named)}::jsonb)`;
 }
 
+/** A time in milliseconds, as SQL has it. */
+export function span(ms: number): SQL {
+  return sql`make_interval(secs => ${ms / 1000}::float8)`;
+}
+
 /** The moment, as PostgreSQL's clock has it: the only clock that all processes share. */
 export async function clock(tx: Pick<Transaction, 'execute'>): Promise<Date> {
   const [row] = await tx.execute<{ ms: string }>(

@@ -3,7 +3,8 @@ export class OperatorProblem extends Error {}
 
 /**
  * A failure of PostgreSQL or of the way to it, stripped of everything that could hold a value:
- * drizzle puts all bound parameters into its message, PostgreSQL puts values into `detail`.
+ * drizzle puts all bound parameters into its message, PostgreSQL puts values into `detail`. Whatever asks PostgreSQL
+ * may throw it; docstrings name it only with a code that says more.
  */
 export class DatabaseError extends Error {
   override readonly name = 'DatabaseError';

@@ -8,7 +8,6 @@ import { openDatabase, query, transaction } from './client.ts';
  * whoever replaces the schema, by a dump that is restored say, takes the mark away with it.
  * @param isOwnServer the stack made the server too, so what is in it is the stack's, marked or not
  * @returns the id in the mark; null, and nothing is written, if the database is somebody else's
- * @throws {DatabaseError}
  */
 export async function claimForLocalStack(url: string, isOwnServer: boolean): Promise<string | null> {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'local-stack' });
@@ -33,7 +32,6 @@ export async function claimForLocalStack(url: string, isOwnServer: boolean): Pro
  * Makes of each role of a migrated database a user of the server, with a new password, so that the processes of the local
  * stack can do no more than those of production.
  * @returns the database's URL as each of them
- * @throws {DatabaseError}
  */
 export async function openUsers(url: string): Promise<Record<'api' | 'worker' | 'operator', string>> {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'local-stack' });

@@ -99,16 +99,19 @@ async function readText(response: Response): Promise<string | null> {
   return text + decoder.decode();
 }
 
-/**
- * `Retry-After` (RFC 9110 section 10.2.3) in milliseconds from now: seconds or an HTTP date, at most a day.
- * @returns null if it is absent or neither
- */
+/** `Retry-After` in milliseconds from now, at most a day; null if it is absent or cannot be read. */
 export function retryAfterMs(headers: Headers, now = Date.now()): number | null {
-  const value = headers.get('retry-after')?.trim();
-  if (!value) return null;
-  const seconds = secondsMs(value);
-  const ms = seconds ?? parseHttpDate(value) - now;
-  return Number.isNaN(ms) ? null : Math.min(Math.max(ms, 0), MAX_RETRY_AFTER_MS);
+  const ms = parseRetryAfter(headers.get('retry-after'), now);
+  return ms === null ? null : Math.min(ms, MAX_RETRY_AFTER_MS);
+}
+
+/** RFC 9110, 10.2.3: seconds, or a date in GMT; milliseconds from `now`, 0 for a date that has passed. */
+export function parseRetryAfter(header: string | null | undefined, now: number): number | null {
+  const text = header?.trim() ?? '';
+  if (/^[0-9]{1,9}$/.test(text)) return Number(text) * 1000;
+  // Date.parse alone takes `-5` and `1.5` for years.
+  const at = /^[A-Z].* GMT$/.test(text) ? Date.parse(text) : Number.NaN;
+  return Number.isNaN(at) ? null : Math.max(0, at - now);
 }
 
 /**
@@ -118,11 +121,6 @@ export function retryAfterMs(headers: Headers, now = Date.now()): number | null 
 export function secondsMs(value: string | null): number | null {
   const text = value?.trim() ?? '';
   return /^[0-9]+$/.test(text) ? Math.min(Number(text) * 1000, MAX_RETRY_AFTER_MS) : null;
-}
-
-/** Date.parse alone takes `-5` and `1.5` for years. */
-function parseHttpDate(value: string): number {
-  return / GMT$/.test(value) ? Date.parse(value) : Number.NaN;
 }
 
 /**

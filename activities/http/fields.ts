@@ -1,4 +1,5 @@
-// Reading a vendor's JSON so that, if it is not as documented, the place is known and no value of it is told.
+// Reading a vendor's JSON so that, if it is not as documented, the place is known and no value of it is told: whatever
+// reads a field throws FieldError if the field is not what is asked for.
 
 /** A value in an answer and where it stands, such as `emails[0].type`; `` for the whole body. */
 export interface Field {
@@ -51,19 +52,13 @@ export function at(field: Field, key: string): Field {
   return { path, value: Object.hasOwn(object, key) ? object[key] : undefined };
 }
 
-/**
- * A field that may be null but has to be there: one that was renamed must not read as "nothing found".
- * @throws {FieldError}
- */
+/** A field that may be null but has to be there: one that was renamed must not read as "nothing found". */
 export function present(field: Field): Field {
   if (field.value === undefined) throw new FieldError(field);
   return field;
 }
 
-/**
- * A member that has to be an object itself.
- * @throws {FieldError}
- */
+/** A member that has to be an object itself. */
 export function objectAt(field: Field, key: string): Field {
   const member = at(field, key);
   objectOf(member);
@@ -80,67 +75,46 @@ export function items(field: Field): Field[] {
   return field.value.map((value: unknown, index) => ({ path: `${field.path}[${index}]`, value }));
 }
 
-/**
- * Text, null if it is absent or empty.
- * @throws {FieldError} if it is something else
- */
+/** Text, null if it is absent or empty. */
 export function textOf(field: Field): string | null {
   if (isAbsent(field)) return null;
   if (typeof field.value !== 'string') throw new FieldError(field);
   return field.value.trim() || null;
 }
 
-/**
- * Text that has to be there.
- * @throws {FieldError}
- */
+/** Text that has to be there. */
 export function requiredText(field: Field): string {
   const text = textOf(field);
   if (text === null) throw new FieldError(field);
   return text;
 }
 
-/**
- * A status or type in lower case, empty if it is absent, so that tables of words need one spelling.
- * @throws {FieldError} if it isn't text
- */
+/** A status or type in lower case, empty if it is absent, so that tables of words need one spelling. */
 export function wordOf(field: Field): string {
   return textOf(field)?.toLowerCase() ?? '';
 }
 
-/**
- * As `wordOf`, but a number or true or false is a word as well.
- * @throws {FieldError} if it is an object or a list
- */
+/** As `wordOf`, but a number or true or false is a word as well. */
 export function scalarOf(field: Field): string {
   const { value } = field;
   return typeof value === 'number' || typeof value === 'boolean' ? String(value) : wordOf(field);
 }
 
-/**
- * A finite number, null if it is absent.
- * @throws {FieldError} if it is something else
- */
+/** A finite number, null if it is absent. */
 export function numberOf(field: Field): number | null {
   if (isAbsent(field)) return null;
   if (typeof field.value !== 'number' || !Number.isFinite(field.value)) throw new FieldError(field);
   return field.value;
 }
 
-/**
- * True or false, false if it is absent.
- * @throws {FieldError} if it is something else
- */
+/** True or false, false if it is absent. */
 export function flagOf(field: Field): boolean {
   if (isAbsent(field)) return false;
   if (typeof field.value !== 'boolean') throw new FieldError(field);
   return field.value;
 }
 
-/**
- * True or false, and one of them has to be there.
- * @throws {FieldError}
- */
+/** True or false, and one of them has to be there. */
 export function requiredFlag(field: Field): boolean {
   if (isAbsent(field)) throw new FieldError(field);
   return flagOf(field);
@@ -170,10 +144,7 @@ export function parsePointer(text: string): Pointer | null {
   return parts.map((part) => part.replaceAll('~1', '/').replaceAll('~0', '~'));
 }
 
-/**
- * What a pointer points at; absent if an object or a list on the way has no such member.
- * @throws {FieldError} if something on the way is neither
- */
+/** What a pointer points at; absent if an object or a list on the way has no such member. */
 export function pointed(field: Field, pointer: Pointer): Field {
   return pointer.reduce(
     (here, part) => (Array.isArray(here.value) ? itemAt(here, part) : at(here, part)),

@@ -4,6 +4,7 @@ import { request } from 'node:https';
 import { addAbortSignal } from 'node:stream';
 import type { TLSSocket } from 'node:tls';
 import type { AttemptReason } from '../../db/words.ts';
+import { parseRetryAfter } from '../http/client.ts';
 import { AttemptFailure, type FailureReason, ProxyUnavailable, startDeadline, step } from './attempt.ts';
 import { type ConnectionSettings, createConnect, ignore } from './connection.ts';
 
@@ -136,12 +137,4 @@ async function readExcerpt(
 
 function excerptOf(chunks: readonly Buffer[], size: number): Buffer {
   return Buffer.concat(chunks, Math.min(size, EXCERPT_BYTES));
-}
-
-/** RFC 9110, 10.2.3: seconds, or a date in GMT; milliseconds from `now`, 0 for a date that has passed. */
-function parseRetryAfter(header: string | undefined, now: number): number | null {
-  if (header === undefined) return null;
-  if (/^[0-9]{1,9}$/.test(header)) return Number(header) * 1000;
-  const at = /^[A-Z].* GMT$/.test(header) ? Date.parse(header) : Number.NaN;
-  return Number.isNaN(at) ? null : Math.max(0, at - now);
 }

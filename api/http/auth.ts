@@ -82,7 +82,6 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
 /**
  * What a request that waits is to be told: null as long as its key is good. Such a request was let in long ago, and
  * answers nobody whose key has been revoked or whose organization was suspended meanwhile.
- * @throws {DatabaseError}
  */
 export async function keyRefusal(request: Request, db: Database): Promise<ApiError | null> {
   const hash = parseApiKey(presentedKey(request) ?? '');

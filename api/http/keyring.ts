@@ -1,5 +1,6 @@
 import { type Authentication, authenticate } from '../../db/accounts/keys.ts';
 import type { Database } from '../../db/client.ts';
+import { keepLast } from './overload.ts';
 
 /** So long a key that was good is taken for good: a revocation takes effect within a second, on every instance. */
 const TRUST_MS = 1000;
@@ -17,14 +18,13 @@ export function createKeyring(db: Database) {
       const known = keys.get(hash.toString('base64'));
       return known ? { owner: known.owner, isTrusted: performance.now() < known.until } : null;
     },
-    /** Asks the database. @throws {DatabaseError} */
+    /** Asks the database. */
     async lookUp(hash: Buffer): Promise<Authentication> {
       const id = hash.toString('base64');
       const begun = performance.now();
       const owner = await authenticate(db, hash);
-      keys.delete(id);
-      if (owner.kind === 'active') keys.set(id, { owner, until: begun + TRUST_MS });
-      if (keys.size > MAX_KEYS) keys.delete(keys.keys().next().value ?? '');
+      if (owner.kind === 'active') keepLast(keys, id, { owner, until: begun + TRUST_MS }, MAX_KEYS);
+      else keys.delete(id);
       return owner;
     },
   };

@@ -2,6 +2,7 @@ import type { AuthCredentials, Request } from '@hapi/hapi';
 import { type Places, STEPS, takePlaces } from '../../db/accounts/limits.ts';
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
+import { keepLast } from './overload.ts';
 
 declare module '@hapi/hapi' {
   interface RequestApplicationState {
@@ -25,10 +26,7 @@ export function createLimit(db: Database, windowMs: number): CountRequest {
   return async (request, key) => {
     const { keyId, requestsPerMinute } = key;
     const window = windows.get(keyId) ?? openWindow(db, windowMs);
-    // Put back at the end, so that the first entry of the map is the one unheard of for the longest.
-    windows.delete(keyId);
-    windows.set(keyId, window);
-    if (windows.size > MAX_WINDOWS) windows.delete(windows.keys().next().value ?? '');
+    keepLast(windows, keyId, window, MAX_WINDOWS);
     const verdict = await window(key);
     const headers = rateHeaders(verdict, requestsPerMinute, windowMs);
     if (verdict.admitted) {

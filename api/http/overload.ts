@@ -174,6 +174,13 @@ export function createAddressOf(trustedProxies: readonly string[]): (request: In
   };
 }
 
+/** Puts an entry at the end of a map, and forgets the one unheard of for the longest if there are too many. */
+export function keepLast<T>(map: Map<string, T>, key: string, value: T, atMost: number): void {
+  map.delete(key);
+  map.set(key, value);
+  if (map.size > atMost) map.delete(map.keys().next().value ?? '');
+}
+
 // Guessing keys is hopeless (178 random bits, and check characters that turn away nearly every guess before the
 // database is asked); this keeps trying from being cheap as well.
 
@@ -209,11 +216,7 @@ export function createFloodGuard(windowMs: number, now: () => number = Date.now)
       const refused = refusal(address);
       if (refused) return refused;
       const network = networkOf(address);
-      const times = [...recent(network), now()];
-      // Put back at the end, so that the first entry of the map is the one unheard of for the longest.
-      failures.delete(network);
-      failures.set(network, times);
-      if (failures.size > MAX_ADDRESSES) failures.delete(failures.keys().next().value ?? '');
+      keepLast(failures, network, [...recent(network), now()], MAX_ADDRESSES);
       return null;
     },
   };

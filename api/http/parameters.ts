@@ -5,7 +5,7 @@ import { invalid, type Problem } from '../problems.ts';
 // Parameters of path and query, refused in the wording of the 422 catalogue (api/README.md, Errors).
 
 /** A parameter that was understood, or why it was not. */
-type Parsed<T> = { readonly value: T } | { readonly problem: Problem };
+export type Parsed<T> = { readonly value: T } | { readonly problem: Problem };
 
 const PREFIXES = { request_id: 'req', batch_id: 'bat', delivery_id: 'msg' } as const satisfies Record<
   string,

@@ -17,6 +17,7 @@ import {
 } from '../../db/words.ts';
 import { keyRefusal } from '../http/auth.ts';
 import { canonicalJson, jsonDepth, memberText, readJson } from '../http/json-body.ts';
+import { type Parsed, valuesOf } from '../http/parameters.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { invalid, type Problem, problem } from '../problems.ts';
 import { startBatch } from '../start.ts';
@@ -48,8 +49,9 @@ async function accept(
   schema: Joi.ObjectSchema,
   deps: SubmitDeps,
 ): Promise<ResponseObject> {
-  const key = idempotencyKey(request);
-  const body = await parseBody(request, schema, deps.forbids, key.problems);
+  const given = idempotencyKey(request);
+  const body = await parseBody(request, schema, deps.forbids, 'problem' in given ? [given.problem] : []);
+  const { idempotencyKey: key } = valuesOf({ idempotencyKey: given });
   const { organizationId, keyId: apiKeyId } = request.auth.credentials;
   const command: SubmitCommand = {
     organizationId,
@@ -57,14 +59,7 @@ async function accept(
     submittedAs,
     ...body,
     idempotency:
-      key.value === null
-        ? null
-        : {
-            key: key.value,
-            method: 'POST',
-            path: request.route.path,
-            fingerprint: fingerprint(body),
-          },
+      key === null ? null : { key, method: 'POST', path: request.route.path, fingerprint: fingerprint(body) },
   };
   const outcome = await request.app.place.inTurn(() => submit(deps.db, command, deps.rules));
   switch (outcome.kind) {
@@ -148,24 +143,13 @@ function isObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-function idempotencyKey(request: Request): {
-  readonly value: string | null;
-  readonly problems: readonly Problem[];
-} {
+function idempotencyKey(request: Request): Parsed<string | null> {
   const header: unknown = request.headers['idempotency-key'];
-  if (header === undefined) return { value: null, problems: [] };
+  if (header === undefined) return { value: null };
   if (typeof header === 'string' && IDEMPOTENCY_KEY.test(header))
-    return { value: header.replace(/^"(.*)"$/, '$1'), problems: [] };
-  return {
-    value: null,
-    problems: [
-      {
-        loc: ['header', 'Idempotency-Key'],
-        msg: 'Idempotency-Key should have 1 to 255 visible ASCII characters',
-        type: 'idempotency_key_invalid',
-      },
-    ],
-  };
+    return { value: header.replace(/^"(.*)"$/, '$1') };
+  const msg = 'Idempotency-Key should have 1 to 255 visible ASCII characters';
+  return { problem: { loc: ['header', 'Idempotency-Key'], msg, type: 'idempotency_key_invalid' } };
 }
 
 /** Two bodies that mean the same have the same fingerprint, whatever their spelling. */

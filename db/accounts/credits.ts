@@ -2,8 +2,9 @@ import { desc, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
+import { balanceLock } from '../requests/room.ts';
 import { creditBalances, ledgerEntries } from '../schema.ts';
-import type { LedgerKind, WantedType } from '../words.ts';
+import type { WantedType } from '../words.ts';
 import { BALANCE, type Balance, requireOrganization } from './organizations.ts';
 
 /**
@@ -11,17 +12,6 @@ import { BALANCE, type Balance, requireOrganization } from './organizations.ts';
  * after it goes by that row: a new price here changes no past request.
  */
 export const PRICES: Readonly<Record<WantedType, number>> = { any: 1, professional: 1, personal: 3 };
-
-export interface LedgerLine {
-  readonly id: number;
-  readonly createdAt: Date;
-  readonly kind: LedgerKind;
-  /** Credits moved; negative only for an adjustment that takes away. */
-  readonly amount: number;
-  /** Available credits right after this entry. */
-  readonly availableAfter: number;
-  readonly requestId: string | null;
-}
 
 /** @throws {Refusal} `organization_missing` for an unknown id */
 export async function balanceOf(db: Database, organizationId: string): Promise<Balance> {
@@ -38,14 +28,7 @@ export async function balanceOf(db: Database, organizationId: string): Promise<B
  * @returns the balance after it
  * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for an amount below 1
  */
-export async function grantCredits(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  amount: number,
-): Promise<Balance> {
-  return await fund(db, by, organizationId, 'grant', amount);
-}
+export const grantCredits = funds('grant', 'credits.grant');
 
 /**
  * Corrects a balance. What is held for running requests cannot be taken away.
@@ -54,20 +37,13 @@ export async function grantCredits(
  * @throws {Refusal} `organization_missing`; `credits_below_zero` if it takes more than is available; {DatabaseError} 23514
  * for 0
  */
-export async function adjustCredits(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  amount: number,
-): Promise<Balance> {
-  return await fund(db, by, organizationId, 'adjustment', amount);
-}
+export const adjustCredits = funds('adjustment', 'credits.adjust');
 
 /**
  * The newest entries of an organization's ledger first.
  * @throws {Refusal} `organization_missing` for an unknown id
  */
-export async function listLedger(db: Database, organizationId: string, limit: number): Promise<LedgerLine[]> {
+export async function listLedger(db: Database, organizationId: string, limit: number) {
   await requireOrganization(db, organizationId);
   // One statement, so that the balance and the entries are of the same instant.
   return await query(db, (tx) => {
@@ -78,7 +54,9 @@ export async function listLedger(db: Database, organizationId: string, limit: nu
         id,
         createdAt: ledgerEntries.createdAt,
         kind: ledgerEntries.kind,
+        /** Credits moved; negative only for an adjustment that takes away. */
         amount: ledgerEntries.amount,
+        /** Right after this entry. */
         availableAfter: sql<number>`${creditBalances.available} - ${newer}`.mapWith(Number),
         requestId: ledgerEntries.requestId,
       })
@@ -90,40 +68,32 @@ export async function listLedger(db: Database, organizationId: string, limit: nu
   });
 }
 
-async function fund(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  kind: 'grant' | 'adjustment',
-  amount: number,
-): Promise<Balance> {
-  try {
-    return await transaction(db, async (tx) => {
-      // The balance first, as every writer of the ledger does, so that none waits for another in a circle.
-      const before = await tx
-        .select(BALANCE)
-        .from(creditBalances)
-        .where(eq(creditBalances.organizationId, organizationId))
-        .for('update');
-      if (before.length === 0) throw new Refusal('organization_missing');
-      await tx.insert(ledgerEntries).values({ organizationId, kind, amount });
-      const [after] = await tx
-        .select(BALANCE)
-        .from(creditBalances)
-        .where(eq(creditBalances.organizationId, organizationId));
-      if (!after) throw new Error('no row');
-      await recordAudit(tx, by, {
-        action: kind === 'grant' ? 'credits.grant' : 'credits.adjust',
-        organizationId,
-        subject: organizationId,
-        details: { amount, available: after.available },
+function funds(kind: 'grant' | 'adjustment', action: 'credits.grant' | 'credits.adjust') {
+  return async (db: Database, by: ChangedBy, organizationId: string, amount: number): Promise<Balance> => {
+    try {
+      return await transaction(db, async (tx) => {
+        // The balance first, as every writer of the ledger does, so that none waits for another in a circle.
+        const [locked] = await balanceLock(tx, organizationId);
+        if (!locked) throw new Refusal('organization_missing');
+        await tx.insert(ledgerEntries).values({ organizationId, kind, amount });
+        const [after] = await tx
+          .select(BALANCE)
+          .from(creditBalances)
+          .where(eq(creditBalances.organizationId, organizationId));
+        if (!after) throw new Error('no row');
+        await recordAudit(tx, by, {
+          action,
+          organizationId,
+          subject: organizationId,
+          details: { amount, available: after.available },
+        });
+        return after;
       });
-      return after;
-    });
-  } catch (error) {
-    if (error instanceof DatabaseError && error.constraint === 'credit_balances_available') {
-      throw new Refusal('credits_below_zero');
+    } catch (error) {
+      if (error instanceof DatabaseError && error.constraint === 'credit_balances_available') {
+        throw new Refusal('credits_below_zero');
+      }
+      throw error;
     }
-    throw error;
-  }
+  };
 }

@@ -73,7 +73,6 @@ export function parseApiKey(text: string): Buffer | null {
 /**
  * Says whose key it is and whether it may be used, in one query by an index. Nothing is kept between requests, so a
  * revocation holds from the next one on. While its organization is suspended, an active key is inactive.
- * @throws {DatabaseError}
  */
 export async function authenticate(db: Database, hash: Buffer): Promise<Authentication> {
   const [found] = await query(db, (tx) =>

@@ -1,11 +1,11 @@
 import { sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, query, span } from '../client.ts';
 
 /** Above so many requests a window is counted by as many steps, and exactly below: its cost does not grow any more. */
 export const STEPS = 300;
 
 /** Places in a key's sliding window, taken together. */
-export interface Places {
+export interface Places extends Record<string, unknown> {
   readonly taken: number;
   /** Of the whole limit, by everybody and with these. */
   readonly used: number;
@@ -23,7 +23,6 @@ export interface Places {
  * `STEPS`, and count from its end; else now. A refusal changes nothing.
  * @param wanted how many it asks for; it may get fewer, or none
  * @param back places taken before that were not used and whose time is over
- * @throws {DatabaseError}
  */
 export async function takePlaces(
   db: Database,
@@ -35,20 +34,13 @@ export async function takePlaces(
   const { keyId, requestsPerMinute: limit } = key;
   const step = limit > STEPS ? windowMs / STEPS : 0;
   const [row] = await query(db, (tx) =>
-    tx.execute<{
-      taken: number;
-      used: number;
-      taken_at: string | null;
-      free_in_ms: number;
-      empty_in_ms: number;
-    }>(sql`
-      select taken, used, taken_at::text,
-             coalesce(extract(epoch from free_in) * 1000, 0)::float8 as free_in_ms,
-             coalesce(extract(epoch from empty_in) * 1000, 0)::float8 as empty_in_ms
-        from take_places(${keyId}, ${limit}, make_interval(secs => ${windowMs / 1000}), make_interval(secs => ${step / 1000}),
+    tx.execute<Places>(sql`
+      select taken, used, taken_at::text as "takenAt",
+             coalesce(extract(epoch from free_in) * 1000, 0)::float8 as "freeInMs",
+             coalesce(extract(epoch from empty_in) * 1000, 0)::float8 as "emptyInMs"
+        from take_places(${keyId}, ${limit}, ${span(windowMs)}, ${span(step)},
                          ${wanted}, ${back.count}, ${back.takenAt}::timestamptz)`),
   );
   if (!row) throw new Error('no row');
-  const { taken, used, taken_at: takenAt, free_in_ms: freeInMs, empty_in_ms: emptyInMs } = row;
-  return { taken, used, takenAt, freeInMs, emptyInMs };
+  return row;
 }

@@ -26,12 +26,6 @@ export interface Balance {
   readonly available: number;
 }
 
-export interface OrganizationOverview extends Organization {
-  readonly balance: Balance;
-  readonly keys: { readonly active: number; readonly inactive: number; readonly revoked: number };
-  readonly batches: { readonly inProgress: number; readonly completed: number };
-}
-
 const ORGANIZATION = {
   id: organizations.id,
   name: organizations.name,
@@ -70,9 +64,7 @@ export async function createOrganization(db: Database, by: ChangedBy, name: stri
 }
 
 /** All organizations with their balances, oldest first. */
-export async function listOrganizations(
-  db: Database,
-): Promise<(Organization & { readonly balance: Balance })[]> {
+export async function listOrganizations(db: Database) {
   return await query(db, (tx) =>
     tx
       .select({ ...ORGANIZATION, balance: BALANCE })
@@ -83,7 +75,7 @@ export async function listOrganizations(
 }
 
 /** @throws {Refusal} `organization_missing` for an unknown id */
-export async function showOrganization(db: Database, organizationId: string): Promise<OrganizationOverview> {
+export async function showOrganization(db: Database, organizationId: string) {
   return await query(db, async (tx) => {
     const [found] = await tx
       .select({ ...ORGANIZATION, balance: BALANCE })
@@ -137,43 +129,23 @@ export async function setLimit(
  * has submitted goes on. Safe to repeat.
  * @throws {Refusal} `organization_missing`
  */
-export async function suspendOrganization(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  suspended: boolean,
-): Promise<Organization> {
-  return await suspend(db, by, organizationId, 'org', 'suspended', suspended);
-}
+export const suspendOrganization = suspends('org', 'suspended');
 
 /**
  * Suspends or resumes webhooks: submits made while they are suspended get no deliveries (`webhook.status` `none`).
  * @throws {Refusal} `organization_missing`
  */
-export async function suspendWebhooks(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  suspended: boolean,
-): Promise<Organization> {
-  return await suspend(db, by, organizationId, 'webhooks', 'webhooksSuspended', suspended);
-}
+export const suspendWebhooks = suspends('webhooks', 'webhooksSuspended');
 
-async function suspend(
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-  what: 'org' | 'webhooks',
-  column: 'suspended' | 'webhooksSuspended',
-  to: boolean,
-): Promise<Organization> {
-  return await transaction(db, async (tx) => {
-    const before = await lockOrganization(tx, organizationId);
-    const action = to ? (`${what}.suspend` as const) : (`${what}.resume` as const);
-    const details = { from: before[column], to };
-    await recordAudit(tx, by, { action, organizationId, subject: organizationId, details });
-    return await update(tx, organizationId, { [column]: to });
-  });
+function suspends(what: 'org' | 'webhooks', column: 'suspended' | 'webhooksSuspended') {
+  return (db: Database, by: ChangedBy, organizationId: string, suspended: boolean): Promise<Organization> =>
+    transaction(db, async (tx) => {
+      const before = await lockOrganization(tx, organizationId);
+      const action = suspended ? (`${what}.suspend` as const) : (`${what}.resume` as const);
+      const details = { from: before[column], to: suspended };
+      await recordAudit(tx, by, { action, organizationId, subject: organizationId, details });
+      return await update(tx, organizationId, { [column]: suspended });
+    });
 }
 
 /** @throws {Refusal} `organization_missing` for an unknown id */

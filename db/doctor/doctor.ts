@@ -2,6 +2,7 @@ import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal, toDatabaseError } from '../errors.ts';
+import { balanceLock } from '../requests/room.ts';
 import { settleIn } from '../requests/settle.ts';
 import { type Check, type DoctorRules, statement } from './check.ts';
 import { ledgerPasses } from './ledger.ts';
@@ -27,7 +28,6 @@ const EXAMPLES = 5;
 /**
  * Checks every invariant (ARCHITECTURE.md, Invariants) that the database can answer for, on one snapshot, without locks.
  * @param examples how many ids to name per check
- * @throws {DatabaseError}
  */
 export async function diagnose(db: Database, rules: DoctorRules, examples = EXAMPLES): Promise<Diagnosis> {
   try {
@@ -144,7 +144,7 @@ async function repairOne(
 /** In the order in which they are made: settlements move balances and counts, which must be right by then. */
 const REPAIRS: Readonly<Record<string, Repair>> = {
   async balance_differs(tx, organizationId) {
-    await lockBalance(tx, organizationId);
+    await balanceLock(tx, organizationId);
     const balance = sql`
       select total::float8, available::float8, held::float8, used::float8
         from credit_balances where organization_id = ${organizationId}`;
@@ -243,7 +243,7 @@ async function rewriteEntitlement(
   npi: string,
   emailType: string,
 ): ReturnType<Repair> {
-  await lockBalance(tx, organizationId);
+  await balanceLock(tx, organizationId);
   const entitlement = sql`
     select request_id, charged_at::text from entitlements
      where organization_id = ${organizationId} and npi = ${npi} and email_type = ${emailType}`;
@@ -263,16 +263,11 @@ async function rewriteEntitlement(
   };
 }
 
-/** Every writer of an organization locks its balance first. A missing one is about to be written. */
-async function lockBalance(tx: Transaction, organizationId: string): Promise<void> {
-  await tx.execute(sql`select from credit_balances where organization_id = ${organizationId} for update`);
-}
-
 async function lockOwner(tx: Transaction, table: 'batches' | 'requests', id: string): Promise<string | null> {
   const [owner] = await tx.execute<{ organization_id: string }>(
     sql`select organization_id from ${sql.identifier(table)} where id = ${id}`,
   );
   if (!owner) return null;
-  await lockBalance(tx, owner.organization_id);
+  await balanceLock(tx, owner.organization_id);
   return owner.organization_id;
 }

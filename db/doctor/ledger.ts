@@ -1,4 +1,5 @@
 import { sql } from 'drizzle-orm';
+import { span } from '../client.ts';
 import type { DoctorRules, Pass } from './check.ts';
 
 /**
@@ -212,7 +213,7 @@ const REQUESTS_AND_ENTRIES: Pass = {
 
 /** What is paid once is free for the replay window (L4 and L5). */
 function promises({ replayMs }: DoctorRules): Pass[] {
-  const window = sql`make_interval(secs => ${replayMs / 1000}::float8)`;
+  const window = span(replayMs);
   const npi = sql`organization_id, npi`;
   const doubleCharges: Pass = {
     from: sql`(

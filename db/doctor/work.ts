@@ -252,62 +252,48 @@ const OPEN = sql`b.completed_count < b.total`;
  * Ids of workflows that have to be open (ARCHITECTURE.md, Invariants, S4), because they were to be started 60 s ago or
  * earlier: of batches with an open request, and of deliveries that could go on.
  * @param among only these; all if it is null
- * @throws {DatabaseError}
  */
 export async function listUnfinished(db: Database, among: readonly string[] | null): Promise<string[]> {
-  return await query(db, async (tx) =>
-    ids(
-      await tx.execute(sql`
-        select u.id from (
-          select b.id, b.created_at from batches b
-           where b.started_at < clock_timestamp() - ${GRACE}
-             and ${OPEN}
-          union all
-          -- One that waits for its next attempt is the sweep's once that is due.
-          select d.id, final.at from webhook_deliveries d
-           cross join lateral (
-             select max(r.settled_at) as at, count(*) = count(r.settled_at) as is_so from requests r
-              where r.batch_id = d.batch_id and (d.request_id is null or r.id = d.request_id)) final
-           where d.state = 'pending' and final.is_so
-             and greatest(final.at, d.due_at) < clock_timestamp() - ${GRACE}
-        ) u where ${within(sql`u.id`, among)}
-         order by u.created_at`),
-    ),
-  );
+  const found = sql`
+    select u.id from (
+      select b.id, b.created_at from batches b
+       where b.started_at < clock_timestamp() - ${GRACE}
+         and ${OPEN}
+      union all
+      -- One that waits for its next attempt is the sweep's once that is due.
+      select d.id, final.at from webhook_deliveries d
+       cross join lateral (
+         select max(r.settled_at) as at, count(*) = count(r.settled_at) as is_so from requests r
+          where r.batch_id = d.batch_id and (d.request_id is null or r.id = d.request_id)) final
+       where d.state = 'pending' and final.is_so
+         and greatest(final.at, d.due_at) < clock_timestamp() - ${GRACE}
+    ) u where ${within(sql`u.id`, among)}
+     order by u.created_at`;
+  return await idsOf(db, found);
 }
 
 /**
  * Those of these batches that were over 60 s ago: their workflows have to be closed. Not those whose first attempts are
  * still to be made.
- * @throws {DatabaseError}
  */
 export async function listOver(db: Database, among: readonly string[]): Promise<string[]> {
-  return await query(db, async (tx) =>
-    ids(
-      await tx.execute(sql`
-        select b.id from batches b
-         where b.updated_at < clock_timestamp() - ${GRACE} and not ${OPEN} and ${within(sql`b.id`, among)}
-           and not exists (
-             select from webhook_deliveries d
-              where d.batch_id = b.id and d.state = 'pending' and d.attempts = 0 and d.resends = 0)
-         order by b.created_at`),
-    ),
-  );
+  const found = sql`
+    select b.id from batches b
+     where b.updated_at < clock_timestamp() - ${GRACE} and not ${OPEN} and ${within(sql`b.id`, among)}
+       and not exists (
+         select from webhook_deliveries d
+          where d.batch_id = b.id and d.state = 'pending' and d.attempts = 0 and d.resends = 0)
+     order by b.created_at`;
+  return await idsOf(db, found);
 }
 
-/**
- * Of these requests those that have been final for 60 s: nobody waits for their lookups.
- * @throws {DatabaseError}
- */
+/** Of these requests those that have been final for 60 s: nobody waits for their lookups. */
 export async function listFinal(db: Database, among: readonly string[]): Promise<string[]> {
-  return await query(db, async (tx) =>
-    ids(
-      await tx.execute(sql`
-        select r.id from requests r
-         where r.settled_at < clock_timestamp() - ${GRACE} and ${within(sql`r.id`, among)}
-         order by r.settled_at`),
-    ),
-  );
+  const found = sql`
+    select r.id from requests r
+     where r.settled_at < clock_timestamp() - ${GRACE} and ${within(sql`r.id`, among)}
+     order by r.settled_at`;
+  return await idsOf(db, found);
 }
 
 function within(id: SQL, among: readonly string[] | null) {
@@ -316,6 +302,7 @@ function within(id: SQL, among: readonly string[] | null) {
     : sql`${id} in (select jsonb_array_elements_text(${JSON.stringify(among)}::jsonb))`;
 }
 
-function ids(rows: Iterable<Record<string, unknown>>): string[] {
-  return [...rows].map((row) => String(row.id));
+async function idsOf(db: Database, statement: SQL): Promise<string[]> {
+  const rows = await query(db, (tx) => tx.execute<{ id: string }>(statement));
+  return rows.map(({ id }) => id);
 }

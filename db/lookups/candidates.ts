@@ -1,5 +1,5 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
-import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
+import { clock, type Database, query, span, type Transaction, transaction } from '../client.ts';
 import { emailChecks, storedEmails } from '../schema.ts';
 import { type CheckKind, type EmailType, SERVICE, type StoredVerdict } from '../words.ts';
 
@@ -94,7 +94,6 @@ async function lockForStoring(tx: Transaction): Promise<void> {
  * longer fresh, ordinary ones that NPPES lists for the provider, and those that nobody has checked yet.
  * @param listed what NPPES lists, normalized
  * @returns how many addresses wait
- * @throws {DatabaseError}
  */
 export async function queueKnownEmails(
   db: Database,
@@ -117,7 +116,7 @@ export async function queueKnownEmails(
     await tx.execute(sql`
       update stored_emails set unchecked = true, updated_at = ${at}
        where npi = ${npi} and verdict = 'valid' and not unchecked and may_store
-         and last_validated_at < ${at} - make_interval(secs => ${freshnessMs / 1000}::float8)`);
+         and last_validated_at < ${at} - ${span(freshnessMs)}`);
     const [row] = await tx.execute<{ waiting: number }>(sql`
       with waiting as (
         select email, source, verdict from stored_emails
@@ -181,7 +180,6 @@ export interface ClaimedEmail extends NamedCandidate {
  *   an activity again only then
  * @param search.claimMs how long a check may take; after that, its worker is taken for dead
  * @returns null if none is to be had
- * @throws {DatabaseError}
  */
 export async function claimUnchecked(
   db: Database,
@@ -197,8 +195,7 @@ export async function claimUnchecked(
   const { requestId, npi, lookupId, except, greylisted, claimMs } = search;
   const [row] = await query(db, (tx) =>
     tx.execute<Omit<ClaimedEmail, 'validatedAt'> & { readonly validatedAt: string | null }>(sql`
-      update stored_emails s
-         set checking_until = clock_timestamp() + make_interval(secs => ${claimMs / 1000}), checking_for = ${requestId}
+      update stored_emails s set checking_until = clock_timestamp() + ${span(claimMs)}, checking_for = ${requestId}
        where s.npi = ${npi} and s.email = (
          select w.email from stored_emails w
           where w.npi = ${npi} and w.unchecked and w.email <> all(${sql.param([...except])}::text[])
@@ -216,10 +213,7 @@ export async function claimUnchecked(
   return row ? { ...row, validatedAt: row.validatedAt === null ? null : new Date(row.validatedAt) } : null;
 }
 
-/**
- * What is left in line of a lookup beside `except`: in somebody else's hands, or greylisted.
- * @throws {DatabaseError}
- */
+/** What is left in line of a lookup beside `except`: in somebody else's hands, or greylisted. */
 export async function countUnchecked(
   db: Database,
   search: { readonly npi: string; readonly lookupId: string; readonly except: readonly string[] },
@@ -238,17 +232,13 @@ export async function countUnchecked(
 /**
  * Lets go of an address that no verdict came of.
  * @param greylistedMs how long its mail server asked to be left alone; null if it did not
- * @throws {DatabaseError}
  */
 export async function releaseUnchecked(
   db: Database,
   { npi, email }: { readonly npi: string; readonly email: string },
   greylistedMs: number | null,
 ): Promise<void> {
-  const until =
-    greylistedMs === null
-      ? sql`null`
-      : sql`clock_timestamp() + make_interval(secs => ${greylistedMs / 1000})`;
+  const until = greylistedMs === null ? sql`null` : sql`clock_timestamp() + ${span(greylistedMs)}`;
   await query(db, (tx) =>
     tx
       .update(storedEmails)
@@ -265,7 +255,7 @@ function namedIn(lookupId: string) {
     where n.lookup_id = ${lookupId} and n.npi = w.npi and n.email = w.email and n.kind = 'named')`;
 }
 
-/** Writes the verdict on an address, and the evidence for it. @throws {DatabaseError} */
+/** Writes the verdict on an address, and the evidence for it. */
 export async function recordVerdict(
   db: Database,
   address: { readonly npi: string; readonly email: string; readonly lookupId: string | null },
@@ -298,7 +288,7 @@ export async function recordVerdict(
   });
 }
 
-/** Writes what was found out about an address that no verdict came of yet. @throws {DatabaseError} */
+/** Writes what was found out about an address that no verdict came of yet. */
 export async function recordEvidence(
   db: Database,
   address: { readonly npi: string; readonly email: string; readonly lookupId: string },

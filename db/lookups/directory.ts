@@ -1,11 +1,11 @@
 import { sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, query, span } from '../client.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import type { EmailType, WantedType } from '../words.ts';
 
 // The directory: every address a source ever named for an NPI, with the newest verdict on it.
 
-/** Whether the directory now satisfies a wanted type. @throws {DatabaseError} */
+/** Whether the directory now satisfies a wanted type. */
 export async function hasStoredEmail(
   db: Database,
   search: { npi: string; wantedType: WantedType; freshnessMs: number; lookupId: string | null },
@@ -18,10 +18,7 @@ export async function hasStoredEmail(
   return rows.length > 0;
 }
 
-/**
- * Puts an address into the directory that was validated elsewhere; one that was erased stays out.
- * @throws {DatabaseError}
- */
+/** Puts an address into the directory that was validated elsewhere; one that was erased stays out. */
 export async function storeEmail(
   db: Database,
   known: { npi: string; email: string; emailType: EmailType; lastValidatedAt: Date; source: string },
@@ -38,35 +35,23 @@ export async function storeEmail(
   );
 }
 
-/** An address that will be stale soon. */
-export interface FadingEmail {
-  readonly npi: string;
-  readonly email: string;
-  readonly emailType: EmailType | null;
-  readonly source: string;
-}
-
-/**
- * Valid addresses that go stale within `leadMs`, the first to do so first, of NPIs among the newest requests.
- * @throws {DatabaseError}
- */
+/** Valid addresses that go stale within `leadMs`, the first to do so first, of NPIs among the newest requests. */
 export async function listFading(
   db: Database,
   search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
-): Promise<FadingEmail[]> {
-  const stale = sql`now() - make_interval(secs => ${search.freshnessMs / 1000})`;
-  const rows = await query(db, (tx) =>
-    tx.execute<{ npi: string; email: string; email_type: EmailType | null; source: string }>(sql`
-      select s.npi, s.email, s.email_type, s.source
+) {
+  const stale = sql`now() - ${span(search.freshnessMs)}`;
+  return await query(db, (tx) =>
+    tx.execute<{ npi: string; email: string; emailType: EmailType | null; source: string }>(sql`
+      select s.npi, s.email, s.email_type as "emailType", s.source
         from (select distinct npi from (select npi from requests order by accepted_at desc limit ${ASKED}) newest) asked
         join stored_emails s on s.npi = asked.npi
        where s.verdict = 'valid' and not s.unchecked and s.may_store
          and s.last_validated_at >= ${stale}
-         and s.last_validated_at < ${stale} + make_interval(secs => ${search.leadMs / 1000})
+         and s.last_validated_at < ${stale} + ${span(search.leadMs)}
          and not is_suppressed(s.npi, s.email) and not is_inactive(s.npi)
        order by s.last_validated_at limit ${search.limit}`),
   );
-  return rows.map(({ email_type: emailType, ...row }) => ({ ...row, emailType }));
 }
 
 /** The newest requests say who is asked for; beyond them a round would cost more than it brings. */
@@ -75,7 +60,6 @@ const ASKED = 20_000;
 /**
  * Removes addresses that their source does not let us keep, and the evidence about them, once nobody is looking their
  * NPI up any more.
- * @throws {DatabaseError}
  */
 export async function forgetUnkept(db: Database): Promise<void> {
   await query(db, (tx) =>

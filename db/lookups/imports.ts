@@ -1,4 +1,4 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { and, desc, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, transaction } from '../client.ts';
 import { newId } from '../ids.ts';
@@ -21,7 +21,6 @@ export type StoreVerdict = 'stored' | 'unchanged' | 'suppressed';
  * Stores up to some thousand addresses in one statement. Safe to repeat: newer evidence wins, whoever has it, and an
  * address that was erased or suppressed stays out.
  * @returns a verdict for each; of rows about one address the newest is stored, and the others change nothing
- * @throws {DatabaseError}
  */
 export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): Promise<StoreVerdict[]> {
   const given = JSON.stringify(rows.map((row, n) => ({ ...row, n })));
@@ -64,17 +63,32 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): P
   return rows.map((_, n) => verdictOf.get(n) ?? 'unchanged');
 }
 
+/** What an import did, in rows by verdict; of NPPES by file and fate, such as `npidata.inserted`. */
+export type Counts = Readonly<Record<string, number>>;
+
+/** What the newest import of a download of NPPES did; null if it did not come to its end, or was never made. */
+export async function findNppesImport(db: Database, fingerprint: string): Promise<Counts | null> {
+  const [last] = await query(db, (tx) =>
+    tx
+      .select({ state: importRuns.state, counts: importRuns.counts })
+      .from(importRuns)
+      .where(and(eq(importRuns.kind, 'nppes'), eq(importRuns.fingerprint, fingerprint)))
+      .orderBy(desc(importRuns.startedAt))
+      .limit(1),
+  );
+  return last?.state === 'done' ? last.counts : null;
+}
+
 /**
  * Notes that an import begins, and in the audit log who wants it. One of the same file that never came to its end is
- * marked as failed: it is being repeated.
+ * marked as failed: it is being repeated. Of NPPES any: whoever begins one holds the lock that lets one run at a time.
  * @param file.name without its folder
  * @param file.fingerprint tells the same content again
- * @throws {DatabaseError}
  */
 export async function beginImport(
   db: Database,
   by: ChangedBy,
-  kind: Exclude<ImportKind, 'nppes'>,
+  kind: ImportKind,
   file: { readonly name: string; readonly fingerprint: string },
 ): Promise<string> {
   const id = newId('imp');
@@ -85,7 +99,7 @@ export async function beginImport(
       .where(
         and(
           eq(importRuns.kind, kind),
-          eq(importRuns.fingerprint, file.fingerprint),
+          kind === 'nppes' ? undefined : eq(importRuns.fingerprint, file.fingerprint),
           eq(importRuns.state, 'running'),
         ),
       );
@@ -102,12 +116,12 @@ export async function beginImport(
   return id;
 }
 
-/** Notes how an import ended, with its rows by verdict. @throws {DatabaseError} */
+/** Notes how an import ended, and what it did. */
 export async function endImport(
   db: Database,
   id: string,
   state: 'done' | 'failed',
-  counts: Readonly<Record<string, number>>,
+  counts: Counts,
 ): Promise<void> {
   await query(db, (tx) =>
     tx

@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, query, type Transaction, transaction } from '../client.ts';
+import { type Database, query, span, type Transaction, transaction } from '../client.ts';
 
 // One gate before every call of a vendor, a verifier or the registry: circuit breaker, the source's own pauses, rate
 // limits and spend, all of them in the database, so that they hold across workers.
@@ -71,7 +71,6 @@ const DEFAULT_PAUSE_MS = 5000;
  * turn from then on, and is told when; organizations that wait have theirs in turn.
  * @param record a statement that writes down what `admission` says: neither is there without the other
  * @returns with the row that `record` gives back, if any
- * @throws {DatabaseError}
  */
 export async function admitCall<Row = unknown>(
   db: Database,
@@ -83,7 +82,7 @@ export async function admitCall<Row = unknown>(
     tx.execute<Row & Admission>(sql`
       with admission as materialized (
         select * from admit_call(${source}, ${requestId}, ${rates}::jsonb, ${limits.dailyCredits}, ${cost},
-                                 ${seconds(patienceMs)}, ${seconds(TRIAL_EVERY_MS)})
+                                 ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)})
       ), record as (${record})
       select record.*, a.kind, a.why, a.era, ${epochMs(sql`a.at`)} as at,
              ceil(${epochMs(sql`a.free_at`)} - ${epochMs(sql`a.at`)}) as "afterMs"
@@ -130,14 +129,14 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
       return sql`era = era + (state = 'open')::integer, state = 'closed', failures = 0, open_until = null,
         last_error = null where ${ofThisEra} and (state = 'open' or failures > 0)`;
     case 'rate_limit':
-      return sql`paused_until = greatest(paused_until, clock_timestamp() + ${seconds(outcome.afterMs ?? DEFAULT_PAUSE_MS)})
+      return sql`paused_until = greatest(paused_until, clock_timestamp() + ${span(outcome.afterMs ?? DEFAULT_PAUSE_MS)})
         where true`;
     case 'failed': {
       // A failed trial leaves everything as it is: when the next one is due was set when this one was admitted.
       const opens = sql`failures + 1 >= ${FAILURES_TO_OPEN}`;
       return sql`failures = failures + 1, last_error = ${outcome.why},
         state = case when ${opens} then 'open' else state end, era = era + (${opens})::integer,
-        open_until = case when ${opens} then clock_timestamp() + ${seconds(TRIAL_EVERY_MS)} end
+        open_until = case when ${opens} then clock_timestamp() + ${span(TRIAL_EVERY_MS)} end
         where ${ofThisEra} and state = 'closed'`;
     }
     case 'failed_again':
@@ -145,16 +144,13 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
       return null;
     case 'refused':
       return sql`failures = failures + 1, last_error = ${outcome.why}, state = 'open', era = era + 1,
-        open_until = clock_timestamp() + ${seconds(REFUSED_OPEN_MS)} where ${ofThisEra}`;
+        open_until = clock_timestamp() + ${span(REFUSED_OPEN_MS)} where ${ofThisEra}`;
     default:
       return outcome satisfies never;
   }
 }
 
-/**
- * For a call that left no record before it was made: notes how it went, and what it did not cost.
- * @throws {DatabaseError}
- */
+/** For a call that left no record before it was made: notes how it went, and what it did not cost. */
 export async function recordOne(
   db: Database,
   source: string,
@@ -189,10 +185,6 @@ export async function giveBack(
       and organization_id = coalesce((select organization_id from requests where id = ${requestId}), '')`);
 }
 
-function seconds(ms: number) {
-  return sql`make_interval(secs => ${ms / 1000})`;
-}
-
 /** What a vendor or verifier did for us since a moment, and how it is now. Times in milliseconds, money in its credits. */
 export interface SourceFigures {
   readonly source: string;
@@ -223,10 +215,7 @@ export interface SourceFigures {
   readonly creditsToday: number;
 }
 
-/**
- * The figures of every source that was called since then or has a state of its own, in the order of their names.
- * @throws {DatabaseError}
- */
+/** The figures of every source that was called since then or has a state of its own, in the order of their names. */
 export async function readSourceFigures(db: Database, since: Date): Promise<SourceFigures[]> {
   const from = sql`${since.toISOString()}::timestamptz`;
   const rows = await query(db, (tx) =>

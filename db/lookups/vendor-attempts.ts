@@ -1,5 +1,5 @@
 import { and, eq, type SQL, sql } from 'drizzle-orm';
-import { type Database, query, transaction } from '../client.ts';
+import { type Database, query, span, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import { vendorAttempts } from '../schema.ts';
@@ -232,7 +232,7 @@ async function takePoll(
 
 /** Until when whoever asks may be assumed alive. */
 function leaseOf({ callMs }: Question): SQL {
-  return sql`at + make_interval(secs => ${(callMs + LEASE_MARGIN_MS) / 1000})`;
+  return sql`at + ${span(callMs + LEASE_MARGIN_MS)}`;
 }
 
 /** A job that was bought for an earlier lookup is asked for, and not bought again. Its cost stays where it was spent. */
@@ -256,7 +256,6 @@ async function adoptJob(
 /**
  * Notes the vendors that are not asked, and why, once per lookup: what they need is not known, or they give no email
  * of the wanted type.
- * @throws {DatabaseError}
  */
 export async function recordSkipped(
   db: Database,
@@ -277,7 +276,6 @@ export async function recordSkipped(
 /**
  * Keeps an asynchronous vendor's job id before anything else happens, so that its answer is fetched and never bought
  * twice; after a poll, answered or not, when the next one is due. Also if the attempt was given up as lost meanwhile.
- * @throws {DatabaseError}
  */
 export async function recordVendorJob(
   db: Database,
@@ -288,7 +286,7 @@ export async function recordVendorJob(
 ): Promise<void> {
   await transaction(db, async (tx) => {
     await recordCall(tx, key.vendor, key.era, outcome);
-    const leaseUntil = sql`clock_timestamp() + make_interval(secs => ${nextPollMs / 1000})`;
+    const leaseUntil = sql`clock_timestamp() + ${span(nextPollMs)}`;
     await tx
       .update(vendorAttempts)
       .set({ state: 'pending', jobRef, endedAt: null, reason: null, leaseUntil })
@@ -306,7 +304,6 @@ export async function recordVendorJob(
 /**
  * Ends a call that was aborted, or died: its answer is lost, and whoever asks next need not wait for it. A job is only
  * let go.
- * @throws {DatabaseError}
  */
 export async function recordLost(db: Database, attempt: AttemptId, reason: string): Promise<void> {
   await query(db, (tx) =>
@@ -334,7 +331,6 @@ export interface VendorAnswerRecord {
 /**
  * Ends an attempt and stores what the vendor named, in one transaction with what it cost and how the vendor is. Also
  * if the attempt was given up as lost meanwhile: the addresses were paid for.
- * @throws {DatabaseError}
  */
 export async function recordVendorAnswer(
   db: Database,

@@ -13,7 +13,6 @@ const DERIVED = ['row_hash', 'phone_key', 'address_key', 'updated_at', 'unchecke
  * Everything held about a provider, or under an address. For an NPI: its NPPES rows and the lookups and requests for
  * it; of an address: what names it.
  * @returns rows with the columns' own names
- * @throws {DatabaseError}
  */
 export async function exportSubject(db: Database, subject: DataSubject) {
   const ofNpi = 'npi' in subject ? sql`npi = ${subject.npi}` : sql`false`;

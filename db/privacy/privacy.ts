@@ -19,10 +19,7 @@ export interface AskedBy extends ChangedBy {
   readonly received: Date;
 }
 
-/**
- * The register, the newest first.
- * @throws {DatabaseError}
- */
+/** The register, the newest first. */
 export async function listPrivacyRequests(db: Database, limit: number): Promise<object[]> {
   const register = sql`
     select received_at as "receivedAt", done_at as "doneAt", kind, asked_by as "askedBy", subject, actor, reason

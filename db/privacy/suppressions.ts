@@ -28,7 +28,6 @@ export function hashAddress(email: string): string {
 /**
  * Suppresses one NPI, address or domain.
  * @returns false if it was suppressed already, which changes nothing
- * @throws {DatabaseError}
  */
 export async function addSuppression(
   db: Database,
@@ -41,7 +40,6 @@ export async function addSuppression(
 /**
  * A vendor's word that this person does not want to be processed (Hunter's 451). Safe to repeat, so it is written
  * before the vendor's answer is: an answer on record then never lacks its suppression.
- * @throws {DatabaseError}
  */
 export async function suppressFromVendor(db: Database, npi: string, vendor: string): Promise<void> {
   const by = { actor: SERVICE, reason: `${vendor}: the person asked not to be processed` };
@@ -51,7 +49,6 @@ export async function suppressFromVendor(db: Database, npi: string, vendor: stri
 /**
  * Ends a suppression, an erasure's too: sources may then bring the address back.
  * @returns where it came from; null if there was none
- * @throws {DatabaseError}
  */
 export async function removeSuppression(
   db: Database,
@@ -78,7 +75,6 @@ export async function removeSuppression(
 /**
  * The newest suppressions first.
  * @param kind null for all
- * @throws {DatabaseError}
  */
 export async function listSuppressions(
   db: Database,
@@ -98,7 +94,6 @@ export async function listSuppressions(
 /**
  * Suppresses many at once, of an imported list; the import itself is in the audit log. Safe to repeat.
  * @returns for each row whether it was new; of equal rows only the first one is
- * @throws {DatabaseError}
  */
 export async function importSuppressions(
   db: Database,

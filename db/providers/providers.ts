@@ -46,7 +46,6 @@ const NO_HASH = 0;
 /**
  * Of these NPIs those that the registry is to be asked about: no import has them, and the registry has not been asked
  * for a day (the etiquette of its public clients). An answer older than that stays in use until a newer one comes.
- * @throws {DatabaseError}
  */
 export async function listRegistryDue(db: Database, npis: readonly string[]): Promise<string[]> {
   const rows = await query(db, (tx) =>
@@ -61,7 +60,6 @@ export async function listRegistryDue(db: Database, npis: readonly string[]): Pr
 
 /**
  * Keeps what the registry says of an NPI, in place of what it said before. Changes nothing if an import has the NPI.
- * @throws {DatabaseError}
  */
 export async function storeRegistryProvider(db: Database, provider: RegistryProvider): Promise<void> {
   const { npi, practice, endpoints, otherNames, locations, ...facts } = provider;
@@ -97,7 +95,6 @@ export async function storeRegistryProvider(db: Database, provider: RegistryProv
  * Keeps that the registry has no active provider under an NPI: deactivated as of today, and nothing else. The row
  * closes the gate for a day; then the registry is asked again, because an NPI may be new or come back.
  * Changes nothing if an import has the NPI.
- * @throws {DatabaseError}
  */
 export async function storeRegistryAbsence(db: Database, npi: string): Promise<void> {
   await transaction(db, async (tx) => {

@@ -55,7 +55,6 @@ const REFUSAL = sql<ProviderFacts['refusal']>`case
 /**
  * The NPIs of a batch that are not to be looked up, and why, in one statement. An NPI that no table has passes.
  * @param npis 10 digits each
- * @throws {DatabaseError}
  */
 export async function gate(db: Database, npis: readonly string[]): Promise<Map<string, GateReason>> {
   const rows = await query(db, (tx) =>
@@ -75,7 +74,6 @@ export async function gate(db: Database, npis: readonly string[]): Promise<Map<s
  * Everything on record that tells who a provider is and where they work. A few indexed reads, bounded however many
  * share a telephone or an address.
  * @returns null if neither NPPES nor the registry has the NPI
- * @throws {DatabaseError}
  */
 export async function readProvider(db: Database, npi: string): Promise<ProviderFacts | null> {
   return await query(db, async (tx) => {

@@ -1,5 +1,5 @@
 import { and, eq, gte, type SQL, sql } from 'drizzle-orm';
-import type { Transaction } from '../client.ts';
+import { span, type Transaction } from '../client.ts';
 import { entitlements, requests, storedEmails } from '../schema.ts';
 import type { EmailType, WantedType } from '../words.ts';
 
@@ -106,7 +106,7 @@ export function isUsable(
   return and(
     eq(storedEmails.verdict, 'valid'),
     eq(storedEmails.unchecked, false),
-    sql`${storedEmails.lastValidatedAt} >= ${at}::timestamptz - make_interval(secs => ${freshnessMs / 1000})`,
+    sql`${storedEmails.lastValidatedAt} >= ${at}::timestamptz - ${span(freshnessMs)}`,
     sql`${wantedType} in ('any', ${storedEmails.emailType})`,
     // Equality with null is never true.
     sql`(${storedEmails.mayStore} or exists (select from email_checks c where c.lookup_id = ${lookupId}

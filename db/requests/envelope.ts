@@ -49,7 +49,6 @@ type AsText<T, K extends keyof T> = Omit<T, K> & Readonly<Record<K, string>>;
 /**
  * Reads an envelope; the organization is part of the question, so that another one's id is as unknown as any.
  * @returns null if this organization has no such request or batch
- * @throws {DatabaseError}
  */
 export async function findEnvelope(db: Database, subject: EnvelopeSubject): Promise<Envelope | null> {
   const [row] = await query(db, (tx) =>

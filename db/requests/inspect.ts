@@ -17,30 +17,14 @@ const VENDOR_ATTEMPT = {
   >`extract(epoch from ${vendorAttempts.endedAt} - ${vendorAttempts.startedAt}) * 1000`.mapWith(Number),
 };
 
-type Rows<T extends (...args: never[]) => Promise<unknown[]>> = Awaited<ReturnType<T>>[number];
-
-export type InspectedVendorAttempt = Rows<typeof selectVendorAttempts>;
-export type InspectedRequest = Rows<typeof selectRequests> & {
-  /** Of its lookup, which it may share with others. */
-  readonly vendorAttempts: readonly InspectedVendorAttempt[];
-};
-export type InspectedAttempt = Rows<typeof selectAttempts>;
-export type InspectedDelivery = Rows<typeof selectDeliveries> & {
-  readonly attempts: readonly InspectedAttempt[];
-};
-
-export interface BatchInspection {
-  readonly batch: Rows<typeof selectBatch>;
-  /** In the order they were submitted. */
-  readonly requests: readonly InspectedRequest[];
-  readonly deliveries: readonly InspectedDelivery[];
-}
+export type BatchInspection = Awaited<ReturnType<typeof inspectBatch>>;
 
 /**
- * Everything there is on one batch: its requests with what vendors answered, its deliveries with each attempt.
+ * Everything there is on one batch: its requests in the order of the submit, with what vendors answered for their
+ * lookups, which they may share with others; its deliveries with each attempt.
  * @throws {Refusal} `batch_missing` for an unknown id
  */
-export async function inspectBatch(db: Database, batchId: string): Promise<BatchInspection> {
+export async function inspectBatch(db: Database, batchId: string) {
   return await query(db, async (tx) => {
     const [batch] = await selectBatch(tx, batchId);
     if (!batch) throw new Refusal('batch_missing');

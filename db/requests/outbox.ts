@@ -1,5 +1,5 @@
 import { and, asc, eq, isNotNull, isNull, sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, query, span } from '../client.ts';
 import { batches, requests, sweeps } from '../schema.ts';
 import type { SubmittedAs, WantedType } from '../words.ts';
 
@@ -21,7 +21,6 @@ export interface BatchStart {
  * Takes the turn to sweep if it is due: one process of all gets it, once per interval. One in another namespace than the
  * API's stands in where nobody else sweeps.
  * @returns whether it is in the API's namespace; null if it is not its turn
- * @throws {DatabaseError}
  */
 export async function takeTurn(
   db: Database,
@@ -45,10 +44,7 @@ export async function takeTurn(
   return taken ?? null;
 }
 
-/**
- * Notes in which namespace the API starts workflows: nobody can say from another one whether they run.
- * @throws {DatabaseError}
- */
+/** Notes in which namespace the API starts workflows: nobody can say from another one whether they run. */
 export async function noteHome(db: Database, namespace: string): Promise<void> {
   await query(db, (tx) =>
     tx
@@ -62,18 +58,12 @@ export async function noteHome(db: Database, namespace: string): Promise<void> {
   );
 }
 
-/**
- * Notes that a sweep came to its end.
- * @throws {DatabaseError}
- */
+/** Notes that a sweep came to its end. */
 export async function noteSweep(db: Database): Promise<void> {
   await query(db, (tx) => tx.update(sweeps).set({ sweptAt: sql`clock_timestamp()` }));
 }
 
-/**
- * Notes that the batch workflow runs, and takes the batch out of the outbox unless it came in again meanwhile.
- * @throws {DatabaseError}
- */
+/** Notes that the batch workflow runs, and takes the batch out of the outbox unless it came in again meanwhile. */
 export async function markStarted(
   db: Database,
   { batchId, wakeAt }: Pick<BatchStart, 'batchId' | 'wakeAt'>,
@@ -91,7 +81,6 @@ export async function markStarted(
 /**
  * The outbox: batches that came in at least `olderThanMs` ago, the oldest first. Younger ones are still being seen to
  * by whoever put them there.
- * @throws {DatabaseError}
  */
 export async function listToWake(db: Database, olderThanMs: number, limit: number): Promise<BatchStart[]> {
   return await query(db, (tx) =>
@@ -104,10 +93,7 @@ export async function listToWake(db: Database, olderThanMs: number, limit: numbe
   );
 }
 
-/**
- * Organizations with an open request past its deadline, the longest overdue first.
- * @throws {DatabaseError}
- */
+/** Organizations with an open request past its deadline, the longest overdue first. */
 export async function listOverdueOwners(db: Database): Promise<string[]> {
   const rows = await query(db, (tx) =>
     tx
@@ -123,7 +109,6 @@ export async function listOverdueOwners(db: Database): Promise<string[]> {
 /**
  * Takes started batches with an open request that were not looked at for `everyMs`, and marks them as looked at, so that
  * sweeps share the work.
- * @throws {DatabaseError}
  */
 export async function takeUnfinished(db: Database, everyMs: number, limit: number): Promise<BatchStart[]> {
   return await query(db, (tx) => {
@@ -148,10 +133,7 @@ export async function takeUnfinished(db: Database, everyMs: number, limit: numbe
   });
 }
 
-/**
- * The requests of a batch that are or may be looked up.
- * @throws {DatabaseError}
- */
+/** The requests of a batch that are or may be looked up. */
 export async function listOpen(db: Database, batchId: string): Promise<string[]> {
   const rows = await query(db, (tx) =>
     tx
@@ -178,8 +160,4 @@ export const START = {
 
 function ago(ms: number) {
   return sql`now() - ${span(ms)}`;
-}
-
-function span(ms: number) {
-  return sql`make_interval(secs => ${ms / 1000})`;
 }

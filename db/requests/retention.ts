@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, query, span } from '../client.ts';
 
 /** How long what is personal, or the customer's own, is kept; times in milliseconds. */
 export interface Retention {
@@ -12,11 +12,12 @@ export interface Retention {
 
 /** Rows of each kind in one statement, which locks nothing but them, and passes by what others hold. */
 const AT_MOST = 1000;
+/** Every submit may bring one, and they are kept for a day. */
+const KEYS_AT_MOST = 5000;
 
 /**
- * Forgets what is older than it is to be kept, the oldest first, in one small step of each kind. What one leaves is the
+ * Forgets what is older than it is to be kept, and Idempotency-Keys whose time is over, the oldest first, in one small step of each kind. What one leaves is the
  * next one's.
- * @throws {DatabaseError}
  */
 export async function forgetOld(
   db: Database,
@@ -38,10 +39,14 @@ export async function forgetOld(
     sql`delete from email_checks where ctid = any (array(
           select ctid from (select ctid, at from email_checks order by id limit ${AT_MOST}) oldest
            where ${olderThan('at', evidenceMs)}))`,
+    // A submit treats these as never seen anyway.
+    sql`delete from idempotency_keys where ctid = any (array(
+          select ctid from idempotency_keys where expires_at <= now()
+           order by expires_at limit ${KEYS_AT_MOST} for update skip locked))`,
   ];
   for (const step of steps) await query(db, (tx) => tx.execute(step));
 }
 
 function olderThan(column: string, ms: number): SQL {
-  return sql`${sql.identifier(column)} < clock_timestamp() - make_interval(secs => ${ms / 1000})`;
+  return sql`${sql.identifier(column)} < clock_timestamp() - ${span(ms)}`;
 }

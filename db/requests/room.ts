@@ -58,7 +58,6 @@ export async function giveRoom(
 /**
  * Gives room wherever somebody waits for it. Who settles a request gives its room on at once: this is for what was
  * settled in another way, and for more room by a changed setting.
- * @throws {DatabaseError}
  */
 export async function giveRoomToAll(db: Database, atMost: number): Promise<void> {
   const owners = await query(db, (tx) =>

@@ -90,22 +90,16 @@ export async function settleIn(
   return await finish(tx, request, rules, completed(stored, false, at));
 }
 
-export interface OverdueRequest {
-  readonly requestId: string;
-  readonly batchId: string;
-}
-
 /**
  * Makes overdue requests of one organization final as `failed`, in one transaction with their releases: after an
  * outage there are thousands. A request that somebody is writing to is left to them, or to the next call.
  * @param which of its requests; `batchId` only those of this batch
  * @returns those it settled, `limit` at most
- * @throws {DatabaseError}
  */
 export async function settleOverdue(
   db: Database,
   which: { readonly organizationId: string; readonly batchId?: string; readonly limit: number },
-): Promise<OverdueRequest[]> {
+) {
   const { organizationId, batchId, limit } = which;
   return await transaction(db, async (tx) => {
     await balanceLock(tx, organizationId);

@@ -1,6 +1,6 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
-import { type Database, insertAll, query, type Transaction, transaction } from '../client.ts';
+import { type Database, insertAll, span, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { batches, idempotencyKeys, requests, webhookDeliveries } from '../schema.ts';
@@ -9,6 +9,7 @@ import { completed, findReplays, findStoredEmails } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
 import type { BatchStart } from './outbox.ts';
 import { roomLeft } from './room.ts';
+import type { SettleRules } from './settle.ts';
 
 /** One parsed submit, single or bulk. */
 export interface SubmitCommand {
@@ -30,13 +31,9 @@ export interface SubmitCommand {
   } | null;
 }
 
-export interface SubmitRules {
+export interface SubmitRules extends SettleRules {
   readonly lookupTimeoutMs: number;
-  readonly freshnessMs: number;
-  readonly replayMs: number;
   readonly idempotencyMs: number;
-  /** How many lookups of one organization may be open at once. */
-  readonly lookupsPerOrganization: number;
 }
 
 export type SubmitOutcome =
@@ -72,7 +69,6 @@ class Refused extends Error {
  * Accepts one submit in one transaction: idempotency record, replays, stored fresh emails (held and charged at
  * once), holds for the rest, batch, requests and deliveries. Submits and settlements of one organization go one
  * after the other, because each first locks the organization's balance.
- * @throws {DatabaseError}
  */
 export async function submit(
   db: Database,
@@ -106,7 +102,7 @@ async function claimIdempotencyKey(
     fingerprint,
     response: null,
     createdAt: sql`clock_timestamp()`,
-    expiresAt: sql`clock_timestamp() + make_interval(secs => ${rules.idempotencyMs / 1000})`,
+    expiresAt: sql`clock_timestamp() + ${span(rules.idempotencyMs)}`,
   };
   await tx.execute(sql.raw(`set local lock_timeout = ${IDEMPOTENCY_WAIT_MS}`));
   const claimed = await tx
@@ -133,19 +129,6 @@ async function claimIdempotencyKey(
   return stored.fingerprint.equals(fingerprint)
     ? { kind: 'repeated', response: stored.response }
     : { kind: 'mismatch' };
-}
-
-/**
- * Removes Idempotency-Keys whose time is over; a submit treats them as never seen anyway.
- * @throws {DatabaseError}
- */
-export async function forgetExpiredKeys(db: Database, limit: number): Promise<void> {
-  await query(db, (tx) =>
-    tx.execute(sql`
-      delete from idempotency_keys where ctid = any (array(
-        select ctid from idempotency_keys where expires_at <= now() order by expires_at limit ${limit}
-        for update skip locked))`),
-  );
 }
 
 async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRules): Promise<SubmitOutcome> {
@@ -277,7 +260,7 @@ async function insertBatch(
       select organization_id, npi, email_type, id, accepted_at from added where credits_used > 0
           on conflict (organization_id, npi, email_type) do update
          set request_id = excluded.request_id, charged_at = excluded.charged_at
-       where e.charged_at < excluded.charged_at - make_interval(secs => ${replayMs / 1000})
+       where e.charged_at < excluded.charged_at - ${span(replayMs)}
       returning 1
     )
     select (select count(*)::int from added where credits_used > 0) as charged,

@@ -1,19 +1,13 @@
 import { and, eq, sql } from 'drizzle-orm';
-import { clock, type Database, type Transaction, transaction } from '../client.ts';
+import { clock, type Database, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { batches, organizations, webhookAttempts, webhookDeliveries } from '../schema.ts';
+import { webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { AttemptReason, DeliveryState } from '../words.ts';
-import { REPORTS_FINAL } from './deliveries.ts';
+import { lockDelivery, REPORTS_FINAL } from './deliveries.ts';
 import { admitToHost, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
 
 // Where a delivery is in its schedule is a fact of its row, so that whoever looks at it next, after whatever crash,
 // goes on from there; a lease on the row keeps two from sending it at once.
-
-/** Milliseconds. */
-export interface DeliveryRules {
-  /** Before each attempt of a round, after the previous one. */
-  readonly webhookScheduleMs: readonly number[];
-}
 
 /** The right to make one attempt. */
 export interface Claim {
@@ -63,15 +57,17 @@ const NOT_FINAL = { kind: 'wait', why: 'not_final', afterMs: 60_000 } as const;
 /**
  * Takes the right to make the next attempt of a delivery, or says why not now: what it reports is not final, it is not
  * due, it is being sent, its organization is suspended, its host is away, or there is no room. What is put off keeps its place in the schedule.
+ * @param rules.webhookScheduleMs milliseconds before each attempt of a round, after the previous one
  * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function claimDelivery(
   db: Database,
   deliveryId: string,
-  { webhookScheduleMs }: DeliveryRules,
+  { webhookScheduleMs }: { readonly webhookScheduleMs: readonly number[] },
 ): Promise<Claimed> {
   return await transaction(db, async (tx) => {
     const row = await lockDelivery(tx, deliveryId);
+    if (!row) throw new Refusal('delivery_missing');
     const { state, step, stepAt, resends, organizationId } = row;
     if (state !== 'pending') return { kind: 'over', state };
     if (!row.final) return NOT_FINAL;
@@ -87,7 +83,7 @@ export async function claimDelivery(
     const admission = await admitToHost(tx, { organizationId, host }, owed, webhookScheduleMs);
     if (admission.kind === 'wait' && admission.why === 'no_room') {
       // Until its turn nobody needs to look after it: else those that wait would keep the sweep from the others.
-      const checkedAt = sql`clock_timestamp() + ${seconds(admission.afterMs)}`;
+      const checkedAt = sql`clock_timestamp() + ${span(admission.afterMs)}`;
       await tx.update(webhookDeliveries).set({ checkedAt }).where(eq(webhookDeliveries.id, deliveryId));
       return admission;
     }
@@ -97,7 +93,7 @@ export async function claimDelivery(
       return admission;
     }
     const [claimed] = await tx.execute<{ at: string }>(sql`
-      update webhook_deliveries set leased_until = clock_timestamp() + ${seconds(LEASE_MS)}, leased_host = ${host}
+      update webhook_deliveries set leased_until = clock_timestamp() + ${span(LEASE_MS)}, leased_host = ${host}
        where id = ${deliveryId} and ${REPORTS_FINAL} returning clock_timestamp() as at`);
     if (!claimed) return NOT_FINAL;
     const { era, spent } = admission;
@@ -107,10 +103,7 @@ export async function claimDelivery(
   });
 }
 
-/**
- * Gives a claim back that led to no attempt.
- * @throws {DatabaseError}
- */
+/** Gives a claim back that led to no attempt. */
 export async function releaseClaim(db: Database, claim: Claim): Promise<void> {
   await transaction(db, async (tx) => {
     await tx
@@ -125,7 +118,6 @@ export async function releaseClaim(db: Database, claim: Claim): Promise<void> {
  * Adds one attempt to the delivery's log, and what follows from it: its state or its next place in the schedule, and
  * the health of its host. A delivery that is decided stays so, and one that was sent again meanwhile goes on: then
  * the attempt is logged and changes nothing else. Safe to repeat: an attempt is known by when it started.
- * @throws {DatabaseError}
  */
 export async function recordAttempt(
   db: Database,
@@ -136,7 +128,8 @@ export async function recordAttempt(
 ): Promise<void> {
   const { deliveryId, resends, step } = claim;
   await transaction(db, async (tx) => {
-    const { attempts } = await lockDelivery(tx, deliveryId);
+    const row = await lockDelivery(tx, deliveryId);
+    if (!row) throw new Refusal('delivery_missing');
     // In a statement of its own, under the lock: the one before does not see what another has just written.
     const known = and(
       eq(webhookAttempts.deliveryId, deliveryId),
@@ -144,13 +137,13 @@ export async function recordAttempt(
     );
     const recorded = await tx.select({ n: webhookAttempts.n }).from(webhookAttempts).where(known);
     if (recorded.length > 0) return;
-    const n = attempts + 1;
+    const n = row.attempts + 1;
     await tx
       .update(webhookDeliveries)
       .set({ attempts: n, leasedUntil: null })
       .where(eq(webhookDeliveries.id, deliveryId));
     await tx.insert(webhookAttempts).values({ deliveryId, n, ...attempt });
-    const dueAt = outcome.state === 'pending' ? sql`clock_timestamp() + ${seconds(outcome.afterMs)}` : null;
+    const dueAt = outcome.state === 'pending' ? sql`clock_timestamp() + ${span(outcome.afterMs)}` : null;
     const decidedAt = outcome.state === 'pending' ? null : await clock(tx);
     const { state } = outcome;
     await tx
@@ -188,38 +181,6 @@ async function putOff(
 ): Promise<void> {
   await tx
     .update(webhookDeliveries)
-    .set({ ...place, dueAt: sql`clock_timestamp() + ${seconds(afterMs)}` })
+    .set({ ...place, dueAt: sql`clock_timestamp() + ${span(afterMs)}` })
     .where(eq(webhookDeliveries.id, deliveryId));
-}
-
-async function lockDelivery(tx: Transaction, deliveryId: string) {
-  const [row] = await tx
-    .select({
-      state: webhookDeliveries.state,
-      step: webhookDeliveries.step,
-      stepAt: webhookDeliveries.stepAt,
-      resends: webhookDeliveries.resends,
-      attempts: webhookDeliveries.attempts,
-      leasedMs: sql`coalesce(${msUntil(webhookDeliveries.leasedUntil)}, 0)`.mapWith(Number),
-      dueMs: sql`coalesce(${msUntil(webhookDeliveries.dueAt)}, 0)`.mapWith(Number),
-      organizationId: batches.organizationId,
-      url: batches.webhookUrl,
-      suspended: organizations.webhooksSuspended,
-      final: REPORTS_FINAL,
-    })
-    .from(webhookDeliveries)
-    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
-    .innerJoin(organizations, eq(organizations.id, batches.organizationId))
-    .where(eq(webhookDeliveries.id, deliveryId))
-    .for('update', { of: webhookDeliveries });
-  if (!row) throw new Refusal('delivery_missing');
-  return row;
-}
-
-function msUntil(column: typeof webhookDeliveries.dueAt | typeof webhookDeliveries.leasedUntil) {
-  return sql`ceil(extract(epoch from ${column} - clock_timestamp()) * 1000)`;
-}
-
-function seconds(ms: number) {
-  return sql`make_interval(secs => ${ms / 1000})`;
 }

@@ -7,7 +7,6 @@ import { type Database, query, transaction } from '../client.ts';
 /**
  * Blocks a target, or ends that.
  * @returns false if it was so already, which changes nothing
- * @throws {DatabaseError}
  */
 export async function setBlock(
   db: Database,
@@ -29,10 +28,7 @@ export async function setBlock(
   });
 }
 
-/**
- * What is blocked, a range of addresses or a host with all names below it; the newest first.
- * @throws {DatabaseError}
- */
+/** What is blocked, a range of addresses or a host with all names below it; the newest first. */
 export async function listBlocks(db: Database) {
   const rows = await query(db, (tx) =>
     tx.execute<{ target: string; reason: string; since: string }>(

@@ -1,5 +1,5 @@
-import { eq, sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { and, eq, sql } from 'drizzle-orm';
+import { type Database, query, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { envelopeText, findEnvelope } from '../requests/envelope.ts';
 import { batches, organizations, webhookDeliveries } from '../schema.ts';
@@ -9,6 +9,57 @@ import { decryptSecret } from '../secrets.ts';
 export const REPORTS_FINAL = sql<boolean>`case when webhook_deliveries.request_id is null
   then exists (select from batches b where b.id = webhook_deliveries.batch_id and b.status = 'completed')
   else exists (select from requests r where r.id = webhook_deliveries.request_id and r.settled_at is not null) end`;
+
+/** Whether a batch is an organization's: a statement of its own, so that a foreign id takes the time of an unknown one. */
+export async function ownsBatch(
+  tx: Pick<Transaction, 'select'>,
+  organizationId: string,
+  batchId: string,
+): Promise<boolean> {
+  const owned = await tx
+    .select({ id: batches.id })
+    .from(batches)
+    .where(and(eq(batches.id, batchId), eq(batches.organizationId, organizationId)));
+  return owned.length > 0;
+}
+
+/**
+ * Locks a delivery. The times are milliseconds from now, 0 for what has passed.
+ * @param batchId where it has to be one of that batch
+ */
+export async function lockDelivery(tx: Transaction, deliveryId: string, batchId?: string) {
+  const [row] = await tx
+    .select({
+      id: webhookDeliveries.id,
+      batchId: webhookDeliveries.batchId,
+      state: webhookDeliveries.state,
+      step: webhookDeliveries.step,
+      stepAt: webhookDeliveries.stepAt,
+      resends: webhookDeliveries.resends,
+      attempts: webhookDeliveries.attempts,
+      leasedMs: msUntil(webhookDeliveries.leasedUntil),
+      dueMs: msUntil(webhookDeliveries.dueAt),
+      organizationId: batches.organizationId,
+      url: batches.webhookUrl,
+      suspended: organizations.webhooksSuspended,
+      final: REPORTS_FINAL,
+    })
+    .from(webhookDeliveries)
+    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .innerJoin(organizations, eq(organizations.id, batches.organizationId))
+    .where(
+      and(
+        eq(webhookDeliveries.id, deliveryId),
+        batchId === undefined ? undefined : eq(webhookDeliveries.batchId, batchId),
+      ),
+    )
+    .for('update', { of: webhookDeliveries });
+  return row;
+}
+
+function msUntil(column: typeof webhookDeliveries.dueAt | typeof webhookDeliveries.leasedUntil) {
+  return sql`greatest(0, ceil(extract(epoch from ${column} - clock_timestamp()) * 1000))`.mapWith(Number);
+}
 
 /**
  * One delivery with all that an attempt needs: its body as it is now, and its organization's secrets, for 24 h after a

@@ -1,5 +1,5 @@
-import { type SQL, sql } from 'drizzle-orm';
-import { type Database, query, type Transaction } from '../client.ts';
+import { sql } from 'drizzle-orm';
+import { type Database, query, span, type Transaction } from '../client.ts';
 import type { AttemptReason } from '../words.ts';
 
 // Who may be sent to now, per organization and host, in the database, so that it holds across workers: how many
@@ -78,14 +78,14 @@ export async function admitToHost(
                               pg_advisory_xact_lock(${HOST_LOCK}, hashtext(${host}))`);
   const admission = await judge(tx, key, owed, scheduleMs);
   if (admission.kind === 'wait' || (admission.proven && !admission.trial)) return admission;
-  const trialUntil = admission.trial ? sql`clock_timestamp() + ${seconds(LEASE_MS)}` : null;
+  const trialUntil = admission.trial ? sql`clock_timestamp() + ${span(LEASE_MS)}` : null;
   const spends = !admission.proven && !admission.spent;
   await tx.execute(sql`
     insert into webhook_hosts as h (organization_id, host, failures, trial_until, spent_until)
-    values (${organizationId}, ${host}, 0, ${trialUntil}, clock_timestamp() + ${seconds(SPEND_MS)})
+    values (${organizationId}, ${host}, 0, ${trialUntil}, clock_timestamp() + ${span(SPEND_MS)})
     on conflict (organization_id, host) do update
        set trial_until = coalesce(excluded.trial_until, h.trial_until),
-           spent_until = case when ${spends} then greatest(h.spent_until, clock_timestamp()) + ${seconds(SPEND_MS)}
+           spent_until = case when ${spends} then greatest(h.spent_until, clock_timestamp()) + ${span(SPEND_MS)}
                          else h.spent_until end`);
   return admission;
 }
@@ -107,7 +107,7 @@ async function judge(
              count(*) filter (where ours and theirs)::int as of_host, count(*) filter (where theirs)::int as by_all,
              coalesce(2 * avg(age_ms) filter (where ours and age_ms < ${PACE_FROM_MS}), 0)::float8 as mean_ms,
              (select count(*)::int from webhook_attempts a join webhook_deliveries t on t.id = a.delivery_id
-               where a.started_at > (select clock_timestamp()) - ${seconds(1000)} and t.leased_host = ${host}) as lately
+               where a.started_at > (select clock_timestamp()) - ${span(1000)} and t.leased_host = ${host}) as lately
         from webhook_deliveries d join batches b on b.id = d.batch_id
        cross join lateral (
          select b.organization_id = ${organizationId} as ours, d.leased_host = ${host} as theirs,
@@ -118,7 +118,7 @@ async function judge(
              coalesce(trial_until > clock_timestamp(), false) as tried,
              extract(epoch from clock_timestamp() - failing_since) * 1000 as away_ms,
              accepted_at is not null as proven,
-             coalesce(spent_until > clock_timestamp() + ${seconds(HOUR_MS - SPEND_MS)}, false) as spent
+             coalesce(spent_until > clock_timestamp() + ${span(HOUR_MS - SPEND_MS)}, false) as spent
         from webhook_hosts
        where organization_id = ${organizationId} and host = ${host}`),
   ]);
@@ -158,10 +158,10 @@ async function takeTurn(
 ): Promise<number | null> {
   const [taken] = await tx.execute<{ ms: number }>(sql`
     insert into webhook_hosts as h (organization_id, host, failures, turn_at)
-    values (${organizationId}, ${host}, 0, clock_timestamp() + ${seconds(paceMs)})
+    values (${organizationId}, ${host}, 0, clock_timestamp() + ${span(paceMs)})
     on conflict (organization_id, host) do update
-       set turn_at = greatest(h.turn_at, clock_timestamp()) + ${seconds(paceMs)}
-     where coalesce(h.turn_at, '-infinity') < clock_timestamp() + ${seconds(longestMs)}
+       set turn_at = greatest(h.turn_at, clock_timestamp()) + ${span(paceMs)}
+     where coalesce(h.turn_at, '-infinity') < clock_timestamp() + ${span(longestMs)}
     returning (extract(epoch from turn_at - clock_timestamp()) * 1000)::float8 as ms`);
   return taken ? taken.ms : null;
 }
@@ -226,17 +226,10 @@ export async function noteHost(
   }
 }
 
-/**
- * Forgets hosts whose last trouble and last trial are longer ago than `keepMs`.
- * @throws {DatabaseError}
- */
+/** Forgets hosts whose last trouble and last trial are longer ago than `keepMs`. */
 export async function forgetHosts(db: Database, keepMs: number): Promise<void> {
   await query(db, (tx) =>
     tx.execute(sql`delete from webhook_hosts
-      where greatest(failing_since, open_until, trial_until, turn_at, accepted_at, spent_until) < clock_timestamp() - ${seconds(keepMs)}`),
+      where greatest(failing_since, open_until, trial_until, turn_at, accepted_at, spent_until) < clock_timestamp() - ${span(keepMs)}`),
   );
-}
-
-function seconds(ms: number): SQL {
-  return sql`make_interval(secs => ${ms / 1000})`;
 }

@@ -1,9 +1,10 @@
-import { and, asc, desc, eq, gt, gte, lt, type SQL, sql } from 'drizzle-orm';
+import { and, asc, desc, eq, getTableColumns, gt, gte, lt, type SQL, sql } from 'drizzle-orm';
 import { requireOrganization } from '../accounts/organizations.ts';
-import { type Database, query, type Transaction } from '../client.ts';
+import { type Database, query, span, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
+import { ownsBatch } from './deliveries.ts';
 
 // What customers and operators may see of deliveries. Answers of receivers may hold anything: whoever shows them
 // decides to whom.
@@ -44,7 +45,6 @@ const LOGGED_AT_MOST = 50;
  * The deliveries of a batch in the order of the submit.
  * @param page.after the id of the last delivery of the page before
  * @returns null where this organization has no such batch
- * @throws {DatabaseError}
  */
 export async function listBatchDeliveries(
   db: Database,
@@ -54,12 +54,7 @@ export async function listBatchDeliveries(
 ): Promise<DeliveryPage | null> {
   const { after, limit } = page;
   return await query(db, async (tx) => {
-    // A statement of its own, so that a foreign id takes the time of an unknown one.
-    const owned = await tx
-      .select({ id: batches.id })
-      .from(batches)
-      .where(and(eq(batches.id, batchId), eq(batches.organizationId, organizationId)));
-    if (owned.length === 0) return null;
+    if (!(await ownsBatch(tx, organizationId, batchId))) return null;
     const beyond = after === null ? undefined : gt(webhookDeliveries.id, after);
     const where = and(eq(webhookDeliveries.batchId, batchId), beyond);
     return await selectPage(tx, where, asc(webhookDeliveries.id), limit);
@@ -115,14 +110,13 @@ export async function selectDelivery(tx: Selecting, deliveryId: string): Promise
  * Forgets attempts that are older than `keepMs`, the oldest first.
  * @param limit how many at most
  * @returns how many
- * @throws {DatabaseError}
  */
 export async function forgetAttempts(db: Database, keepMs: number, limit: number): Promise<number> {
   const [row] = await query(db, (tx) =>
     tx.execute<{ forgotten: string }>(sql`
       with old as (
         select delivery_id, n from webhook_attempts
-         where started_at < clock_timestamp() - make_interval(secs => ${keepMs / 1000})
+         where started_at < clock_timestamp() - ${span(keepMs)}
          order by started_at limit ${limit}
       ), gone as (
         delete from webhook_attempts a using old where a.delivery_id = old.delivery_id and a.n = old.n
@@ -153,21 +147,19 @@ async function selectPage(
     .orderBy(order)
     .limit(limit + 1);
   const page = rows.slice(0, limit);
-  const logs = await selectLogs(
-    tx,
-    page.map(({ id }) => id),
-  );
-  const deliveries = page.map((row) => ({ ...row, log: logs.get(row.id) ?? [] }));
+  const logs = Map.groupBy(await selectLogs(tx, page), ({ deliveryId }) => deliveryId);
+  const deliveries = page.map((row) => ({
+    ...row,
+    log: (logs.get(row.id) ?? []).map(({ deliveryId: _id, ...attempt }) => attempt),
+  }));
   return { deliveries, next: rows.length > limit ? (page.at(-1)?.id ?? null) : null };
 }
 
-async function selectLogs(
-  tx: Selecting,
-  ids: readonly string[],
-): Promise<ReadonlyMap<string, LoggedAttempt[]>> {
-  if (ids.length === 0) return new Map();
-  const rows = await tx
-    .select()
+async function selectLogs(tx: Selecting, deliveries: readonly { readonly id: string }[]) {
+  if (deliveries.length === 0) return [];
+  const ids = deliveries.map(({ id }) => id);
+  return await tx
+    .select(getTableColumns(webhookAttempts))
     .from(webhookAttempts)
     .innerJoin(webhookDeliveries, eq(webhookDeliveries.id, webhookAttempts.deliveryId))
     .where(
@@ -177,12 +169,6 @@ async function selectLogs(
       ),
     )
     .orderBy(asc(webhookAttempts.deliveryId), asc(webhookAttempts.n));
-  const logs = new Map<string, LoggedAttempt[]>();
-  for (const { webhook_attempts: row } of rows) {
-    const { deliveryId, ...attempt } = row;
-    logs.set(deliveryId, [...(logs.get(deliveryId) ?? []), attempt]);
-  }
-  return logs;
 }
 
 const DELIVERY = {

@@ -1,9 +1,9 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, type Transaction, transaction } from '../client.ts';
+import { type Database, query, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { batches, organizations, webhookDeliveries } from '../schema.ts';
-import { REPORTS_FINAL } from './deliveries.ts';
+import { organizations, webhookDeliveries } from '../schema.ts';
+import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
 // Sending again: the delivery keeps its id and begins a new round of its schedule. The row is the outbox entry of the
@@ -28,7 +28,6 @@ export type ResendOutcome =
 /**
  * Sends a delivery again at its customer's request. One that waits for a later attempt is sent now; one that is on
  * its way is not sent twice, so asking again changes nothing.
- * @throws {DatabaseError}
  */
 export async function resendOwn(
   db: Database,
@@ -36,11 +35,8 @@ export async function resendOwn(
 ): Promise<ResendOutcome> {
   return await transaction(db, async (tx) => {
     // Asked first and alone: another organization's delivery must take the time of an unknown one, and no lock.
-    const owned = await tx
-      .select({ id: batches.id })
-      .from(batches)
-      .where(and(eq(batches.id, batchId), eq(batches.organizationId, organizationId)));
-    const row = owned.length === 0 ? undefined : await lockDelivery(tx, deliveryId, batchId);
+    const isOwn = await ownsBatch(tx, organizationId, batchId);
+    const row = isOwn ? await lockDelivery(tx, deliveryId, batchId) : undefined;
     if (!row) return { kind: 'unknown' };
     if (row.state === 'none') return { kind: 'suspended' };
     return await resend(tx, row);
@@ -115,10 +111,7 @@ export async function resendFailed(
   });
 }
 
-/**
- * Notes that Temporal has the workflow of a resend.
- * @throws {DatabaseError}
- */
+/** Notes that Temporal has the workflow of a resend. */
 export async function markResendStarted(db: Database, deliveryId: string): Promise<void> {
   await query(db, (tx) =>
     tx
@@ -141,7 +134,6 @@ export interface WaitingDelivery extends DeliveryStart {
  * Takes deliveries that could go on and that nobody has looked at for `everyMs`, resends that nobody has started for
  * `olderThanMs`; marks the others as looked at, so that sweeps share the work. One that waits for its next attempt is
  * looked at once that is due.
- * @throws {DatabaseError}
  */
 export async function takeDeliveries(
   db: Database,
@@ -149,17 +141,16 @@ export async function takeDeliveries(
   everyMs: number,
   limit: number,
 ): Promise<WaitingDelivery[]> {
-  type Row = { id: string; batch_id: string; organization_id: string; round: WaitingDelivery['round'] };
-  const rows = await query(db, (tx) =>
-    tx.execute<Row>(sql`
+  return await query(db, (tx) =>
+    tx.execute<WaitingDelivery & Record<string, unknown>>(sql`
       with taken as (
         -- The first bound is the same for every row, so that the index ends the search there.
         select id, case when checked_at is not null then 'seen' when resends = 0 then 'first' else 'new' end as round
           from webhook_deliveries
          where state = 'pending'
-           and greatest(checked_at, due_at, created_at) < (select clock_timestamp()) - ${seconds(Math.min(olderThanMs, everyMs))}
+           and greatest(checked_at, due_at, created_at) < (select clock_timestamp()) - ${span(Math.min(olderThanMs, everyMs))}
            and greatest(checked_at, due_at, created_at) < (select clock_timestamp())
-               - case when resends > 0 and checked_at is null then ${seconds(olderThanMs)} else ${seconds(everyMs)} end
+               - case when resends > 0 and checked_at is null then ${span(olderThanMs)} else ${span(everyMs)} end
            -- One that no workflow gets any further is looked after less and less often.
            and coalesce(checked_at + least(checked_at - greatest(due_at, created_at), interval '1 hour') < clock_timestamp(), true)
            and ${REPORTS_FINAL}
@@ -167,14 +158,8 @@ export async function takeDeliveries(
       )
       update webhook_deliveries d set checked_at = case when t.round = 'new' then null else clock_timestamp() end
         from taken t, batches b where d.id = t.id and b.id = d.batch_id
-      returning d.id, d.batch_id, b.organization_id, t.round`),
+      returning d.id as "deliveryId", d.batch_id as "batchId", b.organization_id as "organizationId", t.round`),
   );
-  return rows.map(({ id, batch_id, organization_id, round }) => ({
-    deliveryId: id,
-    batchId: batch_id,
-    organizationId: organization_id,
-    round,
-  }));
 }
 
 type Locked = NonNullable<Awaited<ReturnType<typeof lockDelivery>>>;
@@ -191,39 +176,10 @@ const NEW_ROUND = {
 
 async function resend(tx: Transaction, row: Locked): Promise<ResendOutcome> {
   if (row.suspended) return { kind: 'suspended' };
-  if (!row.final || (row.state === 'pending' && !row.waiting)) return { kind: 'pending' };
+  if (!row.final || (row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0)))
+    return { kind: 'pending' };
   const { id: deliveryId, batchId, organizationId } = row;
   await tx.update(webhookDeliveries).set(NEW_ROUND).where(eq(webhookDeliveries.id, deliveryId));
   const delivery = await selectDelivery(tx, deliveryId);
   return { kind: 'resent', delivery, start: { deliveryId, batchId, organizationId } };
-}
-
-/** @param batchId where it has to be one of that batch */
-async function lockDelivery(tx: Transaction, deliveryId: string, batchId?: string) {
-  const [row] = await tx
-    .select({
-      id: webhookDeliveries.id,
-      state: webhookDeliveries.state,
-      batchId: webhookDeliveries.batchId,
-      organizationId: batches.organizationId,
-      suspended: organizations.webhooksSuspended,
-      waiting: sql<boolean>`coalesce(${webhookDeliveries.dueAt} > clock_timestamp()
-        and coalesce(${webhookDeliveries.leasedUntil} <= clock_timestamp(), true), false)`,
-      final: REPORTS_FINAL,
-    })
-    .from(webhookDeliveries)
-    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
-    .innerJoin(organizations, eq(organizations.id, batches.organizationId))
-    .where(
-      and(
-        eq(webhookDeliveries.id, deliveryId),
-        batchId === undefined ? undefined : eq(webhookDeliveries.batchId, batchId),
-      ),
-    )
-    .for('update', { of: webhookDeliveries });
-  return row;
-}
-
-function seconds(ms: number) {
-  return sql`make_interval(secs => ${ms / 1000}::float8)`;
 }

@@ -1,7 +1,7 @@
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import type { Server } from 'node:http';
-import { type AddressInfo, createServer } from 'node:net';
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -278,15 +278,10 @@ export function portTaken(port: number, server: string, option?: string): LocalP
   );
 }
 
-function listenOnce(port: number): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const server = createServer();
-    server.once('error', reject);
-    server.listen(port, LOOPBACK, () => {
-      const address = server.address() as AddressInfo;
-      server.close(() => resolve(address.port));
-    });
-  });
+async function listenOnce(port: number): Promise<number> {
+  const listening = await listenOn(createServer(), port, 'a server');
+  await listening.close();
+  return listening.port;
 }
 
 /**

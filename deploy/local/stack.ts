@@ -57,8 +57,6 @@ const DATABASE_IN_USE =
 const NOT_OURS =
   'With --temporal server the stack brings PostgreSQL and Temporal of its own: unset DATABASE_URL and TEMPORAL_ADDRESS.';
 
-type Stop = () => Promise<void>;
-
 /**
  * Brings up every part in order, and takes down in the reverse order what it has brought up when one fails.
  * @throws {LocalProblem} in one sentence
@@ -73,29 +71,24 @@ export async function startStack(options: StackOptions): Promise<Stack> {
   }
 }
 
-/** What runs, in the order of its start. */
-interface Parts {
-  readonly failed: Promise<never>;
-  add(stop: Stop): void;
-  /** Its unasked end fails the stack. */
-  watch(name: string, server: { readonly exited: Promise<string> }): void;
-  stop(): Promise<void>;
-}
+type Parts = ReturnType<typeof createParts>;
 
-function createParts(logs: string): Parts {
-  const stops: Stop[] = [];
+/** What runs, in the order of its start. */
+function createParts(logs: string) {
+  const stops: (() => Promise<void>)[] = [];
   const death = Promise.withResolvers<never>();
   // Whoever waits for it is told; nobody waiting is no crash.
   death.promise.catch(() => {});
   let stopping = false;
   return {
     failed: death.promise,
-    add(stop) {
+    add(stop: () => Promise<void>) {
       // What was still starting when another part died has nobody left to wait for it.
       if (stopping) void stop();
       else stops.push(stop);
     },
-    watch(name, server) {
+    /** Its unasked end fails the stack. */
+    watch(name: string, server: { readonly exited: Promise<string> }) {
       void server.exited.then((ending) => {
         if (stopping) return;
         death.reject(

@@ -1,14 +1,10 @@
 import { hostname } from 'node:os';
 import type { ChangedBy } from '../../db/audit.ts';
+import { type Database, openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
+import { beginImport, type Counts, endImport, findNppesImport } from '../../db/lookups/imports.ts';
 import { importDetails, importProviders, stageDetails } from '../../db/providers/nppes/merge.ts';
-import {
-  beginRun,
-  type Counts,
-  connectForImport,
-  endRun,
-  type NppesConnection,
-} from '../../db/providers/nppes/run.ts';
+import { analyzeProviders, connectForImport, type NppesConnection } from '../../db/providers/nppes/run.ts';
 import type { DetailTable } from '../../db/providers/nppes/staging.ts';
 import { type CsvRecord, csvReader } from './csv.ts';
 import { findColumns, type Header, ImportProblem, type MemberKind } from './layout.ts';
@@ -52,15 +48,18 @@ export interface ImportResult {
  * @throws {DatabaseError} if it could not begin for the database's sake
  */
 export async function importNppes(options: ImportOptions): Promise<ImportResult> {
-  const source = await openSource(options.path);
+  const { path, databaseUrl: url } = options;
+  const source = await openSource(path);
+  const db = openDatabase({ url, poolSize: 1, applicationName: 'import' });
   try {
-    const connection = await connect(options.databaseUrl);
+    const connection = await connect(url);
     try {
-      return await importSource(connection, source, options);
+      return await importSource(connection, db, source, options);
     } finally {
       await connection.close();
     }
   } finally {
+    await db.close();
     await source.close();
   }
 }
@@ -70,7 +69,7 @@ async function connect(databaseUrl: string): Promise<NppesConnection> {
   if ('transaction' in opened) return opened;
   const { name, since, file } = opened;
   throw new ImportProblem(
-    `another import is under way (${[name, file, `since ${since.toISOString()}`].filter(Boolean).join(', ')}); wait for its end, then run this again`,
+    `another import is under way (${[name, file, since && `since ${since.toISOString()}`].filter(Boolean).join(', ')}); wait for its end, then run this again`,
   );
 }
 
@@ -86,6 +85,7 @@ interface Import {
 
 async function importSource(
   connection: NppesConnection,
+  db: Database,
   source: Source,
   { by, dryRun, again, acceptsDrift, rejectsPath, output }: ImportOptions,
 ): Promise<ImportResult> {
@@ -94,8 +94,9 @@ async function importSource(
   // A wrong layout of the last file must not be found after an hour's import of the first.
   const files: { member: Member; header: Header }[] = [];
   for (const member of members) files.push({ member, header: await readHeader(member, acceptsDrift) });
-  const toDo = dryRun ? null : await beginRun(connection, by, { file, fingerprint, again });
-  if (toDo?.kind === 'done') return result('already', toDo.counts, 0);
+  const earlier = dryRun || again ? null : await findNppesImport(db, fingerprint);
+  if (earlier !== null) return result('already', earlier, 0);
+  const id = dryRun ? null : await beginImport(db, by, 'nppes', { name: file, fingerprint });
 
   const rejects = await openRejects(rejectsPath);
   const progress = openProgress(
@@ -110,10 +111,16 @@ async function importSource(
         ? importMain(work, member, header)
         : importDetail(work, member, header, DETAIL_TABLES[kind]));
     }
-    if (toDo) await endRun(connection, toDo.id, 'done', work.counts);
+    if (id !== null) {
+      await analyzeProviders(connection);
+      await endImport(db, id, 'done', work.counts);
+    }
   } catch (error) {
     // It is only a note: the next run makes it if this one cannot.
-    if (toDo) await endRun(connection, toDo.id, 'failed', work.counts).catch(() => {});
+    if (id !== null) {
+      const noted = endImport(db, id, 'failed', work.counts);
+      await noted.then(() => analyzeProviders(connection)).catch(() => {});
+    }
     throw error instanceof DatabaseError ? stoppedBy(error) : error;
   } finally {
     progress.stop();

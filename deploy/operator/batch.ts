@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { recordReading } from '../../db/audit.ts';
-import { type BatchInspection, type InspectedRequest, inspectBatch } from '../../db/requests/inspect.ts';
+import { type BatchInspection, inspectBatch } from '../../db/requests/inspect.ts';
 import { type Revealing, revealer, revealing } from './arguments.ts';
 import { fields, maskedEmail, maskedUrl, type Run, sections, table } from './print.ts';
 import { presentedAttempts } from './webhooks.ts';
@@ -72,6 +72,6 @@ function distinctLookups(requests: Presented['requests']): Presented['requests']
   return [...new Map(requests.toReversed().map((request) => [request.lookupId, request])).values()].reverse();
 }
 
-function vendorLines({ npi, vendorAttempts }: Pick<InspectedRequest, 'npi' | 'vendorAttempts'>) {
+function vendorLines({ npi, vendorAttempts }: BatchInspection['requests'][number]) {
   return vendorAttempts.map((attempt) => ({ ...attempt, npi }));
 }

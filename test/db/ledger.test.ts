@@ -1,7 +1,8 @@
 import test from 'ava';
 import { newId } from '../../db/ids.ts';
+import { forgetOld } from '../../db/requests/retention.ts';
 import { settle } from '../../db/requests/settle.ts';
-import { forgetExpiredKeys, submit } from '../../db/requests/submit.ts';
+import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
@@ -182,7 +183,8 @@ test('Idempotency-Keys are forgotten once their time is over, and not before', a
     await submit(db, submitCommand(organization, { npis: [NPI], idempotency }), RULES);
   }
   await sql`update idempotency_keys set expires_at = clock_timestamp() where key = 'over'`;
-  await forgetExpiredKeys(db, 1000);
+  const yearMs = 365 * 86_400_000;
+  await forgetOld(db, { answersMs: yearMs, evidenceMs: yearMs, customDataMs: yearMs });
   const rows =
     await sql`select key from idempotency_keys where organization_id = ${organization.organizationId}`;
   t.deepEqual(

@@ -1,6 +1,7 @@
 import type { TransactionSql } from 'postgres';
 import { DatabaseError } from '../../errors.ts';
-import type { Counts, NppesConnection } from './run.ts';
+import type { Counts } from '../../lookups/imports.ts';
+import type { NppesConnection } from './run.ts';
 import { COPIED_PROVIDER_COLUMNS, copyTo, DETAIL_COLUMNS, type DetailTable } from './staging.ts';
 
 /** Rows of the main file that are merged together. */
@@ -63,7 +64,6 @@ const NOT_NEW: ReadonlySet<string> = new Set(['23505', '25P02']);
 /**
  * Merges a chunk of the main file, in one transaction. An NPI that the chunk does not name stays as it is.
  * @returns what became of the rows
- * @throws {DatabaseError}
  */
 export async function importProviders(connection: NppesConnection, chunk: ProviderChunk): Promise<Counts> {
   if (chunk.expectsNew && !chunk.dryRun) {
@@ -97,7 +97,6 @@ async function lookUpByIndex(tx: TransactionSql): Promise<void> {
 /**
  * Adds lines to the staging table.
  * @param copy lines of COPY's text format, of the table's DETAIL_COLUMNS
- * @throws {DatabaseError}
  */
 export async function stageDetails(
   connection: NppesConnection,
@@ -117,7 +116,6 @@ export async function stageDetails(
  * the provider. Who was changed by a later file is left alone.
  * @param asOf the day whose state the file is
  * @returns what became of the rows
- * @throws {DatabaseError}
  */
 export async function importDetails(
   connection: NppesConnection,

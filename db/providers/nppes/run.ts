@@ -1,12 +1,10 @@
 import postgres, { type Sql, type TransactionSql } from 'postgres';
-import type { ChangedBy } from '../../audit.ts';
 import { DatabaseError, toDatabaseError } from '../../errors.ts';
-import { newId } from '../../ids.ts';
 import { STAGING_TABLES } from './staging.ts';
 
 /** The one connection of an import of NPPES. It holds the lock and the staging tables, so it is never made again. */
 export interface NppesConnection {
-  /** Runs `work` in one transaction. @throws {DatabaseError} */
+  /** Runs `work` in one transaction. */
   transaction<T>(work: (tx: TransactionSql) => Promise<T>): Promise<T>;
   close(): Promise<void>;
 }
@@ -15,7 +13,8 @@ export interface NppesConnection {
 export interface ImportHolder {
   /** As the importer called itself: its process and machine. */
   readonly name: string;
-  readonly since: Date;
+  /** Null if it is another user's, and has not begun: PostgreSQL tells only a user's own. */
+  readonly since: Date | null;
   /** The file it imports; null before it has begun. */
   readonly file: string | null;
 }
@@ -30,7 +29,6 @@ const MEMORY = '64MB';
  * written without a log, and gone with the connection.
  * @param name shown in `pg_stat_activity`, and to whoever finds the lock taken
  * @returns who holds the lock if it is taken
- * @throws {DatabaseError}
  */
 export async function connectForImport(url: string, name: string): Promise<NppesConnection | ImportHolder> {
   let lost = false;
@@ -77,70 +75,20 @@ export async function connectForImport(url: string, name: string): Promise<Nppes
   };
 }
 
-/** Rows by file and fate, such as `npidata.inserted`. */
-export type Counts = Readonly<Record<string, number>>;
-
-/** The run that a file needs. */
-export type RunToDo =
-  | { readonly kind: 'begin'; readonly id: string }
-  | { readonly kind: 'done'; readonly counts: Counts };
-
-/**
- * Begins a run, unless the file was imported before, and notes in the audit log who wants it. Runs that still seem to
- * be under way did not come to their end: whoever asks holds the lock that lets one import run at a time.
- * @param again true to begin one although the file was imported before
- * @throws {DatabaseError}
- */
-export async function beginRun(
-  connection: NppesConnection,
-  by: ChangedBy,
-  source: { readonly file: string; readonly fingerprint: string; readonly again: boolean },
-): Promise<RunToDo> {
-  return await connection.transaction(async (tx): Promise<RunToDo> => {
-    const [last] = await tx<{ state: string; counts: Counts }[]>`
-      select state, counts from import_runs
-       where kind = 'nppes' and fingerprint = ${source.fingerprint} order by started_at desc limit 1`;
-    if (last?.state === 'done' && !source.again) return { kind: 'done', counts: last.counts };
-    await tx`
-      update import_runs set state = 'failed', finished_at = clock_timestamp()
-       where kind = 'nppes' and state = 'running'`;
-    const id = newId('imp');
-    await tx`
-      insert into import_runs (id, kind, file, fingerprint, state)
-      values (${id}, 'nppes', ${source.file}, ${source.fingerprint}, 'running')`;
-    await tx`
-      insert into audit_log (actor, action, subject, reason, details)
-      values (${by.actor}, 'nppes.import', ${id}, ${by.reason}, ${tx.json({ file: source.file })})`;
-    return { kind: 'begin', id };
-  });
-}
-
-/**
- * Notes how a run ended and what it did, and lets PostgreSQL look at what has changed.
- * @throws {DatabaseError}
- */
-export async function endRun(
-  connection: NppesConnection,
-  id: string,
-  state: 'done' | 'failed',
-  counts: Counts,
-): Promise<void> {
-  await connection.transaction(async (tx) => {
-    await tx`
-      update import_runs set state = ${state}, counts = ${tx.json(counts)}, finished_at = clock_timestamp()
-       where id = ${id}`;
-    await tx`select analyze_providers()`;
-  });
+/** Lets PostgreSQL look at what an import has changed. */
+export async function analyzeProviders(connection: NppesConnection): Promise<void> {
+  await connection.transaction((tx) => tx`select analyze_providers()`);
 }
 
 async function takeLock(client: Sql): Promise<ImportHolder | null> {
   const [taken] = await client<{ taken: boolean }[]>`select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
   if (taken?.taken) return null;
   const [holder] = await client<ImportHolder[]>`
-    select a.application_name as name, a.backend_start as since,
-           (select file from import_runs where kind = 'nppes' and state = 'running'
-             order by started_at desc limit 1) as file
+    select a.application_name as name, coalesce(a.backend_start, run.started_at) as since, run.file
       from pg_locks l join pg_stat_activity a on a.pid = l.pid
+      left join lateral (
+        select file, started_at from import_runs where kind = 'nppes' and state = 'running'
+         order by started_at desc limit 1) run on true
      where l.locktype = 'advisory' and l.granted and l.classid = 0 and l.objid = ${IMPORT_LOCK}
        and l.database = (select oid from pg_database where datname = current_database())`;
   return holder ?? { name: 'one that has just ended', since: new Date(), file: null };
