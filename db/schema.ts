@@ -271,6 +271,7 @@ export const storedEmails = pgTable(
     firstSeenAt: time('first_seen_at').notNull().defaultNow(),
     updatedAt: time('updated_at').notNull().defaultNow(),
     checkingUntil: time('checking_until'),
+    checkingFor: text('checking_for'),
     mayStore: boolean('may_store').notNull().default(true),
   },
   (t) => [primaryKey({ columns: [t.npi, t.email] })],
