@@ -62,11 +62,11 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
     items: readonly T[],
     what: string,
     work: (item: T) => Promise<unknown>,
-    until: AbortSignal,
+    isOver: () => boolean,
   ): Promise<number> => {
     let done = 0;
     for (const item of items) {
-      if (until.aborted) break;
+      if (isOver()) break;
       try {
         if ((await work(item)) !== false) done += 1;
       } catch (error) {
@@ -91,11 +91,12 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
       settled += round;
     }
   };
-  await each(await listOverdueOwners(db), 'settle', refund, stopped);
+  await each(await listOverdueOwners(db), 'settle', refund, () => stopped.aborted);
   await giveRoomToAll(db, rules.lookupsPerOrganization);
 
+  const endsAt = performance.now() + TEMPORAL_MS;
   // A Temporal where the API starts nothing knows nothing of what runs.
-  const until = isHome ? AbortSignal.any([stopped, AbortSignal.timeout(TEMPORAL_MS)]) : AbortSignal.abort();
+  const isOver = () => !isHome || stopped.aborted || performance.now() > endsAt;
   const started = await each(
     await listToWake(db, startAfterMs, AT_MOST),
     'start',
@@ -103,18 +104,18 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
       await control.wakeBatch(batch);
       await markStarted(db, batch);
     },
-    until,
+    isOver,
   );
   // Each batch is told once, because the lookups that should have told it may be stuck.
-  await each([...overdue], 'signal', (batchId) => control.tellBatch(batchId), until);
+  await each([...overdue], 'signal', (batchId) => control.tellBatch(batchId), isOver);
   const restarted = await each(
-    until.aborted ? [] : await takeUnfinished(db, checkEveryMs, AT_MOST),
+    isOver() ? [] : await takeUnfinished(db, checkEveryMs, AT_MOST),
     'restart',
     (batch) => restart(deps, batch),
-    until,
+    isOver,
   );
-  const waiting = until.aborted ? [] : await takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
-  const redelivered = await each(waiting, 'deliver', (delivery) => redeliver(deps, delivery), until);
+  const waiting = isOver() ? [] : await takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
+  const redelivered = await each(waiting, 'deliver', (delivery) => redeliver(deps, delivery), isOver);
 
   await forgetAttempts(db, rules.webhookLogMs, EXPIRED_AT_MOST);
   await forgetHosts(db, rules.webhookLogMs);

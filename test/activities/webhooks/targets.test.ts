@@ -170,10 +170,12 @@ test('deliveries that wait for room do not keep the sweep from those that nobody
   const { life } = t.context;
   const reply = Promise.withResolvers<Answer>();
   t.context.answer = () => reply.promise;
+  // Their turn is a moment away.
+  await life.time.freeze();
   const waiting = await lookAtAll(t, await life.deliveries(await life.organization(), HOOK, 13));
   t.is(waiting.putOff.length, 3);
   const [lost] = await life.deliveries(await life.organization(), 'https://other.example/', 1);
-  await life.time.freeze();
+  await life.time.advance(1);
   const taken = async () => (await takeDeliveries(life.db, 0, 0, 100)).map(({ deliveryId }) => deliveryId);
   const first = await taken();
   t.true(first.includes(lost ?? ''));
