@@ -32,8 +32,8 @@ type Tried =
     };
 
 /**
- * Deliveries (DECISIONS.md, Webhooks). One look at a delivery is at most one attempt. After the first, Temporal's
- * retry is the schedule, and every other wait too: for room, for a host that is away, for an attempt that another worker makes.
+ * Deliveries (DECISIONS.md, Webhooks). One look at a delivery is at most one attempt. After the first, Temporal's retry
+ * is the schedule, and every other wait too: for room, for a host that is away, for an attempt that another worker makes.
  */
 export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   const scheduleMs = rules.webhookScheduleMs;

@@ -101,14 +101,15 @@ async function readText(response: Response): Promise<string | null> {
 
 /** `Retry-After` in milliseconds from now, at most a day; null if it is absent or cannot be read. */
 export function retryAfterMs(headers: Headers, now = Date.now()): number | null {
-  const ms = parseRetryAfter(headers.get('retry-after'), now);
+  const header = headers.get('retry-after');
+  const ms = secondsMs(header) ?? parseRetryAfter(header, now);
   return ms === null ? null : Math.min(ms, MAX_RETRY_AFTER_MS);
 }
 
 /** RFC 9110, 10.2.3: seconds, or a date in GMT; milliseconds from `now`, 0 for a date that has passed. */
 export function parseRetryAfter(header: string | null | undefined, now: number): number | null {
   const text = header?.trim() ?? '';
-  if (/^[0-9]+$/.test(text)) return Math.min(Number(text), Number.MAX_SAFE_INTEGER / 1000) * 1000;
+  if (/^[0-9]{1,9}$/.test(text)) return Number(text) * 1000;
   // Date.parse alone takes `-5` and `1.5` for years.
   const at = /^[A-Z].* GMT$/.test(text) ? Date.parse(text) : Number.NaN;
   return Number.isNaN(at) ? null : Math.max(0, at - now);

@@ -16,8 +16,8 @@ const AT_MOST = 1000;
 const KEYS_AT_MOST = 5000;
 
 /**
- * Forgets what is older than it is to be kept, and Idempotency-Keys whose time is over, the oldest first, in one small step of each kind. What one leaves is the
- * next one's.
+ * Forgets what is older than it is to be kept, and Idempotency-Keys whose time is over, the oldest first, in one small
+ * step of each kind. What one leaves is the next one's.
  */
 export async function forgetOld(
   db: Database,

@@ -1,4 +1,4 @@
-import { and, eq, inArray, isNull, type SQLWrapper, sql } from 'drizzle-orm';
+import { and, eq, isNull, type SQLWrapper, sql } from 'drizzle-orm';
 import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { batches, creditBalances, requests } from '../schema.ts';
 import { type BatchStart, START } from './outbox.ts';
@@ -51,7 +51,7 @@ export async function giveRoom(
     .update(batches)
     // Later than any wake before it, so that who has seen to that one does not take this one for seen to.
     .set({ wakeAt: sql`greatest(clock_timestamp(), ${batches.wakeAt} + interval '1 millisecond')` })
-    .where(inArray(batches.id, [...new Set(given.map(({ batchId }) => batchId))]))
+    .where(sql`${batches.id} = any(${sql.param([...new Set(given.map(({ batchId }) => batchId))])})`)
     .returning(START);
 }
 

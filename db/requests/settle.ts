@@ -1,5 +1,5 @@
 import { and, eq, inArray, isNull, lt, sql } from 'drizzle-orm';
-import { clock, type Database, type Transaction, transaction } from '../client.ts';
+import { clock, type Database, insertAll, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { closeLookups } from '../lookups/lookups.ts';
 import { ledgerEntries, requests } from '../schema.ts';
@@ -128,11 +128,10 @@ export async function settleOverdue(
         lookupId: requests.lookupId,
       });
     if (settled.length === 0) return [];
-    await tx.insert(ledgerEntries).values(
-      settled.map(({ requestId, amount }) => ({
-        ...{ organizationId, requestId, kind: 'release' as const, amount, createdAt: settledAt },
-      })),
-    );
+    const releases = settled.map(({ requestId, amount }) => ({
+      ...{ organizationId, requestId, kind: 'release' as const, amount, createdAt: settledAt },
+    }));
+    await tx.execute(insertAll(ledgerEntries, releases));
     await closeLookups(tx, settled, { answered: false, at: settledAt });
     return settled.map(({ requestId, batchId }) => ({ requestId, batchId }));
   });

@@ -4,9 +4,9 @@ import type { AttemptReason } from '../words.ts';
 
 // Who may be sent to now, per organization and host, in the database, so that it holds across workers: how many
 // attempts are made at once (fewer to a host that has taken none yet; and there is a bound for all organizations
-// together, so that nobody is flooded through us), and a circuit breaker. While it is open, one attempt at a time finds out whether the host
-// is back. The first and the last attempt of a delivery are owed and take that place whenever it is free; of the others
-// only one per rest is let through.
+// together, so that nobody is flooded through us), and a circuit breaker. While it is open, one attempt at a time finds
+// out whether the host is back. The first and the last attempt of a delivery are owed and take that place whenever it is
+// free; of the others only one per rest is let through.
 
 export interface HostKey {
   readonly organizationId: string;
