@@ -107,6 +107,13 @@ test('the page for users has every error and every route, and no other', async (
   );
 });
 
+test('links lead to operations that there are, and every body that is described is shown', (t) => {
+  const text = JSON.stringify(openapi);
+  const named = new Set([...text.matchAll(/"operationId":"(\w+)"/g)].map(([, id]) => id));
+  t.deepEqual([...named].toSorted(), [...ROUTES.map(({ id }) => id), 'receiveResult'].toSorted());
+  t.notRegex(text, /"examples":\{\}/);
+});
+
 test('every example is an example of its schema', (t) => {
   const examples = examplesOf(openapi);
   t.true(examples.length > 30);
