@@ -98,7 +98,7 @@ function parameter(name: string): JsonObject {
 const SHARED = Object.keys(PARAMETERS).filter((name) => PARAMETERS[name]?.in !== 'path');
 
 /** Each problem that an answer is described for, under its name. */
-const DESCRIBED = Object.entries<ProblemKind>(PROBLEMS).filter(([, { at }]) => at !== 'unexpected');
+const DESCRIBED = Object.entries(PROBLEMS).filter(([, { at }]) => at !== 'unexpected');
 
 /** How an operation fails, beside the 422. */
 function failures({ id, scope }: (typeof ROUTES)[number]): JsonObject {

@@ -107,10 +107,12 @@ test('the page for users has every error and every route, and no other', async (
   );
 });
 
-test('links lead to operations that there are, and every body that is described is shown', (t) => {
+test('links and problems name operations that there are, and every body that is described is shown', (t) => {
+  const ids: readonly string[] = ROUTES.map(({ id }) => id);
   const text = JSON.stringify(openapi);
-  const named = new Set([...text.matchAll(/"operationId":"(\w+)"/g)].map(([, id]) => id));
-  t.deepEqual([...named].toSorted(), [...ROUTES.map(({ id }) => id), 'receiveResult'].toSorted());
+  const linked = [...text.matchAll(/"operationId":"(\w+)"/g)].map(([, id = '']) => id);
+  const failing = Object.values(PROBLEMS).flatMap(({ at }) => (typeof at === 'string' ? [] : at));
+  t.deepEqual([...new Set([...linked, ...failing])].toSorted(), [...ids, 'receiveResult'].toSorted());
   t.notRegex(text, /"examples":\{\}/);
 });
 
