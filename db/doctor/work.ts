@@ -1,6 +1,7 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
 import { type DoctorRules, GRACE, type Pass } from './check.ts';
+import GUARDED from './guarded.json' with { type: 'json' };
 
 /** Batches, deliveries, Idempotency-Keys and the guards of all of it (ARCHITECTURE.md, Invariants, S1, S4, W1, I1). */
 export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
@@ -94,41 +95,6 @@ const IDEMPOTENCY: Pass = {
     idempotency_of_other_batch: sql`i.response is not null and b.organization_id is distinct from i.organization_id`,
   },
 };
-
-const GUARDED = [
-  'ledger_entries_apply',
-  'ledger_entries_append_only',
-  'ledger_entries_no_truncate',
-  'ledger_entries_funded_by_operators',
-  'organizations_open_balance',
-  'requests_guard_state',
-  'requests_count_inserted',
-  'requests_count_updated',
-  'requests_settled_in_ledger',
-  'webhook_deliveries_touch_batch',
-  'webhook_deliveries_waits_only_pending',
-  'webhook_deliveries_forgotten',
-  'audit_log_append_only',
-  'audit_log_no_truncate',
-  'audit_log_chain',
-  'provider_endpoints_skip_erased',
-  'ledger_entries_balanced',
-  'ledger_entries_amount',
-  'ledger_entries_request',
-  'ledger_entries_once',
-  'credit_balances_available',
-  'credit_balances_conserved',
-  'requests_email_iff_completed',
-  'requests_settled_iff_final',
-  'requests_replayed_only_completed',
-  'requests_wanted_type_is_a_filter',
-  'requests_erased_only_completed',
-  'lookups_open',
-  'vendor_attempts_open',
-  'suppressions_pkey',
-  'entitlements_pkey',
-  'idempotency_keys_pkey',
-];
 
 const GUARDS: Pass = {
   from: sql`(
