@@ -37,26 +37,20 @@ export type LoggedDelivery = Readonly<SelectResultFields<typeof DELIVERY>> & {
   readonly log: readonly Omit<typeof webhookAttempts.$inferSelect, 'deliveryId'>[];
 };
 
-export interface DeliveryPage {
-  readonly deliveries: readonly LoggedDelivery[];
-  /** The id to go on from; null at the end. */
-  readonly next: string | null;
-}
-
 /** Of one delivery; one that was sent again and again has more. */
 const LOGGED_AT_MOST = 50;
 
 /**
  * The deliveries of a batch in the order of the submit.
  * @param page.after the id of the last delivery of the page before
- * @returns null where this organization has no such batch
+ * @returns `next`: the id to go on from, null at the end; null where this organization has no such batch
  */
 export async function listBatchDeliveries(
   db: Database,
   organizationId: string,
   batchId: string,
   page: { readonly after: string | null; readonly limit: number },
-): Promise<DeliveryPage | null> {
+) {
   const { after, limit } = page;
   return await query(db, async (tx) => {
     if (!(await ownsBatch(tx, organizationId, batchId))) return null;
@@ -80,7 +74,7 @@ export async function listOrganizationDeliveries(
     readonly since: Date | null;
     readonly limit: number;
   },
-): Promise<DeliveryPage> {
+) {
   const { organizationId, state, since, limit } = filter;
   if (organizationId !== null) await requireOrganization(db, organizationId);
   const where = and(
@@ -135,12 +129,7 @@ export async function forgetAttempts(db: Database, keepMs: number, limit: number
 type Selecting = Pick<Transaction, 'select'>;
 
 /** Attempts are read apart: joined, a page of deliveries would be cut in the middle of one. */
-async function selectPage(
-  tx: Selecting,
-  where: SQL | undefined,
-  order: SQL,
-  limit: number,
-): Promise<DeliveryPage> {
+async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, limit: number) {
   const rows = await tx
     .select(DELIVERY)
     .from(webhookDeliveries)
@@ -150,10 +139,12 @@ async function selectPage(
     .limit(limit + 1);
   const page = rows.slice(0, limit);
   const logs = Map.groupBy(await selectLogs(tx, page), ({ deliveryId }) => deliveryId);
-  const deliveries = page.map((row) => ({
-    ...row,
-    log: (logs.get(row.id) ?? []).map(({ deliveryId: _id, ...attempt }) => attempt),
-  }));
+  const deliveries = page.map(
+    (row): LoggedDelivery => ({
+      ...row,
+      log: (logs.get(row.id) ?? []).map(({ deliveryId: _id, ...attempt }) => attempt),
+    }),
+  );
   return { deliveries, next: rows.length > limit ? (page.at(-1)?.id ?? null) : null };
 }
 
