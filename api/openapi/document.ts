@@ -1,15 +1,16 @@
 import { PRICES } from '../../db/accounts/credits.ts';
+import { CURSOR, PAGE } from '../http/parameters.ts';
 import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
-import { bulkBody, singleBody } from '../routes/submit.ts';
+import { bulkBody, IDEMPOTENCY_KEY, singleBody } from '../routes/submit.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
-import { delivery } from './callback.ts';
-import examples from './examples.json' with { type: 'json' };
-import { headers, RATE, responseHeaders } from './headers.ts';
-import { json, operations, parameters } from './operations.ts';
+import EXAMPLES from './examples.json' with { type: 'json' };
+import written from './operations.json' with { type: 'json' };
 import {
+  batchId,
   creditsAnswer,
   deliveriesAnswer,
   deliveryAnswer,
+  deliveryId,
   envelope,
   healthAnswer,
   insufficientAnswer,
@@ -17,8 +18,39 @@ import {
   type JsonObject,
   jsonSchema,
   problemAnswer,
+  requestId,
   submitAnswer,
 } from './schemas.ts';
+
+// What is written by hand stands in operations.json and examples.json; the rest follows from the routes, the problems
+// and the schemas that check.
+
+/** A schema of `components`, and the member of examples.json that shows it. */
+interface Body {
+  readonly schema: string;
+  readonly examples: string;
+}
+
+/** An operation as operations.json has it. Parameters and headers stand there by their names. */
+interface Operation {
+  readonly tags: readonly string[];
+  readonly summary: string;
+  readonly parameters?: readonly string[];
+  readonly requestBody?: Body;
+  readonly responses: Readonly<Record<string, Answer>>;
+}
+
+interface Answer {
+  readonly description: string;
+  readonly body?: Body;
+  /** Headers beside those of every answer: that each such answer has, and that some have. */
+  readonly always?: readonly string[];
+  readonly sometimes?: readonly string[];
+}
+
+const OPERATIONS: Readonly<Record<OperationId, Operation>> = written.operations;
+const HEADERS: Readonly<Record<string, JsonObject>> = written.headers;
+const PARAMETERS: Readonly<Record<string, JsonObject>> = written.parameters;
 
 const DESCRIPTION = `Verified email addresses for US healthcare providers by NPI. A submit answers 202 at once; results \
 come by polling, by signed webhook, or both, within about 15 minutes.
@@ -29,8 +61,44 @@ and released otherwise. The same NPI for the same organization within 30 days of
 Fields may be added to answers at any time. \`null\` for an optional field of a body means absent; unknown fields are \
 ignored.`;
 
+/** Every answer carries these; each counted one, the errors included, those of its rate limit too. */
+const EVERY = ['X-Request-Id', 'Cache-Control', 'X-Content-Type-Options'];
+const COUNTED = Object.keys(HEADERS).filter((name) => name.includes('RateLimit'));
+
+/** The `headers` of one response: beside what every answer carries, those of all such answers and those of some. */
+function responseHeaders(always: readonly string[], some: readonly string[] = []): JsonObject {
+  return {
+    ...Object.fromEntries(
+      [...EVERY, ...always].map((name) => [name, { $ref: `#/components/headers/${name}` }]),
+    ),
+    ...Object.fromEntries(some.map((name) => [name, { ...HEADERS[name], required: false }])),
+  };
+}
+
+function content({ schema, examples }: Body): JsonObject {
+  const shown = (EXAMPLES as Readonly<Record<string, JsonObject>>)[examples] ?? {};
+  return { 'application/json': { schema: { $ref: `#/components/schemas/${schema}` }, examples: shown } };
+}
+
+/** What a parameter of operations.json has to be, if not just any text. */
+const CHECKED: JsonObject = {
+  'Idempotency-Key': { type: 'string', pattern: IDEMPOTENCY_KEY.source },
+  limit: { type: 'integer', minimum: PAGE.least, maximum: PAGE.most, default: PAGE.usual },
+  cursor: { type: 'string', pattern: CURSOR },
+  request_id: jsonSchema(requestId),
+  batch_id: jsonSchema(batchId),
+  delivery_id: jsonSchema(deliveryId),
+};
+
+function parameter(name: string): JsonObject {
+  return { name, ...PARAMETERS[name], schema: CHECKED[name] ?? { type: 'string' } };
+}
+
+/** Ids in a path stand with each operation; the others are of `components`. */
+const SHARED = Object.keys(PARAMETERS).filter((name) => PARAMETERS[name]?.in !== 'path');
+
 /** Each problem that an answer is described for, under its name. */
-const DESCRIBED = Object.entries<ProblemKind>(PROBLEMS).filter(([, { at }]) => at !== 'unexpected');
+const DESCRIBED = Object.entries(PROBLEMS).filter(([, { at }]) => at !== 'unexpected');
 
 /** How an operation fails, beside the 422. */
 function failures({ id, scope }: (typeof ROUTES)[number]): JsonObject {
@@ -45,7 +113,7 @@ function problemResponse(kind: ProblemKind): JsonObject {
   return {
     description,
     headers:
-      counted === 'always' ? responseHeaders([...RATE, ...own]) : responseHeaders(own, counted && RATE),
+      counted === 'always' ? responseHeaders([...COUNTED, ...own]) : responseHeaders(own, counted && COUNTED),
     content: {
       'application/problem+json': {
         schema: {
@@ -61,24 +129,71 @@ function problemResponse(kind: ProblemKind): JsonObject {
   };
 }
 
-/** Every route with what is said of its operation; what needs no key says so. */
+/** An operation with all that follows from its route: without a key it is counted for nobody. */
+function operationOf(route: (typeof ROUTES)[number]): JsonObject {
+  const { id, scope } = route;
+  const isOpen = scope === 'open';
+  const { parameters = [], requestBody, responses, ...rest } = OPERATIONS[id];
+  const listed = parameters.map((name) =>
+    SHARED.includes(name) ? { $ref: `#/components/parameters/${name}` } : parameter(name),
+  );
+  return {
+    operationId: id,
+    ...(isOpen ? { security: [] } : {}),
+    ...rest,
+    ...(listed.length > 0 ? { parameters: listed } : {}),
+    ...(requestBody ? { requestBody: { required: true, content: content(requestBody) } } : {}),
+    responses: {
+      ...Object.fromEntries(
+        Object.entries(responses).map(([status, answer]) => [
+          status,
+          answerOf(answer, isOpen ? [] : COUNTED),
+        ]),
+      ),
+      ...(listed.length > 0 && !isOpen ? { 422: { $ref: '#/components/responses/Invalid' } } : {}),
+      ...failures(route),
+    },
+  };
+}
+
+function answerOf({ body, always = [], sometimes, ...rest }: Answer, counted: readonly string[]): JsonObject {
+  const headers = responseHeaders([...counted, ...always], sometimes);
+  return { ...rest, headers, ...(body ? { content: content(body) } : {}) };
+}
+
 function paths(): JsonObject {
-  const described: Readonly<Record<OperationId, { readonly responses: JsonObject } & JsonObject>> =
-    operations;
   const items: Record<string, JsonObject> = {};
   for (const route of ROUTES) {
-    const { id, method, path, scope } = route;
-    const { responses, ...rest } = described[id];
-    const operation = {
-      operationId: id,
-      ...(scope === 'open' ? { security: [] } : {}),
-      ...rest,
-      responses: { ...responses, ...failures(route) },
-    };
-    items[path] = { ...items[path], [method.toLowerCase()]: operation };
+    items[route.path] = { ...items[route.path], [route.method.toLowerCase()]: operationOf(route) };
   }
   return items;
 }
+
+const { vector, headers: deliveryHeaders, requestBody, ...delivery } = written.delivery;
+
+/**
+ * One signed delivery, for who writes a verification: its headers, and the body as the bytes that were signed. The
+ * secret belongs to nobody.
+ */
+export const signatureVector = { ...vector, body: JSON.stringify(EXAMPLES.delivery['real-time'].value) };
+
+/** What a webhook's receiver gets, and what its answer means (api/README.md, Webhooks). */
+const received: JsonObject = {
+  ...delivery,
+  parameters: Object.entries(deliveryHeaders).map(([name, header]) => ({
+    name,
+    in: 'header',
+    required: true,
+    example: new Map(Object.entries(vector)).get(name) ?? '',
+    ...header,
+  })),
+  requestBody: {
+    required: true,
+    description: requestBody.description,
+    content: content(requestBody.body),
+  },
+  'x-test-vector': signatureVector,
+};
 
 const components: JsonObject = {
   schemas: {
@@ -94,14 +209,16 @@ const components: JsonObject = {
     Invalid: jsonSchema(invalidAnswer),
     Health: jsonSchema(healthAnswer),
   },
-  headers,
-  parameters,
+  headers: Object.fromEntries(
+    Object.entries(HEADERS).map(([name, header]) => [name, { ...header, required: true }]),
+  ),
+  parameters: Object.fromEntries(SHARED.map((name) => [name, parameter(name)])),
   responses: {
     ...Object.fromEntries(DESCRIBED.map(([name, kind]) => [name, problemResponse(kind)])),
     Invalid: {
       description: 'Something in the request is not valid; every problem is named.',
-      headers: responseHeaders(RATE),
-      content: json('Invalid', examples.invalid),
+      headers: responseHeaders(COUNTED),
+      content: content({ schema: 'Invalid', examples: 'invalid' }),
     },
   },
   securitySchemes: {
@@ -111,7 +228,7 @@ const components: JsonObject = {
   callbacks: {
     result: { '{$request.body#/webhook/url}': { $ref: '#/components/pathItems/delivery' } },
   },
-  pathItems: { delivery },
+  pathItems: { delivery: { post: received } },
 };
 
 /** The OpenAPI 3.1 document: bodies are the joi schemas that validate. */

@@ -1,22 +1,13 @@
 import type { Lifecycle, ResponseObject, ResponseToolkit } from '@hapi/hapi';
-import type { Client } from '@temporalio/client';
-import type { Logger } from 'pino';
-import type { Database } from '../../db/client.ts';
 import { type LoggedDelivery, listBatchDeliveries } from '../../db/webhooks/log.ts';
 import { markResendStarted, resendOwn } from '../../db/webhooks/resends.ts';
 import { type Place, readInTurn } from '../http/overload.ts';
 import { cursorAfter, pageCursor, pageLimit, pathId, valuesOf } from '../http/parameters.ts';
 import { problem } from '../problems.ts';
 import { startDelivery } from '../start.ts';
-import type { Starter } from '../temporal.ts';
+import type { SubmitDeps } from './submit.ts';
 
-export interface DeliveryDeps {
-  readonly db: Database;
-  readonly log: Logger;
-  readonly client: Client;
-  readonly taskQueue: string;
-  readonly start: Starter;
-}
+type DeliveryDeps = Pick<SubmitDeps, 'db' | 'log' | 'client' | 'taskQueue' | 'start'>;
 
 /** The customer's log of webhook deliveries, and sending one of them again. */
 export function deliveryHandlers(deps: DeliveryDeps) {

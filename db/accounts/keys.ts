@@ -1,6 +1,7 @@
 import { createHash, randomInt } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { and, asc, eq, isNull, sql } from 'drizzle-orm';
+import type { SelectResultFields } from 'drizzle-orm/query-builders/select.types';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
@@ -14,24 +15,8 @@ import { requireOrganization } from './organizations.ts';
 /** `inactive` is a key whose time is over; a key that is revoked too is `revoked`. */
 export type KeyState = 'active' | 'inactive' | 'revoked';
 
-export interface ApiKey {
-  readonly id: string;
-  readonly organizationId: string;
-  readonly name: string;
-  /** The key's last 4 characters. */
-  readonly hint: string;
-  readonly state: KeyState;
-  readonly createdAt: Date;
-  readonly expiresAt: Date | null;
-  readonly revokedAt: Date | null;
-  /** Revoked because somebody else has it. */
-  readonly leaked: boolean;
-}
-
 /** The only time the key itself is seen: it is stored nowhere. */
-export interface IssuedKey extends ApiKey {
-  readonly apiKey: string;
-}
+export type IssuedKey = ApiKey & { readonly apiKey: string };
 
 export type Authentication =
   | {
@@ -55,13 +40,17 @@ const API_KEY = {
   id: apiKeys.id,
   organizationId: apiKeys.organizationId,
   name: apiKeys.name,
+  /** The key's last 4 characters. */
   hint: apiKeys.hint,
   state: STATE,
   createdAt: apiKeys.createdAt,
   expiresAt: apiKeys.expiresAt,
   revokedAt: apiKeys.revokedAt,
+  /** Revoked because somebody else has it. */
   leaked: apiKeys.leaked,
 };
+
+export type ApiKey = Readonly<SelectResultFields<typeof API_KEY>>;
 
 /** The hash that a key is known by; null for any text that cannot be a key. Asks no database. */
 export function parseApiKey(text: string): Buffer | null {

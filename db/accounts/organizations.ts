@@ -1,4 +1,5 @@
 import { asc, eq, sql } from 'drizzle-orm';
+import type { SelectResultFields } from 'drizzle-orm/query-builders/select.types';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
@@ -6,42 +7,29 @@ import { newId } from '../ids.ts';
 import { apiKeys, batches, creditBalances, organizations } from '../schema.ts';
 import { newWebhookSecret } from './webhook-secrets.ts';
 
-export interface Organization {
-  readonly id: string;
-  readonly name: string;
-  /** Requests admitted per key in any minute. */
-  readonly requestsPerMinute: number;
-  /** True: none of its keys is let in. */
-  readonly suspended: boolean;
-  /** True: new submits get no deliveries. */
-  readonly webhooksSuspended: boolean;
-  readonly createdAt: Date;
-}
-
-/** Credits: total = used + held + available at every instant (DECISIONS.md, Credits). */
-export interface Balance {
-  readonly total: number;
-  readonly used: number;
-  readonly held: number;
-  readonly available: number;
-}
-
 const ORGANIZATION = {
   id: organizations.id,
   name: organizations.name,
+  /** Requests admitted per key in any minute. */
   requestsPerMinute: organizations.requestsPerMinute,
+  /** True: none of its keys is let in. */
   suspended: organizations.suspended,
+  /** True: new submits get no deliveries. */
   webhooksSuspended: organizations.webhooksSuspended,
   createdAt: organizations.createdAt,
 };
 
-/** The columns of a `Balance`. */
+export type Organization = Readonly<SelectResultFields<typeof ORGANIZATION>>;
+
+/** Credits: total = used + held + available at every instant (DECISIONS.md, Credits). */
 export const BALANCE = {
   total: creditBalances.total,
   used: creditBalances.used,
   held: creditBalances.held,
   available: creditBalances.available,
 };
+
+export type Balance = Readonly<SelectResultFields<typeof BALANCE>>;
 
 /**
  * Creates an organization with a balance of 0, the default limit and a webhook secret of its own.

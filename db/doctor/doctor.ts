@@ -4,16 +4,10 @@ import { type Database, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal, toDatabaseError } from '../errors.ts';
 import { balanceLock } from '../requests/room.ts';
 import { settleIn } from '../requests/settle.ts';
-import { type Check, type DoctorRules, statement } from './check.ts';
+import { type CheckResult, type DoctorRules, type FindingCode, resultOf, statement } from './check.ts';
 import { ledgerPasses } from './ledger.ts';
 import { REQUEST_PASSES } from './requests.ts';
 import { workPasses } from './work.ts';
-
-export interface CheckResult extends Pick<Check, 'code' | 'title' | 'explanation'> {
-  readonly findings: number;
-  /** Some of the ids found, in their order. */
-  readonly examples: readonly string[];
-}
 
 export interface Diagnosis {
   /** The sum of all checks; 0 is health. */
@@ -64,9 +58,9 @@ export async function runChecks(
     const rows = await tx.execute<{ code: string; findings: number; examples: string[] }>(
       statement(pass, examples),
     );
-    for (const { code, title, explanation } of pass.checks) {
+    for (const code of Object.keys(pass.checks) as FindingCode[]) {
       const { findings = 0, examples = [] } = rows.find((row) => row.code === code) ?? {};
-      checks.push({ code, title, explanation, findings, examples });
+      checks.push(resultOf(code, { findings, examples }));
     }
   }
   const findings = checks.reduce((sum, check) => sum + check.findings, 0);

@@ -1,13 +1,12 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
 import { type DoctorRules, GRACE, type Pass } from './check.ts';
+import GUARDED from './guarded.json' with { type: 'json' };
 
 /** Batches, deliveries, Idempotency-Keys and the guards of all of it (ARCHITECTURE.md, Invariants, S1, S4, W1, I1). */
 export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
   return [BATCHES, deliveries(webhookScheduleMs), SWEEPS, IDEMPOTENCY, GUARDS];
 }
-
-const batch = sql`coalesce(b.id, r.batch_id)`;
 
 // Sums of hashes stand for sets: of the requests and of those that have a delivery, and of one type n times.
 const BATCHES: Pass = {
@@ -22,60 +21,18 @@ const BATCHES: Pass = {
       select batch_id, count(*) as total, sum(hashtext(request_id)) as request_ids
         from webhook_deliveries group by batch_id
     ) d on d.batch_id = b.id`,
-  subject: batch,
-  checks: [
-    {
-      code: 'request_without_batch',
-      title: 'requests of a batch that does not exist',
-      explanation: 'A batch was lost: look for it in a backup.',
-      when: sql`b.id is null`,
-    },
-    {
-      code: 'batch_total',
-      title: 'batch with more or fewer requests than its total',
-      explanation: 'It can never be completed, or was too early: look for the lost requests in a backup.',
-      when: sql`b.total <> coalesce(r.total, 0)`,
-    },
-    {
-      code: 'batch_positions',
-      title: 'batch whose requests are not numbered from 0',
-      explanation: 'Answers would come in another order than the submit. Nothing is owed.',
-      when: sql`b.total = r.total and (r.first <> 0 or r.last <> b.total - 1)`,
-    },
-    {
-      code: 'batch_wanted_type',
-      title: 'batch with requests of another wanted type',
-      explanation:
-        'The price of the requests is that of their own type: compare with the submit, "credits adjust ORG".',
-      when: sql`r.wanted_types <> r.total * hashtext(b.wanted_type)`,
-    },
-    {
-      code: 'batch_completed_count',
-      title: 'batch that counts its final requests wrongly',
-      explanation: 'It is shown as completed too early or never. --fix counts again.',
-      when: sql`b.completed_count <> coalesce(r.final, 0)`,
-    },
-    {
-      code: 'batch_status',
-      title: 'batch whose status is not that of its count',
-      explanation: 'The status is generated, so the table was changed: compare it with db/migrations.',
-      when: sql`b.status <> case when b.completed_count = b.total then 'completed' else 'in-progress' end`,
-    },
-    {
-      code: 'batch_not_started',
-      title: 'batch with something to do that Temporal has not been told of for 60 s',
-      explanation: 'Check that Temporal and a worker run: the sweep starts it.',
-      when: sql`b.wake_at < now() - ${GRACE}`,
-    },
-    {
-      code: 'batch_deliveries',
-      title: 'batch whose deliveries are not those that its webhook needs',
-      explanation:
-        'real-time: one per request of the batch; batch: one. Someone waits for a delivery, or got that of another: tell the customer.',
-      when: sql`coalesce(d.total, 0) <> case b.webhook_mode when 'real-time' then b.total when 'batch' then 1 else 0 end
+  subject: sql`coalesce(b.id, r.batch_id)`,
+  checks: {
+    request_without_batch: sql`b.id is null`,
+    batch_total: sql`b.total <> coalesce(r.total, 0)`,
+    batch_positions: sql`b.total = r.total and (r.first <> 0 or r.last <> b.total - 1)`,
+    batch_wanted_type: sql`r.wanted_types <> r.total * hashtext(b.wanted_type)`,
+    batch_completed_count: sql`b.completed_count <> coalesce(r.final, 0)`,
+    batch_status: sql`b.status <> case when b.completed_count = b.total then 'completed' else 'in-progress' end`,
+    batch_not_started: sql`b.wake_at < now() - ${GRACE}`,
+    batch_deliveries: sql`coalesce(d.total, 0) <> case b.webhook_mode when 'real-time' then b.total when 'batch' then 1 else 0 end
         or d.request_ids is distinct from case b.webhook_mode when 'real-time' then r.ids end`,
-    },
-  ],
+  },
 };
 
 /** Longer than the others: in line for a receiver that has no room, a delivery may wait for minutes unseen. */
@@ -104,38 +61,16 @@ function deliveries(scheduleMs: readonly number[]): Pass {
           from webhook_attempts group by delivery_id
       ) a on a.delivery_id = d.id`,
     subject: sql`d.id`,
-    checks: [
-      {
-        code: 'delivery_overdue',
-        title: 'delivery that is overdue, or put off for longer than the schedule allows',
-        explanation:
-          "Check that a worker runs: the sweep starts the delivery's own workflow, which sends what is pending.",
-        when: sql`d.state = 'pending' and b.status = 'completed' and not g.webhooks_suspended
+    checks: {
+      delivery_overdue: sql`d.state = 'pending' and b.status = 'completed' and not g.webhooks_suspended
           and (${dueAt} + ${DELIVERY_GRACE} < now()
                or d.due_at > now() + make_interval(secs => 2 * ${step} / 1000) + ${DELIVERY_GRACE})`,
-      },
-      {
-        code: 'delivered_without_2xx',
-        title: 'delivery marked delivered that no receiver accepted',
-        explanation: 'Tell the customer to poll; the attempts are in "batch show BATCH".',
-        when: sql`d.state = 'delivered' and d.forgotten < d.attempts and a.accepted is not true`,
-      },
-      {
-        code: 'delivery_attempts',
-        title: 'delivery that counts its attempts wrongly',
-        explanation:
-          'Its schedule is counted by it. --fix counts again, unless attempts are missing in between.',
-        when: sql`d.attempts <> coalesce(a.last, d.attempts) or d.attempts - d.forgotten <> coalesce(a.made, 0)`,
-      },
-      {
-        code: 'delivery_too_early',
-        title: 'delivery attempted before what it reports was final',
-        explanation: 'The receiver may have seen a state that was not the last: tell the customer to poll.',
-        when: sql`a.made > 0 and case when d.request_id is null
+      delivered_without_2xx: sql`d.state = 'delivered' and d.forgotten < d.attempts and a.accepted is not true`,
+      delivery_attempts: sql`d.attempts <> coalesce(a.last, d.attempts) or d.attempts - d.forgotten <> coalesce(a.made, 0)`,
+      delivery_too_early: sql`a.made > 0 and case when d.request_id is null
           then b.status <> 'completed' or a.first_at < c.completed_at
           else r.settled_at is null or a.first_at < r.settled_at end`,
-      },
-    ],
+    },
   };
 }
 
@@ -145,15 +80,9 @@ const SWEEPS: Pass = {
     select (select swept_at from sweeps) as swept_at
      where exists (select from batches where status = 'in-progress' and created_at < now() - 2 * ${GRACE})) s`,
   subject: sql`coalesce(to_char(s.swept_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), 'never')`,
-  checks: [
-    {
-      code: 'sweep_away',
-      title: 'no sweep for two minutes although there is something to do',
-      explanation:
-        'Nobody refunds what is overdue or starts what Temporal lost: check that a worker runs, and its log for "sweep failed".',
-      when: sql`s.swept_at is null or s.swept_at < now() - 2 * ${GRACE}`,
-    },
-  ],
+  checks: {
+    sweep_away: sql`s.swept_at is null or s.swept_at < now() - 2 * ${GRACE}`,
+  },
 };
 
 const idempotencyKey = sql`concat_ws(' ', i.organization_id, i.path, to_char(i.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))`;
@@ -161,57 +90,11 @@ const idempotencyKey = sql`concat_ws(' ', i.organization_id, i.path, to_char(i.c
 const IDEMPOTENCY: Pass = {
   from: sql`idempotency_keys i left join batches b on b.id = substring(i.response from '"batch_id":"([^"]+)"')`,
   subject: idempotencyKey,
-  checks: [
-    {
-      code: 'idempotency_without_response',
-      title: 'Idempotency-Key without its response',
-      explanation: 'Repeats fail until it expires. If no batch of that time exists, the row can be deleted.',
-      when: sql`i.response is null`,
-    },
-    {
-      code: 'idempotency_of_other_batch',
-      title: 'Idempotency-Key whose response names no batch of its organization',
-      explanation:
-        'A repeat answers with a batch that was lost, or with that of someone else: delete the row.',
-      when: sql`i.response is not null and b.organization_id is distinct from i.organization_id`,
-    },
-  ],
+  checks: {
+    idempotency_without_response: sql`i.response is null`,
+    idempotency_of_other_batch: sql`i.response is not null and b.organization_id is distinct from i.organization_id`,
+  },
 };
-
-const GUARDED = [
-  'ledger_entries_apply',
-  'ledger_entries_append_only',
-  'ledger_entries_no_truncate',
-  'ledger_entries_funded_by_operators',
-  'organizations_open_balance',
-  'requests_guard_state',
-  'requests_count_inserted',
-  'requests_count_updated',
-  'requests_settled_in_ledger',
-  'webhook_deliveries_touch_batch',
-  'webhook_deliveries_waits_only_pending',
-  'webhook_deliveries_forgotten',
-  'audit_log_append_only',
-  'audit_log_no_truncate',
-  'audit_log_chain',
-  'provider_endpoints_skip_erased',
-  'ledger_entries_balanced',
-  'ledger_entries_amount',
-  'ledger_entries_request',
-  'ledger_entries_once',
-  'credit_balances_available',
-  'credit_balances_conserved',
-  'requests_email_iff_completed',
-  'requests_settled_iff_final',
-  'requests_replayed_only_completed',
-  'requests_wanted_type_is_a_filter',
-  'requests_erased_only_completed',
-  'lookups_open',
-  'vendor_attempts_open',
-  'suppressions_pkey',
-  'entitlements_pkey',
-  'idempotency_keys_pkey',
-];
 
 const GUARDS: Pass = {
   from: sql`(
@@ -233,15 +116,9 @@ const GUARDS: Pass = {
          where c.relnamespace = current_schema()::regnamespace
       ) g group by g.name) g`,
   subject: sql`g.name`,
-  checks: [
-    {
-      code: 'guard_missing',
-      title: 'constraint, index or trigger that is missing, invalid or switched off',
-      explanation:
-        'What it kept out can get in now: write it again as db/migrations has it, then look at the findings.',
-      when: sql`g.works is not true`,
-    },
-  ],
+  checks: {
+    guard_missing: sql`g.works is not true`,
+  },
 };
 
 // What the doctor compares with Temporal: what has something left to do, and what has not.

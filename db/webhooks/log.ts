@@ -1,4 +1,5 @@
-import { and, asc, desc, eq, getTableColumns, gt, gte, lt, type SQL, sql } from 'drizzle-orm';
+import { and, asc, desc, eq, getTableColumns, gt, gte, type SQL, sql } from 'drizzle-orm';
+import type { SelectResultFields } from 'drizzle-orm/query-builders/select.types';
 import { requireOrganization } from '../accounts/organizations.ts';
 import { type Database, query, span, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
@@ -9,34 +10,32 @@ import { ownsBatch } from './deliveries.ts';
 // What customers and operators may see of deliveries. Answers of receivers may hold anything: whoever shows them
 // decides to whom.
 
-export type LoggedAttempt = Omit<typeof webhookAttempts.$inferSelect, 'deliveryId'>;
-
-export interface LoggedDelivery {
+const DELIVERY = {
   /** The `webhook-id` of all its attempts. */
-  readonly id: string;
-  readonly batchId: string;
-  readonly organizationId: string;
+  id: webhookDeliveries.id,
+  batchId: webhookDeliveries.batchId,
   /** Null for the one delivery of a batch in `batch` mode. */
-  readonly requestId: string | null;
-  readonly url: string;
-  readonly state: DeliveryState;
-  readonly createdAt: Date;
-  readonly decidedAt: Date | null;
+  requestId: webhookDeliveries.requestId,
+  state: webhookDeliveries.state,
+  createdAt: webhookDeliveries.createdAt,
+  decidedAt: webhookDeliveries.decidedAt,
   /** While it waits for its next attempt; else null. */
-  readonly nextAttemptAt: Date | null;
+  nextAttemptAt:
+    sql<Date | null>`case when ${webhookDeliveries.dueAt} > clock_timestamp() then ${webhookDeliveries.dueAt} end`.mapWith(
+      webhookDeliveries.dueAt,
+    ),
   /** Ever made, forgotten ones included. */
-  readonly attempts: number;
+  attempts: webhookDeliveries.attempts,
   /** How often it was sent again from the start of the schedule. */
-  readonly resends: number;
-  /** The newest, in the order in which they were made. */
-  readonly log: readonly LoggedAttempt[];
-}
+  resends: webhookDeliveries.resends,
+  url: sql<string>`${batches.webhookUrl}`,
+  organizationId: batches.organizationId,
+};
 
-export interface DeliveryPage {
-  readonly deliveries: readonly LoggedDelivery[];
-  /** The id to go on from; null at the end. */
-  readonly next: string | null;
-}
+export type LoggedDelivery = Readonly<SelectResultFields<typeof DELIVERY>> & {
+  /** The newest attempts, in the order in which they were made. */
+  readonly log: readonly Omit<typeof webhookAttempts.$inferSelect, 'deliveryId'>[];
+};
 
 /** Of one delivery; one that was sent again and again has more. */
 const LOGGED_AT_MOST = 50;
@@ -44,14 +43,14 @@ const LOGGED_AT_MOST = 50;
 /**
  * The deliveries of a batch in the order of the submit.
  * @param page.after the id of the last delivery of the page before
- * @returns null where this organization has no such batch
+ * @returns `next`: the id to go on from, null at the end; null where this organization has no such batch
  */
 export async function listBatchDeliveries(
   db: Database,
   organizationId: string,
   batchId: string,
   page: { readonly after: string | null; readonly limit: number },
-): Promise<DeliveryPage | null> {
+) {
   const { after, limit } = page;
   return await query(db, async (tx) => {
     if (!(await ownsBatch(tx, organizationId, batchId))) return null;
@@ -65,7 +64,6 @@ export async function listBatchDeliveries(
  * The deliveries of an organization, or of all, the newest first.
  * @param filter.organizationId null for all
  * @param filter.since leaves out those that were created before
- * @param filter.before the id of the last delivery of the page before
  * @throws {Refusal} `organization_missing` for an unknown id
  */
 export async function listOrganizationDeliveries(
@@ -74,17 +72,15 @@ export async function listOrganizationDeliveries(
     readonly organizationId: string | null;
     readonly state: DeliveryState | null;
     readonly since: Date | null;
-    readonly before: string | null;
     readonly limit: number;
   },
-): Promise<DeliveryPage> {
-  const { organizationId, state, since, before, limit } = filter;
+) {
+  const { organizationId, state, since, limit } = filter;
   if (organizationId !== null) await requireOrganization(db, organizationId);
   const where = and(
     organizationId === null ? undefined : eq(batches.organizationId, organizationId),
     state === null ? undefined : eq(webhookDeliveries.state, state),
     since === null ? undefined : gte(webhookDeliveries.createdAt, since),
-    before === null ? undefined : lt(webhookDeliveries.id, before),
   );
   return await query(db, (tx) => selectPage(tx, where, desc(webhookDeliveries.id), limit));
 }
@@ -133,14 +129,9 @@ export async function forgetAttempts(db: Database, keepMs: number, limit: number
 type Selecting = Pick<Transaction, 'select'>;
 
 /** Attempts are read apart: joined, a page of deliveries would be cut in the middle of one. */
-async function selectPage(
-  tx: Selecting,
-  where: SQL | undefined,
-  order: SQL,
-  limit: number,
-): Promise<DeliveryPage> {
+async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, limit: number) {
   const rows = await tx
-    .select({ ...DELIVERY, url: sql<string>`${batches.webhookUrl}`, organizationId: batches.organizationId })
+    .select(DELIVERY)
     .from(webhookDeliveries)
     .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
     .where(where)
@@ -148,10 +139,12 @@ async function selectPage(
     .limit(limit + 1);
   const page = rows.slice(0, limit);
   const logs = Map.groupBy(await selectLogs(tx, page), ({ deliveryId }) => deliveryId);
-  const deliveries = page.map((row) => ({
-    ...row,
-    log: (logs.get(row.id) ?? []).map(({ deliveryId: _id, ...attempt }) => attempt),
-  }));
+  const deliveries = page.map(
+    (row): LoggedDelivery => ({
+      ...row,
+      log: (logs.get(row.id) ?? []).map(({ deliveryId: _id, ...attempt }) => attempt),
+    }),
+  );
   return { deliveries, next: rows.length > limit ? (page.at(-1)?.id ?? null) : null };
 }
 
@@ -170,18 +163,3 @@ async function selectLogs(tx: Selecting, deliveries: readonly { readonly id: str
     )
     .orderBy(asc(webhookAttempts.deliveryId), asc(webhookAttempts.n));
 }
-
-const DELIVERY = {
-  id: webhookDeliveries.id,
-  batchId: webhookDeliveries.batchId,
-  requestId: webhookDeliveries.requestId,
-  state: webhookDeliveries.state,
-  createdAt: webhookDeliveries.createdAt,
-  decidedAt: webhookDeliveries.decidedAt,
-  nextAttemptAt:
-    sql<Date | null>`case when ${webhookDeliveries.dueAt} > clock_timestamp() then ${webhookDeliveries.dueAt} end`.mapWith(
-      webhookDeliveries.dueAt,
-    ),
-  attempts: webhookDeliveries.attempts,
-  resends: webhookDeliveries.resends,
-};

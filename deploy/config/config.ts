@@ -1,5 +1,5 @@
-import { readFileSync } from 'node:fs';
 import { isIP } from 'node:net';
+import { dirname } from 'node:path';
 import Joi from 'joi';
 import { REGISTRY_URL } from '../../activities/person/registry.ts';
 import { VENDORS, type VendorId } from '../../activities/vendors/catalogue.ts';
@@ -12,7 +12,7 @@ import {
 import { VERIFIERS, type VerifierId } from '../../activities/verification/verifiers/catalogue.ts';
 import type { Retention } from '../../db/requests/retention.ts';
 import type { SecretKey } from '../../db/secrets.ts';
-import type { StackFacts } from '../local/facts.ts';
+import { readFacts } from '../local/facts.ts';
 import {
   anyUrl,
   confidentialUrl,
@@ -211,17 +211,13 @@ export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env)
  * @returns whether it does
  */
 export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.env): boolean {
-  if (environment.DATABASE_URL) return false;
-  try {
-    const facts = JSON.parse(readFileSync(LOCAL_STACK, 'utf8')) as StackFacts;
-    environment.DATABASE_URL = facts.database_url;
-    environment.SECRETS_KEY = facts.secrets_key;
-    environment.TEMPORAL_ADDRESS = facts.temporal_address;
-    environment.TEMPORAL_NAMESPACE = facts.temporal_namespace;
-    return true;
-  } catch {
-    return false;
-  }
+  const facts = environment.DATABASE_URL ? null : readFacts(dirname(LOCAL_STACK));
+  if (facts === null) return false;
+  environment.DATABASE_URL = facts.database_url;
+  environment.SECRETS_KEY = facts.secrets_key;
+  environment.TEMPORAL_ADDRESS = facts.temporal_address;
+  environment.TEMPORAL_NAMESPACE = facts.temporal_namespace;
+  return true;
 }
 
 /** @param env what the schema made of the environment */

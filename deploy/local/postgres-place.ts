@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import { cp, mkdir, readFile, rename, rm, stat } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { arch, platform } from 'node:os';
@@ -68,7 +69,7 @@ export async function findBinaries(
     version: string;
   };
   const copy = join(SHARED_FOLDER, `postgresql-${version}`);
-  if (!(await exists(copy))) {
+  if (!existsSync(copy)) {
     log(`copying PostgreSQL to ${copy}, because its user cannot enter ${installed}`);
     const unfinished = `${copy}.${process.pid}`;
     await cp(installed, unfinished, { recursive: true, verbatimSymlinks: true });
@@ -105,11 +106,4 @@ function locate(): string {
       `There is no package ${name} here: run npm ci on a supported machine, or set DATABASE_URL to a PostgreSQL of your own.`,
     );
   }
-}
-
-export async function exists(path: string): Promise<boolean> {
-  return await stat(path).then(
-    () => true,
-    () => false,
-  );
 }

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import {
   chmod,
   chown,
@@ -13,14 +14,7 @@ import {
 } from 'node:fs/promises';
 import { platform, tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
-import {
-  exists,
-  findBinaries,
-  isReachable,
-  placeFor,
-  type ServerUser,
-  serverUser,
-} from './postgres-place.ts';
+import { findBinaries, isReachable, placeFor, type ServerUser, serverUser } from './postgres-place.ts';
 import {
   LOOPBACK,
   LocalProblem,
@@ -119,7 +113,7 @@ async function removeTemporary({ temporaryFolder }: Cluster): Promise<void> {
 async function initialize(cluster: Cluster): Promise<string> {
   const { dataDir, binaries, user, log } = cluster;
   const passwordFile = `${dataDir}.password`;
-  if (await exists(join(dataDir, 'PG_VERSION'))) return (await readFile(passwordFile, 'utf8')).trim();
+  if (existsSync(join(dataDir, 'PG_VERSION'))) return (await readFile(passwordFile, 'utf8')).trim();
 
   log(`making a PostgreSQL cluster in ${dataDir}`);
   const unfinished = `${dataDir}.unfinished`;

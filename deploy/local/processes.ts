@@ -78,8 +78,8 @@ export function launch(options: LaunchOptions): ServerProcess {
   const child = spawn(options.command, options.args, {
     detached: true,
     stdio: ['ignore', 'pipe', 'pipe'],
-    ...(options.env === undefined ? {} : { env: options.env }),
-    ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
+    env: options.env,
+    cwd: options.cwd,
     ...options.user,
   });
   // Without a listener a failed spawn would be an uncaught exception; it shows in the missing pid as well.

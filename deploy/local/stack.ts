@@ -75,31 +75,27 @@ type Parts = ReturnType<typeof createParts>;
 
 /** What runs, in the order of its start. */
 function createParts(logs: string) {
-  const stops: (() => Promise<void>)[] = [];
+  const running = new AsyncDisposableStack();
   const death = Promise.withResolvers<never>();
   // Whoever waits for it is told; nobody waiting is no crash.
   death.promise.catch(() => {});
-  let stopping = false;
   return {
     failed: death.promise,
     add(stop: () => Promise<void>) {
       // What was still starting when another part died has nobody left to wait for it.
-      if (stopping) void stop();
-      else stops.push(stop);
+      if (running.disposed) void stop();
+      else running.defer(stop);
     },
     /** Its unasked end fails the stack. */
     watch(name: string, server: { readonly exited: Promise<string> }) {
       void server.exited.then((ending) => {
-        if (stopping) return;
+        if (running.disposed) return;
         death.reject(
           new LocalProblem('died', `${name} ended unexpectedly (${ending}); see its log in ${logs}.`),
         );
       });
     },
-    async stop() {
-      stopping = true;
-      for (const end of stops.splice(0).reverse()) await end();
-    },
+    stop: () => running.disposeAsync(),
   };
 }
 

@@ -1,8 +1,8 @@
 import { randomInt } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { exists } from './postgres-place.ts';
 import { freePort, isPortFree, LOOPBACK, LocalProblem, launch, run } from './processes.ts';
 import { bringUp, ensureNamespace, type Temporal, type TemporalOptions } from './temporal.ts';
 import { build, type CliSearch } from './temporal-cli.ts';
@@ -34,7 +34,7 @@ export interface TemporalServerOptions extends Omit<TemporalOptions, 'cli' | 'db
 export async function findTemporalServer(search: CliSearch) {
   const find = async (module: string, name: string) => {
     const kept = join(search.cacheDir, name);
-    const found = (await exists(kept)) ? kept : await build(search, module, name);
+    const found = existsSync(kept) ? kept : await build(search, module, name);
     if (found !== undefined) return found;
     const message = `${name} is missing and could not be built: install Go, then try again.`;
     throw new LocalProblem('temporal_missing', message);

@@ -9,27 +9,19 @@ import { addSuppression } from '../../db/privacy/suppressions.ts';
 import type { OperatorConfig } from '../config/config.ts';
 import { STORED_EMAILS, SUPPRESSED_NPIS } from './sim/magic.ts';
 
-/** The organization the local stack works for. */
-export interface Tenant {
-  readonly organizationId: string;
-  readonly apiKey: string;
-  readonly webhookSecret: string;
-  /** What the vendor simulator asks of its callers. */
-  readonly vendorKey: string;
-}
-
 const BY = { actor: 'npm start', reason: 'local stack' };
 const CREDITS = 1000;
 
 /**
- * Finds the demonstration organization of an earlier start by its key, or makes one with 1,000 credits. The key is
- * stored nowhere but in `stack.json`, so a lost file means a new organization.
+ * The organization that the local stack works for: finds that of an earlier start by its key, or makes one with 1,000
+ * credits. The key is stored nowhere but in `stack.json`, so a lost file means a new organization.
+ * @returns with `vendorKey`, which the vendor simulator asks of its callers
  * @throws {DatabaseError}
  */
 export async function openTenant(
   { databaseUrl: url, secretKeys }: OperatorConfig,
   earlierKey: string | undefined,
-): Promise<Tenant> {
+) {
   const db = openDatabase({ url, poolSize: 2, applicationName: 'local-stack', secretKeys });
   try {
     const { organizationId, apiKey } = (await earlier(db, earlierKey)) ?? (await create(db));

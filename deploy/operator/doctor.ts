@@ -1,15 +1,8 @@
 import type { Command } from 'commander';
 import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
-import type { DoctorRules } from '../../db/doctor/check.ts';
-import {
-  type CheckResult,
-  type Diagnosis,
-  diagnose,
-  REPAIRABLE,
-  type RepairRecord,
-  repair,
-} from '../../db/doctor/doctor.ts';
+import type { CheckResult, DoctorRules } from '../../db/doctor/check.ts';
+import { type Diagnosis, diagnose, REPAIRABLE, type RepairRecord, repair } from '../../db/doctor/doctor.ts';
 import { loadConfig } from '../config/config.ts';
 import { accountable, accountOf } from './arguments.ts';
 import { type Report, type Run, table } from './print.ts';

@@ -50,7 +50,6 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
           organizationId,
           state: state ?? null,
           since: since ?? null,
-          before: null,
           limit,
         });
         if (by)

@@ -1,6 +1,6 @@
 import { type Client, ScheduleNotFoundError, WorkflowNotFoundError } from '@temporalio/client';
 import type { Database } from '../../db/client.ts';
-import type { CheckResult } from '../../db/doctor/doctor.ts';
+import { type CheckResult, type FindingCode, resultOf } from '../../db/doctor/check.ts';
 import { listFinal, listOver, listUnfinished } from '../../db/doctor/work.ts';
 import { listElsewhere } from '../../db/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
@@ -40,53 +40,17 @@ export async function checkWorkflows(
     isFailing(client, id),
   );
   return [
-    {
-      code: 'workflow_not_running',
-      title: 'batch or delivery with something left to do whose workflow is not running',
-      explanation:
-        'Check that a worker runs: its sweep starts the workflow again, or refunds what is overdue.',
-      ...found(await listUnfinished(db, closed)),
-    },
-    {
-      code: 'workflow_left_open',
-      title: 'workflow still open although its batch is over',
-      explanation:
-        'It holds nothing and owes nothing. Look at it in the Temporal UI, then terminate it there.',
-      ...found(await filter(await listOver(db, batches), isOpen)),
-    },
-    {
-      code: 'lookup_workflow_left_open',
-      title: 'lookup still open although its request has been final for 60 s',
-      explanation:
-        'It changes nothing any more, but may still ask vendors. Look at it in the Temporal UI, then terminate it there.',
-      ...found(await filter(await listFinal(db, lookups), isOpen)),
-    },
-    {
-      code: 'workflow_task_failing',
-      title: `open workflow whose task has failed ${FAILING_ATTEMPTS - 1} times in a row`,
-      explanation:
-        'Its worker cannot go on with it, most often because its code has changed: see "Replaying a failed run". Its requests are refunded at their deadline.',
-      ...found(failing),
-    },
-    {
-      code: 'schedule_not_running',
-      title: 'Schedule of re-verification that is missing or paused',
-      explanation:
-        'Stored addresses go stale. A worker makes a missing one anew; a paused one goes on once it is unpaused in the Temporal UI.',
-      ...found(await idleSchedules(client, taskQueue)),
-    },
+    found('workflow_not_running', await listUnfinished(db, closed)),
+    found('workflow_left_open', await filter(await listOver(db, batches), isOpen)),
+    found('lookup_workflow_left_open', await filter(await listFinal(db, lookups), isOpen)),
+    found('workflow_task_failing', failing, { times: FAILING_ATTEMPTS - 1 }),
+    found('schedule_not_running', await idleSchedules(client, taskQueue)),
   ];
 }
 
 /** @param trouble why Temporal cannot be used */
 export function unreachable(trouble: string): CheckResult {
-  return {
-    code: 'temporal_unreachable',
-    title: 'Temporal cannot be used, so workflows were not checked',
-    explanation: `${trouble}; --offline leaves the workflows out.`,
-    findings: 1,
-    examples: [],
-  };
+  return resultOf('temporal_unreachable', { findings: 1, examples: [] }, { trouble });
 }
 
 /** Whether workers are where the API starts workflows. */
@@ -94,17 +58,16 @@ export async function checkWorkers(
   db: Database,
   place: { readonly namespace: string; readonly taskQueue: string },
 ): Promise<CheckResult> {
-  const elsewhere = await listElsewhere(db, place);
-  return {
-    code: 'worker_elsewhere',
-    title: 'workers only in another namespace or queue, so that nothing is looked up',
-    explanation: `None is in ${place.namespace}/${place.taskQueue}: check TEMPORAL_NAMESPACE and TASK_QUEUE of API and workers.`,
-    ...found(elsewhere),
-  };
+  const { namespace, taskQueue } = place;
+  return found('worker_elsewhere', await listElsewhere(db, place), { place: `${namespace}/${taskQueue}` });
 }
 
-function found(ids: readonly string[]): Pick<CheckResult, 'findings' | 'examples'> {
-  return { findings: ids.length, examples: ids.slice(0, 5) };
+function found(
+  code: FindingCode,
+  ids: readonly string[],
+  values?: Parameters<typeof resultOf>[2],
+): CheckResult {
+  return resultOf(code, { findings: ids.length, examples: ids.slice(0, 5) }, values);
 }
 
 async function isClosed(client: Client, workflowId: string): Promise<boolean> {

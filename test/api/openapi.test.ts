@@ -107,6 +107,15 @@ test('the page for users has every error and every route, and no other', async (
   );
 });
 
+test('links and problems name operations that there are, and every body that is described is shown', (t) => {
+  const ids: readonly string[] = ROUTES.map(({ id }) => id);
+  const text = JSON.stringify(openapi);
+  const linked = [...text.matchAll(/"operationId":"(\w+)"/g)].map(([, id = '']) => id);
+  const failing = Object.values(PROBLEMS).flatMap(({ at }) => (typeof at === 'string' ? [] : at));
+  t.deepEqual([...new Set([...linked, ...failing])].toSorted(), [...ids, 'receiveResult'].toSorted());
+  t.false(text.includes('"examples":{}'));
+});
+
 test('every example is an example of its schema', (t) => {
   const examples = examplesOf(openapi);
   t.true(examples.length > 30);

@@ -1,6 +1,8 @@
 import { createHash } from 'node:crypto';
 import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
 import { MAGIC, MAGIC_ORGANIZATION_NPI } from './magic.ts';
+// Names, states with an area code and the beginning of a ZIP code, credentials with a taxonomy code: all invented.
+import WORDS from './people.json' with { type: 'json' };
 
 // Who exists in the simulated world: providers whom no one has met, at practices that do not exist, at domains nobody
 // has registered, with telephone numbers set aside for fiction (555-01XX). Their NPIs lie in the row beginning with 2,
@@ -8,44 +10,16 @@ import { MAGIC, MAGIC_ORGANIZATION_NPI } from './magic.ts';
 
 /** Names on doors; `.org` or `.net` after one is its domain's, the others have `.com`. */
 const PRACTICES = [
-  ...list(
-    `Cedar Valley Clinic, Harbor Family Medicine, Northgate Cardiology, Lakeside Pediatrics, Summit Orthopedics,
-    Riverbend Health.org, Mesa View Dermatology, Oldtown Primary Care.net`,
-  ),
-  ...list(
-    `Alder Brook, Amberfield Women's, Ash Grove, Birch Hollow, Blue Heron, Canyon Ridge, Copper Hill, Dove Creek,
-    Fernwood, Glass River, Kestrel, Osprey Point, Willow Bend`,
-  ).flatMap((place) => [
+  ...WORDS.practices,
+  ...WORDS.villages.flatMap((place) => [
     `${place} Health.org`,
     `${place} Internists & Associates`,
     `${place} Urgent Care.net`,
     `${place} Medical`,
   ]),
 ];
-/** State, area code, first three digits of its ZIP codes. */
-const PLACES = list(
-  'CO 303 802, TX 512 787, OH 614 432, WA 206 981, NC 919 276, MN 612 554, AZ 602 850, GA 404 303, OR 503 972, PA 215 191',
-);
-const TOWNS = list(
-  'CEDAR VALLEY, HARBOR GLEN, NORTHGATE, LAKESIDE MILLS, SUMMIT FALLS, RIVERBEND, MESA VIEW',
-);
-const STREETS = list('MAIN ST, SECOND AVE, HOSPITAL DR, OLD MILL RD, PARK BLVD, WALNUT ST, COUNTY RD 9');
-const LEGAL_FORMS = list('PLLC, LLC, PC, INC, LLP');
-const FIRST_NAMES = list(
-  `Adaeze, Bram, Carlotta, Dimitri, Elspeth, Farid, Gwen, Hollis, Ines, Jorah, Kavya, Leif, Mirela, Nils, Odette,
-  Priya, Quentin, Rosalind, Soren, Tamsin, Ulises, Vesna, Wilhelm, Xiomara, Yusuf, Zelda, Mary Jo`,
-);
-const LAST_NAMES = list(
-  `Abernethy, Brightwater, Castellane, Drummond, Eskildsen, Fairweather, Goldfinch, Hartigan, Ibarra, Jankowski,
-  Kingsolver, Lockhart, Montague, Nightingale, Okonjo, Pemberton, Quillfeather, Rasmussen, Silverstone, Thornbury,
-  Underhill, Valcourt, Whitlock, Yarborough, Zimmerman, O'Malley, Castellano-Reyes`,
-);
-/** Credential and taxonomy code, in pairs that occur together. */
-const PROFESSIONS = list(
-  'MD 207Q00000X, MD 207R00000X, DO 207Q00000X, NP 363LF0000X, PA-C 363A00000X, DDS 122300000X, DPT 225100000X',
-);
 /** Free-mail domains of simulated personal addresses. */
-export const FREE_MAIL_DOMAINS = list('gmail.com, yahoo.com, outlook.com, icloud.com, comcast.net');
+export const FREE_MAIL_DOMAINS: readonly string[] = WORDS.freeMail;
 /** A practice's Direct messaging host. */
 export const DIRECT_DOMAIN = 'direct.cedarvalleyclinic-sim.com';
 /** The domain of a practice that has closed and says that it takes no mail. */
@@ -64,18 +38,18 @@ export type SimOrganization = (typeof SAMPLE_ORGANIZATIONS)[number];
  */
 export const SAMPLE_ORGANIZATIONS = PRACTICES.map((practice, index) => {
   const [door = '', ending = 'com'] = practice.split('.');
-  const [state = '', area, zip] = pick(PLACES, index).split(' ');
+  const [state = '', area, zip] = pick(WORDS.places, index).split(' ');
   const twoDigits = String(index).padStart(2, '0');
   const isLast = index === PRACTICES.length - 1;
-  const city = pick(TOWNS, index);
+  const city = pick(WORDS.towns, index);
   const dba = index % 3 === 2 ? door.toUpperCase() : null;
   const legal = dba === null ? door.toUpperCase() : `${city} PROVIDERS ${index}`;
-  const line1 = `${100 + index * 7} ${pick(STREETS, index)}`;
+  const line1 = `${100 + index * 7} ${pick(WORDS.streets, index)}`;
   const line2 = index % 4 === 1 ? `STE ${200 + index}` : null;
   return {
     npi: isLast ? MAGIC_ORGANIZATION_NPI : withCheckDigit(FIRST_ORGANIZATION_STEM + index),
     /** The legal business name. */
-    name: `${legal} ${pick(LEGAL_FORMS, index)}`,
+    name: `${legal} ${pick(WORDS.legalForms, index)}`,
     /** The name on its door; null if that is the legal one. */
     dba,
     domain: `${letters(door)}-sim.${ending}`,
@@ -100,14 +74,14 @@ export function personOf(npi: string) {
   const magic = MAGIC.get(npi);
   // As people write it: `Mary Jo`, `O'Malley`.
   const [first = '', last = ''] = magic?.name.split(' ') ?? [
-    pick(FIRST_NAMES, byte(4)),
-    pick(LAST_NAMES, byte(5)),
+    pick(WORDS.firstNames, byte(4)),
+    pick(WORDS.lastNames, byte(5)),
   ];
   // Where they practice: its address and telephone are theirs.
   const own = PRACTICE_DOMAINS.findIndex((domain) => domain.startsWith(`${magic?.practice}-sim.`));
   const organization = pick(SAMPLE_ORGANIZATIONS, magic ? own : byte(6));
-  const middle = byte(9) % 3 === 0 ? pick(FIRST_NAMES, byte(10)) : null;
-  const [credential = '', taxonomy = ''] = pick(PROFESSIONS, byte(8)).split(' ');
+  const middle = byte(9) % 3 === 0 ? pick(WORDS.firstNames, byte(10)) : null;
+  const [credential = '', taxonomy = ''] = pick(WORDS.professions, byte(8)).split(' ');
   const workEmail = `${letters(first)}.${letters(last)}@${organization.domain}`;
   // In a form that nobody is likely to have.
   const homeEmail = `npi${npi}.sim@${pick(FREE_MAIL_DOMAINS, magic ? 0 : byte(7))}`;
@@ -206,10 +180,6 @@ export function withCheckDigit(stem: number): string {
 
 function every<T>(step: number, all: readonly T[]): T[] {
   return all.filter((_, index) => index % step === 0);
-}
-
-function list(text: string): readonly string[] {
-  return text.split(/,\s+/);
 }
 
 function letters(text: string): string {

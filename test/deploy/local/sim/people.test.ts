@@ -1,10 +1,12 @@
 import test from 'ava';
 import { hasNpiCheckDigit } from '../../../../activities/person/npi.ts';
+import { VENDORS } from '../../../../activities/vendors/catalogue.ts';
 import { findingOf, shareOf } from '../../../../deploy/local/sim/knowledge.ts';
 import {
   DEACTIVATED_NPIS,
   MAGIC,
   MAGIC_ORGANIZATION_NPI,
+  SITUATIONS,
   SUPPRESSED_NPIS,
 } from '../../../../deploy/local/sim/magic.ts';
 import {
@@ -44,6 +46,12 @@ test('every magic NPI is in the sample, the organization among organizations', (
   );
   t.true(ORGANIZATION_IDS.includes(MAGIC_ORGANIZATION_NPI));
   for (const npi of [...DEACTIVATED_NPIS, ...SUPPRESSED_NPIS]) t.true(MAGIC.has(npi));
+  const words: readonly string[] = [...SITUATIONS, 'both', 'personal', 'direct', 'somebody_else'];
+  const known = [...MAGIC.values()].flatMap(({ knows }) => Object.entries(knows));
+  t.deepEqual(
+    known.filter(([vendor, word]) => !(vendor in VENDORS && words.includes(word))),
+    [],
+  );
 });
 
 test('practices share no domain, address or telephone number, and take no number that may be real', (t) => {
