@@ -58,7 +58,7 @@ async function findRoute(resolver: MailResolver, domain: string): Promise<MailRo
   if (mx.records.length === 0) return { kind: 'refuses', reason: 'no_mx' };
   const exchangers = mx.records
     .toSorted((a, b) => a.priority - b.priority)
-    .map(({ exchange }) => exchange.toLowerCase().replace(/\.$/, ''))
+    .map(({ exchange }) => exchange.toLowerCase())
     .filter((exchanger) => exchanger !== '');
   if (exchangers.length === 0) return { kind: 'refuses', reason: 'null_mx' };
   if (exchangers.some((one) => holdsDomain(PARKERS, one))) return { kind: 'refuses', reason: 'parked' };

@@ -86,7 +86,7 @@ for (const [about, zone, verdict] of [
     },
     'transient dns_failure',
   ],
-  ['of a parker', { MX: ['mail.h-email.net'], 'mail.h-email.net': PUBLIC }, 'invalid parked'],
+  ['of a parker', { MX: ['mail.H-email.net'], 'mail.h-email.net': PUBLIC }, 'invalid parked'],
   [
     'of a parker beside another',
     {
@@ -101,6 +101,13 @@ for (const [about, zone, verdict] of [
     t.is((await verdictIn(t, zone)).verdict, verdict);
   });
 }
+
+test('exchangers are asked about in the order in which mail would go to them', async (t) => {
+  const exchangers = [9, 8, 7, 6, 1].map((priority) => ({ exchange: `mx${priority}.clinic.com`, priority }));
+  const resolve4 = async (host: string) => (host === 'mx1.clinic.com' ? PUBLIC : []);
+  const dns = { resolveMx: async () => exchangers, resolve4 };
+  t.is(await verdictOf('jo@clinic.com', {}, dns), 'valid mailbox_ok');
+});
 
 test('of a domain that names many exchangers, the first ones must do', async (t) => {
   const names = Array.from({ length: 30 }, (_, n) => `mx${n}.a.com`);
