@@ -22,10 +22,10 @@ export function createReverifyActivities({ db, log, check, verifiers, rules }: R
       return await withHeartbeat(Context.current(), async (signal) => {
         const { freshnessMs } = rules;
         for (const fading of await listFading(db, { freshnessMs, leadMs: LEAD_MS, limit: AT_MOST })) {
-          const { npi, email, emailType, source } = fading;
+          const { npi, email } = fading;
           // Asked as if nobody had seen the mailbox answer: that is what makes a verifier look.
-          const candidate = { email, vendorType: emailType, source, namedBy: 1 };
-          const checked = await check({ ...candidate, verdict: 'unknown', validatedAt: null }, signal, null);
+          const candidate = { ...fading, verdict: 'unknown', validatedAt: null, namedBy: 1 } as const;
+          const checked = await check(candidate, signal, null);
           if (checked.kind !== 'decided' || !checked.definitive || checked.verdict === 'unknown') {
             result.undecided += 1;
             continue;

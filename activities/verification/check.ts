@@ -97,7 +97,7 @@ export function createCheck({
       evidence.push({ kind: 'local', source: 'service', verdict, reason, durationMs });
     };
 
-    const looked = look(candidate.email);
+    const looked = look(candidate.email, candidate.isTypedDirect);
     if (looked.kind === 'refused') {
       const { email, verdict, reason } = looked;
       noteOurs(verdict, reason);

@@ -22,41 +22,51 @@ export function holdsDomain(list: ReadonlySet<string>, domain: string): boolean 
 }
 
 /**
- * Reads one of `lists/`: a domain a line, `#` before a comment. deploy/build/lists.ts writes them. Read at start, not
- * imported from packages, so that what a domain counts as changes with a commit and never with an install.
- * @throws if the file is missing: a service without its lists would hand out what it must refuse
+ * Reads one or more of `lists/`: an entry a line, `#` before a comment. Read at start, not imported from packages, so
+ * that what a domain counts as changes with a commit and never with an install.
+ * @param names of files, without `.txt`
+ * @throws if a file is missing: a service without its lists would hand out what it must refuse
  */
-export function readList(name: 'disposable' | 'personal'): ReadonlySet<string> {
-  const text = readFileSync(new URL(`./lists/${name}.txt`, import.meta.url), 'utf8');
-  return new Set(text.split(/\r?\n/).filter((line) => line !== '' && !line.startsWith('#')));
+export function readList(...names: readonly string[]): ReadonlySet<string> {
+  const texts = names.map((name) => readFileSync(new URL(`./lists/${name}.txt`, import.meta.url), 'utf8'));
+  const lines = texts.flatMap((text) => text.split(/\r?\n/));
+  return new Set(lines.filter((line) => line !== '' && !line.startsWith('#')));
 }
 
-const DISPOSABLE = readList('disposable');
+const DISPOSABLE = readList('disposable', 'disposable-more');
 
 /** Whether mailboxes of this domain, or of a parent of it, are meant to be thrown away. */
 export function isDisposable(domain: string): boolean {
   return holdsDomain(DISPOSABLE, domain);
 }
 
-const PERSONAL = readList('personal');
+const PERSONAL = readList('personal', 'personal-more');
 
 /**
  * Personal or professional, by the domain. On a listed free-mail or access domain the list wins, whatever the
- * vendor calls the address; elsewhere the vendor's word decides, and without one an organization's own domain
- * is professional. Universities' alumni hosts are free mail for life.
+ * vendor calls the address, and so does a host of alumni, which is free mail for life. What only staff has is
+ * professional: the employer's own domain, and `.edu`, `.gov` and `.mil`, which are given to institutions of the
+ * United States alone (RFC 920). Elsewhere the vendor's word decides, and without one it is professional.
  * @param domain as `parseAddress` gives it
+ * @param employerDomain of whom the address is said to be; null if it isn't known
  */
-export function classify(domain: string, vendorType: EmailType | null): EmailType {
-  if (isFreeMail(domain) || isAlumniHost(domain)) return 'personal';
+export function classify(
+  domain: string,
+  vendorType: EmailType | null,
+  employerDomain: string | null = null,
+): EmailType {
+  if (isFreeMail(domain) || domain.split('.').some(namesAlumni)) return 'personal';
+  const isEmployers =
+    employerDomain !== null && registrableDomain(domain) === registrableDomain(employerDomain);
+  if (isEmployers || /\.(?:edu|gov|mil)$/.test(domain)) return 'professional';
   return vendorType ?? 'professional';
 }
 
-/** Whether anyone can have a mailbox on this domain, or on a parent of it: free mail, internet access providers. */
+/** Whether anyone can have a mailbox on this domain, or on a parent of it: free mail, internet access, alumni. */
 export function isFreeMail(domain: string): boolean {
   return holdsDomain(PERSONAL, domain);
 }
 
-function isAlumniHost(domain: string): boolean {
-  const labels = domain.split('.');
-  return labels.includes('alumni') || labels.includes('alum') || domain === 'post.harvard.edu';
+function namesAlumni(label: string): boolean {
+  return label === 'alum' || label.endsWith('alumni');
 }

@@ -1,6 +1,8 @@
+import { parse } from 'tldts';
 import type { EndpointKind } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
-import { holdsDomain, isDisposable, isFreeMail, registrableDomain } from './domains.ts';
+import { holdsDomain, isDisposable, isFreeMail, readList, registrableDomain } from './domains.ts';
+import { isLookalike } from './lookalikes.ts';
 import type { Reason } from './policy.ts';
 import { type Address, parseAddress } from './syntax.ts';
 
@@ -15,36 +17,49 @@ export type Looked =
       readonly reason: Reason;
     };
 
-/** Judges an address by its looks. No question to anyone: what is refused here costs nothing. */
-export function look(text: string): Looked {
+/**
+ * Judges an address by its looks. No question to anyone: what is refused here costs nothing.
+ * @param isTypedDirect whether NPPES lists the address as an endpoint of type DIRECT
+ */
+export function look(text: string, isTypedDirect = false): Looked {
   const address = parseAddress(text);
   if (address === null) {
     return { kind: 'refused', email: text.trim().toLowerCase(), verdict: 'invalid', reason: 'syntax' };
   }
-  const refusal = refuse(address);
+  const refusal = refuse(address, isTypedDirect);
   return refusal ? { kind: 'refused', email: address.email, ...refusal } : { kind: 'address', address };
 }
 
+type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
+
 /** Addresses that are not a person's own mailbox, in the order in which one reason hides another. */
-function refuse({ local, domain }: Address): { readonly verdict: Verdict; readonly reason: Reason } | null {
-  if (registrableDomain(domain) === null) return { verdict: 'invalid', reason: 'no_suffix' };
-  if (isDisposable(domain)) return { verdict: 'invalid', reason: 'disposable' };
-  if (isRelay(domain)) return { verdict: 'risky', reason: 'relay' };
+function refuse({ local, domain }: Address, isTypedDirect: boolean): Refusal | null {
+  const refusal = refuseDomain(domain);
+  if (refusal !== null) return refusal;
+  if (isPlaceholder(local)) return { verdict: 'invalid', reason: 'placeholder' };
   if (isRole(local)) return { verdict: 'risky', reason: 'role' };
-  if (isDirect(domain)) return { verdict: 'invalid', reason: 'direct' };
+  const isDirectAddress = isDirect(domain) || (isTypedDirect && !isFreeMail(domain));
+  return isDirectAddress ? { verdict: 'invalid', reason: 'direct' } : null;
+}
+
+/** Domains where nobody has a mailbox of their own for ordinary mail. */
+function refuseDomain(domain: string): Refusal | null {
+  if (registrableDomain(domain) === null) return { verdict: 'invalid', reason: 'no_suffix' };
+  if (isLookalike(domain)) return { verdict: 'invalid', reason: 'lookalike' };
+  if (isDisposable(domain)) return { verdict: 'invalid', reason: 'disposable' };
+  if (holdsDomain(RELAYS, domain)) return { verdict: 'risky', reason: 'relay' };
+  if (holdsDomain(PLACEHOLDERS, domain)) return { verdict: 'invalid', reason: 'placeholder' };
   return null;
 }
 
-// Aliases that forward until their owner ends them: Apple, DuckDuckGo, Firefox, SimpleLogin, Proton Pass, addy.io.
-const RELAYS: ReadonlySet<string> = new Set(
-  `privaterelay.appleid.com duck.com mozmail.com relay.firefox.com aleeas.com slmail.me slmails.com
-  8alias.com 8shield.net dralias.com passmail.net passmail.com passinbox.com passfwd.com addy.io
-  anonaddy.com anonaddy.me`.split(/\s+/),
-);
+const RELAYS = readList('relays');
+const PLACEHOLDERS = readList('placeholders');
 
-/** Whether this domain forwards aliases of mailboxes elsewhere. */
-export function isRelay(domain: string): boolean {
-  return holdsDomain(RELAYS, domain) || domain.split('.').includes('simplelogin');
+/** Whether a local part stands where an address is missing: `no-email`, `first.last`, `test2`, `xxx`. */
+function isPlaceholder(local: string): boolean {
+  const [name = ''] = local.split('+');
+  const word = name.replace(/[0-9]+$/, '').replace(/[._-]/g, '');
+  return PLACEHOLDERS.has(`${word}@`) || /^(.)\1\1+$/.test(word);
 }
 
 // A practice's shared mailboxes, and those of RFC 2142: several people read them, and they outlive each of them.
@@ -71,26 +86,21 @@ export function isRole(local: string): boolean {
   return ROLES.has(base);
 }
 
-// Health information service providers and record systems whose mail domains serve Direct messaging.
-const HISPS: ReadonlySet<string> = new Set(
-  `eclinicaldirectplus.com direct-address.net direct-ci.net direct-ci.com hcadirect.net surescripts.net
-  updox.com medallies.com intelichart.com phimail.com directnppes.com medicasoft.us maxmd.net
-  secure-health.net iqhealth.com officeally.io officeally.com`.split(/\s+/),
-);
+const HISPS = readList('hisps');
 
 /**
  * Whether addresses of this domain are Direct addresses (Direct Standard): they look like email but exchange with
- * other Direct addresses only, so ordinary mail to one never arrives. A label `direct` is the convention of hosts
- * that also have ordinary mail, such as `29651.direct.athenahealth.com`. `direct` inside a longer label counts
- * only if it ends it or stands before a hyphen (`uprisedirect`, `direct-ci`): physicians in direct primary care
- * have ordinary mail at `directcareclinic`.
+ * other Direct addresses only, so ordinary mail to one never arrives. Beside listed services, a host below another
+ * domain that is named so: `29651.direct.athenahealth.com`, and any below a domain that ends in `direct`, where a
+ * service has a host for each practice (`resmed.kareodirect.com`). Such a domain itself says nothing: physicians in
+ * direct primary care have ordinary mail at `carolinafamilydirect.com` and `directcareclinic.com`.
  */
 export function isDirect(domain: string): boolean {
-  return holdsDomain(HISPS, domain) || domain.split('.').slice(0, -1).some(namesDirect);
-}
-
-function namesDirect(label: string): boolean {
-  return label === 'direct' || label.endsWith('direct') || label.startsWith('direct-');
+  if (holdsDomain(HISPS, domain)) return true;
+  const { subdomain, domainWithoutSuffix: owner } = parse(domain);
+  if (!subdomain) return false;
+  const isHost = subdomain.split('.').some((label) => /^direct(?!or)|direct$|^hisp$/.test(label));
+  return isHost || /direct$|^direct-/.test(owner ?? '');
 }
 
 /** What an NPPES endpoint is, whatever its type says: the file is known to be filled in carelessly. */
@@ -108,7 +118,7 @@ export function classifyEndpoint(kind: EndpointKind, endpoint: string): Endpoint
   const text = endpoint.trim().replace(/^mailto:/i, '');
   const address = parseAddress(text);
   if (address === null) return isUrl(text) ? 'url' : 'junk';
-  if (registrableDomain(address.domain) === null) return 'junk';
+  if (refuseDomain(address.domain) !== null) return 'junk';
   if (isDirect(address.domain)) return 'direct';
   return kind === 'DIRECT' && !isFreeMail(address.domain) ? 'direct' : 'email';
 }

@@ -1,11 +1,13 @@
 import type { MxRecord } from 'node:dns';
 import { remember } from '../http/names.ts';
+import { createAddressPolicy } from '../webhooks/ip-policy.ts';
+import { holdsDomain, isDisposable, readList, registrableDomain } from './domains.ts';
 
 /** What is needed of name servers; `Names` is one. */
 export interface MailResolver {
-  resolveMx(domain: string): Promise<readonly MxRecord[]>;
-  resolve4(domain: string): Promise<readonly string[]>;
-  resolve6(domain: string): Promise<readonly string[]>;
+  readonly resolveMx: (domain: string) => Promise<readonly MxRecord[]>;
+  readonly resolve4: (host: string) => Promise<readonly string[]>;
+  readonly resolve6: (host: string) => Promise<readonly string[]>;
 }
 
 /**
@@ -14,7 +16,10 @@ export interface MailResolver {
  */
 export type MailRoute =
   | { readonly kind: 'accepts' }
-  | { readonly kind: 'refuses'; readonly reason: 'no_mx' | 'null_mx' | 'nxdomain' }
+  | {
+      readonly kind: 'refuses';
+      readonly reason: 'no_mx' | 'null_mx' | 'bad_mx' | 'parked' | 'disposable' | 'nxdomain';
+    }
   | { readonly kind: 'transient'; readonly reason: 'timeout' | 'dns_failure' };
 
 const DEFINITE_MS = 5 * 60_000;
@@ -37,19 +42,38 @@ export function createMailRoutes(
   return remember(ask, DOMAINS_AT_MOST, now);
 }
 
-/** RFC 5321 section 5.1 (MX, else the domain's own address) and RFC 7505 (null MX). Never rejects. */
+const PARKERS = readList('parkers');
+const { allows: isPublicAddress } = createAddressPolicy({ openCidrs: [] });
+/** Of a domain that names many, the first ones must do: name servers that are silent about each would hold a check up. */
+const EXCHANGERS_AT_MOST = 3;
+
+/**
+ * RFC 5321 section 5.1 and RFC 7505 (null MX), but stricter: the domain's own address does not do in place of an MX,
+ * because every website has one, and an exchanger must be a name that the internet knows, with an address that it
+ * reaches. Never rejects.
+ */
 async function findRoute(resolver: MailResolver, domain: string): Promise<MailRoute> {
   const mx = await ask(() => resolver.resolveMx(domain));
   if (mx.kind === 'failure') return mx.route;
-  if (mx.records.some(({ exchange }) => exchange !== '' && exchange !== '.')) return { kind: 'accepts' };
-  if (mx.records.length > 0) return { kind: 'refuses', reason: 'null_mx' };
+  if (mx.records.length === 0) return { kind: 'refuses', reason: 'no_mx' };
+  const exchangers = mx.records
+    .toSorted((a, b) => a.priority - b.priority)
+    .map(({ exchange }) => exchange.toLowerCase())
+    .filter((exchanger) => exchanger !== '');
+  if (exchangers.length === 0) return { kind: 'refuses', reason: 'null_mx' };
+  if (exchangers.some((one) => holdsDomain(PARKERS, one))) return { kind: 'refuses', reason: 'parked' };
+  if (exchangers.some(isDisposable)) return { kind: 'refuses', reason: 'disposable' };
 
-  for (const resolve of [() => resolver.resolve4(domain), () => resolver.resolve6(domain)]) {
-    const addresses = await ask(resolve);
-    if (addresses.kind === 'failure') return addresses.route;
-    if (addresses.records.length > 0) return { kind: 'accepts' };
+  const named = exchangers.filter((exchanger) => registrableDomain(exchanger) !== null);
+  let unsure: MailRoute | null = null;
+  for (const exchanger of named.slice(0, EXCHANGERS_AT_MOST)) {
+    const { resolve4, resolve6 } = resolver;
+    for (const found of await Promise.all([resolve4, resolve6].map((of) => ask(() => of(exchanger))))) {
+      if (found.kind === 'failure') unsure ??= found.route.kind === 'transient' ? found.route : null;
+      else if (found.records.some(isPublicAddress)) return { kind: 'accepts' };
+    }
   }
-  return { kind: 'refuses', reason: 'no_mx' };
+  return unsure ?? { kind: 'refuses', reason: 'bad_mx' };
 }
 
 type Records<T> =

@@ -47,6 +47,8 @@ export type VerifierWord = (typeof VERIFIER_WORDS)[number];
  * - `greylisted`, `blocked`, `timeout`, `inconclusive`: a verifier looked and could not tell
  * - `syntax`, `no_suffix`: not an address that mail on the internet could reach
  * - `no_mx`, `null_mx`, `nxdomain`: the domain takes no mail
+ * - `bad_mx`, `parked`: its mail exchangers are nowhere on the internet, or belong to who parks the domain
+ * - `lookalike`, `placeholder`: a misspelled or imitated domain, or what stands where an address is missing
  * - `disposable`, `relay`, `role`, `direct`: an address, but not one of a person's own mailbox
  */
 export type Reason =
@@ -62,6 +64,10 @@ export type Reason =
   | 'no_suffix'
   | 'null_mx'
   | 'nxdomain'
+  | 'bad_mx'
+  | 'parked'
+  | 'lookalike'
+  | 'placeholder'
   | 'relay'
   | 'direct';
 
@@ -142,6 +148,8 @@ export interface NamedCandidate extends Candidate {
   readonly source: string;
   /** How many distinct sources named it, at least 1. */
   readonly namedBy: number;
+  /** NPPES lists it for this provider as an endpoint of type DIRECT. */
+  readonly isTypedDirect: boolean;
 }
 
 /** What whoever named an address says of its mailbox, and when it was seen to answer, if it was. */

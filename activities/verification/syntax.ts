@@ -39,7 +39,8 @@ export function parseAddress(text: string): Address | null {
 
 function parseDomain(text: string): string | null {
   if (!RAW_DOMAIN.test(text)) return null;
-  const domain = domainToASCII(text);
+  // Fully qualified, as DNS writes it and as sentences end (RFC 1034, 3.1): the same domain.
+  const domain = domainToASCII(text).replace(/\.$/, '');
   const labels = domain.split('.');
   const last = labels.at(-1) ?? '';
   if (labels.length < 2 || /^[0-9]+$/.test(last)) return null;

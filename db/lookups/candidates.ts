@@ -167,6 +167,8 @@ export interface ClaimedEmail extends NamedCandidate {
   readonly source: string;
   /** How many different sources have named it within 30 days. */
   readonly namedBy: number;
+  /** NPPES lists it for this provider as an endpoint of type DIRECT. */
+  readonly isTypedDirect: boolean;
   /** Since it came into line. */
   readonly waitedMs: number;
 }
@@ -205,6 +207,7 @@ export async function claimUnchecked(
           order by w.verdict = 'valid' desc, w.email_type = 'professional' desc nulls last, w.email
           limit 1 for update skip locked)
       returning s.email, s.email_type as "vendorType", s.verdict, s.last_validated_at as "validatedAt", s.source,
+        ${IS_TYPED_DIRECT} as "isTypedDirect",
         (extract(epoch from clock_timestamp() - s.updated_at) * 1000)::int as "waitedMs",
         (select count(distinct c.source)::int from email_checks c
           where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
@@ -212,6 +215,10 @@ export async function claimUnchecked(
   );
   return row ? { ...row, validatedAt: row.validatedAt === null ? null : new Date(row.validatedAt) } : null;
 }
+
+/** Whether NPPES lists the stored address `s` for its provider as one that takes Direct messages. */
+export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
+  where e.npi = s.npi and e.kind = 'DIRECT' and endpoint_address(e.endpoint) = s.email)`;
 
 /** What is left in line of a lookup beside `except`: in somebody else's hands, or greylisted. */
 export async function countUnchecked(

@@ -2,6 +2,7 @@ import { sql } from 'drizzle-orm';
 import { type Database, query, span } from '../client.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import type { EmailType, WantedType } from '../words.ts';
+import { type ClaimedEmail, IS_TYPED_DIRECT } from './candidates.ts';
 
 // The directory: every address a source ever named for an NPI, with the newest verdict on it.
 
@@ -35,6 +36,10 @@ export async function storeEmail(
   );
 }
 
+type Fading = Pick<ClaimedEmail, 'email' | 'vendorType' | 'source' | 'isTypedDirect'> & {
+  readonly npi: string;
+};
+
 /** Valid addresses that go stale within `leadMs`, the first to do so first, of NPIs among the newest requests. */
 export async function listFading(
   db: Database,
@@ -42,8 +47,8 @@ export async function listFading(
 ) {
   const stale = sql`now() - ${span(search.freshnessMs)}`;
   return await query(db, (tx) =>
-    tx.execute<{ npi: string; email: string; emailType: EmailType | null; source: string }>(sql`
-      select s.npi, s.email, s.email_type as "emailType", s.source
+    tx.execute<Fading>(sql`
+      select s.npi, s.email, s.email_type as "vendorType", s.source, ${IS_TYPED_DIRECT} as "isTypedDirect"
         from (select distinct npi from (select npi from requests order by accepted_at desc limit ${ASKED}) newest) asked
         join stored_emails s on s.npi = asked.npi
        where s.verdict = 'valid' and not s.unchecked and s.may_store

@@ -5,24 +5,12 @@ import { disposableEmailBlocklistSet } from 'disposable-email-domains-js';
 import disposablePackage from 'disposable-email-domains-js/package.json' with { type: 'json' };
 import providers from 'email-providers/all.json' with { type: 'json' };
 import providersPackage from 'email-providers/package.json' with { type: 'json' };
-import { holdsDomain } from '../../activities/verification/domains.ts';
+import { holdsDomain, readList } from '../../activities/verification/domains.ts';
+import { isLookalike } from '../../activities/verification/lookalikes.ts';
 
-// `npm run lists`: writes the lists of domains that the checks read, from packages that only a build needs. Run it
-// after those packages were updated and look through the difference: an entry decides what is sold as a person's.
-
-// Throwaway mail that `disposable-email-domains-js` lacks.
-const MORE_DISPOSABLE = words(
-  'tempmail.com temp-mail.io minutemailbox.com spamgourmet.com burnermail.io 33mail.com',
-);
-
-// Free-mail and US access providers, and vanity mail for physicians, that `email-providers` lacks.
-const MORE_PERSONAL = words(
-  `fastmail.com fastmail.us tuta.com tuta.io tutanota.com tutamail.com physician.com spectrum.net
-  suddenlink.net twc.com roadrunner.com brighthouse.com bresnan.net cableone.net sparklight.net tds.net
-  hughes.net consolidated.net ziplyfiber.com metrocast.net wowway.com zoominternet.net atlanticbb.net
-  mchsi.com mediacombb.net prodigy.net swbell.net ameritech.net snet.net pacbell.net nvbell.net
-  embarqmail.com gci.net pm.me protonmail.ch hotmail.co.uk`,
-);
+// `npm run lists`: writes the lists of domains that packages keep, which only a build needs. Run it after those packages
+// were updated and look through the difference: an entry decides what is sold as a person's. What they lack stands in
+// the `-more` file beside each; that file and the other lists are kept by hand, and each says what from.
 
 // Physicians register on it with addresses of their employers, so its presence in the list says nothing.
 const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
@@ -30,14 +18,15 @@ const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
 // The ISC license goes with every copy; CC0 asks for nothing.
 const PROVIDERS_LICENSE = new URL('license.md', import.meta.resolve('email-providers/package.json'));
 
-/** What `activities/verification/lists/` must hold: file names with their text. */
+/** What of `activities/verification/lists/` comes from packages: file names with their text. */
 export function buildLists(): ReadonlyMap<string, string> {
-  const disposable = new Set(normalized([...disposableEmailBlocklistSet(), ...MORE_DISPOSABLE]));
-  const personal = normalized([...providers, ...MORE_PERSONAL]).filter(
-    (domain) => !NOT_PERSONAL.has(domain) && !holdsDomain(disposable, domain),
+  const disposable = normalized([...disposableEmailBlocklistSet()]);
+  const thrownAway = new Set([...disposable, ...readList('disposable-more')]);
+  const personal = normalized(providers).filter(
+    (domain) => !NOT_PERSONAL.has(domain) && !holdsDomain(thrownAway, domain) && !isLookalike(domain),
   );
   return new Map([
-    ['disposable.txt', file('Domains of throwaway mailboxes', disposablePackage, '', [...disposable])],
+    ['disposable.txt', file('Domains of throwaway mailboxes', disposablePackage, '', disposable)],
     [
       'personal.txt',
       file(
@@ -48,10 +37,6 @@ export function buildLists(): ReadonlyMap<string, string> {
       ),
     ],
   ]);
-}
-
-function words(text: string): string[] {
-  return text.split(/\s+/);
 }
 
 /** As `parseAddress` spells domains, each once, in order; an entry that is none, such as an address, is left out. */
@@ -68,7 +53,7 @@ function file(
 ): string {
   const header = [
     `${about}, their subdomains included.`,
-    `From ${name} ${version} (${license}) and deploy/build/lists.ts, which wrote this file: npm run lists`,
+    `From ${name} ${version} (${license}), written by deploy/build/lists.ts: npm run lists`,
     ...licenseText.split('\n').filter((line) => line.trim() !== ''),
   ];
   return [...header.map((line) => `# ${line}`), ...domains, ''].join('\n');

@@ -5,10 +5,12 @@ import { LOOPBACK, portTaken } from './processes.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './sim/people.ts';
 
 /** What the local name server says of one name; a type without records is an empty answer. */
-type DnsEntry = { readonly mx?: string; readonly a?: string } | 'servfail';
+type DnsEntry = { readonly mx?: string; readonly a?: string; readonly aaaa?: string } | 'servfail';
 
 /** Addresses set aside for documentation (RFC 5737): nothing that follows them reaches anyone. */
 const NOWHERE = '192.0.2.25';
+/** The same for mail exchangers, which have to be public: by number this is, but its block was given back (RFC 3701). */
+const NOBODY = '3ffe::25';
 /** RFC 7505: the domain takes no mail. */
 const NULL_MX = '.';
 
@@ -31,7 +33,7 @@ export const DNS_TABLE: ReadonlyMap<string, DnsEntry> = new Map<string, DnsEntry
 function takesMail(domain: string): [string, DnsEntry][] {
   return [
     [domain, { mx: `mx.${domain}`, a: NOWHERE }],
-    [`mx.${domain}`, { a: NOWHERE }],
+    [`mx.${domain}`, { aaaa: NOBODY }],
   ];
 }
 
@@ -96,9 +98,10 @@ function lookUp({ name, type }: Question): { readonly rcode: number; readonly an
   return { rcode: NOERROR, answers: recordsOf(entry, name, type) };
 }
 
-function recordsOf({ mx, a }: Exclude<DnsEntry, 'servfail'>, name: string, type: string): Answer[] {
+function recordsOf({ mx, a, aaaa }: Exclude<DnsEntry, 'servfail'>, name: string, type: string): Answer[] {
   const common = { name, ttl: 60 };
   if (type === 'A' && a) return [{ ...common, type, data: a }];
+  if (type === 'AAAA' && aaaa) return [{ ...common, type, data: aaaa }];
   if (type !== 'MX' || !mx) return [];
   // A null MX has preference 0 (RFC 7505 section 3).
   return [{ ...common, type, data: { preference: mx === NULL_MX ? 0 : 10, exchange: mx } }];

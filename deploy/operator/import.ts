@@ -30,8 +30,8 @@ Columns: npi, email, and if there are any: type (professional, personal), valida
 give them in another order. With validated_at an address is valid as of then, without it a candidate that is checked
 before it is served; if the directory knows something newer, that stays.
 Verdicts: stored, candidate (stored without a date), stale (stored, but checked again before it is served), unchanged,
-suppressed, invalid_npi, invalid_address, no_suffix, disposable, relay, role, direct, bad_type, bad_date, bad_source,
-broken_row.`;
+suppressed, invalid_npi, invalid_address, no_suffix, disposable, relay, lookalike, placeholder, role, direct, bad_type,
+bad_date, bad_source, broken_row.`;
 
 const SUPPRESSION_HELP = `
 Columns by a header: value, and if there are any: kind (npi, email, sha256, domain), reason. Without a header, one value

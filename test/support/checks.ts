@@ -8,11 +8,11 @@ const NEVER = new AbortController().signal;
 
 type Dns = CheckOptions['resolver'];
 
-/** A resolver for which every domain has an MX, except where the test says otherwise. */
+/** A resolver for which every domain has an MX that the internet reaches, except where the test says otherwise. */
 export function resolver(answers: Partial<Dns> = {}): Dns {
   return {
     resolveMx: async () => [{ exchange: 'mx.example.net', priority: 10 }],
-    resolve4: async () => [],
+    resolve4: async () => ['198.41.0.4'],
     resolve6: async () => [],
     ...answers,
   };
@@ -35,6 +35,7 @@ export function candidate(email: string, rest: Partial<NamedCandidate> = {}): Na
     validatedAt: yesterday,
     source: 'vendor',
     namedBy: 1,
+    isTypedDirect: false,
     ...rest,
   };
 }

@@ -1,15 +1,16 @@
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { decode, encode } from 'dns-packet';
+import { type Answer, decode, encode } from 'dns-packet';
 
 const CODES = { SERVFAIL: 2, NXDOMAIN: 3 } as const;
 
-/** What is said of a name: addresses of one kind, an error, or nothing at all. */
+/** What is said of a name: addresses of one kind, mail exchangers, an error, or nothing at all. */
 export type Said = readonly string[] | keyof typeof CODES | 'silence';
 
 /**
  * A name server of one test.
- * @param say what it answers about a name; for both kinds of addresses, each gets those of its kind
+ * @param say what it answers about a name; for both kinds of addresses, each gets those of its kind. Mail exchangers are
+ *   preferred in the order in which they are given
  * @param ttl seconds
  */
 export async function startNameServer(say: (name: string, type: string) => Said, ttl = 60) {
@@ -23,12 +24,16 @@ export async function startNameServer(say: (name: string, type: string) => Said,
     questions.push(`${type} ${name}`);
     const said = say(name, type);
     if (said === 'silence') return;
-    const answers =
-      typeof said === 'string' ? [] : said.filter((ip) => ip.includes(':') === (type === 'AAAA'));
+    const records = typeof said === 'string' ? [] : said;
+    const addresses = records.filter((ip) => ip.includes(':') === (type === 'AAAA'));
+    const answers: Answer[] =
+      type === 'MX'
+        ? records.map((exchange, preference) => ({ name, ttl, type, data: { preference, exchange } }))
+        : addresses.map((data) => ({ name, ttl, type: type === 'AAAA' ? 'AAAA' : 'A', data }));
     const packet = encode({
       ...{ type: 'response', id, questions: [question] },
       flags: typeof said === 'string' ? CODES[said] : 0,
-      answers: answers.map((data) => ({ name, ttl, type: type === 'AAAA' ? 'AAAA' : 'A', data })),
+      answers,
     });
     socket.send(packet, peer.port, peer.address);
   });

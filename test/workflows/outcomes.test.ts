@@ -198,6 +198,18 @@ test.serial(
   },
 );
 
+test.serial('an address that NPPES types DIRECT is not returned, whoever names it', async (t) => {
+  const npi = take();
+  vendors.first.script(npi, () => foundStep(npi));
+  const step = foundStep(npi);
+  const email = step.kind === 'found' ? step.candidates[0]?.email : undefined;
+  await stack.db.drizzle.execute(sql`
+    insert into provider_endpoints (npi, kind, endpoint) values (${npi}, 'DIRECT', ${` mailto:${email?.toUpperCase()}`})`);
+  t.like(await lookUp(npi), { status: 'not_found' });
+  const rows = await stack.db.drizzle.execute(sql`select reason from stored_emails where npi = ${npi}`);
+  t.deepEqual([...rows], [{ reason: 'direct' }]);
+});
+
 const done = new Set<string>();
 const pollOf = (npi: string): Step =>
   done.has(npi) ? foundStep(npi) : { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 };

@@ -27,23 +27,27 @@ async function verdictOn(npi: string): Promise<{ verdict: string; age_days: numb
 }
 
 test('addresses that are about to go stale and are asked for are checked again; nothing else is', async (t) => {
-  const [fading = '', dead = '', young = '', unasked = ''] = ordinaryNpis('found', 4, 70_000);
+  const [fading = '', dead = '', young = '', unasked = '', typed = ''] = ordinaryNpis('found', 5, 70_000);
   const emailOf = (npi: string) => personOf(npi).workEmail;
   const domain = emailOf(dead).split('@')[1];
   await store(fading, emailOf(fading), 27);
   await store(dead, `missing.person@${domain}`, 27);
   await store(young, emailOf(young), 10);
   await store(unasked, emailOf(unasked), 27);
+  await store(typed, emailOf(typed), 27);
   const client = await stack.organization();
-  await client.bulk({ npis: [fading, dead, young] });
+  await client.bulk({ npis: [fading, dead, young, typed] });
+  await stack.db.drizzle.execute(sql`
+    insert into provider_endpoints (npi, kind, endpoint) values (${typed}, 'DIRECT', ${emailOf(typed)})`);
 
   const result = await stack.client.workflow.execute(WORKFLOWS.reverify, {
     taskQueue: stack.taskQueue,
     workflowId: `reverify-by-hand-${stack.taskQueue}`,
   });
-  t.deepEqual(result, { valid: 1, notValid: 1, undecided: 0 });
+  t.deepEqual(result, { valid: 1, notValid: 2, undecided: 0 });
   t.deepEqual(await verdictOn(fading), { verdict: 'valid', age_days: 0 });
   t.is((await verdictOn(dead)).verdict, 'invalid');
+  t.is((await verdictOn(typed)).verdict, 'invalid', 'NPPES says by now that it takes Direct messages');
   t.deepEqual(await verdictOn(young), { verdict: 'valid', age_days: 10 });
   t.deepEqual(await verdictOn(unasked), { verdict: 'valid', age_days: 27 });
 

@@ -257,7 +257,7 @@ test('several domains of a provider make the most frequent one less certain', as
   t.like(await organizationOf(npi), { domain: 'bbclinic.com', confidence: 0.45 });
 });
 
-test('Direct addresses, free mail, software makers and URLs name no domain', async (t) => {
+test('Direct addresses, free mail, misspelled too, placeholders, software makers and URLs name no domain', async (t) => {
   const npi = await person(null, [
     { kind: 'DIRECT', endpoint: 'jane@someclinic.com' },
     { endpoint: 'jane@29651.direct.athenahealth.com' },
@@ -265,6 +265,8 @@ test('Direct addresses, free mail, software makers and URLs name no domain', asy
     { endpoint: 'support@athenahealth.com' },
     { endpoint: 'jane.public@gmail.com' },
     { endpoint: 'jane@alumni.harvard.edu' },
+    { endpoint: 'jane.public@gmial.com' },
+    { endpoint: 'jane@yourdomain.com' },
     { kind: 'DIRECT', endpoint: 'jane.public@yahoo.com' },
     { kind: 'FHIR', endpoint: 'https://fhir.someclinic.com/r4' },
     { endpoint: 'none' },

@@ -1,3 +1,4 @@
+import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { createNames } from '../../../activities/http/names.ts';
 import type { CheckOptions } from '../../../activities/verification/check.ts';
@@ -5,6 +6,7 @@ import type { NamedCandidate } from '../../../activities/verification/policy.ts'
 import { CORNERS, startDns } from '../../../deploy/local/dns.ts';
 import { CLOSED_DOMAIN } from '../../../deploy/local/sim/people.ts';
 import { candidate, checkOf, failure, inWords, NOW, resolver, verifierOf } from '../../support/checks.ts';
+import { type Said, startNameServer } from '../../support/name-server.ts';
 
 type Dns = Partial<CheckOptions['resolver']>;
 
@@ -12,47 +14,107 @@ async function verdictOf(email: string, rest: Partial<NamedCandidate> = {}, dns:
   return inWords(await checkOf({ resolver: resolver(dns) })(candidate(email, rest)));
 }
 
+const NO_MX = { resolveMx: failure('ENODATA') };
+
 for (const [about, dns, verdict] of [
-  [
-    'no MX but an address',
-    { resolveMx: failure('ENODATA'), resolve4: async () => ['192.0.2.1'] },
-    'valid mailbox_ok',
-  ],
-  [
-    'no MX but an IPv6 address',
-    { resolveMx: failure('ENODATA'), resolve4: failure('ENODATA'), resolve6: async () => ['2001:db8::1'] },
-    'valid mailbox_ok',
-  ],
-  [
-    'neither MX nor address',
-    { resolveMx: failure('ENODATA'), resolve4: failure('ENODATA'), resolve6: failure('ENODATA') },
-    'invalid no_mx',
-  ],
+  ['no MX', { ...NO_MX, resolve4: failure('ENODATA'), resolve6: failure('ENODATA') }, 'invalid no_mx'],
+  ['no MX but an address', NO_MX, 'invalid no_mx'],
   ['a null MX', { resolveMx: async () => [{ exchange: '', priority: 0 }] }, 'invalid null_mx'],
-  [
-    'a null MX beside a real one',
-    {
-      resolveMx: async () => [
-        { exchange: '', priority: 0 },
-        { exchange: 'mx.clinic.com', priority: 5 },
-      ],
-    },
-    'valid mailbox_ok',
-  ],
   ['no such domain', { resolveMx: failure('ENOTFOUND') }, 'invalid nxdomain'],
   ['a failing server', { resolveMx: failure('ESERVFAIL') }, 'transient dns_failure'],
   ['a refusing server', { resolveMx: failure('EREFUSED') }, 'transient dns_failure'],
   ['a silent server', { resolveMx: failure('ETIMEOUT') }, 'transient timeout'],
-  [
-    'a server that fails at the address',
-    { resolveMx: failure('ENODATA'), resolve4: failure('ESERVFAIL') },
-    'transient dns_failure',
-  ],
+  ["an exchanger's failing server", { resolve4: failure('ESERVFAIL') }, 'transient dns_failure'],
+  ["an exchanger's silent server", { resolve4: failure('ETIMEOUT') }, 'transient timeout'],
 ] as const) {
   test(`name servers: ${about} makes it ${verdict}`, async (t) => {
-    t.is(await verdictOf('jo@clinic.com', {}, dns), verdict);
+    const nothing = { resolve6: failure('ENODATA') };
+    t.is(await verdictOf('jo@clinic.com', {}, { ...nothing, ...dns }), verdict);
   });
 }
+
+type Zone = Readonly<Record<string, readonly string[]>>;
+
+/** What production's resolver makes of jo@clinic.com, and what it asked of a name server that knows this much. */
+async function verdictIn(t: ExecutionContext, zone: Zone) {
+  const say = (name: string, type: string): Said => {
+    const said = type === 'MX' ? zone.MX : zone[name];
+    return said?.length === 0 ? 'SERVFAIL' : (said ?? 'NXDOMAIN');
+  };
+  const { address, questions, close } = await startNameServer(say);
+  t.teardown(close);
+  const check = checkOf({ resolver: createNames([address]) });
+  return { verdict: inWords(await check(candidate('jo@clinic.com'))), questions };
+}
+
+const PUBLIC = ['198.41.0.4'];
+
+for (const [about, zone, verdict] of [
+  ['with a public address', { MX: ['mx.clinic.com'], 'mx.clinic.com': PUBLIC }, 'valid mailbox_ok'],
+  ['in capitals', { MX: ['MX.Clinic.com'], 'mx.clinic.com': PUBLIC }, 'valid mailbox_ok'],
+  ['named as a proxy names it', { MX: ['_dc-mx.x1.a.com'], '_dc-mx.x1.a.com': PUBLIC }, 'valid mailbox_ok'],
+  [
+    'with a public IPv6 address',
+    { MX: ['mx.a.com'], 'mx.a.com': ['2001:503:ba3e::2:30'] },
+    'valid mailbox_ok',
+  ],
+  ['behind a dead one', { MX: ['old.a.com', 'mx.a.com'], 'mx.a.com': PUBLIC }, 'valid mailbox_ok'],
+  ['beside a null MX', { MX: ['.', 'mx.a.com'], 'mx.a.com': PUBLIC }, 'valid mailbox_ok'],
+  [
+    "of a registrar's forwarding",
+    {
+      MX: ['eforward1.registrar-servers.com'],
+      'eforward1.registrar-servers.com': PUBLIC,
+    },
+    'valid mailbox_ok',
+  ],
+  ['that is localhost', { MX: ['localhost'], localhost: PUBLIC }, 'invalid bad_mx'],
+  ['of a single label', { MX: ['mail'], mail: PUBLIC }, 'invalid bad_mx'],
+  ['that only an office knows', { MX: ['mail.office.local'], 'mail.office.local': PUBLIC }, 'invalid bad_mx'],
+  ['that is an address', { MX: ['198.41.0.4'], '198.41.0.4': PUBLIC }, 'invalid bad_mx'],
+  ['that does not exist', { MX: ['mx.a.com'] }, 'invalid bad_mx'],
+  ['on the loopback', { MX: ['mx.a.com'], 'mx.a.com': ['127.0.0.1', '::1'] }, 'invalid bad_mx'],
+  ['with a private address', { MX: ['mx.a.com'], 'mx.a.com': ['10.1.2.3', 'fd00::1'] }, 'invalid bad_mx'],
+  ['with an address of documents', { MX: ['mx.a.com'], 'mx.a.com': ['192.0.2.25'] }, 'invalid bad_mx'],
+  ['at 0.0.0.0', { MX: ['mx.a.com'], 'mx.a.com': ['0.0.0.0'] }, 'invalid bad_mx'],
+  ['that nobody can tell of', { MX: ['mx.a.com'], 'mx.a.com': [] }, 'transient dns_failure'],
+  [
+    'behind a bad one, if nobody can tell',
+    {
+      MX: ['localhost', 'mx.a.com'],
+      'mx.a.com': [],
+    },
+    'transient dns_failure',
+  ],
+  ['of a parker', { MX: ['mail.H-email.net'], 'mail.h-email.net': PUBLIC }, 'invalid parked'],
+  [
+    'of a parker beside another',
+    {
+      MX: ['mx.a.com', 'park-mx.above.com'],
+      'mx.a.com': PUBLIC,
+    },
+    'invalid parked',
+  ],
+  ['of throwaway mail', { MX: ['mx.emlhub.com'], 'mx.emlhub.com': PUBLIC }, 'invalid disposable'],
+] as const satisfies readonly (readonly [string, Zone, string])[]) {
+  test(`a mail exchanger ${about} makes it ${verdict}`, async (t) => {
+    t.is((await verdictIn(t, zone)).verdict, verdict);
+  });
+}
+
+test('exchangers are asked about in the order in which mail would go to them', async (t) => {
+  const exchangers = [9, 8, 7, 6, 1].map((priority) => ({ exchange: `mx${priority}.clinic.com`, priority }));
+  const resolve4 = async (host: string) => (host === 'mx1.clinic.com' ? PUBLIC : []);
+  const dns = { resolveMx: async () => exchangers, resolve4 };
+  t.is(await verdictOf('jo@clinic.com', {}, dns), 'valid mailbox_ok');
+});
+
+test('of a domain that names many exchangers, the first ones must do', async (t) => {
+  const names = Array.from({ length: 30 }, (_, n) => `mx${n}.a.com`);
+  const { verdict, questions } = await verdictIn(t, { MX: names, 'mx29.a.com': PUBLIC });
+  t.is(verdict, 'invalid bad_mx');
+  t.is(questions.length, 7);
+});
 
 test('name servers are not asked about an address that cannot become valid', async (t) => {
   const resolveMx = async () => t.fail() as never;
@@ -131,7 +193,7 @@ test("the production resolver's answers are understood", async (t) => {
     'gmail.com': 'mailbox_ok',
     [CLOSED_DOMAIN]: 'null_mx',
     'nobody-has-this-sim.com': 'nxdomain',
-    [CORNERS.addressOnly]: 'mailbox_ok',
+    [CORNERS.addressOnly]: 'no_mx',
     [CORNERS.noMail]: 'no_mx',
     [CORNERS.broken]: 'dns_failure',
   });

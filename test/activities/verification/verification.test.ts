@@ -1,3 +1,4 @@
+import { domainToASCII } from 'node:url';
 import test from 'ava';
 import { classify } from '../../../activities/verification/domains.ts';
 import { classifyEndpoint } from '../../../activities/verification/looks.ts';
@@ -25,6 +26,8 @@ for (const [text, email] of [
   ['jo@XN--BCHER-KVA.de', 'jo@xn--bcher-kva.de'],
   ['jo@клиника.рф', 'jo@xn--80apagcdp.xn--p1ai'],
   ['jo@clinic。com', 'jo@clinic.com'],
+  ['jo@clinic.com.', 'jo@clinic.com'],
+  ['jo@clinic.com。', 'jo@clinic.com'],
   ['jo@ｃｌｉｎｉｃ.com', 'jo@clinic.com'],
   ["mary-o'hara+npi@sub.clinic.co.uk", "mary-o'hara+npi@sub.clinic.co.uk"],
   [`${'a'.repeat(64)}@clinic.com`, `${'a'.repeat(64)}@clinic.com`],
@@ -40,7 +43,9 @@ for (const text of [
   '@clinic.com',
   'jo@',
   'jo@clinic',
-  'jo@clinic.com.',
+  'jo@clinic.com..',
+  'jo@clinic.',
+  'jo@.',
   'jo@.clinic.com',
   'jo@cli..nic.com',
   'jo@-clinic.com',
@@ -94,6 +99,8 @@ for (const [email, verdict] of [
   ['jo@aliases.simplelogin.com', 'risky relay'],
   ['jo@jo.addy.io', 'risky relay'],
   ['jo@passmail.net', 'risky relay'],
+  ['jo@simplelogin.io', 'risky relay'],
+  ['jo@x.mycloaked.id', 'risky relay'],
   ['info@clinic.com', 'risky role'],
   ['Front.Desk@clinic.com', 'risky role'],
   ['office2@clinic.com', 'risky role'],
@@ -101,6 +108,14 @@ for (const [email, verdict] of [
   ['jo@29651.direct.athenahealth.com', 'invalid direct'],
   ['jo@nyumc.direct-ci.com', 'invalid direct'],
   ['jo@uprisedirect.com', 'invalid direct'],
+  ['jo@mchd.cernerdirect.com', 'invalid direct'],
+  ['jo@resmed.kareodirect.com', 'invalid direct'],
+  ['jo@clinic.unheardofdirect.net', 'invalid direct'],
+  ['jo@clinic.direct-unheardof.net', 'invalid direct'],
+  ['jo@direct.spokaneeye.nextgenshare.com', 'invalid direct'],
+  ['jo@securedirect.clinic.com', 'invalid direct'],
+  ['jo@directmail.clinic.com', 'invalid direct'],
+  ['jo@hisp.clinic.com', 'invalid direct'],
   ['jo@direct.viacaremesh.com', 'invalid direct'],
   ['jo@practice.updox.com', 'invalid direct'],
   ['jo@direct.xn--bcher-kva.de', 'invalid direct'],
@@ -108,6 +123,7 @@ for (const [email, verdict] of [
   ['jo@direct.nextgen.com', 'invalid direct'],
   ['jo@direct.allscripts.com', 'invalid direct'],
   ['info@mailinator.com', 'invalid disposable'],
+  ['info@gmial.com', 'invalid lookalike'],
   ['info@direct.clinic.com', 'risky role'],
 ] as const) {
   test(`${email} is refused: ${verdict}`, async (t) => {
@@ -122,12 +138,88 @@ for (const email of [
   'jo@nextgen.com',
   'jo@bücher.de',
   'jo@directcareclinic.com',
+  'jo@mydpcdirect.com',
+  'jo@carolinafamilydirect.com',
+  'jo@direct-care.com',
+  'jo@clinic.direct',
+  'jo@directory.clinic.com',
+  'jane.test@clinic.com',
+  'sample@clinic.com',
+  'tester@clinic.com',
+  'p.noone@clinic.com',
+  'aabb@clinic.com',
+  '1112223333@clinic.com',
   'jo@mailinator-clinic.com',
 ]) {
   test(`${email} is not refused`, async (t) => {
     t.is(await verdictOf(email), 'valid mailbox_ok');
   });
 }
+
+const FREE_MAIL_SLIPS = `gmial.com gmai.com gmal.com gamil.com gnail.com gmaill.com gmaul.com gmall.com gmeil.com ggmail.com
+  g-mail.com gmail.co gmail.cm gmail.om gmail.net gmail.org gmail.co.uk gmail.com.br gmai1.com grnail.com gmàil.com
+  yaho.com yahooo.com yhaoo.com yahho.com tahoo.com yah00.com yahoo.cm yahoo.net hotmial.com hotmal.com hotmai.com
+  hotmali.com hotnail.com jotmail.com hotmail.co outlok.com outloook.com outlool.com outlook.cm
+  iclod.com icoud.com icloud.co iclould.com aol.co aol.om aoll.com msn.cm live.co comcst.net comcasr.net comacst.net
+  comcast.ne verizn.net verison.net att.ne bellsoth.net bellsouht.net sbcgloble.net sbcgobal.net earthlnk.net optonlin.net
+  protonmial.com googlmail.com rocketmial.com mail.gmial.com`;
+
+for (const domain of FREE_MAIL_SLIPS.split(/\s+/)) {
+  test(`${domain} is taken for misspelled free mail`, async (t) => {
+    t.is(await verdictOf(`jo.hartley@${domain}`), 'invalid lookalike');
+  });
+}
+
+for (const domain of ['gmail.con', 'yahoo.cmo', 'hotmail.comm', 'aol.ocm', 'comcast.nte', 'clinic.con']) {
+  test(`${domain} has no suffix that exists`, async (t) => {
+    t.is(await verdictOf(`jo.hartley@${domain}`), 'invalid no_suffix');
+  });
+}
+
+for (const domain of [
+  'gmаil.com', // With a Cyrillic a.
+  'уаһоо.com', // All Cyrillic.
+  'аoӏ.com',
+  'clіnic.com', // With a Ukrainian i.
+  'clinic.сardiology.com',
+  'cοmcast.net', // With a Greek o.
+  'clinicж.com',
+  'ցmail.com', // With an Armenian letter.
+  'gmaıl.com', // All Latin, with a dotless i.
+]) {
+  test(`${domain}, which isn't what it looks like (${domainToASCII(domain)}), is refused in either spelling`, async (t) => {
+    t.is(await verdictOf(`jo@${domain}`), 'invalid lookalike');
+    t.is(await verdictOf(`jo@${domainToASCII(domain)}`), 'invalid lookalike');
+  });
+}
+
+for (const domain of `gmail.com googlemail.com ymail.com mail.com email.com gmx.com gmx.net hotmail.co.uk yahoo.ca
+  yahoo.com.au outlook.de live.com live.ca cloud.com rocketmail.com protonmail.com proton.me earthling.net me.com
+  grail.com wahoo.com outlookmd.com hotelmail.org comcast.com verizon.com charter.com charter.org att.com cox.com box.net
+  fox.net mayo.edu mailhub.org attorney.com клиника.com κλινική.com müller-praxis.de 東京clinic.com קליניקה.com clinic.рф
+  xn--mller-praxis-dlb.de`.split(/\s+/)) {
+  test(`${domain} is what it looks like`, async (t) => {
+    t.is(await verdictOf(`jo.hartley@${domain}`), 'valid mailbox_ok');
+  });
+}
+
+for (const email of `jo.hartley@example.com jo@mail.example.org first.last@domain.com jhartley@yourcompany.com
+  name@email.com your.name@clinic.com firstname.lastname@clinic.com flast@clinic.com noemail@clinic.com
+  no-email@gmail.com no.email123@clinic.com noemailprovided@clinic.com none@none.com not.available@clinic.com
+  n/a@clinic.com unknown@clinic.com test@clinic.com test_2@clinic.com testuser@gmail.com xxx@clinic.com aaaa@clinic.com
+  null@clinic.com user+npi@clinic.com asdf@clinic.com placeholder@clinic.com`.split(/\s+/)) {
+  test(`${email} stands where an address is missing`, async (t) => {
+    t.is(await verdictOf(email), 'invalid placeholder');
+  });
+}
+
+test('what NPPES types DIRECT is refused whoever names it, but for free mail', async (t) => {
+  const named = async (email: string, isTypedDirect: boolean) =>
+    inWords(await checkOf()(candidate(email, { isTypedDirect })));
+  t.is(await named('jo@clinic.com', true), 'invalid direct');
+  t.is(await named('jo@clinic.com', false), 'valid mailbox_ok');
+  t.is(await named('jo.hartley@gmail.com', true), 'valid mailbox_ok');
+});
 
 for (const [domain, vendorType, type] of [
   ['gmail.com', null, 'personal'],
@@ -143,9 +235,27 @@ for (const [domain, vendorType, type] of [
   ['notgmail.com', null, 'professional'],
   ['clinic.com', 'personal', 'personal'],
   ['clinic.com', 'professional', 'professional'],
+  ['va.gov', 'personal', 'professional'],
+  ['mail.mil', 'personal', 'professional'],
+  ['med.umich.edu', 'personal', 'professional'],
+  ['alumni.umich.edu', 'professional', 'personal'],
+  ['stanfordalumni.org', 'professional', 'personal'],
+  ['gov.clinic.com', 'personal', 'personal'],
 ] as const) {
   test(`${domain}, which the vendor calls ${vendorType}, is ${type}`, (t) => {
     t.is(classify(domain, vendorType), type);
+  });
+}
+
+for (const [domain, employer, type] of [
+  ['hartleyclinic.com', 'hartleyclinic.com', 'professional'],
+  ['mail.hartleyclinic.com', 'hartleyclinic.com', 'professional'],
+  ['hartleyclinic.com', 'cardiology.hartleyclinic.com', 'professional'],
+  ['hartleyclinic.com', 'hartleydental.com', 'personal'],
+  ['gmail.com', 'gmail.com', 'personal'],
+] as const) {
+  test(`${domain}, which the vendor calls personal, is ${type} for somebody who works at ${employer}`, (t) => {
+    t.is(classify(domain, 'personal', employer), type);
   });
 }
 
@@ -162,6 +272,10 @@ for (const [kind, endpoint, what] of [
   ['SOAP', 'HTTP://Clinic.com:8080/soap', 'url'],
   ['DIRECT', 'https://direct.clinic.com', 'url'],
   ['DIRECT', 'jo@clinic.invalidtld', 'junk'],
+  ['OTHERS', 'jo@gmial.com', 'junk'],
+  ['OTHERS', 'jo@domain.com', 'junk'],
+  ['OTHERS', 'jo@mailinator.com', 'junk'],
+  ['OTHERS', 'frontdesk@clinic.com', 'email'],
   ['OTHERS', 'ftp://clinic.com', 'junk'],
   ['OTHERS', 'https://jo:secret@clinic.com', 'junk'],
   ['DIRECT', 'jo@clinic', 'junk'],

@@ -29,7 +29,7 @@ test('every domain of a simulated person takes mail, but for the practice that c
   for (const domain of [...PRACTICE_DOMAINS, ...FREE_MAIL_DOMAINS, DIRECT_DOMAIN]) {
     const [mx] = await resolver.resolveMx(domain);
     t.like(mx, { exchange: `mx.${domain}`, priority: 10 });
-    t.deepEqual(await resolver.resolve4(`mx.${domain}`), ['192.0.2.25']);
+    t.deepEqual(await resolver.resolve6(`mx.${domain}`), ['3ffe::25']);
   }
   const closed = await resolver.resolveMx(CLOSED_DOMAIN);
   t.is(closed.length, 1);
