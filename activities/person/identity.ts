@@ -1,6 +1,6 @@
 import type { Identity, Person } from '../vendors/vendor.ts';
 import { compareSurnames, generationOf, nameWords, type Reading, readName, recordReadings } from './names.ts';
-import { commonSpelling, sameGivenName } from './nicknames.ts';
+import { sameGivenName } from './nicknames.ts';
 
 /** Whether an answer is about the provider it was asked for, and what says so. */
 export type IdentityVerdict =
@@ -64,13 +64,11 @@ function goesBy(said: readonly string[], first: readonly string[], middle: reado
   );
   if (given === undefined || recorded === undefined || given.length === 0) return false;
   if (sameGivenName(given.join(''), first.join(''))) return true;
-  // Millions of men are Mohammed and go by the name behind it, if there is one.
-  const isCommon = [given, recorded].every(
-    ([name = '', next]) => next && commonSpelling(name) === 'mohammed',
-  );
+  // Of two who have several names in full each, all names of one agree: sisters may be Maria Elena and Maria Luisa.
+  const [few = [], many = []] = [given, recorded].toSorted((a, b) => a.length - b.length);
+  if (few.length > 1) return few.every((name) => many.some((other) => sameGivenName(name, other)));
   // `J. Robert` goes by Robert, whatever the J is for.
-  const called = given[isCommon ? 1 : 0] ?? '';
-  return [first.join(''), ...recorded].some((name) => sameGivenName(called, name));
+  return recorded.some((name) => sameGivenName(given[0] ?? '', name));
 }
 
 /** One side has the initial only. */
