@@ -315,6 +315,7 @@ export const providers = pgTable('providers', {
   updatedOn: date('updated_on'),
   deactivatedOn: date('deactivated_on'),
   reactivatedOn: date('reactivated_on'),
+  deactivated: boolean('deactivated'),
   active: boolean('active').notNull().generatedAlwaysAs(inMigrations),
   origin: text('origin').$type<'nppes' | 'registry'>().notNull(),
   asOf: date('as_of').notNull().default(inMigrations),

@@ -1,5 +1,5 @@
 import type { Identity, Person } from '../vendors/vendor.ts';
-import { compareSurnames, generationOf, nameWords, type Reading, readName, recordReading } from './names.ts';
+import { compareSurnames, generationOf, nameWords, type Reading, readName, recordReadings } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
 
 /** Whether an answer is about the provider it was asked for, and what says so. */
@@ -14,8 +14,8 @@ const UNKNOWN: IdentityVerdict = { ok: false, reason: 'identity_unknown' };
  * The main defence against handing out a stranger's address: whom the source says its answer is about must be whom
  * NPPES has under the NPI.
  *
- * - The source's NPI, if it gives one, must be ours. Its name, if it gives one too, must still agree: sources
- *   attach NPIs to profiles by guessing.
+ * - The source's NPI, if it gives one, must be ours. Its name, if it gives one too, must still agree, because sources
+ *   attach NPIs to profiles by guessing; the same surname is enough, as many go by a first name that NPPES hasn't.
  * - Without an NPI the name must agree, and nothing else given may speak against it: another state than any the
  *   person practises in, another generation (`Sr`, `III`), another middle initial. With our NPI these are people who
  *   moved or write themselves differently, and decide nothing.
@@ -31,11 +31,18 @@ export function agrees(identity: Identity, npi: string, person: Person | null): 
   const readings = identity.name === null ? [] : readName(identity.name);
   if (person === null || readings.length === 0) return claimed === null ? UNKNOWN : { ok: true, how: 'npi' };
   if (claimed !== null) {
-    return readings.some((one) => namesAgree(one, person)) ? { ok: true, how: 'npi_and_name' } : MISMATCH;
+    const agreeing = readings.some((one) => hasSurname(one, person) || namesAgree(one, person));
+    return agreeing ? { ok: true, how: 'npi_and_name' } : MISMATCH;
   }
   if (!stateAgrees(identity.state, person)) return MISMATCH;
   const agreeing = readings.some((one) => namesAgree(one, person) && !contradicts(one, person));
   return agreeing ? { ok: true, how: 'name' } : MISMATCH;
+}
+
+function hasSurname({ family }: Reading, person: Person): boolean {
+  return [person, ...person.otherNames]
+    .flatMap(recordReadings)
+    .some((one) => compareSurnames(family, one.family) === 'same');
 }
 
 /**
@@ -44,22 +51,24 @@ export function agrees(identity: Identity, npi: string, person: Person | null): 
  * by which many people go. Where the surnames share a part only (`Smith` for `Smith-Jones`), an initial is too little.
  */
 function namesAgree(reading: Reading, person: Person): boolean {
-  const record = [person, ...person.otherNames].map(recordReading);
-  const kinships = record.map(({ family }) => compareSurnames(reading.family, family));
-  if (kinships.every((kinship) => kinship === 'none')) return false;
+  const record = [person, ...person.otherNames].flatMap(recordReadings);
+  if (record.every(({ family }) => compareSurnames(reading.family, family) === 'none')) return false;
   const middle = nameWords(person.middle ?? '');
   if (record.some(({ given }) => goesBy(reading.given, given, middle))) return true;
-  return kinships.includes('same') && record.some(({ given }) => sharesInitial(reading.given, given));
+  return hasSurname(reading, person) && record.some(({ given }) => sharesInitial(reading.given, given));
 }
 
 function goesBy(said: readonly string[], first: readonly string[], middle: readonly string[]): boolean {
-  const inFull = (words: readonly string[]) => words.filter((word) => word.length > 1);
-  const whole = inFull(said).join('');
-  if (whole !== '' && sameGivenName(whole, first.join(''))) return true;
+  const [given, recorded] = [said, [...first, ...middle]].map((words) =>
+    words.filter((word) => word.length > 1),
+  );
+  if (given === undefined || recorded === undefined || given.length === 0) return false;
+  if (sameGivenName(given.join(''), first.join(''))) return true;
+  // Of two who have several names in full each, all names of one agree: sisters may be Maria Elena and Maria Luisa.
+  const [few = [], many = []] = [given, recorded].toSorted((a, b) => a.length - b.length);
+  if (few.length > 1) return few.every((name) => many.some((other) => sameGivenName(name, other)));
   // `J. Robert` goes by Robert, whatever the J is for.
-  const called = inFull(said)[0];
-  if (called === undefined) return false;
-  return [first.join(''), ...inFull(first), ...middle].some((name) => sameGivenName(called, name));
+  return recorded.some((name) => sameGivenName(given[0] ?? '', name));
 }
 
 /** One side has the initial only. */

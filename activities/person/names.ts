@@ -1,4 +1,5 @@
 import type { GivenName, PersonName } from '../vendors/vendor.ts';
+import { commonSpelling, readLines } from './nicknames.ts';
 
 // NPPES writes names in capitals, with whatever else people typed into the field. Here they become what people write,
 // and what two spellings of one name have in common.
@@ -6,56 +7,38 @@ import type { GivenName, PersonName } from '../vendors/vendor.ts';
 /** A generation as people of one name and family tell themselves apart: 1 for `Sr`, 2 for `Jr` and `II`, and so on. */
 export type Generation = 1 | 2 | 3 | 4 | 5;
 
-const GENERATIONS: ReadonlyMap<string, Generation> = new Map([
-  ['sr', 1],
-  ['jr', 2],
-  ['ii', 2],
-  ['iii', 3],
-  ['iv', 4],
-  ['v', 5],
-]);
+const GENERATIONS: ReadonlyMap<string, Generation> = new Map(
+  Object.entries({ sr: 1, jr: 2, ii: 2, iii: 3, iv: 4, v: 5 } as const),
+);
 
 const TITLES: ReadonlySet<string> = new Set(['dr', 'doctor', 'prof', 'professor', 'mr', 'mrs', 'ms', 'miss']);
 
-const CREDENTIALS: ReadonlySet<string> = new Set(
-  `md do mbbs mbchb phd psyd edd dds dmd dpm dc od dvm nd dnp pharmd rph aud np fnp fnpc fnpbc anp agnp pnp whnp
-  pmhnp pmhnpbc acnp aprn arnp crnp crna cnm cns rn bsn msn lpn lvn pa pac rpa rpac pt dpt ot otr otrl lcsw lmsw
-  licsw lisw csw msw lmft mft lpc lpcc lmhc lcpc lcmhc bcba slp cccslp ccc rd rdn ldn lac lmt mph mba mha ms ma
-  bs facp facs faap facc facog faafp faan face facep fccp facr dabr esq`.split(/\s+/),
-);
+const CREDENTIALS: ReadonlySet<string> = new Set(readLines('credentials').flat());
 
 /** Credentials that are surnames too: taken for a credential only if dots or a comma say so. */
 const SURNAMES_TOO: ReadonlySet<string> = new Set(['do', 'ma', 'pa']);
 
-/** What NPPES and the people who fill it in write for "nothing". */
-const PLACEHOLDERS: ReadonlySet<string> = new Set('unavail nmn nmi nfn none null unknown'.split(' '));
+/** What stands for "nothing" in NPPES; visas of people with one name say `FNU` or `LNU`, first or last name unknown. */
+const PLACEHOLDERS: ReadonlySet<string> = new Set(
+  'unavail fnu lnu nfn nln nmi nmn none null unknown'.split(' '),
+);
 
 const PARTICLES: ReadonlySet<string> = new Set(
-  'da das de del della den der di dos du la las los ten ter van von y'.split(' '),
+  'al da das de del della den der di dos du el la las los ten ter van von y'.split(' '),
 );
 
-/** Names in which the letter after `Mac` is a capital; without a list, `Macias` and `Mack` would get one too. */
-const MAC_NAMES: ReadonlySet<string> = new Set(
-  `macallister macarthur macaulay macbeth maccallum macdermott macdonald macdonnell macdougall macfarlane
-  macgregor macinnes macinnis macintosh macintyre macivor mackay mackenzie mackinnon maclaren maclean maclellan
-  macleod macmahon macmillan macmurray macnamara macneil macneill macphail macphee macpherson macqueen macrae
-  macvicar`.split(/\s+/),
-);
+const MAC_NAMES: ReadonlySet<string> = new Set(readLines('mac-names').flat());
 
 /** Letters that do not decompose into a base letter and a mark. */
-const LETTERS: Readonly<Record<string, string>> = {
-  ß: 'ss',
-  ø: 'o',
-  ł: 'l',
-  æ: 'ae',
-  œ: 'oe',
-  đ: 'd',
-  ð: 'd',
-  þ: 'th',
-  ı: 'i',
-};
+const LETTERS = { ß: 'ss', ø: 'o', ł: 'l', æ: 'ae', œ: 'oe', đ: 'd', ð: 'd', þ: 'th', ı: 'i' };
 
-const APOSTROPHES = /[‘’ʻʼ`´]/g;
+/** Letters for which people write two where a keyboard lacks them; as many just leave the mark away. */
+const SPELLED_OUT: Readonly<Record<string, string>> = { ä: 'ae', ö: 'oe', ü: 'ue', ø: 'oe', å: 'aa' };
+
+/** What people are called: `Robert (Bob) Smith`. */
+const ASIDE = /\([^)]*\)|["“][^"”]*["”]/g;
+
+const APOSTROPHES = /[‘’ʻʼʾʿ`´]/g;
 
 /**
  * What two spellings of one name have in common: its words without case and marks, split at spaces, hyphens and dots,
@@ -65,12 +48,27 @@ export function nameWords(text: string): string[] {
   const plain = text
     .replace(APOSTROPHES, "'")
     .toLowerCase()
-    .replace(/[ßøłæœđðþı]/g, (letter) => LETTERS[letter] ?? letter)
+    .replace(/[ßøłæœđðþı]/g, (letter) => LETTERS[letter as keyof typeof LETTERS])
     .normalize('NFKD')
     .replace(/['\p{M}]/gu, '');
   const words = plain.split(/[^\p{L}]+/u).filter((word) => word !== '');
   return words.map((word) => (word === 'st' ? 'saint' : word));
 }
+
+/** The ways to write a name: each of its first umlauts as it is, and as two letters: `Mueller` for `Müller`. */
+export function spellings(text: string): string[] {
+  const pieces = text.normalize('NFC').split(/(?=[äöüøå])/iu);
+  return pieces.reduce<string[]>(
+    (ways, piece, index) => {
+      const two = index < UMLAUTS_AT_MOST ? SPELLED_OUT[piece[0]?.toLowerCase() ?? ''] : undefined;
+      return ways.flatMap((way) => (two ? [way + piece, way + two + piece.slice(1)] : [way + piece]));
+    },
+    [''],
+  );
+}
+
+/** One more doubles the ways. */
+const UMLAUTS_AT_MOST = 4;
 
 /** Whether a folded word belongs between a surname's words and is none of its own: `van`, `de`. */
 export function isParticle(word: string): boolean {
@@ -108,20 +106,25 @@ export function isCredential(word: string, set: boolean): boolean {
 
 /**
  * A person's name or a part of it as people write it, without titles, credentials and stray punctuation:
- * `Mary Jo`, `O'Brien`, `McDonald`, `De la Cruz`. Text that is not all capitals keeps its own.
+ * `Mary Jo`, `O'Brien`, `McDonald`, `De la Cruz`. Text that has both capitals and small letters keeps them.
  * @returns null if nothing that is a name is left
  */
 export function personName(text: string | null): string | null {
-  const bare = (text ?? '').replace(/\([^)]*\)|"[^"]*"/g, ' ').replace(APOSTROPHES, "'");
+  const bare = (text ?? '').replace(ASIDE, ' ').replace(APOSTROPHES, "'");
   const words = stripTitles(bare)
     .name.replace(/[^\p{L}\p{M}' -]+/gu, ' ')
     .replace(/\b([DLO])' +(?=\p{L})/giu, "$1'")
     .split(/\s+/)
     .map((word) => word.replace(/^['-]+|['-]+$/g, ''))
     .filter(hasLetter);
-  if (words.length === 0 || PLACEHOLDERS.has(letters(words.join('')))) return null;
+  if (words.length === 0 || isPlaceholder(words.join(''))) return null;
   const name = words.join(' ');
-  return isShouted(name) ? words.map(caseNameWord).join(' ') : name;
+  return hasOneCase(name) ? words.map(caseNameWord).join(' ') : name;
+}
+
+/** Whether a text has capitals only or none, so that nobody has chosen them. */
+export function hasOneCase(text: string): boolean {
+  return isShouted(text) || !/\p{Lu}/u.test(text);
 }
 
 /** Whether a text has capitals only. */
@@ -145,7 +148,7 @@ export function isPlaceholder(text: string): boolean {
 }
 
 function caseNameWord(word: string, index: number): string {
-  if (/^I{2,3}$|^IV$/.test(word)) return word;
+  if (/^(?:I{2,3}|IV)$/i.test(word)) return word.toUpperCase();
   if (index > 0 && PARTICLES.has(word.toLowerCase())) return word.toLowerCase();
   return word.split('-').map(caseNamePart).join('-');
 }
@@ -182,14 +185,31 @@ const LONGEST = 200;
 export function readName(name: GivenName): Reading[] {
   const length = name.kind === 'parts' ? name.first.length + name.last.length : name.full.length;
   if (length > LONGEST) return [];
-  if (name.kind === 'parts') return readPair(name.first, name.last);
-  const [before = '', ...rest] = name.full.split(',');
+  const readings =
+    name.kind === 'parts'
+      ? spellings(name.first).flatMap((first) =>
+          spellings(name.last).flatMap((last) => readPair(first, last)),
+        )
+      : spellings(name.full.replace(ASIDE, ' ')).flatMap(readFull);
+  // Whose surname is unknown has one name, which is then the surname.
+  const isUnknown = ({ family }: Reading) => isPlaceholder(family.join('')) && family[0] !== 'null';
+  return readings.map((one) => (isUnknown(one) ? { ...one, given: one.family, family: one.given } : one));
+}
+
+/** A name on record in the same form. */
+export function recordReadings({ first, last }: PersonName): Pick<Reading, 'given' | 'family'>[] {
+  const families = spellings(last).map(nameWords);
+  return spellings(first).flatMap((given) => families.map((family) => ({ given: nameWords(given), family })));
+}
+
+function readFull(full: string): Reading[] {
+  const [before = '', ...rest] = full.split(',');
   const [given] = rest.filter((part) => !isSetOff(part));
-  const { name: bare, generation } = stripTitles(given === undefined ? name.full : before);
+  const { name: bare, generation } = stripTitles(given === undefined ? full : before);
   const readings = readWords(bare, generation);
   if (given === undefined) return readings;
   // Surname first, unless what follows is a specialty or a place; behind the given name may still stand `Jr, MD`.
-  const behind = stripTitles(name.full.replace(given, ' ')).generation;
+  const behind = stripTitles(full.replace(given, ' ')).generation;
   const pairs = readPair(given, before).map((one) => ({ ...one, generation: one.generation ?? behind }));
   return [...pairs, ...readings];
 }
@@ -231,25 +251,25 @@ export type Kinship = 'same' | 'part' | 'none';
 const TELLING = 3;
 
 /**
- * Compares surnames. People often use some words of a long name, and marriage adds or removes one: all words of
- * the shorter must then stand in the longer (`part`). Names with an initial in them are the same or not: otherwise
- * `A Smith` of `John A Smith` would pass for a surname of two words.
+ * Compares surnames, in all their spellings. People often use some words of a long name, and marriage adds or removes
+ * one: all words of the shorter must then stand in the longer (`part`). Names with an initial in them are the same or
+ * not: otherwise `A Smith` of `John A Smith` would pass for a surname of two words.
  * @param one folded words, as `other` is
  */
 export function compareSurnames(one: readonly string[], other: readonly string[]): Kinship {
   if (one.length === 0 || other.length === 0) return 'none';
-  if (one.join('') === other.join('')) return 'same';
-  const [few, many] = [one, other].map(ownWords).toSorted((a, b) => a.length - b.length);
-  if (few === undefined || many === undefined || few.length === 0) return 'none';
-  if ([...one, ...other].some((word) => word.length === 1)) return 'none';
+  const [a = [], b = []] = [one, other].map(joinPrefixes);
+  const [spelled = [], spelledOther = []] = [a, b].map((words) => words.map(commonSpelling));
+  if (a.join('') === b.join('') || spelled.join('') === spelledOther.join('')) return 'same';
+  if ([...a, ...b].some((word) => word.length === 1)) return 'none';
+  const own = [spelled, spelledOther].map((words) => words.filter((word) => !isParticle(word)));
+  const [few = [], many = []] = own.toSorted((x, y) => x.length - y.length);
+  if (few.length === 0) return 'none';
   return few.every((word) => word.length >= TELLING && many.includes(word)) ? 'part' : 'none';
 }
 
-function ownWords(words: readonly string[]): string[] {
-  return words.filter((word) => !isParticle(word));
-}
-
-/** A name on record in the same form. */
-export function recordReading({ first, last }: PersonName): Pick<Reading, 'given' | 'family'> {
-  return { given: nameWords(first), family: nameWords(last) };
+/** `O Brien`, `Mc Donald` and `St. John` are one word to some: `OBrien`, `McDonald`, `StJohn`. */
+function joinPrefixes(words: readonly string[]): string[] {
+  const text = words.join(' ').replace(/(?<!\p{L})(o|ma?c|saint) (?=\p{L}{2})/gu, '$1');
+  return text.split(' ').map((word) => word.replace(/^saint(?=\p{L})/u, 'st'));
 }

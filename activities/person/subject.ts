@@ -1,7 +1,7 @@
 import type { ProviderFacts } from '../../db/providers/subject.ts';
 import type { WantedType } from '../../db/words.ts';
 import type { Person, PersonName, Subject } from '../vendors/vendor.ts';
-import { capitalize, generationOf, isShouted, personName, stripTitles } from './names.ts';
+import { capitalize, generationOf, hasOneCase, personName, stripTitles } from './names.ts';
 import { deriveOrganization, ordinaryAddresses } from './organization.ts';
 import { usState } from './us-states.ts';
 
@@ -51,9 +51,12 @@ function personOf(facts: ProviderFacts): Person | null {
   };
 }
 
+/** Null is a surname too, beside a first name. Whose last name is unknown (`LNU`) has one name, which is the last. */
 function nameOf(first: string | null, last: string | null): PersonName | null {
-  const name = { first: personName(first), last: personName(last) };
-  return name.first === null || name.last === null ? null : { first: name.first, last: name.last };
+  const given = personName(first);
+  if (given !== null && /^\s*(?:lnu|nln)\s*$/i.test(last ?? '')) return { first: '', last: given };
+  const family = given !== null && /^\s*null\s*$/i.test(last ?? '') ? 'Null' : personName(last);
+  return family === null ? null : { first: given ?? '', last: family };
 }
 
 /** Some people write it behind their last name. */
@@ -66,12 +69,13 @@ function suffixOf({ nameSuffix, lastName }: ProviderFacts): string | null {
 const SUFFIXES = ['Sr', 'Jr', 'III', 'IV', 'V'];
 
 function credentialOf(text: string | null): string | null {
-  return personName(text) === null ? null : textOf(text);
+  // V3 of NPPES's files writes `MD | PHD`.
+  return personName(text) === null ? null : textOf((text ?? '').replace(/ *\| */g, ', '));
 }
 
 function cityOf(text: string | null): string | null {
   const city = textOf(text);
-  return city !== null && isShouted(city) ? capitalize(city) : city;
+  return city !== null && hasOneCase(city) ? capitalize(city) : city;
 }
 
 function textOf(text: string | null): string | null {

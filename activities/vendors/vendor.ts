@@ -30,7 +30,7 @@ export interface Identity {
 }
 
 export interface PersonName {
-  /** As people write it: `Mary Jo`, `O'Brien`. */
+  /** As people write it: `Mary Jo`. Empty for people with one name, which is the last, or whose first nobody knows. */
   readonly first: string;
   readonly last: string;
 }

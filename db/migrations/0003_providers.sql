@@ -26,8 +26,11 @@ create table providers (
   updated_on date,
   deactivated_on date,
   reactivated_on date,
+  -- True if the file says so by a word, as V3 does with or without a date; null otherwise.
+  deactivated boolean check (deactivated),
   active boolean not null generated always as (
-    deactivated_on is null or (reactivated_on is not null and reactivated_on >= deactivated_on)
+    deactivated is null
+    and (deactivated_on is null or (reactivated_on is not null and reactivated_on >= deactivated_on))
   ) stored,
   origin text not null check (origin in ('nppes', 'registry')),
   -- The day whose state this is: the last one of the file, or that of the question. Nothing older replaces it.

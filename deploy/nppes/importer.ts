@@ -9,8 +9,9 @@ import type { DetailTable } from '../../db/providers/nppes/staging.ts';
 import { type CsvRecord, csvReader } from './csv.ts';
 import { findColumns, type Header, ImportProblem, type MemberKind } from './layout.ts';
 import { openProgress, openRejects, type Progress, type ProgressOutput, type RejectsFile } from './output.ts';
-import { NEEDED, npiOf, type Reject, rowParser } from './rows.ts';
+import { neededOf, npiOf, type Reject, rowParser } from './rows.ts';
 import { type Member, openSource, type Source } from './source.ts';
+import { requireCommas, traceReader } from './spreadsheet.ts';
 
 export interface ImportOptions {
   readonly databaseUrl: string;
@@ -234,19 +235,29 @@ export interface Chunk {
 export const CHUNK_ROWS = 20_000;
 const BUFFER_BYTES = 524_288;
 
-/** Finds the columns of a file. @throws {ImportProblem} for another layout, and if the file cannot be read */
+/**
+ * Finds the columns of a file, and looks at the rows of its first piece.
+ * @throws {ImportProblem} for another layout, a file that a spreadsheet has changed, and one that cannot be read
+ */
 export async function readHeader(member: Member, acceptsDrift: boolean): Promise<Header> {
+  const { name, kind } = member;
   const reader = csvReader(null);
-  let names: string[] | undefined;
+  let header: Header | undefined;
+  let traces: ReturnType<typeof traceReader> | undefined;
   const onRecord = (record: CsvRecord) => {
-    names ??= Array.from({ length: record.columns }, (_, column) => record.text(column));
+    if (header) return traces?.look(record);
+    const names = Array.from({ length: record.columns }, (_, column) => record.text(column));
+    requireCommas(name, names);
+    header = findColumns(name, kind, names, neededOf(kind), acceptsDrift);
+    traces = traceReader(kind, header);
   };
   for await (const piece of member.open()) {
     reader.push(piece, onRecord);
-    if (names) break;
+    if (header) break;
   }
   reader.end(onRecord);
-  return findColumns(member.name, member.kind, names ?? [], NEEDED[member.kind], acceptsDrift);
+  traces?.requireNone(name);
+  return header ?? findColumns(name, kind, [], neededOf(kind), acceptsDrift);
 }
 
 /** Reads the rows of a file. @throws {ImportProblem} if it cannot be read */

@@ -1,7 +1,8 @@
 import { OperatorProblem } from '../../db/errors.ts';
 import layout from './layout.json' with { type: 'json' };
 
-// The V2 layout of NPPES's files (CMS, "NPPES Data Dissemination - Readme", V2).
+// The V2 layout of NPPES's files (CMS, "NPPES Data Dissemination - Readme", V2), and what the draft of V3 adds to it: see
+// README.md of this folder.
 
 export const MEMBER_KINDS = ['npidata', 'othername', 'pl', 'endpoint'] as const;
 /** What a file of the set holds; also how its name begins, before `_pfile_`. */
@@ -10,8 +11,11 @@ export type MemberKind = (typeof MEMBER_KINDS)[number];
 /** Every column of a file, in the order in which CMS writes them, with the spaces as they are there. */
 export const LAYOUT: Readonly<Record<MemberKind, readonly string[]>> = layout;
 
-/** Columns that some generations of V2 have and others do not; nothing reads them. */
-const COMES_AND_GOES: readonly string[] = ['Created Date'];
+/** Columns that some files have and others do not: the date in a generation of V2, the rest in V3. */
+const COMES_AND_GOES: readonly string[] = layout.sometimes;
+
+/** A column by a name like these may say that an NPI is out of service: not to read it would make it active. */
+const TELLING = /activ|status/i;
 
 /** Why an import did not begin, or stopped: one sentence for the operator that says what to do. */
 export class ImportProblem extends OperatorProblem {
@@ -22,7 +26,8 @@ export class ImportProblem extends OperatorProblem {
 export interface Header {
   /** How many columns every row has. */
   readonly columns: number;
-  /** The place of a column of the layout, from 0. @throws {RangeError} for one that the header was not asked for */
+  has(name: string): boolean;
+  /** The place of a column, from 0. @throws {RangeError} if there is none */
   at(name: string): number;
 }
 
@@ -55,7 +60,9 @@ export function findColumns(
   const missing = LAYOUT[kind].filter((name) => !present.has(folded(name)));
   const unknown = names.filter((_name, index) => !known.has(found[index] ?? ''));
   const doubled = names.filter((_name, index) => found.indexOf(found[index] ?? '') < index);
-  const canRead = needed.every((name) => found.filter((one) => one === folded(name)).length === 1);
+  const isTelling = [...unknown, ...doubled].some((name) => TELLING.test(name));
+  const hasAll = needed.every((name) => found.filter((one) => one === folded(name)).length === 1);
+  const canRead = hasAll && !isTelling;
   if (missing.length + unknown.length + doubled.length > 0 && !(acceptsDrift && canRead)) {
     const differences = [
       ...listed('without', missing),
@@ -64,13 +71,16 @@ export function findColumns(
     ];
     const advice = canRead
       ? 'all that is read of it is there, so --accept-drift imports it as it is'
-      : 'import a file of the current layout, the one whose name ends in _V2.zip';
+      : isTelling
+        ? 'a column may say who is out of service, and is not read; import the file whose name ends in _V2.zip'
+        : 'import a file of a known layout, one whose name ends in _V2.zip or _V3.zip';
     throw new ImportProblem(
-      `${file} is not of the V2 layout: ${found.length} columns, ${differences.join('; ')}. ${advice[0]?.toUpperCase()}${advice.slice(1)}`,
+      `${file} is not of the V2 or V3 layout: ${found.length} columns, ${differences.join('; ')}. ${advice[0]?.toUpperCase()}${advice.slice(1)}`,
     );
   }
   return {
     columns: found.length,
+    has: (name) => present.has(folded(name)),
     at(name) {
       const index = found.indexOf(folded(name));
       if (index === -1) throw new RangeError(`${kind} has no column ${name}`);
@@ -92,7 +102,7 @@ function listed(what: string, names: readonly string[]): string[] {
 function folded(name: string): string {
   return name
     .replace(/^\ufeff/, '')
-    .replace(/\s+/g, ' ')
+    .replace(/[\s_]+/g, ' ')
     .trim()
     .toLowerCase();
 }

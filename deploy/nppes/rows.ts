@@ -2,6 +2,7 @@ import { hash } from 'node:crypto';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { providerKeys } from '../../db/providers/keys.ts';
 import { ENDPOINT_KINDS } from '../../db/words.ts';
+import columns from './columns.json' with { type: 'json' };
 import type { CsvRecord } from './csv.ts';
 import type { Header, MemberKind } from './layout.ts';
 
@@ -18,65 +19,15 @@ export interface Reject {
 /** A line for COPY, or why there is none. */
 export type ParseRow = (record: CsvRecord) => string | Rejected;
 
-interface Rejected {
-  readonly reason: string;
-}
+type Rejected = Pick<Reject, 'reason'>;
 
-const PRACTICE = 'Provider Business Practice Location Address';
-const SECONDARY = 'Provider Secondary Practice Location Address';
-const TAXONOMIES = 15;
-const TAXONOMY_CODE = 'Healthcare Provider Taxonomy Code';
-const TAXONOMY_SWITCH = 'Healthcare Provider Primary Taxonomy Switch';
 /** PostgreSQL's longest index entry is 2704 bytes. */
 const KEY_BYTES_AT_MOST = 2_000;
 
-const PROVIDER_TEXTS = [
-  'Provider Last Name (Legal Name)',
-  'Provider First Name',
-  'Provider Middle Name',
-  'Provider Name Suffix Text',
-  'Provider Credential Text',
-  'Provider Other Last Name',
-  'Provider Other First Name',
-  'Provider Organization Name (Legal Business Name)',
-];
-const PRACTICE_TEXTS = [
-  'Provider First Line Business Practice Location Address',
-  'Provider Second Line Business Practice Location Address',
-  `${PRACTICE} City Name`,
-  `${PRACTICE} State Name`,
-  `${PRACTICE} Postal Code`,
-  `${PRACTICE} Telephone Number`,
-];
-const DATES = ['Last Update Date', 'NPI Deactivation Date', 'NPI Reactivation Date'];
-const LOCATION_TEXTS = [
-  `${SECONDARY}- Address Line 1`,
-  `${SECONDARY}- Address Line 2`,
-  `${SECONDARY} - City Name`,
-  `${SECONDARY} - State Name`,
-  `${SECONDARY} - Postal Code`,
-];
-const LOCATION_PHONE = `${SECONDARY} - Telephone Number`;
-const ENDPOINT_TEXTS = ['Endpoint Type', 'Endpoint', 'Affiliation', 'Affiliation Legal Business Name'];
-const OTHER_NAME_TEXTS = ['Provider Other Organization Name', 'Provider Other Organization Name Type Code'];
-
 /** The columns without which a file cannot be read. */
-export const NEEDED: Readonly<Record<MemberKind, readonly string[]>> = {
-  npidata: [
-    'NPI',
-    'Entity Type Code',
-    ...PROVIDER_TEXTS,
-    ...PRACTICE_TEXTS,
-    ...DATES,
-    ...Array.from({ length: TAXONOMIES }, (_, n) => [
-      `${TAXONOMY_CODE}_${n + 1}`,
-      `${TAXONOMY_SWITCH}_${n + 1}`,
-    ]).flat(),
-  ],
-  othername: ['NPI', ...OTHER_NAME_TEXTS],
-  pl: ['NPI', ...LOCATION_TEXTS, LOCATION_PHONE],
-  endpoint: ['NPI', ...ENDPOINT_TEXTS],
-};
+export function neededOf(kind: MemberKind): string[] {
+  return ['NPI', ...Object.values(columns[kind]).flat()];
+}
 
 /**
  * How rows of a kind of file are read, their columns being where the header says.
@@ -89,7 +40,8 @@ export function rowParser(kind: MemberKind, asOf: string, header: Header): Parse
     if (!record.whole) return rejected('wrong number of columns or a quote that is not closed');
     const npi = record.text(npiAt);
     if (hasNpiCheckDigit(npi)) return parse(npi, record);
-    return rejected(isTenDigits(npi) ? 'NPI has a wrong check digit' : 'NPI is not 10 digits');
+    if (isTenDigits(npi)) return rejected('NPI has a wrong check digit');
+    return rejected(isScientific(npi) ? 'NPI is rounded to scientific notation' : 'NPI is not 10 digits');
   };
 }
 
@@ -108,21 +60,31 @@ const PARSERS: Readonly<Record<MemberKind, (header: Header, asOf: string) => Par
   endpoint: endpointParser,
 };
 
+/** Whether an NPI is in service, in V3; V2 has the dates alone. */
+const STATUS = 'npi_activation_status';
+const DEACTIVE = 'deactive';
+const STATUSES: readonly string[] = ['', 'active', 'soon_to_be_deactivated', DEACTIVE];
+
 function providerParser(header: Header, asOf: string): ParseKnown {
-  const typeAt = header.at('Entity Type Code');
-  const textsAt = [...PROVIDER_TEXTS].map(header.at);
-  const practiceAt = PRACTICE_TEXTS.map(header.at);
-  const [updatedAt = 0, deactivatedAt = 0, reactivatedAt = 0] = DATES.map(header.at);
+  const { type: types, texts, practice: places, dates } = columns.npidata;
+  const [typeAt = 0] = types.map(header.at);
+  const textsAt = texts.map(header.at);
+  const practiceAt = places.map(header.at);
+  const datesAt = dates.map(header.at);
+  const statusAt = header.has(STATUS) ? header.at(STATUS) : null;
   const taxonomy = taxonomyReader(header);
   return (npi, record) => {
     const type = record.text(typeAt);
-    const updatedOn = dateOf(record.text(updatedAt));
-    const deactivatedOn = dateOf(record.text(deactivatedAt));
-    const reactivatedOn = dateOf(record.text(reactivatedAt));
+    const [updatedOn, deactivatedOn, reactivatedOn] = datesAt.map((at) => dateOf(record.text(at)));
     if (updatedOn === undefined || deactivatedOn === undefined || reactivatedOn === undefined) {
-      return rejected('date that does not exist');
+      const isForm = datesAt.every((at) => kept(record.text(at)) === null || isDateForm(record.text(at)));
+      return rejected(isForm ? 'date that is no day from 1900 to 2099' : 'date is not MM/DD/YYYY');
     }
-    if (type === '' && deactivatedOn === null) return rejected('no entity type and no deactivation date');
+    const status = (statusAt === null ? null : kept(record.text(statusAt)))?.toLowerCase() ?? '';
+    if (!STATUSES.includes(status)) return rejected('unknown activation status');
+    if (type === '' && deactivatedOn === null && status !== DEACTIVE) {
+      return rejected('no entity type and no deactivation date');
+    }
     if (type !== '' && type !== '1' && type !== '2') return rejected('entity type is neither 1 nor 2');
     const practice = practiceAt.map((at) => kept(record.text(at)));
     const [line1 = null, , , , postalCode = null, phone = null] = practice;
@@ -138,6 +100,7 @@ function providerParser(header: Header, asOf: string): ParseKnown {
       updatedOn,
       deactivatedOn,
       reactivatedOn,
+      status === DEACTIVE ? 't' : null,
     ]);
     return `${rowHash(line)}\t${asOf}\tnppes\t${line}`;
   };
@@ -145,9 +108,10 @@ function providerParser(header: Header, asOf: string): ParseKnown {
 
 /** The taxonomy that is marked as the primary one, else the first. */
 function taxonomyReader(header: Header): (record: CsvRecord) => string | null {
-  const places = Array.from({ length: TAXONOMIES }, (_, index) => ({
-    code: header.at(`${TAXONOMY_CODE}_${index + 1}`),
-    primary: header.at(`${TAXONOMY_SWITCH}_${index + 1}`),
+  const { taxonomies, primary } = columns.npidata;
+  const places = taxonomies.map((name, n) => ({
+    code: header.at(name),
+    primary: header.at(primary[n] ?? ''),
   }));
   return (record) => {
     let first: string | null = null;
@@ -162,7 +126,7 @@ function taxonomyReader(header: Header): (record: CsvRecord) => string | null {
 }
 
 function otherNameParser(header: Header): ParseKnown {
-  const [nameAt = 0, typeAt = 0] = OTHER_NAME_TEXTS.map(header.at);
+  const [nameAt = 0, typeAt = 0] = columns.othername.texts.map(header.at);
   return (npi, record) => {
     const name = kept(record.text(nameAt));
     if (name === null) return rejected('other name missing');
@@ -171,21 +135,21 @@ function otherNameParser(header: Header): ParseKnown {
 }
 
 function locationParser(header: Header): ParseKnown {
-  const textsAt = LOCATION_TEXTS.map(header.at);
-  const phoneAt = header.at(LOCATION_PHONE);
+  const placeAt = columns.pl.place.map(header.at);
   return (npi, record) => {
-    const [line1 = '', line2 = '', city = '', state = '', postalCode = ''] = textsAt.map(
-      (at) => kept(record.text(at)) ?? '',
-    );
+    const place = placeAt.map((at) => kept(record.text(at)) ?? '');
+    const [line1 = '', line2 = '', city = '', state = '', postalCode = '', number = ''] = place;
     if (line1 === '' && line2 === '' && city === '') return rejected('address missing');
-    const phone = kept(record.text(phoneAt));
+    const phone = number || null;
     const { phoneKey, addressKey } = providerKeys({ phone, line1, postalCode });
     return keyed([npi, line1, line2, city, state, postalCode], [phone, phoneKey, addressKey]);
   };
 }
 
 function endpointParser(header: Header): ParseKnown {
-  const [kindAt = 0, endpointAt = 0, affiliatedAt = 0, affiliationAt = 0] = ENDPOINT_TEXTS.map(header.at);
+  const [kindAt = 0, endpointAt = 0, affiliatedAt = 0, affiliationAt = 0] = columns.endpoint.texts.map(
+    header.at,
+  );
   return (npi, record) => {
     const typed = record.text(kindAt).trim().toUpperCase();
     const kind = ENDPOINT_KINDS.find((one) => one === typed);
@@ -218,6 +182,11 @@ function isTenDigits(npi: string): boolean {
   return /^[0-9]{10}$/.test(npi);
 }
 
+/** Whether an NPI is what spreadsheets make of it in a narrow column: `1.99E+09`. */
+export function isScientific(npi: string): boolean {
+  return /^[0-9](?:\.[0-9]+)?E\+?[0-9]+$/i.test(npi);
+}
+
 // What a value of NPPES's files means, and how COPY wants it.
 
 const MASKED = /^(?:<unavail>|[$*=]{3,}|-{2,})$/i;
@@ -231,10 +200,15 @@ function kept(text: string): string | null {
   return value === '' || MASKED.test(value) ? null : value;
 }
 
+/** Whether a text looks like the dates of NPPES, `MM/DD/YYYY`, be there such a day or not. */
+export function isDateForm(text: string): boolean {
+  return /^[0-9]{2}\/[0-9]{2}\/[0-9]{4}$/.test(text.trim());
+}
+
 /** Dates that were read before: a file has ten million of them, and a few thousand days. */
 const KNOWN_DATES = new Map<string, string>();
 
-/** `MM/DD/YYYY` as `YYYY-MM-DD`. @returns null for no date at all; undefined for one that does not exist */
+/** `MM/DD/YYYY` as `YYYY-MM-DD`. @returns null for no date at all; undefined for what isn't one */
 function dateOf(text: string): string | null | undefined {
   if (text === '') return null;
   const known = KNOWN_DATES.get(text);

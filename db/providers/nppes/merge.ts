@@ -28,7 +28,8 @@ const CHANGES = COPIED_PROVIDER_COLUMNS.filter((column) => column !== 'npi')
 const JUDGED = `
   judged as materialized (
     select distinct on (s.npi) s.*, p.active as was_active,
-           s.deactivated_on is null or coalesce(s.reactivated_on >= s.deactivated_on, false) as is_active,
+           s.deactivated is null and
+             (s.deactivated_on is null or coalesce(s.reactivated_on >= s.deactivated_on, false)) as is_active,
            case when p.npi is null then 'inserted'
                 when p.as_of > $1::date then 'outdated'
                 when p.row_hash = s.row_hash and p.origin = 'nppes' then 'unchanged'

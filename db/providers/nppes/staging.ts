@@ -7,7 +7,8 @@ import type { TransactionSql } from 'postgres';
 /** The values of a provider that a file tells, as in `providers`. */
 const PROVIDER_COLUMNS = `npi entity_type last_name first_name middle_name name_suffix credential other_last_name other_first_name
   organization_name taxonomy_code practice_line_1 practice_line_2 practice_city practice_state
-  practice_postal_code practice_phone phone_key address_key updated_on deactivated_on reactivated_on`;
+  practice_postal_code practice_phone phone_key address_key updated_on deactivated_on reactivated_on
+  deactivated`;
 
 /** What is copied of a provider: those values, what tells a changed row from an unchanged one, and of what day it is. */
 export const COPIED_PROVIDER_COLUMNS = ['row_hash', 'as_of', 'origin', ...PROVIDER_COLUMNS.split(/\s+/)];

@@ -1,5 +1,6 @@
 import test from 'ava';
 import { buildSubject, endpointCandidates } from '../../../activities/person/subject.ts';
+import { missingOf } from '../../../activities/vendors/vendor.ts';
 import { query } from '../../../db/client.ts';
 import { providerKeys } from '../../../db/providers/keys.ts';
 import { gate, readProvider } from '../../../db/providers/subject.ts';
@@ -120,7 +121,7 @@ test("an NPI that isn't an active individual on record is not named to a vendor"
   const unknown = newNpi();
   const gone = await person(null, [], { deactivatedOn: '2024-05-01' });
   const organization = await person(newPlace(), [], { entityType: 2, organizationName: 'A CLINIC' });
-  const nameless = await insert({ entityType: 1, firstName: '--', lastName: 'PUBLIC' }, null);
+  const nameless = await insert({ entityType: 1, firstName: 'JANE', lastName: '--' }, null);
 
   t.is(await readProvider(db, unknown), null);
   for (const npi of [unknown, gone, organization, nameless])
@@ -188,13 +189,44 @@ const NAMES: readonly (readonly [written: string, read: string])[] = [
   ['-SMITH-', 'Smith'],
   ['McAllister', 'McAllister'],
   ['deVries', 'deVries'],
+  ["o'brien-mcdonald", "O'Brien-McDonald"],
+  ['de la cruz', 'De la Cruz'],
+  ['el-masri', 'El-Masri'],
+  ['garcia iii lopez', 'Garcia III Lopez'],
+  ['NULL', 'Null'],
+  ['null', 'Null'],
 ];
 
-test("surnames lose their capitals and whatever isn't a name", async (t) => {
+test("surnames lose capitals that nobody has chosen and whatever isn't a name", async (t) => {
   for (const [written, expected] of NAMES) {
     const npi = await person(null, [], { lastName: written });
     t.is((await subjectOf(npi)).person?.last, expected, written);
   }
+});
+
+test('whoever has one name, or an unknown first one, is asked about by NPI alone', async (t) => {
+  for (const [firstName, lastName, name] of [
+    ['FNU', 'RAHUL', { first: '', last: 'Rahul' }],
+    ['NFN', 'RAHUL', { first: '', last: 'Rahul' }],
+    ['--', 'PUBLIC', { first: '', last: 'Public' }],
+    ['RAHUL', 'LNU', { first: '', last: 'Rahul' }],
+    ['FNU', 'LNU', null],
+    ['NULL', 'NULL', null],
+  ] as const) {
+    const subject = await subjectOf(await person(null, [], { firstName, lastName, middleName: 'NMN' }));
+    const { first, last, middle } = subject.person ?? {};
+    t.deepEqual(subject.person && { first, last }, name, `${firstName} ${lastName}`);
+    t.is(middle ?? null, null);
+    t.deepEqual(missingOf(subject, ['npi', 'name']), ['name']);
+  }
+});
+
+test('what a file writes in small letters, or with a sign between credentials, is read all the same', async (t) => {
+  const row = { firstName: 'mary-jo', credential: ' MD | PHD ', practiceCity: 'colorado springs' };
+  const { person: mary } = await subjectOf(await person(null, [], row));
+  t.is(mary?.first, 'Mary-Jo');
+  t.is(mary?.credential, 'MD, PHD');
+  t.is(mary?.practice.city, 'Colorado Springs');
 });
 
 test('a generation behind the last name is a suffix', async (t) => {

@@ -4,7 +4,7 @@ import test from 'ava';
 import { openDatabase } from '../../../db/client.ts';
 import { diagnose } from '../../../db/doctor/doctor.ts';
 import { eraseSubject } from '../../../db/privacy/privacy.ts';
-import { headerLine, rowLine } from '../../../deploy/local/sample.ts';
+import { headerLine, type NppesValues, rowLine } from '../../../deploy/local/sample.ts';
 import {
   contentOf,
   deactivatedRow,
@@ -101,6 +101,7 @@ test('a provider is kept as NPPES has it, without what nothing reads', async (t)
     updated_on: '2026-01-15',
     deactivated_on: null,
     reactivated_on: null,
+    deactivated: null,
     active: true,
     origin: 'nppes',
     as_of: '2026-08-09',
@@ -166,6 +167,60 @@ test('a provider that was reactivated before the last deactivation is not active
     (await sql`select active from providers order by npi`).map((row) => row.active),
     [false, true],
   );
+});
+
+/** A main file of V3, each row with its activation status. */
+async function writeV3(folder: string, day: string, rows: readonly (readonly [NppesValues, string])[]) {
+  const more = (...values: string[]) => `,${values.map((value) => `"${value}"`).join(',')}\n`;
+  const names = ['managed_by', 'activation_status', 'activation_change_reason_list'];
+  const header = [...names, 'activation_future_change_date', 'fhir_url'].map((name) => `npi_${name}`);
+  const path = join(folder, memberName('npidata', day));
+  await writeFile(
+    path,
+    headerLine('npidata').replace('\n', more(...header)) +
+      rows
+        .map(([row, status]) =>
+          rowLine('npidata', row).replace(/\n$/, more('npd', status, 'A|B', '0000-00-00', '')),
+        )
+        .join(''),
+  );
+  return path;
+}
+
+test('in V3 an NPI is out of service if its status or its dates say so', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const activeOnes = async () =>
+    (await sql`select npi from providers where active order by npi`).map((row) => row.npi);
+  const again = { 'NPI Deactivation Date': '03/14/2024', 'NPI Reactivation Date': '05/01/2024' };
+  const twice = { 'NPI Deactivation Date': '03/14/2025', 'NPI Reactivation Date': '05/01/2024' };
+  const full = await writeV3(folder, FULL, [
+    [personRow(npi(1)), 'active'],
+    [personRow(npi(2)), 'deactive'],
+    [{ NPI: npi(3) }, 'Deactive'],
+    [personRow(npi(4)), 'soon_to_be_deactivated'],
+    [personRow(npi(5), again), 'deactive'],
+    [personRow(npi(6), again), 'active'],
+    [personRow(npi(7), twice), 'active'],
+    [deactivatedRow(npi(8), '03/14/2024'), 'deactive'],
+    [personRow(npi(9)), 'asleep'],
+    [personRow(npi(10)), ''],
+    [{ NPI: npi(11) }, 'active'],
+  ]);
+  t.like((await imported(full)).files, { npidata: { read: 11, inserted: 9, rejected: 2 } });
+  t.deepEqual(await activeOnes(), [npi(1), npi(4), npi(6), npi(10)]);
+  const rejects = await readFile(join(folder, 'rejects.csv'), 'utf8');
+  t.regex(rejects, new RegExp(`,10,${npi(9)},unknown activation status\n`));
+  t.regex(rejects, new RegExp(`,12,${npi(11)},no entity type and no deactivation date\n`));
+
+  const week = await writeV3(folder, WEEK, [
+    [personRow(npi(1)), 'deactive'],
+    [personRow(npi(2)), 'active'],
+    [personRow(npi(4)), 'active'],
+  ]);
+  t.like((await imported(week)).files, {
+    npidata: { read: 3, updated: 2, unchanged: 1, deactivated: 1, reactivated: 1 },
+  });
+  t.deepEqual(await activeOnes(), [npi(2), npi(4), npi(6), npi(10)]);
 });
 
 test('each import is in the audit log with its actor; a rehearsal and a file that is done are not', async (t) => {
@@ -357,6 +412,9 @@ test('what cannot be imported is listed with its line and why, and nobody is nam
     personRow(npi(2), { 'Last Update Date': '02/30/2026' }),
     personRow(npi(3), { 'Entity Type Code': '' }),
     personRow(npi(4), { 'Entity Type Code': '3' }),
+    personRow(npi(7), { 'Last Update Date': '1/15/2026', 'NPI Deactivation Date': '<UNAVAIL>' }),
+    personRow('1.99E+09'),
+    personRow(npi(8), { 'NPI Reactivation Date': '01/15/0206' }),
   ]);
   const path = join(set, memberName('npidata', FULL));
   await writeFile(
@@ -370,7 +428,7 @@ test('what cannot be imported is listed with its line and why, and nobody is nam
   await writeMember(set, 'othername', FULL, [otherNameRow(npi(1), '<UNAVAIL>')]);
   await writeMember(set, 'pl', FULL, [locationRow(npi(1), 'X'.repeat(3_000)), { NPI: npi(1) }]);
   const { files, rejects_path } = await imported(set);
-  t.like(files, { npidata: { read: 8, inserted: 2, rejected: 6 }, endpoint: { rejected: 2 } });
+  t.like(files, { npidata: { read: 11, inserted: 2, rejected: 9 }, endpoint: { rejected: 2 } });
   const rejects = await readFile(rejects_path ?? '', 'utf8');
   t.deepEqual(
     rejects
@@ -381,10 +439,13 @@ test('what cannot be imported is listed with its line and why, and nobody is nam
       'file,line,npi,reason',
       `npidata,3,${WRONG_NPI},NPI has a wrong check digit`,
       'npidata,4,,NPI is not 10 digits',
-      `npidata,5,${npi(2)},date that does not exist`,
+      `npidata,5,${npi(2)},date that is no day from 1900 to 2099`,
       `npidata,6,${npi(3)},no entity type and no deactivation date`,
       `npidata,7,${npi(4)},entity type is neither 1 nor 2`,
-      `npidata,8,${npi(5)},wrong number of columns or a quote that is not closed`,
+      `npidata,8,${npi(7)},date is not MM/DD/YYYY`,
+      'npidata,9,,NPI is rounded to scientific notation',
+      `npidata,10,${npi(8)},date that is no day from 1900 to 2099`,
+      `npidata,11,${npi(5)},wrong number of columns or a quote that is not closed`,
       `othername,2,${npi(1)},other name missing`,
       `pl,2,${npi(1)},value longer than NPPES allows`,
       `pl,3,${npi(1)},address missing`,

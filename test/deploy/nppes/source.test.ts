@@ -155,6 +155,21 @@ test('another layout is refused with what differs, before anything is imported',
   t.is((await imported(folder, '--accept-drift')).outcome, 'imported');
 });
 
+test('a column that may say who is out of service is never left unread', async (t) => {
+  const { folder, operator } = await openNppesWorld(t);
+  const path = join(folder, memberName('npidata', DAY));
+  for (const name of [
+    'npi_state_of_activity',
+    'NPI Status',
+    'npi_activation_status","NPI Activation Status',
+  ]) {
+    await writeFile(path, headerLine('npidata').replace('\n', `,"${name}"\n`));
+    const { code, stderr } = await operator(path, '--accept-drift');
+    t.is(code, 1, name);
+    t.regex(stderr, /may say who is out of service, and is not read; import the file .* _V2\.zip/, name);
+  }
+});
+
 test('the layout before V2 is refused by name of what it lacks', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   const old = LAYOUT.npidata
@@ -171,6 +186,66 @@ test('the first row of a file without a header is not shown to anyone', async (t
   const { stderr } = await operator(path);
   t.regex(stderr, /does not begin with the header of an NPPES npidata file/);
   t.notRegex(stderr, /THORNBURY|TAMSIN/);
+});
+
+/** A main file as a spreadsheet program saves it after a change: quotes only where they are needed. */
+async function resave(folder: string, change: (row: string, n: number) => string): Promise<string> {
+  const rows = Array.from({ length: 20 }, (_, n) => {
+    const state = { 'Provider Business Practice Location Address State Name': n < 3 ? 'MA' : 'CO' };
+    return change(rowLine('npidata', personRow(npi(n), n % 2 === 0 ? state : {})), n);
+  });
+  const path = join(folder, memberName('npidata', DAY));
+  await writeFile(path, (headerLine('npidata') + rows.join('')).replaceAll('"', '').replaceAll('\n', '\r\n'));
+  return path;
+}
+
+test('a file that a spreadsheet has saved is refused with what it changed and where the original is', async (t) => {
+  const { folder, operator, imported, sql } = await openNppesWorld(t);
+  const dates = (text: string) => (row: string) => row.replaceAll('01/15/2026', text);
+  const zips = (text: string) => (row: string) => row.replace('802011234', text);
+  const cases: [change: (row: string) => string, says: string][] = [
+    [dates('1/15/2026'), 'dates are not MM/DD/YYYY'],
+    [dates('15-Jan-26'), 'dates are not MM/DD/YYYY'],
+    [dates('2026-01-15'), 'dates are not MM/DD/YYYY'],
+    [dates('46037'), 'dates are not MM/DD/YYYY'],
+    [(row) => row.replace(/"200000\d{4}"/, '"2.00E+09"'), 'NPIs are rounded'],
+    [zips('21341234'), 'ZIP codes have lost their first zeros'],
+    [zips('2134'), 'ZIP codes have lost their first zeros'],
+    [
+      (row) => zips('601')(dates('1/5/2026')(row)),
+      'dates are not MM/DD/YYYY, ZIP codes have lost their first zeros',
+    ],
+  ];
+  for (const [change, says] of cases) {
+    const { code, stderr } = await operator(await resave(folder, change), '--accept-drift');
+    t.is(code, 1, says);
+    t.true(
+      stderr.includes(`.csv was saved by a spreadsheet program: ${says}. Import it as it is in`),
+      stderr,
+    );
+    t.regex(stderr, /download that again from https:\/\/download\.cms\.gov/);
+    t.notRegex(stderr, /THORNBURY|46037|2134/);
+  }
+  for (const separator of [';', '\t']) {
+    const path = await resave(folder, (row) => row);
+    await writeFile(path, (await readFile(path, 'utf8')).replaceAll(',', separator));
+    t.regex((await operator(path)).stderr, /spreadsheet program: its columns are not separated by commas\./);
+  }
+  await writeFile(
+    join(folder, memberName('pl', DAY)),
+    headerLine('pl') +
+      rowLine('pl', {
+        NPI: npi(1),
+        'Provider Secondary Practice Location Address - State Name': 'NJ',
+        'Provider Secondary Practice Location Address - Postal Code': '7030',
+      }),
+  );
+  t.regex((await operator(join(folder, memberName('pl', DAY)))).stderr, /ZIP codes have lost/);
+  t.is((await sql`select from providers`).length, 0);
+
+  // Some odd rows may be the original's own, and quotes make no difference.
+  const odd = await resave(folder, (row, n) => (n % 2 === 0 ? row : zips('1234')(dates('1/15/2026')(row))));
+  t.like((await imported(odd)).files, { npidata: { read: 20, inserted: 10, rejected: 10 } });
 });
 
 test('an import for people ends with a table, one for programs prints nothing but JSON', async (t) => {
