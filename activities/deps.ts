@@ -55,6 +55,10 @@ export interface VendorSource {
 
 /** Times in milliseconds. */
 export interface ActivityRules extends SettleRules {
+  /** How long a vendor that had nothing is not asked the same again. */
+  readonly missMs: number;
+  /** What makes an address valid here, as far as it is configured. */
+  readonly policy: string;
   /** How long a mail server that greylists is given before it is asked again. */
   readonly greylistMs: number;
   readonly webhookScheduleMs: readonly number[];

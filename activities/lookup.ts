@@ -1,7 +1,8 @@
+import { createHash } from 'node:crypto';
 import { Context } from '@temporalio/activity';
 import type { Database } from '../db/client.ts';
 import { queueKnownEmails } from '../db/lookups/candidates.ts';
-import { joinLookup } from '../db/lookups/lookups.ts';
+import { joinLookup, listMisses } from '../db/lookups/lookups.ts';
 import { admitCall, recordOne, type SourceLimits } from '../db/lookups/sources.ts';
 import { recordSkipped } from '../db/lookups/vendor-attempts.ts';
 import { storeRegistryAbsence, storeRegistryProvider } from '../db/providers/providers.ts';
@@ -29,6 +30,9 @@ const REGISTRY_LIMITS: SourceLimits = { rates: [{ calls: 5, perMs: 1000 }], dail
 const REGISTRY = 'registry';
 /** The known addresses of one lookup hold up its vendors for so long at most. */
 const KNOWN_MS = 2 * 60_000;
+
+/** Why a vendor is not asked that had nothing the last time, and why a request ends if no other is left. */
+const KNOWN_MISS = 'known_miss';
 
 /** Who an NPI is that no import has brought, and whom to ask about it. */
 export function createLookupActivities(deps: LookupDeps) {
@@ -64,38 +68,50 @@ export async function makePlan(
   const facts = await readProvider(db, npi);
   // The registry has said so since the batch was planned. A suppression that came since is seen before each vendor.
   if (facts?.refusal) return { kind: 'end', reason: facts.refusal };
-  const lookup = await joinLookup(db, requestId);
+  const about = buildSubject(npi, facts, 'any');
+  const { person, organization } = about;
+  const employer = [organization?.name, organization?.domain];
+  // All that a vendor's answer, and what we make of it, depends on: while it is the same, so is a miss.
+  const known = JSON.stringify([person, employer, rules.policy, verifiers.map(({ id }) => id)]);
+  const hash = createHash('sha256').update(known).digest('base64');
+  const lookup = await joinLookup(db, requestId, hash);
   if (lookup === null) return { kind: 'end', reason: 'settled' };
   const { lookupId, wantedType } = lookup;
-  const subject = buildSubject(npi, facts, wantedType);
+  const subject = { ...about, wantedType };
   subjects.keep(lookupId, subject);
-  const judged = vendors.map((source) => ({ source, obstacle: obstacleTo(source, subject) }));
+  const misses = await listMisses(db, { npi, wantedType, facts: hash, missMs: rules.missMs });
+  const judged = vendors.map((source) => ({ source, obstacle: obstacleTo(source, subject, misses) }));
   const skipped = judged.flatMap(({ source, obstacle }) =>
     obstacle === null ? [] : [{ vendor: source.vendor.id, reason: obstacle }],
   );
   await recordSkipped(db, { requestId, lookupId }, skipped);
   // Without a verifier nothing could be learned of them.
   const listed = facts === null ? [] : endpointCandidates(facts);
-  const known = verifiers.length === 0 ? 0 : await queueKnownEmails(db, { npi, lookupId, listed, ...rules });
+  const waiting =
+    verifiers.length === 0 ? 0 : await queueKnownEmails(db, { npi, lookupId, listed, ...rules });
   const eligible = judged
     .filter(({ obstacle }) => obstacle === null)
     .map(({ source }) => ({ vendor: source.vendor.id, capMs: source.capMs }));
-  return {
-    kind: 'ask',
-    lookupId,
-    wantedType,
-    greylistMs: rules.greylistMs,
-    unidentified: subject.person === null && skipped.length > 0 ? trouble : null,
-    sources: known > 0 ? [{ vendor: null, capMs: KNOWN_MS }, ...eligible] : eligible,
-  };
+  const isLacking = person === null && skipped.some(({ reason }) => reason !== KNOWN_MISS);
+  const unidentified = isLacking ? trouble : null;
+  const sources = waiting > 0 ? [{ vendor: null, capMs: KNOWN_MS }, ...eligible] : eligible;
+  if (sources.length === 0 && unidentified === null && skipped.some(({ reason }) => reason === KNOWN_MISS)) {
+    return { kind: 'end', reason: KNOWN_MISS };
+  }
+  return { kind: 'ask', lookupId, wantedType, greylistMs: rules.greylistMs, unidentified, sources };
 }
 
 /** Why a vendor is not asked about this subject; null if it is. */
-function obstacleTo({ vendor, types }: VendorSource, subject: Subject): string | null {
+function obstacleTo(
+  { vendor, types }: VendorSource,
+  subject: Subject,
+  misses: ReadonlySet<string>,
+): string | null {
   const { wantedType } = subject;
   if (wantedType !== 'any' && !types.includes(wantedType)) return `gives no ${wantedType} email`;
   const missing = missingOf(subject, vendor.needs);
-  return missing.length === 0 ? null : `missing ${missing.join(', ')}`;
+  if (missing.length > 0) return `missing ${missing.join(', ')}`;
+  return misses.has(vendor.id) ? KNOWN_MISS : null;
 }
 
 interface RegistryTrouble {

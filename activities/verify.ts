@@ -9,6 +9,7 @@ import {
   releaseUnchecked,
 } from '../db/lookups/candidates.ts';
 import { hasStoredEmail } from '../db/lookups/directory.ts';
+import { recordRefused } from '../db/lookups/vendor-attempts.ts';
 import type { WantedType } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
 import { type RequestIds, settleFound } from './batches.ts';
@@ -133,5 +134,6 @@ export async function verify(
   if (elsewhere > 0) throw retryLater('verification', 'checked_elsewhere', 1000);
   if (notNow !== null) throw notNow;
   if (undecided !== null) return { kind: 'fatal', reason: undecided };
+  await recordRefused(db, lookupId);
   return { kind: 'unusable', reason: 'none_valid' };
 }

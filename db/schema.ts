@@ -234,6 +234,7 @@ export const lookups = pgTable('lookups', {
   wantedType: text('wanted_type').$type<WantedType>().notNull(),
   openedAt: time('opened_at').notNull(),
   closedAt: time('closed_at'),
+  facts: text('facts'),
 });
 
 export const vendorAttempts = pgTable(
@@ -250,6 +251,7 @@ export const vendorAttempts = pgTable(
     polls: integer('polls').notNull().default(0),
     credits: numeric('credits', { precision: 12, scale: 3, mode: 'number' }).notNull().default(0),
     candidates: smallint('candidates').notNull().default(0),
+    returned: boolean('returned').notNull().default(false),
     startedAt: time('started_at').notNull(),
     endedAt: time('ended_at'),
   },

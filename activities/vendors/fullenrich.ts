@@ -43,15 +43,19 @@ export const FULLENRICH = {
 } as const satisfies VendorFacts;
 
 export interface FullEnrichOptions extends VendorOptions {
-  /** Between two polls, in milliseconds: FULLENRICH_POLL_MS, and less only for a simulator that runs faster. */
+  /** Between two polls of a job: FULLENRICH_POLL_MS, and less only for a simulator that runs faster. */
   readonly pollMs: number;
 }
 
 /**
- * Jobs take 30 to 90 seconds. "Try again in 30 seconds", says the vendor's answer while one runs; every poll counts
- * for the account's 60 calls a minute.
+ * The vendor asks for no polls closer than 5 to 10 minutes (docs.fullenrich.com, "How Webhooks Work"). A deadline of 15
+ * minutes leaves room for three: after a job's usual time, and 5 and 10 minutes later.
  */
-export const FULLENRICH_POLL_MS = 25_000;
+export const FULLENRICH_POLL_MS = 300_000;
+/** Before the first poll: "typically 30-90 seconds per contact" (the same page), so that one poll is enough as a rule. */
+const USUAL_MS = 100_000;
+/** "Too many requests. Try again in 1m": it never sends a Retry-After. */
+const LIMITED_MS = 60_000;
 
 const FIELDS: Readonly<Record<EmailType, string>> = {
   professional: 'contact.work_emails',
@@ -62,7 +66,7 @@ const CREDITS: Readonly<Record<EmailType, number>> = { professional: 1, personal
 /**
  * FullEnrich's contact enrichment, version 2, by name and place of work (docs.fullenrich.com; its OpenAPI,
  * operations `postContactBulkEnrich` and `GetContactBulkEnrichByID`). One contact is one job, so that one request's
- * end is never another's.
+ * end is never another's: two of the account's 60 calls a minute as a rule.
  *
  * Statuses say little here: a poll of a running job is a 400, a 402 carries a whole result. A repeated job is free
  * only if the first one has ended, which nobody knows whose answer was lost.
@@ -72,9 +76,13 @@ export function createFullEnrich({
   apiKey,
   callMs = FULLENRICH.callMs,
   pollMs,
-}: FullEnrichOptions): Vendor {
+}: FullEnrichOptions): Required<Vendor> {
   const api = jsonApi(baseUrl, { authorization: `Bearer ${apiKey}` }, callMs);
-  const pending = (jobRef: string): Step => ({ kind: 'pending', jobRef, pollAfterMs: pollMs });
+  const begun = (jobRef: string): Step => ({
+    kind: 'pending',
+    jobRef,
+    pollAfterMs: Math.min(USUAL_MS, pollMs),
+  });
 
   return {
     ...FULLENRICH,
@@ -93,37 +101,38 @@ export function createFullEnrich({
       };
       // The name is what the vendor's own pages show of the job.
       const job = { name: `NPI ${subject.npi}`, data: [contact] };
-      return await api.post('/contact/enrich/bulk', job, signal, (answer) =>
-        stepOfSubmit(answer, pending, pollMs),
-      );
+      return await api.post('/contact/enrich/bulk', job, signal, (answer) => stepOfSubmit(answer, begun));
     },
 
     async poll(jobRef, _subject, signal) {
       const path = `/contact/enrich/bulk/${encodeURIComponent(jobRef)}`;
-      return await api.get(path, signal, (answer) => stepOfPoll(answer, pending(jobRef), pollMs));
+      const pending: Step = { kind: 'pending', jobRef, pollAfterMs: pollMs };
+      const step = await api.get(path, signal, (answer) => stepOfPoll(answer, pending));
+      // A poll that failed was one, unless nobody was reached.
+      const isFailed = step.kind === 'retry' && step.why !== 'unsent' && step.afterMs === null;
+      return isFailed ? { ...step, afterMs: pollMs } : step;
     },
   };
 }
 
-function stepOfSubmit(answer: HttpAnswer, pending: (jobRef: string) => Step, pollMs: number): Step {
+function stepOfSubmit(answer: HttpAnswer, begun: (jobRef: string) => Step): Step {
   switch (answer.status) {
     case 200:
-      return stepOfBody(answer, (body) => pending(jobRefOf(at(body, 'enrichment_id'))));
+      return stepOfBody(answer, (body) => begun(jobRefOf(at(body, 'enrichment_id'))));
     case 400:
       return stepOfBody(answer, (body) => {
         const need = REFUSED.get(requiredText(at(body, 'code')));
         return need ? { kind: 'skip', missing: [need] } : protocol('code');
       });
     case 429:
-      return limited(answer, pollMs);
+      return limited(answer);
     default:
       return stepOfVendorStatus(answer);
   }
 }
 
-/** "Too many requests. Try again in 1m": it never sends a Retry-After. */
-function limited({ headers }: HttpAnswer, pollMs: number): Step {
-  return { kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) ?? pollMs };
+function limited({ headers }: HttpAnswer): Step {
+  return { kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) ?? LIMITED_MS };
 }
 
 /** Codes of a 400 that are about this person alone; any other says that the question itself is wrong. */
@@ -140,28 +149,28 @@ function jobRefOf(field: Field): string {
   return id;
 }
 
-function stepOfPoll(answer: HttpAnswer, pending: Step, pollMs: number): Step {
+function stepOfPoll(answer: HttpAnswer, pending: Step): Step {
   switch (answer.status) {
     case 200:
-      return stepOfBody(answer, (body) => stepOfResult(parseResult(body), pending, pollMs));
+      return stepOfBody(answer, (body) => stepOfResult(parseResult(body), pending));
     case 400:
       return stepOfBody(answer, (body) =>
         textOf(at(body, 'code')) === 'error.enrichment.in_progress' ? pending : protocol('code'),
       );
     case 402: {
-      const step = stepOfBody(answer, (body) => stepOfResult(parseResult(body), pending, pollMs));
+      const step = stepOfBody(answer, (body) => stepOfResult(parseResult(body), pending));
       return step.kind === 'found' ? step : { kind: 'fatal', why: 'credits' };
     }
     case 404:
       return stepOfNotFound(answer, GIVEN_UP);
     case 429:
-      return limited(answer, pollMs);
+      return limited(answer);
     default:
       return stepOfVendorStatus(answer);
   }
 }
 
-function stepOfResult(result: ReturnType<typeof parseResult>, pending: Step, pollMs: number): Step {
+function stepOfResult(result: ReturnType<typeof parseResult>, pending: Step): Step {
   const { status, candidates, identity } = result;
   const credits = result.credits === null ? {} : { credits: result.credits };
   const found: Step | null =
@@ -174,10 +183,8 @@ function stepOfResult(result: ReturnType<typeof parseResult>, pending: Step, pol
       return found ?? { kind: 'fatal', why: 'credits' };
     case 'CANCELED':
       return GIVEN_UP;
-    case 'RATE_LIMIT':
-      return { kind: 'retry', why: 'rate_limit', afterMs: pollMs };
     default:
-      // CREATED, IN_PROGRESS, UNKNOWN and words not seen yet: no word that it has ended.
+      // CREATED, IN_PROGRESS, RATE_LIMIT, UNKNOWN and words not seen yet: no word that it has ended.
       return pending;
   }
 }
@@ -215,16 +222,11 @@ function parseResult(body: Field) {
 
 /** The most probable of each type first: if an address is named twice, the first counts. */
 function claimsOf(contact: Field): (readonly [Field, Claim])[] {
-  const work = [at(contact, 'most_probable_work_email'), ...items(at(contact, 'work_emails'))];
-  const personal = [at(contact, 'most_probable_personal_email'), ...items(at(contact, 'personal_emails'))];
-  return [
-    ...work.filter(isPresent).map((entry) => claimOf(entry, 'professional')),
-    ...personal.filter(isPresent).map((entry) => claimOf(entry, 'personal')),
-  ];
-}
-
-function isPresent(field: Field): boolean {
-  return !isAbsent(field);
+  const claims = (name: string, type: EmailType) =>
+    [at(contact, `most_probable_${name}_email`), ...items(at(contact, `${name}_emails`))]
+      .filter((entry) => !isAbsent(entry))
+      .map((entry) => claimOf(entry, type));
+  return [...claims('work', 'professional'), ...claims('personal', 'personal')];
 }
 
 function claimOf(entry: Field, type: EmailType): readonly [Field, Claim] {

@@ -66,18 +66,15 @@ export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: Vendor
   // In a header: the vendor takes its key in the query as well, where proxies would log it.
   const api = jsonApi(baseUrl, { 'X-API-KEY': apiKey }, callMs);
 
-  const ask: Vendor['submit'] = async (subject, signal) => {
-    const employee = employeeOf(subject);
-    if (employee.kind === 'skip') return employee;
-    return await api.get(`/email-finder?${queryOf(employee)}`, signal, stepOf);
-  };
-
   return {
     ...HUNTER,
     callMs,
     cost: () => 1,
-    submit: ask,
-    poll: (_jobRef, subject, signal) => ask(subject, signal),
+    async submit(subject, signal) {
+      const employee = employeeOf(subject);
+      if (employee.kind === 'skip') return employee;
+      return await api.get(`/email-finder?${queryOf(employee)}`, signal, stepOf);
+    },
   };
 }
 

@@ -1,14 +1,14 @@
-import type { EmailType, WantedType } from '../../db/words.ts';
+import { EMAIL_TYPES, type EmailType, type WantedType } from '../../db/words.ts';
 import { type HttpAnswer, jsonApi, stepOfBody } from '../http/client.ts';
 import {
   at,
   type Field,
   FieldError,
-  isAbsent,
   items,
   numberOf,
   present,
   requiredText,
+  scalarOf,
   textOf,
   wordOf,
 } from '../http/fields.ts';
@@ -96,7 +96,7 @@ export function createRocketReach({
   apiKey,
   callMs = ROCKETREACH.callMs,
   api,
-}: RocketReachOptions): Vendor {
+}: RocketReachOptions): Required<Vendor> {
   const http = jsonApi(baseUrl, { 'Api-Key': apiKey }, callMs);
   const { lookupPath, statusPath, query, cost } = APIS[api];
   const read = (profile: Field) => stepOfProfile(parseProfile(profile), cost);
@@ -169,20 +169,12 @@ function pollAfterMs(retryAfterSeconds: number | null): number {
 // RocketReach's OpenAPI: ProfileAPIWithMetadataCompiledCompany, UniversalCreditPersonLookupOutputWithMetadata and
 // ProfileEmailAPI, as far as they are used.
 
-/** By `smtp_valid`, which is what the mail server said. */
+/** By `smtp_valid`, which is what the mail server said; its hyphens and underscores come and go. */
 const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['valid', 'valid'],
   ['invalid', 'invalid'],
-  ['accept-all', 'catch_all'],
-  ['accept_all', 'catch_all'],
-  ['catch-all', 'catch_all'],
-  ['catch_all', 'catch_all'],
+  ['acceptall', 'catch_all'],
   ['catchall', 'catch_all'],
-]);
-
-const TYPES: ReadonlyMap<string, EmailType> = new Map([
-  ['personal', 'personal'],
-  ['professional', 'professional'],
 ]);
 
 /**
@@ -200,7 +192,8 @@ function parseProfile(profile: Field) {
     id: idOf(at(profile, 'id')),
     status,
     identity: {
-      npi: npiOf(at(at(profile, 'npi_data'), 'npi_number')),
+      // A string by the document's schema, a number in its example. What is no NPI equals none that was asked for.
+      npi: scalarOf(at(at(profile, 'npi_data'), 'npi_number')) || null,
       name: nameOf(null, null, at(profile, 'name')),
       state: usState(textOf(at(profile, 'region')), textOf(at(profile, 'country_code'))),
     },
@@ -221,19 +214,10 @@ function idOf(field: Field): number {
   return id;
 }
 
-/**
- * A string by the document's schema, a number in its example. What is no NPI is passed on as it is: it equals no
- * NPI that was asked for, and so the answer is taken for one about somebody else.
- */
-function npiOf(field: Field): string | null {
-  if (isAbsent(field)) return null;
-  return typeof field.value === 'number' ? String(field.value) : textOf(field);
-}
-
 function claimOf(entry: Field): Claim {
   const type = wordOf(at(entry, 'type'));
   return {
-    type: TYPES.get(type) ?? null,
+    type: EMAIL_TYPES.find((one) => one === type) ?? null,
     verdict: judge(wordOf(present(at(entry, 'smtp_valid'))), type, wordOf(at(entry, 'grade'))),
     validatedAt: timestampOf(textOf(at(entry, 'last_validation_check'))),
   };
@@ -246,7 +230,7 @@ function claimOf(entry: Field): Claim {
  * one, which is no word about the mailbox.
  */
 function judge(smtpValid: string, type: string, grade: string): Verdict {
-  const verdict = VERDICTS.get(smtpValid) ?? 'unknown';
+  const verdict = VERDICTS.get(smtpValid.replaceAll(/[-_]/g, '')) ?? 'unknown';
   if (verdict === 'invalid' || type === 'disposable' || grade.startsWith('f')) return 'invalid';
   return verdict === 'valid' && type === 'role-based' ? 'risky' : verdict;
 }

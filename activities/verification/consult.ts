@@ -25,6 +25,7 @@ export type NotAsked =
   | 'verifier_upstream'
   | 'verifier_unsent'
   | 'verifier_unanswered'
+  | 'verifier_working'
   | 'verifier_unavailable';
 
 /**
@@ -78,6 +79,9 @@ export async function consult(
       case 'greylisted':
         note({ kind: 'verifier', source: verifier.id, verdict: 'unknown', reason: 'greylisted', durationMs });
         greylisted = true;
+        break;
+      case 'working':
+        notAsked = sooner(notAsked, 'verifier_working', step.afterMs);
         break;
       case 'retry':
         notAsked = sooner(notAsked, `verifier_${step.why}`, step.afterMs);
@@ -135,8 +139,8 @@ const PATIENCE_MS = 60_000;
 const NO_LIMITS: SourceLimits = { rates: [], dailyCredits: null };
 
 function outcomeOf(step: VerifierStep): CallOutcome {
-  const answered = step.kind === 'answer' || step.kind === 'greylisted';
-  return answered ? { kind: 'answered' } : outcomeOfTrouble(step);
+  const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
+  return isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' };
 }
 
 /** One judgment of an address, as it is kept with it: by our own checks or by a verifier. */

@@ -185,8 +185,8 @@ export async function giveBack(
       and organization_id = coalesce((select organization_id from requests where id = ${requestId}), '')`);
 }
 
-/** What a vendor or verifier did for us since a moment, and how it is now. Times in milliseconds, money in its credits. */
-export interface SourceFigures {
+/** What a vendor or verifier did for us since a moment, and how it is now: spans in milliseconds, money in its credits. */
+export interface SourceFigures extends Record<string, unknown> {
   readonly source: string;
   /** `other`: called under limits, but neither of the two, such as the NPI registry. */
   readonly role: 'vendor' | 'verifier' | 'other';
@@ -196,6 +196,8 @@ export interface SourceFigures {
   readonly open: number;
   /** A vendor named addresses; a verifier judged an address valid. */
   readonly found: number;
+  /** Of a vendor's: a client was answered with one of them. Null of those that are no vendor. */
+  readonly returned: number | null;
   /** A vendor knew nobody; a verifier judged an address invalid. */
   readonly missed: number;
   readonly skipped: number;
@@ -207,9 +209,9 @@ export interface SourceFigures {
   readonly errors: Readonly<Record<string, number>>;
   /** `trial`: open, and due for the call that may close it. */
   readonly breaker: 'closed' | 'open' | 'trial';
-  readonly openUntil: Date | null;
+  readonly openUntil: string | null;
   /** By its own word, if that is not over. */
-  readonly pausedUntil: Date | null;
+  readonly pausedUntil: string | null;
   readonly lastError: string | null;
   /** On this day (UTC). */
   readonly creditsToday: number;
@@ -219,26 +221,22 @@ export interface SourceFigures {
 export async function readSourceFigures(db: Database, since: Date): Promise<SourceFigures[]> {
   const from = sql`${since.toISOString()}::timestamptz`;
   const rows = await query(db, (tx) =>
-    tx.execute<
-      Omit<SourceFigures, 'openUntil' | 'pausedUntil'> & {
-        readonly openUntilMs: number | null;
-        readonly pausedUntilMs: number | null;
-      }
-    >(sql`
+    tx.execute<SourceFigures>(sql`
       with called as (
-        select vendor as source, 'vendor' as role, state, reason, credits,
+        select vendor as source, 'vendor' as role, state, returned, reason, credits,
                extract(epoch from ended_at - started_at) * 1000 as ms
           from vendor_attempts where started_at >= ${from}
         union all
         select source, 'verifier',
                case verdict when 'valid' then 'found' when 'invalid' then 'miss' when 'unknown' then 'unknown'
                             else 'judged' end,
-               reason, 0, duration_ms
+               null, reason, 0, duration_ms
           from email_checks where kind = 'verifier' and at >= ${from}
       ), figures as (
         select source, min(role) as role, count(*) filter (where state <> 'skip')::int as asked,
                count(*) filter (where state in ('submitting', 'pending'))::int as open,
                count(*) filter (where state = 'found')::int as found,
+               (sum(returned::int) filter (where state <> 'skip'))::int as returned,
                count(*) filter (where state = 'miss')::int as missed,
                count(*) filter (where state = 'skip')::int as skipped,
                sum(credits)::float8 as credits,
@@ -256,23 +254,23 @@ export async function readSourceFigures(db: Database, since: Date): Promise<Sour
           from source_spend where day >= (${from} at time zone 'UTC')::date group by source
       )
       select source, coalesce(f.role, 'other') as role, coalesce(f.asked, 0) as asked, coalesce(f.open, 0) as open,
-             coalesce(f.found, 0) as found, coalesce(f.missed, 0) as missed, coalesce(f.skipped, 0) as skipped,
+             coalesce(f.found, 0) as found, f.returned, coalesce(f.missed, 0) as missed, coalesce(f.skipped, 0) as skipped,
              coalesce(case f.role when 'vendor' then f.credits else s.credits end, 0) as credits,
              round(f.p50)::float8 as "p50Ms", round(f.p95)::float8 as "p95Ms", coalesce(e.errors, '{}') as errors,
              case when h.state = 'open' and h.open_until <= clock_timestamp() then 'trial'
                   else coalesce(h.state, 'closed') end as breaker,
-             case when h.state = 'open' then ${epochMs(sql`h.open_until`)} end as "openUntilMs",
-             case when h.paused_until > clock_timestamp() then ${epochMs(sql`h.paused_until`)} end as "pausedUntilMs",
+             case when h.state = 'open' then ${isoTime(sql`h.open_until`)} end as "openUntil",
+             case when h.paused_until > clock_timestamp() then ${isoTime(sql`h.paused_until`)} end as "pausedUntil",
              h.last_error as "lastError", coalesce(s.today, 0) as "creditsToday"
         from figures f full join source_health h using (source) full join spent s using (source)
              left join errors e using (source)
        order by source`),
   );
-  return rows.map(({ openUntilMs, pausedUntilMs, ...figures }) => ({
-    ...figures,
-    openUntil: openUntilMs === null ? null : new Date(openUntilMs),
-    pausedUntil: pausedUntilMs === null ? null : new Date(pausedUntilMs),
-  }));
+  return [...rows];
+}
+
+function isoTime(time: SQL): SQL {
+  return sql`to_char(${time} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`;
 }
 
 export function epochMs(time: SQL): SQL {

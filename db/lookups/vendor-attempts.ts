@@ -97,11 +97,15 @@ export async function beginVendorStep(db: Database, question: Question): Promise
   if (seen.stored) return { kind: 'stored' };
 
   const last = { lookupId, vendor, n: seen.n ?? 0 };
-  const afterMs = Math.min(seen.leaseMs ?? 0, LOOK_AGAIN_MS);
+  const leaseMs = seen.leaseMs ?? 0;
+  const holdMs = question.callMs + LEASE_MARGIN_MS;
+  const afterMs = Math.min(leaseMs, LOOK_AGAIN_MS);
   try {
     switch (seen.state) {
       case 'pending':
-        if (afterMs > 0) return { kind: 'wait', why: 'pending', afterMs };
+        // Who polls just now holds it for a call at most; what is beyond that is the vendor's pause.
+        if (afterMs > 0)
+          return { kind: 'wait', why: 'pending', afterMs: Math.max(afterMs, leaseMs - holdMs) };
         return await takePoll(db, question, last, wantedType);
       case 'submitting':
         if (afterMs > 0) return { kind: 'wait', why: 'asked_already', afterMs };
@@ -235,7 +239,10 @@ function leaseOf({ callMs }: Question): SQL {
   return sql`at + ${span(callMs + LEASE_MARGIN_MS)}`;
 }
 
-/** A job that was bought for an earlier lookup is asked for, and not bought again. Its cost stays where it was spent. */
+/**
+ * A job that was bought for an earlier lookup is asked for, no sooner than there, and not bought again. Its cost stays
+ * where it was spent.
+ */
 async function adoptJob(
   db: Database,
   { vendor, requestId }: Question,
@@ -245,11 +252,11 @@ async function adoptJob(
   await query(db, (tx) =>
     tx.execute(sql`
       with taken as (
-        update vendor_attempts set state = 'lost', reason = 'taken over', ended_at = clock_timestamp(), lease_until = null
+        update vendor_attempts set state = 'lost', reason = 'taken over', ended_at = clock_timestamp()
          where lookup_id = ${orphanOf} and vendor = ${vendor} and state = 'pending'
-        returning job_ref)
-      insert into vendor_attempts (lookup_id, vendor, n, request_id, state, job_ref, started_at)
-      select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', job_ref, clock_timestamp() from taken`),
+        returning job_ref, lease_until)
+      insert into vendor_attempts (lookup_id, vendor, n, request_id, state, job_ref, lease_until, started_at)
+      select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', job_ref, lease_until, clock_timestamp() from taken`),
   );
 }
 
@@ -351,6 +358,21 @@ export async function recordVendorAnswer(
     if (named) await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, ended.at);
     await giveBack(tx, vendor, { requestId: ended.requestId, credits: cost - credits, askedAt });
   });
+}
+
+/**
+ * Notes of a lookup's answers that nothing they named is valid: such an answer is not bought again. An address of which
+ * nobody could tell in time is no ground for that.
+ */
+export async function recordRefused(db: Database, lookupId: string): Promise<void> {
+  await query(db, (tx) =>
+    tx.execute(sql`
+      update vendor_attempts a set reason = 'none_valid'
+       where a.lookup_id = ${lookupId} and a.state = 'found' and a.reason is null and not exists (
+         select from email_checks c join stored_emails s on (s.npi, s.email) = (c.npi, c.email)
+          where c.lookup_id = a.lookup_id and c.source = a.vendor and c.kind = 'named'
+            and (s.unchecked or s.reason in ('greylisted', 'timeout', 'verifier_unavailable')))`),
+  );
 }
 
 /** The row of an attempt, if its answer is not there. */

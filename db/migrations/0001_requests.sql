@@ -7,10 +7,13 @@ create table lookups (
   wanted_type text not null check (wanted_type in ('any', 'professional', 'personal')),
   opened_at timestamptz(3) not null,
   -- Set when a request it serves has its answer, or none is left waiting: the next request opens a new one.
-  closed_at timestamptz(3)
+  closed_at timestamptz(3),
+  -- A hash of what was known when it began: with the same a vendor's miss is remembered. Null: none of its misses is.
+  facts text
 );
 create unique index lookups_open on lookups (npi, wanted_type) where closed_at is null;
 create index lookups_by_npi on lookups (npi, opened_at);
+create index lookups_facts_by_age on lookups (opened_at) where facts is not null;
 
 create table batches (
   id text primary key,

@@ -16,6 +16,8 @@ create table vendor_attempts (
   -- What the vendor charges for, in its own credits; set aside at submit, corrected by the answer.
   credits numeric(12, 3) not null default 0 check (credits >= 0),
   candidates smallint not null default 0,
+  -- Whether a client was answered with an address that it named.
+  returned boolean not null default false,
   started_at timestamptz(3) not null,
   ended_at timestamptz(3),
   primary key (lookup_id, vendor, n),

@@ -7,7 +7,7 @@ import { hashAddress } from './suppressions.ts';
 // data. `custom_data` is the customer's own, and left out.
 
 /** What we compute for ourselves from other columns. */
-const DERIVED = ['row_hash', 'phone_key', 'address_key', 'updated_at', 'unchecked'];
+const DERIVED = ['row_hash', 'phone_key', 'address_key', 'updated_at', 'unchecked', 'facts'];
 
 /**
  * Everything held about a provider, or under an address. For an NPI: its NPPES rows and the lookups and requests for

@@ -94,6 +94,9 @@ async function erase(db: Database, by: AskedBy, subject: DataSubject): Promise<E
 
     const tombstones = await bury(tx, by, subject, addresses);
     const { answers, receiverExcerpts } = await eraseAnswers(tx, isTheirs(sql`email`));
+    await tx.execute(sql`update lookups set facts = null where facts is not null
+      and npi = any(array(select npi from email_checks where ${isTheirs(sql`email`)}
+                    union select ${'npi' in subject ? subject.npi : null}))`);
     const storedEmails = await remove(tx, sql`stored_emails`, isTheirs(sql`email`));
     const emailChecks = await remove(tx, sql`email_checks`, isTheirs(sql`email`));
     const endpoints = await remove(

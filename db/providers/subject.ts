@@ -82,7 +82,7 @@ export async function readProvider(db: Database, npi: string): Promise<ProviderF
         provider: providers,
         refusal: REFUSAL,
         otherStates: sql<string[]>`array(
-          select distinct l.state from provider_locations l where l.npi = ${npi} limit ${LOCATIONS_AT_MOST})`,
+          select distinct l.state from provider_locations l where l.npi = ${npi} order by 1 limit ${LOCATIONS_AT_MOST})`,
         // All kinds of the provider's own, whose affiliations tell the employer.
         endpoints: endpointsOf(sql`${npi}`, sql`true`),
       })

@@ -35,6 +35,9 @@ export async function forgetOld(
     sql`delete from vendor_attempts where ctid = any (array(
           select ctid from vendor_attempts where ended_at is not null and ${olderThan('started_at', evidenceMs)}
            order by started_at limit ${AT_MOST} for update skip locked))`,
+    sql`update lookups set facts = null where ctid = any (array(
+          select ctid from lookups where facts is not null and ${olderThan('opened_at', evidenceMs)}
+           order by opened_at limit ${AT_MOST} for update skip locked))`,
     // Written in the order of their ids, so the oldest come first.
     sql`delete from email_checks where ctid = any (array(
           select ctid from (select ctid, at from email_checks order by id limit ${AT_MOST}) oldest

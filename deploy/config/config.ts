@@ -42,6 +42,7 @@ export interface Config {
   readonly lookupTimeoutMs: number;
   readonly freshnessMs: number;
   readonly replayMs: number;
+  readonly missMs: number;
   readonly idempotencyMs: number;
   readonly rateWindowMs: number;
   readonly sweepIntervalMs: number;
@@ -93,8 +94,10 @@ const databaseUrl = Joi.string()
 const secretKeys = list(parseSecretKey, 'keys such as v1:… (a version, then 32 bytes in base64)').default([]);
 
 const CATALOGUE = [...Object.values(VENDORS), ...Object.values(VERIFIERS)];
+/** Of the variables of a source: of two that one account opens, such as Hunter's, the same. */
+const nameOf = (id: string) => id.replace(/-.*/, '').toUpperCase();
 const accessVariables = CATALOGUE.flatMap(({ id, url }) => {
-  const name = id.toUpperCase();
+  const name = nameOf(id);
   return [
     [`${name}_API_KEY`, Joi.string().default(null)],
     // A server of one's own may be in a network of one's own.
@@ -114,6 +117,7 @@ const schema = Joi.object({
   LOOKUP_TIMEOUT: duration(1000, DAY).default(15 * 60_000),
   FRESHNESS_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
   REPLAY_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
+  MISS_WINDOW: duration(0, 365 * DAY).default(14 * DAY),
   IDEMPOTENCY_WINDOW: duration(1000, 30 * DAY).default(DAY),
   RATE_WINDOW: duration(1000, 3_600_000).default(60_000),
   SWEEP_INTERVAL: duration(1000, 60_000).default(15_000),
@@ -165,6 +169,7 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
     lookupTimeoutMs: env.LOOKUP_TIMEOUT,
     freshnessMs: env.FRESHNESS_WINDOW,
     replayMs: env.REPLAY_WINDOW,
+    missMs: env.MISS_WINDOW,
     idempotencyMs: env.IDEMPOTENCY_WINDOW,
     rateWindowMs: env.RATE_WINDOW,
     sweepIntervalMs: env.SWEEP_INTERVAL,
@@ -223,7 +228,7 @@ export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.en
 /** @param env what the schema made of the environment */
 function accessOf(env: Joi.ValidationResult['value']): Config['access'] {
   const entries = CATALOGUE.map(({ id, url: usual }): [string, Access | null] => {
-    const name = id.toUpperCase();
+    const name = nameOf(id);
     const { [`${name}_URL`]: baseUrl, [`${name}_API_KEY`]: apiKey } = env;
     // A server of one's own needs a URL and may do without a key; the others have a URL and need a key.
     const isSet = usual === null ? baseUrl !== null : apiKey !== null;

@@ -154,7 +154,7 @@ const types = (gives: readonly EmailType[]) =>
 /** What one vendor alone has, by its id. */
 const OWN: Readonly<Record<string, Joi.PartialSchemaMap>> = {
   rocketreach: { api: Joi.valid(...ROCKETREACH_APIS).default('legacy') },
-  fullenrich: { poll: duration(100, 300_000).default(FULLENRICH_POLL_MS) },
+  fullenrich: { poll: duration(100, 600_000).default(FULLENRICH_POLL_MS) },
 };
 
 const VERDICTS: readonly Verdict[] = ['valid', 'catch_all', 'risky', 'invalid', 'unknown'];

@@ -46,10 +46,17 @@ export function createSources(config: Config, db: Database, names: Names) {
     throw new ConfigError('VERIFY_POLICY is verifier-required, but no verifier has a key or a URL');
   }
 
+  const found = inOrder(vendors, file.order);
+  // POLICY_TABLE: without a verifier a dated claim can make an address valid, or two that agree.
+  const isEnough = asked.length > 0 || (catchAll === 'two-sources' && found.length > 1);
+  const isOfUse = ({ vendor }: VendorSource) => isEnough || vendor.isDated;
+
   findHostsBy(names.find);
   const limits = new Map(VERIFIER_IDS.map((id) => [id as string, limitsOf(file.verifiers[id])]));
   return {
-    vendors: inOrder(vendors, file.order),
+    vendors: found.filter(isOfUse),
+    /** The ids of those that are not asked, because nothing they name would ever be valid. */
+    useless: found.filter((source) => !isOfUse(source)).map(({ vendor }) => vendor.id),
     verifiers: asked,
     registry: file.registry === 'fallback' ? createRegistry({ baseUrl: registryUrl }) : null,
     check: createCheck({

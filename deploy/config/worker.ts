@@ -20,8 +20,18 @@ export function postOf(config: Config, names: Names) {
 
 /** What activities keep to, but for what the sources file says. */
 export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
-  const { freshnessMs, replayMs, lookupsPerOrganization, webhookScheduleMs, webhookLogMs, retention } =
-    config;
-  const sweep = { startAfterMs: 5000, checkEveryMs: 30_000 };
-  return { freshnessMs, replayMs, lookupsPerOrganization, webhookScheduleMs, webhookLogMs, retention, sweep };
+  const {
+    freshnessMs,
+    replayMs,
+    missMs,
+    lookupsPerOrganization,
+    webhookScheduleMs,
+    webhookLogMs,
+    retention,
+  } = config;
+  return {
+    ...{ freshnessMs, replayMs, missMs, lookupsPerOrganization, webhookScheduleMs, webhookLogMs, retention },
+    policy: `${config.verifyPolicy} ${config.catchAll}`,
+    sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
+  };
 }

@@ -57,6 +57,11 @@ export function orStdin<T>(parse: (text: string) => T): (text: string) => T {
   return (text) => parse(text === '-' ? readFileSync(0, 'utf8') : text);
 }
 
+export function npi(text: string): string {
+  if (/^[0-9]{10}$/.test(text)) return text;
+  throw new InvalidArgumentError('Write an NPI of 10 digits.');
+}
+
 /** Adds how much of a list to show. */
 export function newestFirst(command: Command): Command {
   return command.option('--limit <N>', 'how many at most, 1 to 10000', integer(1, 10_000), 50);

@@ -57,17 +57,13 @@ function reference(text: string): Reference {
 
 /** Each address by what is left of it, with a number if two addresses would look alike. */
 function masked(evidence: Evidence): Evidence {
-  const labels = new Map<string, string>();
-  const times = new Map<string, number>();
+  const alike = new Map<string, Set<string>>();
   const labelOf = (email: string): string => {
-    const known = labels.get(email);
-    if (known !== undefined) return known;
     const short = maskedEmail(email);
-    const n = (times.get(short) ?? 0) + 1;
-    times.set(short, n);
-    const label = n === 1 ? short : `${short} (${n})`;
-    labels.set(email, label);
-    return label;
+    const emails = (alike.get(short) ?? new Set()).add(email);
+    alike.set(short, emails);
+    const n = [...emails].indexOf(email) + 1;
+    return n === 1 ? short : `${short} (${n})`;
   };
   const mask = <T extends { readonly email: string | null }>(row: T): T => ({
     ...row,

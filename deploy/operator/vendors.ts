@@ -1,13 +1,16 @@
 import type { Command } from 'commander';
+import type { ChangedBy } from '../../db/audit.ts';
+import { forgetMisses } from '../../db/lookups/lookups.ts';
 import { readSourceFigures, type SourceFigures } from '../../db/lookups/sources.ts';
-import { pastMoment } from './arguments.ts';
-import { type Run, sections, table } from './print.ts';
+import { change, npi, pastMoment } from './arguments.ts';
+import { plain, type Run, sections, table } from './print.ts';
 
 const HELP = `
-ASKED leaves out what was skipped. FOUND: a vendor named addresses, a verifier judged an address valid. A vendor's
-milliseconds run from the question to the answer, its polls included. Credits are each source's own.`;
+ASKED leaves out what was skipped. FOUND: a vendor named addresses, a verifier judged an address valid. RETURNED: a client
+was answered with one of them; the hit rate is of these. A vendor's milliseconds run from the question to the answer, its
+polls included. Credits are each source's own.`;
 
-/** `vendors`. */
+/** `vendors`, `lookups`. */
 export function addVendorCommands(program: Command, run: Run): void {
   program
     .command('vendors')
@@ -20,17 +23,20 @@ export function addVendorCommands(program: Command, run: Run): void {
         return { data, text: textOf(data) };
       }),
     );
+  const lookups = program.command('lookups').description('what is remembered of whom vendors did not know');
+  change(lookups, 'forget', 'the next lookup of an NPI asks every vendor, those too that had nothing')
+    .argument('<NPI>', '10 digits', npi)
+    .action((which: string, by: ChangedBy) =>
+      run(which, async (db) => plain({ npi: which, forgotten: await forgetMisses(db, by, which) })),
+    );
 }
 
 function withRates(figures: SourceFigures) {
-  const { asked, open, found, credits } = figures;
-  const over = asked - open;
-  return {
-    ...figures,
-    /** Share of the questions that are over; 0 to 1. */
-    hitRate: over === 0 ? null : Math.round((found / over) * 1000) / 1000,
-    creditsPerFound: found === 0 ? null : Math.round((credits / found) * 1000) / 1000,
-  };
+  const { asked, open, returned, credits } = figures;
+  const per = (part: number | null, whole: number | null) =>
+    part === null || !whole ? null : Math.round((part / whole) * 1000) / 1000;
+  // The rate is of the questions that are over; 0 to 1.
+  return { ...figures, hitRate: per(returned, asked - open), creditsPerReturned: per(credits, returned) };
 }
 
 type Line = ReturnType<typeof withRates>;

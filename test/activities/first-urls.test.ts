@@ -28,6 +28,7 @@ const DOCUMENTED: Readonly<Record<string, string>> = {
   // In the United States; https://api.zerobounce.net is in Europe.
   zerobounce: 'GET https://api-us.zerobounce.net/v2/validate',
   neverbounce: 'GET https://api.neverbounce.com/v4.2/single/check',
+  'hunter-verifier': 'GET https://api.hunter.io/v2/email-verifier',
 };
 
 /** Node's fetch sends everything through the dispatcher that is kept here. */

@@ -9,7 +9,7 @@ import {
   recordOne,
   type SourceLimits,
 } from '../../db/lookups/sources.ts';
-import { beginVendorStep } from '../../db/lookups/vendor-attempts.ts';
+import { beginVendorStep, recordVendorJob } from '../../db/lookups/vendor-attempts.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
@@ -226,6 +226,29 @@ test('two requests that ask the same at once put one question, at one place and 
     sql`select sum(credits)::int as credits from source_spend where source = 'asked-once'`,
   );
   t.is(spent?.credits, 1);
+});
+
+test('a job is polled when its vendor wants it, whoever waits for it and in whichever lookup', async (t) => {
+  const asked = npis.splice(0, 1);
+  const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
+  const question = { vendor: 'patient', mayRepeat: true, callMs: 1000, freshnessMs: 1000, patienceMs: 0 };
+  const ask = (requestId: string) =>
+    beginVendorStep(first, { ...question, requestId, limits: FREE, cost: () => 1 });
+  for (const requestId of [one, other]) await joinLookup(first, requestId);
+  const step = await ask(one);
+  if (step.kind !== 'submit') return t.fail(step.kind);
+  await recordVendorJob(first, step.key, 'job', 300_000, { kind: 'answered' });
+  const waits = async (requestId: string) => {
+    const { afterMs, ...next } = { afterMs: 0, ...(await ask(requestId)) };
+    t.like(next, { kind: 'wait', why: 'pending' });
+    // But for the second in which it was asked, and for as long as somebody may be polling.
+    t.true(afterMs > 200_000 && afterMs <= 294_000, `${afterMs} ms`);
+  };
+  for (const requestId of [one, other]) await waits(requestId);
+  for (const requestId of [one, other]) await settle(first, requestId, 'failed', 'deadline', RULES);
+  const [later = ''] = await requestsOf(1, asked);
+  await joinLookup(first, later);
+  await waits(later);
 });
 
 test('the smallest of several rates decides', async (t) => {

@@ -200,8 +200,8 @@ test('vendors and verifiers are counted, timed and priced, with their breakers a
     insert into lookups (id, npi, wanted_type, opened_at, closed_at)
     select 'lkp_' || n, '2000060015', 'any', now(), now() from generate_series(1, 23) n`);
   await ownDb.drizzle.execute(sql`
-    insert into vendor_attempts (lookup_id, vendor, n, request_id, state, reason, credits, started_at, ended_at)
-    select 'lkp_' || n, 'hunter', 1, ${requestIds[0] ?? ''},
+    insert into vendor_attempts (lookup_id, vendor, n, request_id, returned, state, reason, credits, started_at, ended_at)
+    select 'lkp_' || n, 'hunter', 1, ${requestIds[0] ?? ''}, n <= 4 or n > 21,
            case when n <= 10 then 'found' when n <= 15 then 'miss' when n <= 18 then 'retry' when n <= 19 then 'fatal'
                 when n <= 20 then 'submitting' when n <= 21 then 'skip' else 'found' end,
            case when n between 16 and 18 then 'rate_limit' when n = 19 then 'auth' end,
@@ -233,11 +233,12 @@ test('vendors and verifiers are counted, timed and priced, with their breakers a
       asked: 20,
       open: 1,
       found: 10,
+      returned: 4,
       missed: 5,
       skipped: 1,
-      hit_rate: 0.526,
+      hit_rate: 0.211,
     },
-    ...{ credits: 15, credits_per_found: 1.5, credits_today: 4.5, p50_ms: 10_000, p95_ms: 19_000 },
+    ...{ credits: 15, credits_per_returned: 3.75, credits_today: 4.5, p50_ms: 10_000, p95_ms: 19_000 },
     ...{ errors: { 'retry: rate_limit': 3, 'fatal: auth': 1 }, breaker: 'open', last_error: 'upstream' },
   });
   const [health] = await ownDb.drizzle.execute<{ open_until: string }>(
@@ -245,15 +246,15 @@ test('vendors and verifiers are counted, timed and priced, with their breakers a
   );
   t.is(Date.parse(String(hunter?.open_until)), Date.parse(health?.open_until ?? ''));
   t.like(reacher, {
-    ...{ source: 'reacher', role: 'verifier', asked: 5, found: 2, missed: 1, hit_rate: 0.4, p50_ms: 300 },
-    ...{ credits: 7, credits_per_found: 3.5, credits_today: 5, errors: { 'unknown: timeout': 1 } },
+    ...{ source: 'reacher', role: 'verifier', asked: 5, found: 2, missed: 1, hit_rate: null, p50_ms: 300 },
+    ...{ credits: 7, credits_per_returned: null, credits_today: 5, errors: { 'unknown: timeout': 1 } },
     ...{ breaker: 'trial', paused_until: null },
   });
   t.like(registry, { source: 'registry', role: 'other', asked: 0, hit_rate: null, breaker: 'closed' });
   t.truthy(registry?.paused_until);
 
   const shown = await text('vendors', '--since', '60d');
-  t.regex(shown, /^hunter +vendor +57\.1 % +22 +1 +12 /m);
+  t.regex(shown, /^hunter +vendor +28\.6 % +22 +1 +12 +6 /m);
   t.regex(shown, /^hunter +retry: rate_limit +3$/m);
   t.regex(shown, /^hunter +open +\d{4}-/m);
   t.is((await operatorOn(own.url).operator('vendors', '--since', 'soon')).code, 2);

@@ -148,6 +148,7 @@ test.serial(
     const env = {
       ...{ DATABASE_URL: url, SWEEP_INTERVAL: '1s', WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE') },
       TEMPORAL_ADDRESS: `${LOOPBACK}:${port}`,
+      FULLENRICH_API_KEY: 'key-of-a-test',
     };
     const worker = start(t, 'worker', env);
     const other = start(t, 'worker', { ...env, TEMPORAL_ADDRESS: `${LOOPBACK}:${nobody}` });
@@ -166,6 +167,10 @@ test.serial(
     const temporal = await startTemporal({ cli, namespace: 'default', headless: true, port });
     t.teardown(() => temporal.stop());
     await worker.says(/"msg":"worker ready"/);
+    t.regex(
+      worker.output(),
+      /"vendors":\["fullenrich"\].*"msg":"not asked: .*add a verifier \(HUNTER_API_KEY/,
+    );
     process.kill(worker.pid, 'SIGTERM');
     t.is(await worker.exited, 'exit code 0');
   },

@@ -30,7 +30,7 @@ test('what a file leaves out is as the source has it itself', (t) => {
     daily_credits: null,
     may_store: true,
   });
-  t.like(vendors.fullenrich, { wait: 90_000, call: 30_000, poll: 25_000 });
+  t.like(vendors.fullenrich, { wait: 90_000, call: 30_000, poll: 300_000 });
   t.is(vendors.rocketreach.api, 'legacy');
   t.deepEqual(verifiers.reacher, { rates: [{ calls: 5, perMs: 1000 }], daily_credits: null });
   t.is(verifiers.order, null);
@@ -166,7 +166,7 @@ for (const [file, problem] of [
   ],
   [
     { verifiers: { oracle: {} } },
-    'verifiers.oracle is unknown; known here: order, reacher, zerobounce, neverbounce',
+    'verifiers.oracle is unknown; known here: order, reacher, zerobounce, neverbounce, hunter-verifier',
   ],
   [
     { verifiers: { reacher: { wait: '1m' } } },
@@ -181,7 +181,7 @@ for (const [file, problem] of [
   [{ order: 'hunter' }, 'order must be an array'],
   [
     { verifiers: { order: ['zerobounce'] } },
-    'verifiers.order[0] must be one of those that have a key (Reacher: a URL): reacher',
+    'verifiers.order[0] must be one of those that have a key (Reacher: a URL): reacher, hunter-verifier',
   ],
   [{ vendors: { hunter: { types: ['personal'] } } }, 'vendors.hunter.types[0] must be [professional]'],
   [

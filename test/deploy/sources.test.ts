@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { createNames } from '../../activities/http/names.ts';
 import { VENDOR_IDS } from '../../activities/vendors/catalogue.ts';
+import { FINDER_WORDS, judge } from '../../activities/verification/policy.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { createSources } from '../../deploy/config/sources.ts';
 import { startDns } from '../../deploy/local/dns.ts';
@@ -46,7 +47,7 @@ async function idsOf(file: object | null, environment?: Readonly<Record<string, 
 test('without a file all that have a key are asked, in the usual order', async (t) => {
   t.deepEqual(await idsOf(null), [
     ['rocketreach', 'fullenrich', 'hunter'],
-    ['reacher', 'zerobounce', 'neverbounce'],
+    ['reacher', 'zerobounce', 'neverbounce', 'hunter-verifier'],
   ]);
   t.deepEqual(await idsOf(null, {}), [[], []]);
   t.is((await sourcesOf(null)).registry, null);
@@ -103,6 +104,46 @@ test('the time that one call may take reaches every vendor, and FullEnrich its p
   t.like(await fullenrich?.vendor.submit(SUBJECT, NEVER), { kind: 'pending', pollAfterMs: 7000 });
 });
 
+test('a vendor is asked only if what it finds can be valid here; the others are named', async (t) => {
+  const [FULLENRICH_API_KEY, PROSPEO_API_KEY] = ['f', 'p'];
+  const none = { verifiers: { order: [] } };
+  for (const [environment, file, asked, useless] of [
+    [{ FULLENRICH_API_KEY }, null, [], ['fullenrich']],
+    [{ FULLENRICH_API_KEY, PROSPEO_API_KEY }, null, [], ['fullenrich', 'prospeo']],
+    [{ FULLENRICH_API_KEY, ROCKETREACH_API_KEY: 'r' }, null, ['rocketreach'], ['fullenrich']],
+    [{ FULLENRICH_API_KEY, REACHER_URL: 'http://127.0.0.1:9' }, null, ['fullenrich'], []],
+    // Its key opens a verifier too, unless that is left out; what it finds is dated.
+    [{ FULLENRICH_API_KEY, HUNTER_API_KEY: 'h' }, null, ['fullenrich', 'hunter'], []],
+    [{ FULLENRICH_API_KEY, HUNTER_API_KEY: 'h' }, none, ['hunter'], ['fullenrich']],
+    // Two that agree are enough for CATCH_ALL, and one cannot agree.
+    [{ FULLENRICH_API_KEY, CATCH_ALL: 'two-sources' }, null, [], ['fullenrich']],
+    [{ FULLENRICH_API_KEY, PROSPEO_API_KEY, CATCH_ALL: 'two-sources' }, null, ['fullenrich', 'prospeo'], []],
+  ] as const) {
+    const sources = await sourcesOf(file, environment);
+    t.deepEqual([sources.vendors.map(({ vendor }) => vendor.id), sources.useless], [asked, useless]);
+  }
+});
+
+test('without a verifier the policy believes a dated claim, or two that agree, and nothing else', (t) => {
+  for (const [agreed, believed] of [
+    [false, ['valid']],
+    [true, ['valid', 'catch_all']],
+  ] as const) {
+    const known = { policy: 'vendor-or-verifier', verifier: 'none', agreed } as const;
+    const words = FINDER_WORDS.filter((finder) => judge({ ...known, finder })[0] === 'valid');
+    t.deepEqual(words, [...believed]);
+  }
+});
+
+test("Hunter's verifier has the finder's key and URL, and limits of its own", async (t) => {
+  const { access } = loadConfig({
+    DATABASE_URL: databaseUrl,
+    ...{ HUNTER_API_KEY: 'h', HUNTER_URL: 'https://proxy.example/v2' },
+  });
+  t.deepEqual(access['hunter-verifier'], { baseUrl: 'https://proxy.example/v2', apiKey: 'h' });
+  t.deepEqual(access['hunter-verifier'], access.hunter);
+});
+
 test('a verifier is held to the limits that the file gives it', async (t) => {
   const dns = await startDns();
   t.teardown(dns.close);
@@ -126,7 +167,7 @@ test('times of the verification and the registry are as the file says', async (t
 
 test('a policy that needs a verifier is refused without one', async (t) => {
   const environment = { ...KEYS, VERIFY_POLICY: 'verifier-required' };
-  t.is((await sourcesOf(null, environment)).verifiers.length, 3);
+  t.is((await sourcesOf(null, environment)).verifiers.length, 4);
   await t.throwsAsync(sourcesOf({ verifiers: { order: [] } }, environment), {
     name: 'ConfigError',
     message: /^VERIFY_POLICY is verifier-required, but no verifier /,

@@ -17,14 +17,7 @@ import type { AttemptReason, DeliveryState, WebhookMode } from '../../db/words.t
 import { type Behavior, ensureCertificate, type Receiver, status } from '../../deploy/local/receiver.ts';
 import { bodyDrip, flood, gzipBomb, headerDrip, reset, silence } from './behaviors.ts';
 import { openTestDatabase, travel } from './database.ts';
-import {
-  acceptedIds,
-  type Organization,
-  openOrganization,
-  RETENTION,
-  RULES,
-  submitCommand,
-} from './organization.ts';
+import { acceptedIds, type Organization, openOrganization, RULES, submitCommand } from './organization.ts';
 
 /** How one call of the delivery activity ended. */
 export type Look =
@@ -52,13 +45,9 @@ export async function startDelivering(
     lastValidatedAt: new Date(),
   });
   const rules = {
-    ...{
-      freshnessMs: 30 * 24 * HOUR,
-      replayMs: 30 * 24 * HOUR,
-      greylistMs: 1000,
-      lookupsPerOrganization: 100,
-    },
-    ...{ retention: RETENTION, webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
+    ...RULES,
+    greylistMs: 1000,
+    ...{ webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
     sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
   const log = pino({ level: 'silent' });

@@ -1,4 +1,5 @@
 import { connect } from 'node:net';
+import type { ActivityRules } from '../../activities/deps.ts';
 import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { createOrganization, setLimit } from '../../db/accounts/organizations.ts';
@@ -15,11 +16,13 @@ export const ASKED = { ...BY, askedBy: 'person', received: new Date(0) } as cons
 /** As the service has it if nothing is set. */
 export const RETENTION: Retention = { answersMs: 365 * DAY, evidenceMs: 180 * DAY, customDataMs: 90 * DAY };
 
-export const RULES: SubmitRules & { readonly retention: Retention } = {
+export const RULES: SubmitRules & Pick<ActivityRules, 'retention' | 'missMs' | 'policy'> = {
   retention: RETENTION,
   lookupTimeoutMs: 60_000,
   freshnessMs: 30 * DAY,
   replayMs: 30 * DAY,
+  missMs: 14 * DAY,
+  policy: 'vendor-or-verifier reject',
   idempotencyMs: DAY,
   lookupsPerOrganization: 100,
 };

@@ -1,3 +1,4 @@
+import { createHunterVerifier, HUNTER_VERIFIER } from './hunter.ts';
 import { createNeverBounce, NEVERBOUNCE } from './neverbounce.ts';
 import { createReacher, REACHER } from './reacher.ts';
 import { createZeroBounce, ZEROBOUNCE } from './zerobounce.ts';
@@ -7,6 +8,7 @@ export const VERIFIERS = {
   reacher: { ...REACHER, create: createReacher },
   zerobounce: { ...ZEROBOUNCE, create: createZeroBounce },
   neverbounce: { ...NEVERBOUNCE, create: createNeverBounce },
+  'hunter-verifier': { ...HUNTER_VERIFIER, create: createHunterVerifier },
 } as const;
 
 export type VerifierId = keyof typeof VERIFIERS;

@@ -18,6 +18,7 @@ export type MailboxReason =
  * What a verifier made of one address.
  * - `answer`: a judgment
  * - `greylisted`: the mail server asked to come back; the same question later may be answered
+ * - `working`: not judged yet; the same question after a while is not another one
  * - `retry`, `fatal`: not answered, for the same reasons as a vendor
  */
 export type VerifierStep =
@@ -28,6 +29,7 @@ export type VerifierStep =
       readonly reason: MailboxReason | null;
     }
   | { readonly kind: 'greylisted' }
+  | { readonly kind: 'working'; readonly afterMs: number }
   | Trouble;
 
 /** @param reason null if the verdict says it all */
@@ -44,7 +46,7 @@ export interface VerifierFacts extends SourceFacts {
 }
 
 export interface VerifierOptions {
-  /** Without the version. */
+  /** Without the version, but for Hunter's, which is the finder's. */
   readonly baseUrl: string;
   /** Empty for a server of one's own that asks for none. */
   readonly apiKey: string;

@@ -1,5 +1,6 @@
 import { type Finding, search } from './knowledge.ts';
 import type { BySituation } from './magic.ts';
+import { hunterVerifier } from './verifiers.ts';
 import { type Answer, aboutPerson, contactOf, type Memory, ok, type Question, type Source } from './wire.ts';
 
 const DAY_MS = 86_400_000;
@@ -16,7 +17,7 @@ const STATUS: BySituation<string> = {
 
 /**
  * Hunter's wire format, version 2, as its OpenAPI and its documentation give it: GET /email-finder, charged for an
- * email. 202 means that the same question is to be asked again, 403 that it came too fast, 429 that the plan is used up.
+ * email, and GET /email-verifier. 202 means that the same question is to be asked again, 403 that it came too fast, 429 that the plan is used up.
  */
 export const hunter: Source = {
   base: '/hunter/v2',
@@ -42,6 +43,7 @@ export const hunter: Source = {
       },
       result,
     ),
+    'GET /email-verifier': hunterVerifier,
   },
 };
 

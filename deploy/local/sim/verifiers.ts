@@ -1,21 +1,17 @@
 import { isRole } from '../../../activities/verification/looks.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS, personOf } from './people.ts';
-import { ok, type Question, type Route, type Source, textOf } from './wire.ts';
+import { type Answer, ok, type Question, type Route, type Source, textOf } from './wire.ts';
 
-/** What each verifier says of a mailbox: ZeroBounce a status and sub-status, NeverBounce a result and flags. */
+/** What Reacher says of a mailbox, ZeroBounce (status and sub-status), NeverBounce (result and flags), Hunter. */
 const MAILBOXES = {
-  ok: { reacher: 'safe', zerobounce: ['valid', ''], neverbounce: ['valid'] },
-  missing: { reacher: 'invalid', zerobounce: ['invalid', 'mailbox_not_found'], neverbounce: ['invalid'] },
-  catchall: { reacher: 'risky', zerobounce: ['catch-all', ''], neverbounce: ['catchall', 'accepts_all'] },
+  ok: ['safe', ['valid', ''], ['valid'], 'valid'],
+  missing: ['invalid', ['invalid', 'mailbox_not_found'], ['invalid'], 'invalid'],
+  catchall: ['risky', ['catch-all', ''], ['catchall', 'accepts_all'], 'accept_all'],
   // Those who ask are to come back, and then it is `ok`; NeverBounce waits for it.
-  greylisted: { reacher: 'unknown', zerobounce: ['unknown', 'greylisted'], neverbounce: ['valid'] },
-  full: { reacher: 'risky', zerobounce: ['invalid', 'mailbox_quota_exceeded'], neverbounce: ['invalid'] },
-  role: {
-    reacher: 'risky',
-    zerobounce: ['do_not_mail', 'role_based'],
-    neverbounce: ['valid', 'role_account'],
-  },
-  unknown: { reacher: 'unknown', zerobounce: ['unknown', 'exception_occurred'], neverbounce: ['unknown'] },
+  greylisted: ['unknown', ['unknown', 'greylisted'], ['valid'], 'unknown'],
+  full: ['risky', ['invalid', 'mailbox_quota_exceeded'], ['invalid'], 'invalid'],
+  role: ['risky', ['do_not_mail', 'role_based'], ['valid', 'role_account'], 'valid'],
+  unknown: ['unknown', ['unknown', 'exception_occurred'], ['unknown'], 'unknown'],
 } as const;
 
 export type Mailbox = keyof typeof MAILBOXES;
@@ -67,30 +63,41 @@ export const neverbounce: Source = {
   routes: { 'GET /v4.2/single/check': checkOf(({ query }) => query.get('email'), neverbounceResult) },
 };
 
+/** Hunter's Email Verifier: it asks no server of free mail, and advises to retry what met an unexpected answer (222). */
+export const hunterVerifier = checkOf(
+  ({ query }) => query.get('email'),
+  (email, mailbox) => {
+    const isFree = FREE_MAIL_DOMAINS.some((domain) => email.endsWith(`@${domain}`));
+    const status = isFree ? 'webmail' : MAILBOXES[mailbox][3];
+    const data = { status, email, webmail: isFree, mx_records: true, accept_all: mailbox === 'catchall' };
+    return mailbox === 'greylisted' ? { status: 222, body: {} } : ok({ data });
+  },
+);
+
 /** The one route of a verifier. A mail server that greylists takes the second attempt. */
 function checkOf(
   emailIn: (question: Question) => string | null,
-  resultOf: (email: string, mailbox: Mailbox) => unknown,
+  resultOf: (email: string, mailbox: Mailbox) => Answer,
 ): Route {
   return (question, memory) => {
     const email = emailIn(question) ?? '';
     const mailbox = mailboxOf(email);
     const now = mailbox === 'greylisted' ? memory.inTurn<Mailbox>(email, [mailbox], 'ok') : mailbox;
-    return [email, ok(resultOf(email, now))];
+    return [email, resultOf(email, now)];
   };
 }
 
 /** The server's own rule decides what is `risky`, what `invalid` and what `safe`. */
 function reacherOutput(email: string, mailbox: Mailbox) {
   const [username, domain] = email.split('@');
-  return {
+  return ok({
     input: email,
-    is_reachable: MAILBOXES[mailbox].reacher,
+    is_reachable: MAILBOXES[mailbox][0],
     misc: { is_disposable: false, is_role_account: mailbox === 'role', is_b2c: false },
     mx: { accepts_mail: true, records: [`mx.${domain}.`] },
     smtp: reacherSmtp(mailbox),
     syntax: { address: email, domain, is_valid_syntax: true, username },
-  };
+  });
 }
 
 function reacherSmtp(mailbox: Mailbox) {
@@ -109,11 +116,11 @@ function reacherSmtp(mailbox: Mailbox) {
 }
 
 function zerobounceResult(email: string, mailbox: Mailbox) {
-  const [status, subStatus] = MAILBOXES[mailbox].zerobounce;
-  return { address: email, status, sub_status: subStatus, free_email: false, did_you_mean: null };
+  const [status, subStatus] = MAILBOXES[mailbox][1];
+  return ok({ address: email, status, sub_status: subStatus, free_email: false, did_you_mean: null });
 }
 
 function neverbounceResult(_email: string, mailbox: Mailbox) {
-  const [result, ...flags] = MAILBOXES[mailbox].neverbounce;
-  return { status: 'success', result, flags: ['has_dns', 'has_dns_mx', ...flags] };
+  const [result, ...flags] = MAILBOXES[mailbox][2];
+  return ok({ status: 'success', result, flags: ['has_dns', 'has_dns_mx', ...flags] });
 }

@@ -1,7 +1,7 @@
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { createFullEnrich, FULLENRICH_POLL_MS } from '../../../activities/vendors/fullenrich.ts';
-import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
+import { closedUrl, type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;
@@ -33,7 +33,7 @@ function found(contact_info: unknown): Played {
 
 test('a job for one contact is submitted as the vendor documents it', async (t) => {
   const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
-  t.deepEqual(await vendor.submit(SUBJECT, NEVER), { kind: 'pending', jobRef: JOB, pollAfterMs: 25_000 });
+  t.deepEqual(await vendor.submit(SUBJECT, NEVER), { kind: 'pending', jobRef: JOB, pollAfterMs: 100_000 });
   t.like(asked[0], {
     method: 'POST',
     url: '/api/v2/contact/enrich/bulk',
@@ -145,9 +145,9 @@ for (const [status, step] of [
   ['IN_PROGRESS', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
   ['UNKNOWN', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
   ['SOMETHING_NEW', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
-  ['CANCELED', { kind: 'retry', why: 'upstream', afterMs: null }],
+  ['CANCELED', { kind: 'retry', why: 'upstream', afterMs: FULLENRICH_POLL_MS }],
   ['CREDITS_INSUFFICIENT', { kind: 'fatal', why: 'credits' }],
-  ['RATE_LIMIT', { kind: 'retry', why: 'rate_limit', afterMs: FULLENRICH_POLL_MS }],
+  ['RATE_LIMIT', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
 ] as const) {
   test(`a job that is ${status} is ${step.kind}`, async (t) => {
     const { body } = recorded('fullenrich/nothing');
@@ -176,15 +176,30 @@ test('a 402 that cannot be read still says that credits ran out', async (t) => {
   t.deepEqual(await polled(t, { status: 402, body: '<html>' }), { kind: 'fatal', why: 'credits' });
 });
 
-test('a rate limit without Retry-After is waited out for one poll', async (t) => {
-  const step = { kind: 'retry', why: 'rate_limit', afterMs: FULLENRICH_POLL_MS } as const;
+test('a rate limit without Retry-After is over in the minute that the vendor names', async (t) => {
+  const step = { kind: 'retry', why: 'rate_limit', afterMs: 60_000 } as const;
   t.deepEqual(await submitted(t, recorded('fullenrich/limited')), step);
   t.deepEqual(await polled(t, recorded('fullenrich/limited')), step);
 });
 
+test('a poll that failed was one, and the next keeps its distance; one that reached nobody is put again', async (t) => {
+  const afterMs = FULLENRICH_POLL_MS;
+  t.deepEqual(await polled(t, { status: 500, body: '' }), { kind: 'retry', why: 'upstream', afterMs });
+  t.deepEqual(await polled(t, { status: 502, body: '' }), { kind: 'retry', why: 'unanswered', afterMs });
+  const nobody = createFullEnrich({ baseUrl: await closedUrl(), apiKey: KEY, pollMs: afterMs });
+  t.deepEqual(await nobody.poll(JOB, SUBJECT, NEVER), { kind: 'retry', why: 'unsent', afterMs: null });
+});
+
+test('polls are never closer than the five minutes that the vendor asks for, and the first is not sooner than it is of use', async (t) => {
+  const { vendor } = await fullEnrich(t, recorded('fullenrich/submitted'), recorded('fullenrich/running'));
+  t.like(await vendor.submit(SUBJECT, NEVER), { pollAfterMs: 100_000 });
+  t.like(await vendor.poll(JOB, SUBJECT, NEVER), { pollAfterMs: 300_000 });
+});
+
 test('a job that is no longer known is no word about the person', async (t) => {
   const body = { code: 'error.enrichment.not_found', message: 'Enrichment ID not found' };
-  t.deepEqual(await polled(t, { status: 404, body }), { kind: 'retry', why: 'upstream', afterMs: null });
+  const afterMs = FULLENRICH_POLL_MS;
+  t.deepEqual(await polled(t, { status: 404, body }), { kind: 'retry', why: 'upstream', afterMs });
   const page = { status: 404, headers: { 'content-type': 'text/html' }, body: '<html>' };
   t.deepEqual(await polled(t, page), { kind: 'fatal', why: 'protocol', field: 'body' });
 });

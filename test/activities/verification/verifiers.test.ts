@@ -1,11 +1,12 @@
 import { readFileSync } from 'node:fs';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
+import { createHunterVerifier } from '../../../activities/verification/verifiers/hunter.ts';
 import { createNeverBounce } from '../../../activities/verification/verifiers/neverbounce.ts';
 import { createReacher } from '../../../activities/verification/verifiers/reacher.ts';
 import type { Verifier } from '../../../activities/verification/verifiers/verifier.ts';
 import { createZeroBounce } from '../../../activities/verification/verifiers/zerobounce.ts';
-import { createSimulator } from '../../../deploy/local/simulator.ts';
+import { createSimulator, type Simulator } from '../../../deploy/local/simulator.ts';
 import { closedUrl, type Played, playVendor, serveVendor } from '../../support/vendors.ts';
 import { MEANINGS } from '../../support/verifier-answers/meanings.ts';
 
@@ -17,6 +18,7 @@ const MAKE = {
   reacher: (baseUrl: string, key = KEY) => createReacher({ baseUrl, apiKey: key }),
   zerobounce: (baseUrl: string, key = KEY) => createZeroBounce({ baseUrl, apiKey: key }),
   neverbounce: (baseUrl: string, key = KEY) => createNeverBounce({ baseUrl, apiKey: key }),
+  'hunter-verifier': (baseUrl: string, key = KEY) => createHunterVerifier({ baseUrl, apiKey: key }),
 } satisfies Record<string, (baseUrl: string, key?: string) => Verifier>;
 
 type Id = keyof typeof MAKE;
@@ -41,6 +43,8 @@ async function inWords(verifier: Verifier, email = EMAIL): Promise<string> {
       return `${step.verdict} ${step.reason}`;
     case 'greylisted':
       return step.kind;
+    case 'working':
+      return `working ${step.afterMs}`;
     case 'retry':
       return `retry ${step.why} ${step.afterMs}`;
     case 'fatal':
@@ -67,8 +71,25 @@ test('the questions are asked as the verifiers document them', async (t) => {
     ['POST', '/base/v1/check_email', { to_email: EMAIL }],
     ['GET', `/base/v2/validate?api_key=${KEY}&email=jo%2Bnpi%40clinic.com&ip_address=`, null],
     ['GET', `/base/v4.2/single/check?key=${KEY}&email=jo%2Bnpi%40clinic.com&address_info=0`, null],
+    ['GET', '/base/email-verifier?email=jo%2Bnpi%40clinic.com', null],
   ]);
 });
+
+test("Hunter's key is in a header, where no log of URLs has it", async (t) => {
+  const { url, asked } = await playVendor(t, { status: 500, body: '' });
+  await createHunterVerifier({ baseUrl: url, apiKey: KEY }).check(EMAIL, NEVER);
+  t.is(asked[0]?.headers['x-api-key'], KEY);
+});
+
+for (const [status, headers, step] of [
+  [202, {}, 'working 5000'],
+  [202, { 'retry-after': '7' }, 'working 7000'],
+  [222, {}, 'greylisted'],
+] as const) {
+  test(`hunter-verifier: HTTP ${status} is ${step}`, async (t) => {
+    t.is(await stepOf(t, 'hunter-verifier', { status, headers, body: {} }), step);
+  });
+}
 
 test('Reacher is given its secret as the hosted server and as one of our own want it, or none', async (t) => {
   const { url, asked } = await playVendor(t, { status: 500, body: '' });
@@ -135,20 +156,27 @@ test('reacher: a wrong secret is 400 and names the header', async (t) => {
 });
 
 for (const id of IDS) {
-  for (const [status, step] of [
+  for (const [status, meaning] of [
     [302, 'protocol status'],
     [401, 'fatal auth'],
     [402, 'fatal credits'],
-    // ZeroBounce's shield against attacks, and no word about the account.
-    [403, id === 'zerobounce' ? 'retry upstream 7000' : 'fatal plan'],
+    // ZeroBounce's shield against attacks, and no word about the account; Hunter's rate limit.
+    [
+      403,
+      { '': 'fatal plan', zerobounce: 'retry upstream 7000', 'hunter-verifier': 'retry rate_limit 7000' },
+    ],
     [404, 'protocol status'],
-    [429, 'retry rate_limit 7000'],
-    [451, 'protocol status'],
+    // Hunter's plan is used up.
+    [429, { '': 'retry rate_limit 7000', 'hunter-verifier': 'fatal credits' }],
+    // Whoever owns the address has asked Hunter that nobody make use of it.
+    [451, { '': 'protocol status', 'hunter-verifier': 'risky null' }],
     [500, 'retry upstream 7000'],
     [502, 'retry unanswered 7000'],
     [504, 'retry unanswered 7000'],
     [524, 'retry upstream 7000'],
-  ] as const) {
+  ] as const satisfies [number, string | Partial<Record<Id | '', string>>][]) {
+    const all: Partial<Record<Id | '', string>> = typeof meaning === 'string' ? { '': meaning } : meaning;
+    const step = all[id] ?? all[''] ?? '';
     test(`${id}: HTTP ${status} is ${step}`, async (t) => {
       const headers = { 'retry-after': '7', location: 'http://127.0.0.1:1/' };
       const body = answersOf(id).get('valid') ?? answersOf(id).get('safe');
@@ -200,6 +228,11 @@ for (const id of IDS) {
   });
 }
 
+/** Hunter's verifier is at its finder's URL. */
+function simulatedUrl({ urls }: Simulator, id: Id): string {
+  return urls[id === 'hunter-verifier' ? 'hunter' : id];
+}
+
 test('the simulated verifiers say what there is at an address', async (t) => {
   const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
   t.teardown(() => simulator.close());
@@ -207,7 +240,7 @@ test('the simulated verifiers say what there is at an address', async (t) => {
   const addresses = ['jo.ashdown', 'missing.jo', 'catchall.jo', 'full.jo', 'unknown.jo', 'info'].map(clinic);
   const seen: Record<string, readonly string[]> = {};
   for (const id of IDS) {
-    const verifier = MAKE[id](simulator.urls[id] ?? '');
+    const verifier = MAKE[id](simulatedUrl(simulator, id));
     seen[id] = await Promise.all(addresses.map((email) => inWords(verifier, email)));
   }
   t.deepEqual(seen, {
@@ -235,20 +268,29 @@ test('the simulated verifiers say what there is at an address', async (t) => {
       'unknown inconclusive',
       'risky role',
     ],
+    'hunter-verifier': [
+      'valid mailbox_ok',
+      'invalid mailbox_missing',
+      'catch_all null',
+      'invalid mailbox_missing',
+      'unknown inconclusive',
+      'valid mailbox_ok',
+    ],
   });
 });
 
 test('the simulated verifiers turn a wrong key away', async (t) => {
   const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
   t.teardown(() => simulator.close());
-  for (const id of IDS) t.is(await inWords(MAKE[id](simulator.urls[id] ?? '', 'another')), 'fatal auth', id);
+  for (const id of IDS)
+    t.is(await inWords(MAKE[id](simulatedUrl(simulator, id), 'another')), 'fatal auth', id);
 });
 
-for (const id of ['reacher', 'zerobounce'] as const) {
+for (const id of ['reacher', 'zerobounce', 'hunter-verifier'] as const) {
   test(`the simulated ${id} greylists once`, async (t) => {
     const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
     t.teardown(() => simulator.close());
-    const url = simulator.urls[id] ?? '';
+    const url = simulatedUrl(simulator, id);
     const ask = () => inWords(MAKE[id](url), 'greylisted.jo@cedarvalleyclinic-sim.com');
     t.deepEqual([await ask(), await ask()], ['greylisted', 'valid mailbox_ok']);
   });

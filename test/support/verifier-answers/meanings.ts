@@ -77,4 +77,15 @@ export const MEANINGS: Readonly<Record<string, Readonly<Record<string, string>>>
     general_failure: 'protocol status',
     out_of_credits: 'fatal credits',
   },
+  'hunter-verifier': {
+    valid: 'valid mailbox_ok',
+    'valid accept_all': 'catch_all null',
+    invalid: 'invalid mailbox_missing',
+    'invalid no mx_records': 'invalid no_mx',
+    accept_all: 'catch_all null',
+    webmail: 'unknown inconclusive',
+    disposable: 'risky disposable',
+    unknown: 'unknown inconclusive',
+    'unknown block': 'unknown blocked',
+  },
 };

@@ -1,0 +1,301 @@
+import { MockActivityEnvironment } from '@temporalio/testing';
+import test from 'ava';
+import { pino } from 'pino';
+import { createAskActivities } from '../../activities/ask.ts';
+import type { ActivityDeps } from '../../activities/deps.ts';
+import { createSubjects, makePlan } from '../../activities/lookup.ts';
+import type { Step } from '../../activities/vendors/vendor.ts';
+import type { VerifierStep } from '../../activities/verification/verifiers/verifier.ts';
+import { createVerifyActivities } from '../../activities/verify.ts';
+import { forgetMisses } from '../../db/lookups/lookups.ts';
+import { eraseSubject } from '../../db/privacy/privacy.ts';
+import { removeSuppression } from '../../db/privacy/suppressions.ts';
+import { forgetOld } from '../../db/requests/retention.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import type { WantedType } from '../../db/words.ts';
+import { withCheckDigit } from '../../deploy/local/sim/people.ts';
+import type { VendorAnswer } from '../../workflows/messages.ts';
+import { checkOf, verifierOf } from '../support/checks.ts';
+import { freshDatabase } from '../support/database.ts';
+import {
+  ASKED,
+  acceptedIds,
+  openOrganization,
+  RETENTION,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
+import { vendorSource } from '../support/stack.ts';
+import { createScriptedVendor, foundStep } from '../support/vendors.ts';
+
+// What a vendor had nothing for is not bought again. One lookup after the other as the workflow runs them, on
+// PostgreSQL alone; the vendors are scripts.
+
+const DAY = 86_400_000;
+const { db, sql } = freshDatabase(test);
+const BY = { actor: 'test', reason: 'test' };
+
+const one = createScriptedVendor('one');
+const other = createScriptedVendor('other');
+let taken = 100_700_000;
+
+/** The NPI of a person whom an import has brought. */
+async function person(): Promise<string> {
+  taken += 1;
+  const npi = withCheckDigit(taken);
+  await sql`insert into providers (npi, entity_type, first_name, last_name, origin, row_hash)
+    values (${npi}, 1, 'MARY', 'DOE', 'nppes', 1)`;
+  return npi;
+}
+
+interface Setting {
+  readonly wantedType?: WantedType;
+  readonly vendors?: ActivityDeps['vendors'];
+  readonly verifiers?: ActivityDeps['verifiers'];
+  readonly rules?: Partial<ActivityDeps['rules']>;
+}
+
+/** A request for the NPI, from its submit to its end: who was asked, and how it ended. */
+async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest }: Setting = {}) {
+  const vendors = rest.vendors ?? [vendorSource(one)];
+  const rules = {
+    ...RULES,
+    ...{
+      greylistMs: 1000,
+      webhookScheduleMs: [0],
+      webhookLogMs: DAY,
+      sweep: { startAfterMs: 0, checkEveryMs: 0 },
+    },
+    ...rest.rules,
+  };
+  const log = pino({ level: 'silent' });
+  const tellBatch = async () => {};
+  const control = {
+    namespace: '',
+    tellBatch,
+    wakeBatch: tellBatch,
+    startDelivery: tellBatch,
+    isRunning: async () => false,
+  };
+  const check = checkOf({ verifiers, now: Date.now });
+  const deps = {
+    db,
+    log,
+    control,
+    vendors,
+    verifiers,
+    rules,
+    registry: null,
+    check,
+    subjects: createSubjects(db),
+  };
+  const organization = await openOrganization(db, 10);
+  const { batchId, requestIds } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis: [npi], wantedType }), RULES),
+  );
+  const requestId = requestIds[0] ?? '';
+  const ids = { requestId, batchId, npi };
+  const plan = await makePlan(deps, ids, null);
+  const asked: string[] = [];
+  let reason = plan.kind === 'end' ? plan.reason : 'no_source';
+  for (const { vendor } of plan.kind === 'ask' ? plan.sources : []) {
+    if (plan.kind !== 'ask' || vendor === null) continue;
+    asked.push(vendor);
+    const run = async (work: () => Promise<VendorAnswer>) =>
+      (await new MockActivityEnvironment().run(work)) as VendorAnswer;
+    const question = { ...ids, vendor, again: false, until: Date.now() + DAY };
+    let answer = await run(() => createAskActivities(deps).askVendor(question));
+    if (answer.kind === 'later') {
+      await sql`update stored_emails set checking_until = now() where npi = ${npi} and reason = 'greylisted'`;
+      const { lookupId } = plan;
+      answer = await run(() =>
+        createVerifyActivities(deps).verifyEmails({ ...ids, lookupId, wantedType, patience: 'over' }),
+      );
+    }
+    reason = answer.reason ?? answer.kind;
+    if (answer.kind === 'found' || answer.kind === 'stored') break;
+  }
+  const { status } = await settle(db, requestId, 'answered', reason, rules);
+  return [...asked, status, reason].join(' ');
+}
+
+const VERDICT = (
+  verdict: 'valid' | 'invalid' | 'unknown',
+  reason: 'mailbox_ok' | 'mailbox_missing' | 'timeout',
+): VerifierStep => ({ kind: 'answer', verdict, reason });
+const AGAIN = 'one not_found nobody';
+const REMEMBERED = 'not_found known_miss';
+
+/** An address of which the vendor does not say that it was seen to answer. */
+function undated(npi: string): Step {
+  const found = foundStep(npi);
+  if (found.kind !== 'found') return found;
+  return {
+    ...found,
+    candidates: found.candidates.map((one) => ({ ...one, verdict: 'unknown', validatedAt: null })),
+  };
+}
+
+test('a vendor that knew nobody is not asked again, nobody is charged, and the request ends not_found', async (t) => {
+  const npi = await person();
+  t.is(await lookUp(npi), AGAIN);
+  t.is(await lookUp(npi), REMEMBERED);
+  t.is(one.asked(npi, 'submit'), 1);
+  const spent = await sql`select sum(credits_used)::int as credits from requests where npi = ${npi}`;
+  t.is(spent[0]?.credits, 0);
+  const noted = await sql`select a.state, a.reason from vendor_attempts a join lookups l on l.id = a.lookup_id
+    where l.npi = ${npi} order by a.started_at`;
+  t.deepEqual(
+    [...noted].map(({ state, reason }) => `${state} ${reason}`),
+    ['miss nobody', 'skip known_miss'],
+  );
+});
+
+test('the window runs from the answer, and what is remembered within it does not lengthen it', async (t) => {
+  const npi = await person();
+  await lookUp(npi);
+  const age = (
+    days: number,
+  ) => sql`update vendor_attempts a set ended_at = now() - make_interval(days => ${days})
+    from lookups l where l.id = a.lookup_id and l.npi = ${npi} and a.state = 'miss'`;
+  await age(13);
+  t.is(await lookUp(npi), REMEMBERED);
+  t.is(await lookUp(npi, { rules: { missMs: 12 * DAY } }), AGAIN);
+  await age(15);
+  t.is(await lookUp(npi), AGAIN);
+  t.is(await lookUp(await person(), { rules: { missMs: 0 } }), AGAIN);
+});
+
+test('another type is another question', async (t) => {
+  const npi = await person();
+  await lookUp(npi);
+  t.is(await lookUp(npi, { wantedType: 'personal' }), AGAIN);
+  t.is(await lookUp(npi, { wantedType: 'personal' }), REMEMBERED);
+});
+
+test('a vendor that is new is asked, and only that one', async (t) => {
+  const npi = await person();
+  await lookUp(npi);
+  const vendors = [vendorSource(one), vendorSource(other)];
+  t.is(await lookUp(npi, { vendors }), 'other not_found nobody');
+  t.is(await lookUp(npi, { vendors }), REMEMBERED);
+});
+
+for (const [about, change] of [
+  ["the person's name", (npi: string) => sql`update providers set last_name = 'ROE' where npi = ${npi}`],
+  [
+    'the employer',
+    (npi: string) => sql`insert into provider_endpoints (npi, kind, endpoint, affiliated, affiliation_name)
+      values (${npi}, 'OTHERS', 'https://clinic.example/', true, 'HARBOR CLINIC LLC')`,
+  ],
+] as const) {
+  test(`an import that has changed ${about} makes every vendor be asked`, async (t) => {
+    const npi = await person();
+    await lookUp(npi);
+    await change(npi);
+    t.is(await lookUp(npi), AGAIN);
+    t.is(await lookUp(npi), REMEMBERED);
+  });
+}
+
+test('what makes an address valid here has changed: what was refused may pass now', async (t) => {
+  const npi = await person();
+  await lookUp(npi);
+  const verifiers = [verifierOf('reacher', VERDICT('valid', 'mailbox_ok'))];
+  t.is(await lookUp(npi, { verifiers }), AGAIN);
+  t.is(await lookUp(npi, { verifiers, rules: { policy: 'verifier-required reject' } }), AGAIN);
+});
+
+test('an operator forgets what is remembered of an NPI, on record', async (t) => {
+  const npi = await person();
+  await lookUp(npi);
+  t.is(await forgetMisses(db, BY, npi), 1);
+  t.is(await lookUp(npi), AGAIN);
+  const [entry] = await sql`select action, subject, details from audit_log where subject = ${npi}`;
+  t.deepEqual(entry, { action: 'lookups.forget', subject: npi, details: { lookups: 1 } });
+});
+
+test('an erasure forgets it', async (t) => {
+  const npi = await person();
+  await lookUp(npi);
+  await eraseSubject(db, { ...ASKED, reason: 'test' }, { npi });
+  await removeSuppression(db, BY, { kind: 'npi', value: npi });
+  t.is(await lookUp(npi), AGAIN);
+});
+
+test('the erasure of an address forgets the NPIs that it was named for', async (t) => {
+  const npi = await person();
+  one.script(npi, () => undated(npi));
+  t.is(await lookUp(npi), 'one not_found none_valid');
+  await eraseSubject(db, { ...ASKED, reason: 'test' }, { email: `npi${npi}@cedarvalleyclinic-sim.com` });
+  const [kept] = await sql`select count(facts)::int as facts from lookups where npi = ${npi}`;
+  t.is(kept?.facts, 0);
+});
+
+test('it is forgotten with the rest of the evidence', async (t) => {
+  const npi = await person();
+  await lookUp(npi);
+  await sql`update lookups set opened_at = now() - interval '181 days' where npi = ${npi}`;
+  await forgetOld(db, RETENTION);
+  const [kept] = await sql`select count(facts)::int as facts from lookups where npi = ${npi}`;
+  t.is(kept?.facts, 0);
+});
+
+test('an answer that our checks refused is not bought again', async (t) => {
+  const npi = await person();
+  one.script(npi, () => undated(npi));
+  t.is(await lookUp(npi), 'one not_found none_valid');
+  t.is(await lookUp(npi), REMEMBERED);
+});
+
+test('an answer about somebody else is not bought again', async (t) => {
+  const npi = await person();
+  one.script(npi, () => foundStep('2000000010'));
+  t.is(await lookUp(npi), 'one not_found identity_mismatch');
+  t.is(await lookUp(npi), REMEMBERED);
+});
+
+test('an answer of which nobody could tell in time is bought again', async (t) => {
+  const npi = await person();
+  one.script(npi, () => undated(npi));
+  const slow = [verifierOf('reacher', VERDICT('unknown', 'timeout'))];
+  t.is(await lookUp(npi, { verifiers: slow }), 'one not_found none_valid');
+  t.regex(await lookUp(npi, { verifiers: slow }), /^one /);
+});
+
+test('what a mail server asked to come back for counts when it has decided, and only then', async (t) => {
+  const [npi, never] = [await person(), await person()];
+  for (const which of [npi, never]) one.script(which, () => undated(which));
+  const decided = [verifierOf('reacher', { kind: 'greylisted' }, VERDICT('invalid', 'mailbox_missing'))];
+  t.is(await lookUp(npi, { verifiers: decided }), 'one not_found none_valid');
+  t.is(await lookUp(npi, { verifiers: decided }), REMEMBERED);
+  const greylisting = [verifierOf('reacher', { kind: 'greylisted' })];
+  t.is(await lookUp(never, { verifiers: greylisting }), 'one not_found none_valid');
+  t.regex(await lookUp(never, { verifiers: greylisting }), /^one /);
+});
+
+test('a verifier that is out of service is no ground to remember anything', async (t) => {
+  const npi = await person();
+  one.script(npi, () => undated(npi));
+  const broke = [verifierOf('reacher', { kind: 'fatal', why: 'credits' })];
+  t.is(await lookUp(npi, { verifiers: broke }), 'one not_found verifier_unavailable');
+  t.regex(await lookUp(npi, { verifiers: broke }), /^one /);
+});
+
+test('an answer that was returned is no miss, kept or not, and counts as returned', async (t) => {
+  const npi = await person();
+  one.script(npi, () => foundStep(npi));
+  const borrowed = { vendors: [vendorSource(other), vendorSource(one, { mayStore: false })] };
+  t.is(await lookUp(npi, borrowed), 'other one completed found');
+  await sql`delete from email_checks where npi = ${npi}`;
+  await sql`delete from stored_emails where npi = ${npi}`;
+  t.is(await lookUp(npi, borrowed), 'one completed found');
+  const returned =
+    await sql`select a.vendor, a.returned from vendor_attempts a join lookups l on l.id = a.lookup_id
+    where l.npi = ${npi} and a.state <> 'skip' order by a.started_at`;
+  t.deepEqual(
+    [...returned].map(({ vendor, returned }) => `${vendor} ${returned}`),
+    ['other false', 'one true', 'one true'],
+  );
+});
