@@ -4,12 +4,12 @@ import { decode, encode } from 'dns-packet';
 
 const CODES = { SERVFAIL: 2, NXDOMAIN: 3 } as const;
 
-/** What is said of a name: addresses of one kind, an error, or nothing at all. */
+/** What is said of a name: addresses, mail exchangers (`.` for none: RFC 7505), an error, or nothing at all. */
 export type Said = readonly string[] | keyof typeof CODES | 'silence';
 
 /**
  * A name server of one test.
- * @param say what it answers about a name; for both kinds of addresses, each gets those of its kind
+ * @param say what it answers about a name: exchangers if the type is MX, else addresses, of which each kind gets its own
  * @param ttl seconds
  */
 export async function startNameServer(say: (name: string, type: string) => Said, ttl = 60) {
@@ -23,12 +23,21 @@ export async function startNameServer(say: (name: string, type: string) => Said,
     questions.push(`${type} ${name}`);
     const said = say(name, type);
     if (said === 'silence') return;
+    const records = typeof said === 'string' ? [] : said;
+    const ofKind = records.filter((ip) => ip.includes(':') === (type === 'AAAA'));
     const answers =
-      typeof said === 'string' ? [] : said.filter((ip) => ip.includes(':') === (type === 'AAAA'));
+      type === 'MX'
+        ? records.map((exchange) => ({ name, ttl, type, data: { preference: 10, exchange } }))
+        : ofKind.map((data) => ({
+            name,
+            ttl,
+            type: type === 'AAAA' ? ('AAAA' as const) : ('A' as const),
+            data,
+          }));
     const packet = encode({
       ...{ type: 'response', id, questions: [question] },
       flags: typeof said === 'string' ? CODES[said] : 0,
-      answers: answers.map((data) => ({ name, ttl, type: type === 'AAAA' ? 'AAAA' : 'A', data })),
+      answers,
     });
     socket.send(packet, peer.port, peer.address);
   });
