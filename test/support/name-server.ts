@@ -4,7 +4,7 @@ import { type Answer, decode, encode } from 'dns-packet';
 
 const CODES = { SERVFAIL: 2, NXDOMAIN: 3 } as const;
 
-/** What is said of a name: addresses of one kind, mail exchangers, an error, or nothing at all. */
+/** What is said of a name: addresses of one kind, mail exchangers (`.` for none: RFC 7505), an error, or nothing at all. */
 export type Said = readonly string[] | keyof typeof CODES | 'silence';
 
 /**

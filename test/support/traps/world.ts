@@ -1,0 +1,177 @@
+import { once } from 'node:events';
+import { createServer, type IncomingMessage } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { text } from 'node:stream/consumers';
+import { VENDOR_IDS } from '../../../activities/vendors/catalogue.ts';
+import { VERIFIER_IDS } from '../../../activities/verification/verifiers/catalogue.ts';
+import type { Config } from '../../../deploy/config/config.ts';
+import { type Said, startNameServer } from '../name-server.ts';
+import type { Played } from '../vendors.ts';
+import { type Mailbox, type Naming, nameKey, PRACTICES, spelled, TRAPS, type Trap } from './set.ts';
+
+// Everybody whom the service asks about the traps, over sockets: name servers, vendors and a verifier in their own wire
+// formats. RocketReach knows people by NPI; Hunter repeats the name that it is asked for.
+
+/** Nobody connects to it. */
+const PUBLIC = '52.96.165.8';
+const KEY = 'key-of-the-traps';
+const DAY_MS = 86_400_000;
+const FAST = { rates: ['10000/1s'] };
+
+/**
+ * Starts them.
+ * @returns what a worker needs to ask them, by its settings and its sources file
+ */
+export async function startWorld() {
+  await using opened = new AsyncDisposableStack();
+  const server = createServer(async (request, response) => {
+    const { status, body } = await answer(request);
+    response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+  });
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  opened.defer(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const dns = await startNameServer(createZone());
+  opened.defer(() => dns.close());
+  const { port } = server.address() as AddressInfo;
+  const access = (isVerified: boolean) =>
+    Object.fromEntries(
+      [...VENDOR_IDS, ...VERIFIER_IDS].map((id) => [
+        id,
+        id in VENDORS || (id === 'reacher' && isVerified)
+          ? { baseUrl: `http://127.0.0.1:${port}/${id}`, apiKey: KEY }
+          : null,
+      ]),
+    ) as Config['access'];
+  const vendors = Object.fromEntries(Object.keys(VENDORS).map((id) => [id, FAST]));
+  const running = opened.move();
+  return {
+    settings: (isVerified: boolean) => ({ access: access(isVerified), dnsServers: [dns.address] }),
+    sources: (isVerified: boolean) => ({
+      order: Object.keys(VENDORS),
+      vendors,
+      verifiers: { order: isVerified ? ['reacher'] : [], reacher: FAST },
+    }),
+    close: () => running.disposeAsync(),
+  };
+}
+
+/** What is said of each name: domains of traps, and their exchangers. */
+function createZone(): (name: string, type: string) => Said {
+  const domains = new Map<string, Exclude<Trap['dns'], undefined>>();
+  const hosts = new Map<string, readonly string[]>();
+  for (const { email, dns } of TRAPS) {
+    const domain = spelled(email).split('@')[1] ?? '';
+    if (dns || !domains.has(domain)) domains.set(domain, dns ?? { mx: [`mx.${domain}`], a: [PUBLIC] });
+  }
+  for (const entry of domains.values()) {
+    if (entry === 'nxdomain') continue;
+    for (const exchange of entry.mx) hosts.set(exchange, entry.hosts?.[exchange] ?? [PUBLIC]);
+  }
+  return (name, type) => {
+    const entry = domains.get(name.toLowerCase());
+    if (entry === 'nxdomain') return 'NXDOMAIN';
+    const addresses = [...(entry?.a ?? []), ...(hosts.get(name.toLowerCase()) ?? [])];
+    if (!entry && addresses.length === 0) return 'NXDOMAIN';
+    return type === 'MX' ? (entry?.mx ?? []) : addresses;
+  };
+}
+
+interface Question {
+  readonly query: URLSearchParams;
+  readonly body: Readonly<Record<string, unknown>>;
+}
+
+async function answer(request: IncomingMessage): Promise<Played> {
+  const { pathname, searchParams: query } = new URL(request.url ?? '/', 'http://traps');
+  const source = SOURCES[pathname.split('/')[1] ?? ''];
+  const sent = await text(request);
+  const body = sent === '' ? {} : JSON.parse(sent);
+  return source?.({ query, body }) ?? { status: 404, body: { message: 'Nobody answers here.' } };
+}
+
+type Source = (question: Question) => Played;
+/** What one vendor says of one trap. */
+type Vended = Exclude<Naming, { by: 'nppes' }>;
+interface Known {
+  readonly trap: Trap;
+  readonly says: Vended;
+}
+
+const byNpi = new Map(TRAPS.map((trap) => [trap.npi, trap]));
+const byName = new Map(TRAPS.map((trap) => [nameKey(trap.who.first, trap.who.last), trap]));
+const byEmail = new Map(TRAPS.map((trap) => [spelled(trap.email), trap]));
+if (byName.size < TRAPS.length || byEmail.size < TRAPS.length) {
+  throw new Error('two traps have the same person or the same address: nobody could tell them apart');
+}
+const states = new Map(PRACTICES.map(({ name, state }) => [name, state]));
+
+function known(vendor: string, trap: Trap | undefined): Known | null {
+  const says = trap?.named.find((one) => one.by === vendor);
+  return trap && says && says.by !== 'nppes' ? { trap, says } : null;
+}
+
+const ok = (body: unknown): Played => ({ status: 200, body });
+const seenOn = ({ days }: Vended) =>
+  days === undefined ? null : new Date(Date.now() - days * DAY_MS).toISOString().slice(0, 10);
+
+/** In the order in which they are asked; as the recorded answers in test/support/vendor-answers/ have it. */
+const VENDORS: Readonly<Record<string, Source>> = {
+  rocketreach({ query }) {
+    const found = known('rocketreach', byNpi.get(query.get('npi_number') ?? ''));
+    if (!found) return { status: 404, body: { message: 'no profile' } };
+    const { trap, says } = found;
+    const { first, last } = trap.who;
+    const words = { valid: 'valid', catch_all: 'accept-all', unknown: 'inconclusive' };
+    const email = {
+      ...{ email: trap.email, smtp_valid: words[says.says], type: says.type, grade: 'A' },
+      last_validation_check: seenOn(says),
+    };
+    return ok({
+      ...{ id: Number(trap.npi), status: 'complete', name: says.name ?? `${first} ${last}`, emails: [email] },
+      ...{ region: states.get(trap.practice), country_code: 'US', npi_data: { npi_number: trap.npi } },
+    });
+  },
+
+  hunter({ query }) {
+    const names = { first_name: query.get('first_name'), last_name: query.get('last_name') };
+    const found = known('hunter', byName.get(nameKey(...Object.values(names))));
+    const words = { valid: 'valid', catch_all: 'accept_all', unknown: 'unknown' };
+    const verification = found ? { status: words[found.says.says], date: seenOn(found.says) } : null;
+    return ok({
+      data: {
+        ...{ ...names, email: found?.trap.email ?? null, score: 90, verification },
+        accept_all: found?.says.says === 'catch_all',
+      },
+    });
+  },
+};
+
+/** What Reacher's server says of a mailbox, where that is not what it says of a good one. */
+const MAILBOXES: Readonly<Record<Mailbox, { is_reachable: string; misc?: object; smtp?: object }>> = {
+  valid: { is_reachable: 'safe' },
+  catch_all: { is_reachable: 'risky', smtp: { is_catch_all: true } },
+  role: { is_reachable: 'risky', misc: { is_role_account: true } },
+  full: { is_reachable: 'risky', smtp: { has_full_inbox: true } },
+  disposable: { is_reachable: 'risky', misc: { is_disposable: true } },
+  invalid: { is_reachable: 'invalid', smtp: { is_deliverable: false } },
+  disabled: { is_reachable: 'invalid', smtp: { is_deliverable: false, is_disabled: true } },
+  unknown: { is_reachable: 'unknown', smtp: { error: { type: 'IOError', message: 'io: incomplete' } } },
+};
+
+const reacher: Source = ({ body }) => {
+  const email = String(body.to_email);
+  const { is_reachable, misc, smtp } = MAILBOXES[byEmail.get(spelled(email))?.verifier ?? 'unknown'];
+  return ok({
+    ...{ input: email, is_reachable, mx: { accepts_mail: true, records: [] } },
+    misc: { is_disposable: false, is_role_account: false, is_b2c: false, ...misc },
+    smtp: {
+      ...{ can_connect_smtp: true, has_full_inbox: false, is_catch_all: false },
+      ...{ is_deliverable: true, is_disabled: false, ...smtp },
+    },
+  });
+};
+
+const SOURCES: Readonly<Record<string, Source>> = { ...VENDORS, reacher };

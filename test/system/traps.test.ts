@@ -1,0 +1,67 @@
+import test from 'ava';
+import {
+  DEFAULT,
+  mistakeIn,
+  type Outcome,
+  type Score,
+  scoresOf,
+  springTraps,
+  tell,
+} from '../support/traps/run.ts';
+import { TRAPS } from '../support/traps/set.ts';
+
+// What a customer gets under the default policy with a verifier, held against a careful person's advice about each
+// address of test/traps/. `npm run traps` prints every policy.
+
+const outcomes: Outcome[] = [];
+
+test.before(async () => {
+  outcomes.push(...(await springTraps(DEFAULT)));
+});
+
+/** Whether so few were wrong; says which, if more were. */
+function isWithin({ wrong, of }: Score, percent: number): true | string {
+  const share = (100 * wrong.length) / of;
+  return share <= percent || [`${wrong.length} of ${of}:`, ...wrong.map(tell)].join('\n');
+}
+
+test.failing('of the bad addresses at most 5 in 100 are returned', (t) => {
+  t.is(isWithin(scoresOf(outcomes).returned, 5), true);
+});
+
+test('of the good addresses at most 3 in 100 are refused', (t) => {
+  t.is(isWithin(scoresOf(outcomes).refused, 3), true);
+});
+
+test.failing('of the good addresses that are returned at most 3 in 100 have the wrong type', (t) => {
+  t.is(isWithin(scoresOf(outcomes).type, 3), true);
+});
+
+test('every request ends with an answer', (t) => {
+  t.deepEqual(outcomes.filter(({ state }) => state !== 'completed' && state !== 'not_found').map(tell), []);
+});
+
+test('the set is large, and most of it is bad', (t) => {
+  const bad = TRAPS.filter(({ careful }) => careful === 'refuse').length;
+  t.true(TRAPS.length >= 320);
+  t.true(bad / TRAPS.length > 0.55 && bad / TRAPS.length < 0.65);
+  t.deepEqual(
+    TRAPS.filter(({ careful, withoutVerifier, type }) => {
+      const isEverReturned = careful === 'return' || withoutVerifier === 'return';
+      return isEverReturned !== (type !== undefined) || withoutVerifier === careful;
+    }),
+    [],
+  );
+});
+
+test('a service that returns everything, nothing, or the other type is found out', (t) => {
+  const as = (returned: (outcome: Outcome) => Outcome['returned']) =>
+    outcomes.map((outcome) => ({ ...outcome, returned: returned(outcome) }));
+  const { returned, refused } = scoresOf(as(() => 'professional'));
+  t.deepEqual([returned.wrong.length, refused.wrong.length], [returned.of, 0]);
+  const nothing = scoresOf(as(() => null));
+  t.deepEqual([nothing.returned.wrong.length, nothing.refused.wrong.length], [0, nothing.refused.of]);
+  const other = as(({ trap }) => (trap.type === 'personal' ? 'professional' : 'personal'));
+  t.true(other.every((outcome) => mistakeIn(outcome) !== null));
+  t.not(isWithin(scoresOf(other).type, 3), true);
+});
