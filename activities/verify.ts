@@ -15,7 +15,9 @@ import { type RequestIds, settleFound } from './batches.ts';
 import type { ActivityDeps } from './deps.ts';
 import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
+import type { Subjects } from './lookup.ts';
 import type { Decided } from './verification/check.ts';
+import type { NamedCandidate } from './verification/policy.ts';
 
 interface ToVerify {
   readonly requestId: string;
@@ -29,7 +31,9 @@ interface ToVerify {
   readonly patience: 'first' | 'early' | 'over';
 }
 
-type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules'>;
+type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules'> & {
+  readonly subjects: Subjects;
+};
 
 /** Verifiers one after the other, each up to 90 s; a claim that is older belongs to a dead worker. */
 const CLAIM_MS = 120_000;
@@ -57,12 +61,13 @@ export function createVerifyActivities(deps: VerifyDeps) {
  * activity is tried again: a resolver's or a verifier's bad moment is not held against an address.
  */
 export async function verify(
-  { db, check, rules }: Pick<VerifyDeps, 'db' | 'check' | 'rules'>,
+  { db, check, rules, subjects }: Pick<VerifyDeps, 'db' | 'check' | 'rules' | 'subjects'>,
   { requestId, npi, lookupId, wantedType, patience }: ToVerify,
   signal: AbortSignal,
 ): Promise<VendorAnswer> {
   const { freshnessMs, greylistMs } = rules;
   const lookup = { npi, lookupId };
+  const subject = await subjects.of(lookupId, npi, wantedType);
   const had: string[] = [];
   let satisfied = false;
   let later: string | null = null;
@@ -76,7 +81,9 @@ export async function verify(
   };
   const judge = async (candidate: ClaimedEmail) => {
     const { email } = candidate;
-    const checked = await check(candidate, signal, requestId);
+    // Its reason was written down by a check.
+    const looked = candidate.looked as NamedCandidate['looked'];
+    const checked = await check({ ...candidate, looked }, subject, signal, requestId);
     switch (checked.kind) {
       case 'transient':
         if (checked.reason.startsWith('dns') && candidate.waitedMs > DNS_PATIENCE_MS) {
@@ -90,6 +97,7 @@ export async function verify(
           undecided = checked.reason;
           return;
         }
+        await recordEvidence(db, { ...lookup, email }, checked.evidence);
         await releaseUnchecked(db, { npi, email }, null);
         notNow = retryLater('verification', checked.reason, checked.afterMs);
         return;
@@ -102,6 +110,7 @@ export async function verify(
       case 'decided':
         if (checked.definitive) return await write(email, checked);
         // Without a word of a verifier that might have told it stays in line, for this lookup and the next.
+        await recordEvidence(db, { ...lookup, email }, checked.evidence);
         await releaseUnchecked(db, { npi, email }, null);
         undecided = checked.reason;
         return;

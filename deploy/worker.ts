@@ -5,7 +5,7 @@ import { createNames } from '../activities/http/names.ts';
 import { runSweeps } from '../activities/sweep.ts';
 import { openDatabase } from '../db/client.ts';
 import { firstVersion } from '../db/secrets.ts';
-import { type Config, loadConfig } from './config/config.ts';
+import { loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
 import { postOf, rulesOf } from './config/worker.ts';
 import { createLog } from './log.ts';
@@ -71,7 +71,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
       'search attributes and Schedule are not sure to be there; tried again in five minutes',
     );
   });
-  tellSources(log, config, sources);
+  tellSources(log, sources);
   const workflowBundle = await loadBundle(config.workflowBundle);
   const version = versionOf(taskQueue, workflowBundle.code);
   const isVersioned = await hasDeployments(client);
@@ -134,7 +134,6 @@ async function untilUsable(target: TemporalTarget, log: Logger, stopped: AbortSi
 
 function tellSources(
   log: Logger,
-  { verifyPolicy }: Config,
   {
     vendors,
     verifiers,
@@ -146,7 +145,7 @@ function tellSources(
   log.info(order, 'sources, in the order in which they are asked');
   if (names.length === 0) log.warn('no vendor has a key: requests are answered from the directory alone');
   const undated = vendors.filter(({ vendor }) => !vendor.isDated).map(({ vendor }) => vendor.id);
-  if (verifyPolicy === 'vendor-or-verifier' && verifiers.length === 0 && undated.length > 0) {
+  if (verifiers.length === 0 && undated.length > 0) {
     log.warn(
       { vendors: undated },
       'these vendors do not date what they find: without a verifier it is never valid',

@@ -1,8 +1,9 @@
 import type { EmailType } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
 import type { Evidence } from './consult.ts';
-import { type Ask, consult, type NotAsked } from './consult.ts';
+import { type Ask, consult } from './consult.ts';
 import { classify } from './domains.ts';
+import { ownerOf, type Whose } from './local-part.ts';
 import { look } from './looks.ts';
 import { createMailRoutes, type MailResolver } from './mx.ts';
 import type { Reason } from './policy.ts';
@@ -14,8 +15,9 @@ import {
   type Ruling,
   rule,
   verifierCanHelp,
+  type Word,
 } from './policy.ts';
-import type { Verifier } from './verifiers/verifier.ts';
+import type { Verifier, VerifierTrouble } from './verifiers/verifier.ts';
 
 export interface Decided {
   readonly kind: 'decided';
@@ -47,7 +49,7 @@ export type Checked =
   /** Nothing is decided: check again after `afterMs`, or after a pause of the caller's choice. */
   | {
       readonly kind: 'transient';
-      readonly reason: 'timeout' | 'dns_failure' | NotAsked;
+      readonly reason: 'timeout' | 'dns_failure' | VerifierTrouble;
       readonly afterMs: number | null;
       readonly evidence: readonly Evidence[];
     };
@@ -65,15 +67,19 @@ export interface CheckOptions {
   readonly now?: () => number;
 }
 
-/** @param requestId for which it is made; null if for none */
+/**
+ * @param whose whose it should be
+ * @param requestId for which it is made; null if for none
+ */
 export type Check = (
   candidate: NamedCandidate,
+  whose: Whose,
   signal: AbortSignal,
   requestId: string | null,
 ) => Promise<Checked>;
 
 /**
- * The gate every candidate passes before it may be given to a client: its looks, then what its finder says, then
+ * The gate every candidate passes before it may be given to a client: its looks, then whose it is, then what its finder says, then
  * its domain's name servers, then verifiers; each is asked only if its answer can still change the verdict, as
  * policy.ts has it. A rate limit, an outage or a resolver's bad moment never becomes a verdict: the check is then
  * `transient` and may be repeated. It throws only what aborting `signal` throws.
@@ -89,7 +95,7 @@ export function createCheck({
 }: CheckOptions): Check {
   const mailRoute = createMailRoutes(resolver, now);
 
-  return async (candidate, signal, requestId) => {
+  return async (candidate, whose, signal, requestId) => {
     const started = performance.now();
     const evidence: Evidence[] = [];
     const noteOurs = (verdict: Verdict, reason: Reason) => {
@@ -106,7 +112,12 @@ export function createCheck({
     const { email, domain } = looked.address;
     const about = { email, emailType: classify(domain, candidate.vendorType), evidence };
 
-    const claim = claimOf(candidate, now(), freshnessMs);
+    const owner = ownerOf(looked.address, whose);
+    if (owner === 'shared' || owner === 'other_person') {
+      noteOurs('risky', owner);
+      return decided({ ...about, emailType: null }, { verdict: 'risky', reason: owner, validatedAt: null });
+    }
+    const claim = claimOf(candidate, owner, now(), freshnessMs);
     const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2;
     const known = { policy, finder: claim.word, agreed };
     const unaided = decided(about, rule(known, claim, null, now()));
@@ -121,21 +132,29 @@ export function createCheck({
     }
     noteOurs('valid', 'local_checks');
     if (!asking) return unaided;
+    const earlier = candidate.looked;
+    if (earlier !== null) return decided(about, rule(known, claim, earlier, earlier.at.getTime()));
 
+    const withWord = (word: Word) => decided(about, rule(known, claim, word, now()));
     const askHere = (verifier: Verifier) => ask(verifier, email, signal, requestId);
     const consulted = await consult(verifiers, askHere, (line) => evidence.push(line));
     switch (consulted.kind) {
-      case 'word':
-        return {
-          ...decided(about, rule(known, claim, consulted, now())),
-          definitive: consulted.definitive,
-        };
-      case 'greylisted':
-        return { kind: 'later', reason: 'greylisted', otherwise: inDoubt(unaided, 'greylisted'), evidence };
+      case 'word': {
+        const ruled = withWord(consulted);
+        return { ...ruled, definitive: consulted.definitive || ruled.verdict === 'valid' };
+      }
+      case 'greylisted': {
+        const otherwise = withWord({ verdict: 'unknown', reason: 'greylisted' });
+        return { kind: 'later', reason: 'greylisted', otherwise, evidence };
+      }
       case 'transient':
         return { ...consulted, evidence };
       case 'none':
-        return { ...inDoubt(unaided, 'verifier_unavailable'), definitive: false };
+        return {
+          ...unaided,
+          ...(unaided.verdict === 'unknown' ? { reason: 'verifier_unavailable' } : {}),
+          definitive: false,
+        };
       default:
         return consulted satisfies never;
     }
@@ -144,9 +163,4 @@ export function createCheck({
 
 function decided(about: Pick<Decided, 'email' | 'emailType' | 'evidence'>, ruling: Ruling): Decided {
   return { kind: 'decided', ...ruling, ...about, definitive: true };
-}
-
-/** What is known without verifiers, with the reason why they did not help. */
-function inDoubt(unaided: Decided, reason: Reason): Decided {
-  return unaided.verdict === 'unknown' ? { ...unaided, reason } : unaided;
 }

@@ -1,9 +1,15 @@
 import type { Database } from '../../db/client.ts';
-import { admitCall, type CallOutcome, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
+import {
+  admitCall,
+  type Backing,
+  type CallOutcome,
+  recordOne,
+  type SourceLimits,
+} from '../../db/lookups/sources.ts';
 import { outcomeOfTrouble } from '../failures.ts';
-import type { Verdict } from '../vendors/vendor.ts';
-import type { Reason } from './policy.ts';
-import type { MailboxReason, Verifier, VerifierStep } from './verifiers/verifier.ts';
+import type { Vendor, Verdict } from '../vendors/vendor.ts';
+import type { Policy, Reason } from './policy.ts';
+import type { MailboxReason, Verifier, VerifierStep, VerifierTrouble } from './verifiers/verifier.ts';
 
 /** A verifier that may not be asked now: its breaker is open, its rate or what it may cost is used up. */
 export interface Unavailable {
@@ -19,13 +25,6 @@ export type Ask = (
   signal: AbortSignal,
   requestId: string | null,
 ) => Promise<VerifierStep | Unavailable>;
-
-export type NotAsked =
-  | 'verifier_rate_limit'
-  | 'verifier_upstream'
-  | 'verifier_unsent'
-  | 'verifier_unanswered'
-  | 'verifier_unavailable';
 
 /**
  * What the verifiers together have to say.
@@ -43,14 +42,14 @@ export type Consulted =
       readonly definitive: boolean;
     }
   | { readonly kind: 'greylisted' }
-  | { readonly kind: 'transient'; readonly reason: NotAsked; readonly afterMs: number | null }
+  | { readonly kind: 'transient'; readonly reason: VerifierTrouble; readonly afterMs: number | null }
   | { readonly kind: 'none' };
 
 /**
  * Asks verifiers in order until one judges. The next is asked if one cannot tell or cannot be asked, and after
  * greylisting too: another verifier's servers may be known to the mail server already. Greylisting outweighs a
  * rate limit, because whoever comes back before the mail server's pause is over starts it again.
- * @param note takes what each verifier made of the address
+ * @param note takes what each verifier made of the address, or why it made nothing of it
  * @throws whatever `ask` does
  */
 export async function consult(
@@ -67,25 +66,29 @@ export async function consult(
     const started = performance.now();
     const step = await ask(verifier);
     const durationMs = Math.round(performance.now() - started);
+    const told = (verdict: Verdict, reason: Reason | null) =>
+      note({ kind: 'verifier', source: verifier.id, verdict, reason, durationMs });
     switch (step.kind) {
       case 'answer': {
         const { verdict, reason } = step;
-        note({ kind: 'verifier', source: verifier.id, verdict, reason, durationMs });
+        told(verdict, reason);
         if (verdict !== 'unknown') return { kind: 'word', verdict, reason, definitive: true };
         unknown ??= reason ?? 'inconclusive';
         break;
       }
       case 'greylisted':
-        note({ kind: 'verifier', source: verifier.id, verdict: 'unknown', reason: 'greylisted', durationMs });
+        told('unknown', 'greylisted');
         greylisted = true;
         break;
       case 'retry':
+        told('unknown', `verifier_${step.why}`);
         notAsked = sooner(notAsked, `verifier_${step.why}`, step.afterMs);
         break;
       case 'unavailable':
         notAsked = sooner(notAsked, 'verifier_unavailable', step.afterMs);
         break;
       case 'fatal':
+        told('unknown', `verifier_${step.why}`);
         outOfService = true;
         break;
       default:
@@ -102,7 +105,7 @@ export async function consult(
 /** The one that may be asked again first; a known time before none. */
 function sooner(
   known: Extract<Consulted, { kind: 'transient' }> | null,
-  reason: NotAsked,
+  reason: VerifierTrouble,
   afterMs: number | null,
 ): Extract<Consulted, { kind: 'transient' }> {
   const isSooner = afterMs !== null && (known?.afterMs ?? Number.POSITIVE_INFINITY) > afterMs;
@@ -127,6 +130,50 @@ export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits
     const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
     await recordOne(db, id, admission.era, outcomeOf(step), unspent);
     return step;
+  };
+}
+
+/** Nobody's mailbox (RFC 2606), whom ZeroBounce answers about at no cost. */
+const NOBODY = 'invalid@example.com';
+
+/**
+ * The verifiers without which what a vendor names could not become valid: while none of them can answer, no vendor is
+ * paid.
+ */
+export function createBacking(
+  policy: Policy,
+  verifiers: readonly Verifier[],
+  limits: ReadonlyMap<string, SourceLimits>,
+  ask: Ask,
+) {
+  const all = verifiers.map(({ id, cost }): Backing => {
+    return { source: id, cost, dailyCredits: limits.get(id)?.dailyCredits ?? null };
+  });
+  return {
+    /** Empty if the policy may take the vendor's own word. */
+    of: ({ isDated }: Pick<Vendor, 'isDated'>) => (policy === 'vendor-or-verifier' && isDated ? [] : all),
+    /**
+     * Asks the verifiers about nobody, each as soon as its breaker allows a trial: nothing else might.
+     * @returns in how many milliseconds to look again; null if nobody can say
+     */
+    async tryAgain(signal: AbortSignal, requestId: string): Promise<number | null> {
+      const consulted = await consult(
+        verifiers,
+        (verifier) => ask(verifier, NOBODY, signal, requestId),
+        () => {},
+      );
+      switch (consulted.kind) {
+        case 'word':
+        case 'greylisted':
+          return 0;
+        case 'transient':
+          return consulted.afterMs;
+        case 'none':
+          return null;
+        default:
+          return consulted satisfies never;
+      }
+    },
   };
 }
 

@@ -26,11 +26,10 @@ export function look(text: string): Looked {
 }
 
 /** Addresses that are not a person's own mailbox, in the order in which one reason hides another. */
-function refuse({ local, domain }: Address): { readonly verdict: Verdict; readonly reason: Reason } | null {
+function refuse({ domain }: Address): { readonly verdict: Verdict; readonly reason: Reason } | null {
   if (registrableDomain(domain) === null) return { verdict: 'invalid', reason: 'no_suffix' };
   if (isDisposable(domain)) return { verdict: 'invalid', reason: 'disposable' };
   if (isRelay(domain)) return { verdict: 'risky', reason: 'relay' };
-  if (isRole(local)) return { verdict: 'risky', reason: 'role' };
   if (isDirect(domain)) return { verdict: 'invalid', reason: 'direct' };
   return null;
 }
@@ -45,30 +44,6 @@ const RELAYS: ReadonlySet<string> = new Set(
 /** Whether this domain forwards aliases of mailboxes elsewhere. */
 export function isRelay(domain: string): boolean {
   return holdsDomain(RELAYS, domain) || domain.split('.').includes('simplelogin');
-}
-
-// A practice's shared mailboxes, and those of RFC 2142: several people read them, and they outlive each of them.
-const ROLES: ReadonlySet<string> = new Set(
-  `abuse accounting accounts admin administration administrator admissions appointment appointments
-  assistance billing booking bookings business callcenter care careers clinic compliance contact contact-us
-  contactus credentialing customer-service customerservice desk dispatch do-not-reply donotreply email
-  emergency enquiries enquiry everyone executive fax feedback finance frontdesk front-desk frontoffice
-  front-office general hello help helpdesk help-desk hospital hostmaster hr human-resources humanresources
-  info information inquiries inquiry insurance intake it jobs lab laboratory legal mail mailbox manager
-  management marketing media medical-records medicalrecords newpatient new-patient newpatients new-patients
-  news newsletter no-reply noc noreply nurse nurses nursing office officemanager office-manager operations
-  orders patient patients patientservices patient-services payroll pharmacy postmaster practice
-  practicemanager practice-manager press privacy provider providers purchasing reception receptionist records
-  recruiting recruitment referral referrals refills reply returns root rx sales scheduler scheduling
-  secretary security service services spam staff subscribe support surgery sysadmin team tech telehealth
-  triage unsubscribe usenet uucp webmaster welcome www`.split(/\s+/),
-);
-
-/** Whether a local part names a function rather than a person: `office2`, `front.desk`, `billing+north`. */
-export function isRole(local: string): boolean {
-  const [name = ''] = local.split('+');
-  const base = name.replace(/[._-]?[0-9]+$/, '').replace(/[._]/g, '-');
-  return ROLES.has(base);
 }
 
 // Health information service providers and record systems whose mail domains serve Direct messaging.

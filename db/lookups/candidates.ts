@@ -21,6 +21,8 @@ export interface NamedCandidates {
   readonly mismatch: string | null;
   /** False if the source's license lets us answer with an address, but not keep it. */
   readonly mayStore: boolean;
+  /** Whether all that says whose they are repeats our question. */
+  readonly isEcho: boolean;
   readonly candidates: readonly NamedCandidate[];
 }
 
@@ -37,7 +39,7 @@ export async function storeCandidates(
   },
   at: Date,
 ): Promise<void> {
-  const { npi, lookupId, source, mismatch, mayStore } = named;
+  const { npi, lookupId, source, mismatch, mayStore, isEcho } = named;
   await lockForStoring(tx);
   const welcome = await withoutSuppressed(tx, npi, named.candidates);
   // What may not be kept and is somebody else's is not even evidence: the attempt says that there was a mismatch.
@@ -64,10 +66,11 @@ export async function storeCandidates(
     };
     await tx
       .insert(storedEmails)
-      .values({ npi, email: candidate.email, ...row, mayStore, firstSeenAt: at })
+      .values({ npi, email: candidate.email, ...row, isEcho, mayStore, firstSeenAt: at })
       .onConflictDoUpdate({
         target: [storedEmails.npi, storedEmails.email],
-        set: row,
+        // What one source knows, another does not unsay.
+        set: { ...row, isEcho: sql`${storedEmails.isEcho} and excluded.is_echo` },
         // One that is valid and fresh stays so: another lookup may be about to answer with it.
         setWhere: sql`${storedEmails.verdict} <> 'valid' or ${storedEmails.unchecked}
           or ${storedEmails.lastValidatedAt} < ${stale}::timestamptz`,
@@ -146,19 +149,21 @@ async function withoutSuppressed(
   return candidates.filter(({ email }) => welcome.has(email));
 }
 
-/** One line of evidence on an address. */
-export interface Evidence {
-  readonly kind: CheckKind;
-  readonly source: string;
+/** What a check came to. */
+interface CheckWords {
   readonly verdict: StoredVerdict;
   readonly reason: string | null;
+}
+
+/** One line of evidence on an address. */
+export interface Evidence extends CheckWords {
+  readonly kind: CheckKind;
+  readonly source: string;
   readonly durationMs: number | null;
 }
 
-export interface CheckedEmail {
-  readonly verdict: StoredVerdict;
+export interface CheckedEmail extends CheckWords {
   readonly emailType: EmailType | null;
-  readonly reason: string | null;
   readonly validatedAt: Date | null;
 }
 
@@ -167,6 +172,9 @@ export interface ClaimedEmail extends NamedCandidate {
   readonly source: string;
   /** How many different sources have named it within 30 days. */
   readonly namedBy: number;
+  readonly isEcho: boolean;
+  /** The newest judgment of a verifier, if it is not older than 24 hours. */
+  readonly looked: (CheckWords & { readonly at: Date }) | null;
   /** Since it came into line. */
   readonly waitedMs: number;
 }
@@ -194,7 +202,12 @@ export async function claimUnchecked(
 ): Promise<ClaimedEmail | null> {
   const { requestId, npi, lookupId, except, greylisted, claimMs } = search;
   const [row] = await query(db, (tx) =>
-    tx.execute<Omit<ClaimedEmail, 'validatedAt'> & { readonly validatedAt: string | null }>(sql`
+    tx.execute<
+      Omit<ClaimedEmail, 'validatedAt' | 'looked'> & {
+        readonly validatedAt: string | null;
+        readonly looked: (CheckWords & { readonly at: string }) | null;
+      }
+    >(sql`
       update stored_emails s set checking_until = clock_timestamp() + ${span(claimMs)}, checking_for = ${requestId}
        where s.npi = ${npi} and s.email = (
          select w.email from stored_emails w
@@ -205,12 +218,22 @@ export async function claimUnchecked(
           order by w.verdict = 'valid' desc, w.email_type = 'professional' desc nulls last, w.email
           limit 1 for update skip locked)
       returning s.email, s.email_type as "vendorType", s.verdict, s.last_validated_at as "validatedAt", s.source,
+        s.is_echo as "isEcho",
+        (select json_build_object('verdict', c.verdict, 'reason', c.reason, 'at', c.at) from email_checks c
+          where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict <> 'unknown'
+            and c.at > now() - interval '24 hours' order by c.id desc limit 1) as looked,
         (extract(epoch from clock_timestamp() - s.updated_at) * 1000)::int as "waitedMs",
         (select count(distinct c.source)::int from email_checks c
           where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
             and c.at > now() - interval '30 days') as "namedBy"`),
   );
-  return row ? { ...row, validatedAt: row.validatedAt === null ? null : new Date(row.validatedAt) } : null;
+  if (!row) return null;
+  const { validatedAt, looked } = row;
+  return {
+    ...row,
+    validatedAt: validatedAt === null ? null : new Date(validatedAt),
+    looked: looked && { ...looked, at: new Date(looked.at) },
+  };
 }
 
 /** What is left in line of a lookup beside `except`: in somebody else's hands, or greylisted. */
@@ -288,10 +311,10 @@ export async function recordVerdict(
   });
 }
 
-/** Writes what was found out about an address that no verdict came of yet. */
+/** Writes what was found out about an address that no verdict came of. */
 export async function recordEvidence(
   db: Database,
-  address: { readonly npi: string; readonly email: string; readonly lookupId: string },
+  address: { readonly npi: string; readonly email: string; readonly lookupId: string | null },
   evidence: readonly Evidence[],
 ): Promise<void> {
   if (evidence.length === 0) return;

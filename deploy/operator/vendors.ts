@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import { readSourceFigures, type SourceFigures } from '../../db/lookups/sources.ts';
 import { pastMoment } from './arguments.ts';
 import { type Run, sections, table } from './print.ts';
@@ -27,6 +28,8 @@ function withRates(figures: SourceFigures) {
   const over = asked - open;
   return {
     ...figures,
+    // One that was not asked about anybody leaves nothing that tells what it is.
+    role: Object.hasOwn(VERIFIERS, figures.source) ? ('verifier' as const) : figures.role,
     /** Share of the questions that are over; 0 to 1. */
     hitRate: over === 0 ? null : Math.round((found / over) * 1000) / 1000,
     creditsPerFound: found === 0 ? null : Math.round((credits / found) * 1000) / 1000,

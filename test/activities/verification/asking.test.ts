@@ -160,6 +160,7 @@ test('every judgment on the way is kept in order', async (t) => {
     [
       'local service: valid local_checks',
       'verifier v1: unknown greylisted',
+      'verifier v2: unknown verifier_rate_limit',
       'verifier v3: unknown inconclusive',
       'verifier v4: invalid mailbox_missing',
     ],
@@ -171,7 +172,7 @@ test('what is refused at sight says so in its evidence', async (t) => {
   const checked = await checkOf()(candidate('info@clinic.com'));
   t.deepEqual(
     checked.evidence.map(({ kind, source, verdict, reason }) => [kind, source, verdict, reason]),
-    [['local', 'service', 'risky', 'role']],
+    [['local', 'service', 'risky', 'shared']],
   );
 });
 

@@ -94,10 +94,10 @@ for (const [email, verdict] of [
   ['jo@aliases.simplelogin.com', 'risky relay'],
   ['jo@jo.addy.io', 'risky relay'],
   ['jo@passmail.net', 'risky relay'],
-  ['info@clinic.com', 'risky role'],
-  ['Front.Desk@clinic.com', 'risky role'],
-  ['office2@clinic.com', 'risky role'],
-  ['billing+north@clinic.com', 'risky role'],
+  ['info@clinic.com', 'risky shared'],
+  ['Front.Desk@clinic.com', 'risky shared'],
+  ['office2@clinic.com', 'risky shared'],
+  ['billing+north@clinic.com', 'risky shared'],
   ['jo@29651.direct.athenahealth.com', 'invalid direct'],
   ['jo@nyumc.direct-ci.com', 'invalid direct'],
   ['jo@uprisedirect.com', 'invalid direct'],
@@ -108,7 +108,7 @@ for (const [email, verdict] of [
   ['jo@direct.nextgen.com', 'invalid direct'],
   ['jo@direct.allscripts.com', 'invalid direct'],
   ['info@mailinator.com', 'invalid disposable'],
-  ['info@direct.clinic.com', 'risky role'],
+  ['info@direct.clinic.com', 'invalid direct'],
 ] as const) {
   test(`${email} is refused: ${verdict}`, async (t) => {
     t.is(await verdictOf(email), verdict);
