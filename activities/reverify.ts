@@ -30,7 +30,7 @@ export function createReverifyActivities({ db, log, check, verifiers, rules }: R
           const candidate = { email, vendorType: emailType, source, namedBy: 1, ...claim };
           const subject = buildSubject(npi, await readProvider(db, npi), 'any');
           const checked = await check(candidate, subject, signal, null);
-          if (checked.kind !== 'decided' || !checked.definitive || checked.verdict === 'unknown') {
+          if (checked.kind !== 'decided' || checked.verdict === 'unknown') {
             await recordEvidence(db, { npi, email, lookupId: null }, checked.evidence);
             result.undecided += 1;
             continue;

@@ -16,7 +16,7 @@ import type { ActivityDeps } from './deps.ts';
 import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { Subjects } from './lookup.ts';
-import type { Decided } from './verification/check.ts';
+import type { Checked, Decided } from './verification/check.ts';
 import type { NamedCandidate } from './verification/policy.ts';
 
 interface ToVerify {
@@ -79,6 +79,10 @@ export async function verify(
     const isWanted = wantedType === 'any' ? 'professional' : wantedType;
     satisfied ||= decided.verdict === 'valid' && decided.emailType === isWanted;
   };
+  const letGo = async (email: string, { evidence }: Checked, greylistedMs: number | null) => {
+    await recordEvidence(db, { ...lookup, email }, evidence);
+    await releaseUnchecked(db, { npi, email }, greylistedMs);
+  };
   const judge = async (candidate: ClaimedEmail) => {
     const { email } = candidate;
     // Its reason was written down by a check.
@@ -97,23 +101,16 @@ export async function verify(
           undecided = checked.reason;
           return;
         }
-        await recordEvidence(db, { ...lookup, email }, checked.evidence);
-        await releaseUnchecked(db, { npi, email }, null);
+        await letGo(email, checked, null);
         notNow = retryLater('verification', checked.reason, checked.afterMs);
         return;
       case 'later':
         if (patience === 'over') return await write(email, checked.otherwise);
-        await recordEvidence(db, { ...lookup, email }, checked.evidence);
-        await releaseUnchecked(db, { npi, email }, greylistMs);
+        await letGo(email, checked, greylistMs);
         later = checked.reason;
         return;
       case 'decided':
-        if (checked.definitive) return await write(email, checked);
-        // Without a word of a verifier that might have told it stays in line, for this lookup and the next.
-        await recordEvidence(db, { ...lookup, email }, checked.evidence);
-        await releaseUnchecked(db, { npi, email }, null);
-        undecided = checked.reason;
-        return;
+        return await write(email, checked);
       default:
         checked satisfies never;
     }

@@ -30,8 +30,6 @@ export interface Decided {
   readonly validatedAt: Date | null;
   /** Normalized: the form to store, compare and hand out. */
   readonly email: string;
-  /** False if a verifier that might have made it valid is out of service: no ground to say "nothing found". */
-  readonly definitive: boolean;
   /** What was found on the way, in that order. */
   readonly evidence: readonly Evidence[];
 }
@@ -141,7 +139,8 @@ export function createCheck({
     switch (consulted.kind) {
       case 'word': {
         const ruled = withWord(consulted);
-        return { ...ruled, definitive: consulted.definitive || ruled.verdict === 'valid' };
+        // Who may not be asked might have made it valid: no ground to say "nothing found".
+        return ruled.verdict === 'valid' || consulted.away === null ? ruled : { ...consulted.away, evidence };
       }
       case 'greylisted': {
         const otherwise = withWord({ verdict: 'unknown', reason: 'greylisted' });
@@ -149,12 +148,6 @@ export function createCheck({
       }
       case 'transient':
         return { ...consulted, evidence };
-      case 'none':
-        return {
-          ...unaided,
-          ...(unaided.verdict === 'unknown' ? { reason: 'verifier_unavailable' } : {}),
-          definitive: false,
-        };
       default:
         return consulted satisfies never;
     }
@@ -162,5 +155,5 @@ export function createCheck({
 }
 
 function decided(about: Pick<Decided, 'email' | 'emailType' | 'evidence'>, ruling: Ruling): Decided {
-  return { kind: 'decided', ...ruling, ...about, definitive: true };
+  return { kind: 'decided', ...ruling, ...about };
 }

@@ -26,24 +26,30 @@ export type Ask = (
   requestId: string | null,
 ) => Promise<VerifierStep | Unavailable>;
 
+/** No judgment for now. */
+interface NotNow {
+  readonly kind: 'transient';
+  readonly reason: VerifierTrouble;
+  /** When one of them may be asked again; null if nobody can say. */
+  readonly afterMs: number | null;
+}
+
 /**
  * What the verifiers together have to say.
- * - `word`: one of them judged. `unknown` if those that answered could not tell
+ * - `word`: one of them judged. `unknown` if those that answered could not tell; then `away` are those that may not be
+ *   asked and might have
  * - `greylisted`: none judged, and the mail server asked one of them to come back
  * - `transient`: none judged, and one that might have was not able to answer now
- * - `none`: none will answer until an operator acts
  */
 export type Consulted =
   | {
       readonly kind: 'word';
       readonly verdict: Verdict;
       readonly reason: MailboxReason | null;
-      /** False if it is `unknown` and one that might have told was out of service. */
-      readonly definitive: boolean;
+      readonly away: NotNow | null;
     }
   | { readonly kind: 'greylisted' }
-  | { readonly kind: 'transient'; readonly reason: VerifierTrouble; readonly afterMs: number | null }
-  | { readonly kind: 'none' };
+  | NotNow;
 
 /**
  * Asks verifiers in order until one judges. The next is asked if one cannot tell or cannot be asked, and after
@@ -59,8 +65,8 @@ export async function consult(
 ): Promise<Consulted> {
   let unknown: MailboxReason | null = null;
   let greylisted = false;
-  let outOfService = false;
-  let notAsked: Extract<Consulted, { kind: 'transient' }> | null = null;
+  let away: NotNow | null = null;
+  let notNow: NotNow | null = null;
 
   for (const verifier of verifiers) {
     const started = performance.now();
@@ -72,7 +78,7 @@ export async function consult(
       case 'answer': {
         const { verdict, reason } = step;
         told(verdict, reason);
-        if (verdict !== 'unknown') return { kind: 'word', verdict, reason, definitive: true };
+        if (verdict !== 'unknown') return { kind: 'word', verdict, reason, away: null };
         unknown ??= reason ?? 'inconclusive';
         break;
       }
@@ -82,14 +88,14 @@ export async function consult(
         break;
       case 'retry':
         told('unknown', `verifier_${step.why}`);
-        notAsked = sooner(notAsked, `verifier_${step.why}`, step.afterMs);
-        break;
-      case 'unavailable':
-        notAsked = sooner(notAsked, 'verifier_unavailable', step.afterMs);
+        notNow = sooner(notNow, `verifier_${step.why}`, step.afterMs);
         break;
       case 'fatal':
         told('unknown', `verifier_${step.why}`);
-        outOfService = true;
+        away = sooner(away, 'verifier_unavailable', null);
+        break;
+      case 'unavailable':
+        away = sooner(away, 'verifier_unavailable', step.afterMs);
         break;
       default:
         step satisfies never;
@@ -97,17 +103,13 @@ export async function consult(
   }
 
   if (greylisted) return { kind: 'greylisted' };
-  if (notAsked) return notAsked;
-  if (unknown === null) return { kind: 'none' };
-  return { kind: 'word', verdict: 'unknown', reason: unknown, definitive: !outOfService };
+  if (notNow) return notNow;
+  if (unknown !== null || away === null) return { kind: 'word', verdict: 'unknown', reason: unknown, away };
+  return away;
 }
 
 /** The one that may be asked again first; a known time before none. */
-function sooner(
-  known: Extract<Consulted, { kind: 'transient' }> | null,
-  reason: VerifierTrouble,
-  afterMs: number | null,
-): Extract<Consulted, { kind: 'transient' }> {
+function sooner(known: NotNow | null, reason: VerifierTrouble, afterMs: number | null): NotNow {
   const isSooner = afterMs !== null && (known?.afterMs ?? Number.POSITIVE_INFINITY) > afterMs;
   return known === null || isSooner ? { kind: 'transient', reason, afterMs } : known;
 }
@@ -162,17 +164,7 @@ export function createBacking(
         (verifier) => ask(verifier, NOBODY, signal, requestId),
         () => {},
       );
-      switch (consulted.kind) {
-        case 'word':
-        case 'greylisted':
-          return 0;
-        case 'transient':
-          return consulted.afterMs;
-        case 'none':
-          return null;
-        default:
-          return consulted satisfies never;
-      }
+      return consulted.kind === 'transient' ? consulted.afterMs : 0;
     },
   };
 }

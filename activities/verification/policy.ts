@@ -49,8 +49,7 @@ export type VerifierWord = (typeof VERIFIER_WORDS)[number];
  * - `no_evidence`, `stale_evidence`: nobody has seen the mailbox answer, or too long ago
  * - `not_verified`: only the vendor has, and a verifier is required
  * - `unclear_owner`: nobody but our own question says that it is this person's
- * - `verifier_unavailable`: a verifier was needed, and none will serve us until an operator acts
- * - other `verifier_`: what a verifier was asked and did not answer, by why
+ * - `verifier_`…: a verifier did not answer, by why
  * - `greylisted`, `blocked`, `timeout`, `inconclusive`: a verifier looked and could not tell
  * - `syntax`, `no_suffix`: not an address that mail on the internet could reach
  * - `no_mx`, `null_mx`, `nxdomain`: the domain takes no mail

@@ -16,7 +16,6 @@ test('an address that passes everything is valid, with the time the vendor saw i
     emailType: 'professional',
     validatedAt: new Date(NOW - DAY_MS),
     email: 'rowan.ashdown@cedarvalleyclinic-sim.com',
-    definitive: true,
   });
 });
 
