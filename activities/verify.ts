@@ -17,7 +17,6 @@ import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { Subjects } from './lookup.ts';
 import type { Checked, Decided } from './verification/check.ts';
-import type { NamedCandidate } from './verification/policy.ts';
 
 interface ToVerify {
   readonly requestId: string;
@@ -57,8 +56,8 @@ export function createVerifyActivities(deps: VerifyDeps) {
 
 /**
  * Makes the check of every address that a lookup named and that waits for one, the most promising first; those that
- * would need a verifier only until one satisfies the wanted type. A check that cannot be made now throws, so that the
- * activity is tried again: a resolver's or a verifier's bad moment is not held against an address.
+ * their finder does not call valid only until one satisfies the wanted type. A check that cannot be made now throws, so
+ * that the activity is tried again: a resolver's or a verifier's bad moment is not held against an address.
  */
 export async function verify(
   { db, check, rules, subjects }: Pick<VerifyDeps, 'db' | 'check' | 'rules' | 'subjects'>,
@@ -85,9 +84,7 @@ export async function verify(
   };
   const judge = async (candidate: ClaimedEmail) => {
     const { email } = candidate;
-    // Its reason was written down by a check.
-    const looked = candidate.looked as NamedCandidate['looked'];
-    const checked = await check({ ...candidate, looked }, subject, signal, requestId);
+    const checked = await check(candidate, subject, signal, requestId);
     switch (checked.kind) {
       case 'transient':
         if (checked.reason.startsWith('dns') && candidate.waitedMs > DNS_PATIENCE_MS) {

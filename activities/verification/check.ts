@@ -1,6 +1,6 @@
+import type { Evidence } from '../../db/lookups/candidates.ts';
 import type { EmailType } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
-import type { Evidence } from './consult.ts';
 import { type Ask, consult } from './consult.ts';
 import { classify } from './domains.ts';
 import { ownerOf, type Whose } from './local-part.ts';
@@ -19,15 +19,10 @@ import {
 } from './policy.ts';
 import type { Verifier, VerifierTrouble } from './verifiers/verifier.ts';
 
-export interface Decided {
+export interface Decided extends Ruling {
   readonly kind: 'decided';
-  readonly verdict: Verdict;
   /** Null if the address isn't a person's own. */
   readonly emailType: EmailType | null;
-  /** Null if the verdict says it all: `catch_all` and `risky`. */
-  readonly reason: Reason | null;
-  /** When the check that called it valid was made; of an `unknown` one, when its finder last saw it answer. */
-  readonly validatedAt: Date | null;
   /** Normalized: the form to store, compare and hand out. */
   readonly email: string;
   /** What was found on the way, in that order. */
@@ -77,9 +72,9 @@ export type Check = (
 ) => Promise<Checked>;
 
 /**
- * The gate every candidate passes before it may be given to a client: its looks, then whose it is, then what its finder says, then
- * its domain's name servers, then verifiers; each is asked only if its answer can still change the verdict, as
- * policy.ts has it. A rate limit, an outage or a resolver's bad moment never becomes a verdict: the check is then
+ * The gate every candidate passes before it may be given to a client: its looks, whose it is, then what its finder
+ * says, then its domain's name servers, then verifiers; each is asked only if its answer can still change the verdict,
+ * as policy.ts has it. A rate limit, an outage or a resolver's bad moment never becomes a verdict: the check is then
  * `transient` and may be repeated. It throws only what aborting `signal` throws.
  */
 export function createCheck({
@@ -130,10 +125,11 @@ export function createCheck({
     }
     noteOurs('valid', 'local_checks');
     if (!asking) return unaided;
+    const withWord = (word: Word, at = now()) => decided(about, rule(known, claim, word, at));
     const earlier = candidate.looked;
-    if (earlier !== null) return decided(about, rule(known, claim, earlier, earlier.at.getTime()));
+    // Its reason is what `consult` noted then.
+    if (earlier !== null) return withWord(earlier as Word, earlier.at);
 
-    const withWord = (word: Word) => decided(about, rule(known, claim, word, now()));
     const askHere = (verifier: Verifier) => ask(verifier, email, signal, requestId);
     const consulted = await consult(verifiers, askHere, (line) => evidence.push(line));
     switch (consulted.kind) {

@@ -1,4 +1,5 @@
 import type { Database } from '../../db/client.ts';
+import type { Evidence } from '../../db/lookups/candidates.ts';
 import {
   admitCall,
   type Backing,
@@ -135,7 +136,7 @@ export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits
   };
 }
 
-/** Nobody's mailbox (RFC 2606), whom ZeroBounce answers about at no cost. */
+/** Nobody's mailbox (RFC 2606); the sandbox of ZeroBounce answers about it at no cost. */
 const NOBODY = 'invalid@example.com';
 
 /**
@@ -159,11 +160,8 @@ export function createBacking(
      * @returns in how many milliseconds to look again; null if nobody can say
      */
     async tryAgain(signal: AbortSignal, requestId: string): Promise<number | null> {
-      const consulted = await consult(
-        verifiers,
-        (verifier) => ask(verifier, NOBODY, signal, requestId),
-        () => {},
-      );
+      const askHere = (verifier: Verifier) => ask(verifier, NOBODY, signal, requestId);
+      const consulted = await consult(verifiers, askHere, () => {});
       return consulted.kind === 'transient' ? consulted.afterMs : 0;
     },
   };
@@ -176,14 +174,4 @@ const NO_LIMITS: SourceLimits = { rates: [], dailyCredits: null };
 function outcomeOf(step: VerifierStep): CallOutcome {
   const answered = step.kind === 'answer' || step.kind === 'greylisted';
   return answered ? { kind: 'answered' } : outcomeOfTrouble(step);
-}
-
-/** One judgment of an address, as it is kept with it: by our own checks or by a verifier. */
-export interface Evidence {
-  readonly kind: 'local' | 'verifier';
-  /** The verifier's id; `service` for our own checks. */
-  readonly source: string;
-  readonly verdict: Verdict;
-  readonly reason: Reason | null;
-  readonly durationMs: number;
 }

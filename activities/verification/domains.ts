@@ -22,8 +22,9 @@ export function holdsDomain(list: ReadonlySet<string>, domain: string): boolean 
 }
 
 /**
- * Reads one of `lists/`: a domain or a word a line, `#` before a comment. deploy/build/lists.ts writes them. Read at start, not
- * imported from packages, so that what a domain counts as changes with a commit and never with an install.
+ * Reads one of `lists/`: a domain or a word a line, `#` before a comment; those of domains are written by
+ * deploy/build/lists.ts. Read at start, not imported from packages, so that what a domain counts as changes with a
+ * commit and never with an install.
  * @throws if the file is missing: a service without its lists would hand out what it must refuse
  */
 export function readList(name: string): ReadonlySet<string> {

@@ -27,7 +27,7 @@ const SURNAMES = readList('surnames');
  * - `N`, `F`: anybody's given name, surname
  * - `U`: nothing known between two separators; `u`: any other letters
  */
-const COST = { S: 10, G: 10, i: 11, l: 11, T: 11, R: 12, x: 12, p: 13, N: 14, F: 15, U: 19, u: 19 };
+const COST = { S: 6, G: 6, i: 6, l: 8, T: 11, R: 12, x: 12, p: 13, N: 14, F: 15, U: 19, u: 19 };
 type Kind = keyof typeof COST;
 /** Each letter of what is not known: a known word in it is worth telling only if it is not short. */
 const UNKNOWN_LETTER = 3;
@@ -94,38 +94,34 @@ function surnameForms(words: readonly string[]): string[] {
   return forms.flatMap((form) => [form, form.replace(/^saint(?=.)/, 'st')]);
 }
 
-/** Of its name and its town, the name in one, its domain, and what a family is called by. */
+/** Of its name, its domain and its town, each in one too, the first letters of its name, and what a family is called. */
 function practiceWords(
   domain: string,
   { person, organization }: Whose,
   { surnames }: OwnNames,
 ): ReadonlySet<string> {
-  const name = nameWords(organization?.name ?? '');
-  const label = (registrableDomain(domain) ?? domain).split('.')[0] ?? '';
-  const words = [...name, ...nameWords(person?.practice.city ?? ''), ...nameWords(label)];
+  const [label = ''] = (registrableDomain(domain) ?? domain).split('.');
+  const called = [organization?.name, label, person?.practice.city].map((text) => nameWords(text ?? ''));
   const families = [...surnames].flatMap((one) => [`the${one}`, `the${one}s`, `${one}s`]);
-  return new Set(
-    [...words, name.join(''), nameWords(label).join(''), ...families].filter((one) => one.length > 2),
-  );
+  const words = [...called.flat(), ...called.map((some) => some.join('')), ...families];
+  const acronym = called[0]?.map((word) => word.charAt(0)).join('') ?? '';
+  return new Set([...words.filter(({ length }) => length > 3), ...(acronym.length > 2 ? [acronym] : [])]);
 }
 
 /** Reads the local part in the cheapest way, by dynamic programming over its letters. */
 function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>): Owner {
   // What follows a plus sign is the person's own note; an apostrophe is no boundary.
-  const tokens = local
-    .replace(/\+.*/, '')
-    .replace(/'/g, '')
-    .split(/[^a-z]+/)
-    .filter(Boolean);
+  const tokens = local.replace(/\+.*|'/g, '').match(/[a-z]+/g) ?? [];
   const letters = tokens.join('');
-  const starts = new Set([0]);
-  for (const { length } of tokens) starts.add(Math.max(...starts) + length);
+  if (letters === '') return 'unclear';
+  const tokenOf = tokens.flatMap(({ length }, index) => Array<number>(length).fill(index));
   const best: { readonly cost: number; readonly kinds: string }[] = [{ cost: 0, kinds: '' }];
   for (let end = 1; end <= letters.length; end += 1) {
     for (let start = 0; start < end; start += 1) {
       const text = letters.slice(start, end);
-      const isWhole = [...starts].every((one) => one <= start || one >= end);
-      const isToken = isWhole && starts.has(start) && starts.has(end);
+      const [token = 0, last] = [tokenOf[start], tokenOf[end - 1]];
+      const isWhole = token === last;
+      const isToken = isWhole && text.length === tokens[token]?.length;
       const kind = kindOf(text, { isWhole, isToken, isFirst: start === 0 }, own, practice);
       const before = best[start];
       if (kind === null || before === undefined) continue;
@@ -135,7 +131,6 @@ function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>):
     }
   }
   const reading = (best[letters.length]?.kinds ?? '').replaceAll('T', '');
-  if (letters === '') return 'unclear';
   return MEANING.find(([pattern]) => pattern.test(reading))?.[1] ?? 'unclear';
 }
 
@@ -157,9 +152,8 @@ function kindOf(text: string, place: Place, own: OwnNames, practice: ReadonlySet
   const isRole = ROLES.has(text) || practice.has(text);
   if (isRole && (text.length > 4 || (isWhole && text.length > 2) || isToken)) return 'R';
   if (!isWhole) return null;
-  // `jq` is two initials before it is anybody's name; with a middle name that nobody has told us, it may be.
-  if (text.length < 4 && [...text].every((letter) => own.initials.has(letter))) return 'i';
-  if (text.length === 1) return own.surnameInitials.has(text) ? 'l' : 'x';
+  if (text.length === 1) return own.initials.has(text) ? 'i' : own.surnameInitials.has(text) ? 'l' : 'x';
+  // Before it is anybody's name it may be two initials, of which we know one.
   if (text.length === 2 && own.initials.has(text.charAt(0))) return 'p';
   if (isCloseTo(own, text)) return 'p';
   if (GIVEN_NAMES.has(text)) return 'N';
@@ -170,6 +164,6 @@ function kindOf(text: string, place: Place, own: OwnNames, practice: ReadonlySet
 /** `hart` for Hartley and `chri` for Christina, as systems cut names; `maryann` for Mary. */
 function isCloseTo({ surnames, given }: OwnNames, text: string): boolean {
   const isLonger = (name: string) => name.length > 2 && text.startsWith(name) && GIVEN_NAMES.has(text);
-  if (given.some(isLonger)) return true;
-  return text.length > 3 && [...surnames, ...given].some((name) => name.startsWith(text));
+  const isCut = (name: string) => text.length > 3 && name.startsWith(text);
+  return given.some(isLonger) || [...surnames, ...given].some(isCut);
 }

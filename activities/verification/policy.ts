@@ -1,4 +1,5 @@
-import type { Candidate, Verdict } from '../vendors/vendor.ts';
+import type { ClaimedEmail } from '../../db/lookups/candidates.ts';
+import type { Verdict } from '../vendors/vendor.ts';
 import type { Owner } from './local-part.ts';
 import type { MailboxReason, VerifierTrouble } from './verifiers/verifier.ts';
 
@@ -147,17 +148,8 @@ export function verifierCanHelp(one: Omit<Case, 'verifier'>): boolean {
 
 const DAY_MS = 86_400_000;
 
-/** An address with who named it. */
-export interface NamedCandidate extends Candidate {
-  /** Vendor, or `nppes`. */
-  readonly source: string;
-  /** How many distinct sources named it, at least 1. */
-  readonly namedBy: number;
-  /** Whether all that says whose it is repeats our question. */
-  readonly isEcho: boolean;
-  /** What a verifier of ours judged within 24 hours: it is not paid twice for one answer. */
-  readonly looked: (Word & { readonly at: Date }) | null;
-}
+/** An address with who named it, and what is known of it. */
+export type NamedCandidate = Omit<ClaimedEmail, 'waitedMs'>;
 
 /** What whoever named an address says of its mailbox, and when it was seen to answer, if it was. */
 export interface Claim {
@@ -189,16 +181,14 @@ export function claimOf(
 /** A verdict with its reason and date. */
 export interface Ruling {
   readonly verdict: Verdict;
+  /** Null if the verdict says it all: `catch_all` and `risky`. */
   readonly reason: Reason | null;
   /** When the check that called it valid was made; of an `unknown` one, when its finder last saw it answer. */
   readonly validatedAt: Date | null;
 }
 
 /** What a verifier judged. */
-export interface Word {
-  readonly verdict: Verdict;
-  readonly reason: MailboxReason | 'greylisted' | null;
-}
+export type Word = Pick<Ruling, 'verdict' | 'reason'>;
 
 /**
  * Looks a case up in the policy and dates the outcome.

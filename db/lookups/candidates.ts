@@ -2,6 +2,7 @@ import { and, eq, inArray, sql } from 'drizzle-orm';
 import { clock, type Database, query, span, type Transaction, transaction } from '../client.ts';
 import { emailChecks, storedEmails } from '../schema.ts';
 import { type CheckKind, type EmailType, SERVICE, type StoredVerdict } from '../words.ts';
+import { epochMs } from './sources.ts';
 
 // An address on its way into the directory: named by a source and not yet believed, then checked by one worker at a
 // time, whoever waits for it. Everything found out about it is kept as evidence.
@@ -172,9 +173,10 @@ export interface ClaimedEmail extends NamedCandidate {
   readonly source: string;
   /** How many different sources have named it within 30 days. */
   readonly namedBy: number;
+  /** Whether all that says whose it is repeats our question. */
   readonly isEcho: boolean;
-  /** The newest judgment of a verifier, if it is not older than 24 hours. */
-  readonly looked: (CheckWords & { readonly at: Date }) | null;
+  /** The newest judgment of a verifier, if it is not older than 24 hours; when, in milliseconds since the epoch. */
+  readonly looked: (CheckWords & { readonly at: number }) | null;
   /** Since it came into line. */
   readonly waitedMs: number;
 }
@@ -202,12 +204,7 @@ export async function claimUnchecked(
 ): Promise<ClaimedEmail | null> {
   const { requestId, npi, lookupId, except, greylisted, claimMs } = search;
   const [row] = await query(db, (tx) =>
-    tx.execute<
-      Omit<ClaimedEmail, 'validatedAt' | 'looked'> & {
-        readonly validatedAt: string | null;
-        readonly looked: (CheckWords & { readonly at: string }) | null;
-      }
-    >(sql`
+    tx.execute<Omit<ClaimedEmail, 'validatedAt'> & { readonly validatedAt: string | null }>(sql`
       update stored_emails s set checking_until = clock_timestamp() + ${span(claimMs)}, checking_for = ${requestId}
        where s.npi = ${npi} and s.email = (
          select w.email from stored_emails w
@@ -219,7 +216,7 @@ export async function claimUnchecked(
           limit 1 for update skip locked)
       returning s.email, s.email_type as "vendorType", s.verdict, s.last_validated_at as "validatedAt", s.source,
         s.is_echo as "isEcho",
-        (select json_build_object('verdict', c.verdict, 'reason', c.reason, 'at', c.at) from email_checks c
+        (select json_build_object('verdict', c.verdict, 'reason', c.reason, 'at', ${epochMs(sql`c.at`)}) from email_checks c
           where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict <> 'unknown'
             and c.at > now() - interval '24 hours' order by c.id desc limit 1) as looked,
         (extract(epoch from clock_timestamp() - s.updated_at) * 1000)::int as "waitedMs",
@@ -227,13 +224,7 @@ export async function claimUnchecked(
           where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
             and c.at > now() - interval '30 days') as "namedBy"`),
   );
-  if (!row) return null;
-  const { validatedAt, looked } = row;
-  return {
-    ...row,
-    validatedAt: validatedAt === null ? null : new Date(validatedAt),
-    looked: looked && { ...looked, at: new Date(looked.at) },
-  };
+  return row ? { ...row, validatedAt: row.validatedAt === null ? null : new Date(row.validatedAt) } : null;
 }
 
 /** What is left in line of a lookup beside `except`: in somebody else's hands, or greylisted. */

@@ -88,14 +88,11 @@ export async function admitCall<Row = unknown>(
   record = sql`select`,
 ): Promise<Row & Admission> {
   const rates = JSON.stringify(limits.rates.map(paceOf));
-  const others = JSON.stringify(
-    backing.map(({ dailyCredits: daily_credits, ...one }) => ({ ...one, daily_credits })),
-  );
   const [row] = await query(db, (tx) =>
     tx.execute<Row & Admission>(sql`
       with admission as materialized (
         select * from admit_call(${source}, ${requestId}, ${rates}::jsonb, ${limits.dailyCredits}, ${cost},
-                                 ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)}, ${others}::jsonb)
+                                 ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)}, ${JSON.stringify(backing)}::jsonb)
       ), record as (${record})
       select record.*, a.kind, a.why, a.era, ${epochMs(sql`a.at`)} as at,
              ceil(${epochMs(sql`a.free_at`)} - ${epochMs(sql`a.at`)}) as "afterMs"

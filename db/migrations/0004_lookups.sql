@@ -89,8 +89,8 @@ $$;
 
 -- Whether a source may be called now for this request (null: on our own account), and if so, all that the call takes:
 -- its place under every rate limit, the trial of an open breaker, its cost of the day's credits. Limits: per rate its
--- name, pace and burst. Calls that have something to share out are admitted one after the other. Backing: other sources,
--- with cost and daily credits, without one of which the call would be of no use; none if it is empty.
+-- name, pace and burst. Backing: other sources, with cost and daily credits; unless one of them can be asked, if there
+-- are any, the call would be of no use. Calls that have something to share out are admitted one after the other.
 create function admit_call(
   a_source text, a_request text, limits jsonb, daily_credits numeric, cost numeric, patience interval, trial_every interval,
   backing jsonb,
@@ -125,10 +125,10 @@ begin
     return;
   end if;
   if backing <> '[]' and not exists (
-    select from jsonb_to_recordset(backing) b (source text, cost numeric, daily_credits numeric)
+    select from jsonb_to_recordset(backing) b (source text, cost numeric, "dailyCredits" numeric)
            left join source_health h using (source)
      where coalesce(h.state = 'closed' and coalesce(h.paused_until <= at, true), true)
-       and has_share(b.source, organization, day_of_call, b.cost, b.daily_credits)) then
+       and has_share(b.source, organization, day_of_call, b.cost, b."dailyCredits")) then
     why := 'backing_away';
     free_at := at;
     return;

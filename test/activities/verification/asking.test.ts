@@ -156,7 +156,7 @@ test('every judgment on the way is kept in order', async (t) => {
       'verifier v4: invalid mailbox_missing',
     ],
   );
-  t.true(checked.evidence.every(({ durationMs }) => Number.isInteger(durationMs) && durationMs >= 0));
+  t.true(checked.evidence.every(({ durationMs }) => Number.isInteger(durationMs) && (durationMs ?? -1) >= 0));
 });
 
 test('what is refused at sight says so in its evidence', async (t) => {

@@ -7,7 +7,8 @@ const FOLDER = new URL('../../../activities/verification/lists/', import.meta.ur
 
 test('the lists are what the generator makes of the installed packages', async (t) => {
   const lists = buildLists();
-  t.deepEqual(await readdir(FOLDER), [...lists.keys()]);
+  const byHand = ['given-names.txt', 'roles.txt', 'surnames.txt', 'titles.txt'];
+  t.deepEqual(await readdir(FOLDER), [...lists.keys(), ...byHand].sort());
   for (const [name, text] of lists) {
     // Not by t.is, which would print thousands of lines.
     t.true((await readFile(new URL(name, FOLDER), 'utf8')) === text, `${name} is old: npm run lists`);
