@@ -27,7 +27,7 @@ interface VendorQuestion extends RequestIds {
   readonly until: number;
 }
 
-type AskDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'vendors' | 'rules' | 'check'> & {
+type AskDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'vendors' | 'rules' | 'check' | 'backing'> & {
   readonly subjects: Subjects;
 };
 
@@ -60,7 +60,7 @@ async function converse(
   source: VendorSource,
   signal: AbortSignal,
 ): Promise<VendorAnswer> {
-  const { db, rules, subjects } = deps;
+  const { db, rules, subjects, backing } = deps;
   const { requestId, npi } = question;
   const { vendor, limits } = source;
   const patienceMs = question.until - question.now();
@@ -73,6 +73,7 @@ async function converse(
     callMs: vendor.callMs,
     freshnessMs: rules.freshnessMs,
     patienceMs,
+    backing: backing.of(vendor),
   });
   switch (next.kind) {
     case 'settled':
@@ -80,6 +81,9 @@ async function converse(
       return { kind: next.kind, reason: null };
     case 'wait': {
       const { why, afterMs } = next;
+      if (why === 'backing_away') {
+        return wait(question, 'verifier_unavailable', await backing.tryAgain(signal, requestId));
+      }
       if (why !== 'rate_limit' || afterMs > patienceMs) return wait(question, why, afterMs);
       if (afterMs > TURN_MS) throw retryLater(vendor.id, why, afterMs - TURN_MS / 2);
       await setTimeout(afterMs, null, { signal });
@@ -144,6 +148,7 @@ async function record(
     npi,
     mismatch,
     mayStore,
+    isEcho: step.isEcho,
     candidates: step.candidates.map((one) => ({
       ...one,
       email: parseAddress(one.email)?.email ?? one.email,

@@ -10,6 +10,7 @@ import type { SettledMessage } from '../workflows/messages.ts';
 import type { Registry } from './person/registry.ts';
 import type { Vendor } from './vendors/vendor.ts';
 import type { createCheck } from './verification/check.ts';
+import type { createBacking } from './verification/consult.ts';
 import type { Verifier } from './verification/verifiers/verifier.ts';
 import type { createPost } from './webhooks/post.ts';
 
@@ -37,6 +38,7 @@ export interface ActivityDeps {
   /** Null if an NPI that no import has brought stays unknown. */
   readonly registry: Registry | null;
   readonly check: ReturnType<typeof createCheck>;
+  readonly backing: ReturnType<typeof createBacking>;
   readonly post: ReturnType<typeof createPost>;
   readonly rules: ActivityRules;
 }

@@ -13,7 +13,7 @@ export function createActivities(deps: ActivityDeps) {
     ...createBatchActivities({ ...deps, subjects }),
     ...createLookupActivities({ ...deps, subjects }),
     ...createAskActivities({ ...deps, subjects }),
-    ...createVerifyActivities(deps),
+    ...createVerifyActivities({ ...deps, subjects }),
     ...createReverifyActivities(deps),
     ...createWebhookActivities(deps),
   };

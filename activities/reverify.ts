@@ -1,9 +1,11 @@
 import { Context } from '@temporalio/activity';
-import { recordVerdict } from '../db/lookups/candidates.ts';
+import { recordEvidence, recordVerdict } from '../db/lookups/candidates.ts';
 import { listFading } from '../db/lookups/directory.ts';
+import { readProvider } from '../db/providers/subject.ts';
 import type { ReverifyResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
+import { buildSubject } from './person/subject.ts';
 
 /** How long before it goes stale an address is checked again. */
 const LEAD_MS = 5 * 86_400_000;
@@ -24,9 +26,12 @@ export function createReverifyActivities({ db, log, check, verifiers, rules }: R
         for (const fading of await listFading(db, { freshnessMs, leadMs: LEAD_MS, limit: AT_MOST })) {
           const { npi, email } = fading;
           // Asked as if nobody had seen the mailbox answer: that is what makes a verifier look.
-          const candidate = { ...fading, verdict: 'unknown', validatedAt: null, namedBy: 1 } as const;
-          const checked = await check(candidate, signal, null);
-          if (checked.kind !== 'decided' || !checked.definitive || checked.verdict === 'unknown') {
+          const claim = { verdict: 'unknown', validatedAt: null, isEcho: false, looked: null } as const;
+          const candidate = { ...fading, namedBy: 1, ...claim };
+          const subject = buildSubject(npi, await readProvider(db, npi), 'any');
+          const checked = await check(candidate, subject, signal, null);
+          if (checked.kind !== 'decided' || checked.verdict === 'unknown') {
+            await recordEvidence(db, { npi, email, lookupId: null }, checked.evidence);
             result.undecided += 1;
             continue;
           }

@@ -16,7 +16,8 @@ import { type RequestIds, settleFound } from './batches.ts';
 import type { ActivityDeps } from './deps.ts';
 import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import type { Decided } from './verification/check.ts';
+import type { Subjects } from './lookup.ts';
+import type { Checked, Decided } from './verification/check.ts';
 
 interface ToVerify {
   readonly requestId: string;
@@ -30,7 +31,9 @@ interface ToVerify {
   readonly patience: 'first' | 'early' | 'over';
 }
 
-type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules'>;
+type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules'> & {
+  readonly subjects: Subjects;
+};
 
 /** Verifiers one after the other, each up to 90 s; a claim that is older belongs to a dead worker. */
 const CLAIM_MS = 120_000;
@@ -54,16 +57,17 @@ export function createVerifyActivities(deps: VerifyDeps) {
 
 /**
  * Makes the check of every address that a lookup named and that waits for one, the most promising first; those that
- * would need a verifier only until one satisfies the wanted type. A check that cannot be made now throws, so that the
- * activity is tried again: a resolver's or a verifier's bad moment is not held against an address.
+ * their finder does not call valid only until one satisfies the wanted type. A check that cannot be made now throws, so
+ * that the activity is tried again: a resolver's or a verifier's bad moment is not held against an address.
  */
 export async function verify(
-  { db, check, rules }: Pick<VerifyDeps, 'db' | 'check' | 'rules'>,
+  { db, check, rules, subjects }: Pick<VerifyDeps, 'db' | 'check' | 'rules' | 'subjects'>,
   { requestId, npi, lookupId, wantedType, patience }: ToVerify,
   signal: AbortSignal,
 ): Promise<VendorAnswer> {
   const { freshnessMs, greylistMs } = rules;
   const lookup = { npi, lookupId };
+  const subject = await subjects.of(lookupId, npi, wantedType);
   const had: string[] = [];
   let satisfied = false;
   let later: string | null = null;
@@ -75,9 +79,13 @@ export async function verify(
     const isWanted = wantedType === 'any' ? 'professional' : wantedType;
     satisfied ||= decided.verdict === 'valid' && decided.emailType === isWanted;
   };
+  const letGo = async (email: string, { evidence }: Checked, greylistedMs: number | null) => {
+    await recordEvidence(db, { ...lookup, email }, evidence);
+    await releaseUnchecked(db, { npi, email }, greylistedMs);
+  };
   const judge = async (candidate: ClaimedEmail) => {
     const { email } = candidate;
-    const checked = await check(candidate, signal, requestId);
+    const checked = await check(candidate, subject, signal, requestId);
     switch (checked.kind) {
       case 'transient':
         if (checked.reason.startsWith('dns') && candidate.waitedMs > DNS_PATIENCE_MS) {
@@ -91,21 +99,16 @@ export async function verify(
           undecided = checked.reason;
           return;
         }
-        await releaseUnchecked(db, { npi, email }, null);
+        await letGo(email, checked, null);
         notNow = retryLater('verification', checked.reason, checked.afterMs);
         return;
       case 'later':
         if (patience === 'over') return await write(email, checked.otherwise);
-        await recordEvidence(db, { ...lookup, email }, checked.evidence);
-        await releaseUnchecked(db, { npi, email }, greylistMs);
+        await letGo(email, checked, greylistMs);
         later = checked.reason;
         return;
       case 'decided':
-        if (checked.definitive) return await write(email, checked);
-        // Without a word of a verifier that might have told it stays in line, for this lookup and the next.
-        await releaseUnchecked(db, { npi, email }, null);
-        undecided = checked.reason;
-        return;
+        return await write(email, checked);
       default:
         checked satisfies never;
     }

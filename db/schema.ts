@@ -274,6 +274,7 @@ export const storedEmails = pgTable(
     updatedAt: time('updated_at').notNull().defaultNow(),
     checkingUntil: time('checking_until'),
     checkingFor: text('checking_for'),
+    isEcho: boolean('is_echo').notNull().default(false),
     mayStore: boolean('may_store').notNull().default(true),
   },
   (t) => [primaryKey({ columns: [t.npi, t.email] })],

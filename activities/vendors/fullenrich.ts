@@ -171,10 +171,10 @@ function stepOfPoll(answer: HttpAnswer, pending: Step): Step {
 }
 
 function stepOfResult(result: ReturnType<typeof parseResult>, pending: Step): Step {
-  const { status, candidates, identity } = result;
+  const { status, candidates, identity, isEcho } = result;
   const credits = result.credits === null ? {} : { credits: result.credits };
   const found: Step | null =
-    candidates.length > 0 ? { kind: 'found', candidates, identity, ...credits } : null;
+    candidates.length > 0 ? { kind: 'found', candidates, identity, isEcho, ...credits } : null;
   switch (status) {
     case 'FINISHED':
       return found ?? { kind: 'miss', reason: 'no_email', ...credits };
@@ -215,6 +215,7 @@ function parseResult(body: Field) {
     status,
     candidates: candidatesOf(records.flatMap((record) => claimsOf(at(record, 'contact_info')))),
     identity: identityOf(records[0]),
+    isEcho: records.every((record) => isAbsent(at(record, 'profile'))),
     // What the job cost so far, if the vendor says it.
     credits: numberOf(at(at(body, 'cost'), 'credits')),
   };

@@ -124,7 +124,9 @@ function stepOfFound(body: Field): Step {
   const candidates = candidatesOf([[email, claim]]);
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email', credits: 1 };
   const name = nameOf(at(data, 'first_name'), at(data, 'last_name'), null);
-  return { kind: 'found', candidates, identity: { npi: null, name, state: null }, credits: 1 };
+  // It makes an address of the name that it is asked about, and gives that name back.
+  const identity = { npi: null, name, state: null };
+  return { kind: 'found', candidates, identity, isEcho: true, credits: 1 };
 }
 
 /** Null if the address was never verified. */

@@ -122,6 +122,7 @@ function stepOfMatch(body: Field): Step {
   const verdict = wordOf(present(at(email, 'status'))) === 'verified' ? 'valid' : 'unknown';
   const candidates = candidatesOf([[address, { type: 'professional', verdict, validatedAt: null }]]);
   return candidates.length > 0
-    ? { kind: 'found', candidates, identity, credits }
+    ? // The profile that it matched is its own.
+      { kind: 'found', candidates, identity, isEcho: false, credits }
     : { kind: 'miss', reason: 'no_email', credits };
 }

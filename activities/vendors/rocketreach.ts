@@ -153,7 +153,9 @@ function stepOfProfile(
     return { kind: 'pending', jobRef: String(id), pollAfterMs: pollAfterMs(retryAfterSeconds) };
   }
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
-  return { kind: 'found', candidates, identity, credits: cost(foundTypes(candidates)) };
+  // It was told the NPI alone, and has a name to it.
+  const isEcho = identity.name === null;
+  return { kind: 'found', candidates, identity, isEcho, credits: cost(foundTypes(candidates)) };
 }
 
 /** An address whose type the vendor does not say is charged as a professional one at least. */

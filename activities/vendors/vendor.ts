@@ -124,6 +124,8 @@ export type Step =
       readonly kind: 'found';
       readonly candidates: readonly Candidate[];
       readonly identity: Identity;
+      /** Whether that only repeats whom we asked about, and so proves nothing. */
+      readonly isEcho: boolean;
       /** What the answer cost, in the vendor's credits, if it says or documents it. */
       readonly credits?: number;
     }

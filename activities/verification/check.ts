@@ -1,8 +1,9 @@
+import type { Evidence } from '../../db/lookups/candidates.ts';
 import type { EmailType } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
-import type { Evidence } from './consult.ts';
-import { type Ask, consult, type NotAsked } from './consult.ts';
+import { type Ask, consult } from './consult.ts';
 import { classify } from './domains.ts';
+import { ownerOf, type Whose } from './local-part.ts';
 import { look } from './looks.ts';
 import { createMailRoutes, type MailResolver } from './mx.ts';
 import type { Reason } from './policy.ts';
@@ -14,22 +15,16 @@ import {
   type Ruling,
   rule,
   verifierCanHelp,
+  type Word,
 } from './policy.ts';
-import type { Verifier } from './verifiers/verifier.ts';
+import type { Verifier, VerifierTrouble } from './verifiers/verifier.ts';
 
-export interface Decided {
+export interface Decided extends Ruling {
   readonly kind: 'decided';
-  readonly verdict: Verdict;
   /** Null if the address isn't a person's own. */
   readonly emailType: EmailType | null;
-  /** Null if the verdict says it all: `catch_all` and `risky`. */
-  readonly reason: Reason | null;
-  /** When the check that called it valid was made; of an `unknown` one, when its finder last saw it answer. */
-  readonly validatedAt: Date | null;
   /** Normalized: the form to store, compare and hand out. */
   readonly email: string;
-  /** False if a verifier that might have made it valid is out of service: no ground to say "nothing found". */
-  readonly definitive: boolean;
   /** What was found on the way, in that order. */
   readonly evidence: readonly Evidence[];
 }
@@ -47,7 +42,7 @@ export type Checked =
   /** Nothing is decided: check again after `afterMs`, or after a pause of the caller's choice. */
   | {
       readonly kind: 'transient';
-      readonly reason: 'timeout' | 'dns_failure' | NotAsked;
+      readonly reason: 'timeout' | 'dns_failure' | VerifierTrouble;
       readonly afterMs: number | null;
       readonly evidence: readonly Evidence[];
     };
@@ -65,17 +60,21 @@ export interface CheckOptions {
   readonly now?: () => number;
 }
 
-/** @param requestId for which it is made; null if for none */
+/**
+ * @param whose whose it should be
+ * @param requestId for which it is made; null if for none
+ */
 export type Check = (
   candidate: NamedCandidate,
+  whose: Whose,
   signal: AbortSignal,
   requestId: string | null,
 ) => Promise<Checked>;
 
 /**
- * The gate every candidate passes before it may be given to a client: its looks, then what its finder says, then
- * its domain's name servers, then verifiers; each is asked only if its answer can still change the verdict, as
- * policy.ts has it. A rate limit, an outage or a resolver's bad moment never becomes a verdict: the check is then
+ * The gate every candidate passes before it may be given to a client: its looks, whose it is, then what its finder
+ * says, then its domain's name servers, then verifiers; each is asked only if its answer can still change the verdict,
+ * as policy.ts has it. A rate limit, an outage or a resolver's bad moment never becomes a verdict: the check is then
  * `transient` and may be repeated. It throws only what aborting `signal` throws.
  */
 export function createCheck({
@@ -89,7 +88,7 @@ export function createCheck({
 }: CheckOptions): Check {
   const mailRoute = createMailRoutes(resolver, now);
 
-  return async (candidate, signal, requestId) => {
+  return async (candidate, whose, signal, requestId) => {
     const started = performance.now();
     const evidence: Evidence[] = [];
     const noteOurs = (verdict: Verdict, reason: Reason) => {
@@ -104,9 +103,18 @@ export function createCheck({
       return decided({ email, emailType: null, evidence }, { verdict, reason, validatedAt: null });
     }
     const { email, domain } = looked.address;
-    const about = { email, emailType: classify(domain, candidate.vendorType), evidence };
+    const about = {
+      email,
+      emailType: classify(domain, candidate.vendorType, whose.organization?.domain),
+      evidence,
+    };
 
-    const claim = claimOf(candidate, now(), freshnessMs);
+    const owner = ownerOf(looked.address, whose);
+    if (owner === 'shared' || owner === 'other_person') {
+      noteOurs('risky', owner);
+      return decided({ ...about, emailType: null }, { verdict: 'risky', reason: owner, validatedAt: null });
+    }
+    const claim = claimOf(candidate, owner, now(), freshnessMs);
     const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2;
     const known = { policy, finder: claim.word, agreed };
     const unaided = decided(about, rule(known, claim, null, now()));
@@ -121,21 +129,25 @@ export function createCheck({
     }
     noteOurs('valid', 'local_checks');
     if (!asking) return unaided;
+    const withWord = (word: Word, at = now()) => decided(about, rule(known, claim, word, at));
+    const earlier = candidate.looked;
+    // Its reason is what `consult` noted then.
+    if (earlier !== null) return withWord(earlier as Word, earlier.at);
 
     const askHere = (verifier: Verifier) => ask(verifier, email, signal, requestId);
     const consulted = await consult(verifiers, askHere, (line) => evidence.push(line));
     switch (consulted.kind) {
-      case 'word':
-        return {
-          ...decided(about, rule(known, claim, consulted, now())),
-          definitive: consulted.definitive,
-        };
-      case 'greylisted':
-        return { kind: 'later', reason: 'greylisted', otherwise: inDoubt(unaided, 'greylisted'), evidence };
+      case 'word': {
+        const ruled = withWord(consulted);
+        // Who may not be asked might have made it valid: no ground to say "nothing found".
+        return ruled.verdict === 'valid' || consulted.away === null ? ruled : { ...consulted.away, evidence };
+      }
+      case 'greylisted': {
+        const otherwise = withWord({ verdict: 'unknown', reason: 'greylisted' });
+        return { kind: 'later', reason: 'greylisted', otherwise, evidence };
+      }
       case 'transient':
         return { ...consulted, evidence };
-      case 'none':
-        return { ...inDoubt(unaided, 'verifier_unavailable'), definitive: false };
       default:
         return consulted satisfies never;
     }
@@ -143,10 +155,5 @@ export function createCheck({
 }
 
 function decided(about: Pick<Decided, 'email' | 'emailType' | 'evidence'>, ruling: Ruling): Decided {
-  return { kind: 'decided', ...ruling, ...about, definitive: true };
-}
-
-/** What is known without verifiers, with the reason why they did not help. */
-function inDoubt(unaided: Decided, reason: Reason): Decided {
-  return unaided.verdict === 'unknown' ? { ...unaided, reason } : unaided;
+  return { kind: 'decided', ...ruling, ...about };
 }

@@ -1,9 +1,16 @@
 import type { Database } from '../../db/client.ts';
-import { admitCall, type CallOutcome, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
+import type { Evidence } from '../../db/lookups/candidates.ts';
+import {
+  admitCall,
+  type Backing,
+  type CallOutcome,
+  recordOne,
+  type SourceLimits,
+} from '../../db/lookups/sources.ts';
 import { outcomeOfTrouble } from '../failures.ts';
-import type { Verdict } from '../vendors/vendor.ts';
-import type { Reason } from './policy.ts';
-import type { MailboxReason, Verifier, VerifierStep } from './verifiers/verifier.ts';
+import type { Vendor, Verdict } from '../vendors/vendor.ts';
+import type { Policy, Reason } from './policy.ts';
+import type { MailboxReason, Verifier, VerifierStep, VerifierTrouble } from './verifiers/verifier.ts';
 
 /** A verifier that may not be asked now: its breaker is open, its rate or what it may cost is used up. */
 export interface Unavailable {
@@ -20,38 +27,36 @@ export type Ask = (
   requestId: string | null,
 ) => Promise<VerifierStep | Unavailable>;
 
-export type NotAsked =
-  | 'verifier_rate_limit'
-  | 'verifier_upstream'
-  | 'verifier_unsent'
-  | 'verifier_unanswered'
-  | 'verifier_working'
-  | 'verifier_unavailable';
+/** No judgment for now. */
+interface NotNow {
+  readonly kind: 'transient';
+  readonly reason: VerifierTrouble;
+  /** When one of them may be asked again; null if nobody can say. */
+  readonly afterMs: number | null;
+}
 
 /**
  * What the verifiers together have to say.
- * - `word`: one of them judged. `unknown` if those that answered could not tell
+ * - `word`: one of them judged. `unknown` if those that answered could not tell; then `away` are those that may not be
+ *   asked and might have
  * - `greylisted`: none judged, and the mail server asked one of them to come back
  * - `transient`: none judged, and one that might have was not able to answer now
- * - `none`: none will answer until an operator acts
  */
 export type Consulted =
   | {
       readonly kind: 'word';
       readonly verdict: Verdict;
       readonly reason: MailboxReason | null;
-      /** False if it is `unknown` and one that might have told was out of service. */
-      readonly definitive: boolean;
+      readonly away: NotNow | null;
     }
   | { readonly kind: 'greylisted' }
-  | { readonly kind: 'transient'; readonly reason: NotAsked; readonly afterMs: number | null }
-  | { readonly kind: 'none' };
+  | NotNow;
 
 /**
  * Asks verifiers in order until one judges. The next is asked if one cannot tell or cannot be asked, and after
  * greylisting too: another verifier's servers may be known to the mail server already. Greylisting outweighs a
  * rate limit, because whoever comes back before the mail server's pause is over starts it again.
- * @param note takes what each verifier made of the address
+ * @param note takes what each verifier made of the address, or why it made nothing of it
  * @throws whatever `ask` does
  */
 export async function consult(
@@ -61,36 +66,40 @@ export async function consult(
 ): Promise<Consulted> {
   let unknown: MailboxReason | null = null;
   let greylisted = false;
-  let outOfService = false;
-  let notAsked: Extract<Consulted, { kind: 'transient' }> | null = null;
+  let away: NotNow | null = null;
+  let notNow: NotNow | null = null;
 
   for (const verifier of verifiers) {
     const started = performance.now();
     const step = await ask(verifier);
     const durationMs = Math.round(performance.now() - started);
+    const told = (verdict: Verdict, reason: Reason | null) =>
+      note({ kind: 'verifier', source: verifier.id, verdict, reason, durationMs });
     switch (step.kind) {
       case 'answer': {
         const { verdict, reason } = step;
-        note({ kind: 'verifier', source: verifier.id, verdict, reason, durationMs });
-        if (verdict !== 'unknown') return { kind: 'word', verdict, reason, definitive: true };
+        told(verdict, reason);
+        if (verdict !== 'unknown') return { kind: 'word', verdict, reason, away: null };
         unknown ??= reason ?? 'inconclusive';
         break;
       }
       case 'greylisted':
-        note({ kind: 'verifier', source: verifier.id, verdict: 'unknown', reason: 'greylisted', durationMs });
+        told('unknown', 'greylisted');
         greylisted = true;
         break;
       case 'working':
-        notAsked = sooner(notAsked, 'verifier_working', step.afterMs);
+        notNow = sooner(notNow, 'verifier_working', step.afterMs);
         break;
       case 'retry':
-        notAsked = sooner(notAsked, `verifier_${step.why}`, step.afterMs);
-        break;
-      case 'unavailable':
-        notAsked = sooner(notAsked, 'verifier_unavailable', step.afterMs);
+        told('unknown', `verifier_${step.why}`);
+        notNow = sooner(notNow, `verifier_${step.why}`, step.afterMs);
         break;
       case 'fatal':
-        outOfService = true;
+        told('unknown', `verifier_${step.why}`);
+        away = sooner(away, 'verifier_unavailable', null);
+        break;
+      case 'unavailable':
+        away = sooner(away, 'verifier_unavailable', step.afterMs);
         break;
       default:
         step satisfies never;
@@ -98,17 +107,13 @@ export async function consult(
   }
 
   if (greylisted) return { kind: 'greylisted' };
-  if (notAsked) return notAsked;
-  if (unknown === null) return { kind: 'none' };
-  return { kind: 'word', verdict: 'unknown', reason: unknown, definitive: !outOfService };
+  if (notNow) return notNow;
+  if (unknown !== null || away === null) return { kind: 'word', verdict: 'unknown', reason: unknown, away };
+  return away;
 }
 
 /** The one that may be asked again first; a known time before none. */
-function sooner(
-  known: Extract<Consulted, { kind: 'transient' }> | null,
-  reason: NotAsked,
-  afterMs: number | null,
-): Extract<Consulted, { kind: 'transient' }> {
+function sooner(known: NotNow | null, reason: VerifierTrouble, afterMs: number | null): NotNow {
   const isSooner = afterMs !== null && (known?.afterMs ?? Number.POSITIVE_INFINITY) > afterMs;
   return known === null || isSooner ? { kind: 'transient', reason, afterMs } : known;
 }
@@ -134,6 +139,37 @@ export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits
   };
 }
 
+/** Nobody's mailbox (RFC 2606); the sandbox of ZeroBounce answers about it at no cost. */
+const NOBODY = 'invalid@example.com';
+
+/**
+ * The verifiers without which what a vendor names could not become valid: while none of them can answer, no vendor is
+ * paid.
+ */
+export function createBacking(
+  policy: Policy,
+  verifiers: readonly Verifier[],
+  limits: ReadonlyMap<string, SourceLimits>,
+  ask: Ask,
+) {
+  const all = verifiers.map(({ id, cost }): Backing => {
+    return { source: id, cost, dailyCredits: limits.get(id)?.dailyCredits ?? null };
+  });
+  return {
+    /** Empty if the policy may take the vendor's own word. */
+    of: ({ isDated }: Pick<Vendor, 'isDated'>) => (policy === 'vendor-or-verifier' && isDated ? [] : all),
+    /**
+     * Asks the verifiers about nobody, each as soon as its breaker allows a trial: nothing else might.
+     * @returns in how many milliseconds to look again; null if nobody can say
+     */
+    async tryAgain(signal: AbortSignal, requestId: string): Promise<number | null> {
+      const askHere = (verifier: Verifier) => ask(verifier, NOBODY, signal, requestId);
+      const consulted = await consult(verifiers, askHere, () => {});
+      return consulted.kind === 'transient' ? consulted.afterMs : 0;
+    },
+  };
+}
+
 /** Who would wait for longer for a turn comes back and asks for another one. */
 const PATIENCE_MS = 60_000;
 const NO_LIMITS: SourceLimits = { rates: [], dailyCredits: null };
@@ -141,14 +177,4 @@ const NO_LIMITS: SourceLimits = { rates: [], dailyCredits: null };
 function outcomeOf(step: VerifierStep): CallOutcome {
   const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
   return isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' };
-}
-
-/** One judgment of an address, as it is kept with it: by our own checks or by a verifier. */
-export interface Evidence {
-  readonly kind: 'local' | 'verifier';
-  /** The verifier's id; `service` for our own checks. */
-  readonly source: string;
-  readonly verdict: Verdict;
-  readonly reason: Reason | null;
-  readonly durationMs: number;
 }

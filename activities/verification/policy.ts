@@ -1,14 +1,18 @@
-import type { Candidate, Verdict } from '../vendors/vendor.ts';
-import type { MailboxReason } from './verifiers/verifier.ts';
+import type { ClaimedEmail } from '../../db/lookups/candidates.ts';
+import type { Verdict } from '../vendors/vendor.ts';
+import type { Owner } from './local-part.ts';
+import type { MailboxReason, VerifierTrouble } from './verifiers/verifier.ts';
 
 // What it takes to call an address `valid`, as one table. Everything else about it is looked up in the table, so
 // that a change of the rules is a change of rows.
 
 /**
- * - `vendor-or-verifier`: a verifier says so now, or the vendor that named the address saw the mailbox answer recently
+ * - `verify-always`: a verifier says so now; if it can't tell, the vendor that named the address saw the mailbox answer
+ *   recently
+ * - `vendor-or-verifier`: either says so
  * - `verifier-required`: a verifier says so now
  */
-export const POLICIES = ['vendor-or-verifier', 'verifier-required'] as const;
+export const POLICIES = ['verify-always', 'vendor-or-verifier', 'verifier-required'] as const;
 export type Policy = (typeof POLICIES)[number];
 
 /** Whether an address of a domain that takes mail for anything may be valid if two sources gave it. */
@@ -17,7 +21,8 @@ export type CatchAllPolicy = (typeof CATCH_ALL_POLICIES)[number];
 
 /**
  * What whoever named the address says of it. `valid` is recent evidence, `stale` old evidence, `undated` a claim
- * without a date; `registry` is NPPES, which claims nothing and is known to be wrong often.
+ * without a date; `registry` is NPPES, which claims nothing and is known to be wrong often. `unclear`: whatever it says
+ * of the mailbox, it only repeats whom we asked about, and the address does not tell whose it is either.
  */
 export const FINDER_WORDS = [
   'valid',
@@ -28,6 +33,7 @@ export const FINDER_WORDS = [
   'invalid',
   'unknown',
   'registry',
+  'unclear',
 ] as const;
 export type FinderWord = (typeof FINDER_WORDS)[number];
 
@@ -43,13 +49,15 @@ export type VerifierWord = (typeof VERIFIER_WORDS)[number];
  * - `mailbox_missing`, `mailbox_full`, `mailbox_disabled`: mail to it bounces
  * - `no_evidence`, `stale_evidence`: nobody has seen the mailbox answer, or too long ago
  * - `not_verified`: only the vendor has, and a verifier is required
- * - `verifier_unavailable`: a verifier was needed, and none will serve us until an operator acts
+ * - `unclear_owner`: nobody but our own question says that it is this person's
+ * - `verifier_`…: a verifier did not answer, by why
  * - `greylisted`, `blocked`, `timeout`, `inconclusive`: a verifier looked and could not tell
  * - `syntax`, `no_suffix`: not an address that mail on the internet could reach
  * - `no_mx`, `null_mx`, `nxdomain`: the domain takes no mail
  * - `bad_mx`, `parked`: its mail exchangers are nowhere on the internet, or belong to who parks the domain
  * - `lookalike`, `placeholder`: a misspelled or imitated domain, or what stands where an address is missing
  * - `disposable`, `relay`, `role`, `direct`: an address, but not one of a person's own mailbox
+ * - `shared`, `other_person`: its local part names a role, a practice or several people; somebody else
  */
 export type Reason =
   | MailboxReason
@@ -58,7 +66,8 @@ export type Reason =
   | 'no_evidence'
   | 'stale_evidence'
   | 'not_verified'
-  | 'verifier_unavailable'
+  | 'unclear_owner'
+  | VerifierTrouble
   | 'greylisted'
   | 'syntax'
   | 'no_suffix'
@@ -69,7 +78,8 @@ export type Reason =
   | 'lookalike'
   | 'placeholder'
   | 'relay'
-  | 'direct';
+  | 'direct'
+  | Exclude<Owner, 'person' | 'unclear'>;
 
 /** One case. */
 export interface Case {
@@ -91,7 +101,6 @@ type Row = readonly [
   outcome: Outcome,
 ];
 
-const TRUSTING: readonly Policy[] = ['vendor-or-verifier'];
 const NOT_DOUBTED: readonly FinderWord[] = ['valid', 'stale', 'undated', 'catch_all', 'unknown', 'registry'];
 
 /** The first row that matches decides; if none does, nobody knows anything. */
@@ -107,13 +116,16 @@ export const POLICY_TABLE: readonly Row[] = [
   ['*', '*', ['valid'], '*', ['valid', 'mailbox_ok']],
 
   // From here on no verifier could tell: the vendor's word is all there is.
-  [TRUSTING, ['valid'], '*', '*', ['valid', 'mailbox_ok']],
-  [TRUSTING, ['catch_all'], '*', true, ['valid', 'two_sources']],
+  [['vendor-or-verifier'], ['valid'], '*', '*', ['valid', 'mailbox_ok']],
+  [['vendor-or-verifier'], ['catch_all'], '*', true, ['valid', 'two_sources']],
+  [['verify-always'], ['valid'], ['unknown'], '*', ['valid', 'mailbox_ok']],
+  [['verify-always'], ['catch_all'], ['unknown'], true, ['valid', 'two_sources']],
   ['*', ['catch_all'], '*', '*', ['catch_all', null]],
   ['*', ['risky'], '*', '*', ['risky', null]],
 
+  ['*', ['unclear'], '*', '*', ['unknown', 'unclear_owner']],
   ['*', '*', ['unknown'], '*', ['unknown', 'verifier']],
-  [['verifier-required'], ['valid'], '*', '*', ['unknown', 'not_verified']],
+  ['*', ['valid'], '*', '*', ['unknown', 'not_verified']],
   ['*', ['stale'], '*', '*', ['unknown', 'stale_evidence']],
 ];
 const NOTHING_KNOWN: Outcome = ['unknown', 'no_evidence'];
@@ -142,15 +154,8 @@ export function verifierCanHelp(one: Omit<Case, 'verifier'>): boolean {
 
 const DAY_MS = 86_400_000;
 
-/** An address with who named it. */
-export interface NamedCandidate extends Candidate {
-  /** Vendor, or `nppes`. */
-  readonly source: string;
-  /** How many distinct sources named it, at least 1. */
-  readonly namedBy: number;
-  /** NPPES lists it for this provider as an endpoint of type DIRECT. */
-  readonly isTypedDirect: boolean;
-}
+/** An address with who named it, and what is known of it. */
+export type NamedCandidate = Omit<ClaimedEmail, 'waitedMs'>;
 
 /** What whoever named an address says of its mailbox, and when it was seen to answer, if it was. */
 export interface Claim {
@@ -161,13 +166,17 @@ export interface Claim {
 /**
  * Reads a candidate as a claim. Evidence older than `freshnessMs` is stale: two to three addresses in a hundred die
  * each month. A date a day or more ahead of our clock isn't a date, and one that is a little ahead is now.
+ * @param owner what its local part says
  * @param now milliseconds
  */
 export function claimOf(
-  { verdict, validatedAt, source }: NamedCandidate,
+  { verdict, validatedAt, source, isEcho }: NamedCandidate,
+  owner: Owner,
   now: number,
   freshnessMs: number,
 ): Claim {
+  const isDoubted = verdict === 'invalid' || verdict === 'risky';
+  if (isEcho && owner !== 'person' && !isDoubted) return { word: 'unclear', seenAt: null };
   if (verdict === 'unknown') return { word: source === 'nppes' ? 'registry' : 'unknown', seenAt: null };
   if (verdict !== 'valid') return { word: verdict, seenAt: null };
   const time = validatedAt?.getTime() ?? Number.NaN;
@@ -178,16 +187,14 @@ export function claimOf(
 /** A verdict with its reason and date. */
 export interface Ruling {
   readonly verdict: Verdict;
+  /** Null if the verdict says it all: `catch_all` and `risky`. */
   readonly reason: Reason | null;
   /** When the check that called it valid was made; of an `unknown` one, when its finder last saw it answer. */
   readonly validatedAt: Date | null;
 }
 
 /** What a verifier judged. */
-export interface Word {
-  readonly verdict: Verdict;
-  readonly reason: MailboxReason | null;
-}
+export type Word = Pick<Ruling, 'verdict' | 'reason'>;
 
 /**
  * Looks a case up in the policy and dates the outcome.

@@ -2,6 +2,7 @@ import { and, eq, inArray, sql } from 'drizzle-orm';
 import { clock, type Database, query, span, type Transaction, transaction } from '../client.ts';
 import { emailChecks, storedEmails } from '../schema.ts';
 import { type CheckKind, type EmailType, SERVICE, type StoredVerdict } from '../words.ts';
+import { epochMs } from './sources.ts';
 
 // An address on its way into the directory: named by a source and not yet believed, then checked by one worker at a
 // time, whoever waits for it. Everything found out about it is kept as evidence.
@@ -21,6 +22,8 @@ export interface NamedCandidates {
   readonly mismatch: string | null;
   /** False if the source's license lets us answer with an address, but not keep it. */
   readonly mayStore: boolean;
+  /** Whether all that says whose they are repeats our question. */
+  readonly isEcho: boolean;
   readonly candidates: readonly NamedCandidate[];
 }
 
@@ -37,7 +40,7 @@ export async function storeCandidates(
   },
   at: Date,
 ): Promise<void> {
-  const { npi, lookupId, source, mismatch, mayStore } = named;
+  const { npi, lookupId, source, mismatch, mayStore, isEcho } = named;
   await lockForStoring(tx);
   const welcome = await withoutSuppressed(tx, npi, named.candidates);
   // What may not be kept and is somebody else's is not even evidence: the attempt says that there was a mismatch.
@@ -64,10 +67,11 @@ export async function storeCandidates(
     };
     await tx
       .insert(storedEmails)
-      .values({ npi, email: candidate.email, ...row, mayStore, firstSeenAt: at })
+      .values({ npi, email: candidate.email, ...row, isEcho, mayStore, firstSeenAt: at })
       .onConflictDoUpdate({
         target: [storedEmails.npi, storedEmails.email],
-        set: row,
+        // What one source knows, another does not unsay.
+        set: { ...row, isEcho: sql`${storedEmails.isEcho} and excluded.is_echo` },
         // One that is valid and fresh stays so: another lookup may be about to answer with it.
         setWhere: sql`${storedEmails.verdict} <> 'valid' or ${storedEmails.unchecked}
           or ${storedEmails.lastValidatedAt} < ${stale}::timestamptz`,
@@ -146,19 +150,21 @@ async function withoutSuppressed(
   return candidates.filter(({ email }) => welcome.has(email));
 }
 
-/** One line of evidence on an address. */
-export interface Evidence {
-  readonly kind: CheckKind;
-  readonly source: string;
+/** What a check came to. */
+interface CheckWords {
   readonly verdict: StoredVerdict;
   readonly reason: string | null;
+}
+
+/** One line of evidence on an address. */
+export interface Evidence extends CheckWords {
+  readonly kind: CheckKind;
+  readonly source: string;
   readonly durationMs: number | null;
 }
 
-export interface CheckedEmail {
-  readonly verdict: StoredVerdict;
+export interface CheckedEmail extends CheckWords {
   readonly emailType: EmailType | null;
-  readonly reason: string | null;
   readonly validatedAt: Date | null;
 }
 
@@ -169,6 +175,10 @@ export interface ClaimedEmail extends NamedCandidate {
   readonly namedBy: number;
   /** NPPES lists it for this provider as an endpoint of type DIRECT. */
   readonly isTypedDirect: boolean;
+  /** Whether all that says whose it is repeats our question. */
+  readonly isEcho: boolean;
+  /** The newest judgment of a verifier, if it is not older than 24 hours; when, in milliseconds since the epoch. */
+  readonly looked: (CheckWords & { readonly at: number }) | null;
   /** Since it came into line. */
   readonly waitedMs: number;
 }
@@ -208,6 +218,10 @@ export async function claimUnchecked(
           limit 1 for update skip locked)
       returning s.email, s.email_type as "vendorType", s.verdict, s.last_validated_at as "validatedAt", s.source,
         ${IS_TYPED_DIRECT} as "isTypedDirect",
+        s.is_echo as "isEcho",
+        (select json_build_object('verdict', c.verdict, 'reason', c.reason, 'at', ${epochMs(sql`c.at`)}) from email_checks c
+          where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict <> 'unknown'
+            and c.at > now() - interval '24 hours' order by c.id desc limit 1) as looked,
         (extract(epoch from clock_timestamp() - s.updated_at) * 1000)::int as "waitedMs",
         (select count(distinct c.source)::int from email_checks c
           where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
@@ -295,10 +309,10 @@ export async function recordVerdict(
   });
 }
 
-/** Writes what was found out about an address that no verdict came of yet. */
+/** Writes what was found out about an address that no verdict came of. */
 export async function recordEvidence(
   db: Database,
-  address: { readonly npi: string; readonly email: string; readonly lookupId: string },
+  address: { readonly npi: string; readonly email: string; readonly lookupId: string | null },
   evidence: readonly Evidence[],
 ): Promise<void> {
   if (evidence.length === 0) return;

@@ -16,6 +16,14 @@ export interface SourceLimits {
   readonly dailyCredits: number | null;
 }
 
+/** A source without which the answer of another would be of no use. */
+export interface Backing {
+  readonly source: string;
+  /** Of one question, in its credits. */
+  readonly cost: number;
+  readonly dailyCredits: number | null;
+}
+
 /** A call that somebody wants to make. */
 export interface Call {
   readonly source: string;
@@ -26,6 +34,8 @@ export interface Call {
   readonly requestId: string | null;
   /** How long it waits for its turn at a rate limit; one that comes later is not kept. */
   readonly patienceMs: number;
+  /** One of them has to be able to answer, if there are any. */
+  readonly backing?: readonly Backing[];
 }
 
 export type Admission = {
@@ -35,10 +45,10 @@ export type Admission = {
   readonly at: number;
 } & (
   | { readonly kind: 'go' }
-  /** Not now: by the source's word, by a limit, or because it is failing. */
+  /** Not now: by the source's word, by a limit, because it is failing, or because none of its backing can answer. */
   | {
       readonly kind: 'wait';
-      readonly why: 'paused' | 'rate_limit' | 'breaker_open';
+      readonly why: 'paused' | 'rate_limit' | 'breaker_open' | 'backing_away';
       readonly afterMs: number;
     }
   /** Not today: the spend limit is reached. */
@@ -74,7 +84,7 @@ const DEFAULT_PAUSE_MS = 5000;
  */
 export async function admitCall<Row = unknown>(
   db: Database,
-  { source, limits, cost, requestId, patienceMs }: Call,
+  { source, limits, cost, requestId, patienceMs, backing = [] }: Call,
   record = sql`select`,
 ): Promise<Row & Admission> {
   const rates = JSON.stringify(limits.rates.map(paceOf));
@@ -82,7 +92,7 @@ export async function admitCall<Row = unknown>(
     tx.execute<Row & Admission>(sql`
       with admission as materialized (
         select * from admit_call(${source}, ${requestId}, ${rates}::jsonb, ${limits.dailyCredits}, ${cost},
-                                 ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)})
+                                 ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)}, ${JSON.stringify(backing)}::jsonb)
       ), record as (${record})
       select record.*, a.kind, a.why, a.era, ${epochMs(sql`a.at`)} as at,
              ceil(${epochMs(sql`a.free_at`)} - ${epochMs(sql`a.at`)}) as "afterMs"

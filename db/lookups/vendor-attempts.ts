@@ -54,7 +54,7 @@ export interface AttemptKey extends AttemptId {
   readonly era: number;
 }
 
-export interface Question extends Pick<Call, 'limits' | 'patienceMs'> {
+export interface Question extends Pick<Call, 'limits' | 'patienceMs' | 'backing'> {
   readonly requestId: string;
   readonly vendor: string;
   readonly cost: (wantedType: WantedType) => number;
@@ -221,7 +221,7 @@ async function takePoll(
 ): Promise<NextStep> {
   const admission = await admitCall<{ jobRef: string | null; cost: number; askedAt: number }>(
     db,
-    { ...question, source: question.vendor, cost: 0 },
+    { ...question, source: question.vendor, cost: 0, backing: [] },
     sql`update vendor_attempts set lease_until = ${leaseOf(question)}, polls = polls + 1 from admission
          where kind = 'go' and ${sameAttempt(attempt)} and state = 'pending'
            and (lease_until is null or lease_until <= at)

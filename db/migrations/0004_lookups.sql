@@ -77,11 +77,25 @@ create table source_spend (
   primary key (source, day, organization_id)
 ) with (fillfactor = 50);
 
+-- Whether an organization has something left of a source's credits of a day: half of them at most, if others have asked
+-- since yesterday; its first question always.
+create function has_share(a_source text, organization text, on_day date, cost numeric, daily_credits numeric)
+returns boolean language sql stable as $$
+  select cost = 0 or daily_credits is null or (
+    select coalesce(sum(credits) filter (where day = on_day), 0) + cost <= daily_credits
+           and (coalesce(sum(credits) filter (where day = on_day and organization_id = organization), 0) + cost
+                  <= greatest(daily_credits / 2, cost)
+                or coalesce(bool_and(organization_id in (organization, '')), true))
+      from source_spend where source = a_source and day >= on_day - 1)
+$$;
+
 -- Whether a source may be called now for this request (null: on our own account), and if so, all that the call takes:
 -- its place under every rate limit, the trial of an open breaker, its cost of the day's credits. Limits: per rate its
--- name, pace and burst. Calls that have something to share out are admitted one after the other.
+-- name, pace and burst. Backing: other sources, with cost and daily credits; unless one of them can be asked, if there
+-- are any, the call would be of no use. Calls that have something to share out are admitted one after the other.
 create function admit_call(
   a_source text, a_request text, limits jsonb, daily_credits numeric, cost numeric, patience interval, trial_every interval,
+  backing jsonb,
   out kind text, out why text, out era integer, out at timestamptz, out free_at timestamptz
 ) language plpgsql as $$
 declare
@@ -92,7 +106,6 @@ declare
   turn source_turns;
   longest interval;
   ahead integer;
-  has_share boolean;
 begin
   kind := 'wait';
   insert into source_health (source) values (a_source) on conflict do nothing;
@@ -113,21 +126,21 @@ begin
     free_at := health.open_until;
     return;
   end if;
-  if cost > 0 and daily_credits is not null then
-    -- Half of a day's credits at most, if other organizations have asked since yesterday; its first question always.
-    select coalesce(sum(credits) filter (where day = day_of_call), 0) + cost <= daily_credits
-           and (coalesce(sum(credits) filter (where day = day_of_call and organization_id = organization), 0) + cost
-                  <= greatest(daily_credits / 2, cost)
-                or coalesce(bool_and(organization_id in (organization, '')), true))
-      into has_share
-      from source_spend where source = a_source and day >= day_of_call - 1;
-    if not has_share then
-      -- It has asked, all the same.
-      insert into source_spend (source, day, organization_id) values (a_source, day_of_call, organization)
-        on conflict do nothing;
-      kind := 'spent';
-      return;
-    end if;
+  if backing <> '[]' and not exists (
+    select from jsonb_to_recordset(backing) b (source text, cost numeric, "dailyCredits" numeric)
+           left join source_health h using (source)
+     where coalesce(h.state = 'closed' and coalesce(h.paused_until <= at, true), true)
+       and has_share(b.source, organization, day_of_call, b.cost, b."dailyCredits")) then
+    why := 'backing_away';
+    free_at := at;
+    return;
+  end if;
+  if not has_share(a_source, organization, day_of_call, cost, daily_credits) then
+    -- It has asked, all the same.
+    insert into source_spend (source, day, organization_id) values (a_source, day_of_call, organization)
+      on conflict do nothing;
+    kind := 'spent';
+    return;
   end if;
   if limits <> '[]' then
     delete from source_turns t where t.source = a_source and (t.due_at < at - interval '10 s'
@@ -196,6 +209,8 @@ create table stored_emails (
   checking_until timestamptz(3),
   -- The request for which it was last taken to be checked.
   checking_for text,
+  -- Whether all that says whose it is repeats our question.
+  is_echo boolean not null default false,
   -- False where the source's licence lets us answer with an address but not keep it: it serves its own lookup alone.
   may_store boolean not null default true,
   first_seen_at timestamptz(3) not null default clock_timestamp(),

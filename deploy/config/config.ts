@@ -60,7 +60,8 @@ export interface Config {
   /** Null: it can't be asked. */
   readonly access: Readonly<Record<VendorId | VerifierId, Access | null>>;
   readonly registryUrl: string;
-  readonly verifyPolicy: Policy;
+  /** Null: it depends on whether there is a verifier. */
+  readonly verifyPolicy: Policy | null;
   readonly catchAll: CatchAllPolicy;
   /** What a `${VENDOR_NAME}` in the sources file stands for. */
   readonly secretOf: (name: string) => string | undefined;
@@ -138,7 +139,7 @@ const schema = Joi.object({
   REGISTRY_URL: confidentialUrl().default(REGISTRY_URL),
   VERIFY_POLICY: Joi.string()
     .valid(...POLICIES)
-    .default('vendor-or-verifier'),
+    .default(null),
   CATCH_ALL: Joi.string()
     .valid(...CATCH_ALL_POLICIES)
     .default('reject'),

@@ -7,7 +7,7 @@ import { VENDOR_IDS, VENDORS } from '../../activities/vendors/catalogue.ts';
 import { createHttpJson } from '../../activities/vendors/file/vendor.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createCheck } from '../../activities/verification/check.ts';
-import { createAsk } from '../../activities/verification/consult.ts';
+import { createAsk, createBacking } from '../../activities/verification/consult.ts';
 import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import type { Verifier } from '../../activities/verification/verifiers/verifier.ts';
 import type { Database } from '../../db/client.ts';
@@ -23,7 +23,7 @@ import { ConfigError } from './values.ts';
  * @throws {ConfigError} naming every problem of the file, or a policy that needs a verifier if there is none
  */
 export function createSources(config: Config, db: Database, names: Names) {
-  const { access, registryUrl, verifyPolicy: policy, catchAll, freshnessMs } = config;
+  const { access, registryUrl, catchAll, freshnessMs } = config;
   const text = config.sourcesFile === null ? '{}' : readFileSync(config.sourcesFile, 'utf8');
   const file = parseSourcesFile(text, config);
   const own = { api: file.vendors.rocketreach.api, pollMs: file.vendors.fullenrich.poll };
@@ -42,8 +42,9 @@ export function createSources(config: Config, db: Database, names: Names) {
     if (access[id] !== null) verifiers.set(id, VERIFIERS[id].create(access[id]));
   }
   const asked = inOrder(verifiers, file.verifiers.order);
-  if (policy === 'verifier-required' && asked.length === 0) {
-    throw new ConfigError('VERIFY_POLICY is verifier-required, but no verifier has a key or a URL');
+  const policy = config.verifyPolicy ?? (asked.length === 0 ? 'vendor-or-verifier' : 'verify-always');
+  if (policy !== 'vendor-or-verifier' && asked.length === 0) {
+    throw new ConfigError(`VERIFY_POLICY is ${policy}, but no verifier has a key or a URL`);
   }
 
   const found = inOrder(vendors, file.order);
@@ -53,6 +54,7 @@ export function createSources(config: Config, db: Database, names: Names) {
 
   findHostsBy(names.find);
   const limits = new Map(VERIFIER_IDS.map((id) => [id as string, limitsOf(file.verifiers[id])]));
+  const ask = createAsk(db, limits);
   return {
     vendors: found.filter(isOfUse),
     /** The ids of those that are not asked, because nothing they name would ever be valid. */
@@ -65,8 +67,9 @@ export function createSources(config: Config, db: Database, names: Names) {
       catchAll,
       freshnessMs,
       verifiers: asked,
-      ask: createAsk(db, limits),
+      ask,
     }),
+    backing: createBacking(policy, asked, limits, ask),
     greylistMs: file.greylist_wait,
     reverifyMs: file.reverify_interval,
   };

@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { forgetMisses } from '../../db/lookups/lookups.ts';
 import { readSourceFigures, type SourceFigures } from '../../db/lookups/sources.ts';
@@ -35,8 +36,14 @@ function withRates(figures: SourceFigures) {
   const { asked, open, returned, credits } = figures;
   const per = (part: number | null, whole: number | null) =>
     part === null || !whole ? null : Math.round((part / whole) * 1000) / 1000;
-  // The rate is of the questions that are over; 0 to 1.
-  return { ...figures, hitRate: per(returned, asked - open), creditsPerReturned: per(credits, returned) };
+  return {
+    ...figures,
+    // One that was not asked about anybody leaves nothing that tells what it is.
+    role: Object.hasOwn(VERIFIERS, figures.source) ? ('verifier' as const) : figures.role,
+    // The rate is of the questions that are over; 0 to 1.
+    hitRate: per(returned, asked - open),
+    creditsPerReturned: per(credits, returned),
+  };
 }
 
 type Line = ReturnType<typeof withRates>;

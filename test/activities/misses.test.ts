@@ -88,6 +88,7 @@ async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest
     rules,
     registry: null,
     check,
+    backing: { of: () => [], tryAgain: async () => null },
     subjects: createSubjects(db),
   };
   const organization = await openOrganization(db, 10);

@@ -313,6 +313,37 @@ test('a question that costs more than a whole day’s credits is never asked', a
   t.is((await admitNow('tiny-budget', { rates: [], dailyCredits: 2 }, 3)).kind, 'spent');
 });
 
+test('a call that would be of no use without others waits while none of them can answer', async (t) => {
+  const backing = [
+    { source: 'backing one', cost: 1, dailyCredits: null },
+    { source: 'backing two', cost: 1, dailyCredits: 2 },
+  ];
+  const call = {
+    source: 'backed',
+    limits: { rates: [], dailyCredits: 9 },
+    cost: 3,
+    requestId: null,
+    patienceMs: 1,
+  };
+  const admit = async () => {
+    const admission = await admitCall(first, { ...call, backing });
+    return admission.kind === 'wait' ? admission.why : admission.kind;
+  };
+  t.is(await admit(), 'go', 'nobody has asked them yet');
+  await record('backing one', { kind: 'refused', why: 'auth' });
+  t.is(await admit(), 'go', 'the other one is well');
+  await record('backing two', { kind: 'rate_limit', afterMs: 60_000 });
+  t.is(await admit(), 'backing_away');
+  await pass('backing one', 301);
+  t.is(await admit(), 'backing_away', 'a trial that is due is not for us to make');
+  await pass('backing two', 61);
+  t.is(await admit(), 'go', 'its pause is over');
+  await admitNow('backing two');
+  t.is(await admit(), 'backing_away', 'its credits of the day are spent');
+  await record('backing one', { kind: 'answered' });
+  t.is(await admit(), 'spent', 'what waited has cost nothing: three calls have');
+});
+
 test('five failures in a row open the breaker; an answer in between does not let them add up', async (t) => {
   await fail('shaky', 4);
   await record('shaky', { kind: 'answered' });

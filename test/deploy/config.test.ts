@@ -28,7 +28,7 @@ test('a database is all that has to be configured; the rest has the decided defa
     taskQueue: TASK_QUEUE,
     workerRollout: 'automatic',
   });
-  t.like(loadConfig(MINIMAL), { sourcesFile: null, verifyPolicy: 'vendor-or-verifier', catchAll: 'reject' });
+  t.like(loadConfig(MINIMAL), { sourcesFile: null, verifyPolicy: null, catchAll: 'reject' });
   const seconds = loadConfig(MINIMAL).webhookScheduleMs.map((ms) => ms / 1000);
   t.deepEqual([...seconds], [0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]);
 });

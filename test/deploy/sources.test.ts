@@ -154,7 +154,7 @@ test('a verifier is held to the limits that the file gives it', async (t) => {
     [1, 'verifier_unsent'],
   ] as const) {
     const { check } = await sourcesOf({ verifiers: { zerobounce: { daily_credits: credits } } }, given);
-    t.like(await check(named, NEVER, null), { kind: 'transient', reason });
+    t.like(await check(named, SUBJECT, NEVER, null), { kind: 'transient', reason });
   }
 });
 

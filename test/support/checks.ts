@@ -1,9 +1,12 @@
 import { type Checked, type CheckOptions, createCheck } from '../../activities/verification/check.ts';
+import type { Whose } from '../../activities/verification/local-part.ts';
 import type { NamedCandidate } from '../../activities/verification/policy.ts';
 import type { Verifier, VerifierStep } from '../../activities/verification/verifiers/verifier.ts';
 
 export const NOW = Date.UTC(2026, 10, 20);
 export const DAY_MS = 86_400_000;
+/** Nobody of whom anything is known. */
+const NOBODY: Whose = { person: null, organization: null };
 const NEVER = new AbortController().signal;
 
 type Dns = CheckOptions['resolver'];
@@ -36,6 +39,8 @@ export function candidate(email: string, rest: Partial<NamedCandidate> = {}): Na
     source: 'vendor',
     namedBy: 1,
     isTypedDirect: false,
+    isEcho: false,
+    looked: null,
     ...rest,
   };
 }
@@ -55,7 +60,7 @@ export function checkOf({
     now: () => NOW,
     ...options,
   });
-  return (one: NamedCandidate) => check(one, signal, null);
+  return (one: NamedCandidate, whose: Whose = NOBODY) => check(one, whose, signal, null);
 }
 
 /** In a few words: the verdict and its reason. */

@@ -59,6 +59,7 @@ export function foundStep(npi: string): Step {
   return {
     kind: 'found',
     identity: { npi, name: null, state: null },
+    isEcho: false,
     candidates: [{ email, vendorType: 'professional', verdict: 'valid', validatedAt: new Date() }],
   };
 }

@@ -123,7 +123,10 @@ function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
     entries.map((entry) => [present(pointed(entry, mapping.email)), claimOf(entry, mapping)] as const),
   );
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
-  return { kind: 'found', candidates, identity: identityOf(body, source.identity) };
+  const identity = identityOf(body, source.identity);
+  // It may have what it was told from us.
+  const isEcho = source.needs.includes(identity.name === null ? 'npi' : 'name');
+  return { kind: 'found', candidates, identity, isEcho };
 }
 
 function claimOf(entry: Field, { type, status, validated_at }: HttpJsonSource['candidates']): Claim {

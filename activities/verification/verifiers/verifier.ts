@@ -32,6 +32,9 @@ export type VerifierStep =
   | { readonly kind: 'working'; readonly afterMs: number }
   | Trouble;
 
+/** Why a verifier gave no judgment, as it is kept with the address; `unavailable`: it may not be asked. */
+export type VerifierTrouble = `verifier_${Trouble['why'] | 'working' | 'unavailable'}`;
+
 /** @param reason null if the verdict says it all */
 export function answer(verdict: Verdict, reason: MailboxReason | null): VerifierStep {
   return { kind: 'answer', verdict, reason };

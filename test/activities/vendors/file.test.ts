@@ -71,6 +71,7 @@ test('what the example maps becomes candidates and whom they are of', async (t) 
       { email: 'npi2000000010.sim@gmail.com', vendorType: 'personal', verdict: 'invalid', validatedAt: null },
     ],
     identity: { npi: '2000000010', name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" }, state: 'ND' },
+    isEcho: false,
   });
 });
 
@@ -101,6 +102,7 @@ test('a list may be the only candidate itself', async (t) => {
     kind: 'found',
     candidates: [{ email: 'jo@clinic.com', vendorType: null, verdict: 'catch_all', validatedAt: null }],
     identity: { npi: null, name: { kind: 'full', full: 'Jo Doe' }, state: null },
+    isEcho: true,
   });
 });
 

@@ -108,6 +108,7 @@ test('a finished job is candidates, each address once, the most probable first',
       candidate('npi2000000010.sim@gmail.com', 'personal', 'risky'),
     ],
     identity: { npi: null, name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" }, state: null },
+    isEcho: true,
     credits: 4,
   });
 });

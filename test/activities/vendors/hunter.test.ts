@@ -45,6 +45,7 @@ test('a found address is one professional candidate', async (t) => {
       },
     ],
     identity: { npi: null, name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" }, state: null },
+    isEcho: true,
     credits: 1,
   });
 });

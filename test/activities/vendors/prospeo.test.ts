@@ -54,6 +54,7 @@ test('a match is one professional candidate with whom it is about', async (t) =>
       },
     ],
     identity: { npi: null, name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" }, state: 'ND' },
+    isEcho: false,
     credits: 1,
   });
 });

@@ -100,6 +100,7 @@ test('a complete profile becomes candidates, and says whom they are of', async (
       },
     ],
     identity: { npi: '2000000010', name: { kind: 'full', full: "Mary Jo O'Malley" }, state: 'ND' },
+    isEcho: false,
     credits: 1,
   });
 });

@@ -28,7 +28,7 @@ function casesThatAre(verdict: string): string[] {
 }
 
 test('every case has a verdict, and every row decides some case', (t) => {
-  t.is(CASES.length, 2 * 8 * 6 * 2);
+  t.is(CASES.length, 3 * 9 * 6 * 2);
   for (const row of POLICY_TABLE) {
     t.true(
       CASES.some((one) => judge(one) === row[4]),
@@ -39,13 +39,13 @@ test('every case has a verdict, and every row decides some case', (t) => {
 
 test('an address is valid if somebody vouches for it, and not otherwise', (t) => {
   // Written out, not computed: a change of the table has to be made here as well, by somebody who means it.
-  const asking = ['valid', 'stale', 'undated', 'catch_all', 'risky', 'unknown', 'registry'];
-  const notDoubted = asking.filter((word) => word !== 'risky');
+  const asking = ['valid', 'stale', 'undated', 'catch_all', 'risky', 'unknown', 'registry', 'unclear'];
+  const notDoubted = asking.filter((word) => word !== 'risky' && word !== 'unclear');
   const verified = (policy: string) =>
     asking.flatMap((word) => [`${policy}: ${word}, valid`, `${policy}: ${word}, valid, agreed`]);
   const agreed = (policy: string) => notDoubted.map((word) => `${policy}: ${word}, catch_all, agreed`);
-  const untold = (policy: string, word: string, suffix: string) =>
-    ['unknown', 'none'].map((verifier) => `${policy}: ${word}, ${verifier}${suffix}`);
+  const untold = (policy: string, word: string, suffix: string, verifiers = ['unknown', 'none']) =>
+    verifiers.map((verifier) => `${policy}: ${word}, ${verifier}${suffix}`);
   t.deepEqual(
     casesThatAre('valid').sort(),
     [
@@ -54,6 +54,11 @@ test('an address is valid if somebody vouches for it, and not otherwise', (t) =>
       ...untold('vendor-or-verifier', 'valid', ''),
       ...untold('vendor-or-verifier', 'valid', ', agreed'),
       ...untold('vendor-or-verifier', 'catch_all', ', agreed'),
+      ...verified('verify-always'),
+      ...agreed('verify-always'),
+      ...untold('verify-always', 'valid', '', ['unknown']),
+      ...untold('verify-always', 'valid', ', agreed', ['unknown']),
+      ...untold('verify-always', 'catch_all', ', agreed', ['unknown']),
       ...verified('verifier-required'),
       ...agreed('verifier-required'),
     ].sort(),
@@ -85,7 +90,7 @@ test('a verifier is asked if it can still make an address valid, and not otherwi
   const asked = CASES.filter(({ verifier }) => verifier === 'none')
     .filter(verifierCanHelp)
     .map(({ policy, finder, agreed }) => `${policy}: ${finder}${agreed ? ', agreed' : ''}`);
-  const words = ['stale', 'undated', 'catch_all', 'risky', 'unknown', 'registry'];
+  const words = ['stale', 'undated', 'catch_all', 'risky', 'unknown', 'registry', 'unclear'];
   const both = (policy: string, word: string) => [`${policy}: ${word}`, `${policy}: ${word}, agreed`];
   t.deepEqual(
     asked.sort(),
@@ -93,6 +98,7 @@ test('a verifier is asked if it can still make an address valid, and not otherwi
       ...words
         .flatMap((word) => both('vendor-or-verifier', word))
         .filter((one) => one !== 'vendor-or-verifier: catch_all, agreed'),
+      ...['valid', ...words].flatMap((word) => both('verify-always', word)),
       ...['valid', ...words].flatMap((word) => both('verifier-required', word)),
     ].sort(),
   );
@@ -123,6 +129,87 @@ test("a vendor's clock that is ahead does not put a validation into the future",
   const checked = await checkOf()(candidate('jo@clinic.com', { validatedAt: new Date(NOW + 60_000) }));
   t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });
 });
+
+const INCONCLUSIVE = { kind: 'answer', verdict: 'unknown', reason: 'inconclusive' } as const;
+
+for (const [about, step, rest, verdict, asked] of [
+  [
+    'denies it',
+    { kind: 'answer', verdict: 'invalid', reason: 'mailbox_missing' },
+    {},
+    'invalid mailbox_missing',
+    1,
+  ],
+  ['sees a role', { kind: 'answer', verdict: 'risky', reason: 'role' }, {}, 'risky role', 1],
+  ['confirms it', { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' }, {}, 'valid mailbox_ok', 1],
+  ['cannot tell, and the claim is dated', INCONCLUSIVE, {}, 'valid mailbox_ok', 1],
+  ['cannot tell, and the claim has no date', INCONCLUSIVE, { validatedAt: null }, 'unknown inconclusive', 1],
+  ['is greylisted', { kind: 'greylisted' }, {}, 'later greylisted', 1],
+  ['is away', { kind: 'retry', why: 'upstream', afterMs: null }, {}, 'transient verifier_upstream', 1],
+  ['refuses us', { kind: 'fatal', why: 'auth' }, {}, 'transient verifier_unavailable', 1],
+  [
+    'said no an hour ago',
+    INCONCLUSIVE,
+    { looked: { verdict: 'invalid', reason: 'mailbox_missing', at: NOW - 3_600_000 } },
+    'invalid mailbox_missing',
+    0,
+  ],
+] as const) {
+  test(`under verify-always a vendor's word is checked: the verifier ${about}: ${verdict}`, async (t) => {
+    const verifier = verifierOf('one', step);
+    t.is(await verdictOf(rest, { policy: 'verify-always', verifiers: [verifier] }), verdict);
+    t.is(verifier.asked(), asked);
+  });
+}
+
+test('after its pause, what a mail server greylists is as the vendor has dated it', async (t) => {
+  const verifiers = [verifierOf('one', { kind: 'greylisted' })];
+  const check = checkOf({ policy: 'verify-always', verifiers });
+  t.like(await check(candidate('jo@clinic.com')), {
+    otherwise: { verdict: 'valid', validatedAt: new Date(NOW - DAY_MS) },
+  });
+  const undated = await check(candidate('jo@clinic.com', { validatedAt: null }));
+  t.like(undated, { otherwise: { verdict: 'unknown', reason: 'greylisted' } });
+});
+
+test('if one verifier cannot tell, a dated claim decides, though another is out of service', async (t) => {
+  const verifiers = [verifierOf('one', INCONCLUSIVE), verifierOf('two', { kind: 'fatal', why: 'auth' })];
+  const checked = await checkOf({ policy: 'verify-always', verifiers })(candidate('jo@clinic.com'));
+  t.like(checked, { verdict: 'valid' });
+});
+
+test('an answer that a verifier gave earlier is dated by that', async (t) => {
+  const at = NOW - 3_600_000;
+  const looked = { verdict: 'valid', reason: 'mailbox_ok', at } as const;
+  const verifiers = [verifierOf('one', INCONCLUSIVE)];
+  const checked = await checkOf({ policy: 'verify-always', verifiers })(
+    candidate('jo@clinic.com', { looked }),
+  );
+  t.like(checked, { verdict: 'valid', validatedAt: new Date(at) });
+});
+
+for (const [about, rest, step, verdict] of [
+  ['is valid by a dated claim if the source knows whose it is', {}, null, 'valid mailbox_ok'],
+  ['is not if the source repeats our question', { isEcho: true }, null, 'unknown unclear_owner'],
+  ['nor if the verifier cannot tell', { isEcho: true }, INCONCLUSIVE, 'unknown unclear_owner'],
+  [
+    'but is if the verifier sees a mailbox and no role',
+    { isEcho: true },
+    { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' },
+    'valid mailbox_ok',
+  ],
+  [
+    'nor at a domain that takes anything, whoever agrees',
+    { isEcho: true, verdict: 'catch_all', namedBy: 2 },
+    { kind: 'answer', verdict: 'catch_all', reason: null },
+    'catch_all null',
+  ],
+] as const) {
+  test(`an address that does not say whose it is ${about}`, async (t) => {
+    const verifiers = step === null ? [] : [verifierOf('one', step)];
+    t.is(await verdictOf(rest, { verifiers, catchAll: 'two-sources' }), verdict);
+  });
+}
 
 test("a vendor's word is not enough when a verifier is required", async (t) => {
   t.is(await verdictOf({}, { policy: 'verifier-required' }), 'unknown not_verified');

@@ -1,0 +1,167 @@
+import test from 'ava';
+import { type Owner, ownerOf, type Whose } from '../../../activities/verification/local-part.ts';
+import { candidate, checkOf, inWords, verifierOf } from '../../support/checks.ts';
+import { SUBJECT } from '../../support/vendors.ts';
+
+/** `First, Middle, Last` with former surnames behind, who works somewhere. */
+function whose(names: string, practice: string | null, city = 'Fargo'): Whose {
+  const [first = '', middle = '', last = '', ...former] = names.split(', ');
+  const { person } = SUBJECT;
+  if (person === null) throw new Error('nobody');
+  return {
+    person: {
+      ...person,
+      ...{ first, last, middle: middle || null, otherNames: former.map((one) => ({ first, last: one })) },
+      practice: { ...person.practice, city },
+    },
+    organization:
+      practice === null ? null : { name: practice, domain: null, source: 'affiliation', confidence: 1 },
+  };
+}
+
+/** Per person, practice and domain: the local parts of each owner. */
+const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, string>>])[] = [
+  [
+    whose('John, Quincy, Hartley', 'Hartley Family Dental, PLLC'),
+    'hartleydental.com',
+    {
+      person: `jhartley hartleyj johnhartley john.hartley hartley.john hartley_john john-hartley john.q.hartley
+        johnqhartley jqhartley j.hartley hartley.j jhartley2 jhartley1970 2jhartley hartleyjq q.hartley
+        quincy.hartley jquincyhartley drhartley dr.hartley hartleymd hartley.md jhartleydds drjhartley
+        drjohnhartley johnhartleymd john.hartley.md hartley john dr.john drjohn johnh john.h johnny
+        jack.hartley jackhartley johnny.hartley jhartley+npi johnhartleytx hartleyjohn1 j_q_hartley`,
+      other_person: `karen.hartley karenhartley khartley hartleyk k.hartley hartley.k kmhartley hartley.karen
+        dr.karen.hartley mariahartley hhartley zorblat.hartley maria.gonzalez mgonzalez gonzalezm m.gonzalez
+        mariagonzalez maria karen drgonzalez gonzalez john.wexler johnwexler jwexler wexlerj pnguyen kkim s.patel
+        amara.okonkwo drbob bob.smith`,
+      shared: `drhartleyoffice hartleyoffice office.hartley hartleydental hartleyfamilydental johnhartleydental
+        jhartley.office hartleyclinic thehartleys hartleys drs.hartley hartleyfamily hartleybilling johnandkaren
+        johnandkarenhartley info office office2 frontdesk front.desk front-desk billing+north contact contactus
+        contact-us hello mail doctor dr drs ptcare smilesdental smiles4kids care4u practicemanager officemgr
+        office-manager kelly.officemanager kelly.frontdesk newpatients new.patients appointments appts scheduling
+        referrals medrec medicalrecords records rxrefills priorauth noreply no-reply do_not_reply hr it billing.dept
+        nurse nursing staff team dental smile familydental recepcion citas facturacion consultorio oficina
+        secretaria pacientes admisiones recursoshumanos drahartleycitas fargo fargodental consultoriodrhartley`,
+      unclear: `jq jqs jh j.h j.s js hart jhart j.hart hartl jhartl sunnyday77 skibum bluesky entropy xyzzy golfnut 1234
+        h.r jw2 johnk hartleygolfers npi2000000010`,
+    },
+  ],
+  [
+    whose('William, , Young', 'Young Smiles'),
+    'youngsmiles.com',
+    {
+      person: 'byoung billyoung bill.young wyoung willyoung young dryoung youngw youngdoc liam.young',
+      other_person: 'karen.young kyoung youngk youngblood',
+      shared: 'youngsmiles smiles youngoffice info drs.young',
+    },
+  ],
+  [
+    whose('Bill, , Office', null),
+    'officefamilycare.com',
+    {
+      person: 'boffice billoffice office office2 william.office',
+      shared: 'officebilling officestaff frontdesk',
+    },
+  ],
+  [
+    whose('Jane, , Care', null),
+    'mercy.org',
+    { person: 'care jcare janecare care.jane', shared: 'carecenter carecoordinator', other_person: 'kcare' },
+  ],
+  [
+    whose('Grace, Lee, Baker', 'Grace Family Clinic'),
+    'gracefamily.com',
+    {
+      person: 'grace gbaker bakerg grace.baker graceleebaker gleebaker glbaker',
+      shared: 'gracefamily gracefamilyclinic clinic family',
+      other_person: 'bakery mbaker tom.baker',
+    },
+  ],
+  [
+    whose('Mary, , Smith-Jones, Jones', null),
+    'clinic.org',
+    {
+      person: `msmithjones msmith-jones smith-jones mary.smith-jones msjones mary.smith maryjones mjones marysmith
+        smithjonesm mary.jones molly.smith`,
+      unclear: 'maryann maryannsmith',
+      other_person: 'tsmithjones tjones',
+    },
+  ],
+  [
+    whose('Maria, Elena, De la Cruz', 'Lakeside Urology Center'),
+    'lakesideurology.com',
+    {
+      person:
+        'mdelacruz delacruzm maria.delacruz mcruz maria.de.la.cruz mecruz melena medelacruz dra.delacruz mariaelena',
+      shared: 'lakeside lakesideurology urology lakesideoffice lakesidecitas',
+      other_person: 'jdelacruz jose.delacruz',
+    },
+  ],
+  [
+    whose("Siobhan, , O'Brien", null),
+    'clinic.org',
+    { person: "sobrien s.obrien so'brien obrien siobhan.obrien siobhan obriens", other_person: 'tobrien' },
+  ],
+  [
+    whose('Katherine, , St. John', null),
+    'clinic.org',
+    { person: 'kstjohn katestjohn kate.st.john stjohnk k.saintjohn kathy.stjohn', other_person: 'tstjohn' },
+  ],
+  [
+    whose('Thi, Anh, Nguyen', null),
+    'clinic.org',
+    { person: 'tnguyen tanguyen anh.nguyen anhnguyen nguyent', other_person: 'minh.nguyen pnguyen' },
+  ],
+  [
+    whose('Paul, , Thomas', null),
+    'thomaspt.com',
+    { person: 'pthomas paulthomaspt thomaspt paul.thomas dr.paul', shared: 'info thomasclinic' },
+  ],
+  [
+    whose('J, Robert, Müller', null),
+    'clinic.org',
+    { person: 'jmuller bobmuller robert.muller jrmuller rmuller bob', other_person: 'karl.muller' },
+  ],
+  // Nobody is known: nothing can be somebody else's.
+  [
+    { person: null, organization: null },
+    'clinic.com',
+    {
+      shared: 'info front.desk office2 billing+north doctor',
+      unclear: 'jo rowan.ashdown informatics.jo h.r khartley',
+    },
+  ],
+];
+
+for (const [who, domain, owners] of TABLE) {
+  const { first = 'nobody', last = '' } = who.person ?? {};
+  for (const [owner, locals] of Object.entries(owners)) {
+    test(`of ${first} ${last} at ${domain} is ${owner}: ${locals.replace(/\s+/g, ' ')}`, (t) => {
+      const wrong = locals.split(/\s+/).filter((local) => ownerOf({ local, domain }, who) !== owner);
+      t.deepEqual(
+        wrong.map((local) => `${local} is ${ownerOf({ local, domain }, who)}`),
+        [],
+      );
+    });
+  }
+}
+
+test('the table has what it takes to tell a good rule from a lucky one', (t) => {
+  const cases = TABLE.flatMap(([, , owners]) => Object.values(owners))
+    .join(' ')
+    .split(/\s+/);
+  t.true(cases.length >= 150, `${cases.length} cases`);
+});
+
+for (const [email, verdict] of [
+  ["mo'malley@clinic.com", 'valid mailbox_ok'],
+  ['karen.omalley@clinic.com', 'risky other_person'],
+  ['drsomalley@clinic.com', 'risky shared'],
+] as const) {
+  test(`whatever vendor and verifier say, ${email} is ${verdict} for Mary Jo O'Malley`, async (t) => {
+    const verifier = verifierOf('one', { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' });
+    const check = checkOf({ policy: 'verify-always', verifiers: [verifier] });
+    t.is(inWords(await check(candidate(email), SUBJECT)), verdict);
+    t.is(verifier.asked(), verdict.startsWith('valid') ? 1 : 0);
+  });
+}

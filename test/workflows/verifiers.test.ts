@@ -1,0 +1,190 @@
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { json } from 'node:stream/consumers';
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import type { Step } from '../../activities/vendors/vendor.ts';
+import { readSourceFigures } from '../../db/lookups/sources.ts';
+import { personOf } from '../../deploy/local/sim/people.ts';
+import { fresh } from '../support/database.ts';
+import { operatorOn } from '../support/operator.ts';
+import { eventually } from '../support/organization.ts';
+import { startStack, vendorSource } from '../support/stack.ts';
+import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
+
+// What a configured verifier means for a lookup: it is asked about whatever a vendor claims, and while it cannot be
+// asked no vendor is paid. Reacher is a server of this test; the vendor is a script; everything else is as in production.
+
+const ANSWERS = {
+  safe: { is_reachable: 'safe' },
+  missing: { is_reachable: 'invalid', mx: { accepts_mail: true }, smtp: { can_connect_smtp: true } },
+  silent: { is_reachable: 'unknown', smtp: { error: { type: 'IOError', message: 'io: incomplete' } } },
+};
+type Says = keyof typeof ANSWERS | 'down';
+
+let says: Says = 'safe';
+const asked: string[] = [];
+const reacher = createServer(async (request, response) => {
+  const { to_email: email } = (await json(request)) as { to_email: string };
+  asked.push(email);
+  response.writeHead(says === 'down' ? 503 : 200, { 'content-type': 'application/json' });
+  response.end(says === 'down' ? '{}' : JSON.stringify({ misc: {}, mx: {}, smtp: {}, ...ANSWERS[says] }));
+}).listen(0, '127.0.0.1');
+test.after.always(() => void reacher.close());
+
+const ELSEWHERE = { baseUrl: 'http://127.0.0.1:9', apiKey: 'k' };
+const vendor = createScriptedVendor();
+const stack = fresh(test, () =>
+  startStack({
+    lookupTimeoutMs: 20_000,
+    allSources: true,
+    vendors: [vendorSource(vendor)],
+    access: {
+      // As the file of sources has it; nobody asks them.
+      ...{ rocketreach: ELSEWHERE, fullenrich: ELSEWHERE, prospeo: ELSEWHERE, hunter: ELSEWHERE },
+      ...{ zerobounce: null, neverbounce: null, 'hunter-verifier': null },
+      reacher: { baseUrl: `http://127.0.0.1:${(reacher.address() as AddressInfo).port}`, apiKey: '' },
+    },
+  }),
+);
+const client = fresh(test, () => stack.organization(1000));
+const npis = ordinaryNpis('found', 20, 80_000).values();
+const take = () => npis.next().value ?? '';
+const run = (statement: ReturnType<typeof sql>) => stack.db.drizzle.execute(statement);
+
+test.beforeEach(async () => {
+  says = 'safe';
+  asked.length = 0;
+  await run(sql`delete from source_health`);
+  await run(sql`delete from source_spend`);
+});
+
+/** The address that the vendor names for an NPI. */
+const emailOf = (npi: string) => {
+  const step = foundStep(npi);
+  return (step.kind === 'found' && step.candidates[0]?.email) || '';
+};
+
+async function lookUp(npi: string) {
+  const { json: submitted } = await client.single({ npi });
+  const { data } = await client.completed(submitted.batch_id);
+  const [row] = await run(sql`select reason from requests where id = ${submitted.requests[0]?.request_id}`);
+  return { status: data[0]?.status, email: data[0]?.email, reason: row?.reason ?? null };
+}
+
+for (const [word, end] of [
+  ['safe', 'completed'],
+  ['missing', 'not_found'],
+  ['silent', 'completed'],
+] as const) {
+  test.serial(`what a vendor saw today is checked all the same: ${word}, so ${end}`, async (t) => {
+    const npi = take();
+    vendor.script(npi, () => foundStep(npi));
+    says = word;
+    t.like(await lookUp(npi), { status: end });
+    t.deepEqual(asked, [emailOf(npi)]);
+  });
+}
+
+for (const [hours, times] of [
+  [23, 0],
+  [25, 1],
+] as const) {
+  test.serial(
+    `what a verifier said ${hours} hours ago is asked ${times ? 'again' : 'no second time'}`,
+    async (t) => {
+      const npi = take();
+      vendor.script(npi, () => foundStep(npi));
+      await run(sql`insert into email_checks (npi, email, kind, source, verdict, reason, at)
+      values (${npi}, ${emailOf(npi)}, 'verifier', 'reacher', 'invalid', 'mailbox_missing', now() - make_interval(hours => ${hours}))`);
+      t.like(await lookUp(npi), { status: times ? 'completed' : 'not_found' });
+      t.is(asked.length, times);
+    },
+  );
+}
+
+test.serial(
+  'an address that only repeats our question and does not say whose it is needs the verifier’s word',
+  async (t) => {
+    const [echoed, known, both] = [take(), take(), take()];
+    for (const npi of [echoed, known, both]) {
+      vendor.script(npi, () => ({ ...foundStep(npi), isEcho: npi !== known }) as Step);
+    }
+    // Another source has named it before, which knew whose it is.
+    await run(sql`insert into stored_emails (npi, email, verdict, source, unchecked, is_echo)
+    values (${both}, ${emailOf(both)}, 'unknown', 'another', true, false)`);
+    says = 'silent';
+    t.like(await lookUp(echoed), { status: 'not_found' });
+    t.like(await lookUp(known), { status: 'completed' });
+    t.like(await lookUp(both), { status: 'completed' });
+  },
+);
+
+test.serial(
+  'the address of a spouse or of the office is not returned, whoever vouches for it, and explain says why',
+  async (t) => {
+    const npi = '2000000010';
+    const { first, last, organization } = personOf(npi);
+    const [named] = (foundStep(npi) as Extract<Step, { kind: 'found' }>).candidates;
+    if (!named) throw new Error('nothing named');
+    const emails = [`hester.${last}`, `dr${last}office`].map((local) =>
+      `${local}@${organization.domain}`.toLowerCase(),
+    );
+    const found = {
+      ...foundStep(npi),
+      identity: { npi, name: { kind: 'full', full: `${first} ${last}` }, state: null },
+    };
+    vendor.script(
+      npi,
+      () => ({ ...found, candidates: emails.map((email) => ({ ...named, email })) }) as Step,
+    );
+    t.like(await lookUp(npi), { status: 'not_found' });
+    t.deepEqual(asked, []);
+    const story = await operatorOn(stack.databaseUrl).text('explain', npi);
+    t.regex(story, /rejected as risky \(other_person\)/);
+    t.regex(story, /rejected as risky \(shared\)/);
+  },
+);
+
+test.serial(
+  'while no verifier can be asked no vendor is paid, and the request ends with its refund',
+  async (t) => {
+    const npi = take();
+    vendor.script(npi, () => foundStep(npi));
+    await run(sql`insert into source_health (source, state, failures, open_until, last_error)
+    values ('reacher', 'open', 5, now() + interval '1 hour', 'auth')`);
+    const before = await client.credits();
+    t.like(await lookUp(npi), { status: 'failed', reason: 'verifier_unavailable' });
+    t.is(vendor.asked(npi, 'submit'), 0);
+    t.deepEqual(await client.credits(), before);
+    const figures = await readSourceFigures(stack.db, new Date(Date.now() - 60_000));
+    t.is(figures.find(({ source }) => source === 'reacher')?.lastError, 'auth');
+  },
+);
+
+test.serial(
+  'a verifier that is back is tried with nobody’s address, and then the vendor is asked',
+  async (t) => {
+    const npi = take();
+    vendor.script(npi, () => foundStep(npi));
+    await run(sql`insert into source_health (source, state, failures, open_until, last_error)
+    values ('reacher', 'open', 5, now() - interval '1 second', 'upstream')`);
+    t.like(await lookUp(npi), { status: 'completed' });
+    t.deepEqual(asked, ['invalid@example.com', emailOf(npi)]);
+    t.is(vendor.asked(npi, 'submit'), 1);
+  },
+);
+
+test.serial('a verifier that fails is told of under its own name', async (t) => {
+  const npi = take();
+  vendor.script(npi, () => foundStep(npi));
+  says = 'down';
+  const { json: submitted } = await client.single({ npi });
+  await eventually(async () => (asked.length > 1 ? true : null));
+  says = 'safe';
+  await client.completed(submitted.batch_id);
+  const operator = operatorOn(stack.databaseUrl);
+  t.regex(await operator.text('explain', npi), /unknown \(verifier_upstream\) by verifier reacher/);
+  t.regex(await operator.text('vendors'), /^reacher +unknown: verifier_upstream +\d+$/m);
+  t.regex(await operator.text('vendors'), /^reacher +verifier /m);
+});
