@@ -1,11 +1,11 @@
 import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Lifecycle, type Request, type Server } from '@hapi/hapi';
-import { type IdPrefix, isId } from '../db/ids.ts';
 import { registerAuth } from './http/auth.ts';
 import { answerBrokenRequests, boundPipelines, createListener, requireHost } from './http/connection.ts';
 import { PRIVATE, registerErrors } from './http/errors.ts';
 import { UNREAD_BODY } from './http/json-body.ts';
 import { createSample, type Sample, shareOut } from './http/overload.ts';
+import { idsIn } from './http/parameters.ts';
 import { problem } from './problems.ts';
 import { deliveryHandlers } from './routes/deliveries.ts';
 import { pollHandlers } from './routes/poll.ts';
@@ -167,23 +167,9 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
         suppressed,
         ms: request.info.responded - request.info.received,
         organization_id: credentials?.organizationId,
-        request_id: idOf(request, 'request_id', 'req'),
-        batch_id: idOf(request, 'batch_id', 'bat'),
-        delivery_id: idOf(request, 'delivery_id', 'msg'),
+        ...idsIn(request),
       },
       'http',
     );
   });
-}
-
-/** Only what could be an id of ours: a path may hold anything. */
-function idOf(
-  request: Request,
-  name: 'request_id' | 'batch_id' | 'delivery_id',
-  prefix: IdPrefix,
-): string | undefined {
-  // hapi sets no params if the target is not even a path: `OPTIONS *`.
-  const params: Request['params'] | null = request.params;
-  const id = String(params?.[name] ?? '');
-  return isId(prefix, id) ? id : undefined;
 }

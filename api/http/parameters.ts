@@ -35,6 +35,16 @@ export function valuesOf<T extends Readonly<Record<string, unknown>>>(
   return Object.fromEntries(values);
 }
 
+/** The ids in the path, for the log: only what could be an id of ours, because a path may hold anything. */
+export function idsIn(request: Request): Readonly<Record<string, string>> {
+  // hapi sets no params if the target is not even a path: `OPTIONS *`.
+  const params: Request['params'] | null = request.params;
+  const given = Object.entries(PREFIXES).map(
+    ([name, prefix]) => [name, prefix, String(params?.[name])] as const,
+  );
+  return Object.fromEntries(given.flatMap(([name, prefix, id]) => (isId(prefix, id) ? [[name, id]] : [])));
+}
+
 /** An id in the path, known or not. */
 export function pathId(request: Request, name: keyof typeof PREFIXES): Parsed<string> {
   const id = String(request.params[name]);

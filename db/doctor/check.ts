@@ -7,7 +7,7 @@ export interface DoctorRules extends SettleRules {
   readonly webhookScheduleMs: readonly number[];
 }
 
-/** What each check finds, in a few words, and what that means and what to do about it. */
+/** What a check finds: findings.json has, for each, its title, what it means, and what to do about it. */
 export type FindingCode = keyof typeof FINDINGS;
 
 export interface CheckResult {

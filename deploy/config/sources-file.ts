@@ -20,7 +20,7 @@ import {
 import type { Rate } from '../../db/lookups/sources.ts';
 import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import type { Config } from './config.ts';
-import { duration, members, problemsIn, rate } from './values.ts';
+import { duration, members, parsed, problemsIn, rate } from './values.ts';
 
 // The file of SOURCES_FILE: everything about sources that isn't a key or a URL. What it leaves out is as the vendor's
 // own file in the catalogue has it. deploy/going-live.md tells what each member is for.
@@ -162,14 +162,7 @@ const NEEDS: readonly Need[] = ['npi', 'name', 'organization', 'address'];
 /** The sources that have a file of their own, and those that are none. */
 const TAKEN = [...VENDOR_IDS, ...VERIFIER_IDS, 'nppes', 'import', 'service'];
 
-const pointer = Joi.string()
-  .allow('')
-  .custom((text: string, helpers) => {
-    const parsed = parsePointer(text);
-    return (
-      parsed ?? helpers.message({ custom: '{{#label}} must be a JSON pointer such as /results/0/email' })
-    );
-  });
+const pointer = parsed(parsePointer, 'a JSON pointer such as /results/0/email').allow('');
 
 const words = <Meaning extends string>(meanings: readonly Meaning[]) =>
   members({

@@ -17,6 +17,12 @@ export function problemsIn(what: string, problems: readonly string[]): ConfigErr
   return new ConfigError(`${what} has ${problems.length} problem(s):${lines.join('')}`);
 }
 
+/** Text that `parse` makes something of; null is what it makes of none. */
+export const parsed = (parse: (text: string) => unknown, what: string) =>
+  Joi.string().custom(
+    (text: string, helpers) => parse(text) ?? helpers.message({ custom: `{{#label}} must be ${what}` }),
+  );
+
 const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 /** A duration such as `30s`, as milliseconds within bounds. */
 export const duration = (minMs: number, maxMs: number) =>
@@ -31,11 +37,7 @@ export const duration = (minMs: number, maxMs: number) =>
   });
 
 /** A rate such as `500/1m`. */
-export const rate = () =>
-  Joi.string().custom(
-    (text: string, helpers) =>
-      parseRate(text) ?? helpers.message({ custom: '{{#label}} must be a rate such as 10/1s or 500/1m' }),
-  );
+export const rate = () => parsed(parseRate, 'a rate such as 10/1s or 500/1m');
 
 /** An object that has these members and no others. */
 export const members = <T>(keys: Joi.PartialSchemaMap) =>
@@ -45,18 +47,11 @@ export const members = <T>(keys: Joi.PartialSchemaMap) =>
 
 /** Values separated by commas; `item` makes null of what is none. */
 export const list = (item: (text: string) => unknown, what: string) =>
-  Joi.string()
-    .allow('')
-    .custom((text: string, helpers) => {
-      const items = text
-        .split(',')
-        .map((part) => part.trim())
-        .filter((part) => part !== '');
-      const values = items.map(item);
-      if (values.includes(null))
-        return helpers.message({ custom: `{{#label}} must be ${what}, separated by commas` });
-      return values;
-    });
+  parsed((text) => {
+    const parts = text.split(',').map((part) => part.trim());
+    const values = parts.filter((part) => part !== '').map(item);
+    return values.includes(null) ? null : values;
+  }, `${what}, separated by commas`);
 
 /** An http(s) URL without a slash at its end. */
 export const anyUrl = () =>
@@ -74,12 +69,12 @@ export const confidentialUrl = () =>
 
 /** `http://[user:password@]host[:port]` and nothing else, as a URL. */
 export const httpProxy = () =>
-  Joi.string().custom((text: string, helpers) => {
-    const parsed = URL.parse(text);
-    if (parsed?.protocol === 'http:' && `${parsed.pathname}${parsed.search}${parsed.hash}` === '/')
-      return parsed;
-    return helpers.message({ custom: '{{#label}} must be an HTTP proxy such as http://proxy.example:3128' });
-  });
+  parsed((text) => {
+    const proxy = URL.parse(text);
+    return proxy?.protocol === 'http:' && `${proxy.pathname}${proxy.search}${proxy.hash}` === '/'
+      ? proxy
+      : null;
+  }, 'an HTTP proxy such as http://proxy.example:3128');
 
 /** `15m` → 900000; null if the text is no duration. */
 export function parseDuration(text: string): number | null {
