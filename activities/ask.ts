@@ -102,10 +102,7 @@ async function converse(
       const { lookupId } = key;
       const subject = await subjects.of(lookupId, npi, wantedType);
       const jobRef = next.kind === 'poll' ? next.jobRef : null;
-      const asked =
-        jobRef !== null && vendor.poll
-          ? vendor.poll(jobRef, subject, signal)
-          : vendor.submit(subject, signal);
+      const asked = jobRef === null ? vendor.submit(subject, signal) : vendor.poll(jobRef, subject, signal);
       const step = await asked.catch(async (error: unknown) => {
         await recordLost(db, key, 'aborted');
         throw error;

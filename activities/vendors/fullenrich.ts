@@ -76,7 +76,7 @@ export function createFullEnrich({
   apiKey,
   callMs = FULLENRICH.callMs,
   pollMs,
-}: FullEnrichOptions): Required<Vendor> {
+}: FullEnrichOptions): Vendor {
   const api = jsonApi(baseUrl, { authorization: `Bearer ${apiKey}` }, callMs);
   const begun = (jobRef: string): Step => ({
     kind: 'pending',

@@ -66,15 +66,18 @@ export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: Vendor
   // In a header: the vendor takes its key in the query as well, where proxies would log it.
   const api = jsonApi(baseUrl, { 'X-API-KEY': apiKey }, callMs);
 
+  const ask: Vendor['submit'] = async (subject, signal) => {
+    const employee = employeeOf(subject);
+    if (employee.kind === 'skip') return employee;
+    return await api.get(`/email-finder?${queryOf(employee)}`, signal, stepOf);
+  };
+
   return {
     ...HUNTER,
     callMs,
     cost: () => 1,
-    async submit(subject, signal) {
-      const employee = employeeOf(subject);
-      if (employee.kind === 'skip') return employee;
-      return await api.get(`/email-finder?${queryOf(employee)}`, signal, stepOf);
-    },
+    submit: ask,
+    poll: (_jobRef, subject, signal) => ask(subject, signal),
   };
 }
 
@@ -114,7 +117,9 @@ function stepOfFound(body: Field): Step {
   const email = present(at(data, 'email'));
   if (textOf(email) === null) return NO_EMAIL;
   const verification = present(at(data, 'verification'));
-  const verdict = VERDICTS.get(statusOf(verification)) ?? 'unknown';
+  // Null if the address was never verified.
+  const status = isAbsent(verification) ? '' : wordOf(present(at(verification, 'status')));
+  const verdict = VERDICTS.get(status) ?? 'unknown';
   const claim = {
     type: 'professional',
     // A domain that takes everything makes "valid" say nothing of this mailbox.
@@ -127,11 +132,6 @@ function stepOfFound(body: Field): Step {
   // It makes an address of the name that it is asked about, and gives that name back.
   const identity = { npi: null, name, state: null };
   return { kind: 'found', candidates, identity, isEcho: true, credits: 1 };
-}
-
-/** Null if the address was never verified. */
-function statusOf(verification: Field): string {
-  return isAbsent(verification) ? '' : wordOf(present(at(verification, 'status')));
 }
 
 /** "A supplied parameter was invalid": all are always supplied, so it is this person's name or domain. */

@@ -43,22 +43,26 @@ export const PROSPEO = {
 export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: VendorOptions): Vendor {
   const api = jsonApi(baseUrl, { 'X-KEY': apiKey }, callMs);
 
+  const submit: Vendor['submit'] = async (subject, signal) => {
+    const employee = employeeOf(subject);
+    if (employee.kind === 'skip') return employee;
+    const data = {
+      first_name: employee.first,
+      last_name: employee.last,
+      // "Submit everything you have": a company's name alone is shared by many.
+      ...(employee.domain ? { company_website: employee.domain } : {}),
+      ...(employee.company ? { company_name: employee.company } : {}),
+    };
+    return await api.post('/enrich-person', { only_verified_email: true, data }, signal, stepOf);
+  };
+
   return {
     ...PROSPEO,
     callMs,
     cost: () => 1,
-    async submit(subject, signal) {
-      const employee = employeeOf(subject);
-      if (employee.kind === 'skip') return employee;
-      const data = {
-        first_name: employee.first,
-        last_name: employee.last,
-        // "Submit everything you have": a company's name alone is shared by many.
-        ...(employee.domain ? { company_website: employee.domain } : {}),
-        ...(employee.company ? { company_name: employee.company } : {}),
-      };
-      return await api.post('/enrich-person', { only_verified_email: true, data }, signal, stepOf);
-    },
+    submit,
+    // It never answers `pending`; asked again, it answers the same at no cost.
+    poll: (_jobRef, subject, signal) => submit(subject, signal),
   };
 }
 

@@ -46,9 +46,6 @@ export interface RocketReachOptions extends VendorOptions {
   readonly api: RocketReachApi;
 }
 
-export const ROCKETREACH_APIS = ['legacy', 'universal'] as const;
-export type RocketReachApi = (typeof ROCKETREACH_APIS)[number];
-
 /** "Poll about every 3 seconds"; polls are free, but count for the account's 10 requests a second. */
 const POLL_MS = 3000;
 const MIN_POLL_MS = 100;
@@ -57,31 +54,26 @@ const MAX_POLL_MS = 60_000;
 /** Universal credits for a verified profile of each type (docs.rocketreach.co, "Universal credits overview"). */
 const UNIVERSAL_CREDITS: Readonly<Record<EmailType, number>> = { professional: 2, personal: 3 };
 
-interface Api {
-  readonly lookupPath: string;
-  readonly statusPath: string;
-  /** What is asked for, beside the NPI. */
-  query(wantedType: WantedType): Readonly<Record<string, string>>;
-  /** The credits of addresses of these types. */
-  cost(types: ReadonlySet<EmailType>): number;
-}
-
-const APIS: Readonly<Record<RocketReachApi, Api>> = {
+/** The two: what is asked for beside the NPI, and the credits of addresses of these types. */
+const APIS = {
   legacy: {
     lookupPath: '/person/lookup',
     statusPath: '/person/checkStatus',
-    query: () => ({ lookup_type: 'standard' }),
-    cost: () => 1,
+    query: (_wantedType: WantedType) => ({ lookup_type: 'standard' }),
+    cost: (_types: ReadonlySet<EmailType>) => 1,
   },
   universal: {
     lookupPath: '/universal/person/lookup',
     statusPath: '/universal/person/check_status',
     // The NPI in the answer would cost one more (`reveal_healthcare_enrichment`); its name and state are free.
-    query: (wantedType) =>
+    query: (wantedType: WantedType) =>
       Object.fromEntries(typesOf(wantedType).map((type) => [`reveal_${type}_email`, 'true'])),
-    cost: (types) => [...types].reduce((sum, type) => sum + UNIVERSAL_CREDITS[type], 0),
+    cost: (types: ReadonlySet<EmailType>) =>
+      [...types].reduce((sum, type) => sum + UNIVERSAL_CREDITS[type], 0),
   },
 };
+export type RocketReachApi = keyof typeof APIS;
+export const ROCKETREACH_APIS = Object.keys(APIS) as RocketReachApi[];
 
 /**
  * RocketReach's people lookup, version 2, by NPI (docs.rocketreach.co; its OpenAPI, operations
@@ -96,7 +88,7 @@ export function createRocketReach({
   apiKey,
   callMs = ROCKETREACH.callMs,
   api,
-}: RocketReachOptions): Required<Vendor> {
+}: RocketReachOptions): Vendor {
   const http = jsonApi(baseUrl, { 'Api-Key': apiKey }, callMs);
   const { lookupPath, statusPath, query, cost } = APIS[api];
   const read = (profile: Field) => stepOfProfile(parseProfile(profile), cost);
@@ -145,7 +137,7 @@ function stepOf(answer: HttpAnswer, notFound: Step, read: (body: Field) => Step)
 
 function stepOfProfile(
   { id, status, identity, candidates, retryAfterSeconds }: ReturnType<typeof parseProfile>,
-  cost: Api['cost'],
+  cost: (types: ReadonlySet<EmailType>) => number,
 ): Step {
   if (status === 'failed') return GIVEN_UP;
   if (status !== 'complete') {

@@ -193,7 +193,7 @@ export interface VendorOptions {
 
 /**
  * Turns an NPI into candidates. Synchronous vendors answer from `submit`; asynchronous ones answer `pending` and are
- * asked again through `poll`, or by the same question if they have none. Neither waits: the workflow owns every delay. Both take `callMs` at most, and throw only
+ * asked again through `poll`. Neither waits: the workflow owns every delay. Both take `callMs` at most, and throw only
  * what aborting `signal` throws; every answer of the vendor, and its absence, is a `Step`.
  */
 export interface Vendor
@@ -201,5 +201,5 @@ export interface Vendor
   /** The most one question may cost, in the vendor's credits: set aside before it is asked. */
   cost(wantedType: WantedType): number;
   submit(subject: Subject, signal: AbortSignal): Promise<Step>;
-  poll?(jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step>;
+  poll(jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step>;
 }

@@ -3,7 +3,7 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { clock, type Database, query, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
-import { lookups, requests } from '../schema.ts';
+import { requests } from '../schema.ts';
 import type { WantedType } from '../words.ts';
 
 // One lookup serves all requests that wait for the same NPI and type, of whatever organization: a vendor is asked and
@@ -28,24 +28,19 @@ export async function joinLookup(
     if (lookupId !== null) return { lookupId, wantedType };
     // The update below counts in the batch: taken first, because a settlement holds the batch when it comes here.
     await tx.execute(sql`select 1 from batches where id = ${batchId} for no key update`);
-    const at = await clock(tx);
-    const [row] = await tx
-      .insert(lookups)
-      .values({ id: newId('lkp'), npi, wantedType, openedAt: at, facts })
-      .onConflictDoUpdate({
-        target: [lookups.npi, lookups.wantedType],
-        targetWhere: sql`closed_at is null`,
-        // Changes nothing, but gives the open one back, and locked.
-        set: { npi },
-      })
-      .returning({ id: lookups.id });
-    if (!row) throw new Error('no row');
-    const startedAt = request.startedAt ?? at;
-    await tx
-      .update(requests)
-      .set({ lookupId: row.id, status: 'in-progress', startedAt })
-      .where(eq(requests.id, requestId));
-    return { lookupId: row.id, wantedType };
+    const at = sql`${(await clock(tx)).toISOString()}::timestamptz`;
+    const [joined] = await tx.execute<{ lookupId: string }>(sql`
+      with joined as (
+        insert into lookups (id, npi, wanted_type, opened_at, facts)
+        values (${newId('lkp')}, ${npi}, ${wantedType}, ${at}, ${facts})
+            -- Changes nothing, but gives the open one back, and locked.
+            on conflict (npi, wanted_type) where closed_at is null do update set npi = excluded.npi
+        returning id
+      )
+      update requests set lookup_id = joined.id, status = 'in-progress', started_at = coalesce(started_at, ${at})
+        from joined where requests.id = ${requestId} returning lookup_id as "lookupId"`);
+    if (!joined) throw new Error('no row');
+    return { ...joined, wantedType };
   });
 }
 

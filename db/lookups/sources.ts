@@ -200,9 +200,8 @@ export interface SourceFigures extends Record<string, unknown> {
   readonly source: string;
   /** `other`: called under limits, but neither of the two, such as the NPI registry. */
   readonly role: 'vendor' | 'verifier' | 'other';
-  /** Questions put to it; what was skipped was not asked. */
+  /** Questions put to it; what was skipped was not asked. `open`: the answer is still awaited. */
   readonly asked: number;
-  /** Those of them whose answer is still awaited. */
   readonly open: number;
   /** A vendor named addresses; a verifier judged an address valid. */
   readonly found: number;

@@ -1,4 +1,4 @@
-import { and, eq, type SQL, sql } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { type Database, query, span, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { isUsable } from '../requests/entitlements.ts';
@@ -293,18 +293,13 @@ export async function recordVendorJob(
 ): Promise<void> {
   await transaction(db, async (tx) => {
     await recordCall(tx, key.vendor, key.era, outcome);
-    const leaseUntil = sql`clock_timestamp() + ${span(nextPollMs)}`;
-    await tx
-      .update(vendorAttempts)
-      .set({ state: 'pending', jobRef, endedAt: null, reason: null, leaseUntil })
-      .where(
-        and(
-          unanswered(key),
-          // If the question was put again meanwhile, that one goes on.
-          sql`not exists (select from vendor_attempts later where later.lookup_id = ${key.lookupId}
-                            and later.vendor = ${key.vendor} and later.n > ${key.n})`,
-        ),
-      );
+    // If the question was put again meanwhile, that one goes on.
+    await tx.execute(sql`
+      update vendor_attempts set state = 'pending', job_ref = ${jobRef}, ended_at = null, reason = null,
+                                 lease_until = clock_timestamp() + ${span(nextPollMs)}
+       where ${unanswered(key)} and not exists (
+         select from vendor_attempts later where later.lookup_id = ${key.lookupId}
+            and later.vendor = ${key.vendor} and later.n > ${key.n})`);
   });
 }
 
@@ -377,14 +372,10 @@ export async function recordRefused(db: Database, lookupId: string): Promise<voi
 
 /** The row of an attempt, if its answer is not there. */
 function unanswered(attempt: AttemptId) {
-  return and(sameAttempt(attempt), sql`state in ('submitting', 'pending', 'lost')`);
+  return sql`${sameAttempt(attempt)} and state in ('submitting', 'pending', 'lost')`;
 }
 
 /** The row of one attempt. */
 function sameAttempt({ lookupId, vendor, n }: AttemptId) {
-  return and(
-    eq(vendorAttempts.lookupId, lookupId),
-    eq(vendorAttempts.vendor, vendor),
-    eq(vendorAttempts.n, n),
-  );
+  return sql`(lookup_id, vendor, n) = (${lookupId}, ${vendor}, ${n})`;
 }

@@ -20,18 +20,15 @@ export function postOf(config: Config, names: Names) {
 
 /** What activities keep to, but for what the sources file says. */
 export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
-  const {
-    freshnessMs,
-    replayMs,
-    missMs,
-    lookupsPerOrganization,
-    webhookScheduleMs,
-    webhookLogMs,
-    retention,
-  } = config;
   return {
-    ...{ freshnessMs, replayMs, missMs, lookupsPerOrganization, webhookScheduleMs, webhookLogMs, retention },
+    freshnessMs: config.freshnessMs,
+    replayMs: config.replayMs,
+    missMs: config.missMs,
     policy: `${config.verifyPolicy} ${config.catchAll}`,
+    lookupsPerOrganization: config.lookupsPerOrganization,
+    webhookScheduleMs: config.webhookScheduleMs,
+    webhookLogMs: config.webhookLogMs,
+    retention: config.retention,
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
   };
 }

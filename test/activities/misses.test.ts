@@ -7,7 +7,6 @@ import { createSubjects, makePlan } from '../../activities/lookup.ts';
 import type { Step } from '../../activities/vendors/vendor.ts';
 import type { VerifierStep } from '../../activities/verification/verifiers/verifier.ts';
 import { createVerifyActivities } from '../../activities/verify.ts';
-import { forgetMisses } from '../../db/lookups/lookups.ts';
 import { eraseSubject } from '../../db/privacy/privacy.ts';
 import { removeSuppression } from '../../db/privacy/suppressions.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
@@ -18,6 +17,7 @@ import { withCheckDigit } from '../../deploy/local/sim/people.ts';
 import type { VendorAnswer } from '../../workflows/messages.ts';
 import { checkOf, verifierOf } from '../support/checks.ts';
 import { freshDatabase } from '../support/database.ts';
+import { operatorOn } from '../support/operator.ts';
 import {
   ASKED,
   acceptedIds,
@@ -33,7 +33,7 @@ import { createScriptedVendor, foundStep } from '../support/vendors.ts';
 // PostgreSQL alone; the vendors are scripts.
 
 const DAY = 86_400_000;
-const { db, sql } = freshDatabase(test);
+const { db, sql, url } = freshDatabase(test);
 const BY = { actor: 'test', reason: 'test' };
 
 const one = createScriptedVendor('one');
@@ -211,8 +211,10 @@ test('what makes an address valid here has changed: what was refused may pass no
 test('an operator forgets what is remembered of an NPI, on record', async (t) => {
   const npi = await person();
   await lookUp(npi);
-  t.is(await forgetMisses(db, BY, npi), 1);
+  const { json, operator } = operatorOn(url);
+  t.deepEqual(await json('lookups', 'forget', npi, '--reason', 'ticket 93'), { npi, forgotten: 1 });
   t.is(await lookUp(npi), AGAIN);
+  t.is((await operator('lookups', 'forget', '12345', '--reason', 'ticket 93')).code, 2);
   const [entry] = await sql`select action, subject, details from audit_log where subject = ${npi}`;
   t.deepEqual(entry, { action: 'lookups.forget', subject: npi, details: { lookups: 1 } });
 });

@@ -125,6 +125,7 @@ async function recordWaterfall(): Promise<void> {
     await save(stack, 'waterfall-registry', identified.batch_id);
 
     await stack.db.drizzle.execute(sql`delete from stored_emails where npi = ${ALL_VENDORS}`);
+    await stack.db.drizzle.execute(sql`update lookups set facts = null where npi = ${ALL_VENDORS}`);
     const others = await Promise.all([stack.organization(), stack.organization()]);
     const shared = await Promise.all(others.map((one) => one.single({ npi: ALL_VENDORS })));
     for (const [i, { json }] of shared.entries()) {

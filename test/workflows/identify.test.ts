@@ -26,6 +26,10 @@ const nosy: Vendor = {
     told.push(subject);
     return await byName.submit(subject, signal);
   },
+  poll: async (jobRef, subject, signal) => {
+    told.push(subject);
+    return await byName.poll(jobRef, subject, signal);
+  },
 };
 
 const stack = fresh(test, () =>

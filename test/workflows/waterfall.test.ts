@@ -1,6 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { storeEmail } from '../../db/lookups/directory.ts';
+import { forgetMisses } from '../../db/lookups/lookups.ts';
 import { addSuppression, hashAddress } from '../../db/privacy/suppressions.ts';
 import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
 import { personOf, SAMPLE_ENDPOINTS } from '../../deploy/local/sim/people.ts';
@@ -166,10 +167,11 @@ test('a person who asked a vendor not to be processed is suppressed from then on
   const [row] = await stack.db.drizzle.execute(sql`
     select origin from suppressions where kind = 'npi' and value = '2000000176'`);
   t.deepEqual({ ...row }, { origin: 'vendor' });
-  const before = stack.simulator.calls().length;
+  const calls = () => stack.simulator.calls().filter(({ subject }) => subject === '2000000176').length;
+  const before = calls();
   const { json } = await client.single({ npi: '2000000176' });
   t.is((await client.completed(json.batch_id)).data[0]?.status, 'not_found');
-  t.is(stack.simulator.calls().length, before);
+  t.is(calls(), before);
 });
 
 test('a vendor that never answers is left behind, and asked again with what is left of the time', async (t) => {
@@ -187,9 +189,26 @@ test('a Direct address is never an answer', async (t) => {
   t.deepEqual([...new Set(rows.map(({ line }) => line))], ['invalid direct']);
 });
 
+/** As if nobody had ever been asked about it. */
+async function forget(npi: string): Promise<void> {
+  await stack.db.drizzle.execute(sql`delete from stored_emails where npi = ${npi}`);
+  await forgetMisses(stack.db, BY, npi);
+}
+
+test('whom nobody knew is not asked about again, by whomever, and costs no credit of a vendor', async (t) => {
+  const npi = '2000000044';
+  t.true(asked(npi).length > 0);
+  const calls = () => stack.simulator.calls().filter(({ subject }) => subject === npi).length;
+  const asking = calls();
+  const fresh = await stack.organization(10);
+  const { data, usage } = await fresh.completed((await fresh.single({ npi })).json.batch_id);
+  t.deepEqual([data[0]?.status, usage.credits_used, usage.balance], ['not_found', 0, 10]);
+  t.is(calls(), asking);
+});
+
 test('two organizations that wait for one NPI are served by one question, and each is charged', async (t) => {
   const npi = '2000000192';
-  await stack.db.drizzle.execute(sql`delete from stored_emails where npi = ${npi}`);
+  await forget(npi);
   // What a verifier said of it a moment ago would do.
   await stack.db.drizzle.execute(sql`delete from email_checks where npi = ${npi} and kind = 'verifier'`);
   const before = stack.simulator.calls().filter(({ subject }) => subject === npi).length;
@@ -222,7 +241,7 @@ test('what is known of a lookup is told in the Temporal UI, vendor by vendor', a
   const { json } = await client.single({ npi: '2000000218', enrichment_email_type: 'professional' });
   t.is(json.status, 'completed', 'a replay needs no lookup');
   const fresh = await stack.organization(10);
-  await stack.db.drizzle.execute(sql`delete from stored_emails where npi = '2000000218'`);
+  await forget('2000000218');
   const answer = (await fresh.single({ npi: '2000000218' })).json;
   await fresh.completed(answer.batch_id);
   const details = await eventually(async () => {

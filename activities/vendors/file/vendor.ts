@@ -74,6 +74,16 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   const api = jsonApi('', source.headers, callMs);
   const read = (answer: HttpAnswer) => stepOf(answer, source);
 
+  const submit: Vendor['submit'] = async (subject, signal) => {
+    // Of an organization its name or its domain is known, and the URL may be made of the other one.
+    const { text: url, missing: unfit } = fillUrl(source.url, subject);
+    const missing = new Set([...missingOf(subject, needs), ...unfit]);
+    if (missing.size > 0) return { kind: 'skip', missing: [...missing] };
+    return source.body === null
+      ? await api.get(url, signal, read)
+      : await api.post(url, fillJson(source.body, subject), signal, read);
+  };
+
   return {
     id,
     needs,
@@ -82,15 +92,9 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
     repeatIsFree,
     callMs,
     cost: () => cost,
-    async submit(subject, signal) {
-      // Of an organization its name or its domain is known, and the URL may be made of the other one.
-      const { text: url, missing: unfit } = fillUrl(source.url, subject);
-      const missing = new Set([...missingOf(subject, needs), ...unfit]);
-      if (missing.size > 0) return { kind: 'skip', missing: [...missing] };
-      return source.body === null
-        ? await api.get(url, signal, read)
-        : await api.post(url, fillJson(source.body, subject), signal, read);
-    },
+    submit,
+    // It never answers `pending`.
+    poll: (_jobRef, subject, signal) => submit(subject, signal),
   };
 }
 

@@ -1,5 +1,5 @@
 import { type HttpAnswer, jsonApi, retryAfterMs, stepOfBody, stepOfStatus } from '../../http/client.ts';
-import { at, type Field, flagOf, isAbsent, objectAt, requiredText } from '../../http/fields.ts';
+import { at, type Field, flagOf, objectAt, requiredText } from '../../http/fields.ts';
 import { HUNTER } from '../../vendors/hunter.ts';
 import {
   answer,
@@ -25,9 +25,6 @@ export const HUNTER_VERIFIER = {
   cost: 0.5,
 } as const satisfies VerifierFacts;
 
-/** After a 202: the same question again counts as one. */
-const REPEAT_MS = 5000;
-
 /**
  * Hunter's Email Verifier, version 2. Of free mail (`webmail`) it asks no server, so it cannot tell. The address is in the
  * URL, as the vendor has it: what is thrown or returned here never holds the URL.
@@ -46,7 +43,8 @@ function stepOf(found: HttpAnswer): VerifierStep {
     case 200:
       return stepOfBody(found, judge);
     case 202:
-      return { kind: 'working', afterMs: afterMs ?? REPEAT_MS };
+      // The same question again counts as one.
+      return { kind: 'working', afterMs: afterMs ?? 5000 };
     case 222:
       // The mail server's answer was unexpected: "We advise you to retry later."
       return { kind: 'greylisted' };
@@ -62,19 +60,17 @@ function stepOf(found: HttpAnswer): VerifierStep {
   }
 }
 
+const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
+  ['valid', answer('valid', 'mailbox_ok')],
+  ['invalid', answer('invalid', 'mailbox_missing')],
+  ['accept_all', answer('catch_all', null)],
+  ['disposable', answer('risky', 'disposable')],
+]);
+
 function judge(body: Field): VerifierStep {
   const data = objectAt(body, 'data');
-  const mx = at(data, 'mx_records');
-  switch (requiredText(at(data, 'status'))) {
-    case 'valid':
-      return flagOf(at(data, 'accept_all')) ? answer('catch_all', null) : answer('valid', 'mailbox_ok');
-    case 'invalid':
-      return answer('invalid', isAbsent(mx) || flagOf(mx) ? 'mailbox_missing' : 'no_mx');
-    case 'accept_all':
-      return answer('catch_all', null);
-    case 'disposable':
-      return answer('risky', 'disposable');
-    default:
-      return flagOf(at(data, 'block')) ? answer('unknown', 'blocked') : INCONCLUSIVE;
-  }
+  const status = requiredText(at(data, 'status'));
+  if (status === 'valid' && flagOf(at(data, 'accept_all'))) return answer('catch_all', null);
+  if (status === 'invalid' && at(data, 'mx_records').value === false) return answer('invalid', 'no_mx');
+  return MEANINGS.get(status) ?? (flagOf(at(data, 'block')) ? answer('unknown', 'blocked') : INCONCLUSIVE);
 }

@@ -65,7 +65,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     test(`${id}: an answer ${about} may have been charged`, async (t) => {
       const vendor = create({ baseUrl: await serveVendor(t, handle), apiKey: KEY });
       t.deepEqual(await vendor.submit(SUBJECT, NEVER), unanswered(null));
-      if (vendor.poll) t.like(await vendor.poll('7', SUBJECT, NEVER), { kind: 'retry', why: 'unanswered' });
+      t.like(await vendor.poll('7', SUBJECT, NEVER), { kind: 'retry', why: 'unanswered' });
     });
   }
 
@@ -79,7 +79,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     const vendor = create({ baseUrl: silent, apiKey: KEY, callMs: 50 });
     t.is(vendor.callMs, 50);
     t.deepEqual(await vendor.submit(SUBJECT, NEVER), unanswered(null));
-    if (vendor.poll) t.like(await vendor.poll('7', SUBJECT, NEVER), { kind: 'retry', why: 'unanswered' });
+    t.like(await vendor.poll('7', SUBJECT, NEVER), { kind: 'retry', why: 'unanswered' });
   });
 
   test(`${id}: a redirect is not followed, so the key goes nowhere else`, async (t) => {

@@ -64,9 +64,7 @@ function person(name: Pick<NonNullable<Subject['person']>, 'first' | 'last' | 'm
 /** The whole conversation, without its pauses. */
 async function ask(vendor: Vendor, subject: Subject): Promise<Step> {
   let step = await vendor.submit(subject, NEVER);
-  while (step.kind === 'pending') {
-    step = await (vendor.poll?.(step.jobRef, subject, NEVER) ?? vendor.submit(subject, NEVER));
-  }
+  while (step.kind === 'pending') step = await vendor.poll(step.jobRef, subject, NEVER);
   return step;
 }
 
