@@ -1,6 +1,6 @@
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { decode, encode } from 'dns-packet';
+import { type Answer, decode, encode } from 'dns-packet';
 
 const CODES = { SERVFAIL: 2, NXDOMAIN: 3 } as const;
 
@@ -24,16 +24,12 @@ export async function startNameServer(say: (name: string, type: string) => Said,
     const said = say(name, type);
     if (said === 'silence') return;
     const records = typeof said === 'string' ? [] : said;
-    const ofKind = records.filter((ip) => ip.includes(':') === (type === 'AAAA'));
-    const answers =
+    const answers: Answer[] =
       type === 'MX'
         ? records.map((exchange) => ({ name, ttl, type, data: { preference: 10, exchange } }))
-        : ofKind.map((data) => ({
-            name,
-            ttl,
-            type: type === 'AAAA' ? ('AAAA' as const) : ('A' as const),
-            data,
-          }));
+        : records
+            .filter((ip) => ip.includes(':') === (type === 'AAAA'))
+            .map((data) => ({ name, ttl, type: type === 'AAAA' ? type : 'A', data }));
     const packet = encode({
       ...{ type: 'response', id, questions: [question] },
       flags: typeof said === 'string' ? CODES[said] : 0,
