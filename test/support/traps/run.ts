@@ -22,7 +22,7 @@ export const DEFAULT: Setup = { name: 'default', policy: null, hasVerifier: true
 
 /** Every policy with a verifier, each once, and the default without one. */
 export function everySetup(): Setup[] {
-  const { verifyPolicy } = loadConfig({ DATABASE_URL: 'postgres://x', REACHER_URL: 'http://127.0.0.1' });
+  const { verifyPolicy } = configOf({ REACHER_URL: 'http://127.0.0.1' });
   const others = POLICIES.filter((policy) => policy !== verifyPolicy);
   return [
     { name: 'default, no verifier', policy: null, hasVerifier: false },
@@ -30,6 +30,9 @@ export function everySetup(): Setup[] {
     ...others.map((policy) => ({ name: policy, policy, hasVerifier: true })),
   ];
 }
+
+const configOf = (environment: Readonly<Record<string, string>>) =>
+  loadConfig({ DATABASE_URL: 'postgres://127.0.0.1/none', ...environment });
 
 /** What became of one trap. */
 export interface Outcome {
@@ -50,15 +53,19 @@ const BULK = 60;
 export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outcome[]> {
   await using opened = new AsyncDisposableStack();
   const folder = temporaryFolder((remove) => opened.defer(remove));
-  const world = await startWorld();
+  const world = await startWorld(hasVerifier);
   opened.defer(() => world.close());
-  const sourcesFile = join(folder, 'sources.json');
-  writeFileSync(sourcesFile, JSON.stringify(world.sources(hasVerifier)));
+  const file = join(folder, 'sources.json');
+  writeFileSync(file, JSON.stringify(world.sources));
+  const set = policy === null ? {} : { VERIFY_POLICY: policy };
+  const { access, dnsServers, sourcesFile, verifyPolicy } = configOf({
+    ...world.environment,
+    ...set,
+    SOURCES_FILE: file,
+  });
   const stack = await startStack({
-    ...world.settings(hasVerifier),
-    ...(policy && { verifyPolicy: policy }),
-    sourcesFile,
-    lookupTimeoutMs: 300_000,
+    ...{ access, dnsServers, sourcesFile, verifyPolicy },
+    lookupTimeoutMs: 900_000,
     // Few at once: the rest of the tests want the machine too.
     lookupSlots: 16,
     lookupsPerOrganization: 30,
@@ -77,8 +84,8 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
     npis.slice(n * BULK, (n + 1) * BULK),
   );
   const items = new Map<string, EnvelopeAnswer['data'][number]>();
-  for (const bulk of bulks) {
-    const { json } = await client.bulk({ npis: bulk });
+  const batches = await Promise.all(bulks.map((bulk) => client.bulk({ npis: bulk })));
+  for (const { json } of batches) {
     const { data } = await eventually(async () => {
       const { json: now } = await client.get(`/api/v1/batch/${json.batch_id}`, { prefer: 'wait=50' });
       return now.batch.status === 'completed' ? now : null;

@@ -2,9 +2,6 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
-import { VENDOR_IDS } from '../../../activities/vendors/catalogue.ts';
-import { VERIFIER_IDS } from '../../../activities/verification/verifiers/catalogue.ts';
-import type { Config } from '../../../deploy/config/config.ts';
 import { type Said, startNameServer } from '../name-server.ts';
 import type { Played } from '../vendors.ts';
 import { type Mailbox, type Naming, nameKey, PRACTICES, spelled, TRAPS, type Trap } from './set.ts';
@@ -14,19 +11,22 @@ import { type Mailbox, type Naming, nameKey, PRACTICES, spelled, TRAPS, type Tra
 
 /** Nobody connects to it. */
 const PUBLIC = '52.96.165.8';
-const KEY = 'key-of-the-traps';
 const DAY_MS = 86_400_000;
 const FAST = { rates: ['10000/1s'] };
 
 /**
  * Starts them.
- * @returns what a worker needs to ask them, by its settings and its sources file
+ * @returns what an operator would set to have them asked: the environment, and the sources file
  */
-export async function startWorld() {
+export async function startWorld(hasVerifier: boolean) {
   await using opened = new AsyncDisposableStack();
-  const server = createServer(async (request, response) => {
-    const { status, body } = await answer(request);
-    response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+  const server = createServer((request, response) => {
+    answer(request).then(
+      ({ status, body }) => {
+        response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+      },
+      () => response.destroy(),
+    );
   });
   await once(server.listen(0, '127.0.0.1'), 'listening');
   opened.defer(() => {
@@ -36,24 +36,20 @@ export async function startWorld() {
   const dns = await startNameServer(createZone());
   opened.defer(() => dns.close());
   const { port } = server.address() as AddressInfo;
-  const access = (isVerified: boolean) =>
-    Object.fromEntries(
-      [...VENDOR_IDS, ...VERIFIER_IDS].map((id) => [
-        id,
-        id in VENDORS || (id === 'reacher' && isVerified)
-          ? { baseUrl: `http://127.0.0.1:${port}/${id}`, apiKey: KEY }
-          : null,
-      ]),
-    ) as Config['access'];
-  const vendors = Object.fromEntries(Object.keys(VENDORS).map((id) => [id, FAST]));
+  const order = Object.keys(VENDORS);
+  const verifiers = hasVerifier ? ['reacher'] : [];
+  const access = [...order, ...verifiers].flatMap((id) => [
+    [`${id.toUpperCase()}_URL`, `http://127.0.0.1:${port}/${id}`],
+    [`${id.toUpperCase()}_API_KEY`, 'key-of-the-traps'],
+  ]);
   const running = opened.move();
   return {
-    settings: (isVerified: boolean) => ({ access: access(isVerified), dnsServers: [dns.address] }),
-    sources: (isVerified: boolean) => ({
-      order: Object.keys(VENDORS),
-      vendors,
-      verifiers: { order: isVerified ? ['reacher'] : [], reacher: FAST },
-    }),
+    environment: { ...Object.fromEntries(access), DNS_SERVERS: dns.address },
+    sources: {
+      order,
+      vendors: Object.fromEntries(order.map((id) => [id, FAST])),
+      verifiers: { order: verifiers, reacher: FAST },
+    },
     close: () => running.disposeAsync(),
   };
 }
