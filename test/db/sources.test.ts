@@ -1,7 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../db/client.ts';
-import { joinLookup } from '../../db/lookups/lookups.ts';
+import { joinLookups } from '../../db/lookups/lookups.ts';
 import {
   type Admission,
   admitCall,
@@ -213,7 +213,7 @@ test('two requests that ask the same at once put one question, at one place and 
   const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
   const question = { vendor: 'asked-once', mayRepeat: true, callMs: 1000, freshnessMs: 1000, patienceMs: 0 };
   const limits = { rates: [{ calls: 100, perMs: 600_000 }], dailyCredits: 100 };
-  for (const requestId of [one, other]) await joinLookup(first, requestId);
+  for (const requestId of [one, other]) await joinLookups(first, [requestId]);
   const steps = await Promise.all(
     Array.from({ length: 12 }, (_, i) => {
       const requestId = i % 2 === 0 ? one : other;
