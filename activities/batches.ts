@@ -6,9 +6,20 @@ import { markStarted } from '../db/requests/outbox.ts';
 import { readBatch } from '../db/requests/plan.ts';
 import { type LookupEnd, settle, settleOverdue } from '../db/requests/settle.ts';
 import type { FinalStatus } from '../db/words.ts';
-import type { BatchPlan, LookupResult, PlanInput, VendorAnswer } from '../workflows/messages.ts';
+import type {
+  BatchPlan,
+  Identified,
+  IdentifyInput,
+  LookupResult,
+  PlanInput,
+  Planned,
+  Unknown,
+  VendorAnswer,
+} from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
-import { type LookupDeps, makePlan } from './lookup.ts';
+import { retryLater } from './failures.ts';
+import { withHeartbeat } from './heartbeat.ts';
+import { askRegistry, type LookupDeps, makePlans, REGISTRY, type RegistryTrouble } from './lookup.ts';
 import { hasNpiCheckDigit } from './person/npi.ts';
 
 /** A request, and the batch whose workflow is told that it is final. */
@@ -22,7 +33,9 @@ type Ending = RequestIds & { readonly reason: string };
 
 /** So long a batch plans before it begins what it has planned, and so many lookups at once. */
 const PLAN_MS = 1000;
-const PLANS_AT_ONCE = 5;
+const PLANS_AT_ONCE = 20;
+/** What the registry can tell in so long is begun together: it costs Temporal less than one by one. */
+const IDENTIFIED_MS = 5000;
 
 export type BatchDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
@@ -40,34 +53,58 @@ export function createBatchActivities(deps: BatchDeps & LookupDeps) {
       let batch = await readBatch(db, batchId);
       const { organizationId, open } = batch;
       // No lookup comes in time for these, and after an outage there are thousands.
-      let isSettled = open.some(({ isOverdue }) => isOverdue);
-      if (isSettled) await settleOverdue(db, { organizationId, batchId, limit: open.length });
+      const isLate = open.some(({ isOverdue }) => isOverdue);
+      if (isLate) await settleOverdue(db, { organizationId, batchId, limit: open.length });
       const begun = new Set(known);
       const news = open.filter(
         ({ requestId, hasRoom, isOverdue }) => !isOverdue && hasRoom && !begun.has(requestId),
       );
       const npis = news.map(({ npi }) => npi);
       const refusals: ReadonlyMap<string, string> = npis.length > 0 ? await gate(db, npis) : new Map();
-      const unknown = new Set(registry && npis.length > 0 ? await listRegistryDue(db, npis) : []);
-      const lookups: BatchPlan['lookups'][number][] = [];
+      const due = new Set(registry && npis.length > 0 ? await listRegistryDue(db, npis) : []);
+      const lookups: Planned[] = [];
+      const unknown: Unknown[] = [];
       const until = performance.now() + PLAN_MS;
       while (news.length > 0 && performance.now() < until) {
-        const planning = news.splice(0, PLANS_AT_ONCE).map(async ({ requestId, npi }) => {
-          const reason = hasNpiCheckDigit(npi) ? refusals.get(npi) : 'check_digit';
-          if (!reason && unknown.has(npi)) return [{ requestId, npi, plan: null }];
-          const plan = reason
-            ? ({ kind: 'end', reason } as const)
-            : await makePlan(deps, { requestId, npi }, null);
-          if (plan.kind === 'ask') return [{ requestId, npi, plan }];
-          await settleOne(deps, { requestId, batchId }, 'answered', plan.reason);
-          isSettled = true;
-          return [];
-        });
-        lookups.push(...(await Promise.all(planning)).flat());
+        const ready: Unknown[] = [];
+        const settling: Promise<FinalStatus>[] = [];
+        for (const { requestId, npi } of news.splice(0, PLANS_AT_ONCE)) {
+          const refusal = hasNpiCheckDigit(npi) ? refusals.get(npi) : 'check_digit';
+          if (refusal) settling.push(settleOne(deps, { requestId, batchId }, 'answered', refusal));
+          else (due.has(npi) ? unknown : ready).push({ requestId, npi });
+        }
+        lookups.push(...(await planAll(deps, batchId, ready)));
+        await Promise.all(settling);
       }
-      if (isSettled) batch = await readBatch(db, batchId);
+      const isSettled = lookups.length + unknown.length + news.length < npis.length;
+      if (isLate || isSettled) batch = await readBatch(db, batchId);
       const waiting = batch.open.filter(({ hasRoom }) => !hasRoom).length;
-      return { ...batch, lookups, more: news.length > 0, open: batch.open.length, waiting };
+      return { ...batch, lookups, unknown, more: news.length > 0, open: batch.open.length, waiting };
+    },
+
+    /**
+     * Asks the NPI Registry who these are, and plans their lookups by what it says, or without it once there is no more
+     * time. As in `planBatch`, some end here.
+     * @throws {ApplicationFailure} retryable, if the registry is away or our limit is reached, and none could be planned
+     */
+    async identify({ batchId, unknown, until }: IdentifyInput): Promise<Identified> {
+      const npis = unknown.map(({ npi }) => npi);
+      // Another batch may have asked about them, or an attempt of this one that died.
+      const due = new Set(await listRegistryDue(db, npis));
+      return await withHeartbeat(Context.current(), async (signal, now) => {
+        const time = { signal, now, until, turnBy: now() + IDENTIFIED_MS };
+        const lookups: Planned[] = [];
+        const later: (RegistryTrouble & { readonly who: Unknown })[] = [];
+        const asking = unknown.map(async (who) => {
+          const trouble = due.has(who.npi) ? await askRegistry(deps, who, time) : null;
+          if (trouble?.again) return void later.push({ ...trouble, who });
+          lookups.push(...(await planAll(deps, batchId, [who], trouble?.why)));
+        });
+        await Promise.all(asking);
+        const [first] = later;
+        if (first && later.length === unknown.length) throw retryLater(REGISTRY, first.why, first.afterMs);
+        return { lookups, later: later.map(({ who }) => who) };
+      });
     },
 
     /** Settles a request whose vendors have answered: charges for what the directory now holds, or releases. */
@@ -76,6 +113,21 @@ export function createBatchActivities(deps: BatchDeps & LookupDeps) {
     /** The compensation: gives the credits back and settles as `failed`, unless the request is final already. */
     refundCredits: (ending: Ending): Promise<LookupResult> => endLookup(deps, ending, 'failed'),
   };
+}
+
+/** Plans lookups. Requests that nobody is to be asked about are settled instead. */
+async function planAll(
+  deps: BatchDeps & LookupDeps,
+  batchId: string,
+  requests: readonly Unknown[],
+  trouble?: string,
+): Promise<Planned[]> {
+  const planning = (await makePlans(deps, requests, trouble)).map(async ({ plan, ...request }) => {
+    if (plan.kind === 'ask') return [{ ...request, plan }];
+    await settleOne(deps, { ...request, batchId }, 'answered', plan.reason);
+    return [];
+  });
+  return (await Promise.all(planning)).flat();
 }
 
 /** Settles with an answer that nobody else needs to be asked after, in the activity that brought it. */

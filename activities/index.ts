@@ -2,7 +2,7 @@ import { createAskActivities } from './ask.ts';
 import { createBatchActivities } from './batches.ts';
 import { createWebhookActivities } from './deliver.ts';
 import type { ActivityDeps } from './deps.ts';
-import { createLookupActivities, createSubjects } from './lookup.ts';
+import { createSubjects } from './lookup.ts';
 import { createReverifyActivities } from './reverify.ts';
 import { createVerifyActivities } from './verify.ts';
 
@@ -11,7 +11,6 @@ export function createActivities(deps: ActivityDeps) {
   const subjects = createSubjects(deps.db);
   return {
     ...createBatchActivities({ ...deps, subjects }),
-    ...createLookupActivities({ ...deps, subjects }),
     ...createAskActivities({ ...deps, subjects }),
     ...createVerifyActivities({ ...deps, subjects }),
     ...createReverifyActivities(deps),

@@ -1,18 +1,17 @@
 import { createHash } from 'node:crypto';
-import { Context } from '@temporalio/activity';
+import { setTimeout } from 'node:timers/promises';
 import type { Database } from '../db/client.ts';
 import { queueKnownEmails } from '../db/lookups/candidates.ts';
-import { joinLookup, listMisses } from '../db/lookups/lookups.ts';
+import { joinLookups, listMisses } from '../db/lookups/lookups.ts';
 import { admitCall, recordOne, type SourceLimits } from '../db/lookups/sources.ts';
 import { recordSkipped } from '../db/lookups/vendor-attempts.ts';
 import { storeRegistryAbsence, storeRegistryProvider } from '../db/providers/providers.ts';
-import { readProvider } from '../db/providers/subject.ts';
+import { type ProviderFacts, readProvider } from '../db/providers/subject.ts';
 import type { WantedType } from '../db/words.ts';
-import type { LookupPlan } from '../workflows/messages.ts';
+import type { LookupPlan, Unknown } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
-import { outcomeOfTrouble, retryLater } from './failures.ts';
-import { withHeartbeat } from './heartbeat.ts';
-import type { Registry } from './person/registry.ts';
+import { outcomeOfTrouble } from './failures.ts';
+import type { Clock } from './heartbeat.ts';
 import { buildSubject, endpointCandidates } from './person/subject.ts';
 import { missingOf, type Subject } from './vendors/vendor.ts';
 
@@ -20,64 +19,64 @@ export type LookupDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'verifiers' | 're
   readonly subjects: Subjects;
 };
 
-interface Whom {
-  readonly requestId: string;
-  readonly npi: string;
-}
-
 /** Five a second, as the registry's good clients do; it publishes no limit (domain knowledge of its users). */
 const REGISTRY_LIMITS: SourceLimits = { rates: [{ calls: 5, perMs: 1000 }], dailyCredits: null };
-const REGISTRY = 'registry';
+export const REGISTRY = 'registry';
 /** The known addresses of one lookup hold up its vendors for so long at most. */
 const KNOWN_MS = 2 * 60_000;
 
 /** Why a vendor is not asked that had nothing the last time, and why a request ends if no other is left. */
 const KNOWN_MISS = 'known_miss';
 
-/** Who an NPI is that no import has brought, and whom to ask about it. */
-export function createLookupActivities(deps: LookupDeps) {
-  const { db, registry } = deps;
-  return {
-    /**
-     * Asks the NPI Registry who an NPI is that no import has brought, keeps the answer, and plans the lookup by it.
-     * @param question.until after this, in milliseconds since the epoch, the plan is made without the registry
-     * @throws {ApplicationFailure} retryable, if the registry is away or our limit is reached
-     */
-    async identify({ until, ...whom }: Whom & { readonly until: number }): Promise<LookupPlan> {
-      return await withHeartbeat(Context.current(), async (signal, now) => {
-        const trouble =
-          registry === null ? null : await askRegistry(db, registry, whom, until - now(), signal);
-        if (trouble?.again && now() + (trouble.afterMs ?? 0) <= until) {
-          throw retryLater(REGISTRY, trouble.why, trouble.afterMs);
-        }
-        return await makePlan(deps, whom, trouble?.why ?? null);
-      });
-    },
-  };
+/**
+ * Decides how requests of one batch are looked up. Each joins its lookup once, however often this is repeated.
+ * @param trouble why the registry could not say who they are
+ */
+export async function makePlans(
+  deps: LookupDeps,
+  requests: readonly Unknown[],
+  trouble: string | null = null,
+): Promise<(Unknown & { readonly plan: LookupPlan })[]> {
+  const { db } = deps;
+  const known = await Promise.all(
+    requests.map(async (request) => {
+      const facts = await readProvider(db, request.npi);
+      const about = buildSubject(request.npi, facts, 'any');
+      return { ...request, facts, about, hash: hashOf(deps, about) };
+    }),
+  );
+  // The registry has said so since the batch was planned. A suppression that came since is seen before each vendor.
+  const wanted = known.filter(({ facts }) => !facts?.refusal).map(({ requestId }) => requestId);
+  const joined = await joinLookups(
+    db,
+    wanted,
+    new Map(known.map(({ requestId, hash }) => [requestId, hash])),
+  );
+  const planning = known.map(async ({ requestId, npi, facts, about, hash }) => {
+    const lookup = joined.get(requestId);
+    if (!lookup)
+      return { requestId, npi, plan: { kind: 'end', reason: facts?.refusal ?? 'settled' } as const };
+    const subject = { ...about, wantedType: lookup.wantedType };
+    return { requestId, npi, plan: await planLookup(deps, { ...lookup, hash }, subject, facts, trouble) };
+  });
+  return await Promise.all(planning);
 }
 
-/**
- * Decides how one NPI is looked up. A request joins its lookup once, however often this is repeated.
- * @param trouble why the registry could not say who it is
- */
-export async function makePlan(
+/** Of all that a vendor's answer, and what we make of it, depends on: while it is the same, so is a miss. */
+function hashOf({ verifiers, rules }: LookupDeps, { person, organization }: Subject): string {
+  const employer = [organization?.name, organization?.domain];
+  const known = JSON.stringify([person, employer, rules.policy, verifiers.map(({ id }) => id)]);
+  return createHash('sha256').update(known).digest('base64');
+}
+
+async function planLookup(
   { db, vendors, verifiers, rules, subjects }: LookupDeps,
-  { requestId, npi }: Whom,
+  { requestId, lookupId, hash }: Readonly<Record<'requestId' | 'lookupId' | 'hash', string>>,
+  subject: Subject,
+  facts: ProviderFacts | null,
   trouble: string | null,
 ): Promise<LookupPlan> {
-  const facts = await readProvider(db, npi);
-  // The registry has said so since the batch was planned. A suppression that came since is seen before each vendor.
-  if (facts?.refusal) return { kind: 'end', reason: facts.refusal };
-  const about = buildSubject(npi, facts, 'any');
-  const { person, organization } = about;
-  const employer = [organization?.name, organization?.domain];
-  // All that a vendor's answer, and what we make of it, depends on: while it is the same, so is a miss.
-  const known = JSON.stringify([person, employer, rules.policy, verifiers.map(({ id }) => id)]);
-  const hash = createHash('sha256').update(known).digest('base64');
-  const lookup = await joinLookup(db, requestId, hash);
-  if (lookup === null) return { kind: 'end', reason: 'settled' };
-  const { lookupId, wantedType } = lookup;
-  const subject = { ...about, wantedType };
+  const { npi, person, wantedType } = subject;
   subjects.keep(lookupId, subject);
   const misses = await listMisses(db, { npi, wantedType, facts: hash, missMs: rules.missMs });
   const judged = vendors.map((source) => ({ source, obstacle: obstacleTo(source, subject, misses) }));
@@ -114,24 +113,48 @@ function obstacleTo(
   return misses.has(vendor.id) ? KNOWN_MISS : null;
 }
 
-interface RegistryTrouble {
+/** How long the registry is waited for; moments in milliseconds since the epoch. */
+export interface RegistryTime {
+  readonly now: Clock;
+  readonly signal: AbortSignal;
+  /** A turn that comes until then is waited for here. */
+  readonly turnBy: number;
+  readonly until: number;
+}
+
+/** Why the registry has not said who an NPI is. */
+export interface RegistryTrouble {
   readonly why: string;
-  /** Whether the same question may be answered later, and when; null for our own backoff. */
+  /** Whether there is time to ask it again, and after how long; null for our own backoff. */
   readonly again: boolean;
   readonly afterMs: number | null;
 }
 
-/** @returns null once the registry has answered and the answer is kept */
-async function askRegistry(
-  db: Database,
-  registry: Registry,
-  { requestId, npi }: Whom,
-  patienceMs: number,
-  signal: AbortSignal,
+/**
+ * Asks the NPI Registry who an NPI is that no import has brought, and keeps the answer.
+ * @returns null once the answer is kept
+ */
+export async function askRegistry(
+  deps: LookupDeps,
+  whom: Unknown,
+  time: RegistryTime,
 ): Promise<RegistryTrouble | null> {
+  const { db, registry } = deps;
+  const { requestId, npi } = whom;
+  const { now, signal, turnBy, until } = time;
+  if (registry === null) return null;
+  const later = (why: string, afterMs: number | null) => {
+    return { why, again: now() + (afterMs ?? 0) <= until, afterMs };
+  };
+  const patienceMs = until - now();
   const call = { source: REGISTRY, limits: REGISTRY_LIMITS, cost: 0, requestId, patienceMs };
   const admission = await admitCall(db, call);
-  if (admission.kind === 'wait') return { why: admission.why, again: true, afterMs: admission.afterMs };
+  if (admission.kind === 'wait') {
+    const { why, afterMs } = admission;
+    if (why !== 'rate_limit' || now() + afterMs > Math.min(turnBy, until)) return later(why, afterMs);
+    await setTimeout(afterMs, null, { signal });
+    return await askRegistry(deps, whom, time);
+  }
   const step = await registry.find(npi, signal);
   const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
   await recordOne(db, REGISTRY, admission.era, isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' });
@@ -143,7 +166,7 @@ async function askRegistry(
       await storeRegistryAbsence(db, npi);
       return null;
     case 'retry':
-      return { why: step.why, again: true, afterMs: step.afterMs };
+      return later(step.why, step.afterMs);
     case 'fatal':
       return { why: `protocol: ${step.field}`, again: false, afterMs: null };
     default:

@@ -13,7 +13,7 @@ import {
   startChild,
 } from '@temporalio/workflow';
 import type { Activities } from '../activities/index.ts';
-import { lookUpEmail } from './lookup.ts';
+import { lookUpEmail, RESERVE_MS } from './lookup.ts';
 import {
   type BatchInput,
   type BatchPlan,
@@ -24,10 +24,12 @@ import {
   lookAgain,
   NPI,
   ORGANIZATION_ID,
+  type Planned,
   requestSettled,
+  type Unknown,
 } from './messages.ts';
 import { deliver } from './one-step.ts';
-import { atOnce, onWebhooksQueue, REFUND } from './options.ts';
+import { atOnce, onLookupsQueue, onWebhooksQueue, REFUND } from './options.ts';
 
 const planBatch = atOnce('planBatch');
 const { refundCredits } = proxyActivities<Activities>(REFUND);
@@ -38,6 +40,8 @@ const OVERTIME_MS = 5 * 60_000;
 const SETTLED_AFTER_MS = 60_000;
 /** How long the ends of lookups are waited for whose requests are final. */
 const LAST_ENDS_MS = 10_000;
+/** The registry's answer is worth a minute's wait. */
+const IDENTIFY_MS = 60_000;
 /** The longest and the shortest time until a lookup that an earlier run of the batch started is asked after. */
 const [ASK_AT_MOST_MS, ASK_AT_LEAST_MS] = [30_000, 1000];
 
@@ -73,8 +77,7 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
       show();
     });
   };
-  const begin = (lookup: BatchPlan['lookups'][number]) => {
-    known.push(lookup.requestId);
+  const begin = (lookup: Planned) => {
     // Where a cancellation reaches it.
     void root
       .run(async () => void (await lookUp({ ...lookup, batchId, deadline: plan.deadline })))
@@ -82,6 +85,35 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
       .finally(() => {
         ended += 1;
       });
+  };
+  // Requests that ended without a lookup.
+  const endEarly = (count: number) => {
+    ended += count;
+    signals += count;
+  };
+  const identifyAll = async (unknown: readonly Unknown[]) => {
+    const [first] = unknown;
+    if (!first) return;
+    const msLeft = plan.deadline - Date.now();
+    const about = unknown.length === 1 ? `NPI ${first.npi}` : `${unknown.length} NPIs`;
+    const { identify } = proxyActivities<Activities>(
+      onLookupsQueue(`registry-${first.requestId}`, `registry for ${about}`, msLeft),
+    );
+    const until = Date.now() + Math.min(IDENTIFY_MS, msLeft - RESERVE_MS);
+    let left = unknown;
+    try {
+      while (left.length > 0) {
+        const { lookups, later } = await identify({ batchId, unknown: left, until });
+        lookups.forEach(begin);
+        endEarly(left.length - lookups.length - later.length);
+        left = later;
+      }
+    } catch (error) {
+      const reason = isCancellation(error) ? 'cancelled' : 'lookup_failed';
+      const giveBack = (one: Unknown) => refundCredits({ ...one, batchId, reason });
+      await CancellationScope.nonCancellable(() => Promise.all(left.map(giveBack)));
+      endEarly(left.length);
+    }
   };
 
   // Whatever has been lost on the way, in a reset say: when the deadline has passed, the sweep has settled the rest.
@@ -95,7 +127,9 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
 
   const untilFinal = async () => {
     for (;;) {
+      for (const { requestId } of [...plan.lookups, ...plan.unknown]) known.push(requestId);
       plan.lookups.forEach(begin);
+      void root.run(() => identifyAll(plan.unknown)).catch(() => {});
       attempt(plan, webhooks, show);
       show();
       if (plan.open === 0) return;

@@ -10,7 +10,6 @@ import {
 } from '@temporalio/workflow';
 import type { Activities } from '../activities/index.ts';
 import {
-  type AskPlan,
   type LookupInput,
   type LookupResult,
   OUTCOME,
@@ -22,12 +21,10 @@ import { atOnce, onLookupsQueue, REFUND } from './options.ts';
 const settleRequest = atOnce('settleRequest');
 const { refundCredits } = proxyActivities<Activities>(REFUND);
 
-/** The registry's answer is worth a minute's wait. */
-const IDENTIFY_MS = 60_000;
 /** A vendor's share of the time is for the vendor: our checks of what it names come on top. */
 const VERIFY_MS = 2 * 60_000;
 /** What a last look at something and settling need. */
-const RESERVE_MS = 5000;
+export const RESERVE_MS = 5000;
 
 /**
  * What an answer means for the request.
@@ -70,27 +67,14 @@ export async function lookUpEmail(input: LookupInput, show = setCurrentDetails):
 }
 
 async function lookUp(input: LookupInput, show: (details: string) => void): Promise<LookupResult> {
-  const { requestId, npi, deadline } = input;
   const settle = (reason: string) => settleRequest({ ...idsOf(input), reason });
   const compensate = (reason: string) => refundCredits({ ...idsOf(input), reason });
-  const identify = async () => {
-    const { identify } = proxyActivities<Activities>(
-      onLookupsQueue('registry', `registry for NPI ${npi}`, deadline - Date.now()),
-    );
-    return await identify({
-      requestId,
-      npi,
-      until: Math.min(Date.now() + IDENTIFY_MS, deadline - RESERVE_MS),
-    });
-  };
-  const plan = input.plan ?? (await identify());
-  if (plan.kind === 'end') return await settle(plan.reason);
-  const answers = await askAll(input, plan, show);
+  const answers = await askAll(input, show);
   const final = answers.find(({ kind }) => MEANING[kind] === 'final');
   if (final) return final.settled ?? (await settle(final.reason ?? 'no_source'));
   const missing = answers.find(({ kind }) => MEANING[kind] !== 'definitive');
   if (missing) return await compensate(missing.reason ?? missing.kind);
-  if (plan.unidentified !== null) return await compensate(plan.unidentified);
+  if (input.plan.unidentified !== null) return await compensate(input.plan.unidentified);
   return await settle(answers.at(-1)?.reason ?? 'no_source');
 }
 
@@ -110,11 +94,8 @@ function named(result: LookupResult): LookupResult {
  * all the others, with what is left of the time.
  * @returns the last answer of each source that was asked
  */
-async function askAll(
-  input: LookupInput,
-  plan: AskPlan,
-  show: (details: string) => void,
-): Promise<VendorAnswer[]> {
+async function askAll(input: LookupInput, show: (details: string) => void): Promise<VendorAnswer[]> {
+  const { plan } = input;
   const left = () => input.deadline - Date.now();
   const answers = new Map<PlannedSource, VendorAnswer>();
   const story: string[] = [];
@@ -125,13 +106,13 @@ async function askAll(
     return MEANING[answer.kind];
   };
   const askOne = async (source: PlannedSource, time: Time) => {
-    const meaning = hear(source, await ask(input, plan, source, time));
+    const meaning = hear(source, await ask(input, source, time));
     const waitMs = Math.min(plan.greylistMs, left() - RESERVE_MS);
     if (answers.get(source)?.kind !== 'later' || waitMs <= 0) return meaning;
     // A mail server greylists what was named: nobody else is paid for an answer before the second look at it.
     await sleep(waitMs);
     const patience = waitMs < plan.greylistMs ? 'early' : 'over';
-    return hear(source, await verify(input, plan, source, { msLeft: left(), patience }));
+    return hear(source, await verify(input, source, { msLeft: left(), patience }));
   };
 
   const open: PlannedSource[] = [];
@@ -159,12 +140,11 @@ function nameOf({ vendor }: PlannedSource): string {
 
 async function ask(
   input: LookupInput,
-  plan: AskPlan,
   source: PlannedSource,
   { msLeft, again }: Time,
 ): Promise<VendorAnswer> {
   const { vendor } = source;
-  if (vendor === null) return await verify(input, plan, source, { msLeft, patience: 'first' });
+  if (vendor === null) return await verify(input, source, { msLeft, patience: 'first' });
   const { npi, deadline } = input;
   const activityMs = Math.min(msLeft + VERIFY_MS, deadline - Date.now());
   const { askVendor } = proxyActivities<Activities>(
@@ -177,10 +157,10 @@ async function ask(
 /** Our checks of addresses that are known already, or that no vendor is asked for again. */
 async function verify(
   input: LookupInput,
-  { lookupId, wantedType }: AskPlan,
   source: PlannedSource,
   { msLeft, patience }: { readonly msLeft: number; readonly patience: 'first' | 'early' | 'over' },
 ): Promise<VendorAnswer> {
+  const { lookupId, wantedType } = input.plan;
   const { verifyEmails } = proxyActivities<Activities>(
     onLookupsQueue(
       `${source.vendor ?? 'known'}-${patience}`,

@@ -28,8 +28,27 @@ export interface LookupInput {
   readonly npi: string;
   /** Milliseconds since the epoch: 15 minutes after the request was accepted. */
   readonly deadline: number;
-  /** Null if the registry has to say first who the NPI is. */
-  readonly plan: AskPlan | null;
+  readonly plan: AskPlan;
+}
+
+/** A lookup that is to be begun. */
+export type Planned = Pick<LookupInput, 'requestId' | 'npi' | 'plan'>;
+
+/** A request whose NPI no import has brought: it is planned once the registry has said who that is. */
+export type Unknown = Pick<LookupInput, 'requestId' | 'npi'>;
+
+/** Input of the activity `identify`. */
+export interface IdentifyInput extends BatchInput {
+  readonly unknown: readonly Unknown[];
+  /** After this, in milliseconds since the epoch, they are planned without the registry. */
+  readonly until: number;
+}
+
+/** What `identify` has come to; those that are in neither list it has settled. */
+export interface Identified {
+  readonly lookups: readonly Planned[];
+  /** The registry is not done with these. */
+  readonly later: readonly Unknown[];
 }
 
 export type WantedType = 'any' | 'professional' | 'personal';
@@ -86,7 +105,9 @@ export interface BatchPlan extends Counts {
   /** Those of them that wait for others of their organization to end. */
   readonly waiting: number;
   /** What is to be begun now. */
-  readonly lookups: readonly Pick<LookupInput, 'requestId' | 'npi' | 'plan'>[];
+  readonly lookups: readonly Planned[];
+  /** What is to be identified before it is begun. */
+  readonly unknown: readonly Unknown[];
   /** Whether there is more to begin, which would have taken too long. */
   readonly more: boolean;
   /** Deliveries that report something final and were never attempted. */

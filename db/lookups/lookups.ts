@@ -1,47 +1,57 @@
-import { eq, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { clock, type Database, query, span, type Transaction, transaction } from '../client.ts';
-import { Refusal } from '../errors.ts';
+import { type Database, query, span, type Transaction, transaction } from '../client.ts';
 import { newId } from '../ids.ts';
-import { requests } from '../schema.ts';
 import type { WantedType } from '../words.ts';
 
 // One lookup serves all requests that wait for the same NPI and type, of whatever organization: a vendor is asked and
 // paid once for all of them. Each request is settled, and charged, by its own ledger.
 
 /**
- * Makes a request part of the one open lookup for its NPI and type, and `in-progress`.
- * @param facts a hash of what is known of the person; whoever opens the lookup says it
- * @returns null if the request is final already
- * @throws {Refusal} `request_missing` for an unknown id
+ * Makes requests of one batch part of the one open lookup for their NPI and type, and `in-progress`.
+ * @param hashes of what is known of each one's person, for whoever opens the lookup; by request
+ * @returns by request; without those that are final already
  */
-export async function joinLookup(
+export async function joinLookups(
   db: Database,
-  requestId: string,
-  facts: string | null = null,
-): Promise<{ readonly lookupId: string; readonly wantedType: WantedType } | null> {
-  return await transaction(db, async (tx) => {
-    const [request] = await tx.select().from(requests).where(eq(requests.id, requestId)).for('update');
-    if (!request) throw new Refusal('request_missing');
-    const { npi, wantedType, lookupId, batchId, settledAt } = request;
-    if (settledAt) return null;
-    if (lookupId !== null) return { lookupId, wantedType };
-    // The update below counts in the batch: taken first, because a settlement holds the batch when it comes here.
-    await tx.execute(sql`select 1 from batches where id = ${batchId} for no key update`);
-    const at = sql`${(await clock(tx)).toISOString()}::timestamptz`;
-    const [joined] = await tx.execute<{ lookupId: string }>(sql`
-      with joined as (
+  requestIds: readonly string[],
+  hashes: ReadonlyMap<string, string> = new Map(),
+) {
+  const wanted = requestIds.map((requestId) => ({
+    requestId,
+    id: newId('lkp'),
+    hash: hashes.get(requestId),
+  }));
+  const rows = await query(db, (tx) =>
+    tx.execute<{ requestId: string; lookupId: string; wantedType: WantedType }>(sql`
+      with open as materialized (
+        select r.*, new.id as new_id, new.hash
+          from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb) new ("requestId" text, id text, hash text)
+          join requests r on r.id = new."requestId"
+         where r.settled_at is null order by r.id for update of r
+      ), batch as materialized (
+        -- The update below counts in it: taken first, because a settlement holds the batch when it comes to a lookup.
+        select 1 from batches where id in (select batch_id from open) for no key update
+      ), lookup as (
         insert into lookups (id, npi, wanted_type, opened_at, facts)
-        values (${newId('lkp')}, ${npi}, ${wantedType}, ${at}, ${facts})
+        select distinct on (npi, wanted_type) new_id, npi, wanted_type, clock_timestamp(), hash
+          from open where lookup_id is null and exists (select from batch) order by npi, wanted_type
+            on conflict (npi, wanted_type) where closed_at is null
             -- Changes nothing, but gives the open one back, and locked.
-            on conflict (npi, wanted_type) where closed_at is null do update set npi = excluded.npi
-        returning id
+            do update set npi = excluded.npi
+        returning id, npi, wanted_type
+      ), joined as (
+        update requests r
+           set lookup_id = l.id, status = 'in-progress',
+               started_at = coalesce(r.started_at, date_trunc('milliseconds', clock_timestamp()))
+          from open join lookup l using (npi, wanted_type)
+         where r.id = open.id and open.lookup_id is null
+        returning r.id, r.lookup_id
       )
-      update requests set lookup_id = joined.id, status = 'in-progress', started_at = coalesce(started_at, ${at})
-        from joined where requests.id = ${requestId} returning lookup_id as "lookupId"`);
-    if (!joined) throw new Error('no row');
-    return { ...joined, wantedType };
-  });
+      select id as "requestId", coalesce(joined.lookup_id, open.lookup_id) as "lookupId", wanted_type as "wantedType"
+        from open left join joined using (id)`),
+  );
+  return new Map(rows.map((row) => [row.requestId, row]));
 }
 
 /**
@@ -82,28 +92,25 @@ export async function forgetMisses(db: Database, by: ChangedBy, npi: string): Pr
  * Closes the lookups of requests that were just settled: each that has its answer, or that the last which waited for it
  * has given up, and notes whose answer it is. Part of the settling transaction, and its last locks.
  */
-export async function closeLookups(
-  tx: Transaction,
-  settled: readonly { readonly lookupId: string | null }[],
-  { answered, at }: { readonly answered: boolean; readonly at: Date },
-): Promise<void> {
-  const ids = [...new Set(settled.flatMap(({ lookupId }) => lookupId ?? []))];
-  if (ids.length === 0) return;
+export async function closeLookups(tx: Transaction, requestIds: readonly string[]): Promise<void> {
+  const settled = sql`r.id = any(${sql.param(requestIds)})`;
+  const theirs = sql`array(select r.lookup_id from requests r where ${settled})`;
   // A statement of its own: if two requests give up at once, the second must see that the first has. In one order,
   // because organizations share lookups.
-  await tx.execute(
-    sql`select 1 from lookups where id = any(${sql.param(ids)}) order by id for no key update`,
-  );
-  await tx.execute(sql`
+  const lock = tx.execute(sql`
+    select from lookups where id = any(${theirs})
+     order by npi, wanted_type for no key update`);
+  const close = tx.execute(sql`
     with returned as (
       update vendor_attempts a set returned = true
         from requests r join email_checks c on (c.lookup_id, c.npi, c.email) = (r.lookup_id, r.npi, r.email)
-       where r.lookup_id = any(${sql.param(ids)}) and r.status = 'completed' and c.kind = 'named'
+       where r.lookup_id = any(${theirs}) and r.status = 'completed' and c.kind = 'named'
          and a.lookup_id = r.lookup_id and a.vendor = c.source and a.state = 'found' and a.reason is null
          and not a.returned
     )
-    update lookups l set closed_at = ${at.toISOString()}::timestamptz
-     where l.id = any(${sql.param(ids)}) and l.closed_at is null
-       and (${answered} or not exists (
-         select from requests r where r.lookup_id = l.id and r.settled_at is null))`);
+    update lookups l set closed_at = r.settled_at from requests r
+     where ${settled} and l.id = r.lookup_id and l.closed_at is null
+       and (r.status <> 'failed' or not exists (
+         select from requests other where other.lookup_id = l.id and other.settled_at is null))`);
+  await Promise.all([lock, close]);
 }

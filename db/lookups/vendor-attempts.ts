@@ -5,7 +5,7 @@ import { isUsable } from '../requests/entitlements.ts';
 import { vendorAttempts } from '../schema.ts';
 import type { VendorAttemptState, WantedType } from '../words.ts';
 import { type NamedCandidates, storeCandidates } from './candidates.ts';
-import { joinLookup } from './lookups.ts';
+import { joinLookups } from './lookups.ts';
 import { admitCall, type Call, type CallOutcome, epochMs, giveBack, recordCall } from './sources.ts';
 
 // What is asked of vendors, and what they answered. The requests of one lookup go through the same vendors; each
@@ -87,7 +87,7 @@ export async function beginVendorStep(db: Database, question: Question): Promise
   if (seen.settled) return { kind: 'settled' };
   const { lookupId, wantedType } = seen;
   if (lookupId === null) {
-    await joinLookup(db, requestId);
+    await joinLookups(db, [requestId]);
     return await beginVendorStep(db, question);
   }
   const over = (state: AnsweredState | 'lost', reason: string | null) =>

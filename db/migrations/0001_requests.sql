@@ -143,6 +143,9 @@ create trigger requests_count_inserted after insert on requests
 -- An erasure changes a request that has been counted: only what becomes final by this statement counts.
 create function count_newly_settled_requests() returns trigger language plpgsql as $$
 begin
+  if not exists (select from changed) then
+    return null;
+  end if;
   update batches b
      set completed_count = b.completed_count + n.settled, updated_at = greatest(b.updated_at, n.at)
     from (select c.batch_id, count(c.settled_at) filter (where e.settled_at is null) settled,

@@ -1,106 +1,86 @@
-import { and, eq, gte, type SQL, sql } from 'drizzle-orm';
+import { and, eq, type SQL, sql } from 'drizzle-orm';
 import { span, type Transaction } from '../client.ts';
-import { entitlements, requests, storedEmails } from '../schema.ts';
+import { storedEmails } from '../schema.ts';
 import type { EmailType, WantedType } from '../words.ts';
 
 /** An email that can answer a request without asking anyone. */
 export interface KnownEmail {
   readonly email: string;
   readonly emailType: EmailType;
-  readonly lastValidatedAt: Date;
+  readonly emailLastValidatedAt: Date;
+  /** Whether the organization has paid for this answer already. */
+  readonly replayed: boolean;
 }
 
-/** A request's columns when it is completed with an email. */
-export function completed(known: KnownEmail, replayed: boolean, settledAt: Date) {
-  return {
-    status: 'completed',
-    replayed,
-    email: known.email,
-    emailType: known.emailType,
-    emailLastValidatedAt: known.lastValidatedAt,
-    settledAt,
-  } as const;
+export interface KnownWindows {
+  readonly freshnessMs: number;
+  readonly replayMs: number;
 }
+
+type Values<K extends string> = Readonly<Record<K, SQL | string | null>>;
 
 /**
- * What an organization has paid for within the replay window and may have again for nothing. Exactly `replayMs` after
- * the charge still counts; the clock starts at the charge (DECISIONS.md, Requests and batches).
+ * The emails that answer requests without asking anyone, at most one per NPI: what the organization has paid for within
+ * the replay window and may have again for nothing, else a valid one of the directory. The professional one is
+ * preferred, then the newest. Exactly `replayMs` after the charge still counts; the clock starts at the charge
+ * (DECISIONS.md, Requests and batches).
  *
  * An address that was erased or suppressed since is not given again. It was paid for all the same: another one that
  * the directory holds comes in its place, free as well.
- * @returns per NPI the email that satisfies `wantedType`, the professional one if both do
+ * @param asked.npis what an NPI is compared with: a column, or `any(…)`
  */
-export async function findReplays(
-  tx: Pick<Transaction, 'select'>,
-  search: StoredSearch & { readonly organizationId: string; readonly replayMs: number },
-): Promise<Map<string, KnownEmail>> {
-  const rows = await tx
-    .select({
-      npi: entitlements.npi,
-      emailType: entitlements.emailType,
-      email: sql<string | null>`case when not is_suppressed(${entitlements.npi}, ${requests.email})
-        then ${requests.email} end`,
-      lastValidatedAt: requests.emailLastValidatedAt,
-    })
-    .from(entitlements)
-    .innerJoin(requests, eq(requests.id, entitlements.requestId))
-    .where(
-      and(
-        eq(entitlements.organizationId, search.organizationId),
-        sql`${entitlements.npi} = any(${sql.param([...new Set(search.npis)])})`,
-        gte(entitlements.chargedAt, new Date(search.at.getTime() - search.replayMs)),
-        search.wantedType === 'any' ? undefined : eq(entitlements.emailType, search.wantedType),
-        sql`not is_inactive(${entitlements.npi})`,
-      ),
+export function knownEmails(
+  asked: Values<'organizationId' | 'wantedType' | 'at' | 'lookupId'> & { readonly npis: SQL },
+  { freshnessMs, replayMs }: KnownWindows,
+): SQL {
+  const { organizationId, npis, wantedType, at } = asked;
+  return sql`
+    with paid as (
+      select e.npi, e.email_type, r.email, r.email_last_validated_at
+        from entitlements e join requests r on r.id = e.request_id
+       where e.organization_id = ${organizationId} and e.npi = ${npis}
+         and e.charged_at >= ${at}::timestamptz - ${span(replayMs)} and ${wantedType} in ('any', e.email_type)
+         and not is_inactive(e.npi)
     )
-    // The professional one last, so that it is the one that stays in the map.
-    .orderBy(entitlements.emailType);
-  const replays = byNpi(rows);
-  const withheld = rows.map(({ npi }) => npi).filter((npi) => !replays.has(npi));
-  if (withheld.length === 0) return replays;
-  return new Map([...replays, ...(await findStoredEmails(tx, { ...search, npis: withheld }))]);
+    select distinct on (npi) * from (
+      select npi, email, email_type, email_last_validated_at, true as replayed, true as is_same from paid
+       where email is not null and not is_suppressed(npi, email)
+      union all
+      select npi, email, email_type, last_validated_at, npi in (select npi from paid), false from stored_emails
+       where npi = ${npis} and ${isUsable(asked, freshnessMs)}
+    ) known
+     order by npi, is_same desc, email_type desc, email_last_validated_at desc, email desc`;
 }
 
-export interface StoredSearch {
-  readonly npis: readonly string[];
-  readonly wantedType: WantedType;
-  readonly at: Date;
-  readonly freshnessMs: number;
-  /** The lookup that asks: an address that its source does not let us keep serves its own lookup alone. */
-  readonly lookupId: string | null;
-}
-
-/**
- * The directory's valid emails whose last validation lies within the freshness window, but for those that are
- * suppressed.
- * @returns per NPI the email that satisfies `wantedType`, the professional and then the newest one if several do
- */
-export async function findStoredEmails(
-  tx: Pick<Transaction, 'select'>,
-  search: StoredSearch,
+/** @returns per NPI what `knownEmails` has for it */
+export async function findKnownEmails(
+  tx: Pick<Transaction, 'execute'>,
+  asked: {
+    readonly organizationId: string;
+    readonly npis: readonly string[];
+    readonly wantedType: WantedType;
+    readonly at: Date;
+    readonly lookupId: string | null;
+  },
+  windows: KnownWindows,
 ): Promise<Map<string, KnownEmail>> {
-  const at = search.at.toISOString();
-  const rows = await tx
-    .select({
-      npi: storedEmails.npi,
-      emailType: storedEmails.emailType,
-      email: storedEmails.email,
-      lastValidatedAt: storedEmails.lastValidatedAt,
-    })
-    .from(storedEmails)
-    .where(
-      and(
-        sql`${storedEmails.npi} = any(${sql.param([...new Set(search.npis)])})`,
-        isUsable({ ...search, at }, search.freshnessMs),
-      ),
-    )
-    .orderBy(storedEmails.emailType, storedEmails.lastValidatedAt, storedEmails.email);
-  return byNpi(rows);
+  const npis = sql`any(${sql.param([...new Set(asked.npis)])})`;
+  const rows = await tx.execute<
+    Pick<KnownEmail, 'email' | 'emailType' | 'replayed'> & { npi: string; validatedAt: string }
+  >(sql`
+    select npi, email, email_type as "emailType", replayed, email_last_validated_at as "validatedAt"
+      from (${knownEmails({ ...asked, npis, at: asked.at.toISOString() }, windows)}) known`);
+  return new Map(
+    rows.map(({ npi, validatedAt, ...known }) => [
+      npi,
+      { ...known, emailLastValidatedAt: new Date(validatedAt) },
+    ]),
+  );
 }
 
-/** Whether an address of the directory answers a lookup: see `findStoredEmails`. */
+/** Whether an address of the directory answers a lookup: it is valid, fresh, of the wanted type and not suppressed. */
 export function isUsable(
-  { wantedType, lookupId, at }: Readonly<Record<'wantedType' | 'lookupId' | 'at', SQL | string | null>>,
+  { wantedType, lookupId, at }: Values<'wantedType' | 'lookupId' | 'at'>,
   freshnessMs: number,
 ) {
   return and(
@@ -108,7 +88,7 @@ export function isUsable(
     eq(storedEmails.unchecked, false),
     sql`${storedEmails.lastValidatedAt} >= ${at}::timestamptz - ${span(freshnessMs)}`,
     sql`${wantedType} in ('any', ${storedEmails.emailType})`,
-    // Equality with null is never true.
+    // An address that its source does not let us keep serves its own lookup alone. Equality with null is never true.
     sql`(${storedEmails.mayStore} or exists (select from email_checks c where c.lookup_id = ${lookupId}
       and c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named'))`,
     sql`not is_suppressed(${storedEmails.npi}, ${storedEmails.email})`,
@@ -117,46 +97,31 @@ export function isUsable(
 }
 
 /**
- * Takes the right to charge this organization for this NPI and type: one conditional statement, so that of two
- * requests settling at once exactly one is charged within a replay window (ARCHITECTURE.md, Invariants, L5).
- * Whoever holds the organization's lock and has found no replay gets it.
+ * Takes the right to charge for each request of a statement's table `settled` that is charged: one conditional statement,
+ * so that of two requests settling at once exactly one is charged within a replay window (ARCHITECTURE.md, Invariants,
+ * L5). Whoever holds the organization's lock and has found no replay gets it.
  */
-export async function claimEntitlement(
-  tx: Transaction,
-  claim: {
-    readonly organizationId: string;
-    readonly npi: string;
-    readonly emailType: EmailType;
-    readonly requestId: string;
-    readonly at: Date;
-    readonly replayMs: number;
-  },
-): Promise<void> {
-  const { organizationId, npi, emailType, requestId, at: chargedAt, replayMs } = claim;
-  const rows = await tx
-    .insert(entitlements)
-    .values({ organizationId, npi, emailType, requestId, chargedAt })
-    .onConflictDoUpdate({
-      target: [entitlements.organizationId, entitlements.npi, entitlements.emailType],
-      set: { requestId, chargedAt },
-      setWhere: sql`${entitlements.chargedAt} < ${new Date(chargedAt.getTime() - replayMs).toISOString()}::timestamptz`,
-    })
-    .returning({ requestId: entitlements.requestId });
-  if (rows.length === 0) throw new Error('another request was charged for this within the replay window');
+export function claimEntitlements(replayMs: number): SQL {
+  return sql`
+    insert into entitlements as e (organization_id, npi, email_type, request_id, charged_at)
+    select organization_id, npi, email_type, id, settled_at from settled where credits_used > 0
+        on conflict (organization_id, npi, email_type) do update
+       set request_id = excluded.request_id, charged_at = excluded.charged_at
+     where e.charged_at < excluded.charged_at - ${span(replayMs)}
+    returning 1`;
 }
 
-function byNpi(
-  rows: readonly {
-    npi: string;
-    email: string | null;
-    emailType: EmailType | null;
-    lastValidatedAt: Date | null;
-  }[],
-): Map<string, KnownEmail> {
-  const known = new Map<string, KnownEmail>();
-  // Rows come in rising order of preference ('personal' sorts before 'professional').
-  for (const { npi, email, emailType, lastValidatedAt } of rows) {
-    if (email && emailType && lastValidatedAt) known.set(npi, { email, emailType, lastValidatedAt });
-  }
-  return known;
+/** How many of `settled` are charged, and how many of these were given the right to be by `claimed`. */
+export const CLAIMS = sql`(select count(*)::int from settled where credits_used > 0) as charged,
+  (select count(*)::int from claimed) as claimed`;
+
+/** @throws what rolls the transaction back if more is charged than may be */
+export function requireClaims({
+  charged,
+  claimed,
+}: {
+  readonly charged: number;
+  readonly claimed: number;
+}): void {
+  if (charged !== claimed) throw new Error('another request was charged for this within the replay window');
 }

@@ -1,4 +1,4 @@
-import { and, eq, isNull, type SQLWrapper, sql } from 'drizzle-orm';
+import { and, eq, isNull, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
 import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { batches, creditBalances, requests } from '../schema.ts';
 import { type BatchStart, START } from './outbox.ts';
@@ -33,7 +33,7 @@ export async function roomLeft(tx: Transaction, organizationId: string, atMost: 
  */
 export async function giveRoom(
   tx: Transaction,
-  organizationId: string,
+  organizationId: string | SQL,
   atMost: number,
 ): Promise<BatchStart[]> {
   const given = await tx.execute<{ batchId: string }>(sql`

@@ -1,16 +1,14 @@
-import { and, eq, inArray, isNull, lt, sql } from 'drizzle-orm';
+import { and, eq, inArray, isNull, lt, type SQL, sql } from 'drizzle-orm';
 import { clock, type Database, insertAll, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { closeLookups } from '../lookups/lookups.ts';
 import { ledgerEntries, requests } from '../schema.ts';
 import type { FinalStatus } from '../words.ts';
-import { claimEntitlement, completed, findReplays, findStoredEmails } from './entitlements.ts';
+import { CLAIMS, claimEntitlements, type KnownWindows, knownEmails, requireClaims } from './entitlements.ts';
 import type { BatchStart } from './outbox.ts';
 import { balanceLock, giveRoom } from './room.ts';
 
-export interface SettleRules {
-  readonly freshnessMs: number;
-  readonly replayMs: number;
+export interface SettleRules extends KnownWindows {
   /** How many lookups of one organization may be open at once. */
   readonly lookupsPerOrganization: number;
 }
@@ -25,8 +23,6 @@ export interface Settlement {
   /** The batches that have room for another lookup now: their workflows are to be told. */
   readonly wake: readonly BatchStart[];
 }
-
-type Request = typeof requests.$inferSelect;
 
 /**
  * Makes one request final, in one transaction with its charge or release. Safe to repeat, and to race: result and
@@ -55,39 +51,67 @@ export async function settleIn(
   reason: string,
   rules: SettleRules,
 ): Promise<Settlement> {
-  // The balance first: every writer of one organization takes its locks in the same order. The time is that of the lock,
-  // and a request that was written to during the wait is read anew, because it is locked too.
-  const owner = tx.select({ id: requests.organizationId }).from(requests).where(eq(requests.id, requestId));
+  const owner = sql`(select organization_id from requests where id = ${requestId})`;
+  // Sent together: each statement sees what was committed while the one before waited for its locks.
+  const [, [settled], wake] = await Promise.all([
+    lock(tx, owner, requestId),
+    write(tx, requestId, end, reason, rules),
+    giveRoom(tx, owner, rules.lookupsPerOrganization),
+    closeLookups(tx, [requestId]),
+  ]);
+  if (!settled) throw new Refusal('request_missing');
+  requireClaims(settled);
+  const { status, settledNow } = settled;
+  return { status, settledNow, wake };
+}
+
+/** The balance first: every writer of one organization takes its locks in the same order. */
+async function lock(tx: Transaction, owner: SQL, requestId: string): Promise<void> {
   const locked = tx.$with('locked').as(balanceLock(tx, owner));
-  const [row] = await tx
+  await tx
     .with(locked)
-    .select({
-      request: requests,
-      at: sql`date_trunc('milliseconds', clock_timestamp())`.mapWith(requests.acceptedAt),
-    })
+    .select({ id: requests.id })
     .from(locked)
     .innerJoin(requests, eq(requests.organizationId, locked.id))
     .where(eq(requests.id, requestId))
     .for('update', { of: requests });
-  if (!row) throw new Refusal('request_missing');
-  const { request, at } = row;
-  if (request.settledAt) return { status: finalStatus(request), settledNow: false, wake: [] };
-  const late = at > request.deadlineAt;
-  if (end === 'failed' || late) {
-    return await finish(tx, request, rules, {
-      ...{ status: 'failed', reason: late ? 'deadline' : reason, settledAt: at },
-    });
-  }
-  const { organizationId, npi, wantedType, lookupId } = request;
-  const search = { organizationId, npis: [npi], wantedType, at, lookupId, ...rules };
-  const [replays, directory] = await Promise.all([findReplays(tx, search), findStoredEmails(tx, search)]);
-  const replay = replays.get(npi);
-  if (replay) return await finish(tx, request, rules, completed(replay, true, at));
-  const stored = directory.get(npi);
-  if (!stored) return await finish(tx, request, rules, { status: 'not_found', reason, settledAt: at });
-  const { emailType } = stored;
-  await claimEntitlement(tx, { organizationId, npi, emailType, requestId, at, replayMs: rules.replayMs });
-  return await finish(tx, request, rules, completed(stored, false, at));
+}
+
+/** Request, ledger and entitlement in one statement, so that the rules that compare them look once. */
+async function write(
+  tx: Transaction,
+  requestId: string,
+  end: LookupEnd,
+  reason: string,
+  windows: SettleRules,
+) {
+  const asked = {
+    organizationId: sql`open.organization_id`,
+    npis: sql`case when not open.failed then open.npi end`,
+    wantedType: sql`open.wanted_type`,
+    at: sql`open.at`,
+    lookupId: sql`open.lookup_id`,
+  };
+  return await tx.execute<{ status: FinalStatus; settledNow: boolean; charged: number; claimed: number }>(sql`
+    with open as materialized (
+      select r.*, at, at > deadline_at as late, at > deadline_at or ${end === 'failed'} as failed
+        from requests r, date_trunc('milliseconds', clock_timestamp()) at
+       where id = ${requestId} and settled_at is null
+    ), settled as (
+      update requests r
+         set status = case when open.failed then 'failed' when known.npi is null then 'not_found' else 'completed' end,
+             reason = case when open.late then 'deadline' when known.npi is null then ${reason} end,
+             replayed = coalesce(known.replayed, false), email = known.email, email_type = known.email_type,
+             email_last_validated_at = known.email_last_validated_at, settled_at = open.at
+        from open left join lateral (${knownEmails(asked, windows)}) known on true
+       where r.id = open.id
+      returning r.*
+    ), posted as (
+      insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
+      select organization_id, id, case when credits_used > 0 then 'charge' else 'release' end, cost, settled_at from settled
+    ), claimed as (${claimEntitlements(windows.replayMs)})
+    select coalesce(s.status, r.status) as status, s.id is not null as "settledNow", ${CLAIMS}
+      from requests r left join settled s using (id) where r.id = ${requestId}`);
 }
 
 /**
@@ -125,38 +149,16 @@ export async function settleOverdue(
         requestId: requests.id,
         batchId: requests.batchId,
         amount: requests.cost,
-        lookupId: requests.lookupId,
       });
     if (settled.length === 0) return [];
     const releases = settled.map(({ requestId, amount }) => ({
       ...{ organizationId, requestId, kind: 'release' as const, amount, createdAt: settledAt },
     }));
     await tx.execute(insertAll(ledgerEntries, releases));
-    await closeLookups(tx, settled, { answered: false, at: settledAt });
+    await closeLookups(
+      tx,
+      settled.map(({ requestId }) => requestId),
+    );
     return settled.map(({ requestId, batchId }) => ({ requestId, batchId }));
   });
-}
-
-async function finish(
-  tx: Transaction,
-  request: Request,
-  { lookupsPerOrganization }: SettleRules,
-  result: Partial<Request> & { readonly status: FinalStatus; readonly settledAt: Date },
-): Promise<Settlement> {
-  const { id: requestId, organizationId, cost: amount } = request;
-  const { status, settledAt } = result;
-  const kind = status === 'completed' && !result.replayed ? 'charge' : 'release';
-  await Promise.all([
-    tx.update(requests).set(result).where(eq(requests.id, requestId)),
-    tx.insert(ledgerEntries).values({ organizationId, requestId, kind, amount, createdAt: settledAt }),
-  ]);
-  const wake = await giveRoom(tx, organizationId, lookupsPerOrganization);
-  await closeLookups(tx, [request], { answered: status !== 'failed', at: settledAt });
-  return { status, settledNow: true, wake };
-}
-
-function finalStatus(request: Request): FinalStatus {
-  if (request.status === 'accepted' || request.status === 'in-progress')
-    throw new Error('a request was settled and is not final');
-  return request.status;
 }

@@ -5,7 +5,7 @@ import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { batches, idempotencyKeys, requests, webhookDeliveries } from '../schema.ts';
 import type { SubmittedAs, WantedType, WebhookMode } from '../words.ts';
-import { completed, findReplays, findStoredEmails } from './entitlements.ts';
+import { CLAIMS, claimEntitlements, findKnownEmails, requireClaims } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
 import type { BatchStart } from './outbox.ts';
 import { roomLeft } from './room.ts';
@@ -146,22 +146,16 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   const at = new Date(Number(organization.ms));
   const available = Number(organization.available);
   const batchId = newId('bat');
-  const { freshnessMs, replayMs } = rules;
-  const search = { npis, wantedType, at, freshnessMs, lookupId: null };
-  const [replays, stored] = await Promise.all([
-    findReplays(tx, { ...search, organizationId, replayMs }),
-    findStoredEmails(tx, search),
-  ]);
+  const known = await findKnownEmails(tx, { organizationId, npis, wantedType, at, lookupId: null }, rules);
   const deadlineAt = new Date(at.getTime() + rules.lookupTimeoutMs);
   const cost = PRICES[wantedType];
-  const isOpen = (npi: string) => !replays.has(npi) && !stored.has(npi);
+  const isOpen = (npi: string) => !known.has(npi);
   let room = npis.some(isOpen) ? await roomLeft(tx, organizationId, rules.lookupsPerOrganization) : 0;
 
   const rows = npis.map((npi, position): NewRequest => {
-    const replay = replays.get(npi);
-    const known = replay ?? stored.get(npi);
+    const answer = known.get(npi);
     // A second entry for the same NPI replays what the first one has just been charged for.
-    if (known) replays.set(npi, known);
+    if (answer) known.set(npi, { ...answer, replayed: true });
     else room -= 1;
     return {
       id: newId('req'),
@@ -174,7 +168,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
       acceptedAt: at,
       deadlineAt,
       hasRoom: room >= 0,
-      ...(known ? completed(known, replay !== undefined, at) : OPEN),
+      ...(answer ? { status: 'completed', ...answer, settledAt: at } : OPEN),
     };
   });
   const held = rows.filter((row) => !row.replayed);
@@ -213,7 +207,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   }));
   // Sent together.
   await Promise.all([
-    insertBatch(tx, batch, rows, deliveries, replayMs),
+    insertBatch(tx, batch, rows, deliveries, rules.replayMs),
     command.idempotency &&
       tx.update(idempotencyKeys).set({ response }).where(sameKey(organizationId, command.idempotency)),
   ]);
@@ -235,7 +229,7 @@ const OPEN = {
 
 /**
  * Inserts a batch with all that belongs to it: requests, holds, deliveries, and for requests that are completed already
- * charges and what these entitle to (as `claimEntitlement`). One statement, so that the rules that compare these rows
+ * charges and what these entitle to. One statement, so that the rules that compare these rows
  * with one another look at them once.
  */
 async function insertBatch(
@@ -248,25 +242,15 @@ async function insertBatch(
   const told = deliveries.length > 0 ? sql`told as (${insertAll(webhookDeliveries, deliveries)}), ` : sql``;
   const [count] = await tx.execute<{ charged: number; claimed: number }>(sql`
     with batch as (${insertAll(batches, [batch])}), ${told}added as (
-      ${insertAll(requests, rows)}
-      returning id, organization_id, npi, position, status, replayed, cost, credits_used, email_type, accepted_at
+      ${insertAll(requests, rows)} returning *
     ), posted as (
       insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
       select organization_id, id, kind, cost, accepted_at from added, (values ('hold'), ('charge')) entry (kind)
        where not replayed and (kind = 'hold' or status = 'completed')
        order by kind desc, position
-    ), claimed as (
-      insert into entitlements as e (organization_id, npi, email_type, request_id, charged_at)
-      select organization_id, npi, email_type, id, accepted_at from added where credits_used > 0
-          on conflict (organization_id, npi, email_type) do update
-         set request_id = excluded.request_id, charged_at = excluded.charged_at
-       where e.charged_at < excluded.charged_at - ${span(replayMs)}
-      returning 1
-    )
-    select (select count(*)::int from added where credits_used > 0) as charged,
-           (select count(*)::int from claimed) as claimed`);
-  if (count?.charged !== count?.claimed)
-    throw new Error('another request was charged for this within the replay window');
+    ), settled as (select * from added where settled_at is not null), claimed as (${claimEntitlements(replayMs)})
+    select ${CLAIMS}`);
+  if (count) requireClaims(count);
 }
 
 function sameKey(

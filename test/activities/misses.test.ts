@@ -3,7 +3,7 @@ import test from 'ava';
 import { pino } from 'pino';
 import { createAskActivities } from '../../activities/ask.ts';
 import type { ActivityDeps } from '../../activities/deps.ts';
-import { createSubjects, makePlan } from '../../activities/lookup.ts';
+import { createSubjects, makePlans } from '../../activities/lookup.ts';
 import type { Step } from '../../activities/vendors/vendor.ts';
 import type { VerifierStep } from '../../activities/verification/verifiers/verifier.ts';
 import { createVerifyActivities } from '../../activities/verify.ts';
@@ -97,7 +97,7 @@ async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest
   );
   const requestId = requestIds[0] ?? '';
   const ids = { requestId, batchId, npi };
-  const plan = await makePlan(deps, ids, null);
+  const [{ plan } = { plan: { kind: 'end', reason: 'no plan' } as const }] = await makePlans(deps, [ids]);
   const asked: string[] = [];
   let reason = plan.kind === 'end' ? plan.reason : 'no_source';
   for (const { vendor } of plan.kind === 'ask' ? plan.sources : []) {

@@ -46,6 +46,8 @@ interface Case {
   readonly target: number;
   /** The same without the batch's workflow tasks. */
   readonly bound: number;
+  /** With them, however busy the machine is: the registry's pace lets few ends of lookups meet. */
+  readonly most?: number;
   /** Lookups that have a workflow of their own. */
   readonly children: number;
   readonly isUnknown?: boolean;
@@ -58,7 +60,7 @@ interface Case {
 const CASES: Readonly<Record<string, Case>> = {
   'found by the first vendor': { target: 19, bound: 15.2, children: NPIS, npis: () => foundBy(first) },
   'found by the first vendor, the registry says who': {
-    ...{ target: 22, bound: 21.2, children: NPIS },
+    ...{ target: 22, bound: 15.6, most: 22, children: NPIS },
     isUnknown: true,
     npis: () => foundBy(first),
   },
@@ -128,6 +130,7 @@ for (const [title, one] of Object.entries(CASES)) {
     );
     lines.push([title.padEnd(50), ...columns].join('  '));
     t.is(ids.filter((id) => id.startsWith('req_')).length, one.children);
+    t.true(all <= (one.most ?? all), `${all} events`);
     t.true(bounded <= one.bound, `${bounded} events without the batch's workflow tasks`);
   });
 }

@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import { sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../db/client.ts';
-import { joinLookup } from '../../db/lookups/lookups.ts';
+import { joinLookups } from '../../db/lookups/lookups.ts';
 import { beginVendorStep, recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { openTestDatabase } from '../support/database.ts';
@@ -120,7 +120,7 @@ async function joined(db: Database, organizations: number, count: number): Promi
     ids.push(...acceptedIds(await submit(db, submitCommand(owner, { npis }), RULES)).requestIds);
   }
   const taken = ids.slice(0, count);
-  for (const requestId of taken) await joinLookup(db, requestId);
+  await joinLookups(db, taken);
   return taken;
 }
 

@@ -1,7 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../db/client.ts';
-import { joinLookup } from '../../db/lookups/lookups.ts';
+import { joinLookups } from '../../db/lookups/lookups.ts';
 import {
   type Admission,
   admitCall,
@@ -213,7 +213,7 @@ test('two requests that ask the same at once put one question, at one place and 
   const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
   const question = { vendor: 'asked-once', mayRepeat: true, callMs: 1000, freshnessMs: 1000, patienceMs: 0 };
   const limits = { rates: [{ calls: 100, perMs: 600_000 }], dailyCredits: 100 };
-  for (const requestId of [one, other]) await joinLookup(first, requestId);
+  for (const requestId of [one, other]) await joinLookups(first, [requestId]);
   const steps = await Promise.all(
     Array.from({ length: 12 }, (_, i) => {
       const requestId = i % 2 === 0 ? one : other;
@@ -234,7 +234,7 @@ test('a job is polled when its vendor wants it, whoever waits for it and in whic
   const question = { vendor: 'patient', mayRepeat: true, callMs: 1000, freshnessMs: 1000, patienceMs: 0 };
   const ask = (requestId: string) =>
     beginVendorStep(first, { ...question, requestId, limits: FREE, cost: () => 1 });
-  for (const requestId of [one, other]) await joinLookup(first, requestId);
+  for (const requestId of [one, other]) await joinLookups(first, [requestId]);
   const step = await ask(one);
   if (step.kind !== 'submit') return t.fail(step.kind);
   await recordVendorJob(first, step.key, 'job', 300_000, { kind: 'answered' });
@@ -247,7 +247,7 @@ test('a job is polled when its vendor wants it, whoever waits for it and in whic
   for (const requestId of [one, other]) await waits(requestId);
   for (const requestId of [one, other]) await settle(first, requestId, 'failed', 'deadline', RULES);
   const [later = ''] = await requestsOf(1, asked);
-  await joinLookup(first, later);
+  await joinLookups(first, [later]);
   await waits(later);
 });
 

@@ -10,7 +10,7 @@ import {
   removeSuppression,
   suppressFromVendor,
 } from '../../db/privacy/suppressions.ts';
-import { findStoredEmails } from '../../db/requests/entitlements.ts';
+import { findKnownEmails } from '../../db/requests/entitlements.ts';
 import { loadDelivery } from '../../db/webhooks/deliveries.ts';
 import type { EmailType } from '../../db/words.ts';
 import { fresh } from '../support/database.ts';
@@ -114,9 +114,9 @@ test('an address that may not be kept serves its own lookup alone', async (t) =>
     with named as (insert into email_checks (npi, email, lookup_id, kind, source, verdict)
                    values (${npi}, 'lent@clinic.example', 'lkp_one', 'named', 'lender', 'valid'))
     update stored_emails set may_store = false where npi = ${npi}`);
-  const search = { npis: [npi], wantedType: 'any', at: new Date(), freshnessMs: 60_000 } as const;
+  const asked = { organizationId: 'nobody', npis: [npi], wantedType: 'any', at: new Date() } as const;
   const serves = (lookupId: string | null) =>
-    transaction(api.db, async (tx) => (await findStoredEmails(tx, { ...search, lookupId })).has(npi));
+    transaction(api.db, async (tx) => (await findKnownEmails(tx, { ...asked, lookupId }, RULES)).has(npi));
   t.deepEqual([await serves('lkp_one'), await serves('lkp_two'), await serves(null)], [true, false, false]);
 });
 

@@ -5,7 +5,7 @@ import { authenticate, issueKey, parseApiKey, rotateKey } from '../../db/account
 import { createOrganization } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
-import { joinLookup } from '../../db/lookups/lookups.ts';
+import { joinLookups } from '../../db/lookups/lookups.ts';
 import type { settle } from '../../db/requests/settle.ts';
 import type { submit } from '../../db/requests/submit.ts';
 import {
@@ -78,7 +78,7 @@ async function perform(client: ModelClient, call: Call): Promise<() => string> {
     case 'submit':
       return await performSubmit(client, call);
     case 'begin': {
-      await joinLookup(db, requestIdOf(client, call.request));
+      await joinLookups(db, [requestIdOf(client, call.request)]);
       return () => 'begun';
     }
     case 'settle': {

@@ -153,22 +153,18 @@ test.serial('copies of the real code in which nothing is changed pass', async (t
 
 const BUGS: Record<string, readonly Mutation[]> = {
   'a second charge within the replay window': [
-    { file: 'requests/settle.ts', from: 'replays.get(npi)', to: 'undefined' },
-    { file: 'requests/entitlements.ts', from: 'setWhere: sql`', to: 'where: sql`true or ' },
+    { file: 'requests/settle.ts', from: 'coalesce(known.replayed, false)', to: 'false' },
+    { file: 'requests/entitlements.ts', from: 'where e.charged_at <', to: 'where true or e.charged_at <' },
   ],
   'a result after the deadline that is charged': [
-    { file: 'requests/settle.ts', from: 'at > request.deadlineAt', to: 'false' },
+    { file: 'requests/settle.ts', from: 'at > deadline_at or ', to: '' },
   ],
   'a balance that is read without its lock': [
     { file: 'requests/submit.ts', from: ' for update of b', to: '' },
   ],
   'a settlement that does not lock': WITHOUT_LOCKS,
   'a replay of what another organization paid for': [
-    {
-      file: 'requests/entitlements.ts',
-      from: 'eq(entitlements.organizationId, search.organizationId),',
-      to: '',
-    },
+    { file: 'requests/entitlements.ts', from: 'e.organization_id = ', to: "'' <> " },
   ],
   'an Idempotency-Key that is kept for ever': [
     { file: 'requests/submit.ts', from: 'setWhere: sql`', to: 'setWhere: sql`false and ' },
@@ -176,19 +172,19 @@ const BUGS: Record<string, readonly Mutation[]> = {
   'half the replay window': [
     {
       file: 'requests/entitlements.ts',
-      from: 'search.at.getTime() - search.replayMs',
-      to: 'search.at.getTime() - search.replayMs / 2',
+      from: 'e.charged_at >= ',
+      to: "e.charged_at - interval '15 days' >= ",
     },
   ],
   'a replay of another type of email': [
     {
       file: 'requests/entitlements.ts',
-      from: "search.wantedType === 'any' ? undefined : eq(entitlements.emailType, search.wantedType)",
-      to: 'undefined',
+      from: "in ('any', e.email_type)",
+      to: "in ('any', 'personal', 'professional')",
     },
   ],
   'a duplicate in a bulk that is paid for twice': [
-    { file: 'requests/submit.ts', from: 'if (known) replays.set(npi, known);\n    else', to: 'if (!known)' },
+    { file: 'requests/submit.ts', from: '{ ...answer, replayed: true }', to: 'answer' },
   ],
 };
 

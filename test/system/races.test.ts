@@ -190,7 +190,7 @@ const found = (npi: string) =>
     source: 'test',
   });
 
-// Guard: FOR UPDATE on balance and request in `balanceLock` of db/requests/room.ts and `settleIn` of db/requests/settle.ts; the second test takes it away.
+// Guard: FOR UPDATE on balance and request in `balanceLock` of db/requests/room.ts and `lock` of db/requests/settle.ts; the second test takes it away.
 test.serial('of a result and a time-out at once, exactly one settles the request', async (t) => {
   t.is(await raceTimeOuts({ submit, settle }), 0);
 });
@@ -227,8 +227,8 @@ async function raceBulks(ledger: Ledger, storedBefore: boolean, begin: number): 
   return wrong;
 }
 
-// Guard: FOR UPDATE on the balance in `lockBalance` of db/requests/settle.ts and in `accept` of db/requests/submit.ts, so that the second
-// settlement sees the first one's charge. Behind it stands the conditional upsert of `claimEntitlement`.
+// Guard: FOR UPDATE on the balance in `balanceLock` of db/requests/room.ts and in `accept` of db/requests/submit.ts, so that the second
+// settlement sees the first one's charge. Behind it stands the conditional upsert of `claimEntitlements`.
 test.serial('the same NPI in three bulks at once is charged once', async (t) => {
   t.is(await raceBulks({ submit, settle }, false, 200_000), 0);
   t.is(await raceBulks({ submit, settle }, true, 201_000), 0);
@@ -239,13 +239,13 @@ test.serial(
   async (t) => {
     const mutant = await mutantLedger([
       ...WITHOUT_LOCKS,
-      { file: 'requests/entitlements.ts', from: 'setWhere: sql`', to: 'setWhere: sql`true or ' },
+      { file: 'requests/entitlements.ts', from: 'where e.charged_at <', to: 'where true or e.charged_at <' },
     ]);
     t.true((await raceBulks(mutant, false, 202_000)) > 0);
   },
 );
 
-// Guard: `replays.set` in `accept` of db/requests/submit.ts for the stored one; `findReplays` in db/requests/settle.ts for the other.
+// Guard: `known.set` in `accept` of db/requests/submit.ts for the stored one; `knownEmails` in db/requests/settle.ts for the other.
 test.serial('60 equal NPIs in one bulk are one charge and 59 replays', async (t) => {
   for (const storedBefore of [true, false]) {
     const npi = npiOf(storedBefore ? 300_000 : 300_001);

@@ -13,7 +13,7 @@ import { balanceOf } from '../../db/accounts/credits.ts';
 import { type Database, openDatabase, transaction } from '../../db/client.ts';
 import { newId } from '../../db/ids.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
-import { joinLookup } from '../../db/lookups/lookups.ts';
+import { joinLookups } from '../../db/lookups/lookups.ts';
 import { migrate } from '../../db/migrate.ts';
 import { noteHome, takeTurn } from '../../db/requests/outbox.ts';
 import { settle, settleOverdue } from '../../db/requests/settle.ts';
@@ -116,12 +116,12 @@ test('while Temporal is away 2,000 overdue requests of four organizations are re
       const npis = times(50, (index) => npiOf(batch * 50 + index));
       const { requestIds } = await overdue(db, organization, npis);
       // Lookups are shared by all four.
-      for (const requestId of batch === 0 ? requestIds : []) await joinLookup(db, requestId);
+      if (batch === 0) await joinLookups(db, requestIds);
     }
   }
   const waiting = await openOrganization(db, 1);
   const { requestIds } = acceptedIds(await submit(db, submitCommand(waiting, { npis: [npiOf(0)] }), RULES));
-  await joinLookup(db, requestIds[0] ?? '');
+  await joinLookups(db, requestIds.slice(0, 1));
 
   const stopping = new AbortController();
   const deps = { db, log, control: temporalAway(t), rules: RULES_OF_SWEEP };
@@ -260,7 +260,7 @@ test('organizations that wait for the same lookups are settled at once without a
   const npis = times(60, npiOf);
   for (const organization of organizations) {
     const { requestIds } = await overdue(db, organization, npis);
-    await Promise.all(requestIds.map((requestId) => joinLookup(db, requestId)));
+    await joinLookups(db, requestIds);
   }
   const settled = await transaction(db, async (tx) => {
     await tx.execute(sql`select 1 from lookups order by id offset 30 limit 1 for update`);
@@ -342,7 +342,7 @@ test('answers, time-outs, joins, plans and sweeps at the moment of the deadline:
   await Promise.all(
     accepted.map(async ({ organizationId, batchId, requestIds }) => {
       for (const [index, requestId] of requestIds.entries()) {
-        await joinLookup(db, requestId);
+        await joinLookups(db, [requestId]);
         const end = index % 3 === 0 ? 'failed' : 'answered';
         const [ended, again, ...others] = await Promise.all([
           settle(db, requestId, end, 'test', RULES),

@@ -5,6 +5,7 @@ import type { Subject, Vendor } from '../../activities/vendors/vendor.ts';
 import { suppressFromVendor } from '../../db/privacy/suppressions.ts';
 import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
+import { eventually } from '../support/organization.ts';
 import { startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
 
@@ -34,7 +35,7 @@ const nosy: Vendor = {
 
 const stack = fresh(test, () =>
   startStack({
-    lookupTimeoutMs: 20_000,
+    lookupTimeoutMs: 60_000,
     vendors: [vendorSource(byNpi), vendorSource(nosy)],
     registry: { find: async (npi) => (await registry.get(npi)?.()) ?? { kind: 'inactive_or_unknown' } },
   }),
@@ -116,4 +117,69 @@ test('every question of a lookup is about the person as planned', async (t) => {
     told.filter((subject) => subject.npi === npi).map(({ person }) => person?.last),
     ['Doe', 'Doe'],
   );
+});
+
+/** Submits these together. The batch's activities are told by their names, those of its lookups by how many there are. */
+async function submitAll(...npis: string[]) {
+  const { json } = await client.bulk({ npis });
+  const workflow = stack.client.workflow.getHandle(json.batch_id);
+  const statusOf = async (npi: string) => {
+    const { data } = await client.batch(json.batch_id);
+    return data.find((item) => item.npi === npi)?.status;
+  };
+  return { ...json, workflow, statusOf };
+}
+
+test('all of a batch are asked about by one activity, and their lookups ask vendors alone', async (t) => {
+  const npis = [take(), take(), take()];
+  const [one = '', two = '', gone = ''] = npis;
+  for (const npi of [one, two]) {
+    registry.set(npi, () => person(npi));
+    byName.script(npi, () => foundStep(npi));
+  }
+  const { batch_id, requests, workflow, statusOf } = await submitAll(...npis);
+  await client.completed(batch_id);
+  await workflow.result();
+  t.deepEqual(await Promise.all(npis.map(statusOf)), ['completed', 'completed', 'not_found']);
+  t.is(countEvents(await workflow.fetchHistory()).ActivityTaskScheduled, 1);
+  const lookups = requests.map(({ request_id }) => stack.client.workflow.getHandle(request_id));
+  t.is(countEvents((await lookups[0]?.fetchHistory()) ?? {}).ActivityTaskScheduled, 2, 'two vendors');
+  await t.throwsAsync(lookups[2]?.describe() ?? Promise.resolve(), { name: 'WorkflowNotFoundError' });
+  t.is(byNpi.asked(gone, 'submit'), 0);
+});
+
+test('who is identified, or was known, is looked up while the registry is waited for about others', async (t) => {
+  const [known, quick, slow] = [take(), take(), take()];
+  registry.set(known, () => person(known));
+  for (const npi of [known, quick, slow]) byName.script(npi, () => foundStep(npi));
+  await lookUp(known);
+  await stack.db.drizzle.execute(sql`delete from stored_emails where npi = ${known}`);
+  await stack.db.drizzle.execute(sql`delete from entitlements where npi = ${known}`);
+  registry.set(quick, () => person(quick));
+  let isBack = false;
+  registry.set(slow, () => (isBack ? person(slow) : { kind: 'retry', why: 'upstream', afterMs: 100 }));
+  const { batch_id, statusOf } = await submitAll(slow, quick, known);
+  for (const npi of [quick, known]) {
+    await eventually(async () => ((await statusOf(npi)) === 'completed' ? true : null));
+  }
+  t.is(await statusOf(slow), 'accepted');
+  isBack = true;
+  await client.completed(batch_id);
+  t.is(await statusOf(slow), 'completed');
+});
+
+test('a batch that is cancelled while the registry is asked gives the credits back', async (t) => {
+  const npis = [take(), take()];
+  let asked = 0;
+  for (const npi of npis) {
+    registry.set(npi, () => {
+      asked += 1;
+      return { kind: 'retry', why: 'upstream', afterMs: 100 };
+    });
+  }
+  const { workflow, statusOf } = await submitAll(...npis);
+  await eventually(async () => (asked > 0 ? true : null));
+  await workflow.cancel();
+  await t.throwsAsync(workflow.result());
+  t.deepEqual(await Promise.all(npis.map(statusOf)), ['failed', 'failed']);
 });

@@ -132,7 +132,7 @@ const MUTANTS: readonly Mutant[] = [
     file: 'batch.ts',
     from: 'if (plan.total > 1)',
     to: 'if (plan.total > 0)',
-    caughtBy: (one) => of(WORKFLOWS.batch)(one) && asked(one).length > 0,
+    caughtBy: (one) => of(WORKFLOWS.batch)(one) && asked(one).some((id) => !id.startsWith('registry')),
   },
   {
     title: 'local steps made normal ones',
@@ -151,8 +151,8 @@ const MUTANTS: readonly Mutant[] = [
   {
     title: 'a moved command: the refund comes before the sources are asked',
     file: 'lookup.ts',
-    from: 'const answers = await askAll(input, plan, show);',
-    to: "await refundCredits({ ...idsOf(input), reason: 'x' });\n  const answers = await askAll(input, plan, show);",
+    from: 'const answers = await askAll(input, show);',
+    to: "await refundCredits({ ...idsOf(input), reason: 'x' });\n  const answers = await askAll(input, show);",
     caughtBy: (one) =>
       of(WORKFLOWS.lookup)(one) && has('ACTIVITY_TASK_COMPLETED')(one) && has('MARKER_RECORDED')(one),
   },
