@@ -15,8 +15,8 @@ export function sayThisMachine(name: string, type: string): Said {
 
 /**
  * A name server of one test.
- * @param say what it answers about a name; for both kinds of addresses, each gets those of its kind. Mail exchangers are
- *   preferred in the order in which they are given
+ * @param say what it answers about a name; for both kinds of addresses, each gets those of its kind. Mail exchangers
+ *   are preferred in the order in which they are given
  * @param ttl seconds
  */
 export async function startNameServer(say: (name: string, type: string) => Said, ttl = 60) {
