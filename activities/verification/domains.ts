@@ -45,8 +45,8 @@ const PERSONAL = readList('personal', 'personal-more');
 /**
  * Personal or professional, by the domain. On a listed free-mail or access domain the list wins, whatever the
  * vendor calls the address, and so does a host of alumni, which is free mail for life. What only staff has is
- * professional: the employer's own domain, and `.edu`, `.gov` and `.mil`, which are given to institutions of the
- * United States alone (RFC 920). Elsewhere the vendor's word decides, and without one it is professional.
+ * professional: the employer's own domain, and `.edu`, `.gov` and `.mil`, which only institutions of
+ * the United States are given (RFC 1591). Elsewhere the vendor's word decides, and without one it is professional.
  * @param domain as `parseAddress` gives it
  * @param employerDomain of whom the address is said to be; null if it isn't known
  */

@@ -64,7 +64,7 @@ const KEYS = new Map(
   ROWS.flatMap(([keys, left], y) => [...keys].map((key, x) => [key, { x: left + x, y }] as const)),
 );
 
-/** A key beside the right one, another vowel, or i and l: `gnail`, `gmeil`. Any other letter makes another word: `grail`. */
+/** A key beside the right one, another vowel, or i and l: `gnail`, `gmeil`. Any other makes another word: `grail`. */
 function isWrongKey(typed: string, meant: string): boolean {
   const [one, other] = [KEYS.get(typed), KEYS.get(meant)];
   const isBeside = one && other && Math.abs(one.x - other.x) <= 1 && Math.abs(one.y - other.y) <= 1;

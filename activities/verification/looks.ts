@@ -84,9 +84,9 @@ export type EndpointClass = 'direct' | 'email' | 'url' | 'junk';
 /**
  * Tells Direct addresses from ordinary email and both from the rest. An endpoint typed DIRECT is a Direct address,
  * except on a free-mail domain, where no Direct service exists: that is somebody's own address, entered by mistake.
- * `email` is a candidate of low confidence and nothing more. Whether a domain publishes Direct certificates (DNS
- * `CERT`, LDAP) is not asked: a Direct address under an unlisted host that is typed as a URL passes as email, and
- * then has to pass a verifier.
+ * `email` is a candidate of low confidence and nothing more; one at a domain where nobody has a mailbox is junk.
+ * Whether a domain publishes Direct certificates (DNS `CERT`, LDAP) is not asked: a Direct address under an unlisted
+ * host that is typed as a URL passes as email, and then has to pass a verifier.
  * @param endpoint as the file has it
  */
 export function classifyEndpoint(kind: EndpointKind, endpoint: string): EndpointClass {

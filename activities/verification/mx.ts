@@ -44,7 +44,7 @@ export function createMailRoutes(
 
 const PARKERS = readList('parkers');
 const { allows: isPublicAddress } = createAddressPolicy({ openCidrs: [] });
-/** Of a domain that names many, the first ones must do: name servers that are silent about each would hold a check up. */
+/** Of a domain that names many, the first must do: name servers that are silent about each would hold a check up. */
 const EXCHANGERS_AT_MOST = 3;
 
 /**

@@ -8,9 +8,9 @@ import providersPackage from 'email-providers/package.json' with { type: 'json' 
 import { holdsDomain, readList } from '../../activities/verification/domains.ts';
 import { isLookalike } from '../../activities/verification/lookalikes.ts';
 
-// `npm run lists`: writes the lists of domains that packages keep, which only a build needs. Run it after those packages
-// were updated and look through the difference: an entry decides what is sold as a person's. What they lack stands in
-// the `-more` file beside each; that file and the other lists are kept by hand, and each says what from.
+// `npm run lists`: writes the lists of domains that packages keep, which only a build needs. Run it after those
+// packages were updated and look through the difference: an entry decides what is sold as a person's. What they lack
+// stands in the `-more` file beside each; that file and the other lists are kept by hand, and each says what from.
 
 // Physicians register on it with addresses of their employers, so its presence in the list says nothing.
 const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);

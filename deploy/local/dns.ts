@@ -9,7 +9,7 @@ type DnsEntry = { readonly mx?: string; readonly a?: string; readonly aaaa?: str
 
 /** Addresses set aside for documentation (RFC 5737): nothing that follows them reaches anyone. */
 const NOWHERE = '192.0.2.25';
-/** The same for mail exchangers, which have to be public: by number this is, but its block was given back (RFC 3701). */
+/** The same for mail exchangers, which have to be public: this is, by number, but its block was given back (RFC 3701). */
 const NOBODY = '3ffe::25';
 /** RFC 7505: the domain takes no mail. */
 const NULL_MX = '.';

@@ -2,7 +2,7 @@ import { setTimeout } from 'node:timers/promises';
 import { sql } from 'drizzle-orm';
 import { VENDORS } from '../../activities/vendors/catalogue.ts';
 import { createSimulator } from '../../deploy/local/simulator.ts';
-import { startNameServer } from '../support/name-server.ts';
+import { sayThisMachine, startNameServer } from '../support/name-server.ts';
 import { startServers } from '../support/servers.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
@@ -22,7 +22,7 @@ const NOBODY = '1234567890';
 
 const stopServers = await startServers();
 const names = await startNameServer(
-  (name) => (name.endsWith('.silent.example') ? 'silence' : ['127.0.0.1']),
+  (name, type) => (name.endsWith('.silent.example') ? 'silence' : sayThisMachine(name, type)),
   1,
 );
 const simulator = await createSimulator({ port: 0, speed: 20, apiKey: 'k' });

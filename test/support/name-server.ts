@@ -7,10 +7,16 @@ const CODES = { SERVFAIL: 2, NXDOMAIN: 3 } as const;
 /** What is said of a name: addresses of one kind, mail exchangers (`.` for none: RFC 7505), an error, or nothing at all. */
 export type Said = readonly string[] | keyof typeof CODES | 'silence';
 
+/** Of a world in which every name is this machine, and takes mail at an exchanger that could be public. */
+export function sayThisMachine(name: string, type: string): Said {
+  if (type === 'MX') return [`mx.${name}`];
+  return name.startsWith('mx.') ? ['198.41.0.4'] : ['127.0.0.1'];
+}
+
 /**
  * A name server of one test.
- * @param say what it answers about a name; for both kinds of addresses, each gets those of its kind. Mail exchangers are
- *   preferred in the order in which they are given
+ * @param say what it answers about a name; for both kinds of addresses, each gets those of its kind. Mail exchangers
+ *   are preferred in the order in which they are given
  * @param ttl seconds
  */
 export async function startNameServer(say: (name: string, type: string) => Said, ttl = 60) {

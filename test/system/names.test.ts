@@ -3,7 +3,7 @@ import { sql } from 'drizzle-orm';
 import { VENDORS } from '../../activities/vendors/catalogue.ts';
 import { createSimulator } from '../../deploy/local/simulator.ts';
 import { fresh } from '../support/database.ts';
-import { startNameServer } from '../support/name-server.ts';
+import { sayThisMachine, startNameServer } from '../support/name-server.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
@@ -16,8 +16,8 @@ const NOBODY = '1234567890';
 const [FOUND = ''] = ordinaryNpis('found', 1);
 
 const server = fresh(test, async () => {
-  const { close, ...rest } = await startNameServer((name) =>
-    /silent/.test(name) ? 'silence' : ['127.0.0.1'],
+  const { close, ...rest } = await startNameServer((name, type) =>
+    /silent/.test(name) ? 'silence' : sayThisMachine(name, type),
   );
   return { ...rest, stop: async () => close() };
 });

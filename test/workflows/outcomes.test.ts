@@ -203,8 +203,9 @@ test.serial('an address that NPPES types DIRECT is not returned, whoever names i
   vendors.first.script(npi, () => foundStep(npi));
   const step = foundStep(npi);
   const email = step.kind === 'found' ? step.candidates[0]?.email : undefined;
+  const endpoint = ` mailto:${email?.toUpperCase()}`;
   await stack.db.drizzle.execute(sql`
-    insert into provider_endpoints (npi, kind, endpoint) values (${npi}, 'DIRECT', ${` mailto:${email?.toUpperCase()}`})`);
+    insert into provider_endpoints (npi, kind, endpoint) values (${npi}, 'DIRECT', ${endpoint})`);
   t.like(await lookUp(npi), { status: 'not_found' });
   const rows = await stack.db.drizzle.execute(sql`select reason from stored_emails where npi = ${npi}`);
   t.deepEqual([...rows], [{ reason: 'direct' }]);

@@ -289,7 +289,7 @@ test('several domains of a provider make the most frequent one less certain', as
   t.like(await organizationOf(npi), { domain: 'bbclinic.com', confidence: 0.45 });
 });
 
-test('Direct addresses, free mail, misspelled too, placeholders, software makers and URLs name no domain', async (t) => {
+test('Direct addresses, free mail, even misspelled, placeholders, makers of software and URLs name no domain', async (t) => {
   const npi = await person(null, [
     { kind: 'DIRECT', endpoint: 'jane@someclinic.com' },
     { endpoint: 'jane@29651.direct.athenahealth.com' },
