@@ -18,10 +18,7 @@ const CREDENTIALS: ReadonlySet<string> = new Set(readLines('credentials').flat()
 /** Credentials that are surnames too: taken for a credential only if dots or a comma say so. */
 const SURNAMES_TOO: ReadonlySet<string> = new Set(['do', 'ma', 'pa']);
 
-/**
- * What NPPES and the people who fill it in write for "nothing": visas of people with one name say `FNU` or `LNU`, first
- * or last name unknown.
- */
+/** What stands for "nothing" in NPPES; visas of people with one name say `FNU` or `LNU`, first or last name unknown. */
 const PLACEHOLDERS: ReadonlySet<string> = new Set(
   'unavail fnu lnu nfn nln nmi nmn none null unknown'.split(' '),
 );
@@ -55,10 +52,20 @@ export function nameWords(text: string): string[] {
   return words.map((word) => (word === 'st' ? 'saint' : word));
 }
 
-/** A name with its umlauts as two letters: `Mueller` for `Müller`. Others stay as they are. */
-export function spelledOut(text: string): string {
-  return text.normalize('NFC').replace(/[äöüøå]/giu, (letter) => SPELLED_OUT[letter.toLowerCase()] ?? letter);
+/** The ways to write a name: each of its first umlauts as it is, and as two letters: `Mueller` for `Müller`. */
+export function spellings(text: string): string[] {
+  const pieces = text.normalize('NFC').split(/(?=[äöüøå])/iu);
+  return pieces.reduce<string[]>(
+    (ways, piece, index) => {
+      const two = index < UMLAUTS_AT_MOST ? SPELLED_OUT[piece[0]?.toLowerCase() ?? ''] : undefined;
+      return ways.flatMap((way) => (two ? [way + piece, way + two + piece.slice(1)] : [way + piece]));
+    },
+    [''],
+  );
 }
+
+/** One more doubles the ways. */
+const UMLAUTS_AT_MOST = 4;
 
 /** Whether a folded word belongs between a surname's words and is none of its own: `van`, `de`. */
 export function isParticle(word: string): boolean {
@@ -173,26 +180,23 @@ const LONGEST = 200;
  * @returns empty unless it has both a given name and a surname
  */
 export function readName(name: GivenName): Reading[] {
-  const texts = name.kind === 'parts' ? [name.first, name.last] : [name.full];
-  if (texts.join('').length > LONGEST) return [];
-  const readings = waysToSpell(texts).flatMap(([first = '', last]) =>
-    last === undefined ? readFull(first) : readPair(first, last),
-  );
+  const length = name.kind === 'parts' ? name.first.length + name.last.length : name.full.length;
+  if (length > LONGEST) return [];
+  const readings =
+    name.kind === 'parts'
+      ? spellings(name.first).flatMap((first) =>
+          spellings(name.last).flatMap((last) => readPair(first, last)),
+        )
+      : spellings(name.full).flatMap(readFull);
   // Whose surname is unknown has one name, which is then the surname.
   const isUnknown = ({ family }: Reading) => isPlaceholder(family.join('')) && family[0] !== 'null';
   return readings.map((one) => (isUnknown(one) ? { ...one, given: one.family, family: one.given } : one));
 }
 
-/** A name on record in the same form, in each way to spell it. */
+/** A name on record in the same form. */
 export function recordReadings({ first, last }: PersonName): Pick<Reading, 'given' | 'family'>[] {
-  const ways = waysToSpell([first, last]);
-  return ways.map(([given = '', family = '']) => ({ given: nameWords(given), family: nameWords(family) }));
-}
-
-/** As they are, and if they have umlauts, spelled out. */
-function waysToSpell(texts: readonly string[]): (readonly string[])[] {
-  const spelled = texts.map(spelledOut);
-  return spelled.join() === texts.join() ? [texts] : [texts, spelled];
+  const families = spellings(last).map(nameWords);
+  return spellings(first).flatMap((given) => families.map((family) => ({ given: nameWords(given), family })));
 }
 
 function readFull(full: string): Reading[] {
@@ -237,8 +241,8 @@ function isSetOff(part: string): boolean {
   return words.every((word) => isCredential(word, true) || stripTitles(`x ${word}`).generation !== null);
 }
 
-/** How much two surnames have in common. */
-export type Kinship = 'same' | 'part' | 'none';
+/** How much two surnames have in common; `spelled`: they are spellings of one from another script. */
+export type Kinship = 'same' | 'spelled' | 'part' | 'none';
 
 /** Words shorter than this are shared by too many names to tell anything. */
 const TELLING = 3;
@@ -253,7 +257,8 @@ export function compareSurnames(one: readonly string[], other: readonly string[]
   if (one.length === 0 || other.length === 0) return 'none';
   const [a = [], b = []] = [one, other].map(joinPrefixes);
   const [spelled = [], spelledOther = []] = [a, b].map((words) => words.map(commonSpelling));
-  if (a.join('') === b.join('') || spelled.join('') === spelledOther.join('')) return 'same';
+  if (a.join('') === b.join('')) return 'same';
+  if (spelled.join('') === spelledOther.join('')) return 'spelled';
   if ([...a, ...b].some((word) => word.length === 1)) return 'none';
   const own = [spelled, spelledOther].map((words) => words.filter((word) => !isParticle(word)));
   const [few = [], many = []] = own.toSorted((x, y) => x.length - y.length);

@@ -107,6 +107,8 @@ const SAME: Readonly<Record<string, string>> = {
     Søren|Sørensen ~ Soeren|Soerensen
     Jörg|Schröder ~ Joerg|Schroeder
     Åsa|Bäck ~ Aasa|Baeck
+    Jürgen|Müller ~ Jurgen|Mueller
+    Bjørn|Ødegård ~ Bjorn|Odegaard
     Ægir|Kjær ~ Aegir|Kjaer`,
   'titles, credentials, generations': `
     Dr. Jane|Public, MD ~ Jane|Public
@@ -128,6 +130,9 @@ const SAME: Readonly<Record<string, string>> = {
     Kim Do ~ Kim|Do
     Yo-Yo Ma ~ Yo Yo|Ma
     Jane Null ~ Jane|Null
+    Robert (Chip) Public ~ Robert|Public|Henry
+    Robert "Bob" Public, MD ~ Robert|Public|Henry
+    Mary Smith Jones ~ Mary|Jones|Ann
     Aoife O Brien, MD ~ Aoife|O'Brien
     Jürgen Müller ~ Juergen|Mueller`,
   'nickname, abbreviation, other spelling': `
@@ -155,7 +160,10 @@ const SAME: Readonly<Record<string, string>> = {
     Robert|Public ~ James|Public|Robert
     J. Robert|Public ~ James|Public|Robert
     Bill|Public ~ James|Public|William
-    J. Robert|Public ~ Robert|Public`,
+    J. Robert|Public ~ Robert|Public
+    James Robert|Public ~ Robert James|Public
+    Jim Bob|Public ~ James|Public|Robert
+    Juan Alberto|Ruiz ~ Juan Carlos|Ruiz|Alberto`,
   'from Arabic and Urdu': `
     Muhammad|Khan ~ Mohammed|Khan
     Mohamed|Khan ~ Mohammad|Khan
@@ -166,6 +174,8 @@ const SAME: Readonly<Record<string, string>> = {
     Md Kamal Hossain, MD ~ Mohammed|Hossain|Kamal
     Kamal|Hossain ~ Mohammad Kamal|Hossain
     Mohammad|Khan ~ Mohammad Asif|Khan
+    Abdul Aziz|Khan ~ Abdulaziz|Khan
+    Ahmed|ElSayed ~ Ahmed|El Sayed
     Ahmad|Mahmoud ~ Ahmed|Mahmud
     Hussein|Ali ~ Hussain|Aly
     Amina|Husain ~ Amina|Hussein
@@ -173,6 +183,7 @@ const SAME: Readonly<Record<string, string>> = {
     Yusuf|Haddad ~ Youssef|Haddad
     Joseph|Haddad ~ Yousef|Haddad
     Khaled|Osman ~ Khalid|Othman
+    Hüseyin|Ali ~ Hussein|Ali
     Hasan|Tarek ~ Hassan|Tariq
     Abdelrahman|Omar ~ Abdul Rahman|Umar
     Abraham|Issa ~ Ibrahim|Isa
@@ -269,7 +280,11 @@ const STRANGERS: Readonly<Record<string, string>> = {
     P|Public ~ Jane|Public
     Robert|Public ~ James|Public|R
     Jeffrey|Public ~ Jeremy|Public
-    Marc|Public ~ Marcia|Public`,
+    Marc|Public ~ Marcia|Public
+    Maria Elena|Ruiz ~ Maria Luisa|Ruiz
+    Mary Ann|Public ~ Mary|Public|Beth
+    Jean-Luc|Roy ~ Jean-Pierre|Roy
+    Jane Elizabeth|Public ~ Jane|Public|Marie`,
   'short for both, and not for each other': `
     Christine|Public ~ Christopher|Public
     Danielle|Public ~ Daniel|Public
@@ -296,6 +311,9 @@ const STRANGERS: Readonly<Record<string, string>> = {
     Mohammad Asif|Khan ~ Mohammad Imran|Khan
     Md Asif|Khan ~ Mohammed|Khan|Imran
     Asif|Khan ~ Mohammad Imran|Khan
+    Abdul Karim|Shah ~ Abdul Rahim|Shah
+    Syed Ali|Shah ~ Syed Hasan|Shah
+    Omar|Farouk ~ Omar|Farooqi
     Evgeny|Petrov ~ Evgenia|Petrov
     Yevgeniya|Petrov ~ Eugene|Petrov
     Aleksandr|Petrov ~ Aleksandra|Petrov
@@ -320,6 +338,7 @@ const STRANGERS: Readonly<Record<string, string>> = {
     Ahmad B. Khan ~ Ahmed|Khan|Asif`,
   'a part that tells too little': `
     J|Smith ~ Jane|Smith-Jones
+    M|Hussain ~ Malik|Hussein
     Jane|Smith-Miller ~ Jane|Smith-Jones
     Jane|Van Dyke ~ Jane|Van Buren
     Jane|Van ~ Jane|Van Dyke
@@ -392,6 +411,10 @@ test('a person stays the same, however the source writes the name', (t) => {
 test('strangers stay strangers, however alike their names are', (t) => {
   t.is(confusion(STRANGERS, false).join('\n'), '');
   t.false(isSame(full(`${'Jane '.repeat(50)}Public`), person('Jane', 'Public')), 'too long to be a name');
+  t.false(
+    isSame(parts('ü'.repeat(99), 'ö'.repeat(99)), person('Jane', 'Public')),
+    'too many ways to spell it',
+  );
 });
 
 test('strangers are strangers as well if the other one is asked for', (t) => {
