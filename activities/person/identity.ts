@@ -30,45 +30,45 @@ export function agrees(identity: Identity, npi: string, person: Person | null): 
   if (claimed !== null && claimed !== npi) return MISMATCH;
   const readings = identity.name === null ? [] : readName(identity.name);
   if (person === null || readings.length === 0) return claimed === null ? UNKNOWN : { ok: true, how: 'npi' };
+  const agreeing = readings.filter((one) => namesAgree(one, person));
   if (claimed !== null) {
-    const agreeing = readings.some((one) => hasSurname(one, person) || namesAgree(one, person));
-    return agreeing ? { ok: true, how: 'npi_and_name' } : MISMATCH;
+    const kinships = readings.flatMap((one) => kinshipsOf(one, person));
+    const isSame = agreeing.length > 0 || kinships.includes('same') || kinships.includes('spelled');
+    return isSame ? { ok: true, how: 'npi_and_name' } : MISMATCH;
   }
   if (!stateAgrees(identity.state, person)) return MISMATCH;
-  const agreeing = readings.some((one) => namesAgree(one, person) && !contradicts(one, person));
-  return agreeing ? { ok: true, how: 'name' } : MISMATCH;
+  return agreeing.some((one) => !contradicts(one, person)) ? { ok: true, how: 'name' } : MISMATCH;
 }
 
-function hasSurname({ family }: Reading, person: Person): boolean {
-  return [person, ...person.otherNames]
-    .flatMap(recordReadings)
-    .some((one) => compareSurnames(family, one.family) === 'same');
+function kinshipsOf({ family }: Reading, person: Person) {
+  const record = [person, ...person.otherNames].flatMap(recordReadings);
+  return record.map((one) => compareSurnames(family, one.family));
 }
 
 /**
  * A surname on record, the present one or another, with a given name on record: the first name, a form of it
  * (nickname, other spelling), the first or a later word of a compound one, its initial, or the middle name in full,
- * by which many people go. Where the surnames share a part only (`Smith` for `Smith-Jones`), an initial is too little.
+ * by which many people go. An initial is too little where the surnames share a part only (`Smith` for `Smith-Jones`) or
+ * are spelled in two ways.
  */
 function namesAgree(reading: Reading, person: Person): boolean {
   const record = [person, ...person.otherNames].flatMap(recordReadings);
-  if (record.every(({ family }) => compareSurnames(reading.family, family) === 'none')) return false;
+  const kinships = kinshipsOf(reading, person);
+  if (kinships.every((kinship) => kinship === 'none')) return false;
   const middle = nameWords(person.middle ?? '');
   if (record.some(({ given }) => goesBy(reading.given, given, middle))) return true;
-  return hasSurname(reading, person) && record.some(({ given }) => sharesInitial(reading.given, given));
+  return kinships.includes('same') && record.some(({ given }) => sharesInitial(reading.given, given));
 }
 
 function goesBy(said: readonly string[], first: readonly string[], middle: readonly string[]): boolean {
-  const [given, recorded] = [said, [...first, ...middle]].map((words) =>
-    words.filter((word) => word.length > 1),
-  );
-  if (given === undefined || recorded === undefined || given.length === 0) return false;
+  const inFull = (words: readonly string[]) => words.filter((word) => word.length > 1);
+  const [given, recorded] = [inFull(said), inFull([...first, ...middle])];
   if (sameGivenName(given.join(''), first.join(''))) return true;
   // Of two who have several names in full each, all names of one agree: sisters may be Maria Elena and Maria Luisa.
   const [few = [], many = []] = [given, recorded].toSorted((a, b) => a.length - b.length);
   if (few.length > 1) return few.every((name) => many.some((other) => sameGivenName(name, other)));
   // `J. Robert` goes by Robert, whatever the J is for.
-  return recorded.some((name) => sameGivenName(given[0] ?? '', name));
+  return recorded.some((name) => sameGivenName(name, given[0] ?? ''));
 }
 
 /** One side has the initial only. */

@@ -190,7 +190,7 @@ export function readName(name: GivenName): Reading[] {
       ? spellings(name.first).flatMap((first) =>
           spellings(name.last).flatMap((last) => readPair(first, last)),
         )
-      : spellings(name.full.replace(ASIDE, ' ')).flatMap(readFull);
+      : spellings(name.full).flatMap(readFull);
   // Whose surname is unknown has one name, which is then the surname.
   const isUnknown = ({ family }: Reading) => isPlaceholder(family.join('')) && family[0] !== 'null';
   return readings.map((one) => (isUnknown(one) ? { ...one, given: one.family, family: one.given } : one));
@@ -244,8 +244,8 @@ function isSetOff(part: string): boolean {
   return words.every((word) => isCredential(word, true) || stripTitles(`x ${word}`).generation !== null);
 }
 
-/** How much two surnames have in common. */
-export type Kinship = 'same' | 'part' | 'none';
+/** How much two surnames have in common; `spelled`: they are spellings of one from another script. */
+export type Kinship = 'same' | 'spelled' | 'part' | 'none';
 
 /** Words shorter than this are shared by too many names to tell anything. */
 const TELLING = 3;
@@ -260,7 +260,8 @@ export function compareSurnames(one: readonly string[], other: readonly string[]
   if (one.length === 0 || other.length === 0) return 'none';
   const [a = [], b = []] = [one, other].map(joinPrefixes);
   const [spelled = [], spelledOther = []] = [a, b].map((words) => words.map(commonSpelling));
-  if (a.join('') === b.join('') || spelled.join('') === spelledOther.join('')) return 'same';
+  if (a.join('') === b.join('')) return 'same';
+  if (spelled.join('') === spelledOther.join('')) return 'spelled';
   if ([...a, ...b].some((word) => word.length === 1)) return 'none';
   const own = [spelled, spelledOther].map((words) => words.filter((word) => !isParticle(word)));
   const [few = [], many = []] = own.toSorted((x, y) => x.length - y.length);

@@ -338,6 +338,7 @@ const STRANGERS: Readonly<Record<string, string>> = {
     Ahmad B. Khan ~ Ahmed|Khan|Asif`,
   'a part that tells too little': `
     J|Smith ~ Jane|Smith-Jones
+    M|Hussain ~ Malik|Hussein
     Jane|Smith-Miller ~ Jane|Smith-Jones
     Jane|Van Dyke ~ Jane|Van Buren
     Jane|Van ~ Jane|Van Dyke
