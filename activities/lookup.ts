@@ -102,11 +102,7 @@ export async function makePlan(
 }
 
 /** Why a vendor is not asked about this subject; null if it is. */
-function obstacleTo(
-  { vendor, types }: VendorSource,
-  subject: Subject,
-  misses: ReadonlySet<string>,
-): string | null {
+function obstacleTo({ vendor, types }: VendorSource, subject: Subject, misses: Set<string>): string | null {
   const { wantedType } = subject;
   if (wantedType !== 'any' && !types.includes(wantedType)) return `gives no ${wantedType} email`;
   const missing = missingOf(subject, vendor.needs);
