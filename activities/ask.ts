@@ -96,12 +96,10 @@ async function converse(
       if (reason !== null) return { kind: 'unusable', reason };
       return await verify(deps, { requestId, npi, lookupId, wantedType, patience: 'first' }, signal);
     }
-    case 'submit':
-    case 'poll': {
-      const { key, wantedType } = next;
+    case 'ask': {
+      const { key, jobRef, wantedType } = next;
       const { lookupId } = key;
       const subject = await subjects.of(lookupId, npi, wantedType);
-      const jobRef = next.kind === 'poll' ? next.jobRef : null;
       const asked = jobRef === null ? vendor.submit(subject, signal) : vendor.poll(jobRef, subject, signal);
       const step = await asked.catch(async (error: unknown) => {
         await recordLost(db, key, 'aborted');

@@ -101,11 +101,7 @@ async function planLookup(
 }
 
 /** Why a vendor is not asked about this subject; null if it is. */
-function obstacleTo(
-  { vendor, types }: VendorSource,
-  subject: Subject,
-  misses: ReadonlySet<string>,
-): string | null {
+function obstacleTo({ vendor, types }: VendorSource, subject: Subject, misses: Set<string>): string | null {
   const { wantedType } = subject;
   if (wantedType !== 'any' && !types.includes(wantedType)) return `gives no ${wantedType} email`;
   const missing = missingOf(subject, vendor.needs);

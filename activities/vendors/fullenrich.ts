@@ -78,11 +78,8 @@ export function createFullEnrich({
   pollMs,
 }: FullEnrichOptions): Vendor {
   const api = jsonApi(baseUrl, { authorization: `Bearer ${apiKey}` }, callMs);
-  const begun = (jobRef: string): Step => ({
-    kind: 'pending',
-    jobRef,
-    pollAfterMs: Math.min(USUAL_MS, pollMs),
-  });
+  const firstMs = Math.min(USUAL_MS, pollMs);
+  const begun = (jobRef: string): Step => ({ kind: 'pending', jobRef, pollAfterMs: firstMs });
 
   return {
     ...FULLENRICH,

@@ -89,23 +89,17 @@ export function missingOf({ person, organization }: Subject, needs: readonly Nee
   return needs.filter((need) => !met[need]);
 }
 
-/** A person at their place of work, as vendors that search by name are told of them. */
-export interface Employee {
-  readonly kind: 'employee';
-  readonly first: string;
-  readonly last: string;
-  /** At least one of the two is known. */
-  readonly company: string | null;
-  readonly domain: string | null;
-}
+/** A person at their place of work, as vendors that search by name are told of them: its name, its domain or both. */
+export type Employee = Extract<ReturnType<typeof employeeOf>, { kind: 'employee' }>;
 
 /** @returns `skip` with all that is missing, if the name or both names of the organization are not known */
-export function employeeOf(subject: Subject): Employee | Extract<Step, { kind: 'skip' }> {
+export function employeeOf(subject: Subject) {
   const missing = missingOf(subject, ['name', 'organization']);
   const { person, organization } = subject;
-  if (missing.length > 0 || person === null || organization === null) return { kind: 'skip', missing };
+  if (missing.length > 0 || person === null || organization === null)
+    return { kind: 'skip', missing } as const;
   const { first, last } = person;
-  return { kind: 'employee', first, last, company: organization.name, domain: organization.domain };
+  return { kind: 'employee', first, last, company: organization.name, domain: organization.domain } as const;
 }
 
 /**

@@ -28,11 +28,11 @@ export type NextStep =
     }
   /** Somebody else is asking just now, or nobody may ask yet. */
   | { readonly kind: 'wait'; readonly why: string; readonly afterMs: number }
-  | { readonly kind: 'submit'; readonly key: AttemptKey; readonly wantedType: WantedType }
+  /** The vendor may be asked now: for the job, if there is one. */
   | {
-      readonly kind: 'poll';
+      readonly kind: 'ask';
       readonly key: AttemptKey;
-      readonly jobRef: string;
+      readonly jobRef: string | null;
       readonly wantedType: WantedType;
     };
 
@@ -206,7 +206,7 @@ async function takeSubmit(
       return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
     case 'go': {
       const { era, at: askedAt } = admission;
-      return { kind: 'submit', key: { ...attempt, cost, askedAt, era }, wantedType };
+      return { kind: 'ask', key: { ...attempt, cost, askedAt, era }, jobRef: null, wantedType };
     }
     default:
       return admission satisfies never;
@@ -231,7 +231,7 @@ async function takePoll(
   const { era, jobRef, cost, askedAt } = admission;
   // Another request of the lookup asks since we looked.
   if (jobRef === null) return { kind: 'wait', why: 'pending', afterMs: LOOK_AGAIN_MS };
-  return { kind: 'poll', key: { ...attempt, cost, askedAt, era }, jobRef, wantedType };
+  return { kind: 'ask', key: { ...attempt, cost, askedAt, era }, jobRef, wantedType };
 }
 
 /** Until when whoever asks may be assumed alive. */

@@ -130,7 +130,7 @@ async function ask(db: Database, requestId: string) {
     ...{ requestId, vendor: 'bench', mayRepeat: false, callMs: 30_000, freshnessMs },
     ...{ limits: FREE, cost: () => 1, patienceMs: 60_000 },
   });
-  if (step.kind !== 'submit') throw new Error(step.kind);
+  if (step.kind !== 'ask') throw new Error(step.kind);
   return step.key;
 }
 

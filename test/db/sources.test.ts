@@ -220,7 +220,7 @@ test('two requests that ask the same at once put one question, at one place and 
       return beginVendorStep(workers[i % 3] as Database, { ...question, requestId, limits, cost: () => 1 });
     }),
   );
-  t.is(steps.filter(({ kind }) => kind === 'submit').length, 1);
+  t.is(steps.filter(({ kind }) => kind === 'ask').length, 1);
   t.is(steps.filter((step) => step.kind === 'wait' && step.why === 'asked_already').length, 11);
   const [spent] = await first.drizzle.execute(
     sql`select sum(credits)::int as credits from source_spend where source = 'asked-once'`,
@@ -236,7 +236,7 @@ test('a job is polled when its vendor wants it, whoever waits for it and in whic
     beginVendorStep(first, { ...question, requestId, limits: FREE, cost: () => 1 });
   for (const requestId of [one, other]) await joinLookups(first, [requestId]);
   const step = await ask(one);
-  if (step.kind !== 'submit') return t.fail(step.kind);
+  if (step.kind !== 'ask') return t.fail(step.kind);
   await recordVendorJob(first, step.key, 'job', 300_000, { kind: 'answered' });
   const waits = async (requestId: string) => {
     const { afterMs, ...next } = { afterMs: 0, ...(await ask(requestId)) };

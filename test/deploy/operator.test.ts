@@ -329,7 +329,7 @@ test('a batch is shown with what vendors and receivers answered, its emails mask
     ...{ requestId, vendor: 'rocketreach', mayRepeat: false, callMs: 1000, freshnessMs: RULES.freshnessMs },
     ...{ limits: { rates: [], dailyCredits: null }, cost: () => 1, patienceMs: 0 },
   });
-  if (step.kind !== 'submit') throw new Error(`the first step is ${step.kind}`);
+  if (step.kind !== 'ask') throw new Error(`the first step is ${step.kind}`);
   const miss = {
     state: 'miss',
     reason: 'no profile',

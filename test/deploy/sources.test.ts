@@ -23,7 +23,7 @@ const KEYS = {
 };
 
 const folder = temporaryFolder(test.after.always);
-const { db, url: databaseUrl } = freshDatabase(test);
+const { db, sql, url: databaseUrl } = freshDatabase(test);
 
 let files = 0;
 /** @param file null for a worker without one */
@@ -156,6 +156,23 @@ test('a verifier is held to the limits that the file gives it', async (t) => {
     const { check } = await sourcesOf({ verifiers: { zerobounce: { daily_credits: credits } } }, given);
     t.like(await check(named, SUBJECT, NEVER, null), { kind: 'transient', reason });
   }
+});
+
+test('a verifier that is still at work is healthy, is asked the same again, and has cost nothing', async (t) => {
+  const dns = await startDns();
+  t.teardown(dns.close);
+  const { url: HUNTER_URL } = await playVendor(t, { status: 202, body: {} });
+  const file = { verifiers: { 'hunter-verifier': { rates: [] } } };
+  const { check } = await sourcesOf(file, { HUNTER_API_KEY: 'h', HUNTER_URL, DNS_SERVERS: dns.address });
+  const named = candidate(`jo@${PRACTICE_DOMAINS[0]}`, { verdict: 'unknown', validatedAt: null });
+  // More often than a breaker lets a failing source be asked.
+  for (let n = 0; n < 7; n += 1)
+    t.like(await check(named, NEVER, null), {
+      ...{ kind: 'transient', reason: 'verifier_working', afterMs: 5000 },
+    });
+  const spent =
+    await sql`select sum(credits)::float8 as credits from source_spend where source = 'hunter-verifier'`;
+  t.is(spent[0]?.credits, 0);
 });
 
 test('times of the verification and the registry are as the file says', async (t) => {

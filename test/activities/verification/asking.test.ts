@@ -8,6 +8,7 @@ const VALID: VerifierStep = { kind: 'answer', verdict: 'valid', reason: 'mailbox
 const MISSING: VerifierStep = { kind: 'answer', verdict: 'invalid', reason: 'mailbox_missing' };
 const INCONCLUSIVE: VerifierStep = { kind: 'answer', verdict: 'unknown', reason: 'inconclusive' };
 const GREYLISTED: VerifierStep = { kind: 'greylisted' };
+const WORKING: VerifierStep = { kind: 'working', afterMs: 5000 };
 const LIMITED: VerifierStep = { kind: 'retry', why: 'rate_limit', afterMs: 2000 };
 const AWAY: VerifierStep = { kind: 'retry', why: 'unsent', afterMs: null };
 const BROKE: VerifierStep = { kind: 'fatal', why: 'credits' };
@@ -69,6 +70,7 @@ for (const [about, steps, verdict, asked] of [
   ['is asked if the first cannot tell', [INCONCLUSIVE, VALID], 'valid mailbox_ok', '1,1'],
   ['is asked if the first is limited', [LIMITED, VALID], 'valid mailbox_ok', '1,1'],
   ['is asked if the first is out of service', [BROKE, MISSING], 'invalid mailbox_missing', '1,1'],
+  ['is asked if the first is still at work', [WORKING, VALID], 'valid mailbox_ok', '1,1'],
   ['is asked if the first was greylisted', [GREYLISTED, VALID], 'valid mailbox_ok', '1,1'],
   ['is not asked after an answer', [MISSING, VALID], 'invalid mailbox_missing', '1,0'],
   [
