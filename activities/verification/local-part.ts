@@ -25,9 +25,9 @@ const SURNAMES = readList('surnames');
  * - `i`: the initial of a given name of theirs; `l`: of their surname; `x`: another letter
  * - `T`: a title, a degree; `R`: a word of a role or a practice
  * - `N`, `F`: anybody's given name, surname
- * - `U`: nothing known between two separators; `u`: any other letters
+ * - `U`: nothing known between two separators, `V` if it begins as a given name of theirs; `u`: any other letters
  */
-const COST = { S: 6, G: 6, i: 6, l: 8, T: 11, R: 12, x: 12, p: 13, N: 14, F: 15, U: 19, u: 19 };
+const COST = { S: 6, G: 6, i: 6, l: 8, T: 11, R: 12, x: 12, p: 13, N: 14, F: 15, U: 19, V: 19, u: 19 };
 type Kind = keyof typeof COST;
 /** Each letter of what is not known: a known word in it is worth telling only if it is not short. */
 const UNKNOWN_LETTER = 3;
@@ -47,7 +47,9 @@ const MEANING: readonly (readonly [reading: RegExp, owner: Owner])[] = [
   // `karen.smith`, `ksmith`, `smithk`: the spouse in the same practice.
   [/[NUF].*S|S.*[NU]|^[lx][ilx]*S|^S[lx]/, 'other_person'],
   // `maria.gonzalez`, `mgonzalez`, `gonzalezm`, `maria`, `john.gonzalez`.
-  [/^[GNilx]*[NF][ilx]*$|^F[GN]$|^[GN]U$|^U[GN]$/, 'other_person'],
+  [/^[GNilx]*[NF][ilx]*$|^F[GN]$|^xx$/, 'other_person'],
+  // `chidi.okwuosa`, `john.okwuosa`, `okwuosa.c`: nobody we know, in the form of a name.
+  [/^[GNUVilx][UV]$|^[UV][GNFilx]$|^F[UV]$/, 'other_person'],
 ];
 
 /**
@@ -158,7 +160,8 @@ function kindOf(text: string, place: Place, own: OwnNames, practice: ReadonlySet
   if (isCloseTo(own, text)) return 'p';
   if (GIVEN_NAMES.has(text)) return 'N';
   if (SURNAMES.has(text)) return 'F';
-  return isToken && text.length > 2 && !own.initials.has(text.charAt(0)) ? 'U' : 'u';
+  if (!isToken || text.length < 3) return 'u';
+  return own.initials.has(text.charAt(0)) ? 'V' : 'U';
 }
 
 /** `hart` for Hartley and `chri` for Christina, as systems cut names; `maryann` for Mary. */

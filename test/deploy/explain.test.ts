@@ -250,6 +250,12 @@ test('vendors and verifiers are counted, timed and priced, with their breakers a
     ...{ credits: 7, credits_per_returned: null, credits_today: 5, errors: { 'unknown: timeout': 1 } },
     ...{ breaker: 'trial', paused_until: null },
   });
+  // It has failed and is asked nothing more: it is known for what it is all the same.
+  await ownDb.drizzle.execute(
+    sql`insert into source_health (source, state, last_error) values ('zerobounce', 'open', 'auth')`,
+  );
+  const silent = (await json<Record<string, unknown>[]>('vendors')).at(-1);
+  t.like(silent, { source: 'zerobounce', role: 'verifier', asked: 0, last_error: 'auth' });
   t.like(registry, { source: 'registry', role: 'other', asked: 0, hit_rate: null, breaker: 'closed' });
   t.truthy(registry?.paused_until);
 

@@ -182,13 +182,42 @@ test('times of the verification and the registry are as the file says', async (t
   t.deepEqual([greylistMs, reverifyMs], [420_000, 10_800_000]);
 });
 
-test('a policy that needs a verifier is refused without one', async (t) => {
-  const environment = { ...KEYS, VERIFY_POLICY: 'verifier-required' };
-  t.is((await sourcesOf(null, environment)).verifiers.length, 4);
-  await t.throwsAsync(sourcesOf({ verifiers: { order: [] } }, environment), {
-    name: 'ConfigError',
-    message: /^VERIFY_POLICY is verifier-required, but no verifier /,
+for (const policy of ['verifier-required', 'verify-always']) {
+  test(`a policy that needs a verifier is refused without one: ${policy}`, async (t) => {
+    const environment = { ...KEYS, VERIFY_POLICY: policy };
+    t.is((await sourcesOf(null, environment)).verifiers.length, 4);
+    await t.throwsAsync(sourcesOf({ verifiers: { order: [] } }, environment), {
+      name: 'ConfigError',
+      message: new RegExp(`^VERIFY_POLICY is ${policy}, but no verifier `),
+    });
   });
+}
+
+test('a verifier that has a key is asked about every address, unless the policy says otherwise', async (t) => {
+  const dns = await startDns();
+  t.teardown(dns.close);
+  const given = { DNS_SERVERS: dns.address };
+  const verifier = { NEVERBOUNCE_API_KEY: 'n', NEVERBOUNCE_URL: await closedUrl() };
+  const seen = candidate(`npi@${PRACTICE_DOMAINS[0]}`, { validatedAt: new Date() });
+  const trusting = { VERIFY_POLICY: 'vendor-or-verifier' };
+  const dated = { isDated: true };
+  for (const [environment, reason, backing] of [
+    [given, 'mailbox_ok', []],
+    [{ ...given, ...verifier }, 'verifier_unsent', ['neverbounce']],
+    [{ ...given, ...verifier, ...trusting }, 'mailbox_ok', []],
+  ] as const) {
+    const sources = await sourcesOf(null, environment);
+    t.like(await sources.check(seen, SUBJECT, NEVER, null), { reason });
+    t.deepEqual(
+      sources.backing.of(dated).map(({ source }) => source),
+      backing,
+    );
+    t.is(
+      sources.backing.of({ isDated: false }).length,
+      sources.verifiers.length,
+      'what is not dated needs one',
+    );
+  }
 });
 
 test('the local stack asks simulated sources alone, whatever keys the environment has', async (t) => {

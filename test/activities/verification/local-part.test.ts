@@ -33,7 +33,8 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
       other_person: `karen.hartley karenhartley khartley hartleyk k.hartley hartley.k kmhartley hartley.karen
         dr.karen.hartley mariahartley hhartley zorblat.hartley maria.gonzalez mgonzalez gonzalezm m.gonzalez
         mariagonzalez maria karen drgonzalez gonzalez john.wexler johnwexler jwexler wexlerj pnguyen kkim s.patel
-        amara.okonkwo drbob bob.smith`,
+        amara.okonkwo drbob bob.smith chidi.okwuosa jedidiahson.okwuosa
+        john.okwuosa a.okwuosa okwuosa.c pm`,
       shared: `drhartleyoffice hartleyoffice office.hartley hartleydental hartleyfamilydental johnhartleydental
         jhartley.office hartleyclinic thehartleys hartleys drs.hartley hartleyfamily hartleybilling johnandkaren
         johnandkarenhartley info office office2 frontdesk front.desk front-desk billing+north contact contactus
