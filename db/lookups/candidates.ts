@@ -1,4 +1,4 @@
-import { and, eq, inArray, sql } from 'drizzle-orm';
+import { and, eq, sql } from 'drizzle-orm';
 import { clock, type Database, query, span, type Transaction, transaction } from '../client.ts';
 import { emailChecks, storedEmails } from '../schema.ts';
 import { type CheckKind, type EmailType, SERVICE, type StoredVerdict } from '../words.ts';
@@ -40,52 +40,43 @@ export async function storeCandidates(
   },
   at: Date,
 ): Promise<void> {
-  const { npi, lookupId, source, mismatch, mayStore, isEcho } = named;
-  await lockForStoring(tx);
-  const welcome = await withoutSuppressed(tx, npi, named.candidates);
-  // What may not be kept and is somebody else's is not even evidence: the attempt says that there was a mismatch.
-  if (welcome.length === 0 || (mismatch !== null && !mayStore)) return;
-  await tx.insert(emailChecks).values(
-    welcome.flatMap(({ email, verdict }) => {
-      const line = { npi, email, lookupId, verdict, source, at };
-      const refusal = { ...line, kind: 'identity' as const, source: SERVICE, reason: mismatch };
-      return [{ ...line, kind: 'named' as const }, ...(mismatch === null ? [] : [refusal])];
-    }),
-  );
-  if (mismatch !== null) return;
-  const stale = new Date(at.getTime() - named.freshnessMs).toISOString();
-  // In the order of the addresses, so that two answers about one NPI cannot wait for each other.
-  for (const candidate of [...welcome].sort((a, b) => (a.email < b.email ? -1 : 1))) {
-    const row = {
-      emailType: candidate.vendorType,
-      verdict: candidate.verdict,
-      reason: null,
-      lastValidatedAt: candidate.validatedAt,
-      source,
-      unchecked: true,
-      updatedAt: at,
-    };
-    await tx
-      .insert(storedEmails)
-      .values({ npi, email: candidate.email, ...row, isEcho, mayStore, firstSeenAt: at })
-      .onConflictDoUpdate({
-        target: [storedEmails.npi, storedEmails.email],
-        // What one source knows, another does not unsay.
-        set: { ...row, isEcho: sql`${storedEmails.isEcho} and excluded.is_echo` },
-        // One that is valid and fresh stays so: another lookup may be about to answer with it.
-        setWhere: sql`${storedEmails.verdict} <> 'valid' or ${storedEmails.unchecked}
-          or ${storedEmails.lastValidatedAt} < ${stale}::timestamptz`,
-      });
-  }
-  if (!mayStore) return;
-  // What one source lets us keep, another cannot forbid.
-  const emails = welcome.map(({ email }) => email);
-  await tx
-    .update(storedEmails)
-    .set({ mayStore: true })
-    .where(
-      and(eq(storedEmails.npi, npi), inArray(storedEmails.email, emails), eq(storedEmails.mayStore, false)),
-    );
+  const { npi, lookupId, source, mismatch, mayStore, isEcho, candidates, freshnessMs } = named;
+  const moment = sql`${at.toISOString()}::timestamptz`;
+  const isTheirs = mismatch === null;
+  // Sent together. In the order of the addresses, so that two answers about one NPI cannot wait for each other.
+  await Promise.all([
+    lockForStoring(tx),
+    tx.execute(sql`
+      with named as (
+        select distinct on (email) * from jsonb_to_recordset(${JSON.stringify(candidates)}::jsonb)
+                 c (email text, "vendorType" text, verdict text, "validatedAt" timestamptz(3))
+         where not is_suppressed(${npi}, email)
+      ), evidence as (
+        insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, at)
+        select ${npi}, email, ${lookupId}, kind, by, verdict, why, ${moment}
+          from named, (values ('named', ${source}, null), ('identity', ${SERVICE}, ${mismatch})) line (kind, by, why)
+         -- What may not be kept and is somebody else's is not even evidence: the attempt says that there was a mismatch.
+         where ${mayStore} and (kind = 'named' or ${!isTheirs}) or kind = 'named' and ${isTheirs}
+         order by email, kind desc
+      )
+      insert into stored_emails as s
+        (npi, email, email_type, verdict, last_validated_at, source, unchecked, updated_at, first_seen_at, is_echo, may_store)
+      select ${npi}, email, "vendorType", verdict, "validatedAt", ${source}, true, ${moment}, ${moment},
+             ${isEcho}::boolean, ${mayStore}::boolean
+        from named where ${isTheirs} order by email collate "C"
+          on conflict (npi, email) do update
+         set email_type = excluded.email_type, verdict = excluded.verdict, reason = null, source = excluded.source,
+             last_validated_at = excluded.last_validated_at, unchecked = true, updated_at = excluded.updated_at,
+             -- What one source knows, another does not unsay.
+             is_echo = s.is_echo and excluded.is_echo
+       -- One that is valid and fresh stays so: another lookup may be about to answer with it.
+       where s.verdict <> 'valid' or s.unchecked or s.last_validated_at < ${moment} - ${span(freshnessMs)}`),
+    // What one source lets us keep, another cannot forbid.
+    tx.execute(sql`
+      update stored_emails set may_store = true
+       where ${isTheirs && mayStore} and npi = ${npi} and not may_store
+         and email = any(${sql.param(candidates.map(({ email }) => email))})`),
+  ]);
 }
 
 /** An erasure locks this table: it comes before our look at the suppressions, or after the addresses are stored. */
@@ -135,19 +126,6 @@ export async function queueKnownEmails(
       select count(*)::int as waiting from waiting`);
     return row?.waiting ?? 0;
   });
-}
-
-async function withoutSuppressed(
-  tx: Transaction,
-  npi: string,
-  candidates: readonly NamedCandidate[],
-): Promise<NamedCandidate[]> {
-  if (candidates.length === 0) return [];
-  const emails = sql.param(candidates.map(({ email }) => email));
-  const rows = await tx.execute<{ email: string }>(sql`
-    select email from unnest(${emails}::text[]) email where not is_suppressed(${npi}, email)`);
-  const welcome = new Set(rows.map(({ email }) => email));
-  return candidates.filter(({ email }) => welcome.has(email));
 }
 
 /** What a check came to. */
@@ -285,28 +263,22 @@ export async function recordVerdict(
 ): Promise<void> {
   const { npi, email, lookupId } = address;
   const { verdict, reason } = checked;
-  await transaction(db, async (tx) => {
-    const rows = await tx
-      .update(storedEmails)
-      .set({
-        verdict,
-        emailType: checked.emailType,
-        reason,
-        lastValidatedAt: checked.validatedAt,
-        unchecked: false,
-        checkingUntil: null,
-        updatedAt: sql`clock_timestamp()`,
-      })
-      .where(and(eq(storedEmails.npi, npi), eq(storedEmails.email, email)))
-      .returning({ email: storedEmails.email });
-    // Erased meanwhile: nothing of it is written again.
-    if (rows.length === 0) return;
-    const lines = [
-      ...evidence,
-      { kind: 'verdict' as const, source: SERVICE, verdict, reason, durationMs: null },
-    ];
-    await tx.insert(emailChecks).values(lines.map((line) => ({ npi, email, lookupId, ...line })));
-  });
+  const lines = [...evidence, { kind: 'verdict', source: SERVICE, verdict, reason, durationMs: null }];
+  // Of one that was erased meanwhile nothing is written again.
+  await query(db, (tx) =>
+    tx.execute(sql`
+      with checked as (
+        update stored_emails
+           set verdict = ${verdict}, email_type = ${checked.emailType}, reason = ${reason}, unchecked = false,
+               last_validated_at = ${checked.validatedAt?.toISOString() ?? null}::timestamptz, checking_until = null,
+               updated_at = clock_timestamp()
+         where npi = ${npi} and email = ${email} returning npi, email
+      )
+      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms)
+      select checked.*, ${lookupId}, kind, source, verdict, reason, "durationMs"
+        from checked, jsonb_to_recordset(${JSON.stringify(lines)}::jsonb)
+               line (kind text, source text, verdict text, reason text, "durationMs" integer)`),
+  );
 }
 
 /** Writes what was found out about an address that no verdict came of. */

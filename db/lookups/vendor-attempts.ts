@@ -342,12 +342,14 @@ export async function recordVendorAnswer(
   const { lookupId, vendor, era, cost, askedAt } = key;
   const candidates = named?.candidates.length ?? 0;
   await transaction(db, async (tx) => {
-    await recordCall(tx, vendor, era, outcome);
-    const [ended] = await tx
-      .update(vendorAttempts)
-      .set({ state, reason, credits, candidates, endedAt: sql`clock_timestamp()`, leaseUntil: null })
-      .where(unanswered(key))
-      .returning({ requestId: vendorAttempts.requestId, at: vendorAttempts.endedAt });
+    const [, [ended]] = await Promise.all([
+      recordCall(tx, vendor, era, outcome),
+      tx
+        .update(vendorAttempts)
+        .set({ state, reason, credits, candidates, endedAt: sql`clock_timestamp()`, leaseUntil: null })
+        .where(unanswered(key))
+        .returning({ requestId: vendorAttempts.requestId, at: vendorAttempts.endedAt }),
+    ]);
     // If two fetched the answer of one job, the second has nothing to add.
     if (!ended?.at) return;
     if (named) await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, ended.at);

@@ -1,5 +1,5 @@
 import { asc, eq, getTableColumns, inArray, sql } from 'drizzle-orm';
-import { type Database, query, type Transaction } from '../client.ts';
+import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, requests, vendorAttempts, webhookAttempts, webhookDeliveries } from '../schema.ts';
 
@@ -26,60 +26,37 @@ export type BatchInspection = Awaited<ReturnType<typeof inspectBatch>>;
  */
 export async function inspectBatch(db: Database, batchId: string) {
   return await query(db, async (tx) => {
-    const [batch] = await selectBatch(tx, batchId);
+    const [batch] = await tx.select(BATCH).from(batches).where(eq(batches.id, batchId));
     if (!batch) throw new Refusal('batch_missing');
-    const vendorAttemptsOf = Map.groupBy(await selectVendorAttempts(tx, batchId), (row) => row.lookupId);
-    const attemptsOf = Map.groupBy(await selectAttempts(tx, batchId), (row) => row.deliveryId);
+    const ofBatch = eq(requests.batchId, batchId);
+    const asked = await tx.select(REQUEST).from(requests).where(ofBatch).orderBy(asc(requests.position));
+    const lookups = tx.select({ id: requests.lookupId }).from(requests).where(ofBatch);
+    const questions = await tx
+      .select(VENDOR_ATTEMPT)
+      .from(vendorAttempts)
+      .where(inArray(vendorAttempts.lookupId, lookups))
+      .orderBy(asc(vendorAttempts.startedAt), asc(vendorAttempts.vendor), asc(vendorAttempts.n));
+    const deliveries = await tx
+      .select(DELIVERY)
+      .from(webhookDeliveries)
+      .where(eq(webhookDeliveries.batchId, batchId))
+      .orderBy(asc(webhookDeliveries.createdAt), asc(webhookDeliveries.id));
+    const attempts = await tx
+      .select(getTableColumns(webhookAttempts))
+      .from(webhookAttempts)
+      .innerJoin(webhookDeliveries, eq(webhookDeliveries.id, webhookAttempts.deliveryId))
+      .where(eq(webhookDeliveries.batchId, batchId))
+      .orderBy(asc(webhookAttempts.n));
     return {
       batch,
-      requests: (await selectRequests(tx, batchId)).map((request) => ({
+      requests: asked.map((request) => ({
         ...request,
-        vendorAttempts: request.lookupId === null ? [] : (vendorAttemptsOf.get(request.lookupId) ?? []),
+        vendorAttempts: questions.filter(({ lookupId }) => lookupId === request.lookupId),
       })),
-      deliveries: (await selectDeliveries(tx, batchId)).map((delivery) => ({
+      deliveries: deliveries.map((delivery) => ({
         ...delivery,
-        attempts: attemptsOf.get(delivery.id) ?? [],
+        attempts: attempts.filter(({ deliveryId }) => deliveryId === delivery.id),
       })),
     };
   });
-}
-
-type Selecting = Pick<Transaction, 'select'>;
-
-async function selectBatch(tx: Selecting, batchId: string) {
-  return await tx.select(BATCH).from(batches).where(eq(batches.id, batchId));
-}
-
-async function selectRequests(tx: Selecting, batchId: string) {
-  return await tx
-    .select(REQUEST)
-    .from(requests)
-    .where(eq(requests.batchId, batchId))
-    .orderBy(asc(requests.position));
-}
-
-async function selectVendorAttempts(tx: Selecting, batchId: string) {
-  const lookupsOf = tx.select({ id: requests.lookupId }).from(requests).where(eq(requests.batchId, batchId));
-  return await tx
-    .select(VENDOR_ATTEMPT)
-    .from(vendorAttempts)
-    .where(inArray(vendorAttempts.lookupId, lookupsOf))
-    .orderBy(asc(vendorAttempts.startedAt), asc(vendorAttempts.vendor), asc(vendorAttempts.n));
-}
-
-async function selectDeliveries(tx: Selecting, batchId: string) {
-  return await tx
-    .select(DELIVERY)
-    .from(webhookDeliveries)
-    .where(eq(webhookDeliveries.batchId, batchId))
-    .orderBy(asc(webhookDeliveries.createdAt), asc(webhookDeliveries.id));
-}
-
-async function selectAttempts(tx: Selecting, batchId: string) {
-  return await tx
-    .select(getTableColumns(webhookAttempts))
-    .from(webhookAttempts)
-    .innerJoin(webhookDeliveries, eq(webhookDeliveries.id, webhookAttempts.deliveryId))
-    .where(eq(webhookDeliveries.batchId, batchId))
-    .orderBy(asc(webhookAttempts.n));
 }

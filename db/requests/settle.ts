@@ -1,8 +1,8 @@
-import { and, eq, inArray, isNull, lt, type SQL, sql } from 'drizzle-orm';
-import { clock, type Database, insertAll, type Transaction, transaction } from '../client.ts';
+import { eq, type SQL, sql } from 'drizzle-orm';
+import { type Database, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { closeLookups } from '../lookups/lookups.ts';
-import { ledgerEntries, requests } from '../schema.ts';
+import { requests } from '../schema.ts';
 import type { FinalStatus } from '../words.ts';
 import { CLAIMS, claimEntitlements, type KnownWindows, knownEmails, requireClaims } from './entitlements.ts';
 import type { BatchStart } from './outbox.ts';
@@ -106,10 +106,7 @@ async function write(
         from open left join lateral (${knownEmails(asked, windows)}) known on true
        where r.id = open.id
       returning r.*
-    ), posted as (
-      insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
-      select organization_id, id, case when credits_used > 0 then 'charge' else 'release' end, cost, settled_at from settled
-    ), claimed as (${claimEntitlements(windows.replayMs)})
+    ), posted as (${POST}), claimed as (${claimEntitlements(windows.replayMs)})
     select coalesce(s.status, r.status) as status, s.id is not null as "settledNow", ${CLAIMS}
       from requests r left join settled s using (id) where r.id = ${requestId}`);
 }
@@ -127,38 +124,24 @@ export async function settleOverdue(
   const { organizationId, batchId, limit } = which;
   return await transaction(db, async (tx) => {
     await balanceLock(tx, organizationId);
-    const settledAt = await clock(tx);
-    const overdue = tx
-      .select({ id: requests.id })
-      .from(requests)
-      .where(
-        and(
-          eq(requests.organizationId, organizationId),
-          batchId === undefined ? undefined : eq(requests.batchId, batchId),
-          isNull(requests.settledAt),
-          lt(requests.deadlineAt, settledAt),
-        ),
-      )
-      .limit(limit)
-      .for('update', { skipLocked: true });
-    const settled = await tx
-      .update(requests)
-      .set({ status: 'failed', reason: 'deadline', settledAt })
-      .where(inArray(requests.id, overdue))
-      .returning({
-        requestId: requests.id,
-        batchId: requests.batchId,
-        amount: requests.cost,
-      });
-    if (settled.length === 0) return [];
-    const releases = settled.map(({ requestId, amount }) => ({
-      ...{ organizationId, requestId, kind: 'release' as const, amount, createdAt: settledAt },
-    }));
-    await tx.execute(insertAll(ledgerEntries, releases));
-    await closeLookups(
-      tx,
-      settled.map(({ requestId }) => requestId),
-    );
-    return settled.map(({ requestId, batchId }) => ({ requestId, batchId }));
+    const settled = await tx.execute<{ requestId: string; batchId: string }>(sql`
+      with overdue as materialized (
+        select id, at from requests, date_trunc('milliseconds', clock_timestamp()) at
+         where organization_id = ${organizationId} and batch_id = coalesce(${batchId ?? null}, batch_id)
+           and settled_at is null and deadline_at < at
+         limit ${limit} for update of requests skip locked
+      ), settled as (
+        update requests r set status = 'failed', reason = 'deadline', settled_at = at
+          from overdue where r.id = overdue.id
+        returning r.*
+      ), posted as (${POST})
+      select id as "requestId", batch_id as "batchId" from settled`);
+    const ids = settled.map(({ requestId }) => requestId);
+    if (ids.length > 0) await closeLookups(tx, ids);
+    return [...settled];
   });
 }
+
+/** Charge or release of each request of a statement's table `settled`. */
+const POST = sql`insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
+  select organization_id, id, case when credits_used > 0 then 'charge' else 'release' end, cost, settled_at from settled`;

@@ -167,7 +167,7 @@ test('a verifier that is still at work is healthy, is asked the same again, and 
   const named = candidate(`jo@${PRACTICE_DOMAINS[0]}`, { verdict: 'unknown', validatedAt: null });
   // More often than a breaker lets a failing source be asked.
   for (let n = 0; n < 7; n += 1)
-    t.like(await check(named, NEVER, null), {
+    t.like(await check(named, SUBJECT, NEVER, null), {
       ...{ kind: 'transient', reason: 'verifier_working', afterMs: 5000 },
     });
   const spent =

@@ -120,8 +120,8 @@ async function recordWaterfall(): Promise<void> {
       const looked = await handle.describe().catch(() => null);
       if (looked) await save(stack, `waterfall-${npi}`, looked.workflowId);
     }
-    const [unknown = ''] = ordinaryNpis('found', 1, 90_000);
-    const identified = (await client.single({ npi: unknown })).json;
+    const unknown = ordinaryNpis('found', 2, 90_000);
+    const identified = (await client.bulk({ npis: unknown })).json;
     await save(stack, 'waterfall-registry', identified.batch_id);
 
     await stack.db.drizzle.execute(sql`delete from stored_emails where npi = ${ALL_VENDORS}`);

@@ -252,7 +252,7 @@ test('only the overdue requests of the batch that is named are settled, up to th
   t.like(await balanceOf(db, organizationId), { available: 98, held: 2 });
 });
 
-test('organizations that wait for the same lookups are settled at once without a deadlock', async (t) => {
+test('organizations that wait for the same lookups are settled at once, while a batch joins them, without a deadlock', async (t) => {
   const { db, url } = await open(t);
   const name = newId('org');
   const pool = openDatabase({ url, poolSize: 10, applicationName: name });
@@ -262,22 +262,24 @@ test('organizations that wait for the same lookups are settled at once without a
     const { requestIds } = await overdue(db, organization, npis);
     await joinLookups(db, requestIds);
   }
+  const late = await submit(db, submitCommand(await openOrganization(db, 1000), { npis }), RULES);
   const settled = await transaction(db, async (tx) => {
     await tx.execute(sql`select 1 from lookups order by id offset 30 limit 1 for update`);
     const settling = organizations.map(({ organizationId }) =>
       settleOverdue(pool, { organizationId, limit: 60 }),
     );
+    const joining = joinLookups(pool, acceptedIds(late).requestIds);
     await eventually(async () => {
       const [row] = await query(
         db,
         sql`select count(*)::int as waiting from pg_stat_activity
              where datname = current_database() and wait_event_type = 'Lock'`,
       );
-      return row?.waiting === organizations.length ? true : null;
+      return row?.waiting === organizations.length + 1 ? true : null;
     });
-    return { settling };
+    return { ends: [...settling, joining] };
   });
-  await Promise.all(settled.settling);
+  await Promise.all<unknown>(settled.ends);
   // A connection has counted its deadlocks once it is gone.
   await pool.close();
   await eventually(async () => {
@@ -289,7 +291,7 @@ test('organizations that wait for the same lookups are settled at once without a
     sql`select deadlocks::int, (select count(*)::int from lookups where closed_at is null) as open
           from pg_stat_database where datname = current_database()`,
   );
-  t.deepEqual({ ...row }, { deadlocks: 0, open: 0 });
+  t.deepEqual({ ...row }, { deadlocks: 0, open: npis.length });
 });
 
 test('a request that somebody is writing to keeps no other waiting', async (t) => {
