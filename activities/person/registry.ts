@@ -137,6 +137,7 @@ function namesOf(entityType: 1 | 2, basic: Field, other: Field | undefined) {
     otherLastName: another('last_name'),
     otherFirstName: another('first_name'),
     organizationName: entityType === 2 ? textAt(basic, 'organization_name') : null,
+    parentName: entityType === 2 ? textAt(basic, 'parent_organization_legal_business_name') : null,
   };
 }
 

@@ -1,19 +1,20 @@
 import type { ProviderFacts } from '../../db/providers/subject.ts';
 import type { WantedType } from '../../db/words.ts';
 import type { Person, PersonName, Subject } from '../vendors/vendor.ts';
+import { deriveEmployers, ordinaryAddresses } from './employer.ts';
 import { capitalize, generationOf, isShouted, personName, stripTitles } from './names.ts';
-import { deriveOrganization, ordinaryAddresses } from './organization.ts';
 import { usState } from './us-states.ts';
 
 /**
- * What vendors are told of a provider, cleaned for them: names as people write them, an organization if one can be
- * derived. Whoever isn't an active individual on record has no person and no organization.
+ * What vendors are told of a provider, cleaned for them: names as people write them, the organizations they may
+ * work for. Whoever isn't an active individual on record has no person and no organization.
  * @param facts of this NPI; null if neither NPPES nor the registry has it
  */
 export function buildSubject(npi: string, facts: ProviderFacts | null, wantedType: WantedType): Subject {
   const person = facts === null ? null : personOf(facts);
-  const organization = facts === null || person === null ? null : deriveOrganization(facts);
-  return { npi, wantedType, person, organization };
+  const employers = facts === null || person === null ? [] : deriveEmployers(facts);
+  const [organization = null, ...otherOrganizations] = employers;
+  return { npi, wantedType, person, organization, otherOrganizations };
 }
 
 /**

@@ -22,12 +22,17 @@ export function holdsDomain(list: ReadonlySet<string>, domain: string): boolean 
 }
 
 /**
- * Reads one of `lists/`: a domain a line, `#` before a comment. deploy/build/lists.ts writes them. Read at start, not
- * imported from packages, so that what a domain counts as changes with a commit and never with an install.
+ * Reads one of `lists/`, which deploy/build/lists.ts writes. Read at start, not imported from packages, so that what a
+ * domain counts as changes with a commit and never with an install.
  * @throws if the file is missing: a service without its lists would hand out what it must refuse
  */
 export function readList(name: 'disposable' | 'personal'): ReadonlySet<string> {
-  const text = readFileSync(new URL(`./lists/${name}.txt`, import.meta.url), 'utf8');
+  return readDomains(new URL(`./lists/${name}.txt`, import.meta.url));
+}
+
+/** Reads a file with a domain a line, `#` before a comment. @throws if it is missing */
+export function readDomains(file: URL): ReadonlySet<string> {
+  const text = readFileSync(file, 'utf8');
   return new Set(text.split(/\r?\n/).filter((line) => line !== '' && !line.startsWith('#')));
 }
 

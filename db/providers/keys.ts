@@ -2,7 +2,10 @@
 export interface ProviderKeys {
   /** The last ten digits; null if there are fewer, or only one digit over and over. */
   readonly phoneKey: string | null;
-  /** Street and number in one spelling, `|`, five digits of ZIP code; null if either is missing. */
+  /**
+   * Street, number and suite in one spelling, on whichever line they stand, `|`, five digits of ZIP code; null if the
+   * street or the ZIP code is missing. Whoever leaves the suite out is not taken for one of its tenants.
+   */
   readonly addressKey: string | null;
 }
 
@@ -13,9 +16,11 @@ export interface ProviderKeys {
 export function providerKeys(at: {
   readonly phone: string | null;
   readonly line1: string | null;
+  readonly line2: string | null;
   readonly postalCode: string | null;
 }): ProviderKeys {
-  return { phoneKey: phoneKey(at.phone ?? ''), addressKey: addressKey(at.line1 ?? '', at.postalCode ?? '') };
+  const lines = at.line2 ? `${at.line1 ?? ''} ${at.line2}` : (at.line1 ?? '');
+  return { phoneKey: phoneKey(at.phone ?? ''), addressKey: addressKey(lines, at.postalCode ?? '') };
 }
 
 /** USPS Publication 28, appendices B and C: what is written out and what is meant by it. */
@@ -38,10 +43,10 @@ function phoneKey(phone: string): string | null {
   return digits.length < 10 || /^([0-9])\1*$/.test(digits) ? null : digits;
 }
 
-function addressKey(line1: string, postalCode: string): string | null {
+function addressKey(lines: string, postalCode: string): string | null {
   const zip = postalCode.slice(0, 5);
-  if (line1 === '' || !/^[0-9]{5}$/.test(zip)) return null;
-  const words = line1
+  if (lines === '' || !/^[0-9]{5}$/.test(zip)) return null;
+  const words = lines
     .toUpperCase()
     .replace(/[.']/g, '')
     .replaceAll('#', ' STE ')
@@ -51,4 +56,67 @@ function addressKey(line1: string, postalCode: string): string | null {
     // `STE # 5`
     .filter((word, index, all) => word !== 'STE' || all[index + 1] !== 'STE');
   return words.length === 0 ? null : `${words.join(' ')}|${zip}`;
+}
+
+/** The id of a group in Medicare's enrollment system: ten digits, the first of which spreadsheets drop if it is 0. */
+export function pacIdOf(text: string): string | null {
+  return /^[0-9]{1,10}$/.test(text) ? text.padStart(10, '0') : null;
+}
+
+/** Legal forms that are postal codes of states too: `Cardiology of PA` is in Pennsylvania. */
+const FORMS_AND_STATES: ReadonlySet<string> = new Set(['co', 'pa', 'sc']);
+const FORMS: ReadonlySet<string> = new Set(
+  'llc pllc plc lc inc incorporated corp corporation ltd limited llp lllp lp pc psc apc apmc chartered'.split(
+    ' ',
+  ),
+);
+/** What stands before a state, or before the `Co` that is a part of a name. */
+const BEFORE_STATE = /(?: (?:of|in|and)(?: (?:north|south|east|west)(?:ern)?| central)?|&)$/;
+/** Forms of several words, which many states want written out: `…, a professional medical corporation`. */
+const PHRASE = new RegExp(
+  ` (?:${[
+    'an? (?:[a-z]+ ){1,3}(?:corporation|corp)',
+    'an? (?:[a-z]+ )?(?:professional|limited|general) (?:liability )?(?:association|company|partnership)',
+    'prof(?:essional|l)? (?:medical |dental |service |services )?(?:corporation|corp|association|assn|assoc)',
+    '(?:professional )?limited liability (?:company|co|partnership)',
+    '(?:limited|general) partnership',
+    '(?:a )?(?:nonprofit|non profit|not for profit)(?: corporation)?',
+  ].join('|')})$`,
+);
+const DOING_BUSINESS_AS = /\b(?:d[./]?b[./]?a\b[.:]?|doing business as\b)/i;
+
+/**
+ * The words of an organization's name as somebody wrote them, without its legal form, under which nobody knows it; of
+ * one that does business as another, those of the other.
+ * @returns at least one word, if there is one
+ */
+export function organizationWords(text: string): string[] {
+  const [legal = '', door = ''] = text.split(DOING_BUSINESS_AS);
+  const name = /\p{L}/u.test(door) ? door : legal;
+  const words = name
+    // `P. A.`
+    .replace(/\b(\p{L})\. (?=\p{L}\.)/gu, '$1.')
+    .split(/[\s,]+/)
+    .filter((word) => /[\p{L}\p{N}&]/u.test(word));
+  for (;;) {
+    const plain = ` ${words.map((word) => word.toLowerCase().replace(/[^a-z&]/g, '')).join(' ')}`;
+    const [, before = '', last = ''] = /^(.*) (\S*)$/.exec(plain) ?? [];
+    const isForm = FORMS.has(last) || (FORMS_AND_STATES.has(last) && !BEFORE_STATE.test(before));
+    const phrase = PHRASE.exec(plain)?.[0].trim().split(' ').length ?? 0;
+    const count = phrase > 0 && phrase < words.length ? phrase : Number(isForm);
+    if (count === 0 || words.length === 1) return words;
+    words.splice(-count);
+  }
+}
+
+/** One key for the spellings of an organization's name: no legal form, no article, no case, no marks. */
+export function organizationKey(name: string): string {
+  const words = organizationWords(name)
+    .join(' ')
+    .toLowerCase()
+    .normalize('NFKD')
+    .replace(/[\p{M}.'’]/gu, '')
+    .replace(/&/g, ' and ')
+    .split(/[^\p{L}\p{N}]+/u);
+  return words.filter((word) => word !== 'the' && !FORMS.has(word)).join('');
 }

@@ -18,6 +18,8 @@ export interface RegistryProvider {
   readonly otherLastName: string | null;
   readonly otherFirstName: string | null;
   readonly organizationName: string | null;
+  /** Of the organization that it is a part of. */
+  readonly parentName: string | null;
   readonly taxonomyCode: string | null;
   readonly practice: RegistryLocation | null;
   /** `2026-11-21`. */

@@ -2,17 +2,18 @@ import { hostname } from 'node:os';
 import type { ChangedBy } from '../../db/audit.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
-import { beginImport, type Counts, endImport, findNppesImport } from '../../db/lookups/imports.ts';
+import { beginImport, type Counts, type Dataset, endImport, findImport } from '../../db/lookups/imports.ts';
 import { importDetails, importProviders, stageDetails } from '../../db/providers/nppes/merge.ts';
 import { analyzeProviders, connectForImport, type NppesConnection } from '../../db/providers/nppes/run.ts';
 import type { DetailTable } from '../../db/providers/nppes/staging.ts';
 import { type CsvRecord, csvReader } from './csv.ts';
-import { findColumns, type Header, ImportProblem, type MemberKind } from './layout.ts';
+import { type FileKind, findClinicianColumns, findColumns, type Header, ImportProblem } from './layout.ts';
 import { openProgress, openRejects, type Progress, type ProgressOutput, type RejectsFile } from './output.ts';
 import { NEEDED, npiOf, type Reject, rowParser } from './rows.ts';
 import { type Member, openSource, type Source } from './source.ts';
 
 export interface ImportOptions {
+  readonly dataset: Dataset;
   readonly databaseUrl: string;
   /** For the audit log. */
   readonly by: ChangedBy;
@@ -29,11 +30,11 @@ export interface ImportOptions {
 
 export interface ImportResult {
   readonly file: string;
-  /** The last day that the files tell of. */
-  readonly asOf: string;
+  /** The last day that the files tell of; null if they don't say it. */
+  readonly asOf: string | null;
   /** `already`: it was imported before, and nothing was done. */
   readonly outcome: 'imported' | 'already' | 'rehearsed';
-  readonly members: readonly MemberKind[];
+  readonly members: readonly FileKind[];
   readonly counts: Counts;
   /** Null if no row was rejected. */
   readonly rejectsPath: string | null;
@@ -42,17 +43,17 @@ export interface ImportResult {
 }
 
 /**
- * Imports a monthly or weekly download of NPPES. Every NPI that it names is made what it says; others stay. Killed
+ * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Every NPI that it names is made what it says; others stay. Killed
  * at any moment and run again, it ends as if nothing had happened.
  * @throws {ImportProblem} if it cannot begin or was stopped
  * @throws {DatabaseError} if it could not begin for the database's sake
  */
-export async function importNppes(options: ImportOptions): Promise<ImportResult> {
-  const { path, databaseUrl: url } = options;
-  const source = await openSource(path);
+export async function importDownload(options: ImportOptions): Promise<ImportResult> {
+  const { path, dataset, databaseUrl: url } = options;
+  const source = await openSource(path, dataset);
   const db = openDatabase({ url, poolSize: 1, applicationName: 'import' });
   try {
-    const connection = await connect(url);
+    const connection = await connect(url, dataset);
     try {
       return await importSource(connection, db, source, options);
     } finally {
@@ -64,8 +65,11 @@ export async function importNppes(options: ImportOptions): Promise<ImportResult>
   }
 }
 
-async function connect(databaseUrl: string): Promise<NppesConnection> {
-  const opened = await connectForImport(databaseUrl, `import nppes, process ${process.pid} on ${hostname()}`);
+async function connect(databaseUrl: string, dataset: Dataset): Promise<NppesConnection> {
+  const opened = await connectForImport(
+    databaseUrl,
+    `import ${dataset}, process ${process.pid} on ${hostname()}`,
+  );
   if ('transaction' in opened) return opened;
   const { name, since, file } = opened;
   throw new ImportProblem(
@@ -87,16 +91,16 @@ async function importSource(
   connection: NppesConnection,
   db: Database,
   source: Source,
-  { by, dryRun, again, acceptsDrift, rejectsPath, output }: ImportOptions,
+  { dataset, by, dryRun, again, acceptsDrift, rejectsPath, output }: ImportOptions,
 ): Promise<ImportResult> {
   const begun = performance.now();
   const { name: file, fingerprint, members } = source;
   // A wrong layout of the last file must not be found after an hour's import of the first.
   const files: { member: Member; header: Header }[] = [];
   for (const member of members) files.push({ member, header: await readHeader(member, acceptsDrift) });
-  const earlier = dryRun || again ? null : await findNppesImport(db, fingerprint);
+  const earlier = dryRun || again ? null : await findImport(db, dataset, fingerprint);
   if (earlier !== null) return result('already', earlier, 0);
-  const id = dryRun ? null : await beginImport(db, by, 'nppes', { name: file, fingerprint });
+  const id = dryRun ? null : await beginImport(db, by, dataset, { name: file, fingerprint });
 
   const rejects = await openRejects(rejectsPath);
   const progress = openProgress(
@@ -131,13 +135,10 @@ async function importSource(
   function result(outcome: ImportResult['outcome'], counts: Counts, rows: number): ImportResult {
     const seconds = (performance.now() - begun) / 1000;
     const rejected = members.some(({ kind }) => (counts[`${kind}.rejected`] ?? 0) > 0);
+    const days = members.map(({ asOf }) => asOf).filter((day) => day !== 'infinity');
     return {
       file,
-      asOf:
-        members
-          .map(({ asOf }) => asOf)
-          .sort()
-          .at(-1) ?? '',
+      asOf: days.sort().at(-1) ?? null,
       outcome,
       members: members.map(({ kind }) => kind),
       counts,
@@ -173,10 +174,11 @@ async function importMain(work: Import, member: Member, header: Header): Promise
   }
 }
 
-const DETAIL_TABLES: Readonly<Record<Exclude<MemberKind, 'npidata'>, DetailTable>> = {
+const DETAIL_TABLES: Readonly<Record<Exclude<FileKind, 'npidata'>, DetailTable>> = {
   othername: 'provider_other_names',
   pl: 'provider_locations',
   endpoint: 'provider_endpoints',
+  clinicians: 'clinician_practices',
 };
 
 /** Another file, wholly: what it does not name any more must go. */
@@ -246,7 +248,10 @@ export async function readHeader(member: Member, acceptsDrift: boolean): Promise
     if (names) break;
   }
   reader.end(onRecord);
-  return findColumns(member.name, member.kind, names ?? [], NEEDED[member.kind], acceptsDrift);
+  const { name, kind } = member;
+  return kind === 'clinicians'
+    ? findClinicianColumns(name, names ?? [])
+    : findColumns(name, kind, names ?? [], NEEDED[kind], acceptsDrift);
 }
 
 /** Reads the rows of a file. @throws {ImportProblem} if it cannot be read */

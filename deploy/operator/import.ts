@@ -2,11 +2,18 @@ import { basename } from 'node:path';
 import { type Command, InvalidArgumentError } from 'commander';
 import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
-import { beginImport, endImport, type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
+import {
+  beginImport,
+  type Dataset,
+  endImport,
+  type OwnEmail,
+  storeOwnEmails,
+} from '../../db/lookups/imports.ts';
 import { importSuppressions } from '../../db/privacy/suppressions.ts';
+import { storeEmployerDomains } from '../../db/providers/employer-domains.ts';
+import type { ImportKind } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
-import { type ImportResult, importNppes } from '../nppes/importer.ts';
-import { MEMBER_KINDS } from '../nppes/layout.ts';
+import { type ImportResult, importDownload } from '../nppes/importer.ts';
 import type { ProgressOutput } from '../nppes/output.ts';
 import { importing, label } from './arguments.ts';
 import { fields, type Report, type Run, table } from './print.ts';
@@ -14,6 +21,7 @@ import {
   identify,
   importRows,
   type RowImport,
+  readDomainRows,
   readEmailRows,
   readSuppressionRows,
   SOURCE_NAME,
@@ -24,6 +32,18 @@ PATH is a download of https://download.cms.gov/nppes/NPI_Files.html (…_V2.zip,
 unpacked to, or one of its csv files under its own name. Every NPI that it names is made what it says; others stay.
 Import the monthly file first, then the weekly ones; an older file undoes nothing of a newer one. An import that was
 killed is run again: what it did already changes no more.`;
+
+const CLINICIANS_HELP = `
+PATH is the national file of data.cms.gov/provider-data/dataset/mj5m-pzi6 (DAC_NationalDownloadableFile.csv), or a zip or
+folder that holds it and no other csv file. For every clinician that it names it tells where they work and for which group;
+what earlier files told of others stays. Import the newest last: the file does not say of which month it is.`;
+
+const DOMAIN_HELP = `
+Columns: organization, domain, and if there are any: npi (the organization's, or one person's), pac_id (the group's in
+Medicare's enrollment system). A header may give them in another order. A row with an npi or a pac_id is about that one,
+any other about all organizations of its name. A row without a domain ends what an earlier one said.
+Verdicts: added, changed, removed, unchanged, not_a_domain, not_an_employer (free mail, or a maker of software),
+invalid_npi, invalid_pac_id, no_organization, broken_row.`;
 
 const EMAIL_HELP = `
 Columns: npi, email, and if there are any: type (professional, personal), validated_at (ISO 8601), source. A header may
@@ -39,7 +59,7 @@ a line: ten digits are an NPI, 64 hex digits an address's SHA-256, what has an @
 rest a domain with its subdomains.
 Verdicts: added, already_there, not_an_npi, not_a_hash, not_an_address, not_a_domain, unknown_kind, broken_row.`;
 
-interface NppesOptions extends ChangedBy {
+interface DownloadOptions extends ChangedBy {
   readonly rejects?: string;
   readonly dryRun?: true;
   readonly again?: true;
@@ -51,8 +71,8 @@ interface RowOptions extends ChangedBy {
 }
 
 /**
- * `import nppes`, `import emails`, `import suppressions`.
- * @param databaseUrl an import of NPPES has a connection of its own
+ * `import nppes`, `import clinicians`, `import domains`, `import emails`, `import suppressions`.
+ * @param databaseUrl an import of CMS's files has a connection of its own
  * @param output where its progress is shown
  */
 export function addImportCommands(
@@ -61,32 +81,54 @@ export function addImportCommands(
   { databaseUrl, output }: { readonly databaseUrl: () => string; readonly output: ProgressOutput },
 ): void {
   const parent = program.command('import').description('bring in data from files');
-  importing(parent.command('nppes'))
-    .description('providers, their endpoints, other names and practice locations, from the files of NPPES')
-    .argument('<PATH>', 'a zip, a folder or a csv file')
-    .option(
-      '--rejects <FILE>',
-      'where rows that cannot be imported are listed (default: NAME.rejects.csv here)',
-      label(4096),
-    )
-    .option('--dry-run', 'count what would change, and change nothing')
-    .option('--again', 'import a file that was imported before')
-    .option('--accept-drift', 'take a header that differs in columns that are not read')
-    .addHelpText('after', NPPES_HELP)
-    .action((path: string, { rejects, dryRun, again, acceptDrift, actor, reason }: NppesOptions) =>
-      run(null, async () =>
-        nppesReport(
-          await importNppes({
-            databaseUrl: databaseUrl(),
-            by: { actor, reason },
-            path,
-            rejectsPath: rejects ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`,
-            dryRun: dryRun === true,
-            again: again === true,
-            acceptsDrift: acceptDrift === true,
-            output,
-          }),
+  const ofDownload = (dataset: Dataset, description: string) =>
+    importing(parent.command(dataset))
+      .description(description)
+      .argument('<PATH>', 'a zip, a folder or a csv file')
+      .option(
+        '--rejects <FILE>',
+        'where rows that cannot be imported are listed (default: NAME.rejects.csv here)',
+        label(4096),
+      )
+      .option('--dry-run', 'count what would change, and change nothing')
+      .option('--again', 'import a file that was imported before')
+      .action((path: string, { rejects, dryRun, again, acceptDrift, actor, reason }: DownloadOptions) =>
+        run(null, async () =>
+          downloadReport(
+            await importDownload({
+              dataset,
+              databaseUrl: databaseUrl(),
+              by: { actor, reason },
+              path,
+              rejectsPath: rejects ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`,
+              dryRun: dryRun === true,
+              again: again === true,
+              acceptsDrift: acceptDrift === true,
+              output,
+            }),
+          ),
         ),
+      );
+  ofDownload(
+    'nppes',
+    'providers, their endpoints, other names and practice locations, from the files of NPPES',
+  )
+    .option('--accept-drift', 'take a header that differs in columns that are not read')
+    .addHelpText('after', NPPES_HELP);
+  ofDownload(
+    'clinicians',
+    'where clinicians work and for which group, from the "Doctors and Clinicians" of CMS',
+  ).addHelpText('after', CLINICIANS_HELP);
+  ofRows(parent.command('domains').description("employers' domains, each row with a verdict"))
+    .addHelpText('after', DOMAIN_HELP)
+    .action((path: string, rest: RowOptions) =>
+      run(null, async (db) =>
+        importFile(db, 'domains', rest, {
+          path,
+          verdictsPath: rest.verdicts ?? null,
+          begin: readDomainRows,
+          store: (rows) => storeEmployerDomains(db, rows),
+        }),
       ),
     );
   ofRows(parent.command('emails').description("the operator's own addresses, each row with a verdict"))
@@ -128,20 +170,27 @@ const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
   rehearsed: 'read and compared; nothing was changed',
 };
 
-function nppesReport({ file, asOf, outcome, members, counts, rejectsPath, ...speed }: ImportResult): Report {
+function downloadReport({
+  file,
+  asOf,
+  outcome,
+  members,
+  counts,
+  rejectsPath,
+  ...speed
+}: ImportResult): Report {
   const of = (kind: string, fates: readonly string[]) =>
     Object.fromEntries(fates.map((fate) => [fate, counts[`${kind}.${fate}`] ?? null]));
-  const kinds = MEMBER_KINDS.filter((kind) => members.includes(kind));
   const text = [
-    `${file}, as of ${asOf}: ${HEADLINES[outcome]}`,
-    table(kinds.map((kind) => ({ file: kind, ...of(kind, FATES) }))),
+    `${file}${asOf === null ? '' : `, as of ${asOf}`}: ${HEADLINES[outcome]}`,
+    table(members.map((kind) => ({ file: kind, ...of(kind, FATES) }))),
     ...(rejectsPath === null ? [] : [`Rejected rows are listed in ${rejectsPath}`]),
     ...(outcome === 'already'
       ? []
       : [`${speed.seconds.toFixed(1)} s, ${speed.rowsPerSecond.toLocaleString('en-US')} rows/s`]),
   ].join('\n\n');
   const files = Object.fromEntries(
-    kinds.map((kind) => [
+    members.map((kind) => [
       kind,
       of(
         kind,
@@ -166,7 +215,7 @@ function ofRows(command: Command): Command {
 
 async function importFile<T>(
   db: Database,
-  kind: 'emails' | 'suppressions',
+  kind: Exclude<ImportKind, Dataset>,
   { verdicts, actor, reason }: RowOptions,
   work: RowImport<T>,
 ): Promise<Report> {

@@ -191,7 +191,13 @@ test('nobody who writes addresses brings an erased one back', async (t) => {
   for (const one of [npi, colleague]) {
     await storeRegistryProvider(db, {
       ...{ npi: one, entityType: 1, lastName: 'ROE', firstName: null, middleName: null, nameSuffix: null },
-      ...{ credential: null, otherLastName: null, otherFirstName: null, organizationName: null },
+      ...{
+        credential: null,
+        otherLastName: null,
+        otherFirstName: null,
+        organizationName: null,
+        parentName: null,
+      },
       ...{ taxonomyCode: null, practice: null, updatedOn: null, otherNames: [], locations: [] },
       endpoints: [address(`mailto:${email.toUpperCase()}`), address(`not.${email}`)],
     });
