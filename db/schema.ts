@@ -20,7 +20,6 @@ import type {
   CheckKind,
   DeliveryState,
   EmailType,
-  EmployerIdKind,
   EndpointKind,
   ImportKind,
   LedgerKind,
@@ -375,15 +374,10 @@ export const clinicianPractices = pgTable(
   (t) => [primaryKey({ columns: [t.npi, t.pacId, t.phoneKey, t.addressKey] })],
 );
 
-export const employerDomains = pgTable(
-  'employer_domains',
-  {
-    kind: text('kind').$type<EmployerIdKind>().notNull(),
-    value: text('value').notNull(),
-    domain: text('domain').notNull(),
-  },
-  (t) => [primaryKey({ columns: [t.kind, t.value] })],
-);
+export const employerDomains = pgTable('employer_domains', {
+  key: text('key').primaryKey(),
+  domain: text('domain').notNull(),
+});
 
 export const importRuns = pgTable('import_runs', {
   id: text('id').primaryKey(),

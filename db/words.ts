@@ -66,8 +66,6 @@ export type CheckKind = 'named' | 'identity' | 'local' | 'verifier' | 'verdict';
 export const ENDPOINT_KINDS = ['DIRECT', 'CONNECT', 'SOAP', 'FHIR', 'REST', 'OTHERS'] as const;
 export type EndpointKind = (typeof ENDPOINT_KINDS)[number];
 export type ImportKind = 'nppes' | 'clinicians' | 'domains' | 'emails' | 'suppressions';
-/** By what an operator names the organization whose domain they know. */
-export type EmployerIdKind = 'npi' | 'pac_id' | 'name';
 export type SuppressionKind = 'npi' | 'email' | 'domain';
 export type SuppressionOrigin = 'import' | 'vendor' | 'erasure' | 'operator';
 /** The source of evidence that is our own. */

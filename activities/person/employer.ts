@@ -1,39 +1,43 @@
 import { organizationKey } from '../../db/providers/keys.ts';
-import type { EndpointFact, Neighbor, ProviderFacts } from '../../db/providers/subject.ts';
+import type { ClinicianPractice, EndpointFact, Neighbor, ProviderFacts } from '../../db/providers/subject.ts';
 import type { Organization } from '../vendors/vendor.ts';
-import { classify, holdsDomain, readDomains, registrableDomain } from '../verification/domains.ts';
+import { classify, holdsDomain, readLines, registrableDomain } from '../verification/domains.ts';
 import { classifyEndpoint, isDirect } from '../verification/looks.ts';
-import { type Address, parseAddress } from '../verification/syntax.ts';
+import { parseAddress } from '../verification/syntax.ts';
 import { nameWords } from './names.ts';
 import { organizationName, resembles } from './organization.ts';
 
 type Source = Organization['source'];
 
-/** How far a piece of evidence is trusted if it names one employer alone; of several, each has its share of that. */
-const CONFIDENCE: Readonly<Record<Source, number>> = {
+/**
+ * How far a piece of evidence is trusted if it names one employer alone, and who says it: what one witness says twice
+ * counts once, what several say adds up as if each were independent of the others.
+ */
+const TRUST: Readonly<Record<Source, readonly [confidence: number, witness: string]>> = {
   // The operator's table has a domain for this very person.
-  operator: 0.97,
+  operator: [0.97, 'operator'],
   // An address with their surname in it, ordinary or Direct.
-  own_mailbox: 0.85,
-  // For whom they billed Medicare, within a year.
-  clinician_group: 0.75,
+  own_mailbox: [0.85, 'mailbox'],
+  // For whom they bill Medicare; another organization at that address is mostly the same.
+  clinician_group: [0.75, 'practices'],
   // A telephone is a practice's own, but for answering services and shared switchboards.
-  same_phone: 0.7,
+  same_phone: [0.7, 'primary practice location'],
   // Entered by the provider or their office, as whom an endpoint belongs to: often a health system, not the practice.
-  affiliation: 0.6,
-  same_suite: 0.55,
+  affiliation: [0.6, 'affiliation'],
+  same_suite: [0.55, 'primary practice location'],
   // An office's address, a server's host: some offices enter whoever handles their papers.
-  endpoint_domain: 0.5,
+  endpoint_domain: [0.5, 'endpoint'],
   // Whoever gives no suite is in one building with all others who give none.
-  same_address: 0.4,
+  same_address: [0.4, 'primary practice location'],
   // Where they are one day a week, or were before they moved.
-  elsewhere: 0.35,
+  elsewhere: [0.35, 'practices'],
 };
-
 /** Among more different organizations than this in one place, none is more likely than the others. */
 const DIFFERENT_AT_MOST = 3;
 /** An organization with the provider's surname in its name counts as so many: most practices of one physician have it. */
 const NAMESAKE = 4;
+/** Shorter surnames stand in any address by chance. */
+const SURNAME_AT_LEAST = 3;
 const EMPLOYERS_AT_MOST = 3;
 /** Less is a guess. */
 const CONFIDENCE_AT_LEAST = 0.1;
@@ -41,230 +45,163 @@ const CONFIDENCE_AT_LEAST = 0.1;
 /** Something that names an employer. */
 interface Evidence {
   readonly source: Source;
-  /** What has only one answer: a place, or all evidence of one kind. Whoever is named in it shares its confidence. */
+  /** What has one answer: a place, or all evidence of one kind. Whoever is named there has a share of the confidence. */
   readonly question: string;
   readonly weight: number;
-  /** Of the organization, the likeliest first: two pieces with a key in common are about one organization. */
   readonly keys: readonly string[];
   readonly names: readonly string[];
   readonly domains: readonly string[];
 }
 
+/** All evidence about one organization. */
+type Employer = readonly Evidence[];
+
 /**
- * Where a provider works, as far as it can be derived, the likeliest first. What is about one organization, by an id,
- * a name or a domain, is put together; several pieces of evidence make an employer likelier than one.
+ * Where a provider works, as far as it can be derived, the likeliest first.
  * @returns at most three, each with a name or a domain; none if nothing tells, or too much does
  */
 export function deriveEmployers(facts: ProviderFacts): Organization[] {
   const surname = nameWords(facts.lastName ?? '');
-  const known = new Map(facts.domains.map(({ kind, value, domain }) => [`${kind}:${value}`, domain]));
-  const own = known.get(`npi:${facts.npi}`);
-  const evidence = [
+  const known = new Map(facts.domains.map(({ key, domain }) => [key, domain]));
+  const derived = [
     ...facts.places.flatMap(({ at, key, neighbors }) => {
-      const source = at === 'address' ? addressSource(key) : at === 'phone' ? 'same_phone' : at;
+      const atAddress = / (?:STE|FL|RM|APT) /.test(key) ? 'same_suite' : 'same_address';
+      const source = at === 'address' ? atAddress : at === 'phone' ? 'same_phone' : at;
       return (neighbors ?? []).map((one) => ofNeighbor(one, source, key, surname));
     }),
     ...facts.practices.flatMap((practice) => ofPractice(practice, facts)),
-    ...facts.endpoints.flatMap((endpoint) => ofEndpoint(endpoint, surname)),
-    ...(own ? [{ ...NOTHING, source: 'operator' as const, question: 'operator', domains: [own] }] : []),
-  ].map((one) => withKnownDomain(one, known));
-  const employers = joinNameless(together(evidence));
+    ...facts.endpoints.map((endpoint) => ofEndpoint(endpoint, surname)),
+  ].filter(({ names, domains }) => names.length + domains.length > 0);
+  // What the operator says is in the place of what was derived.
+  const evidence = derived.map((one) => {
+    const domain = one.keys.map((key) => known.get(key)).find((found) => found !== undefined);
+    return domain === undefined ? one : { ...one, domains: [domain] };
+  });
+  const own = known.get(`npi:${facts.npi}`);
+  if (own) evidence.push(evidenceOf('operator', [], [own]));
+  const employers = together(evidence);
   return employers
-    .map((employer) => describe(employer, employers, known))
+    .map((employer) => describe(employer, employers))
     .filter(({ name, domain, confidence }) => (name ?? domain) !== null && confidence >= CONFIDENCE_AT_LEAST)
     .toSorted((one, other) => other.confidence - one.confidence)
     .slice(0, EMPLOYERS_AT_MOST);
 }
 
-const NOTHING = { weight: 1, keys: [], names: [], domains: [] } as const;
-
-function addressSource(key: string): Source {
-  return / (?:STE|FL|RM|APT) /.test(key) ? 'same_suite' : 'same_address';
+function evidenceOf(source: Source, names: readonly (string | null)[], domains: readonly string[]): Evidence {
+  const said = names.filter((name) => organizationName(name) !== null).map((name) => name ?? '');
+  const keys = said.map((name) => `name:${organizationKey(name)}`);
+  return { source, question: source, weight: 1, keys, names: namesIn(said), domains };
 }
 
 /** People know a practice by the name on its door; if it has several, by the legal one as much as by any. */
 function ofNeighbor(one: Neighbor, source: Source, question: string, surname: readonly string[]): Evidence {
   const { npi, name, parentName, otherNames, endpoints } = one;
+  const named = evidenceOf(source, [name, ...otherNames, parentName], domainsOf(endpoints));
   const doors = namesIn(otherNames);
-  const names = doors.length === 1 ? doors : namesIn([name, ...otherNames]);
-  const keys = [`npi:${npi}`, ...nameKeys([name, ...otherNames, parentName])];
   const spaced = (words: readonly string[]) => ` ${words.join(' ')} `;
   const isNamesake = surname.length > 0 && spaced(nameWords(name ?? '')).includes(spaced(surname));
-  const domains = domainsOf(endpoints);
-  return { source, question, weight: isNamesake ? NAMESAKE : 1, keys, names, domains };
+  return {
+    ...named,
+    question,
+    weight: isNamesake ? NAMESAKE : 1,
+    keys: [`npi:${npi}`, ...named.keys],
+    names: doors.length === 1 ? doors : named.names,
+  };
 }
 
 /**
  * A group's clinicians share its domain; one of them alone may have another employer beside it. Of several groups the
  * larger is likelier to be the one that gives mailboxes: each counts by how many digits its size has.
  */
-function ofPractice(
-  { group, phoneKey, addressKey, colleagues }: ProviderFacts['practices'][number],
-  facts: ProviderFacts,
-): Evidence[] {
-  if (group === null) return [];
-  const { pacId, name, members } = group;
-  const names = namesIn([name]);
-  const shared = [...Map.groupBy(domainsOf(colleagues), (domain) => domain)]
-    .filter(([domain, all]) => all.length > 1 || names.some((one) => resembles(domain, one)))
-    .toSorted(([, one], [, other]) => other.length - one.length)
-    .map(([domain]) => domain);
-  const keys = [`pac_id:${pacId}`, ...nameKeys([name])];
-  const weight = String(members ?? 1).length;
-  const one = { weight, keys, names, domains: shared.slice(0, 1) };
+function ofPractice(practice: ClinicianPractice, facts: ProviderFacts): Evidence[] {
+  const { pacId, name, members, phoneKey, addressKey, colleagues } = practice;
+  if (pacId === '') return [];
+  const shared = byFrequency(domainsOf(colleagues)).find(
+    ([domain, count]) => count > 1 || resembles(domain, name ?? ''),
+  );
+  const named = evidenceOf('clinician_group', [name], shared ? [shared[0]] : []);
+  const one = { ...named, weight: String(members ?? 1).length, keys: [`pac_id:${pacId}`, ...named.keys] };
   const isHere = phoneKey === facts.phoneKey || addressKey === facts.addressKey;
-  return [
-    { ...one, source: 'clinician_group', question: 'clinician_group' },
-    ...(isHere ? [{ ...one, source: 'same_address' as const, question: 'group here' }] : []),
-  ];
+  return isHere ? [one, { ...one, source: 'same_address', question: 'group here' }] : [one];
 }
 
-function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidence[] {
+function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidence {
+  const { affiliationName } = endpoint;
   const [domain] = domainsOf([endpoint]);
-  const names = namesIn([endpoint.affiliationName]);
-  const keys = nameKeys([endpoint.affiliationName]);
-  if (domain === undefined) {
-    return names.map((name) => ({
-      ...NOTHING,
-      source: 'affiliation',
-      question: 'affiliation',
-      keys,
-      names: [name],
-    }));
-  }
+  if (domain === undefined) return evidenceOf('affiliation', [affiliationName], []);
   const family = surname.join('');
-  const [text = ''] = endpoint.endpoint
+  const [local = ''] = endpoint.endpoint
     .toLowerCase()
     .replace(/[^a-z0-9@]/g, '')
     .split('@');
-  const isOwn = family.length >= SURNAME_AT_LEAST && `${text} ${domain}`.includes(family);
-  const source = isOwn ? 'own_mailbox' : 'endpoint_domain';
-  return [{ ...NOTHING, source, question: source, keys, names, domains: [domain] }];
+  const isOwn = family.length >= SURNAME_AT_LEAST && `${local} ${domain}`.includes(family);
+  return evidenceOf(isOwn ? 'own_mailbox' : 'endpoint_domain', [affiliationName], [domain]);
 }
 
-/** Shorter ones stand in anything. */
-const SURNAME_AT_LEAST = 3;
-
-/** What the operator says is in the place of what was derived. */
-function withKnownDomain(one: Evidence, known: ReadonlyMap<string, string>): Evidence {
-  const domain = one.keys.map((key) => known.get(key)).find((found) => found !== undefined);
-  return domain === undefined ? one : { ...one, domains: [domain] };
-}
-
-type Employer = readonly Evidence[];
-
-/** Puts together what is about one organization. */
+/** Evidence with a key or a domain in common, or a domain alone that resembles a name without one. */
 function together(evidence: readonly Evidence[]): Employer[] {
   const shares = (a: readonly string[], b: readonly string[]) => a.some((value) => b.includes(value));
+  const fits = ({ names, domains }: Evidence, other: Evidence) =>
+    names.length + other.domains.length === 0 &&
+    domains.some((domain) => other.names.some((name) => resembles(domain, name)));
+  const isSame = (one: Evidence, other: Evidence) =>
+    shares(one.keys, other.keys) ||
+    shares(one.domains, other.domains) ||
+    fits(one, other) ||
+    fits(other, one);
   let employers: Employer[] = [];
   for (const one of evidence) {
-    const same = employers.filter((employer) =>
-      employer.some((other) => shares(one.keys, other.keys) || shares(one.domains, other.domains)),
-    );
+    const same = employers.filter((employer) => employer.some((other) => isSame(one, other)));
     employers = [...employers.filter((employer) => !same.includes(employer)), [...same.flat(), one]];
   }
   return employers;
 }
 
-/**
- * A domain without a name goes to the organization without a domain whose name it resembles; a person's own mailbox to
- * the only organization there is.
- */
-function joinNameless(employers: readonly Employer[]): Employer[] {
-  const isNamed = (employer: Employer) => employer.some(({ names }) => names.length > 0);
-  const hasDomain = (employer: Employer) => employer.some(({ domains }) => domains.length > 0);
-  const named = employers.filter(isNamed);
-  const joined = new Map<Employer, Employer[]>();
-  for (const nameless of employers.filter((employer) => !isNamed(employer))) {
-    const domains = nameless.flatMap((one) => one.domains);
-    const isOwn = nameless.some(({ source }) => source === 'own_mailbox');
-    const fitting = named.filter(
-      (employer) =>
-        !hasDomain(employer) &&
-        ((isOwn && named.length === 1) ||
-          employer.some(({ names }) => names.some((name) => domains.some((one) => resembles(one, name))))),
-    );
-    const [to = nameless] = fitting;
-    joined.set(to, [...(joined.get(to) ?? []), nameless]);
-  }
-  const own = employers.filter((employer) => isNamed(employer) || joined.get(employer)?.includes(employer));
-  return own.map((employer) => [...new Set([employer, ...(joined.get(employer) ?? [])])].flat());
-}
-
-/**
- * Who says it. A practice location was written down once, with its telephone and its address; and an organization at the
- * address from which a group is billed for is mostly that group.
- */
-const WITNESS: Readonly<Partial<Record<Source, Source>>> = {
-  same_suite: 'same_phone',
-  same_address: 'same_phone',
-  elsewhere: 'clinician_group',
-};
-
-/** As vendors are told of an employer. Different witnesses add up as if each were independent of the others. */
-function describe(
-  employer: Employer,
-  all: readonly Employer[],
-  known: ReadonlyMap<string, string>,
-): Organization {
+/** As vendors are told of an employer. */
+function describe(employer: Employer, all: readonly Employer[]): Organization {
   const weighed = employer
     .map(({ source, question }) => ({
       source,
-      confidence: CONFIDENCE[source] * shareOf(employer, question, all),
+      confidence: TRUST[source][0] * shareOf(employer, question, all),
     }))
     .toSorted((one, other) => other.confidence - one.confidence);
-  const [strongest] = weighed;
-  const witnesses = Map.groupBy(weighed, ({ source }) => WITNESS[source] ?? source).values();
-  const doubt = [...witnesses].reduce((product, [best]) => product * (1 - (best?.confidence ?? 0)), 1);
-  const name = mostFrequent(employer.flatMap(({ names }) => names.slice(0, 1)));
-  const operators = new Set(known.values());
-  const telling = (domain: string, of: Source) =>
-    (operators.has(domain) ? 2 : 0) + (name !== null && resembles(domain, name) ? 1 : 0) + CONFIDENCE[of];
-  const [best] = employer
-    .flatMap(({ source, domains }) => domains.map((domain) => ({ domain, telling: telling(domain, source) })))
-    .toSorted((one, other) => other.telling - one.telling);
-  return {
-    source: strongest?.source ?? 'elsewhere',
-    name,
-    domain: best?.domain ?? null,
-    confidence: Math.round((1 - doubt) * 100) / 100,
-  };
+  const witnesses = [...Map.groupBy(weighed, ({ source }) => TRUST[source][1]).values()];
+  const doubt = witnesses.reduce((product, [best]) => product * (1 - (best?.confidence ?? 0)), 1);
+  const [name = null] = byFrequency(employer.flatMap(({ names }) => names.slice(0, 1)))[0] ?? [];
+  const telling = (domain: string, source: Source) =>
+    TRUST[source][0] + Number(name !== null && resembles(domain, name));
+  const [domain = null] =
+    employer
+      .flatMap(({ source, domains }) => domains.map((one) => [one, telling(one, source)] as const))
+      .toSorted(([, one], [, other]) => other - one)[0] ?? [];
+  const source = weighed[0]?.source ?? 'elsewhere';
+  return { source, name, domain, confidence: Math.round((1 - doubt) * 100) / 100 };
 }
 
 /** How much of a question's confidence an employer has: by how much names it there. */
 function shareOf(employer: Employer, question: string, all: readonly Employer[]): number {
   const weightOf = (one: Employer) =>
-    one.filter((piece) => piece.question === question).reduce((sum, { weight }) => sum + weight, 0);
+    one.reduce((sum, piece) => sum + (piece.question === question ? piece.weight : 0), 0);
   const weights = all.map(weightOf).filter((weight) => weight > 0);
-  if (weights.length > DIFFERENT_AT_MOST && weightOf(employer) < NAMESAKE) return 0;
-  return weightOf(employer) / weights.reduce((sum, weight) => sum + weight, 0);
+  const own = weightOf(employer);
+  if (weights.length > DIFFERENT_AT_MOST && own < NAMESAKE) return 0;
+  return own / weights.reduce((sum, weight) => sum + weight, 0);
 }
 
 function namesIn(texts: readonly (string | null)[]): string[] {
   return texts.map(organizationName).filter((name) => name !== null);
 }
 
-function nameKeys(texts: readonly (string | null)[]): string[] {
-  const keys = texts.map((text) => (organizationName(text) === null ? '' : organizationKey(text ?? '')));
-  return keys.filter((key) => key !== '').map((key) => `name:${key}`);
+/** Each value and how often it is there, the most frequent first, of several the one met first. */
+function byFrequency(values: readonly string[]): [value: string, count: number][] {
+  const counted = [...Map.groupBy(values, (value) => value)].map(([value, all]): [string, number] => [
+    value,
+    all.length,
+  ]);
+  return counted.toSorted(([, one], [, other]) => other - one);
 }
 
-/** The value met most often, of several the one met first. */
-function mostFrequent(values: readonly string[]): string | null {
-  const grouped = [...Map.groupBy(values, (value) => value)];
-  return grouped.toSorted(([, one], [, other]) => other.length - one.length)[0]?.[0] ?? null;
-}
-
-/** The addresses among endpoints that ordinary mail may reach, normalized, each once, in the order of the endpoints. */
-export function ordinaryAddresses(endpoints: readonly EndpointFact[]): Address[] {
-  const addresses = endpoints
-    .filter(({ kind, endpoint }) => classifyEndpoint(kind, endpoint) === 'email')
-    .map(({ endpoint }) => parseAddress(endpoint.trim().replace(/^mailto:/i, '')))
-    .filter((address) => address !== null);
-  return [...new Map(addresses.map((address) => [address.email, address])).values()];
-}
-
-const NOT_EMPLOYERS = readDomains(new URL('./not-employers.txt', import.meta.url));
+const NOT_EMPLOYERS = readLines(new URL('./not-employers.txt', import.meta.url));
 
 /**
  * Whether an employer may have this domain: it is no free mail, serves no Direct messages to others, and belongs to none of
@@ -275,10 +212,7 @@ export function isEmployerDomain(domain: string): boolean {
   return classify(domain, null) !== 'personal' && !isDirect(domain) && !holdsDomain(NOT_EMPLOYERS, domain);
 }
 
-/**
- * The registrable domains of addresses and URLs that an employer may have, one for each endpoint. The parent of a host for
- * Direct messages is the employer's own: `direct.clinic.org`.
- */
+/** The registrable domains of addresses and URLs that an employer may have, one for each endpoint. */
 function domainsOf(endpoints: readonly EndpointFact[]): string[] {
   return endpoints
     .map(hostOf)
@@ -287,21 +221,11 @@ function domainsOf(endpoints: readonly EndpointFact[]): string[] {
     .filter(isEmployerDomain);
 }
 
+/** Empty if it names none that says whose it is: a host for Direct messages may serve many, unless it is `direct.clinic.org`. */
 function hostOf({ kind, endpoint }: EndpointFact): string {
   const text = endpoint.trim().replace(/^mailto:/i, '');
-  const domain = parseAddress(text)?.domain ?? '';
+  const url = URL.parse(text.includes('://') ? text : `https://${text}`);
+  const host = parseAddress(text)?.domain ?? url?.hostname ?? '';
   const found = classifyEndpoint(kind, endpoint);
-  switch (found) {
-    case 'email':
-      return domain;
-    case 'direct':
-      // Any other host for Direct messages may be one that serves many.
-      return domain.startsWith('direct.') ? domain : '';
-    case 'url':
-      return URL.parse(text.includes('://') ? text : `https://${text}`)?.hostname ?? '';
-    case 'junk':
-      return '';
-    default:
-      return found satisfies never;
-  }
+  return found === 'junk' || (found === 'direct' && !host.startsWith('direct.')) ? '' : host;
 }

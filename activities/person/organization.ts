@@ -1,4 +1,5 @@
 import { organizationWords } from '../../db/providers/keys.ts';
+import { readLines } from '../verification/domains.ts';
 import { capitalize, isPlaceholder, isShouted, nameWords } from './names.ts';
 import { usState } from './us-states.ts';
 
@@ -25,16 +26,7 @@ function caseWord(word: string, index: number, words: readonly string[]): string
 }
 
 /** Words that stand in the names and in the domains of thousands of practices. */
-const COMMON: ReadonlySet<string> = new Set(
-  `adult advanced associates behavioral cardiology care center centers central chiropractic clinic clinics community
-  comprehensive consultants counseling county dental dentistry dermatology diagnostic east emergency endocrinology
-  family foot gastroenterology general group health healthcare heart home hospital hospitals imaging institute
-  integrated internal internists laboratory management medical medicine mental neurology north northern nursing
-  obstetrics oncology ophthalmology optometry orthopaedics orthopedic orthopedics pain partners pediatric pediatrics
-  pharmacy physical physicians podiatry practice premier primary professional providers psychiatry pulmonary radiology
-  regional rehabilitation service services skin south southern specialist specialists spine sports surgery surgical
-  system therapy united urgent urology valley vision wellness west western women womens`.split(/\s+/),
-);
+const COMMON = readLines(new URL('./practice-words.txt', import.meta.url));
 /** Shorter words and initials stand in any domain by chance. */
 const TELLING = 4;
 const INITIALS = 3;

@@ -1,7 +1,9 @@
 import type { ProviderFacts } from '../../db/providers/subject.ts';
 import type { WantedType } from '../../db/words.ts';
 import type { Person, PersonName, Subject } from '../vendors/vendor.ts';
-import { deriveEmployers, ordinaryAddresses } from './employer.ts';
+import { classifyEndpoint } from '../verification/looks.ts';
+import { parseAddress } from '../verification/syntax.ts';
+import { deriveEmployers } from './employer.ts';
 import { capitalize, generationOf, isShouted, personName, stripTitles } from './names.ts';
 import { usState } from './us-states.ts';
 
@@ -22,7 +24,10 @@ export function buildSubject(npi: string, facts: ProviderFacts | null, wantedTyp
  * and never checked by anyone.
  */
 export function endpointCandidates(facts: ProviderFacts): string[] {
-  return ordinaryAddresses(facts.endpoints).map(({ email }) => email);
+  const addresses = facts.endpoints
+    .filter(({ kind, endpoint }) => classifyEndpoint(kind, endpoint) === 'email')
+    .flatMap(({ endpoint }) => parseAddress(endpoint.trim().replace(/^mailto:/i, ''))?.email ?? []);
+  return [...new Set(addresses)];
 }
 
 function personOf(facts: ProviderFacts): Person | null {

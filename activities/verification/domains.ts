@@ -27,11 +27,11 @@ export function holdsDomain(list: ReadonlySet<string>, domain: string): boolean 
  * @throws if the file is missing: a service without its lists would hand out what it must refuse
  */
 export function readList(name: 'disposable' | 'personal'): ReadonlySet<string> {
-  return readDomains(new URL(`./lists/${name}.txt`, import.meta.url));
+  return readLines(new URL(`./lists/${name}.txt`, import.meta.url));
 }
 
-/** Reads a file with a domain a line, `#` before a comment. @throws if it is missing */
-export function readDomains(file: URL): ReadonlySet<string> {
+/** Reads a file with a domain or a word a line, `#` before a comment. @throws if it is missing */
+export function readLines(file: URL): ReadonlySet<string> {
   const text = readFileSync(file, 'utf8');
   return new Set(text.split(/\r?\n/).filter((line) => line !== '' && !line.startsWith('#')));
 }

@@ -109,12 +109,11 @@ create table clinician_practices (
 );
 create index clinician_practices_by_group on clinician_practices (pac_id) where pac_id <> '';
 
--- What an operator knows of employers' domains, by the organization's NPI or PAC id, or else by the key of its name.
+-- What an operator knows of employers' domains: of an organization or a person by NPI, of a group by PAC id, else by the
+-- key of an organization's name.
 create table employer_domains (
-  kind text not null check (kind in ('npi', 'pac_id', 'name')),
-  value text collate "C" not null,
-  domain text not null,
-  primary key (kind, value)
+  key text collate "C" primary key check (key ~ '^(npi|pac_id|name):.'),
+  domain text not null
 );
 
 -- An import that was interrupted is run again from the beginning: what it has written already is what it would write.

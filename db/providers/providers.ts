@@ -5,40 +5,29 @@ import { providerKeys } from './keys.ts';
 
 // What the NPI registry says of NPIs that no import has brought. An import knows better: its rows are never touched.
 
+type Row = typeof providers.$inferSelect;
+
 /** An active NPI as the registry has it, in the words of NPPES; empty fields are null. */
-export interface RegistryProvider {
-  /** 10 digits. */
-  readonly npi: string;
+export interface RegistryProvider
+  extends Readonly<
+    Pick<
+      Row,
+      | ('npi' | 'lastName' | 'firstName' | 'middleName' | 'nameSuffix' | 'credential' | 'otherLastName')
+      | ('otherFirstName' | 'organizationName' | 'parentName' | 'taxonomyCode' | 'updatedOn')
+    >
+  > {
   readonly entityType: 1 | 2;
-  readonly lastName: string | null;
-  readonly firstName: string | null;
-  readonly middleName: string | null;
-  readonly nameSuffix: string | null;
-  readonly credential: string | null;
-  readonly otherLastName: string | null;
-  readonly otherFirstName: string | null;
-  readonly organizationName: string | null;
-  /** Of the organization that it is a part of. */
-  readonly parentName: string | null;
-  readonly taxonomyCode: string | null;
   readonly practice: RegistryLocation | null;
-  /** `2026-11-21`. */
-  readonly updatedOn: string | null;
   readonly endpoints: readonly RegistryEndpoint[];
   /** Of organizations. */
   readonly otherNames: readonly { readonly name: string; readonly typeCode: string }[];
   readonly locations: readonly RegistryLocation[];
 }
 
-export interface RegistryLocation {
-  readonly line1: string | null;
-  readonly line2: string | null;
-  readonly city: string | null;
-  readonly state: string | null;
-  /** Five or nine digits. */
-  readonly postalCode: string | null;
-  readonly phone: string | null;
-}
+/** Postal codes have five or nine digits. */
+export type RegistryLocation = Readonly<
+  Record<'line1' | 'line2' | 'city' | 'state' | 'postalCode' | 'phone', string | null>
+>;
 
 export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi'>;
 

@@ -1,6 +1,6 @@
 import { eq, type SQL, sql } from 'drizzle-orm';
 import { type Database, query, type Transaction } from '../client.ts';
-import { type employerDomains, providers } from '../schema.ts';
+import { type clinicianPractices, type employerDomains, providers } from '../schema.ts';
 import type { EndpointKind } from '../words.ts';
 import { organizationKey } from './keys.ts';
 
@@ -35,22 +35,11 @@ export interface Place {
   readonly neighbors: readonly Neighbor[] | null;
 }
 
-/** Where a clinician bills Medicare, and for which group: a row of CMS's "Doctors and Clinicians". */
-export interface ClinicianPractice {
-  /** Null if it is for nobody but themselves. */
-  readonly group: {
-    readonly pacId: string;
-    readonly name: string | null;
-    readonly members: number | null;
-  } | null;
-  readonly phoneKey: string;
-  readonly addressKey: string;
+/** A row of CMS's "Doctors and Clinicians". */
+export interface ClinicianPractice extends Readonly<Omit<typeof clinicianPractices.$inferSelect, 'npi'>> {
   /** Those of some others who bill for the group. */
   readonly colleagues: readonly EndpointFact[];
 }
-
-/** What the operator knows of an employer's domain: by an NPI, a PAC id or the key of a name. */
-export type KnownDomain = typeof employerDomains.$inferSelect;
 
 /** A provider as the tables have it. Text is as NPPES writes it, capitals and stray characters included. */
 export interface ProviderFacts extends Readonly<typeof providers.$inferSelect> {
@@ -62,8 +51,8 @@ export interface ProviderFacts extends Readonly<typeof providers.$inferSelect> {
   readonly practices: readonly ClinicianPractice[];
   /** The primary ones first. */
   readonly places: readonly Place[];
-  /** Of all who are named here. */
-  readonly domains: readonly KnownDomain[];
+  /** What the operator knows of all who are named here. */
+  readonly domains: readonly (typeof employerDomains.$inferSelect)[];
 }
 
 /** Why nobody is asked about an NPI. */
@@ -184,38 +173,33 @@ async function readDomains(
   npi: string,
   { endpoints, practices }: Pick<ProviderFacts, 'endpoints' | 'practices'>,
   places: readonly Place[],
-): Promise<KnownDomain[]> {
+): Promise<ProviderFacts['domains']> {
   const neighbors = places.flatMap((place) => place.neighbors ?? []);
-  const groups = practices.flatMap(({ group }) => group ?? []);
   const names = [
     ...endpoints.map(({ affiliationName }) => affiliationName),
-    ...groups.map(({ name }) => name),
+    ...practices.map(({ name }) => name),
     ...neighbors.flatMap(({ name, parentName, otherNames }) => [name, parentName, ...otherNames]),
-  ].filter((name) => name !== null);
-  const asked = [
-    ...[npi, ...neighbors.map((one) => one.npi)].map((value) => ({ kind: 'npi', value })),
-    ...groups.map(({ pacId }) => ({ kind: 'pac_id', value: pacId })),
-    ...names.map((name) => ({ kind: 'name', value: organizationKey(name) })),
   ];
-  const rows = await tx.execute<KnownDomain & Record<string, unknown>>(sql`
-    select d.kind, d.value, d.domain
-      from (select distinct kind, value from unnest(${sql.param(asked.map(({ kind }) => kind))}::text[],
-                                                    ${sql.param(asked.map(({ value }) => value))}::text[]) a(kind, value)) a
-      join employer_domains d on d.kind = a.kind and d.value = a.value
-     order by d.kind, d.value`);
-  return [...rows];
+  const keys = [
+    ...[npi, ...neighbors.map((one) => one.npi)].map((one) => `npi:${one}`),
+    ...practices.map(({ pacId }) => `pac_id:${pacId}`),
+    ...names.map((name) => `name:${organizationKey(name ?? '')}`),
+  ];
+  return [
+    ...(await tx.execute<ProviderFacts['domains'][number] & Record<string, unknown>>(sql`
+    select key, domain from employer_domains where key = any(${sql.param(keys)}::text[]) order by key`)),
+  ];
 }
 
 function practicesOf(npi: string) {
+  const colleagues = sql`e.npi in (
+    select c.npi from clinician_practices c
+     where c.pac_id = p.pac_id and c.pac_id <> '' and c.npi <> p.npi limit ${COLLEAGUES_AT_MOST})`;
   return sql<ClinicianPractice[]>`(
     select coalesce(jsonb_agg(jsonb_build_object(
-             'group', case when pac_id <> '' then jsonb_build_object('pacId', pac_id, 'name', name, 'members', members) end,
-             'phoneKey', phone_key, 'addressKey', address_key, 'colleagues', colleagues)), '[]')
-      from (select p.*, ${endpointsOf(sql`e.npi in (
-                     select c.npi from clinician_practices c
-                      where c.pac_id = p.pac_id and c.pac_id <> '' and c.npi <> p.npi limit ${COLLEAGUES_AT_MOST})`)} as colleagues
-              from clinician_practices p where p.npi = ${npi}
-             order by pac_id, phone_key, address_key limit ${PLACES_AT_MOST}) p)`;
+             'pacId', pac_id, 'name', name, 'members', members, 'phoneKey', phone_key, 'addressKey', address_key,
+             'colleagues', ${endpointsOf(colleagues)}) order by pac_id, phone_key, address_key), '[]')
+      from (select * from clinician_practices where npi = ${npi} limit ${PLACES_AT_MOST}) p)`;
 }
 
 /** Those endpoints `e` for which `holds` does, as a list of `EndpointFact`. */

@@ -85,7 +85,7 @@ export function findColumns(
 /**
  * Finds the columns of "Doctors and Clinicians" under any name they ever had; what else there is does not matter.
  * @param file for the message
- * @throws {ImportProblem} naming what is missing or there twice
+ * @throws {ImportProblem} naming what is not there once
  */
 export function findClinicianColumns(file: string, names: readonly string[]): Header {
   // The catalogue's own API writes `zip_code` for `ZIP Code`.
@@ -98,12 +98,10 @@ export function findClinicianColumns(file: string, names: readonly string[]): He
       return [name, found.flatMap((one, index) => (spellings.includes(one) ? [index] : []))] as const;
     }),
   );
-  const missing = [...places].flatMap(([name, at]) => (at.length === 0 ? [name] : []));
-  const doubled = [...places].flatMap(([name, at]) => (at.length > 1 ? [name] : []));
-  if (missing.length + doubled.length > 0) {
-    const differences = [...listed('without', missing), ...listed('with twice', doubled)].join('; ');
+  const wrong = [...places].filter(([, at]) => at.length !== 1).map(([name]) => name);
+  if (wrong.length > 0) {
     throw new ImportProblem(
-      `${file} is not the national file of "Doctors and Clinicians": it is ${differences}. Download it again from data.cms.gov/provider-data/dataset/mj5m-pzi6`,
+      `${file} is not the national file of "Doctors and Clinicians": it has to name each of these columns once: ${wrong.join(', ')}. Download it again from data.cms.gov/provider-data/dataset/mj5m-pzi6`,
     );
   }
   return { columns: found.length, at: (name) => places.get(name)?.[0] ?? 0 };

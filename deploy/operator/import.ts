@@ -9,8 +9,8 @@ import {
   type OwnEmail,
   storeOwnEmails,
 } from '../../db/lookups/imports.ts';
-import { importSuppressions } from '../../db/privacy/suppressions.ts';
-import { storeEmployerDomains } from '../../db/providers/employer-domains.ts';
+import { importSuppressions, type SuppressionTarget } from '../../db/privacy/suppressions.ts';
+import { type EmployerDomain, storeEmployerDomains } from '../../db/providers/employer-domains.ts';
 import type { ImportKind } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
 import { type ImportResult, importDownload } from '../nppes/importer.ts';
@@ -68,6 +68,8 @@ interface DownloadOptions extends ChangedBy {
 
 interface RowOptions extends ChangedBy {
   readonly verdicts?: string;
+  /** Of addresses alone. */
+  readonly source?: string;
 }
 
 /**
@@ -119,49 +121,45 @@ export function addImportCommands(
     'clinicians',
     'where clinicians work and for which group, from the "Doctors and Clinicians" of CMS',
   ).addHelpText('after', CLINICIANS_HELP);
-  ofRows(parent.command('domains').description("employers' domains, each row with a verdict"))
-    .addHelpText('after', DOMAIN_HELP)
-    .action((path: string, rest: RowOptions) =>
-      run(null, async (db) =>
-        importFile(db, 'domains', rest, {
-          path,
-          verdictsPath: rest.verdicts ?? null,
-          begin: readDomainRows,
-          store: (rows) => storeEmployerDomains(db, rows),
-        }),
-      ),
-    );
-  ofRows(parent.command('emails').description("the operator's own addresses, each row with a verdict"))
-    .option('--source <NAME>', 'where rows come from that do not say', sourceName, 'import')
-    .addHelpText('after', EMAIL_HELP)
-    .action((path: string, { source, ...rest }: RowOptions & { readonly source: string }) =>
-      run(null, async (db) => {
-        const { freshnessMs } = loadConfig();
-        const now = Date.now();
-        return await importFile(db, 'emails', rest, {
-          path,
-          verdictsPath: rest.verdicts ?? null,
-          begin: (first) => readEmailRows(first, source, now),
-          store: async (rows) => {
-            const verdicts = await storeOwnEmails(db, rows);
-            return rows.map((row, n) => emailVerdict(row, verdicts[n] ?? 'unchanged', now - freshnessMs));
-          },
-        });
-      }),
-    );
-  ofRows(parent.command('suppressions').description('who must not be looked up or returned'))
-    .addHelpText('after', SUPPRESSION_HELP)
-    .action((path: string, rest: RowOptions) =>
-      run(null, async (db) =>
-        importFile(db, 'suppressions', rest, {
-          path,
-          verdictsPath: rest.verdicts ?? null,
-          begin: readSuppressionRows,
-          store: async (rows) =>
-            (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
-        }),
-      ),
-    );
+  const ofRows = <T>(
+    kind: Exclude<ImportKind, Dataset>,
+    description: string,
+    help: string,
+    work: (db: Database, options: RowOptions) => Pick<RowImport<T>, 'begin' | 'store'>,
+  ) =>
+    importing(parent.command(kind))
+      .description(`${description}, each row with a verdict`)
+      .argument('<CSV>', 'the file')
+      .option('--verdicts <FILE>', 'where the line and verdict of each row are written', label(4096))
+      .addHelpText('after', help)
+      .action((path: string, options: RowOptions) =>
+        run(null, (db) => importFile(db, kind, path, options, work(db, options))),
+      );
+  ofRows<EmployerDomain>('domains', "employers' domains", DOMAIN_HELP, (db) => ({
+    begin: readDomainRows,
+    store: (rows) => storeEmployerDomains(db, rows),
+  }));
+  ofRows('emails', "the operator's own addresses", EMAIL_HELP, (db, { source = '' }) => {
+    const now = Date.now();
+    const freshSince = now - loadConfig().freshnessMs;
+    return {
+      begin: (first) => readEmailRows(first, source, now),
+      store: async (rows) => {
+        const verdicts = await storeOwnEmails(db, rows);
+        return rows.map((row, n) => emailVerdict(row, verdicts[n] ?? 'unchanged', freshSince));
+      },
+    };
+  }).option('--source <NAME>', 'where rows come from that do not say', sourceName, 'import');
+  ofRows<SuppressionTarget & { readonly reason: string }>(
+    'suppressions',
+    'who must not be looked up or returned',
+    SUPPRESSION_HELP,
+    (db) => ({
+      begin: readSuppressionRows,
+      store: async (rows) =>
+        (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
+    }),
+  );
 }
 
 const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
@@ -207,23 +205,18 @@ const FATES =
     ' ',
   );
 
-function ofRows(command: Command): Command {
-  return importing(command)
-    .argument('<CSV>', 'the file')
-    .option('--verdicts <FILE>', 'where the line and verdict of each row are written', label(4096));
-}
-
 async function importFile<T>(
   db: Database,
   kind: Exclude<ImportKind, Dataset>,
+  path: string,
   { verdicts, actor, reason }: RowOptions,
-  work: RowImport<T>,
+  work: Pick<RowImport<T>, 'begin' | 'store'>,
 ): Promise<Report> {
-  const file = await identify(work.path);
+  const file = await identify(path);
   const id = await beginImport(db, { actor, reason }, kind, file);
   let counts: Readonly<Record<string, number>> = {};
   try {
-    await importRows(work, (now) => {
+    await importRows({ ...work, path, verdictsPath: verdicts ?? null }, (now) => {
       counts = now;
     });
   } catch (error) {

@@ -231,26 +231,16 @@ export function readDomainRows(first: Row): Reading<EmployerDomain> {
 
 /** An id says which organization it is; many share a name, so that counts only if there is no id. */
 function judgeDomain(cell: (column: string) => string): Judged<EmployerDomain> {
-  const domain = domainIn(cell('domain'));
-  if (domain === undefined) return { verdict: 'not_a_domain' };
+  const text = cell('domain');
+  const host = text.replace(/^(?:[a-z]+:\/\/|.*@)/i, '').replace(/[/?#:].*$/, '');
+  const domain = registrableDomain(parseAddress(`x@${host}`)?.domain ?? '');
+  if (text !== '' && domain === null) return { verdict: 'not_a_domain' };
   if (domain !== null && !isEmployerDomain(domain)) return { verdict: 'not_an_employer' };
-  const npi = cell('npi');
-  if (npi !== '') {
-    return hasNpiCheckDigit(npi)
-      ? { store: { kind: 'npi', value: npi, domain } }
-      : { verdict: 'invalid_npi' };
-  }
-  const pacId = pacIdOf(cell('pac_id'));
-  if (pacId !== null) return { store: { kind: 'pac_id', value: pacId, domain } };
-  if (cell('pac_id') !== '') return { verdict: 'invalid_pac_id' };
-  const value = organizationKey(cell('organization'));
-  return value === '' ? { verdict: 'no_organization' } : { store: { kind: 'name', value, domain } };
-}
-
-/** The registrable domain of a domain, a URL or an address. @returns null for nothing; undefined if it is none */
-function domainIn(text: string): string | null | undefined {
-  if (text === '') return null;
-  const host = text.replace(/^[a-z]+:\/\//i, '').replace(/[/?#:].*$/, '');
-  const domain = parseAddress(`x@${host.slice(host.lastIndexOf('@') + 1)}`)?.domain;
-  return domain === undefined ? undefined : (registrableDomain(domain) ?? undefined);
+  const [npi, pacId] = [cell('npi'), cell('pac_id')];
+  if (npi !== '' && !hasNpiCheckDigit(npi)) return { verdict: 'invalid_npi' };
+  if (npi !== '') return { store: { key: `npi:${npi}`, domain } };
+  if (pacId !== '' && pacIdOf(pacId) === null) return { verdict: 'invalid_pac_id' };
+  if (pacId !== '') return { store: { key: `pac_id:${pacIdOf(pacId)}`, domain } };
+  const key = organizationKey(cell('organization'));
+  return key === '' ? { verdict: 'no_organization' } : { store: { key: `name:${key}`, domain } };
 }

@@ -391,10 +391,14 @@ test('an export holds everything about an NPI, or under an address', async (t) =
   await run(
     sql`insert into providers (npi, entity_type, last_name, origin, row_hash) values (${npi}, 1, 'ROE', 'nppes', 1)`,
   );
+  await run(
+    sql`insert into clinician_practices (npi, pac_id, phone_key, address_key, name) values (${npi}, '42', '', '', 'A GROUP')`,
+  );
   const held = await exportSubject(db, { npi });
   t.like(held, {
     providers: [{ npi, last_name: 'ROE' }],
     locations: [],
+    clinician_practices: [{ npi, name: 'A GROUP' }],
     stored_emails: [{ email, source: 'test' }],
     lookups: [{ id: lookupId }],
     deliveries: [{ state: 'delivered', attempts: 1 }],

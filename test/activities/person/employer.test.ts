@@ -5,7 +5,7 @@ import { storeEmployerDomains } from '../../../db/providers/employer-domains.ts'
 import { organizationKey, providerKeys } from '../../../db/providers/keys.ts';
 import { readProvider } from '../../../db/providers/subject.ts';
 import { providers } from '../../../db/schema.ts';
-import type { EmployerIdKind, EndpointKind } from '../../../db/words.ts';
+import type { EndpointKind } from '../../../db/words.ts';
 import { freshDatabase } from '../../support/database.ts';
 import { providersIn } from '../../support/providers.ts';
 
@@ -299,8 +299,8 @@ test("the operator's table decides the domain: by the organization's NPI, its PA
   const domain = async () => (await employerOf(npi))?.domain;
   t.is(await domain(), 'wrong.com');
 
-  const know = (kind: EmployerIdKind, value: string, known: string | null) =>
-    storeEmployerDomains(db, [{ kind, value, domain: known }]);
+  const know = (kind: 'npi' | 'pac_id' | 'name', value: string, known: string | null) =>
+    storeEmployerDomains(db, [{ key: `${kind}:${value}`, domain: known }]);
   await know('name', organizationKey('The Chestnut Clinic, P.L.L.C.'), 'by-name.com');
   t.is(await domain(), 'by-name.com');
   await know('npi', clinic, 'by-npi.com');
@@ -320,7 +320,7 @@ test("a part of an organization has its parent's domain", async (t) => {
   const place = newPlace();
   await practice('EAST SIDE FAMILY MEDICINE', place, [], { parentName: 'VAST HEALTH SYSTEM, INC.' });
   await storeEmployerDomains(db, [
-    { kind: 'name', value: organizationKey('VAST HEALTH SYSTEM'), domain: 'vast.org' },
+    { key: `name:${organizationKey('VAST HEALTH SYSTEM')}`, domain: 'vast.org' },
   ]);
   t.like(await employerOf(await person(place)), { name: 'East Side Family Medicine', domain: 'vast.org' });
 });

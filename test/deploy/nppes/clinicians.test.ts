@@ -178,9 +178,9 @@ test('a file without the columns that are read is refused with their names, and 
   };
   t.regex(
     await refusal('NPI,org_pac_id,Facility Name,adr_ln_1,adr_ln_2,ZIP Code'),
-    /file\.csv is not the national file of "Doctors and Clinicians": it is without "num_org_mem", "Telephone Number"\. Download it again from data\.cms\.gov/,
+    /file\.csv is not the national file of "Doctors and Clinicians": it has to name each of these columns once: num_org_mem, Telephone Number\. Download it again from data\.cms\.gov/,
   );
-  t.regex(await refusal(`${CLINICIAN_HEADER.trimEnd()},org_nm`), /with twice "Facility Name"/);
+  t.regex(await refusal(`${CLINICIAN_HEADER.trimEnd()},org_nm`), /once: Facility Name\./);
   const two = join(folder, 'two');
   await mkdir(two);
   for (const name of ['a.csv', 'b.csv']) await fileOf(two, [row(npi(1))], name);
