@@ -168,35 +168,29 @@ const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
   rehearsed: 'read and compared; nothing was changed',
 };
 
-function downloadReport({
-  file,
-  asOf,
-  outcome,
-  members,
-  counts,
-  rejectsPath,
-  ...speed
-}: ImportResult): Report {
-  const of = (kind: string, fates: readonly string[]) =>
-    Object.fromEntries(fates.map((fate) => [fate, counts[`${kind}.${fate}`] ?? null]));
-  const text = [
-    `${file}${asOf === null ? '' : `, as of ${asOf}`}: ${HEADLINES[outcome]}`,
-    table(members.map((kind) => ({ file: kind, ...of(kind, FATES) }))),
-    ...(rejectsPath === null ? [] : [`Rejected rows are listed in ${rejectsPath}`]),
-    ...(outcome === 'already'
-      ? []
-      : [`${speed.seconds.toFixed(1)} s, ${speed.rowsPerSecond.toLocaleString('en-US')} rows/s`]),
-  ].join('\n\n');
+function downloadReport({ counts, members, ...result }: ImportResult): Report {
+  const { file, asOf, outcome, rejectsPath, seconds, rowsPerSecond } = result;
   const files = Object.fromEntries(
     members.map((kind) => [
       kind,
-      of(
-        kind,
-        FATES.filter((fate) => `${kind}.${fate}` in counts),
+      Object.fromEntries(
+        FATES.map((fate) => [fate, counts[`${kind}.${fate}`]]).filter(([, count]) => count !== undefined),
       ),
     ]),
   );
-  return { data: { file, asOf, outcome, files, rejectsPath, ...speed }, text };
+  const speed = `${seconds.toFixed(1)} s, ${rowsPerSecond.toLocaleString('en-US')} rows/s`;
+  const text = [
+    `${file}${asOf === null ? '' : `, as of ${asOf}`}: ${HEADLINES[outcome]}`,
+    table(
+      members.map((kind) => ({
+        file: kind,
+        ...Object.fromEntries(FATES.map((fate) => [fate, files[kind]?.[fate] ?? null])),
+      })),
+    ),
+    ...(rejectsPath === null ? [] : [`Rejected rows are listed in ${rejectsPath}`]),
+    ...(outcome === 'already' ? [] : [speed]),
+  ].join('\n\n');
+  return { data: { file, asOf, outcome, files, rejectsPath, seconds, rowsPerSecond }, text };
 }
 
 /** What may become of the rows of a file. */

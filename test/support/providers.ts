@@ -90,10 +90,15 @@ export function providersIn(db: Database) {
       await query(db, (tx) => tx.insert(providerLocations).values(row));
     },
     /** A row of CMS's "Doctors and Clinicians". @param group its PAC id and its legal name; null for nobody's */
-    async bills(npi: string, group: readonly [pacId: string, name: string] | null, place: Place) {
+    async bills(
+      npi: string,
+      group: readonly [pacId: string, name: string] | null,
+      place: Place,
+      members: number | null = null,
+    ) {
       const { phoneKey, addressKey } = providerKeys(place);
       const [pacId, name] = group ?? ['', null];
-      const row = { npi, pacId, name, phoneKey: phoneKey ?? '', addressKey: addressKey ?? '' };
+      const row = { npi, pacId, name, members, phoneKey: phoneKey ?? '', addressKey: addressKey ?? '' };
       await query(db, (tx) => tx.insert(clinicianPractices).values(row));
     },
   };

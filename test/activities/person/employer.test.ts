@@ -292,6 +292,19 @@ test('who bills for several groups works less surely for each, more for the one 
   );
 });
 
+test('of two groups the larger is likelier', async (t) => {
+  const npi = await person(null);
+  await bills(npi, ['1', 'ALDER CLINIC'], newPlace(), 4);
+  await bills(npi, ['2', 'BIRCH HOSPITAL'], newPlace(), 1200);
+  t.deepEqual(
+    (await employersOf(npi)).map(({ name, confidence }) => [name, confidence]),
+    [
+      ['Birch Hospital', 0.6],
+      ['Alder Clinic', 0.15],
+    ],
+  );
+});
+
 test("the operator's table decides the domain: by the organization's NPI, its PAC id, its name, or the person's NPI", async (t) => {
   const place = newPlace();
   const clinic = await practice('CHESTNUT CLINIC LLC', place, [{ endpoint: 'info@wrong.com' }]);

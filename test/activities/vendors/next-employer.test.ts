@@ -61,6 +61,15 @@ test('what is charged, or is no miss, is not asked again elsewhere', async (t) =
   }
 });
 
+test('a miss that was charged is not followed by another', async (t) => {
+  const email = { status: 'VERIFIED', revealed: true, email: 'm***@elsewhere.com' };
+  const masked = { status: 200, body: { error: false, free_enrichment: false, person: { email } } };
+  const { url, asked } = await playVendor(t, masked);
+  const step = await createProspeo({ baseUrl: url, apiKey: 'key' }).submit(ELSEWHERE, NEVER);
+  t.deepEqual(step, { kind: 'miss', reason: 'email_masked', credits: 1 });
+  t.is(asked.length, 1);
+});
+
 test('a poll of the second question is about the second employer, after a 202 and after a lost answer too', async (t) => {
   const { vendor, asked } = await hunter(
     t,

@@ -70,6 +70,9 @@ test('where a clinician works is kept, with the group or without, each once', as
 test('a later file replaces what was said of whom it names; the others stay', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
   await imported(await fileOf(folder, [row(npi(1)), row(npi(2)), row(npi(3))]));
+  // Of what day NPPES is has nothing to do with it.
+  await sql`insert into providers (npi, entity_type, origin, as_of, row_hash)
+            values (${npi(1)}, 1, 'nppes', '2099-01-01', 1), (${npi(3)}, 1, 'nppes', current_date, 1)`;
   const later = await fileOf(folder, [
     row(npi(1), { num_org_mem: '18' }),
     // Left the group.
