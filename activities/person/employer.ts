@@ -36,8 +36,8 @@ const TRUST: Readonly<Record<Source, readonly [confidence: number, witness: stri
 const DIFFERENT_AT_MOST = 3;
 /** An organization with the provider's surname in its name counts as so many: most practices of one physician have it. */
 const NAMESAKE = 4;
-/** Shorter surnames stand in any address by chance. */
-const SURNAME_AT_LEAST = 3;
+/** Shorter surnames stand in any local part, or in any domain, by chance. */
+const SURNAME_AT_LEAST = { local: 3, domain: 5 };
 const EMPLOYERS_AT_MOST = 3;
 /** Less is a guess. */
 const CONFIDENCE_AT_LEAST = 0.1;
@@ -134,11 +134,13 @@ function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidenc
     .toLowerCase()
     .replace(/[^a-z0-9@]/g, '')
     .split('@');
-  const isOwn = family.length >= SURNAME_AT_LEAST && `${local} ${domain}`.includes(family);
+  const isOwn =
+    (family.length >= SURNAME_AT_LEAST.local && local.includes(family)) ||
+    (family.length >= SURNAME_AT_LEAST.domain && domain.includes(family));
   return evidenceOf(isOwn ? 'own_mailbox' : 'endpoint_domain', [affiliationName], [domain]);
 }
 
-/** Evidence with a key or a domain in common, or a domain alone that resembles a name without one. */
+/** By employer: evidence with a key or a domain in common, or a domain alone and a name alone that it resembles. */
 function together(evidence: readonly Evidence[]): Employer[] {
   const shares = (a: readonly string[], b: readonly string[]) => a.some((value) => b.includes(value));
   const fits = ({ names, domains }: Evidence, other: Evidence) =>

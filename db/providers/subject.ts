@@ -66,7 +66,7 @@ const ENDPOINTS_AT_MOST = 50;
 /** So many of a group's clinicians are looked at for its domain. */
 const COLLEAGUES_AT_MOST = 50;
 /** So many telephones and addresses of one provider are looked at. */
-const PLACES_AT_MOST = 20;
+const PLACES_AT_MOST = 10;
 
 /** What the registry did not know, or knew as out of service, counts for a day (see `storeRegistryAbsence`). */
 const REFUSAL = sql<ProviderFacts['refusal']>`case

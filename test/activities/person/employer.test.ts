@@ -46,6 +46,8 @@ test("an office's address is less than a mailbox of their own", async (t) => {
   t.is(await confidence('jane.public@cedarclinic.com'), 0.85);
   t.is(await confidence('npi@publicdermatology.com'), 0.85);
   t.is(await confidence('office@cedarclinic.com'), 0.5);
+  const lee = await person(null, [{ endpoint: 'office@leesburg.com' }], { lastName: 'LEE' });
+  t.is((await employerOf(lee))?.confidence, 0.5);
 });
 
 test('hosts of URLs and parents of hosts for Direct messages are domains of employers', async (t) => {
