@@ -117,9 +117,9 @@ function ofPractice(practice: ClinicianPractice, facts: ProviderFacts): Evidence
   const { pacId, name, members, phoneKey, addressKey, colleagues } = practice;
   if (pacId === '') return [];
   const shared = byFrequency(domainsOf(colleagues)).find(
-    ([domain, count]) => count > 1 || resembles(domain, name ?? ''),
+    ({ value, length }) => length > 1 || resembles(value, name ?? ''),
   );
-  const named = evidenceOf('clinician_group', [name], shared ? [shared[0]] : []);
+  const named = evidenceOf('clinician_group', [name], shared ? [shared.value] : []);
   const one = { ...named, weight: String(members ?? 1).length, keys: [`pac_id:${pacId}`, ...named.keys] };
   const isHere = phoneKey === facts.phoneKey || addressKey === facts.addressKey;
   return isHere ? [one, { ...one, source: 'same_address', question: 'group here' }] : [one];
@@ -162,14 +162,11 @@ function together(evidence: readonly Evidence[]): Employer[] {
 /** As vendors are told of an employer. */
 function describe(employer: Employer, all: readonly Employer[]): Organization {
   const weighed = employer
-    .map(({ source, question }) => ({
-      source,
-      confidence: TRUST[source][0] * shareOf(employer, question, all),
-    }))
-    .toSorted((one, other) => other.confidence - one.confidence);
+    .map(({ source, question }) => ({ source, weight: TRUST[source][0] * shareOf(employer, question, all) }))
+    .toSorted((one, other) => other.weight - one.weight);
   const witnesses = [...Map.groupBy(weighed, ({ source }) => TRUST[source][1]).values()];
-  const doubt = witnesses.reduce((product, [best]) => product * (1 - (best?.confidence ?? 0)), 1);
-  const [name = null] = byFrequency(employer.flatMap(({ names }) => names.slice(0, 1)))[0] ?? [];
+  const doubt = witnesses.reduce((product, [best]) => product * (1 - (best?.weight ?? 0)), 1);
+  const name = byFrequency(employer.flatMap(({ names }) => names.slice(0, 1)))[0]?.value ?? null;
   const telling = (domain: string, source: Source) =>
     TRUST[source][0] + Number(name !== null && resembles(domain, name));
   const [domain = null] =
@@ -195,12 +192,12 @@ function namesIn(texts: readonly (string | null)[]): string[] {
 }
 
 /** Each value and how often it is there, the most frequent first, of several the one met first. */
-function byFrequency(values: readonly string[]): [value: string, count: number][] {
-  const counted = [...Map.groupBy(values, (value) => value)].map(([value, all]): [string, number] => [
+function byFrequency(values: readonly string[]) {
+  const counted = [...Map.groupBy(values, (value) => value)].map(([value, { length }]) => ({
     value,
-    all.length,
-  ]);
-  return counted.toSorted(([, one], [, other]) => other - one);
+    length,
+  }));
+  return counted.toSorted((one, other) => other.length - one.length);
 }
 
 const NOT_EMPLOYERS = readLines(new URL('./not-employers.txt', import.meta.url));

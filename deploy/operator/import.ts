@@ -61,8 +61,8 @@ Verdicts: added, already_there, not_an_npi, not_a_hash, not_an_address, not_a_do
 
 interface DownloadOptions extends ChangedBy {
   readonly rejects?: string;
-  readonly dryRun?: true;
-  readonly again?: true;
+  readonly dryRun: boolean;
+  readonly again: boolean;
   readonly acceptDrift?: true;
 }
 
@@ -92,8 +92,8 @@ export function addImportCommands(
         'where rows that cannot be imported are listed (default: NAME.rejects.csv here)',
         label(4096),
       )
-      .option('--dry-run', 'count what would change, and change nothing')
-      .option('--again', 'import a file that was imported before')
+      .option('--dry-run', 'count what would change, and change nothing', false)
+      .option('--again', 'import a file that was imported before', false)
       .action((path: string, { rejects, dryRun, again, acceptDrift, actor, reason }: DownloadOptions) =>
         run(null, async () =>
           downloadReport(
@@ -103,8 +103,8 @@ export function addImportCommands(
               by: { actor, reason },
               path,
               rejectsPath: rejects ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`,
-              dryRun: dryRun === true,
-              again: again === true,
+              dryRun,
+              again,
               acceptsDrift: acceptDrift === true,
               output,
             }),
