@@ -63,9 +63,10 @@ export async function makePlans(
 }
 
 /** Of all that a vendor's answer, and what we make of it, depends on: while it is the same, so is a miss. */
-function hashOf({ verifiers, rules }: LookupDeps, { person, organization }: Subject): string {
-  const employer = [organization?.name, organization?.domain];
-  const known = JSON.stringify([person, employer, rules.policy, verifiers.map(({ id }) => id)]);
+function hashOf({ verifiers, rules }: LookupDeps, subject: Subject): string {
+  const { person, organization, otherOrganizations } = subject;
+  const employers = [organization, ...otherOrganizations].map((one) => [one?.name, one?.domain]);
+  const known = JSON.stringify([person, employers, rules.policy, verifiers.map(({ id }) => id)]);
   return createHash('sha256').update(known).digest('base64');
 }
 

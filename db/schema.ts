@@ -306,6 +306,7 @@ export const providers = pgTable('providers', {
   otherLastName: text('other_last_name'),
   otherFirstName: text('other_first_name'),
   organizationName: text('organization_name'),
+  parentName: text('parent_name'),
   taxonomyCode: text('taxonomy_code'),
   practiceLine1: text('practice_line_1'),
   practiceLine2: text('practice_line_2'),
@@ -363,6 +364,24 @@ export const providerLocations = pgTable(
   },
   (t) => [primaryKey({ columns: [t.npi, t.line1, t.line2, t.city, t.state, t.postalCode] })],
 );
+
+export const clinicianPractices = pgTable(
+  'clinician_practices',
+  {
+    npi: text('npi').notNull(),
+    pacId: text('pac_id').notNull(),
+    phoneKey: text('phone_key').notNull(),
+    addressKey: text('address_key').notNull(),
+    name: text('name'),
+    members: integer('members'),
+  },
+  (t) => [primaryKey({ columns: [t.npi, t.pacId, t.phoneKey, t.addressKey] })],
+);
+
+export const employerDomains = pgTable('employer_domains', {
+  key: text('key').primaryKey(),
+  domain: text('domain').notNull(),
+});
 
 export const importRuns = pgTable('import_runs', {
   id: text('id').primaryKey(),

@@ -65,7 +65,7 @@ export type CheckKind = 'named' | 'identity' | 'local' | 'verifier' | 'verdict';
 /** NPPES's endpoint types. */
 export const ENDPOINT_KINDS = ['DIRECT', 'CONNECT', 'SOAP', 'FHIR', 'REST', 'OTHERS'] as const;
 export type EndpointKind = (typeof ENDPOINT_KINDS)[number];
-export type ImportKind = 'nppes' | 'emails' | 'suppressions';
+export type ImportKind = 'nppes' | 'clinicians' | 'domains' | 'emails' | 'suppressions';
 export type SuppressionKind = 'npi' | 'email' | 'domain';
 export type SuppressionOrigin = 'import' | 'vendor' | 'erasure' | 'operator';
 /** The source of evidence that is our own. */

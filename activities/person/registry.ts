@@ -13,11 +13,6 @@ import { at, type Field, FieldError, items, objectAt, present, textOf } from '..
 
 export const REGISTRY_URL = 'https://npiregistry.cms.hhs.gov/api/';
 
-export interface RegistryOptions {
-  readonly baseUrl: string;
-  readonly timeoutMs?: number;
-}
-
 /**
  * What the registry made of one question.
  * - `found`: an active NPI
@@ -32,10 +27,7 @@ export type RegistryStep =
   | Retry
   | Unreadable;
 
-export interface Registry {
-  /** @param npi 10 digits */
-  find(npi: string, signal: AbortSignal): Promise<RegistryStep>;
-}
+export type Registry = ReturnType<typeof createRegistry>;
 
 /** It answers within a second or is in trouble. */
 const TIMEOUT_MS = 10_000;
@@ -45,11 +37,12 @@ const TIMEOUT_MS = 10_000;
  * It publishes no limits; whoever calls keeps to at most 5 questions a second, 4 at once, and one a day for an NPI.
  * `find` throws only what aborting `signal` throws.
  */
-export function createRegistry({ baseUrl, timeoutMs = TIMEOUT_MS }: RegistryOptions): Registry {
-  const api = jsonApi(baseUrl, { 'user-agent': 'npi-email-enrichment/1.0' }, timeoutMs);
+export function createRegistry(at: { readonly baseUrl: string; readonly timeoutMs?: number }) {
+  const api = jsonApi(at.baseUrl, { 'user-agent': 'npi-email-enrichment/1.0' }, at.timeoutMs ?? TIMEOUT_MS);
 
   return {
-    async find(npi, signal) {
+    /** @param npi 10 digits */
+    async find(npi: string, signal: AbortSignal): Promise<RegistryStep> {
       const query = new URLSearchParams({ version: '2.1', number: npi });
       return await api.get(`/?${query}`, signal, (answer) => stepOf(answer, npi));
     },
@@ -137,6 +130,7 @@ function namesOf(entityType: 1 | 2, basic: Field, other: Field | undefined) {
     otherLastName: another('last_name'),
     otherFirstName: another('first_name'),
     organizationName: entityType === 2 ? textAt(basic, 'organization_name') : null,
+    parentName: entityType === 2 ? textAt(basic, 'parent_organization_legal_business_name') : null,
   };
 }
 

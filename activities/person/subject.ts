@@ -1,19 +1,22 @@
 import type { ProviderFacts } from '../../db/providers/subject.ts';
 import type { WantedType } from '../../db/words.ts';
 import type { Person, PersonName, Subject } from '../vendors/vendor.ts';
+import { classifyEndpoint } from '../verification/looks.ts';
+import { parseAddress } from '../verification/syntax.ts';
+import { deriveEmployers } from './employer.ts';
 import { capitalize, generationOf, hasOneCase, personName, stripTitles } from './names.ts';
-import { deriveOrganization, ordinaryAddresses } from './organization.ts';
 import { usState } from './us-states.ts';
 
 /**
- * What vendors are told of a provider, cleaned for them: names as people write them, an organization if one can be
- * derived. Whoever isn't an active individual on record has no person and no organization.
+ * What vendors are told of a provider, cleaned for them: names as people write them, the organizations they may
+ * work for. Whoever isn't an active individual on record has no person and no organization.
  * @param facts of this NPI; null if neither NPPES nor the registry has it
  */
 export function buildSubject(npi: string, facts: ProviderFacts | null, wantedType: WantedType): Subject {
   const person = facts === null ? null : personOf(facts);
-  const organization = facts === null || person === null ? null : deriveOrganization(facts);
-  return { npi, wantedType, person, organization };
+  const employers = facts === null || person === null ? [] : deriveEmployers(facts);
+  const [organization = null, ...otherOrganizations] = employers;
+  return { npi, wantedType, person, organization, otherOrganizations };
 }
 
 /**
@@ -21,7 +24,10 @@ export function buildSubject(npi: string, facts: ProviderFacts | null, wantedTyp
  * and never checked by anyone.
  */
 export function endpointCandidates(facts: ProviderFacts): string[] {
-  return ordinaryAddresses(facts.endpoints).map(({ email }) => email);
+  const addresses = facts.endpoints
+    .filter(({ kind, endpoint }) => classifyEndpoint(kind, endpoint) === 'email')
+    .flatMap(({ endpoint }) => parseAddress(endpoint.trim().replace(/^mailto:/i, ''))?.email ?? []);
+  return [...new Set(addresses)];
 }
 
 function personOf(facts: ProviderFacts): Person | null {

@@ -12,6 +12,7 @@ import {
 } from '../http/fields.ts';
 import { candidatesOf, nameOf, timestampOf } from './candidate.ts';
 import {
+  askingNextEmployer,
   type Employee,
   employeeOf,
   type Step,
@@ -72,13 +73,13 @@ export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: Vendor
     return await api.get(`/email-finder?${queryOf(employee)}`, signal, stepOf);
   };
 
-  return {
+  return askingNextEmployer({
     ...HUNTER,
     callMs,
     cost: () => 1,
     submit: ask,
     poll: (_jobRef, subject, signal) => ask(subject, signal),
-  };
+  });
 }
 
 /** Both names of the employer if both are known: the domain decides, the company's name is for the rest. */

@@ -14,6 +14,7 @@ import {
 import { usState } from '../person/us-states.ts';
 import { candidatesOf, nameOf } from './candidate.ts';
 import {
+  askingNextEmployer,
   employeeOf,
   type Step,
   stepOfVendorStatus,
@@ -56,14 +57,14 @@ export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: Vend
     return await api.post('/enrich-person', { only_verified_email: true, data }, signal, stepOf);
   };
 
-  return {
+  return askingNextEmployer({
     ...PROSPEO,
     callMs,
     cost: () => 1,
     submit,
     // It never answers `pending`; asked again, it answers the same at no cost.
     poll: (_jobRef, subject, signal) => submit(subject, signal),
-  };
+  });
 }
 
 function stepOf(answer: HttpAnswer): Step {

@@ -60,7 +60,17 @@ export interface Organization {
   readonly name: string | null;
   /** Registrable, lower case. */
   readonly domain: string | null;
-  readonly source: 'endpoint_domain' | 'affiliation' | 'same_phone' | 'same_address';
+  /** The evidence that weighs most. */
+  readonly source:
+    | 'operator'
+    | 'own_mailbox'
+    | 'clinician_group'
+    | 'same_phone'
+    | 'affiliation'
+    | 'same_suite'
+    | 'endpoint_domain'
+    | 'same_address'
+    | 'elsewhere';
   /** 0 to 1. */
   readonly confidence: number;
 }
@@ -72,7 +82,10 @@ export interface Subject {
   readonly wantedType: WantedType;
   /** Null if neither NPPES nor the registry has the NPI. */
   readonly person: Person | null;
+  /** The likeliest employer. */
   readonly organization: Organization | null;
+  /** Less likely ones, the likelier first. */
+  readonly otherOrganizations: readonly Organization[];
 }
 
 /** What a vendor needs to be told about a person before it can be asked; `organization`: a name or a domain of it. */
@@ -197,3 +210,33 @@ export interface Vendor
   submit(subject: Subject, signal: AbortSignal): Promise<Step>;
   poll(jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step>;
 }
+
+/**
+ * Has a vendor asked about the next employer if it knows nobody at the likeliest. Only for vendors that answer at once and
+ * take nothing for a miss: the second question then costs a call, and may find what the first was wrong about. It is put
+ * as a poll, so that the vendor's limits are asked again and a crash loses nothing.
+ */
+export function askingNextEmployer(vendor: Vendor): Vendor {
+  const ask = async (turn: number, jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step> => {
+    const employers = [subject.organization, ...subject.otherOrganizations].slice(0, EMPLOYERS_ASKED);
+    const asked = { ...subject, organization: employers[turn] ?? null };
+    const step =
+      jobRef === '' ? await vendor.submit(asked, signal) : await vendor.poll(jobRef, asked, signal);
+    if (step.kind === 'pending') return { ...step, jobRef: `${turn}:${step.jobRef}` };
+    if (step.kind === 'miss' && step.credits === 0 && turn + 1 < employers.length) {
+      return { kind: 'pending', jobRef: `${turn + 1}:`, pollAfterMs: 0 };
+    }
+    // What the vendor cannot be asked about one employer does not undo its word about the other.
+    return step.kind === 'skip' && turn > 0 ? { kind: 'miss', reason: 'no_match', credits: 0 } : step;
+  };
+  return {
+    ...vendor,
+    submit: (subject, signal) => ask(0, '', subject, signal),
+    poll(jobRef, subject, signal) {
+      const [, turn = 0, own = jobRef] = /^([0-9]):(.*)$/.exec(jobRef) ?? [];
+      return ask(Number(turn), own, subject, signal);
+    },
+  };
+}
+
+const EMPLOYERS_ASKED = 2;

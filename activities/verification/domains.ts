@@ -22,14 +22,19 @@ export function holdsDomain(list: ReadonlySet<string>, domain: string): boolean 
 }
 
 /**
- * Reads one or more of `lists/`: an entry a line, `#` before a comment. Read at start, not imported from packages, so
- * that what a domain counts as changes with a commit and never with an install.
+ * Reads one or more of `lists/`. Read at start, not imported from packages, so that what a domain counts as changes with
+ * a commit and never with an install.
  * @param names of files, without `.txt`
  * @throws if a file is missing: a service without its lists would hand out what it must refuse
  */
 export function readList(...names: readonly string[]): ReadonlySet<string> {
-  const texts = names.map((name) => readFileSync(new URL(`./lists/${name}.txt`, import.meta.url), 'utf8'));
-  const lines = texts.flatMap((text) => text.split(/\r?\n/));
+  const files = names.map((name) => new URL(`./lists/${name}.txt`, import.meta.url));
+  return new Set(files.flatMap((file) => [...readLines(file)]));
+}
+
+/** Reads a file with an entry a line, `#` before a comment. @throws if it is missing */
+export function readLines(file: URL): ReadonlySet<string> {
+  const lines = readFileSync(file, 'utf8').split(/\r?\n/);
   return new Set(lines.filter((line) => line !== '' && !line.startsWith('#')));
 }
 

@@ -63,16 +63,19 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): P
   return rows.map((_, n) => verdictOf.get(n) ?? 'unchanged');
 }
 
-/** What an import did, in rows by verdict; of NPPES by file and fate, such as `npidata.inserted`. */
+/** What an import did, in rows by verdict; of CMS's files by file and fate, such as `npidata.inserted`. */
 export type Counts = Readonly<Record<string, number>>;
 
-/** What the newest import of a download of NPPES did; null if it did not come to its end, or was never made. */
-export async function findNppesImport(db: Database, fingerprint: string): Promise<Counts | null> {
+/** What CMS publishes that is imported as it was downloaded. */
+export type Dataset = Extract<ImportKind, 'nppes' | 'clinicians'>;
+
+/** What the newest import of a download did; null if it did not come to its end, or was never made. */
+export async function findImport(db: Database, kind: Dataset, fingerprint: string): Promise<Counts | null> {
   const [last] = await query(db, (tx) =>
     tx
       .select({ state: importRuns.state, counts: importRuns.counts })
       .from(importRuns)
-      .where(and(eq(importRuns.kind, 'nppes'), eq(importRuns.fingerprint, fingerprint)))
+      .where(and(eq(importRuns.kind, kind), eq(importRuns.fingerprint, fingerprint)))
       .orderBy(desc(importRuns.startedAt))
       .limit(1),
   );
@@ -81,7 +84,7 @@ export async function findNppesImport(db: Database, fingerprint: string): Promis
 
 /**
  * Notes that an import begins, and in the audit log who wants it. One of the same file that never came to its end is
- * marked as failed: it is being repeated. Of NPPES any: whoever begins one holds the lock that lets one run at a time.
+ * marked as failed: it is being repeated. Of CMS's any: whoever begins one holds the lock that lets one run at a time.
  * @param file.name without its folder
  * @param file.fingerprint tells the same content again
  */
@@ -99,7 +102,9 @@ export async function beginImport(
       .where(
         and(
           eq(importRuns.kind, kind),
-          kind === 'nppes' ? undefined : eq(importRuns.fingerprint, file.fingerprint),
+          kind === 'nppes' || kind === 'clinicians'
+            ? undefined
+            : eq(importRuns.fingerprint, file.fingerprint),
           eq(importRuns.state, 'running'),
         ),
       );

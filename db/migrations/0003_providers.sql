@@ -13,6 +13,8 @@ create table providers (
   other_last_name text,
   other_first_name text,
   organization_name text,
+  -- The legal name of the organization that this one is a part of.
+  parent_name text,
   taxonomy_code text,
   practice_line_1 text,
   practice_line_2 text,
@@ -20,7 +22,7 @@ create table providers (
   practice_state text,
   practice_postal_code text,
   practice_phone text,
-  -- What providers of one practice share, in one spelling: ten digits; street and number with the five-digit ZIP.
+  -- What providers of one practice share, in one spelling: ten digits; street, number and suite with the five-digit ZIP.
   phone_key text,
   address_key text,
   updated_on date,
@@ -95,10 +97,32 @@ create table provider_locations (
 create index provider_locations_by_phone on provider_locations (phone_key);
 create index provider_locations_by_address on provider_locations (address_key);
 
+-- Where clinicians work, and for which groups they bill Medicare: CMS, "Doctors and Clinicians".
+create table clinician_practices (
+  npi text collate "C" not null,
+  -- The group's in Medicare's enrollment system; empty for whoever bills for themselves.
+  pac_id text collate "C" not null,
+  -- Empty if not known.
+  phone_key text not null,
+  address_key text not null,
+  -- The group's legal name, and how many bill for it.
+  name text,
+  members integer,
+  primary key (npi, pac_id, phone_key, address_key)
+);
+create index clinician_practices_by_group on clinician_practices (pac_id) where pac_id <> '';
+
+-- What an operator knows of employers' domains: of an organization or a person by NPI, of a group by PAC id, else by the
+-- key of an organization's name.
+create table employer_domains (
+  key text collate "C" primary key check (key ~ '^(npi|pac_id|name):.'),
+  domain text not null
+);
+
 -- An import that was interrupted is run again from the beginning: what it has written already is what it would write.
 create table import_runs (
   id text primary key,
-  kind text not null check (kind in ('nppes', 'emails', 'suppressions')),
+  kind text not null check (kind in ('nppes', 'clinicians', 'domains', 'emails', 'suppressions')),
   -- The file's name without its folder, and what tells the same file again.
   file text not null,
   fingerprint text not null,

@@ -50,5 +50,5 @@ end $$;
 
 create function analyze_providers() returns void language plpgsql as $$
 begin
-  analyze providers, provider_endpoints, provider_other_names, provider_locations;
+  analyze providers, provider_endpoints, provider_other_names, provider_locations, clinician_practices;
 end $$;

@@ -99,6 +99,8 @@ grant select, insert on suppressions to npe_worker;
 grant select, insert, update, delete on suppressions to npe_operator;
 grant select, insert, update, delete on providers, provider_endpoints, provider_other_names, provider_locations
   to npe_worker, npe_operator;
+grant select on clinician_practices, employer_domains to npe_worker;
+grant select, insert, update, delete on clinician_practices, employer_domains to npe_operator;
 grant select, insert, update on import_runs to npe_operator;
 
 -- Webhooks.

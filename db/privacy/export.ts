@@ -34,6 +34,7 @@ export async function exportSubject(db: Database, subject: DataSubject) {
     return {
       providers: await rows(sql`select * from providers where ${ofNpi}`),
       locations: await rows(sql`select * from provider_locations where ${ofNpi}`),
+      clinician_practices: await rows(sql`select * from clinician_practices where ${ofNpi}`),
       endpoints: await rows(sql`select * from provider_endpoints where ${endpoint} order by npi, endpoint`),
       stored_emails: await rows(sql`select * from stored_emails where ${theirs} order by first_seen_at`),
       email_checks: await rows(sql`select * from email_checks where ${theirs} order by id`),

@@ -1,8 +1,13 @@
+import words from './key-words.json' with { type: 'json' };
+
 /** What providers of one practice share. */
 export interface ProviderKeys {
   /** The last ten digits; null if there are fewer, or only one digit over and over. */
   readonly phoneKey: string | null;
-  /** Street and number in one spelling, `|`, five digits of ZIP code; null if either is missing. */
+  /**
+   * Street, number and suite in one spelling, on whichever line they stand, `|`, five digits of ZIP code; null if the
+   * street or the ZIP code is missing. Whoever leaves the suite out is not taken for one of its tenants.
+   */
   readonly addressKey: string | null;
 }
 
@@ -13,42 +18,81 @@ export interface ProviderKeys {
 export function providerKeys(at: {
   readonly phone: string | null;
   readonly line1: string | null;
+  readonly line2: string | null;
   readonly postalCode: string | null;
 }): ProviderKeys {
-  return { phoneKey: phoneKey(at.phone ?? ''), addressKey: addressKey(at.line1 ?? '', at.postalCode ?? '') };
+  const lines = at.line2 ? `${at.line1 ?? ''} ${at.line2}` : (at.line1 ?? '');
+  return { phoneKey: phoneKey(at.phone ?? ''), addressKey: addressKey(lines, at.postalCode ?? '') };
 }
 
-/** USPS Publication 28, appendices B and C: what is written out and what is meant by it. */
-const ABBREVIATIONS = new Map(
-  `ALLEY ALY,AVENUE AVE,AV AVE,BOULEVARD BLVD,BRIDGE BRG,CENTER CTR,CENTRE CTR,CIRCLE CIR,COURT CT,CROSSING XING,
-  DRIVE DR,EXPRESSWAY EXPY,FREEWAY FWY,HEIGHTS HTS,HIGHWAY HWY,JUNCTION JCT,LANE LN,MOUNT MT,PARKWAY PKWY,PLACE PL,
-  PLAZA PLZ,POINT PT,ROAD RD,ROUTE RTE,SQUARE SQ,STREET ST,TERRACE TER,TRAIL TRL,TURNPIKE TPKE,VALLEY VLY,
-  APARTMENT APT,BUILDING BLDG,DEPARTMENT DEPT,FLOOR FL,ROOM RM,SUITE STE,UNIT STE,NUMBER STE,NO STE,
-  NORTH N,SOUTH S,EAST E,WEST W,NORTHEAST NE,NORTHWEST NW,SOUTHEAST SE,SOUTHWEST SW,
-  FIRST 1ST,SECOND 2ND,THIRD 3RD,FOURTH 4TH,FIFTH 5TH,SIXTH 6TH,SEVENTH 7TH,EIGHTH 8TH,NINTH 9TH,TENTH 10TH`
-    .split(/,\s*/)
-    .map((pair): [string, string] => {
-      const [written = '', meant = ''] = pair.split(' ');
-      return [written, meant];
-    }),
-);
+/** What is written out, and what is meant by it. */
+const STREET_WORDS = new Map(Object.entries(words.streetWords));
 
 function phoneKey(phone: string): string | null {
   const digits = /^[0-9]{10}$/.test(phone) ? phone : phone.replace(/[^0-9]/g, '').slice(-10);
   return digits.length < 10 || /^([0-9])\1*$/.test(digits) ? null : digits;
 }
 
-function addressKey(line1: string, postalCode: string): string | null {
+function addressKey(lines: string, postalCode: string): string | null {
   const zip = postalCode.slice(0, 5);
-  if (line1 === '' || !/^[0-9]{5}$/.test(zip)) return null;
-  const words = line1
+  if (lines === '' || !/^[0-9]{5}$/.test(zip)) return null;
+  const spelled = lines
     .toUpperCase()
     .replace(/[.']/g, '')
     .replaceAll('#', ' STE ')
     .split(/[^\p{L}\p{N}]+/u)
     .filter((word) => word !== '')
-    .map((word) => ABBREVIATIONS.get(word) ?? word)
+    .map((word) => STREET_WORDS.get(word) ?? word)
     // `STE # 5`
     .filter((word, index, all) => word !== 'STE' || all[index + 1] !== 'STE');
-  return words.length === 0 ? null : `${words.join(' ')}|${zip}`;
+  return spelled.length === 0 ? null : `${spelled.join(' ')}|${zip}`;
+}
+
+/** The id of a group in Medicare's enrollment system: ten digits, the first of which spreadsheets drop if it is 0. */
+export function pacIdOf(text: string): string | null {
+  return /^[0-9]{1,10}$/.test(text) ? text.padStart(10, '0') : null;
+}
+
+/** Legal forms that are postal codes of states too: `Cardiology of PA` is in Pennsylvania. */
+const FORMS_AND_STATES: ReadonlySet<string> = new Set(['co', 'pa', 'sc']);
+const FORMS: ReadonlySet<string> = new Set(words.legalForms);
+/** What stands before a state, or before the `Co` that is a part of a name. */
+const BEFORE_STATE = /(?: (?:of|in|and)(?: (?:north|south|east|west)(?:ern)?| central)?|&)$/;
+const PHRASE = new RegExp(` (?:${words.legalPhrases.join('|')})$`);
+const DOING_BUSINESS_AS = /\b(?:d[./]?b[./]?a\b[.:]?|doing business as\b)/i;
+
+/**
+ * The words of an organization's name as somebody wrote them, without its legal form, under which nobody knows it; of
+ * one that does business as another, those of the other.
+ * @returns at least one word, if there is one
+ */
+export function organizationWords(text: string): string[] {
+  const [legal = '', door = ''] = text.split(DOING_BUSINESS_AS);
+  const name = /\p{L}/u.test(door) ? door : legal;
+  const left = name
+    // `P. A.`
+    .replace(/\b(\p{L})\. (?=\p{L}\.)/gu, '$1.')
+    .split(/[\s,]+/)
+    .filter((word) => /[\p{L}\p{N}&]/u.test(word));
+  for (;;) {
+    const plain = ` ${left.map((word) => word.toLowerCase().replace(/[^a-z&]/g, '')).join(' ')}`;
+    const [, before = '', last = ''] = /^(.*) (\S*)$/.exec(plain) ?? [];
+    const isForm = FORMS.has(last) || (FORMS_AND_STATES.has(last) && !BEFORE_STATE.test(before));
+    const phrase = PHRASE.exec(plain)?.[0].trim().split(' ').length ?? 0;
+    const count = phrase > 0 && phrase < left.length ? phrase : Number(isForm);
+    if (count === 0 || left.length === 1) return left;
+    left.splice(-count);
+  }
+}
+
+/** One key for the spellings of an organization's name: no legal form, no article, no case, no marks. */
+export function organizationKey(name: string): string {
+  const said = organizationWords(name)
+    .join(' ')
+    .toLowerCase()
+    .normalize('NFKD')
+    .replace(/[\p{M}.'’]/gu, '')
+    .replace(/&/g, ' and ')
+    .split(/[^\p{L}\p{N}]+/u);
+  return said.filter((word) => word !== 'the' && !FORMS.has(word)).join('');
 }

@@ -1,42 +1,34 @@
 import { eq, getTableColumns, type SQL, sql } from 'drizzle-orm';
+import type { PgInsertValue, PgTable } from 'drizzle-orm/pg-core';
 import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../schema.ts';
 import { providerKeys } from './keys.ts';
 
 // What the NPI registry says of NPIs that no import has brought. An import knows better: its rows are never touched.
 
+type Row = typeof providers.$inferSelect;
+
 /** An active NPI as the registry has it, in the words of NPPES; empty fields are null. */
-export interface RegistryProvider {
-  /** 10 digits. */
-  readonly npi: string;
+export interface RegistryProvider
+  extends Readonly<
+    Pick<
+      Row,
+      | ('npi' | 'lastName' | 'firstName' | 'middleName' | 'nameSuffix' | 'credential' | 'otherLastName')
+      | ('otherFirstName' | 'organizationName' | 'parentName' | 'taxonomyCode' | 'updatedOn')
+    >
+  > {
   readonly entityType: 1 | 2;
-  readonly lastName: string | null;
-  readonly firstName: string | null;
-  readonly middleName: string | null;
-  readonly nameSuffix: string | null;
-  readonly credential: string | null;
-  readonly otherLastName: string | null;
-  readonly otherFirstName: string | null;
-  readonly organizationName: string | null;
-  readonly taxonomyCode: string | null;
   readonly practice: RegistryLocation | null;
-  /** `2026-11-21`. */
-  readonly updatedOn: string | null;
   readonly endpoints: readonly RegistryEndpoint[];
   /** Of organizations. */
   readonly otherNames: readonly { readonly name: string; readonly typeCode: string }[];
   readonly locations: readonly RegistryLocation[];
 }
 
-export interface RegistryLocation {
-  readonly line1: string | null;
-  readonly line2: string | null;
-  readonly city: string | null;
-  readonly state: string | null;
-  /** Five or nine digits. */
-  readonly postalCode: string | null;
-  readonly phone: string | null;
-}
+/** Postal codes have five or nine digits. */
+export type RegistryLocation = Readonly<
+  Record<'line1' | 'line2' | 'city' | 'state' | 'postalCode' | 'phone', string | null>
+>;
 
 export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi'>;
 
@@ -64,31 +56,29 @@ export async function listRegistryDue(db: Database, npis: readonly string[]): Pr
 export async function storeRegistryProvider(db: Database, provider: RegistryProvider): Promise<void> {
   const { npi, practice, endpoints, otherNames, locations, ...facts } = provider;
   await transaction(db, async (tx) => {
-    const stored = await replaceRow(tx, npi, {
-      ...facts,
-      ...(practice && practiceOf(practice)),
-    });
-    if (!stored) return;
-    // The registry may name one thing twice; the first counts.
-    if (endpoints.length > 0) {
-      await tx
-        .insert(providerEndpoints)
-        .values(endpoints.map((one) => ({ npi, ...one })))
-        .onConflictDoNothing();
-    }
-    if (otherNames.length > 0) {
-      await tx
-        .insert(providerOtherNames)
-        .values(otherNames.map((one) => ({ npi, ...one })))
-        .onConflictDoNothing();
-    }
-    if (locations.length > 0) {
-      await tx
-        .insert(providerLocations)
-        .values(locations.map((one) => locationRow(npi, one)))
-        .onConflictDoNothing();
-    }
+    const isStored = await replaceRow(tx, npi, { ...facts, ...(practice && practiceOf(practice)) });
+    if (!isStored) return;
+    await add(
+      tx,
+      providerEndpoints,
+      endpoints.map((one) => ({ npi, ...one })),
+    );
+    await add(
+      tx,
+      providerOtherNames,
+      otherNames.map((one) => ({ npi, ...one })),
+    );
+    await add(
+      tx,
+      providerLocations,
+      locations.map((one) => locationRow(npi, one)),
+    );
   });
+}
+
+/** The registry may name one thing twice; the first counts. */
+async function add<T extends PgTable>(tx: Transaction, table: T, rows: PgInsertValue<T>[]): Promise<void> {
+  if (rows.length > 0) await tx.insert(table).values(rows).onConflictDoNothing();
 }
 
 /**
@@ -126,9 +116,9 @@ async function replaceRow(tx: Transaction, npi: string, facts: RowFacts): Promis
     .onConflictDoUpdate({ target: providers.npi, set: row, setWhere: sql`${providers.origin} = 'registry'` })
     .returning({ npi: providers.npi });
   if (written.length === 0) return false;
-  await tx.delete(providerEndpoints).where(eq(providerEndpoints.npi, npi));
-  await tx.delete(providerOtherNames).where(eq(providerOtherNames.npi, npi));
-  await tx.delete(providerLocations).where(eq(providerLocations.npi, npi));
+  for (const table of [providerEndpoints, providerOtherNames, providerLocations]) {
+    await tx.delete(table).where(eq(table.npi, npi));
+  }
   return true;
 }
 
@@ -141,14 +131,8 @@ function practiceOf(practice: RegistryLocation) {
 }
 
 function locationRow(npi: string, location: RegistryLocation): typeof providerLocations.$inferInsert {
-  return {
-    npi,
-    line1: location.line1 ?? '',
-    line2: location.line2 ?? '',
-    city: location.city ?? '',
-    state: location.state ?? '',
-    postalCode: location.postalCode ?? '',
-    phone: location.phone,
-    ...providerKeys(location),
-  };
+  const { phone, ...address } = location;
+  const texts = { line1: '', line2: '', city: '', state: '', postalCode: '' };
+  for (const key of Object.keys(texts) as (keyof typeof texts)[]) texts[key] = address[key] ?? '';
+  return { npi, ...texts, phone, ...providerKeys(location) };
 }

@@ -1,9 +1,10 @@
 import { eq, type SQL, sql } from 'drizzle-orm';
 import { type Database, query, type Transaction } from '../client.ts';
-import { providers } from '../schema.ts';
+import { type clinicianPractices, type employerDomains, providers } from '../schema.ts';
 import type { EndpointKind } from '../words.ts';
+import { organizationKey } from './keys.ts';
 
-// Who an NPI is, and who else is where it is: what NPPES or the NPI registry say, unjudged.
+// Who an NPI is, for whom it bills, and who else is where it is: what CMS and the operator say, unjudged.
 
 export interface EndpointFact {
   readonly kind: EndpointKind;
@@ -17,14 +18,28 @@ export interface Neighbor {
   readonly npi: string;
   /** The legal business name. */
   readonly name: string | null;
+  /** The legal business name of the organization that it is a part of. */
+  readonly parentName: string | null;
   /** The names it does business under. */
   readonly otherNames: readonly string[];
-  /** Those with an `@` in them. */
   readonly endpoints: readonly EndpointFact[];
 }
 
-/** Null if so many share it that being there says nothing: an answering service, a hospital's switchboard. */
-export type Neighbors = readonly Neighbor[] | null;
+/** A telephone or an address of a provider's, and who is there. */
+export interface Place {
+  /** `elsewhere`: not at the primary practice location, but at another one of NPPES or where Medicare is billed for. */
+  readonly at: 'phone' | 'address' | 'elsewhere';
+  /** A `phone_key` or an `address_key`. */
+  readonly key: string;
+  /** Null if so many share it that being there says nothing: an answering service, a hospital's switchboard. */
+  readonly neighbors: readonly Neighbor[] | null;
+}
+
+/** A row of CMS's "Doctors and Clinicians". */
+export interface ClinicianPractice extends Readonly<Omit<typeof clinicianPractices.$inferSelect, 'npi'>> {
+  /** Those of some others who bill for the group. */
+  readonly colleagues: readonly EndpointFact[];
+}
 
 /** A provider as the tables have it. Text is as NPPES writes it, capitals and stray characters included. */
 export interface ProviderFacts extends Readonly<typeof providers.$inferSelect> {
@@ -33,8 +48,11 @@ export interface ProviderFacts extends Readonly<typeof providers.$inferSelect> {
   /** States of the practice locations beside the primary one. */
   readonly otherStates: readonly string[];
   readonly endpoints: readonly EndpointFact[];
-  readonly atPhone: Neighbors;
-  readonly atAddress: Neighbors;
+  readonly practices: readonly ClinicianPractice[];
+  /** The primary ones first. */
+  readonly places: readonly Place[];
+  /** What the operator knows of all who are named here. */
+  readonly domains: readonly (typeof employerDomains.$inferSelect)[];
 }
 
 /** Why nobody is asked about an NPI. */
@@ -45,6 +63,10 @@ const NEIGHBORS_AT_MOST = 20;
 /** So many other locations, of persons too, are looked at for one telephone or address. */
 const LOCATIONS_AT_MOST = 200;
 const ENDPOINTS_AT_MOST = 50;
+/** So many of a group's clinicians are looked at for its domain. */
+const COLLEAGUES_AT_MOST = 50;
+/** So many telephones and addresses of one provider are looked at. */
+const PLACES_AT_MOST = 10;
 
 /** What the registry did not know, or knew as out of service, counts for a day (see `storeRegistryAbsence`). */
 const REFUSAL = sql<ProviderFacts['refusal']>`case
@@ -72,7 +94,7 @@ export async function gate(db: Database, npis: readonly string[]): Promise<Map<s
 
 /**
  * Everything on record that tells who a provider is and where they work. A few indexed reads, bounded however many
- * share a telephone or an address.
+ * share a telephone, an address or a group.
  * @returns null if neither NPPES nor the registry has the NPI
  */
 export async function readProvider(db: Database, npi: string): Promise<ProviderFacts | null> {
@@ -83,56 +105,108 @@ export async function readProvider(db: Database, npi: string): Promise<ProviderF
         refusal: REFUSAL,
         otherStates: sql<string[]>`array(
           select distinct l.state from provider_locations l where l.npi = ${npi} order by 1 limit ${LOCATIONS_AT_MOST})`,
-        // All kinds of the provider's own, whose affiliations tell the employer.
-        endpoints: endpointsOf(sql`${npi}`, sql`true`),
+        endpoints: endpointsOf(sql`e.npi = ${npi}`),
+        practices: practicesOf(npi),
+        elsewhere: sql<string[]>`array(
+          select distinct key from (
+            select unnest(array[phone_key, address_key]) as key from provider_locations where npi = ${npi}
+            union all
+            select unnest(array[phone_key, address_key]) from clinician_practices where npi = ${npi}) k
+           where key <> '' limit ${PLACES_AT_MOST})`,
+        knowsDomains: sql<boolean>`exists (select from employer_domains)`,
       })
       .from(providers)
       .where(eq(providers.npi, npi));
     if (!row) return null;
-    const { provider, ...facts } = row;
-    return { ...provider, ...facts, ...(await readNeighbors(tx, provider)) };
+    const { provider, elsewhere, knowsDomains, ...facts } = row;
+    const places = await readPlaces(tx, provider, elsewhere);
+    const domains = knowsDomains ? await readDomains(tx, npi, facts, places) : [];
+    return { ...provider, ...facts, places, domains };
   });
 }
 
-/** The organizations, in the order of their NPIs, at the telephone and at the address; null for a crowd. */
-async function readNeighbors(
-  tx: Pick<Transaction, 'execute'>,
+type Reader = Pick<Transaction, 'execute'>;
+
+/** Who is where: the organizations at each place in the order of their NPIs. */
+async function readPlaces(
+  tx: Reader,
   { phoneKey, addressKey }: typeof providers.$inferSelect,
-): Promise<Pick<ProviderFacts, 'atPhone' | 'atAddress'>> {
-  const at = (key: 'phone_key' | 'address_key', value: string | null) => sql`
+  elsewhere: readonly string[],
+): Promise<Place[]> {
+  const own = [
+    { at: 'phone' as const, key: phoneKey ?? '' },
+    { at: 'address' as const, key: addressKey ?? '' },
+  ].filter(({ key }) => key !== '');
+  const others = elsewhere.filter((key) => key !== phoneKey && key !== addressKey);
+  const places = [...own, ...others.map((key) => ({ at: 'elsewhere' as const, key }))];
+  const at = (column: 'phone_key' | 'address_key') => sql`
     (select npi from providers
-      where entity_type = 2 and active and ${sql.identifier(key)} = ${value}::text
+      where entity_type = 2 and active and ${sql.identifier(column)} = asked.key
       limit ${NEIGHBORS_AT_MOST + 1})
     union
     (select p.npi
        from (select l.npi from provider_locations l
-              where l.${sql.identifier(key)} = ${value}::text limit ${LOCATIONS_AT_MOST}) l
+              where l.${sql.identifier(column)} = asked.key limit ${LOCATIONS_AT_MOST}) l
        join providers p on p.npi = l.npi
       where p.entity_type = 2 and p.active
       limit ${NEIGHBORS_AT_MOST + 1})`;
-  // Other name type 3 is "Doing Business As"; the rest are names of the past, and others' words.
-  const rows = await tx.execute<Neighbor & { readonly place: string } & Record<string, unknown>>(sql`
-    select near.place, p.npi, p.organization_name as name,
+  // A key of one kind is never one of the other. Other name type 3 is "Doing Business As"; the rest are names of the
+  // past, and others' words.
+  const rows = await tx.execute<Neighbor & { readonly key: string } & Record<string, unknown>>(sql`
+    select asked.key, p.npi, p.organization_name as name, p.parent_name as "parentName",
            array(select n.name from provider_other_names n
                   where n.npi = p.npi and n.type_code = '3' order by n.name limit ${NEIGHBORS_AT_MOST}) as "otherNames",
-           ${endpointsOf(sql`p.npi`, sql`endpoint like '%@%'`)} as endpoints
-      from (select 'phone' as place, npi from (${at('phone_key', phoneKey)}) a
-            union all
-            select 'address', npi from (${at('address_key', addressKey)}) a) near
-     cross join lateral (select npi, organization_name from providers where npi = near.npi) p
+           ${endpointsOf(sql`e.npi = p.npi`)} as endpoints
+      from unnest(${sql.param(places.map(({ key }) => key))}::text[]) asked(key)
+     cross join lateral (${at('phone_key')} union ${at('address_key')}) near
+     cross join lateral (select npi, organization_name, parent_name from providers where npi = near.npi) p
      order by p.npi`);
-  const found = (place: 'phone' | 'address') => {
-    const here = rows.filter((row) => row.place === place).map(({ place: _place, ...neighbor }) => neighbor);
-    return here.length > NEIGHBORS_AT_MOST ? null : here;
-  };
-  return { atPhone: found('phone'), atAddress: found('address') };
+  return places.map((place) => {
+    const here = rows.filter(({ key }) => key === place.key).map(({ key: _key, ...neighbor }) => neighbor);
+    return { ...place, neighbors: here.length > NEIGHBORS_AT_MOST ? null : here };
+  });
 }
 
-/** Those endpoints of an NPI for which `holds` does, as a list of `EndpointFact`. */
-function endpointsOf(npi: SQL, holds: SQL) {
+/** What the operator knows of the domains of all who may employ a provider. */
+async function readDomains(
+  tx: Reader,
+  npi: string,
+  { endpoints, practices }: Pick<ProviderFacts, 'endpoints' | 'practices'>,
+  places: readonly Place[],
+): Promise<ProviderFacts['domains']> {
+  const neighbors = places.flatMap((place) => place.neighbors ?? []);
+  const names = [
+    ...endpoints.map(({ affiliationName }) => affiliationName),
+    ...practices.map(({ name }) => name),
+    ...neighbors.flatMap(({ name, parentName, otherNames }) => [name, parentName, ...otherNames]),
+  ];
+  const keys = [
+    ...[npi, ...neighbors.map((one) => one.npi)].map((one) => `npi:${one}`),
+    ...practices.map(({ pacId }) => `pac_id:${pacId}`),
+    ...names.map((name) => `name:${organizationKey(name ?? '')}`),
+  ];
+  return [
+    ...(await tx.execute<ProviderFacts['domains'][number] & Record<string, unknown>>(sql`
+    select key, domain from employer_domains where key = any(${sql.param(keys)}::text[]) order by key`)),
+  ];
+}
+
+function practicesOf(npi: string) {
+  const colleagues = sql`e.npi in (
+    select c.npi from clinician_practices c
+     where c.pac_id = p.pac_id and c.pac_id <> '' and c.npi <> p.npi limit ${COLLEAGUES_AT_MOST})`;
+  return sql<ClinicianPractice[]>`(
+    select coalesce(jsonb_agg(jsonb_build_object(
+             'pacId', pac_id, 'name', name, 'members', members, 'phoneKey', phone_key, 'addressKey', address_key,
+             'colleagues', ${endpointsOf(colleagues)}) order by pac_id, phone_key, address_key), '[]')
+      from (select * from clinician_practices where npi = ${npi} limit ${PLACES_AT_MOST}) p)`;
+}
+
+/** Those endpoints `e` for which `holds` does, as a list of `EndpointFact`. */
+function endpointsOf(holds: SQL) {
   return sql<EndpointFact[]>`(
     select coalesce(jsonb_agg(jsonb_build_object(
              'kind', kind, 'endpoint', endpoint, 'affiliationName', affiliation_name)), '[]')
-      from (select kind, endpoint, affiliation_name from provider_endpoints
-             where npi = ${npi} and ${holds} order by kind, endpoint limit ${ENDPOINTS_AT_MOST}) e)`;
+      from (select kind, endpoint, affiliation_name from provider_endpoints e
+             where ${holds} order by kind, endpoint limit ${ENDPOINTS_AT_MOST}) e)`;
 }

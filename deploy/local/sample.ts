@@ -3,7 +3,7 @@ import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { ZipFile } from 'yazl';
-import { importNppes } from '../nppes/importer.ts';
+import { importDownload } from '../nppes/importer.ts';
 import { LAYOUT, MEMBER_KINDS, type MemberKind } from '../nppes/layout.ts';
 import { DEACTIVATED_NPIS } from './sim/magic.ts';
 import {
@@ -49,7 +49,8 @@ export async function importSample(databaseUrl: string, dir: string): Promise<nu
   const { zip, weekly } = await writeSample(folder);
   let rows = 0;
   for (const path of [zip, weekly]) {
-    const { counts } = await importNppes({
+    const { counts } = await importDownload({
+      dataset: 'nppes',
       databaseUrl,
       path,
       rejectsPath: `${path}.rejects.csv`,

@@ -2,18 +2,19 @@ import { hostname } from 'node:os';
 import type { ChangedBy } from '../../db/audit.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
-import { beginImport, type Counts, endImport, findNppesImport } from '../../db/lookups/imports.ts';
+import { beginImport, type Counts, type Dataset, endImport, findImport } from '../../db/lookups/imports.ts';
 import { importDetails, importProviders, stageDetails } from '../../db/providers/nppes/merge.ts';
 import { analyzeProviders, connectForImport, type NppesConnection } from '../../db/providers/nppes/run.ts';
 import type { DetailTable } from '../../db/providers/nppes/staging.ts';
 import { type CsvRecord, csvReader } from './csv.ts';
-import { findColumns, type Header, ImportProblem, type MemberKind } from './layout.ts';
+import { type FileKind, findClinicianColumns, findColumns, type Header, ImportProblem } from './layout.ts';
 import { openProgress, openRejects, type Progress, type ProgressOutput, type RejectsFile } from './output.ts';
 import { neededOf, npiOf, type Reject, rowParser } from './rows.ts';
 import { type Member, openSource, type Source } from './source.ts';
 import { requireCommas, traceReader } from './spreadsheet.ts';
 
 export interface ImportOptions {
+  readonly dataset: Dataset;
   readonly databaseUrl: string;
   /** For the audit log. */
   readonly by: ChangedBy;
@@ -30,11 +31,11 @@ export interface ImportOptions {
 
 export interface ImportResult {
   readonly file: string;
-  /** The last day that the files tell of. */
-  readonly asOf: string;
+  /** The last day that the files tell of; null if they don't say it. */
+  readonly asOf: string | null;
   /** `already`: it was imported before, and nothing was done. */
   readonly outcome: 'imported' | 'already' | 'rehearsed';
-  readonly members: readonly MemberKind[];
+  readonly members: readonly FileKind[];
   readonly counts: Counts;
   /** Null if no row was rejected. */
   readonly rejectsPath: string | null;
@@ -43,17 +44,17 @@ export interface ImportResult {
 }
 
 /**
- * Imports a monthly or weekly download of NPPES. Every NPI that it names is made what it says; others stay. Killed
+ * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Every NPI that it names is made what it says; others stay. Killed
  * at any moment and run again, it ends as if nothing had happened.
  * @throws {ImportProblem} if it cannot begin or was stopped
  * @throws {DatabaseError} if it could not begin for the database's sake
  */
-export async function importNppes(options: ImportOptions): Promise<ImportResult> {
-  const { path, databaseUrl: url } = options;
-  const source = await openSource(path);
+export async function importDownload(options: ImportOptions): Promise<ImportResult> {
+  const { path, dataset, databaseUrl: url } = options;
+  const source = await openSource(path, dataset);
   const db = openDatabase({ url, poolSize: 1, applicationName: 'import' });
   try {
-    const connection = await connect(url);
+    const connection = await connect(url, dataset);
     try {
       return await importSource(connection, db, source, options);
     } finally {
@@ -65,8 +66,11 @@ export async function importNppes(options: ImportOptions): Promise<ImportResult>
   }
 }
 
-async function connect(databaseUrl: string): Promise<NppesConnection> {
-  const opened = await connectForImport(databaseUrl, `import nppes, process ${process.pid} on ${hostname()}`);
+async function connect(databaseUrl: string, dataset: Dataset): Promise<NppesConnection> {
+  const opened = await connectForImport(
+    databaseUrl,
+    `import ${dataset}, process ${process.pid} on ${hostname()}`,
+  );
   if ('transaction' in opened) return opened;
   const { name, since, file } = opened;
   throw new ImportProblem(
@@ -88,16 +92,16 @@ async function importSource(
   connection: NppesConnection,
   db: Database,
   source: Source,
-  { by, dryRun, again, acceptsDrift, rejectsPath, output }: ImportOptions,
+  { dataset, by, dryRun, again, acceptsDrift, rejectsPath, output }: ImportOptions,
 ): Promise<ImportResult> {
   const begun = performance.now();
   const { name: file, fingerprint, members } = source;
   // A wrong layout of the last file must not be found after an hour's import of the first.
   const files: { member: Member; header: Header }[] = [];
   for (const member of members) files.push({ member, header: await readHeader(member, acceptsDrift) });
-  const earlier = dryRun || again ? null : await findNppesImport(db, fingerprint);
+  const earlier = dryRun || again ? null : await findImport(db, dataset, fingerprint);
   if (earlier !== null) return result('already', earlier, 0);
-  const id = dryRun ? null : await beginImport(db, by, 'nppes', { name: file, fingerprint });
+  const id = dryRun ? null : await beginImport(db, by, dataset, { name: file, fingerprint });
 
   const rejects = await openRejects(rejectsPath);
   const progress = openProgress(
@@ -132,13 +136,10 @@ async function importSource(
   function result(outcome: ImportResult['outcome'], counts: Counts, rows: number): ImportResult {
     const seconds = (performance.now() - begun) / 1000;
     const rejected = members.some(({ kind }) => (counts[`${kind}.rejected`] ?? 0) > 0);
+    const days = members.map(({ asOf }) => asOf).filter((day) => day !== 'infinity');
     return {
       file,
-      asOf:
-        members
-          .map(({ asOf }) => asOf)
-          .sort()
-          .at(-1) ?? '',
+      asOf: days.sort().at(-1) ?? null,
       outcome,
       members: members.map(({ kind }) => kind),
       counts,
@@ -174,10 +175,11 @@ async function importMain(work: Import, member: Member, header: Header): Promise
   }
 }
 
-const DETAIL_TABLES: Readonly<Record<Exclude<MemberKind, 'npidata'>, DetailTable>> = {
+const DETAIL_TABLES: Readonly<Record<Exclude<FileKind, 'npidata'>, DetailTable>> = {
   othername: 'provider_other_names',
   pl: 'provider_locations',
   endpoint: 'provider_endpoints',
+  clinicians: 'clinician_practices',
 };
 
 /** Another file, wholly: what it does not name any more must go. */
@@ -244,12 +246,16 @@ export async function readHeader(member: Member, acceptsDrift: boolean): Promise
   const reader = csvReader(null);
   let header: Header | undefined;
   let traces: ReturnType<typeof traceReader> | undefined;
+  const columnsOf = (names: readonly string[]) =>
+    kind === 'clinicians'
+      ? findClinicianColumns(name, names)
+      : findColumns(name, kind, names, neededOf(kind), acceptsDrift);
   const onRecord = (record: CsvRecord) => {
     if (header) return traces?.look(record);
     const names = Array.from({ length: record.columns }, (_, column) => record.text(column));
     requireCommas(name, names);
-    header = findColumns(name, kind, names, neededOf(kind), acceptsDrift);
-    traces = traceReader(kind, header);
+    header = columnsOf(names);
+    if (kind !== 'clinicians') traces = traceReader(kind, header);
   };
   for await (const piece of member.open()) {
     reader.push(piece, onRecord);
@@ -257,7 +263,7 @@ export async function readHeader(member: Member, acceptsDrift: boolean): Promise
   }
   reader.end(onRecord);
   traces?.requireNone(name);
-  return header ?? findColumns(name, kind, [], neededOf(kind), acceptsDrift);
+  return header ?? columnsOf([]);
 }
 
 /** Reads the rows of a file. @throws {ImportProblem} if it cannot be read */

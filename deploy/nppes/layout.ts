@@ -1,4 +1,5 @@
 import { OperatorProblem } from '../../db/errors.ts';
+import clinicians from './clinicians.json' with { type: 'json' };
 import layout from './layout.json' with { type: 'json' };
 
 // The V2 layout of NPPES's files (CMS, "NPPES Data Dissemination - Readme", V2), and what the draft of V3 adds to it: see
@@ -7,6 +8,8 @@ import layout from './layout.json' with { type: 'json' };
 export const MEMBER_KINDS = ['npidata', 'othername', 'pl', 'endpoint'] as const;
 /** What a file of the set holds; also how its name begins, before `_pfile_`. */
 export type MemberKind = (typeof MEMBER_KINDS)[number];
+/** NPPES's, and the one file of "Doctors and Clinicians". */
+export type FileKind = MemberKind | 'clinicians';
 
 /** Every column of a file, in the order in which CMS writes them, with the spaces as they are there. */
 export const LAYOUT: Readonly<Record<MemberKind, readonly string[]>> = layout;
@@ -87,6 +90,31 @@ export function findColumns(
       return index;
     },
   };
+}
+
+/**
+ * Finds the columns of "Doctors and Clinicians" under any name they ever had; what else there is does not matter.
+ * @param file for the message
+ * @throws {ImportProblem} naming what is not there once
+ */
+export function findClinicianColumns(file: string, names: readonly string[]): Header {
+  // The catalogue's own API writes `zip_code` for `ZIP Code`.
+  const plain = (name: string) => folded(name).replaceAll('_', ' ');
+  const found = names.map(plain);
+  const { '//': _source, ...columns } = clinicians;
+  const places = new Map(
+    Object.entries(columns).map(([name, others]) => {
+      const spellings = [name, ...others].map(plain);
+      return [name, found.flatMap((one, index) => (spellings.includes(one) ? [index] : []))] as const;
+    }),
+  );
+  const wrong = [...places].filter(([, at]) => at.length !== 1).map(([name]) => name);
+  if (wrong.length > 0) {
+    throw new ImportProblem(
+      `${file} is not the national file of "Doctors and Clinicians": it has to name each of these columns once: ${wrong.join(', ')}. Download it again from data.cms.gov/provider-data/dataset/mj5m-pzi6`,
+    );
+  }
+  return { columns: found.length, has: (name) => places.has(name), at: (name) => places.get(name)?.[0] ?? 0 };
 }
 
 /** Columns that had another name once. */

@@ -1,10 +1,10 @@
 import { hash } from 'node:crypto';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
-import { providerKeys } from '../../db/providers/keys.ts';
+import { pacIdOf, providerKeys } from '../../db/providers/keys.ts';
 import { ENDPOINT_KINDS } from '../../db/words.ts';
 import columns from './columns.json' with { type: 'json' };
 import type { CsvRecord } from './csv.ts';
-import type { Header, MemberKind } from './layout.ts';
+import type { FileKind, Header, MemberKind } from './layout.ts';
 
 // From a row of a file to a line of COPY: the columns are those of the staging tables in db/providers/nppes/staging.ts.
 
@@ -24,6 +24,9 @@ type Rejected = Pick<Reject, 'reason'>;
 /** PostgreSQL's longest index entry is 2704 bytes. */
 const KEY_BYTES_AT_MOST = 2_000;
 
+const GROUP_TEXTS = ['org_pac_id', 'Facility Name', 'num_org_mem'];
+const CLINICIAN_PLACE = ['adr_ln_1', 'adr_ln_2', 'ZIP Code', 'Telephone Number'];
+
 /** The columns without which a file cannot be read. */
 export function neededOf(kind: MemberKind): string[] {
   return ['NPI', ...Object.values(columns[kind]).flat()];
@@ -33,7 +36,7 @@ export function neededOf(kind: MemberKind): string[] {
  * How rows of a kind of file are read, their columns being where the header says.
  * @param asOf the day whose state the file is
  */
-export function rowParser(kind: MemberKind, asOf: string, header: Header): ParseRow {
+export function rowParser(kind: FileKind, asOf: string, header: Header): ParseRow {
   const npiAt = header.at('NPI');
   const parse = PARSERS[kind](header, asOf);
   return (record) => {
@@ -53,11 +56,12 @@ export function npiOf(record: CsvRecord, header: Header): string | null {
 
 type ParseKnown = (npi: string, record: CsvRecord) => string | Rejected;
 
-const PARSERS: Readonly<Record<MemberKind, (header: Header, asOf: string) => ParseKnown>> = {
+const PARSERS: Readonly<Record<FileKind, (header: Header, asOf: string) => ParseKnown>> = {
   npidata: providerParser,
   othername: otherNameParser,
   pl: locationParser,
   endpoint: endpointParser,
+  clinicians: clinicianParser,
 };
 
 /** Whether an NPI is in service, in V3; V2 has the dates alone. */
@@ -87,8 +91,8 @@ function providerParser(header: Header, asOf: string): ParseKnown {
     }
     if (type !== '' && type !== '1' && type !== '2') return rejected('entity type is neither 1 nor 2');
     const practice = practiceAt.map((at) => kept(record.text(at)));
-    const [line1 = null, , , , postalCode = null, phone = null] = practice;
-    const { phoneKey, addressKey } = providerKeys({ phone, line1, postalCode });
+    const [line1 = null, line2 = null, , , postalCode = null, phone = null] = practice;
+    const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
     const line = copyLine([
       npi,
       type === '' ? null : type,
@@ -141,7 +145,7 @@ function locationParser(header: Header): ParseKnown {
     const [line1 = '', line2 = '', city = '', state = '', postalCode = '', number = ''] = place;
     if (line1 === '' && line2 === '' && city === '') return rejected('address missing');
     const phone = number || null;
-    const { phoneKey, addressKey } = providerKeys({ phone, line1, postalCode });
+    const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
     return keyed([npi, line1, line2, city, state, postalCode], [phone, phoneKey, addressKey]);
   };
 }
@@ -158,6 +162,26 @@ function endpointParser(header: Header): ParseKnown {
     if (endpoint === null) return rejected('endpoint missing');
     const affiliated = { Y: 't', N: 'f' }[record.text(affiliatedAt)] ?? null;
     return keyed([npi, kind, endpoint], [affiliated, kept(record.text(affiliationAt))]);
+  };
+}
+
+/** Who bills for no group is kept too: where they work, and that they have left the group they had. */
+function clinicianParser(header: Header): ParseKnown {
+  const [groupAt = 0, nameAt = 0, membersAt = 0] = GROUP_TEXTS.map(header.at);
+  const placeAt = CLINICIAN_PLACE.map(header.at);
+  return (npi, record) => {
+    const group = kept(record.text(groupAt)) ?? '';
+    const pacId = group === '' ? '' : pacIdOf(group);
+    if (pacId === null) return rejected('PAC id of the group is not a number of 10 digits');
+    const members = kept(record.text(membersAt));
+    if (members !== null && !/^[0-9]{1,9}$/.test(members))
+      return rejected('number of members is not a number');
+    const [line1 = null, line2 = null, postalCode = null, phone = null] = placeAt.map((at) =>
+      kept(record.text(at)),
+    );
+    const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
+    const name = pacId === '' ? null : kept(record.text(nameAt));
+    return keyed([npi, pacId, phoneKey ?? '', addressKey ?? ''], [name, members]);
   };
 }
 

@@ -5,14 +5,15 @@ import { basename, join } from 'node:path';
 import { pipeline, type Readable } from 'node:stream';
 import { crc32, createInflateRaw } from 'node:zlib';
 import { type Entry, openPromise, type ZipFile } from 'yauzl';
-import { ImportProblem, MEMBER_KINDS, type MemberKind } from './layout.ts';
+import type { Dataset } from '../../db/lookups/imports.ts';
+import { type FileKind, ImportProblem, MEMBER_KINDS } from './layout.ts';
 
 /** One file of a set. */
 export interface Member {
   /** Without its folder. */
   readonly name: string;
-  readonly kind: MemberKind;
-  /** The last day it tells of, `YYYY-MM-DD`. */
+  readonly kind: FileKind;
+  /** The last day it tells of, `YYYY-MM-DD`; `infinity` for one that does not say it. */
   readonly asOf: string;
   /** In bytes, unpacked. */
   readonly size: number;
@@ -20,7 +21,7 @@ export interface Member {
   open(): AsyncIterable<Buffer>;
 }
 
-/** What a monthly or weekly download holds, packed or not. */
+/** What a download holds, packed or not. */
 export interface Source {
   /** Without its folder. */
   readonly name: string;
@@ -44,7 +45,8 @@ const SAMPLE_BYTES = 65_536;
  * Opens a zip as CMS publishes it, the folder it was unpacked to, or a single csv file of it.
  * @throws {ImportProblem} if there is nothing to import, or more than one file of a kind
  */
-export async function openSource(path: string): Promise<Source> {
+export async function openSource(path: string, dataset: Dataset = 'nppes'): Promise<Source> {
+  const membersOf = dataset === 'nppes' ? nppesMembers : clinicianMember;
   const status = await stat(path).catch((error: NodeJS.ErrnoException) => {
     throw new ImportProblem(
       `cannot open ${path}: ${error.code === 'ENOENT' ? 'there is no such file' : error.code}`,
@@ -67,7 +69,18 @@ export async function openSource(path: string): Promise<Source> {
   return { name, members, fingerprint: await fingerprint(used), close: async () => {} };
 }
 
-function membersOf(path: string, files: readonly RawFile[]): Member[] {
+/** CMS names it DAC_NationalDownloadableFile.csv, in archives otherwise: what it is, its columns say. */
+function clinicianMember(path: string, files: readonly RawFile[]): Member[] {
+  const [file] = files;
+  if (file === undefined || files.length > 1) {
+    throw new ImportProblem(
+      `${path} holds ${files.length} csv files; name the one of them that is the national file`,
+    );
+  }
+  return [{ ...file, kind: 'clinicians', asOf: 'infinity' }];
+}
+
+function nppesMembers(path: string, files: readonly RawFile[]): Member[] {
   const members = files.flatMap((file) => memberOf(file) ?? []);
   if (members.length === 0) {
     throw new ImportProblem(
@@ -82,7 +95,8 @@ function membersOf(path: string, files: readonly RawFile[]): Member[] {
       );
     }
   }
-  return members.sort((a, b) => MEMBER_KINDS.indexOf(a.kind) - MEMBER_KINDS.indexOf(b.kind));
+  const kinds: readonly FileKind[] = MEMBER_KINDS;
+  return members.sort((a, b) => kinds.indexOf(a.kind) - kinds.indexOf(b.kind));
 }
 
 /** Null for what is not imported: descriptions of the columns, PDFs, and what other programs leave beside them. */

@@ -2,11 +2,18 @@ import { basename } from 'node:path';
 import { type Command, InvalidArgumentError } from 'commander';
 import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
-import { beginImport, endImport, type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
-import { importSuppressions } from '../../db/privacy/suppressions.ts';
+import {
+  beginImport,
+  type Dataset,
+  endImport,
+  type OwnEmail,
+  storeOwnEmails,
+} from '../../db/lookups/imports.ts';
+import { importSuppressions, type SuppressionTarget } from '../../db/privacy/suppressions.ts';
+import { type EmployerDomain, storeEmployerDomains } from '../../db/providers/employer-domains.ts';
+import type { ImportKind } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
-import { type ImportResult, importNppes } from '../nppes/importer.ts';
-import { MEMBER_KINDS } from '../nppes/layout.ts';
+import { type ImportResult, importDownload } from '../nppes/importer.ts';
 import type { ProgressOutput } from '../nppes/output.ts';
 import { importing, label } from './arguments.ts';
 import { fields, type Report, type Run, table } from './print.ts';
@@ -14,6 +21,7 @@ import {
   identify,
   importRows,
   type RowImport,
+  readDomainRows,
   readEmailRows,
   readSuppressionRows,
   SOURCE_NAME,
@@ -24,6 +32,18 @@ PATH is a download of https://download.cms.gov/nppes/NPI_Files.html (…_V2.zip,
 unpacked to, or one of its csv files under its own name. Every NPI that it names is made what it says; others stay.
 Import the monthly file first, then the weekly ones; an older file undoes nothing of a newer one. An import that was
 killed is run again: what it did already changes no more.`;
+
+const CLINICIANS_HELP = `
+PATH is the national file of data.cms.gov/provider-data/dataset/mj5m-pzi6 (DAC_NationalDownloadableFile.csv), or a zip or
+folder that holds it and no other csv file. For every clinician that it names it tells where they work and for which group;
+what earlier files told of others stays. Import the newest last: the file does not say of which month it is.`;
+
+const DOMAIN_HELP = `
+Columns: organization, domain, and if there are any: npi (the organization's, or one person's), pac_id (the group's in
+Medicare's enrollment system). A header may give them in another order. A row with an npi or a pac_id is about that one,
+any other about all organizations of its name. A row without a domain ends what an earlier one said.
+Verdicts: added, changed, removed, unchanged, not_a_domain, not_an_employer (free mail, or a maker of software),
+invalid_npi, invalid_pac_id, no_organization, broken_row.`;
 
 const EMAIL_HELP = `
 Columns: npi, email, and if there are any: type (professional, personal), validated_at (ISO 8601), source. A header may
@@ -39,20 +59,22 @@ a line: ten digits are an NPI, 64 hex digits an address's SHA-256, what has an @
 rest a domain with its subdomains.
 Verdicts: added, already_there, not_an_npi, not_a_hash, not_an_address, not_a_domain, unknown_kind, broken_row.`;
 
-interface NppesOptions extends ChangedBy {
+interface DownloadOptions extends ChangedBy {
   readonly rejects?: string;
-  readonly dryRun?: true;
-  readonly again?: true;
+  readonly dryRun: boolean;
+  readonly again: boolean;
   readonly acceptDrift?: true;
 }
 
 interface RowOptions extends ChangedBy {
   readonly verdicts?: string;
+  /** Of addresses alone. */
+  readonly source?: string;
 }
 
 /**
- * `import nppes`, `import emails`, `import suppressions`.
- * @param databaseUrl an import of NPPES has a connection of its own
+ * `import nppes`, `import clinicians`, `import domains`, `import emails`, `import suppressions`.
+ * @param databaseUrl an import of CMS's files has a connection of its own
  * @param output where its progress is shown
  */
 export function addImportCommands(
@@ -61,65 +83,83 @@ export function addImportCommands(
   { databaseUrl, output }: { readonly databaseUrl: () => string; readonly output: ProgressOutput },
 ): void {
   const parent = program.command('import').description('bring in data from files');
-  importing(parent.command('nppes'))
-    .description('providers, their endpoints, other names and practice locations, from the files of NPPES')
-    .argument('<PATH>', 'a zip, a folder or a csv file')
-    .option(
-      '--rejects <FILE>',
-      'where rows that cannot be imported are listed (default: NAME.rejects.csv here)',
-      label(4096),
-    )
-    .option('--dry-run', 'count what would change, and change nothing')
-    .option('--again', 'import a file that was imported before')
-    .option('--accept-drift', 'take a header that differs in columns that are not read')
-    .addHelpText('after', NPPES_HELP)
-    .action((path: string, { rejects, dryRun, again, acceptDrift, actor, reason }: NppesOptions) =>
-      run(null, async () =>
-        nppesReport(
-          await importNppes({
-            databaseUrl: databaseUrl(),
-            by: { actor, reason },
-            path,
-            rejectsPath: rejects ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`,
-            dryRun: dryRun === true,
-            again: again === true,
-            acceptsDrift: acceptDrift === true,
-            output,
-          }),
+  const ofDownload = (dataset: Dataset, description: string) =>
+    importing(parent.command(dataset))
+      .description(description)
+      .argument('<PATH>', 'a zip, a folder or a csv file')
+      .option(
+        '--rejects <FILE>',
+        'where rows that cannot be imported are listed (default: NAME.rejects.csv here)',
+        label(4096),
+      )
+      .option('--dry-run', 'count what would change, and change nothing', false)
+      .option('--again', 'import a file that was imported before', false)
+      .action((path: string, { rejects, dryRun, again, acceptDrift, actor, reason }: DownloadOptions) =>
+        run(null, async () =>
+          downloadReport(
+            await importDownload({
+              dataset,
+              databaseUrl: databaseUrl(),
+              by: { actor, reason },
+              path,
+              rejectsPath: rejects ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`,
+              dryRun,
+              again,
+              acceptsDrift: acceptDrift === true,
+              output,
+            }),
+          ),
         ),
-      ),
-    );
-  ofRows(parent.command('emails').description("the operator's own addresses, each row with a verdict"))
-    .option('--source <NAME>', 'where rows come from that do not say', sourceName, 'import')
-    .addHelpText('after', EMAIL_HELP)
-    .action((path: string, { source, ...rest }: RowOptions & { readonly source: string }) =>
-      run(null, async (db) => {
-        const { freshnessMs } = loadConfig();
-        const now = Date.now();
-        return await importFile(db, 'emails', rest, {
-          path,
-          verdictsPath: rest.verdicts ?? null,
-          begin: (first) => readEmailRows(first, source, now),
-          store: async (rows) => {
-            const verdicts = await storeOwnEmails(db, rows);
-            return rows.map((row, n) => emailVerdict(row, verdicts[n] ?? 'unchanged', now - freshnessMs));
-          },
-        });
-      }),
-    );
-  ofRows(parent.command('suppressions').description('who must not be looked up or returned'))
-    .addHelpText('after', SUPPRESSION_HELP)
-    .action((path: string, rest: RowOptions) =>
-      run(null, async (db) =>
-        importFile(db, 'suppressions', rest, {
-          path,
-          verdictsPath: rest.verdicts ?? null,
-          begin: readSuppressionRows,
-          store: async (rows) =>
-            (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
-        }),
-      ),
-    );
+      );
+  ofDownload(
+    'nppes',
+    'providers, their endpoints, other names and practice locations, from the files of NPPES',
+  )
+    .option('--accept-drift', 'take a header that differs in columns that are not read')
+    .addHelpText('after', NPPES_HELP);
+  ofDownload(
+    'clinicians',
+    'where clinicians work and for which group, from the "Doctors and Clinicians" of CMS',
+  ).addHelpText('after', CLINICIANS_HELP);
+  const ofRows = <T>(
+    kind: Exclude<ImportKind, Dataset>,
+    description: string,
+    help: string,
+    work: (db: Database, options: RowOptions) => Pick<RowImport<T>, 'begin' | 'store'>,
+  ) =>
+    importing(parent.command(kind))
+      .description(`${description}, each row with a verdict`)
+      .argument('<CSV>', 'the file')
+      .option('--verdicts <FILE>', 'where the line and verdict of each row are written', label(4096))
+      .addHelpText('after', help)
+      .action((path: string, options: RowOptions) =>
+        run(null, (db) => importFile(db, kind, path, options, work(db, options))),
+      );
+  ofRows<EmployerDomain>('domains', "employers' domains", DOMAIN_HELP, (db) => ({
+    begin: readDomainRows,
+    store: (rows) => storeEmployerDomains(db, rows),
+  }));
+  ofRows('emails', "the operator's own addresses", EMAIL_HELP, (db, { source = '' }) => {
+    const now = Date.now();
+    const freshSince = now - loadConfig().freshnessMs;
+    return {
+      begin: (first) => readEmailRows(first, source, now),
+      store: async (rows) => {
+        const verdicts = await storeOwnEmails(db, rows);
+        return rows.map((row, n) => emailVerdict(row, verdicts[n] ?? 'unchanged', freshSince));
+      },
+    };
+  }).option('--source <NAME>', 'where rows come from that do not say', sourceName, 'import');
+  ofRows<SuppressionTarget & { readonly reason: string }>(
+    'suppressions',
+    'who must not be looked up or returned',
+    SUPPRESSION_HELP,
+    (db) => ({
+      begin: readSuppressionRows,
+      store: async (rows) =>
+        (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
+    }),
+  );
 }
 
 const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
@@ -128,28 +168,29 @@ const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
   rehearsed: 'read and compared; nothing was changed',
 };
 
-function nppesReport({ file, asOf, outcome, members, counts, rejectsPath, ...speed }: ImportResult): Report {
-  const of = (kind: string, fates: readonly string[]) =>
-    Object.fromEntries(fates.map((fate) => [fate, counts[`${kind}.${fate}`] ?? null]));
-  const kinds = MEMBER_KINDS.filter((kind) => members.includes(kind));
-  const text = [
-    `${file}, as of ${asOf}: ${HEADLINES[outcome]}`,
-    table(kinds.map((kind) => ({ file: kind, ...of(kind, FATES) }))),
-    ...(rejectsPath === null ? [] : [`Rejected rows are listed in ${rejectsPath}`]),
-    ...(outcome === 'already'
-      ? []
-      : [`${speed.seconds.toFixed(1)} s, ${speed.rowsPerSecond.toLocaleString('en-US')} rows/s`]),
-  ].join('\n\n');
+function downloadReport({ counts, members, ...result }: ImportResult): Report {
+  const { file, asOf, outcome, rejectsPath, seconds, rowsPerSecond } = result;
   const files = Object.fromEntries(
-    kinds.map((kind) => [
+    members.map((kind) => [
       kind,
-      of(
-        kind,
-        FATES.filter((fate) => `${kind}.${fate}` in counts),
+      Object.fromEntries(
+        FATES.map((fate) => [fate, counts[`${kind}.${fate}`]]).filter(([, count]) => count !== undefined),
       ),
     ]),
   );
-  return { data: { file, asOf, outcome, files, rejectsPath, ...speed }, text };
+  const speed = `${seconds.toFixed(1)} s, ${rowsPerSecond.toLocaleString('en-US')} rows/s`;
+  const text = [
+    `${file}${asOf === null ? '' : `, as of ${asOf}`}: ${HEADLINES[outcome]}`,
+    table(
+      members.map((kind) => ({
+        file: kind,
+        ...Object.fromEntries(FATES.map((fate) => [fate, files[kind]?.[fate] ?? null])),
+      })),
+    ),
+    ...(rejectsPath === null ? [] : [`Rejected rows are listed in ${rejectsPath}`]),
+    ...(outcome === 'already' ? [] : [speed]),
+  ].join('\n\n');
+  return { data: { file, asOf, outcome, files, rejectsPath, seconds, rowsPerSecond }, text };
 }
 
 /** What may become of the rows of a file. */
@@ -158,23 +199,18 @@ const FATES =
     ' ',
   );
 
-function ofRows(command: Command): Command {
-  return importing(command)
-    .argument('<CSV>', 'the file')
-    .option('--verdicts <FILE>', 'where the line and verdict of each row are written', label(4096));
-}
-
 async function importFile<T>(
   db: Database,
-  kind: 'emails' | 'suppressions',
+  kind: Exclude<ImportKind, Dataset>,
+  path: string,
   { verdicts, actor, reason }: RowOptions,
-  work: RowImport<T>,
+  work: Pick<RowImport<T>, 'begin' | 'store'>,
 ): Promise<Report> {
-  const file = await identify(work.path);
+  const file = await identify(path);
   const id = await beginImport(db, { actor, reason }, kind, file);
   let counts: Readonly<Record<string, number>> = {};
   try {
-    await importRows(work, (now) => {
+    await importRows({ ...work, path, verdictsPath: verdicts ?? null }, (now) => {
       counts = now;
     });
   } catch (error) {

@@ -2,11 +2,15 @@ import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { open, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
+import { isEmployerDomain } from '../../activities/person/employer.ts';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
-import { classify } from '../../activities/verification/domains.ts';
+import { classify, registrableDomain } from '../../activities/verification/domains.ts';
 import { look } from '../../activities/verification/looks.ts';
+import { parseAddress } from '../../activities/verification/syntax.ts';
 import type { OwnEmail } from '../../db/lookups/imports.ts';
 import type { SuppressionTarget } from '../../db/privacy/suppressions.ts';
+import type { EmployerDomain } from '../../db/providers/employer-domains.ts';
+import { organizationKey, pacIdOf } from '../../db/providers/keys.ts';
 import { EMAIL_TYPES } from '../../db/words.ts';
 import { type CsvRecord, csvReader } from '../nppes/csv.ts';
 import { ImportProblem } from '../nppes/layout.ts';
@@ -211,4 +215,32 @@ function judgeSuppression(kind: string, value: string, reason: string): Judged<S
   if (target === null) return { verdict: REFUSALS[word] };
   // The list itself holds nobody, so a reason that names an address is not kept.
   return { store: { ...target, reason: reason.includes('@') ? '' : reason } };
+}
+
+// Rows of organizations and their domains: `organization,domain[,npi][,pac_id]`, in the order of a header, or in this
+// one without it.
+
+const DOMAIN_COLUMNS = ['organization', 'domain', 'npi', 'pac_id'];
+
+/** Rows of the operator's table of domains. */
+export function readDomainRows(first: Row): Reading<EmployerDomain> {
+  const names = first.cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
+  const hasHeader = names.includes('domain');
+  return { hasHeader, columns: hasHeader ? names : DOMAIN_COLUMNS, judge: judgeDomain };
+}
+
+/** An id says which organization it is; many share a name, so that counts only if there is no id. */
+function judgeDomain(cell: (column: string) => string): Judged<EmployerDomain> {
+  const text = cell('domain');
+  const host = text.replace(/^(?:[a-z]+:\/\/|.*@)/i, '').replace(/[/?#:].*$/, '');
+  const domain = registrableDomain(parseAddress(`x@${host}`)?.domain ?? '');
+  if (text !== '' && domain === null) return { verdict: 'not_a_domain' };
+  if (domain !== null && !isEmployerDomain(domain)) return { verdict: 'not_an_employer' };
+  const [npi, pacId] = [cell('npi'), cell('pac_id')];
+  if (npi !== '' && !hasNpiCheckDigit(npi)) return { verdict: 'invalid_npi' };
+  if (npi !== '') return { store: { key: `npi:${npi}`, domain } };
+  if (pacId !== '' && pacIdOf(pacId) === null) return { verdict: 'invalid_pac_id' };
+  if (pacId !== '') return { store: { key: `pac_id:${pacIdOf(pacId)}`, domain } };
+  const key = organizationKey(cell('organization'));
+  return key === '' ? { verdict: 'no_organization' } : { store: { key: `name:${key}`, domain } };
 }

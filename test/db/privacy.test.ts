@@ -191,7 +191,13 @@ test('nobody who writes addresses brings an erased one back', async (t) => {
   for (const one of [npi, colleague]) {
     await storeRegistryProvider(db, {
       ...{ npi: one, entityType: 1, lastName: 'ROE', firstName: null, middleName: null, nameSuffix: null },
-      ...{ credential: null, otherLastName: null, otherFirstName: null, organizationName: null },
+      ...{
+        credential: null,
+        otherLastName: null,
+        otherFirstName: null,
+        organizationName: null,
+        parentName: null,
+      },
       ...{ taxonomyCode: null, practice: null, updatedOn: null, otherNames: [], locations: [] },
       endpoints: [address(`mailto:${email.toUpperCase()}`), address(`not.${email}`)],
     });
@@ -385,10 +391,14 @@ test('an export holds everything about an NPI, or under an address', async (t) =
   await run(
     sql`insert into providers (npi, entity_type, last_name, origin, row_hash) values (${npi}, 1, 'ROE', 'nppes', 1)`,
   );
+  await run(
+    sql`insert into clinician_practices (npi, pac_id, phone_key, address_key, name) values (${npi}, '42', '', '', 'A GROUP')`,
+  );
   const held = await exportSubject(db, { npi });
   t.like(held, {
     providers: [{ npi, last_name: 'ROE' }],
     locations: [],
+    clinician_practices: [{ npi, name: 'A GROUP' }],
     stored_emails: [{ email, source: 'test' }],
     lookups: [{ id: lookupId }],
     deliveries: [{ state: 'delivered', attempts: 1 }],

@@ -95,6 +95,17 @@ for (const [role, forbidden] of [
   });
 }
 
+test('operators alone import employers, workers read them, and the API has nothing to do with them', async (t) => {
+  const rights = async (role: string) => {
+    const rows = await sql`
+      select relname, privilege from unnest(array['clinician_practices', 'employer_domains']) relname,
+             unnest(array['select', 'insert', 'update', 'delete']) privilege
+       where has_table_privilege(${role}, relname, privilege)`;
+    return rows.length;
+  };
+  t.deepEqual([await rights('npe_operator'), await rights('npe_worker'), await rights('npe_api')], [8, 2, 0]);
+});
+
 test('no table has been forgotten in the list of rights', async (t) => {
   const forgotten = await sql`
     select relname from pg_class c

@@ -178,6 +178,61 @@ test('columns are found by their names, in files of spreadsheets too, or stand i
   }
 });
 
+test("an operator's table of domains is kept by NPI, by PAC id or by name, and each row gets its verdict", async (t) => {
+  const { json } = operatorOn(url);
+  const rows: [string, string][] = [
+    ['"ALDER CLINIC, P.L.L.C.",https://www.alderclinic.com/contact', 'added'],
+    ['The Alder Clinic,alderclinic.org', 'changed'],
+    [`Alder Clinic East,east@mail.aldereast.com,${NPI}`, 'added'],
+    ['Birch Group,birchgroup.org,,42', 'added'],
+    ['Birch Group,birchgroup.org,,0000000042', 'unchanged'],
+    ['Cedar Clinic,gmail.com', 'not_an_employer'],
+    ['Cedar Clinic,fhir.athenahealth.com', 'not_an_employer'],
+    ['Cedar Clinic,no domain', 'not_a_domain'],
+    ['Cedar Clinic,co.uk', 'not_a_domain'],
+    ['Cedar Clinic,cedar.com,1234567890', 'invalid_npi'],
+    ['Cedar Clinic,cedar.com,,I2004', 'invalid_pac_id'],
+    [',cedar.com', 'no_organization'],
+    ['Cedar Clinic,', 'unchanged'],
+  ];
+  const verdicts = join(folder, 'domains.verdicts.csv');
+  const imported = async (content: string) => {
+    const path = await file('domains.csv', content);
+    await json('import', 'domains', path, '--verdicts', verdicts, ...WHY);
+    return (await verdictsIn(verdicts)).map((line) => line.split(',')[1]);
+  };
+  const kept = async () => {
+    const known = await db.drizzle.query.employerDomains.findMany({
+      orderBy: (row, { asc }) => asc(row.key),
+    });
+    return known.map(({ key, domain }) => [key, domain]);
+  };
+  const [first, ...rest] = rows;
+  t.deepEqual(await imported(`organization,domain\n${first?.[0]}\n`), ['added']);
+  t.deepEqual(
+    await imported(`organization,domain,npi,pac_id\n${rest.map(([row]) => row).join('\n')}\n`),
+    // Of two rows about one group the last counts.
+    rest
+      .map(([, verdict]) => verdict)
+      .with(2, 'unchanged')
+      .with(3, 'added'),
+  );
+  t.deepEqual(await kept(), [
+    ['name:alderclinic', 'alderclinic.org'],
+    [`npi:${NPI}`, 'aldereast.com'],
+    ['pac_id:0000000042', 'birchgroup.org'],
+  ]);
+
+  t.deepEqual(await imported('Alder Clinic,alderclinic.org\n'), ['unchanged'], 'without a header');
+  t.deepEqual(await imported('domain,pac_id\n,42\n'), ['removed']);
+  t.is((await kept()).length, 2);
+  const audited = (await listAudit(db, null, 1000)).filter(({ action }) => action === 'domains.import');
+  t.deepEqual(
+    audited.map(({ actor }) => actor),
+    ['tester', 'tester', 'tester', 'tester'],
+  );
+});
+
 const HASH = hashAddress('someone@clinic.com');
 
 test('a list of suppressions is one value a line, or has columns, and each row gets its verdict', async (t) => {

@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url';
 import type { ExecutionContext } from 'ava';
 import postgres, { type Sql } from 'postgres';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
+import type { Dataset } from '../../db/lookups/imports.ts';
 import { headerLine, type NppesValues, rowLine } from '../../deploy/local/sample.ts';
 import type { MemberKind } from '../../deploy/nppes/layout.ts';
 import { openTestDatabase, temporaryFolder } from './database.ts';
@@ -19,7 +20,8 @@ export interface NppesWorld {
   readonly url: string;
   readonly sql: Sql;
   readonly folder: string;
-  /** Runs `import nppes PATH …`; rejected rows are listed in `rejects.csv` of the folder. */
+  readonly dataset: Dataset;
+  /** Runs `import DATASET PATH …`; rejected rows are listed in `rejects.csv` of the folder. */
   operator(path: string, ...options: string[]): Promise<Ended>;
   /** What `--json` prints of an import. @throws {Error} where it ended with another code than 0 */
   imported(path: string, ...options: string[]): Promise<Imported>;
@@ -27,7 +29,7 @@ export interface NppesWorld {
 
 export interface Imported {
   readonly outcome: string;
-  readonly as_of: string;
+  readonly as_of: string | null;
   readonly files: Readonly<Record<string, Readonly<Record<string, number>>>>;
   readonly rejects_path: string | null;
 }
@@ -36,31 +38,36 @@ const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.ur
 /** All that an import writes but when it did. */
 const CONTENT = [
   `select coalesce(md5(string_agg((to_jsonb(p) - 'imported_at')::text, ',' order by npi)), '') as digest from providers p`,
-  ...['provider_endpoints', 'provider_other_names', 'provider_locations'].map(
+  ...['provider_endpoints', 'provider_other_names', 'provider_locations', 'clinician_practices'].map(
     (table) =>
       `select coalesce(md5(string_agg(d::text, ',' order by d::text)), '') as digest from ${table} d`,
   ),
 ];
 
-export async function openNppesWorld(t: ExecutionContext): Promise<NppesWorld> {
+export async function openNppesWorld(t: ExecutionContext, dataset: Dataset = 'nppes'): Promise<NppesWorld> {
   const database = await openTestDatabase();
-  const world = await openWorldAt(t, database.url);
+  const world = await openWorldAt(t, database.url, dataset);
   t.teardown(() => database.stop());
   return world;
 }
 
 /** In a database that the test has made. */
-export async function openWorldAt(t: ExecutionContext, url: string): Promise<NppesWorld> {
+export async function openWorldAt(
+  t: ExecutionContext,
+  url: string,
+  dataset: Dataset = 'nppes',
+): Promise<NppesWorld> {
   const folder = temporaryFolder(t.teardown);
   const sql = postgres(url, { max: 1, onnotice: () => {} });
   t.teardown(() => sql.end({ timeout: 1 }));
   const command = operatorOn(url);
   const operator = (path: string, ...options: string[]) =>
-    command.operator(...argumentsOf(folder, path, options));
+    command.operator(...argumentsOf({ dataset, folder }, path, options));
   return {
     url,
     sql,
     folder,
+    dataset,
     operator,
     async imported(path, ...options) {
       const { code, stdout, stderr } = await operator(path, '--json', ...options);
@@ -75,7 +82,7 @@ export function spawnImport(
   world: NppesWorld,
   path: string,
 ): { readonly child: ChildProcess; readonly ended: Promise<Ended> } {
-  const child = spawn(process.execPath, [COMMAND, ...argumentsOf(world.folder, path, ['--json'])], {
+  const child = spawn(process.execPath, [COMMAND, ...argumentsOf(world, path, ['--json'])], {
     env: { PATH: process.env.PATH, DATABASE_URL: world.url },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
@@ -105,12 +112,17 @@ export async function versionsOf(sql: Sql): Promise<string> {
       select xmin || ' ' || xmax || ' ' || npi as v from providers
       union all select xmin || ' ' || xmax || ' ' || npi || endpoint from provider_endpoints
       union all select xmin || ' ' || xmax || ' ' || npi || name from provider_other_names
-      union all select xmin || ' ' || xmax || ' ' || npi || line_1 from provider_locations) versions`;
+      union all select xmin || ' ' || xmax || ' ' || npi || line_1 from provider_locations
+      union all select xmin || ' ' || xmax || ' ' || npi || address_key from clinician_practices) versions`;
   return String(row?.digest);
 }
 
-function argumentsOf(folder: string, path: string, options: readonly string[]): string[] {
-  return ['import', 'nppes', path, '--rejects', join(folder, 'rejects.csv'), ...options];
+function argumentsOf(
+  { dataset, folder }: Pick<NppesWorld, 'dataset' | 'folder'>,
+  path: string,
+  options: readonly string[],
+): string[] {
+  return ['import', dataset, path, '--rejects', join(folder, 'rejects.csv'), ...options];
 }
 
 // Files in the true layout of NPPES, of people that do not exist: NPIs of the row that begins with 2.

@@ -194,6 +194,7 @@ export const SUBJECT: Subject = {
   wantedType: 'any',
   person: PERSON,
   organization: ORGANIZATION,
+  otherOrganizations: [],
 };
 
 /** What the registry says of a person of whom it knows little more than the name. */
@@ -205,6 +206,7 @@ export function person(npi: string, lastName = 'DOE'): RegistryStep {
     otherLastName: null,
     otherFirstName: null,
     organizationName: null,
+    parentName: null,
     taxonomyCode: null,
     practice: null,
     updatedOn: null,

@@ -115,7 +115,7 @@ export async function stageDetails(
  * Makes the details of every NPI that the download names those of the file, in one transaction. Named is who has a row
  * in this file, and whom the main file of the same day has changed: NPPES counts a change of details as a change of
  * the provider. Who was changed by a later file is left alone.
- * @param asOf the day whose state the file is
+ * @param asOf the day whose state the file is; `infinity` for a file that names none: no provider's day has to do with it
  * @returns what became of the rows
  */
 export async function importDetails(
@@ -137,10 +137,14 @@ export async function importDetails(
 const REMOVE_ERASED = `
   delete from staged_provider_endpoints where endpoint like '%@%' and is_erased(npi, endpoint_address(endpoint))`;
 
+/** As text, because postgres.js has no date that is `infinity`. */
+const DAY = '$1::text::date';
+
 const STATEMENTS: Readonly<Record<DetailTable, { readonly remove: string; readonly merge: string }>> = {
   provider_endpoints: statementsOf('provider_endpoints'),
   provider_other_names: statementsOf('provider_other_names'),
   provider_locations: statementsOf('provider_locations'),
+  clinician_practices: statementsOf('clinician_practices'),
 };
 
 function statementsOf(table: DetailTable) {
@@ -156,17 +160,17 @@ function statementsOf(table: DetailTable) {
   const remove = `
     delete from ${table} d
      using (select npi from staged_${table} union
-            select npi from providers where as_of = $1::date and origin = 'nppes') named
+            select npi from providers where as_of = ${DAY} and origin = 'nppes') named
      where d.npi = named.npi
        and not exists (select from staged_${table} s where ${sameKey('s', 'd')})
-       and not exists (select from providers p where p.npi = d.npi and p.as_of > $1::date)`;
+       and not exists (select from providers p where p.npi = d.npi and p.as_of > ${DAY})`;
   // The choice among rows with one key must be the same in every run, or none would find nothing to do.
   const merge = `
     with picked as (
       select distinct on (${key.join(', ')}) ${columns} from staged_${table} order by ${columns}
     ), judged as materialized (
       select s.*,
-             case when exists (select from providers p where p.npi = s.npi and p.as_of > $1::date) then 'outdated'
+             case when exists (select from providers p where p.npi = s.npi and p.as_of > ${DAY}) then 'outdated'
                   when d.npi is null then 'inserted'
                   when ${differs} then 'updated'
                   else 'unchanged' end as change

@@ -2,7 +2,7 @@ import postgres, { type Sql, type TransactionSql } from 'postgres';
 import { DatabaseError, toDatabaseError } from '../../errors.ts';
 import { STAGING_TABLES } from './staging.ts';
 
-/** The one connection of an import of NPPES. It holds the lock and the staging tables, so it is never made again. */
+/** The one connection of an import of CMS's files. It holds the lock and the staging tables, so it is never made again. */
 export interface NppesConnection {
   /** Runs `work` in one transaction. */
   transaction<T>(work: (tx: TransactionSql) => Promise<T>): Promise<T>;
@@ -87,7 +87,7 @@ async function takeLock(client: Sql): Promise<ImportHolder | null> {
     select a.application_name as name, coalesce(a.backend_start, run.started_at) as since, run.file
       from pg_locks l join pg_stat_activity a on a.pid = l.pid
       left join lateral (
-        select file, started_at from import_runs where kind = 'nppes' and state = 'running'
+        select file, started_at from import_runs where kind in ('nppes', 'clinicians') and state = 'running'
          order by started_at desc limit 1) run on true
      where l.locktype = 'advisory' and l.granted and l.classid = 0 and l.objid = ${IMPORT_LOCK}
        and l.database = (select oid from pg_database where datname = current_database())`;

@@ -2,11 +2,11 @@ import { once } from 'node:events';
 import type { Writable } from 'node:stream';
 import type { TransactionSql } from 'postgres';
 
-// Where rows of NPPES's files wait to be merged. The columns are in the order in which the importer writes them.
+// Where rows of CMS's files wait to be merged. The columns are in the order in which the importer writes them.
 
 /** The values of a provider that a file tells, as in `providers`. */
 const PROVIDER_COLUMNS = `npi entity_type last_name first_name middle_name name_suffix credential other_last_name other_first_name
-  organization_name taxonomy_code practice_line_1 practice_line_2 practice_city practice_state
+  organization_name parent_name taxonomy_code practice_line_1 practice_line_2 practice_city practice_state
   practice_postal_code practice_phone phone_key address_key updated_on deactivated_on reactivated_on
   deactivated`;
 
@@ -14,7 +14,11 @@ const PROVIDER_COLUMNS = `npi entity_type last_name first_name middle_name name_
 export const COPIED_PROVIDER_COLUMNS = ['row_hash', 'as_of', 'origin', ...PROVIDER_COLUMNS.split(/\s+/)];
 
 /** What a provider has several of, each kind in a table and a file of its own. */
-export type DetailTable = 'provider_endpoints' | 'provider_other_names' | 'provider_locations';
+export type DetailTable =
+  | 'provider_endpoints'
+  | 'provider_other_names'
+  | 'provider_locations'
+  | 'clinician_practices';
 
 /** The columns that are the key, and the rest. */
 export const DETAIL_COLUMNS: Readonly<
@@ -26,6 +30,7 @@ export const DETAIL_COLUMNS: Readonly<
     key: ['npi', 'line_1', 'line_2', 'city', 'state', 'postal_code'],
     rest: ['phone', 'phone_key', 'address_key'],
   },
+  clinician_practices: { key: ['npi', 'pac_id', 'phone_key', 'address_key'], rest: ['name', 'members'] },
 };
 
 /** Makes the staging tables of a connection. */

@@ -118,15 +118,16 @@ export interface Contact {
 }
 
 /**
- * Whom of the sample a vendor finds: the name without its spaces and marks; the employer by its domain, or by how a
- * name of it begins (`Cedar Valley Clinic` without `, P.L.L.C.`).
+ * Whom of the sample a vendor finds: the name without its spaces and marks; the employer by its domain, or if none is
+ * given by how a name of it begins (`Cedar Valley Clinic` without `, P.L.L.C.`).
  * @returns null if nobody matches
  */
 export function findPerson(contact: Contact): SimPerson | null {
   const company = letters(contact.company ?? '');
   const worksThere = ({ organization: { domain, name, dba } }: SimPerson) =>
-    domain === contact.domain ||
-    (company !== '' && [name, dba ?? ''].some((one) => letters(one).startsWith(company)));
+    contact.domain === null
+      ? company !== '' && [name, dba ?? ''].some((one) => letters(one).startsWith(company))
+      : domain === contact.domain;
   return BY_NAME.get(nameKey(contact))?.find(worksThere) ?? null;
 }
 

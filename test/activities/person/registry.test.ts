@@ -93,6 +93,7 @@ test('a person is read as the registry answers today', async (t) => {
     otherLastName: 'BIRCHWOOD',
     otherFirstName: 'ROWAN',
     organizationName: null,
+    parentName: null,
     taxonomyCode: '207Q00000X',
     practice: {
       line1: '100 MAIN STREET',
@@ -152,6 +153,10 @@ test('an organization is read with every name it has', async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('organization'), {}, '2000000093'));
   t.like(provider, { entityType: 2, organizationName: 'DENVER PROVIDERS 2 PLLC', lastName: null });
   t.deepEqual(provider.otherNames.at(-1), { name: 'OLD NAME LLC', typeCode: '4' });
+
+  const body = JSON.parse(await recorded('organization'));
+  Object.assign(body.results[0].basic, { parent_organization_legal_business_name: 'CEDAR HEALTH SYSTEM' });
+  t.is(providerOf(t, await stepFor(t, 200, body, {}, '2000000093')).parentName, 'CEDAR HEALTH SYSTEM');
 });
 
 test('what is not active is nobody: no result, another status, or the error for deactivated NPIs', async (t) => {
@@ -249,7 +254,7 @@ test('what the registry says is read back like an import, and hangs together wit
     ['DIRECT', 'OTHERS'],
   );
   t.deepEqual(
-    facts?.atPhone?.map(({ npi, otherNames }) => [npi, otherNames]),
+    facts?.places[0]?.neighbors?.map(({ npi, otherNames }) => [npi, otherNames]),
     [['2000000093', ['CEDAR VALLEY CLINIC']]],
   );
   t.deepEqual(await gate(db, [npi, '2000000093']), new Map([['2000000093', 'organization_npi']]));

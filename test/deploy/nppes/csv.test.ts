@@ -112,10 +112,15 @@ test('a file without a single line end is one broken row at a time, and is not h
 
 test('two spellings of one place have the same keys', (t) => {
   const same = [
-    { phone: '(303) 555-0101', line1: '12 North Main Street, Suite 200', postalCode: '80201-1234' },
-    { phone: '13035550101', line1: '12 N. MAIN ST STE 200', postalCode: '802011234' },
-    { phone: '303.555.0101', line1: '12 n main st. #200', postalCode: '80201' },
-    { phone: '3035550101', line1: '12 N MAIN ST  STE #200', postalCode: '80201' },
+    {
+      phone: '(303) 555-0101',
+      line1: '12 North Main Street, Suite 200',
+      line2: null,
+      postalCode: '80201-1234',
+    },
+    { phone: '13035550101', line1: '12 N. MAIN ST STE 200', line2: '', postalCode: '802011234' },
+    { phone: '303.555.0101', line1: '12 n main st.', line2: '#200', postalCode: '80201' },
+    { phone: '3035550101', line1: '12 N MAIN ST', line2: 'STE #200', postalCode: '80201' },
   ];
   for (const place of same) {
     t.deepEqual(providerKeys(place), { phoneKey: '3035550101', addressKey: '12 N MAIN ST STE 200|80201' });
@@ -124,7 +129,10 @@ test('two spellings of one place have the same keys', (t) => {
 
 test('what says nothing of a place gives no key', (t) => {
   const none = { phoneKey: null, addressKey: null };
-  t.deepEqual(providerKeys({ phone: null, line1: null, postalCode: null }), none);
-  t.deepEqual(providerKeys({ phone: '555-0101', line1: '12 MAIN ST', postalCode: 'SW1A 1AA' }), none);
-  t.deepEqual(providerKeys({ phone: '0000000000', line1: ' . ', postalCode: '80201' }), none);
+  t.deepEqual(providerKeys({ phone: null, line1: null, line2: null, postalCode: null }), none);
+  t.deepEqual(
+    providerKeys({ phone: '555-0101', line1: '12 MAIN ST', line2: null, postalCode: 'SW1A 1AA' }),
+    none,
+  );
+  t.deepEqual(providerKeys({ phone: '0000000000', line1: ' . ', line2: null, postalCode: '80201' }), none);
 });

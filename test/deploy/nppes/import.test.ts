@@ -35,6 +35,7 @@ const organizationRow = (id: string) => ({
   'Employer Identification Number (EIN)': '<UNAVAIL>',
   'Provider Organization Name (Legal Business Name)': 'CEDAR VALLEY CLINIC PLLC',
   'Provider Other Organization Name': '<UNAVAIL>',
+  'Parent Organization LBN': 'CEDAR HEALTH SYSTEM',
   'Provider First Line Business Practice Location Address': '12 MAIN ST.',
   'Provider Business Practice Location Address Postal Code': '80201',
   'Provider Business Practice Location Address Telephone Number': '3035550101',
@@ -89,6 +90,7 @@ test('a provider is kept as NPPES has it, without what nothing reads', async (t)
     other_last_name: 'NÉE-HARTIGAN',
     other_first_name: null,
     organization_name: null,
+    parent_name: null,
     taxonomy_code: '207R00000X',
     practice_line_1: '12 MAIN STREET',
     practice_line_2: null,
@@ -109,6 +111,7 @@ test('a provider is kept as NPPES has it, without what nothing reads', async (t)
   t.like(organization?.row, {
     entity_type: 2,
     organization_name: 'CEDAR VALLEY CLINIC PLLC',
+    parent_name: 'CEDAR HEALTH SYSTEM',
     phone_key: '3035550101',
     address_key: '12 MAIN ST|80201',
     last_name: null,

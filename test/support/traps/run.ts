@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { POLICIES, type Policy } from '../../../activities/verification/policy.ts';
 import type { EmailType } from '../../../db/words.ts';
 import { loadConfig } from '../../../deploy/config/config.ts';
-import { importNppes } from '../../../deploy/nppes/importer.ts';
+import { importDownload } from '../../../deploy/nppes/importer.ts';
 import { temporaryFolder, withSql } from '../database.ts';
 import { type EnvelopeAnswer, eventually } from '../organization.ts';
 import { startStack } from '../stack.ts';
@@ -72,8 +72,13 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
   });
   opened.defer(() => stack.stop());
   await writeNppes(folder);
-  await importNppes({
-    ...{ databaseUrl: stack.databaseUrl, path: folder, rejectsPath: join(folder, 'rejects.csv') },
+  await importDownload({
+    ...{
+      dataset: 'nppes' as const,
+      databaseUrl: stack.databaseUrl,
+      path: folder,
+      rejectsPath: join(folder, 'rejects.csv'),
+    },
     ...{ dryRun: false, again: false, acceptsDrift: false, by: { actor: 'test', reason: 'test' } },
     output: { terminal: null, line: () => {} },
   });

@@ -45,6 +45,7 @@ function subjectOf(npi: string, rest: Partial<Subject> = {}): Subject {
       source: 'affiliation',
       confidence: 0.9,
     },
+    otherOrganizations: [],
     ...rest,
   };
 }

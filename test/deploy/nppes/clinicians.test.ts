@@ -1,0 +1,231 @@
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import test from 'ava';
+import type { Sql } from 'postgres';
+import { writeZip } from '../../../deploy/local/sample.ts';
+import { CLINICIAN_HEADER, clinicianLine } from '../../support/employers.ts';
+import { contentOf, npi, openNppesWorld, spawnImport, versionsOf, WRONG_NPI } from '../../support/nppes.ts';
+import { eventually } from '../../support/organization.ts';
+
+type Values = Readonly<Record<string, string>>;
+
+/** A row of one clinician for one group at one address. */
+function row(id: string, values: Values = {}): Values {
+  return {
+    NPI: id,
+    Ind_PAC_ID: '9830437451',
+    'Provider Last Name': 'THORNBURY',
+    'Facility Name': 'CEDAR VALLEY CLINIC, LLC',
+    org_pac_id: '0042000001',
+    num_org_mem: '17',
+    adr_ln_1: '12 N MAIN ST',
+    adr_ln_2: 'SUITE 200',
+    'City/Town': 'CEDAR VALLEY',
+    State: 'CO',
+    'ZIP Code': '802011234',
+    'Telephone Number': '3035550101',
+    ...values,
+  };
+}
+
+const SOLO = { 'Facility Name': '', org_pac_id: '', num_org_mem: '' };
+
+async function fileOf(folder: string, rows: readonly Values[], name = 'DAC_NationalDownloadableFile.csv') {
+  const path = join(folder, name);
+  await writeFile(path, CLINICIAN_HEADER + rows.map(clinicianLine).join(''));
+  return path;
+}
+
+async function storedIn(sql: Sql): Promise<unknown[][]> {
+  const rows = await sql`select npi, pac_id, name, members, phone_key, address_key
+                           from clinician_practices order by npi, pac_id, address_key`;
+  return rows.map((one) => Object.values(one));
+}
+
+const AT = ['3035550101', '12 N MAIN ST STE 200|80201'] as const;
+
+test('where a clinician works is kept, with the group or without, each once', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
+  const path = await fileOf(folder, [
+    row(npi(1)),
+    // The same by another enrollment.
+    row(npi(1), { Ind_enrl_ID: 'I20040309000221' }),
+    row(npi(1), { org_pac_id: '77', 'Facility Name': 'BIG HOSPITAL', num_org_mem: '1204' }),
+    row(npi(2), { ...SOLO, 'Telephone Number': '', adr_ln_2: '' }),
+    row(npi(3), { num_org_mem: '', 'ZIP Code': '' }),
+  ]);
+  t.like(await imported(path), {
+    outcome: 'imported',
+    as_of: null,
+    files: { clinicians: { read: 5, inserted: 4, repeated: 1, rejected: 0 } },
+  });
+  t.deepEqual(await storedIn(sql), [
+    [npi(1), '0000000077', 'BIG HOSPITAL', 1204, ...AT],
+    [npi(1), '0042000001', 'CEDAR VALLEY CLINIC, LLC', 17, ...AT],
+    [npi(2), '', null, null, '', '12 N MAIN ST|80201'],
+    [npi(3), '0042000001', 'CEDAR VALLEY CLINIC, LLC', null, '3035550101', ''],
+  ]);
+});
+
+test('a later file replaces what was said of whom it names; the others stay', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
+  await imported(await fileOf(folder, [row(npi(1)), row(npi(2)), row(npi(3))]));
+  // Of what day NPPES is has nothing to do with it.
+  await sql`insert into providers (npi, entity_type, origin, as_of, row_hash)
+            values (${npi(1)}, 1, 'nppes', '2099-01-01', 1), (${npi(3)}, 1, 'nppes', current_date, 1)`;
+  const later = await fileOf(folder, [
+    row(npi(1), { num_org_mem: '18' }),
+    // Left the group.
+    row(npi(2), SOLO),
+    row(npi(4)),
+  ]);
+  t.like((await imported(later)).files, {
+    clinicians: { read: 3, inserted: 2, updated: 1, unchanged: 0, removed: 1, outdated: 0 },
+  });
+  t.deepEqual(
+    (await storedIn(sql)).map(([id, pacId, , members]) => [id, pacId, members]),
+    [
+      [npi(1), '0042000001', 18],
+      [npi(2), '', null],
+      [npi(3), '0042000001', 17],
+      [npi(4), '0042000001', 17],
+    ],
+  );
+});
+
+test('the same file again is not read; --again reads it and writes no row; --dry-run reads alone', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
+  const path = await fileOf(folder, [row(npi(1)), row(npi(2), SOLO)]);
+  t.like(await imported(path, '--dry-run'), { outcome: 'rehearsed', files: { clinicians: { read: 2 } } });
+  t.deepEqual(await storedIn(sql), []);
+  await imported(path);
+  const before = await versionsOf(sql);
+  t.is((await imported(path)).outcome, 'already');
+  t.like((await imported(path, '--again')).files, { clinicians: { unchanged: 2, inserted: 0, removed: 0 } });
+  t.is(await versionsOf(sql), before);
+  const actions = await sql`select distinct action from audit_log`;
+  t.deepEqual(
+    actions.map(({ action }) => action),
+    ['clinicians.import'],
+  );
+});
+
+test('what cannot be imported is listed with its line and why, and nobody is named', async (t) => {
+  const { folder, imported } = await openNppesWorld(t, 'clinicians');
+  const path = await fileOf(folder, [
+    row(npi(1)),
+    row(WRONG_NPI),
+    row('THORNBURY'),
+    row(npi(2), { org_pac_id: 'O20040309' }),
+    row(npi(3), { num_org_mem: 'many' }),
+  ]);
+  await writeFile(path, `${await readFile(path, 'utf8')}${npi(4)},only,three\n`);
+  const { files, rejects_path } = await imported(path);
+  t.like(files, { clinicians: { read: 6, inserted: 1, rejected: 5 } });
+  t.deepEqual((await readFile(rejects_path ?? '', 'utf8')).trim().split('\n'), [
+    'file,line,npi,reason',
+    `DAC_NationalDownloadableFile.csv,3,${WRONG_NPI},NPI has a wrong check digit`,
+    'DAC_NationalDownloadableFile.csv,4,,NPI is not 10 digits',
+    `DAC_NationalDownloadableFile.csv,5,${npi(2)},PAC id of the group is not a number of 10 digits`,
+    `DAC_NationalDownloadableFile.csv,6,${npi(3)},number of members is not a number`,
+    `DAC_NationalDownloadableFile.csv,7,${npi(4)},wrong number of columns or a quote that is not closed`,
+  ]);
+});
+
+const HEADERS: Readonly<Record<string, string>> = {
+  'of 2023': CLINICIAN_HEADER,
+  'with stray spaces and tabs':
+    ' NPI, org_pac_id,num_org_mem ,Facility  Name,adr_ln_1\t,adr_ln_2,ZIP Code,Telephone Number',
+  'of 2021':
+    'NPI, Ind_PAC_ID, lst_nm, org_nm, org_pac_id, num_org_mem, adr_ln_1, adr_ln_2, cty, st, zip, phn_numbr',
+  'of 2017':
+    'NPI,PAC ID,Last Name,Organization legal name,Group Practice PAC ID,Number of Group Practice members,Line 1 Street Address,Line 2 Street Address,City,State,Zip Code,Phone Number',
+  'of the API':
+    'npi,ind_pac_id,provider_last_name,facility_name,org_pac_id,num_org_mem,adr_ln_1,adr_ln_2,citytown,state,zip_code,telephone_number',
+};
+
+for (const [what, header] of Object.entries(HEADERS)) {
+  test(`the columns ${what} are found by their names`, async (t) => {
+    const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
+    const columns = header.trim().split(',');
+    const values: [RegExp, string][] = [
+      [/^npi$/i, npi(1)],
+      [/facility|org_nm|legal/i, 'CEDAR CLINIC'],
+      [/org_pac_id|group practice pac/i, '42'],
+      [/num_org|members/i, '3'],
+      [/ln_1|line 1/i, '12 MAIN ST'],
+      [/ln_2|line 2/i, 'STE 5'],
+      [/^zip/i, '80201'],
+      [/phone|phn/i, '3035550101'],
+    ];
+    const cells = columns.map(
+      (column) => values.find(([name]) => name.test(column.trim().replace(/\s+/g, ' ')))?.[1] ?? '',
+    );
+    const path = join(folder, 'file.csv');
+    await writeFile(path, `${header.trimEnd()}\n${cells.join(',')}\n`);
+    await imported(path);
+    t.deepEqual(await storedIn(sql), [
+      [npi(1), '0000000042', 'CEDAR CLINIC', 3, '3035550101', '12 MAIN ST STE 5|80201'],
+    ]);
+  });
+}
+
+test('a file without the columns that are read is refused with their names, and so are two files', async (t) => {
+  const { folder, operator } = await openNppesWorld(t, 'clinicians');
+  const refusal = async (header: string) => {
+    const path = join(folder, 'file.csv');
+    await writeFile(path, `${header}\n1,2\n`);
+    const { code, stderr } = await operator(path);
+    t.is(code, 1);
+    return stderr;
+  };
+  t.regex(
+    await refusal('NPI,org_pac_id,Facility Name,adr_ln_1,adr_ln_2,ZIP Code'),
+    /file\.csv is not the national file of "Doctors and Clinicians": it has to name each of these columns once: num_org_mem, Telephone Number\. Download it again from data\.cms\.gov/,
+  );
+  t.regex(await refusal(`${CLINICIAN_HEADER.trimEnd()},org_nm`), /once: Facility Name\./);
+  const two = join(folder, 'two');
+  await mkdir(two);
+  for (const name of ['a.csv', 'b.csv']) await fileOf(two, [row(npi(1))], name);
+  t.regex((await operator(two)).stderr, /holds 2 csv files; name the one of them/);
+});
+
+test('a zip of the archive is read as it is', async (t) => {
+  const { folder, imported } = await openNppesWorld(t, 'clinicians');
+  const content = Buffer.from(CLINICIAN_HEADER + clinicianLine(row(npi(1))));
+  const path = join(folder, 'doctors_and_clinicians_10_2026.zip');
+  await writeZip(path, [
+    { name: 'DAC_NationalDownloadableFile.csv', content },
+    { name: 'DAC_DataDictionary.pdf', content: Buffer.from('%PDF') },
+  ]);
+  t.like((await imported(path)).files, { clinicians: { read: 1, inserted: 1 } });
+});
+
+test.serial('killed half-way and run again, an import ends as if nothing had happened', async (t) => {
+  const whole = await openNppesWorld(t, 'clinicians');
+  const rows = Array.from({ length: 60_000 }, (_, n) => row(npi(n), { org_pac_id: String(n % 900) }));
+  const path = await fileOf(whole.folder, rows);
+  await whole.imported(path);
+
+  const killed = await openNppesWorld(t, 'clinicians');
+  const { child, ended } = spawnImport(killed, path);
+  await eventually(async () => ((await killed.sql`select from import_runs`).length > 0 ? true : null));
+  child.kill('SIGKILL');
+  await ended;
+  await eventually(async () =>
+    (
+      await killed.sql`select from pg_locks where locktype = 'advisory' and database = (
+        select oid from pg_database where datname = current_database())`
+    ).length === 0
+      ? true
+      : null,
+  );
+  t.deepEqual(await storedIn(killed.sql), [], 'all or nothing');
+  t.like((await killed.imported(path)).files, { clinicians: { read: 60_000, inserted: 60_000 } });
+  t.is(await contentOf(killed.sql), await contentOf(whole.sql));
+  const runs = await killed.sql`select state from import_runs order by started_at`;
+  t.deepEqual(
+    runs.map(({ state }) => state),
+    ['failed', 'done'],
+  );
+});
