@@ -112,8 +112,8 @@ function practiceWords(
 
 /** Reads the local part in the cheapest way, by dynamic programming over its letters. */
 function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>): Owner {
-  // What follows a plus sign is the person's own note; an apostrophe is no boundary.
-  const tokens = local.replace(/\+.*|'/g, '').match(/[a-z]+/g) ?? [];
+  // What follows a plus sign is a note of their own.
+  const tokens = local.replace(/\+.*/, '').match(/[a-z]+/g) ?? [];
   const letters = tokens.join('');
   if (letters === '') return 'unclear';
   const tokenOf = tokens.flatMap(({ length }, index) => Array<number>(length).fill(index));
