@@ -4,6 +4,7 @@ import { open, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { classify } from '../../activities/verification/domains.ts';
+import { NOBODY_KNOWN, ownerOf } from '../../activities/verification/local-part.ts';
 import { look } from '../../activities/verification/looks.ts';
 import type { OwnEmail } from '../../db/lookups/imports.ts';
 import type { SuppressionTarget } from '../../db/privacy/suppressions.ts';
@@ -165,6 +166,7 @@ function judgeEmail(cell: (column: string) => string, defaultSource: string, now
     return { verdict: looked.reason === 'syntax' ? 'invalid_address' : looked.reason };
   }
   const { address } = looked;
+  if (ownerOf(address, NOBODY_KNOWN) === 'shared') return { verdict: 'shared' };
   const given = cell('type').toLowerCase();
   const type = EMAIL_TYPES.find((one) => one === given) ?? null;
   if (given !== '' && type === null) return { verdict: 'bad_type' };

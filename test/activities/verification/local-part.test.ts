@@ -143,7 +143,7 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
     'clinic.com',
     {
       shared: 'info front.desk office2 billing+north doctor',
-      unclear: 'jo rowan.ashdown informatics.jo h.r khartley',
+      unclear: 'jo rowan.ashdown informatics.jo h.r khartley jcare',
     },
   ],
 ];
