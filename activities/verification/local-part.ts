@@ -39,7 +39,7 @@ const MEANING: readonly (readonly [reading: RegExp, owner: Owner])[] = [
   // `doctor`, `mail`.
   [/^$/, 'shared'],
   // `jcare`, if it isn't ours, may be a person of that name.
-  [/^x+R$|^Rx+$/, 'other_person'],
+  [/^xR$/, 'other_person'],
   // Whoever is named beside it: `smithoffice`, `frontdesk`, `karen.billing`.
   [/R/, 'shared'],
   // `john.q.smith`, `smith_john1970`.
