@@ -89,14 +89,10 @@ export async function verify(
     switch (checked.kind) {
       case 'transient':
         if (checked.reason.startsWith('dns') && candidate.waitedMs > DNS_PATIENCE_MS) {
-          const unknown = { verdict: 'unknown', emailType: null, validatedAt: null } as const;
-          await recordVerdict(
-            db,
-            { ...lookup, email },
-            { ...unknown, reason: checked.reason },
-            checked.evidence,
-          );
-          undecided = checked.reason;
+          const { reason, evidence } = checked;
+          const unknown = { verdict: 'unknown', emailType: null, reason, validatedAt: null } as const;
+          await recordVerdict(db, { ...lookup, email }, unknown, evidence);
+          undecided = reason;
           return;
         }
         await letGo(email, checked, null);

@@ -12,6 +12,8 @@ export type Owner = 'person' | 'other_person' | 'shared' | 'unclear';
 
 /** Whom an address should belong to, and where they work. */
 export type Whose = Pick<Subject, 'person' | 'organization'>;
+/** Where nobody is known. */
+export const NOBODY_KNOWN: Whose = { person: null, organization: null };
 
 const ROLES = readList('roles');
 const TITLES = readList('titles');
@@ -36,6 +38,8 @@ const UNKNOWN_LETTER = 3;
 const MEANING: readonly (readonly [reading: RegExp, owner: Owner])[] = [
   // `doctor`, `mail`.
   [/^$/, 'shared'],
+  // `jcare`, if it isn't ours, may be a person of that name.
+  [/^xR$/, 'other_person'],
   // Whoever is named beside it: `smithoffice`, `frontdesk`, `karen.billing`.
   [/R/, 'shared'],
   // `john.q.smith`, `smith_john1970`.
@@ -112,8 +116,8 @@ function practiceWords(
 
 /** Reads the local part in the cheapest way, by dynamic programming over its letters. */
 function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>): Owner {
-  // What follows a plus sign is the person's own note; an apostrophe is no boundary.
-  const tokens = local.replace(/\+.*|'/g, '').match(/[a-z]+/g) ?? [];
+  // What follows a plus sign is a note of their own.
+  const tokens = local.replace(/\+.*/, '').match(/[a-z]+/g) ?? [];
   const letters = tokens.join('');
   if (letters === '') return 'unclear';
   const tokenOf = tokens.flatMap(({ length }, index) => Array<number>(length).fill(index));
@@ -136,17 +140,16 @@ function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>):
   return MEANING.find(([pattern]) => pattern.test(reading))?.[1] ?? 'unclear';
 }
 
-interface Place {
-  /** Whether no separator stands inside. */
-  readonly isWhole: boolean;
-  /** Whether it fills the room between two separators. */
-  readonly isToken: boolean;
-  readonly isFirst: boolean;
-}
-
-/** Null if it can't be one piece. */
-function kindOf(text: string, place: Place, own: OwnNames, practice: ReadonlySet<string>): Kind | null {
-  const { isWhole, isToken, isFirst } = place;
+/**
+ * @param place `isWhole`: no separator stands inside; `isToken`: it fills the room between two
+ * @returns null if it can't be one piece
+ */
+function kindOf(
+  text: string,
+  { isWhole, isToken, isFirst }: Readonly<Record<'isWhole' | 'isToken' | 'isFirst', boolean>>,
+  own: OwnNames,
+  practice: ReadonlySet<string>,
+): Kind | null {
   if (own.surnames.has(text)) return 'S';
   if (own.given.some((name) => sameGivenName(text, name))) return 'G';
   if (isWhole && (TITLES.has(text) || (!isFirst && isCredential(text, true)))) return 'T';

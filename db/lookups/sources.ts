@@ -16,14 +16,6 @@ export interface SourceLimits {
   readonly dailyCredits: number | null;
 }
 
-/** A source without which the answer of another would be of no use. */
-export interface Backing {
-  readonly source: string;
-  /** Of one question, in its credits. */
-  readonly cost: number;
-  readonly dailyCredits: number | null;
-}
-
 /** A call that somebody wants to make. */
 export interface Call {
   readonly source: string;
@@ -37,6 +29,9 @@ export interface Call {
   /** One of them has to be able to answer, if there are any. */
   readonly backing?: readonly Backing[];
 }
+
+/** A source without which the answer of another would be of no use. */
+export type Backing = Pick<Call, 'source' | 'cost'> & Pick<SourceLimits, 'dailyCredits'>;
 
 export type Admission = {
   /** That of the breaker: how the call goes is recorded with it. */

@@ -5,6 +5,7 @@ import { basename } from 'node:path';
 import { isEmployerDomain } from '../../activities/person/employer.ts';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { classify, registrableDomain } from '../../activities/verification/domains.ts';
+import { NOBODY_KNOWN, ownerOf } from '../../activities/verification/local-part.ts';
 import { look } from '../../activities/verification/looks.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
 import type { OwnEmail } from '../../db/lookups/imports.ts';
@@ -169,6 +170,7 @@ function judgeEmail(cell: (column: string) => string, defaultSource: string, now
     return { verdict: looked.reason === 'syntax' ? 'invalid_address' : looked.reason };
   }
   const { address } = looked;
+  if (ownerOf(address, NOBODY_KNOWN) === 'shared') return { verdict: 'shared' };
   const given = cell('type').toLowerCase();
   const type = EMAIL_TYPES.find((one) => one === given) ?? null;
   if (given !== '' && type === null) return { verdict: 'bad_type' };

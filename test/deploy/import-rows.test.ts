@@ -50,7 +50,7 @@ test('every row of own addresses gets its verdict, and the directory what is wor
     [`${NPI},jane@clinic-one.invalidtld,,,`, 'no_suffix'],
     [`${NPI},jane@mailinator.com,,,`, 'disposable'],
     [`${NPI},jane@privaterelay.appleid.com,,,`, 'relay'],
-    [`${NPI},front.desk@clinic-one.com,,,`, 'role'],
+    [`${NPI},front.desk@clinic-one.com,,,`, 'shared'],
     [`${NPI},jane@direct.clinic-one.com,,,`, 'direct'],
     [`${NPI},jane@clinic-two.com,work,,`, 'bad_type'],
     [`${NPI},jane@clinic-two.com,,02/03/2026,`, 'bad_date'],

@@ -1,12 +1,10 @@
 import { type Checked, type CheckOptions, createCheck } from '../../activities/verification/check.ts';
-import type { Whose } from '../../activities/verification/local-part.ts';
+import { NOBODY_KNOWN, type Whose } from '../../activities/verification/local-part.ts';
 import type { NamedCandidate } from '../../activities/verification/policy.ts';
 import type { Verifier, VerifierStep } from '../../activities/verification/verifiers/verifier.ts';
 
 export const NOW = Date.UTC(2026, 10, 20);
 export const DAY_MS = 86_400_000;
-/** Nobody of whom anything is known. */
-const NOBODY: Whose = { person: null, organization: null };
 const NEVER = new AbortController().signal;
 
 type Dns = CheckOptions['resolver'];
@@ -60,7 +58,7 @@ export function checkOf({
     now: () => NOW,
     ...options,
   });
-  return (one: NamedCandidate, whose: Whose = NOBODY) => check(one, whose, signal, null);
+  return (one: NamedCandidate, whose: Whose = NOBODY_KNOWN) => check(one, whose, signal, null);
 }
 
 /** In a few words: the verdict and its reason. */

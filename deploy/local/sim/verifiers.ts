@@ -1,4 +1,4 @@
-import { ownerOf } from '../../../activities/verification/local-part.ts';
+import { NOBODY_KNOWN, ownerOf } from '../../../activities/verification/local-part.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS, personOf } from './people.ts';
 import { type Answer, ok, type Question, type Route, type Source, textOf } from './wire.ts';
 
@@ -30,7 +30,7 @@ export function mailboxOf(email: string): Mailbox {
   const [local = '', domain = ''] = address.split('@');
   if (domain === CLOSED_DOMAIN || domain === DIRECT_DOMAIN) return 'missing';
   if (!PRACTICE_DOMAINS.includes(domain) && !FREE_MAIL_DOMAINS.includes(domain)) return 'unknown';
-  if (ownerOf({ local, domain }, { person: null, organization: null }) === 'shared') return 'role';
+  if (ownerOf({ local, domain }, NOBODY_KNOWN) === 'shared') return 'role';
   const named = (Object.keys(MAILBOXES) as Mailbox[]).find((mailbox) => local.startsWith(`${mailbox}.`));
   return MAGIC_MAILBOXES.get(address) ?? named ?? 'ok';
 }

@@ -29,9 +29,9 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
         johnqhartley jqhartley j.hartley hartley.j jhartley2 jhartley1970 2jhartley hartleyjq q.hartley
         quincy.hartley jquincyhartley drhartley dr.hartley hartleymd hartley.md jhartleydds drjhartley
         drjohnhartley johnhartleymd john.hartley.md hartley john dr.john drjohn johnh john.h johnny
-        jack.hartley jackhartley johnny.hartley jhartley+npi johnhartleytx hartleyjohn1 j_q_hartley`,
+        jack.hartley jackhartley johnny.hartley jhartley+npi jhartley+office johnhartleytx johnhartleyob hartleyjohn1 j_q_hartley`,
       other_person: `karen.hartley karenhartley khartley hartleyk k.hartley hartley.k kmhartley hartley.karen
-        dr.karen.hartley mariahartley hhartley zorblat.hartley maria.gonzalez mgonzalez gonzalezm m.gonzalez
+        dr.karen.hartley mariahartley hhartley pahartley zorblat.hartley maria.gonzalez mgonzalez gonzalezm m.gonzalez
         mariagonzalez maria karen drgonzalez gonzalez john.wexler johnwexler jwexler wexlerj pnguyen kkim s.patel
         amara.okonkwo drbob bob.smith chidi.okwuosa jedidiahson.okwuosa
         john.okwuosa a.okwuosa okwuosa.c pm`,
@@ -44,7 +44,7 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
         nurse nursing staff team dental smile familydental recepcion citas facturacion consultorio oficina
         secretaria pacientes admisiones recursoshumanos drahartleycitas fargo fargodental consultoriodrhartley`,
       unclear: `jq jqs jh j.h j.s js hart jhart j.hart hartl jhartl sunnyday77 skibum bluesky entropy xyzzy golfnut 1234
-        h.r jw2 johnk hartleygolfers npi2000000010`,
+        h.r jw2 johnk jxhn.hartley hartleygolfers npi2000000010`,
     },
   ],
   [
@@ -67,7 +67,12 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
   [
     whose('Jane, , Care', null),
     'mercy.org',
-    { person: 'care jcare janecare care.jane', shared: 'carecenter carecoordinator', other_person: 'kcare' },
+    {
+      person: 'care jcare janecare care.jane',
+      shared: 'carecenter carecoordinator',
+      other_person: 'kcare',
+      unclear: 'jocare',
+    },
   ],
   [
     whose('Grace, Lee, Baker', 'Grace Family Clinic'),
@@ -96,6 +101,15 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
         'mdelacruz delacruzm maria.delacruz mcruz maria.de.la.cruz mecruz melena medelacruz dra.delacruz mariaelena',
       shared: 'lakeside lakesideurology urology lakesideoffice lakesidecitas',
       other_person: 'jdelacruz jose.delacruz',
+    },
+  ],
+  [
+    whose('Rebecca, , Thornquist, Holloway', 'Willow Creek Pediatrics'),
+    'tidewatr.com',
+    {
+      person: 'bthornquist becky.holloway rholloway hollowayr',
+      shared: 'wcp infowcp willowcreek willowcreekpediatrics tidewatr',
+      other_person: 'mholloway',
     },
   ],
   [
@@ -129,7 +143,7 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
     'clinic.com',
     {
       shared: 'info front.desk office2 billing+north doctor',
-      unclear: 'jo rowan.ashdown informatics.jo h.r khartley',
+      unclear: 'jo rowan.ashdown informatics.jo h.r khartley jcare',
     },
   ],
 ];

@@ -191,6 +191,7 @@ test('an answer that a verifier gave earlier is dated by that', async (t) => {
 for (const [about, rest, step, verdict] of [
   ['is valid by a dated claim if the source knows whose it is', {}, null, 'valid mailbox_ok'],
   ['is not if the source repeats our question', { isEcho: true }, null, 'unknown unclear_owner'],
+  ['nor better than its source says', { isEcho: true, verdict: 'risky' }, null, 'risky null'],
   ['nor if the verifier cannot tell', { isEcho: true }, INCONCLUSIVE, 'unknown unclear_owner'],
   [
     'but is if the verifier sees a mailbox and no role',
