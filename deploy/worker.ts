@@ -132,15 +132,9 @@ async function untilUsable(target: TemporalTarget, log: Logger, stopped: AbortSi
   return false;
 }
 
-function tellSources(
-  log: Logger,
-  {
-    vendors,
-    useless,
-    verifiers,
-    registry,
-  }: Pick<ReturnType<typeof createSources>, 'vendors' | 'useless' | 'verifiers' | 'registry'>,
-): void {
+type Sources = Pick<ReturnType<typeof createSources>, 'vendors' | 'useless' | 'verifiers' | 'registry'>;
+
+function tellSources(log: Logger, { vendors, useless, verifiers, registry }: Sources): void {
   const names = vendors.map(({ vendor }) => vendor.id);
   const order = { vendors: names, verifiers: verifiers.map(({ id }) => id), registry: registry !== null };
   log.info(order, 'sources, in the order in which they are asked');
