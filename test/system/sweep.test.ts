@@ -257,26 +257,30 @@ test('organizations that wait for the same lookups are settled at once, while a 
   const name = newId('org');
   const pool = openDatabase({ url, poolSize: 10, applicationName: name });
   const organizations = await Promise.all(times(4, () => openOrganization(db, 1000)));
-  const npis = times(60, npiOf);
+  // Their lookups' ids are in the other order than their NPIs.
+  const npis = times(60, npiOf).toReversed();
   for (const organization of organizations) {
     const { requestIds } = await overdue(db, organization, npis);
     await joinLookups(db, requestIds);
   }
   const late = await submit(db, submitCommand(await openOrganization(db, 1000), { npis }), RULES);
   const settled = await transaction(db, async (tx) => {
-    await tx.execute(sql`select 1 from lookups order by id offset 30 limit 1 for update`);
-    const settling = organizations.map(({ organizationId }) =>
-      settleOverdue(pool, { organizationId, limit: 60 }),
-    );
-    const joining = joinLookups(pool, acceptedIds(late).requestIds);
-    await eventually(async () => {
+    await tx.execute(sql`select 1 from lookups order by npi offset 1 limit 1 for update`);
+    const waiting = async (count: number) => {
       const [row] = await query(
         db,
         sql`select count(*)::int as waiting from pg_stat_activity
              where datname = current_database() and wait_event_type = 'Lock'`,
       );
-      return row?.waiting === organizations.length + 1 ? true : null;
-    });
+      return row?.waiting === count ? true : null;
+    };
+    // It has the first lookup, and none of those after the second.
+    const joining = joinLookups(pool, acceptedIds(late).requestIds);
+    await eventually(() => waiting(1));
+    const settling = organizations.map(({ organizationId }) =>
+      settleOverdue(pool, { organizationId, limit: 60 }),
+    );
+    await eventually(() => waiting(1 + organizations.length));
     return { ends: [...settling, joining] };
   });
   await Promise.all<unknown>(settled.ends);

@@ -177,9 +177,11 @@ test('a batch that is cancelled while the registry is asked gives the credits ba
       return { kind: 'retry', why: 'upstream', afterMs: 100 };
     });
   }
-  const { workflow, statusOf } = await submitAll(...npis);
+  const { batch_id, workflow, statusOf } = await submitAll(...npis);
   await eventually(async () => (asked > 0 ? true : null));
   await workflow.cancel();
   await t.throwsAsync(workflow.result());
   t.deepEqual(await Promise.all(npis.map(statusOf)), ['failed', 'failed']);
+  const rows = await stack.db.drizzle.execute(sql`select reason from requests where batch_id = ${batch_id}`);
+  t.deepEqual([...rows], [{ reason: 'cancelled' }, { reason: 'cancelled' }]);
 });
