@@ -40,7 +40,7 @@ const MEANING: readonly (readonly [reading: RegExp, owner: Owner])[] = [
   // `jcare`, if it isn't ours, may be a person of that name.
   [/^xR$/, 'other_person'],
   // Whoever is named beside it: `smithoffice`, `frontdesk`, `karen.billing`; `johnandkaren`.
-  [/R|G.*u.*N|N.*u.*G/, 'shared'],
+  [/R|G.+N|N.+G/, 'shared'],
   // `john.q.smith`, `smith_john1970`.
   [/S.*G|G.*S/, 'person'],
   // `jsmith`, `jqsmith`, `smithj`, `jsmithjones` after a marriage that nobody has told us of.
