@@ -40,7 +40,7 @@ const MEANING: readonly (readonly [reading: RegExp, owner: Owner])[] = [
   // `jcare`, if it isn't ours, may be a person of that name.
   [/^xR$/, 'other_person'],
   // Whoever is named beside it: `smithoffice`, `frontdesk`, `karen.billing`; `johnandkaren`.
-  [/R|G.+N|N.+G/, 'shared'],
+  [/R/, 'shared'],
   // `john.q.smith`, `smith_john1970`.
   [/S.*G|G.*S/, 'person'],
   // `jsmith`, `jqsmith`, `smithj`, `jsmithjones` after a marriage that nobody has told us of.
@@ -155,9 +155,9 @@ function kindOf(
   if (own.surnames.has(text)) return 'S';
   if (own.given.some((name) => sameGivenName(text, name))) return 'G';
   if (isWhole && (TITLES.has(text) || (!isFirst && isCredential(text, true)))) return 'T';
-  // `front.desk`, `do-not-reply`; `list` and `hr`, but not in the middle or at the end of something else.
+  // `front.desk`, `do-not-reply`; `list` not inside a word, but `and`; `hr` by itself.
   const isRole = ROLES.has(text) || practice.has(text);
-  if (isRole && (text.length > 4 || (isEdge && text.length > 2) || isToken)) return 'R';
+  if (isRole && (text.length > 4 || ((isEdge || text === 'and') && text.length > 2) || isToken)) return 'R';
   if (!isWhole) return null;
   if (text.length === 1) return own.initials.has(text) ? 'i' : own.surnameInitials.has(text) ? 'l' : 'x';
   // Before it is anybody's name it may be two initials, of which we know one.
