@@ -12,7 +12,6 @@ export type Owner = 'person' | 'other_person' | 'shared' | 'unclear';
 
 /** Whom an address should belong to, and where they work. */
 export type Whose = Pick<Subject, 'person' | 'organization'>;
-/** Where nobody is known. */
 export const NOBODY_KNOWN: Whose = { person: null, organization: null };
 
 const ROLES = readList('roles');
@@ -40,7 +39,7 @@ const MEANING: readonly (readonly [reading: RegExp, owner: Owner])[] = [
   [/^$/, 'shared'],
   // `jcare`, if it isn't ours, may be a person of that name.
   [/^xR$/, 'other_person'],
-  // Whoever is named beside it: `smithoffice`, `frontdesk`, `karen.billing`.
+  // Whoever is named beside it: `smithoffice`, `frontdesk`, `karen.billing`; `johnandkaren`.
   [/R/, 'shared'],
   // `john.q.smith`, `smith_john1970`.
   [/S.*G|G.*S/, 'person'],
@@ -128,7 +127,8 @@ function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>):
       const [token = 0, last] = [tokenOf[start], tokenOf[end - 1]];
       const isWhole = token === last;
       const isToken = isWhole && text.length === tokens[token]?.length;
-      const kind = kindOf(text, { isWhole, isToken, isFirst: start === 0 }, own, practice);
+      const isEdge = isWhole && (tokenOf[start - 1] !== token || tokenOf[end] !== token);
+      const kind = kindOf(text, { isWhole, isToken, isEdge, isFirst: start === 0 }, own, practice);
       const before = best[start];
       if (kind === null || before === undefined) continue;
       const cost = before.cost + COST[kind] + (COST[kind] === COST.u ? UNKNOWN_LETTER * text.length : 0);
@@ -140,22 +140,24 @@ function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>):
   return MEANING.find(([pattern]) => pattern.test(reading))?.[1] ?? 'unclear';
 }
 
+type Place = Readonly<Record<'isWhole' | 'isToken' | 'isEdge' | 'isFirst', boolean>>;
+
 /**
- * @param place `isWhole`: no separator stands inside; `isToken`: it fills the room between two
+ * @param place `isWhole`: no separator stands inside; `isToken`: it fills the room between two; `isEdge`: it stands at one
  * @returns null if it can't be one piece
  */
 function kindOf(
   text: string,
-  { isWhole, isToken, isFirst }: Readonly<Record<'isWhole' | 'isToken' | 'isFirst', boolean>>,
+  { isWhole, isToken, isEdge, isFirst }: Place,
   own: OwnNames,
   practice: ReadonlySet<string>,
 ): Kind | null {
   if (own.surnames.has(text)) return 'S';
   if (own.given.some((name) => sameGivenName(text, name))) return 'G';
   if (isWhole && (TITLES.has(text) || (!isFirst && isCredential(text, true)))) return 'T';
-  // `front.desk`, `do-not-reply`; `hr`, but not the end of something else.
+  // `front.desk`, `do-not-reply`; `list` not inside a word, but `and`; `hr` by itself.
   const isRole = ROLES.has(text) || practice.has(text);
-  if (isRole && (text.length > 4 || (isWhole && text.length > 2) || isToken)) return 'R';
+  if (isRole && (text.length > 4 || ((isEdge || text === 'and') && text.length > 2) || isToken)) return 'R';
   if (!isWhole) return null;
   if (text.length === 1) return own.initials.has(text) ? 'i' : own.surnameInitials.has(text) ? 'l' : 'x';
   // Before it is anybody's name it may be two initials, of which we know one.
@@ -163,7 +165,7 @@ function kindOf(
   if (isCloseTo(own, text)) return 'p';
   if (GIVEN_NAMES.has(text)) return 'N';
   if (SURNAMES.has(text)) return 'F';
-  if (!isToken || text.length < 3) return 'u';
+  if (!isToken || text.length < 4) return 'u';
   return own.initials.has(text.charAt(0)) ? 'V' : 'U';
 }
 

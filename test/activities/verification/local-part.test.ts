@@ -44,7 +44,7 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
         nurse nursing staff team dental smile familydental recepcion citas facturacion consultorio oficina
         secretaria pacientes admisiones recursoshumanos drahartleycitas fargo fargodental consultoriodrhartley`,
       unclear: `jq jqs jh j.h j.s js hart jhart j.hart hartl jhartl sunnyday77 skibum bluesky entropy xyzzy golfnut 1234
-        h.r jw2 johnk jxhn.hartley hartleygolfers npi2000000010`,
+        h.r jw2 johnk jxhn.hartley greylisted.jo npi200.sim hartleygolfers npi2000000010`,
     },
   ],
   [
