@@ -1,3 +1,4 @@
+import { setTimeout } from 'node:timers/promises';
 import { type Client, ScheduleAlreadyRunning, ScheduleOverlapPolicy } from '@temporalio/client';
 import type { Logger } from 'pino';
 import { NPI, ORGANIZATION_ID, OUTCOME, WORKFLOWS } from '../../workflows/messages.ts';
@@ -16,6 +17,9 @@ export const SEARCH_ATTRIBUTE_WORDS = SEARCH_ATTRIBUTES.map(({ name, word }) => 
 
 /** How often every worker calls `keepNamespace`: what an operator or an accident has deleted comes back. */
 export const KEEP_MS = 5 * 60_000;
+/** For half a minute. */
+const SERVED_TRIES = 60;
+const SERVED_MS = 500;
 
 /**
  * Makes sure that the namespace has our search attributes and the Schedule of re-verification. Both are safe to repeat,
@@ -66,6 +70,14 @@ async function addSearchAttributes(client: Client, log: Logger): Promise<void> {
       namespace,
       searchAttributes: Object.fromEntries(missing.map(({ name, type }) => [name, type])),
     });
+    // A cluster serves new ones some seconds later, and until then refuses every start that has them.
+    const query = missing.map(({ name }) => `${name} is null`).join(' and ');
+    const isServed = () =>
+      client.workflow.count(query).then(
+        () => true,
+        () => false,
+      );
+    for (let tries = 1; !(await isServed()) && tries < SERVED_TRIES; tries += 1) await setTimeout(SERVED_MS);
   } catch (error) {
     log.warn(
       { err: error, namespace },
