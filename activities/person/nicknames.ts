@@ -20,10 +20,17 @@ export function commonSpelling(name: string): string {
   return SPELLINGS.get(name) ?? name.replace(/(?<=\p{L}sk)(?:y|yi|yy|iy|ii|ij)$/u, 'i');
 }
 
-/** The forms of each given name, in their common spellings. */
-const FORMS: readonly ReadonlySet<string>[] = readLines('nicknames').map(
-  (forms) => new Set(forms.map(commonSpelling)),
-);
+/** By given name, all that share a line with it, in their common spellings. */
+const FORMS = new Map<string, Set<string>>();
+for (const line of readLines('nicknames')) {
+  const names = line.map(commonSpelling);
+  for (const name of names) FORMS.set(name, new Set([...(FORMS.get(name) ?? []), ...names]));
+}
+
+/** What else the bearer of a given name may be called, in common spellings. */
+export function formsOf(name: string): ReadonlySet<string> {
+  return FORMS.get(commonSpelling(name)) ?? new Set([commonSpelling(name)]);
+}
 
 /** What Gujaratis add to a given name, `brother` and `sister`; they leave it away in other company. */
 const COURTESY = /(?<=\p{L}{4}|\p{L}{2}[aeiou])(?:bhai|ben)$/u;
@@ -40,5 +47,5 @@ export function sameGivenName(one: string, other: string): boolean {
 
 function isForm(one: string, other: string): boolean {
   const [a, b] = [commonSpelling(one), commonSpelling(other)];
-  return a === b ? a !== '' : FORMS.some((forms) => forms.has(a) && forms.has(b));
+  return a === b ? a !== '' : (FORMS.get(a)?.has(b) ?? false);
 }

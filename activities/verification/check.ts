@@ -96,7 +96,7 @@ export function createCheck({
       evidence.push({ kind: 'local', source: 'service', verdict, reason, durationMs });
     };
 
-    const looked = look(candidate.email, candidate.isTypedDirect);
+    const looked = look(candidate.email, candidate.isTypedDirect, whose.person);
     if (looked.kind === 'refused') {
       const { email, verdict, reason } = looked;
       noteOurs(verdict, reason);

@@ -1,5 +1,5 @@
 import { isCredential, isParticle, nameWords } from '../person/names.ts';
-import { sameGivenName } from '../person/nicknames.ts';
+import { formsOf, sameGivenName } from '../person/nicknames.ts';
 import type { Subject } from '../vendors/vendor.ts';
 import { readList, registrableDomain } from './domains.ts';
 import type { Address } from './syntax.ts';
@@ -83,7 +83,7 @@ function ownNames(person: Whose['person']): OwnNames {
   const given = [...new Set([...words.flat(), ...words.map((some) => some.join(''))])].filter(Boolean);
   const called = given.filter((name) => name.length > 1);
   // A nickname has an initial of its own: Bill is William's.
-  const nicknames = [...GIVEN_NAMES].filter((name) => called.some((own) => sameGivenName(name, own)));
+  const nicknames = called.flatMap((name) => [...formsOf(name)]);
   return {
     surnames: new Set(families.flatMap(surnameForms)),
     given: called,
@@ -96,7 +96,8 @@ function ownNames(person: Whose['person']): OwnNames {
 function surnameForms(words: readonly string[]): string[] {
   const ends = words.map((_, index) => words.slice(index).join(''));
   const forms = [...ends, ...words.filter((word) => word.length > 2 && !isParticle(word))];
-  return forms.flatMap((form) => [form, form.replace(/^saint(?=.)/, 'st')]);
+  // `muller` for Mueller, as whoever has no umlaut writes it.
+  return forms.flatMap((form) => [form, form.replace(/^saint(?=.)/, 'st'), form.replace(/([aou])e/g, '$1')]);
 }
 
 /** Of its name, its domain and its town, each in one too, the first letters of its name, and what a family is called. */

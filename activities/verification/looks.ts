@@ -1,6 +1,7 @@
 import { parse } from 'tldts';
 import type { EndpointKind } from '../../db/words.ts';
-import type { Verdict } from '../vendors/vendor.ts';
+import { nameWords } from '../person/names.ts';
+import type { PersonName, Verdict } from '../vendors/vendor.ts';
 import { holdsDomain, isDisposable, isFreeMail, readList, registrableDomain } from './domains.ts';
 import { isLookalike } from './lookalikes.ts';
 import type { Reason } from './policy.ts';
@@ -20,23 +21,28 @@ export type Looked =
 /**
  * Judges an address by its looks. No question to anyone: what is refused here costs nothing.
  * @param isTypedDirect whether NPPES lists the address as an endpoint of type DIRECT
+ * @param person who is looked for, and may be called Jane Doe
  */
-export function look(text: string, isTypedDirect = false): Looked {
+export function look(text: string, isTypedDirect = false, person: PersonName | null = null): Looked {
   const address = parseAddress(text);
   if (address === null) {
     return { kind: 'refused', email: text.trim().toLowerCase(), verdict: 'invalid', reason: 'syntax' };
   }
-  const refusal = refuse(address, isTypedDirect);
+  const refusal = refuse(address, isTypedDirect, person);
   return refusal ? { kind: 'refused', email: address.email, ...refusal } : { kind: 'address', address };
 }
 
 type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
 
 /** Addresses that are not a person's own mailbox, in the order in which one reason hides another. */
-function refuse({ local, domain }: Address, isTypedDirect: boolean): Refusal | null {
+function refuse(
+  { local, domain }: Address,
+  isTypedDirect: boolean,
+  person: PersonName | null,
+): Refusal | null {
   const refusal = refuseDomain(domain);
   if (refusal !== null) return refusal;
-  if (isPlaceholder(local)) return { verdict: 'invalid', reason: 'placeholder' };
+  if (isPlaceholder(local, person)) return { verdict: 'invalid', reason: 'placeholder' };
   const isDirectAddress = isDirect(domain) || (isTypedDirect && !isFreeMail(domain));
   return isDirectAddress ? { verdict: 'invalid', reason: 'direct' } : null;
 }
@@ -55,9 +61,10 @@ const RELAYS = readList('relays');
 const PLACEHOLDERS = readList('placeholders');
 
 /** Whether a local part stands where an address is missing: `no-email`, `first.last`, `test2`, `xxx`. */
-function isPlaceholder(local: string): boolean {
+function isPlaceholder(local: string, person: PersonName | null): boolean {
   const [name = ''] = local.split('+');
   const word = name.replace(/[0-9]+$/, '').replace(/[._-]/g, '');
+  if (word === [person?.first, person?.last].flatMap((one) => nameWords(one ?? '')).join('')) return false;
   return PLACEHOLDERS.has(`${word}@`) || /^(.)\1\1+$/.test(word);
 }
 

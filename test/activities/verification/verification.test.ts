@@ -142,7 +142,6 @@ for (const email of [
   'jo@direct-care.com',
   'jo@clinic.direct',
   'jo@directory.clinic.com',
-  'jane.test@clinic.com',
   'sample@clinic.com',
   'tester@clinic.com',
   'p.noone@clinic.com',
