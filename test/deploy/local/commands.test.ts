@@ -64,7 +64,8 @@ test('what the simulator prints is what the worker reads', async (t) => {
     DATABASE_URL: 'postgres://user@host/name',
   });
   const read = Object.values(access).map((one) => one?.baseUrl);
-  t.deepEqual([...read, registryUrl, ...dnsServers].sort(), Object.values(printed).sort());
+  // Hunter's verifier has the URL of the vendor.
+  t.deepEqual([...new Set([...read, registryUrl, ...dnsServers])].sort(), Object.values(printed).sort());
   t.is(Object.keys(printed).length, 9);
   child.kill('SIGINT');
   t.deepEqual(await once(child, 'close'), [0, null]);
