@@ -173,6 +173,7 @@ function kindOf(
 /** `hart` for Hartley and `chri` for Christina, as systems cut names; `maryann` for Mary. */
 function isCloseTo({ surnames, given }: OwnNames, text: string): boolean {
   const isLonger = (name: string) => name.length > 2 && text.startsWith(name) && GIVEN_NAMES.has(text);
-  const isCut = (name: string) => text.length > 3 && name.startsWith(text);
+  // Juan isn't Juana.
+  const isCut = (name: string) => text.length > 3 && name.startsWith(text) && !GIVEN_NAMES.has(text);
   return given.some(isLonger) || [...surnames, ...given].some(isCut);
 }

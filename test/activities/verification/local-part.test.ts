@@ -48,6 +48,11 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
     },
   ],
   [
+    whose('Juana, , Michaels', null),
+    'mercy.org',
+    { person: 'juana.michaels jmichaels', other_person: 'juan.michaels michael.juan' },
+  ],
+  [
     whose('William, , Young', 'Young Smiles'),
     'youngsmiles.com',
     {
