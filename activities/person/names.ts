@@ -1,5 +1,5 @@
 import type { GivenName, PersonName } from '../vendors/vendor.ts';
-import { commonSpelling, readLines } from './nicknames.ts';
+import { commonSpelling, readTable } from './nicknames.ts';
 
 // NPPES writes names in capitals, with whatever else people typed into the field. Here they become what people write,
 // and what two spellings of one name have in common.
@@ -13,7 +13,7 @@ const GENERATIONS: ReadonlyMap<string, Generation> = new Map(
 
 const TITLES: ReadonlySet<string> = new Set(['dr', 'doctor', 'prof', 'professor', 'mr', 'mrs', 'ms', 'miss']);
 
-const CREDENTIALS: ReadonlySet<string> = new Set(readLines('credentials').flat());
+const CREDENTIALS: ReadonlySet<string> = new Set(readTable('credentials').flat());
 
 /** Credentials that are surnames too: taken for a credential only if dots or a comma say so. */
 const SURNAMES_TOO: ReadonlySet<string> = new Set(['do', 'ma', 'pa']);
@@ -27,7 +27,7 @@ const PARTICLES: ReadonlySet<string> = new Set(
   'al da das de del della den der di dos du el la las los ten ter van von y'.split(' '),
 );
 
-const MAC_NAMES: ReadonlySet<string> = new Set(readLines('mac-names').flat());
+const MAC_NAMES: ReadonlySet<string> = new Set(readTable('mac-names').flat());
 
 /** Letters that do not decompose into a base letter and a mark. */
 const LETTERS = { ß: 'ss', ø: 'o', ł: 'l', æ: 'ae', œ: 'oe', đ: 'd', ð: 'd', þ: 'th', ı: 'i' };

@@ -1,14 +1,13 @@
-import { readFileSync } from 'node:fs';
+import { readLines } from '../verification/domains.ts';
 
-/** Reads a list beside this file, a line as its words; `#` before a comment. @throws if it is missing */
-export function readLines(list: 'nicknames' | 'spellings' | 'credentials' | 'mac-names'): string[][] {
-  const lines = readFileSync(new URL(`./${list}.txt`, import.meta.url), 'utf8').split(/\r?\n/);
-  return lines.filter((line) => line !== '' && !line.startsWith('#')).map((line) => line.split(' '));
+/** Reads a list beside this file, a line as its words. @throws if it is missing */
+export function readTable(list: 'nicknames' | 'spellings' | 'credentials' | 'mac-names'): string[][] {
+  return [...readLines(new URL(`./${list}.txt`, import.meta.url))].map((line) => line.split(' '));
 }
 
 /** Names from other scripts, each spelling with the one that stands for all. */
 const SPELLINGS: ReadonlyMap<string, string> = new Map(
-  readLines('spellings').flatMap((names) => names.map((name) => [name, names[0] ?? name])),
+  readTable('spellings').flatMap((names) => names.map((name) => [name, names[0] ?? name])),
 );
 
 /**
@@ -22,7 +21,7 @@ export function commonSpelling(name: string): string {
 
 /** By given name, all that share a line with it, in their common spellings. */
 const FORMS = new Map<string, Set<string>>();
-for (const line of readLines('nicknames')) {
+for (const line of readTable('nicknames')) {
   const names = line.map(commonSpelling);
   for (const name of names) FORMS.set(name, new Set([...(FORMS.get(name) ?? []), ...names]));
 }
