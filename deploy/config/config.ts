@@ -1,17 +1,12 @@
 import { isIP } from 'node:net';
 import { dirname } from 'node:path';
+import ipaddr from 'ipaddr.js';
 import Joi from 'joi';
 import { REGISTRY_URL } from '../../activities/person/registry.ts';
 import { VENDORS, type VendorId } from '../../activities/vendors/catalogue.ts';
-import {
-  CATCH_ALL_POLICIES,
-  type CatchAllPolicy,
-  POLICIES,
-  type Policy,
-} from '../../activities/verification/policy.ts';
+import { CATCH_ALL_POLICIES, POLICIES } from '../../activities/verification/policy.ts';
 import { VERIFIERS, type VerifierId } from '../../activities/verification/verifiers/catalogue.ts';
 import type { Retention } from '../../db/requests/retention.ts';
-import type { SecretKey } from '../../db/secrets.ts';
 import { readFacts } from '../local/facts.ts';
 import {
   anyUrl,
@@ -19,60 +14,17 @@ import {
   duration,
   httpProxy,
   list,
+  oneOf,
+  orNull,
   parseDuration,
   parseSecretKey,
   problemsIn,
+  whole,
 } from './values.ts';
 
 // The only place that reads process.env. Everything is checked at once, frozen, and passed on as typed arguments.
 // Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY, TEMPORAL_TLS…) are read by
 // @temporalio/envconfig from what `temporalEnvironment` hands over, so that their names and rules are Temporal's.
-
-/** Settings that every process shares; times in milliseconds. */
-export interface Config {
-  readonly databaseUrl: string;
-  readonly databasePool: number;
-  /** The first encrypts. Empty: not set. */
-  readonly secretKeys: readonly SecretKey[];
-  readonly logLevel: string;
-  readonly apiHost: string;
-  readonly apiPort: number;
-  readonly apiKeepAliveMs: number;
-  readonly trustedProxies: readonly string[];
-  readonly lookupTimeoutMs: number;
-  readonly freshnessMs: number;
-  readonly replayMs: number;
-  readonly missMs: number;
-  readonly idempotencyMs: number;
-  readonly rateWindowMs: number;
-  readonly sweepIntervalMs: number;
-  readonly lookupSlots: number;
-  readonly lookupsPerOrganization: number;
-  readonly webhookScheduleMs: readonly number[];
-  readonly webhookOpenCidrs: readonly string[];
-  readonly webhookCaFile: string | null;
-  /** `http://[user:password@]host:port`; null: deliveries go out directly. */
-  readonly webhookProxy: URL | null;
-  readonly webhookLogMs: number;
-  readonly retention: Retention;
-  /** Everything about sources that isn't a key or a URL; null for the usual. */
-  readonly sourcesFile: string | null;
-  /** Null: it can't be asked. */
-  readonly access: Readonly<Record<VendorId | VerifierId, Access | null>>;
-  readonly registryUrl: string;
-  /** Null: it depends on whether there is a verifier. */
-  readonly verifyPolicy: Policy | null;
-  readonly catchAll: CatchAllPolicy;
-  /** What a `${VENDOR_NAME}` in the sources file stands for. */
-  readonly secretOf: (name: string) => string | undefined;
-  readonly dnsServers: readonly string[];
-  readonly workflowBundle: string | null;
-  /** The enrichment queue; the others, and the name of the deployment, follow from it. */
-  readonly taskQueue: string;
-  /** Who decides which version of the workflows is current: the workers, or an operator. */
-  readonly workerRollout: 'automatic' | 'manual';
-  readonly temporalEnvironment: Readonly<Record<string, string | undefined>>;
-}
 
 /** What it takes to ask a vendor or a verifier. */
 export interface Access {
@@ -86,14 +38,6 @@ export const LOCAL_STACK = '.local/stack.json';
 
 const DAY = 86_400_000;
 
-const databaseUrl = Joi.string()
-  .uri({ scheme: ['postgres', 'postgresql'] })
-  .messages({
-    'string.uriCustomScheme': '{{#label}} must be a URL such as postgres://user:password@host:5432/name',
-  });
-
-const secretKeys = list(parseSecretKey, 'keys such as v1:… (a version, then 32 bytes in base64)').default([]);
-
 const CATALOGUE = [...Object.values(VENDORS), ...Object.values(VERIFIERS)];
 /** Of the variables of a source: of two that one account opens, such as Hunter's, the same. */
 const nameOf = (id: string) => id.replace(/-.*/, '').toUpperCase();
@@ -106,50 +50,83 @@ const accessVariables = CATALOGUE.flatMap(({ id, url }) => {
   ];
 });
 
+const databaseUrl = Joi.string()
+  .uri({ scheme: ['postgres', 'postgresql'] })
+  .messages({
+    'string.uriCustomScheme': '{{#label}} must be a URL such as postgres://user:password@host:5432/name',
+  });
+const taskQueue = Joi.string()
+  .pattern(/^[\w-]{1,100}$/)
+  .messages({ 'string.pattern.base': '{{#label}} must be up to 100 letters, digits, "-" and "_"' });
+const SCHEDULE = ['0s', '5s', '5m', '30m', '2h', '5h', '10h', '14h', '20h', '24h'].flatMap(
+  (text) => parseDuration(text) ?? [],
+);
+
+/** What has only to be checked and handed on: the variable of each, and its rule. Times are in milliseconds. */
+const SETTINGS = {
+  databaseUrl: ['DATABASE_URL', databaseUrl.required()],
+  databasePool: ['DATABASE_POOL', whole(1, 200).default(10)],
+  /** The first encrypts. Empty: not set. */
+  secretKeys: ['SECRETS_KEY', list(parseSecretKey, 'keys such as v1:… (a version, then 32 bytes in base64)')],
+  logLevel: [
+    'LOG_LEVEL',
+    oneOf('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent').default('info'),
+  ],
+  apiHost: ['API_HOST', Joi.string().hostname().default('0.0.0.0')],
+  apiPort: ['API_PORT', Joi.number().port().default(8080)],
+  apiKeepAliveMs: ['API_KEEP_ALIVE', duration(1000, 3_600_000).default(75_000)],
+  trustedProxies: ['TRUSTED_PROXIES', list(cidr, 'CIDR ranges')],
+  lookupTimeoutMs: ['LOOKUP_TIMEOUT', duration(1000, DAY).default(15 * 60_000)],
+  freshnessMs: ['FRESHNESS_WINDOW', duration(1000, 365 * DAY).default(30 * DAY)],
+  replayMs: ['REPLAY_WINDOW', duration(1000, 365 * DAY).default(30 * DAY)],
+  missMs: ['MISS_WINDOW', duration(0, 365 * DAY).default(14 * DAY)],
+  idempotencyMs: ['IDEMPOTENCY_WINDOW', duration(1000, 30 * DAY).default(DAY)],
+  rateWindowMs: ['RATE_WINDOW', duration(1000, 3_600_000).default(60_000)],
+  sweepIntervalMs: ['SWEEP_INTERVAL', duration(1000, 60_000).default(15_000)],
+  lookupSlots: ['LOOKUP_SLOTS', whole(1, 5000).default(200)],
+  lookupsPerOrganization: ['LOOKUPS_PER_ORGANIZATION', whole(1, 100_000).default(100)],
+  webhookScheduleMs: ['WEBHOOK_SCHEDULE', list(parseDuration, 'durations').default(SCHEDULE)],
+  webhookOpenCidrs: ['WEBHOOK_OPEN_CIDRS', list(cidr, 'CIDR ranges')],
+  webhookCaFile: ['WEBHOOK_CA_FILE', orNull(Joi.string())],
+  /** Null: deliveries go out directly. */
+  webhookProxy: ['WEBHOOK_PROXY', orNull(httpProxy())],
+  webhookLogMs: ['WEBHOOK_LOG_RETENTION', duration(1000, 3650 * DAY).default(30 * DAY)],
+  answerRetentionMs: ['ANSWER_RETENTION', duration(DAY, 3650 * DAY).default(365 * DAY)],
+  evidenceRetentionMs: ['EVIDENCE_RETENTION', duration(DAY, 3650 * DAY).default(180 * DAY)],
+  customDataRetentionMs: ['CUSTOM_DATA_RETENTION', duration(DAY, 3650 * DAY).default(90 * DAY)],
+  /** Everything about sources that isn't a key or a URL; null for the usual. */
+  sourcesFile: ['SOURCES_FILE', orNull(Joi.string())],
+  registryUrl: ['REGISTRY_URL', confidentialUrl().default(REGISTRY_URL)],
+  /** Null: it depends on whether there is a verifier. */
+  verifyPolicy: ['VERIFY_POLICY', orNull(oneOf(...POLICIES))],
+  catchAll: ['CATCH_ALL', oneOf(...CATCH_ALL_POLICIES).default('reject')],
+  dnsServers: ['DNS_SERVERS', list((text) => text, 'addresses such as 127.0.0.1:53')],
+  workflowBundle: ['WORKFLOW_BUNDLE', orNull(Joi.string())],
+  /** The enrichment queue; the others, and the name of the deployment, follow from it. */
+  taskQueue: ['TASK_QUEUE', taskQueue.default('enrichment')],
+  /** Who decides which version of the workflows is current: the workers, or an operator. */
+  workerRollout: ['WORKER_ROLLOUT', oneOf('automatic', 'manual').default('automatic')],
+} as const satisfies Readonly<Record<string, readonly [variable: string, rule: Joi.Schema]>>;
+
+type Settings = {
+  readonly [Name in keyof typeof SETTINGS]: (typeof SETTINGS)[Name][1] extends Joi.Schema<infer T>
+    ? T
+    : never;
+};
+
+/** What every process shares. */
+export interface Config extends Settings {
+  readonly retention: Retention;
+  /** Null: it can't be asked. */
+  readonly access: Readonly<Record<VendorId | VerifierId, Access | null>>;
+  /** What a `${VENDOR_NAME}` in the sources file stands for. */
+  readonly secretOf: (name: string) => string | undefined;
+  readonly temporalEnvironment: Readonly<Record<string, string | undefined>>;
+}
+
 const schema = Joi.object({
-  DATABASE_URL: databaseUrl.required(),
-  SECRETS_KEY: secretKeys,
-  DATABASE_POOL: Joi.number().integer().min(1).max(200).default(10),
-  LOG_LEVEL: Joi.string().valid('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent').default('info'),
-  API_HOST: Joi.string().hostname().default('0.0.0.0'),
-  API_PORT: Joi.number().port().default(8080),
-  API_KEEP_ALIVE: duration(1000, 3_600_000).default(75_000),
-  TRUSTED_PROXIES: list((text) => (isCidr(text) ? text : null), 'CIDR ranges').default([]),
-  LOOKUP_TIMEOUT: duration(1000, DAY).default(15 * 60_000),
-  FRESHNESS_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
-  REPLAY_WINDOW: duration(1000, 365 * DAY).default(30 * DAY),
-  MISS_WINDOW: duration(0, 365 * DAY).default(14 * DAY),
-  IDEMPOTENCY_WINDOW: duration(1000, 30 * DAY).default(DAY),
-  RATE_WINDOW: duration(1000, 3_600_000).default(60_000),
-  SWEEP_INTERVAL: duration(1000, 60_000).default(15_000),
-  LOOKUP_SLOTS: Joi.number().integer().min(1).max(5000).default(200),
-  LOOKUPS_PER_ORGANIZATION: Joi.number().integer().min(1).max(100_000).default(100),
-  WEBHOOK_SCHEDULE: list((text) => parseDuration(text), 'durations').default(
-    ['0s', '5s', '5m', '30m', '2h', '5h', '10h', '14h', '20h', '24h'].map((text) => parseDuration(text)),
-  ),
-  WEBHOOK_OPEN_CIDRS: list((text) => (isCidr(text) ? text : null), 'CIDR ranges').default([]),
-  WEBHOOK_CA_FILE: Joi.string().default(null),
-  WEBHOOK_PROXY: httpProxy().default(null),
-  WEBHOOK_LOG_RETENTION: duration(1000, 3650 * DAY).default(30 * DAY),
-  ANSWER_RETENTION: duration(DAY, 3650 * DAY).default(365 * DAY),
-  EVIDENCE_RETENTION: duration(DAY, 3650 * DAY).default(180 * DAY),
-  CUSTOM_DATA_RETENTION: duration(DAY, 3650 * DAY).default(90 * DAY),
+  ...Object.fromEntries(Object.values(SETTINGS)),
   ...Object.fromEntries(accessVariables),
-  SOURCES_FILE: Joi.string().default(null),
-  REGISTRY_URL: confidentialUrl().default(REGISTRY_URL),
-  VERIFY_POLICY: Joi.string()
-    .valid(...POLICIES)
-    .default(null),
-  CATCH_ALL: Joi.string()
-    .valid(...CATCH_ALL_POLICIES)
-    .default('reject'),
-  DNS_SERVERS: list((text) => text, 'addresses such as 127.0.0.1:53').default([]),
-  WORKFLOW_BUNDLE: Joi.string().default(null),
-  TASK_QUEUE: Joi.string()
-    .pattern(/^[\w-]{1,100}$/)
-    .messages({ 'string.pattern.base': '{{#label}} must be up to 100 letters, digits, "-" and "_"' })
-    .default('enrichment'),
-  WORKER_ROLLOUT: Joi.string().valid('automatic', 'manual').default('automatic'),
 });
 
 /**
@@ -158,45 +135,18 @@ const schema = Joi.object({
  */
 export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config {
   const env = check(schema, environment);
+  const entries = Object.entries(SETTINGS).map(([name, [variable]]) => [name, env[variable]]);
+  const settings = Object.fromEntries(entries) as Settings;
   return Object.freeze({
-    databaseUrl: env.DATABASE_URL,
-    databasePool: env.DATABASE_POOL,
-    secretKeys: env.SECRETS_KEY,
-    logLevel: env.LOG_LEVEL,
-    apiHost: env.API_HOST,
-    apiPort: env.API_PORT,
-    apiKeepAliveMs: env.API_KEEP_ALIVE,
-    trustedProxies: env.TRUSTED_PROXIES,
-    lookupTimeoutMs: env.LOOKUP_TIMEOUT,
-    freshnessMs: env.FRESHNESS_WINDOW,
-    replayMs: env.REPLAY_WINDOW,
-    missMs: env.MISS_WINDOW,
-    idempotencyMs: env.IDEMPOTENCY_WINDOW,
-    rateWindowMs: env.RATE_WINDOW,
-    sweepIntervalMs: env.SWEEP_INTERVAL,
-    lookupSlots: env.LOOKUP_SLOTS,
-    lookupsPerOrganization: env.LOOKUPS_PER_ORGANIZATION,
-    webhookScheduleMs: env.WEBHOOK_SCHEDULE,
-    webhookOpenCidrs: env.WEBHOOK_OPEN_CIDRS,
-    webhookCaFile: env.WEBHOOK_CA_FILE,
-    webhookProxy: env.WEBHOOK_PROXY,
-    webhookLogMs: env.WEBHOOK_LOG_RETENTION,
+    ...settings,
     retention: Object.freeze({
       // A replay gives the answer again.
-      answersMs: Math.max(env.ANSWER_RETENTION, env.REPLAY_WINDOW),
-      evidenceMs: env.EVIDENCE_RETENTION,
-      customDataMs: env.CUSTOM_DATA_RETENTION,
+      answersMs: Math.max(settings.answerRetentionMs, settings.replayMs),
+      evidenceMs: settings.evidenceRetentionMs,
+      customDataMs: settings.customDataRetentionMs,
     }),
-    sourcesFile: env.SOURCES_FILE,
     access: accessOf(env),
-    registryUrl: env.REGISTRY_URL,
-    verifyPolicy: env.VERIFY_POLICY,
-    catchAll: env.CATCH_ALL,
     secretOf: (name: string) => environment[name],
-    dnsServers: env.DNS_SERVERS,
-    workflowBundle: env.WORKFLOW_BUNDLE,
-    taskQueue: env.TASK_QUEUE,
-    workerRollout: env.WORKER_ROLLOUT,
     temporalEnvironment: Object.freeze({ ...environment }),
   });
 }
@@ -206,8 +156,7 @@ export type OperatorConfig = Pick<Config, 'databaseUrl' | 'secretKeys'>;
 
 /** @throws {ConfigError} as `loadConfig` */
 export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env): OperatorConfig {
-  const rules = Joi.object({ DATABASE_URL: databaseUrl.required(), SECRETS_KEY: secretKeys });
-  const env = check(rules, environment);
+  const env = check(Joi.object(Object.fromEntries([SETTINGS.databaseUrl, SETTINGS.secretKeys])), environment);
   return Object.freeze({ databaseUrl: env.DATABASE_URL, secretKeys: env.SECRETS_KEY });
 }
 
@@ -238,15 +187,10 @@ function accessOf(env: Joi.ValidationResult['value']): Config['access'] {
   return Object.freeze(Object.fromEntries(entries)) as Config['access'];
 }
 
-function isCidr(text: string): boolean {
-  const [address = '', bits = '', ...rest] = text.split('/');
-  const family = isIP(address);
-  return (
-    rest.length === 0 &&
-    family !== 0 &&
-    /^[0-9]{1,3}$/.test(bits) &&
-    Number(bits) <= (family === 4 ? 32 : 128)
-  );
+/** `10.0.0.0/8` as it is; null if the text is no range. */
+function cidr(text: string): string | null {
+  // ipaddr.js also reads octal and hex.
+  return isIP(text.split('/', 1)[0] ?? '') !== 0 && ipaddr.isValidCIDR(text) ? text : null;
 }
 
 function check(rules: Joi.ObjectSchema, environment: NodeJS.ProcessEnv) {
@@ -269,27 +213,21 @@ function onlySet(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ''));
 }
 
-/** What the local stack takes from the environment; everything else it sets itself. */
-export interface LocalConfig {
-  /** Null if the stack is to bring its own. */
-  readonly databaseUrl: string | null;
-  readonly temporalAddress: string | null;
-  readonly cacheHome: string | undefined;
-  /** What is set, to hand on to the processes of the stack. */
-  readonly environment: NodeJS.ProcessEnv;
-}
+export type LocalConfig = ReturnType<typeof loadLocalConfig>;
 
 /**
- * For `npm start`, where nothing has to be set.
+ * What the local stack takes from the environment, where nothing has to be set; everything else it sets itself.
  * @throws {ConfigError} as `loadConfig`
  */
-export function loadLocalConfig(environment: NodeJS.ProcessEnv = process.env): LocalConfig {
+export function loadLocalConfig(environment: NodeJS.ProcessEnv = process.env) {
   // Everything is checked here, because what a process of the stack has to say about it is in that one's log.
   const env = check(schema.keys({ DATABASE_URL: databaseUrl.default(null) }), environment);
   return Object.freeze({
-    databaseUrl: env.DATABASE_URL,
+    /** Null if the stack is to bring its own. */
+    databaseUrl: env.DATABASE_URL as string | null,
     temporalAddress: environment.TEMPORAL_ADDRESS || null,
     cacheHome: environment.XDG_CACHE_HOME,
+    /** What is set, to hand on to the processes of the stack. */
     environment: onlySet(environment),
   });
 }

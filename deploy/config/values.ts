@@ -18,15 +18,24 @@ export function problemsIn(what: string, problems: readonly string[]): ConfigErr
 }
 
 /** Text that `parse` makes something of; null is what it makes of none. */
-export const parsed = (parse: (text: string) => unknown, what: string) =>
-  Joi.string().custom(
+export const parsed = <T>(parse: (text: string) => T | null, what: string) =>
+  Joi.string<T>().custom(
     (text: string, helpers) => parse(text) ?? helpers.message({ custom: `{{#label}} must be ${what}` }),
   );
+
+/** A whole number within bounds. */
+export const whole = (min: number, max: number) => Joi.number().integer().min(min).max(max);
+
+/** One of these words. */
+export const oneOf = <Word extends string>(...words: readonly Word[]) => Joi.string<Word>().valid(...words);
+
+/** What may be left out, and is null then. */
+export const orNull = <T>(rule: Joi.AnySchema<T>) => rule.default(null) as Joi.AnySchema<T | null>;
 
 const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 /** A duration such as `30s`, as milliseconds within bounds. */
 export const duration = (minMs: number, maxMs: number) =>
-  Joi.string().custom((text: string, helpers) => {
+  Joi.string<number>().custom((text: string, helpers) => {
     const ms = parseDuration(text);
     if (ms === null)
       return helpers.message({ custom: '{{#label}} must be a duration such as 500ms, 30s, 15m, 24h or 30d' });
@@ -45,13 +54,13 @@ export const members = <T>(keys: Joi.PartialSchemaMap) =>
     'object.unknown': `{{#label}} is unknown; known here: ${Object.keys(keys).join(', ')}`,
   });
 
-/** Values separated by commas; `item` makes null of what is none. */
-export const list = (item: (text: string) => unknown, what: string) =>
-  parsed((text) => {
+/** Values separated by commas, none if it is not set; `item` makes null of what is none. */
+export const list = <T>(item: (text: string) => T | null, what: string) =>
+  parsed<readonly T[]>((text) => {
     const parts = text.split(',').map((part) => part.trim());
     const values = parts.filter((part) => part !== '').map(item);
-    return values.includes(null) ? null : values;
-  }, `${what}, separated by commas`);
+    return values.every((value) => value !== null) ? values : null;
+  }, `${what}, separated by commas`).default([]);
 
 /** An http(s) URL without a slash at its end. */
 export const anyUrl = () =>
