@@ -5,8 +5,7 @@ import { listElsewhere } from '../db/workers.ts';
 import { loadConfig } from './config/config.ts';
 import { createApi } from './config/create-api.ts';
 import { createLog } from './log.ts';
-import { main, untilReady } from './main.ts';
-import { repeat } from './repeat.ts';
+import { main, repeat, untilReady } from './main.ts';
 import { lazyClient, temporalTarget } from './temporal/client.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 

@@ -2,28 +2,27 @@ import { setTimeout } from 'node:timers/promises';
 import { Command, CommanderError } from 'commander';
 import type { Logger } from 'pino';
 import type { Database } from '../db/client.ts';
-import { DatabaseError, OperatorProblem } from '../db/errors.ts';
 import { readiness } from '../db/migrate.ts';
+import { givenDatabaseUrl } from './config/values.ts';
+import { explain } from './problem.ts';
 
 /** What `--help` says of a program. */
 export interface Program {
-  /** Its npm script's, too. */
   readonly name: string;
   readonly description: string;
   /** Which settings it needs, and its exit codes. */
   readonly help: string;
-  /** The one argument that it takes, if any, such as `[FILE]`. */
-  readonly argument?: { readonly name: string; readonly description: string };
+  /** How it is called; by its npm script if this is left out. */
+  readonly call?: string;
 }
 
 /** A command line whose `--help` helps. */
-export function commandLine({ name, description, help, argument }: Program): Command {
-  const command = new Command(`npm run ${name} --`)
+export function commandLine({ name, description, help, call = `npm run ${name} --` }: Program): Command {
+  return new Command(call)
     .description(description)
     .addHelpText('after', help)
     .showHelpAfterError('Add --help to see how it is used.')
     .exitOverride();
-  return argument ? command.argument(argument.name, argument.description) : command;
 }
 
 /**
@@ -41,21 +40,20 @@ export async function readCommandLine(command: Command, args: readonly string[])
 }
 
 /**
- * Runs a process until its work ends or SIGTERM / SIGINT asks it to drain. A second signal ends it at once.
- * Whatever keeps it from starting is one sentence on stderr and exit code 1.
- * @param run what it does; `argument` is what the command line has of the program's argument
+ * Runs a process until its work ends or a signal asks it to drain. A second signal ends it at once. Whatever keeps it
+ * from starting is one sentence on stderr and exit code 1.
+ * @param run what it does, with the arguments and options of its command line
+ * @param takes adds them to the command line
  */
-export async function main(
+export async function main<Given extends unknown[]>(
   program: Program,
-  run: (stopped: Promise<void>, argument: string | undefined) => Promise<void>,
+  run: (stopped: Promise<void>, ...given: Given) => Promise<unknown>,
+  takes: (command: Command) => unknown = () => {},
 ): Promise<void> {
   const { name } = program;
-  const command = commandLine(program);
-  const answered = await readCommandLine(command, process.argv.slice(2));
-  if (answered !== null) process.exit(answered);
   const stopped = new Promise<void>((resolve) => {
     let told = Number.POSITIVE_INFINITY;
-    for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+    for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) {
       process.on(signal, () => {
         resolve();
         // npm hands on what the terminal has sent to it and to us.
@@ -71,17 +69,42 @@ export async function main(
     console.error(`${name}: unhandled rejection: ${errorName}\n${stack.slice(stack.indexOf('\n    at '))}`);
   });
   try {
-    await run(stopped, command.args[0]);
-    process.exit(0);
+    const command = commandLine(program).action(async (...given) => {
+      await run(stopped, ...(given as Given));
+    });
+    takes(command);
+    const answered = await readCommandLine(command, process.argv.slice(2));
+    process.exit(answered ?? process.exitCode);
   } catch (error) {
-    console.error(`${name}: ${explain(error)}`);
+    console.error(`${name}: ${explain(error, [], givenDatabaseUrl())}`);
     process.exit(1);
   }
 }
 
-const READY_CHECK_MS = 1000;
 /** Signals that come so close are one. */
 const ONE_SIGNAL_MS = 1000;
+const ASK_AGAIN_MS = 1000;
+
+/**
+ * Waits until nothing is missing, and says in the log what is, whenever that changes.
+ * @param missing what, as a line of the log has it; null if all is there
+ * @returns false if the process was told to stop before
+ */
+export async function until(
+  log: Logger,
+  stopped: Promise<void>,
+  missing: () => Promise<readonly [fields: object, message: string] | null>,
+): Promise<boolean> {
+  const stop = stopped.then(() => 'stopped' as const);
+  let told = '';
+  for (;;) {
+    const found = await Promise.race([missing(), stop]);
+    if (found === null || found === 'stopped') return found === null;
+    if (told !== JSON.stringify(found)) log.warn(...found);
+    told = JSON.stringify(found);
+    await Promise.race([setTimeout(ASK_AGAIN_MS), stop]);
+  }
+}
 
 const NOT_READY = {
   migrations_missing: 'the database lacks tables of this version: run "npm run migrate"; waiting for it',
@@ -89,34 +112,35 @@ const NOT_READY = {
 };
 
 /**
- * Waits until PostgreSQL is there with every migration, and says in the log what is missing until then: processes
- * and migration may be started in any order.
- * @returns false if the process was told to stop before
+ * Waits until PostgreSQL is there with every migration: processes and migration may be started in any order.
+ * @returns as `until`
  */
 export async function untilReady(db: Database, log: Logger, stopped: Promise<void>): Promise<boolean> {
-  const stop = stopped.then(() => 'stopped' as const);
-  let told: keyof typeof NOT_READY | null = null;
-  for (;;) {
-    const status = await Promise.race([readiness(db), stop]);
-    if (status === 'ready' || status === 'stopped') return status === 'ready';
-    if (status !== told) log.warn({ status }, NOT_READY[status]);
-    told = status;
-    await Promise.race([setTimeout(READY_CHECK_MS), stop]);
-  }
+  return await until(log, stopped, async () => {
+    const status = await readiness(db);
+    return status === 'ready' ? null : [{ status }, NOT_READY[status]];
+  });
 }
 
-function explain(error: unknown): string {
-  if (error instanceof OperatorProblem) return error.message;
-  if (error instanceof DatabaseError) {
-    return error.unavailable
-      ? `PostgreSQL cannot be reached (${error.code}); check DATABASE_URL and that the server runs`
-      : `PostgreSQL refused (${error.code}); check user, password and database in DATABASE_URL, and what the user may do`;
+/**
+ * Does something every so often until `signal` ends it. What fails is tried again; the log hears of the first failure
+ * in a row, and of the end of them.
+ */
+export async function repeat(
+  what: string,
+  everyMs: number,
+  { signal, log }: { readonly signal: AbortSignal; readonly log: Logger },
+  work: () => Promise<unknown>,
+): Promise<void> {
+  let isFailing = false;
+  while (await setTimeout(everyMs, true, { signal }).catch(() => false)) {
+    try {
+      await work();
+      if (isFailing) log.info({ what }, 'succeeds again');
+      isFailing = false;
+    } catch (error) {
+      if (!isFailing) log.warn({ err: error, what }, 'failed, and is tried again');
+      isFailing = true;
+    }
   }
-  if (!(error instanceof Error)) return "stopped by something that isn't an error";
-  const code = 'code' in error && typeof error.code === 'string' ? error.code : null;
-  if (code === 'EADDRINUSE') return 'the port is taken; choose another with API_PORT';
-  if (code !== null && 'path' in error && typeof error.path === 'string') {
-    return `cannot use the file ${error.path} (${code}); check its name and its permissions`;
-  }
-  return error.stack ?? error.message;
 }

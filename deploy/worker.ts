@@ -9,9 +9,8 @@ import { loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
 import { postOf, rulesOf } from './config/worker.ts';
 import { createLog } from './log.ts';
-import { main, untilReady } from './main.ts';
-import { repeat } from './repeat.ts';
-import { createControl, lazyClient, type TemporalTarget, temporalTarget } from './temporal/client.ts';
+import { main, repeat, until, untilReady } from './main.ts';
+import { createControl, lazyClient, temporalTarget } from './temporal/client.ts';
 import { KEEP_MS, keepNamespace } from './temporal/namespace.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 import { commandFor, createRollout, hasDeployments, STEP_MS, versionOf } from './temporal/versions.ts';
@@ -19,8 +18,7 @@ import { installRuntime, loadBundle, startWorkers } from './temporal/workers.ts'
 
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
 
-/** How often a Temporal that is away is asked after. */
-const CONNECT_MS = 1000;
+const WITHOUT_TEMPORAL = 'waiting for Temporal; what is overdue is refunded meanwhile';
 /** However it ends: an orchestrator kills after 45 s. */
 const END_MS = 44_000;
 /** What is left open after that ends with the process. */
@@ -60,7 +58,12 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   void stopped.then(() => setTimeout(END_MS, null, { ref: false })).then(() => process.exit(1));
   const control = createControl(client, taskQueue);
   const sweeping = runSweeps({ db, log, control, rules }, config.sweepIntervalMs, ending.signal);
-  if (!(await untilUsable(target, log, ending.signal))) {
+  const isThere = await until(log, stopped, async () => {
+    const trouble = await temporalTrouble(target);
+    if (trouble && !trouble.isAway) throw trouble;
+    return trouble && [{ why: trouble.message }, WITHOUT_TEMPORAL];
+  });
+  if (!isThere) {
     await atMost(sweeping);
     return await atMost(db.close());
   }
@@ -111,25 +114,6 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
 /** The process ends all the same if this fails or hangs, because PostgreSQL or Temporal is away. */
 async function atMost(closing: Promise<unknown>): Promise<void> {
   await Promise.race([closing.catch(() => {}), setTimeout(CLOSE_MS)]);
-}
-
-/**
- * Waits until Temporal is there, and says once in the log why it isn't.
- * @returns false if the process was told to stop before
- * @throws {TemporalTrouble} if a setting is wrong
- */
-async function untilUsable(target: TemporalTarget, log: Logger, stopped: AbortSignal): Promise<boolean> {
-  let told = false;
-  while (!stopped.aborted) {
-    const trouble = await temporalTrouble(target);
-    if (trouble === null) return true;
-    if (!trouble.isAway) throw trouble;
-    if (!told)
-      log.warn({ why: trouble.message }, 'waiting for Temporal; what is overdue is refunded meanwhile');
-    told = true;
-    await setTimeout(CONNECT_MS, null, { signal: stopped }).catch(() => {});
-  }
-  return false;
 }
 
 type Sources = Pick<ReturnType<typeof createSources>, 'vendors' | 'useless' | 'verifiers' | 'registry'>;

@@ -4,8 +4,6 @@ import { bundleWorkflows } from '../temporal/workers.ts';
 
 // `npm run bundle`: makes beforehand what a worker otherwise makes when it starts.
 
-const DEFAULT_FILE = 'workflow-bundle.js';
-
 const HELP = `
 A worker that finds the file's name in WORKFLOW_BUNDLE starts seconds faster, and every worker runs the same workflows.
 Make it anew for each release, from the same sources as the worker.
@@ -13,13 +11,12 @@ Make it anew for each release, from the same sources as the worker.
 Needs no settings.
 Exit codes: 0 written, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
-const argument = { name: '[FILE]', description: `where to write it (default: ${DEFAULT_FILE})` };
-
 await main(
-  { name: 'bundle', description: 'Writes the bundle of the workflows into a file.', help: HELP, argument },
-  async (_stopped, file = DEFAULT_FILE) => {
+  { name: 'bundle', description: 'Writes the bundle of the workflows into a file.', help: HELP },
+  async (_stopped, file: string) => {
     const { code } = await bundleWorkflows();
     await writeFile(file, code);
     console.log(`bundle: start workers with WORKFLOW_BUNDLE=${file}`);
   },
+  (command) => command.argument('[FILE]', 'where to write it', 'workflow-bundle.js'),
 );

@@ -1,9 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { sign } from '../../activities/webhooks/signature.ts';
-import { commandLine } from '../main.ts';
+import { main } from '../main.ts';
 import { orStdin, pastMoment } from '../operator/arguments.ts';
-import { runProgram } from './processes.ts';
 
 // `npm run check-signature`: whether the signature of a captured delivery is right and, if not, why.
 
@@ -81,7 +80,7 @@ export function addSecret(command: Command, description: string): Option {
   return option;
 }
 
-function check(options: Options, command: Command): void {
+async function check(_stopped: Promise<void>, options: Options, command: Command): Promise<void> {
   const { secret, body, headers, id, timestamp, signature, at = new Date() } = options;
   if (headers === undefined && id === undefined && timestamp === undefined && signature === undefined) {
     command.error('error: give --headers <FILE>, or --id, --timestamp and --signature');
@@ -135,23 +134,24 @@ function lineHeaders(text: string): (readonly [string, string])[] {
 
 // Last, when every constant above is set. The other importers only check, or take the option.
 if (import.meta.main) {
-  const command = commandLine({
+  const program = {
     name: 'check-signature',
+    call: 'npm run --silent check-signature --',
     description: 'Says whether a signature is right and, if not, why.',
     help: HELP,
-  })
-    .name('npm run --silent check-signature --')
-    .requiredOption('--body <FILE>', 'the body exactly as it arrived; - reads it from stdin', contents)
-    .option('--headers <FILE>', 'the headers as "name: value" lines, or as one JSON object', parseHeaders)
-    .option('--id <ID>', 'the header webhook-id')
-    .option('--timestamp <SECONDS>', 'the header webhook-timestamp')
-    .option('--signature <SIGNATURE>', 'the header webhook-signature')
-    .option(
-      '--at <TIME>',
-      'when it arrived, such as 2026-01-05T10:00:08Z, or how long ago (default: now)',
-      pastMoment,
-    )
-    .action(check);
-  addSecret(command, "the organization's webhook secret").makeOptionMandatory();
-  await runProgram(command);
+  };
+  await main(program, check, (command) => {
+    command
+      .requiredOption('--body <FILE>', 'the body exactly as it arrived; - reads it from stdin', contents)
+      .option('--headers <FILE>', 'the headers as "name: value" lines, or as one JSON object', parseHeaders)
+      .option('--id <ID>', 'the header webhook-id')
+      .option('--timestamp <SECONDS>', 'the header webhook-timestamp')
+      .option('--signature <SIGNATURE>', 'the header webhook-signature')
+      .option(
+        '--at <TIME>',
+        'when it arrived, such as 2026-01-05T10:00:08Z, or how long ago (default: now)',
+        pastMoment,
+      );
+    addSecret(command, "the organization's webhook secret").makeOptionMandatory();
+  });
 }

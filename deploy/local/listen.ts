@@ -7,11 +7,11 @@ import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { openDatabase } from '../../db/client.ts';
 import { DatabaseError, Refusal } from '../../db/errors.ts';
 import { loadOperatorConfig } from '../config/config.ts';
-import { commandLine } from '../main.ts';
+import { main } from '../main.ts';
 import { integer } from '../operator/arguments.ts';
 import { addSecret, signatureProblem } from './check-signature.ts';
 import { readFacts, type StackFacts } from './facts.ts';
-import { LOOPBACK, LocalProblem, listenOn, runProgram } from './processes.ts';
+import { LOOPBACK, LocalProblem, listenOn } from './processes.ts';
 import { ensureCertificate } from './receiver.ts';
 
 // `npm run listen`: deliveries of the local stack, checked and sent on to a receiver that is being written.
@@ -34,7 +34,7 @@ interface Options {
 /** Long enough for a stack that is busy; a stack that is down refuses at once. */
 const HEALTH_TIMEOUT_MS = 5000;
 
-async function listen({ forwardTo, secret, port, dir }: Options): Promise<void> {
+async function listen(stopped: Promise<void>, { forwardTo, secret, port, dir }: Options): Promise<void> {
   const facts = await factsOf(dir);
   const signedWith = secret ?? (await stackSecret(facts));
   // That of the stack's own receiver, which the stack's worker trusts on every port of loopback.
@@ -45,7 +45,8 @@ async function listen({ forwardTo, secret, port, dir }: Options): Promise<void> 
   const listening = await listenOn(server, port, 'npm run listen', '--port');
   console.log(`https://${LOOPBACK}:${listening.port}/ → ${forwardTo.href}`);
   console.log(`Give the first as webhook.url in submits to ${facts.base_url}. Ctrl-C ends it.`);
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => void listening.close());
+  await stopped;
+  await listening.close();
 }
 
 function parseTarget(text: string): URL {
@@ -168,14 +169,14 @@ function npisOf(body: Buffer): number | null {
 }
 
 // Last, when every constant above is set.
-const command = commandLine({
-  name: 'listen',
-  description: 'Sends deliveries of the local stack on to your receiver.',
-  help: HELP,
-})
-  .requiredOption('--forward-to <URL>', 'your receiver, such as http://127.0.0.1:3000/hook', parseTarget)
-  .option('--port <PORT>', 'where to listen on 127.0.0.1, 0 for any free one', integer(0, 65_535), 8444)
-  .option('--dir <FOLDER>', 'the --dir of npm start', '.local')
-  .action(listen);
-addSecret(command, "check with this one (default: the local stack's)");
-await runProgram(command);
+await main(
+  { name: 'listen', description: 'Sends deliveries of the local stack on to your receiver.', help: HELP },
+  listen,
+  (command) => {
+    command
+      .requiredOption('--forward-to <URL>', 'your receiver, such as http://127.0.0.1:3000/hook', parseTarget)
+      .option('--port <PORT>', 'where to listen on 127.0.0.1, 0 for any free one', integer(0, 65_535), 8444)
+      .option('--dir <FOLDER>', 'the --dir of npm start', '.local');
+    addSecret(command, "check with this one (default: the local stack's)");
+  },
+);

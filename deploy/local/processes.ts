@@ -3,51 +3,23 @@ import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { createInterface } from 'node:readline';
-import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Command } from 'commander';
-import { readCommandLine } from '../main.ts';
+import { OperatorProblem } from '../../db/errors.ts';
 
 // What the local programs need of this machine: processes, ports, and patience.
 
 /**
- * What goes wrong while a local server is being brought up. The message is one sentence for the person at the
- * terminal: what, where, what to do. The code is for programs: `port_taken`, `postgres_running`,
+ * What goes wrong while a local server is being brought up. The code is for programs: `port_taken`, `postgres_running`,
  * `postgres_failed`, `database_in_use`, `temporal_missing`, `temporal_failed`, `not_startable`.
  */
-export class LocalProblem extends Error {
+export class LocalProblem extends OperatorProblem {
+  override readonly name = 'LocalProblem';
   readonly code: string;
 
   constructor(code: string, message: string) {
     super(message);
-    this.name = 'LocalProblem';
     this.code = code;
   }
-}
-
-/** Runs a program of this folder. What is in its way is one sentence on stderr, with exit code 1, or 2 for wrong usage. */
-export async function runProgram(command: Command): Promise<void> {
-  try {
-    const answered = await readCommandLine(command, process.argv.slice(2));
-    if (answered !== null) process.exitCode = answered;
-  } catch (error) {
-    if (!(error instanceof LocalProblem)) throw error;
-    console.error(error.message);
-    process.exit(1);
-  }
-}
-
-/** A server, or another long-lived program, running as the leader of its own process group. */
-export interface ServerProcess {
-  readonly pid: number;
-  /** Settles, never rejects, when the process and its children are gone, with how it ended: `exit code 1`, `signal SIGKILL`. */
-  readonly exited: Promise<string>;
-  /** How it ended, once it has. */
-  ending(): string | undefined;
-  /** The last lines it wrote. */
-  tail(): string;
-  /** Ends its group in order, and by force when it takes longer than 20 s; returns once it is gone. */
-  stop(): Promise<void>;
 }
 
 export interface LaunchOptions {
@@ -69,12 +41,15 @@ export interface LaunchOptions {
 const GRACE_MS = 20_000;
 const TAIL_LINES = 30;
 
+/** A server, or another long-lived program, running as the leader of its own process group. */
+export type ServerProcess = ReturnType<typeof launch>;
+
 /**
  * Starts a server that outlives Ctrl-C (it leads its own process group, so that this program can stop things in
  * order) but not this program: a guard ends it when this program is gone, even by SIGKILL.
  * @throws {LocalProblem} `not_startable`
  */
-export function launch(options: LaunchOptions): ServerProcess {
+export function launch(options: LaunchOptions) {
   const child = spawn(options.command, options.args, {
     detached: true,
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -84,62 +59,54 @@ export function launch(options: LaunchOptions): ServerProcess {
   });
   // Without a listener a failed spawn would be an uncaught exception; it shows in the missing pid as well.
   child.on('error', () => {});
-  const pid = child.pid;
+  const { pid } = child;
   if (pid === undefined) {
     throw new LocalProblem(
       'not_startable',
       `${options.name} could not be started: ${options.command} is missing or not executable.`,
     );
   }
-  const dismissGuard = guard(pid, options);
-  child.once('exit', dismissGuard);
-  let ending: string | undefined;
+  child.once('exit', guard(pid, options));
+  let ended: string | undefined;
   const exited = new Promise<string>((resolve) => {
     // Not `exit`: PostgreSQL's children hold the same pipes and can outlive a killed parent by a moment.
     child.once('close', (code, signal) => {
-      ending = signal === null ? `exit code ${code}` : `signal ${signal}`;
-      resolve(ending);
+      ended = signal === null ? `exit code ${code}` : `signal ${signal}`;
+      resolve(ended);
     });
   });
+  const ending = () => ended;
   const tail: string[] = [];
-  for (const stream of [child.stdout, child.stderr]) {
-    readLines(stream, (line) => {
+  for (const input of [child.stdout, child.stderr]) {
+    createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY }).on('line', (line) => {
       tail.push(line);
       if (tail.length > TAIL_LINES) tail.shift();
       options.onLine?.(line);
     });
   }
+  /** To the process and what it started; a group that is gone meanwhile is what was wanted. */
+  const signalGroup = (signal: NodeJS.Signals) => {
+    try {
+      process.kill(-pid, signal);
+    } catch {}
+  };
   return {
     pid,
+    /** Settles, never rejects, when the process and its children are gone, with how it ended: `exit code 1`, `signal SIGKILL`. */
     exited,
-    ending: () => ending,
+    /** How it ended, once it has. */
+    ending,
+    /** The last lines it wrote. */
     tail: () => tail.join('\n'),
-    stop: () => stopGroup(pid, options, exited, () => ending),
+    /** Ends its group in order, and by force when it takes longer than 20 s; returns once it is gone. */
+    async stop(): Promise<void> {
+      if (ending() !== undefined) return;
+      signalGroup(options.stopSignal ?? 'SIGTERM');
+      if ((await poll(ending, GRACE_MS)) !== undefined) return;
+      signalGroup(options.forceSignal ?? 'SIGKILL');
+      await exited;
+    },
   };
-}
-
-async function stopGroup(
-  pid: number,
-  options: LaunchOptions,
-  exited: Promise<string>,
-  ending: () => string | undefined,
-): Promise<void> {
-  if (ending() !== undefined) return;
-  signalGroup(pid, options.stopSignal ?? 'SIGTERM');
-  if ((await poll(ending, GRACE_MS)) !== undefined) return;
-  signalGroup(pid, options.forceSignal ?? 'SIGKILL');
-  await exited;
-}
-
-/** To the process and what it started; a group that is gone meanwhile is what was wanted. */
-function signalGroup(pid: number, signal: NodeJS.Signals): void {
-  try {
-    process.kill(-pid, signal);
-  } catch {}
-}
-
-function readLines(stream: Readable, onLine: (line: string) => void): void {
-  createInterface({ input: stream, crlfDelay: Number.POSITIVE_INFINITY }).on('line', onLine);
 }
 
 /**
@@ -251,7 +218,9 @@ export const LOOPBACK = '127.0.0.1';
  * Another program may take it first, so whoever starts a server on it tries again with another.
  */
 export async function freePort(): Promise<number> {
-  return await listenOnce(0);
+  const listening = await listenOn(createServer(), 0, 'a server');
+  await listening.close();
+  return listening.port;
 }
 
 /**
@@ -261,11 +230,11 @@ export async function freePort(): Promise<number> {
  * @throws {LocalProblem} `port_taken`
  */
 export async function requirePortFree(port: number, server: string, option?: string): Promise<void> {
-  if (!(await isPortFree(port))) throw portTaken(port, server, option);
+  await (await listenOn(createServer(), port, server, option)).close();
 }
 
 export function isPortFree(port: number): Promise<boolean> {
-  return listenOnce(port).then(
+  return requirePortFree(port, 'a server').then(
     () => true,
     () => false,
   );
@@ -276,12 +245,6 @@ export function portTaken(port: number, server: string, option?: string): LocalP
     'port_taken',
     `Port ${port} on ${LOOPBACK}, where ${server} is to listen, is taken: stop the program that uses it, or choose another port${option ? ` with ${option}` : ''}.`,
   );
-}
-
-async function listenOnce(port: number): Promise<number> {
-  const listening = await listenOn(createServer(), port, 'a server');
-  await listening.close();
-  return listening.port;
 }
 
 /**
@@ -298,7 +261,7 @@ export async function listenOn(
 ): Promise<{ readonly port: number; close(): Promise<void> }> {
   server.listen(port, LOOPBACK);
   await once(server, 'listening').catch((error: NodeJS.ErrnoException) => {
-    throw error.code === 'EADDRINUSE' ? portTaken(port, name, option) : error;
+    throw ['EADDRINUSE', 'EACCES'].includes(error.code ?? '') ? portTaken(port, name, option) : error;
   });
   return {
     port: (server.address() as AddressInfo).port,

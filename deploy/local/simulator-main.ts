@@ -1,8 +1,7 @@
 import { InvalidArgumentError } from 'commander';
-import { commandLine } from '../main.ts';
+import { main } from '../main.ts';
 import { integer } from '../operator/arguments.ts';
 import { startDns } from './dns.ts';
-import { runProgram } from './processes.ts';
 import { MAGIC, SITUATIONS } from './sim/magic.ts';
 import { baseUrls, createSimulator } from './simulator.ts';
 
@@ -35,29 +34,29 @@ interface Options {
   readonly apiKey: string;
 }
 
-await runProgram(
-  commandLine({
-    name: 'simulator',
-    description: 'Simulated vendors, verifiers and NPI registry.',
-    help: HELP,
-  })
-    .option('--port <PORT>', 'port of the vendors, 0 for any free one', integer(0, 65_535), 8090)
-    .option('--dns-port <PORT>', 'UDP port of the name server, 0 for any free one', integer(0, 65_535), 8053)
-    .option('--speed <FACTOR>', 'divides every latency: 60 makes a minute a second', parseSpeed, 1)
-    .option('--api-key <KEY>', 'the key that callers must send, whatever the vendor', 'simulator')
-    .action(simulate),
+await main(
+  { name: 'simulator', description: 'Simulated vendors, verifiers and NPI registry.', help: HELP },
+  async (stopped, { port, dnsPort, speed, apiKey }: Options) => {
+    const simulator = await createSimulator({ port, speed, apiKey });
+    const dns = await startDns({ port: dnsPort });
+    for (const [id, url] of Object.entries(simulator.urls)) console.log(`${id.toUpperCase()}_URL=${url}`);
+    console.log(`DNS_SERVERS=${dns.address}\nThe key of every vendor: ${apiKey}\n\n${magicNpis('')}\n`);
+    console.log('Any other NPI is answered by its digits. Ctrl-C stops it.');
+    await stopped;
+    await Promise.all([simulator.close(), dns.close()]);
+  },
+  (command) =>
+    command
+      .option('--port <PORT>', 'port of the vendors, 0 for any free one', integer(0, 65_535), 8090)
+      .option(
+        '--dns-port <PORT>',
+        'UDP port of the name server, 0 for any free one',
+        integer(0, 65_535),
+        8053,
+      )
+      .option('--speed <FACTOR>', 'divides every latency: 60 makes a minute a second', parseSpeed, 1)
+      .option('--api-key <KEY>', 'the key that callers must send, whatever the vendor', 'simulator'),
 );
-
-async function simulate({ port, dnsPort, speed, apiKey }: Options): Promise<void> {
-  const simulator = await createSimulator({ port, speed, apiKey });
-  const dns = await startDns({ port: dnsPort });
-  for (const [id, url] of Object.entries(simulator.urls)) console.log(`${id.toUpperCase()}_URL=${url}`);
-  console.log(`DNS_SERVERS=${dns.address}\nThe key of every vendor: ${apiKey}\n\n${magicNpis('')}\n`);
-  console.log('Any other NPI is answered by its digits. Ctrl-C stops it.');
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) {
-    process.once(signal, () => void Promise.all([simulator.close(), dns.close()]));
-  }
-}
 
 function parseSpeed(text: string): number {
   const speed = /^[0-9]{1,5}(\.[0-9]+)?$/.test(text) ? Number(text) : Number.NaN;

@@ -1,14 +1,12 @@
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Option } from 'commander';
-import { type LocalConfig, loadLocalConfig } from '../config/config.ts';
-import { commandLine } from '../main.ts';
+import { loadLocalConfig } from '../config/config.ts';
+import { main } from '../main.ts';
 import { integer } from '../operator/arguments.ts';
-import { explain } from '../operator/problem.ts';
 import { demonstrate } from './demo.ts';
 import { writeFacts } from './facts.ts';
-import { LocalProblem, runProgram } from './processes.ts';
-import { type Stack, startStack } from './stack.ts';
+import { type Stack, type StackOptions, startStack } from './stack.ts';
 
 // `npm start`: the whole service on this machine, then its main job done once through its own API.
 
@@ -20,70 +18,53 @@ DATABASE_URL (an empty database, or one of an earlier start) and TEMPORAL_ADDRES
 servers. LOOKUP_TIMEOUT and the other variables of the README are honored, but no vendor's key, URL or file is.
 Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
-interface Options {
+interface Options extends Pick<StackOptions, 'dir' | 'temporal'> {
   readonly demo: boolean;
   readonly port: number;
-  readonly dir: string;
-  readonly temporal: 'dev' | 'server';
 }
 
-await runProgram(
-  commandLine({ name: 'start', description: 'The whole service on this machine.', help: HELP })
-    .name('npm start --')
-    .option('--no-demo', 'do not submit the demonstration batch')
-    .option('--port <PORT>', "the API's port", integer(0, 65_535), 8080)
-    .option('--dir <FOLDER>', 'where data, logs and stack.json are kept', '.local')
-    .addOption(
-      new Option(
-        '--temporal <KIND>',
-        'the dev server of its CLI, or the real server on PostgreSQL (built by Go, once)',
-      )
-        .choices(['dev', 'server'])
-        .default('dev'),
-    )
-    .action(async (options: Options) => {
-      process.exitCode = await run(options);
-    }),
-);
-// Everything is stopped; a handle that a library left open must not keep the program.
-process.exit();
-
-async function run({ dir, port: apiPort, demo: hasDemo, temporal }: Options): Promise<0 | 1> {
-  const interruption = new AbortController();
-  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
-    process.on(signal, () => {
-      if (!interruption.signal.aborted) console.log('\nstopping …');
+await main(
+  { name: 'start', call: 'npm start --', description: 'The whole service on this machine.', help: HELP },
+  async (stopped, { dir, port: apiPort, demo: hasDemo, temporal }: Options) => {
+    process.once('SIGHUP', () => process.kill(process.pid));
+    const interruption = new AbortController();
+    const interrupted = stopped.then(() => {
+      console.log('\nstopping …');
       interruption.abort();
     });
-  }
-  const interrupted = new Promise<void>((resolve) =>
-    interruption.signal.addEventListener('abort', () => resolve()),
-  );
-  let given: LocalConfig | null = null;
-  let stack: Stack | null = null;
-  try {
-    given = loadLocalConfig();
-    await mkdir(dir, { recursive: true });
-    const say = (line: string) => console.log(line);
-    stack = await startStack({ dir, apiPort, temporal, given, say, signal: interruption.signal });
-    await writeFacts(dir, stack.facts);
-    let batchId: string | null = null;
-    if (hasDemo) {
-      const demonstration = demonstrate(stack.facts, say);
-      batchId = (await Promise.race([demonstration, stack.failed, interrupted])) ?? null;
+    const { signal } = interruption;
+    let stack: Stack | null = null;
+    try {
+      const given = loadLocalConfig();
+      await mkdir(dir, { recursive: true });
+      const say = (line: string) => console.log(line);
+      stack = await startStack({ dir, apiPort, temporal, given, say, signal });
+      await writeFacts(dir, stack.facts);
+      const demonstration = hasDemo ? demonstrate(stack.facts, say) : null;
+      const batchId = (await Promise.race([demonstration, stack.failed, interrupted])) ?? null;
+      if (!signal.aborted) console.log(whatNext(stack, dir, batchId));
+      await Promise.race([interrupted, stack.failed]);
+    } catch (error) {
+      // What was interrupted did not fail.
+      if (!signal.aborted) throw error;
+    } finally {
+      await stack?.stop();
     }
-    if (!interruption.signal.aborted) console.log(whatNext(stack, dir, batchId));
-    await Promise.race([interrupted, stack.failed]);
-    return 0;
-  } catch (error) {
-    if (interruption.signal.aborted) return 0;
-    const isOurs = error instanceof LocalProblem;
-    console.error(`\n${isOurs ? error.message : explain(error, null, given?.databaseUrl ?? null)}`);
-    return 1;
-  } finally {
-    await stack?.stop();
-  }
-}
+  },
+  (command) =>
+    command
+      .option('--no-demo', 'do not submit the demonstration batch')
+      .option('--port <PORT>', "the API's port", integer(0, 65_535), 8080)
+      .option('--dir <FOLDER>', 'where data, logs and stack.json are kept', '.local')
+      .addOption(
+        new Option(
+          '--temporal <KIND>',
+          'the dev server of its CLI, or the real server on PostgreSQL (built by Go, once)',
+        )
+          .choices(['dev', 'server'])
+          .default('dev'),
+      ),
+);
 
 function whatNext({ facts, lookupTimeout }: Stack, dir: string, batchId: string | null): string {
   const curl = 'curl -s -H "Authorization: Bearer $KEY"';

@@ -6,50 +6,45 @@ import { parseDuration } from '../config/values.ts';
 
 // Every argument is checked before the database is asked; what is wrong with one ends the command with exit code 2.
 
-const CREDITS_AT_MOST = 1_000_000_000;
-const OVERLAP_AT_MOST_MS = 30 * 86_400_000;
+/** An argument. */
+export const ORG = ['<ORG>', 'organization id (org_…)'] as const;
 
 /** Adds a command that changes something, or shows a secret; its options have what the audit log has: a `ChangedBy`. */
 export function change(parent: Command, name: string, description: string): Command {
-  return parent
-    .command(name)
-    .description(description)
-    .requiredOption('--reason <TEXT>', 'why, for the audit log (required)', label(1000))
-    .requiredOption('--actor <NAME>', 'who, for the audit log', label(200), userName());
+  return audited(parent.command(name).description(description));
 }
 
-/** The same of an import, whose file says why. */
-export function importing(command: Command): Command {
+/** Adds what the audit log has. @param usual the reason if none is given; without it one has to be */
+export function audited(command: Command, usual?: string): Command {
   return command
-    .option('--reason <TEXT>', 'why, for the audit log', label(1000), 'import')
+    .requiredOption(
+      '--reason <TEXT>',
+      `why, for the audit log${usual ? '' : ' (required)'}`,
+      label(1000),
+      usual,
+    )
     .requiredOption('--actor <NAME>', 'who, for the audit log', label(200), userName());
 }
 
 /** The options of a command that masks, unless it is asked not to: who asks for that says why. */
-export type Revealing = Partial<ChangedBy> & { readonly reveal?: true };
+export type Revealing = ChangedBy & { readonly reveal?: true };
 
 /** Adds `--reveal`, and what the audit log has of it. */
 export function revealing(command: Command, what: string): Command {
-  return accountable(command, '--reveal', `print ${what} (masked otherwise)`);
+  return accountable(command, 'reveal', `print ${what} (masked otherwise)`);
 }
 
-/** Who reveals, and why; null if nobody does. Ends the command if it isn't said. */
-export function revealer({ reveal, ...by }: Revealing, command: Command): ChangedBy | null {
-  return reveal ? accountOf(by, '--reveal', command) : null;
-}
-
-/** Adds a flag that somebody has to answer for, and what the audit log has of it. */
+/** Adds a flag that somebody has to answer for: with it the options are a `ChangedBy`. */
 export function accountable(command: Command, flag: string, description: string): Command {
   return command
-    .option(flag, `${description}; needs --reason`)
-    .option('--reason <TEXT>', `why, for the audit log (with ${flag})`, label(1000))
-    .option('--actor <NAME>', `who, for the audit log (with ${flag})`, label(200), userName());
-}
-
-/** Who answers for a flag that was given. Ends the command if it isn't said. */
-export function accountOf({ actor, reason }: Partial<ChangedBy>, flag: string, command: Command): ChangedBy {
-  if (actor !== undefined && reason !== undefined) return { actor, reason };
-  return command.error(`error: ${flag} needs --reason and --actor, for the audit log`);
+    .option(`--${flag}`, `${description}; needs --reason`)
+    .option('--reason <TEXT>', `why, for the audit log (with --${flag})`, label(1000))
+    .option('--actor <NAME>', `who, for the audit log (with --${flag})`, label(200), userName())
+    .hook('preAction', () => {
+      const { [flag]: isGiven, reason, actor } = command.opts();
+      if (isGiven && !(reason && actor))
+        command.error(`error: --${flag} needs --reason and --actor, for the audit log`);
+    });
 }
 
 /** An argument that may be given as `-`: what is on a command line is seen by others and kept by shells. */
@@ -57,12 +52,11 @@ export function orStdin<T>(parse: (text: string) => T): (text: string) => T {
   return (text) => parse(text === '-' ? readFileSync(0, 'utf8') : text);
 }
 
-export function npi(text: string): string {
-  if (/^[0-9]{10}$/.test(text)) return text;
-  throw new InvalidArgumentError('Write an NPI of 10 digits.');
+export interface Limited {
+  readonly limit: number;
 }
 
-/** Adds how much of a list to show. */
+/** Adds how much of a list to show; the options are then `Limited`. */
 export function newestFirst(command: Command): Command {
   return command.option('--limit <N>', 'how many at most, 1 to 10000', integer(1, 10_000), 50);
 }
@@ -99,21 +93,6 @@ export function pastMoment(text: string): Date {
 
 const MOMENT =
   /^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})$/;
-
-export const creditsToGrant = integer(1, CREDITS_AT_MOST);
-
-export function creditsToAdjust(text: string): number {
-  const amount = integer(-CREDITS_AT_MOST, CREDITS_AT_MOST)(text);
-  if (amount === 0) throw new InvalidArgumentError('An adjustment of 0 changes nothing.');
-  return amount;
-}
-
-/** @returns milliseconds */
-export function overlap(text: string): number {
-  const ms = parseDuration(text);
-  if (ms !== null && ms <= OVERLAP_AT_MOST_MS) return ms;
-  throw new InvalidArgumentError('Write a duration of at most 30d, such as 0s, 15m, 1h or 7d.');
-}
 
 /** Undefined, so that the option is required, for a container's user that its password file does not know. */
 function userName(): string | undefined {

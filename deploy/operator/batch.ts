@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { recordReading } from '../../db/audit.ts';
 import { type BatchInspection, inspectBatch } from '../../db/requests/inspect.ts';
-import { type Revealing, revealer, revealing } from './arguments.ts';
+import { type Revealing, revealing } from './arguments.ts';
 import { fields, maskedEmail, maskedUrl, type Run, sections, table } from './print.ts';
 import { presentedAttempts } from './webhooks.ts';
 
@@ -11,21 +11,20 @@ export function addBatchCommands(program: Command, run: Run): void {
   revealing(batch.command('show'), "emails, the webhook's URL and what its receiver answered")
     .description('its requests, what vendors answered, and its webhook deliveries')
     .argument('<BATCH>', 'batch id (bat_…)')
-    .action((id: string, options: Revealing, command: Command) => {
-      const by = revealer(options, command);
-      return run(id, async (db) => {
+    .action((id: string, { reveal, ...by }: Revealing) =>
+      run(async (db) => {
         const found = await inspectBatch(db, id);
         const { organizationId } = found.batch;
-        if (by) await recordReading(db, by, { action: 'batch.reveal', organizationId, subject: id });
-        const data = presented(found, by !== null);
+        if (reveal) await recordReading(db, by, { action: 'batch.reveal', organizationId, subject: id });
+        const data = presented(found, reveal);
         return { data, text: textOf(data) };
-      });
-    });
+      }),
+    );
 }
 
 type Presented = ReturnType<typeof presented>;
 
-function presented({ batch, requests, deliveries }: BatchInspection, reveal: boolean) {
+function presented({ batch, requests, deliveries }: BatchInspection, reveal = false) {
   return {
     ...batch,
     webhookUrl: batch.webhookUrl === null || reveal ? batch.webhookUrl : maskedUrl(batch.webhookUrl),

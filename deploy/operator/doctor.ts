@@ -4,7 +4,7 @@ import type { Database } from '../../db/client.ts';
 import type { CheckResult, DoctorRules } from '../../db/doctor/check.ts';
 import { type Diagnosis, diagnose, REPAIRABLE, type RepairRecord, repair } from '../../db/doctor/doctor.ts';
 import { loadConfig } from '../config/config.ts';
-import { accountable, accountOf } from './arguments.ts';
+import { accountable } from './arguments.ts';
 import { type Report, type Run, table } from './print.ts';
 
 /** Findings of one check that one --fix takes on. */
@@ -12,7 +12,7 @@ const REPAIRS_AT_MOST = 1000;
 /** Ids shown of each finding. */
 const SHOWN = 3;
 
-interface DoctorOptions extends Partial<ChangedBy> {
+interface DoctorOptions extends ChangedBy {
   readonly fix?: true;
   readonly offline?: true;
 }
@@ -25,21 +25,22 @@ Exit codes: 0 no findings, 3 findings (after --fix: some are left), 1 could not 
 
 /** `doctor`. */
 export function addDoctorCommand(program: Command, run: Run): void {
-  const doctor = accountable(program.command('doctor'), '--fix', 'repair what is safe to repair')
+  accountable(program.command('doctor'), 'fix', 'repair what is safe to repair')
     .description('check every promise about money and work that the database can prove')
     .option('--offline', 'leave out what only Temporal knows')
     .addHelpText('after', HELP)
-    .action(async ({ fix, offline, ...options }: DoctorOptions) => {
-      const by = fix ? accountOf(options, '--fix', doctor) : null;
-      await run(null, async (db) => {
+    .action(({ fix, offline, ...by }: DoctorOptions) =>
+      run(async (db) => {
         const config = loadConfig();
-        const repairs = by && (await repair(db, by, await diagnose(db, config, REPAIRS_AT_MOST), config));
+        const repairs = fix
+          ? await repair(db, by, await diagnose(db, config, REPAIRS_AT_MOST), config)
+          : null;
         const environment = config.temporalEnvironment;
         const asksTemporal = !offline && !!environment.TEMPORAL_ADDRESS;
         const diagnosis = await examine(db, config, asksTemporal ? environment : null, config.taskQueue);
         return report(diagnosis, repairs, offline === true || asksTemporal);
-      });
-    });
+      }),
+    );
 }
 
 async function examine(

@@ -12,7 +12,7 @@ import {
   readEvidence,
 } from '../../db/lookups/evidence.ts';
 import { readProvider } from '../../db/providers/subject.ts';
-import { type Revealing, revealer, revealing } from './arguments.ts';
+import { type Revealing, revealing } from './arguments.ts';
 import { fields, maskedEmail, printable, type Run, table } from './print.ts';
 
 /** `explain`. */
@@ -22,19 +22,18 @@ export function addExplainCommands(program: Command, run: Run): void {
       'how a request, or the newest requests of an NPI, came to an answer: who was asked, what each said',
     )
     .argument('<REQUEST_OR_NPI>', 'request id (req_…) or NPI', reference)
-    .action((about: Reference, options: Revealing, command: Command) => {
-      const by = revealer(options, command);
-      return run('requestId' in about ? about.requestId : null, async (db) => {
+    .action((about: Reference, { reveal, ...by }: Revealing) =>
+      run(async (db) => {
         const held = await readEvidence(db, about);
         const [whose, subject] =
           'npi' in about
             ? [null, about.npi]
             : [held.chapters[0]?.requests[0]?.organizationId, about.requestId];
-        if (by) {
+        if (reveal) {
           const what = { action: 'explain.reveal', organizationId: whose ?? null, subject } as const;
           await recordReading(db, by, what);
         }
-        const evidence = by ? held : masked(held);
+        const evidence = reveal ? held : masked(held);
         // As a lookup would derive it now: what vendors that search by name are told.
         const facts = await readProvider(db, held.npi);
         const { organization } = buildSubject(held.npi, facts, 'any');
@@ -43,8 +42,8 @@ export function addExplainCommands(program: Command, run: Run): void {
           candidates: candidatesOf(chapter),
         }));
         return { data: { ...evidence, organization, chapters }, text: textOf(evidence, organization) };
-      });
-    });
+      }),
+    );
 }
 
 type Reference = Parameters<typeof readEvidence>[1];

@@ -15,7 +15,7 @@ import type { ImportKind } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
 import { type ImportResult, importDownload } from '../nppes/importer.ts';
 import type { ProgressOutput } from '../nppes/output.ts';
-import { importing, label } from './arguments.ts';
+import { audited, label } from './arguments.ts';
 import { fields, type Report, type Run, table } from './print.ts';
 import {
   identify,
@@ -84,7 +84,7 @@ export function addImportCommands(
 ): void {
   const parent = program.command('import').description('bring in data from files');
   const ofDownload = (dataset: Dataset, description: string) =>
-    importing(parent.command(dataset))
+    audited(parent.command(dataset), 'import')
       .description(description)
       .argument('<PATH>', 'a zip, a folder or a csv file')
       .option(
@@ -95,7 +95,7 @@ export function addImportCommands(
       .option('--dry-run', 'count what would change, and change nothing', false)
       .option('--again', 'import a file that was imported before', false)
       .action((path: string, { rejects, dryRun, again, acceptDrift, actor, reason }: DownloadOptions) =>
-        run(null, async () =>
+        run(async () =>
           downloadReport(
             await importDownload({
               dataset,
@@ -127,13 +127,13 @@ export function addImportCommands(
     help: string,
     work: (db: Database, options: RowOptions) => Pick<RowImport<T>, 'begin' | 'store'>,
   ) =>
-    importing(parent.command(kind))
+    audited(parent.command(kind), 'import')
       .description(`${description}, each row with a verdict`)
       .argument('<CSV>', 'the file')
       .option('--verdicts <FILE>', 'where the line and verdict of each row are written', label(4096))
       .addHelpText('after', help)
       .action((path: string, options: RowOptions) =>
-        run(null, (db) => importFile(db, kind, path, options, work(db, options))),
+        run((db) => importFile(db, kind, path, options, work(db, options))),
       );
   ofRows<EmployerDomain>('domains', "employers' domains", DOMAIN_HELP, (db) => ({
     begin: readDomainRows,

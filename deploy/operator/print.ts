@@ -8,8 +8,12 @@ export interface Report {
   readonly exitCode?: 0 | 1 | 3;
 }
 
-/** Runs a command's work on the database and prints its report. `subject` is the id that was asked for. */
-export type Run = (subject: string | null, work: (db: Database) => Promise<Report>) => Promise<void>;
+/** Does a command's work on the database, and prints what it comes to: a `Report`, or data as it is. */
+export type Run = (work: (db: Database) => Promise<object>) => Promise<void>;
+
+export function isReport(said: object): said is Report {
+  return 'data' in said && 'text' in said;
+}
 
 /** A report that is the data itself: a list as a table, a record as lines, under the names that `--json` has. */
 export function plain(data: object): Report {

@@ -1,5 +1,7 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
+import { registrableDomain } from '../../activities/verification/domains.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
+import type { ChangedBy } from '../../db/audit.ts';
 import { transaction } from '../../db/client.ts';
 import { exportSubject } from '../../db/privacy/export.ts';
 import {
@@ -10,7 +12,15 @@ import {
   listPrivacyRequests,
   recordPrivacyRequest,
 } from '../../db/privacy/privacy.ts';
-import { change, newestFirst, orStdin, pastMoment } from './arguments.ts';
+import {
+  addSuppression,
+  hashAddress,
+  listSuppressions,
+  removeSuppression,
+  type SuppressionTarget,
+} from '../../db/privacy/suppressions.ts';
+import type { SuppressionKind } from '../../db/words.ts';
+import { change, type Limited, newestFirst, orStdin, pastMoment } from './arguments.ts';
 import { fields, json, plain, type Report, type Run } from './print.ts';
 
 const SUBJECT = 'an NPI, or an address; - reads it from stdin';
@@ -28,21 +38,19 @@ export function addPrivacyCommands(program: Command, run: Run): void {
     .description("people's rights: what is held about them, and its erasure");
   asked(privacy, 'export', 'everything held about a person, as JSON')
     .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
-    .action((subject: DataSubject, by: AskedBy, command: Command) => {
-      refuseAddress(by, command);
-      return run(null, async (db) => {
+    .action((subject: DataSubject, by: AskedBy) =>
+      run(async (db) => {
         const data = { subject, ...(await exportSubject(db, subject)) };
         await transaction(db, (tx) => recordPrivacyRequest(tx, by, 'privacy.export', subject, {}));
         return { data, text: json(data) };
-      });
-    });
+      }),
+    );
   asked(privacy, 'erase', 'erase the addresses of a person, for good')
     .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
     .option('--yes', 'do it; there is no way back')
     .addHelpText('after', HELP)
-    .action((subject: DataSubject, { yes, ...by }: AskedBy & { readonly yes?: true }, command: Command) => {
-      refuseAddress(by, command);
-      return run(null, async (db) => {
+    .action((subject: DataSubject, { yes, ...by }: AskedBy & { readonly yes?: true }) =>
+      run(async (db) => {
         if (yes) return reportErasure(await eraseSubject(db, by, subject));
         const held = await exportSubject(db, subject);
         const counts = {
@@ -52,18 +60,22 @@ export function addPrivacyCommands(program: Command, run: Run): void {
         };
         const text = `${fields(counts)}\n\nNothing was erased: add --yes to erase it for good.`;
         return { data: { erased: false, ...counts }, text, exitCode: 1 };
-      });
-    });
+      }),
+    );
   newestFirst(
     privacy.command('list').description('the register: exports, erasures, objections, newest first'),
-  ).action(({ limit }: { readonly limit: number }) =>
-    run(null, async (db) => plain(await listPrivacyRequests(db, limit))),
-  );
+  ).action(({ limit }: Limited) => run((db) => listPrivacyRequests(db, limit)));
 }
 
 /** Adds what the register has beside the audit log's own; the options are then an `AskedBy`. */
 function asked(parent: Command, name: string, description: string): Command {
-  return change(parent, name, description)
+  const command = change(parent, name, description);
+  return command
+    .hook('preAction', () => {
+      // The audit log is never erased.
+      if (command.opts<AskedBy>().reason.includes('@'))
+        command.error('error: name no address in --reason: it is kept forever');
+    })
     .addOption(
       new Option('--asked-by <WHO>', 'who asked').choices(['person', 'agent', 'authority']).default('person'),
     )
@@ -73,12 +85,6 @@ function asked(parent: Command, name: string, description: string): Command {
       pastMoment,
       new Date(),
     );
-}
-
-/** The audit log is never erased. */
-function refuseAddress({ reason }: AskedBy, command: Command): void {
-  if (!reason.includes('@')) return;
-  command.error('error: name no address in --reason: it is kept forever');
 }
 
 function dataSubject(text: string): DataSubject {
@@ -95,4 +101,89 @@ function reportErasure(erasure: Erasure): Report {
     ? 'Nothing was left to erase.'
     : "Erased. custom_data is the customer's own and was kept.";
   return { data: { erased: true, ...erasure }, text: `${fields(erasure)}\n\n${closing}` };
+}
+
+const TARGET =
+  'an NPI, an address, its SHA-256 in hex, or a domain (its subdomains included); - reads it from stdin';
+
+/** `suppress`. */
+export function addSuppressCommands(program: Command, run: Run): void {
+  const suppress = program
+    .command('suppress')
+    .description('who must not be looked up or returned, whatever any source says');
+  change(suppress, 'add', 'from now on: not looked up, not returned, not shown again in polls and deliveries')
+    .argument('<TARGET>', TARGET, orStdin(target))
+    .action((which: SuppressionTarget, options: ChangedBy) =>
+      run(async (db) => {
+        const isNew = await addSuppression(db, options, which);
+        return { ...which, outcome: isNew ? 'suppressed' : 'was suppressed already; nothing was changed' };
+      }),
+    );
+  change(suppress, 'remove', "end a suppression, an erasure's too: sources may bring the address back")
+    .argument('<TARGET>', TARGET, orStdin(target))
+    .action((which: SuppressionTarget, options: ChangedBy) =>
+      run(async (db) => {
+        const origin = await removeSuppression(db, options, which);
+        const outcome =
+          origin === null ? 'was not suppressed; nothing was changed' : `removed; it came from: ${origin}`;
+        return { ...plain({ ...which, outcome }), exitCode: origin === null ? 1 : 0 };
+      }),
+    );
+  newestFirst(
+    suppress.command('list').description('all suppressions, newest first; addresses as their SHA-256'),
+  )
+    .addOption(new Option('--kind <KIND>', 'only these').choices(['npi', 'email', 'domain']))
+    .action(({ kind, limit }: { readonly kind?: SuppressionKind } & Limited) =>
+      run((db) => listSuppressions(db, kind ?? null, limit)),
+    );
+}
+
+function target(text: string): SuppressionTarget {
+  const trimmed = text.trim();
+  const parsed = parseTarget(guessWord(trimmed), trimmed);
+  if (parsed) return parsed;
+  throw new InvalidArgumentError(`Write ${TARGET}; not a suffix such as co.uk.`);
+}
+
+/** How a value may be given: an address in clear, or as its SHA-256. */
+export const TARGET_WORDS = ['npi', 'email', 'sha256', 'domain'] as const;
+export type TargetWord = (typeof TARGET_WORDS)[number];
+
+/**
+ * Ten digits are an NPI, 64 hex digits an address's SHA-256, anything with an @ an address; the rest is a domain.
+ * @param text without space around it
+ */
+export function guessWord(text: string): TargetWord {
+  if (/^[0-9]{10}$/.test(text)) return 'npi';
+  if (/^[0-9a-f]{64}$/i.test(text)) return 'sha256';
+  return text.includes('@') ? 'email' : 'domain';
+}
+
+/**
+ * An address becomes its hash here: beyond this point nobody can read whom a list names.
+ * @returns null if the text isn't of that kind
+ */
+export function parseTarget(word: TargetWord, text: string): SuppressionTarget | null {
+  switch (word) {
+    case 'npi':
+      return /^[0-9]{10}$/.test(text) ? { kind: 'npi', value: text } : null;
+    case 'sha256':
+      return /^[0-9a-f]{64}$/i.test(text) ? { kind: 'email', value: text.toLowerCase() } : null;
+    case 'email': {
+      const address = parseAddress(text);
+      return address && { kind: 'email', value: hashAddress(address.email) };
+    }
+    case 'domain': {
+      const domain = parseAddress(`x@${text}`)?.domain;
+      // `com` or `co.uk` would silence a whole country.
+      return domain === undefined || isSuffix(domain) ? null : { kind: 'domain', value: domain };
+    }
+    default:
+      return word satisfies never;
+  }
+}
+
+/** Domains under a suffix that does not exist may be suppressed: nobody is reached there anyway. */
+function isSuffix(domain: string): boolean {
+  return registrableDomain(domain) === null && registrableDomain(`x.${domain}`) !== null;
 }

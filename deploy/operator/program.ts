@@ -2,18 +2,14 @@ import { type Database, openDatabase } from '../../db/client.ts';
 import { Refusal } from '../../db/errors.ts';
 import type { OperatorConfig } from '../config/config.ts';
 import { commandLine, readCommandLine } from '../main.ts';
-import { addAuditCommands } from './audit.ts';
+import { explain } from '../problem.ts';
+import { addAuditCommands, addCreditCommands, addKeyCommands, addOrganizationCommands } from './accounts.ts';
 import { addBatchCommands } from './batch.ts';
-import { addCreditCommands } from './credits.ts';
 import { addDoctorCommand } from './doctor.ts';
 import { addExplainCommands } from './explain.ts';
 import { addImportCommands } from './import.ts';
-import { addKeyCommands } from './keys.ts';
-import { addOrganizationCommands } from './organizations.ts';
-import { json, type Report } from './print.ts';
-import { addPrivacyCommands } from './privacy.ts';
-import { explain } from './problem.ts';
-import { addSuppressCommands } from './suppress.ts';
+import { isReport, json, plain } from './print.ts';
+import { addPrivacyCommands, addSuppressCommands } from './privacy.ts';
 import { addVendorCommands } from './vendors.ts';
 import { addWebhookCommands } from './webhooks.ts';
 
@@ -82,14 +78,15 @@ export async function runOperator(
 
   return (await readCommandLine(program, args)) ?? exitCode;
 
-  async function run(subject: string | null, work: (db: Database) => Promise<Report>): Promise<void> {
+  async function run(work: (db: Database) => Promise<object>): Promise<void> {
     let url: string | null = null;
     try {
       const { databaseUrl, secretKeys } = config();
       url = databaseUrl;
       const db = openDatabase({ url, poolSize: 1, applicationName: 'operator', secretKeys });
       try {
-        const report = await work(db);
+        const said = await work(db);
+        const report = isReport(said) ? said : plain(said);
         exitCode = report.exitCode ?? 0;
         stdout(`${program.opts().json ? json(report.data) : report.text}\n`);
       } finally {
@@ -98,7 +95,7 @@ export async function runOperator(
     } catch (error) {
       // Refused for want of --yes: wrong usage, though only the database could tell.
       exitCode = error instanceof Refusal && error.code === 'key_leaked' ? 2 : 1;
-      stderr(`operator: ${explain(error, subject, url)}\n`);
+      stderr(`operator: ${explain(error, args, url)}\n`);
     }
   }
 }

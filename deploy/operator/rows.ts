@@ -16,7 +16,7 @@ import { EMAIL_TYPES } from '../../db/words.ts';
 import { type CsvRecord, csvReader } from '../nppes/csv.ts';
 import { ImportProblem } from '../nppes/layout.ts';
 import { isDay } from '../nppes/rows.ts';
-import { guessWord, parseTarget, TARGET_WORDS, type TargetWord } from './suppress.ts';
+import { guessWord, parseTarget, TARGET_WORDS, type TargetWord } from './privacy.ts';
 
 // Imports of one row after the other, each with a verdict: of any size, a thousand rows at a time.
 

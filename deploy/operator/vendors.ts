@@ -1,10 +1,10 @@
-import type { Command } from 'commander';
+import { type Command, InvalidArgumentError } from 'commander';
 import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { forgetMisses } from '../../db/lookups/lookups.ts';
 import { readSourceFigures, type SourceFigures } from '../../db/lookups/sources.ts';
-import { change, npi, pastMoment } from './arguments.ts';
-import { plain, type Run, sections, table } from './print.ts';
+import { change, pastMoment } from './arguments.ts';
+import { type Run, sections, table } from './print.ts';
 
 const HELP = `
 ASKED leaves out what was skipped. FOUND: a vendor named addresses, a verifier judged an address valid. RETURNED: a client
@@ -19,7 +19,7 @@ export function addVendorCommands(program: Command, run: Run): void {
     .option('--since <WHEN>', 'since then, such as 30d or 2026-11-20T00:00Z (default: 30d)', pastMoment)
     .addHelpText('after', HELP)
     .action(({ since = pastMoment('30d') }: { readonly since?: Date }) =>
-      run(null, async (db) => {
+      run(async (db) => {
         const data = (await readSourceFigures(db, since)).map(withRates);
         return { data, text: textOf(data) };
       }),
@@ -28,8 +28,13 @@ export function addVendorCommands(program: Command, run: Run): void {
   change(lookups, 'forget', 'the next lookup of an NPI asks every vendor, those too that had nothing')
     .argument('<NPI>', '10 digits', npi)
     .action((which: string, by: ChangedBy) =>
-      run(which, async (db) => plain({ npi: which, forgotten: await forgetMisses(db, by, which) })),
+      run(async (db) => ({ npi: which, forgotten: await forgetMisses(db, by, which) })),
     );
+}
+
+function npi(text: string): string {
+  if (/^[0-9]{10}$/.test(text)) return text;
+  throw new InvalidArgumentError('Write an NPI of 10 digits.');
 }
 
 function withRates(figures: SourceFigures) {

@@ -7,8 +7,8 @@ import { listBlocks, setBlock } from '../../db/webhooks/blocks.ts';
 import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
 import { type ResendOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
-import { change, newestFirst, pastMoment, type Revealing, revealer, revealing } from './arguments.ts';
-import { fields, maskedUrl, plain, type Report, type Run, sections, table } from './print.ts';
+import { change, newestFirst, ORG, pastMoment, type Revealing, revealing } from './arguments.ts';
+import { fields, maskedUrl, type Report, type Run, sections, table } from './print.ts';
 
 const RESEND_HELP = `
 Each keeps its webhook-id, and gets the result as it is now and the whole schedule of attempts. What is on its way
@@ -21,9 +21,9 @@ const REVEAL = 'webhooks.reveal';
 const RESEND_AT_ONCE = 500;
 
 interface ListOptions extends Revealing {
-  readonly organization?: string;
-  readonly state?: DeliveryState;
-  readonly since?: Date;
+  readonly organization?: string | null;
+  readonly state?: DeliveryState | null;
+  readonly since?: Date | null;
   readonly limit: number;
 }
 
@@ -42,47 +42,45 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
     .option('--organization <ORG>', 'of this organization (org_…); all if none is given')
     .addOption(new Option('--state <STATE>', 'only those').choices(DELIVERY_STATES))
     .option('--since <WHEN>', 'only those submitted since, such as 24h or 2026-11-20T00:00Z', pastMoment)
-    .action(({ organization, state, since, limit, ...options }: ListOptions, command: Command) => {
-      const by = revealer(options, command);
-      return run(organization ?? null, async (db) => {
-        const organizationId = organization ?? null;
-        const { deliveries } = await listOrganizationDeliveries(db, {
-          organizationId,
-          state: state ?? null,
-          since: since ?? null,
-          limit,
-        });
-        if (by)
-          await recordReading(db, by, { action: REVEAL, organizationId, subject: organization ?? 'all' });
-        const data = deliveries.map((delivery) => presented(delivery, by !== null));
-        return { data, text: table(data.map(({ log: _log, ...rest }) => rest)) };
-      });
-    });
+    .action(
+      ({ organization: organizationId = null, state = null, since = null, limit, ...by }: ListOptions) =>
+        run(async (db) => {
+          const asked = { organizationId, state, since, limit };
+          const { deliveries } = await listOrganizationDeliveries(db, asked);
+          if (by.reveal)
+            await recordReading(db, by, { action: REVEAL, organizationId, subject: organizationId ?? 'all' });
+          const data = deliveries.map((delivery) => presented(delivery, by.reveal));
+          return { data, text: table(data.map(({ log: _log, ...rest }) => rest)) };
+        }),
+    );
   revealing(webhooks.command('show'), 'the URL and what the receiver answered')
     .description('a delivery with its attempts')
     .argument('<DELIVERY>', 'delivery id (msg_…), the webhook-id that the receiver saw')
-    .action((id: string, options: Revealing, command: Command) => {
-      const by = revealer(options, command);
-      return run(id, async (db) => {
+    .action((id: string, { reveal, ...by }: Revealing) =>
+      run(async (db) => {
         const delivery = await showDelivery(db, id);
         const { organizationId } = delivery;
-        if (by) await recordReading(db, by, { action: REVEAL, organizationId, subject: id });
-        const data = presented(delivery, by !== null);
+        if (reveal) await recordReading(db, by, { action: REVEAL, organizationId, subject: id });
+        const data = presented(delivery, reveal);
         const { log, ...rest } = data;
         return { data, text: sections([fields(rest), 'ATTEMPTS KEPT', table(log)]) };
-      });
-    });
+      }),
+    );
   addResend(webhooks, run, progress);
-  for (const [name, suspended, description] of [
-    ['suspend', true, 'submits get no deliveries from now on (webhook.status "none"); pending ones are held'],
-    ['resume', false, 'submits get deliveries again from now on; what was held goes on within 5 minutes'],
-  ] as const) {
-    change(webhooks, name, description)
-      .argument('<ORG>', 'organization id (org_…)')
-      .action((id: string, options: ChangedBy) =>
-        run(id, async (db) => plain(await suspendWebhooks(db, options, id, suspended))),
-      );
-  }
+  change(
+    webhooks,
+    'suspend',
+    'submits get no deliveries from now on (webhook.status "none"); pending ones are held',
+  )
+    .argument(...ORG)
+    .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, true)));
+  change(
+    webhooks,
+    'resume',
+    'submits get deliveries again from now on; what was held goes on within 5 minutes',
+  )
+    .argument(...ORG)
+    .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, false)));
   for (const [name, blocked, description] of [
     ['block', true, 'send nothing there, for any organization: what is pending fails with its next attempt'],
     ['unblock', false, 'end that; what failed meanwhile is sent again by "webhooks resend"'],
@@ -90,17 +88,17 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
     change(webhooks, name, description)
       .argument('<TARGET>', TARGET, blockTarget)
       .action((target: string, options: ChangedBy) =>
-        run(null, async (db) => {
+        run(async (db) => {
           const changed = await setBlock(db, options, target, blocked);
           const outcome = `${changed ? '' : 'was '}${name}ed${changed ? '' : ' already; nothing was changed'}`;
-          return plain({ target, outcome });
+          return { target, outcome };
         }),
       );
   }
   webhooks
     .command('blocks')
     .description('all targets that are blocked, newest first')
-    .action(() => run(null, async (db) => plain(await listBlocks(db))));
+    .action(() => run((db) => listBlocks(db)));
 }
 
 const TARGET = 'an address, a range such as 192.0.2.0/24, or a host (all names below it included)';
@@ -123,9 +121,9 @@ function addResend(webhooks: Command, run: Run, progress: (line: string) => void
       const isWhole = failed && organization !== undefined && since !== undefined && ids.length === 0;
       const isNamed = !failed && organization === undefined && since === undefined && ids.length > 0;
       if (isWhole) {
-        return run(organization, (db) => resendAllFailed(db, options, organization, since, progress));
+        return run((db) => resendAllFailed(db, options, organization, since, progress));
       }
-      if (isNamed) return run(null, (db) => resendNamed(db, options, ids));
+      if (isNamed) return run((db) => resendNamed(db, options, ids));
       return command.error('error: give delivery ids, or --failed with --organization and --since');
     });
 }
@@ -165,7 +163,7 @@ async function resendAllFailed(
   return { data, text: `${fields(data)}\n\nThe sweep starts them, in rounds (SWEEP_INTERVAL).` };
 }
 
-function presented({ log, url, ...delivery }: LoggedDelivery, reveal: boolean) {
+function presented({ log, url, ...delivery }: LoggedDelivery, reveal = false) {
   return {
     ...delivery,
     url: reveal ? url : maskedUrl(url),

@@ -30,7 +30,7 @@ import { inspectBatch } from '../../db/requests/inspect.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { loadDelivery } from '../../db/webhooks/deliveries.ts';
-import { explain } from '../../deploy/operator/problem.ts';
+import { explain } from '../../deploy/problem.ts';
 import { freshDatabase, SECRETS_KEY } from '../support/database.ts';
 import { logAttempt } from '../support/deliveries.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
@@ -507,7 +507,7 @@ test('a database that is away is named by host and port, without the password', 
 
 test('if the connection breaks on the way, the operator is sent to the audit log', (t) => {
   for (const code of ['CONNECTION_CLOSED', 'client_deadline', '57P01']) {
-    const sentence = explain(new DatabaseError(code), null, 'postgres://u:hunter2@db.example/x');
+    const sentence = explain(new DatabaseError(code), [], 'postgres://u:hunter2@db.example/x');
     t.regex(sentence, /^lost PostgreSQL at db\.example:5432 .*"audit list" shows whether/);
     t.notRegex(sentence, /hunter2/);
   }

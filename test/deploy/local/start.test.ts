@@ -297,7 +297,7 @@ test.serial('a database that somebody else uses is refused, and left as it is', 
     t.is(await running.exited(), 1);
     t.regex(
       running.output(),
-      /\n\nThe database of DATABASE_URL is in use, .* Unset DATABASE_URL, .*empty database\.\n$/,
+      /\nstart: The database of DATABASE_URL is in use, .* Unset DATABASE_URL, .*empty database\.\n$/,
     );
     t.deepEqual(await contents(url), before);
   }
@@ -311,7 +311,7 @@ test.serial('without a Temporal CLI nothing is started, not even PostgreSQL', as
     XDG_CACHE_HOME: away,
   });
   t.is(await running.exited(), 1);
-  t.regex(running.output(), /\n\nThe Temporal CLI is missing .*TEMPORAL_ADDRESS.*\n$/);
+  t.regex(running.output(), /\nstart: The Temporal CLI is missing .*TEMPORAL_ADDRESS.*\n$/);
   t.false(running.output().includes('PostgreSQL '));
 });
 
@@ -322,7 +322,7 @@ test.serial('the real Temporal server keeps away from servers that the stack did
     t.is(await running.exited(), 1);
     t.regex(
       running.output().trim(),
-      /^With --temporal server .*: unset DATABASE_URL and TEMPORAL_ADDRESS\.$/,
+      /^start: With --temporal server .*: unset DATABASE_URL and TEMPORAL_ADDRESS\.$/,
     );
   }
 });
@@ -334,7 +334,10 @@ test.serial('without Go the real Temporal server is not built, and nothing is st
     XDG_CACHE_HOME: away,
   });
   t.is(await running.exited(), 1);
-  t.regex(running.output(), /\n\ntemporal-server-v\S+ is missing and could not be built: install Go, .*\n$/);
+  t.regex(
+    running.output(),
+    /\nstart: temporal-server-v\S+ is missing and could not be built: install Go, .*\n$/,
+  );
   t.false(running.output().includes('PostgreSQL '));
 });
 
@@ -342,7 +345,7 @@ test.serial('a taken port is one clear sentence before anything is started', asy
   const { port } = await occupy(t, 0);
   const running = start(t, folder, ['--port', String(port)]);
   t.is(await running.exited(), 1);
-  t.regex(running.output().trim(), new RegExp(`^Port ${port} .* is taken: .*--port.*\\.$`));
+  t.regex(running.output().trim(), new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`));
 });
 
 test.serial('--help helps, and a bad option or variable says so', async (t) => {
@@ -355,5 +358,5 @@ test.serial('--help helps, and a bad option or variable says so', async (t) => {
   t.regex(bad.output(), /--port <PORT>.* whole number from 0 to 65535/);
   const variable = start(t, folder, [], { LOOKUP_TIMEOUT: 'soon' });
   t.is(await variable.exited(), 1);
-  t.regex(variable.output(), /^\n.*1 problem\(s\):\n {2}LOOKUP_TIMEOUT must be a duration [^\n]*\n$/);
+  t.regex(variable.output(), /^start: .*1 problem\(s\):\n {2}LOOKUP_TIMEOUT must be a duration [^\n]*\n$/);
 });

@@ -1,0 +1,200 @@
+import { type Command, InvalidArgumentError } from 'commander';
+import { adjustCredits, grantCredits, listLedger } from '../../db/accounts/credits.ts';
+import {
+  type IssuedKey,
+  issueKey,
+  listKeys,
+  reactivateKey,
+  revokeKey,
+  rotateKey,
+} from '../../db/accounts/keys.ts';
+import {
+  createOrganization,
+  listOrganizations,
+  requireOrganization,
+  setLimit,
+  showOrganization,
+  suspendOrganization,
+} from '../../db/accounts/organizations.ts';
+import {
+  reencryptWebhookSecrets,
+  rotateWebhookSecret,
+  showWebhookSecret,
+} from '../../db/accounts/webhook-secrets.ts';
+import { type ChangedBy, listAudit, recordReading, verifyAudit } from '../../db/audit.ts';
+import { parseDuration } from '../config/values.ts';
+import { change, integer, type Limited, label, newestFirst, ORG } from './arguments.ts';
+import { fields, plain, type Report, type Run, table } from './print.ts';
+
+const CREDITS_AT_MOST = 1_000_000_000;
+const OVERLAP_AT_MOST_MS = 30 * 86_400_000;
+const KEY = ['<KEY>', 'key id (key_…)'] as const;
+
+/** `org` (or `organization`), `limits`, `webhook-secret`. */
+export function addOrganizationCommands(program: Command, run: Run): void {
+  const org = program
+    .command('org')
+    .alias('organization')
+    .description('create, look at, suspend organizations');
+  change(org, 'create', 'create an organization with no credits')
+    .argument('<NAME>', 'for people', label(200))
+    .action((name: string, by: ChangedBy) => run((db) => createOrganization(db, by, name)));
+  org
+    .command('list')
+    .description('all organizations, oldest first')
+    .action(() =>
+      run(async (db) => {
+        const data = await listOrganizations(db);
+        const text = table(data.map(({ balance, ...rest }) => ({ ...rest, available: balance.available })));
+        return { data, text };
+      }),
+    );
+  org
+    .command('show')
+    .description('balance, limit, and how many keys and batches there are')
+    .argument(...ORG)
+    .action((id: string) => run((db) => showOrganization(db, id)));
+  change(
+    org,
+    'suspend',
+    'all its keys answer 403 from the next request on; lookups and webhook deliveries go on',
+  )
+    .argument(...ORG)
+    .action((id: string, by: ChangedBy) => run((db) => suspendOrganization(db, by, id, true)));
+  change(org, 'resume', 'its keys are again what they were')
+    .argument(...ORG)
+    .action((id: string, by: ChangedBy) => run((db) => suspendOrganization(db, by, id, false)));
+
+  const limits = program.command('limits').description("set an organization's rate limit");
+  change(limits, 'set', 'how many requests each key may make in any 60 s, from the next request on')
+    .argument(...ORG)
+    .requiredOption('--per-minute <N>', '1 to 100000', integer(1, 100_000))
+    .action((id: string, by: ChangedBy & { readonly perMinute: number }) =>
+      run((db) => setLimit(db, by, id, by.perMinute)),
+    );
+
+  const secret = program
+    .command('webhook-secret')
+    .description('the secret that webhook deliveries are signed with');
+  change(secret, 'show', 'the secret, to hand to the organization')
+    .argument(...ORG)
+    .action((id: string, by: ChangedBy) =>
+      run(async (db) => {
+        const shown = await showWebhookSecret(db, id);
+        await recordReading(db, by, { action: 'webhook-secret.show', organizationId: id, subject: id });
+        return shown;
+      }),
+    );
+  change(
+    secret,
+    'rotate',
+    'a new secret; deliveries carry both signatures for 24 h, and until then it is not rotated again',
+  )
+    .argument(...ORG)
+    .option('--force', 'also within the 24 h: the secret before the present one ends at once', false)
+    .action((id: string, by: ChangedBy & { readonly force: boolean }) =>
+      run((db) => rotateWebhookSecret(db, by, id, by.force)),
+    );
+  change(secret, 'reencrypt', 'encrypt all of them with the first key of SECRETS_KEY').action(
+    (by: ChangedBy) => run(async (db) => ({ reencrypted: await reencryptWebhookSecrets(db, by) })),
+  );
+}
+
+/** `credits`. */
+export function addCreditCommands(program: Command, run: Run): void {
+  const credits = program.command('credits').description('grant and adjust credits, read the ledger');
+  const moving = (change: typeof grantCredits) => (organizationId: string, amount: number, by: ChangedBy) =>
+    run(async (db) => ({ organizationId, ...(await change(db, by, organizationId, amount)) }));
+  change(credits, 'grant', 'add credits that were bought')
+    .argument(...ORG)
+    .argument('<AMOUNT>', '1 to 1000000000', integer(1, CREDITS_AT_MOST))
+    .action(moving(grantCredits));
+  change(credits, 'adjust', 'correct a balance; never takes more than is available')
+    .argument(...ORG)
+    .argument('<AMOUNT>', 'may be negative', creditsToAdjust)
+    .action(moving(adjustCredits));
+  newestFirst(credits.command('ledger').description('every movement of credits, newest first'))
+    .argument(...ORG)
+    .action((id: string, { limit }: Limited) => run((db) => listLedger(db, id, limit)));
+}
+
+function creditsToAdjust(text: string): number {
+  const amount = integer(-CREDITS_AT_MOST, CREDITS_AT_MOST)(text);
+  if (amount === 0) throw new InvalidArgumentError('An adjustment of 0 changes nothing.');
+  return amount;
+}
+
+/** `keys`. */
+export function addKeyCommands(program: Command, run: Run): void {
+  const keys = program.command('keys').description('issue, rotate, revoke, reactivate and list API keys');
+  change(keys, 'issue', 'a new key, printed once')
+    .argument(...ORG)
+    .requiredOption('--name <NAME>', 'what the key is for', label(200))
+    .action((id: string, by: ChangedBy & { readonly name: string }) =>
+      run(async (db) => shownOnce(await issueKey(db, by, id, by.name))),
+    );
+  change(keys, 'rotate', 'a new key, printed once, in place of an active one')
+    .argument(...KEY)
+    .option('--overlap <DURATION>', 'how long the old key stays valid, such as 1h', overlap, 0)
+    .action((id: string, by: ChangedBy & { readonly overlap: number }) =>
+      run(async (db) => {
+        const { issued, replaced } = await rotateKey(db, by, id, by.overlap);
+        return shownOnce({ ...issued, replaced });
+      }),
+    );
+  change(keys, 'revoke', 'end a key at once (403)')
+    .argument(...KEY)
+    .option('--leaked', 'somebody else has it: it is not made valid again by mistake')
+    .action((id: string, by: ChangedBy & { readonly leaked?: true }) =>
+      run((db) => revokeKey(db, by, id, by.leaked)),
+    );
+  change(keys, 'reactivate', 'make a revoked or expired key valid again, without an end')
+    .argument(...KEY)
+    .option('--yes', 'also one that was revoked because it leaked')
+    .action((id: string, by: ChangedBy & { readonly yes?: true }) =>
+      run((db) => reactivateKey(db, by, id, by.yes)),
+    );
+  keys
+    .command('list')
+    .description('all keys of an organization, oldest first, without the keys themselves')
+    .argument(...ORG)
+    .action((id: string) => run((db) => listKeys(db, id)));
+}
+
+function shownOnce<T extends IssuedKey>(data: T): Report {
+  const once =
+    'This is the only time the key is shown: hand it over now. It is stored nowhere; "keys rotate" replaces it.';
+  return { data, text: `${fields(data)}\n\n${once}` };
+}
+
+/** @returns milliseconds */
+function overlap(text: string): number {
+  const ms = parseDuration(text);
+  if (ms !== null && ms <= OVERLAP_AT_MOST_MS) return ms;
+  throw new InvalidArgumentError('Write a duration of at most 30d, such as 0s, 15m, 1h or 7d.');
+}
+
+/** `audit`. */
+export function addAuditCommands(program: Command, run: Run): void {
+  const audit = program.command('audit').description('read the audit log, and prove it');
+  newestFirst(audit.command('list').description('every change made with this command, newest first'))
+    .argument('[ORG]', 'organization id (org_…); all if none is given')
+    .action((id: string | undefined, { limit }: Limited) =>
+      run(async (db) => {
+        if (id !== undefined) await requireOrganization(db, id);
+        return await listAudit(db, id ?? null, limit);
+      }),
+    );
+  audit
+    .command('verify')
+    .description(
+      'prove by its chain of hashes that no entry was changed, removed or slipped in; ends with 3 if one was',
+    )
+    .option('--noted <HASH>', 'the head of an earlier proof: whether that entry is still there')
+    .action(({ noted = null }: { readonly noted?: string | null }) =>
+      run(async (db) => {
+        const proof = await verifyAudit(db, noted);
+        return { ...plain(proof), exitCode: proof.brokenAt === null && proof.knowsNoted ? 0 : 3 };
+      }),
+    );
+}
