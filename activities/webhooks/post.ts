@@ -111,7 +111,7 @@ async function exchange(
   return {
     kind: 'answered',
     status,
-    retryAfterMs: parseRetryAfter(response.headers['retry-after'], Date.now()),
+    retryAfterMs: parseRetryAfter(response.headers['retry-after']),
     ...(await readExcerpt(response, signal)),
   };
 }
