@@ -1,5 +1,5 @@
 import { subscribe } from 'node:diagnostics_channel';
-import { Agent, fetch, type Headers, type RequestInit, type Response, setGlobalDispatcher } from 'undici';
+import { Agent, fetch, type Headers, type Response, setGlobalDispatcher } from 'undici';
 import { bodyOf, type Field, FieldError } from './fields.ts';
 import { lookupBy, type Names } from './names.ts';
 
@@ -18,7 +18,7 @@ export function findHostsBy(find: Names['find']): void {
   setGlobalDispatcher(new Agent({ autoSelectFamily: true, connect: { lookup: lookupBy(find) } }));
 }
 
-type HttpHeaders = Readonly<Record<string, string>>;
+export type HttpHeaders = Readonly<Record<string, string>>;
 
 /** Answers about one person are a few kilobytes; more than this is not an answer. */
 const MAX_BODY = 1024 * 1024;
@@ -35,26 +35,38 @@ subscribe('undici:client:connectError', (message) => {
   if (message.error instanceof Error) connectErrors.add(message.error);
 });
 
+/** What is asked: a GET, or with `json` a POST of it. */
+export interface Question {
+  readonly path: string;
+  readonly json?: unknown;
+}
+
 /**
- * Somebody's JSON API. `read` makes of a whole answer what it means; if none comes back, the question is to be put again.
- * Redirects are not followed: fetch would carry a vendor's own key header to wherever they point. Both functions throw
- * whatever `signal` was aborted with.
+ * Somebody's JSON API: the function it gives puts one question, and `read` makes of a whole answer what it means; if none
+ * comes back, the question is to be put again. Redirects are not followed: fetch would carry a vendor's own key header to
+ * wherever they point. The function throws whatever `signal` was aborted with.
  * @param baseUrl what paths are added to, with or without a slash at its end; empty if each path is a whole URL
  * @param headers of every question, such as its key
  * @param callMs for a whole call, from the first byte sent to the last one read
  */
 export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
   const base = baseUrl.replace(/\/+$/, '');
-  async function ask<Step>(
-    path: string,
-    init: RequestInit,
+  return async <Step>(
+    { path, json }: Question,
     signal: AbortSignal,
     read: (answer: HttpAnswer) => Step,
-  ): Promise<Step | Retry> {
+  ): Promise<Step | Retry> => {
+    const common = { accept: 'application/json', ...headers };
+    const posted = json !== undefined && {
+      method: 'POST',
+      headers: { ...common, 'content-type': 'application/json' },
+      body: JSON.stringify(json),
+    };
     const either = AbortSignal.any([signal, AbortSignal.timeout(callMs)]);
     let answer: HttpAnswer;
     try {
-      const response = await fetch(base + path, { ...init, signal: either, redirect: 'manual' });
+      const init = { headers: common, ...posted, signal: either, redirect: 'manual' } as const;
+      const response = await fetch(base + path, init);
       answer = { status: response.status, headers: response.headers, text: await readText(response) };
     } catch (error) {
       // Our own timeout is an answer that did not come; the caller's end is the caller's.
@@ -62,14 +74,6 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
       return { kind: 'retry', why: isUnsent(error) ? 'unsent' : 'unanswered', afterMs: null };
     }
     return read(answer);
-  }
-  const common = { accept: 'application/json', ...headers };
-  const withBody = { ...common, 'content-type': 'application/json' };
-  return {
-    get: <Step>(path: string, signal: AbortSignal, read: (answer: HttpAnswer) => Step) =>
-      ask(path, { headers: common }, signal, read),
-    post: <Step>(path: string, json: unknown, signal: AbortSignal, read: (answer: HttpAnswer) => Step) =>
-      ask(path, { method: 'POST', headers: withBody, body: JSON.stringify(json) }, signal, read),
   };
 }
 
@@ -100,28 +104,18 @@ async function readText(response: Response): Promise<string | null> {
 }
 
 /** `Retry-After` in milliseconds from now, at most a day; null if it is absent or cannot be read. */
-export function retryAfterMs(headers: Headers, now = Date.now()): number | null {
-  const header = headers.get('retry-after');
-  const ms = secondsMs(header) ?? parseRetryAfter(header, now);
+export function retryAfterMs(headers: Headers, header = 'retry-after'): number | null {
+  const ms = parseRetryAfter(headers.get(header));
   return ms === null ? null : Math.min(ms, MAX_RETRY_AFTER_MS);
 }
 
-/** RFC 9110, 10.2.3: seconds, or a date in GMT; milliseconds from `now`, 0 for a date that has passed. */
-export function parseRetryAfter(header: string | null | undefined, now: number): number | null {
+/** RFC 9110, 10.2.3: seconds, or a date in GMT; milliseconds from now, 0 for a date that has passed. */
+export function parseRetryAfter(header: string | null | undefined): number | null {
   const text = header?.trim() ?? '';
-  if (/^[0-9]{1,9}$/.test(text)) return Number(text) * 1000;
+  if (/^[0-9]+$/.test(text)) return Number(text) * 1000;
   // Date.parse alone takes `-5` and `1.5` for years.
   const at = /^[A-Z].* GMT$/.test(text) ? Date.parse(text) : Number.NaN;
-  return Number.isNaN(at) ? null : Math.max(0, at - now);
-}
-
-/**
- * Whole seconds of a header such as `x-minute-reset-seconds` in milliseconds, at most a day.
- * @returns null if it is absent or something else
- */
-export function secondsMs(value: string | null): number | null {
-  const text = value?.trim() ?? '';
-  return /^[0-9]+$/.test(text) ? Math.min(Number(text) * 1000, MAX_RETRY_AFTER_MS) : null;
+  return Number.isNaN(at) ? null : Math.max(0, at - Date.now());
 }
 
 /**
@@ -165,13 +159,27 @@ export function protocol(field: string): Unreadable {
  * What `read` makes of a JSON body. An answer that cannot be read is not asked for again: the next one would have
  * the same form, and may cost again.
  */
-export function stepOfBody<Step>({ text }: HttpAnswer, read: (body: Field) => Step): Step | Unreadable {
-  try {
-    return read(bodyOf(text));
-  } catch (error) {
-    if (error instanceof FieldError) return protocol(error.field);
-    throw error;
-  }
+export function inBody<Step>(read: (body: Field, answer: HttpAnswer) => Step) {
+  return (answer: HttpAnswer): Step | Unreadable => {
+    try {
+      return read(bodyOf(answer.text), answer);
+    } catch (error) {
+      if (error instanceof FieldError) return protocol(error.field);
+      throw error;
+    }
+  };
+}
+
+/** What an answer of each of these statuses means, or what reads it. */
+export type Meanings<Step> = Readonly<Record<number, Step | ((answer: HttpAnswer) => Step)>>;
+
+/** Reads an answer by its status; one without a meaning of the source's own means what HTTP means by it. */
+export function byStatus<Step extends object>(meanings: Meanings<Step>) {
+  return (answer: HttpAnswer): Step | Trouble => {
+    const meaning = meanings[answer.status];
+    if (meaning === undefined) return stepOfStatus(answer);
+    return typeof meaning === 'function' ? meaning(answer) : meaning;
+  };
 }
 
 /**

@@ -2,14 +2,14 @@ import type { RegistryEndpoint, RegistryLocation, RegistryProvider } from '../..
 import { ENDPOINT_KINDS } from '../../db/words.ts';
 import {
   type HttpAnswer,
+  inBody,
   jsonApi,
   protocol,
   type Retry,
   retryOfStatus,
-  stepOfBody,
   type Unreadable,
 } from '../http/client.ts';
-import { at, type Field, FieldError, items, objectAt, present, textOf } from '../http/fields.ts';
+import type { Field } from '../http/fields.ts';
 
 export const REGISTRY_URL = 'https://npiregistry.cms.hhs.gov/api/';
 
@@ -38,23 +38,23 @@ const TIMEOUT_MS = 10_000;
  * `find` throws only what aborting `signal` throws.
  */
 export function createRegistry(at: { readonly baseUrl: string; readonly timeoutMs?: number }) {
-  const api = jsonApi(at.baseUrl, { 'user-agent': 'npi-email-enrichment/1.0' }, at.timeoutMs ?? TIMEOUT_MS);
+  const ask = jsonApi(at.baseUrl, { 'user-agent': 'npi-email-enrichment/1.0' }, at.timeoutMs ?? TIMEOUT_MS);
 
   return {
     /** @param npi 10 digits */
     async find(npi: string, signal: AbortSignal): Promise<RegistryStep> {
       const query = new URLSearchParams({ version: '2.1', number: npi });
-      return await api.get(`/?${query}`, signal, (answer) => stepOf(answer, npi));
+      return await ask({ path: `/?${query}` }, signal, (answer) => stepOf(answer, npi));
     },
   };
 }
 
 function stepOf(answer: HttpAnswer, npi: string): RegistryStep {
   if (answer.status !== 200) return retryOfStatus(answer) ?? protocol('status');
-  return stepOfBody<RegistryStep>(answer, (body) => {
+  return inBody<RegistryStep>((body) => {
     const provider = readRegistryAnswer(body, npi);
     return provider === null ? { kind: 'inactive_or_unknown' } : { kind: 'found', provider };
-  });
+  })(answer);
 }
 
 // The wire format of the NPI Registry API 2.1. Numbers were integers once and are strings now, dates were seconds and
@@ -74,30 +74,29 @@ const ENDPOINT_AT_MOST = 1000;
  * @throws {FieldError} if it is not as documented
  */
 export function readRegistryAnswer(body: Field, npi: string): RegistryProvider | null {
-  const errors = items(at(body, 'Errors'));
+  const errors = body.at('Errors').items();
   if (errors.length > 0) {
-    const other = errors.find((error) => textAt(error, 'number') !== DEACTIVATED_ERROR);
     // Every other error says that the question is wrong, and it is the same question for all NPIs.
-    if (other) throw new FieldError(other);
+    errors.find((error) => textAt(error, 'number') !== DEACTIVATED_ERROR)?.fail();
     return null;
   }
-  const results = items(present(at(body, 'results')));
+  const results = body.at('results').present().items();
   if (results.length === 0) return null;
-  const result = results.find((one) => textAt(one, 'number') === npi);
-  if (!result) throw new FieldError(at(body, 'results'));
-  const status = at(objectAt(result, 'basic'), 'status');
-  if (textOf(status) === null) throw new FieldError(status);
-  return textOf(status) === 'A' ? providerOf(result, npi) : null;
+  const result = results.find((one) => textAt(one, 'number') === npi) ?? body.at('results').fail();
+  const status = result.at('basic').object().at('status').requiredText();
+  return status === 'A' ? providerOf(result, npi) : null;
 }
 
 function providerOf(result: Field, npi: string): RegistryProvider {
-  const basic = at(result, 'basic');
-  const entityType = entityTypeOf(at(result, 'enumeration_type'));
-  const otherNames = items(at(result, 'other_names'));
-  const practice = items(at(result, 'addresses')).find(
-    (one) => textAt(one, 'address_purpose') === 'LOCATION',
-  );
-  const taxonomy = items(at(result, 'taxonomies')).find((one) => at(one, 'primary').value === true);
+  const basic = result.at('basic');
+  const entityType = entityTypeOf(result.at('enumeration_type'));
+  const otherNames = result.at('other_names').items();
+  const addresses = result.at('addresses').items();
+  const practice = addresses.find((one) => textAt(one, 'address_purpose') === 'LOCATION');
+  const taxonomy = result
+    .at('taxonomies')
+    .items()
+    .find((one) => one.at('primary').value === true);
   return {
     npi,
     entityType,
@@ -105,16 +104,15 @@ function providerOf(result: Field, npi: string): RegistryProvider {
     taxonomyCode: taxonomy ? textAt(taxonomy, 'code') : null,
     practice: practice ? locationOf(practice) : null,
     updatedOn: updatedOn(result),
-    endpoints: items(at(result, 'endpoints')).flatMap(endpointOf),
+    endpoints: result.at('endpoints').items().flatMap(endpointOf),
     otherNames: entityType === 2 ? otherNames.flatMap(otherNameOf) : [],
-    locations: items(at(result, 'practiceLocations')).map(locationOf),
+    locations: result.at('practiceLocations').items().map(locationOf),
   };
 }
 
 function entityTypeOf(type: Field): 1 | 2 {
   if (type.value === 'NPI-1') return 1;
-  if (type.value === 'NPI-2') return 2;
-  throw new FieldError(type);
+  return type.value === 'NPI-2' ? 2 : type.fail();
 }
 
 /** The first of a person's other names is kept, as NPPES's own file has room for one. */
@@ -173,7 +171,7 @@ function endpointOf(entry: Field): RegistryEndpoint[] {
 }
 
 function updatedOn(result: Field): string | null {
-  const day = textAt(at(result, 'basic'), 'last_updated');
+  const day = textAt(result.at('basic'), 'last_updated');
   if (day !== null && /^[0-9]{4}-[0-9]{2}-[0-9]{2}$/.test(day) && dayOf(Date.parse(day)) === day) return day;
   const epoch = textAt(result, 'last_updated_epoch');
   if (epoch === null || !/^[0-9]{1,13}$/.test(epoch)) return null;
@@ -190,8 +188,8 @@ function dayOf(ms: number): string | null {
  * @throws {FieldError} if it is something else
  */
 function textAt(entry: Field, key: string, atMost = TEXT_AT_MOST): string | null {
-  const member = at(entry, key);
-  const text = typeof member.value === 'number' ? String(member.value) : textOf(member);
+  const member = entry.at(key);
+  const text = typeof member.value === 'number' ? String(member.value) : member.text();
   // PostgreSQL stores no NUL; what else isn't a character has no place in a name either.
   const plain = (text ?? '')
     .replace(/\p{C}+/gu, ' ')

@@ -1,40 +1,53 @@
-import type { EmailType } from '../../db/words.ts';
-import { type Field, textOf } from '../http/fields.ts';
-import type { Candidate, GivenName, Verdict } from './vendor.ts';
+import type { Field } from '../http/fields.ts';
+import { usState } from '../person/us-states.ts';
+import type { Candidate, Identity, Step } from './vendor.ts';
 
 /** Whatever else it is, it must be text that PostgreSQL stores: no NUL, no lone surrogate, no megabyte. */
 const STORABLE = /^[^\p{C}]{1,320}$/u;
 
-/** What a vendor says of one address. */
-export interface Claim {
-  readonly type: EmailType | null;
-  readonly verdict: Verdict;
-  readonly validatedAt: Date | null;
+/** The field an address stands in, and what a vendor says of it. */
+export interface Claim extends Omit<Candidate, 'email'> {
+  readonly email: Field;
 }
 
 /**
  * A candidate for each address that could be one, the first claim about it if it is named twice.
- * @param claims the field an address stands in, and what is said of it
  * @throws {FieldError} if an address is something other than text
  */
-export function candidatesOf(claims: Iterable<readonly [email: Field, claim: Claim]>): Candidate[] {
+export function candidatesOf(claims: Iterable<Claim>): Candidate[] {
   const byEmail = new Map<string, Candidate>();
-  for (const [field, { type, verdict, validatedAt }] of claims) {
-    const email = textOf(field);
+  for (const { email: field, ...claim } of claims) {
+    const email = field.text();
     if (email === null || !STORABLE.test(email) || byEmail.has(email.toLowerCase())) continue;
-    byEmail.set(email.toLowerCase(), { email, vendorType: type, verdict, validatedAt });
+    byEmail.set(email.toLowerCase(), { email, ...claim });
   }
   return [...byEmail.values()];
 }
 
+/** What a vendor names, or a miss if nothing of it could be an address. */
+export function stepOfCandidates(found: Omit<Extract<Step, { kind: 'found' }>, 'kind'>): Step {
+  const { candidates, credits } = found;
+  if (candidates.length > 0) return { kind: 'found', ...found };
+  return { kind: 'miss', reason: 'no_email', ...(credits === undefined ? {} : { credits }) };
+}
+
 /**
- * The name of the person an answer is about, null if too little of it is given.
- * @throws {FieldError} if a part of it is something other than text
+ * Whom an answer is about, by the fields that say it; no name if too little of it is given.
+ * @throws {FieldError} if a name or a state is something other than text
  */
-export function nameOf(first: Field | null, last: Field | null, full: Field | null): GivenName | null {
-  const [firstName, lastName, fullName] = [first, last, full].map((field) => field && textOf(field));
-  if (firstName && lastName) return { kind: 'parts', first: firstName, last: lastName };
-  return fullName ? { kind: 'full', full: fullName } : null;
+export function identityOf(
+  fields: {
+    readonly [part in 'npi' | 'first' | 'last' | 'full' | 'state' | 'country']?: Field | null;
+  },
+): Identity {
+  const textOf = (part: keyof typeof fields) => fields[part]?.text() ?? null;
+  const [first, last, full] = [textOf('first'), textOf('last'), textOf('full')];
+  const whole = full ? ({ kind: 'full', full } as const) : null;
+  return {
+    npi: fields.npi?.scalar() || null,
+    name: first && last ? { kind: 'parts', first, last } : whole,
+    state: usState(textOf('state'), textOf('country')),
+  };
 }
 
 /** ISO 8601, as vendors write it; UTC if it names no zone. @returns null if it is absent or anything else */

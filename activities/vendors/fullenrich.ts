@@ -1,26 +1,14 @@
 import type { EmailType } from '../../db/words.ts';
-import { type HttpAnswer, jsonApi, protocol, retryAfterMs, stepOfBody } from '../http/client.ts';
-import {
-  at,
-  type Field,
-  FieldError,
-  isAbsent,
-  items,
-  numberOf,
-  present,
-  requiredText,
-  textOf,
-  wordOf,
-} from '../http/fields.ts';
-import { usState } from '../person/us-states.ts';
-import { type Claim, candidatesOf, nameOf } from './candidate.ts';
+import { type HttpAnswer, inBody, jsonApi, protocol, retryAfterMs } from '../http/client.ts';
+import type { Field } from '../http/fields.ts';
+import { type Claim, candidatesOf, identityOf, stepOfCandidates } from './candidate.ts';
 import {
   employeeOf,
   GIVEN_UP,
   type Identity,
+  notFound,
   type Step,
-  stepOfNotFound,
-  stepOfVendorStatus,
+  stepBy,
   typesOf,
   type Vendor,
   type VendorFacts,
@@ -77,9 +65,19 @@ export function createFullEnrich({
   callMs = FULLENRICH.callMs,
   pollMs,
 }: FullEnrichOptions): Vendor {
-  const api = jsonApi(baseUrl, { authorization: `Bearer ${apiKey}` }, callMs);
-  const firstMs = Math.min(USUAL_MS, pollMs);
-  const begun = (jobRef: string): Step => ({ kind: 'pending', jobRef, pollAfterMs: firstMs });
+  const ask = jsonApi(baseUrl, { authorization: `Bearer ${apiKey}` }, callMs);
+  const path = '/contact/enrich/bulk';
+  const readSubmit = stepBy({
+    200: inBody((body) => {
+      const jobRef = jobRefOf(body.at('enrichment_id'));
+      return { kind: 'pending', jobRef, pollAfterMs: Math.min(USUAL_MS, pollMs) };
+    }),
+    400: inBody((body) => {
+      const need = REFUSED.get(body.at('code').requiredText());
+      return need ? { kind: 'skip', missing: [need] } : protocol('code');
+    }),
+    429: limited,
+  });
 
   return {
     ...FULLENRICH,
@@ -98,34 +96,31 @@ export function createFullEnrich({
       };
       // The name is what the vendor's own pages show of the job.
       const job = { name: `NPI ${subject.npi}`, data: [contact] };
-      return await api.post('/contact/enrich/bulk', job, signal, (answer) => stepOfSubmit(answer, begun));
+      return await ask({ path, json: job }, signal, readSubmit);
     },
 
     async poll(jobRef, _subject, signal) {
-      const path = `/contact/enrich/bulk/${encodeURIComponent(jobRef)}`;
       const pending: Step = { kind: 'pending', jobRef, pollAfterMs: pollMs };
-      const step = await api.get(path, signal, (answer) => stepOfPoll(answer, pending));
+      const readResult = inBody((body) => stepOfResult(body, pending));
+      const readPoll = stepBy({
+        200: readResult,
+        400: inBody((body) => {
+          const isRunning = body.at('code').text() === 'error.enrichment.in_progress';
+          return isRunning ? pending : protocol('code');
+        }),
+        402(answer) {
+          const step = readResult(answer);
+          return step.kind === 'found' ? step : { kind: 'fatal', why: 'credits' };
+        },
+        404: notFound(GIVEN_UP),
+        429: limited,
+      });
+      const step = await ask({ path: `${path}/${encodeURIComponent(jobRef)}` }, signal, readPoll);
       // A poll that failed was one, unless nobody was reached.
       const isFailed = step.kind === 'retry' && step.why !== 'unsent' && step.afterMs === null;
       return isFailed ? { ...step, afterMs: pollMs } : step;
     },
   };
-}
-
-function stepOfSubmit(answer: HttpAnswer, begun: (jobRef: string) => Step): Step {
-  switch (answer.status) {
-    case 200:
-      return stepOfBody(answer, (body) => begun(jobRefOf(at(body, 'enrichment_id'))));
-    case 400:
-      return stepOfBody(answer, (body) => {
-        const need = REFUSED.get(requiredText(at(body, 'code')));
-        return need ? { kind: 'skip', missing: [need] } : protocol('code');
-      });
-    case 429:
-      return limited(answer);
-    default:
-      return stepOfVendorStatus(answer);
-  }
 }
 
 function limited({ headers }: HttpAnswer): Step {
@@ -141,43 +136,32 @@ const REFUSED: ReadonlyMap<string, string> = new Map([
 
 /** A UUID by the document. It becomes part of a path, so no other form is taken. */
 function jobRefOf(field: Field): string {
-  const id = requiredText(field);
-  if (!/^[\w-]{1,100}$/.test(id)) throw new FieldError(field);
-  return id;
+  const id = field.requiredText();
+  return /^[\w-]{1,100}$/.test(id) ? id : field.fail();
 }
 
-function stepOfPoll(answer: HttpAnswer, pending: Step): Step {
-  switch (answer.status) {
-    case 200:
-      return stepOfBody(answer, (body) => stepOfResult(parseResult(body), pending));
-    case 400:
-      return stepOfBody(answer, (body) =>
-        textOf(at(body, 'code')) === 'error.enrichment.in_progress' ? pending : protocol('code'),
-      );
-    case 402: {
-      const step = stepOfBody(answer, (body) => stepOfResult(parseResult(body), pending));
-      return step.kind === 'found' ? step : { kind: 'fatal', why: 'credits' };
-    }
-    case 404:
-      return stepOfNotFound(answer, GIVEN_UP);
-    case 429:
-      return limited(answer);
-    default:
-      return stepOfVendorStatus(answer);
-  }
-}
-
-function stepOfResult(result: ReturnType<typeof parseResult>, pending: Step): Step {
-  const { status, candidates, identity, isEcho } = result;
-  const credits = result.credits === null ? {} : { credits: result.credits };
-  const found: Step | null =
-    candidates.length > 0 ? { kind: 'found', candidates, identity, isEcho, ...credits } : null;
+/**
+ * The result of the one contact that a job of ours is about (FullEnrich's OpenAPI, ResponseGetContactBulkEnrich). The
+ * vendor leaves out what it has not found.
+ */
+function stepOfResult(body: Field, pending: Step): Step {
+  const status = body.at('status').requiredText();
+  const records = body.at('data').items();
+  // A finished job has the contact it is about, found or not.
+  if (status === 'FINISHED' && records.length === 0) body.at('data').fail();
+  const candidates = candidatesOf(records.flatMap((record) => claimsOf(record.at('contact_info'))));
+  const identity = identityOfRecord(body.at('data').pointed(['0']));
+  const isEcho = records.every((record) => record.at('profile').isAbsent);
+  // What the job cost so far, if the vendor says it.
+  const cost = body.at('cost').at('credits').number();
+  const credits = cost === null ? {} : { credits: cost };
+  const named = stepOfCandidates({ candidates, identity, isEcho, ...credits });
   switch (status) {
     case 'FINISHED':
-      return found ?? { kind: 'miss', reason: 'no_email', ...credits };
+      return named;
     case 'CREDITS_INSUFFICIENT':
       // What was found before they ran out is paid for.
-      return found ?? { kind: 'fatal', why: 'credits' };
+      return named.kind === 'found' ? named : { kind: 'fatal', why: 'credits' };
     case 'CANCELED':
       return GIVEN_UP;
     default:
@@ -185,8 +169,6 @@ function stepOfResult(result: ReturnType<typeof parseResult>, pending: Step): St
       return pending;
   }
 }
-
-// FullEnrich's OpenAPI, version 2: ResponseGetContactBulkEnrich, as far as it is used.
 
 /** docs.fullenrich.com, "Email verification status": HIGH_PROBABILITY is a catch-all that is likely to be right. */
 const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
@@ -197,54 +179,32 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['invalid_domain', 'invalid'],
 ]);
 
-/**
- * Reads a result of the one contact that a job of ours is about. The vendor leaves out what it has not found.
- * @throws {FieldError}
- */
-function parseResult(body: Field) {
-  // `CREATED`, `IN_PROGRESS`, `CANCELED`, `CREDITS_INSUFFICIENT`, `FINISHED`, `RATE_LIMIT` or `UNKNOWN`.
-  const status = requiredText(at(body, 'status'));
-  const data = at(body, 'data');
-  const records = items(data);
-  // A finished job has the contact it is about, found or not.
-  if (status === 'FINISHED' && records.length === 0) throw new FieldError(data);
-  return {
-    status,
-    candidates: candidatesOf(records.flatMap((record) => claimsOf(at(record, 'contact_info')))),
-    identity: identityOf(records[0]),
-    isEcho: records.every((record) => isAbsent(at(record, 'profile'))),
-    // What the job cost so far, if the vendor says it.
-    credits: numberOf(at(at(body, 'cost'), 'credits')),
-  };
-}
-
 /** The most probable of each type first: if an address is named twice, the first counts. */
-function claimsOf(contact: Field): (readonly [Field, Claim])[] {
-  const claims = (name: string, type: EmailType) =>
-    [at(contact, `most_probable_${name}_email`), ...items(at(contact, `${name}_emails`))]
-      .filter((entry) => !isAbsent(entry))
-      .map((entry) => claimOf(entry, type));
+function claimsOf(contact: Field): Claim[] {
+  const claims = (name: string, vendorType: EmailType) =>
+    [contact.at(`most_probable_${name}_email`), ...contact.at(`${name}_emails`).items()]
+      .filter((entry) => !entry.isAbsent)
+      .map((entry) => {
+        const verdict = VERDICTS.get(entry.at('status').present().word()) ?? 'unknown';
+        // No date is given, and a contact asked for within three months before is answered from store.
+        return { email: entry.at('email').present(), vendorType, verdict, validatedAt: null };
+      });
   return [...claims('work', 'professional'), ...claims('personal', 'personal')];
-}
-
-function claimOf(entry: Field, type: EmailType): readonly [Field, Claim] {
-  const verdict = VERDICTS.get(wordOf(present(at(entry, 'status')))) ?? 'unknown';
-  // No date is given, and a contact asked for within three months before is answered from store.
-  return [present(at(entry, 'email')), { type, verdict, validatedAt: null }];
 }
 
 /**
  * Whom the vendor says it found. It has a profile only of people it was given a LinkedIn URL of, which NPPES has none
  * of; else its word is that the addresses are of the person in `input`.
  */
-function identityOf(record: Field | undefined): Identity {
-  if (!record) return { npi: null, name: null, state: null };
-  const profile = at(record, 'profile');
-  const person = isAbsent(profile) ? at(record, 'input') : profile;
-  const location = at(profile, 'location');
-  return {
-    npi: null,
-    name: nameOf(at(person, 'first_name'), at(person, 'last_name'), at(person, 'full_name')),
-    state: usState(textOf(at(location, 'region')), textOf(at(location, 'country_code'))),
-  };
+function identityOfRecord(record: Field): Identity {
+  const profile = record.at('profile');
+  const person = profile.isAbsent ? record.at('input') : profile;
+  const location = profile.at('location');
+  return identityOf({
+    first: person.at('first_name'),
+    last: person.at('last_name'),
+    full: person.at('full_name'),
+    state: location.at('region'),
+    country: location.at('country_code'),
+  });
 }

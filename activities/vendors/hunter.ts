@@ -1,23 +1,11 @@
-import { type HttpAnswer, jsonApi, protocol, retryAfterMs, stepOfBody } from '../http/client.ts';
+import { inBody, jsonApi, protocol, retryAfterMs } from '../http/client.ts';
+import type { Field } from '../http/fields.ts';
+import { candidatesOf, identityOf, stepOfCandidates, timestampOf } from './candidate.ts';
 import {
-  at,
-  type Field,
-  flagOf,
-  isAbsent,
-  items,
-  objectAt,
-  present,
-  textOf,
-  wordOf,
-} from '../http/fields.ts';
-import { candidatesOf, nameOf, timestampOf } from './candidate.ts';
-import {
-  askingNextEmployer,
-  type Employee,
-  employeeOf,
+  askingByEmployer,
+  notFound,
   type Step,
-  stepOfNotFound,
-  stepOfVendorStatus,
+  stepBy,
   type Vendor,
   type VendorFacts,
   type VendorOptions,
@@ -45,8 +33,6 @@ export const HUNTER = {
 const MAX_DURATION_SECONDS = '20';
 /** After a 202. */
 const REPEAT_MS = 5000;
-/** It names no job: to poll is to repeat the question. */
-const JOB_REF = 'email-finder';
 /** "If a request returns no results", it does not count. */
 const NO_EMAIL = { kind: 'miss', reason: 'no_email', credits: 0 } as const satisfies Step;
 
@@ -65,81 +51,58 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
  */
 export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: VendorOptions): Vendor {
   // In a header: the vendor takes its key in the query as well, where proxies would log it.
-  const api = jsonApi(baseUrl, { 'X-API-KEY': apiKey }, callMs);
-
-  const ask: Vendor['submit'] = async (subject, signal) => {
-    const employee = employeeOf(subject);
-    if (employee.kind === 'skip') return employee;
-    return await api.get(`/email-finder?${queryOf(employee)}`, signal, stepOf);
-  };
-
-  return askingNextEmployer({
-    ...HUNTER,
-    callMs,
-    cost: () => 1,
-    submit: ask,
-    poll: (_jobRef, subject, signal) => ask(subject, signal),
+  const ask = jsonApi(baseUrl, { 'X-API-KEY': apiKey }, callMs);
+  return askingByEmployer({ ...HUNTER, callMs }, ({ first, last, domain, company }, signal) => {
+    const query = new URLSearchParams({
+      // If both are known, the domain decides, and the company's name is for the rest.
+      ...(domain ? { domain } : {}),
+      ...(company ? { company } : {}),
+      first_name: first,
+      last_name: last,
+      max_duration: MAX_DURATION_SECONDS,
+    });
+    return ask({ path: `/email-finder?${query}` }, signal, read);
   });
 }
 
-/** Both names of the employer if both are known: the domain decides, the company's name is for the rest. */
-function queryOf({ first, last, domain, company }: Employee): URLSearchParams {
-  return new URLSearchParams({
-    ...(domain ? { domain } : {}),
-    ...(company ? { company } : {}),
-    first_name: first,
-    last_name: last,
-    max_duration: MAX_DURATION_SECONDS,
-  });
-}
-
-function stepOf(answer: HttpAnswer): Step {
-  const { status, headers } = answer;
-  switch (status) {
-    case 200:
-      return stepOfBody(answer, stepOfFound);
-    case 202:
-      return { kind: 'pending', jobRef: JOB_REF, pollAfterMs: retryAfterMs(headers) ?? REPEAT_MS };
-    case 400:
-      return stepOfBody(answer, stepOfRefusal);
-    case 403:
-      return { kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) };
-    case 404:
-      return stepOfNotFound(answer, NO_EMAIL);
-    case 429:
-      return { kind: 'fatal', why: 'credits' };
-    default:
-      return stepOfVendorStatus(answer);
-  }
-}
+const read = stepBy({
+  200: inBody(stepOfFound),
+  // It names no job.
+  202: ({ headers }) => ({ kind: 'pending', jobRef: '', pollAfterMs: retryAfterMs(headers) ?? REPEAT_MS }),
+  400: inBody(stepOfRefusal),
+  403: ({ headers }) => ({ kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) }),
+  404: notFound(NO_EMAIL),
+  429: { kind: 'fatal', why: 'credits' },
+});
 
 function stepOfFound(body: Field): Step {
-  const data = objectAt(body, 'data');
-  const email = present(at(data, 'email'));
-  if (textOf(email) === null) return NO_EMAIL;
-  const verification = present(at(data, 'verification'));
+  const data = body.at('data').object();
+  const email = data.at('email').present();
+  if (email.text() === null) return NO_EMAIL;
+  const verification = data.at('verification').present();
   // Null if the address was never verified.
-  const status = isAbsent(verification) ? '' : wordOf(present(at(verification, 'status')));
+  const status = verification.isAbsent ? '' : verification.at('status').present().word();
   const verdict = VERDICTS.get(status) ?? 'unknown';
   const claim = {
-    type: 'professional',
+    email,
+    vendorType: 'professional',
     // A domain that takes everything makes "valid" say nothing of this mailbox.
-    verdict: verdict === 'valid' && flagOf(at(data, 'accept_all')) ? 'catch_all' : verdict,
-    validatedAt: timestampOf(textOf(at(verification, 'date'))),
+    verdict: verdict === 'valid' && data.at('accept_all').flag() ? 'catch_all' : verdict,
+    validatedAt: timestampOf(verification.at('date').text()),
   } as const;
-  const candidates = candidatesOf([[email, claim]]);
-  if (candidates.length === 0) return { kind: 'miss', reason: 'no_email', credits: 1 };
-  const name = nameOf(at(data, 'first_name'), at(data, 'last_name'), null);
-  // It makes an address of the name that it is asked about, and gives that name back.
-  const identity = { npi: null, name, state: null };
-  return { kind: 'found', candidates, identity, isEcho: true, credits: 1 };
+  return stepOfCandidates({
+    candidates: candidatesOf([claim]),
+    identity: identityOf({ first: data.at('first_name'), last: data.at('last_name') }),
+    // It makes an address of the name that it is asked about, and gives that name back.
+    isEcho: true,
+    credits: 1,
+  });
 }
 
 /** "A supplied parameter was invalid": all are always supplied, so it is this person's name or domain. */
 function stepOfRefusal(body: Field): Step {
-  const [first] = items(at(body, 'errors'));
-  const id = first ? textOf(at(first, 'id')) : null;
-  return id === 'wrong_params'
+  const [first] = body.at('errors').items();
+  return first?.at('id').text() === 'wrong_params'
     ? { kind: 'skip', missing: ['name', 'organization'] }
     : protocol('errors[0].id');
 }

@@ -1,23 +1,10 @@
-import { type HttpAnswer, jsonApi, protocol, retryAfterMs, secondsMs, stepOfBody } from '../http/client.ts';
+import { type HttpAnswer, inBody, jsonApi, protocol, retryAfterMs } from '../http/client.ts';
+import type { Field } from '../http/fields.ts';
+import { candidatesOf, identityOf, stepOfCandidates } from './candidate.ts';
 import {
-  at,
-  type Field,
-  flagOf,
-  isAbsent,
-  objectAt,
-  present,
-  requiredFlag,
-  requiredText,
-  textOf,
-  wordOf,
-} from '../http/fields.ts';
-import { usState } from '../person/us-states.ts';
-import { candidatesOf, nameOf } from './candidate.ts';
-import {
-  askingNextEmployer,
-  employeeOf,
+  askingByEmployer,
   type Step,
-  stepOfVendorStatus,
+  stepBy,
   type Vendor,
   type VendorFacts,
   type VendorOptions,
@@ -42,44 +29,23 @@ export const PROSPEO = {
  * once in the lifetime of the account. Errors come as 400 with a code, so bodies are read before statuses.
  */
 export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: VendorOptions): Vendor {
-  const api = jsonApi(baseUrl, { 'X-KEY': apiKey }, callMs);
-
-  const submit: Vendor['submit'] = async (subject, signal) => {
-    const employee = employeeOf(subject);
-    if (employee.kind === 'skip') return employee;
+  const ask = jsonApi(baseUrl, { 'X-KEY': apiKey }, callMs);
+  return askingByEmployer({ ...PROSPEO, callMs }, ({ first, last, domain, company }, signal) => {
     const data = {
-      first_name: employee.first,
-      last_name: employee.last,
+      first_name: first,
+      last_name: last,
       // "Submit everything you have": a company's name alone is shared by many.
-      ...(employee.domain ? { company_website: employee.domain } : {}),
-      ...(employee.company ? { company_name: employee.company } : {}),
+      ...(domain ? { company_website: domain } : {}),
+      ...(company ? { company_name: company } : {}),
     };
-    return await api.post('/enrich-person', { only_verified_email: true, data }, signal, stepOf);
-  };
-
-  return askingNextEmployer({
-    ...PROSPEO,
-    callMs,
-    cost: () => 1,
-    submit,
-    // It never answers `pending`; asked again, it answers the same at no cost.
-    poll: (_jobRef, subject, signal) => submit(subject, signal),
+    return ask({ path: '/enrich-person', json: { only_verified_email: true, data } }, signal, read);
   });
 }
 
-function stepOf(answer: HttpAnswer): Step {
-  switch (answer.status) {
-    case 200:
-    case 400:
-      return stepOfBody(answer, (body) =>
-        requiredFlag(at(body, 'error')) ? stepOfError(at(body, 'error_code'), answer) : stepOfMatch(body),
-      );
-    case 429:
-      return limited(answer);
-    default:
-      return stepOfVendorStatus(answer);
-  }
-}
+const readBody = inBody((body, answer) =>
+  body.at('error').requiredFlag() ? stepOfError(body.at('error_code'), answer) : stepOfMatch(body),
+);
+const read = stepBy({ 200: readBody, 400: readBody, 429: limited });
 
 /** What its codes mean, but for the two that are about its rates and its own trouble. */
 const ERRORS: ReadonlyMap<string, Step> = new Map([
@@ -93,7 +59,7 @@ const ERRORS: ReadonlyMap<string, Step> = new Map([
 ]);
 
 function stepOfError(code: Field, answer: HttpAnswer): Step {
-  const word = requiredText(code);
+  const word = code.requiredText();
   if (word === 'RATE_LIMITED' || word === 'RATE_LIMIT_EXCEEDED') return limited(answer);
   if (word === 'INTERNAL_ERROR')
     return { kind: 'retry', why: 'upstream', afterMs: retryAfterMs(answer.headers) };
@@ -103,31 +69,31 @@ function stepOfError(code: Field, answer: HttpAnswer): Step {
 /** Its own headers say when the minute or, with nothing left of it, the day of 24 hours is over. */
 function limited({ headers }: HttpAnswer): Step {
   const window = headers.get('x-daily-request-left')?.trim() === '0' ? 'daily' : 'minute';
-  const afterMs = retryAfterMs(headers) ?? secondsMs(headers.get(`x-${window}-reset-seconds`));
+  const afterMs = retryAfterMs(headers) ?? retryAfterMs(headers, `x-${window}-reset-seconds`);
   return { kind: 'retry', why: 'rate_limit', afterMs };
 }
 
 function stepOfMatch(body: Field): Step {
-  const person = objectAt(body, 'person');
-  const email = present(at(person, 'email'));
-  const location = at(person, 'location');
-  const credits = flagOf(at(body, 'free_enrichment')) ? 0 : 1;
-  const identity = {
-    npi: null,
-    name: nameOf(at(person, 'first_name'), at(person, 'last_name'), at(person, 'full_name')),
-    state: usState(textOf(at(location, 'state')), textOf(at(location, 'country_code'))),
-  };
-  if (isAbsent(email)) return { kind: 'miss', reason: 'no_email', credits };
+  const person = body.at('person').object();
+  const email = person.at('email').present();
+  const location = person.at('location');
+  const credits = body.at('free_enrichment').flag() ? 0 : 1;
+  const identity = identityOf({
+    first: person.at('first_name'),
+    last: person.at('last_name'),
+    full: person.at('full_name'),
+    state: location.at('state'),
+    country: location.at('country_code'),
+  });
+  if (email.isAbsent) return { kind: 'miss', reason: 'no_email', credits };
   // `revealed` is no promise: the vendor's own example is revealed, and masked all the same.
-  const address = present(at(email, 'email'));
-  if (!requiredFlag(at(email, 'revealed')) || textOf(address)?.includes('*')) {
+  const address = email.at('email').present();
+  if (!email.at('revealed').requiredFlag() || address.text()?.includes('*')) {
     return { kind: 'miss', reason: 'email_masked', credits };
   }
   // Only VERIFIED is documented; the vendor's own client knows UNVERIFIED beside it.
-  const verdict = wordOf(present(at(email, 'status'))) === 'verified' ? 'valid' : 'unknown';
-  const candidates = candidatesOf([[address, { type: 'professional', verdict, validatedAt: null }]]);
-  return candidates.length > 0
-    ? // The profile that it matched is its own.
-      { kind: 'found', candidates, identity, isEcho: false, credits }
-    : { kind: 'miss', reason: 'no_email', credits };
+  const verdict = email.at('status').present().word() === 'verified' ? 'valid' : 'unknown';
+  const claim = { email: address, vendorType: 'professional', verdict, validatedAt: null } as const;
+  // The profile that it matched is its own.
+  return stepOfCandidates({ candidates: candidatesOf([claim]), identity, isEcho: false, credits });
 }

@@ -1,25 +1,13 @@
 import { EMAIL_TYPES, type EmailType, type WantedType } from '../../db/words.ts';
-import { type HttpAnswer, jsonApi, stepOfBody } from '../http/client.ts';
-import {
-  at,
-  type Field,
-  FieldError,
-  items,
-  numberOf,
-  present,
-  requiredText,
-  scalarOf,
-  textOf,
-  wordOf,
-} from '../http/fields.ts';
-import { usState } from '../person/us-states.ts';
-import { type Claim, candidatesOf, nameOf, timestampOf } from './candidate.ts';
+import { inBody, jsonApi } from '../http/client.ts';
+import type { Field } from '../http/fields.ts';
+import { type Claim, candidatesOf, identityOf, timestampOf } from './candidate.ts';
 import {
   type Candidate,
   GIVEN_UP,
+  notFound,
   type Step,
-  stepOfNotFound,
-  stepOfVendorStatus,
+  stepBy,
   typesOf,
   type Vendor,
   type VendorFacts,
@@ -89,9 +77,8 @@ export function createRocketReach({
   callMs = ROCKETREACH.callMs,
   api,
 }: RocketReachOptions): Vendor {
-  const http = jsonApi(baseUrl, { 'Api-Key': apiKey }, callMs);
+  const ask = jsonApi(baseUrl, { 'Api-Key': apiKey }, callMs);
   const { lookupPath, statusPath, query, cost } = APIS[api];
-  const read = (profile: Field) => stepOfProfile(parseProfile(profile), cost);
 
   return {
     ...ROCKETREACH,
@@ -105,44 +92,54 @@ export function createRocketReach({
         // Cached addresses come unverified; without them the lookup answers once all are verified.
         return_cached_emails: 'false',
       });
-      return await http.get(`${lookupPath}?${parameters}`, signal, (answer) =>
-        stepOf(answer, { kind: 'miss', reason: 'no_profile', credits: 0 }, read),
-      );
+      const read = stepBy({
+        200: inBody((profile) => stepOfProfile(profile, cost)),
+        404: notFound({ kind: 'miss', reason: 'no_profile', credits: 0 }),
+      });
+      return await ask({ path: `${lookupPath}?${parameters}` }, signal, read);
     },
 
     async poll(jobRef, _subject, signal) {
       const parameters = new URLSearchParams({ ids: jobRef });
-      // One profile for each id it knows: a lookup it has forgotten is no word about the person.
-      const readOwn = (profiles: Field) => {
-        const profile = items(profiles).find((item) => String(at(item, 'id').value) === jobRef);
-        return profile ? read(profile) : GIVEN_UP;
-      };
-      return await http.get(`${statusPath}?${parameters}`, signal, (answer) =>
-        stepOf(answer, GIVEN_UP, readOwn),
-      );
+      const read = stepBy({
+        // One profile for each id it knows: a lookup it has forgotten is no word about the person.
+        200: inBody((profiles) => {
+          const profile = profiles.items().find((item) => String(item.at('id').value) === jobRef);
+          return profile ? stepOfProfile(profile, cost) : GIVEN_UP;
+        }),
+        404: notFound(GIVEN_UP),
+      });
+      return await ask({ path: `${statusPath}?${parameters}` }, signal, read);
     },
   };
 }
 
-function stepOf(answer: HttpAnswer, notFound: Step, read: (body: Field) => Step): Step {
-  switch (answer.status) {
-    case 200:
-      return stepOfBody(answer, read);
-    case 404:
-      return stepOfNotFound(answer, notFound);
-    default:
-      return stepOfVendorStatus(answer);
-  }
-}
-
-function stepOfProfile(
-  { id, status, identity, candidates, retryAfterSeconds }: ReturnType<typeof parseProfile>,
-  cost: (types: ReadonlySet<EmailType>) => number,
-): Step {
+/**
+ * Reads one profile (RocketReach's OpenAPI: ProfileAPIWithMetadataCompiledCompany,
+ * UniversalCreditPersonLookupOutputWithMetadata). Fields nobody reads may be anything; a field that is read and has a
+ * type the document does not give it makes the whole profile unreadable, because what it means is then a guess.
+ */
+function stepOfProfile(profile: Field, cost: (types: ReadonlySet<EmailType>) => number): Step {
+  // `complete`, `progress`, `searching`, `not queued`; `failed` is documented for single records only.
+  const status = profile.at('status').requiredText();
+  const emails = profile.at('emails');
+  const id = profile.at('id').number();
+  if (id === null || !Number.isSafeInteger(id)) profile.at('id').fail();
+  const identity = identityOf({
+    // A string by the document's schema, a number in its example. What is no NPI equals none that was asked for.
+    npi: profile.at('npi_data').at('npi_number'),
+    full: profile.at('name'),
+    state: profile.at('region'),
+    country: profile.at('country_code'),
+  });
+  // Null or absent while a lookup runs with `return_cached_emails=false`: then there are none yet.
+  const named = (status === 'complete' ? emails.present() : emails).items();
+  const candidates = candidatesOf(named.map(claimOf));
   if (status === 'failed') return GIVEN_UP;
   if (status !== 'complete') {
     // "A status other than complete indicates the lookup is not finished": words not seen yet included.
-    return { kind: 'pending', jobRef: String(id), pollAfterMs: pollAfterMs(retryAfterSeconds) };
+    const { value: hint } = profile.at('retry_after_seconds');
+    return { kind: 'pending', jobRef: String(id), pollAfterMs: pollAfterMs(hint) };
   }
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
   // It was told the NPI alone, and has a name to it.
@@ -155,13 +152,11 @@ function foundTypes(candidates: readonly Candidate[]): ReadonlySet<EmailType> {
   return new Set(candidates.map(({ vendorType }) => vendorType ?? 'professional'));
 }
 
-function pollAfterMs(retryAfterSeconds: number | null): number {
-  if (retryAfterSeconds === null) return POLL_MS;
-  return Math.round(Math.min(Math.max(retryAfterSeconds * 1000, MIN_POLL_MS), MAX_POLL_MS));
+/** @param hint the vendor's, when to ask again: in no document of the REST API, so its form is no one's promise */
+function pollAfterMs(hint: unknown): number {
+  if (typeof hint !== 'number') return POLL_MS;
+  return Math.round(Math.min(Math.max(hint * 1000, MIN_POLL_MS), MAX_POLL_MS));
 }
-
-// RocketReach's OpenAPI: ProfileAPIWithMetadataCompiledCompany, UniversalCreditPersonLookupOutputWithMetadata and
-// ProfileEmailAPI, as far as they are used.
 
 /** By `smtp_valid`, which is what the mail server said; its hyphens and underscores come and go. */
 const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
@@ -171,49 +166,14 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['catchall', 'catch_all'],
 ]);
 
-/**
- * Reads one profile. Fields nobody reads may be anything; a field that is read and has a type the document does not
- * give it makes the whole profile unreadable, because what it means is then a guess.
- * @throws {FieldError}
- */
-function parseProfile(profile: Field) {
-  // In no document of the REST API, so its form is no one's promise.
-  const { value: hint } = at(profile, 'retry_after_seconds');
-  // `complete`, `progress`, `searching`, `not queued`; `failed` is documented for single records only.
-  const status = requiredText(at(profile, 'status'));
-  const emails = at(profile, 'emails');
-  return {
-    id: idOf(at(profile, 'id')),
-    status,
-    identity: {
-      // A string by the document's schema, a number in its example. What is no NPI equals none that was asked for.
-      npi: scalarOf(at(at(profile, 'npi_data'), 'npi_number')) || null,
-      name: nameOf(null, null, at(profile, 'name')),
-      state: usState(textOf(at(profile, 'region')), textOf(at(profile, 'country_code'))),
-    },
-    candidates: candidatesOf(
-      // Null or absent while a lookup runs with `return_cached_emails=false`: then there are none yet.
-      items(status === 'complete' ? present(emails) : emails).map(
-        (entry) => [present(at(entry, 'email')), claimOf(entry)] as const,
-      ),
-    ),
-    // The vendor's hint when to ask again.
-    retryAfterSeconds: typeof hint === 'number' ? hint : null,
-  };
-}
-
-function idOf(field: Field): number {
-  const id = numberOf(field);
-  if (id === null || !Number.isSafeInteger(id)) throw new FieldError(field);
-  return id;
-}
-
+/** One address of a profile (ProfileEmailAPI). */
 function claimOf(entry: Field): Claim {
-  const type = wordOf(at(entry, 'type'));
+  const type = entry.at('type').word();
   return {
-    type: EMAIL_TYPES.find((one) => one === type) ?? null,
-    verdict: judge(wordOf(present(at(entry, 'smtp_valid'))), type, wordOf(at(entry, 'grade'))),
-    validatedAt: timestampOf(textOf(at(entry, 'last_validation_check'))),
+    email: entry.at('email').present(),
+    vendorType: EMAIL_TYPES.find((one) => one === type) ?? null,
+    verdict: judge(entry.at('smtp_valid').present().word(), type, entry.at('grade').word()),
+    validatedAt: timestampOf(entry.at('last_validation_check').text()),
   };
 }
 

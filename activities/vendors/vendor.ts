@@ -1,6 +1,6 @@
 import type { Rate } from '../../db/lookups/sources.ts';
 import type { EmailType, StoredVerdict, WantedType } from '../../db/words.ts';
-import { type HttpAnswer, protocol, stepOfStatus, type Trouble } from '../http/client.ts';
+import { byStatus, type HttpAnswer, type Meanings, protocol, type Trouble } from '../http/client.ts';
 
 /** What is thought of one address. Only `valid` is ever given to a client. */
 export type Verdict = StoredVerdict;
@@ -103,7 +103,7 @@ export function missingOf({ person, organization }: Subject, needs: readonly Nee
 }
 
 /** A person at their place of work, as vendors that search by name are told of them: its name, its domain or both. */
-export type Employee = Extract<ReturnType<typeof employeeOf>, { kind: 'employee' }>;
+export type Employee = Exclude<ReturnType<typeof employeeOf>, { kind: 'skip' }>;
 
 /** @returns `skip` with all that is missing, if the name or both names of the organization are not known */
 export function employeeOf(subject: Subject) {
@@ -144,17 +144,18 @@ export type Step =
 /** The vendor lost the question or stopped working on it, which says nothing of the person. */
 export const GIVEN_UP = { kind: 'retry', why: 'upstream', afterMs: null } as const satisfies Step;
 
-/** What a status means if the vendor gives it no meaning of its own. */
-export function stepOfVendorStatus(answer: HttpAnswer): Step {
-  return answer.status === 451 ? { kind: 'blocked' } : stepOfStatus(answer);
+/** Reads a vendor's answer by its status. 451 means the same to every vendor. */
+export function stepBy(meanings: Meanings<Step>) {
+  return byStatus<Step>({ 451: { kind: 'blocked' }, ...meanings });
 }
 
 /**
  * A 404 of a vendor that means something by it: nobody, or a job it does not know. Its own 404 is JSON: a web page
  * means a wrong base URL, which must not read as either.
  */
-export function stepOfNotFound({ headers }: HttpAnswer, meaning: Step): Step {
-  return headers.get('content-type')?.startsWith('text/html') ? protocol('body') : meaning;
+export function notFound(meaning: Step) {
+  return ({ headers }: HttpAnswer): Step =>
+    headers.get('content-type')?.startsWith('text/html') ? protocol('body') : meaning;
 }
 
 /** What the documents of a source say of it, written once, in its own file; all else starts from here. */
@@ -212,31 +213,34 @@ export interface Vendor
 }
 
 /**
- * Has a vendor asked about the next employer if it knows nobody at the likeliest. Only for vendors that answer at once and
- * take nothing for a miss: the second question then costs a call, and may find what the first was wrong about. It is put
- * as a poll, so that the vendor's limits are asked again and a crash loses nothing.
+ * A vendor that answers at once, takes one credit for an answer and nothing for a miss: about who is not known at the
+ * likeliest employer it is asked at the next one too. The second question costs a call, and may find what the first was
+ * wrong about. It is put as a poll, so that the vendor's limits are asked again and a crash loses nothing.
+ * @param ask may be repeated: a poll of a question is the question
  */
-export function askingNextEmployer(vendor: Vendor): Vendor {
-  const ask = async (turn: number, jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step> => {
-    const employers = [subject.organization, ...subject.otherOrganizations].slice(0, EMPLOYERS_ASKED);
-    const asked = { ...subject, organization: employers[turn] ?? null };
-    const step =
-      jobRef === '' ? await vendor.submit(asked, signal) : await vendor.poll(jobRef, asked, signal);
-    if (step.kind === 'pending') return { ...step, jobRef: `${turn}:${step.jobRef}` };
-    if (step.kind === 'miss' && step.credits === 0 && turn + 1 < employers.length) {
-      return { kind: 'pending', jobRef: `${turn + 1}:`, pollAfterMs: 0 };
+export function askingByEmployer(
+  facts: Omit<Vendor, 'cost' | 'submit' | 'poll'>,
+  ask: (employee: Employee, signal: AbortSignal) => Promise<Step>,
+): Vendor {
+  const askAt = async (jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step> => {
+    const [next] = subject.otherOrganizations;
+    const isFirst = jobRef !== AT_NEXT;
+    const employee = employeeOf(isFirst ? subject : { ...subject, organization: next ?? null });
+    const step = employee.kind === 'skip' ? employee : await ask(employee, signal);
+    if (step.kind === 'pending') return { ...step, jobRef };
+    if (isFirst && next && step.kind === 'miss' && step.credits === 0) {
+      return { kind: 'pending', jobRef: AT_NEXT, pollAfterMs: 0 };
     }
     // What the vendor cannot be asked about one employer does not undo its word about the other.
-    return step.kind === 'skip' && turn > 0 ? { kind: 'miss', reason: 'no_match', credits: 0 } : step;
+    return step.kind === 'skip' && !isFirst ? { kind: 'miss', reason: 'no_match', credits: 0 } : step;
   };
   return {
-    ...vendor,
-    submit: (subject, signal) => ask(0, '', subject, signal),
-    poll(jobRef, subject, signal) {
-      const [, turn = 0, own = jobRef] = /^([0-9]):(.*)$/.exec(jobRef) ?? [];
-      return ask(Number(turn), own, subject, signal);
-    },
+    ...facts,
+    cost: () => 1,
+    submit: (subject, signal) => askAt(AT_FIRST, subject, signal),
+    poll: askAt,
   };
 }
 
-const EMPLOYERS_ASKED = 2;
+/** What such a vendor is asked about, in the place of a job. */
+const [AT_FIRST, AT_NEXT] = ['0', '1'];

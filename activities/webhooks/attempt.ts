@@ -63,28 +63,3 @@ function reasonOf(error: unknown, otherwise: FailureReason): FailureReason {
   if (code === 'ECONNRESET') return syscall === undefined ? 'closed' : 'reset';
   return REASONS[code] ?? FAMILIES.find(([codes]) => codes.test(code))?.[1] ?? otherwise;
 }
-
-/** The two time limits of an attempt. What is bound to `signal` is let go when one passes and when the attempt ends. */
-export interface Deadline {
-  /** Its reason is an `AttemptFailure` with `timeout_total` or `timeout_connect`. */
-  readonly signal: AbortSignal;
-  /** Lifts the shorter limit. */
-  connected(): void;
-  close(): void;
-}
-
-export function startDeadline(totalMs: number, connectMs: number): Deadline {
-  const controller = new AbortController();
-  const expire = (reason: FailureReason) => controller.abort(new AttemptFailure(reason));
-  const total = setTimeout(expire, totalMs, 'timeout_total');
-  const connecting = setTimeout(expire, connectMs, 'timeout_connect');
-  return {
-    signal: controller.signal,
-    connected: () => clearTimeout(connecting),
-    close: () => {
-      clearTimeout(total);
-      clearTimeout(connecting);
-      controller.abort();
-    },
-  };
-}

@@ -16,28 +16,25 @@ export interface ConnectionSettings {
   readonly proxy?: URL | null;
 }
 
-/** Opens a TLS connection to the host of a URL within `connectMs`; aborting `signal` at any time destroys it. */
-export type Connect = (
-  target: URL,
-  blocked: readonly string[],
-  connectMs: number,
-  signal: AbortSignal,
-) => Promise<TLSSocket>;
-
 /**
  * Makes the function that connects to hosts which strangers chose. A name is resolved once, and of its addresses only
  * those the policy allows are tried: an answer that mixes public and inner addresses reaches the public ones, one
  * without a public address is `blocked_address`. The address that was connected to is checked again before a byte is
- * sent; a proxy is told the checked address and never the name.
+ * sent; a proxy is told the checked address and never the name. Aborting the signal at any time destroys the connection.
  * @throws {ProxyUnavailable} from the function it makes
  * @throws {AttemptFailure} from the function it makes
  */
-export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSettings): Connect {
+export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSettings) {
   // Made once: to read a hundred root certificates takes longer than the rest of an attempt.
   const trusted = ca === undefined ? {} : { ca: [...getCACertificates('default'), ca] };
   const secureContext = createSecureContext(trusted);
 
-  return async (target, blocked, connectMs, signal) => {
+  return async (
+    target: URL,
+    blocked: readonly string[],
+    connectMs: number,
+    signal: AbortSignal,
+  ): Promise<TLSSocket> => {
     if (isBlocked(target.hostname, blocked)) throw new AttemptFailure('blocked_by_operator');
     const literal = literalOf(target);
     const found =
@@ -53,8 +50,20 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
     const port = Number(target.port || 443);
     const tcp =
       proxy === null
-        ? await openDirectly({ host, port, addresses, connectMs, signal }, policy)
-        : await openThrough({ proxy, lookup }, addresses, port, signal);
+        ? openTcp({
+            host,
+            port,
+            // The addresses just checked, so that there is no second look-up that could answer otherwise.
+            lookup: (_name, _options, callback) => callback(null, [...addresses]),
+            autoSelectFamily: true,
+            autoSelectFamilyAttemptTimeout: Math.max(10, Math.floor(connectMs / addresses.length)),
+          })
+        : await openThrough(proxy, lookup, addresses, port, signal);
+    addAbortSignal(signal, tcp).on('error', ignore);
+    if (proxy === null) {
+      await step(once(tcp, 'connect', { signal }), 'network');
+      if (!policy.allows(tcp.remoteAddress ?? '')) throw new AttemptFailure('blocked_address');
+    }
     const tls = openTls({
       socket: tcp,
       host,
@@ -69,50 +78,18 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
   };
 }
 
-async function openDirectly(
-  { host, port, addresses, connectMs, signal }: Directions,
-  policy: AddressPolicy,
-): Promise<Socket> {
-  const tcp = openTcp({
-    host,
-    port,
-    // The addresses just checked, so that there is no second look-up that could answer otherwise.
-    lookup: (_name, _options, callback) => callback(null, [...addresses]),
-    autoSelectFamily: true,
-    autoSelectFamilyAttemptTimeout: Math.max(10, Math.floor(connectMs / addresses.length)),
-  });
-  addAbortSignal(signal, tcp).on('error', ignore);
-  await step(once(tcp, 'connect', { signal }), 'network');
-  if (!policy.allows(tcp.remoteAddress ?? '')) throw new AttemptFailure('blocked_address');
-  return tcp;
-}
-
-interface Directions {
-  readonly host: string;
-  readonly port: number;
-  readonly addresses: readonly ResolvedAddress[];
-  readonly connectMs: number;
-  readonly signal: AbortSignal;
-}
-
-interface Proxy {
-  readonly proxy: URL;
-  readonly lookup: Names['find'];
-}
-
 /** One address after the other, until the proxy reaches one. */
 async function openThrough(
-  proxy: Proxy,
+  proxy: URL,
+  lookup: Names['find'],
   addresses: readonly ResolvedAddress[],
   port: number,
   signal: AbortSignal,
 ): Promise<Socket> {
   let failure: unknown;
-  for (const address of addresses) {
+  for (const { address, family } of addresses) {
     try {
-      const tunnel = await openTunnel(proxy, { ...address, port }, signal);
-      addAbortSignal(signal, tunnel).on('error', ignore);
-      return tunnel;
+      return await openTunnel(proxy, lookup, `${family === 6 ? `[${address}]` : address}:${port}`, signal);
     } catch (error) {
       if (!(error instanceof AttemptFailure)) throw error;
       failure = error;
@@ -142,15 +119,16 @@ export function ignore(): void {}
  * Opens a tunnel through an HTTP proxy (RFC 9110, 9.3.6) to an address, never to a name: the proxy would resolve it
  * anew, and might reach what nobody has checked.
  * @param proxy `http://[user:password@]host:port`; it is the operator's own and is not judged
+ * @param authority the address with its port
  * @throws {ProxyUnavailable} if the proxy itself cannot be reached
  * @throws {AttemptFailure} `proxy` if it does not let us through to the address
  */
 async function openTunnel(
-  { proxy, lookup }: Proxy,
-  target: { readonly address: string; readonly family: number; readonly port: number },
+  proxy: URL,
+  lookup: Names['find'],
+  authority: string,
   signal: AbortSignal,
 ): Promise<Socket> {
-  const authority = `${target.family === 6 ? `[${target.address}]` : target.address}:${target.port}`;
   const outgoing = request({
     host: proxy.hostname.replace(/^\[(.*)\]$/, '$1'),
     port: Number(proxy.port || 80),
@@ -162,12 +140,12 @@ async function openTunnel(
     signal,
   });
   let reached = false;
-  outgoing.once('socket', (socket) => {
+  outgoing.once('socket', (socket) =>
     socket.once('connect', () => {
       reached = true;
-    });
-  });
-  outgoing.on('error', () => {});
+    }),
+  );
+  outgoing.on('error', ignore);
   outgoing.end();
   let answer: unknown[];
   try {

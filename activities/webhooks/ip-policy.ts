@@ -2,15 +2,7 @@ import { isIP } from 'node:net';
 import ipaddr from 'ipaddr.js';
 
 /** Which addresses webhook deliveries may reach (DECISIONS.md, Webhooks, target). */
-export interface AddressPolicy {
-  /** @param ip an address as resolvers and sockets write it; any other text is not allowed */
-  allows(ip: string): boolean;
-  /**
-   * True when the URL's host is itself an address that may not be reached, or a name that can only be an inner one. Any
-   * other name is judged once it is resolved.
-   */
-  forbids(url: URL): boolean;
-}
+export type AddressPolicy = ReturnType<typeof createAddressPolicy>;
 
 type Address = ipaddr.IPv4 | ipaddr.IPv6;
 type Range = [Address, number];
@@ -30,15 +22,20 @@ const INNER_NAME = /(?:^|\.)(?:localhost|local|internal)\.*$/;
  * @param openCidrs ranges that are allowed nevertheless, for development and tests; with any, inner names are as well
  * @throws {Error} code `bad_cidr` for the first text that is no CIDR range
  */
-export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonly string[] }): AddressPolicy {
+export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonly string[] }) {
   const opened = openCidrs.map(parseRange);
   const allows = (ip: string) => {
     const address = parseAddress(ip);
     return address !== null && (opened.some((range) => isInside(address, range)) || isGlobal(address));
   };
   return {
+    /** An address as resolvers and sockets write it; any other text is not allowed. */
     allows,
-    forbids: (url) => {
+    /**
+     * True when the URL's host is itself an address that may not be reached, or a name that can only be an inner one. Any
+     * other name is judged once it is resolved.
+     */
+    forbids: (url: URL) => {
       const literal = literalOf(url);
       return literal === null ? opened.length === 0 && INNER_NAME.test(url.hostname) : !allows(literal);
     },

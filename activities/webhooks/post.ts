@@ -5,7 +5,7 @@ import { addAbortSignal } from 'node:stream';
 import type { TLSSocket } from 'node:tls';
 import type { AttemptReason } from '../../db/words.ts';
 import { parseRetryAfter } from '../http/client.ts';
-import { AttemptFailure, type FailureReason, ProxyUnavailable, startDeadline, step } from './attempt.ts';
+import { AttemptFailure, type FailureReason, ProxyUnavailable, step } from './attempt.ts';
 import { type ConnectionSettings, createConnect, ignore } from './connection.ts';
 
 /**
@@ -69,18 +69,25 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
     if (target?.protocol !== 'https:' || target.username !== '' || target.password !== '') {
       return { kind: 'failed', reason: 'blocked_address' };
     }
-    const deadline = startDeadline(totalMs, connectMs);
+    const attempt = new AbortController();
+    const { signal } = attempt;
+    const expire = (reason: FailureReason) => attempt.abort(new AttemptFailure(reason));
+    const ending = setTimeout(expire, totalMs, 'timeout_total');
+    const connecting = setTimeout(expire, connectMs, 'timeout_connect');
     try {
-      const socket = await connect(target, blocked, connectMs, deadline.signal);
-      deadline.connected();
-      return await exchange(socket, target, { ...headers, 'user-agent': userAgent }, body, deadline.signal);
+      const socket = await connect(target, blocked, connectMs, signal);
+      clearTimeout(connecting);
+      return await exchange(socket, target, { ...headers, 'user-agent': userAgent }, body, signal);
     } catch (error) {
       const isOurs = error instanceof ProxyUnavailable;
-      const failure = deadline.signal.aborted && !isOurs ? deadline.signal.reason : error;
+      const failure = signal.aborted && !isOurs ? signal.reason : error;
       if (failure instanceof AttemptFailure) return { kind: 'failed', reason: failure.reason };
       throw error;
     } finally {
-      deadline.close();
+      clearTimeout(ending);
+      clearTimeout(connecting);
+      // What is bound to the signal is let go.
+      attempt.abort();
     }
   };
 }
@@ -111,17 +118,15 @@ async function exchange(
   return {
     kind: 'answered',
     status,
-    retryAfterMs: parseRetryAfter(response.headers['retry-after'], Date.now()),
+    retryAfterMs: parseRetryAfter(response.headers['retry-after']),
     ...(await readExcerpt(response, signal)),
   };
 }
 
-async function readExcerpt(
-  response: IncomingMessage,
-  signal: AbortSignal,
-): Promise<Pick<Extract<Answer, { kind: 'answered' }>, 'excerpt' | 'body'>> {
+async function readExcerpt(response: IncomingMessage, signal: AbortSignal) {
   const chunks: Buffer[] = [];
   let size = 0;
+  let body: Extract<Answer, { kind: 'answered' }>['body'] = null;
   try {
     for await (const chunk of addAbortSignal(signal, response).on('error', ignore)) {
       chunks.push(chunk);
@@ -130,11 +135,7 @@ async function readExcerpt(
     }
   } catch {
     // The status has arrived and decides, the rest was for the delivery log only.
-    return { excerpt: excerptOf(chunks, size), body: signal.aborted ? 'body_timeout' : 'body_broken' };
+    body = signal.aborted ? 'body_timeout' : 'body_broken';
   }
-  return { excerpt: excerptOf(chunks, size), body: null };
-}
-
-function excerptOf(chunks: readonly Buffer[], size: number): Buffer {
-  return Buffer.concat(chunks, Math.min(size, EXCERPT_BYTES));
+  return { excerpt: Buffer.concat(chunks, Math.min(size, EXCERPT_BYTES)), body };
 }

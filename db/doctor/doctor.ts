@@ -1,4 +1,4 @@
-import { sql } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal, toDatabaseError } from '../errors.ts';
@@ -70,12 +70,13 @@ export async function runChecks(
 /** What a repair changed: numbers and ids. */
 type Details = Readonly<Record<string, string | number | null>>;
 
-/** Takes one id of a finding; null if there is nothing to repair any more, or not safely. */
-type Repair = (
-  tx: Transaction,
-  subject: string,
-  rules: DoctorRules,
-) => Promise<{ readonly organizationId: string | null; readonly details: Details } | null>;
+/** How one id of a finding is repaired, under the lock of its organization's balance, or of a row of its own. */
+interface Repair {
+  /** Selects the organization's id; null if it belongs to none. */
+  readonly owner: SQL;
+  /** Gives `details`; no row, or null, if there is nothing to repair any more, or not safely. */
+  readonly fix: SQL | ((tx: Transaction, rules: DoctorRules) => Promise<Details | null>);
+}
 
 export interface RepairRecord {
   readonly check: string;
@@ -100,7 +101,7 @@ export async function repair(
   for (const [check, work] of Object.entries(REPAIRS)) {
     const subjects = diagnosis.checks.find(({ code }) => code === check)?.examples ?? [];
     for (const subject of subjects) {
-      records.push({ check, subject, ...(await repairOne(db, by, check, subject, rules, work)) });
+      records.push({ check, subject, ...(await repairOne(db, by, check, subject, rules, work(subject))) });
     }
   }
   return records;
@@ -116,15 +117,14 @@ async function repairOne(
 ): Promise<Pick<RepairRecord, 'outcome' | 'details'>> {
   try {
     const done = await transaction(db, async (tx) => {
-      const repaired = await work(tx, subject, rules);
-      if (!repaired) return null;
-      const { organizationId, details } = repaired;
-      await recordAudit(tx, by, {
-        action: 'doctor.repair',
-        organizationId,
-        subject,
-        details: { check, ...details },
-      });
+      const [owner] = await tx.execute<{ id: string | null }>(work.owner);
+      if (!owner) return null;
+      if (owner.id !== null) await balanceLock(tx, owner.id);
+      const details = await applied(tx, work.fix, rules);
+      if (details) {
+        const change = { organizationId: owner.id, subject, details: { check, ...details } };
+        await recordAudit(tx, by, { action: 'doctor.repair', ...change });
+      }
       return details;
     });
     return done ? { outcome: 'repaired', details: done } : { outcome: 'left', details: {} };
@@ -135,133 +135,92 @@ async function repairOne(
   }
 }
 
-/** In the order in which they are made: settlements move balances and counts, which must be right by then. */
-const REPAIRS: Readonly<Record<string, Repair>> = {
-  async balance_differs(tx, organizationId) {
-    await balanceLock(tx, organizationId);
-    const balance = sql`
-      select total::float8, available::float8, held::float8, used::float8
-        from credit_balances where organization_id = ${organizationId}`;
-    const [before] = await tx.execute<Record<string, number>>(balance);
-    await tx.execute(sql`select recompute_balance(${organizationId})`);
-    const [after = {}] = await tx.execute<Record<string, number>>(balance);
-    const details = Object.entries(after).flatMap(([name, amount]) => [
-      [`${name}_before`, before?.[name] ?? null],
-      [name, amount],
-    ]);
-    return { organizationId, details: Object.fromEntries(details) };
-  },
+async function applied(tx: Transaction, fix: Repair['fix'], rules: DoctorRules): Promise<Details | null> {
+  if (typeof fix === 'function') return await fix(tx, rules);
+  const [row] = await tx.execute<{ details: Details | null }>(fix);
+  return row?.details ?? null;
+}
 
-  async batch_completed_count(tx, batchId) {
-    const organizationId = await lockOwner(tx, 'batches', batchId);
-    if (organizationId === null) return null;
-    const [row] = await tx.execute<{ before: number; counted: number }>(sql`
+const ownerOf = (table: 'batches' | 'requests', id: string) =>
+  sql`select organization_id as id from ${sql.identifier(table)} where id = ${id}`;
+
+/** In the order in which they are made: settlements move balances and counts, which must be right by then. */
+const REPAIRS: Readonly<Record<string, (subject: string) => Repair>> = {
+  balance_differs: (organizationId) => ({
+    owner: sql`select ${organizationId} as id`,
+    fix: sql`select recompute_balance(${organizationId}) as details`,
+  }),
+
+  batch_completed_count: (batchId) => ({
+    owner: ownerOf('batches', batchId),
+    fix: sql`
       update batches b
          set completed_count = n.counted, updated_at = greatest(b.updated_at, clock_timestamp())
         from (select count(settled_at)::int as counted from requests where batch_id = ${batchId}) n,
              (select completed_count as before from batches where id = ${batchId}) was
        where b.id = ${batchId} and b.completed_count <> n.counted
-      returning was.before, n.counted`);
-    return row ? { organizationId, details: { ...row } } : null;
-  },
+      returning json_build_object('before', was.before, 'counted', n.counted) as details`,
+  }),
 
-  async delivery_attempts(tx, deliveryId) {
-    const [row] = await tx.execute<{ organization_id: string; before: number; counted: number }>(sql`
+  delivery_attempts: (deliveryId) => ({
+    owner: sql`
+      select b.organization_id as id from webhook_deliveries d join batches b on b.id = d.batch_id
+       where d.id = ${deliveryId}`,
+    fix: sql`
       update webhook_deliveries d
          set attempts = n.last
         from (select count(*)::int as made, coalesce(max(n), 0)::int as last
                 from webhook_attempts where delivery_id = ${deliveryId}) n,
-             (select d.attempts as before, b.organization_id
-                from webhook_deliveries d join batches b on b.id = d.batch_id
-               where d.id = ${deliveryId} for update of d) was
+             (select attempts as before from webhook_deliveries where id = ${deliveryId} for update) was
        where d.id = ${deliveryId} and n.made = n.last - d.forgotten and d.attempts <> n.last
-      returning was.organization_id, was.before, n.last as counted`);
-    if (!row) return null;
-    const { organization_id: organizationId, ...details } = row;
-    return { organizationId, details };
-  },
+      returning json_build_object('before', was.before, 'counted', n.last) as details`,
+  }),
 
-  async entitlement_unearned(tx, subject) {
+  entitlement_unearned: (subject) => {
     const [organizationId = '', npi = '', emailType = ''] = subject.split(' ');
-    return await rewriteEntitlement(tx, organizationId, npi, emailType);
+    return {
+      owner: sql`select ${organizationId} as id`,
+      fix: sql`select rewrite_entitlement(${organizationId}, ${npi}, ${emailType}) as details`,
+    };
   },
 
-  async entitlement_missing(tx, requestId) {
-    const [charge] = await tx.execute<{ organization_id: string; npi: string; email_type: string }>(
-      sql`select organization_id, npi, email_type from requests where id = ${requestId} and credits_used > 0`,
-    );
-    return charge
-      ? await rewriteEntitlement(tx, charge.organization_id, charge.npi, charge.email_type)
-      : null;
-  },
+  entitlement_missing: (requestId) => ({
+    owner: ownerOf('requests', requestId),
+    fix: sql`
+      select rewrite_entitlement(organization_id, npi, email_type) as details from requests
+       where id = ${requestId} and credits_used > 0`,
+  }),
 
-  async hold_not_settled(tx, requestId) {
-    const organizationId = await lockOwner(tx, 'requests', requestId);
-    if (organizationId === null) return null;
-    const [row] = await tx.execute<{ amount: number }>(sql`
+  hold_not_settled: (requestId) => ({
+    owner: ownerOf('requests', requestId),
+    fix: sql`
       insert into ledger_entries (organization_id, request_id, kind, amount)
       select r.organization_id, r.id, 'release', e.amount
         from requests r join ledger_entries e on e.request_id = r.id
        where r.id = ${requestId} and r.settled_at is not null and (r.status <> 'completed' or r.replayed)
          and e.kind = 'hold'
          and (select count(*) from ledger_entries where request_id = r.id) = 1
-      returning amount::int`);
-    return row ? { organizationId, details: { released: row.amount } } : null;
-  },
+      returning json_build_object('released', amount) as details`,
+  }),
 
-  async request_overdue(tx, requestId, rules) {
-    const organizationId = await lockOwner(tx, 'requests', requestId);
-    if (organizationId === null) return null;
-    const { status, settledNow } = await settleIn(tx, requestId, 'failed', 'deadline', rules);
-    return settledNow ? { organizationId, details: { settled: status } } : null;
-  },
+  request_overdue: (requestId) => ({
+    owner: ownerOf('requests', requestId),
+    async fix(tx, rules) {
+      const { status, settledNow } = await settleIn(tx, requestId, 'failed', 'deadline', rules);
+      return settledNow ? { settled: status } : null;
+    },
+  }),
 
-  async lookup_left_open(tx, lookupId) {
-    // Locked first, so that a request that joins it meanwhile is seen.
-    await tx.execute(sql`select from lookups where id = ${lookupId} for update`);
-    const [row] = await tx.execute<{ npi: string }>(sql`
+  lookup_left_open: (lookupId) => ({
+    // Locked, so that a request that joins it meanwhile is seen.
+    owner: sql`select null as id from lookups where id = ${lookupId} for update`,
+    fix: sql`
       update lookups l set closed_at = clock_timestamp()
        where l.id = ${lookupId} and l.closed_at is null
          and not exists (select from requests r where r.lookup_id = l.id and r.settled_at is null)
-      returning l.npi`);
-    return row ? { organizationId: null, details: { npi: row.npi } } : null;
-  },
+      returning json_build_object('npi', l.npi) as details`,
+  }),
 };
 
 /** The checks that `repair` knows how to clear. */
 export const REPAIRABLE: ReadonlySet<string> = new Set(Object.keys(REPAIRS));
-
-async function rewriteEntitlement(
-  tx: Transaction,
-  organizationId: string,
-  npi: string,
-  emailType: string,
-): ReturnType<Repair> {
-  await balanceLock(tx, organizationId);
-  const entitlement = sql`
-    select request_id, charged_at::text from entitlements
-     where organization_id = ${organizationId} and npi = ${npi} and email_type = ${emailType}`;
-  type Row = { readonly request_id: string; readonly charged_at: string };
-  const [before] = await tx.execute<Row>(entitlement);
-  await tx.execute(sql`select rewrite_entitlement(${organizationId}, ${npi}, ${emailType})`);
-  const [after] = await tx.execute<Row>(entitlement);
-  if (before?.request_id === after?.request_id && before?.charged_at === after?.charged_at) return null;
-  return {
-    organizationId,
-    details: {
-      charge_before: before?.request_id ?? null,
-      charged_at_before: before?.charged_at ?? null,
-      charge: after?.request_id ?? null,
-      charged_at: after?.charged_at ?? null,
-    },
-  };
-}
-
-async function lockOwner(tx: Transaction, table: 'batches' | 'requests', id: string): Promise<string | null> {
-  const [owner] = await tx.execute<{ organization_id: string }>(
-    sql`select organization_id from ${sql.identifier(table)} where id = ${id}`,
-  );
-  if (!owner) return null;
-  await balanceLock(tx, owner.organization_id);
-  return owner.organization_id;
-}

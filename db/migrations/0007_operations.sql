@@ -23,23 +23,44 @@ create table sweeps (
 );
 
 -- The functions below are the owner's, for operators. Each derives rows from the books, so that calling it more often than
--- needed changes nothing.
+-- needed changes nothing, and gives what was and what is now.
 
-create function recompute_balance(an_organization text) returns void language sql as $$
-  insert into credit_balances (organization_id, total, available, held, used)
-  select an_organization, coalesce(-sum(granted), 0), coalesce(sum(available), 0), coalesce(sum(held), 0), coalesce(sum(used), 0)
-    from ledger_entries where organization_id = an_organization
-      on conflict (organization_id) do update
-     set total = excluded.total, available = excluded.available, held = excluded.held, used = excluded.used
+create function recompute_balance(an_organization text) returns jsonb language sql as $$
+  with was as (select * from credit_balances where organization_id = an_organization), now as (
+    insert into credit_balances (organization_id, total, available, held, used)
+    select an_organization, coalesce(-sum(granted), 0), coalesce(sum(available), 0), coalesce(sum(held), 0), coalesce(sum(used), 0)
+      from ledger_entries where organization_id = an_organization
+        on conflict (organization_id) do update
+       set total = excluded.total, available = excluded.available, held = excluded.held, used = excluded.used
+    returning *
+  )
+  select jsonb_build_object(
+      'total_before', was.total, 'total', now.total, 'available_before', was.available, 'available', now.available,
+      'held_before', was.held, 'held', now.held, 'used_before', was.used, 'used', now.used)
+    from now left join was using (organization_id)
 $$;
 
--- Entitlements follow from charges: the newest one of its kind, or none.
-create function rewrite_entitlement(an_organization text, an_npi text, a_type text) returns void language sql as $$
-  delete from entitlements where organization_id = an_organization and npi = an_npi and email_type = a_type;
-  insert into entitlements (organization_id, npi, email_type, request_id, charged_at)
-  select organization_id, npi, email_type, id, settled_at from requests
-   where organization_id = an_organization and npi = an_npi and email_type = a_type and credits_used > 0
-   order by settled_at desc, id desc limit 1
+-- Entitlements follow from charges: the newest one of its kind, or none. Null if that changes nothing.
+create function rewrite_entitlement(an_organization text, an_npi text, a_type text) returns jsonb language sql as $$
+  with key as (select an_organization as organization_id, an_npi as npi, a_type as email_type),
+  was as (select * from entitlements join key using (organization_id, npi, email_type)),
+  earned as (
+    select id, settled_at from requests join key using (organization_id, npi, email_type)
+     where credits_used > 0 order by settled_at desc, id desc limit 1
+  ), gone as (
+    delete from entitlements e using was
+     where (e.organization_id, e.npi, e.email_type) = (was.organization_id, was.npi, was.email_type)
+       and not exists (select from earned)
+  ), written as (
+    insert into entitlements (organization_id, npi, email_type, request_id, charged_at)
+    select key.*, earned.* from key, earned
+        on conflict (organization_id, npi, email_type) do update
+       set request_id = excluded.request_id, charged_at = excluded.charged_at
+  )
+  select jsonb_build_object('charge_before', was.request_id, 'charged_at_before', was.charged_at,
+                            'charge', earned.id, 'charged_at', earned.settled_at)
+    from key left join was on true left join earned on true
+   where (was.request_id, was.charged_at) is distinct from (earned.id, earned.settled_at)
 $$;
 
 -- Until the end of the transaction nobody submits or settles.

@@ -1,6 +1,6 @@
-import { eq, getTableColumns, type SQL, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import type { PgInsertValue, PgTable } from 'drizzle-orm/pg-core';
-import { type Database, query, type Transaction, transaction } from '../client.ts';
+import { type Database, insertAll, query, type Transaction, transaction } from '../client.ts';
 import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../schema.ts';
 import { providerKeys } from './keys.ts';
 
@@ -32,9 +32,6 @@ export type RegistryLocation = Readonly<
 
 export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi'>;
 
-/** An import compares hashes to skip what has not changed; what the registry said must never look unchanged to it. */
-const NO_HASH = 0;
-
 /**
  * Of these NPIs those that the registry is to be asked about: no import has them, and the registry has not been asked
  * for a day (the etiquette of its public clients). An answer older than that stays in use until a newer one comes.
@@ -56,29 +53,18 @@ export async function listRegistryDue(db: Database, npis: readonly string[]): Pr
 export async function storeRegistryProvider(db: Database, provider: RegistryProvider): Promise<void> {
   const { npi, practice, endpoints, otherNames, locations, ...facts } = provider;
   await transaction(db, async (tx) => {
-    const isStored = await replaceRow(tx, npi, { ...facts, ...(practice && practiceOf(practice)) });
+    const isStored = await replaceRow(tx, { npi, ...facts, ...(practice && practiceOf(practice)) });
     if (!isStored) return;
-    await add(
-      tx,
-      providerEndpoints,
-      endpoints.map((one) => ({ npi, ...one })),
-    );
-    await add(
-      tx,
-      providerOtherNames,
-      otherNames.map((one) => ({ npi, ...one })),
-    );
-    await add(
-      tx,
-      providerLocations,
-      locations.map((one) => locationRow(npi, one)),
-    );
+    const ofNpi = <T extends object>(rows: readonly T[]) => rows.map((row) => ({ npi, ...row }));
+    await add(tx, providerEndpoints, ofNpi(endpoints));
+    await add(tx, providerOtherNames, ofNpi(otherNames));
+    await add(tx, providerLocations, ofNpi(locations.map(locationRow)));
   });
 }
 
 /** The registry may name one thing twice; the first counts. */
-async function add<T extends PgTable>(tx: Transaction, table: T, rows: PgInsertValue<T>[]): Promise<void> {
-  if (rows.length > 0) await tx.insert(table).values(rows).onConflictDoNothing();
+async function add<T extends PgTable>(tx: Transaction, table: T, rows: T['$inferInsert'][]): Promise<void> {
+  if (rows.length > 0) await tx.execute(sql`${insertAll(table, rows)} on conflict do nothing`);
 }
 
 /**
@@ -87,37 +73,29 @@ async function add<T extends PgTable>(tx: Transaction, table: T, rows: PgInsertV
  * Changes nothing if an import has the NPI.
  */
 export async function storeRegistryAbsence(db: Database, npi: string): Promise<void> {
-  await transaction(db, async (tx) => {
-    await replaceRow(tx, npi, { deactivatedOn: sql`current_date` });
-  });
+  await transaction(db, (tx) => replaceRow(tx, { npi, deactivatedOn: sql`current_date` }));
 }
 
-type RowFacts = Omit<typeof providers.$inferInsert, 'npi' | 'origin' | 'rowHash' | 'deactivatedOn'> & {
-  readonly deactivatedOn?: SQL;
-};
-
-/** Whatever is not said anew is not known any more. */
-const { npi: _npi, active: _active, ...COLUMNS } = getTableColumns(providers);
-const NOTHING = Object.fromEntries(Object.keys(COLUMNS).map((name) => [name, null]));
-
-/** Writes the row and removes what hung on the old one. False if an import has the NPI. */
-async function replaceRow(tx: Transaction, npi: string, facts: RowFacts): Promise<boolean> {
-  const row = {
-    ...NOTHING,
-    ...facts,
-    origin: 'registry' as const,
-    asOf: sql`current_date`,
-    rowHash: NO_HASH,
-    importedAt: sql`clock_timestamp()`,
-  };
+/**
+ * Writes the row and removes what hung on the old one: whatever is not said anew is not known any more. Of two that ask
+ * at once the first counts.
+ * @returns false if an import has the NPI
+ */
+async function replaceRow(
+  tx: Transaction,
+  row: Omit<PgInsertValue<typeof providers>, 'origin' | 'rowHash'>,
+): Promise<boolean> {
+  const npi = sql`npi = ${row.npi}`;
+  await tx.delete(providers).where(sql`${npi} and origin = 'registry'`);
+  // An import compares hashes to skip what has not changed; what the registry said must never look unchanged to it.
   const written = await tx
     .insert(providers)
-    .values({ npi, ...row })
-    .onConflictDoUpdate({ target: providers.npi, set: row, setWhere: sql`${providers.origin} = 'registry'` })
+    .values({ ...row, origin: 'registry', rowHash: 0 })
+    .onConflictDoNothing()
     .returning({ npi: providers.npi });
   if (written.length === 0) return false;
   for (const table of [providerEndpoints, providerOtherNames, providerLocations]) {
-    await tx.delete(table).where(eq(table.npi, npi));
+    await tx.delete(table).where(npi);
   }
   return true;
 }
@@ -130,9 +108,8 @@ function practiceOf(practice: RegistryLocation) {
   };
 }
 
-function locationRow(npi: string, location: RegistryLocation): typeof providerLocations.$inferInsert {
-  const { phone, ...address } = location;
-  const texts = { line1: '', line2: '', city: '', state: '', postalCode: '' };
-  for (const key of Object.keys(texts) as (keyof typeof texts)[]) texts[key] = address[key] ?? '';
-  return { npi, ...texts, phone, ...providerKeys(location) };
+function locationRow(location: RegistryLocation) {
+  const of = (part: keyof RegistryLocation) => location[part] ?? '';
+  const place = { line1: of('line1'), line2: of('line2'), city: of('city'), state: of('state') };
+  return { ...place, postalCode: of('postalCode'), phone: location.phone, ...providerKeys(location) };
 }

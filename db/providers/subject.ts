@@ -1,6 +1,6 @@
 import { eq, type SQL, sql } from 'drizzle-orm';
 import { type Database, query, type Transaction } from '../client.ts';
-import { type clinicianPractices, type employerDomains, providers } from '../schema.ts';
+import { providers } from '../schema.ts';
 import type { EndpointKind } from '../words.ts';
 import { organizationKey } from './keys.ts';
 
@@ -36,7 +36,9 @@ export interface Place {
 }
 
 /** A row of CMS's "Doctors and Clinicians". */
-export interface ClinicianPractice extends Readonly<Omit<typeof clinicianPractices.$inferSelect, 'npi'>> {
+export interface ClinicianPractice extends Readonly<Record<'pacId' | 'phoneKey' | 'addressKey', string>> {
+  readonly name: string | null;
+  readonly members: number | null;
   /** Those of some others who bill for the group. */
   readonly colleagues: readonly EndpointFact[];
 }
@@ -52,7 +54,7 @@ export interface ProviderFacts extends Readonly<typeof providers.$inferSelect> {
   /** The primary ones first. */
   readonly places: readonly Place[];
   /** What the operator knows of all who are named here. */
-  readonly domains: readonly (typeof employerDomains.$inferSelect)[];
+  readonly domains: readonly { readonly key: string; readonly domain: string }[];
 }
 
 /** Why nobody is asked about an NPI. */

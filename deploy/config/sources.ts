@@ -9,7 +9,7 @@ import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createCheck } from '../../activities/verification/check.ts';
 import { createAsk, createBacking } from '../../activities/verification/consult.ts';
 import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
-import type { Verifier } from '../../activities/verification/verifiers/verifier.ts';
+import { createVerifier, type Verifier } from '../../activities/verification/verifiers/verifier.ts';
 import type { Database } from '../../db/client.ts';
 import type { SourceLimits } from '../../db/lookups/sources.ts';
 import type { EmailType } from '../../db/words.ts';
@@ -39,7 +39,7 @@ export function createSources(config: Config, db: Database, names: Names) {
 
   const verifiers = new Map<string, Verifier>();
   for (const id of VERIFIER_IDS) {
-    if (access[id] !== null) verifiers.set(id, VERIFIERS[id].create(access[id]));
+    if (access[id] !== null) verifiers.set(id, createVerifier(VERIFIERS[id], access[id]));
   }
   const asked = inOrder(verifiers, file.verifiers.order);
   const policy = config.verifyPolicy ?? (asked.length === 0 ? 'vendor-or-verifier' : 'verify-always');

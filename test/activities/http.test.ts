@@ -16,11 +16,11 @@ const UNANSWERED = { kind: 'retry', why: 'unanswered', afterMs: null };
 
 /** One question; its answer as it came. */
 function get(url: string, callMs = 30_000) {
-  return jsonApi(url, {}, callMs).get('', NEVER, asItCame);
+  return jsonApi(url, {}, callMs)({ path: '' }, NEVER, asItCame);
 }
 
 function post(url: string, callMs = 30_000) {
-  return jsonApi(url, {}, callMs).post('', {}, NEVER, asItCame);
+  return jsonApi(url, {}, callMs)({ path: '', json: {} }, NEVER, asItCame);
 }
 
 function asItCame(answer: HttpAnswer) {

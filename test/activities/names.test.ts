@@ -95,7 +95,7 @@ test('calls find their hosts by it', async (t) => {
   findHostsBy(find);
   const { port } = new URL(await serveVendor(t, (_request, response) => response.end('{}')));
   const ask = (host: string) =>
-    jsonApi(`http://${host}:${port}`, {}, 10_000).get('', NEVER, ({ status }) => ({ status }));
+    jsonApi(`http://${host}:${port}`, {}, 10_000)({ path: '' }, NEVER, ({ status }) => ({ status }));
   t.deepEqual(await ask('vendor.example'), { status: 200 });
   t.like(await ask('nobody.example'), { kind: 'retry', why: 'unsent' });
   t.true(questions.includes('A vendor.example'));

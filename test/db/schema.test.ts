@@ -29,20 +29,6 @@ test('every table of the code is in the database, with the same columns', async 
   for (const [table, columns] of inCode) t.deepEqual(columns, inDatabase.get(table), table);
 });
 
-test('primary keys are the same in both', async (t) => {
-  const inDatabase = await readPrimaryKeys();
-  for (const table of Object.values(schema)) {
-    if (!is(table, PgTable)) continue;
-    const { name, columns, primaryKeys } = getTableConfig(table);
-    const key = primaryKeys[0]?.columns ?? columns.filter((column) => column.primary);
-    t.deepEqual(
-      key.map((column) => column.name),
-      inDatabase.get(name),
-      name,
-    );
-  }
-});
-
 function columnsOf(table: PgTable): Column[] {
   const columns = getTableConfig(table).columns.map((column) => ({
     name: column.name,
@@ -70,16 +56,6 @@ async function readTables(): Promise<Map<string, Column[]>> {
   for (const { table, ...column } of rows) tables.set(table, [...(tables.get(table) ?? []), column]);
   for (const columns of tables.values()) columns.sort(byName);
   return tables;
-}
-
-async function readPrimaryKeys(): Promise<Map<string, string[]>> {
-  const rows = await sql<{ table: string; columns: string[] }[]>`
-    select c.relname as "table", array_agg(a.attname::text order by k.position) as columns
-       from pg_constraint p join pg_class c on c.oid = p.conrelid join pg_namespace n on n.oid = c.relnamespace
-            cross join unnest(p.conkey) with ordinality k (number, position)
-            join pg_attribute a on a.attrelid = c.oid and a.attnum = k.number
-      where p.contype = 'p' and n.nspname = 'public' group by c.relname`;
-  return new Map(rows.map(({ table, columns }) => [table, columns]));
 }
 
 function byName(a: Column, b: Column): number {

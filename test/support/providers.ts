@@ -1,12 +1,7 @@
+import { sql } from 'drizzle-orm';
 import { type Database, query } from '../../db/client.ts';
 import { providerKeys } from '../../db/providers/keys.ts';
-import {
-  clinicianPractices,
-  providerEndpoints,
-  providerLocations,
-  providerOtherNames,
-  providers,
-} from '../../db/schema.ts';
+import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../../db/schema.ts';
 import type { EndpointKind } from '../../db/words.ts';
 
 /** Where somebody practices, as NPPES or CMS has it. */
@@ -98,8 +93,10 @@ export function providersIn(db: Database) {
     ) {
       const { phoneKey, addressKey } = providerKeys(place);
       const [pacId, name] = group ?? ['', null];
-      const row = { npi, pacId, name, members, phoneKey: phoneKey ?? '', addressKey: addressKey ?? '' };
-      await query(db, (tx) => tx.insert(clinicianPractices).values(row));
+      await query(db, (tx) =>
+        tx.execute(sql`insert into clinician_practices (npi, pac_id, phone_key, address_key, name, members)
+          values (${npi}, ${pacId}, ${phoneKey ?? ''}, ${addressKey ?? ''}, ${name}, ${members})`),
+      );
     },
   };
 }

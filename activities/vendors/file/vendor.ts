@@ -1,29 +1,8 @@
 import type { EmailType } from '../../../db/words.ts';
-import { type HttpAnswer, jsonApi, stepOfBody } from '../../http/client.ts';
-import {
-  bodyOf,
-  type Field,
-  FieldError,
-  isAbsent,
-  items,
-  type Pointer,
-  pointed,
-  present,
-  scalarOf,
-  textOf,
-} from '../../http/fields.ts';
-import { usState } from '../../person/us-states.ts';
-import { type Claim, candidatesOf, nameOf, timestampOf } from '../candidate.ts';
-import {
-  type Identity,
-  missingOf,
-  type Need,
-  type Step,
-  stepOfNotFound,
-  stepOfVendorStatus,
-  type Vendor,
-  type Verdict,
-} from '../vendor.ts';
+import { type HttpAnswer, inBody, jsonApi } from '../../http/client.ts';
+import { bodyOf, type Field, FieldError, type Pointer } from '../../http/fields.ts';
+import { type Claim, candidatesOf, identityOf, timestampOf } from '../candidate.ts';
+import { missingOf, type Need, notFound, type Step, stepBy, type Vendor, type Verdict } from '../vendor.ts';
 import { fillJson, fillUrl, type JsonObjectTemplate } from './template.ts';
 
 /** A vendor as the sources file describes it, checked, its secrets in place; README.md tells what each part is for. */
@@ -71,17 +50,21 @@ const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
  */
 export function createHttpJson(source: HttpJsonSource): Vendor {
   const { id, needs, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
-  const api = jsonApi('', source.headers, callMs);
-  const read = (answer: HttpAnswer) => stepOf(answer, source);
+  const ask = jsonApi('', source.headers, callMs);
+  const misses = Object.fromEntries(source.miss.statuses.map((status) => [status, notFound(NO_MATCH)]));
+  const byStatus = stepBy({ 200: inBody((body) => stepOfAnswer(body, source)), ...misses });
+  const read = (answer: HttpAnswer): Step => {
+    const mayMiss = answer.status < 500 && !(answer.status in misses);
+    return mayMiss && saysMiss(answer, source.miss.when) ? NO_MATCH : byStatus(answer);
+  };
 
   const submit: Vendor['submit'] = async (subject, signal) => {
     // Of an organization its name or its domain is known, and the URL may be made of the other one.
-    const { text: url, missing: unfit } = fillUrl(source.url, subject);
+    const { text: path, missing: unfit } = fillUrl(source.url, subject);
     const missing = new Set([...missingOf(subject, needs), ...unfit]);
     if (missing.size > 0) return { kind: 'skip', missing: [...missing] };
-    return source.body === null
-      ? await api.get(url, signal, read)
-      : await api.post(url, fillJson(source.body, subject), signal, read);
+    const json = source.body === null ? undefined : fillJson(source.body, subject);
+    return await ask({ path, json }, signal, read);
   };
 
   return {
@@ -98,20 +81,11 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   };
 }
 
-function stepOf(answer: HttpAnswer, source: HttpJsonSource): Step {
-  const { status } = answer;
-  if (source.miss.statuses.includes(status)) return stepOfNotFound(answer, NO_MATCH);
-  if (status < 500 && saysMiss(answer, source.miss.when)) return NO_MATCH;
-  return status === 200
-    ? stepOfBody(answer, (body) => stepOfAnswer(body, source))
-    : stepOfVendorStatus(answer);
-}
-
 /** Whether one of the conditions holds for the body; none does for a body that is not JSON or of another form. */
 function saysMiss({ text }: HttpAnswer, when: HttpJsonSource['miss']['when']): boolean {
   return when.some(({ pointer, equals }) => {
     try {
-      return pointed(bodyOf(text), pointer).value === equals;
+      return bodyOf(text).pointed(pointer).value === equals;
     } catch (error) {
       if (error instanceof FieldError) return false;
       throw error;
@@ -121,23 +95,24 @@ function saysMiss({ text }: HttpAnswer, when: HttpJsonSource['miss']['when']): b
 
 function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
   const { candidates: mapping } = source;
-  const list = present(pointed(body, mapping.list));
-  const entries = Array.isArray(list.value) || isAbsent(list) ? items(list) : [list];
-  const candidates = candidatesOf(
-    entries.map((entry) => [present(pointed(entry, mapping.email)), claimOf(entry, mapping)] as const),
-  );
+  const list = body.pointed(mapping.list).present();
+  const entries = Array.isArray(list.value) || list.isAbsent ? list.items() : [list];
+  const candidates = candidatesOf(entries.map((entry) => claimOf(entry, mapping)));
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
-  const identity = identityOf(body, source.identity);
+  const pointers = Object.entries(source.identity);
+  const fields = pointers.map(([part, pointer]) => [part, pointer && body.pointed(pointer)] as const);
+  const identity = identityOf(Object.fromEntries(fields));
   // It may have what it was told from us.
   const isEcho = source.needs.includes(identity.name === null ? 'npi' : 'name');
   return { kind: 'found', candidates, identity, isEcho };
 }
 
-function claimOf(entry: Field, { type, status, validated_at }: HttpJsonSource['candidates']): Claim {
+function claimOf(entry: Field, { email, type, status, validated_at }: HttpJsonSource['candidates']): Claim {
   return {
-    type: type && (meaningOf(entry, type) ?? null),
+    email: entry.pointed(email).present(),
+    vendorType: type && (meaningOf(entry, type) ?? null),
     verdict: (status && meaningOf(entry, status)) ?? 'unknown',
-    validatedAt: validated_at && timestampOf(textOf(pointed(entry, validated_at))),
+    validatedAt: validated_at && timestampOf(entry.pointed(validated_at).text()),
   };
 }
 
@@ -146,15 +121,6 @@ function meaningOf<Meaning>(
   entry: Field,
   { pointer, values }: { readonly pointer: Pointer; readonly values: Words<Meaning> },
 ): Meaning | undefined {
-  const word = scalarOf(present(pointed(entry, pointer)));
+  const word = entry.pointed(pointer).present().scalar();
   return Object.hasOwn(values, word) ? values[word] : undefined;
-}
-
-function identityOf(body: Field, { npi, first, last, full, state }: HttpJsonSource['identity']): Identity {
-  const fieldAt = (pointer: Pointer | null) => pointer && pointed(body, pointer);
-  return {
-    npi: npi && (scalarOf(pointed(body, npi)) || null),
-    name: nameOf(fieldAt(first), fieldAt(last), fieldAt(full)),
-    state: usState(state && textOf(pointed(body, state)), null),
-  };
 }

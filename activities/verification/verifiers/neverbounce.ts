@@ -1,14 +1,8 @@
-import { type HttpAnswer, jsonApi, protocol, stepOfBody, stepOfStatus } from '../../http/client.ts';
-import { at, type Field, items, requiredText, textOf } from '../../http/fields.ts';
-import {
-  answer,
-  INCONCLUSIVE,
-  type Verifier,
-  type VerifierFacts,
-  type VerifierOptions,
-  type VerifierStep,
-} from './verifier.ts';
+import { inBody, protocol } from '../../http/client.ts';
+import type { Field } from '../../http/fields.ts';
+import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './verifier.ts';
 
+/** NeverBounce's single check, version 4.2. */
 export const NEVERBOUNCE = {
   id: 'neverbounce',
   document: 'https://developers.neverbounce.com/reference/single-check',
@@ -16,26 +10,12 @@ export const NEVERBOUNCE = {
   rates: [{ calls: 10, perMs: 1000 }],
   callMs: 60_000,
   cost: 1,
-} as const satisfies VerifierFacts;
-
-/**
- * NeverBounce's single check, version 4.2 (developers.neverbounce.com/reference/single-check). Key and address are in
- * the URL, as the vendor has it: what is thrown or returned here never holds the URL.
- */
-export function createNeverBounce({ baseUrl, apiKey }: VerifierOptions): Verifier {
-  const api = jsonApi(baseUrl, {}, NEVERBOUNCE.callMs);
-  return {
-    ...NEVERBOUNCE,
-    check(email, signal) {
-      const query = new URLSearchParams({ key: apiKey, email, address_info: '0' });
-      return api.get(`/v4.2/single/check?${query}`, signal, stepOf);
-    },
-  };
-}
-
-function stepOf(found: HttpAnswer): VerifierStep {
-  return found.status === 200 ? stepOfBody(found, stepOfEnvelope) : stepOfStatus(found);
-}
+  headersOf: () => ({}),
+  questionAbout: (email, key) => ({
+    path: `/v4.2/single/check?${new URLSearchParams({ key, email, address_info: '0' })}`,
+  }),
+  meanings: { 200: inBody(stepOfEnvelope) },
+} as const satisfies VerifierKind;
 
 const AUTH: VerifierStep = { kind: 'fatal', why: 'auth' };
 
@@ -48,10 +28,10 @@ const ERRORS = new Map<string, VerifierStep>([
 ]);
 
 function stepOfEnvelope(body: Field): VerifierStep {
-  const status = requiredText(at(body, 'status'));
+  const status = body.at('status').requiredText();
   if (status === 'success') return judge(body);
   const isAboutCredits =
-    status === 'general_failure' && /credit|balance/i.test(textOf(at(body, 'message')) ?? '');
+    status === 'general_failure' && /credit|balance/i.test(body.at('message').text() ?? '');
   if (isAboutCredits) return { kind: 'fatal', why: 'credits' };
   return ERRORS.get(status) ?? protocol('status');
 }
@@ -61,8 +41,13 @@ function stepOfEnvelope(body: Field): VerifierStep {
  * anything.
  */
 function judge(body: Field): VerifierStep {
-  const result = requiredText(at(body, 'result'));
-  const flags: ReadonlySet<unknown> = new Set(items(at(body, 'flags')).map(({ value }) => value));
+  const result = body.at('result').requiredText();
+  const flags: ReadonlySet<unknown> = new Set(
+    body
+      .at('flags')
+      .items()
+      .map(({ value }) => value),
+  );
   switch (result) {
     case 'valid':
       if (flags.has('disposable_email')) return answer('risky', 'disposable');

@@ -1,23 +1,11 @@
-import { type HttpAnswer, jsonApi, stepOfBody, stepOfStatus } from '../../http/client.ts';
-import {
-  at,
-  type Field,
-  flagOf,
-  isAbsent,
-  objectAt,
-  requiredText,
-  textOf,
-  wordOf,
-} from '../../http/fields.ts';
-import {
-  answer,
-  INCONCLUSIVE,
-  type Verifier,
-  type VerifierFacts,
-  type VerifierOptions,
-  type VerifierStep,
-} from './verifier.ts';
+import { inBody, stepOfStatus } from '../../http/client.ts';
+import type { Field } from '../../http/fields.ts';
+import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './verifier.ts';
 
+/**
+ * Reacher (docs.reacher.email; reacherhq/check-if-email-exists, its OpenAPI's `CheckEmailOutput`), on a server of
+ * one's own or the hosted one. It is only ever talked to over HTTP: its license is the AGPL.
+ */
 export const REACHER = {
   id: 'reacher',
   document: 'https://docs.reacher.email',
@@ -27,40 +15,29 @@ export const REACHER = {
   // It talks to slow mail servers, twice if one greylists it; its own rules allow it 45 s a step.
   callMs: 90_000,
   cost: 1,
-} as const satisfies VerifierFacts;
-
-/**
- * Reacher (docs.reacher.email; reacherhq/check-if-email-exists, its OpenAPI's `CheckEmailOutput`), on a server of
- * one's own or the hosted one. It is only ever talked to over HTTP: its license is the AGPL.
- */
-export function createReacher({ baseUrl, apiKey }: VerifierOptions): Verifier {
   // A server of one's own reads the first, the hosted one the second.
-  const keys = apiKey === '' ? {} : { 'x-reacher-secret': apiKey, authorization: apiKey };
-  const api = jsonApi(baseUrl, keys, REACHER.callMs);
-  return {
-    ...REACHER,
-    check: (email, signal) => api.post('/v1/check_email', { to_email: email }, signal, stepOf),
-  };
-}
-
-function stepOf(found: HttpAnswer): VerifierStep {
-  if (found.status === 200) return stepOfBody(found, stepOfOutput);
-  // A server of one's own answers a wrong secret with 400 and names the header.
-  const isSecret = found.status === 400 && /x-reacher-secret/i.test(found.text ?? '');
-  return isSecret ? { kind: 'fatal', why: 'auth' } : stepOfStatus(found);
-}
+  headersOf: (apiKey): Record<string, string> =>
+    apiKey === '' ? {} : { 'x-reacher-secret': apiKey, authorization: apiKey },
+  questionAbout: (email) => ({ path: '/v1/check_email', json: { to_email: email } }),
+  meanings: {
+    200: inBody(stepOfOutput),
+    // A server of one's own answers a wrong secret with 400 and names the header.
+    400: (found) =>
+      /x-reacher-secret/i.test(found.text ?? '') ? { kind: 'fatal', why: 'auth' } : stepOfStatus(found),
+  },
+} as const satisfies VerifierKind;
 
 function stepOfOutput(body: Field): VerifierStep {
-  const reachable = requiredText(at(body, 'is_reachable'));
-  switch (reachable) {
+  const smtp = () => body.at('smtp').object();
+  switch (body.at('is_reachable').requiredText()) {
     case 'safe':
       return answer('valid', 'mailbox_ok');
     case 'risky':
-      return stepOfRisky(at(body, 'misc'), objectAt(body, 'smtp'));
+      return stepOfRisky(body.at('misc'), smtp());
     case 'invalid':
-      return stepOfInvalid(objectAt(body, 'mx'), objectAt(body, 'smtp'));
+      return stepOfInvalid(body.at('mx').object(), smtp());
     case 'unknown':
-      return stepOfUnknown(objectAt(body, 'smtp'));
+      return stepOfUnknown(smtp());
     default:
       return INCONCLUSIVE;
   }
@@ -68,18 +45,18 @@ function stepOfOutput(body: Field): VerifierStep {
 
 /** First what no second source could mend. */
 function stepOfRisky(misc: Field, smtp: Field): VerifierStep {
-  if (flagOf(at(misc, 'is_disposable'))) return answer('risky', 'disposable');
-  if (flagOf(at(misc, 'is_role_account'))) return answer('risky', 'role');
-  if (flagOf(at(smtp, 'has_full_inbox'))) return answer('risky', 'mailbox_full');
-  return flagOf(at(smtp, 'is_catch_all')) ? answer('catch_all', null) : answer('risky', null);
+  if (misc.at('is_disposable').flag()) return answer('risky', 'disposable');
+  if (misc.at('is_role_account').flag()) return answer('risky', 'role');
+  if (smtp.at('has_full_inbox').flag()) return answer('risky', 'mailbox_full');
+  return smtp.at('is_catch_all').flag() ? answer('catch_all', null) : answer('risky', null);
 }
 
 /** That it could not talk to mail servers which do exist says nothing about the mailbox, whatever it makes of it. */
 function stepOfInvalid(mx: Field, smtp: Field): VerifierStep {
-  if (!isAbsent(at(mx, 'accepts_mail')) && !flagOf(at(mx, 'accepts_mail'))) return answer('invalid', 'no_mx');
-  if (flagOf(at(smtp, 'is_disabled'))) return answer('invalid', 'mailbox_disabled');
-  if (!flagOf(at(smtp, 'can_connect_smtp'))) return INCONCLUSIVE;
-  return answer('invalid', 'mailbox_missing');
+  const accepts = mx.at('accepts_mail');
+  if (!accepts.isAbsent && !accepts.flag()) return answer('invalid', 'no_mx');
+  if (smtp.at('is_disabled').flag()) return answer('invalid', 'mailbox_disabled');
+  return smtp.at('can_connect_smtp').flag() ? answer('invalid', 'mailbox_missing') : INCONCLUSIVE;
 }
 
 /** Greylisting by name, by RFC 6647's code, or by any temporary reply that asks to come back. */
@@ -87,23 +64,17 @@ const GREYLISTED = /gr[ae]y[- ]?list|postgrey|\b4[.]7[.]1\b|(?:^transient:|\b45[
 
 /** `error.message` is the mail server's own line, mostly without the code before it; `description` is Reacher's. */
 function stepOfUnknown(smtp: Field): VerifierStep {
-  const error = at(smtp, 'error');
-  if (isAbsent(error)) return INCONCLUSIVE;
-  const message = messageOf(error);
+  const error = smtp.at('error');
+  if (error.isAbsent) return INCONCLUSIVE;
+  // A timeout has a duration there, and no text.
+  const { value } = error.at('message');
+  const message = typeof value === 'string' ? value : '';
   // A server that refuses Reacher's own address says 4.7.1 as well.
-  switch (wordOf(at(smtp, 'description'))) {
-    case 'ipblacklisted':
-    case 'needsrdns':
-      return answer('unknown', 'blocked');
+  if (['ipblacklisted', 'needsrdns'].includes(smtp.at('description').word())) {
+    return answer('unknown', 'blocked');
   }
   if (GREYLISTED.test(message)) return { kind: 'greylisted' };
-  return /time(?:d )?-?\s?out/i.test(`${wordOf(at(error, 'type'))} ${message}`)
+  return /time(?:d )?-?\s?out/i.test(`${error.at('type').word()} ${message}`)
     ? answer('unknown', 'timeout')
     : INCONCLUSIVE;
-}
-
-/** A timeout has a duration there, and no text. */
-function messageOf(error: Field): string {
-  const message = at(error, 'message');
-  return typeof message.value === 'string' ? (textOf(message) ?? '') : '';
 }

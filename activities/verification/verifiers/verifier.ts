@@ -1,4 +1,11 @@
-import type { Trouble } from '../../http/client.ts';
+import {
+  byStatus,
+  type HttpHeaders,
+  jsonApi,
+  type Meanings,
+  type Question,
+  type Trouble,
+} from '../../http/client.ts';
 import type { SourceFacts, Verdict } from '../../vendors/vendor.ts';
 
 /** Why a mailbox check came to its verdict. */
@@ -43,19 +50,31 @@ export function answer(verdict: Verdict, reason: MailboxReason | null): Verifier
 /** For words that a verifier does not document: nothing is guessed from them. */
 export const INCONCLUSIVE = answer('unknown', 'inconclusive');
 
-export interface VerifierFacts extends SourceFacts {
+/** What a verifier's document says of it, and how it is talked to. */
+export interface VerifierKind extends SourceFacts {
   /** What one check costs, in the verifier's credits. */
   readonly cost: number;
-}
-
-export interface VerifierOptions {
-  /** Without the version, but for Hunter's, which is the finder's. */
-  readonly baseUrl: string;
-  /** Empty for a server of one's own that asks for none. */
-  readonly apiKey: string;
+  headersOf(apiKey: string): HttpHeaders;
+  questionAbout(email: string, apiKey: string): Question;
+  /** By status, where it means something by one that HTTP does not. */
+  readonly meanings: Meanings<VerifierStep>;
 }
 
 /** Asks over HTTP whether a mailbox takes mail. Throws only what aborting `signal` throws. */
-export interface Verifier extends Pick<VerifierFacts, 'id' | 'cost'> {
+export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {
   check(email: string, signal: AbortSignal): Promise<VerifierStep>;
+}
+
+/**
+ * Some have key or address in the URL: what is thrown or returned never holds it.
+ * @param at.baseUrl without the version, but for Hunter's, which is the finder's
+ * @param at.apiKey empty for a server of one's own that asks for none
+ */
+export function createVerifier(
+  { id, cost, callMs, headersOf, questionAbout, meanings }: VerifierKind,
+  { baseUrl, apiKey }: { readonly baseUrl: string; readonly apiKey: string },
+): Verifier {
+  const ask = jsonApi(baseUrl, headersOf(apiKey), callMs);
+  const read = byStatus(meanings);
+  return { id, cost, check: (email, signal) => ask(questionAbout(email, apiKey), signal, read) };
 }

@@ -1,24 +1,13 @@
-import {
-  type HttpAnswer,
-  jsonApi,
-  protocol,
-  retryAfterMs,
-  stepOfBody,
-  stepOfStatus,
-} from '../../http/client.ts';
-import { at, type Field, isAbsent, requiredText, wordOf } from '../../http/fields.ts';
-import {
-  answer,
-  INCONCLUSIVE,
-  type Verifier,
-  type VerifierFacts,
-  type VerifierOptions,
-  type VerifierStep,
-} from './verifier.ts';
+import { inBody, protocol, retryAfterMs } from '../../http/client.ts';
+import type { Field } from '../../http/fields.ts';
+import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './verifier.ts';
+
+const readBody = inBody((body) => stepOfError(body) ?? judge(body));
 
 /**
- * In the United States, where the people are whose addresses it is asked about; `api-eu.` is in the European Union, and
- * so is what was the only host once, `api.` (zerobounce.net/docs/api-dashboard, "API Endpoints").
+ * ZeroBounce's single validation, version 2: in the United States, where the people are whose addresses it is asked about;
+ * `api-eu.` is in the European Union, and so is what was the only host once, `api.` (zerobounce.net/docs/api-dashboard,
+ * "API Endpoints").
  */
 export const ZEROBOUNCE = {
   id: 'zerobounce',
@@ -28,41 +17,23 @@ export const ZEROBOUNCE = {
   // The vendor lets one validation take up to 60 s.
   callMs: 70_000,
   cost: 1,
-} as const satisfies VerifierFacts;
-
-/**
- * ZeroBounce's single validation, version 2 (zerobounce.net/docs/email-validation-api-quickstart). Key and address
- * are in the URL, as the vendor has it: what is thrown or returned here never holds the URL.
- */
-export function createZeroBounce({ baseUrl, apiKey }: VerifierOptions): Verifier {
-  const api = jsonApi(baseUrl, {}, ZEROBOUNCE.callMs);
-  return {
-    ...ZEROBOUNCE,
-    check(email, signal) {
-      const query = new URLSearchParams({ api_key: apiKey, email, ip_address: '' });
-      return api.get(`/v2/validate?${query}`, signal, stepOf);
-    },
-  };
-}
-
-/** Errors come with 200, from some of the vendor's hosts with 400. */
-function stepOf(found: HttpAnswer): VerifierStep {
-  switch (found.status) {
-    case 200:
-    case 400:
-      return stepOfBody(found, (body) => stepOfError(body) ?? judge(body));
-    case 403:
-      // "API Shield": the vendor fends off an attack, ours or not. A wrong key is an error with 200.
-      return { kind: 'retry', why: 'upstream', afterMs: retryAfterMs(found.headers) };
-    default:
-      return stepOfStatus(found);
-  }
-}
+  headersOf: () => ({}),
+  questionAbout: (email, apiKey) => ({
+    path: `/v2/validate?${new URLSearchParams({ api_key: apiKey, email, ip_address: '' })}`,
+  }),
+  meanings: {
+    // Errors come with 200, from some of the vendor's hosts with 400.
+    200: readBody,
+    400: readBody,
+    // "API Shield": the vendor fends off an attack, ours or not. A wrong key is an error with 200.
+    403: ({ headers }) => ({ kind: 'retry', why: 'upstream', afterMs: retryAfterMs(headers) }),
+  },
+} as const satisfies VerifierKind;
 
 /** One sentence for a wrong key and for an empty account, as text or in a list; the account is looked at for both. */
 function stepOfError(body: Field): VerifierStep | null {
-  const error = at(body, 'error');
-  if (isAbsent(error) || error.value === '') return null;
+  const error = body.at('error');
+  if (error.isAbsent || error.value === '') return null;
   const text = JSON.stringify(error.value);
   if (/key/i.test(text)) return { kind: 'fatal', why: 'auth' };
   if (/credit/i.test(text)) return { kind: 'fatal', why: 'credits' };
@@ -100,7 +71,7 @@ const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
 ]);
 
 function judge(body: Field): VerifierStep {
-  const status = requiredText(at(body, 'status')).toLowerCase().replaceAll('_', '-');
-  const detail = wordOf(at(body, 'sub_status'));
+  const status = body.at('status').requiredText().toLowerCase().replaceAll('_', '-');
+  const detail = body.at('sub_status').word();
   return MEANINGS.get(`${status} ${detail}`) ?? MEANINGS.get(status) ?? INCONCLUSIVE;
 }

@@ -1,11 +1,12 @@
 import { readFileSync } from 'node:fs';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
-import { createHunterVerifier } from '../../../activities/verification/verifiers/hunter.ts';
-import { createNeverBounce } from '../../../activities/verification/verifiers/neverbounce.ts';
-import { createReacher } from '../../../activities/verification/verifiers/reacher.ts';
-import type { Verifier } from '../../../activities/verification/verifiers/verifier.ts';
-import { createZeroBounce } from '../../../activities/verification/verifiers/zerobounce.ts';
+import {
+  VERIFIER_IDS,
+  VERIFIERS,
+  type VerifierId,
+} from '../../../activities/verification/verifiers/catalogue.ts';
+import { createVerifier, type Verifier } from '../../../activities/verification/verifiers/verifier.ts';
 import { createSimulator, type Simulator } from '../../../deploy/local/simulator.ts';
 import { closedUrl, type Played, playVendor, serveVendor } from '../../support/vendors.ts';
 import { MEANINGS } from '../../support/verifier-answers/meanings.ts';
@@ -14,26 +15,19 @@ const KEY = 'key-of-a-test';
 const EMAIL = 'jo+npi@clinic.com';
 const NEVER = new AbortController().signal;
 
-const MAKE = {
-  reacher: (baseUrl: string, key = KEY) => createReacher({ baseUrl, apiKey: key }),
-  zerobounce: (baseUrl: string, key = KEY) => createZeroBounce({ baseUrl, apiKey: key }),
-  neverbounce: (baseUrl: string, key = KEY) => createNeverBounce({ baseUrl, apiKey: key }),
-  'hunter-verifier': (baseUrl: string, key = KEY) => createHunterVerifier({ baseUrl, apiKey: key }),
-} satisfies Record<string, (baseUrl: string, key?: string) => Verifier>;
-
-type Id = keyof typeof MAKE;
-const IDS = Object.keys(MAKE) as Id[];
+const make = (id: VerifierId, baseUrl: string, apiKey = KEY) =>
+  createVerifier(VERIFIERS[id], { baseUrl, apiKey });
 
 /** Answers in a verifier's documented form, by name. */
-function answersOf(id: Id): ReadonlyMap<string, Record<string, unknown>> {
+function answersOf(id: VerifierId): ReadonlyMap<string, Record<string, unknown>> {
   const path = new URL(`../../support/verifier-answers/${id}.json`, import.meta.url);
   return new Map(Object.entries(JSON.parse(readFileSync(path, 'utf8'))));
 }
 
 /** The step that an adapter makes of an answer, in a few words. */
-async function stepOf(t: ExecutionContext, id: Id, played: Played): Promise<string> {
+async function stepOf(t: ExecutionContext, id: VerifierId, played: Played): Promise<string> {
   const { url } = await playVendor(t, played);
-  return await inWords(MAKE[id](url));
+  return await inWords(make(id, url));
 }
 
 async function inWords(verifier: Verifier, email = EMAIL): Promise<string> {
@@ -52,7 +46,7 @@ async function inWords(verifier: Verifier, email = EMAIL): Promise<string> {
   }
 }
 
-for (const id of IDS) {
+for (const id of VERIFIER_IDS) {
   test(`${id}: every documented answer means something`, async (t) => {
     const seen: Record<string, string> = {};
     for (const [name, body] of answersOf(id)) seen[name] = await stepOf(t, id, { status: 200, body });
@@ -62,9 +56,9 @@ for (const id of IDS) {
 
 test('the questions are asked as the verifiers document them', async (t) => {
   const seen: unknown[] = [];
-  for (const id of IDS) {
+  for (const id of VERIFIER_IDS) {
     const { url, asked } = await playVendor(t, { status: 500, body: '' });
-    await MAKE[id](`${url}/base/`).check(EMAIL, NEVER);
+    await make(id, `${url}/base/`).check(EMAIL, NEVER);
     seen.push(...asked.map(({ method, url: path, body }) => [method, path, body]));
   }
   t.deepEqual(seen, [
@@ -77,7 +71,7 @@ test('the questions are asked as the verifiers document them', async (t) => {
 
 test("Hunter's key is in a header, where no log of URLs has it", async (t) => {
   const { url, asked } = await playVendor(t, { status: 500, body: '' });
-  await createHunterVerifier({ baseUrl: url, apiKey: KEY }).check(EMAIL, NEVER);
+  await make('hunter-verifier', url).check(EMAIL, NEVER);
   t.is(asked[0]?.headers['x-api-key'], KEY);
 });
 
@@ -93,8 +87,8 @@ for (const [status, headers, step] of [
 
 test('Reacher is given its secret as the hosted server and as one of our own want it, or none', async (t) => {
   const { url, asked } = await playVendor(t, { status: 500, body: '' });
-  await createReacher({ baseUrl: url, apiKey: KEY }).check(EMAIL, NEVER);
-  await createReacher({ baseUrl: url, apiKey: '' }).check(EMAIL, NEVER);
+  await make('reacher', url).check(EMAIL, NEVER);
+  await make('reacher', url, '').check(EMAIL, NEVER);
   const secrets = asked.map(({ headers }) => [headers['x-reacher-secret'], headers.authorization]);
   t.deepEqual(secrets, [
     [KEY, KEY],
@@ -155,7 +149,7 @@ test('reacher: a wrong secret is 400 and names the header', async (t) => {
   );
 });
 
-for (const id of IDS) {
+for (const id of VERIFIER_IDS) {
   for (const [status, meaning] of [
     [302, 'protocol status'],
     [401, 'fatal auth'],
@@ -174,8 +168,9 @@ for (const id of IDS) {
     [502, 'retry unanswered 7000'],
     [504, 'retry unanswered 7000'],
     [524, 'retry upstream 7000'],
-  ] as const satisfies [number, string | Partial<Record<Id | '', string>>][]) {
-    const all: Partial<Record<Id | '', string>> = typeof meaning === 'string' ? { '': meaning } : meaning;
+  ] as const satisfies [number, string | Partial<Record<VerifierId | '', string>>][]) {
+    const all: Partial<Record<VerifierId | '', string>> =
+      typeof meaning === 'string' ? { '': meaning } : meaning;
     const step = all[id] ?? all[''] ?? '';
     test(`${id}: HTTP ${status} is ${step}`, async (t) => {
       const headers = { 'retry-after': '7', location: 'http://127.0.0.1:1/' };
@@ -199,15 +194,15 @@ for (const id of IDS) {
 
   test(`${id}: a server that hangs up may have been paid, one that is not there was asked nothing`, async (t) => {
     const url = await serveVendor(t, (request) => request.socket.destroy());
-    t.is(await inWords(MAKE[id](url)), 'retry unanswered null');
-    t.is(await inWords(MAKE[id](await closedUrl())), 'retry unsent null');
+    t.is(await inWords(make(id, url)), 'retry unanswered null');
+    t.is(await inWords(make(id, await closedUrl())), 'retry unsent null');
   });
 
   test(`${id}: an aborted question ends with what it was aborted with`, async (t) => {
     const asked = Promise.withResolvers<void>();
     const url = await serveVendor(t, () => asked.resolve());
     const controller = new AbortController();
-    const check = MAKE[id](url).check(EMAIL, controller.signal);
+    const check = make(id, url).check(EMAIL, controller.signal);
     await asked.promise;
     const reason = new Error('stopped');
     controller.abort(reason);
@@ -222,14 +217,14 @@ for (const id of IDS) {
     ];
     for (const body of bodies) {
       const { url } = await playVendor(t, { status: 200, body });
-      const step = JSON.stringify(await MAKE[id](url).check(EMAIL, NEVER));
+      const step = JSON.stringify(await make(id, url).check(EMAIL, NEVER));
       t.false(step.includes('clinic.com') || step.includes(KEY), step);
     }
   });
 }
 
 /** Hunter's verifier is at its finder's URL. */
-function simulatedUrl({ urls }: Simulator, id: Id): string {
+function simulatedUrl({ urls }: Simulator, id: VerifierId): string {
   return urls[id === 'hunter-verifier' ? 'hunter' : id];
 }
 
@@ -239,8 +234,8 @@ test('the simulated verifiers say what there is at an address', async (t) => {
   const clinic = (local: string) => `${local}@cedarvalleyclinic-sim.com`;
   const addresses = ['jo.ashdown', 'missing.jo', 'catchall.jo', 'full.jo', 'unknown.jo', 'info'].map(clinic);
   const seen: Record<string, readonly string[]> = {};
-  for (const id of IDS) {
-    const verifier = MAKE[id](simulatedUrl(simulator, id));
+  for (const id of VERIFIER_IDS) {
+    const verifier = make(id, simulatedUrl(simulator, id));
     seen[id] = await Promise.all(addresses.map((email) => inWords(verifier, email)));
   }
   t.deepEqual(seen, {
@@ -282,8 +277,8 @@ test('the simulated verifiers say what there is at an address', async (t) => {
 test('the simulated verifiers turn a wrong key away', async (t) => {
   const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
   t.teardown(() => simulator.close());
-  for (const id of IDS)
-    t.is(await inWords(MAKE[id](simulatedUrl(simulator, id), 'another')), 'fatal auth', id);
+  for (const id of VERIFIER_IDS)
+    t.is(await inWords(make(id, simulatedUrl(simulator, id), 'another')), 'fatal auth', id);
 });
 
 for (const id of ['reacher', 'zerobounce', 'hunter-verifier'] as const) {
@@ -291,7 +286,7 @@ for (const id of ['reacher', 'zerobounce', 'hunter-verifier'] as const) {
     const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
     t.teardown(() => simulator.close());
     const url = simulatedUrl(simulator, id);
-    const ask = () => inWords(MAKE[id](url), 'greylisted.jo@cedarvalleyclinic-sim.com');
+    const ask = () => inWords(make(id, url), 'greylisted.jo@cedarvalleyclinic-sim.com');
     t.deepEqual([await ask(), await ask()], ['greylisted', 'valid mailbox_ok']);
   });
 }

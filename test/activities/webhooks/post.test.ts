@@ -99,7 +99,7 @@ test.serial('Retry-After may be a date, even a past one; what cannot be read is 
 
   receiver.setBehavior('/past', status(503, { 'retry-after': 'Sun, 06 Nov 1994 08:49:37 GMT' }));
   t.like(await sendTo(t, '/past'), { retryAfterMs: 0 });
-  for (const [index, value] of ['', 'soon', '-1', '1.5', '1e3', '99999999999', 'Xyz GMT'].entries()) {
+  for (const [index, value] of ['', 'soon', '-1', '1.5', '1e3', 'Xyz GMT'].entries()) {
     receiver.setBehavior(`/unread/${index}`, status(503, { 'retry-after': value }));
     t.like(await sendTo(t, `/unread/${index}`), { status: 503, retryAfterMs: null }, value);
   }
