@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Lifecycle, type Request, type Server } from '@hapi/hapi';
+import { registerDocs } from './docs/docs.ts';
 import { registerAuth } from './http/auth.ts';
 import { answerBrokenRequests, boundPipelines, createListener, requireHost } from './http/connection.ts';
 import { PRIVATE, registerErrors } from './http/errors.ts';
@@ -72,6 +73,7 @@ export function createServer(deps: ApiDeps): Server {
     return h.continue;
   });
   registerRoutes(server, deps);
+  registerDocs(server);
   registerFallbacks(server);
   registerLog(server, deps, sample);
   // Whoever waits for a change is answered before the server stops.

@@ -7,19 +7,22 @@ import { cacheFolder } from '../../deploy/local/temporal-cli.ts';
 
 const IS_USABLE = 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))';
 
-const STANDARD_WEBHOOKS = fileURLToPath(
-  new URL('../activities/webhooks/standardwebhooks/requirements.txt', import.meta.url),
-);
+const DOCUMENTED = fileURLToPath(new URL('documented/requirements.txt', import.meta.url));
 
 /**
- * A Python that has the Standard Webhooks library from PyPI; null, and a line that says so, on a machine without Python.
- * @throws {Error} where the library cannot be installed
+ * A Python that has from PyPI what the pages name (Standard Webhooks, httpx, FastAPI); null, and a line that says so, on
+ * a machine without Python.
+ * @throws {Error} where it cannot be installed
  */
-export async function standardWebhooksPython(): Promise<string | null> {
+export async function documentedPython(): Promise<string | null> {
   if (await hasPython()) {
-    return await findPython(cacheFolder(process.env.XDG_CACHE_HOME), STANDARD_WEBHOOKS, 'standardwebhooks');
+    return await findPython(
+      cacheFolder(process.env.XDG_CACHE_HOME),
+      DOCUMENTED,
+      'uvicorn, fastapi, httpx, standardwebhooks',
+    );
   }
-  console.log('no Python 3.11 with venv on PATH as python3: what needs the library from PyPI is skipped');
+  console.log('no Python 3.11 with venv on PATH as python3: what needs libraries from PyPI is skipped');
   return null;
 }
 

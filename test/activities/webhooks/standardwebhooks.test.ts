@@ -9,13 +9,13 @@ import { sign } from '../../../activities/webhooks/signature.ts';
 import { openapi, signatureVector } from '../../../api/openapi/document.ts';
 import examples from '../../../api/openapi/examples.json' with { type: 'json' };
 import { examplesOf } from '../../support/conformance.ts';
-import { standardWebhooksPython } from '../../support/python.ts';
+import { documentedPython } from '../../support/python.ts';
 
 // What is signed here, as the public Standard Webhooks libraries of two languages see it, and the test vector of the
 // OpenAPI document as they compute it.
 
 const VERIFY = fileURLToPath(new URL('./standardwebhooks/verify.py', import.meta.url));
-const interpreter = await standardWebhooksPython();
+const interpreter = await documentedPython();
 const pythonTest = interpreter === null ? test.skip : test;
 
 const newSecret = () => `whsec_${randomBytes(32).toString('base64')}`;

@@ -1,20 +1,23 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { readFile, symlink, writeFile } from 'node:fs/promises';
+import { symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import test, { type ExecutionContext } from 'ava';
-import { sign } from '../../activities/webhooks/signature.ts';
-import { temporaryFolder } from '../support/database.ts';
-import { endWithThisProcess } from '../support/programs.ts';
-import { standardWebhooksPython } from '../support/python.ts';
+import { sign } from '../../../activities/webhooks/signature.ts';
+import { freePort } from '../../../deploy/local/processes.ts';
+import { temporaryFolder } from '../../support/database.ts';
+import { program } from '../../support/documented/examples.ts';
+import { eventually } from '../../support/organization.ts';
+import { endWithThisProcess } from '../../support/programs.ts';
+import { documentedPython } from '../../support/python.ts';
 
-// The examples of api/receivers.md, each as it stands there, against deliveries as they are signed here.
+// The receivers of api/docs/webhooks.md, each as it stands there, against deliveries as they are signed here.
 
-const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
 const SECRET = newSecret();
-const python = await standardWebhooksPython();
+const python = await documentedPython();
 
 function newSecret(): string {
   return `whsec_${randomBytes(32).toString('base64')}`;
@@ -23,6 +26,7 @@ function newSecret(): string {
 for (const [name, file, command] of [
   ['hapi', 'receiver-hapi.mjs', process.execPath],
   ['Express', 'receiver-express.mjs', process.execPath],
+  ['FastAPI', 'receiver_fastapi.py', python],
   ['Python', 'receiver.py', python],
 ] as const) {
   const run = command === null ? test.skip : test;
@@ -99,15 +103,6 @@ function bodyOf(...ids: readonly string[]): string {
   });
 }
 
-/** The example that names this file in its first line. */
-async function example(file: string): Promise<string> {
-  const document = await readFile(join(ROOT, 'api', 'receivers.md'), 'utf8');
-  const blocks = [...document.matchAll(/^```(?:js|python)\n(.*?)^```$/gms)].map(([, block = '']) => block);
-  const [found = ''] = blocks.filter((block) => block.slice(0, block.indexOf('\n')).endsWith(file));
-  if (found === '') throw new Error(`api/receivers.md has no example that names ${file}`);
-  return found;
-}
-
 /** A folder where packages are found as they would be after the install of the example's first line. */
 async function exampleFolder(t: ExecutionContext): Promise<string> {
   const dir = temporaryFolder(t.teardown);
@@ -117,10 +112,15 @@ async function exampleFolder(t: ExecutionContext): Promise<string> {
 
 async function start(t: ExecutionContext, command: string, file: string) {
   const dir = await exampleFolder(t);
-  await writeFile(join(dir, file), await example(file));
+  await writeFile(join(dir, file), program(file));
   const child = spawn(command, [join(dir, file)], {
     cwd: dir,
-    env: { PATH: process.env.PATH, WEBHOOK_SECRET: SECRET, PORT: '0', PYTHONIOENCODING: 'utf-8' },
+    env: {
+      PATH: process.env.PATH,
+      WEBHOOK_SECRET: SECRET,
+      PORT: String(await freePort()),
+      PYTHONIOENCODING: 'utf-8',
+    },
     stdio: ['ignore', 'pipe', 'ignore'],
   });
   endWithThisProcess(child);
@@ -128,6 +128,13 @@ async function start(t: ExecutionContext, command: string, file: string) {
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   const line = async () => String((await lines.next()).value);
   const [, url = ''] = /^receiver on (http:\S+)$/.exec(await line()) ?? [];
+  // It says where it is before it listens.
+  await eventually(() =>
+    fetch(url).then(
+      () => true,
+      () => null,
+    ),
+  );
   return { url, line };
 }
 

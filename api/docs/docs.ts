@@ -1,0 +1,154 @@
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import type { Server } from '@hapi/hapi';
+import { Marked } from 'marked';
+import { reference } from './reference.ts';
+
+// The pages for the API's users: Markdown files of this folder, and the reference, which is made of the OpenAPI document.
+// All is rendered once, at the start, and served from memory to anybody.
+
+/** The pages in the order of the menu, by the names of their files. */
+const NAMES = [
+  'index',
+  'lifecycle',
+  'webhooks',
+  'errors',
+  'limits',
+  'sandbox',
+  'clients',
+  'python',
+  'reference',
+  'changelog',
+];
+
+/** Nothing but our own style sheet: no script, no other host, no frame around the page. */
+const POLICY =
+  "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+interface Page {
+  readonly name: string;
+  /** Where it is served as HTML. */
+  readonly path: string;
+  readonly title: string;
+  /** Its first paragraph, as plain text. */
+  readonly summary: string;
+  readonly markdown: string;
+}
+
+/** `/docs`, each page as HTML and as Markdown, `/llms.txt` (llmstxt.org), and `/`, which leads there. */
+export function registerDocs(server: Server): void {
+  const pages = NAMES.map(readPage);
+  const serve = (path: string, type: string, text: string) => {
+    const etag = createHash('sha256').update(text).digest('base64url').slice(0, 27);
+    server.route({
+      method: 'GET',
+      path,
+      options: { auth: false },
+      // hapi answers If-None-Match by itself.
+      handler: (_request, h) =>
+        h
+          .response(text)
+          .type(type)
+          .etag(etag)
+          .header('cache-control', 'public, max-age=300')
+          .header('content-security-policy', POLICY),
+    });
+  };
+  for (const page of pages) {
+    serve(page.path, 'text/html', html(page, pages));
+    serve(`/docs/${page.name}.md`, 'text/markdown', page.markdown);
+  }
+  serve('/docs/style.css', 'text/css', read('style.css'));
+  serve('/llms.txt', 'text/plain', llms(pages));
+  for (const [path, to] of [
+    ['/', '/docs'],
+    ['/docs/index', '/docs'],
+  ] as const) {
+    server.route({ method: 'GET', path, options: { auth: false }, handler: (_request, h) => h.redirect(to) });
+  }
+}
+
+function read(file: string): string {
+  return readFileSync(new URL(file, import.meta.url), 'utf8');
+}
+
+function readPage(name: string): Page {
+  const markdown = name === 'reference' ? reference() : read(`${name}.md`);
+  const [title = '', summary = ''] = markdown.split('\n\n');
+  return {
+    name,
+    path: name === 'index' ? '/docs' : `/docs/${name}`,
+    title: title.replace('# ', ''),
+    summary: summary.replaceAll('\n', ' ').replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1'),
+    markdown,
+  };
+}
+
+const marked = new Marked({
+  renderer: {
+    heading({ tokens, depth, text }) {
+      const words = this.parser.parseInline(tokens);
+      const id = anchorOf(text);
+      return `<h${depth} id="${id}">${words} <a class="anchor" href="#${id}" aria-label="Link to here">#</a></h${depth}>\n`;
+    },
+    link({ href, tokens }) {
+      // A page is linked by its file, so that the links work in a checkout too.
+      const to = href.replace(/^(\w+)\.md(?=#|$)/, (_, name: string) =>
+        name === 'index' ? '/docs' : `/docs/${name}`,
+      );
+      return `<a href="${to}">${this.parser.parseInline(tokens)}</a>`;
+    },
+  },
+});
+
+/** As GitHub makes an anchor of a heading. */
+function anchorOf(heading: string): string {
+  return heading
+    .toLowerCase()
+    .replace(/[^\p{L}\p{N}\s_-]/gu, '')
+    .replaceAll(' ', '-');
+}
+
+function html({ name, title, summary, markdown }: Page, pages: readonly Page[]): string {
+  const menu = pages.map((page) => {
+    const current = page.name === name ? ' aria-current="page"' : '';
+    return `<li><a href="${page.path}"${current}>${page.title}</a></li>`;
+  });
+  // What is wider than a narrow screen scrolls by itself, and by keyboard too.
+  const body = marked.parse(markdown, { async: false }).replaceAll(/<(pre|table)>/g, '<$1 tabindex="0">');
+  return `<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="description" content="${summary.replaceAll('"', '&quot;')}">
+<title>${title} · NPI email enrichment</title>
+<link rel="stylesheet" href="/docs/style.css">
+<link rel="alternate" type="text/markdown" href="/docs/${name}.md">
+</head>
+<body>
+<nav aria-label="Pages">
+<p><a href="/docs">NPI email enrichment</a></p>
+<ul>
+${menu.join('\n')}
+</ul>
+<p><a href="/openapi.json">openapi.json</a> · <a href="/llms.txt">llms.txt</a> · <a href="/docs/${name}.md">this page as Markdown</a></p>
+</nav>
+<main>
+${body}</main>
+</body>
+</html>
+`;
+}
+
+function llms(pages: readonly Page[]): string {
+  const [first] = pages;
+  const list = pages.map(({ name, title, summary }) => `- [${title}](/docs/${name}.md): ${summary}`);
+  return [
+    '# NPI email enrichment',
+    `> ${first?.summary}`,
+    '## Docs',
+    [...list, '- [OpenAPI](/openapi.json): the same for machines, OpenAPI 3.1'].join('\n'),
+    '',
+  ].join('\n\n');
+}

@@ -1,0 +1,94 @@
+import { openapi } from '../openapi/document.ts';
+import type { JsonObject } from '../openapi/schemas.ts';
+import { ROUTES } from '../routes.ts';
+
+/** Headers of every answer, or of every counted one: told once, on other pages. */
+const USUAL = /^(?:X-Request-Id|Cache-Control|X-Content-Type-Options|(?:X-)?RateLimit.*)$/;
+
+/** The page that tells each operation, as Markdown: made of the OpenAPI document, so that both say the same. */
+export function reference(): string {
+  const operations = ROUTES.map(({ method, path }) => {
+    const operation = member(member(openapi.paths, path), method.toLowerCase());
+    return [
+      `## ${operation.summary}`,
+      `\`${method} ${path}\``,
+      ...(operation.description ? [String(operation.description)] : []),
+      ...parameters(operation),
+      ...fields('Body', operation.requestBody),
+      ...answers(member(operation, 'responses')),
+    ].join('\n\n');
+  });
+  const intro =
+    'Every operation with its parameters, fields and answers, made of [openapi.json](/openapi.json).';
+  return `# Reference\n\n${intro}\n\n${operations.join('\n\n')}\n`;
+}
+
+/** What stands at a name, with `$ref` and "or null" looked through; an empty object if nothing does. */
+function member(object: unknown, name: string): JsonObject {
+  return plain((object as JsonObject | undefined)?.[name]);
+}
+
+function plain(value: unknown): JsonObject {
+  const object = (value ?? {}) as JsonObject;
+  if (typeof object.$ref === 'string') {
+    const names = object.$ref.slice(2).split('/');
+    return { ...(names.reduce<unknown>((at, name) => (at as JsonObject)[name], openapi) as JsonObject) };
+  }
+  const [one] = ((object.anyOf ?? []) as JsonObject[]).filter(({ type }) => type !== 'null');
+  return one && !object.type ? { ...plain(one), isNullable: true } : object;
+}
+
+function parameters({ parameters = [] }: JsonObject): string[] {
+  const rows = (parameters as unknown[])
+    .map(plain)
+    .map(({ name, in: place, description }) => [`\`${name}\``, place, description]);
+  return table(['parameter', 'in', 'meaning'], rows);
+}
+
+function fields(title: string, holder: unknown): string[] {
+  const schema = member(Object.values(member(holder, 'content'))[0], 'schema');
+  return table([title, 'type', 'meaning'], rowsOf(schema, ''));
+}
+
+/** A row for each field, those of objects inside with a dot, of arrays with `[]`. */
+function rowsOf(schema: JsonObject, prefix: string): unknown[][] {
+  return Object.entries((schema.properties ?? {}) as JsonObject).flatMap(([name, value]) => {
+    const field = plain(value);
+    const items = member(field, 'items');
+    const path = `${prefix}${name}`;
+    const row = [`\`${path}\``, typeOf(field), field.description];
+    return [row, ...rowsOf(field, `${path}.`), ...rowsOf(items, `${path}[].`)];
+  });
+}
+
+function typeOf({ type, enum: values, const: only, isNullable }: JsonObject): string {
+  const words = (values as unknown[] | undefined) ?? (only === undefined ? undefined : [only]);
+  const name = words ? words.map((word) => `\`${word}\``).join(', ') : [type].flat().join(' or ');
+  return isNullable ? `${name} or null` : name;
+}
+
+function answers(responses: JsonObject): string[] {
+  const rows = Object.entries(responses).map(([status, value]) => {
+    const answer = plain(value);
+    const names = Object.keys((answer.headers ?? {}) as object).filter((name) => !USUAL.test(name));
+    return [status, answer.description, names.map((name) => `\`${name}\``).join(', ')];
+  });
+  const [success] = Object.entries(responses).filter(([status]) => status.startsWith('2'));
+  return [
+    ...table(['status', 'meaning', 'headers'], rows),
+    ...fields(`Body of a ${success?.[0]}`, success?.[1]),
+  ];
+}
+
+function table(head: readonly string[], rows: readonly (readonly unknown[])[]): string[] {
+  if (rows.length === 0) return [];
+  const line = (cells: readonly unknown[]) =>
+    `| ${cells
+      .map((cell) =>
+        String(cell ?? '')
+          .replaceAll('|', '\\|')
+          .replaceAll('\n', ' '),
+      )
+      .join(' | ')} |`;
+  return [[line(head), line(head.map(() => '---')), ...rows.map(line)].join('\n')];
+}

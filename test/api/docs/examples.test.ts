@@ -1,0 +1,57 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import test from 'ava';
+import { fresh, temporaryFolder } from '../../support/database.ts';
+import { examples, program } from '../../support/documented/examples.ts';
+import { documentedPython } from '../../support/python.ts';
+import { startStack } from '../../support/stack.ts';
+
+// What the pages of api/docs/ show is run as a reader pastes it: the shell lines of a page in their order, in one shell,
+// and each program by the command of its first line.
+
+const python = await documentedPython();
+const stack = fresh(test, () => startStack({ allSources: true }));
+const client = fresh(test, () => stack.organization(1000));
+
+/** What a reader writes in place of the page's address and key. */
+const filledIn = (script: string) =>
+  script.replaceAll('http://127.0.0.1:8080', stack.baseUrl).replaceAll('npe_test_...', client.apiKey);
+
+async function run(command: string, args: readonly string[], cwd: string): Promise<string> {
+  const env = { PATH: process.env.PATH, NPI_EMAIL_URL: stack.baseUrl, NPI_EMAIL_API_KEY: client.apiKey };
+  const child = spawn(command, args, { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] });
+  const [out, err, [code]] = await Promise.all([
+    text(child.stdout),
+    text(child.stderr),
+    once(child, 'close'),
+  ]);
+  if (code !== 0) throw new Error(`${command} ${args.join(' ')} ended with ${code}: ${out}${err}`);
+  return out;
+}
+
+const FOUND: Readonly<Record<string, readonly RegExp[]>> = {
+  'index.md': [/"status":"completed"/, /"email":"[^"]+@/, /"custom_data":\{"order": 17\}/, /"balance":\d+/],
+};
+
+const shells = Map.groupBy(
+  examples().filter(({ language }) => language === 'sh'),
+  ({ page }) => page,
+);
+for (const [page, blocks] of shells) {
+  test(`the shell lines of ${page} run as pasted`, async (t) => {
+    const script = filledIn(blocks.map(({ text }) => text).join('\n'));
+    const out = await run('bash', ['-euo', 'pipefail', '-c', script], temporaryFolder(t.teardown));
+    for (const pattern of FOUND[page] ?? []) t.regex(out, pattern);
+    t.true((FOUND[page] ?? []).length > 0, `say in this test what the lines of ${page} print`);
+  });
+}
+
+(python ? test : test.skip)('the quick start in Python prints a result for each NPI', async (t) => {
+  const folder = temporaryFolder(t.teardown);
+  await writeFile(join(folder, 'quick_start.py'), program('quick_start.py'));
+  const out = await run(python ?? '', ['quick_start.py'], folder);
+  t.regex(out, /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/);
+});

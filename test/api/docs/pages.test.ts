@@ -1,0 +1,147 @@
+import chromium from '@sparticuz/chromium';
+import test from 'ava';
+import axe from 'axe-core';
+import { type Browser, type Page, chromium as playwright } from 'playwright-core';
+import { PROBLEMS } from '../../../api/problems.ts';
+import { ROUTES } from '../../../api/routes.ts';
+import { fresh } from '../../support/database.ts';
+import { startApi } from '../../support/stack.ts';
+
+// The pages at /docs, as a reader, a browser and a language model get them.
+
+// Before the first test, as AVA wants it.
+const browser = await openBrowser();
+const inBrowser = browser ? test : test.skip;
+test.after.always(() => browser?.close());
+
+const api = fresh(test, startApi);
+const get = (path: string, init?: RequestInit) =>
+  fetch(new URL(path, api.baseUrl), { redirect: 'manual', ...init });
+
+/** The pages that /llms.txt lists, by the paths of their HTML. */
+async function pagePaths(): Promise<string[]> {
+  const text = await (await get('/llms.txt')).text();
+  const names = [...text.matchAll(/\]\(\/docs\/([\w-]+)\.md\)/g)].map(([, name = '']) => name);
+  return names.map((name) => (name === 'index' ? '/docs' : `/docs/${name}`));
+}
+
+test('the root leads to the pages', async (t) => {
+  const { status, headers } = await get('/');
+  t.is(status, 302);
+  t.is(headers.get('location'), '/docs');
+});
+
+test('every page is there as HTML and as Markdown, and is not sent again to who has it', async (t) => {
+  const paths = await pagePaths();
+  t.true(paths.length > 7);
+  for (const path of ['/docs/style.css', ...paths]) {
+    const page = await get(path);
+    t.is(page.status, 200, path);
+    const etag = page.headers.get('etag') ?? '';
+    t.is((await get(path, { headers: { 'if-none-match': etag } })).status, 304, path);
+    t.is((await get(path, { method: 'HEAD' })).headers.get('etag'), etag);
+    const policy = page.headers.get('content-security-policy') ?? '';
+    t.regex(policy, /default-src 'none'/);
+    t.notRegex(policy, /unsafe|https?:/);
+  }
+  for (const path of paths) {
+    const markdown = await get(`/docs/${path.split('/')[2] ?? 'index'}.md`);
+    t.is(markdown.headers.get('content-type'), 'text/markdown; charset=utf-8');
+    t.regex(await markdown.text(), /^# /);
+  }
+  t.is((await get('/docs/nothing')).status, 404);
+});
+
+test('the errors page tells every code under a heading of its own, and the reference every operation', async (t) => {
+  const errors = await (await get('/docs/errors')).text();
+  const codes = Object.values(PROBLEMS).flatMap(({ codes }) => Object.keys(codes));
+  t.deepEqual(
+    codes.filter((code) => !errors.includes(`<h2 id="${code}">`)),
+    [],
+  );
+  const reference = await (await get('/docs/reference.md')).text();
+  t.deepEqual(
+    ROUTES.filter(({ method, path }) => !reference.includes(`\`${method} ${path}\``)),
+    [],
+  );
+});
+
+/** Null, and a line that says so, where the Chromium of the npm package does not run. */
+async function openBrowser(): Promise<Browser | null> {
+  try {
+    return await playwright.launch({
+      executablePath: await chromium.executablePath(),
+      args: ['--no-sandbox'],
+    });
+  } catch (error) {
+    console.log(`no Chromium runs here: what needs a browser is skipped (${String(error).split('\n')[0]})`);
+    return null;
+  }
+}
+
+/** What the page asked of other hosts, wrote to its console, and links to. */
+async function visit(
+  path: string,
+  options: Parameters<Browser['newPage']>[0],
+  use: (page: Page) => Promise<void>,
+) {
+  const page = await browser?.newPage(options);
+  if (!page) throw new Error('no browser');
+  const trouble: string[] = [];
+  page.on('console', (message) => trouble.push(message.text()));
+  page.on('pageerror', ({ message }) => trouble.push(message));
+  page.on('requestfailed', (request) => trouble.push(request.url()));
+  page.on('request', (request) => {
+    if (!request.url().startsWith(api.baseUrl)) trouble.push(request.url());
+  });
+  await page.goto(new URL(path, api.baseUrl).href);
+  await use(page);
+  await page.close();
+  return trouble;
+}
+
+for (const [width, colorScheme] of [
+  [1280, 'light'],
+  [375, 'dark'],
+] as const) {
+  inBrowser(`each page is whole and readable at a width of ${width}, ${colorScheme}`, async (t) => {
+    for (const path of await pagePaths()) {
+      const options = { viewport: { width, height: 800 }, colorScheme };
+      const trouble = await visit(path, options, async (page) => {
+        t.true(
+          await page.evaluate('document.documentElement.scrollWidth <= innerWidth'),
+          `${path} is too wide`,
+        );
+        await page.evaluate(axe.source);
+        const { violations } = (await page.evaluate('axe.run()')) as axe.AxeResults;
+        t.deepEqual(
+          violations.map(({ help, nodes: [node] }) => `${path}: ${help}: ${node?.html}`),
+          [],
+        );
+      });
+      t.deepEqual(trouble, [], path);
+    }
+  });
+}
+
+inBrowser('every link of a page leads to a page, and to a heading if it names one', async (t) => {
+  const ids = new Map<string, string[]>();
+  const links: { readonly from: string; readonly href: string }[] = [];
+  for (const path of await pagePaths()) {
+    await visit(path, {}, async (page) => {
+      ids.set(path, await page.$$eval('[id]', (elements) => elements.map(({ id }) => id)));
+      const hrefs = await page.$$eval('a', (elements) => elements.map(({ href }) => href));
+      links.push(...hrefs.map((href) => ({ from: path, href })));
+    });
+  }
+  const broken: string[] = [];
+  for (const { from, href } of links) {
+    const { origin, pathname, hash } = new URL(href);
+    if (origin !== new URL(api.baseUrl).origin) continue;
+    const known = ids.get(pathname);
+    const isThere = known ? hash === '' || known.includes(hash.slice(1)) : (await get(pathname)).ok;
+    if (!isThere) broken.push(`${from}: ${href}`);
+  }
+  t.true(links.length > 100);
+  t.deepEqual(broken, []);
+});
