@@ -117,18 +117,18 @@ function entityTypeOf(type: Field): 1 | 2 {
 
 /** The first of a person's other names is kept, as NPPES's own file has room for one. */
 function namesOf(entityType: 1 | 2, basic: Field, other: Field | undefined) {
-  const person = (key: string) => (entityType === 1 ? textAt(basic, key) : null);
-  const another = (key: string) => (entityType === 1 && other ? textAt(other, key) : null);
+  const of = (type: 1 | 2, entry: Field | undefined, key: string) =>
+    entityType === type && entry ? textAt(entry, key) : null;
   return {
-    lastName: person('last_name'),
-    firstName: person('first_name'),
-    middleName: person('middle_name'),
-    nameSuffix: person('name_suffix'),
-    credential: person('credential'),
-    otherLastName: another('last_name'),
-    otherFirstName: another('first_name'),
-    organizationName: entityType === 2 ? textAt(basic, 'organization_name') : null,
-    parentName: entityType === 2 ? textAt(basic, 'parent_organization_legal_business_name') : null,
+    lastName: of(1, basic, 'last_name'),
+    firstName: of(1, basic, 'first_name'),
+    middleName: of(1, basic, 'middle_name'),
+    nameSuffix: of(1, basic, 'name_suffix'),
+    credential: of(1, basic, 'credential'),
+    otherLastName: of(1, other, 'last_name'),
+    otherFirstName: of(1, other, 'first_name'),
+    organizationName: of(2, basic, 'organization_name'),
+    parentName: of(2, basic, 'parent_organization_legal_business_name'),
   };
 }
 

@@ -1,12 +1,13 @@
+import type { NamedCandidate } from '../../db/lookups/candidates.ts';
 import type { Field } from '../http/fields.ts';
 import { usState } from '../person/us-states.ts';
-import type { Candidate, Identity, Step } from './vendor.ts';
+import type { Identity, Step } from './vendor.ts';
 
 /** Whatever else it is, it must be text that PostgreSQL stores: no NUL, no lone surrogate, no megabyte. */
 const STORABLE = /^[^\p{C}]{1,320}$/u;
 
 /** The field an address stands in, and what a vendor says of it. */
-export interface Claim extends Omit<Candidate, 'email'> {
+export interface Claim extends Omit<NamedCandidate, 'email'> {
   readonly email: Field;
 }
 
@@ -14,8 +15,8 @@ export interface Claim extends Omit<Candidate, 'email'> {
  * A candidate for each address that could be one, the first claim about it if it is named twice.
  * @throws {FieldError} if an address is something other than text
  */
-export function candidatesOf(claims: Iterable<Claim>): Candidate[] {
-  const byEmail = new Map<string, Candidate>();
+export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
+  const byEmail = new Map<string, NamedCandidate>();
   for (const { email: field, ...claim } of claims) {
     const email = field.text();
     if (email === null || !STORABLE.test(email) || byEmail.has(email.toLowerCase())) continue;

@@ -1,9 +1,9 @@
+import type { NamedCandidate } from '../../db/lookups/candidates.ts';
 import { EMAIL_TYPES, type EmailType, type WantedType } from '../../db/words.ts';
 import { inBody, jsonApi } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
 import { type Claim, candidatesOf, identityOf, timestampOf } from './candidate.ts';
 import {
-  type Candidate,
   GIVEN_UP,
   notFound,
   type Step,
@@ -148,7 +148,7 @@ function stepOfProfile(profile: Field, cost: (types: ReadonlySet<EmailType>) => 
 }
 
 /** An address whose type the vendor does not say is charged as a professional one at least. */
-function foundTypes(candidates: readonly Candidate[]): ReadonlySet<EmailType> {
+function foundTypes(candidates: readonly NamedCandidate[]): ReadonlySet<EmailType> {
   return new Set(candidates.map(({ vendorType }) => vendorType ?? 'professional'));
 }
 

@@ -1,6 +1,9 @@
+import type { NamedCandidate } from '../../db/lookups/candidates.ts';
 import type { Rate } from '../../db/lookups/sources.ts';
 import type { EmailType, StoredVerdict, WantedType } from '../../db/words.ts';
 import { byStatus, type HttpAnswer, type Meanings, protocol, type Trouble } from '../http/client.ts';
+import type { EmployerSource } from '../person/employer.ts';
+import type { Person } from '../person/subject.ts';
 
 /** What is thought of one address. Only `valid` is ever given to a client. */
 export type Verdict = StoredVerdict;
@@ -9,16 +12,6 @@ export type Verdict = StoredVerdict;
 export type GivenName =
   | { readonly kind: 'parts'; readonly first: string; readonly last: string }
   | { readonly kind: 'full'; readonly full: string };
-
-/** An address a vendor proposes for an NPI, before our own checks. */
-export interface Candidate {
-  readonly email: string;
-  /** What the vendor calls it; our own classification decides, this breaks ties. */
-  readonly vendorType: EmailType | null;
-  readonly verdict: Verdict;
-  /** When the vendor last saw the mailbox answer, if it says so. */
-  readonly validatedAt: Date | null;
-}
 
 /** Whom the vendor's answer is about, as far as the vendor says; compared with NPPES before anything is accepted. */
 export interface Identity {
@@ -35,42 +28,13 @@ export interface PersonName {
   readonly last: string;
 }
 
-/** An individual as NPPES has them. */
-export interface Person extends PersonName {
-  readonly middle: string | null;
-  readonly suffix: string | null;
-  readonly credential: string | null;
-  /** Other names on record, such as one before a marriage. */
-  readonly otherNames: readonly PersonName[];
-  readonly practice: {
-    readonly line1: string | null;
-    readonly city: string | null;
-    readonly state: string | null;
-    /** Five digits. */
-    readonly zip: string | null;
-    /** Ten digits. */
-    readonly phone: string | null;
-  };
-  /** Two-letter codes of the states they practise in beside the primary one. */
-  readonly otherStates: readonly string[];
-}
-
 /** Where the person works, as far as it can be derived; what vendors that search by name need beside the name. */
 export interface Organization {
   readonly name: string | null;
   /** Registrable, lower case. */
   readonly domain: string | null;
   /** The evidence that weighs most. */
-  readonly source:
-    | 'operator'
-    | 'own_mailbox'
-    | 'clinician_group'
-    | 'same_phone'
-    | 'affiliation'
-    | 'same_suite'
-    | 'endpoint_domain'
-    | 'same_address'
-    | 'elsewhere';
+  readonly source: EmployerSource;
   /** 0 to 1. */
   readonly confidence: number;
 }
@@ -129,7 +93,8 @@ export type Step =
   | { readonly kind: 'pending'; readonly jobRef: string; readonly pollAfterMs: number }
   | {
       readonly kind: 'found';
-      readonly candidates: readonly Candidate[];
+      /** Before our own checks. What the vendor calls them breaks ties alone: our own classification decides. */
+      readonly candidates: readonly NamedCandidate[];
       readonly identity: Identity;
       /** Whether that only repeats whom we asked about, and so proves nothing. */
       readonly isEcho: boolean;

@@ -134,7 +134,9 @@ export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits
     // What was sent and not answered may be charged.
     const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
     const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
-    await recordOne(db, id, admission.era, outcomeOf(step), unspent);
+    const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
+    const outcome: CallOutcome = isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' };
+    await recordOne(db, id, admission.era, outcome, unspent);
     return step;
   };
 }
@@ -173,8 +175,3 @@ export function createBacking(
 /** Who would wait for longer for a turn comes back and asks for another one. */
 const PATIENCE_MS = 60_000;
 const NO_LIMITS: SourceLimits = { rates: [], dailyCredits: null };
-
-function outcomeOf(step: VerifierStep): CallOutcome {
-  const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
-  return isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' };
-}

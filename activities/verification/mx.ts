@@ -54,9 +54,9 @@ const EXCHANGERS_AT_MOST = 3;
  */
 async function findRoute(resolver: MailResolver, domain: string): Promise<MailRoute> {
   const mx = await ask(() => resolver.resolveMx(domain));
-  if (mx.kind === 'failure') return mx.route;
-  if (mx.records.length === 0) return { kind: 'refuses', reason: 'no_mx' };
-  const exchangers = mx.records
+  if ('kind' in mx) return mx;
+  if (mx.length === 0) return { kind: 'refuses', reason: 'no_mx' };
+  const exchangers = mx
     .toSorted((a, b) => a.priority - b.priority)
     .map(({ exchange }) => exchange.toLowerCase())
     .filter((exchanger) => exchanger !== '');
@@ -69,31 +69,23 @@ async function findRoute(resolver: MailResolver, domain: string): Promise<MailRo
   for (const exchanger of named.slice(0, EXCHANGERS_AT_MOST)) {
     const { resolve4, resolve6 } = resolver;
     for (const found of await Promise.all([resolve4, resolve6].map((of) => ask(() => of(exchanger))))) {
-      if (found.kind === 'failure') unsure ??= found.route.kind === 'transient' ? found.route : null;
-      else if (found.records.some(isPublicAddress)) return { kind: 'accepts' };
+      if (!('kind' in found)) {
+        if (found.some(isPublicAddress)) return { kind: 'accepts' };
+      } else if (found.kind === 'transient') unsure ??= found;
     }
   }
   return unsure ?? { kind: 'refuses', reason: 'bad_mx' };
 }
 
-type Records<T> =
-  | { readonly kind: 'records'; readonly records: readonly T[] }
-  | { readonly kind: 'failure'; readonly route: MailRoute };
-
-async function ask<T>(resolve: () => Promise<readonly T[]>): Promise<Records<T>> {
+/** Records, or what it means that there are none to be had. */
+async function ask<T>(resolve: () => Promise<readonly T[]>): Promise<readonly T[] | MailRoute> {
   try {
-    return { kind: 'records', records: await resolve() };
+    return await resolve();
   } catch (error) {
     const code = error instanceof Error && 'code' in error ? error.code : null;
-    if (code === 'ENODATA') return { kind: 'records', records: [] };
-    return { kind: 'failure', route: routeOfFailure(code) };
+    if (code === 'ENODATA') return [];
+    if (code === 'ENOTFOUND') return { kind: 'refuses', reason: 'nxdomain' };
+    const isLate = code === 'ETIMEOUT' || code === 'ECANCELLED';
+    return { kind: 'transient', reason: isLate ? 'timeout' : 'dns_failure' };
   }
-}
-
-function routeOfFailure(code: unknown): MailRoute {
-  if (code === 'ENOTFOUND') return { kind: 'refuses', reason: 'nxdomain' };
-  return {
-    kind: 'transient',
-    reason: code === 'ETIMEOUT' || code === 'ECANCELLED' ? 'timeout' : 'dns_failure',
-  };
 }

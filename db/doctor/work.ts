@@ -1,4 +1,4 @@
-import { type SQL, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
 import { type DoctorRules, GRACE, type Pass } from './check.ts';
 import GUARDED from './guarded.json' with { type: 'json' };
@@ -121,65 +121,54 @@ const GUARDS: Pass = {
   },
 };
 
-// What the doctor compares with Temporal: what has something left to do, and what has not.
-
 const OPEN = sql`b.completed_count < b.total`;
 
-/**
- * Ids of workflows that have to be open (ARCHITECTURE.md, Invariants, S4), because they were to be started 60 s ago or
- * earlier: of batches with an open request, and of deliveries that could go on.
- * @param among only these; all if it is null
- */
-export async function listUnfinished(db: Database, among: readonly string[] | null): Promise<string[]> {
-  const found = sql`
-    select u.id from (
-      select b.id, b.created_at from batches b
-       where b.started_at < clock_timestamp() - ${GRACE}
-         and ${OPEN}
-      union all
-      -- One that waits for its next attempt is the sweep's once that is due.
-      select d.id, final.at from webhook_deliveries d
-       cross join lateral (
-         select max(r.settled_at) as at, count(*) = count(r.settled_at) as is_so from requests r
-          where r.batch_id = d.batch_id and (d.request_id is null or r.id = d.request_id)) final
-       where d.state = 'pending' and final.is_so
-         and greatest(final.at, d.due_at) < clock_timestamp() - ${GRACE}
-    ) u where ${within(sql`u.id`, among)}
-     order by u.created_at`;
-  return await idsOf(db, found);
-}
-
-/**
- * Those of these batches that were over 60 s ago: their workflows have to be closed. Not those whose first attempts are
- * still to be made.
- */
-export async function listOver(db: Database, among: readonly string[]): Promise<string[]> {
-  const found = sql`
-    select b.id from batches b
-     where b.updated_at < clock_timestamp() - ${GRACE} and not ${OPEN} and ${within(sql`b.id`, among)}
+/** What the doctor compares with Temporal: ids, and since when. */
+const WORK = {
+  /**
+   * Of workflows that have to be open (ARCHITECTURE.md, Invariants, S4), because they were to be started 60 s ago or
+   * earlier: of batches with an open request, and of deliveries that could go on.
+   */
+  unfinished: sql`
+    select b.id, b.created_at as since from batches b
+     where b.started_at < clock_timestamp() - ${GRACE}
+       and ${OPEN}
+    union all
+    -- One that waits for its next attempt is the sweep's once that is due.
+    select d.id, final.at from webhook_deliveries d
+     cross join lateral (
+       select max(r.settled_at) as at, count(*) = count(r.settled_at) as is_so from requests r
+        where r.batch_id = d.batch_id and (d.request_id is null or r.id = d.request_id)) final
+     where d.state = 'pending' and final.is_so
+       and greatest(final.at, d.due_at) < clock_timestamp() - ${GRACE}`,
+  /**
+   * Of batches that were over 60 s ago: their workflows have to be closed. Not those whose first attempts are still to be
+   * made.
+   */
+  over: sql`
+    select b.id, b.created_at as since from batches b
+     where b.updated_at < clock_timestamp() - ${GRACE} and not ${OPEN}
        and not exists (
          select from webhook_deliveries d
-          where d.batch_id = b.id and d.state = 'pending' and d.attempts = 0 and d.resends = 0)
-     order by b.created_at`;
-  return await idsOf(db, found);
-}
+          where d.batch_id = b.id and d.state = 'pending' and d.attempts = 0 and d.resends = 0)`,
+  /** Of requests that have been final for 60 s: nobody waits for their lookups. */
+  final: sql`
+    select r.id, r.settled_at as since from requests r where r.settled_at < clock_timestamp() - ${GRACE}`,
+};
 
-/** Of these requests those that have been final for 60 s: nobody waits for their lookups. */
-export async function listFinal(db: Database, among: readonly string[]): Promise<string[]> {
-  const found = sql`
-    select r.id from requests r
-     where r.settled_at < clock_timestamp() - ${GRACE} and ${within(sql`r.id`, among)}
-     order by r.settled_at`;
-  return await idsOf(db, found);
-}
-
-function within(id: SQL, among: readonly string[] | null) {
-  return among === null
-    ? sql`true`
-    : sql`${id} in (select jsonb_array_elements_text(${JSON.stringify(among)}::jsonb))`;
-}
-
-async function idsOf(db: Database, statement: SQL): Promise<string[]> {
-  const rows = await query(db, (tx) => tx.execute<{ id: string }>(statement));
+/**
+ * The ids of such work, the oldest first.
+ * @param among only these; all if it is null
+ */
+export async function listWork(
+  db: Database,
+  what: keyof typeof WORK,
+  among: readonly string[] | null,
+): Promise<string[]> {
+  const ids = sql`jsonb_array_elements_text(${JSON.stringify(among)}::jsonb)`;
+  const within = among === null ? sql`true` : sql`w.id in (select ${ids})`;
+  const rows = await query(db, (tx) =>
+    tx.execute<{ id: string }>(sql`select w.id from (${WORK[what]}) w where ${within} order by w.since`),
+  );
   return rows.map(({ id }) => id);
 }

@@ -8,11 +8,6 @@ import { hashAddress } from './suppressions.ts';
 /** Whom a person's request is about: the provider of an NPI, or the owner of an address (normalized). */
 export type DataSubject = { readonly npi: string } | { readonly email: string };
 
-/** What stands for a person in the audit log. */
-function nameOf(subject: DataSubject): string {
-  return 'npi' in subject ? subject.npi : hashAddress(subject.email);
-}
-
 /** Who does it, and who asked for it, when: what the register of such requests has. */
 export interface AskedBy extends ChangedBy {
   readonly askedBy: string;
@@ -40,20 +35,12 @@ export async function recordPrivacyRequest(
   counts: Readonly<Record<string, number>>,
 ): Promise<void> {
   const details = { asked_by: askedBy, received_at: received.toISOString(), ...counts };
-  await recordAudit(tx, by, { action, organizationId: null, subject: nameOf(subject), details });
+  const name = 'npi' in subject ? subject.npi : hashAddress(subject.email);
+  await recordAudit(tx, by, { action, organizationId: null, subject: name, details });
 }
 
 /** How much an erasure removed, in rows; all zero if nothing was left to remove. */
-export interface Erasure {
-  /** Suppressions that are new, or were of another origin. */
-  readonly tombstones: number;
-  readonly storedEmails: number;
-  readonly emailChecks: number;
-  /** Answers whose address is gone; their status, price and entries stay. */
-  readonly answers: number;
-  readonly receiverExcerpts: number;
-  readonly endpoints: number;
-}
+export type Erasure = Awaited<ReturnType<typeof erase>>;
 
 /**
  * Erases the addresses of a person everywhere, and leaves tombstones so that no import and no vendor brings them back:
@@ -81,7 +68,7 @@ const PAUSE_MS = 500;
 /** Longer than the second after which PostgreSQL ends an autovacuum that is in the way. */
 const LOCK_TIMEOUT = sql`set local lock_timeout = '1200ms'`;
 
-async function erase(db: Database, by: AskedBy, subject: DataSubject): Promise<Erasure> {
+async function erase(db: Database, by: AskedBy, subject: DataSubject) {
   return await transaction(db, async (tx) => {
     await tx.execute(LOCK_TIMEOUT);
     // An import may be busy with the endpoints for a minute: only who has waited for it makes others wait.
@@ -89,22 +76,28 @@ async function erase(db: Database, by: AskedBy, subject: DataSubject): Promise<E
     // Whoever answers a request locks a balance first. The directory's writers come after, in the order they use.
     await tx.execute(sql`select hold_balances()`);
     await tx.execute(sql`lock table stored_emails, email_checks in share row exclusive mode`);
+    const npi = 'npi' in subject ? subject.npi : null;
     const addresses = 'npi' in subject ? await addressesOf(tx, subject.npi) : [subject.email];
-    const isTheirs = theirs(subject, addresses);
+    // What tells a row of theirs, by its `npi` and the column that holds the address.
+    const isOneOf = (email: SQL) => sql`${email} = any(${sql.param(addresses)}::text[])`;
+    const isTheirs = (email: SQL) =>
+      npi === null ? isOneOf(email) : sql`(npi = ${npi} or ${isOneOf(email)})`;
+    const inColumn = isTheirs(sql`email`);
+    const inEndpoint = sql`endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)}`;
+    const count = async (statement: SQL) => (await tx.execute(sql`${statement} returning 1`)).length;
 
-    const tombstones = await bury(tx, by, subject, addresses);
-    const { answers, receiverExcerpts } = await eraseAnswers(tx, isTheirs(sql`email`));
+    const tombstones = await count(buried(by, npi, addresses));
+    const answers = await eraseAnswers(tx, inColumn);
     await tx.execute(sql`update lookups set facts = null where facts is not null
-      and npi = any(array(select npi from email_checks where ${isTheirs(sql`email`)}
-                    union select ${'npi' in subject ? subject.npi : null}))`);
-    const storedEmails = await remove(tx, sql`stored_emails`, isTheirs(sql`email`));
-    const emailChecks = await remove(tx, sql`email_checks`, isTheirs(sql`email`));
-    const endpoints = await remove(
-      tx,
-      sql`provider_endpoints`,
-      sql`endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)}`,
-    );
-    const erasure = { tombstones, storedEmails, emailChecks, answers, receiverExcerpts, endpoints };
+      and npi = any(array(select npi from email_checks where ${inColumn} union select ${npi}))`);
+    const erasure = {
+      /** Suppressions that are new, or were of another origin. */
+      tombstones,
+      storedEmails: await count(sql`delete from stored_emails where ${inColumn}`),
+      emailChecks: await count(sql`delete from email_checks where ${inColumn}`),
+      ...answers,
+      endpoints: await count(sql`delete from provider_endpoints where ${inEndpoint}`),
+    };
     await recordPrivacyRequest(tx, by, 'privacy.erase', subject, erasure);
     return erasure;
   });
@@ -124,41 +117,20 @@ async function addressesOf(tx: Transaction, npi: string): Promise<string[]> {
   return rows.map(({ email }) => email);
 }
 
-/** What tells a row of theirs, by its `npi` and the column that holds the address. */
-function theirs(subject: DataSubject, addresses: readonly string[]): (email: SQL) => SQL {
-  return (email) =>
-    'npi' in subject ? sql`(npi = ${subject.npi} or ${oneOf(email, addresses)})` : oneOf(email, addresses);
-}
-
-function oneOf(column: SQL, addresses: readonly string[]): SQL {
-  return sql`${column} = any(${sql.param(addresses)}::text[])`;
-}
-
-async function bury(
-  tx: Transaction,
-  by: ChangedBy,
-  subject: DataSubject,
-  addresses: readonly string[],
-): Promise<number> {
-  const hashes = sql`${sql.param(addresses.map(hashAddress))}::text[]`;
-  const npis = sql`${sql.param('npi' in subject ? [subject.npi] : [])}::text[]`;
-  const rows = await tx.execute(sql`
+function buried({ reason }: ChangedBy, npi: string | null, addresses: readonly string[]): SQL {
+  return sql`
     insert into suppressions as s (kind, value, origin, reason)
-    select kind, value, 'erasure', ${by.reason}
-      from (select 'npi' as kind, unnest(${npis}) as value
-            union select 'email', unnest(${hashes}) order by 1, 2) t
+    select kind, value, 'erasure', ${reason}
+      from (select 'npi' as kind, ${npi}::text as value
+            union select 'email', unnest(${sql.param(addresses.map(hashAddress))}::text[]) order by 1, 2) t
+     where value is not null
         on conflict (kind, value) do update set origin = excluded.origin, reason = excluded.reason
-     where s.origin <> excluded.origin
-    returning 1`);
-  return rows.length;
+     where s.origin <> excluded.origin`;
 }
 
-/** A delivery's receiver may have answered with what it was sent. */
-async function eraseAnswers(
-  tx: Transaction,
-  isTheirs: SQL,
-): Promise<Pick<Erasure, 'answers' | 'receiverExcerpts'>> {
-  const [row] = await tx.execute<{ answers: number; excerpts: number }>(sql`
+/** Their status, price and entries stay. A delivery's receiver may have answered with what it was sent. */
+async function eraseAnswers(tx: Transaction, isTheirs: SQL) {
+  const [row] = await tx.execute<{ answers: number; receiverExcerpts: number }>(sql`
     with erased as (
       update requests set email = null, email_type = null, email_last_validated_at = null,
                           erased_at = clock_timestamp()
@@ -171,11 +143,6 @@ async function eraseAnswers(
           where d.request_id is null or d.request_id = e.id)
       returning 1
     )
-    select (select count(*)::int from erased) as answers, (select count(*)::int from excerpts) as excerpts`);
-  return { answers: row?.answers ?? 0, receiverExcerpts: row?.excerpts ?? 0 };
-}
-
-async function remove(tx: Transaction, table: SQL, isTheirs: SQL): Promise<number> {
-  const rows = await tx.execute(sql`delete from ${table} where ${isTheirs} returning 1`);
-  return rows.length;
+    select (select count(*)::int from erased) as answers, (select count(*)::int from excerpts) as "receiverExcerpts"`);
+  return { answers: row?.answers ?? 0, receiverExcerpts: row?.receiverExcerpts ?? 0 };
 }

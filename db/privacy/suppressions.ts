@@ -8,13 +8,9 @@ import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.
 // Who must not be looked up or returned. Every answer asks `is_suppressed` of the migrations: at submit, on replay,
 // with every poll and before every delivery.
 
-/** What is suppressed, as the table has it: an NPI, an address's SHA-256, or a domain with its subdomains. */
-export interface SuppressionTarget {
-  readonly kind: SuppressionKind;
-  readonly value: string;
-}
-
 export type Suppression = typeof suppressions.$inferSelect;
+/** What is suppressed, as the table has it: an NPI, an address's SHA-256, or a domain with its subdomains. */
+export type SuppressionTarget = Readonly<Pick<Suppression, 'kind' | 'value'>>;
 
 /**
  * What stands for an address if it must not be kept itself.
@@ -61,13 +57,7 @@ export async function removeSuppression(
       .where(and(eq(suppressions.kind, kind), eq(suppressions.value, value)))
       .returning({ origin: suppressions.origin });
     if (!removed) return null;
-    const details = { kind, origin: removed.origin };
-    await recordAudit(tx, by, {
-      action: 'suppressions.remove',
-      organizationId: null,
-      subject: value,
-      details,
-    });
+    await recordChange(tx, by, 'suppressions.remove', { kind, value, origin: removed.origin });
     return removed.origin;
   });
 }
@@ -130,7 +120,15 @@ async function add(
     .onConflictDoNothing()
     .returning({ kind: suppressions.kind });
   if (rows.length === 0) return false;
-  const details = { kind, origin };
-  await recordAudit(tx, by, { action: 'suppressions.add', organizationId: null, subject: value, details });
+  await recordChange(tx, by, 'suppressions.add', { kind, value, origin });
   return true;
+}
+
+async function recordChange(
+  tx: Transaction,
+  by: ChangedBy,
+  action: 'suppressions.add' | 'suppressions.remove',
+  { value: subject, ...details }: Pick<Suppression, 'kind' | 'value' | 'origin'>,
+): Promise<void> {
+  await recordAudit(tx, by, { action, organizationId: null, subject, details });
 }

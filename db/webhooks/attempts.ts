@@ -138,24 +138,15 @@ export async function recordAttempt(
     const recorded = await tx.select({ n: webhookAttempts.n }).from(webhookAttempts).where(known);
     if (recorded.length > 0) return;
     const n = row.attempts + 1;
-    await tx
-      .update(webhookDeliveries)
-      .set({ attempts: n, leasedUntil: null })
-      .where(eq(webhookDeliveries.id, deliveryId));
     await tx.insert(webhookAttempts).values({ deliveryId, n, ...attempt });
+    const isOpen = row.state === 'pending' && row.resends === resends;
     const dueAt = outcome.state === 'pending' ? sql`clock_timestamp() + ${span(outcome.afterMs)}` : null;
-    const decidedAt = outcome.state === 'pending' ? null : await clock(tx);
-    const { state } = outcome;
+    const place = dueAt === null ? { decidedAt: await clock(tx) } : { step: step + 1 };
+    const follows = isOpen && { state: outcome.state, stepAt: dueAt, dueAt, ...place };
     await tx
       .update(webhookDeliveries)
-      .set({ state, decidedAt, stepAt: dueAt, dueAt, ...(dueAt === null ? {} : { step: step + 1 }) })
-      .where(
-        and(
-          eq(webhookDeliveries.id, deliveryId),
-          eq(webhookDeliveries.state, 'pending'),
-          eq(webhookDeliveries.resends, resends),
-        ),
-      );
+      .set({ attempts: n, leasedUntil: null, ...follows })
+      .where(eq(webhookDeliveries.id, deliveryId));
     await noteHost(tx, claim, health);
   });
 }

@@ -138,28 +138,20 @@ async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, lim
     .orderBy(order)
     .limit(limit + 1);
   const page = rows.slice(0, limit);
-  const logs = Map.groupBy(await selectLogs(tx, page), ({ deliveryId }) => deliveryId);
-  const deliveries = page.map(
-    (row): LoggedDelivery => ({
-      ...row,
-      log: (logs.get(row.id) ?? []).map(({ deliveryId: _id, ...attempt }) => attempt),
-    }),
-  );
-  return { deliveries, next: rows.length > limit ? (page.at(-1)?.id ?? null) : null };
-}
-
-async function selectLogs(tx: Selecting, deliveries: readonly { readonly id: string }[]) {
-  if (deliveries.length === 0) return [];
-  const ids = deliveries.map(({ id }) => id);
-  return await tx
+  const attempts = await tx
     .select(getTableColumns(webhookAttempts))
     .from(webhookAttempts)
     .innerJoin(webhookDeliveries, eq(webhookDeliveries.id, webhookAttempts.deliveryId))
     .where(
       and(
-        sql`${webhookAttempts.deliveryId} = any(${sql.param(ids)}::text[])`,
+        sql`${webhookAttempts.deliveryId} = any(${sql.param(page.map(({ id }) => id))}::text[])`,
         sql`${webhookAttempts.n} > ${webhookDeliveries.attempts} - ${LOGGED_AT_MOST}`,
       ),
     )
-    .orderBy(asc(webhookAttempts.deliveryId), asc(webhookAttempts.n));
+    .orderBy(asc(webhookAttempts.n));
+  const logs = Map.groupBy(attempts, ({ deliveryId }) => deliveryId);
+  const deliveries = page.map((row) => {
+    return { ...row, log: (logs.get(row.id) ?? []).map(({ deliveryId: _id, ...attempt }) => attempt) };
+  });
+  return { deliveries, next: rows.length > limit ? (page.at(-1)?.id ?? null) : null };
 }

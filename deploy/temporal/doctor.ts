@@ -1,7 +1,7 @@
 import { type Client, ScheduleNotFoundError, WorkflowNotFoundError } from '@temporalio/client';
 import type { Database } from '../../db/client.ts';
 import { type CheckResult, type FindingCode, resultOf } from '../../db/doctor/check.ts';
-import { listFinal, listOver, listUnfinished } from '../../db/doctor/work.ts';
+import { listWork } from '../../db/doctor/work.ts';
 import { listElsewhere } from '../../db/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { closedAt } from './client.ts';
@@ -32,7 +32,7 @@ export async function checkWorkflows(
   const batches = idsOf(WORKFLOWS.batch);
   const lookups = idsOf(WORKFLOWS.lookup);
   const listed = new Set(running.map(({ id }) => id));
-  const missing = (await listUnfinished(db, null)).filter((id) => !listed.has(id));
+  const missing = (await listWork(db, 'unfinished', null)).filter((id) => !listed.has(id));
   const closed = await filter(missing, (id) => isClosed(client, id));
   const isOpen = async (id: string) => !(await isClosed(client, id));
   // Deliveries sleep for days, and are in front of what matters more.
@@ -40,9 +40,9 @@ export async function checkWorkflows(
     isFailing(client, id),
   );
   return [
-    found('workflow_not_running', await listUnfinished(db, closed)),
-    found('workflow_left_open', await filter(await listOver(db, batches), isOpen)),
-    found('lookup_workflow_left_open', await filter(await listFinal(db, lookups), isOpen)),
+    found('workflow_not_running', await listWork(db, 'unfinished', closed)),
+    found('workflow_left_open', await filter(await listWork(db, 'over', batches), isOpen)),
+    found('lookup_workflow_left_open', await filter(await listWork(db, 'final', lookups), isOpen)),
     found('workflow_task_failing', failing, { times: FAILING_ATTEMPTS - 1 }),
     found('schedule_not_running', await idleSchedules(client, taskQueue)),
   ];

@@ -35,43 +35,31 @@ export function needOf(placeholder: string): Need | null {
   return Object.hasOwn(PLACEHOLDERS, placeholder) ? (PLACEHOLDERS[placeholder]?.need ?? null) : null;
 }
 
-/** A text for one person, and the needs of which a value is not known, or is none that may stand in it. */
-interface Filled {
-  readonly text: string;
-  readonly missing: readonly Need[];
-}
-
 /**
  * A URL for one person; every value percent-encoded, so that none can be read as more than one part of it. Dots and
  * slashes alone are no value: in a path they would walk up in it, encoded or not, for to a URL `%2e%2e` is `../..` as
  * well.
  */
-export function fillUrl(template: string, subject: Subject): Filled {
+export function fillUrl(template: string, subject: Subject) {
   return fill(template, subject, (value) => (/^[./\\]*$/.test(value) ? '' : encodeURIComponent(value)));
 }
 
 /** A body for one person; a member or an item of which a value is not known is left out. */
-export function fillJson(template: JsonTemplate, subject: Subject): JsonTemplate | undefined {
-  if (typeof template === 'string') {
-    const { text, missing } = fill(template, subject, String);
+export function fillJson(template: JsonObjectTemplate, subject: Subject): unknown {
+  return JSON.parse(JSON.stringify(template), (_key, part: unknown) => {
+    // What is left out of a list leaves a hole.
+    if (Array.isArray(part)) return part.filter(() => true);
+    if (typeof part !== 'string') return part;
+    const { text, missing } = fill(part, subject, String);
     return missing.length === 0 ? text : undefined;
-  }
-  if (typeof template !== 'object' || template === null) return template;
-  if (isList(template)) {
-    return template.flatMap((part) => {
-      const filled = fillJson(part, subject);
-      return filled === undefined ? [] : [filled];
-    });
-  }
-  const members = Object.entries(template).flatMap(([name, part]) => {
-    const filled = fillJson(part, subject);
-    return filled === undefined ? [] : [[name, filled] as const];
   });
-  return Object.fromEntries(members);
 }
 
-/** @param encode makes nothing of a value that may not stand in the text */
-function fill(template: string, subject: Subject, encode: (value: string) => string): Filled {
+/**
+ * @param encode makes nothing of a value that may not stand in the text
+ * @returns a text for one person, and the needs of which a value is not known, or is none that may stand in it
+ */
+function fill(template: string, subject: Subject, encode: (value: string) => string) {
   const missing: Need[] = [];
   const text = template.replaceAll(PLACEHOLDER, (_whole, name: string) => {
     const placeholder = PLACEHOLDERS[name];
@@ -80,9 +68,4 @@ function fill(template: string, subject: Subject, encode: (value: string) => str
     return value;
   });
   return { text, missing };
-}
-
-/** Array.isArray does not tell the compiler that a read-only list is one. */
-function isList(template: readonly JsonTemplate[] | JsonObjectTemplate): template is readonly JsonTemplate[] {
-  return Array.isArray(template);
 }

@@ -36,31 +36,29 @@ function stepOfEnvelope(body: Field): VerifierStep {
   return ERRORS.get(status) ?? protocol('status');
 }
 
-/**
- * The vendor has no word for greylisting: it waits for it, or says `unknown`. Its flags lower a `valid`, never raise
- * anything.
- */
+/** The vendor has no word for greylisting: it waits for it, or says `unknown`. */
+const MEANINGS = new Map<string, VerifierStep>([
+  ['valid', answer('valid', 'mailbox_ok')],
+  ['invalid', answer('invalid', 'mailbox_missing')],
+  ['disposable', answer('invalid', 'disposable')],
+  ['catchall', answer('catch_all', null)],
+]);
+
+/** Flags that lower a result; none raises anything. The first counts. */
+const LOWERING = [
+  ['valid', 'disposable_email', answer('risky', 'disposable')],
+  ['valid', 'role_account', answer('risky', 'role')],
+  ['valid', 'spamtrap_network', answer('risky', null)],
+  ['valid', 'accepts_all', answer('catch_all', null)],
+  ['invalid', 'bad_dns', answer('invalid', 'no_mx')],
+] as const;
+
 function judge(body: Field): VerifierStep {
   const result = body.at('result').requiredText();
-  const flags: ReadonlySet<unknown> = new Set(
-    body
-      .at('flags')
-      .items()
-      .map(({ value }) => value),
-  );
-  switch (result) {
-    case 'valid':
-      if (flags.has('disposable_email')) return answer('risky', 'disposable');
-      if (flags.has('role_account')) return answer('risky', 'role');
-      if (flags.has('spamtrap_network')) return answer('risky', null);
-      return flags.has('accepts_all') ? answer('catch_all', null) : answer('valid', 'mailbox_ok');
-    case 'invalid':
-      return answer('invalid', flags.has('bad_dns') ? 'no_mx' : 'mailbox_missing');
-    case 'disposable':
-      return answer('invalid', 'disposable');
-    case 'catchall':
-      return answer('catch_all', null);
-    default:
-      return INCONCLUSIVE;
-  }
+  const flags = body
+    .at('flags')
+    .items()
+    .map(({ value }) => value);
+  const lowered = LOWERING.find(([of, flag]) => of === result && flags.includes(flag));
+  return lowered?.[2] ?? MEANINGS.get(result) ?? INCONCLUSIVE;
 }

@@ -1,4 +1,3 @@
-import type { TransactionSql } from 'postgres';
 import { DatabaseError } from '../../errors.ts';
 import type { Counts } from '../../lookups/imports.ts';
 import type { NppesConnection } from './run.ts';
@@ -80,16 +79,12 @@ export async function importProviders(connection: NppesConnection, chunk: Provid
   }
   return await connection.transaction(async (tx) => {
     await copyTo(tx, 'staged_providers', COPIED_PROVIDER_COLUMNS, chunk.copy);
-    await lookUpByIndex(tx);
+    // A chunk is small beside the table, and staging tables have no statistics to show it.
+    await tx`select set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`;
     const statement = chunk.dryRun ? `with ${JUDGED} ${COUNTED}` : `with ${JUDGED}, ${WRITTEN} ${COUNTED}`;
     const [counts] = await tx.unsafe<Counts[]>(statement, [chunk.asOf]);
     return counts ?? {};
   });
-}
-
-/** A chunk is small beside the table, and staging tables have no statistics to show it. */
-async function lookUpByIndex(tx: TransactionSql): Promise<void> {
-  await tx`select set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`;
 }
 
 // Endpoints, other names and practice locations: their files are a hundredth of the main one, so each is staged
@@ -123,13 +118,13 @@ export async function importDetails(
   table: DetailTable,
   asOf: string,
 ): Promise<Counts> {
-  const statements = STATEMENTS[table];
+  const { remove, merge } = statementsOf(table);
   return await connection.transaction(async (tx) => {
     // What a person had erased is not theirs to have again. Who erases at this moment is seen by the table's trigger.
     const { count: erased } = table === 'provider_endpoints' ? await tx.unsafe(REMOVE_ERASED) : { count: 0 };
     await tx`analyze ${tx(`staged_${table}`)}`;
-    const { count: removed } = await tx.unsafe(statements.remove, [asOf]);
-    const [merged] = await tx.unsafe<Counts[]>(statements.merge, [asOf]);
+    const { count: removed } = await tx.unsafe(remove, [asOf]);
+    const [merged] = await tx.unsafe<Counts[]>(merge, [asOf]);
     return { erased, removed, ...merged };
   });
 }
@@ -139,13 +134,6 @@ const REMOVE_ERASED = `
 
 /** As text, because postgres.js has no date that is `infinity`. */
 const DAY = '$1::text::date';
-
-const STATEMENTS: Readonly<Record<DetailTable, { readonly remove: string; readonly merge: string }>> = {
-  provider_endpoints: statementsOf('provider_endpoints'),
-  provider_other_names: statementsOf('provider_other_names'),
-  provider_locations: statementsOf('provider_locations'),
-  clinician_practices: statementsOf('clinician_practices'),
-};
 
 function statementsOf(table: DetailTable) {
   const { key, rest } = DETAIL_COLUMNS[table];

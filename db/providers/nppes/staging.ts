@@ -1,5 +1,5 @@
-import { once } from 'node:events';
 import type { Writable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
 import type { TransactionSql } from 'postgres';
 
 // Where rows of CMS's files wait to be merged. The columns are in the order in which the importer writes them.
@@ -13,17 +13,8 @@ const PROVIDER_COLUMNS = `npi entity_type last_name first_name middle_name name_
 /** What is copied of a provider: those values, what tells a changed row from an unchanged one, and of what day it is. */
 export const COPIED_PROVIDER_COLUMNS = ['row_hash', 'as_of', 'origin', ...PROVIDER_COLUMNS.split(/\s+/)];
 
-/** What a provider has several of, each kind in a table and a file of its own. */
-export type DetailTable =
-  | 'provider_endpoints'
-  | 'provider_other_names'
-  | 'provider_locations'
-  | 'clinician_practices';
-
-/** The columns that are the key, and the rest. */
-export const DETAIL_COLUMNS: Readonly<
-  Record<DetailTable, { readonly key: readonly string[]; readonly rest: readonly string[] }>
-> = {
+/** What a provider has several of, each kind in a table and a file of its own: the columns that are the key, and the rest. */
+export const DETAIL_COLUMNS = {
   provider_endpoints: { key: ['npi', 'kind', 'endpoint'], rest: ['affiliated', 'affiliation_name'] },
   provider_other_names: { key: ['npi', 'name', 'type_code'], rest: [] },
   provider_locations: {
@@ -32,12 +23,13 @@ export const DETAIL_COLUMNS: Readonly<
   },
   clinician_practices: { key: ['npi', 'pac_id', 'phone_key', 'address_key'], rest: ['name', 'members'] },
 };
+export type DetailTable = keyof typeof DETAIL_COLUMNS;
 
 /** Makes the staging tables of a connection. */
 export const STAGING_TABLES = `
   create temporary table staged_providers on commit delete rows as
     select ${COPIED_PROVIDER_COLUMNS.join(', ')} from providers with no data;
-${(Object.keys(DETAIL_COLUMNS) as DetailTable[])
+${Object.keys(DETAIL_COLUMNS)
   .map((table) => `  create temporary table staged_${table} (like ${table});`)
   .join('\n')}`;
 
@@ -50,19 +42,9 @@ export async function copyTo(
 ): Promise<void> {
   if (lines.length === 0) return;
   const stream: Writable = await tx`copy ${tx(table)} (${tx(columns)}) from stdin`.writable();
-  const failed = once(stream, 'error').then(([error]) => {
-    throw error;
-  });
-  // It is raced below; once everything is sent, nobody asks any more.
-  failed.catch(() => {});
-  for (const piece of lines) {
-    await Promise.race([
-      new Promise<void>((resolve, reject) =>
-        stream.write(piece, (error) => (error ? reject(error) : resolve())),
-      ),
-      failed,
-    ]);
-  }
+  // One that comes after the last line is told by the statement after it.
+  stream.on('error', () => {});
+  await pipeline(lines, stream, { end: false });
   // Not awaited: if PostgreSQL refuses the last bytes, postgres.js never ends the stream.
   stream.end();
 }
