@@ -7,17 +7,16 @@ import EXAMPLES from './examples.json' with { type: 'json' };
 import written from './operations.json' with { type: 'json' };
 import {
   batchId,
+  componentsOf,
   creditsAnswer,
   deliveriesAnswer,
-  deliveryAnswer,
   deliveryId,
   envelope,
   healthAnswer,
-  insufficientAnswer,
   invalidAnswer,
   type JsonObject,
   jsonSchema,
-  problemAnswer,
+  problemSchema,
   requestId,
   submitAnswer,
 } from './schemas.ts';
@@ -38,6 +37,8 @@ interface Operation {
   readonly parameters?: readonly string[];
   readonly requestBody?: Body;
   readonly responses: Readonly<Record<string, Answer>>;
+  /** Its results also go to the webhook that it names. */
+  readonly isDelivered?: boolean;
 }
 
 interface Answer {
@@ -108,19 +109,15 @@ function failures({ id, scope }: (typeof ROUTES)[number]): JsonObject {
   );
 }
 
-function problemResponse(kind: ProblemKind): JsonObject {
-  const { status, description, headers: own = [], counted, codes, example, hasMembers } = kind;
+function problemResponse(name: string, kind: ProblemKind): JsonObject {
+  const { description, headers: own = [], counted, codes, example } = kind;
   return {
     description,
     headers:
       counted === 'always' ? responseHeaders([...COUNTED, ...own]) : responseHeaders(own, counted && COUNTED),
     content: {
       'application/problem+json': {
-        schema: {
-          $ref: `#/components/schemas/${hasMembers ? 'InsufficientCredits' : 'Problem'}`,
-          type: 'object',
-          properties: { status: { const: status }, code: { enum: Object.keys(codes) } },
-        },
+        schema: { $ref: `#/components/schemas/${name}Problem` },
         examples: Object.fromEntries(
           Object.keys(codes).map((code) => [code, { value: problemBody(kind, code, example) }]),
         ),
@@ -133,7 +130,7 @@ function problemResponse(kind: ProblemKind): JsonObject {
 function operationOf(route: (typeof ROUTES)[number]): JsonObject {
   const { id, scope } = route;
   const isOpen = scope === 'open';
-  const { parameters = [], requestBody, responses, ...rest } = OPERATIONS[id];
+  const { parameters = [], requestBody, responses, isDelivered, ...rest } = OPERATIONS[id];
   const listed = parameters.map((name) =>
     SHARED.includes(name) ? { $ref: `#/components/parameters/${name}` } : parameter(name),
   );
@@ -153,20 +150,15 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
       ...(listed.length > 0 && !isOpen ? { 422: { $ref: '#/components/responses/Invalid' } } : {}),
       ...failures(route),
     },
+    ...(isDelivered
+      ? { callbacks: { result: { '{$request.body#/webhook/url}': { post: received(`${id}Result`) } } } }
+      : {}),
   };
 }
 
 function answerOf({ body, always = [], sometimes, ...rest }: Answer, counted: readonly string[]): JsonObject {
   const headers = responseHeaders([...counted, ...always], sometimes);
   return { ...rest, headers, ...(body ? { content: content(body) } : {}) };
-}
-
-function paths(): JsonObject {
-  const items: Record<string, JsonObject> = {};
-  for (const route of ROUTES) {
-    items[route.path] = { ...items[route.path], [route.method.toLowerCase()]: operationOf(route) };
-  }
-  return items;
 }
 
 const { vector, headers: deliveryHeaders, requestBody, ...delivery } = written.delivery;
@@ -178,67 +170,78 @@ const { vector, headers: deliveryHeaders, requestBody, ...delivery } = written.d
 export const signatureVector = { ...vector, body: JSON.stringify(EXAMPLES.delivery['real-time'].value) };
 
 /** What a webhook's receiver gets, and what its answer means (api/README.md, Webhooks). */
-const received: JsonObject = {
-  ...delivery,
-  parameters: Object.entries(deliveryHeaders).map(([name, header]) => ({
-    name,
-    in: 'header',
-    required: true,
-    example: new Map(Object.entries(vector)).get(name) ?? '',
-    ...header,
-  })),
-  requestBody: {
-    required: true,
-    description: requestBody.description,
-    content: content(requestBody.body),
+function received(operationId: string): JsonObject {
+  return {
+    operationId,
+    ...delivery,
+    parameters: Object.entries(deliveryHeaders).map(([name, header]) => ({
+      name,
+      in: 'header',
+      required: true,
+      example: new Map(Object.entries(vector)).get(name) ?? '',
+      ...header,
+    })),
+    requestBody: {
+      required: true,
+      description: requestBody.description,
+      content: content(requestBody.body),
+    },
+    'x-test-vector': signatureVector,
+  };
+}
+
+function paths(): JsonObject {
+  const items: Record<string, JsonObject> = {};
+  for (const route of ROUTES) {
+    items[route.path] = { ...items[route.path], [route.method.toLowerCase()]: operationOf(route) };
+  }
+  return items;
+}
+
+const PATHS = paths();
+const RESPONSES: JsonObject = {
+  ...Object.fromEntries(DESCRIBED.map(([name, kind]) => [name, problemResponse(name, kind)])),
+  Invalid: {
+    description: 'Something in the request is not valid; every problem is named.',
+    headers: responseHeaders(COUNTED),
+    content: content({ schema: 'Invalid', examples: 'invalid' }),
   },
-  'x-test-vector': signatureVector,
 };
+const REFERRING = JSON.stringify([PATHS, RESPONSES]);
 
 const components: JsonObject = {
-  schemas: {
-    SingleSubmit: jsonSchema(singleBody),
-    BulkSubmit: jsonSchema(bulkBody),
-    Accepted: jsonSchema(submitAnswer),
-    Envelope: jsonSchema(envelope),
-    Delivery: jsonSchema(deliveryAnswer),
-    Deliveries: jsonSchema(deliveriesAnswer),
-    Credits: jsonSchema(creditsAnswer),
-    Problem: jsonSchema(problemAnswer),
-    InsufficientCredits: jsonSchema(insufficientAnswer),
-    Invalid: jsonSchema(invalidAnswer),
-    Health: jsonSchema(healthAnswer),
-  },
+  schemas: componentsOf([
+    ...[singleBody, bulkBody, submitAnswer, envelope, deliveriesAnswer, creditsAnswer],
+    ...[invalidAnswer, healthAnswer],
+    ...DESCRIBED.map(([name, kind]) => problemSchema(name, kind)),
+  ]),
+  // Those that only some answers have stand with them.
   headers: Object.fromEntries(
-    Object.entries(HEADERS).map(([name, header]) => [name, { ...header, required: true }]),
+    Object.entries(HEADERS)
+      .filter(([name]) => REFERRING.includes(`"#/components/headers/${name}"`))
+      .map(([name, header]) => [name, { ...header, required: true }]),
   ),
   parameters: Object.fromEntries(SHARED.map((name) => [name, parameter(name)])),
-  responses: {
-    ...Object.fromEntries(DESCRIBED.map(([name, kind]) => [name, problemResponse(kind)])),
-    Invalid: {
-      description: 'Something in the request is not valid; every problem is named.',
-      headers: responseHeaders(COUNTED),
-      content: content({ schema: 'Invalid', examples: 'invalid' }),
-    },
-  },
+  responses: RESPONSES,
   securitySchemes: {
     bearer: { type: 'http', scheme: 'bearer', description: 'Wins if both are sent.' },
     apiKey: { type: 'apiKey', in: 'header', name: 'X-API-Key' },
   },
-  callbacks: {
-    result: { '{$request.body#/webhook/url}': { $ref: '#/components/pathItems/delivery' } },
-  },
-  pathItems: { delivery: { post: received } },
 };
 
 /** The OpenAPI 3.1 document: bodies are the joi schemas that validate. */
 export const openapi: JsonObject = {
   openapi: '3.1.1',
-  info: { title: 'NPI email enrichment', version: '1.0.0', description: DESCRIPTION },
+  info: {
+    title: 'NPI email enrichment',
+    version: '1.0.0',
+    description: DESCRIPTION,
+    contact: { name: 'The operator, who issued your API key' },
+    license: { name: 'MIT', identifier: 'MIT' },
+  },
   servers: [{ url: '/' }],
   security: [{ bearer: [] }, { apiKey: [] }],
-  tags: ['Submit', 'Results', 'Deliveries', 'Credits', 'Service', 'Webhooks'].map((name) => ({ name })),
-  paths: paths(),
-  webhooks: { result: { $ref: '#/components/pathItems/delivery' } },
+  tags: Object.entries(written.tags).map(([name, description]) => ({ name, description })),
+  paths: PATHS,
   components,
 };

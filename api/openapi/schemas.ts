@@ -6,67 +6,85 @@ import {
   DELIVERY_STATES,
   EMAIL_TYPES,
   type RequestStatus,
-  WEBHOOK_MODES,
 } from '../../db/words.ts';
 import { CURSOR, PAGE } from '../http/parameters.ts';
+import type { ProblemKind } from '../problems.ts';
+import { customData, webhookMode } from '../routes/submit.ts';
 
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [name: string]: Json };
 export type JsonObject = { readonly [name: string]: Json };
 
 /** What a joi schema may say of itself with `meta()`, because joi's own translation cannot know it. */
 interface Meta {
+  /** Its name among the document's components: wherever it stands it is referred to. */
+  readonly name?: string;
   /** Keywords for what a custom rule checks. */
   readonly jsonSchema?: JsonObject;
   /** For a schema that picks with `when` which problems to report: the schema of what passes. */
   readonly accepts?: Joi.Schema;
 }
 
+/** `components.schemas` of the document: these schemas, and all in them, that have a name. */
+export function componentsOf(schemas: readonly Joi.Schema[]): JsonObject {
+  const named: Record<string, JsonObject> = {};
+  for (const schema of schemas) jsonSchema(schema, named);
+  return named;
+}
+
 /**
- * A joi schema as JSON Schema 2020-12: joi's own translation (Standard JSON Schema), with four things set right:
+ * A joi schema as JSON Schema 2020-12: joi's own translation (Standard JSON Schema), with these things set right, the
+ * last three for the sake of generated clients:
  *
- * - `null` if joi takes it: joi's translation does not know `empty(null)`, and leaves `null` out of an `enum`;
- * - `meta({ jsonSchema })` and `meta({ accepts })`, see above;
- * - `example()`, which joi does not translate;
+ * - `null` if joi takes it: joi's translation does not know `empty(null)`;
+ * - `meta()`, see above, and `example()`, which joi does not translate;
  * - no `additionalProperties: false`: answers may gain fields at any time (DECISIONS.md, Versioning), so clients must
- *   not take a list of fields as complete.
+ *   not take a list of fields as complete;
+ * - one with a name is a reference, without siblings; beside `null` in an `anyOf`;
+ * - no `default`, which makes a field required in what is generated: the description says it;
+ * - a single choice is a constant.
+ *
+ * @param named where those with names are put
  */
-export function jsonSchema(schema: Joi.Schema): JsonObject {
+export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject> = {}): JsonObject {
   const meta: Meta = Object.assign({}, ...(schema.$_terms.metas ?? []));
-  if (meta.accepts) return jsonSchema(meta.accepts);
+  if (meta.accepts) return jsonSchema(meta.accepts, named);
   const translated = schema['~standard'].jsonSchema.input({ target: 'draft-2020-12' }) as JsonObject;
-  const { additionalProperties, ...kept } = translated;
+  const { type, enum: choices, default: inWords, additionalProperties, ...kept } = translated;
   const examples: readonly Json[] | null = schema.$_terms.examples;
-  return {
-    ...withNull(schema, { ...kept, ...meta.jsonSchema }),
-    ...children(schema, kept),
-    ...(additionalProperties === false || additionalProperties === undefined ? {} : { additionalProperties }),
+  // The validator itself is asked: whatever makes it take `null` is translated.
+  const isNullable = schema.validate(null).error === undefined;
+  const own: JsonObject = {
+    ...(type === undefined ? {} : { type: [type].flat()[0] ?? null }),
+    ...kept,
+    ...(Array.isArray(choices) ? (choices.length > 1 ? { enum: choices } : { const: choices[0] }) : {}),
+    ...meta.jsonSchema,
+    ...children(schema, kept, named),
     ...(examples ? { examples } : {}),
   };
-}
-
-/** The validator itself is asked: whatever makes it take `null` is translated. */
-function withNull(schema: Joi.Schema, { type, ...kept }: JsonObject): JsonObject {
-  if (typeof type !== 'string') return type === undefined ? kept : { type, ...withNullChoice(kept) };
-  if (schema.validate(null).error) return { type, ...kept };
-  return { type: [type, 'null'], ...withNullChoice(kept) };
-}
-
-function withNullChoice({ enum: choices, ...kept }: JsonObject): JsonObject {
-  return Array.isArray(choices) ? { enum: [...choices, null], ...kept } : kept;
+  if (meta.name === undefined) {
+    return isNullable && own.type !== undefined ? { ...own, type: [own.type, 'null'] } : own;
+  }
+  named[meta.name] = own;
+  const reference = { $ref: `#/components/schemas/${meta.name}` };
+  return isNullable ? { anyOf: [reference, { type: 'null' }] } : reference;
 }
 
 /** Members and items, translated one by one. */
-function children(schema: Joi.Schema, { properties, items }: JsonObject): JsonObject {
+function children(
+  schema: Joi.Schema,
+  { properties, items }: JsonObject,
+  named: Record<string, JsonObject>,
+): JsonObject {
   const [item, ...others]: readonly Joi.Schema[] = schema.$_terms.items ?? [];
   return {
     ...(properties
       ? {
           properties: Object.fromEntries(
-            Object.keys(properties).map((name) => [name, jsonSchema(schema.extract(name))]),
+            Object.keys(properties).map((name) => [name, jsonSchema(schema.extract(name), named)]),
           ),
         }
       : {}),
-    ...(items && item && others.length === 0 ? { items: jsonSchema(item) } : {}),
+    ...(items && item && others.length === 0 ? { items: jsonSchema(item, named) } : {}),
   };
 }
 
@@ -91,42 +109,55 @@ export const deliveryId = text
   .pattern(new RegExp(idPattern('msg')))
   .example('msg_01jd9x6k2wf3r8t0z5q7w4m1hd');
 export const cursor = text.pattern(new RegExp(CURSOR)).example('01jd9x6k2wf3r8t0z5q7w4m1hd');
-const batchStatus = text.valid(...BATCH_STATUSES);
-const timestamp = text
-  .isoDate()
-  .pattern(/^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$/)
-  .description('RFC 3339, UTC, milliseconds.');
+const batchStatus = text
+  .valid(...BATCH_STATUSES)
+  .description('`completed` when every request is final: for a submit of replays at once.')
+  .meta({ name: 'BatchStatus' });
+const emailType = text.valid(...EMAIL_TYPES).meta({ name: 'EmailType' });
+const deliveryStatus = text
+  .valid(...DELIVERY_STATES)
+  .description('`pending` until it is decided. `none`: deliveries are suspended by the operator.')
+  .meta({ name: 'DeliveryStatus' });
+/** Some generators refuse a `pattern` or a `minLength` beside `date-time`. */
+const timestamp = Joi.custom((value, helpers) =>
+  new Date(value).toISOString() === value ? value : helpers.error('any.invalid'),
+)
+  .required()
+  .description('RFC 3339, UTC, milliseconds.')
+  .meta({ jsonSchema: { type: 'string', format: 'date-time' } });
 
 /** 202 of both submits. */
 export const submitAnswer = Joi.object({
   batch_id: batchId,
-  status: batchStatus.description('`completed` if every request is final at once.'),
+  status: batchStatus,
   requests: Joi.array()
     .items(
       Joi.object({
         npi,
         request_id: requestId,
         poll_url: text.pattern(new RegExp(idPattern('req').replace('^', '^/api/v1/email/'))),
-      }),
+      }).meta({ name: 'AcceptedRequest' }),
     )
     .min(1)
     .required()
     .description('One per submitted NPI, in the order of the submit.'),
-});
+}).meta({ name: 'Accepted' });
 
-const item = Joi.object({
+const result = Joi.object({
   request_id: requestId,
   npi,
-  status: text.valid(...REQUEST_STATUSES).description('`completed`, `not_found` and `failed` are final.'),
+  status: text
+    .valid(...REQUEST_STATUSES)
+    .description('`completed`, `not_found` and `failed` are final.')
+    .meta({ name: 'RequestStatus' }),
   replayed: Joi.boolean().required().description('A free replay of a result charged within 30 days.'),
-  email_type: text
-    .valid(...EMAIL_TYPES)
-    .allow(null)
-    .description('Null without an email, as are the three below.'),
+  email_type: emailType.allow(null),
   email: text.email({ tlds: false }).allow(null),
   email_last_validated: timestamp.allow(null),
-  email_status: text.valid('valid').allow(null),
-});
+  email_status: text.valid('valid').allow(null).meta({ name: 'EmailStatus' }),
+})
+  .description('Of one NPI. The last four are null without an email.')
+  .meta({ name: 'Result' });
 
 /** The response envelope: both polls and every delivery. */
 export const envelope = Joi.object({
@@ -137,34 +168,32 @@ export const envelope = Joi.object({
     completed_count: credits.min(0).description('Requests that are final.'),
     created_at: timestamp.allow(null),
     updated_at: timestamp.allow(null),
-  }).required(),
+  })
+    .required()
+    .meta({ name: 'Batch' }),
   webhook: Joi.object({
     url: text.allow(null),
-    mode: text.valid(...WEBHOOK_MODES).allow(null),
-    status: text
-      .valid(...DELIVERY_STATES)
-      .allow(null)
-      .description('`none`: deliveries are suspended by the operator.'),
+    mode: webhookMode.required().allow(null),
+    status: deliveryStatus.allow(null),
   })
     .required()
     .allow(null)
-    .description('Null if the submit named none.'),
-  custom_data: Joi.object()
-    .required()
-    .allow(null)
-    .description('Exactly what was submitted, number for number.'),
+    .description('Where results are sent, and how far that is; null if the submit named no webhook.')
+    .meta({ name: 'WebhookState' }),
+  custom_data: customData.required().allow(null),
   usage: Joi.object({
     credits_used: credits.min(0).allow(null).description('Charged so far: for this batch, or this request.'),
     balance: credits.allow(null).description('Available now.'),
   })
     .required()
-    .allow(null),
+    .allow(null)
+    .meta({ name: 'Usage' }),
   data: Joi.array()
-    .items(item)
+    .items(result)
     .min(1)
     .required()
     .description('One item in a single poll and a real-time delivery, else every request of the batch.'),
-});
+}).meta({ name: 'Envelope' });
 
 const attempt = Joi.object({
   n: credits.min(1).description('Counted over all of the delivery, resends included.'),
@@ -174,20 +203,19 @@ const attempt = Joi.object({
   reason: text
     .valid(...ATTEMPT_REASONS)
     .allow(null)
-    .description('Stable: what was wrong; null for a 2xx. With `body_…` a 2xx counts all the same.'),
+    .description('Stable: what was wrong; null for a 2xx. With `body_…` a 2xx counts all the same.')
+    .meta({ name: 'AttemptReason' }),
   response_excerpt: Joi.string()
     .required()
     .allow(null, '')
     .description('The first 1024 bytes of what your receiver answered, as text; null if no answer came.'),
-});
+}).meta({ name: 'DeliveryAttempt' });
 
 /** 202 of a resend. */
 export const deliveryAnswer = Joi.object({
   id: deliveryId.description('The `webhook-id` of every attempt.'),
   request_id: requestId.allow(null).description('What it reports; null for the whole batch.'),
-  status: text
-    .valid(...DELIVERY_STATES)
-    .description('As `webhook.status` has it: `pending` until it is decided.'),
+  status: deliveryStatus,
   created_at: timestamp,
   decided_at: timestamp.allow(null).description('Null until it is decided.'),
   next_attempt_at: timestamp
@@ -197,7 +225,7 @@ export const deliveryAnswer = Joi.object({
     .items(attempt)
     .required()
     .description('The newest 50, oldest first; kept for 30 days.'),
-});
+}).meta({ name: 'Delivery' });
 
 /** 200 of `GET /api/v1/batch/{batch_id}/deliveries`. */
 export const deliveriesAnswer = Joi.object({
@@ -207,21 +235,21 @@ export const deliveriesAnswer = Joi.object({
     .required()
     .description('In the order of the submit; none if it named no webhook.'),
   next_cursor: cursor.allow(null).description('For the next page; null on the last one.'),
-});
+}).meta({ name: 'Deliveries' });
 
 /** 200 of `GET /api/v1/credits`. */
 export const creditsAnswer = Joi.object({
   balance: credits.description('Available: total − used − held.'),
   total: credits.description('Granted.'),
   used: credits.description('Charged.'),
-});
+}).meta({ name: 'Credits' });
 
 /** Every error but 422: RFC 9457. */
 export const problemAnswer = Joi.object({
   type: text.valid('about:blank'),
   title: text,
   status: credits,
-  code: text.description('Stable: for programs.'),
+  code: text,
   detail: text.description('For people.'),
 });
 
@@ -231,6 +259,20 @@ export const insufficientAnswer = problemAnswer.keys({
   available: credits,
   shortfall: credits.min(1),
 });
+
+/** The body of one kind of problem, with the codes that it can have. */
+export function problemSchema(
+  name: string,
+  { status, description, codes, hasMembers }: ProblemKind,
+): Joi.Schema {
+  return (hasMembers ? insufficientAnswer : problemAnswer)
+    .keys({
+      status: credits.valid(status).meta({ jsonSchema: { type: 'integer' } }),
+      code: text.valid(...Object.keys(codes)).description('Stable: for programs.'),
+    })
+    .description(description)
+    .meta({ name: `${name}Problem` });
+}
 
 /** 422: every problem at once, in field order. */
 export const invalidAnswer = Joi.object({
@@ -244,11 +286,11 @@ export const invalidAnswer = Joi.object({
           .description('`body`, `path` or `header`, then the field, then the position in a list.'),
         msg: text,
         type: text.description('Stable: for programs.'),
-      }),
+      }).meta({ name: 'InvalidField' }),
     )
     .min(1)
     .required(),
-});
+}).meta({ name: 'Invalid' });
 
 /** `/healthz`, `/readyz`. */
-export const healthAnswer = Joi.object({ status: text });
+export const healthAnswer = Joi.object({ status: text }).meta({ name: 'Health' });

@@ -215,43 +215,47 @@ const url = Joi.string()
     return contextOf(helpers).forbids(parsed) ? helpers.error('url.forbidden') : text;
   });
 
-const webhook = Joi.object({
-  url: url.required(),
-  mode: Joi.string()
-    .valid(...WEBHOOK_MODES)
-    .empty(null)
-    .default('real-time')
-    .description(
-      '`real-time`: one delivery per NPI as it finishes. `batch`: one when the whole batch completes.',
-    ),
-})
-  .unknown()
-  .description('Where results are sent; without it they are polled for.');
+export const webhookMode = Joi.string()
+  .valid(...WEBHOOK_MODES)
+  .description(
+    '`real-time`, if none is named: one delivery per NPI as it finishes. `batch`: one when the whole batch completes.',
+  )
+  .meta({ name: 'WebhookMode' });
 
-const customData = Joi.object()
+const webhook = Joi.object({ url: url.required(), mode: webhookMode.empty(null).default('real-time') })
+  .unknown()
+  .description('Where results are sent; without it they are polled for.')
+  .meta({ name: 'WebhookTarget' });
+
+export const customData = Joi.object()
   .unknown()
   .description(
-    `Any JSON object of at most ${MAX_CUSTOM_DATA_BYTES} bytes as sent and ${MAX_CUSTOM_DATA_DEPTH} levels; echoed unchanged in polls and deliveries.`,
+    `Any JSON object of at most ${MAX_CUSTOM_DATA_BYTES} bytes as sent and ${MAX_CUSTOM_DATA_DEPTH} levels; echoed in polls and deliveries exactly as submitted, number for number.`,
   )
   .example({ order: 17 })
-  .custom((value: object, helpers) => {
-    const text = contextOf(helpers).customData ?? '';
-    if (Buffer.byteLength(text) > MAX_CUSTOM_DATA_BYTES) return helpers.error('dict.too_large');
-    return jsonDepth(text) > MAX_CUSTOM_DATA_DEPTH ? helpers.error('dict.too_deep') : value;
-  });
+  .meta({ name: 'CustomData', jsonSchema: { additionalProperties: true } });
 
 const common = {
   enrichment_email_type: Joi.string()
     .valid(...WANTED_TYPES)
     .empty(null)
     .default('any')
-    .description('A filter: an email of another type is not returned. `any` prefers professional.'),
+    .description(
+      'A filter: an email of another type is not returned. `any`, if none is named, prefers professional.',
+    )
+    .meta({ name: 'WantedType' }),
   webhook: webhook.empty(null),
-  custom_data: customData.empty(null),
+  custom_data: customData.empty(null).custom((value: object, helpers) => {
+    const text = contextOf(helpers).customData ?? '';
+    if (Buffer.byteLength(text) > MAX_CUSTOM_DATA_BYTES) return helpers.error('dict.too_large');
+    return jsonDepth(text) > MAX_CUSTOM_DATA_DEPTH ? helpers.error('dict.too_deep') : value;
+  }),
 };
 
 /** `POST /api/v1/email` */
-export const singleBody = Joi.object({ npi: npi.required(), ...common }).unknown();
+export const singleBody = Joi.object({ npi: npi.required(), ...common })
+  .unknown()
+  .meta({ name: 'SingleSubmit' });
 
 const npis = Joi.array()
   .items(npi)
@@ -266,7 +270,9 @@ export const bulkBody = Joi.object({
     .required()
     .meta({ accepts: npis }),
   ...common,
-}).unknown();
+})
+  .unknown()
+  .meta({ name: 'BulkSubmit' });
 
 /**
  * Validates a parsed body.

@@ -112,8 +112,35 @@ test('links and problems name operations that there are, and every body that is 
   const text = JSON.stringify(openapi);
   const linked = [...text.matchAll(/"operationId":"(\w+)"/g)].map(([, id = '']) => id);
   const failing = Object.values(PROBLEMS).flatMap(({ at }) => (typeof at === 'string' ? [] : at));
-  t.deepEqual([...new Set([...linked, ...failing])].toSorted(), [...ids, 'receiveResult'].toSorted());
+  t.deepEqual(
+    [...new Set([...linked, ...failing])].toSorted(),
+    [...ids, 'submitSingleResult', 'submitBulkResult'].toSorted(),
+  );
   t.false(text.includes('"examples":{}'));
+});
+
+test('nothing stands in it that client generators stumble over', (t) => {
+  const wrong: string[] = [];
+  JSON.stringify(openapi, (name, value: unknown) => {
+    const has = (keyword: string) => typeof value === 'object' && value !== null && keyword in value;
+    const { type, format } = (value ?? {}) as { readonly type?: unknown; readonly format?: unknown };
+    const isSchema = typeof type === 'string' || Array.isArray(type);
+    if (has('$ref') && Object.keys(value as object).length > 1) wrong.push(`${name}: siblings of a $ref`);
+    if (name === 'callbacks' && JSON.stringify(Object.values(value as object)[0]).includes('pathItems'))
+      wrong.push(`${name}: not inline`);
+    if (format === 'date-time' && (has('pattern') || has('minLength')))
+      wrong.push(`${name}: bounds of a time`);
+    if (Array.isArray(type) && (has('properties') || has('enum') || has('const') || type.includes('object')))
+      wrong.push(`${name}: null in a schema that should have a name`);
+    if (isSchema && has('properties') && name !== '' && /^[a-z]/.test(name))
+      wrong.push(`${name}: without a name`);
+    if (isSchema && has('default') && name !== 'schema')
+      wrong.push(`${name}: a default that is not told in words`);
+    return value;
+  });
+  t.deepEqual(wrong, []);
+  const described = Object.values(openapi.paths as Record<string, Record<string, { description?: string }>>);
+  for (const operation of described.flatMap((item) => Object.values(item))) t.truthy(operation.description);
 });
 
 test('every example is an example of its schema', (t) => {
