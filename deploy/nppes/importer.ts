@@ -29,19 +29,7 @@ export interface ImportOptions {
   readonly output: ProgressOutput;
 }
 
-export interface ImportResult {
-  readonly file: string;
-  /** The last day that the files tell of; null if they don't say it. */
-  readonly asOf: string | null;
-  /** `already`: it was imported before, and nothing was done. */
-  readonly outcome: 'imported' | 'already' | 'rehearsed';
-  readonly members: readonly FileKind[];
-  readonly counts: Counts;
-  /** Null if no row was rejected. */
-  readonly rejectsPath: string | null;
-  readonly seconds: number;
-  readonly rowsPerSecond: number;
-}
+export type ImportResult = Awaited<ReturnType<typeof importDownload>>;
 
 /**
  * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Every NPI that it names is made what it says; others stay. Killed
@@ -49,7 +37,7 @@ export interface ImportResult {
  * @throws {ImportProblem} if it cannot begin or was stopped
  * @throws {DatabaseError} if it could not begin for the database's sake
  */
-export async function importDownload(options: ImportOptions): Promise<ImportResult> {
+export async function importDownload(options: ImportOptions) {
   const { path, dataset, databaseUrl: url } = options;
   const source = await openSource(path, dataset);
   const db = openDatabase({ url, poolSize: 1, applicationName: 'import' });
@@ -93,7 +81,7 @@ async function importSource(
   db: Database,
   source: Source,
   { dataset, by, dryRun, again, acceptsDrift, rejectsPath, output }: ImportOptions,
-): Promise<ImportResult> {
+) {
   const begun = performance.now();
   const { name: file, fingerprint, members } = source;
   // A wrong layout of the last file must not be found after an hour's import of the first.
@@ -126,35 +114,35 @@ async function importSource(
       const noted = endImport(db, id, 'failed', work.counts);
       await noted.then(() => analyzeProviders(connection)).catch(() => {});
     }
-    throw error instanceof DatabaseError ? stoppedBy(error) : error;
+    if (!(error instanceof DatabaseError)) throw error;
+    const what = error.unavailable ? 'lost PostgreSQL on the way' : 'PostgreSQL refused; its log says why';
+    throw new ImportProblem(
+      `${what} (${error.code}); run the same command again: what is imported already changes no more`,
+    );
   } finally {
     progress.stop();
   }
   const rows = members.reduce((sum, { kind }) => sum + (work.counts[`${kind}.read`] ?? 0), 0);
   return result(dryRun ? 'rehearsed' : 'imported', work.counts, rows);
 
-  function result(outcome: ImportResult['outcome'], counts: Counts, rows: number): ImportResult {
+  /** @param outcome `already`: it was imported before, and nothing was done */
+  function result(outcome: 'imported' | 'already' | 'rehearsed', counts: Counts, rows: number) {
     const seconds = (performance.now() - begun) / 1000;
     const rejected = members.some(({ kind }) => (counts[`${kind}.rejected`] ?? 0) > 0);
     const days = members.map(({ asOf }) => asOf).filter((day) => day !== 'infinity');
     return {
       file,
+      /** The last day that the files tell of; null if they don't say it. */
       asOf: days.sort().at(-1) ?? null,
       outcome,
       members: members.map(({ kind }) => kind),
       counts,
+      /** Null if no row was rejected. */
       rejectsPath: rejected && outcome !== 'already' ? rejectsPath : null,
       seconds,
       rowsPerSecond: Math.round(rows / seconds),
     };
   }
-}
-
-function stoppedBy({ code, unavailable }: DatabaseError): ImportProblem {
-  const what = unavailable ? 'lost PostgreSQL on the way' : 'PostgreSQL refused; its log says why';
-  return new ImportProblem(
-    `${what} (${code}); run the same command again: what is imported already changes no more`,
-  );
 }
 
 /** The main file, chunk by chunk. */

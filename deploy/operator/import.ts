@@ -9,7 +9,7 @@ import {
   type OwnEmail,
   storeOwnEmails,
 } from '../../db/lookups/imports.ts';
-import { importSuppressions, type SuppressionTarget } from '../../db/privacy/suppressions.ts';
+import { importSuppressions } from '../../db/privacy/suppressions.ts';
 import { type EmployerDomain, storeEmployerDomains } from '../../db/providers/employer-domains.ts';
 import type { ImportKind } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
@@ -18,13 +18,14 @@ import type { ProgressOutput } from '../nppes/output.ts';
 import { audited, label } from './arguments.ts';
 import { fields, type Report, type Run, table } from './print.ts';
 import {
+  DOMAIN_ROWS,
+  emailRows,
   identify,
   importRows,
   type RowImport,
-  readDomainRows,
-  readEmailRows,
-  readSuppressionRows,
   SOURCE_NAME,
+  SUPPRESSION_ROWS,
+  type Suppressed,
 } from './rows.ts';
 
 const NPPES_HELP = `
@@ -125,7 +126,7 @@ export function addImportCommands(
     kind: Exclude<ImportKind, Dataset>,
     description: string,
     help: string,
-    work: (db: Database, options: RowOptions) => Pick<RowImport<T>, 'begin' | 'store'>,
+    work: (db: Database, options: RowOptions) => RowImport<T>,
   ) =>
     audited(parent.command(kind), 'import')
       .description(`${description}, each row with a verdict`)
@@ -136,30 +137,25 @@ export function addImportCommands(
         run((db) => importFile(db, kind, path, options, work(db, options))),
       );
   ofRows<EmployerDomain>('domains', "employers' domains", DOMAIN_HELP, (db) => ({
-    begin: readDomainRows,
+    ...DOMAIN_ROWS,
     store: (rows) => storeEmployerDomains(db, rows),
   }));
-  ofRows('emails', "the operator's own addresses", EMAIL_HELP, (db, { source = '' }) => {
+  ofRows<OwnEmail>('emails', "the operator's own addresses", EMAIL_HELP, (db, { source = '' }) => {
     const now = Date.now();
     const freshSince = now - loadConfig().freshnessMs;
     return {
-      begin: (first) => readEmailRows(first, source, now),
+      ...emailRows(source, now),
       store: async (rows) => {
         const verdicts = await storeOwnEmails(db, rows);
         return rows.map((row, n) => emailVerdict(row, verdicts[n] ?? 'unchanged', freshSince));
       },
     };
   }).option('--source <NAME>', 'where rows come from that do not say', sourceName, 'import');
-  ofRows<SuppressionTarget & { readonly reason: string }>(
-    'suppressions',
-    'who must not be looked up or returned',
-    SUPPRESSION_HELP,
-    (db) => ({
-      begin: readSuppressionRows,
-      store: async (rows) =>
-        (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
-    }),
-  );
+  ofRows<Suppressed>('suppressions', 'who must not be looked up or returned', SUPPRESSION_HELP, (db) => ({
+    ...SUPPRESSION_ROWS,
+    store: async (rows) =>
+      (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
+  }));
 }
 
 const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
@@ -204,13 +200,13 @@ async function importFile<T>(
   kind: Exclude<ImportKind, Dataset>,
   path: string,
   { verdicts, actor, reason }: RowOptions,
-  work: Pick<RowImport<T>, 'begin' | 'store'>,
+  work: RowImport<T>,
 ): Promise<Report> {
   const file = await identify(path);
   const id = await beginImport(db, { actor, reason }, kind, file);
   let counts: Readonly<Record<string, number>> = {};
   try {
-    await importRows({ ...work, path, verdictsPath: verdicts ?? null }, (now) => {
+    await importRows(work, path, verdicts ?? null, (now) => {
       counts = now;
     });
   } catch (error) {
