@@ -1,4 +1,5 @@
 import { hostname } from 'node:os';
+import { basename } from 'node:path';
 import type { ChangedBy } from '../../db/audit.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
@@ -9,31 +10,30 @@ import type { DetailTable } from '../../db/providers/nppes/staging.ts';
 import { type CsvRecord, csvReader } from './csv.ts';
 import { type FileKind, findClinicianColumns, findColumns, type Header, ImportProblem } from './layout.ts';
 import { openProgress, openRejects, type Progress, type ProgressOutput, type RejectsFile } from './output.ts';
-import { neededOf, npiOf, type Reject, rowParser } from './rows.ts';
+import { neededOf, npiOf, type Reject, requireCommas, rowParser, traceReader } from './rows.ts';
 import { type Member, openSource, type Source } from './source.ts';
-import { requireCommas, traceReader } from './spreadsheet.ts';
 
-export interface ImportOptions {
+/** As the command has them; who asks, and why, is for the audit log. */
+export interface ImportOptions extends ChangedBy {
   readonly dataset: Dataset;
   readonly databaseUrl: string;
-  /** For the audit log. */
-  readonly by: ChangedBy;
   /** A zip, a folder or a csv file. */
   readonly path: string;
-  readonly rejectsPath: string;
-  /** True to count what would change and to write nothing but the rejects file. */
-  readonly dryRun: boolean;
-  /** True to import a file that was imported before. */
-  readonly again: boolean;
-  readonly acceptsDrift: boolean;
+  /** Where rows that are not imported are listed. */
+  readonly rejects?: string;
+  /** Counts what would change, and writes nothing but that list. */
+  readonly dryRun?: boolean;
+  /** Imports a file that was imported before. */
+  readonly again?: boolean;
+  readonly acceptDrift?: boolean;
   readonly output: ProgressOutput;
 }
 
 export type ImportResult = Awaited<ReturnType<typeof importDownload>>;
 
 /**
- * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Every NPI that it names is made what it says; others stay. Killed
- * at any moment and run again, it ends as if nothing had happened.
+ * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Every NPI that it names is
+ * made what it says; others stay. Killed at any moment and run again, it ends as if nothing had happened.
  * @throws {ImportProblem} if it cannot begin or was stopped
  * @throws {DatabaseError} if it could not begin for the database's sake
  */
@@ -80,13 +80,14 @@ async function importSource(
   connection: NppesConnection,
   db: Database,
   source: Source,
-  { dataset, by, dryRun, again, acceptsDrift, rejectsPath, output }: ImportOptions,
+  { dataset, path, rejects: given, dryRun = false, again, acceptDrift = false, output, ...by }: ImportOptions,
 ) {
   const begun = performance.now();
+  const rejectsPath = given ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`;
   const { name: file, fingerprint, members } = source;
   // A wrong layout of the last file must not be found after an hour's import of the first.
   const files: { member: Member; header: Header }[] = [];
-  for (const member of members) files.push({ member, header: await readHeader(member, acceptsDrift) });
+  for (const member of members) files.push({ member, header: await readHeader(member, acceptDrift) });
   const earlier = dryRun || again ? null : await findImport(db, dataset, fingerprint);
   if (earlier !== null) return result('already', earlier, 0);
   const id = dryRun ? null : await beginImport(db, by, dataset, { name: file, fingerprint });

@@ -195,16 +195,13 @@ async function* unpacked(zip: ZipFile, entry: Entry): AsyncIterable<Buffer> {
 }
 
 function requireReadable(zipName: string, entry: Entry): void {
-  const how = entry.isEncrypted() ? 'is encrypted' : packing(entry.compressionMethod);
-  if (how === null) return;
+  const { compressionMethod: method } = entry;
+  if (!entry.isEncrypted() && (method === STORED || method === DEFLATED)) return;
+  const packing = method === DEFLATE64 ? 'Deflate64' : `method ${method}`;
+  const how = entry.isEncrypted() ? 'is encrypted' : `is packed by ${packing}`;
   throw new ImportProblem(
     `${basename(entry.fileName)} in ${zipName} ${how}, which cannot be read here; unpack it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
   );
-}
-
-function packing(method: number): string | null {
-  if (method === STORED || method === DEFLATED) return null;
-  return `is packed by ${method === DEFLATE64 ? 'Deflate64' : `method ${method}`}`;
 }
 
 function damaged(zipName: string): ImportProblem {

@@ -1,4 +1,3 @@
-import { basename } from 'node:path';
 import { type Command, InvalidArgumentError } from 'commander';
 import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
@@ -13,7 +12,7 @@ import { importSuppressions } from '../../db/privacy/suppressions.ts';
 import { type EmployerDomain, storeEmployerDomains } from '../../db/providers/employer-domains.ts';
 import type { ImportKind } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
-import { type ImportResult, importDownload } from '../nppes/importer.ts';
+import { type ImportOptions, type ImportResult, importDownload } from '../nppes/importer.ts';
 import type { ProgressOutput } from '../nppes/output.ts';
 import { audited, label } from './arguments.ts';
 import { fields, type Report, type Run, table } from './print.ts';
@@ -60,13 +59,6 @@ a line: ten digits are an NPI, 64 hex digits an address's SHA-256, what has an @
 rest a domain with its subdomains.
 Verdicts: added, already_there, not_an_npi, not_a_hash, not_an_address, not_a_domain, unknown_kind, broken_row.`;
 
-interface DownloadOptions extends ChangedBy {
-  readonly rejects?: string;
-  readonly dryRun: boolean;
-  readonly again: boolean;
-  readonly acceptDrift?: true;
-}
-
 interface RowOptions extends ChangedBy {
   readonly verdicts?: string;
   /** Of addresses alone. */
@@ -93,24 +85,13 @@ export function addImportCommands(
         'where rows that cannot be imported are listed (default: NAME.rejects.csv here)',
         label(4096),
       )
-      .option('--dry-run', 'count what would change, and change nothing', false)
-      .option('--again', 'import a file that was imported before', false)
-      .action((path: string, { rejects, dryRun, again, acceptDrift, actor, reason }: DownloadOptions) =>
-        run(async () =>
-          downloadReport(
-            await importDownload({
-              dataset,
-              databaseUrl: databaseUrl(),
-              by: { actor, reason },
-              path,
-              rejectsPath: rejects ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`,
-              dryRun,
-              again,
-              acceptsDrift: acceptDrift === true,
-              output,
-            }),
-          ),
-        ),
+      .option('--dry-run', 'count what would change, and change nothing')
+      .option('--again', 'import a file that was imported before')
+      .action((path: string, options: Omit<ImportOptions, 'dataset' | 'path' | 'databaseUrl' | 'output'>) =>
+        run(async () => {
+          const given = { ...options, dataset, path, databaseUrl: databaseUrl(), output };
+          return downloadReport(await importDownload(given));
+        }),
       );
   ofDownload(
     'nppes',
@@ -166,23 +147,17 @@ const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
 
 function downloadReport({ counts, members, ...result }: ImportResult): Report {
   const { file, asOf, outcome, rejectsPath, seconds, rowsPerSecond } = result;
+  const fatesOf = (kind: string) => FATES.map((fate) => [fate, counts[`${kind}.${fate}`]] as const);
   const files = Object.fromEntries(
     members.map((kind) => [
       kind,
-      Object.fromEntries(
-        FATES.map((fate) => [fate, counts[`${kind}.${fate}`]]).filter(([, count]) => count !== undefined),
-      ),
+      Object.fromEntries(fatesOf(kind).filter(([, count]) => count !== undefined)),
     ]),
   );
   const speed = `${seconds.toFixed(1)} s, ${rowsPerSecond.toLocaleString('en-US')} rows/s`;
   const text = [
     `${file}${asOf === null ? '' : `, as of ${asOf}`}: ${HEADLINES[outcome]}`,
-    table(
-      members.map((kind) => ({
-        file: kind,
-        ...Object.fromEntries(FATES.map((fate) => [fate, files[kind]?.[fate] ?? null])),
-      })),
-    ),
+    table(members.map((kind) => ({ file: kind, ...Object.fromEntries(fatesOf(kind)) }))),
     ...(rejectsPath === null ? [] : [`Rejected rows are listed in ${rejectsPath}`]),
     ...(outcome === 'already' ? [] : [speed]),
   ].join('\n\n');
