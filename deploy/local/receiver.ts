@@ -22,20 +22,7 @@ export interface ReceivedDelivery {
   readonly body: string;
 }
 
-export interface Receiver {
-  /** `https://127.0.0.1:PORT`: deliveries are taken at every path below. */
-  readonly url: string;
-  /** The certificate to trust, PEM. */
-  readonly caFile: string;
-  /** What arrived, newest last. */
-  deliveries(): readonly ReceivedDelivery[];
-  /** Signatures are checked with this `whsec_` secret from now on. */
-  setSecret(secret: string): void;
-  /** From now on deliveries to that path are answered so; null gives the path its own answer back. */
-  setBehavior(path: string, behavior: Behavior | null): void;
-  /** Ends open connections too. */
-  close(): Promise<void>;
-}
+export type Receiver = Awaited<ReturnType<typeof startReceiver>>;
 
 /** The oldest are dropped: a local stack may stay up for days. */
 const KEPT = 10_000;
@@ -52,7 +39,7 @@ export async function startReceiver(settings: {
   readonly port: number;
   readonly secret?: string | undefined;
   readonly dir: string;
-}): Promise<Receiver> {
+}) {
   const { cert, key, certFile } = await ensureCertificate(settings.dir);
   const received: ReceivedDelivery[] = [];
   const behaviors = new Map<string, Behavior>();
@@ -106,13 +93,18 @@ export async function startReceiver(settings: {
   }
 
   return {
+    /** `https://127.0.0.1:PORT`: deliveries are taken at every path below. */
     url: `https://${LOOPBACK}:${port}`,
+    /** The certificate to trust, PEM. */
     caFile: certFile,
-    deliveries: () => received,
-    setSecret: (secret) => {
+    /** What arrived, newest last. */
+    deliveries: (): readonly ReceivedDelivery[] => received,
+    /** Signatures are checked with this `whsec_` secret from now on. */
+    setSecret(secret: string) {
       webhook = new Webhook(secret);
     },
-    setBehavior: (path, behavior) => {
+    /** From now on deliveries to that path are answered so; null gives the path its own answer back. */
+    setBehavior(path: string, behavior: Behavior | null) {
       if (behavior === null) behaviors.delete(path);
       else behaviors.set(path, behavior);
     },
@@ -141,22 +133,14 @@ export function status(code: number, headers: Readonly<Record<string, string>> =
     response.writeHead(code, headers).end(code === 204 ? undefined : `${code}\n`);
 }
 
-interface Certificate {
-  /** PEM. */
-  readonly cert: string;
-  /** PEM. */
-  readonly key: string;
-  /** The file that holds `cert`: whoever connects has to trust it. */
-  readonly certFile: string;
-}
-
 const DAY_MS = 86_400_000;
 
 /**
  * A self-made certificate for `localhost`, 127.0.0.1 and ::1, kept as `cert.pem` and `key.pem` in a folder, so that
  * who trusts it need not be told again at each start. It is made anew when missing, unreadable or about to expire.
+ * @returns it and its key, PEM, and the file that holds it: whoever connects has to trust it
  */
-export async function ensureCertificate(dir: string): Promise<Certificate> {
+export async function ensureCertificate(dir: string) {
   const certFile = join(dir, 'cert.pem');
   const keyFile = join(dir, 'key.pem');
   const kept = await Promise.all([readFile(certFile, 'utf8'), readFile(keyFile, 'utf8')]).catch(() => null);

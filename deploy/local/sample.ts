@@ -53,11 +53,9 @@ export async function importSample(databaseUrl: string, dir: string): Promise<nu
       dataset: 'nppes',
       databaseUrl,
       path,
-      rejectsPath: `${path}.rejects.csv`,
-      dryRun: false,
-      again: false,
-      acceptsDrift: false,
-      by: { actor: 'npm start', reason: 'local stack' },
+      rejects: `${path}.rejects.csv`,
+      actor: 'npm start',
+      reason: 'local stack',
       output: { terminal: null, line: () => {} },
     });
     rows += counts['npidata.read'] ?? 0;

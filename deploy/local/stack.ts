@@ -3,9 +3,16 @@ import { createWriteStream } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { grantCredits } from '../../db/accounts/credits.ts';
+import { authenticate, issueKey, parseApiKey } from '../../db/accounts/keys.ts';
+import { createOrganization } from '../../db/accounts/organizations.ts';
+import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import { type Database, openDatabase } from '../../db/client.ts';
 import { claimForLocalStack, openUsers } from '../../db/local-stack.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
 import { migrate } from '../../db/migrate.ts';
-import { type LocalConfig, loadOperatorConfig } from '../config/config.ts';
+import { addSuppression } from '../../db/privacy/suppressions.ts';
+import { type LocalConfig, loadOperatorConfig, type OperatorConfig } from '../config/config.ts';
 import { temporalTarget } from '../temporal/client.ts';
 import { startDns } from './dns.ts';
 import { readFacts, type StackFacts } from './facts.ts';
@@ -13,20 +20,13 @@ import { startPostgres } from './postgres.ts';
 import { freePort, isPortFree, LOOPBACK, LocalProblem, launch, requirePortFree } from './processes.ts';
 import { startReceiver } from './receiver.ts';
 import { importSample } from './sample.ts';
+import { STORED_EMAILS, SUPPRESSED_NPIS } from './sim/magic.ts';
 import { createSimulator, SIMULATED, sourceSettings } from './simulator.ts';
 import { ensureNamespace, startTemporal } from './temporal.ts';
 import { cacheFolder, findTemporalCli } from './temporal-cli.ts';
 import { findTemporalServer, startTemporalServer } from './temporal-server.ts';
-import { openTenant } from './tenant.ts';
 
-export interface Stack {
-  readonly facts: StackFacts;
-  /** What `LOOKUP_TIMEOUT` is here. */
-  readonly lookupTimeout: string;
-  /** Rejects with one sentence when a process of the stack dies. */
-  readonly failed: Promise<never>;
-  stop(): Promise<void>;
-}
+export type Stack = Awaited<ReturnType<typeof startStack>>;
 
 export interface StackOptions {
   /** Data, logs, certificates. */
@@ -61,17 +61,17 @@ const NOT_OURS =
  * Brings up every part in order, and takes down in the reverse order what it has brought up when one fails.
  * @throws {LocalProblem} in one sentence
  */
-export async function startStack(options: StackOptions): Promise<Stack> {
-  const parts = createParts(join(options.dir, 'logs'));
+export async function startStack(options: StackOptions) {
+  const { stop, ...parts } = createParts(join(options.dir, 'logs'));
   try {
-    return { ...(await bringUp(options, parts)), failed: parts.failed, stop: parts.stop };
+    return { ...(await bringUp(options, parts)), failed: parts.failed, stop };
   } catch (error) {
-    await parts.stop();
+    await stop();
     throw error;
   }
 }
 
-type Parts = ReturnType<typeof createParts>;
+type Parts = Omit<ReturnType<typeof createParts>, 'stop'>;
 
 /** What runs, in the order of its start. */
 function createParts(logs: string) {
@@ -80,6 +80,7 @@ function createParts(logs: string) {
   // Whoever waits for it is told; nobody waiting is no crash.
   death.promise.catch(() => {});
   return {
+    /** Rejects with one sentence when a process of the stack dies. */
     failed: death.promise,
     add(stop: () => Promise<void>) {
       // What was still starting when another part died has nobody left to wait for it.
@@ -163,11 +164,10 @@ async function bringUp(options: StackOptions, parts: Parts) {
     if (programs === null) {
       const target = temporalTarget(given.environment);
       await ensureNamespace(target, own);
-      return { address: target.connectionOptions.address ?? '', namespace: own, uiUrl: undefined };
+      return { address: target.connectionOptions.address ?? '', namespace: own, uiUrl: null };
     }
     const common = {
       namespace: onServer ? own : 'default',
-      headless: false,
       port: await portOf('temporal'),
       uiPort: await portOf('ui'),
       onLog: logTo(logs, 'temporal'),
@@ -236,7 +236,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     api_key: tenant.apiKey,
     temporal_address: temporal.address,
     temporal_namespace: temporal.namespace,
-    temporal_ui: temporal.uiUrl ?? null,
+    temporal_ui: temporal.uiUrl,
     database_url: urls.operator,
     secrets_key: secretsKey,
     simulator_url: simulator.urls.rocketreach,
@@ -245,7 +245,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     temporal_cli: typeof programs === 'string' ? programs : null,
     ports,
   };
-  return { facts, lookupTimeout: environment.LOOKUP_TIMEOUT };
+  return { facts, /** What it is here. */ lookupTimeout: environment.LOOKUP_TIMEOUT };
 }
 
 /** One of the production entry points as a child process, its log in a file; ready when it says so there. */
@@ -278,4 +278,43 @@ async function firstFree(ports: readonly (number | undefined)[]): Promise<number
     if (port !== undefined && (await isPortFree(port))) return port;
   }
   return await freePort();
+}
+
+const BY = { actor: 'npm start', reason: 'local stack' };
+const CREDITS = 1000;
+
+/**
+ * The organization that the local stack works for: finds that of an earlier start by its key, or makes one with 1,000
+ * credits. The key is stored nowhere but in `stack.json`, so a lost file means a new organization.
+ * @returns with `vendorKey`, which the vendor simulator asks of its callers
+ * @throws {DatabaseError}
+ */
+async function openTenant({ databaseUrl: url, secretKeys }: OperatorConfig, earlierKey: string | undefined) {
+  const db = openDatabase({ url, poolSize: 2, applicationName: 'local-stack', secretKeys });
+  try {
+    const { organizationId, apiKey } = (await earlier(db, earlierKey)) ?? (await create(db));
+    for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
+      const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
+      await storeEmail(db, { npi, email, emailType: type, lastValidatedAt, source: 'local-stack' });
+    }
+    for (const value of SUPPRESSED_NPIS) await addSuppression(db, BY, { kind: 'npi', value });
+    const { webhookSecret } = await showWebhookSecret(db, organizationId);
+    return { organizationId, apiKey, webhookSecret, vendorKey: randomBytes(16).toString('hex') };
+  } finally {
+    await db.close();
+  }
+}
+
+async function earlier(db: Database, apiKey = '') {
+  const hash = parseApiKey(apiKey);
+  if (hash === null) return null;
+  const owner = await authenticate(db, hash);
+  return owner.kind === 'active' ? { organizationId: owner.organizationId, apiKey } : null;
+}
+
+async function create(db: Database) {
+  const { id: organizationId } = await createOrganization(db, BY, 'Demonstration');
+  await grantCredits(db, BY, organizationId, CREDITS);
+  const { apiKey } = await issueKey(db, BY, organizationId, 'npm start');
+  return { organizationId, apiKey };
 }

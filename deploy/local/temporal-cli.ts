@@ -1,7 +1,6 @@
 import { mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { LocalProblem, launch, poll, run } from './processes.ts';
 
 export interface CliSearch {
@@ -54,11 +53,10 @@ async function isTemporalCli(command: string): Promise<boolean> {
 async function download(cacheDir: string, onProgress: (line: string) => void): Promise<string | undefined> {
   onProgress('looking for the Temporal CLI: trying the download of the Temporal SDK');
   return await inFreshFolder(cacheDir, async (folder) => {
-    const script = fileURLToPath(new URL('./temporal-download.ts', import.meta.url));
     const child = launch({
       name: 'the download',
       command: process.execPath,
-      args: [script, folder],
+      args: [import.meta.filename, folder],
       stopSignal: 'SIGKILL',
     });
     let size = -1;
@@ -136,4 +134,14 @@ async function inFreshFolder<T>(cacheDir: string, use: (folder: string) => Promi
 async function sizeOf(folder: string): Promise<number> {
   const sizes = await Promise.all((await readdir(folder)).map((name) => stat(join(folder, name))));
   return sizes.reduce((sum, { size }) => sum + size, 0);
+}
+
+/**
+ * As a process, this file makes the SDK put its Temporal CLI into the folder named by the first argument. The SDK has no
+ * call for that alone: it downloads when it is to start a dev server and has none.
+ */
+if (import.meta.main) {
+  const { TestWorkflowEnvironment } = await import('@temporalio/testing');
+  const executable = { type: 'cached-download', downloadDir: process.argv[2] ?? '' } as const;
+  await (await TestWorkflowEnvironment.createLocal({ server: { executable } })).teardown();
 }

@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { freePort, isPortFree, LOOPBACK, LocalProblem, launch, run } from './processes.ts';
+import { isPortFree, LOOPBACK, LocalProblem, launch, run } from './processes.ts';
 import { bringUp, ensureNamespace, type Temporal, type TemporalOptions } from './temporal.ts';
 import { build, type CliSearch } from './temporal-cli.ts';
 
@@ -13,18 +13,6 @@ import { build, type CliSearch } from './temporal-cli.ts';
 const VERSION = 'v1.29.1';
 const UI_MODULE = 'github.com/temporalio/ui-server/v2/cmd/server';
 const UI_VERSION = 'v2.42.1';
-
-/** Paths of the programs. */
-export type TemporalServerPrograms = Awaited<ReturnType<typeof findTemporalServer>>;
-
-export interface TemporalServerOptions extends Omit<TemporalOptions, 'cli' | 'dbFile'> {
-  /** From `findTemporalServer`. */
-  readonly programs: TemporalServerPrograms;
-  /** Of a superuser of a PostgreSQL of our own; the databases `temporal` and `temporal_visibility` are made in it. */
-  readonly postgresUrl: string;
-  /** For the configuration, which names the password. */
-  readonly dir: string;
-}
 
 /**
  * The server, the tool that makes its tables, and its UI: kept in the cache folder, else built by Go (4 to 6 minutes on
@@ -50,10 +38,20 @@ export async function findTemporalServer(search: CliSearch) {
 
 /**
  * Starts the server on PostgreSQL, as one process on loopback, and its UI. It returns once the namespace answers.
+ * @param options.programs from `findTemporalServer`
+ * @param options.postgresUrl of a superuser of a PostgreSQL of our own; the databases `temporal` and
+ *   `temporal_visibility` are made in it
+ * @param options.dir for the configuration, which names the password
  * @throws {LocalProblem} `port_taken`, `temporal_failed`
  */
-export async function startTemporalServer(options: TemporalServerOptions): Promise<Temporal> {
-  const { programs, namespace, postgresUrl, dir, headless } = options;
+export async function startTemporalServer(
+  options: TemporalOptions & {
+    readonly programs: Awaited<ReturnType<typeof findTemporalServer>>;
+    readonly postgresUrl: string;
+    readonly dir: string;
+  },
+): Promise<Temporal> {
+  const { programs, namespace, postgresUrl, dir, uiPort } = options;
   const start = async (name: string, command: string, configuration: object) => {
     const config = join(dir, name);
     await mkdir(config, { recursive: true });
@@ -71,13 +69,12 @@ export async function startTemporalServer(options: TemporalServerOptions): Promi
   await makeTables(programs.sqlTool, postgres);
   const dynamicConfig = join(dir, 'dynamic.yaml');
   await writeFile(dynamicConfig, dynamicConfiguration(options.dynamicConfig ?? []));
-  const server = await bringUp({ ...options, headless: true }, SYSTEM_NAMESPACE, async (port) =>
+  const server = await bringUp(options, SYSTEM_NAMESPACE, async (port) =>
     start('temporal', programs.server, await serverConfiguration(postgres, port, dynamicConfig)),
   );
   try {
     await ensureNamespace({ connectionOptions: { address: server.address } }, namespace);
-    if (headless) return server;
-    const uiPort = options.uiPort ?? (await freePort());
+    if (uiPort === undefined) return server;
     const ui = await start('temporal-ui', programs.ui, {
       temporalGrpcAddress: server.address,
       host: LOOPBACK,
@@ -87,7 +84,6 @@ export async function startTemporalServer(options: TemporalServerOptions): Promi
     });
     return {
       ...server,
-      uiUrl: `http://${LOOPBACK}:${uiPort}`,
       exited: Promise.race([server.exited, ui.exited]),
       async stop() {
         await ui.stop();

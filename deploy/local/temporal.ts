@@ -6,40 +6,28 @@ import type { TemporalTarget } from '../temporal/client.ts';
 import { SEARCH_ATTRIBUTE_WORDS } from '../temporal/namespace.ts';
 import { temporalTrouble } from '../temporal/trouble.ts';
 import {
-  freePort,
   LOOPBACK,
   LocalProblem,
   launch,
   launchOnPort,
   PORT_IN_USE,
   poll,
-  type ReadyServer,
   requirePortFree,
   type ServerProcess,
 } from './processes.ts';
 
-export interface Temporal extends Omit<ReadyServer, 'port'> {
-  /** host:port of the gRPC service */
-  readonly address: string;
-  /** undefined when headless */
-  readonly uiUrl: string | undefined;
-}
-
 export interface TemporalOptions {
-  /** From `findTemporalCli`. */
-  readonly cli: string;
   readonly namespace: string;
-  /** Loopback ports; without them free ones. */
+  /** A loopback port; without it a free one. */
   readonly port?: number;
+  /** Where the UI listens; without it there is none. */
   readonly uiPort?: number;
-  /** No UI. */
-  readonly headless: boolean;
   /** Settings of the server, such as `matching.maxDeployments=1000`. */
   readonly dynamicConfig?: readonly string[];
-  /** Where workflows are kept; without it in memory. */
-  readonly dbFile?: string;
   readonly onLog?: (line: string) => void;
 }
+
+export type Temporal = Awaited<ReturnType<typeof bringUp>>;
 
 const START_MS = 60_000;
 const ASK_MS = 2_000;
@@ -50,44 +38,64 @@ const ALREADY_EXISTS = 6;
 
 /**
  * Starts a Temporal dev server on loopback and returns once its namespace answers.
+ * @param cli from `findTemporalCli`
+ * @param dbFile where workflows are kept; without it in memory
  * @throws {LocalProblem} `port_taken`, `temporal_failed`
  */
-export async function startTemporal(options: TemporalOptions): Promise<Temporal> {
-  if (options.dbFile !== undefined) await mkdir(dirname(options.dbFile), { recursive: true });
-  return await bringUp(options, options.namespace, (port, uiPort) => launchServer(options, port, uiPort));
+export async function startTemporal({
+  cli,
+  dbFile,
+  ...options
+}: TemporalOptions & { readonly cli: string; readonly dbFile?: string }): Promise<Temporal> {
+  const { namespace, uiPort, dynamicConfig = [], onLog } = options;
+  if (dbFile !== undefined) await mkdir(dirname(dbFile), { recursive: true });
+  const args = [
+    ...['--namespace', namespace, '--log-level', 'error'],
+    ...(uiPort === undefined ? ['--headless'] : ['--ui-ip', LOOPBACK, '--ui-port', String(uiPort)]),
+    ...(dbFile === undefined ? [] : ['--db-filename', dbFile]),
+    ...SEARCH_ATTRIBUTE_WORDS.flatMap((attribute) => ['--search-attribute', attribute]),
+    ...dynamicConfig.flatMap((value) => ['--dynamic-config-value', value]),
+  ];
+  return await bringUp(options, namespace, (port) =>
+    launch({
+      name: 'Temporal',
+      command: cli,
+      args: ['server', 'start-dev', '--ip', LOOPBACK, '--port', String(port), ...args],
+      onLine: onLog,
+    }),
+  );
 }
 
 /**
- * Launches a server, on other free ports when those it was given are taken meanwhile, and returns once the namespace
+ * Launches a server, on another free port when the one it was given is taken meanwhile, and returns once the namespace
  * answers.
  * @throws {LocalProblem} `port_taken`, `temporal_failed`
  */
 export async function bringUp(
-  options: Pick<TemporalOptions, 'port' | 'uiPort' | 'headless'>,
+  { port, uiPort }: Pick<TemporalOptions, 'port' | 'uiPort'>,
   namespace: string,
-  launchAt: (port: number, uiPort: number | undefined) => ServerProcess | Promise<ServerProcess>,
-): Promise<Temporal> {
-  if (options.port !== undefined) await requirePortFree(options.port, 'Temporal');
-  if (options.uiPort !== undefined && !options.headless)
-    await requirePortFree(options.uiPort, "Temporal's UI");
-
-  let uiUrl: string | undefined;
-  const { port, ...server } = await launchOnPort({
+  launchAt: (port: number) => ServerProcess | Promise<ServerProcess>,
+) {
+  if (port !== undefined) await requirePortFree(port, 'Temporal');
+  if (uiPort !== undefined) await requirePortFree(uiPort, "Temporal's UI");
+  const addressAt = (port: number) => `${LOOPBACK}:${port}`;
+  const server = await launchOnPort({
     name: 'Temporal',
     code: 'temporal_failed',
-    port: options.port,
+    port,
     startMs: START_MS,
     // A server also takes free ports of its own choice, which another program may take first.
     again: PORT_IN_USE,
-    async launchAt(port) {
-      const uiPort = options.headless ? undefined : (options.uiPort ?? (await freePort()));
-      uiUrl = uiPort === undefined ? undefined : `http://${LOOPBACK}:${uiPort}`;
-      return await launchAt(port, uiPort);
-    },
+    launchAt,
     isReady: async (_server, port) =>
-      (await temporalTrouble({ connectionOptions: { address: `${LOOPBACK}:${port}` }, namespace })) === null,
+      (await temporalTrouble({ connectionOptions: { address: addressAt(port) }, namespace })) === null,
   });
-  return { ...server, address: `${LOOPBACK}:${port}`, uiUrl };
+  return {
+    ...server,
+    /** host:port of the gRPC service */
+    address: addressAt(server.port),
+    uiUrl: uiPort === undefined ? null : `http://${addressAt(uiPort)}`,
+  };
 }
 
 /**
@@ -124,20 +132,4 @@ export async function ensureNamespace(
   } finally {
     await connection.close();
   }
-}
-
-function launchServer(options: TemporalOptions, port: number, uiPort: number | undefined): ServerProcess {
-  const ui = uiPort === undefined ? ['--headless'] : ['--ui-ip', LOOPBACK, '--ui-port', String(uiPort)];
-  const file = options.dbFile === undefined ? [] : ['--db-filename', options.dbFile];
-  const attributes = SEARCH_ATTRIBUTE_WORDS.flatMap((attribute) => ['--search-attribute', attribute]);
-  const settings = (options.dynamicConfig ?? []).flatMap((value) => ['--dynamic-config-value', value]);
-  return launch({
-    name: 'Temporal',
-    command: options.cli,
-    args: [
-      ...['server', 'start-dev', '--ip', LOOPBACK, '--port', String(port), ...ui, ...file],
-      ...['--namespace', options.namespace, ...attributes, ...settings, '--log-level', 'error'],
-    ],
-    onLine: options.onLog,
-  });
 }

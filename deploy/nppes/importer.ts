@@ -1,4 +1,5 @@
 import { hostname } from 'node:os';
+import { basename } from 'node:path';
 import type { ChangedBy } from '../../db/audit.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
@@ -9,47 +10,34 @@ import type { DetailTable } from '../../db/providers/nppes/staging.ts';
 import { type CsvRecord, csvReader } from './csv.ts';
 import { type FileKind, findClinicianColumns, findColumns, type Header, ImportProblem } from './layout.ts';
 import { openProgress, openRejects, type Progress, type ProgressOutput, type RejectsFile } from './output.ts';
-import { neededOf, npiOf, type Reject, rowParser } from './rows.ts';
+import { neededOf, npiOf, type Reject, requireCommas, rowParser, traceReader } from './rows.ts';
 import { type Member, openSource, type Source } from './source.ts';
-import { requireCommas, traceReader } from './spreadsheet.ts';
 
-export interface ImportOptions {
+/** As the command has them; who asks, and why, is for the audit log. */
+export interface ImportOptions extends ChangedBy {
   readonly dataset: Dataset;
   readonly databaseUrl: string;
-  /** For the audit log. */
-  readonly by: ChangedBy;
   /** A zip, a folder or a csv file. */
   readonly path: string;
-  readonly rejectsPath: string;
-  /** True to count what would change and to write nothing but the rejects file. */
-  readonly dryRun: boolean;
-  /** True to import a file that was imported before. */
-  readonly again: boolean;
-  readonly acceptsDrift: boolean;
+  /** Where rows that are not imported are listed. */
+  readonly rejects?: string;
+  /** Counts what would change, and writes nothing but that list. */
+  readonly dryRun?: boolean;
+  /** Imports a file that was imported before. */
+  readonly again?: boolean;
+  readonly acceptDrift?: boolean;
   readonly output: ProgressOutput;
 }
 
-export interface ImportResult {
-  readonly file: string;
-  /** The last day that the files tell of; null if they don't say it. */
-  readonly asOf: string | null;
-  /** `already`: it was imported before, and nothing was done. */
-  readonly outcome: 'imported' | 'already' | 'rehearsed';
-  readonly members: readonly FileKind[];
-  readonly counts: Counts;
-  /** Null if no row was rejected. */
-  readonly rejectsPath: string | null;
-  readonly seconds: number;
-  readonly rowsPerSecond: number;
-}
+export type ImportResult = Awaited<ReturnType<typeof importDownload>>;
 
 /**
- * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Every NPI that it names is made what it says; others stay. Killed
- * at any moment and run again, it ends as if nothing had happened.
+ * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Every NPI that it names is
+ * made what it says; others stay. Killed at any moment and run again, it ends as if nothing had happened.
  * @throws {ImportProblem} if it cannot begin or was stopped
  * @throws {DatabaseError} if it could not begin for the database's sake
  */
-export async function importDownload(options: ImportOptions): Promise<ImportResult> {
+export async function importDownload(options: ImportOptions) {
   const { path, dataset, databaseUrl: url } = options;
   const source = await openSource(path, dataset);
   const db = openDatabase({ url, poolSize: 1, applicationName: 'import' });
@@ -92,13 +80,14 @@ async function importSource(
   connection: NppesConnection,
   db: Database,
   source: Source,
-  { dataset, by, dryRun, again, acceptsDrift, rejectsPath, output }: ImportOptions,
-): Promise<ImportResult> {
+  { dataset, path, rejects: given, dryRun = false, again, acceptDrift = false, output, ...by }: ImportOptions,
+) {
   const begun = performance.now();
+  const rejectsPath = given ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`;
   const { name: file, fingerprint, members } = source;
   // A wrong layout of the last file must not be found after an hour's import of the first.
   const files: { member: Member; header: Header }[] = [];
-  for (const member of members) files.push({ member, header: await readHeader(member, acceptsDrift) });
+  for (const member of members) files.push({ member, header: await readHeader(member, acceptDrift) });
   const earlier = dryRun || again ? null : await findImport(db, dataset, fingerprint);
   if (earlier !== null) return result('already', earlier, 0);
   const id = dryRun ? null : await beginImport(db, by, dataset, { name: file, fingerprint });
@@ -126,35 +115,35 @@ async function importSource(
       const noted = endImport(db, id, 'failed', work.counts);
       await noted.then(() => analyzeProviders(connection)).catch(() => {});
     }
-    throw error instanceof DatabaseError ? stoppedBy(error) : error;
+    if (!(error instanceof DatabaseError)) throw error;
+    const what = error.unavailable ? 'lost PostgreSQL on the way' : 'PostgreSQL refused; its log says why';
+    throw new ImportProblem(
+      `${what} (${error.code}); run the same command again: what is imported already changes no more`,
+    );
   } finally {
     progress.stop();
   }
   const rows = members.reduce((sum, { kind }) => sum + (work.counts[`${kind}.read`] ?? 0), 0);
   return result(dryRun ? 'rehearsed' : 'imported', work.counts, rows);
 
-  function result(outcome: ImportResult['outcome'], counts: Counts, rows: number): ImportResult {
+  /** @param outcome `already`: it was imported before, and nothing was done */
+  function result(outcome: 'imported' | 'already' | 'rehearsed', counts: Counts, rows: number) {
     const seconds = (performance.now() - begun) / 1000;
     const rejected = members.some(({ kind }) => (counts[`${kind}.rejected`] ?? 0) > 0);
     const days = members.map(({ asOf }) => asOf).filter((day) => day !== 'infinity');
     return {
       file,
+      /** The last day that the files tell of; null if they don't say it. */
       asOf: days.sort().at(-1) ?? null,
       outcome,
       members: members.map(({ kind }) => kind),
       counts,
+      /** Null if no row was rejected. */
       rejectsPath: rejected && outcome !== 'already' ? rejectsPath : null,
       seconds,
       rowsPerSecond: Math.round(rows / seconds),
     };
   }
-}
-
-function stoppedBy({ code, unavailable }: DatabaseError): ImportProblem {
-  const what = unavailable ? 'lost PostgreSQL on the way' : 'PostgreSQL refused; its log says why';
-  return new ImportProblem(
-    `${what} (${code}); run the same command again: what is imported already changes no more`,
-  );
 }
 
 /** The main file, chunk by chunk. */

@@ -25,6 +25,17 @@ export class ImportProblem extends OperatorProblem {
   override readonly name = 'ImportProblem';
 }
 
+/** What the file system refuses, as an `ImportProblem`. @param says what could not be done, given why */
+export async function orImportProblem<T>(work: Promise<T>, says: (why: string) => string): Promise<T> {
+  return await work.catch((error: NodeJS.ErrnoException) => {
+    throw new ImportProblem(
+      says(error.code === 'ENOENT' ? 'there is no such file' : (error.code ?? 'unknown')),
+    );
+  });
+}
+
+export const cannotOpen = (path: string) => (why: string) => `cannot open ${path}: ${why}`;
+
 /** Where a file has its columns. */
 export interface Header {
   /** How many columns every row has. */

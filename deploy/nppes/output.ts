@@ -1,5 +1,5 @@
 import { appendFile, rm } from 'node:fs/promises';
-import { ImportProblem } from './layout.ts';
+import { orImportProblem } from './layout.ts';
 import type { Reject } from './rows.ts';
 
 /** Where and how an import shows how far it is. */
@@ -71,25 +71,16 @@ const HEADING = 'file,line,npi,reason\n';
 /** Begins the file again. @throws {ImportProblem} if it cannot be written */
 export async function openRejects(path: string) {
   let text = HEADING;
-  await orProblem(path, rm(path, { force: true }));
+  const refused = (why: string) =>
+    `cannot write the rejects file ${path} (${why}); name another place with --rejects`;
+  await orImportProblem(rm(path, { force: true }), refused);
   return {
     /** @throws {ImportProblem} if it cannot be written */
     async append(member: string, rejects: readonly Reject[]): Promise<void> {
       if (rejects.length === 0) return;
       for (const { line, npi, reason } of rejects) text += `${member},${line},${npi ?? ''},${reason}\n`;
-      await orProblem(path, appendFile(path, text));
+      await orImportProblem(appendFile(path, text), refused);
       text = '';
     },
   };
-}
-
-async function orProblem(path: string, work: Promise<void>): Promise<void> {
-  try {
-    await work;
-  } catch (error) {
-    const code = error instanceof Error && 'code' in error ? String(error.code) : 'unknown';
-    throw new ImportProblem(
-      `cannot write the rejects file ${path} (${code}); name another place with --rejects`,
-    );
-  }
 }

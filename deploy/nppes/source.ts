@@ -6,7 +6,7 @@ import { pipeline, type Readable } from 'node:stream';
 import { crc32, createInflateRaw } from 'node:zlib';
 import { type Entry, openPromise, type ZipFile } from 'yauzl';
 import type { Dataset } from '../../db/lookups/imports.ts';
-import { type FileKind, ImportProblem, MEMBER_KINDS } from './layout.ts';
+import { cannotOpen, type FileKind, ImportProblem, MEMBER_KINDS, orImportProblem } from './layout.ts';
 
 /** One file of a set. */
 export interface Member {
@@ -47,11 +47,7 @@ const SAMPLE_BYTES = 65_536;
  */
 export async function openSource(path: string, dataset: Dataset = 'nppes'): Promise<Source> {
   const membersOf = dataset === 'nppes' ? nppesMembers : clinicianMember;
-  const status = await stat(path).catch((error: NodeJS.ErrnoException) => {
-    throw new ImportProblem(
-      `cannot open ${path}: ${error.code === 'ENOENT' ? 'there is no such file' : error.code}`,
-    );
-  });
+  const status = await orImportProblem(stat(path), cannotOpen(path));
   const name = basename(path);
   if (/\.zip$/i.test(name)) {
     const zip = await openZip(path);
@@ -199,16 +195,13 @@ async function* unpacked(zip: ZipFile, entry: Entry): AsyncIterable<Buffer> {
 }
 
 function requireReadable(zipName: string, entry: Entry): void {
-  const how = entry.isEncrypted() ? 'is encrypted' : packing(entry.compressionMethod);
-  if (how === null) return;
+  const { compressionMethod: method } = entry;
+  if (!entry.isEncrypted() && (method === STORED || method === DEFLATED)) return;
+  const packing = method === DEFLATE64 ? 'Deflate64' : `method ${method}`;
+  const how = entry.isEncrypted() ? 'is encrypted' : `is packed by ${packing}`;
   throw new ImportProblem(
     `${basename(entry.fileName)} in ${zipName} ${how}, which cannot be read here; unpack it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
   );
-}
-
-function packing(method: number): string | null {
-  if (method === STORED || method === DEFLATED) return null;
-  return `is packed by ${method === DEFLATE64 ? 'Deflate64' : `method ${method}`}`;
 }
 
 function damaged(zipName: string): ImportProblem {

@@ -56,7 +56,12 @@ function textOf({ requests, deliveries, ...batch }: Presented): string {
       'durationMs',
     ]),
     'VENDOR ATTEMPTS',
-    table(distinctLookups(requests).flatMap(vendorLines), VENDOR_LINE),
+    table(
+      distinctLookups(requests).flatMap(({ npi, vendorAttempts }) =>
+        vendorAttempts.map((attempt) => ({ ...attempt, npi })),
+      ),
+      ['npi', 'vendor', 'n', 'state', 'reason', 'startedAt', 'durationMs', 'credits'],
+    ),
     'DELIVERIES',
     table(deliveries, ['id', 'requestId', 'state', 'decidedAt']),
     'DELIVERY ATTEMPTS',
@@ -64,13 +69,7 @@ function textOf({ requests, deliveries, ...batch }: Presented): string {
   ]);
 }
 
-const VENDOR_LINE = ['npi', 'vendor', 'n', 'state', 'reason', 'startedAt', 'durationMs', 'credits'] as const;
-
 /** Requests of one lookup share its attempts: they are listed with the first. */
 function distinctLookups(requests: Presented['requests']): Presented['requests'] {
   return [...new Map(requests.toReversed().map((request) => [request.lookupId, request])).values()].reverse();
-}
-
-function vendorLines({ npi, vendorAttempts }: BatchInspection['requests'][number]) {
-  return vendorAttempts.map((attempt) => ({ ...attempt, npi }));
 }

@@ -139,31 +139,20 @@ function nameOf(provider: NonNullable<Evidence['provider']>): string | null {
 }
 
 /** One line of a story. At the same moment, what caused the other stands first. */
-interface Happening {
-  readonly at: Date;
-  readonly rank: number;
-  readonly what: string;
-}
-
-function line(at: Date, rank: number, what: string): Happening {
-  return { at, rank, what };
-}
+type Happening = readonly [at: Date, rank: number, what: string];
 
 /** A chapter as text: a heading, then what happened in the order of time, each line with its moment. */
 function storyOf(chapter: Chapter): string {
   const { lookup, requests, attempts, checks } = chapter;
   const happenings = [
     ...requests.flatMap((request) => [accepted(request), ...settled(request)]),
-    ...(lookup
-      ? [line(lookup.openedAt, 1, `lookup ${lookup.id} begins, for a wanted type of ${lookup.wantedType}`)]
-      : []),
+    ...(lookup ? begunAndEnded(lookup) : []),
     ...attempts.flatMap(asked),
     ...checks.map(checked),
-    ...(lookup?.closedAt ? [line(lookup.closedAt, 5, 'lookup ends')] : []),
   ];
   const lines = happenings
-    .sort((a, b) => a.at.getTime() - b.at.getTime() || a.rank - b.rank)
-    .map(({ at, what }) => `${at.toISOString()}  ${printable(what)}`);
+    .sort(([a, aRank], [b, bRank]) => a.getTime() - b.getTime() || aRank - bRank)
+    .map(([at, , what]) => `${at.toISOString()}  ${printable(what)}`);
   return [headingOf(chapter), ...lines].join('\n');
 }
 
@@ -199,19 +188,21 @@ function headingOf({ lookup, requests }: Chapter): string {
     : `LOOKUP ${lookup.id}${shared}`;
 }
 
+function begunAndEnded(lookup: NonNullable<Chapter['lookup']>): Happening[] {
+  const { id, openedAt, closedAt, wantedType } = lookup;
+  const begin: Happening = [openedAt, 1, `lookup ${id} begins, for a wanted type of ${wantedType}`];
+  return closedAt ? [begin, [closedAt, 5, 'lookup ends']] : [begin];
+}
+
 function accepted(request: EvidenceRequest): Happening {
   const { id, organizationId, batchId, wantedType, acceptedAt, deadlineAt } = request;
   const by = deadlineAt.toISOString();
-  return line(
-    acceptedAt,
-    0,
-    `${id} of ${organizationId} accepted in ${batchId}: wants ${wantedType}, by ${by}`,
-  );
+  return [acceptedAt, 0, `${id} of ${organizationId} accepted in ${batchId}: wants ${wantedType}, by ${by}`];
 }
 
 function settled(request: EvidenceRequest): Happening[] {
   const { id, status, reason, settledAt, erasedAt, replayed, creditsUsed } = request;
-  if (settledAt === null) return [line(new Date(), 9, `${id} is still ${status}`)];
+  if (settledAt === null) return [[new Date(), 9, `${id} is still ${status}`]];
   const price = replayed
     ? 'free replay'
     : creditsUsed === 0
@@ -221,8 +212,8 @@ function settled(request: EvidenceRequest): Happening[] {
     status === 'completed'
       ? `completed with ${answer(request)}`
       : `${status}: ${reason ?? 'no reason noted'}`;
-  const end = line(settledAt, 6, `${id} ${what}; ${price}`);
-  return erasedAt ? [end, line(erasedAt, 8, `address erased from the answer of ${id}`)] : [end];
+  const end: Happening = [settledAt, 6, `${id} ${what}; ${price}`];
+  return erasedAt ? [end, [erasedAt, 8, `address erased from the answer of ${id}`]] : [end];
 }
 
 function answer({ email, emailType, emailLastValidatedAt }: EvidenceRequest): string {
@@ -233,8 +224,8 @@ function answer({ email, emailType, emailLastValidatedAt }: EvidenceRequest): st
 function asked(attempt: EvidenceAttempt): Happening[] {
   const { vendor, n, state, reason, startedAt, endedAt, polls, candidates } = attempt;
   const why = reason === null ? '' : ` (${reason})`;
-  if (state === 'skip') return [line(startedAt, 2, `${vendor} not asked${why}`)];
-  const question = line(startedAt, 2, `${vendor} asked${n === 1 ? '' : `, time ${n}`}`);
+  if (state === 'skip') return [[startedAt, 2, `${vendor} not asked${why}`]];
+  const question: Happening = [startedAt, 2, `${vendor} asked${n === 1 ? '' : `, time ${n}`}`];
   if (endedAt === null) return [question];
   const facts = [
     `after ${endedAt.getTime() - startedAt.getTime()} ms`,
@@ -242,7 +233,7 @@ function asked(attempt: EvidenceAttempt): Happening[] {
     ...(state === 'found' ? [`${candidates} candidate${candidates === 1 ? '' : 's'}`] : []),
     credits(attempt.credits, 'of the vendor'),
   ];
-  return [question, line(endedAt, 3, `${vendor} answers ${state}${why} ${facts.join(', ')}`)];
+  return [question, [endedAt, 3, `${vendor} answers ${state}${why} ${facts.join(', ')}`]];
 }
 
 function checked(check: EvidenceCheck): Happening {
@@ -257,7 +248,7 @@ function checked(check: EvidenceCheck): Happening {
     verifier: ours,
     verdict: `${verdict === 'valid' ? 'accepted' : `rejected as ${verdict}`}${why}`,
   };
-  return line(at, 4, `${email} ${what[kind]}`);
+  return [at, 4, `${email} ${what[kind]}`];
 }
 
 function speakerOf({ kind, source }: EvidenceCheck): string {

@@ -1,4 +1,3 @@
-import { basename } from 'node:path';
 import { type Command, InvalidArgumentError } from 'commander';
 import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
@@ -9,22 +8,23 @@ import {
   type OwnEmail,
   storeOwnEmails,
 } from '../../db/lookups/imports.ts';
-import { importSuppressions, type SuppressionTarget } from '../../db/privacy/suppressions.ts';
+import { importSuppressions } from '../../db/privacy/suppressions.ts';
 import { type EmployerDomain, storeEmployerDomains } from '../../db/providers/employer-domains.ts';
 import type { ImportKind } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
-import { type ImportResult, importDownload } from '../nppes/importer.ts';
+import { type ImportOptions, type ImportResult, importDownload } from '../nppes/importer.ts';
 import type { ProgressOutput } from '../nppes/output.ts';
 import { audited, label } from './arguments.ts';
 import { fields, type Report, type Run, table } from './print.ts';
 import {
+  DOMAIN_ROWS,
+  emailRows,
   identify,
   importRows,
   type RowImport,
-  readDomainRows,
-  readEmailRows,
-  readSuppressionRows,
   SOURCE_NAME,
+  SUPPRESSION_ROWS,
+  type Suppressed,
 } from './rows.ts';
 
 const NPPES_HELP = `
@@ -59,13 +59,6 @@ a line: ten digits are an NPI, 64 hex digits an address's SHA-256, what has an @
 rest a domain with its subdomains.
 Verdicts: added, already_there, not_an_npi, not_a_hash, not_an_address, not_a_domain, unknown_kind, broken_row.`;
 
-interface DownloadOptions extends ChangedBy {
-  readonly rejects?: string;
-  readonly dryRun: boolean;
-  readonly again: boolean;
-  readonly acceptDrift?: true;
-}
-
 interface RowOptions extends ChangedBy {
   readonly verdicts?: string;
   /** Of addresses alone. */
@@ -92,24 +85,13 @@ export function addImportCommands(
         'where rows that cannot be imported are listed (default: NAME.rejects.csv here)',
         label(4096),
       )
-      .option('--dry-run', 'count what would change, and change nothing', false)
-      .option('--again', 'import a file that was imported before', false)
-      .action((path: string, { rejects, dryRun, again, acceptDrift, actor, reason }: DownloadOptions) =>
-        run(async () =>
-          downloadReport(
-            await importDownload({
-              dataset,
-              databaseUrl: databaseUrl(),
-              by: { actor, reason },
-              path,
-              rejectsPath: rejects ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`,
-              dryRun,
-              again,
-              acceptsDrift: acceptDrift === true,
-              output,
-            }),
-          ),
-        ),
+      .option('--dry-run', 'count what would change, and change nothing')
+      .option('--again', 'import a file that was imported before')
+      .action((path: string, options: Omit<ImportOptions, 'dataset' | 'path' | 'databaseUrl' | 'output'>) =>
+        run(async () => {
+          const given = { ...options, dataset, path, databaseUrl: databaseUrl(), output };
+          return downloadReport(await importDownload(given));
+        }),
       );
   ofDownload(
     'nppes',
@@ -125,7 +107,7 @@ export function addImportCommands(
     kind: Exclude<ImportKind, Dataset>,
     description: string,
     help: string,
-    work: (db: Database, options: RowOptions) => Pick<RowImport<T>, 'begin' | 'store'>,
+    work: (db: Database, options: RowOptions) => RowImport<T>,
   ) =>
     audited(parent.command(kind), 'import')
       .description(`${description}, each row with a verdict`)
@@ -136,30 +118,25 @@ export function addImportCommands(
         run((db) => importFile(db, kind, path, options, work(db, options))),
       );
   ofRows<EmployerDomain>('domains', "employers' domains", DOMAIN_HELP, (db) => ({
-    begin: readDomainRows,
+    ...DOMAIN_ROWS,
     store: (rows) => storeEmployerDomains(db, rows),
   }));
-  ofRows('emails', "the operator's own addresses", EMAIL_HELP, (db, { source = '' }) => {
+  ofRows<OwnEmail>('emails', "the operator's own addresses", EMAIL_HELP, (db, { source = '' }) => {
     const now = Date.now();
     const freshSince = now - loadConfig().freshnessMs;
     return {
-      begin: (first) => readEmailRows(first, source, now),
+      ...emailRows(source, now),
       store: async (rows) => {
         const verdicts = await storeOwnEmails(db, rows);
         return rows.map((row, n) => emailVerdict(row, verdicts[n] ?? 'unchanged', freshSince));
       },
     };
   }).option('--source <NAME>', 'where rows come from that do not say', sourceName, 'import');
-  ofRows<SuppressionTarget & { readonly reason: string }>(
-    'suppressions',
-    'who must not be looked up or returned',
-    SUPPRESSION_HELP,
-    (db) => ({
-      begin: readSuppressionRows,
-      store: async (rows) =>
-        (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
-    }),
-  );
+  ofRows<Suppressed>('suppressions', 'who must not be looked up or returned', SUPPRESSION_HELP, (db) => ({
+    ...SUPPRESSION_ROWS,
+    store: async (rows) =>
+      (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
+  }));
 }
 
 const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
@@ -170,23 +147,17 @@ const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
 
 function downloadReport({ counts, members, ...result }: ImportResult): Report {
   const { file, asOf, outcome, rejectsPath, seconds, rowsPerSecond } = result;
+  const fatesOf = (kind: string) => FATES.map((fate) => [fate, counts[`${kind}.${fate}`]] as const);
   const files = Object.fromEntries(
     members.map((kind) => [
       kind,
-      Object.fromEntries(
-        FATES.map((fate) => [fate, counts[`${kind}.${fate}`]]).filter(([, count]) => count !== undefined),
-      ),
+      Object.fromEntries(fatesOf(kind).filter(([, count]) => count !== undefined)),
     ]),
   );
   const speed = `${seconds.toFixed(1)} s, ${rowsPerSecond.toLocaleString('en-US')} rows/s`;
   const text = [
     `${file}${asOf === null ? '' : `, as of ${asOf}`}: ${HEADLINES[outcome]}`,
-    table(
-      members.map((kind) => ({
-        file: kind,
-        ...Object.fromEntries(FATES.map((fate) => [fate, files[kind]?.[fate] ?? null])),
-      })),
-    ),
+    table(members.map((kind) => ({ file: kind, ...Object.fromEntries(fatesOf(kind)) }))),
     ...(rejectsPath === null ? [] : [`Rejected rows are listed in ${rejectsPath}`]),
     ...(outcome === 'already' ? [] : [speed]),
   ].join('\n\n');
@@ -204,13 +175,13 @@ async function importFile<T>(
   kind: Exclude<ImportKind, Dataset>,
   path: string,
   { verdicts, actor, reason }: RowOptions,
-  work: Pick<RowImport<T>, 'begin' | 'store'>,
+  work: RowImport<T>,
 ): Promise<Report> {
   const file = await identify(path);
   const id = await beginImport(db, { actor, reason }, kind, file);
   let counts: Readonly<Record<string, number>> = {};
   try {
-    await importRows({ ...work, path, verdictsPath: verdicts ?? null }, (now) => {
+    await importRows(work, path, verdicts ?? null, (now) => {
       counts = now;
     });
   } catch (error) {

@@ -67,14 +67,10 @@ export function table<T extends object>(rows: readonly T[], names?: readonly (ke
     .join('\n');
 }
 
-/** A heading and its cells, each as the lines it takes. */
-interface Column {
-  readonly width: number;
-  readonly isNumber: boolean;
-  readonly blocks: readonly (readonly string[])[];
-}
+type Column = ReturnType<typeof columnOf>;
 
-function columnOf(heading: string, cells: readonly unknown[]): Column {
+/** A heading and its cells, each as the lines it takes. */
+function columnOf(heading: string, cells: readonly unknown[]) {
   const texts = [heading, ...cells.map(textOf)];
   // What is copied (ids, addresses, URLs) stays in one piece if a line can hold it.
   const words = longest(texts.flatMap((text) => text.split(' ')));

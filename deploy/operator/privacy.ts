@@ -7,7 +7,6 @@ import { exportSubject } from '../../db/privacy/export.ts';
 import {
   type AskedBy,
   type DataSubject,
-  type Erasure,
   eraseSubject,
   listPrivacyRequests,
   recordPrivacyRequest,
@@ -21,7 +20,7 @@ import {
 } from '../../db/privacy/suppressions.ts';
 import type { SuppressionKind } from '../../db/words.ts';
 import { change, type Limited, newestFirst, orStdin, pastMoment } from './arguments.ts';
-import { fields, json, plain, type Report, type Run } from './print.ts';
+import { fields, json, plain, type Run } from './print.ts';
 
 const SUBJECT = 'an NPI, or an address; - reads it from stdin';
 
@@ -51,7 +50,14 @@ export function addPrivacyCommands(program: Command, run: Run): void {
     .addHelpText('after', HELP)
     .action((subject: DataSubject, { yes, ...by }: AskedBy & { readonly yes?: true }) =>
       run(async (db) => {
-        if (yes) return reportErasure(await eraseSubject(db, by, subject));
+        if (yes) {
+          const erasure = await eraseSubject(db, by, subject);
+          const isNothing = Object.values(erasure).every((count) => count === 0);
+          const closing = isNothing
+            ? 'Nothing was left to erase.'
+            : "Erased. custom_data is the customer's own and was kept.";
+          return { data: { erased: true, ...erasure }, text: `${fields(erasure)}\n\n${closing}` };
+        }
         const held = await exportSubject(db, subject);
         const counts = {
           storedEmails: held.stored_emails.length,
@@ -93,14 +99,6 @@ function dataSubject(text: string): DataSubject {
   const address = parseAddress(trimmed);
   if (address) return { email: address.email };
   throw new InvalidArgumentError(`Write ${SUBJECT}.`);
-}
-
-function reportErasure(erasure: Erasure): Report {
-  const isNothing = Object.values(erasure).every((count) => count === 0);
-  const closing = isNothing
-    ? 'Nothing was left to erase.'
-    : "Erased. custom_data is the customer's own and was kept.";
-  return { data: { erased: true, ...erasure }, text: `${fields(erasure)}\n\n${closing}` };
 }
 
 const TARGET =

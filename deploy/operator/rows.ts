@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { open, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
+import { pipeline } from 'node:stream/promises';
 import { isEmployerDomain } from '../../activities/person/employer.ts';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { classify, registrableDomain } from '../../activities/verification/domains.ts';
@@ -14,7 +15,7 @@ import type { EmployerDomain } from '../../db/providers/employer-domains.ts';
 import { organizationKey, pacIdOf } from '../../db/providers/keys.ts';
 import { EMAIL_TYPES } from '../../db/words.ts';
 import { type CsvRecord, csvReader } from '../nppes/csv.ts';
-import { ImportProblem } from '../nppes/layout.ts';
+import { cannotOpen, ImportProblem, orImportProblem } from '../nppes/layout.ts';
 import { isDay } from '../nppes/rows.ts';
 import { guessWord, parseTarget, TARGET_WORDS, type TargetWord } from './privacy.ts';
 
@@ -30,51 +31,59 @@ export interface Row {
 /** What is to be made of a row: the thing to store, or the verdict it has by itself. */
 export type Judged<T> = { readonly verdict: string } | { readonly store: T };
 
-/** How the rows of a file are read, by its first row. */
-export interface Reading<T> {
-  /** True if the first row only names the columns. */
-  readonly hasHeader: boolean;
+/** A kind of rows, and what becomes of them. */
+export interface RowImport<T> {
+  /** What a file without a header has, in this order. */
   readonly columns: readonly string[];
+  /** Those that make a header of a first row that names them. */
+  readonly header: readonly string[];
+  /** Why a first row that is no header is none of these rows either; null if it may be one. */
+  refuses?(first: Row): string | null;
   /** @param cell gives the value of a column, empty if there is none */
   judge(cell: (column: string) => string): Judged<T>;
-}
-
-export interface RowImport<T> {
-  readonly path: string;
-  /** Where each row's line and verdict go; null for nowhere. */
-  readonly verdictsPath: string | null;
-  /** @throws {ImportProblem} if the first row shows that the file is not one of these */
-  begin(first: Row): Reading<T>;
   /** @returns a verdict for each */
   store(rows: readonly T[]): Promise<readonly string[]>;
 }
+
+/** What rows are, whatever becomes of them. */
+export type RowKind<T> = Omit<RowImport<T>, 'store'>;
 
 const ROWS_AT_ONCE = 1000;
 const HEADING = 'line,verdict\n';
 
 /**
  * Reads a file to its end.
+ * @param verdictsPath where each row's line and verdict go; null for nowhere
  * @param onCounts hears the rows by verdict after each step, the last time at the end
  * @throws {ImportProblem} if a file cannot be read or written, or is not what it should be
  */
 export async function importRows<T>(
-  { path, verdictsPath, begin, store }: RowImport<T>,
+  { columns, header, refuses, judge, store }: RowImport<T>,
+  path: string,
+  verdictsPath: string | null,
   onCounts: (counts: Readonly<Record<string, number>>) => void,
 ): Promise<void> {
-  const verdicts = verdictsPath === null ? null : await attempt(verdictsPath, () => open(verdictsPath, 'w'));
+  const verdicts =
+    verdictsPath === null ? null : await orImportProblem(open(verdictsPath, 'w'), cannotOpen(verdictsPath));
   try {
     await verdicts?.write(HEADING);
     const counts: Record<string, number> = {};
-    let known: Reading<T> | undefined;
+    let places: readonly string[] | undefined;
     for await (const rows of readRows(path)) {
       const [first] = rows;
       if (first === undefined) continue;
-      const reading = known ?? begin(first);
-      const own = known === undefined && reading.hasHeader ? rows.slice(1) : rows;
-      known = reading;
-      const judged = own.map(({ line, cells }) => {
+      if (places === undefined) {
+        const names = first.cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
+        const hasHeader = header.every((name) => names.includes(name));
+        const refusal = hasHeader ? null : refuses?.(first);
+        if (refusal) throw new ImportProblem(refusal);
+        places = hasHeader ? names : columns;
+        if (hasHeader) rows.shift();
+      }
+      const at = places;
+      const judged = rows.map(({ line, cells }) => {
         if (cells.length === 0) return { line, verdict: 'broken_row' };
-        return { line, ...reading.judge((column) => cells[reading.columns.indexOf(column)] ?? '') };
+        return { line, ...judge((column) => cells[at.indexOf(column)] ?? '') };
       });
       const stored = await store(judged.flatMap((one) => ('store' in one ? [one.store] : [])));
       let n = 0;
@@ -86,7 +95,7 @@ export async function importRows<T>(
       await verdicts?.write(lines.join(''));
       onCounts(counts);
     }
-    if (known === undefined) throw new ImportProblem(`${path} holds no rows`);
+    if (places === undefined) throw new ImportProblem(`${path} holds no rows`);
   } finally {
     await verdicts?.close();
   }
@@ -94,12 +103,11 @@ export async function importRows<T>(
 
 /** A file's name without its folder, and what tells the same content again. @throws {ImportProblem} */
 export async function identify(path: string): Promise<{ name: string; fingerprint: string }> {
-  return await attempt(path, async () => {
-    if ((await stat(path)).isDirectory()) throw new ImportProblem(`${path} is a folder; name a csv file`);
-    const hash = createHash('sha256');
-    for await (const piece of createReadStream(path)) hash.update(piece as Buffer);
-    return { name: basename(path), fingerprint: hash.digest('hex') };
-  });
+  const status = await orImportProblem(stat(path), cannotOpen(path));
+  if (status.isDirectory()) throw new ImportProblem(`${path} is a folder; name a csv file`);
+  const hash = createHash('sha256');
+  await orImportProblem(pipeline(createReadStream(path), hash), cannotOpen(path));
+  return { name: basename(path), fingerprint: hash.digest('hex') };
 }
 
 /** In steps of about a thousand; empty rows are left out, a row with an open quote has no cells. */
@@ -125,20 +133,7 @@ function clean(text: string): string {
   return text.replace(/^\ufeff/, '').trim();
 }
 
-async function attempt<T>(path: string, work: () => Promise<T>): Promise<T> {
-  try {
-    return await work();
-  } catch (error) {
-    if (error instanceof ImportProblem) throw error;
-    const code = error instanceof Error && 'code' in error ? String(error.code) : 'unknown';
-    throw new ImportProblem(`cannot open ${path}: ${code === 'ENOENT' ? 'there is no such file' : code}`);
-  }
-}
-
-// Rows of the operator's own addresses: `npi,email[,type][,validated_at][,source]`, in the order of a header, or in
-// this one without it.
-
-const EMAIL_COLUMNS = ['npi', 'email', 'type', 'validated_at', 'source'];
+// Rows of the operator's own addresses.
 
 const DAY_MS = 86_400_000;
 const DATE =
@@ -146,20 +141,17 @@ const DATE =
 /** A source's name, as it is stored with an address and shown to operators. */
 export const SOURCE_NAME = /^[a-z0-9][a-z0-9._-]{0,39}$/;
 
-/**
- * @param source of rows that name none
- * @throws {ImportProblem} if the first row is neither a header nor a row
- */
-export function readEmailRows(first: Row, source: string, now: number): Reading<OwnEmail> {
-  const names = first.cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
-  const hasHeader = names.includes('npi') && names.includes('email');
-  if (!hasHeader && !/^[0-9]{10}$/.test(first.cells[0] ?? '')) {
-    throw new ImportProblem(
-      'the first row must name the columns, npi and email at least, or be npi,email itself',
-    );
-  }
-  const columns = hasHeader ? names : EMAIL_COLUMNS;
-  return { hasHeader, columns, judge: (cell) => judgeEmail(cell, source, now) };
+/** @param source of rows that name none */
+export function emailRows(source: string, now: number): RowKind<OwnEmail> {
+  return {
+    columns: ['npi', 'email', 'type', 'validated_at', 'source'],
+    header: ['npi', 'email'],
+    refuses: ({ cells: [npi = ''] }) =>
+      /^[0-9]{10}$/.test(npi)
+        ? null
+        : 'the first row must name the columns, npi and email at least, or be npi,email itself',
+    judge: (cell) => judgeEmail(cell, source, now),
+  };
 }
 
 function judgeEmail(cell: (column: string) => string, defaultSource: string, now: number): Judged<OwnEmail> {
@@ -190,7 +182,7 @@ function parseDate(text: string, now: number): Date | null | 'bad' {
   return Number.isNaN(time) || time - now >= DAY_MS ? 'bad' : new Date(Math.min(time, now));
 }
 
-type Suppressed = SuppressionTarget & { readonly reason: string };
+export type Suppressed = SuppressionTarget & { readonly reason: string };
 
 const REFUSALS: Readonly<Record<TargetWord, string>> = {
   npi: 'not_an_npi',
@@ -200,15 +192,11 @@ const REFUSALS: Readonly<Record<TargetWord, string>> = {
 };
 
 /** Rows of a list of people who want to be left alone: with a header that has `value`, or one value a line. */
-export function readSuppressionRows(first: Row): Reading<Suppressed> {
-  const names = first.cells.map((cell) => cell.toLowerCase());
-  const hasHeader = names.includes('value');
-  return {
-    hasHeader,
-    columns: hasHeader ? names : ['value'],
-    judge: (cell) => judgeSuppression(cell('kind'), cell('value'), cell('reason')),
-  };
-}
+export const SUPPRESSION_ROWS: RowKind<Suppressed> = {
+  columns: ['value'],
+  header: ['value'],
+  judge: (cell) => judgeSuppression(cell('kind'), cell('value'), cell('reason')),
+};
 
 function judgeSuppression(kind: string, value: string, reason: string): Judged<Suppressed> {
   const word = kind === '' ? guessWord(value) : TARGET_WORDS.find((one) => one === kind.toLowerCase());
@@ -219,17 +207,12 @@ function judgeSuppression(kind: string, value: string, reason: string): Judged<S
   return { store: { ...target, reason: reason.includes('@') ? '' : reason } };
 }
 
-// Rows of organizations and their domains: `organization,domain[,npi][,pac_id]`, in the order of a header, or in this
-// one without it.
-
-const DOMAIN_COLUMNS = ['organization', 'domain', 'npi', 'pac_id'];
-
-/** Rows of the operator's table of domains. */
-export function readDomainRows(first: Row): Reading<EmployerDomain> {
-  const names = first.cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
-  const hasHeader = names.includes('domain');
-  return { hasHeader, columns: hasHeader ? names : DOMAIN_COLUMNS, judge: judgeDomain };
-}
+/** Rows of the operator's table of organizations and their domains. */
+export const DOMAIN_ROWS: RowKind<EmployerDomain> = {
+  columns: ['organization', 'domain', 'npi', 'pac_id'],
+  header: ['domain'],
+  judge: judgeDomain,
+};
 
 /** An id says which organization it is; many share a name, so that counts only if there is no id. */
 function judgeDomain(cell: (column: string) => string): Judged<EmployerDomain> {

@@ -66,7 +66,22 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
         return { data, text: sections([fields(rest), 'ATTEMPTS KEPT', table(log)]) };
       }),
     );
-  addResend(webhooks, run, progress);
+  change(webhooks, 'resend', 'send decided deliveries again')
+    .argument('[DELIVERY...]', 'delivery ids (msg_…)')
+    .option('--failed', 'in place of ids: everything that failed, of --organization, --since')
+    .option('--organization <ORG>', 'organization id (org_…)')
+    .option('--since <WHEN>', 'failed since then, such as 24h or 2026-11-20T00:00Z', pastMoment)
+    .addHelpText('after', RESEND_HELP)
+    .action((ids: string[], options: ResendOptions, command: Command) => {
+      const { failed, organization, since } = options;
+      const isWhole = failed && organization !== undefined && since !== undefined && ids.length === 0;
+      const isNamed = !failed && organization === undefined && since === undefined && ids.length > 0;
+      if (isWhole) {
+        return run((db) => resendAllFailed(db, options, organization, since, progress));
+      }
+      if (isNamed) return run((db) => resendNamed(db, options, ids));
+      return command.error('error: give delivery ids, or --failed with --organization and --since');
+    });
   change(
     webhooks,
     'suspend',
@@ -107,25 +122,6 @@ function blockTarget(text: string): string {
   const target = blockOf(text.trim());
   if (target !== null) return target;
   throw new InvalidArgumentError(`Write ${TARGET}.`);
-}
-
-function addResend(webhooks: Command, run: Run, progress: (line: string) => void): void {
-  change(webhooks, 'resend', 'send decided deliveries again')
-    .argument('[DELIVERY...]', 'delivery ids (msg_…)')
-    .option('--failed', 'in place of ids: everything that failed, of --organization, --since')
-    .option('--organization <ORG>', 'organization id (org_…)')
-    .option('--since <WHEN>', 'failed since then, such as 24h or 2026-11-20T00:00Z', pastMoment)
-    .addHelpText('after', RESEND_HELP)
-    .action((ids: string[], options: ResendOptions, command: Command) => {
-      const { failed, organization, since } = options;
-      const isWhole = failed && organization !== undefined && since !== undefined && ids.length === 0;
-      const isNamed = !failed && organization === undefined && since === undefined && ids.length > 0;
-      if (isWhole) {
-        return run((db) => resendAllFailed(db, options, organization, since, progress));
-      }
-      if (isNamed) return run((db) => resendNamed(db, options, ids));
-      return command.error('error: give delivery ids, or --failed with --organization and --since');
-    });
 }
 
 async function resendNamed(db: Database, by: ChangedBy, ids: readonly string[]): Promise<Report> {

@@ -42,7 +42,13 @@ export const STEP_MS = 15_000;
 const PATIENCE = 4;
 const [BEGIN_MS, BEGIN_TRIES] = [200, 150];
 
-export interface RolloutOptions {
+/**
+ * One worker process's part in which version is current. A version becomes current when its first worker comes; and
+ * again when a worker of it starts and none of the current one is left, or when those of the current one have been
+ * silent for a minute. So an upgrade and a rollback take effect, and a worker that is restarted, of either version,
+ * changes nothing.
+ */
+export function createRollout(options: {
   readonly db: Database;
   readonly client: Client;
   readonly log: Logger;
@@ -52,15 +58,7 @@ export interface RolloutOptions {
   readonly isVersioned: boolean;
   /** Whether workers decide which version is current. */
   readonly automatic: boolean;
-}
-
-/**
- * One worker process's part in which version is current. A version becomes current when its first worker comes; and
- * again when a worker of it starts and none of the current one is left, or when those of the current one have been
- * silent for a minute. So an upgrade and a rollback take effect, and a worker that is restarted, of either version,
- * changes nothing.
- */
-export function createRollout(options: RolloutOptions) {
+}) {
   const { db, client, log, taskQueue, version, isVersioned, automatic } = options;
   const { deploymentName, buildId } = version;
   const { namespace } = client.options;

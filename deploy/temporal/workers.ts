@@ -31,7 +31,10 @@ const CONVERTERS = {
   payloadConverterPath: pathOf('payload-converter.ts'),
 };
 
-export interface WorkersOptions {
+export type Workers = Awaited<ReturnType<typeof startWorkers>>;
+
+/** Three workers in one process, one per queue, so that no kind of work can take the slots of another. */
+export async function startWorkers(options: {
   readonly connection: NativeConnection;
   readonly client: Client;
   /** The enrichment queue; the other two follow from it. */
@@ -42,17 +45,7 @@ export interface WorkersOptions {
   /** Vendor activities at once. */
   readonly lookupSlots: number;
   readonly deps: Omit<ActivityDeps, 'control'>;
-}
-
-export interface Workers {
-  /** Resolves when all have stopped; rejects when one fails. */
-  readonly running: Promise<void>;
-  /** Drains: no new tasks, running ones get their grace. Ends within seconds of it, and the log says what was cut off. */
-  stop(): Promise<void>;
-}
-
-/** Three workers in one process, one per queue, so that no kind of work can take the slots of another. */
-export async function startWorkers(options: WorkersOptions): Promise<Workers> {
+}) {
   const { connection, client, deps, version } = options;
   const queues = queuesOf(options.taskQueue);
   const atWork = new Set<RunningActivity>();
@@ -107,8 +100,10 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
     ),
   ).then(() => undefined);
   return {
+    /** Resolves when all have stopped; rejects when one fails. */
     running,
-    async stop() {
+    /** Drains: no new tasks, running ones get their grace. Ends within seconds of it, and the log says what was cut off. */
+    async stop(): Promise<void> {
       stop();
       // Temporal's own `shutdownForceTime` ends in an error that says something else.
       const cutOff = setTimeout(SHUTDOWN_FORCE_MS, true, { ref: false });

@@ -90,7 +90,6 @@ test.serial(
     const temporal = await startTemporal({
       cli: testSetting('TEST_TEMPORAL_CLI'),
       namespace: 'default',
-      headless: true,
     });
     t.teardown(() => temporal.stop());
     const port = await freePort();
@@ -164,7 +163,7 @@ test.serial(
     t.is(await other.exited, 'exit code 0');
 
     const cli = testSetting('TEST_TEMPORAL_CLI');
-    const temporal = await startTemporal({ cli, namespace: 'default', headless: true, port });
+    const temporal = await startTemporal({ cli, namespace: 'default', port });
     t.teardown(() => temporal.stop());
     await worker.says(/"msg":"worker ready"/);
     t.regex(

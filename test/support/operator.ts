@@ -1,4 +1,4 @@
-import { runOperator } from '../../deploy/operator/program.ts';
+import { runOperator } from '../../deploy/operator.ts';
 import { asRole, SECRET_KEYS, SECRETS_KEY } from './database.ts';
 import { type Ended, runProgram } from './programs.ts';
 

@@ -48,7 +48,7 @@ export async function startServers({
   const onProgress = (line: string) => console.error(`  ${line}`);
   const cli =
     env.TEST_TEMPORAL_CLI ?? (await step('Temporal CLI', () => findTemporalCli({ cacheDir, onProgress })));
-  const common = { namespace: 'default', headless: true, dynamicConfig: TEST_DYNAMIC_CONFIG };
+  const common = { namespace: 'default', dynamicConfig: TEST_DYNAMIC_CONFIG };
   const startServer = async () => {
     const programs = await step('Temporal server', () => findTemporalServer({ cacheDir, onProgress }));
     const { url } = await own(startPostgres({}));

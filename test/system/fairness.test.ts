@@ -20,7 +20,6 @@ const fairTemporal = fresh(test, () =>
   startTemporal({
     cli: testSetting('TEST_TEMPORAL_CLI'),
     namespace: 'default',
-    headless: true,
     dynamicConfig: [
       'matching.useNewMatcher=true',
       'matching.enableFairness=true',

@@ -23,7 +23,6 @@ test('a Temporal that comes back empty: every request ends and every webhook is 
     cli: testSetting('TEST_TEMPORAL_CLI'),
     namespace: 'default',
     port: await freePort(),
-    headless: true,
   };
   let temporal: Temporal = await startTemporal(temporalOptions);
   t.teardown(() => temporal.stop());

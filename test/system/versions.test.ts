@@ -180,7 +180,6 @@ test.serial(
     const temporal = await startTemporal({
       cli: testSetting('TEST_TEMPORAL_CLI'),
       namespace: 'default',
-      headless: true,
       dynamicConfig: ['system.enableDeploymentVersions=false'],
     });
     t.teardown(() => temporal.stop());

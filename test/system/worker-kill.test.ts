@@ -18,7 +18,6 @@ const temporal = fresh(test, () =>
   startTemporal({
     cli: testSetting('TEST_TEMPORAL_CLI'),
     namespace: 'default',
-    headless: true,
   }),
 );
 const stack = fresh(test, () =>

@@ -80,8 +80,9 @@ function profile(finding: Finding, reveals: (what: string) => boolean, memory: M
   const [smtpValid, grade] = CHECKED[situation] ?? ['valid', 'A'];
   const professional = reveals('professional_email') ? workEmail : null;
   const personal = reveals('personal_email') ? homeEmail : null;
+  const checkedAt = new Date(Date.now() - VALIDATED_AGO_MS).toISOString();
   const emails = Object.entries({ professional, personal }).flatMap(([type, email]) =>
-    email === null ? [] : [{ email, smtp_valid: smtpValid, type, last_validation_check: checkedAt(), grade }],
+    email === null ? [] : [{ email, smtp_valid: smtpValid, type, last_validation_check: checkedAt, grade }],
   );
   const { credential, organization } = person;
   const { city, state } = organization.address;
@@ -99,10 +100,6 @@ function profile(finding: Finding, reveals: (what: string) => boolean, memory: M
     emails: complete ? emails : null,
     retry_after_seconds: complete ? undefined : POLL_SECONDS / memory.speed,
   };
-}
-
-function checkedAt(): string {
-  return new Date(Date.now() - VALIDATED_AGO_MS).toISOString();
 }
 
 /** The vendor's flat error envelope. */

@@ -52,7 +52,12 @@ export const zerobounce: Source = {
     query.get('api_key') === apiKey
       ? null
       : ok({ error: 'Invalid API Key or your account ran out of credits' }),
-  routes: { 'GET /v2/validate': checkOf(({ query }) => query.get('email'), zerobounceResult) },
+  routes: {
+    'GET /v2/validate': checkOf(emailOf, (address, mailbox) => {
+      const [status, subStatus] = MAILBOXES[mailbox][1];
+      return ok({ address, status, sub_status: subStatus, free_email: false, did_you_mean: null });
+    }),
+  },
 };
 
 /** NeverBounce's wire format, version 4.2, as its documents give it: errors come with 200 and another `status`. */
@@ -60,19 +65,25 @@ export const neverbounce: Source = {
   base: '/neverbounce',
   deny: ({ query }, apiKey) =>
     query.get('key') === apiKey ? null : ok({ status: 'auth_failure', message: 'Invalid API key' }),
-  routes: { 'GET /v4.2/single/check': checkOf(({ query }) => query.get('email'), neverbounceResult) },
+  routes: {
+    'GET /v4.2/single/check': checkOf(emailOf, (_email, mailbox) => {
+      const [result, ...flags] = MAILBOXES[mailbox][2];
+      return ok({ status: 'success', result, flags: ['has_dns', 'has_dns_mx', ...flags] });
+    }),
+  },
 };
 
 /** Hunter's Email Verifier: it asks no server of free mail, and advises to retry what met an unexpected answer (222). */
-export const hunterVerifier = checkOf(
-  ({ query }) => query.get('email'),
-  (email, mailbox) => {
-    const isFree = FREE_MAIL_DOMAINS.some((domain) => email.endsWith(`@${domain}`));
-    const status = isFree ? 'webmail' : MAILBOXES[mailbox][3];
-    const data = { status, email, webmail: isFree, mx_records: true, accept_all: mailbox === 'catchall' };
-    return mailbox === 'greylisted' ? { status: 222, body: {} } : ok({ data });
-  },
-);
+export const hunterVerifier = checkOf(emailOf, (email, mailbox) => {
+  const isFree = FREE_MAIL_DOMAINS.some((domain) => email.endsWith(`@${domain}`));
+  const status = isFree ? 'webmail' : MAILBOXES[mailbox][3];
+  const data = { status, email, webmail: isFree, mx_records: true, accept_all: mailbox === 'catchall' };
+  return mailbox === 'greylisted' ? { status: 222, body: {} } : ok({ data });
+});
+
+function emailOf({ query }: Question): string | null {
+  return query.get('email');
+}
 
 /** The one route of a verifier. A mail server that greylists takes the second attempt. */
 function checkOf(
@@ -113,14 +124,4 @@ function reacherSmtp(mailbox: Mailbox) {
     is_deliverable: mailbox !== 'missing' && mailbox !== 'full',
     is_disabled: false,
   };
-}
-
-function zerobounceResult(email: string, mailbox: Mailbox) {
-  const [status, subStatus] = MAILBOXES[mailbox][1];
-  return ok({ address: email, status, sub_status: subStatus, free_email: false, did_you_mean: null });
-}
-
-function neverbounceResult(_email: string, mailbox: Mailbox) {
-  const [result, ...flags] = MAILBOXES[mailbox][2];
-  return ok({ status: 'success', result, flags: ['has_dns', 'has_dns_mx', ...flags] });
 }

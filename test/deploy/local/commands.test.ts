@@ -10,7 +10,7 @@ import { endWithThisProcess } from '../../support/programs.ts';
 
 const MAIN = (name: string) => fileURLToPath(new URL(`../../../deploy/local/${name}.ts`, import.meta.url));
 
-for (const name of ['start', 'simulator-main', 'listen', 'check-signature']) {
+for (const name of ['start', 'simulator', 'listen', 'check-signature']) {
   test(`${name} --help says how to call it, what it does and how it ends`, async (t) => {
     const { code, stdout, stderr } = await ended(name, ['--help']);
     t.deepEqual([code, stderr], [0, '']);
@@ -33,10 +33,10 @@ for (const name of ['start', 'simulator-main', 'listen', 'check-signature']) {
 }
 
 for (const [name, option, value] of [
-  ['simulator-main', '--port', '70000'],
-  ['simulator-main', '--dns-port', 'x'],
-  ['simulator-main', '--speed', '0'],
-  ['simulator-main', '--speed', '1.2.3'],
+  ['simulator', '--port', '70000'],
+  ['simulator', '--dns-port', 'x'],
+  ['simulator', '--speed', '0'],
+  ['simulator', '--speed', '1.2.3'],
 ] as const) {
   test(`${name}: ${option} ${value} is exit code 2`, async (t) => {
     const { code, stderr } = await ended(name, [`${option}=${value}`]);
@@ -46,7 +46,7 @@ for (const [name, option, value] of [
 }
 
 test('what the simulator prints is what the worker reads', async (t) => {
-  const child = spawn(process.execPath, [MAIN('simulator-main'), '--port', '0', '--dns-port', '0'], {
+  const child = spawn(process.execPath, [MAIN('simulator'), '--port', '0', '--dns-port', '0'], {
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   endWithThisProcess(child);

@@ -73,11 +73,11 @@ test('a taken port is named, with what to do', async (t) => {
   );
   await t.throwsAsync(() => startPostgres({ port }), { code: 'port_taken', message });
   const temporal = { cli: testSetting('TEST_TEMPORAL_CLI'), namespace: 'default' };
-  await t.throwsAsync(() => startTemporal({ ...temporal, headless: true, port }), {
+  await t.throwsAsync(() => startTemporal({ ...temporal, port }), {
     code: 'port_taken',
     message,
   });
-  await t.throwsAsync(() => startTemporal({ ...temporal, headless: false, uiPort: port }), {
+  await t.throwsAsync(() => startTemporal({ ...temporal, uiPort: port }), {
     code: 'port_taken',
     message,
   });

@@ -2,6 +2,7 @@ import { readdir } from 'node:fs/promises';
 import { Client, Connection } from '@temporalio/client';
 import ava, { type ExecutionContext } from 'ava';
 import { startPostgres } from '../../../deploy/local/postgres.ts';
+import { freePort } from '../../../deploy/local/processes.ts';
 import { cacheFolder } from '../../../deploy/local/temporal-cli.ts';
 import { findTemporalServer, startTemporalServer } from '../../../deploy/local/temporal-server.ts';
 import { temporaryFolder, withSql } from '../../support/database.ts';
@@ -47,7 +48,7 @@ test('workflows are in PostgreSQL: they outlive a killed server, and the next wa
     postgresUrl: postgres.url,
     dir: temporaryFolder(t.teardown),
   };
-  const first = await startTemporalServer({ ...options, headless: true });
+  const first = await startTemporalServer(options);
   const started = await (await connect(t, first.address)).workflow.start('anything', {
     workflowId: 'outlives',
     taskQueue: 'nobody',
@@ -57,7 +58,7 @@ test('workflows are in PostgreSQL: they outlive a killed server, and the next wa
   const former = await membersOf(postgres.url);
   t.not(former.length, 0);
 
-  const second = await startTemporalServer({ ...options, headless: false });
+  const second = await startTemporalServer({ ...options, uiPort: await freePort() });
   t.teardown(() => second.stop());
   const client = await connect(t, second.address);
   const found = await client.workflow.getHandle('outlives').describe();

@@ -73,13 +73,8 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
   opened.defer(() => stack.stop());
   await writeNppes(folder);
   await importDownload({
-    ...{
-      dataset: 'nppes' as const,
-      databaseUrl: stack.databaseUrl,
-      path: folder,
-      rejectsPath: join(folder, 'rejects.csv'),
-    },
-    ...{ dryRun: false, again: false, acceptsDrift: false, by: { actor: 'test', reason: 'test' } },
+    ...{ dataset: 'nppes', databaseUrl: stack.databaseUrl, path: folder },
+    ...{ rejects: join(folder, 'rejects.csv'), actor: 'test', reason: 'test' },
     output: { terminal: null, line: () => {} },
   });
 
