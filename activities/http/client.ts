@@ -119,7 +119,7 @@ export function parseRetryAfter(header: string | null | undefined): number | nul
 }
 
 /**
- * Why a question was not answered.
+ * Not answered; the same question may be asked again after `afterMs` (null: our own backoff).
  * - `rate_limit`: too many questions; nothing was done
  * - `upstream`: the source's own word that it failed or gave up (500, 503, an error in a body, a job that has failed,
  *   been canceled or is no longer known)
@@ -128,12 +128,9 @@ export function parseRetryAfter(header: string | null | undefined): number | nul
  * - `unanswered`: the question was sent, or may have been, and the answer was lost: too slow, reset, cut off, at a
  *   gateway (502, 504), or as nobody can classify; the source may have done the work, and may have charged
  */
-export type RetryReason = 'rate_limit' | 'upstream' | 'unsent' | 'unanswered';
-
-/** Not answered; the same question may be asked again after `afterMs` (null: our own backoff). */
 export interface Retry {
   readonly kind: 'retry';
-  readonly why: RetryReason;
+  readonly why: 'rate_limit' | 'upstream' | 'unsent' | 'unanswered';
   readonly afterMs: number | null;
 }
 

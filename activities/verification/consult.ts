@@ -12,20 +12,16 @@ import type { Vendor, Verdict } from '../vendors/vendor.ts';
 import type { Policy, Reason } from './policy.ts';
 import type { MailboxReason, Verifier, VerifierStep, VerifierTrouble } from './verifiers/verifier.ts';
 
-/** A verifier that may not be asked now: its breaker is open, its rate or what it may cost is used up. */
-export interface Unavailable {
-  readonly kind: 'unavailable';
-  /** When it may be asked again; null if nobody can say. */
-  readonly afterMs: number | null;
-}
-
-/** Puts one question to one verifier, if it may be asked. */
+/**
+ * Puts one question to one verifier, if it may be asked: else its breaker is open, its rate or what it may cost is used up,
+ * and `afterMs` says when it may be, null if nobody can say.
+ */
 export type Ask = (
   verifier: Verifier,
   email: string,
   signal: AbortSignal,
   requestId: string | null,
-) => Promise<VerifierStep | Unavailable>;
+) => Promise<VerifierStep | { readonly kind: 'unavailable'; readonly afterMs: number | null }>;
 
 /** No judgment for now. */
 interface NotNow {
