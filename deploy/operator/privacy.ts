@@ -1,12 +1,12 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { parseAddress } from '../../activities/verification/syntax.ts';
 import { transaction } from '../../db/client.ts';
-import { exportSubject } from '../../db/privacy/export.ts';
 import {
   type AskedBy,
   type DataSubject,
   type Erasure,
   eraseSubject,
+  exportSubject,
   listPrivacyRequests,
   recordPrivacyRequest,
 } from '../../db/privacy/privacy.ts';
