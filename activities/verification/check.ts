@@ -133,7 +133,7 @@ export function createCheck({
     if (earlier !== null) return withWord(earlier as Word, earlier.at);
 
     const askHere = (verifier: Verifier) => ask(verifier, email, signal, requestId);
-    const consulted = await consult(verifiers, askHere, (line) => evidence.push(line));
+    const consulted = await consult(verifiers, askHere, evidence);
     switch (consulted.kind) {
       case 'word': {
         const ruled = withWord(consulted);
