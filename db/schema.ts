@@ -12,23 +12,7 @@ import {
   text,
   timestamp,
 } from 'drizzle-orm/pg-core';
-import type {
-  AttemptReason,
-  CheckKind,
-  DeliveryState,
-  EmailType,
-  EndpointKind,
-  ImportKind,
-  LedgerKind,
-  RequestStatus,
-  StoredVerdict,
-  SubmittedAs,
-  SuppressionKind,
-  SuppressionOrigin,
-  VendorAttemptState,
-  WantedType,
-  WebhookMode,
-} from './words.ts';
+import type * as words from './words.ts';
 
 // The tables as queries see them. What they must never hold (checks, triggers, generated columns) is written once,
 // in migrations/; a test compares the two column by column.
@@ -82,13 +66,13 @@ export const batches = pgTable('batches', {
   id: text('id').primaryKey(),
   organizationId: text('organization_id').notNull(),
   apiKeyId: text('api_key_id'),
-  submittedAs: text('submitted_as').$type<SubmittedAs>().notNull(),
-  wantedType: text('wanted_type').$type<WantedType>().notNull(),
+  submittedAs: text('submitted_as').$type<words.SubmittedAs>().notNull(),
+  wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
   total: smallint('total').notNull(),
   completedCount: smallint('completed_count').notNull().default(0),
   status: text('status').$type<'in-progress' | 'completed'>().notNull().generatedAlwaysAs(inMigrations),
   webhookUrl: text('webhook_url'),
-  webhookMode: text('webhook_mode').$type<WebhookMode>(),
+  webhookMode: text('webhook_mode').$type<words.WebhookMode>(),
   /** Escaped JSON text exactly as it was sent: jsonb and JSON.parse both lose. */
   customData: text('custom_data'),
   createdAt: time('created_at').notNull(),
@@ -106,14 +90,14 @@ export const requests = pgTable('requests', {
   organizationId: text('organization_id').notNull(),
   position: smallint('position').notNull(),
   npi: text('npi').notNull(),
-  wantedType: text('wanted_type').$type<WantedType>().notNull(),
+  wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
   /** Credits it costs if an email is found. */
   cost: smallint('cost').notNull(),
-  status: text('status').$type<RequestStatus>().notNull(),
+  status: text('status').$type<words.RequestStatus>().notNull(),
   replayed: boolean('replayed').notNull().default(false),
   creditsUsed: smallint('credits_used').notNull().generatedAlwaysAs(inMigrations),
   email: text('email'),
-  emailType: text('email_type').$type<EmailType>(),
+  emailType: text('email_type').$type<words.EmailType>(),
   emailLastValidatedAt: time('email_last_validated_at'),
   reason: text('reason'),
   acceptedAt: time('accepted_at').notNull(),
@@ -132,7 +116,7 @@ export const ledgerEntries = pgTable('ledger_entries', {
   id: count('id').primaryKey().generatedAlwaysAsIdentity(),
   organizationId: text('organization_id').notNull(),
   requestId: text('request_id'),
-  kind: text('kind').$type<LedgerKind>().notNull(),
+  kind: text('kind').$type<words.LedgerKind>().notNull(),
   amount: count('amount').notNull(),
   ...columns('granted available held used', (name) => count(name).notNull().generatedAlwaysAs(inMigrations)),
   side: text('side').notNull().generatedAlwaysAs(inMigrations),
@@ -158,7 +142,7 @@ export const webhookDeliveries = pgTable('webhook_deliveries', {
   batchId: text('batch_id').notNull(),
   /** Null for the one delivery of a batch in `batch` mode. */
   requestId: text('request_id'),
-  state: text('state').$type<DeliveryState>().notNull(),
+  state: text('state').$type<words.DeliveryState>().notNull(),
   /** Ever made, over all rounds. */
   attempts: integer('attempts').notNull().default(0),
   createdAt: time('created_at').notNull(),
@@ -178,7 +162,7 @@ export const webhookAttempts = pgTable('webhook_attempts', {
   startedAt: time('started_at').notNull(),
   durationMs: integer('duration_ms').notNull(),
   statusCode: smallint('status_code'),
-  reason: text('reason').$type<AttemptReason>(),
+  reason: text('reason').$type<words.AttemptReason>(),
   responseExcerpt: bytea('response_excerpt'),
 });
 
@@ -195,7 +179,7 @@ export const sweeps = pgTable('sweeps', {
 export const lookups = pgTable('lookups', {
   id: text('id').primaryKey(),
   npi: text('npi').notNull(),
-  wantedType: text('wanted_type').$type<WantedType>().notNull(),
+  wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
   openedAt: time('opened_at').notNull(),
   closedAt: time('closed_at'),
   facts: text('facts'),
@@ -206,7 +190,7 @@ export const vendorAttempts = pgTable('vendor_attempts', {
   vendor: text('vendor').notNull(),
   n: smallint('n').notNull(),
   requestId: text('request_id').notNull(),
-  state: text('state').$type<VendorAttemptState>().notNull(),
+  state: text('state').$type<words.VendorAttemptState>().notNull(),
   jobRef: text('job_ref'),
   reason: text('reason'),
   leaseUntil: time('lease_until'),
@@ -221,8 +205,8 @@ export const vendorAttempts = pgTable('vendor_attempts', {
 export const storedEmails = pgTable('stored_emails', {
   npi: text('npi').notNull(),
   email: text('email').notNull(),
-  emailType: text('email_type').$type<EmailType>(),
-  verdict: text('verdict').$type<StoredVerdict>().notNull(),
+  emailType: text('email_type').$type<words.EmailType>(),
+  verdict: text('verdict').$type<words.StoredVerdict>().notNull(),
   reason: text('reason'),
   lastValidatedAt: time('last_validated_at'),
   source: text('source').notNull(),
@@ -242,9 +226,9 @@ export const emailChecks = pgTable('email_checks', {
   npi: text('npi').notNull(),
   email: text('email').notNull(),
   lookupId: text('lookup_id'),
-  kind: text('kind').$type<CheckKind>().notNull(),
+  kind: text('kind').$type<words.CheckKind>().notNull(),
   source: text('source').notNull(),
-  verdict: text('verdict').$type<StoredVerdict>().notNull(),
+  verdict: text('verdict').$type<words.StoredVerdict>().notNull(),
   reason: text('reason'),
   durationMs: integer('duration_ms'),
   at: time('at').notNull().defaultNow(),
@@ -268,7 +252,7 @@ export const providers = pgTable('providers', {
 
 export const providerEndpoints = pgTable('provider_endpoints', {
   npi: text('npi').notNull(),
-  kind: text('kind').$type<EndpointKind>().notNull(),
+  kind: text('kind').$type<words.EndpointKind>().notNull(),
   endpoint: text('endpoint').notNull(),
   affiliated: boolean('affiliated'),
   affiliationName: text('affiliation_name'),
@@ -285,7 +269,7 @@ export const providerLocations = pgTable('provider_locations', {
 
 export const importRuns = pgTable('import_runs', {
   id: text('id').primaryKey(),
-  kind: text('kind').$type<ImportKind>().notNull(),
+  kind: text('kind').$type<words.ImportKind>().notNull(),
   file: text('file').notNull(),
   fingerprint: text('fingerprint').notNull(),
   state: text('state').$type<'running' | 'done' | 'failed'>().notNull(),
@@ -295,10 +279,10 @@ export const importRuns = pgTable('import_runs', {
 });
 
 export const suppressions = pgTable('suppressions', {
-  kind: text('kind').$type<SuppressionKind>().notNull(),
+  kind: text('kind').$type<words.SuppressionKind>().notNull(),
   /** An NPI; the hex SHA-256 of an address in lower case; a domain. */
   value: text('value').notNull(),
-  origin: text('origin').$type<SuppressionOrigin>().notNull(),
+  origin: text('origin').$type<words.SuppressionOrigin>().notNull(),
   reason: text('reason').notNull().default(''),
   createdAt: time('created_at').notNull().defaultNow(),
 });

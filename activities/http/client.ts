@@ -119,7 +119,7 @@ export function parseRetryAfter(header: string | null | undefined): number | nul
 }
 
 /**
- * Why a question was not answered.
+ * Not answered; the same question may be asked again after `afterMs` (null: our own backoff).
  * - `rate_limit`: too many questions; nothing was done
  * - `upstream`: the source's own word that it failed or gave up (500, 503, an error in a body, a job that has failed,
  *   been canceled or is no longer known)
@@ -128,12 +128,9 @@ export function parseRetryAfter(header: string | null | undefined): number | nul
  * - `unanswered`: the question was sent, or may have been, and the answer was lost: too slow, reset, cut off, at a
  *   gateway (502, 504), or as nobody can classify; the source may have done the work, and may have charged
  */
-export type RetryReason = 'rate_limit' | 'upstream' | 'unsent' | 'unanswered';
-
-/** Not answered; the same question may be asked again after `afterMs` (null: our own backoff). */
 export interface Retry {
   readonly kind: 'retry';
-  readonly why: RetryReason;
+  readonly why: 'rate_limit' | 'upstream' | 'unsent' | 'unanswered';
   readonly afterMs: number | null;
 }
 
@@ -173,45 +170,39 @@ export function inBody<Step>(read: (body: Field, answer: HttpAnswer) => Step) {
 /** What an answer of each of these statuses means, or what reads it. */
 export type Meanings<Step> = Readonly<Record<number, Step | ((answer: HttpAnswer) => Step)>>;
 
-/** Reads an answer by its status; one without a meaning of the source's own means what HTTP means by it. */
+/**
+ * Reads an answer by its status; one without a meaning of the source's own means what HTTP means by it. The bodies of
+ * those are never read: what a failing server or a gateway before it writes is not the source's word.
+ */
 export function byStatus<Step extends object>(meanings: Meanings<Step>) {
   return (answer: HttpAnswer): Step | Trouble => {
-    const meaning = meanings[answer.status];
-    if (meaning === undefined) return stepOfStatus(answer);
+    const meaning = meanings[answer.status] ?? stepOfStatus(answer);
     return typeof meaning === 'function' ? meaning(answer) : meaning;
   };
 }
 
-/**
- * What a status means if the source gives it no meaning of its own. The bodies of these are never read: what a
- * failing server or a gateway before it writes is not the source's word.
- */
+const REFUSALS = new Map<number, Trouble>([
+  [401, { kind: 'fatal', why: 'auth' }],
+  [402, { kind: 'fatal', why: 'credits' }],
+  [403, { kind: 'fatal', why: 'plan' }],
+]);
+
 export function stepOfStatus(answer: HttpAnswer): Trouble {
-  switch (answer.status) {
-    case 401:
-      return { kind: 'fatal', why: 'auth' };
-    case 402:
-      return { kind: 'fatal', why: 'credits' };
-    case 403:
-      return { kind: 'fatal', why: 'plan' };
-  }
-  return retryOfStatus(answer) ?? protocol('status');
+  return REFUSALS.get(answer.status) ?? retryOfStatus(answer) ?? protocol('status');
 }
+
+const RETRIES = new Map<number, Retry['why']>([
+  [429, 'rate_limit'],
+  // Not this time, whatever their class says.
+  [408, 'upstream'],
+  [425, 'upstream'],
+  // A gateway's word that it lost an answer, not that the source behind it has done nothing.
+  [502, 'unanswered'],
+  [504, 'unanswered'],
+]);
 
 /** Null if the status does not say that the same question may be answered another time. */
 export function retryOfStatus({ status, headers }: HttpAnswer): Retry | null {
-  const afterMs = retryAfterMs(headers);
-  switch (status) {
-    case 429:
-      return { kind: 'retry', why: 'rate_limit', afterMs };
-    // Not this time, whatever their class says.
-    case 408:
-    case 425:
-      return { kind: 'retry', why: 'upstream', afterMs };
-    // A gateway's word that it lost an answer, not that the source behind it has done nothing.
-    case 502:
-    case 504:
-      return { kind: 'retry', why: 'unanswered', afterMs };
-  }
-  return status >= 500 ? { kind: 'retry', why: 'upstream', afterMs } : null;
+  const why = RETRIES.get(status) ?? (status >= 500 ? 'upstream' : null);
+  return why && { kind: 'retry', why, afterMs: retryAfterMs(headers) };
 }

@@ -51,10 +51,7 @@ export function createRegistry(at: { readonly baseUrl: string; readonly timeoutM
 
 function stepOf(answer: HttpAnswer, npi: string): RegistryStep {
   if (answer.status !== 200) return retryOfStatus(answer) ?? protocol('status');
-  return inBody<RegistryStep>((body) => {
-    const provider = readRegistryAnswer(body, npi);
-    return provider === null ? { kind: 'inactive_or_unknown' } : { kind: 'found', provider };
-  })(answer);
+  return inBody((body) => stepOfBody(body, npi))(answer);
 }
 
 // The wire format of the NPI Registry API 2.1. Numbers were integers once and are strings now, dates were seconds and
@@ -63,6 +60,8 @@ function stepOf(answer: HttpAnswer, npi: string): RegistryStep {
 /** "CMS deactivated NPI …. The provider can no longer use this NPI", said with status 200 about the field `number`. */
 const DEACTIVATED_ERROR = '15';
 
+const ABSENT = { kind: 'inactive_or_unknown' } as const;
+
 /** NPPES's own fields are shorter; longer ones would not fit an index. */
 const TEXT_AT_MOST = 200;
 const ENDPOINT_AT_MOST = 1000;
@@ -70,26 +69,26 @@ const ENDPOINT_AT_MOST = 1000;
 /**
  * Reads an answer of status 200 about one NPI. Fields nobody reads may be anything. What is not active is not told
  * apart: error 15, no result and any status but `A` are all "nobody to look up".
- * @returns null if the registry shows no active provider
  * @throws {FieldError} if it is not as documented
  */
-export function readRegistryAnswer(body: Field, npi: string): RegistryProvider | null {
+function stepOfBody(body: Field, npi: string): RegistryStep {
   const errors = body.at('Errors').items();
   if (errors.length > 0) {
     // Every other error says that the question is wrong, and it is the same question for all NPIs.
     errors.find((error) => textAt(error, 'number') !== DEACTIVATED_ERROR)?.fail();
-    return null;
+    return ABSENT;
   }
   const results = body.at('results').present().items();
-  if (results.length === 0) return null;
+  if (results.length === 0) return ABSENT;
   const result = results.find((one) => textAt(one, 'number') === npi) ?? body.at('results').fail();
   const status = result.at('basic').object().at('status').requiredText();
-  return status === 'A' ? providerOf(result, npi) : null;
+  return status === 'A' ? { kind: 'found', provider: providerOf(result, npi) } : ABSENT;
 }
 
 function providerOf(result: Field, npi: string): RegistryProvider {
   const basic = result.at('basic');
-  const entityType = entityTypeOf(result.at('enumeration_type'));
+  const type = result.at('enumeration_type');
+  const entityType = type.value === 'NPI-1' ? 1 : type.value === 'NPI-2' ? 2 : type.fail();
   const otherNames = result.at('other_names').items();
   const addresses = result.at('addresses').items();
   const practice = addresses.find((one) => textAt(one, 'address_purpose') === 'LOCATION');
@@ -108,11 +107,6 @@ function providerOf(result: Field, npi: string): RegistryProvider {
     otherNames: entityType === 2 ? otherNames.flatMap(otherNameOf) : [],
     locations: result.at('practiceLocations').items().map(locationOf),
   };
-}
-
-function entityTypeOf(type: Field): 1 | 2 {
-  if (type.value === 'NPI-1') return 1;
-  return type.value === 'NPI-2' ? 2 : type.fail();
 }
 
 /** The first of a person's other names is kept, as NPPES's own file has room for one. */

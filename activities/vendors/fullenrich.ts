@@ -30,11 +30,6 @@ export const FULLENRICH = {
   rates: [{ calls: 60, perMs: 60_000 }],
 } as const satisfies VendorFacts;
 
-export interface FullEnrichOptions extends VendorOptions {
-  /** Between two polls of a job: FULLENRICH_POLL_MS, and less only for a simulator that runs faster. */
-  readonly pollMs: number;
-}
-
 /**
  * The vendor asks for no polls closer than 5 to 10 minutes (docs.fullenrich.com, "How Webhooks Work"). A deadline of 15
  * minutes leaves room for three: after a job's usual time, and 5 and 10 minutes later.
@@ -58,13 +53,10 @@ const CREDITS: Readonly<Record<EmailType, number>> = { professional: 1, personal
  *
  * Statuses say little here: a poll of a running job is a 400, a 402 carries a whole result. A repeated job is free
  * only if the first one has ended, which nobody knows whose answer was lost.
+ * @param options.pollMs between two polls of a job: FULLENRICH_POLL_MS, and less only for a simulator that runs faster
  */
-export function createFullEnrich({
-  baseUrl,
-  apiKey,
-  callMs = FULLENRICH.callMs,
-  pollMs,
-}: FullEnrichOptions): Vendor {
+export function createFullEnrich(options: VendorOptions & { readonly pollMs: number }): Vendor {
+  const { baseUrl, apiKey, callMs = FULLENRICH.callMs, pollMs } = options;
   const ask = jsonApi(baseUrl, { authorization: `Bearer ${apiKey}` }, callMs);
   const path = '/contact/enrich/bulk';
   const readSubmit = stepBy({

@@ -29,11 +29,6 @@ export const ROCKETREACH = {
   rates: [{ calls: 10, perMs: 1000 }],
 } as const satisfies VendorFacts;
 
-export interface RocketReachOptions extends VendorOptions {
-  /** Which of its two person APIs the account has: newer accounts pay in universal credits. */
-  readonly api: RocketReachApi;
-}
-
 /** "Poll about every 3 seconds"; polls are free, but count for the account's 10 requests a second. */
 const POLL_MS = 3000;
 const MIN_POLL_MS = 100;
@@ -70,13 +65,10 @@ export const ROCKETREACH_APIS = Object.keys(APIS) as RocketReachApi[];
  * The vendor has no idempotency key: every `submit` may be charged again, `poll` never is. An answer of 200 that
  * cannot be read is therefore `fatal` `protocol` and not `retry`: asking again would pay again for an answer of
  * the same form. What a failing server or gateway (5xx) writes is never read and always `retry`.
+ * @param options.api which of its two person APIs the account has: newer accounts pay in universal credits
  */
-export function createRocketReach({
-  baseUrl,
-  apiKey,
-  callMs = ROCKETREACH.callMs,
-  api,
-}: RocketReachOptions): Vendor {
+export function createRocketReach(options: VendorOptions & { readonly api: RocketReachApi }): Vendor {
+  const { baseUrl, apiKey, callMs = ROCKETREACH.callMs, api } = options;
   const ask = jsonApi(baseUrl, { 'Api-Key': apiKey }, callMs);
   const { lookupPath, statusPath, query, cost } = APIS[api];
 

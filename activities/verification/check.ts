@@ -6,12 +6,12 @@ import { classify } from './domains.ts';
 import { ownerOf, type Whose } from './local-part.ts';
 import { look } from './looks.ts';
 import { createMailRoutes, type MailResolver } from './mx.ts';
-import type { Reason } from './policy.ts';
 import {
   type CatchAllPolicy,
   claimOf,
   type NamedCandidate,
   type Policy,
+  type Reason,
   type Ruling,
   rule,
   verifierCanHelp,
@@ -61,17 +61,6 @@ export interface CheckOptions {
 }
 
 /**
- * @param whose whose it should be
- * @param requestId for which it is made; null if for none
- */
-export type Check = (
-  candidate: NamedCandidate,
-  whose: Whose,
-  signal: AbortSignal,
-  requestId: string | null,
-) => Promise<Checked>;
-
-/**
  * The gate every candidate passes before it may be given to a client: its looks, whose it is, then what its finder
  * says, then its domain's name servers, then verifiers; each is asked only if its answer can still change the verdict,
  * as policy.ts has it. A rate limit, an outage or a resolver's bad moment never becomes a verdict: the check is then
@@ -85,10 +74,19 @@ export function createCheck({
   verifiers,
   ask,
   now = Date.now,
-}: CheckOptions): Check {
+}: CheckOptions) {
   const mailRoute = createMailRoutes(resolver, now);
 
-  return async (candidate, whose, signal, requestId) => {
+  /**
+   * @param whose whose it should be
+   * @param requestId for which it is made; null if for none
+   */
+  return async (
+    candidate: NamedCandidate,
+    whose: Whose,
+    signal: AbortSignal,
+    requestId: string | null,
+  ): Promise<Checked> => {
     const started = performance.now();
     const evidence: Evidence[] = [];
     const noteOurs = (verdict: Verdict, reason: Reason) => {
@@ -135,7 +133,7 @@ export function createCheck({
     if (earlier !== null) return withWord(earlier as Word, earlier.at);
 
     const askHere = (verifier: Verifier) => ask(verifier, email, signal, requestId);
-    const consulted = await consult(verifiers, askHere, (line) => evidence.push(line));
+    const consulted = await consult(verifiers, askHere, evidence);
     switch (consulted.kind) {
       case 'word': {
         const ruled = withWord(consulted);

@@ -12,20 +12,16 @@ import type { Vendor, Verdict } from '../vendors/vendor.ts';
 import type { Policy, Reason } from './policy.ts';
 import type { MailboxReason, Verifier, VerifierStep, VerifierTrouble } from './verifiers/verifier.ts';
 
-/** A verifier that may not be asked now: its breaker is open, its rate or what it may cost is used up. */
-export interface Unavailable {
-  readonly kind: 'unavailable';
-  /** When it may be asked again; null if nobody can say. */
-  readonly afterMs: number | null;
-}
-
-/** Puts one question to one verifier, if it may be asked. */
+/**
+ * Puts one question to one verifier, if it may be asked: else its breaker is open, its rate or what it may cost is used up,
+ * and `afterMs` says when it may be, null if nobody can say.
+ */
 export type Ask = (
   verifier: Verifier,
   email: string,
   signal: AbortSignal,
   requestId: string | null,
-) => Promise<VerifierStep | Unavailable>;
+) => Promise<VerifierStep | { readonly kind: 'unavailable'; readonly afterMs: number | null }>;
 
 /** No judgment for now. */
 interface NotNow {
@@ -56,13 +52,13 @@ export type Consulted =
  * Asks verifiers in order until one judges. The next is asked if one cannot tell or cannot be asked, and after
  * greylisting too: another verifier's servers may be known to the mail server already. Greylisting outweighs a
  * rate limit, because whoever comes back before the mail server's pause is over starts it again.
- * @param note takes what each verifier made of the address, or why it made nothing of it
+ * @param evidence is added to: what each verifier made of the address, or why it made nothing of it
  * @throws whatever `ask` does
  */
 export async function consult(
   verifiers: readonly Verifier[],
   ask: (verifier: Verifier) => ReturnType<Ask>,
-  note: (line: Evidence) => void,
+  evidence: Evidence[],
 ): Promise<Consulted> {
   let unknown: MailboxReason | null = null;
   let greylisted = false;
@@ -74,7 +70,7 @@ export async function consult(
     const step = await ask(verifier);
     const durationMs = Math.round(performance.now() - started);
     const told = (verdict: Verdict, reason: Reason | null) =>
-      note({ kind: 'verifier', source: verifier.id, verdict, reason, durationMs });
+      evidence.push({ kind: 'verifier', source: verifier.id, verdict, reason, durationMs });
     switch (step.kind) {
       case 'answer': {
         const { verdict, reason } = step;
@@ -166,7 +162,7 @@ export function createBacking(
      */
     async tryAgain(signal: AbortSignal, requestId: string): Promise<number | null> {
       const askHere = (verifier: Verifier) => ask(verifier, NOBODY, signal, requestId);
-      const consulted = await consult(verifiers, askHere, () => {});
+      const consulted = await consult(verifiers, askHere, []);
       return consulted.kind === 'transient' ? consulted.afterMs : 0;
     },
   };

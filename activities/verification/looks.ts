@@ -5,46 +5,28 @@ import type { PersonName, Verdict } from '../vendors/vendor.ts';
 import { holdsDomain, isDisposable, isFreeMail, readList, registrableDomain } from './domains.ts';
 import { isLookalike } from './lookalikes.ts';
 import type { Reason } from './policy.ts';
-import { type Address, parseAddress } from './syntax.ts';
+import { parseAddress } from './syntax.ts';
 
-/** What a candidate's text is: an address that nothing speaks against, or why it isn't a person's own. */
-export type Looked =
-  | { readonly kind: 'address'; readonly address: Address }
-  | {
-      readonly kind: 'refused';
-      /** Normalized as far as it goes. */
-      readonly email: string;
-      readonly verdict: Verdict;
-      readonly reason: Reason;
-    };
+type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
 
 /**
  * Judges an address by its looks. No question to anyone: what is refused here costs nothing.
  * @param isTypedDirect whether NPPES lists the address as an endpoint of type DIRECT
  * @param person who is looked for, and may be called Jane Doe
+ * @returns the address, if nothing speaks against it; else why it is not a person's own mailbox, in the order in which one
+ * reason hides another, and the text, normalized as far as it goes
  */
-export function look(text: string, isTypedDirect = false, person: PersonName | null = null): Looked {
+export function look(text: string, isTypedDirect = false, person: PersonName | null = null) {
   const address = parseAddress(text);
-  if (address === null) {
-    return { kind: 'refused', email: text.trim().toLowerCase(), verdict: 'invalid', reason: 'syntax' };
-  }
-  const refusal = refuse(address, isTypedDirect, person);
-  return refusal ? { kind: 'refused', email: address.email, ...refusal } : { kind: 'address', address };
-}
-
-type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
-
-/** Addresses that are not a person's own mailbox, in the order in which one reason hides another. */
-function refuse(
-  { local, domain }: Address,
-  isTypedDirect: boolean,
-  person: PersonName | null,
-): Refusal | null {
+  const refused = (email: string, refusal: Refusal) => ({ kind: 'refused', email, ...refusal }) as const;
+  if (address === null) return refused(text.trim().toLowerCase(), { verdict: 'invalid', reason: 'syntax' });
+  const { local, domain, email } = address;
   const refusal = refuseDomain(domain);
-  if (refusal !== null) return refusal;
-  if (isPlaceholder(local, person)) return { verdict: 'invalid', reason: 'placeholder' };
+  if (refusal !== null) return refused(email, refusal);
+  if (isPlaceholder(local, person)) return refused(email, { verdict: 'invalid', reason: 'placeholder' });
   const isDirectAddress = isDirect(domain) || (isTypedDirect && !isFreeMail(domain));
-  return isDirectAddress ? { verdict: 'invalid', reason: 'direct' } : null;
+  if (isDirectAddress) return refused(email, { verdict: 'invalid', reason: 'direct' });
+  return { kind: 'address', address } as const;
 }
 
 /** Domains where nobody has a mailbox of their own for ordinary mail. */
@@ -85,10 +67,9 @@ export function isDirect(domain: string): boolean {
   return isHost || /direct$|^direct-/.test(owner ?? '');
 }
 
-/** What an NPPES endpoint is, whatever its type says: the file is known to be filled in carelessly. */
-export type EndpointClass = 'direct' | 'email' | 'url' | 'junk';
-
 /**
+ * What an NPPES endpoint is, whatever its type says: the file is known to be filled in carelessly.
+ *
  * Tells Direct addresses from ordinary email and both from the rest. An endpoint typed DIRECT is a Direct address,
  * except on a free-mail domain, where no Direct service exists: that is somebody's own address, entered by mistake.
  * `email` is a candidate of low confidence and nothing more; one at a domain where nobody has a mailbox is junk.
@@ -96,7 +77,7 @@ export type EndpointClass = 'direct' | 'email' | 'url' | 'junk';
  * host that is typed as a URL passes as email, and then has to pass a verifier.
  * @param endpoint as the file has it
  */
-export function classifyEndpoint(kind: EndpointKind, endpoint: string): EndpointClass {
+export function classifyEndpoint(kind: EndpointKind, endpoint: string): 'direct' | 'email' | 'url' | 'junk' {
   const text = endpoint.trim().replace(/^mailto:/i, '');
   const address = parseAddress(text);
   if (address === null) return isUrl(text) ? 'url' : 'junk';

@@ -98,45 +98,37 @@ export async function repair(
   rules: DoctorRules,
 ): Promise<RepairRecord[]> {
   const records: RepairRecord[] = [];
-  for (const [check, work] of Object.entries(REPAIRS)) {
+  for (const [check, repairOf] of Object.entries(REPAIRS)) {
     const subjects = diagnosis.checks.find(({ code }) => code === check)?.examples ?? [];
     for (const subject of subjects) {
-      records.push({ check, subject, ...(await repairOne(db, by, check, subject, rules, work(subject))) });
+      const { owner, fix } = repairOf(subject);
+      const work = transaction(db, async (tx) => {
+        const [found] = await tx.execute<{ id: string | null }>(owner);
+        if (!found) return null;
+        const { id: organizationId } = found;
+        if (organizationId !== null) await balanceLock(tx, organizationId);
+        const details = typeof fix === 'function' ? await fix(tx, rules) : await detailsOf(tx, fix);
+        const change = { action: 'doctor.repair', organizationId, subject } as const;
+        if (details) await recordAudit(tx, by, { ...change, details: { check, ...details } });
+        return details;
+      });
+      const ended = await work.then(
+        (details) => ({ outcome: details ? 'repaired' : 'left', details: details ?? {} }) as const,
+        (error) => ({ outcome: 'left', details: refusalOf(error) }) as const,
+      );
+      records.push({ check, subject, ...ended });
     }
   }
   return records;
 }
 
-async function repairOne(
-  db: Database,
-  by: ChangedBy,
-  check: string,
-  subject: string,
-  rules: DoctorRules,
-  work: Repair,
-): Promise<Pick<RepairRecord, 'outcome' | 'details'>> {
-  try {
-    const done = await transaction(db, async (tx) => {
-      const [owner] = await tx.execute<{ id: string | null }>(work.owner);
-      if (!owner) return null;
-      if (owner.id !== null) await balanceLock(tx, owner.id);
-      const details = await applied(tx, work.fix, rules);
-      if (details) {
-        const change = { organizationId: owner.id, subject, details: { check, ...details } };
-        await recordAudit(tx, by, { action: 'doctor.repair', ...change });
-      }
-      return details;
-    });
-    return done ? { outcome: 'repaired', details: done } : { outcome: 'left', details: {} };
-  } catch (error) {
-    if (error instanceof Refusal) return { outcome: 'left', details: { code: error.code } };
-    if (!(error instanceof DatabaseError) || error.unavailable) throw error;
-    return { outcome: 'left', details: { code: error.code, constraint: error.constraint } };
-  }
+function refusalOf(error: unknown): Details {
+  if (error instanceof Refusal) return { code: error.code };
+  if (!(error instanceof DatabaseError) || error.unavailable) throw error;
+  return { code: error.code, constraint: error.constraint };
 }
 
-async function applied(tx: Transaction, fix: Repair['fix'], rules: DoctorRules): Promise<Details | null> {
-  if (typeof fix === 'function') return await fix(tx, rules);
+async function detailsOf(tx: Transaction, fix: SQL): Promise<Details | null> {
   const [row] = await tx.execute<{ details: Details | null }>(fix);
   return row?.details ?? null;
 }

@@ -1,26 +1,12 @@
 import words from './key-words.json' with { type: 'json' };
 
-/** What providers of one practice share. */
-export interface ProviderKeys {
-  /** The last ten digits; null if there are fewer, or only one digit over and over. */
-  readonly phoneKey: string | null;
-  /**
-   * Street, number and suite in one spelling, on whichever line they stand, `|`, five digits of ZIP code; null if the
-   * street or the ZIP code is missing. Whoever leaves the suite out is not taken for one of its tenants.
-   */
-  readonly addressKey: string | null;
-}
-
 /**
  * The keys by which a person is found to work at an organization's place, however each wrote it down.
  * @param at the practice location as NPPES has it, in its file or in the NPI Registry
  */
-export function providerKeys(at: {
-  readonly phone: string | null;
-  readonly line1: string | null;
-  readonly line2: string | null;
-  readonly postalCode: string | null;
-}): ProviderKeys {
+export function providerKeys(
+  at: Readonly<Record<'phone' | 'line1' | 'line2' | 'postalCode', string | null>>,
+) {
   const lines = at.line2 ? `${at.line1 ?? ''} ${at.line2}` : (at.line1 ?? '');
   return { phoneKey: phoneKey(at.phone ?? ''), addressKey: addressKey(lines, at.postalCode ?? '') };
 }
@@ -28,11 +14,16 @@ export function providerKeys(at: {
 /** What is written out, and what is meant by it. */
 const STREET_WORDS = new Map(Object.entries(words.streetWords));
 
+/** The last ten digits; null if there are fewer, or only one digit over and over. */
 function phoneKey(phone: string): string | null {
   const digits = /^[0-9]{10}$/.test(phone) ? phone : phone.replace(/[^0-9]/g, '').slice(-10);
   return digits.length < 10 || /^([0-9])\1*$/.test(digits) ? null : digits;
 }
 
+/**
+ * Street, number and suite in one spelling, on whichever line they stand, `|`, five digits of ZIP code; null if the
+ * street or the ZIP code is missing. Whoever leaves the suite out is not taken for one of its tenants.
+ */
 function addressKey(lines: string, postalCode: string): string | null {
   const zip = postalCode.slice(0, 5);
   if (lines === '' || !/^[0-9]{5}$/.test(zip)) return null;

@@ -44,18 +44,7 @@ export interface ClinicianPractice extends Readonly<Record<'pacId' | 'phoneKey' 
 }
 
 /** A provider as the tables have it. Text is as NPPES writes it, capitals and stray characters included. */
-export interface ProviderFacts extends Readonly<typeof providers.$inferSelect> {
-  /** Why nobody is asked about it; null if it is an active individual for all that is known. */
-  readonly refusal: Exclude<GateReason, 'suppressed'> | null;
-  /** States of the practice locations beside the primary one. */
-  readonly otherStates: readonly string[];
-  readonly endpoints: readonly EndpointFact[];
-  readonly practices: readonly ClinicianPractice[];
-  /** The primary ones first. */
-  readonly places: readonly Place[];
-  /** What the operator knows of all who are named here. */
-  readonly domains: readonly { readonly key: string; readonly domain: string }[];
-}
+export type ProviderFacts = NonNullable<Awaited<ReturnType<typeof readProvider>>>;
 
 /** Why nobody is asked about an NPI. */
 export type GateReason = 'organization_npi' | 'deactivated' | 'suppressed';
@@ -71,7 +60,7 @@ const COLLEAGUES_AT_MOST = 50;
 const PLACES_AT_MOST = 10;
 
 /** What the registry did not know, or knew as out of service, counts for a day (see `storeRegistryAbsence`). */
-const REFUSAL = sql<ProviderFacts['refusal']>`case
+const REFUSAL = sql<Exclude<GateReason, 'suppressed'> | null>`case
   when not is_inactive(providers.npi) then null
   when not providers.active then 'deactivated'
   else 'organization_npi' end`;
@@ -99,12 +88,14 @@ export async function gate(db: Database, npis: readonly string[]): Promise<Map<s
  * share a telephone, an address or a group.
  * @returns null if neither NPPES nor the registry has the NPI
  */
-export async function readProvider(db: Database, npi: string): Promise<ProviderFacts | null> {
+export async function readProvider(db: Database, npi: string) {
   return await query(db, async (tx) => {
     const [row] = await tx
       .select({
         provider: providers,
+        /** Why nobody is asked about it; null if it is an active individual for all that is known. */
         refusal: REFUSAL,
+        /** Of the practice locations beside the primary one. */
         otherStates: sql<string[]>`array(
           select distinct l.state from provider_locations l where l.npi = ${npi} order by 1 limit ${LOCATIONS_AT_MOST})`,
         endpoints: endpointsOf(sql`e.npi = ${npi}`),
@@ -122,8 +113,14 @@ export async function readProvider(db: Database, npi: string): Promise<ProviderF
     if (!row) return null;
     const { provider, elsewhere, knowsDomains, ...facts } = row;
     const places = await readPlaces(tx, provider, elsewhere);
-    const domains = knowsDomains ? await readDomains(tx, npi, facts, places) : [];
-    return { ...provider, ...facts, places, domains };
+    return {
+      ...provider,
+      ...facts,
+      /** The primary ones first. */
+      places,
+      /** What the operator knows of all who are named here. */
+      domains: knowsDomains ? await readDomains(tx, npi, facts, places) : [],
+    };
   });
 }
 
@@ -135,12 +132,12 @@ async function readPlaces(
   { phoneKey, addressKey }: typeof providers.$inferSelect,
   elsewhere: readonly string[],
 ): Promise<Place[]> {
-  const own = [
-    { at: 'phone' as const, key: phoneKey ?? '' },
-    { at: 'address' as const, key: addressKey ?? '' },
-  ].filter(({ key }) => key !== '');
   const others = elsewhere.filter((key) => key !== phoneKey && key !== addressKey);
-  const places = [...own, ...others.map((key) => ({ at: 'elsewhere' as const, key }))];
+  const places = [
+    { at: 'phone', key: phoneKey ?? '' } as const,
+    { at: 'address', key: addressKey ?? '' } as const,
+    ...others.map((key) => ({ at: 'elsewhere', key }) as const),
+  ].filter(({ key }) => key !== '');
   const at = (column: 'phone_key' | 'address_key') => sql`
     (select npi from providers
       where entity_type = 2 and active and ${sql.identifier(column)} = asked.key
@@ -173,24 +170,23 @@ async function readPlaces(
 async function readDomains(
   tx: Reader,
   npi: string,
-  { endpoints, practices }: Pick<ProviderFacts, 'endpoints' | 'practices'>,
+  facts: { readonly endpoints: readonly EndpointFact[]; readonly practices: readonly ClinicianPractice[] },
   places: readonly Place[],
-): Promise<ProviderFacts['domains']> {
+) {
   const neighbors = places.flatMap((place) => place.neighbors ?? []);
   const names = [
-    ...endpoints.map(({ affiliationName }) => affiliationName),
-    ...practices.map(({ name }) => name),
+    ...facts.endpoints.map(({ affiliationName }) => affiliationName),
+    ...facts.practices.map(({ name }) => name),
     ...neighbors.flatMap(({ name, parentName, otherNames }) => [name, parentName, ...otherNames]),
   ];
   const keys = [
     ...[npi, ...neighbors.map((one) => one.npi)].map((one) => `npi:${one}`),
-    ...practices.map(({ pacId }) => `pac_id:${pacId}`),
+    ...facts.practices.map(({ pacId }) => `pac_id:${pacId}`),
     ...names.map((name) => `name:${organizationKey(name ?? '')}`),
   ];
-  return [
-    ...(await tx.execute<ProviderFacts['domains'][number] & Record<string, unknown>>(sql`
-    select key, domain from employer_domains where key = any(${sql.param(keys)}::text[]) order by key`)),
-  ];
+  const known = await tx.execute<{ key: string; domain: string }>(sql`
+    select key, domain from employer_domains where key = any(${sql.param(keys)}::text[]) order by key`);
+  return [...known];
 }
 
 function practicesOf(npi: string) {

@@ -2,7 +2,7 @@ import { and, eq, sql } from 'drizzle-orm';
 import { clock, type Database, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { webhookAttempts, webhookDeliveries } from '../schema.ts';
-import type { AttemptReason, DeliveryState } from '../words.ts';
+import type { DeliveryState } from '../words.ts';
 import { lockDelivery, REPORTS_FINAL } from './deliveries.ts';
 import { admitToHost, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
 
@@ -26,23 +26,15 @@ export interface Claim {
   readonly at: Date;
 }
 
+/** `wait`: why no attempt is made now, which does not count as one. */
 export type Claimed =
   | { readonly kind: 'attempt'; readonly claim: Claim }
   | { readonly kind: 'over'; readonly state: Exclude<DeliveryState, 'pending'> }
-  | { readonly kind: 'wait'; readonly why: WaitReason; readonly afterMs: number };
-
-/** Why no attempt is made now. None of these waits counts as an attempt. */
-export type WaitReason = 'not_final' | 'not_due' | 'in_flight' | 'suspended' | 'host_away' | 'no_room';
-
-/** How one attempt went. */
-export interface AttemptRecord {
-  readonly startedAt: Date;
-  readonly durationMs: number;
-  readonly statusCode: number | null;
-  readonly reason: AttemptReason | null;
-  /** At most the first 1024 bytes of the answer. */
-  readonly responseExcerpt: Buffer | null;
-}
+  | {
+      readonly kind: 'wait';
+      readonly why: 'not_final' | 'not_due' | 'in_flight' | 'suspended' | 'host_away' | 'no_room';
+      readonly afterMs: number;
+    };
 
 /** What follows from an attempt: the end, or another one. */
 export type AttemptOutcome =
@@ -122,7 +114,7 @@ export async function releaseClaim(db: Database, claim: Claim): Promise<void> {
 export async function recordAttempt(
   db: Database,
   claim: Claim,
-  attempt: AttemptRecord,
+  attempt: Omit<typeof webhookAttempts.$inferSelect, 'deliveryId' | 'n'>,
   outcome: AttemptOutcome,
   health: HostHealth,
 ): Promise<void> {

@@ -12,15 +12,12 @@ export const REPORTS_FINAL = sql<boolean>`case when webhook_deliveries.request_i
 
 /** Whether a batch is an organization's: a statement of its own, so that a foreign id takes the time of an unknown one. */
 export async function ownsBatch(
-  tx: Pick<Transaction, 'select'>,
+  tx: Pick<Transaction, '$count'>,
   organizationId: string,
   batchId: string,
 ): Promise<boolean> {
-  const owned = await tx
-    .select({ id: batches.id })
-    .from(batches)
-    .where(and(eq(batches.id, batchId), eq(batches.organizationId, organizationId)));
-  return owned.length > 0;
+  const isTheirs = and(eq(batches.id, batchId), eq(batches.organizationId, organizationId));
+  return (await tx.$count(batches, isTheirs)) > 0;
 }
 
 /**

@@ -24,9 +24,9 @@ export type HostHealth =
  * With the era of the host's breaker: what the attempt says is noted with it. `spent`: nothing may be sent, and the
  * attempt counts all the same; the host has never answered 2xx, and has had its attempts of this hour.
  */
-export type HostAdmission =
-  | { readonly kind: 'go'; readonly era: number; readonly spent: boolean }
-  | { readonly kind: 'wait'; readonly why: 'host_away' | 'no_room'; readonly afterMs: number };
+type HostAdmission =
+  | Readonly<{ kind: 'go'; era: number; trial: boolean; proven: boolean; spent: boolean }>
+  | Readonly<{ kind: 'wait'; why: 'host_away' | 'no_room'; afterMs: number }>;
 
 /** An attempt that has not been recorded by then died with its worker: 15 s to send, the rest to load and record. */
 export const LEASE_MS = 25_000;
@@ -95,7 +95,7 @@ async function judge(
   key: HostKey,
   owed: boolean,
   scheduleMs: readonly number[],
-): Promise<Extract<HostAdmission, { kind: 'wait' }> | Go> {
+): Promise<HostAdmission> {
   const { organizationId, host } = key;
   type Room = { of_organization: number; of_host: number; by_all: number; lately: number; mean_ms: number };
   type Breaker = { era: number; open: boolean; rests: boolean; tried: boolean; away_ms: string };
@@ -146,8 +146,6 @@ async function judge(
   const spent = !proven && (breaker?.spent ?? false);
   return { kind: 'go', era: breaker?.era ?? 0, trial: breaker?.open ?? false, proven, spent };
 }
-
-type Go = Extract<HostAdmission, { kind: 'go' }> & { readonly trial: boolean; readonly proven: boolean };
 
 /** @returns milliseconds; null where the line is longer than `longestMs` */
 async function takeTurn(

@@ -3,11 +3,11 @@ import { registrableDomain } from '../../activities/verification/domains.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { transaction } from '../../db/client.ts';
-import { exportSubject } from '../../db/privacy/export.ts';
 import {
   type AskedBy,
   type DataSubject,
   eraseSubject,
+  exportSubject,
   listPrivacyRequests,
   recordPrivacyRequest,
 } from '../../db/privacy/privacy.ts';

@@ -22,10 +22,7 @@ export interface HttpJsonSource {
   readonly call: number;
   readonly miss: {
     readonly statuses: readonly number[];
-    readonly when: readonly {
-      readonly pointer: Pointer;
-      readonly equals: string | number | boolean | null;
-    }[];
+    readonly when: readonly Readonly<{ pointer: Pointer; equals: string | number | boolean | null }>[];
   };
   readonly candidates: {
     /** A list of candidates, or the only one. */
