@@ -14,7 +14,11 @@ const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const FOLDERS = 'activities|api|db|deploy|patches|test|workflows';
 const ROOTED = new RegExp(`^(?:${FOLDERS}|\\.ci)/`);
 /** Of others, or made by running something: files that the repository does not have. */
-const ELSEWHERE = new Set(['stack.json', 'sources.json', 'person.json', 'headers.txt', 'body.json']);
+const ELSEWHERE = new Set([
+  ...['stack.json', 'sources.json', 'person.json', 'headers.txt', 'body.json'],
+  // Of the pages for the API's users: what is served, and what their reader writes.
+  ...['openapi.json', 'llms.txt', 'quick-start.ts', 'enrich.state.json'],
+]);
 
 /** A text in which names are looked up, and where it stands. */
 interface Passage {
@@ -148,7 +152,8 @@ test('every file and folder that a comment or a page names is there', (t) => {
 
 test('every link of a page leads to a file, and to a heading if it names one', (t) => {
   const prose = pages.map((page) => ({ ...page, text: withoutCode(page.text) }));
-  const links = /\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]+))?\)/g;
+  // What begins with a slash is served: test/api/docs/pages.test.ts follows it.
+  const links = /\]\((?![a-z]+:|\/)([^)#\s]*)(?:#([^)\s]+))?\)/g;
   t.true(missing(prose, links, () => true).length > 30);
   const broken = missing(prose, links, ([, path = '', anchor], { file }) => {
     const target = path === '' ? file : normalize(join(dirname(file), path));
@@ -160,7 +165,8 @@ test('every link of a page leads to a file, and to a heading if it names one', (
 
 test('every section that is cited is a heading of its page', (t) => {
   // `DECISIONS.md, Webhooks, schedule` cites the section Webhooks; what follows a heading is free.
-  const citations = /(?<![\w/.-])((?:[\w-]+\/)*[A-Z][\w-]*\.md)`?, (?=["A-Z])"?([^|\n]*)/g;
+  const citations =
+    /(?<![\w/.-])((?:[\w-]+\/)*(?:[A-Z][\w-]*|(?<=\bdocs\/)[\w-]+)\.md)`?, (?=["A-Z])"?([^|\n]*)/g;
   const isCitation = (rest: string) => !/^[\w./-]+\.md/.test(rest);
   const isMissing = ([, path = '', rest = '']: RegExpMatchArray, { file }: Passage) => {
     const target = files.has(path) ? path : normalize(join(dirname(file), path));
