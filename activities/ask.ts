@@ -119,7 +119,7 @@ async function converse(
       if (end !== null) return end;
       if (step.kind === 'retry') return wait(question, step.why, step.afterMs);
       if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
-      return await verify(deps, { requestId, npi, lookupId, wantedType, patience: 'first' }, signal);
+      return await verify(deps, { requestId, npi, lookupId, wantedType, patience: 'first', subject }, signal);
     }
     default:
       return next satisfies never;

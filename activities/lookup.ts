@@ -2,16 +2,17 @@ import { createHash } from 'node:crypto';
 import { setTimeout } from 'node:timers/promises';
 import type { Database } from '../db/client.ts';
 import { queueKnownEmails } from '../db/lookups/candidates.ts';
-import { joinLookups, listMisses } from '../db/lookups/lookups.ts';
-import { admitCall, recordOne, type SourceLimits } from '../db/lookups/sources.ts';
-import { recordSkipped } from '../db/lookups/vendor-attempts.ts';
+import { joinLookups } from '../db/lookups/lookups.ts';
+import { admitCall, recordOne } from '../db/lookups/sources.ts';
+import { type Judged, recordSkipped } from '../db/lookups/vendor-attempts.ts';
 import { storeRegistryAbsence, storeRegistryProvider } from '../db/providers/providers.ts';
-import { type ProviderFacts, readProvider } from '../db/providers/subject.ts';
+import { readProvider } from '../db/providers/subject.ts';
 import type { WantedType } from '../db/words.ts';
 import type { LookupPlan, Unknown } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
 import { outcomeOfTrouble } from './failures.ts';
 import type { Clock } from './heartbeat.ts';
+import { REGISTRY_LIMITS } from './person/registry.ts';
 import { buildSubject, endpointCandidates } from './person/subject.ts';
 import { missingOf, type Subject } from './vendors/vendor.ts';
 
@@ -19,8 +20,6 @@ export type LookupDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'verifiers' | 're
   readonly subjects: Subjects;
 };
 
-/** Five a second, as the registry's good clients do; it publishes no limit (domain knowledge of its users). */
-const REGISTRY_LIMITS: SourceLimits = { rates: [{ calls: 5, perMs: 1000 }], dailyCredits: null };
 export const REGISTRY = 'registry';
 /** The known addresses of one lookup hold up its vendors for so long at most. */
 const KNOWN_MS = 2 * 60_000;
@@ -37,7 +36,7 @@ export async function makePlans(
   requests: readonly Unknown[],
   trouble: string | null = null,
 ): Promise<(Unknown & { readonly plan: LookupPlan })[]> {
-  const { db } = deps;
+  const { db, vendors, verifiers, rules, subjects } = deps;
   const known = await Promise.all(
     requests.map(async (request) => {
       const facts = await readProvider(db, request.npi);
@@ -46,20 +45,30 @@ export async function makePlans(
     }),
   );
   // The registry has said so since the batch was planned. A suppression that came since is seen before each vendor.
-  const wanted = known.filter(({ facts }) => !facts?.refusal).map(({ requestId }) => requestId);
-  const joined = await joinLookups(
-    db,
-    wanted,
-    new Map(known.map(({ requestId, hash }) => [requestId, hash])),
-  );
-  const planning = known.map(async ({ requestId, npi, facts, about, hash }) => {
-    const lookup = joined.get(requestId);
-    if (!lookup)
-      return { requestId, npi, plan: { kind: 'end', reason: facts?.refusal ?? 'settled' } as const };
+  const wanted = known.filter(({ facts }) => !facts?.refusal);
+  const hashes = new Map(wanted.map(({ requestId, hash }) => [requestId, hash]));
+  const joined = await joinLookups(db, [...hashes.keys()], hashes, rules.missMs);
+  const lookups = wanted.flatMap(({ about, facts, ...request }) => {
+    const lookup = joined.get(request.requestId);
+    if (!lookup) return [];
     const subject = { ...about, wantedType: lookup.wantedType };
-    return { requestId, npi, plan: await planLookup(deps, { ...lookup, hash }, subject, facts, trouble) };
+    subjects.keep(lookup.lookupId, subject);
+    const judged = vendors.map((source) => ({
+      ...{ vendor: source.vendor.id, capMs: source.capMs },
+      obstacle: obstacleTo(source, subject, lookup.misses),
+    }));
+    return [{ ...request, ...lookup, subject, listed: facts ? endpointCandidates(facts) : [], judged }];
   });
-  return await Promise.all(planning);
+  await recordSkipped(db, lookups);
+  // Without a verifier nothing could be learned of them.
+  const waiting = await queueKnownEmails(db, verifiers.length > 0 ? lookups : [], rules.freshnessMs);
+  const plans = new Map(
+    lookups.map((one) => [one.requestId, planOf(one, waiting.has(one.lookupId), trouble, rules)]),
+  );
+  return known.map(({ requestId, npi, facts }) => {
+    const plan = plans.get(requestId) ?? { kind: 'end', reason: facts?.refusal ?? 'settled' };
+    return { requestId, npi, plan };
+  });
 }
 
 /** Of all that a vendor's answer, and what we make of it, depends on: while it is the same, so is a miss. */
@@ -70,44 +79,36 @@ function hashOf({ verifiers, rules }: LookupDeps, subject: Subject): string {
   return createHash('sha256').update(known).digest('base64');
 }
 
-async function planLookup(
-  { db, vendors, verifiers, rules, subjects }: LookupDeps,
-  { requestId, lookupId, hash }: Readonly<Record<'requestId' | 'lookupId' | 'hash', string>>,
-  subject: Subject,
-  facts: ProviderFacts | null,
+/** @param isWaiting whether addresses that are known already wait to be checked */
+function planOf(
+  { lookupId, subject: { person, wantedType }, judged }: Judged & { readonly subject: Subject },
+  isWaiting: boolean,
   trouble: string | null,
-): Promise<LookupPlan> {
-  const { npi, person, wantedType } = subject;
-  subjects.keep(lookupId, subject);
-  const misses = await listMisses(db, { npi, wantedType, facts: hash, missMs: rules.missMs });
-  const judged = vendors.map((source) => ({ source, obstacle: obstacleTo(source, subject, misses) }));
-  const skipped = judged.flatMap(({ source, obstacle }) =>
-    obstacle === null ? [] : [{ vendor: source.vendor.id, reason: obstacle }],
-  );
-  await recordSkipped(db, { requestId, lookupId }, skipped);
-  // Without a verifier nothing could be learned of them.
-  const listed = facts === null ? [] : endpointCandidates(facts);
-  const waiting =
-    verifiers.length === 0 ? 0 : await queueKnownEmails(db, { npi, lookupId, listed, ...rules });
-  const eligible = judged
-    .filter(({ obstacle }) => obstacle === null)
-    .map(({ source }) => ({ vendor: source.vendor.id, capMs: source.capMs }));
-  const isLacking = person === null && skipped.some(({ reason }) => reason !== KNOWN_MISS);
+  { greylistMs }: LookupDeps['rules'],
+): LookupPlan {
+  const skipped = judged.flatMap(({ obstacle }) => obstacle ?? []);
+  const isLacking = person === null && skipped.some((reason) => reason !== KNOWN_MISS);
   const unidentified = isLacking ? trouble : null;
-  const sources = waiting > 0 ? [{ vendor: null, capMs: KNOWN_MS }, ...eligible] : eligible;
-  if (sources.length === 0 && unidentified === null && skipped.some(({ reason }) => reason === KNOWN_MISS)) {
+  const eligible = judged.filter(({ obstacle }) => obstacle === null);
+  const known = isWaiting ? [{ vendor: null, capMs: KNOWN_MS }] : [];
+  const sources = [...known, ...eligible.map(({ vendor, capMs }) => ({ vendor, capMs }))];
+  if (sources.length === 0 && unidentified === null && skipped.includes(KNOWN_MISS)) {
     return { kind: 'end', reason: KNOWN_MISS };
   }
-  return { kind: 'ask', lookupId, wantedType, greylistMs: rules.greylistMs, unidentified, sources };
+  return { kind: 'ask', lookupId, wantedType, greylistMs, unidentified, sources };
 }
 
 /** Why a vendor is not asked about this subject; null if it is. */
-function obstacleTo({ vendor, types }: VendorSource, subject: Subject, misses: Set<string>): string | null {
+function obstacleTo(
+  { vendor, types }: VendorSource,
+  subject: Subject,
+  misses: readonly string[],
+): string | null {
   const { wantedType } = subject;
   if (wantedType !== 'any' && !types.includes(wantedType)) return `gives no ${wantedType} email`;
   const missing = missingOf(subject, vendor.needs);
   if (missing.length > 0) return `missing ${missing.join(', ')}`;
-  return misses.has(vendor.id) ? KNOWN_MISS : null;
+  return misses.includes(vendor.id) ? KNOWN_MISS : null;
 }
 
 /** How long the registry is waited for; moments in milliseconds since the epoch. */

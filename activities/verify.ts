@@ -17,6 +17,7 @@ import type { ActivityDeps } from './deps.ts';
 import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { Subjects } from './lookup.ts';
+import type { Subject } from './vendors/vendor.ts';
 import type { Checked, Decided } from './verification/check.ts';
 
 interface ToVerify {
@@ -29,6 +30,8 @@ interface ToVerify {
    * time, `over` asks again after its pause and takes the answer as it is.
    */
   readonly patience: 'first' | 'early' | 'over';
+  /** Whom it is about, if that is known. */
+  readonly subject?: Subject;
 }
 
 type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules'> & {
@@ -62,12 +65,12 @@ export function createVerifyActivities(deps: VerifyDeps) {
  */
 export async function verify(
   { db, check, rules, subjects }: Pick<VerifyDeps, 'db' | 'check' | 'rules' | 'subjects'>,
-  { requestId, npi, lookupId, wantedType, patience }: ToVerify,
+  { requestId, npi, lookupId, wantedType, patience, ...about }: ToVerify,
   signal: AbortSignal,
 ): Promise<VendorAnswer> {
   const { freshnessMs, greylistMs } = rules;
   const lookup = { npi, lookupId };
-  const subject = await subjects.of(lookupId, npi, wantedType);
+  const subject = about.subject ?? (await subjects.of(lookupId, npi, wantedType));
   const had: string[] = [];
   let satisfied = false;
   let later: string | null = null;
@@ -124,6 +127,7 @@ export async function verify(
       await releaseUnchecked(db, { npi, email: candidate.email }, null);
       throw error;
     });
+    if (satisfied && !candidate.hasRival) return { kind: 'found', reason: null };
   }
   if (await hasStoredEmail(db, { ...lookup, wantedType, freshnessMs }))
     return { kind: 'found', reason: null };

@@ -54,8 +54,8 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   let signals = 0;
   let ended = 0;
   let show = () => {};
-  setHandler(requestSettled, () => {
-    signals += 1;
+  setHandler(requestSettled, (...settled) => {
+    signals += settled.length;
     show();
   });
   setHandler(lookAgain, () => {

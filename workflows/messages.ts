@@ -164,10 +164,10 @@ export interface ReverifyResult {
 }
 
 /**
- * Sent to the batch workflow by the activity that settled a request. It wakes the workflow, which then reads the facts;
+ * Sent to the batch workflow for the requests that were settled lately. It wakes the workflow, which then reads the facts;
  * what it says is for whoever reads the history.
  */
-export const requestSettled = defineSignal<[SettledMessage]>('requestSettled');
+export const requestSettled = defineSignal<SettledMessage[]>('requestSettled');
 
 /** Sent to the batch workflow when many of its requests may have become final, or have room: it reads the facts. */
 export const lookAgain = defineSignal('lookAgain');

@@ -1,3 +1,4 @@
+import type { SourceLimits } from '../../db/lookups/sources.ts';
 import type { RegistryEndpoint, RegistryLocation, RegistryProvider } from '../../db/providers/providers.ts';
 import { ENDPOINT_KINDS } from '../../db/words.ts';
 import {
@@ -12,6 +13,8 @@ import {
 import type { Field } from '../http/fields.ts';
 
 export const REGISTRY_URL = 'https://npiregistry.cms.hhs.gov/api/';
+/** It publishes none. At most five questions in any second, as its good clients ask, are an even pace of four. */
+export const REGISTRY_LIMITS: SourceLimits = { rates: [{ calls: 5, perMs: 1000 }], dailyCredits: null };
 
 /**
  * What the registry made of one question.
@@ -34,7 +37,7 @@ const TIMEOUT_MS = 10_000;
 
 /**
  * The public NPI Registry API, version 2.1 (npiregistry.cms.hhs.gov/api-page): who an NPI is if no import has it.
- * It publishes no limits; whoever calls keeps to at most 5 questions a second, 4 at once, and one a day for an NPI.
+ * Whoever calls keeps to `REGISTRY_LIMITS`, and to one question a day for an NPI.
  * `find` throws only what aborting `signal` throws.
  */
 export function createRegistry(at: { readonly baseUrl: string; readonly timeoutMs?: number }) {

@@ -155,7 +155,7 @@ export function verifierCanHelp(one: Omit<Case, 'verifier'>): boolean {
 const DAY_MS = 86_400_000;
 
 /** An address with who named it, and what is known of it. */
-export type NamedCandidate = Omit<ClaimedEmail, 'waitedMs'>;
+export type NamedCandidate = Omit<ClaimedEmail, 'waitedMs' | 'hasRival'>;
 
 /** What whoever named an address says of its mailbox, and when it was seen to answer, if it was. */
 export interface Claim {

@@ -1,5 +1,5 @@
-import { and, eq, sql } from 'drizzle-orm';
-import { clock, type Database, query, span, type Transaction, transaction } from '../client.ts';
+import { and, eq, type SQL, sql } from 'drizzle-orm';
+import { type Database, query, span, type Transaction, transaction } from '../client.ts';
 import { emailChecks, storedEmails } from '../schema.ts';
 import { type CheckKind, type EmailType, SERVICE, type StoredVerdict } from '../words.ts';
 import { epochMs } from './sources.ts';
@@ -28,8 +28,8 @@ export interface NamedCandidates {
 }
 
 /**
- * Stores what a source named, to be checked. Part of the transaction that records its answer. Suppressed addresses
- * are not stored and leave no evidence.
+ * Stores what a source named, to be checked, with its answer. Suppressed addresses are not stored and leave no evidence.
+ * @param answer a statement that ends the attempt and returns its `requestId`, and when; if it ends none, nothing is stored
  */
 export async function storeCandidates(
   tx: Transaction,
@@ -38,93 +38,102 @@ export async function storeCandidates(
     readonly source: string;
     readonly freshnessMs: number;
   },
-  at: Date,
-): Promise<void> {
+  answer: SQL,
+): Promise<readonly { readonly requestId: string }[]> {
   const { npi, lookupId, source, mismatch, mayStore, isEcho, candidates, freshnessMs } = named;
-  const moment = sql`${at.toISOString()}::timestamptz`;
   const isTheirs = mismatch === null;
   // Sent together. In the order of the addresses, so that two answers about one NPI cannot wait for each other.
-  await Promise.all([
-    lockForStoring(tx),
-    tx.execute(sql`
-      with named as (
-        select distinct on (email) * from jsonb_to_recordset(${JSON.stringify(candidates)}::jsonb)
+  const [ended] = await Promise.all([
+    tx.execute<{ requestId: string }>(sql`
+      with ended as (${answer}), named as (
+        select distinct on (email) c.*, at from ended, jsonb_to_recordset(${JSON.stringify(candidates)}::jsonb)
                  c (email text, "vendorType" text, verdict text, "validatedAt" timestamptz(3))
          where not is_suppressed(${npi}, email)
       ), evidence as (
         insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, at)
-        select ${npi}, email, ${lookupId}, kind, by, verdict, why, ${moment}
+        select ${npi}, email, ${lookupId}, kind, by, verdict, why, at
           from named, (values ('named', ${source}, null), ('identity', ${SERVICE}, ${mismatch})) line (kind, by, why)
          -- What may not be kept and is somebody else's is not even evidence: the attempt says that there was a mismatch.
          where ${mayStore} and (kind = 'named' or ${!isTheirs}) or kind = 'named' and ${isTheirs}
          order by email, kind desc
+      ), stored as (
+        insert into stored_emails as s
+          (npi, email, email_type, verdict, last_validated_at, source, unchecked, updated_at, first_seen_at, is_echo, may_store)
+        select ${npi}, email, "vendorType", verdict, "validatedAt", ${source}, true, at, at,
+               ${isEcho}::boolean, ${mayStore}::boolean
+          from named where ${isTheirs} order by email collate "C"
+            on conflict (npi, email) do update
+           set email_type = excluded.email_type, verdict = excluded.verdict, reason = null, source = excluded.source,
+               last_validated_at = excluded.last_validated_at, unchecked = true, updated_at = excluded.updated_at,
+               -- What one source knows, another does not unsay.
+               is_echo = s.is_echo and excluded.is_echo
+         -- One that is valid and fresh stays so: another lookup may be about to answer with it.
+         where s.verdict <> 'valid' or s.unchecked or s.last_validated_at < excluded.updated_at - ${span(freshnessMs)}
       )
-      insert into stored_emails as s
-        (npi, email, email_type, verdict, last_validated_at, source, unchecked, updated_at, first_seen_at, is_echo, may_store)
-      select ${npi}, email, "vendorType", verdict, "validatedAt", ${source}, true, ${moment}, ${moment},
-             ${isEcho}::boolean, ${mayStore}::boolean
-        from named where ${isTheirs} order by email collate "C"
-          on conflict (npi, email) do update
-         set email_type = excluded.email_type, verdict = excluded.verdict, reason = null, source = excluded.source,
-             last_validated_at = excluded.last_validated_at, unchecked = true, updated_at = excluded.updated_at,
-             -- What one source knows, another does not unsay.
-             is_echo = s.is_echo and excluded.is_echo
-       -- One that is valid and fresh stays so: another lookup may be about to answer with it.
-       where s.verdict <> 'valid' or s.unchecked or s.last_validated_at < ${moment} - ${span(freshnessMs)}`),
+      select "requestId" from ended`),
     // What one source lets us keep, another cannot forbid.
     tx.execute(sql`
       update stored_emails set may_store = true
        where ${isTheirs && mayStore} and npi = ${npi} and not may_store
          and email = any(${sql.param(candidates.map(({ email }) => email))})`),
   ]);
+  return ended;
 }
 
-/** An erasure locks this table: it comes before our look at the suppressions, or after the addresses are stored. */
+/**
+ * An erasure locks this table: it comes before our look at the suppressions, or after the addresses are stored. What inserts
+ * into it has this lock before it looks.
+ */
 async function lockForStoring(tx: Transaction): Promise<void> {
   await tx.execute(sql`lock table stored_emails in row exclusive mode`);
 }
 
 /**
- * Puts the addresses of an NPI that may answer once they are checked in line for a lookup: valid ones that are no
+ * Puts the addresses of NPIs that may answer once they are checked in line for their lookups: valid ones that are no
  * longer fresh, ordinary ones that NPPES lists for the provider, and those that nobody has checked yet.
- * @param listed what NPPES lists, normalized
- * @returns how many addresses wait
+ * @param lookups `listed` is what NPPES lists, normalized
+ * @returns the lookups for which addresses wait
  */
 export async function queueKnownEmails(
   db: Database,
-  known: {
-    readonly npi: string;
-    readonly lookupId: string;
-    readonly listed: readonly string[];
-    readonly freshnessMs: number;
-  },
-): Promise<number> {
-  const { npi, lookupId, freshnessMs } = known;
+  lookups: readonly { readonly npi: string; readonly lookupId: string; readonly listed: readonly string[] }[],
+  freshnessMs: number,
+): Promise<Set<string>> {
+  if (lookups.length === 0) return new Set();
+  const known = lookups.map(({ npi, lookupId, listed }) => ({ npi, lookupId, listed }));
+  const asked = sql`(select distinct * from jsonb_to_recordset(${JSON.stringify(known)}::jsonb)
+    k (npi text, "lookupId" text, listed text[])) asked`;
   return await transaction(db, async (tx) => {
-    await lockForStoring(tx);
-    const at = sql`${(await clock(tx)).toISOString()}::timestamptz`;
-    await tx.execute(sql`
-      insert into stored_emails (npi, email, source, verdict, unchecked, first_seen_at, updated_at)
-      select ${npi}, email, 'nppes', 'unknown', true, ${at}, ${at} from unnest(${sql.param([...known.listed])}::text[]) email
-       where not is_suppressed(${npi}, email) order by email collate "C"
-          on conflict do nothing`);
-    await tx.execute(sql`
-      update stored_emails set unchecked = true, updated_at = ${at}
-       where npi = ${npi} and verdict = 'valid' and not unchecked and may_store
-         and last_validated_at < ${at} - ${span(freshnessMs)}`);
-    const [row] = await tx.execute<{ waiting: number }>(sql`
-      with waiting as (
-        select email, source, verdict from stored_emails
-         where npi = ${npi} and unchecked and may_store and not is_suppressed(npi, email)
-      ), named as (
-        -- Each once, however often this is repeated.
-        insert into email_checks (npi, email, lookup_id, kind, source, verdict, at)
-        select ${npi}, email, ${lookupId}, 'named', source, verdict, ${at} from waiting w
-         where not exists (select from email_checks c
-           where c.lookup_id = ${lookupId} and c.npi = ${npi} and c.email = w.email and c.kind = 'named')
-      )
-      select count(*)::int as waiting from waiting`);
-    return row?.waiting ?? 0;
+    // Sent together. In the order of NPIs and addresses, so that two batches cannot wait for each other.
+    const [, , waiting] = await Promise.all([
+      tx.execute(sql`
+        insert into stored_emails (npi, email, source, verdict, unchecked)
+        select npi, email, 'nppes', 'unknown', true from ${asked}, unnest(listed) email
+         where not is_suppressed(npi, email) order by npi collate "C", email collate "C"
+            on conflict do nothing`),
+      tx.execute(sql`
+        with stale as (
+          select s.npi, s.email from stored_emails s
+           where s.npi in (select npi from ${asked}) and s.verdict = 'valid' and not s.unchecked and s.may_store
+             and s.last_validated_at < clock_timestamp() - ${span(freshnessMs)}
+           order by s.npi, s.email for update
+        )
+        update stored_emails s set unchecked = true, updated_at = clock_timestamp()
+          from stale where (s.npi, s.email) = (stale.npi, stale.email)`),
+      tx.execute<{ lookupId: string }>(sql`
+        with waiting as (
+          select "lookupId", s.* from ${asked} join stored_emails s using (npi)
+           where unchecked and may_store and not is_suppressed(npi, email)
+        ), named as (
+          -- Each once, however often this is repeated.
+          insert into email_checks (npi, email, lookup_id, kind, source, verdict)
+          select npi, email, "lookupId", 'named', source, verdict from waiting w
+           where not exists (select from email_checks c
+             where c.lookup_id = w."lookupId" and c.npi = w.npi and c.email = w.email and c.kind = 'named')
+        )
+        select distinct "lookupId" from waiting`),
+    ]);
+    return new Set(waiting.map(({ lookupId }) => lookupId));
   });
 }
 
@@ -159,6 +168,8 @@ export interface ClaimedEmail extends NamedCandidate {
   readonly looked: (CheckWords & { readonly at: number }) | null;
   /** Since it came into line. */
   readonly waitedMs: number;
+  /** Whether another one waits that its finder calls valid. */
+  readonly hasRival: boolean;
 }
 
 /**
@@ -203,7 +214,9 @@ export async function claimUnchecked(
         (extract(epoch from clock_timestamp() - s.updated_at) * 1000)::int as "waitedMs",
         (select count(distinct c.source)::int from email_checks c
           where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
-            and c.at > now() - interval '30 days') as "namedBy"`),
+            and c.at > now() - interval '30 days') as "namedBy",
+        exists (select from stored_emails w where w.npi = s.npi and w.email <> s.email and w.unchecked
+          and w.verdict = 'valid' and ${namedIn(lookupId)}) as "hasRival"`),
   );
   return row ? { ...row, validatedAt: row.validatedAt === null ? null : new Date(row.validatedAt) } : null;
 }

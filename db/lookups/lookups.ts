@@ -10,12 +10,14 @@ import type { WantedType } from '../words.ts';
 /**
  * Makes requests of one batch part of the one open lookup for their NPI and type, and `in-progress`.
  * @param hashes of what is known of each one's person, for whoever opens the lookup; by request
- * @returns by request; without those that are final already
+ * @returns by request; without those that are final already. `misses` are vendors that are not asked again, because they had
+ *   nothing within the last `missMs` when the same was known: nobody, or nothing that passed our checks
  */
 export async function joinLookups(
   db: Database,
   requestIds: readonly string[],
   hashes: ReadonlyMap<string, string> = new Map(),
+  missMs = 0,
 ) {
   const wanted = requestIds.map((requestId) => ({
     requestId,
@@ -23,7 +25,7 @@ export async function joinLookups(
     hash: hashes.get(requestId),
   }));
   const rows = await query(db, (tx) =>
-    tx.execute<{ requestId: string; lookupId: string; wantedType: WantedType }>(sql`
+    tx.execute<{ requestId: string; lookupId: string; wantedType: WantedType; misses: string[] }>(sql`
       with open as materialized (
         select r.*, new.id as new_id, new.hash
           from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb) new ("requestId" text, id text, hash text)
@@ -48,28 +50,14 @@ export async function joinLookups(
          where r.id = open.id and open.lookup_id is null
         returning r.id, r.lookup_id
       )
-      select id as "requestId", coalesce(joined.lookup_id, open.lookup_id) as "lookupId", wanted_type as "wantedType"
+      select id as "requestId", coalesce(joined.lookup_id, open.lookup_id) as "lookupId", wanted_type as "wantedType",
+             array(select a.vendor from lookups l join vendor_attempts a on a.lookup_id = l.id
+                    where l.npi = open.npi and l.wanted_type = open.wanted_type and l.facts = open.hash
+                      and (a.state = 'miss' or a.state = 'found' and a.reason is not null)
+                      and a.ended_at > clock_timestamp() - ${span(missMs)}) as misses
         from open left join joined using (id)`),
   );
   return new Map(rows.map((row) => [row.requestId, row]));
-}
-
-/**
- * The vendors that are not asked again, because they had nothing for this NPI and type within the last `missMs` when the
- * same was known: nobody, or nothing that passed our checks.
- */
-export async function listMisses(
-  db: Database,
-  { npi, wantedType, facts, missMs }: { npi: string; wantedType: WantedType; facts: string; missMs: number },
-): Promise<Set<string>> {
-  const rows = await query(db, (tx) =>
-    tx.execute<{ vendor: string }>(sql`
-      select distinct a.vendor from lookups l join vendor_attempts a on a.lookup_id = l.id
-       where l.npi = ${npi} and l.wanted_type = ${wantedType} and l.facts = ${facts}
-         and (a.state = 'miss' or a.state = 'found' and a.reason is not null)
-         and a.ended_at > clock_timestamp() - ${span(missMs)}`),
-  );
-  return new Set(rows.map(({ vendor }) => vendor));
 }
 
 /**

@@ -2,7 +2,6 @@ import { type SQL, sql } from 'drizzle-orm';
 import { type Database, query, span, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { isUsable } from '../requests/entitlements.ts';
-import { vendorAttempts } from '../schema.ts';
 import type { VendorAttemptState, WantedType } from '../words.ts';
 import { type NamedCandidates, storeCandidates } from './candidates.ts';
 import { joinLookups } from './lookups.ts';
@@ -260,23 +259,30 @@ async function adoptJob(
   );
 }
 
-/**
- * Notes the vendors that are not asked, and why, once per lookup: what they need is not known, or they give no email
- * of the wanted type.
- */
-export async function recordSkipped(
-  db: Database,
-  { requestId, lookupId }: { readonly requestId: string; readonly lookupId: string },
-  skipped: readonly { readonly vendor: string; readonly reason: string }[],
-): Promise<void> {
+/** A lookup with what keeps each vendor from being asked; null if nothing does. */
+export interface Judged {
+  readonly requestId: string;
+  readonly lookupId: string;
+  readonly judged: readonly {
+    readonly vendor: string;
+    readonly capMs: number;
+    readonly obstacle: string | null;
+  }[];
+}
+
+/** Notes the vendors that are not asked, and why, once per lookup. */
+export async function recordSkipped(db: Database, lookups: readonly Judged[]): Promise<void> {
+  const skipped = lookups.flatMap(({ requestId, lookupId, judged }) =>
+    judged.flatMap(({ vendor, obstacle }) => (obstacle ? { requestId, lookupId, vendor, obstacle } : [])),
+  );
   if (skipped.length === 0) return;
-  const at = sql`clock_timestamp()`;
-  const attempt = { lookupId, n: 1, requestId, startedAt: at, endedAt: at, state: 'skip' as const };
   await query(db, (tx) =>
-    tx
-      .insert(vendorAttempts)
-      .values(skipped.map((one) => ({ ...attempt, ...one })))
-      .onConflictDoNothing(),
+    tx.execute(sql`
+      insert into vendor_attempts (lookup_id, vendor, n, request_id, state, reason, started_at, ended_at)
+      select "lookupId", vendor, 1, "requestId", 'skip', obstacle, at, at
+        from jsonb_to_recordset(${JSON.stringify(skipped)}::jsonb)
+               skipped ("lookupId" text, vendor text, "requestId" text, obstacle text), clock_timestamp() at
+       order by "lookupId", vendor on conflict do nothing`),
   );
 }
 
@@ -340,20 +346,19 @@ export async function recordVendorAnswer(
   { state, reason, credits, outcome, named, freshnessMs }: VendorAnswerRecord,
 ): Promise<void> {
   const { lookupId, vendor, era, cost, askedAt } = key;
-  const candidates = named?.candidates.length ?? 0;
+  const answer = sql`
+    update vendor_attempts set state = ${state}, reason = ${reason}, credits = ${credits}::numeric, ended_at = clock_timestamp(),
+           candidates = ${named?.candidates.length ?? 0}, lease_until = null
+     where ${unanswered(key)} returning request_id as "requestId", ended_at as at`;
   await transaction(db, async (tx) => {
     const [, [ended]] = await Promise.all([
       recordCall(tx, vendor, era, outcome),
-      tx
-        .update(vendorAttempts)
-        .set({ state, reason, credits, candidates, endedAt: sql`clock_timestamp()`, leaseUntil: null })
-        .where(unanswered(key))
-        .returning({ requestId: vendorAttempts.requestId, at: vendorAttempts.endedAt }),
+      named
+        ? storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, answer)
+        : tx.execute<{ requestId: string }>(answer),
     ]);
     // If two fetched the answer of one job, the second has nothing to add.
-    if (!ended?.at) return;
-    if (named) await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, ended.at);
-    await giveBack(tx, vendor, { requestId: ended.requestId, credits: cost - credits, askedAt });
+    if (ended) await giveBack(tx, vendor, { ...ended, credits: cost - credits, askedAt });
   });
 }
 

@@ -121,10 +121,13 @@ $$;
 -- No row of it is ever committed.
 create unlogged table contradictions (request_id text primary key);
 
--- One by one and by the indexes, because a connection keeps the plan that it makes while the tables are empty.
-create function note_contradictions(ids text[]) returns void language sql set enable_seqscan = off as $$
-  insert into contradictions select id from contradicted_requests(ids) on conflict do nothing
-$$;
+-- One by one and by the indexes, by one plan: a connection keeps what it plans while the tables are empty, and a plan for
+-- each call costs more than all the rest of a settlement.
+create function note_contradictions(ids text[]) returns void language plpgsql
+set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+begin
+  insert into contradictions select id from contradicted_requests(ids) on conflict do nothing;
+end $$;
 
 create function refuse_contradiction() returns trigger language plpgsql as $$
 declare
