@@ -28,6 +28,7 @@ import type {
   SubmittedAs,
   SuppressionKind,
   SuppressionOrigin,
+  TestOutcome,
   VendorAttemptState,
   WantedType,
   WebhookMode,
@@ -45,6 +46,8 @@ const count = (name: string) => bigint(name, { mode: 'number' });
 
 export const organizations = pgTable('organizations', {
   id: text('id').primaryKey(),
+  /** Whose test keys it is for; null if it is no sandbox. */
+  sandboxOf: text('sandbox_of'),
   name: text('name').notNull(),
   requestsPerMinute: integer('requests_per_minute').notNull().default(100),
   webhookSecret: text('webhook_secret').notNull(),
@@ -71,6 +74,7 @@ export const apiKeys = pgTable(
     expiresAt: time('expires_at'),
     revokedAt: time('revoked_at'),
     leaked: boolean('leaked').notNull().default(false),
+    isTest: boolean('is_test').notNull(),
   },
   (t) => [index('api_keys_by_organization').on(t.organizationId)],
 );
@@ -125,6 +129,8 @@ export const requests = pgTable('requests', {
   lookupId: text('lookup_id'),
   /** When its email was erased at the person's request. */
   erasedAt: time('erased_at'),
+  /** Of a sandbox's request alone. */
+  testOutcome: text('test_outcome').$type<TestOutcome>(),
 });
 
 export const ledgerEntries = pgTable('ledger_entries', {

@@ -42,11 +42,11 @@ export async function exportSubject(db: Database, subject: DataSubject) {
       requests: await rows(sql`
         select id, batch_id, organization_id, npi, status, email, email_type, email_last_validated_at, accepted_at,
                settled_at, erased_at
-          from requests where ${theirs} order by accepted_at, id`),
+          from requests where ${theirs} and test_outcome is null order by accepted_at, id`),
       // Those that reported one of these answers, alone or with the rest of a batch.
       deliveries: await rows(sql`
         select id, batch_id, request_id, state, attempts, created_at, decided_at from webhook_deliveries
-         where batch_id in (select batch_id from requests where ${theirs})
+         where batch_id in (select batch_id from requests where ${theirs} and test_outcome is null)
            and (request_id is null or request_id in (select id from requests where ${theirs}))
          order by created_at, id`),
       suppressions: await rows(sql`select * from suppressions where ${suppressed}`),

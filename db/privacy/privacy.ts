@@ -58,7 +58,8 @@ export interface Erasure {
 /**
  * Erases the addresses of a person everywhere, and leaves tombstones so that no import and no vendor brings them back:
  * the NPI if it was named, and the hash of each address. Addresses that a vendor named for the NPI but that belong to
- * somebody else are deleted without one. What was charged stays charged, and `custom_data` is the customer's own.
+ * somebody else are deleted without one. What was charged stays charged, and `custom_data` is the customer's own. What
+ * sandboxes made up is nobody's.
  *
  * One transaction, which lets nobody settle or submit meanwhile: an answer in the making would be written with the
  * address right after. Whoever queues for a lock holds up all who come later, so it gives up soon, lets them pass, and
@@ -118,7 +119,7 @@ async function addressesOf(tx: Transaction, npi: string): Promise<string[]> {
     select email from email_checks where npi = ${npi}
      group by email having not bool_or(kind = 'identity')
     union
-    select email from requests where npi = ${npi} and email is not null
+    select email from requests where npi = ${npi} and email is not null and test_outcome is null
     union
     select endpoint_address(endpoint) from provider_endpoints where npi = ${npi} and endpoint like '%@%'`);
   return rows.map(({ email }) => email);
@@ -162,7 +163,7 @@ async function eraseAnswers(
     with erased as (
       update requests set email = null, email_type = null, email_last_validated_at = null,
                           erased_at = clock_timestamp()
-       where email is not null and ${isTheirs}
+       where email is not null and test_outcome is null and ${isTheirs}
       returning id, batch_id
     ), excerpts as (
       update webhook_attempts set response_excerpt = null

@@ -16,7 +16,7 @@ export interface ReceivedDelivery {
   /** The `webhook-id` header, empty if there was none. */
   readonly id: string;
   readonly path: string;
-  /** Whether the public Standard Webhooks library accepts the signature; never without a secret to check it with. */
+  /** Whether the public Standard Webhooks library accepts the signature by one of the secrets it is checked with. */
   readonly verified: boolean;
   readonly headers: Readonly<Record<string, string | string[] | undefined>>;
   readonly body: string;
@@ -29,7 +29,7 @@ export interface Receiver {
   readonly caFile: string;
   /** What arrived, newest last. */
   deliveries(): readonly ReceivedDelivery[];
-  /** Signatures are checked with this `whsec_` secret from now on. */
+  /** Signatures are checked with this `whsec_` secret alone from now on. */
   setSecret(secret: string): void;
   /** From now on deliveries to that path are answered so; null gives the path its own answer back. */
   setBehavior(path: string, behavior: Behavior | null): void;
@@ -50,7 +50,7 @@ const KEPT = 10_000;
  */
 export async function startReceiver(settings: {
   readonly port: number;
-  readonly secret?: string | undefined;
+  readonly secrets?: readonly string[];
   readonly dir: string;
 }): Promise<Receiver> {
   const { cert, key, certFile } = await ensureCertificate(settings.dir);
@@ -59,7 +59,7 @@ export async function startReceiver(settings: {
   const failures = new Map<string, number>();
   /** By the port of their other end. */
   const connections = new Map<number, Socket>();
-  let webhook = settings.secret === undefined ? null : new Webhook(settings.secret);
+  let webhooks = (settings.secrets ?? []).map((secret) => new Webhook(secret));
 
   const server = createServer({ cert, key }, (request, response) => {
     if (request.method === 'GET') list(response);
@@ -86,7 +86,7 @@ export async function startReceiver(settings: {
       at: new Date().toISOString(),
       id,
       path,
-      verified: webhook !== null && verifies(webhook, body, request.headers),
+      verified: webhooks.some((webhook) => verifies(webhook, body, request.headers)),
       headers: request.headers,
       body,
     });
@@ -110,7 +110,7 @@ export async function startReceiver(settings: {
     caFile: certFile,
     deliveries: () => received,
     setSecret: (secret) => {
-      webhook = new Webhook(secret);
+      webhooks = [new Webhook(secret)];
     },
     setBehavior: (path, behavior) => {
       if (behavior === null) behaviors.delete(path);

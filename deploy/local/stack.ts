@@ -153,7 +153,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     const { url } = database;
     const urls = given.databaseUrl === null ? await openUsers(url) : { api: url, worker: url, operator: url };
     const config = loadOperatorConfig({ DATABASE_URL: urls.operator, SECRETS_KEY: secretsKey });
-    return { stackId, urls, tenant: await openTenant(config, earlier?.api_key) };
+    return { stackId, urls, tenant: await openTenant(config, earlier) };
   });
   await part('sample of NPPES', () => importSample(urls.operator, dir));
 
@@ -192,7 +192,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     const receiver = await startReceiver({
       port: await portOf('receiver'),
       dir: join(dir, 'receiver'),
-      secret: tenant.webhookSecret,
+      secrets: tenant.webhookSecrets,
     });
     parts.add(receiver.close);
     const dns = await startDns();
@@ -234,6 +234,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   const facts: StackFacts = {
     base_url: `http://${LOOPBACK}:${apiPort}`,
     api_key: tenant.apiKey,
+    test_api_key: tenant.testApiKey,
     temporal_address: temporal.address,
     temporal_namespace: temporal.namespace,
     temporal_ui: temporal.uiUrl ?? null,
@@ -242,6 +243,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     simulator_url: simulator.urls.rocketreach,
     receiver_url: receiver.url,
     organization_id: tenant.organizationId,
+    sandbox_id: tenant.sandboxId,
     temporal_cli: typeof programs === 'string' ? programs : null,
     ports,
   };

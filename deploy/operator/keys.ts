@@ -20,11 +20,13 @@ export function addKeyCommands(program: Command, run: Run): void {
   change(keys, 'issue', 'a new key, printed once')
     .argument('<ORG>', 'organization id (org_…)')
     .requiredOption('--name <NAME>', 'what the key is for', label(200))
-    .action((id: string, options: ChangedBy & { readonly name: string }) =>
-      run(id, async (db) => {
-        const data = await issueKey(db, options, id, options.name);
-        return { data, text: issuedText(data) };
-      }),
+    .option('--test', 'a test key, for the sandbox of the organization; the first one makes the sandbox')
+    .action(
+      (id: string, { name, test, ...by }: ChangedBy & { readonly name: string; readonly test?: true }) =>
+        run(id, async (db) => {
+          const data = await issueKey(db, by, id, name, test);
+          return { data, text: issuedText(data) };
+        }),
     );
   change(keys, 'rotate', 'a new key, printed once, in place of an active one')
     .argument('<KEY>', 'key id (key_…)')

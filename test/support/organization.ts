@@ -60,6 +60,7 @@ export function submitCommand(
     wantedType: 'any',
     webhook: null,
     customData: null,
+    outcomes: null,
     idempotency: null,
     ...over,
   };
