@@ -1,4 +1,7 @@
+import { readFile } from 'node:fs/promises';
 import test from 'ava';
+import MAGIC from '../../activities/magic-npis.json' with { type: 'json' };
+import written from '../../api/openapi/operations.json' with { type: 'json' };
 import { ROUTES } from '../../api/routes.ts';
 import { suspendOrganization } from '../../db/accounts/organizations.ts';
 import { newId } from '../../db/ids.ts';
@@ -109,4 +112,18 @@ test('the test keys of an organization that is suspended are not let in either',
   t.is((await its.call('GET', '/api/v1/credits')).status, 403);
   await suspendOrganization(api.db, BY, other.organizationId, false);
   await t.notThrowsAsync(its.credits());
+});
+
+test('the page for users has the outcome of every magic NPI, and the document every outcome', async (t) => {
+  const page = await readFile(new URL('../../api/README.md', import.meta.url), 'utf8');
+  const rows = [...page.matchAll(/^\| `(\w+)` \| [^|]+ \| ([0-9, ]+) \|$/gm)];
+  const shown = rows.flatMap(([, outcome, npis = '']) => npis.split(', ').map((npi) => ({ npi, outcome })));
+  const byNpi = (a: { npi: string }, b: { npi: string }) => a.npi.localeCompare(b.npi);
+  t.deepEqual(shown.toSorted(byNpi), MAGIC.map(({ npi, outcome }) => ({ npi, outcome })).toSorted(byNpi));
+  t.deepEqual(
+    rows.map(([, outcome]) => outcome),
+    [...TEST_OUTCOMES],
+  );
+  const { description } = written.parameters['Test-Outcome'];
+  for (const outcome of TEST_OUTCOMES) t.true(description.includes(`\`${outcome}\``), outcome);
 });

@@ -1,5 +1,5 @@
-import type { VendorId } from '../../../activities/vendors/catalogue.ts';
 import rows from '../../../activities/magic-npis.json' with { type: 'json' };
+import type { VendorId } from '../../../activities/vendors/catalogue.ts';
 
 // What the magic NPIs show: data alone, in one table with what the sandbox makes of them. Who they are follows in people.ts, what a vendor makes of it in knowledge.ts.
 

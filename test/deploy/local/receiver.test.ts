@@ -104,7 +104,7 @@ test('a taken port is named', async (t) => {
 
 async function start(t: ExecutionContext, secret?: string) {
   const dir = temporaryFolder(t.teardown);
-  const receiver: Receiver = await startReceiver({ port: 0, dir, secrets: [secret] });
+  const receiver: Receiver = await startReceiver({ port: 0, dir, secrets: secret ? [secret] : [] });
   t.teardown(() => receiver.close());
   const ca = await readFile(receiver.caFile, 'utf8');
   return { receiver, dir, ca, send: sender(receiver.url, ca) };
@@ -123,7 +123,7 @@ function sender(base: string, ca: string) {
     const timestamp = Math.floor(Date.now() / 1000);
     const body = '{"a":1}';
     const signature =
-      secret === undefined ? {} : { 'webhook-signature': sign({ id, timestamp, body, secrets: secret ? [secret] : [] }) };
+      secret === undefined ? {} : { 'webhook-signature': sign({ id, timestamp, body, secrets: [secret] }) };
     const headers = { 'webhook-id': id, 'webhook-timestamp': String(timestamp), ...signature };
     const sent = tampered ? '{"a":2}' : body;
     const answer = await post({ url: `${base}${path}`, headers, body: sent, blocked: [] });
