@@ -1,21 +1,13 @@
+import { Context } from '@temporalio/activity';
 import type { Database } from '../db/client.ts';
-import { beginForSandbox, readTestOutcome } from '../db/requests/sandbox.ts';
+import { beginForSandbox } from '../db/requests/sandbox.ts';
 import type { TestOutcome } from '../db/words.ts';
-import type { Planned, VendorAnswer } from '../workflows/messages.ts';
+import type { Planned, Unknown, VendorAnswer } from '../workflows/messages.ts';
 import { retryLater } from './failures.ts';
 import MAGIC from './magic-npis.json' with { type: 'json' };
 import { hasNpiCheckDigit } from './person/npi.ts';
 
 // Who answers requests of sandboxes (api/README.md, Sandbox), in place of vendors, directory and registry.
-
-/** What a plan calls it, as its one source and as its lookup: no vendor's id, because it has a blank. */
-export const SANDBOX = 'the sandbox';
-
-const SLOW_MS = 5000;
-const GREYLIST_MS = 3000;
-/** Longer than any test takes. */
-const CAP_MS = 60_000;
-const DEADLINE_POLL_MS = 500;
 
 const OUTCOMES = new Map(MAGIC.map(({ npi, outcome }) => [npi, outcome as TestOutcome]));
 
@@ -31,48 +23,40 @@ export function testOutcomeOf(npi: string): TestOutcome {
   return npi[8] === '1' || npi[8] === '2' ? 'personal' : 'professional';
 }
 
+/** No vendor's id begins so: it has a blank. The outcome comes after it, for operators to see. */
+const SANDBOX = 'the sandbox: ';
+const [GREYLIST_MS, SLOW_MS, DEADLINE_POLL_MS, CAP_MS] = [3000, 5000, 1000, 60_000];
+
 /** Decides how requests of a sandbox are looked up: as any others, with one source. */
-export async function planForSandbox(
-  db: Database,
-  requests: readonly { readonly requestId: string }[],
-): Promise<Planned[]> {
-  const begun = await beginForSandbox(
-    db,
-    requests.map(({ requestId }) => requestId),
-  );
-  return begun.map(({ wantedType, ...request }) => ({
-    ...request,
-    plan: {
-      kind: 'ask',
-      lookupId: SANDBOX,
-      wantedType,
-      greylistMs: GREYLIST_MS,
-      unidentified: null,
-      sources: [{ vendor: SANDBOX, capMs: CAP_MS }],
-    },
-  }));
+export async function planForSandbox(db: Database, requests: readonly Unknown[]): Promise<Planned[]> {
+  const ids = requests.map(({ requestId }) => requestId);
+  return (await beginForSandbox(db, ids)).map(({ wantedType, outcome, ...request }) => {
+    const name = `${SANDBOX}${outcome}`;
+    const sources = [{ vendor: name, capMs: CAP_MS }];
+    const rest = { greylistMs: GREYLIST_MS, unidentified: null, sources };
+    return { ...request, plan: { kind: 'ask', lookupId: name, wantedType, ...rest } };
+  });
 }
 
 /**
- * Answers a request of a sandbox, as a vendor and our checks of what it names would. The address itself is made up when
- * the request is settled (`sandboxEmails`).
- * @param patience `first`, unless a mail server has asked to come back
+ * Answers for a sandbox, as a vendor and our checks of what it names would. The address itself is made up when the
+ * request is settled (`sandboxEmails`).
+ * @param name of a planned source, or of its lookup
+ * @returns null if that is no sandbox
  * @throws {ApplicationFailure} retryable, if it is to take longer
  */
-export async function answerForSandbox(
-  db: Database,
-  { requestId }: { readonly requestId: string },
-  patience: 'first' | 'early' | 'over',
-): Promise<VendorAnswer> {
-  const { outcome, ageMs } = await readTestOutcome(db, requestId);
+export function answerForSandbox(name: string, patience: 'first' | 'early' | 'over'): VendorAnswer | null {
+  if (!name.startsWith(SANDBOX)) return null;
+  const outcome = name.slice(SANDBOX.length) as TestOutcome;
   switch (outcome) {
     case 'greylisted':
-      return patience === 'first' ? { kind: 'later', reason: 'greylisted' } : { kind: 'found', reason: null };
+      return patience === 'first' ? { kind: 'later', reason: outcome } : { kind: 'found', reason: null };
     case 'slow':
-      if (ageMs < SLOW_MS) throw retryLater(SANDBOX, 'pending', SLOW_MS - ageMs);
+      if (Context.current().info.attempt === 1) throw retryLater('sandbox', 'pending', SLOW_MS);
       return { kind: 'found', reason: null };
     case 'deadline':
-      throw retryLater(SANDBOX, 'pending', DEADLINE_POLL_MS);
+      // Until there is no more time for another attempt.
+      throw retryLater('sandbox', 'pending', DEADLINE_POLL_MS);
     case 'failed':
       return { kind: 'fatal', reason: 'test_outcome' };
     case 'not_found':

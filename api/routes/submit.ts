@@ -55,13 +55,10 @@ async function accept(
   deps: SubmitDeps,
 ): Promise<ResponseObject> {
   const { organizationId, keyId: apiKeyId } = request.auth.credentials;
-  const headers = {
-    key: idempotencyKey(request),
-    forced: isSandbox(organizationId) ? testOutcome(request) : { value: null },
-  };
+  const headers = { key: idempotencyKey(request), forced: testOutcome(request) };
   const headerProblems = Object.values(headers).flatMap((one) => ('problem' in one ? [one.problem] : []));
   const body = await parseBody(request, schema, deps.forbids, headerProblems);
-  const { key, forced } = valuesOf<{ key: string | null; forced: TestOutcome | null }>(headers);
+  const { key, forced } = valuesOf(headers);
   const command: SubmitCommand = {
     organizationId,
     apiKeyId,
@@ -164,10 +161,10 @@ function idempotencyKey(request: Request): Parsed<string | null> {
   return { problem: { loc: ['header', 'Idempotency-Key'], msg, type: 'idempotency_key_invalid' } };
 }
 
-/** What a sandbox's submit is to come to, whatever its NPIs are; null if they decide. */
-function testOutcome(request: Request): Parsed<TestOutcome | null> {
-  const header: unknown = request.headers['test-outcome'];
-  if (header === undefined) return { value: null };
+/** What a sandbox's submit is to come to, whatever its NPIs are; null if they decide. A live key has none. */
+function testOutcome({ headers, auth }: Request): Parsed<TestOutcome | null> {
+  const header: unknown = headers['test-outcome'];
+  if (header === undefined || !isSandbox(auth.credentials.organizationId)) return { value: null };
   const value = TEST_OUTCOMES.find((one) => one === header);
   if (value) return { value };
   const msg = `Input should be ${choices(TEST_OUTCOMES)}`;
@@ -175,10 +172,7 @@ function testOutcome(request: Request): Parsed<TestOutcome | null> {
 }
 
 /** Two submits that mean the same have the same fingerprint, whatever their spelling. */
-function fingerprint(
-  { npis, wantedType, webhook, customData }: SubmitBody,
-  forced: TestOutcome | null,
-): Buffer {
+function fingerprint({ npis, wantedType, webhook, customData }: SubmitBody, forced: string | null): Buffer {
   const meaning = { npis, wantedType, forced, webhook: webhook && { url: webhook.url, mode: webhook.mode } };
   const data = customData === null ? 'null' : canonicalJson(customData);
   return createHash('sha256')

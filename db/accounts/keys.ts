@@ -9,9 +9,8 @@ import { newId } from '../ids.ts';
 import { apiKeys, organizations } from '../schema.ts';
 import { isSandbox, openSandbox, requireOrganization } from './organizations.ts';
 
-// A key is `npe_`, or `npe_test_` for a sandbox, + 30 base62 characters (178 random bits) + 6 base62 characters of the
-// CRC32 of all before: secret scanners find it, and a mistyped one is refused without a query (DECISIONS.md, Keys and
-// rate).
+// A key is `npe_` or `npe_test_`, 30 base62 characters (178 random bits), and 6 that are the CRC32 of all before: secret
+// scanners find it, and a mistyped one is refused without a query (DECISIONS.md, Keys and rate).
 
 /** `inactive` is a key whose time is over; a key that is revoked too is `revoked`. */
 export type KeyState = 'active' | 'inactive' | 'revoked';
@@ -88,8 +87,7 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
  * Issues a key that never expires. A sandbox's key is a test key.
  * @param name 1 to 200 characters, for people; names need not differ
  * @param forSandbox the key is for the organization's sandbox, which is made if there is none
- * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a name that is empty or too long; {SecretKeyMissing}
- * if a sandbox is to be made
+ * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a bad name; {SecretKeyMissing} to make a sandbox
  */
 export async function issueKey(
   db: Database,

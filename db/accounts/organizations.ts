@@ -62,30 +62,21 @@ export function isSandbox(organizationId: string): boolean {
 }
 
 /**
- * The sandbox of an organization, made if there is none: an organization with play credits, a limit and a webhook secret
- * of its own.
- * @returns its id
+ * The id of an organization's sandbox, which is made if there is none: an organization with play credits, a limit and a
+ * webhook secret of its own.
  * @throws {Refusal} `organization_missing`; {SecretKeyMissing} if it is to be made
  */
-export async function openSandbox(
-  tx: Transaction,
-  db: Database,
-  by: ChangedBy,
-  organizationId: string,
-): Promise<string> {
+export async function openSandbox(tx: Transaction, db: Database, by: ChangedBy, sandboxOf: string) {
   // Locked, so that two who need it at once make one.
-  const { name, suspended, webhooksSuspended } = await lockOrganization(tx, organizationId);
-  const [existing] = await tx
-    .select({ id: organizations.id })
-    .from(organizations)
-    .where(eq(organizations.sandboxOf, organizationId));
+  const { name, suspended, webhooksSuspended } = await lockOrganization(tx, sandboxOf);
+  const isIts = eq(organizations.sandboxOf, sandboxOf);
+  const [existing] = await tx.select(ORGANIZATION).from(organizations).where(isIts);
   if (existing) return existing.id;
   const id = newId('sbx');
   const webhookSecret = newWebhookSecret(db, id);
-  const sandbox = { id, sandboxOf: organizationId, name, webhookSecret, suspended, webhooksSuspended };
-  await tx.insert(organizations).values(sandbox);
+  await tx.insert(organizations).values({ id, sandboxOf, name, webhookSecret, suspended, webhooksSuspended });
   await tx.insert(ledgerEntries).values({ organizationId: id, kind: 'grant', amount: PLAY_CREDITS });
-  const details = { name, sandbox_of: organizationId, credits: PLAY_CREDITS };
+  const details = { name, sandbox_of: sandboxOf, credits: PLAY_CREDITS };
   await recordAudit(tx, by, { action: 'org.create', organizationId: id, subject: id, details });
   return id;
 }

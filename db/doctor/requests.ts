@@ -65,21 +65,15 @@ const ERASED: Pass = {
   },
 };
 
-/** What serves every organization; constraints keep sandboxes out of the rest of it. */
+/** Constraints keep sandboxes out of all else that serves every organization. */
 const SANDBOXES: Pass = {
-  from: sql`(
-    select request_id, 'question of ' || request_id as subject from vendor_attempts
-    union all select source_request_id, 'directory ' || npi from stored_emails
-    union all select checking_for, 'directory ' || npi from stored_emails) s
-    join requests r on r.id = s.request_id and r.test_outcome is not null`,
-  subject: sql`s.subject`,
-  checks: {
-    sandbox_not_apart: sql`true`,
-  },
+  from: sql`requests r join (
+    select request_id from vendor_attempts
+    union all select source_request_id from stored_emails
+    union all select checking_for from stored_emails) s on s.request_id = r.id and r.test_outcome is not null`,
+  subject: sql`r.id`,
+  checks: { sandbox_not_apart: sql`true` },
 };
 
-/**
- * Requests in themselves (ARCHITECTURE.md, Invariants, L3, L4, S2), their lookups, what an erasure has removed, and what
- * sandboxes have nothing to do with.
- */
+/** Requests in themselves (ARCHITECTURE.md, Invariants, L3, L4, S2), their lookups, erasures, sandboxes. */
 export const REQUEST_PASSES = [REQUESTS, LOOKUPS, REQUESTS_AND_LOOKUPS, ERASED, SANDBOXES];

@@ -62,10 +62,7 @@ function paidFor({ organizationId, npis, wantedType, at }: Asked, replayMs: numb
  * @param asked.outcome null for requests of other organizations: they get nothing
  * @param asked.isDue whether the outcome is to be had now
  */
-export function sandboxEmails(
-  asked: Asked & { readonly outcome: SQL; readonly isDue: SQL },
-  replayMs: number,
-): SQL {
+export function sandboxEmails(asked: Asked & Record<'outcome' | 'isDue', SQL>, replayMs: number): SQL {
   const { npis, wantedType, at, outcome, isDue } = asked;
   return sql`
     with made_up as (select * from sandbox_emails(${npis}, ${outcome}) where ${wantedType} in ('any', email_type))
@@ -94,14 +91,14 @@ export async function findKnownEmails(
 ): Promise<Map<string, KnownEmail>> {
   const { outcomes } = asked;
   const at = asked.at.toISOString();
-  const tests = {
+  const one = {
     npis: sql`one.npi`,
     outcome: sql`one.outcome`,
-    isDue: sql`one.outcome in ('stored', 'replayed')`,
+    isDue: sql`outcome in ('stored', 'replayed')`,
   };
   const emails = outcomes
     ? sql`select known.* from unnest(${sql.param(asked.npis)}::text[], ${sql.param(outcomes)}::text[]) one (npi, outcome)
-          cross join lateral (${sandboxEmails({ ...asked, at, ...tests }, windows.replayMs)}) known`
+          cross join lateral (${sandboxEmails({ ...asked, at, ...one }, windows.replayMs)}) known`
     : knownEmails({ ...asked, at, npis: sql`any(${sql.param([...new Set(asked.npis)])})` }, windows);
   const rows = await tx.execute<
     Pick<KnownEmail, 'email' | 'emailType' | 'replayed'> & { npi: string; validatedAt: string }

@@ -99,12 +99,8 @@ async function write(
     at: sql`open.at`,
     lookupId: sql`open.lookup_id`,
   };
-  const test = {
-    ...asked,
-    npis: sql`open.npi`,
-    outcome: sql`case when not open.failed then open.test_outcome end`,
-    isDue: sql`true`,
-  };
+  const outcome = sql`case when not open.failed then open.test_outcome end`;
+  const test = { ...asked, npis: sql`open.npi`, outcome, isDue: sql`true` };
   return await tx.execute<{ status: FinalStatus; settledNow: boolean; charged: number; claimed: number }>(sql`
     with open as materialized (
       select r.*, at, at > deadline_at as late, at > deadline_at or ${end === 'failed'} as failed

@@ -234,7 +234,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   const facts: StackFacts = {
     base_url: `http://${LOOPBACK}:${apiPort}`,
     api_key: tenant.apiKey,
-    test_api_key: tenant.testApiKey,
+    test_api_key: tenant.sandbox.apiKey,
     temporal_address: temporal.address,
     temporal_namespace: temporal.namespace,
     temporal_ui: temporal.uiUrl ?? null,
@@ -243,7 +243,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     simulator_url: simulator.urls.rocketreach,
     receiver_url: receiver.url,
     organization_id: tenant.organizationId,
-    sandbox_id: tenant.sandboxId,
+    sandbox_id: tenant.sandbox.organizationId,
     temporal_cli: typeof programs === 'string' ? programs : null,
     ports,
   };

@@ -107,7 +107,7 @@ Then try:
   ${curl} $BASE/api/v1/credits
   ${post} -d '{"npi":"2000000036","enrichment_email_type":"personal"}'
   ${post} -d '{"npi":"2000000101"}'   # the vendor hangs: failed, refunded
-  ${post.replace('$KEY', '$TEST_KEY')} -H 'Prefer: wait=10' -d '{"npi":"2000000010"}'   # the sandbox: nobody is asked
+  ${post.replace('$KEY', '$TEST_KEY')} -d '{"npi":"2000000010"}'   # in the sandbox: nobody is asked
 ${batchId ? `  ${curl} $BASE/api/v1/batch/${batchId}\n` : ''}  curl -sk ${facts.receiver_url}
   ${operator} explain 2000000226   # who was asked, and what came of it
   ${operator} vendors

@@ -36,14 +36,7 @@ export async function openTenant(
     const secrets = [organizationId, sandbox.organizationId].map((id) => showWebhookSecret(db, id));
     const webhookSecrets = (await Promise.all(secrets)).map(({ webhookSecret }) => webhookSecret);
     const vendorKey = randomBytes(16).toString('hex');
-    return {
-      organizationId,
-      apiKey,
-      testApiKey: sandbox.apiKey,
-      sandboxId: sandbox.organizationId,
-      webhookSecrets,
-      vendorKey,
-    };
+    return { organizationId, apiKey, sandbox, webhookSecrets, vendorKey };
   } finally {
     await db.close();
   }

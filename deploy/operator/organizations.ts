@@ -32,7 +32,13 @@ export function addOrganizationCommands(program: Command, run: Run): void {
     .action(() =>
       run(null, async (db) => {
         const data = await listOrganizations(db);
-        const text = table(data.map(({ balance, ...rest }) => ({ ...rest, available: balance.available })));
+        const text = table(
+          data.map(({ balance, sandboxOf, ...rest }) => ({
+            ...rest,
+            available: balance.available,
+            sandboxOf,
+          })),
+        );
         return { data, text };
       }),
     );
