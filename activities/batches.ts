@@ -1,5 +1,6 @@
 import { Context } from '@temporalio/activity';
 import type { Logger } from 'pino';
+import { isSandbox } from '../db/accounts/organizations.ts';
 import { listRegistryDue } from '../db/providers/providers.ts';
 import { gate } from '../db/providers/subject.ts';
 import { markStarted } from '../db/requests/outbox.ts';
@@ -21,6 +22,7 @@ import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { askRegistry, type LookupDeps, makePlans, REGISTRY, type RegistryTrouble } from './lookup.ts';
 import { hasNpiCheckDigit } from './person/npi.ts';
+import { planForSandbox } from './sandbox.ts';
 
 /** A request, and the batch whose workflow is told that it is final. */
 export interface RequestIds {
@@ -59,10 +61,10 @@ export function createBatchActivities(deps: BatchDeps & LookupDeps) {
       const news = open.filter(
         ({ requestId, hasRoom, isOverdue }) => !isOverdue && hasRoom && !begun.has(requestId),
       );
+      const lookups: Planned[] = isSandbox(organizationId) ? await planForSandbox(db, news.splice(0)) : [];
       const npis = news.map(({ npi }) => npi);
       const refusals: ReadonlyMap<string, string> = npis.length > 0 ? await gate(db, npis) : new Map();
       const due = new Set(registry && npis.length > 0 ? await listRegistryDue(db, npis) : []);
-      const lookups: Planned[] = [];
       const unknown: Unknown[] = [];
       const until = performance.now() + PLAN_MS;
       while (news.length > 0 && performance.now() < until) {

@@ -1,7 +1,8 @@
 import { randomBytes } from 'node:crypto';
 
 /** `bat_` / `req_` … + 26 characters of lower-case Crockford base32 of a UUIDv7 (TypeID; DECISIONS.md, Ids and time). */
-export type IdPrefix = 'org' | 'key' | 'bat' | 'req' | 'msg' | 'lkp' | 'imp';
+/** `sbx` is the organization that is another one's sandbox. */
+export type IdPrefix = 'org' | 'sbx' | 'key' | 'bat' | 'req' | 'msg' | 'lkp' | 'imp';
 
 const DIGITS = '0123456789abcdefghjkmnpqrstvwxyz';
 

@@ -38,6 +38,8 @@ function columns<const Names extends string, Column>(names: Names, column: (name
 
 export const organizations = pgTable('organizations', {
   id: text('id').primaryKey(),
+  /** Whose test keys it is for; null if it is no sandbox. */
+  sandboxOf: text('sandbox_of'),
   name: text('name').notNull(),
   requestsPerMinute: integer('requests_per_minute').notNull().default(100),
   webhookSecret: text('webhook_secret').notNull(),
@@ -60,6 +62,7 @@ export const apiKeys = pgTable('api_keys', {
   expiresAt: time('expires_at'),
   revokedAt: time('revoked_at'),
   leaked: boolean('leaked').notNull().default(false),
+  isTest: boolean('is_test').notNull(),
 });
 
 export const batches = pgTable('batches', {
@@ -110,6 +113,8 @@ export const requests = pgTable('requests', {
   lookupId: text('lookup_id'),
   /** When its email was erased at the person's request. */
   erasedAt: time('erased_at'),
+  /** Of a sandbox's request alone. */
+  testOutcome: text('test_outcome').$type<words.TestOutcome>(),
 });
 
 export const ledgerEntries = pgTable('ledger_entries', {

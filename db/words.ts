@@ -6,6 +6,21 @@ export type EmailType = (typeof EMAIL_TYPES)[number];
 export const WANTED_TYPES = ['any', 'professional', 'personal'] as const;
 export type WantedType = (typeof WANTED_TYPES)[number];
 
+/** What a request of a sandbox comes to (api/README.md, Sandbox). */
+export const TEST_OUTCOMES = [
+  'professional',
+  'personal',
+  'found',
+  'stored',
+  'replayed',
+  'slow',
+  'greylisted',
+  'not_found',
+  'failed',
+  'deadline',
+] as const;
+export type TestOutcome = (typeof TEST_OUTCOMES)[number];
+
 export const WEBHOOK_MODES = ['real-time', 'batch'] as const;
 export type WebhookMode = (typeof WEBHOOK_MODES)[number];
 

@@ -80,7 +80,7 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   const begin = (lookup: Planned) => {
     // Where a cancellation reaches it.
     void root
-      .run(async () => void (await lookUp({ ...lookup, batchId, deadline: plan.deadline })))
+      .run(async () => void (await lookUp({ deadline: plan.deadline, ...lookup, batchId })))
       .catch(() => {})
       .finally(() => {
         ended += 1;

@@ -31,8 +31,9 @@ export interface LookupInput {
   readonly plan: AskPlan;
 }
 
-/** A lookup that is to be begun. */
-export type Planned = Pick<LookupInput, 'requestId' | 'npi' | 'plan'>;
+/** A lookup that is to be begun; with a deadline if that is another than its batch's. */
+export type Planned = Pick<LookupInput, 'requestId' | 'npi' | 'plan'> &
+  Partial<Pick<LookupInput, 'deadline'>>;
 
 /** A request whose NPI no import has brought: it is planned once the registry has said who that is. */
 export type Unknown = Pick<LookupInput, 'requestId' | 'npi'>;

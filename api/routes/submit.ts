@@ -3,6 +3,7 @@ import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/
 import type { Client } from '@temporalio/client';
 import Joi from 'joi';
 import type { Logger } from 'pino';
+import { isSandbox } from '../../db/accounts/organizations.ts';
 import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
 import { findEnvelopeState } from '../../db/requests/envelope.ts';
@@ -10,6 +11,8 @@ import { type BatchStart, markStarted } from '../../db/requests/outbox.ts';
 import { type SubmitCommand, type SubmitRules, submit } from '../../db/requests/submit.ts';
 import {
   type SubmittedAs,
+  TEST_OUTCOMES,
+  type TestOutcome,
   WANTED_TYPES,
   type WantedType,
   WEBHOOK_MODES,
@@ -31,6 +34,8 @@ export interface SubmitDeps {
   readonly start: Starter;
   readonly rules: SubmitRules;
   readonly forbids: (url: URL) => boolean;
+  /** What an NPI comes to in a sandbox. */
+  readonly testOutcomeOf: (npi: string) => TestOutcome;
   readonly changes: Changes;
 }
 
@@ -49,17 +54,21 @@ async function accept(
   schema: Joi.ObjectSchema,
   deps: SubmitDeps,
 ): Promise<ResponseObject> {
-  const given = idempotencyKey(request);
-  const body = await parseBody(request, schema, deps.forbids, 'problem' in given ? [given.problem] : []);
-  const { idempotencyKey: key } = valuesOf({ idempotencyKey: given });
   const { organizationId, keyId: apiKeyId } = request.auth.credentials;
+  const headers = { key: idempotencyKey(request), forced: testOutcome(request) };
+  const headerProblems = Object.values(headers).flatMap((one) => ('problem' in one ? [one.problem] : []));
+  const body = await parseBody(request, schema, deps.forbids, headerProblems);
+  const { key, forced } = valuesOf(headers);
   const command: SubmitCommand = {
     organizationId,
     apiKeyId,
     submittedAs,
     ...body,
+    outcomes: isSandbox(organizationId) ? body.npis.map((npi) => forced ?? deps.testOutcomeOf(npi)) : null,
     idempotency:
-      key === null ? null : { key, method: 'POST', path: request.route.path, fingerprint: fingerprint(body) },
+      key === null
+        ? null
+        : { key, method: 'POST', path: request.route.path, fingerprint: fingerprint(body, forced) },
   };
   const outcome = await request.app.place.inTurn(() => submit(deps.db, command, deps.rules));
   switch (outcome.kind) {
@@ -152,9 +161,19 @@ function idempotencyKey(request: Request): Parsed<string | null> {
   return { problem: { loc: ['header', 'Idempotency-Key'], msg, type: 'idempotency_key_invalid' } };
 }
 
-/** Two bodies that mean the same have the same fingerprint, whatever their spelling. */
-function fingerprint({ npis, wantedType, webhook, customData }: SubmitBody): Buffer {
-  const meaning = { npis, wantedType, webhook: webhook && { url: webhook.url, mode: webhook.mode } };
+/** What a sandbox's submit is to come to, whatever its NPIs are; null if they decide. A live key has none. */
+function testOutcome({ headers, auth }: Request): Parsed<TestOutcome | null> {
+  const header: unknown = headers['test-outcome'];
+  if (header === undefined || !isSandbox(auth.credentials.organizationId)) return { value: null };
+  const value = TEST_OUTCOMES.find((one) => one === header);
+  if (value) return { value };
+  const msg = `Input should be ${choices(TEST_OUTCOMES)}`;
+  return { problem: { loc: ['header', 'Test-Outcome'], msg, type: 'literal_error' } };
+}
+
+/** Two submits that mean the same have the same fingerprint, whatever their spelling. */
+function fingerprint({ npis, wantedType, webhook, customData }: SubmitBody, forced: string | null): Buffer {
+  const meaning = { npis, wantedType, forced, webhook: webhook && { url: webhook.url, mode: webhook.mode } };
   const data = customData === null ? 'null' : canonicalJson(customData);
   return createHash('sha256')
     .update(`${canonicalJson(JSON.stringify(meaning))}${data}`)

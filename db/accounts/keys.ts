@@ -7,9 +7,9 @@ import { clock, type Database, query, type Transaction, transaction } from '../c
 import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { apiKeys, organizations } from '../schema.ts';
-import { requireOrganization } from './organizations.ts';
+import { isSandbox, openSandbox, requireOrganization } from './organizations.ts';
 
-// A key is `npe_` + 30 base62 characters (178 random bits) + 6 base62 characters of the CRC32 of all before: secret
+// A key is `npe_` or `npe_test_`, 30 base62 characters (178 random bits), and 6 that are the CRC32 of all before: secret
 // scanners find it, and a mistyped one is refused without a query (DECISIONS.md, Keys and rate).
 
 /** `inactive` is a key whose time is over; a key that is revoked too is `revoked`. */
@@ -30,8 +30,7 @@ export type Authentication =
   | { readonly kind: 'unknown' };
 
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
-const SHAPE = /^npe_[0-9A-Za-z]{36}$/;
-const CHECKED_LENGTH = 34;
+const SHAPE = /^npe_(?:test_)?[0-9A-Za-z]{36}$/;
 
 const STATE = sql<KeyState>`case when ${apiKeys.revokedAt} is not null then 'revoked'
   when ${apiKeys.expiresAt} <= clock_timestamp() then 'inactive' else 'active' end`;
@@ -40,6 +39,8 @@ const API_KEY = {
   id: apiKeys.id,
   organizationId: apiKeys.organizationId,
   name: apiKeys.name,
+  /** Whether it is for a sandbox. */
+  isTest: apiKeys.isTest,
   /** The key's last 4 characters. */
   hint: apiKeys.hint,
   state: STATE,
@@ -55,8 +56,7 @@ export type ApiKey = Readonly<SelectResultFields<typeof API_KEY>>;
 /** The hash that a key is known by; null for any text that cannot be a key. Asks no database. */
 export function parseApiKey(text: string): Buffer | null {
   if (!SHAPE.test(text)) return null;
-  const checked = text.slice(0, CHECKED_LENGTH);
-  return text.slice(CHECKED_LENGTH) === checkCharacters(checked) ? hashOf(text) : null;
+  return text.slice(-6) === checkCharacters(text.slice(0, -6)) ? hashOf(text) : null;
 }
 
 /**
@@ -84,18 +84,21 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
 }
 
 /**
- * Issues a key that never expires.
+ * Issues a key that never expires. A sandbox's key is a test key.
  * @param name 1 to 200 characters, for people; names need not differ
- * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a name that is empty or too long
+ * @param forSandbox the key is for the organization's sandbox, which is made if there is none
+ * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a bad name; {SecretKeyMissing} to make a sandbox
  */
 export async function issueKey(
   db: Database,
   by: ChangedBy,
-  organizationId: string,
+  owner: string,
   name: string,
+  forSandbox = false,
 ): Promise<IssuedKey> {
-  await requireOrganization(db, organizationId);
+  await requireOrganization(db, owner);
   return await transaction(db, async (tx) => {
+    const organizationId = forSandbox && !isSandbox(owner) ? await openSandbox(tx, db, by, owner) : owner;
     const issued = await insertKey(tx, organizationId, name);
     const details = { name, hint: issued.hint };
     await recordAudit(tx, by, { action: 'keys.issue', organizationId, subject: issued.id, details });
@@ -189,9 +192,9 @@ export async function listKeys(db: Database, organizationId: string): Promise<Ap
   );
 }
 
-function newApiKey(): string {
+function newApiKey(isTest: boolean): string {
   const random = Array.from({ length: 30 }, () => ALPHABET.charAt(randomInt(ALPHABET.length))).join('');
-  const checked = `npe_${random}`;
+  const checked = `${isTest ? 'npe_test_' : 'npe_'}${random}`;
   return checked + checkCharacters(checked);
 }
 
@@ -211,10 +214,11 @@ function hashOf(apiKey: string): Buffer {
 }
 
 async function insertKey(tx: Transaction, organizationId: string, name: string): Promise<IssuedKey> {
-  const apiKey = newApiKey();
+  const isTest = isSandbox(organizationId);
+  const apiKey = newApiKey(isTest);
   const [inserted] = await tx
     .insert(apiKeys)
-    .values({ id: newId('key'), organizationId, name, hint: apiKey.slice(-4), hash: hashOf(apiKey) })
+    .values({ id: newId('key'), organizationId, name, isTest, hint: apiKey.slice(-4), hash: hashOf(apiKey) })
     .returning(API_KEY);
   if (!inserted) throw new Error('no row');
   return { ...inserted, apiKey };

@@ -4,12 +4,14 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
-import { apiKeys, batches, creditBalances, organizations } from '../schema.ts';
+import { apiKeys, batches, creditBalances, ledgerEntries, organizations } from '../schema.ts';
 import { newWebhookSecret } from './webhook-secrets.ts';
 
 const ORGANIZATION = {
   id: organizations.id,
   name: organizations.name,
+  /** The organization whose sandbox it is; null if it is none. */
+  sandboxOf: organizations.sandboxOf,
   /** Requests admitted per key in any minute. */
   requestsPerMinute: organizations.requestsPerMinute,
   /** True: none of its keys is let in. */
@@ -49,6 +51,34 @@ export async function createOrganization(db: Database, by: ChangedBy, name: stri
     await recordAudit(tx, by, { action: 'org.create', organizationId: id, subject: id, details: { name } });
     return created;
   });
+}
+
+/** Play credits that a sandbox begins with; an operator grants more. */
+const PLAY_CREDITS = 10_000;
+
+/** Whether an organization is another one's sandbox: its id says so, here and in the database. */
+export function isSandbox(organizationId: string): boolean {
+  return organizationId.startsWith('sbx_');
+}
+
+/**
+ * The id of an organization's sandbox, which is made if there is none: an organization with play credits, a limit and a
+ * webhook secret of its own.
+ * @throws {Refusal} `organization_missing`; {SecretKeyMissing} if it is to be made
+ */
+export async function openSandbox(tx: Transaction, db: Database, by: ChangedBy, sandboxOf: string) {
+  // Locked, so that two who need it at once make one.
+  const { name, suspended, webhooksSuspended } = await lockOrganization(tx, sandboxOf);
+  const isIts = eq(organizations.sandboxOf, sandboxOf);
+  const [existing] = await tx.select(ORGANIZATION).from(organizations).where(isIts);
+  if (existing) return existing.id;
+  const id = newId('sbx');
+  const webhookSecret = newWebhookSecret(db, id);
+  await tx.insert(organizations).values({ id, sandboxOf, name, webhookSecret, suspended, webhooksSuspended });
+  await tx.insert(ledgerEntries).values({ organizationId: id, kind: 'grant', amount: PLAY_CREDITS });
+  const details = { name, sandbox_of: sandboxOf, credits: PLAY_CREDITS };
+  await recordAudit(tx, by, { action: 'org.create', organizationId: id, subject: id, details });
+  return id;
 }
 
 /** All organizations with their balances, oldest first. */
@@ -114,13 +144,14 @@ export async function setLimit(
 
 /**
  * Suspends or resumes an organization: its keys are inactive from the next request on, and then as they were. What it
- * has submitted goes on. Safe to repeat.
+ * has submitted goes on. Its sandbox goes with it. Safe to repeat.
  * @throws {Refusal} `organization_missing`
  */
 export const suspendOrganization = suspends('org', 'suspended');
 
 /**
- * Suspends or resumes webhooks: submits made while they are suspended get no deliveries (`webhook.status` `none`).
+ * Suspends or resumes webhooks, those of the sandbox too: submits made while they are suspended get no deliveries
+ * (`webhook.status` `none`).
  * @throws {Refusal} `organization_missing`
  */
 export const suspendWebhooks = suspends('webhooks', 'webhooksSuspended');
@@ -132,7 +163,9 @@ function suspends(what: 'org' | 'webhooks', column: 'suspended' | 'webhooksSuspe
       const action = suspended ? (`${what}.suspend` as const) : (`${what}.resume` as const);
       const details = { from: before[column], to: suspended };
       await recordAudit(tx, by, { action, organizationId, subject: organizationId, details });
-      return await update(tx, organizationId, { [column]: suspended });
+      const change = { [column]: suspended };
+      await tx.update(organizations).set(change).where(eq(organizations.sandboxOf, organizationId));
+      return await update(tx, organizationId, change);
     });
 }
 

@@ -133,7 +133,7 @@ function promises({ replayMs }: DoctorRules): Pass[] {
   const replays: Pass = {
     from: sql`(
       select r.id from requests r
-       where r.replayed and not exists (
+       where r.replayed and r.test_outcome is distinct from 'replayed' and not exists (
          select from requests c where c.organization_id = r.organization_id and c.npi = r.npi
             and (c.email_type = r.email_type and c.email = r.email or ${withheld}) and c.credits_used > 0
             and c.settled_at between r.settled_at - ${window} and r.settled_at)) r`,

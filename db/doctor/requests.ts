@@ -38,7 +38,8 @@ const REQUESTS_AND_LOOKUPS: Pass = {
     left join lookups l on l.id = r.lookup_id`,
   subject: sql`r.id`,
   checks: {
-    request_lookup: sql`r.status = case when r.lookup_id is null then 'in-progress' else 'accepted' end`,
+    request_lookup: sql`r.test_outcome is null
+        and r.status = case when r.lookup_id is null then 'in-progress' else 'accepted' end`,
     lookup_of_other: sql`l.npi <> r.npi or l.wanted_type <> r.wanted_type`,
   },
 };
@@ -54,7 +55,7 @@ const held = (table: string, subject: string, email = 't.email', isAddress = 't.
 const ERASED: Pass = {
   from: sql`(
     with tombstones as materialized (select kind, value from suppressions where origin = 'erasure')
-    ${held('requests', 't.id')}
+    ${held('requests', 't.id', 't.email', 't.email is not null and t.test_outcome is null')}
     union all ${held('stored_emails', "'directory ' || t.npi")}
     union all ${held('email_checks', "'evidence ' || t.npi || ' ' || t.id")}
     union all ${held('provider_endpoints', "'endpoint ' || t.npi", 'endpoint_address(t.endpoint)', "t.endpoint like '%@%'")}) h`,
@@ -64,5 +65,15 @@ const ERASED: Pass = {
   },
 };
 
-/** Requests in themselves (ARCHITECTURE.md, Invariants, L3, L4, S2), their lookups, and what an erasure has removed. */
-export const REQUEST_PASSES = [REQUESTS, LOOKUPS, REQUESTS_AND_LOOKUPS, ERASED];
+/** Constraints keep sandboxes out of all else that serves every organization. */
+const SANDBOXES: Pass = {
+  from: sql`requests r join (
+    select request_id from vendor_attempts
+    union all select source_request_id from stored_emails
+    union all select checking_for from stored_emails) s on s.request_id = r.id and r.test_outcome is not null`,
+  subject: sql`r.id`,
+  checks: { sandbox_not_apart: sql`true` },
+};
+
+/** Requests in themselves (ARCHITECTURE.md, Invariants, L3, L4, S2), their lookups, erasures, sandboxes. */
+export const REQUEST_PASSES = [REQUESTS, LOOKUPS, REQUESTS_AND_LOOKUPS, ERASED, SANDBOXES];

@@ -49,7 +49,7 @@ export async function listFading(
   return await query(db, (tx) =>
     tx.execute<Fading>(sql`
       select s.npi, s.email, s.email_type as "vendorType", s.source, ${IS_TYPED_DIRECT} as "isTypedDirect"
-        from (select distinct npi from (select npi from requests order by accepted_at desc limit ${ASKED}) newest) asked
+        from (select distinct npi from (select npi from requests where test_outcome is null order by accepted_at desc limit ${ASKED}) newest) asked
         join stored_emails s on s.npi = asked.npi
        where s.verdict = 'valid' and not s.unchecked and s.may_store
          and s.last_validated_at >= ${stale}

@@ -32,11 +32,14 @@ export async function readEvidence(
   db: Database,
   about: { readonly requestId: string } | { readonly npi: string },
 ) {
+  const isReal = isNull(requests.testOutcome);
   return await query(db, async (tx) => {
     const asked = await tx
       .select()
       .from(requests)
-      .where('requestId' in about ? eq(requests.id, about.requestId) : eq(requests.npi, about.npi))
+      .where(
+        'requestId' in about ? eq(requests.id, about.requestId) : and(eq(requests.npi, about.npi), isReal),
+      )
       .orderBy(desc(requests.acceptedAt), desc(requests.id))
       .limit(REQUESTS_AT_MOST);
     const npi = 'npi' in about ? about.npi : asked[0]?.npi;

@@ -1,8 +1,16 @@
 -- The rules about money and state live in these files, so that no code path can break them.
 -- Times carry milliseconds, because that is what the API shows.
 
+-- The sandbox of an organization is an organization of its own, whose id says so: whatever has the id needs no join, and
+-- the rules that keep sandboxes apart are checks of one row.
+create function is_sandbox(organization_id text) returns boolean language sql immutable parallel safe as $$
+  select starts_with(organization_id, 'sbx_')
+$$;
+
 create table organizations (
   id text primary key,
+  -- Whose test keys it is for; null for an organization that is no sandbox.
+  sandbox_of text unique references organizations,
   name text not null check (length(name) between 1 and 200),
   requests_per_minute integer not null default 100 check (requests_per_minute between 1 and 100000),
   webhook_secret text not null,
@@ -12,7 +20,10 @@ create table organizations (
   -- While it is set no key of the organization is let in; the keys themselves stay as they are.
   suspended boolean not null default false,
   created_at timestamptz(3) not null default clock_timestamp(),
-  check ((previous_webhook_secret is null) = (previous_webhook_secret_expires_at is null))
+  check ((previous_webhook_secret is null) = (previous_webhook_secret_expires_at is null)),
+  constraint organizations_sandbox check (
+    is_sandbox(id) = (sandbox_of is not null) and is_sandbox(sandbox_of) is not true
+  )
 );
 
 create table api_keys (
@@ -26,6 +37,9 @@ create table api_keys (
   revoked_at timestamptz(3),
   -- A key whose secret got out is not given back by mistake.
   leaked boolean not null default false,
+  -- Whether it begins with `npe_test_`.
+  is_test boolean not null,
+  constraint api_keys_test_is_of_sandbox check (is_test = is_sandbox(organization_id)),
   constraint api_keys_leaked_is_revoked check (not leaked or revoked_at is not null)
 );
 create index api_keys_by_organization on api_keys (organization_id);

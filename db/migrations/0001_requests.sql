@@ -76,6 +76,10 @@ create table requests (
   settled_at timestamptz(3),
   -- A person may have their address erased from what was answered; what was paid for it stays on the books.
   erased_at timestamptz(3),
+  -- What a request of a sandbox comes to. No other one has it.
+  test_outcome text check (test_outcome in (
+    'professional', 'personal', 'found', 'stored', 'replayed', 'slow', 'greylisted', 'not_found', 'failed', 'deadline'
+  )),
   unique (batch_id, position),
   unique (id, organization_id),
   foreign key (batch_id, organization_id) references batches (id, organization_id),
@@ -90,7 +94,10 @@ create table requests (
   constraint requests_erased_only_completed check (erased_at is null or status = 'completed'),
   constraint requests_wanted_type_is_a_filter check (
     status <> 'completed' or wanted_type = 'any' or email_type = wanted_type
-  )
+  ),
+  constraint requests_test_is_of_sandbox check (is_sandbox(organization_id) = (test_outcome is not null)),
+  -- Lookups, and all that hangs on them, serve every organization.
+  constraint requests_test_joins_no_lookup check (num_nonnulls(test_outcome, lookup_id) < 2)
 );
 create index requests_open on requests (deadline_at) where settled_at is null;
 create index requests_in_line on requests (organization_id, has_room, deadline_at) where settled_at is null;
@@ -100,6 +107,15 @@ create index requests_by_time on requests (accepted_at);
 create index requests_by_lookup on requests (lookup_id) where lookup_id is not null;
 create index requests_by_email on requests (email) where email is not null;
 create index requests_answers_by_age on requests (settled_at) where email is not null;
+
+-- The made-up addresses of an NPI that an outcome brings: hosts that nobody can have (RFC 2606).
+create function sandbox_emails(an_npi text, an_outcome text) returns table (npi text, email text, email_type text)
+language sql immutable strict as $$
+  select an_npi, 'npi' || an_npi || host, type
+    from (values ('professional', '@clinic.example.com'), ('personal', '@home.example.com')) made_up (type, host)
+   where an_outcome not in ('not_found', 'failed', 'deadline')
+     and (an_outcome not in ('professional', 'personal') or an_outcome = type)
+$$;
 
 create function guard_request_state() returns trigger language plpgsql as $$
 begin

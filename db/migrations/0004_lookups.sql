@@ -57,7 +57,7 @@ create table source_rates (
 create table source_turns (
   source text not null,
   request_id text not null,
-  organization_id text not null,
+  organization_id text not null check (not is_sandbox(organization_id)),
   tag bigint not null,
   n bigint not null generated always as identity,
   -- When its turn is expected, and it was told to come back. Whoever never does costs one turn.
@@ -72,7 +72,7 @@ create table source_spend (
   source text not null,
   day date not null,
   -- Whose requests they were spent on; empty for what we ask on our own account.
-  organization_id text not null default '',
+  organization_id text not null default '' check (not is_sandbox(organization_id)),
   credits numeric(14, 3) not null default 0 check (credits >= 0),
   primary key (source, day, organization_id)
 ) with (fillfactor = 50);

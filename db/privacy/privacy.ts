@@ -79,11 +79,11 @@ export async function exportSubject(db: Database, subject: DataSubject) {
       requests: await rows(sql`
         select id, batch_id, organization_id, npi, status, email, email_type, email_last_validated_at, accepted_at,
                settled_at, erased_at
-          from requests where ${theirs} order by accepted_at, id`),
+          from requests where ${theirs} and test_outcome is null order by accepted_at, id`),
       // Those that reported one of these answers, alone or with the rest of a batch.
       deliveries: await rows(sql`
         select id, batch_id, request_id, state, attempts, created_at, decided_at from webhook_deliveries
-         where batch_id in (select batch_id from requests where ${theirs})
+         where batch_id in (select batch_id from requests where ${theirs} and test_outcome is null)
            and (request_id is null or request_id in (select id from requests where ${theirs}))
          order by created_at, id`),
       suppressions: await rows(sql`select * from suppressions where kind = ${kind} and value = ${value}`),
@@ -97,7 +97,8 @@ export type Erasure = Awaited<ReturnType<typeof erase>>;
 /**
  * Erases the addresses of a person everywhere, and leaves tombstones so that no import and no vendor brings them back:
  * the NPI if it was named, and the hash of each address. Addresses that a vendor named for the NPI but that belong to
- * somebody else are deleted without one. What was charged stays charged, and `custom_data` is the customer's own.
+ * somebody else are deleted without one. What was charged stays charged, and `custom_data` is the customer's own. What
+ * sandboxes made up is nobody's.
  *
  * One transaction, which lets nobody settle or submit meanwhile: an answer in the making would be written with the
  * address right after. Whoever queues for a lock holds up all who come later, so it gives up soon, lets them pass, and
@@ -163,7 +164,7 @@ async function addressesOf(tx: Transaction, npi: string): Promise<string[]> {
     select email from email_checks where npi = ${npi}
      group by email having not bool_or(kind = 'identity')
     union
-    select email from requests where npi = ${npi} and email is not null
+    select email from requests where npi = ${npi} and email is not null and test_outcome is null
     union
     select endpoint_address(endpoint) from provider_endpoints where npi = ${npi} and endpoint like '%@%'`);
   return rows.map(({ email }) => email);
@@ -186,7 +187,7 @@ async function eraseAnswers(tx: Transaction, isTheirs: SQL) {
     with erased as (
       update requests set email = null, email_type = null, email_last_validated_at = null,
                           erased_at = clock_timestamp()
-       where email is not null and ${isTheirs}
+       where email is not null and test_outcome is null and ${isTheirs}
       returning id, batch_id
     ), excerpts as (
       update webhook_attempts set response_excerpt = null

@@ -1,7 +1,7 @@
 import { and, eq, type SQL, sql } from 'drizzle-orm';
 import { span, type Transaction } from '../client.ts';
 import { storedEmails } from '../schema.ts';
-import type { EmailType, WantedType } from '../words.ts';
+import type { EmailType, TestOutcome, WantedType } from '../words.ts';
 
 /** An email that can answer a request without asking anyone. */
 export interface KnownEmail {
@@ -33,15 +33,9 @@ export function knownEmails(
   asked: Values<'organizationId' | 'wantedType' | 'at' | 'lookupId'> & { readonly npis: SQL },
   { freshnessMs, replayMs }: KnownWindows,
 ): SQL {
-  const { organizationId, npis, wantedType, at } = asked;
+  const { npis } = asked;
   return sql`
-    with paid as (
-      select e.npi, e.email_type, r.email, r.email_last_validated_at
-        from entitlements e join requests r on r.id = e.request_id
-       where e.organization_id = ${organizationId} and e.npi = ${npis}
-         and e.charged_at >= ${at}::timestamptz - ${span(replayMs)} and ${wantedType} in ('any', e.email_type)
-         and not is_inactive(e.npi)
-    )
+    with paid as (${paidFor(asked, replayMs)} and not is_inactive(e.npi))
     select distinct on (npi) * from (
       select npi, email, email_type, email_last_validated_at, true as replayed, true as is_same from paid
        where email is not null and not is_suppressed(npi, email)
@@ -52,7 +46,36 @@ export function knownEmails(
      order by npi, is_same desc, email_type desc, email_last_validated_at desc, email desc`;
 }
 
-/** @returns per NPI what `knownEmails` has for it */
+type Asked = Values<'organizationId' | 'wantedType' | 'at'> & { readonly npis: SQL };
+
+function paidFor({ organizationId, npis, wantedType, at }: Asked, replayMs: number): SQL {
+  return sql`
+      select e.npi, e.email_type, r.email, r.email_last_validated_at
+        from entitlements e join requests r on r.id = e.request_id
+       where e.organization_id = ${organizationId} and e.npi = ${npis}
+         and e.charged_at >= ${at}::timestamptz - ${span(replayMs)} and ${wantedType} in ('any', e.email_type)`;
+}
+
+/**
+ * The same for one request of a sandbox, which knows no directory, nobody who is inactive and nobody who is suppressed:
+ * what its outcome brings, unless that was paid for already. An outcome that brings nothing is no replay either.
+ * @param asked.outcome null for requests of other organizations: they get nothing
+ * @param asked.isDue whether the outcome is to be had now
+ */
+export function sandboxEmails(asked: Asked & Record<'outcome' | 'isDue', SQL>, replayMs: number): SQL {
+  const { npis, wantedType, at, outcome, isDue } = asked;
+  return sql`
+    with made_up as (select * from sandbox_emails(${npis}, ${outcome}) where ${wantedType} in ('any', email_type))
+    select * from (
+      select npi, email, email_type, email_last_validated_at, true as replayed, true as is_same
+        from (${paidFor(asked, replayMs)}) paid where email is not null and exists (select from made_up)
+      union all
+      select npi, email, email_type, ${at}::timestamptz, ${outcome} = 'replayed', false from made_up where ${isDue}
+    ) known
+     order by is_same desc, email_type desc limit 1`;
+}
+
+/** @returns per NPI what `knownEmails`, or for a sandbox `sandboxEmails`, has for it */
 export async function findKnownEmails(
   tx: Pick<Transaction, 'execute'>,
   asked: {
@@ -61,15 +84,27 @@ export async function findKnownEmails(
     readonly wantedType: WantedType;
     readonly at: Date;
     readonly lookupId: string | null;
+    /** Of a sandbox's requests, in the order of `npis`. */
+    readonly outcomes: readonly TestOutcome[] | null;
   },
   windows: KnownWindows,
 ): Promise<Map<string, KnownEmail>> {
-  const npis = sql`any(${sql.param([...new Set(asked.npis)])})`;
+  const { outcomes } = asked;
+  const at = asked.at.toISOString();
+  const one = {
+    npis: sql`one.npi`,
+    outcome: sql`one.outcome`,
+    isDue: sql`outcome in ('stored', 'replayed')`,
+  };
+  const emails = outcomes
+    ? sql`select known.* from unnest(${sql.param(asked.npis)}::text[], ${sql.param(outcomes)}::text[]) one (npi, outcome)
+          cross join lateral (${sandboxEmails({ ...asked, at, ...one }, windows.replayMs)}) known`
+    : knownEmails({ ...asked, at, npis: sql`any(${sql.param([...new Set(asked.npis)])})` }, windows);
   const rows = await tx.execute<
     Pick<KnownEmail, 'email' | 'emailType' | 'replayed'> & { npi: string; validatedAt: string }
   >(sql`
     select npi, email, email_type as "emailType", replayed, email_last_validated_at as "validatedAt"
-      from (${knownEmails({ ...asked, npis, at: asked.at.toISOString() }, windows)}) known`);
+      from (${emails}) known`);
   return new Map(
     rows.map(({ npi, validatedAt, ...known }) => [
       npi,

@@ -62,8 +62,10 @@ export async function findEnvelope(db: Database, subject: EnvelopeSubject): Prom
                         case when given.email is not null then r.email_last_validated_at end as "validatedAt",
                         d.state as delivery
                    from requests r
-                   -- Asked with every answer: who was suppressed after it was given is not given again.
-                   cross join lateral (select case when not is_suppressed(r.npi, r.email) then r.email end as email) given
+                   -- Asked with every answer: who was suppressed after it was given is not given again. A sandbox knows nobody.
+                   cross join lateral (
+                     select case when r.test_outcome is not null or not is_suppressed(r.npi, r.email) then r.email end as email
+                   ) given
                    left join webhook_deliveries d on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
                   where ${isAskedFor(subject)}
                ) item

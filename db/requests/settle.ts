@@ -4,7 +4,14 @@ import { Refusal } from '../errors.ts';
 import { closeLookups } from '../lookups/lookups.ts';
 import { requests } from '../schema.ts';
 import type { FinalStatus } from '../words.ts';
-import { CLAIMS, claimEntitlements, type KnownWindows, knownEmails, requireClaims } from './entitlements.ts';
+import {
+  CLAIMS,
+  claimEntitlements,
+  type KnownWindows,
+  knownEmails,
+  requireClaims,
+  sandboxEmails,
+} from './entitlements.ts';
 import type { BatchStart } from './outbox.ts';
 import { balanceLock, giveRoom } from './room.ts';
 
@@ -87,11 +94,13 @@ async function write(
 ) {
   const asked = {
     organizationId: sql`open.organization_id`,
-    npis: sql`case when not open.failed then open.npi end`,
+    npis: sql`case when not open.failed and open.test_outcome is null then open.npi end`,
     wantedType: sql`open.wanted_type`,
     at: sql`open.at`,
     lookupId: sql`open.lookup_id`,
   };
+  const outcome = sql`case when not open.failed then open.test_outcome end`;
+  const test = { ...asked, npis: sql`open.npi`, outcome, isDue: sql`true` };
   return await tx.execute<{ status: FinalStatus; settledNow: boolean; charged: number; claimed: number }>(sql`
     with open as materialized (
       select r.*, at, at > deadline_at as late, at > deadline_at or ${end === 'failed'} as failed
@@ -103,7 +112,10 @@ async function write(
              reason = case when open.late then 'deadline' when known.npi is null then ${reason} end,
              replayed = coalesce(known.replayed, false), email = known.email, email_type = known.email_type,
              email_last_validated_at = known.email_last_validated_at, settled_at = open.at
-        from open left join lateral (${knownEmails(asked, windows)}) known on true
+        from open left join lateral (
+          select * from (${knownEmails(asked, windows)}) live
+          union all select * from (${sandboxEmails(test, windows.replayMs)}) test
+        ) known on true
        where r.id = open.id
       returning r.*
     ), posted as (${POST}), claimed as (${claimEntitlements(windows.replayMs)})

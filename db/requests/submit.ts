@@ -4,7 +4,7 @@ import { type Database, insertAll, span, type Transaction, transaction } from '.
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { batches, idempotencyKeys, requests, webhookDeliveries } from '../schema.ts';
-import type { SubmittedAs, WantedType, WebhookMode } from '../words.ts';
+import type { SubmittedAs, TestOutcome, WantedType, WebhookMode } from '../words.ts';
 import { CLAIMS, claimEntitlements, findKnownEmails, requireClaims } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
 import type { BatchStart } from './outbox.ts';
@@ -22,6 +22,8 @@ export interface SubmitCommand {
   readonly webhook: { readonly url: string; readonly mode: WebhookMode } | null;
   /** JSON text, as sent. */
   readonly customData: string | null;
+  /** Of a sandbox's submit: what each of `npis` comes to. */
+  readonly outcomes: readonly TestOutcome[] | null;
   readonly idempotency: {
     readonly key: string;
     readonly method: string;
@@ -53,6 +55,9 @@ export type SubmitOutcome =
 
 /** How long a repeated Idempotency-Key waits for the first one (DECISIONS.md, Idempotency-Key). */
 const IDEMPOTENCY_WAIT_MS = 5000;
+
+/** How soon a sandbox's request fails that is to come to its deadline. */
+const TEST_DEADLINE_MS = 5000;
 
 type NewRequest = typeof requests.$inferInsert & { email: string | null };
 
@@ -132,7 +137,7 @@ async function claimIdempotencyKey(
 }
 
 async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRules): Promise<SubmitOutcome> {
-  const { organizationId, wantedType, npis } = command;
+  const { organizationId, wantedType, npis, outcomes } = command;
   // The time is taken under the lock, so that times of one organization never run backwards.
   const [organization] = await tx.execute<{ available: string; suspended: boolean; ms: string }>(sql`
     with locked as materialized (
@@ -146,8 +151,10 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   const at = new Date(Number(organization.ms));
   const available = Number(organization.available);
   const batchId = newId('bat');
-  const known = await findKnownEmails(tx, { organizationId, npis, wantedType, at, lookupId: null }, rules);
-  const deadlineAt = new Date(at.getTime() + rules.lookupTimeoutMs);
+  const asked = { organizationId, npis, wantedType, at, lookupId: null, outcomes };
+  const known = await findKnownEmails(tx, asked, rules);
+  const after = (ms: number) => new Date(at.getTime() + ms);
+  const deadlineAt = after(rules.lookupTimeoutMs);
   const cost = PRICES[wantedType];
   const isOpen = (npi: string) => !known.has(npi);
   let room = npis.some(isOpen) ? await roomLeft(tx, organizationId, rules.lookupsPerOrganization) : 0;
@@ -157,6 +164,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
     // A second entry for the same NPI replays what the first one has just been charged for.
     if (answer) known.set(npi, { ...answer, replayed: true });
     else room -= 1;
+    const testOutcome = outcomes?.[position] ?? null;
     return {
       id: newId('req'),
       batchId,
@@ -166,7 +174,8 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
       wantedType,
       cost,
       acceptedAt: at,
-      deadlineAt,
+      deadlineAt: testOutcome === 'deadline' ? after(TEST_DEADLINE_MS) : deadlineAt,
+      testOutcome,
       hasRoom: room >= 0,
       ...(answer ? { status: 'completed', ...answer, settledAt: at } : OPEN),
     };

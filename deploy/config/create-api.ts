@@ -1,4 +1,5 @@
 import type { Server } from '@hapi/hapi';
+import { testOutcomeOf } from '../../activities/sandbox.ts';
 import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { type ApiDeps, createServer } from '../../api/server.ts';
 import { listenForChanges } from '../../db/changes.ts';
@@ -14,6 +15,7 @@ export function createApi(
     ...deps,
     rules: config,
     forbids: (url) => policy.forbids(url),
+    testOutcomeOf,
     changes: listenForChanges(deps.db),
     host: config.apiHost,
     port: config.apiPort,

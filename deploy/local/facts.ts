@@ -6,6 +6,7 @@ import { join } from 'node:path';
 export interface StackFacts {
   readonly base_url: string;
   readonly api_key: string;
+  readonly test_api_key: string;
   readonly temporal_address: string;
   readonly temporal_namespace: string;
   readonly temporal_ui: string | null;
@@ -15,6 +16,7 @@ export interface StackFacts {
   readonly simulator_url: string;
   readonly receiver_url: string;
   readonly organization_id: string;
+  readonly sandbox_id: string;
   readonly temporal_cli: string | null;
   /** Where the stack's own servers listen, by name. */
   readonly ports: Readonly<Record<string, number>>;

@@ -36,7 +36,7 @@ const HEALTH_TIMEOUT_MS = 5000;
 
 async function listen(stopped: Promise<void>, { forwardTo, secret, port, dir }: Options): Promise<void> {
   const facts = await factsOf(dir);
-  const signedWith = secret ?? (await stackSecret(facts));
+  const signedWith = secret ? [secret] : await stackSecrets(facts);
   // That of the stack's own receiver, which the stack's worker trusts on every port of loopback.
   const { cert, key } = await ensureCertificate(join(dir, 'receiver'));
   const server = createServer({ cert, key }, (request, response) => {
@@ -73,12 +73,14 @@ async function factsOf(dir: string): Promise<StackFacts> {
   );
 }
 
-async function stackSecret(facts: StackFacts): Promise<string> {
-  const { database_url: url, secrets_key: SECRETS_KEY, organization_id: id } = facts;
+/** Of the stack's organization and of its sandbox. */
+async function stackSecrets(facts: StackFacts): Promise<string[]> {
+  const { database_url: url, secrets_key: SECRETS_KEY } = facts;
   const { secretKeys } = loadOperatorConfig({ DATABASE_URL: url, SECRETS_KEY });
   const db = openDatabase({ url, poolSize: 1, applicationName: 'listen', secretKeys });
   try {
-    return (await showWebhookSecret(db, id)).webhookSecret;
+    const shown = [facts.organization_id, facts.sandbox_id].map((id) => showWebhookSecret(db, id));
+    return (await Promise.all(shown)).map(({ webhookSecret }) => webhookSecret);
   } catch (error) {
     if (!(error instanceof DatabaseError || error instanceof Refusal)) throw error;
     const message = `The local stack's database does not give the webhook secret (${error.code}): give --secret.`;
@@ -108,7 +110,7 @@ async function receive(
   request: IncomingMessage,
   response: ServerResponse,
   target: URL,
-  secret: string,
+  secrets: readonly string[],
 ): Promise<void> {
   if (request.method !== 'POST') {
     response.writeHead(405, { allow: 'POST' }).end();
@@ -117,7 +119,8 @@ async function receive(
   const at = new Date();
   const body = await buffer(request);
   const headers = textHeaders(request);
-  const problem = signatureProblem(headers, body, secret, at);
+  const problems = secrets.map((secret) => signatureProblem(headers, body, secret, at));
+  const problem = problems.includes(null) ? null : (problems[0] ?? null);
   const begun = performance.now();
   const status = await sendOn(target, headers, body, response);
   const ms = Math.round(performance.now() - begun);
@@ -177,6 +180,6 @@ await main(
       .requiredOption('--forward-to <URL>', 'your receiver, such as http://127.0.0.1:3000/hook', parseTarget)
       .option('--port <PORT>', 'where to listen on 127.0.0.1, 0 for any free one', integer(0, 65_535), 8444)
       .option('--dir <FOLDER>', 'the --dir of npm start', '.local');
-    addSecret(command, "check with this one (default: the local stack's)");
+    addSecret(command, "check with this one (default: the local stack's, its sandbox's too)");
   },
 );

@@ -16,7 +16,7 @@ export interface ReceivedDelivery {
   /** The `webhook-id` header, empty if there was none. */
   readonly id: string;
   readonly path: string;
-  /** Whether the public Standard Webhooks library accepts the signature; never without a secret to check it with. */
+  /** Whether the public Standard Webhooks library accepts the signature by one of the secrets it is checked with. */
   readonly verified: boolean;
   readonly headers: Readonly<Record<string, string | string[] | undefined>>;
   readonly body: string;
@@ -37,7 +37,7 @@ const KEPT = 10_000;
  */
 export async function startReceiver(settings: {
   readonly port: number;
-  readonly secret?: string | undefined;
+  readonly secrets?: readonly string[];
   readonly dir: string;
 }) {
   const { cert, key, certFile } = await ensureCertificate(settings.dir);
@@ -46,7 +46,7 @@ export async function startReceiver(settings: {
   const failures = new Map<string, number>();
   /** By the port of their other end. */
   const connections = new Map<number, Socket>();
-  let webhook = settings.secret === undefined ? null : new Webhook(settings.secret);
+  let webhooks = (settings.secrets ?? []).map((secret) => new Webhook(secret));
 
   const server = createServer({ cert, key }, (request, response) => {
     if (request.method === 'GET') list(response);
@@ -73,7 +73,7 @@ export async function startReceiver(settings: {
       at: new Date().toISOString(),
       id,
       path,
-      verified: webhook !== null && verifies(webhook, body, request.headers),
+      verified: webhooks.some((webhook) => verifies(webhook, body, request.headers)),
       headers: request.headers,
       body,
     });
@@ -99,9 +99,9 @@ export async function startReceiver(settings: {
     caFile: certFile,
     /** What arrived, newest last. */
     deliveries: (): readonly ReceivedDelivery[] => received,
-    /** Signatures are checked with this `whsec_` secret from now on. */
+    /** Signatures are checked with this `whsec_` secret alone from now on. */
     setSecret(secret: string) {
-      webhook = new Webhook(secret);
+      webhooks = [new Webhook(secret)];
     },
     /** From now on deliveries to that path are answered so; null gives the path its own answer back. */
     setBehavior(path: string, behavior: Behavior | null) {

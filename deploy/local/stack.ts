@@ -154,7 +154,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     const { url } = database;
     const urls = given.databaseUrl === null ? await openUsers(url) : { api: url, worker: url, operator: url };
     const config = loadOperatorConfig({ DATABASE_URL: urls.operator, SECRETS_KEY: secretsKey });
-    return { stackId, urls, tenant: await openTenant(config, earlier?.api_key) };
+    return { stackId, urls, tenant: await openTenant(config, earlier) };
   });
   await part('sample of NPPES', () => importSample(urls.operator, dir));
 
@@ -192,7 +192,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     const receiver = await startReceiver({
       port: await portOf('receiver'),
       dir: join(dir, 'receiver'),
-      secret: tenant.webhookSecret,
+      secrets: tenant.webhookSecrets,
     });
     parts.add(receiver.close);
     const dns = await startDns();
@@ -234,6 +234,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   const facts: StackFacts = {
     base_url: `http://${LOOPBACK}:${apiPort}`,
     api_key: tenant.apiKey,
+    test_api_key: tenant.sandbox.apiKey,
     temporal_address: temporal.address,
     temporal_namespace: temporal.namespace,
     temporal_ui: temporal.uiUrl,
@@ -242,6 +243,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     simulator_url: simulator.urls.rocketreach,
     receiver_url: receiver.url,
     organization_id: tenant.organizationId,
+    sandbox_id: tenant.sandbox.organizationId,
     temporal_cli: typeof programs === 'string' ? programs : null,
     ports,
   };
@@ -284,22 +286,26 @@ const BY = { actor: 'npm start', reason: 'local stack' };
 const CREDITS = 1000;
 
 /**
- * The organization that the local stack works for: finds that of an earlier start by its key, or makes one with 1,000
- * credits. The key is stored nowhere but in `stack.json`, so a lost file means a new organization.
+ * The organization that the local stack works for, and its sandbox: finds those of an earlier start by their keys, or
+ * makes one with 1,000 credits. Keys are stored nowhere but in `stack.json`, so a lost file means a new organization.
  * @returns with `vendorKey`, which the vendor simulator asks of its callers
  * @throws {DatabaseError}
  */
-async function openTenant({ databaseUrl: url, secretKeys }: OperatorConfig, earlierKey: string | undefined) {
+async function openTenant({ databaseUrl: url, secretKeys }: OperatorConfig, keys: StackFacts | null) {
   const db = openDatabase({ url, poolSize: 2, applicationName: 'local-stack', secretKeys });
   try {
-    const { organizationId, apiKey } = (await earlier(db, earlierKey)) ?? (await create(db));
+    const { organizationId, apiKey } = (await earlier(db, keys?.api_key)) ?? (await create(db));
+    const sandbox =
+      (await earlier(db, keys?.test_api_key)) ?? (await issueKey(db, BY, organizationId, 'npm start', true));
     for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
       const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
       await storeEmail(db, { npi, email, emailType: type, lastValidatedAt, source: 'local-stack' });
     }
     for (const value of SUPPRESSED_NPIS) await addSuppression(db, BY, { kind: 'npi', value });
-    const { webhookSecret } = await showWebhookSecret(db, organizationId);
-    return { organizationId, apiKey, webhookSecret, vendorKey: randomBytes(16).toString('hex') };
+    const secrets = [organizationId, sandbox.organizationId].map((id) => showWebhookSecret(db, id));
+    const webhookSecrets = (await Promise.all(secrets)).map(({ webhookSecret }) => webhookSecret);
+    const vendorKey = randomBytes(16).toString('hex');
+    return { organizationId, apiKey, sandbox, webhookSecrets, vendorKey };
   } finally {
     await db.close();
   }

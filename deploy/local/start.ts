@@ -77,16 +77,18 @@ The service is up.  A lookup that finds nothing in time fails after ${lookupTime
   Webhooks       ${facts.receiver_url}  (what arrived; self-made certificate, so curl -k)
   All of it      ${join(dir, 'stack.json')}   logs: ${join(dir, 'logs')}
 
-Paste the address and the key into another terminal:
+Paste the address and the keys into another terminal:
 
 BASE=${facts.base_url}
 KEY=${facts.api_key}
+TEST_KEY=${facts.test_api_key}
 
 Then try:
 
   ${curl} $BASE/api/v1/credits
   ${post} -d '{"npi":"2000000036","enrichment_email_type":"personal"}'
   ${post} -d '{"npi":"2000000101"}'   # the vendor hangs: failed, refunded
+  ${post.replace('$KEY', '$TEST_KEY')} -d '{"npi":"2000000010"}'   # in the sandbox: nobody is asked
 ${batchId ? `  ${curl} $BASE/api/v1/batch/${batchId}\n` : ''}  curl -sk ${facts.receiver_url}
   ${operator} explain 2000000226   # who was asked, and what came of it
   ${operator} vendors

@@ -45,7 +45,13 @@ export function addOrganizationCommands(program: Command, run: Run): void {
     .action(() =>
       run(async (db) => {
         const data = await listOrganizations(db);
-        const text = table(data.map(({ balance, ...rest }) => ({ ...rest, available: balance.available })));
+        const text = table(
+          data.map(({ balance, sandboxOf, ...rest }) => ({
+            ...rest,
+            available: balance.available,
+            sandboxOf,
+          })),
+        );
         return { data, text };
       }),
     );
@@ -130,8 +136,9 @@ export function addKeyCommands(program: Command, run: Run): void {
   change(keys, 'issue', 'a new key, printed once')
     .argument(...ORG)
     .requiredOption('--name <NAME>', 'what the key is for', label(200))
-    .action((id: string, by: ChangedBy & { readonly name: string }) =>
-      run(async (db) => shownOnce(await issueKey(db, by, id, by.name))),
+    .option('--test', 'a test key, for the sandbox of the organization; the first one makes the sandbox')
+    .action((id: string, by: ChangedBy & { readonly name: string; readonly test?: true }) =>
+      run(async (db) => shownOnce(await issueKey(db, by, id, by.name, by.test))),
     );
   change(keys, 'rotate', 'a new key, printed once, in place of an active one')
     .argument(...KEY)

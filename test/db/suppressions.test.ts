@@ -114,7 +114,8 @@ test('an address that may not be kept serves its own lookup alone', async (t) =>
     with named as (insert into email_checks (npi, email, lookup_id, kind, source, verdict)
                    values (${npi}, 'lent@clinic.example', 'lkp_one', 'named', 'lender', 'valid'))
     update stored_emails set may_store = false where npi = ${npi}`);
-  const asked = { organizationId: 'nobody', npis: [npi], wantedType: 'any', at: new Date() } as const;
+  const unknown = { organizationId: 'nobody', outcomes: null } as const;
+  const asked = { ...unknown, npis: [npi], wantedType: 'any', at: new Date() } as const;
   const serves = (lookupId: string | null) =>
     transaction(api.db, async (tx) => (await findKnownEmails(tx, { ...asked, lookupId }, RULES)).has(npi));
   t.deepEqual([await serves('lkp_one'), await serves('lkp_two'), await serves(null)], [true, false, false]);

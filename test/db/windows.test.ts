@@ -35,7 +35,14 @@ for (const offset of [-1, 0, 1]) {
     const [row] = await sql`select charged_at from entitlements where organization_id = ${organizationId}`;
     const at = new Date(row?.charged_at.getTime() + RULES.replayMs + offset);
     await transaction(db, async (tx) => {
-      const asked = { organizationId, npis: [npi], wantedType: 'any', at, lookupId: null } as const;
+      const asked = {
+        organizationId,
+        npis: [npi],
+        wantedType: 'any',
+        at,
+        lookupId: null,
+        outcomes: null,
+      } as const;
       const known = await findKnownEmails(tx, asked, { ...RULES, freshnessMs: 0 });
       t.is(known.get(npi)?.replayed, offset <= 0 ? true : undefined);
       const claimed = await tx.execute(statement`
@@ -54,7 +61,14 @@ for (const offset of [-1, 0, 1]) {
     const { freshnessMs } = RULES;
     const at = new Date(lastValidatedAt.getTime() + freshnessMs + offset);
     await transaction(db, async (tx) => {
-      const asked = { organizationId: 'nobody', npis: [npi], wantedType: 'any', at, lookupId: null } as const;
+      const asked = {
+        organizationId: 'nobody',
+        npis: [npi],
+        wantedType: 'any',
+        at,
+        lookupId: null,
+        outcomes: null,
+      } as const;
       const known = await findKnownEmails(tx, asked, RULES);
       t.is(known.has(npi), offset <= 0);
     });

@@ -188,6 +188,24 @@ test('a key is printed once, and never again', async (t) => {
   t.like(await json('keys', 'list', id), [{ name: 'production', hint: apiKey.slice(-4), state: 'active' }]);
 });
 
+test('a test key is issued for the sandbox of an organization, which is listed as one', async (t) => {
+  const id = await createOrg();
+  const issue = () => text('keys', 'issue', id, '--test', '--name', 'tests', ...WHY);
+  const issued = await issue();
+  t.regex(issued, /npe_test_[0-9A-Za-z]{36}/);
+  const sandbox = /sbx_\w+/.exec(issued)?.[0] ?? '';
+  t.true((await issue()).includes(sandbox));
+  t.like(await json('org', 'show', sandbox), {
+    sandbox_of: id,
+    balance: { available: 10_000 },
+    keys: { active: 2 },
+  });
+  t.like(await json('org', 'show', id), { sandbox_of: null, keys: { active: 0 } });
+  t.true((await text('org', 'list')).includes('SANDBOX OF'));
+  t.like(await json('credits', 'grant', sandbox, '5', ...WHY), { available: 10_005 });
+  t.regex(await text('webhook-secret', 'show', sandbox, ...WHY), /whsec_/);
+});
+
 test('a key is revoked, reactivated and rotated, each time with a record', async (t) => {
   const id = await createOrg();
   const issued = await json<{ id: string; api_key: string }>('keys', 'issue', id, '--name', 'k', ...WHY);

@@ -4,11 +4,12 @@ import type { Database } from '../../db/client.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { eraseSubject } from '../../db/privacy/privacy.ts';
 import { markStarted } from '../../db/requests/outbox.ts';
+import { beginForSandbox } from '../../db/requests/sandbox.ts';
 import { type LookupEnd, settle } from '../../db/requests/settle.ts';
 import { type SubmitCommand, submit } from '../../db/requests/submit.ts';
 import type { EmailType } from '../../db/words.ts';
 import { logAttempt } from './deliveries.ts';
-import { ASKED, acceptedIds, openOrganization, RULES, submitCommand } from './organization.ts';
+import { ASKED, acceptedIds, openOrganization, openTestKey, RULES, submitCommand } from './organization.ts';
 
 export interface Accepted {
   readonly batchId: string;
@@ -24,7 +25,7 @@ const URL = 'https://hooks.example/';
 /**
  * A little of everything that happens to two organizations: answers from the directory, replays at once and late,
  * a charge, releases of both kinds, a personal email, open requests, deliveries in every state, an adjustment, an
- * erasure.
+ * erasure, a sandbox.
  */
 export async function live(db: Database) {
   const organization = await openOrganization(db, 100);
@@ -108,6 +109,12 @@ export async function live(db: Database) {
   await accept({ npis: ['2000000184', '2000000184'] });
   await eraseSubject(db, ASKED, { npi: '2000000184' });
 
+  const testKey = await openTestKey(db, organization);
+  const outcomes = ['stored', 'replayed', 'slow'] as const;
+  const command = submitCommand(testKey, { npis: ['2000000184', '2000000192', '2000000200'], outcomes });
+  const tests = acceptedIds(await submit(db, command, RULES)).requestIds;
+  await beginForSandbox(db, tests);
+
   return {
     organizationId: organization.organizationId,
     otherOrganizationId: other.organizationId,
@@ -121,6 +128,8 @@ export async function live(db: Database) {
     bulk,
     /** Four open requests, no webhook. */
     open,
+    /** Of the sandbox: charged, a replay that nothing was paid for, one that is in progress. */
+    tests,
     told: { ...told, delivery: toldDelivery },
     refused: { ...refused, delivery: refusedDelivery },
     /** Its two deliveries are pending, nothing was sent. */

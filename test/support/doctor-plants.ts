@@ -368,6 +368,13 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       ],
       subject: 'directory 2000000044',
     },
+    sandbox_not_apart: {
+      statements: [
+        sql`insert into stored_emails (npi, email, verdict, source, source_request_id)
+            values ('2000000044', 'made.up@clinic.example', 'unknown', 'test', ${life.tests[0]})`,
+      ],
+      subject: life.tests[0] ?? '',
+    },
   };
   return { ...money, ...promises, ...lookups, ...work };
 }

@@ -66,7 +66,7 @@ export async function auditLedger(
        and later.wanted_type in ('any', earlier.email_type)
     union all
     select 'L5 replayed without a charge: ' || later.id from own later
-     where later.replayed and not exists (
+     where later.replayed and later.test_outcome is distinct from 'replayed' and not exists (
        select from own earlier
         where earlier.organization_id = later.organization_id and earlier.npi = later.npi and earlier.charges = 1
           and earlier.charged_at <= later.settled_at

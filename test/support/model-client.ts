@@ -137,6 +137,7 @@ async function performSubmit(client: ModelClient, call: SubmitCall): Promise<() 
     npis,
     webhook: null,
     customData: null,
+    outcomes: null,
     idempotency,
   };
   const outcome = await client.ledger.submit(client.db, command, MODEL_RULES);

@@ -48,6 +48,14 @@ export async function openOrganization(
   return { organizationId, keyId, apiKey };
 }
 
+/** The sandbox of an organization, with a test key. */
+export async function openTestKey(db: Database, live: Organization): Promise<Organization> {
+  const operator = { ...db, secretKeys: SECRET_KEYS };
+  const { id, apiKey, organizationId } = await issueKey(operator, BY, live.organizationId, 'test', true);
+  await setLimit(db, BY, organizationId, 100_000);
+  return { organizationId, keyId: id, apiKey };
+}
+
 /** A submit as the API would hand it down. */
 export function submitCommand(
   { organizationId, keyId }: Organization,
@@ -60,6 +68,7 @@ export function submitCommand(
     wantedType: 'any',
     webhook: null,
     customData: null,
+    outcomes: null,
     idempotency: null,
     ...over,
   };

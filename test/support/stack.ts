@@ -34,7 +34,7 @@ import {
   temporaryFolder,
   testSetting,
 } from './database.ts';
-import { createCaller, openOrganization } from './organization.ts';
+import { createCaller, type Organization, openOrganization, openTestKey } from './organization.ts';
 
 /** Settings, which may be shorter here than operators may have them, and what is around an API process. */
 export interface ApiOptions extends Partial<Config> {
@@ -118,6 +118,11 @@ export async function startApi(options: ApiOptions = {}) {
     async organization(credits = 1000, requestsPerMinute?: number) {
       const organization = await openOrganization(db, credits, requestsPerMinute);
       return { ...organization, ...createCaller(server.info.uri, organization.apiKey) };
+    },
+    /** A test key for the sandbox of an organization, and its way to call the API. */
+    async sandboxOf(live: Organization) {
+      const sandbox = await openTestKey(db, live);
+      return { ...sandbox, ...createCaller(server.info.uri, sandbox.apiKey) };
     },
     /** The ids of an organization's requests that are not final. */
     async openRequests(organizationId: string): Promise<string[]> {

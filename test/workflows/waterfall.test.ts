@@ -36,6 +36,16 @@ test.before(async () => {
   for (const item of envelope.data) answers.set(item.npi, item);
 });
 
+test('the sandbox answers magic NPIs as the simulated vendors make us answer them', async (t) => {
+  const sandbox = await stack.sandboxOf(client);
+  const { batch_id: batchId } = (await sandbox.bulk({ npis: [...MAGIC.keys()] })).json;
+  const { data } = await sandbox.completed(batchId);
+  t.deepEqual(
+    data.map(({ npi, status, email_type }) => [npi, `${status} ${email_type}`]),
+    Object.entries(EXPECTED),
+  );
+});
+
 /** Who was asked for money about an NPI, in order. */
 function asked(npi: string): string[] {
   const calls = stack.simulator.calls().filter(({ subject }) => subject === npi);

@@ -1,7 +1,7 @@
+import rows from '../../../activities/magic-npis.json' with { type: 'json' };
 import type { VendorId } from '../../../activities/vendors/catalogue.ts';
-import rows from './magic.json' with { type: 'json' };
 
-// What the magic NPIs show: data alone. Who they are follows in people.ts, what a vendor makes of it in knowledge.ts.
+// What the magic NPIs show: data alone, in one table with what the sandbox makes of them. Who they are follows in people.ts, what a vendor makes of it in knowledge.ts.
 
 /**
  * What is special about an answer. Everything but `found` can be asked for on purpose: a contact with the last
@@ -44,7 +44,8 @@ interface Row {
   readonly shows: string;
 }
 
-export const MAGIC = new Map(rows.map(({ npi, ...row }) => [npi, row as Row]));
+/** Without those that the sandbox alone knows. */
+export const MAGIC = new Map(rows.flatMap(({ npi, ...row }) => ('name' in row ? [[npi, row as Row]] : [])));
 /** In the sample of NPPES, and deactivated there. */
 export const DEACTIVATED_NPIS: readonly string[] = ['2000000085'];
 /** Who must not be looked up: the local stack suppresses them before it starts. */

@@ -24,6 +24,7 @@ const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
 
 const stack = fresh(test, () => startStack());
 const client = fresh(test, () => stack.organization());
+const sandbox = fresh(test, () => stack.sandboxOf(client));
 const dir = temporaryFolder(test.after.always);
 
 test.before(async () => {
@@ -38,6 +39,7 @@ test.before(async () => {
       database_url: stack.databaseUrl,
       secrets_key: SECRETS_KEY,
       organization_id: client.organizationId,
+      sandbox_id: sandbox.organizationId,
     }),
   );
 });
@@ -58,6 +60,13 @@ test('a delivery of the stack is verified and sent on as it came, and the stack 
   t.true(arrived?.body.includes('"custom_data":{"ë":1.5},"usage"'), arrived?.body);
   const envelope = await client.completed(json.batch_id);
   t.is(envelope.batch.total, 2);
+});
+
+test("a delivery of the sandbox is verified by the sandbox's own secret", async (t) => {
+  const target = await startTarget(t, (_request, response) => response.writeHead(200).end());
+  const { url, line } = await listening(t, ['--forward-to', target.url]);
+  await sandbox.single({ npi: '2000000010', webhook: { url } });
+  t.regex(await line(), /→ 200 in \d+ ms {2}verified$/);
 });
 
 test('the target decides: its status, Retry-After and body go back, a redirect as well', async (t) => {

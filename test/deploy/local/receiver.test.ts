@@ -104,7 +104,7 @@ test('a taken port is named', async (t) => {
 
 async function start(t: ExecutionContext, secret?: string) {
   const dir = temporaryFolder(t.teardown);
-  const receiver: Receiver = await startReceiver({ port: 0, dir, secret });
+  const receiver: Receiver = await startReceiver({ port: 0, dir, secrets: secret ? [secret] : [] });
   t.teardown(() => receiver.close());
   const ca = await readFile(receiver.caFile, 'utf8');
   return { receiver, dir, ca, send: sender(receiver.url, ca) };

@@ -153,12 +153,14 @@ test.serial(
       'organization_id',
       'ports',
       'receiver_url',
+      'sandbox_id',
       'secrets_key',
       'simulator_url',
       'temporal_address',
       'temporal_cli',
       'temporal_namespace',
       'temporal_ui',
+      'test_api_key',
     ]);
     for (const part of [
       '2000000010',
@@ -173,10 +175,22 @@ test.serial(
     t.regex(first.output(), /Temporal CLI .* PostgreSQL .* migrations /s, 'what may be missing comes first');
     // What is printed works when pasted.
     const lines = first.output().split('\n');
-    const pasted = ['BASE=', 'KEY=', '  curl -s -H "Authorization: Bearer $KEY" $BASE/api/v1/credits'];
-    const script = pasted.map((begin) => lines.find((line) => line.startsWith(begin)) ?? 'false').join('\n');
-    const { stdout: answer } = await promisify(execFile)('sh', ['-c', script]);
-    t.deepEqual(JSON.parse(answer), { balance: 988, total: 1000, used: 12 });
+    const pasted = async (...begins: string[]) => {
+      const script = begins
+        .map((begin) => lines.find((line) => line.startsWith(begin)) ?? 'false')
+        .join('\n');
+      return JSON.parse((await promisify(execFile)('sh', ['-c', script])).stdout);
+    };
+    const curl = '  curl -s -H "Authorization: Bearer $';
+    const credits = await pasted('BASE=', 'KEY=', `${curl}KEY" $BASE/api/v1/credits`);
+    t.deepEqual(credits, { balance: 988, total: 1000, used: 12 });
+    const { requests } = (await pasted('BASE=', 'TEST_KEY=', `${curl}TEST_KEY"`)) as SubmitAnswer;
+    const email = await eventually(async () => {
+      const headers = { authorization: `Bearer ${facts.test_api_key}` };
+      const answer = await fetch(`${facts.base_url}${requests[0]?.poll_url}`, { headers });
+      return ((await answer.json()) as EnvelopeAnswer).data[0]?.email ?? null;
+    });
+    t.is(email, 'npi2000000010@clinic.example.com');
     t.true(await isReachable(facts.temporal_ui ?? ''));
     // What the environment says counts.
     const [waits] = await withSql(
@@ -199,6 +213,7 @@ test.serial(
     const found = await factsOf(folder);
     t.is(found.api_key, facts.api_key);
     t.is(found.organization_id, facts.organization_id);
+    t.is(found.test_api_key, facts.test_api_key);
     t.deepEqual(found.ports, facts.ports, 'a port that had to be chosen is kept');
     t.is(found.simulator_url, facts.simulator_url);
     t.is((await stat(join(folder, '.local', 'stack.json'))).mode & 0o777, 0o600);

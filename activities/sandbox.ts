@@ -1,0 +1,73 @@
+import { Context } from '@temporalio/activity';
+import type { Database } from '../db/client.ts';
+import { beginForSandbox } from '../db/requests/sandbox.ts';
+import type { TestOutcome } from '../db/words.ts';
+import type { Planned, Unknown, VendorAnswer } from '../workflows/messages.ts';
+import { retryLater } from './failures.ts';
+import MAGIC from './magic-npis.json' with { type: 'json' };
+import { hasNpiCheckDigit } from './person/npi.ts';
+
+// Who answers requests of sandboxes (api/README.md, Sandbox), in place of vendors, directory and registry.
+
+const OUTCOMES = new Map(MAGIC.map(({ npi, outcome }) => [npi, outcome as TestOutcome]));
+
+/**
+ * What an NPI comes to in a sandbox: the magic ones as their table has it, all others by their digits, so that a list of
+ * NPIs has some of each kind.
+ */
+export function testOutcomeOf(npi: string): TestOutcome {
+  const magic = OUTCOMES.get(npi);
+  if (magic) return magic;
+  // The last digit before the check digit.
+  if (!hasNpiCheckDigit(npi) || npi[8] === '0') return 'not_found';
+  return npi[8] === '1' || npi[8] === '2' ? 'personal' : 'professional';
+}
+
+/** No vendor's id begins so: it has a blank. The outcome comes after it, for operators to see. */
+const SANDBOX = 'the sandbox: ';
+const [GREYLIST_MS, SLOW_MS, DEADLINE_POLL_MS, CAP_MS] = [3000, 5000, 1000, 60_000];
+
+/** Decides how requests of a sandbox are looked up: as any others, with one source. */
+export async function planForSandbox(db: Database, requests: readonly Unknown[]): Promise<Planned[]> {
+  const ids = requests.map(({ requestId }) => requestId);
+  return (await beginForSandbox(db, ids)).map(({ wantedType, outcome, ...request }) => {
+    const name = `${SANDBOX}${outcome}`;
+    const sources = [{ vendor: name, capMs: CAP_MS }];
+    const rest = { greylistMs: GREYLIST_MS, unidentified: null, sources };
+    return { ...request, plan: { kind: 'ask', lookupId: name, wantedType, ...rest } };
+  });
+}
+
+/**
+ * Answers for a sandbox, as a vendor and our checks of what it names would. The address itself is made up when the
+ * request is settled (`sandboxEmails`).
+ * @param name of a planned source, or of its lookup
+ * @returns null if that is no sandbox
+ * @throws {ApplicationFailure} retryable, if it is to take longer
+ */
+export function answerForSandbox(name: string, patience: 'first' | 'early' | 'over'): VendorAnswer | null {
+  if (!name.startsWith(SANDBOX)) return null;
+  const outcome = name.slice(SANDBOX.length) as TestOutcome;
+  switch (outcome) {
+    case 'greylisted':
+      return patience === 'first' ? { kind: 'later', reason: outcome } : { kind: 'found', reason: null };
+    case 'slow':
+      if (Context.current().info.attempt === 1) throw retryLater('sandbox', 'pending', SLOW_MS);
+      return { kind: 'found', reason: null };
+    case 'deadline':
+      // Until there is no more time for another attempt.
+      throw retryLater('sandbox', 'pending', DEADLINE_POLL_MS);
+    case 'failed':
+      return { kind: 'fatal', reason: 'test_outcome' };
+    case 'not_found':
+      return { kind: 'miss', reason: 'no_source' };
+    case 'professional':
+    case 'personal':
+    case 'found':
+    case 'stored':
+    case 'replayed':
+      return { kind: 'found', reason: null };
+    default:
+      return outcome satisfies never;
+  }
+}

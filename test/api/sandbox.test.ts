@@ -1,0 +1,129 @@
+import { readFile } from 'node:fs/promises';
+import test from 'ava';
+import MAGIC from '../../activities/magic-npis.json' with { type: 'json' };
+import written from '../../api/openapi/operations.json' with { type: 'json' };
+import { ROUTES } from '../../api/routes.ts';
+import { suspendOrganization } from '../../db/accounts/organizations.ts';
+import { newId } from '../../db/ids.ts';
+import { TEST_OUTCOMES } from '../../db/words.ts';
+import { fresh } from '../support/database.ts';
+import { type ApiClient, startApi } from '../support/stack.ts';
+
+// A test key and a live one of the same customer, at the API alone: nobody works.
+
+const api = fresh(test, startApi);
+const live = fresh(test, () => api.organization());
+const sandbox = fresh(test, () => api.sandboxOf(live));
+
+const BY = { actor: 'test', reason: 'test' };
+const NPI = '2000000010';
+
+/** A submit with a webhook, and the ids that paths name. */
+async function submitted(client: Pick<ApiClient, 'single' | 'get'>) {
+  const body = { npi: NPI, webhook: { url: 'https://example.com/hook' } };
+  const { batch_id, requests } = (await client.single(body)).json;
+  const path = `/api/v1/batch/${batch_id}/deliveries`;
+  const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path)).json;
+  return { batch_id, request_id: requests[0]?.request_id ?? '', delivery_id: deliveries[0]?.id ?? '' };
+}
+
+test('a live key sees nothing of the sandbox, and a test key nothing of what is live, on any route', async (t) => {
+  const live = await api.organization();
+  const sandbox = await api.sandboxOf(live);
+  const clients = [live, sandbox] as const;
+  const [ofLive, ofSandbox] = [await submitted(live), await submitted(sandbox)];
+  const unknown = { batch_id: newId('bat'), request_id: newId('req'), delivery_id: newId('msg') };
+  const withIds = ROUTES.filter(({ path }) => path.includes('{'));
+  t.is(withIds.length, 4);
+  for (const { method, path } of withIds) {
+    const at = (ids: Record<string, string>) =>
+      path.replace(/\{(\w+)\}/g, (_, name: string) => ids[name] ?? '');
+    for (const [client, foreign] of [
+      [live, ofSandbox],
+      [sandbox, ofLive],
+    ] as const) {
+      const [asked, nobodys] = [
+        await client.call(method, at(foreign)),
+        await client.call(method, at(unknown)),
+      ];
+      t.deepEqual([asked.status, asked.text], [404, nobodys.text], `${method} ${path}`);
+    }
+  }
+  for (const [client, own] of [
+    [live, ofLive],
+    [sandbox, ofSandbox],
+  ] as const) {
+    t.is((await client.get(`/api/v1/email/${own.request_id}`)).status, 200);
+  }
+  t.deepEqual(await Promise.all(clients.map((client) => client.credits())), [
+    { total: 1000, balance: 999, used: 0 },
+    { total: 10_000, balance: 9999, used: 0 },
+  ]);
+});
+
+test('replays and Idempotency-Keys of the two know nothing of each other', async (t) => {
+  const key = { 'idempotency-key': 'both' };
+  const npi = '2000000051';
+  const first = await sandbox.single({ npi }, key);
+  t.is(first.json.status, 'completed');
+  const other = await live.single({ npi }, key);
+  t.deepEqual([other.status, other.json.status], [202, 'in-progress']);
+  t.is(other.headers.get('idempotent-replayed'), null);
+  const [again] = (await sandbox.batch((await sandbox.single({ npi })).json.batch_id)).data;
+  t.is(again?.replayed, true);
+});
+
+test('a Test-Outcome that there is not is a 422 that names those that there are', async (t) => {
+  const { status, text } = await sandbox.single({}, { 'test-outcome': 'Stored', 'idempotency-key': 'ü' });
+  t.is(status, 422);
+  const { detail } = JSON.parse(text);
+  t.deepEqual(
+    detail.map(({ loc }: { loc: string[] }) => loc.join(' ')),
+    ['body npi', 'header Idempotency-Key', 'header Test-Outcome'],
+  );
+  t.is(detail[2].type, 'literal_error');
+  for (const outcome of TEST_OUTCOMES) t.true(detail[2].msg.includes(`'${outcome}'`));
+});
+
+test('with a live key a Test-Outcome is ignored, and is no part of what an Idempotency-Key stands for', async (t) => {
+  const key = { 'idempotency-key': 'live' };
+  const first = await live.single({ npi: NPI }, { ...key, 'test-outcome': 'stored' });
+  t.deepEqual([first.status, first.json.status], [202, 'in-progress']);
+  const again = await live.single({ npi: NPI }, { ...key, 'test-outcome': 'nonsense' });
+  t.deepEqual([again.status, again.text], [202, first.text]);
+});
+
+test('with a test key it is part of what an Idempotency-Key stands for', async (t) => {
+  const key = { 'idempotency-key': 'test' };
+  const [stored, failed] = [{ 'test-outcome': 'stored' }, { 'test-outcome': 'failed' }];
+  const first = await sandbox.single({ npi: '2000000044' }, { ...key, ...stored });
+  t.is(first.json.status, 'completed');
+  const again = await sandbox.single({ npi: '2000000044' }, { ...key, ...stored });
+  t.deepEqual([again.text, again.headers.get('idempotent-replayed')], [first.text, 'true']);
+  for (const headers of [key, { ...key, ...failed }]) {
+    t.is((await sandbox.single({ npi: '2000000044' }, headers)).status, 422);
+  }
+});
+
+test('the test keys of an organization that is suspended are not let in either', async (t) => {
+  const other = await api.organization();
+  const its = await api.sandboxOf(other);
+  await suspendOrganization(api.db, BY, other.organizationId, true);
+  t.is((await its.call('GET', '/api/v1/credits')).status, 403);
+  await suspendOrganization(api.db, BY, other.organizationId, false);
+  await t.notThrowsAsync(its.credits());
+});
+
+test('the page for users has the outcome of every magic NPI, and the document every outcome', async (t) => {
+  const page = await readFile(new URL('../../api/README.md', import.meta.url), 'utf8');
+  const rows = [...page.matchAll(/^\| `(\w+)` \| [^|]+ \| ([0-9, ]+) \|$/gm)];
+  const shown = rows.flatMap(([, outcome, npis = '']) => npis.split(', ').map((npi) => ({ npi, outcome })));
+  const byNpi = (a: { npi: string }, b: { npi: string }) => a.npi.localeCompare(b.npi);
+  t.deepEqual(shown.toSorted(byNpi), MAGIC.map(({ npi, outcome }) => ({ npi, outcome })).toSorted(byNpi));
+  t.deepEqual(
+    rows.map(([, outcome]) => outcome),
+    [...TEST_OUTCOMES],
+  );
+  const { description } = written.parameters['Test-Outcome'];
+  for (const outcome of TEST_OUTCOMES) t.true(description.includes(`\`${outcome}\``), outcome);
+});

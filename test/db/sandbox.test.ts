@@ -1,0 +1,163 @@
+import test from 'ava';
+import { balanceOf } from '../../db/accounts/credits.ts';
+import { authenticate, issueKey, listKeys, parseApiKey, rotateKey } from '../../db/accounts/keys.ts';
+import {
+  createOrganization,
+  listOrganizations,
+  suspendOrganization,
+  suspendWebhooks,
+} from '../../db/accounts/organizations.ts';
+import { newId } from '../../db/ids.ts';
+import { exportSubject } from '../../db/privacy/privacy.ts';
+import { eraseSubject } from '../../db/privacy/privacy.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { freshDatabase } from '../support/database.ts';
+import {
+  ASKED,
+  acceptedIds,
+  openOrganization,
+  openTestKey,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
+
+// Sandboxes are organizations that constraints keep apart, whoever writes.
+
+const { db, sql } = freshDatabase(test);
+const BY = { actor: 'test', reason: 'test' };
+
+const refusedBy = (constraint: string) => ({ message: new RegExp(constraint) });
+const openLive = async () => (await createOrganization(db, BY, 'Acme')).id;
+const openSandbox = async (owner: string) => (await issueKey(db, BY, owner, 'tests', true)).organizationId;
+
+test('the first test key makes the sandbox, with play credits; all later ones are for it', async (t) => {
+  const live = await openLive();
+  const keys = await Promise.all(Array.from({ length: 5 }, () => issueKey(db, BY, live, 'tests', true)));
+  const [sandbox = '', ...others] = new Set(keys.map(({ organizationId }) => organizationId));
+  t.regex(sandbox, /^sbx_/);
+  t.deepEqual(others, []);
+  t.deepEqual(await balanceOf(db, sandbox), { total: 10_000, used: 0, held: 0, available: 10_000 });
+  t.true(keys.every(({ apiKey, isTest }) => isTest && /^npe_test_[0-9A-Za-z]{36}$/.test(apiKey)));
+  const found = await authenticate(db, parseApiKey(keys[0]?.apiKey ?? '') ?? Buffer.of());
+  t.like(found, { kind: 'active', organizationId: sandbox, requestsPerMinute: 100 });
+  t.deepEqual(await listKeys(db, live), []);
+});
+
+test('a key is a test key if it is of a sandbox, by whatever way it was issued', async (t) => {
+  const sandbox = await openSandbox(await openLive());
+  for (const { apiKey } of [
+    await issueKey(db, BY, sandbox, 'one'),
+    await issueKey(db, BY, sandbox, 'other', true),
+    (await rotateKey(db, BY, (await issueKey(db, BY, sandbox, 'third')).id)).issued,
+  ]) {
+    t.true(apiKey.startsWith('npe_test_'));
+  }
+  const live = await issueKey(db, BY, await openLive(), 'live');
+  t.false(live.isTest);
+  t.regex(live.apiKey, /^npe_[0-9A-Za-z]{36}$/);
+});
+
+test('lists tell a sandbox from its organization', async (t) => {
+  const live = await openLive();
+  const sandbox = await openSandbox(live);
+  const listed = (await listOrganizations(db)).filter(({ id }) => [live, sandbox].includes(id));
+  t.deepEqual(
+    listed.map(({ id, sandboxOf }) => [id, sandboxOf]),
+    [
+      [live, null],
+      [sandbox, live],
+    ],
+  );
+});
+
+test('what is suspended for an organization is for its sandbox, one that is made later too', async (t) => {
+  const [live, later] = [await openLive(), await openLive()];
+  const sandbox = await openSandbox(live);
+  const states = async (id: string) => {
+    const [row] = await sql`select suspended, webhooks_suspended from organizations where id = ${id}`;
+    return [row?.suspended, row?.webhooks_suspended];
+  };
+  for (const id of [live, later]) {
+    await suspendOrganization(db, BY, id, true);
+    await suspendWebhooks(db, BY, id, true);
+  }
+  t.deepEqual(await states(sandbox), [true, true]);
+  t.deepEqual(await states(await openSandbox(later)), [true, true]);
+  await suspendOrganization(db, BY, live, false);
+  t.deepEqual(await states(sandbox), [false, true]);
+});
+
+test('test keys are of sandboxes and live ones are not', async (t) => {
+  const live = await openLive();
+  const sandbox = await openSandbox(live);
+  const add = (organization: string, isTest: boolean) => sql`
+    insert into api_keys (id, organization_id, name, hint, hash, is_test)
+    values (${newId('key')}, ${organization}, 'k', 'hint', sha256(${newId('key')}::bytea), ${isTest})`;
+  for (const [organization, isTest] of [
+    [live, true],
+    [sandbox, false],
+  ] as const) {
+    await t.throwsAsync(add(organization, isTest), refusedBy('api_keys_test_is_of_sandbox'));
+  }
+  await t.throwsAsync(
+    sql`update api_keys set organization_id = ${live} where organization_id = ${sandbox}`,
+    refusedBy('api_keys_test_is_of_sandbox'),
+  );
+});
+
+test('an organization has one sandbox, which has none itself, and its id says what it is', async (t) => {
+  const live = await openLive();
+  const sandbox = await openSandbox(live);
+  const add = (id: string, of: string | null) =>
+    sql`insert into organizations (id, name, webhook_secret, sandbox_of) values (${id}, 'x', 'x', ${of})`;
+  await t.throwsAsync(add(newId('sbx'), live), refusedBy('organizations_sandbox_of_key'));
+  for (const [id, of] of [
+    [newId('org'), live],
+    [newId('sbx'), null],
+    [newId('sbx'), sandbox],
+  ] as const) {
+    await t.throwsAsync(add(id, of), refusedBy('organizations_sandbox'));
+  }
+});
+
+test('requests of sandboxes have an outcome and no lookup, and all others none', async (t) => {
+  const live = await openOrganization(db, 10);
+  const sandbox = await openTestKey(db, live);
+  const npis = ['2000000010'];
+  const accept = (owner: typeof live, outcomes: readonly ['found'] | null) =>
+    submit(db, submitCommand(owner, { npis, outcomes }), RULES);
+  await t.throwsAsync(accept(live, ['found']), refusedBy('requests_test_is_of_sandbox'));
+  await t.throwsAsync(accept(sandbox, null), refusedBy('requests_test_is_of_sandbox'));
+  const { requestIds } = acceptedIds(await accept(sandbox, ['found']));
+  await sql`insert into lookups (id, npi, wanted_type, opened_at) values ('lkp_x', ${npis[0] ?? ''}, 'any', now())`;
+  await t.throwsAsync(
+    sql`update requests set lookup_id = 'lkp_x' where id = ${requestIds[0] ?? ''}`,
+    refusedBy('requests_test_joins_no_lookup'),
+  );
+  const { organizationId } = sandbox;
+  await t.throwsAsync(
+    sql`insert into source_spend (source, day, organization_id) values ('s', now(), ${organizationId})`,
+    refusedBy('source_spend_organization_id_check'),
+  );
+  await t.throwsAsync(
+    sql`insert into source_turns (source, request_id, organization_id, tag, due_at, given)
+        values ('s', 'r', ${organizationId}, 1, now(), false)`,
+    refusedBy('source_turns_organization_id_check'),
+  );
+});
+
+test("what a sandbox made up is nobody's: it is neither erased, nor suppressed, nor exported", async (t) => {
+  const npi = '2000000069';
+  const sandbox = await openTestKey(db, await openOrganization(db, 0));
+  const [requestId = ''] = acceptedIds(
+    await submit(db, submitCommand(sandbox, { npis: [npi], outcomes: ['stored'] }), RULES),
+  ).requestIds;
+  const made = async () => (await sql`select email from requests where id = ${requestId}`)[0]?.email;
+  const email = await made();
+  t.is(email, `npi${npi}@clinic.example.com`);
+  for (const subject of [{ npi }, { email }]) {
+    t.like(await exportSubject(db, subject), { requests: [], deliveries: [] });
+    t.like(await eraseSubject(db, ASKED, subject), { answers: 0, tombstones: 1 });
+  }
+  t.is(await made(), email);
+});

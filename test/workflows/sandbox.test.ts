@@ -1,0 +1,246 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { Webhook } from 'standardwebhooks';
+import MAGIC from '../../activities/magic-npis.json' with { type: 'json' };
+import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import { TEST_OUTCOMES, type TestOutcome } from '../../db/words.ts';
+import { withCheckDigit } from '../../deploy/local/sim/people.ts';
+import { leftOver } from '../support/all-ended.ts';
+import { fresh } from '../support/database.ts';
+import { type EnvelopeAnswer, eventually } from '../support/organization.ts';
+import { startStack } from '../support/stack.ts';
+import { createScriptedVendor, foundStep } from '../support/vendors.ts';
+
+// The sandbox from a submit to its webhook: each outcome, and that nobody else has anything to do with it.
+
+const vendor = createScriptedVendor();
+const registered: string[] = [];
+const registry = {
+  find: async (npi: string) => {
+    registered.push(npi);
+    return { kind: 'inactive_or_unknown' } as const;
+  },
+};
+const stack = fresh(test, () => startStack({ providers: [vendor], registry }));
+const live = fresh(test, () => stack.organization());
+const sandbox = fresh(test, () => stack.sandboxOf(live));
+
+const MAGIC_NPIS = MAGIC.map(({ npi }) => npi);
+/** One by the digits of each kind: personal, nobody, professional, and a wrong check digit. */
+const ORDINARY = [...[100_000_011, 100_000_010, 100_000_013].map(withCheckDigit), '1234567890'];
+/** Not of anybody's own: these serve all organizations, or are the service's. */
+const OWN =
+  `api_keys audit_log batches credit_balances entitlements idempotency_keys ledger_entries organizations
+  rate_windows requests sweeps webhook_attempts webhook_deliveries webhook_hosts workers`.split(/\s+/);
+
+let nextStem = 100_300_000;
+const newNpi = () => withCheckDigit(nextStem++);
+
+/** What every table holds that serves more than one organization. */
+async function sharedRows(): Promise<Record<string, string>> {
+  const tables = await stack.db.drizzle.execute<{ name: string }>(sql`
+    select relname as name from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r' order by 1`);
+  const shared = tables.filter(({ name }) => !OWN.includes(name));
+  const held = shared.map(async ({ name }) => {
+    const [row] = await stack.db.drizzle.execute<{ text: string }>(
+      sql`select coalesce(string_agg(t::text, chr(10) order by t::text), '') as text from ${sql.identifier(name)} t`,
+    );
+    return [name, row?.text ?? ''] as const;
+  });
+  return Object.fromEntries(await Promise.all(held));
+}
+
+/** One submit with the outcome forced, to its end. */
+async function forced(outcome: TestOutcome, npi = newNpi(), type = 'any') {
+  const body = { npi, enrichment_email_type: type };
+  const { json, status } = await sandbox.single(body, { 'test-outcome': outcome });
+  if (status !== 202) throw new Error(`${status}`);
+  const { data, usage } = await sandbox.completed(json.batch_id);
+  return { submitted: json.status, batchId: json.batch_id, credits: usage.credits_used, ...data[0] };
+}
+
+async function row(batchId: string) {
+  const [found] = await stack.db.drizzle.execute<{
+    reason: string;
+    deadline: number;
+    lookup: string | null;
+  }>(sql`
+    select reason, extract(epoch from deadline_at - accepted_at)::int as deadline, lookup_id as lookup
+      from requests where batch_id = ${batchId}`);
+  return found;
+}
+
+const PROFESSIONAL = { status: 'completed', email_type: 'professional', email_status: 'valid' };
+const PERSONAL = { ...PROFESSIONAL, email_type: 'personal' };
+const NOTHING = { email: null, email_type: null, email_last_validated: null, email_status: null };
+
+test.serial(
+  'a run of everything leaves no trace in what serves all, and takes nothing from it',
+  async (t) => {
+    // Whoever looked here would answer otherwise.
+    const npis = [...MAGIC_NPIS, ...ORDINARY];
+    await stack.db.drizzle.execute(sql`
+    insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
+    select npi, 'real@clinic.test', 'professional', 'valid', now(), 'test' from unnest(${sql.param(npis)}::text[]) npi`);
+    await stack.db.drizzle.execute(sql`
+    insert into suppressions (kind, value, origin)
+    select 'npi', npi, 'operator' from unnest(${sql.param(npis)}::text[]) npi
+    union all select 'domain', 'example.com', 'operator'`);
+    await stack.db.drizzle.execute(sql`
+    insert into providers (npi, deactivated_on, origin, row_hash)
+    select npi, '2020-01-01', 'nppes', 1 from unnest(${sql.param(npis)}::text[]) npi`);
+    for (const npi of npis) vendor.script(npi, () => foundStep(npi));
+    const before = await sharedRows();
+    t.true(Object.keys(before).length > 12);
+
+    const webhook = { url: `${stack.receiver.url}/everything` };
+    const all = [await sandbox.bulk({ npis, webhook })];
+    for (const type of ['professional', 'personal']) {
+      all.push(
+        await sandbox.bulk({ npis, enrichment_email_type: type, webhook: { ...webhook, mode: 'batch' } }),
+      );
+    }
+    for (const outcome of TEST_OUTCOMES) {
+      all.push(await sandbox.bulk({ npis: [newNpi(), newNpi()], webhook }, { 'test-outcome': outcome }));
+    }
+    const answers: EnvelopeAnswer[] = [];
+    for (const { json } of all) answers.push(await sandbox.completed(json.batch_id));
+
+    t.deepEqual(await leftOver(stack), []);
+    t.deepEqual(await sharedRows(), before);
+    t.deepEqual(
+      [...npis, ...registered].filter((npi) => vendor.asked(npi, 'submit') > 0),
+      [],
+    );
+    t.deepEqual(registered, []);
+    const emails = answers.flatMap(({ data }) => data.flatMap(({ email }) => email ?? []));
+    t.true(emails.length > 40);
+    t.deepEqual(
+      emails.filter((email) => !/^npi[0-9]{10}@(clinic|home)\.example\.com$/.test(email)),
+      [],
+    );
+  },
+);
+
+test('by its digits an NPI has a professional address, a personal one or none', async (t) => {
+  const npis = [3, 4, 5, 6, 7, 8, 9, 1, 2, 0].map((digit) => withCheckDigit(100_200_000 + digit));
+  const { json } = await sandbox.bulk({ npis: [...npis, '1234567890'] });
+  const { data } = await sandbox.completed(json.batch_id);
+  t.deepEqual(
+    data.map(({ email_type }) => email_type),
+    [...Array(7).fill('professional'), ...Array(2).fill('personal'), null, null],
+  );
+  t.is(data.at(-1)?.status, 'not_found');
+});
+
+test('professional and personal are found, and are not what wants the other type', async (t) => {
+  t.like(await forced('professional'), {
+    ...PROFESSIONAL,
+    submitted: 'in-progress',
+    credits: 1,
+    replayed: false,
+  });
+  t.like(await forced('personal'), { ...PERSONAL, credits: 1 });
+  t.like(await forced('personal', newNpi(), 'personal'), { ...PERSONAL, credits: 3 });
+  t.like(await forced('professional', newNpi(), 'personal'), { ...NOTHING, status: 'not_found', credits: 0 });
+});
+
+test('found has an address of every type', async (t) => {
+  const npi = newNpi();
+  t.like(await forced('found', npi, 'personal'), { ...PERSONAL, email: `npi${npi}@home.example.com` });
+  t.like(await forced('found', newNpi(), 'professional'), PROFESSIONAL);
+  t.like(await forced('found'), PROFESSIONAL);
+});
+
+test('not_found and failed give the credits back, for their reasons', async (t) => {
+  const [notFound, failed] = [await forced('not_found'), await forced('failed')];
+  t.like(notFound, { ...NOTHING, status: 'not_found', credits: 0 });
+  t.like(failed, { ...NOTHING, status: 'failed', credits: 0 });
+  t.is((await row(notFound.batchId))?.reason, 'no_source');
+  t.is((await row(failed.batchId))?.reason, 'test_outcome');
+});
+
+test('a deadline comes within seconds, for that request alone', async (t) => {
+  const other = newNpi();
+  const { json } = await sandbox.bulk({ npis: ['2000000101', other] });
+  const { data, usage } = await sandbox.completed(json.batch_id);
+  t.deepEqual(
+    data.map(({ status }) => status),
+    ['failed', 'completed'],
+  );
+  t.is(usage.credits_used, 1);
+  const alone = await forced('deadline');
+  t.like(alone, { ...NOTHING, status: 'failed', credits: 0 });
+  t.like(await row(alone.batchId), { deadline: 5 });
+  const details = await stack.client.workflow
+    .getHandle(alone.batchId)
+    .query<{ currentDetails?: string }>('__temporal_workflow_metadata');
+  t.regex(details.currentDetails ?? '', /the sandbox: deadline\*\*: unresolved \(pending\)/);
+});
+
+test('slow and greylisted are found after a while, in the way of a vendor and of a mail server', async (t) => {
+  const [slow, greylisted] = await Promise.all([forced('slow'), forced('greylisted')]);
+  for (const [{ batchId, ...answer }, steps] of [
+    [slow, ['the sandbox: slow']],
+    [greylisted, ['the sandbox: greylisted', 'the sandbox: greylisted-over']],
+  ] as const) {
+    t.like(answer, { ...PROFESSIONAL, submitted: 'in-progress', credits: 1 });
+    const { events } = await stack.client.workflow.getHandle(batchId).fetchHistory();
+    const asked = (events ?? []).flatMap(
+      ({ activityTaskScheduledEventAttributes: one }) => one?.activityId ?? [],
+    );
+    t.deepEqual(asked.slice(0, 2), steps);
+  }
+});
+
+test('stored and replayed are final at the submit, and every answer that was paid for is replayed', async (t) => {
+  const npi = newNpi();
+  t.like(await forced('replayed'), { ...PROFESSIONAL, submitted: 'completed', replayed: true, credits: 0 });
+  t.like(await forced('stored', npi), {
+    ...PROFESSIONAL,
+    submitted: 'completed',
+    replayed: false,
+    credits: 1,
+  });
+  t.like(await forced('slow', npi), { ...PROFESSIONAL, submitted: 'completed', replayed: true, credits: 0 });
+  // What is to come to nothing does so whatever was paid for.
+  t.like(await forced('not_found', npi), { status: 'not_found', credits: 0 });
+  t.like(await forced('failed', npi), { status: 'failed', credits: 0 });
+});
+
+test('webhooks are delivered, signed with a secret of its own', async (t) => {
+  const path = `/hook/${newNpi()}`;
+  const body = { npi: '2000000028', webhook: { url: `${stack.receiver.url}${path}` }, custom_data: { a: 1 } };
+  const { json } = await sandbox.single(body);
+  const [delivery] = await eventually(async () => {
+    const arrived = stack.receiver.deliveries().filter((one) => one.path === path);
+    return arrived.length > 0 ? arrived : null;
+  });
+  const secretOf = async (id: string) => (await showWebhookSecret(stack.db, id)).webhookSecret;
+  const check = (secret: string) =>
+    new Webhook(secret).verify(delivery?.body ?? '', delivery?.headers as Record<string, string>);
+  const envelope = check(await secretOf(sandbox.organizationId)) as EnvelopeAnswer;
+  t.like(envelope, { batch: { id: json.batch_id }, custom_data: { a: 1 } });
+  const other = await secretOf(live.organizationId);
+  t.throws(() => check(other));
+});
+
+test('Temporal tells sandboxes apart', async (t) => {
+  const { batchId } = await forced('found');
+  const { json } = await live.single({ npi: '1234567890' });
+  await live.completed(json.batch_id);
+  const idsOf = async (query: string) => {
+    const ids: string[] = [];
+    for await (const { workflowId } of stack.client.workflow.list({ query })) ids.push(workflowId);
+    return ids;
+  };
+  const here = `TaskQueue = '${stack.taskQueue}' and WorkflowType = 'enrichBatch'`;
+  await eventually(async () => {
+    const [tests, others] = [
+      await idsOf(`${here} and OrganizationId STARTS_WITH 'sbx_'`),
+      await idsOf(`${here} and OrganizationId NOT STARTS_WITH 'sbx_'`),
+    ];
+    t.false(tests.includes(json.batch_id) || others.includes(batchId));
+    return tests.includes(batchId) && others.includes(json.batch_id) ? true : null;
+  });
+});
