@@ -1,15 +1,10 @@
+import type { LookupAddress } from 'node:dns';
 import { Resolver } from 'node:dns/promises';
 import { existsSync, readFileSync } from 'node:fs';
 import { isIP, type LookupFunction } from 'node:net';
 
 // Names by c-ares and never by getaddrinfo: that holds one of few threads, which the whole process shares, until
 // somebody's name servers answer. A question here holds a socket, and only until its time is over.
-
-export interface ResolvedAddress {
-  readonly address: string;
-  /** 4 or 6. */
-  readonly family: number;
-}
 
 export type Names = ReturnType<typeof createNames>;
 
@@ -51,7 +46,7 @@ export function createNames(servers: readonly string[]) {
   const remembered = remember((name) => ask((channel) => findAddresses(channel, name)), NAMES_AT_MOST);
 
   /** Every address of a name. Rejects with a code of node:dns if it has none, or if nobody says. */
-  const find = async (name: string): Promise<readonly ResolvedAddress[]> => {
+  const find = async (name: string): Promise<readonly LookupAddress[]> => {
     const found = hosts.get(name) ?? (await remembered(name));
     if (found instanceof Error) throw found;
     return found;
@@ -110,7 +105,7 @@ export function remember<T>(
 async function findAddresses(
   channel: Resolver,
   name: string,
-): Promise<Passing<readonly ResolvedAddress[] | Error>> {
+): Promise<Passing<readonly LookupAddress[] | Error>> {
   const answers = await Promise.allSettled([
     channel.resolve4(name, { ttl: true }),
     channel.resolve6(name, { ttl: true }),
@@ -126,7 +121,7 @@ async function findAddresses(
   return { value: unsure ?? errors[0], forMs: FAILURE_MS };
 }
 
-function readHosts(): ReadonlyMap<string, readonly ResolvedAddress[]> {
+function readHosts(): ReadonlyMap<string, readonly LookupAddress[]> {
   const text = existsSync(HOSTS_FILE) ? readFileSync(HOSTS_FILE, 'utf8') : '';
   const entries = text.split('\n').flatMap((line) => {
     const [address = '', ...names] = line.replace(/#.*/, '').trim().split(/\s+/);

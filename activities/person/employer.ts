@@ -7,11 +7,13 @@ import { parseAddress } from '../verification/syntax.ts';
 import { nameWords } from './names.ts';
 import { organizationName, resembles } from './organization.ts';
 
+type Source = Organization['source'];
+
 /**
  * How far a piece of evidence is trusted if it names one employer alone, and who says it: what one witness says twice
  * counts once, what several say adds up as if each were independent of the others.
  */
-const TRUST = {
+const TRUST: Readonly<Record<Source, readonly [confidence: number, witness: string]>> = {
   // The operator's table has a domain for this very person.
   operator: [0.97, 'operator'],
   // An address with their surname in it, ordinary or Direct.
@@ -29,8 +31,7 @@ const TRUST = {
   same_address: [0.4, 'primary practice location'],
   // Where they are one day a week, or were before they moved.
   elsewhere: [0.35, 'practices'],
-} as const;
-export type EmployerSource = keyof typeof TRUST;
+};
 /** Among more different organizations than this in one place, none is more likely than the others. */
 const DIFFERENT_AT_MOST = 3;
 /** An organization with the provider's surname in its name counts as so many: most practices of one physician have it. */
@@ -43,7 +44,7 @@ const CONFIDENCE_AT_LEAST = 0.1;
 
 /** Something that names an employer. */
 interface Evidence {
-  readonly source: EmployerSource;
+  readonly source: Source;
   /** What has one answer: a place, or all evidence of one kind. Whoever is named there has a share of the confidence. */
   readonly question: string;
   readonly weight: number;
@@ -86,23 +87,14 @@ export function deriveEmployers(facts: ProviderFacts): Organization[] {
     .slice(0, EMPLOYERS_AT_MOST);
 }
 
-function evidenceOf(
-  source: EmployerSource,
-  names: readonly (string | null)[],
-  domains: readonly string[],
-): Evidence {
+function evidenceOf(source: Source, names: readonly (string | null)[], domains: readonly string[]): Evidence {
   const said = names.filter((name) => organizationName(name) !== null).map((name) => name ?? '');
   const keys = said.map((name) => `name:${organizationKey(name)}`);
   return { source, question: source, weight: 1, keys, names: namesIn(said), domains };
 }
 
 /** People know a practice by the name on its door; if it has several, by the legal one as much as by any. */
-function ofNeighbor(
-  one: Neighbor,
-  source: EmployerSource,
-  question: string,
-  surname: readonly string[],
-): Evidence {
+function ofNeighbor(one: Neighbor, source: Source, question: string, surname: readonly string[]): Evidence {
   const { npi, name, parentName, otherNames, endpoints } = one;
   const named = evidenceOf(source, [name, ...otherNames, parentName], domainsOf(endpoints));
   const doors = namesIn(otherNames);
@@ -175,7 +167,7 @@ function describe(employer: Employer, all: readonly Employer[]): Organization {
   const witnesses = [...Map.groupBy(weighed, ({ source }) => TRUST[source][1]).values()];
   const doubt = witnesses.reduce((product, [best]) => product * (1 - (best?.weight ?? 0)), 1);
   const name = byFrequency(employer.flatMap(({ names }) => names.slice(0, 1)))[0]?.value ?? null;
-  const telling = (domain: string, source: EmployerSource) =>
+  const telling = (domain: string, source: Source) =>
     TRUST[source][0] + Number(name !== null && resembles(domain, name));
   const [domain = null] =
     employer

@@ -1,7 +1,6 @@
-import type { Identity } from '../vendors/vendor.ts';
+import type { Identity, Person } from '../vendors/vendor.ts';
 import { compareSurnames, generationOf, nameWords, type Reading, readName, recordReadings } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
-import type { Person } from './subject.ts';
 
 /** Whether an answer is about the provider it was asked for, and what says so. */
 export type IdentityVerdict =

@@ -244,19 +244,17 @@ function isSetOff(part: string): boolean {
   return words.every((word) => isCredential(word, true) || stripTitles(`x ${word}`).generation !== null);
 }
 
-/** How much two surnames have in common; `spelled`: they are spellings of one from another script. */
-export type Kinship = 'same' | 'spelled' | 'part' | 'none';
-
 /** Words shorter than this are shared by too many names to tell anything. */
 const TELLING = 3;
 
 /**
- * Compares surnames, in all their spellings. People often use some words of a long name, and marriage adds or removes
- * one: all words of the shorter must then stand in the longer (`part`). Names with an initial in them are the same or
- * not: otherwise `A Smith` of `John A Smith` would pass for a surname of two words.
+ * How much two surnames have in common, in all their spellings; `spelled`: they are spellings of one from another script.
+ * People often use some words of a long name, and marriage adds or removes one: all words of the shorter must then stand in
+ * the longer (`part`). Names with an initial in them are the same or not: otherwise `A Smith` of `John A Smith` would pass
+ * for a surname of two words.
  * @param one folded words, as `other` is
  */
-export function compareSurnames(one: readonly string[], other: readonly string[]): Kinship {
+export function compareSurnames(one: readonly string[], other: readonly string[]) {
   if (one.length === 0 || other.length === 0) return 'none';
   const [a = [], b = []] = [one, other].map(joinPrefixes);
   const [spelled = [], spelledOther = []] = [a, b].map((words) => words.map(commonSpelling));

@@ -1,6 +1,6 @@
 import type { ProviderFacts } from '../../db/providers/subject.ts';
 import type { WantedType } from '../../db/words.ts';
-import type { PersonName, Subject } from '../vendors/vendor.ts';
+import type { Person, PersonName, Subject } from '../vendors/vendor.ts';
 import { classifyEndpoint } from '../verification/looks.ts';
 import { parseAddress } from '../verification/syntax.ts';
 import { deriveEmployers } from './employer.ts';
@@ -30,40 +30,30 @@ export function endpointCandidates(facts: ProviderFacts): string[] {
   return [...new Set(addresses)];
 }
 
-/** An individual as NPPES has them. */
-export type Person = NonNullable<ReturnType<typeof personOf>>;
-
-function personOf(facts: ProviderFacts) {
+function personOf(facts: ProviderFacts): Person | null {
   const name = nameOf(facts.firstName, facts.lastName);
   if (facts.entityType !== 1 || !facts.active || name === null) return null;
   // A former name may come without its given name, which then is the present one.
   const other = nameOf(facts.otherFirstName ?? facts.firstName, facts.otherLastName ?? facts.lastName);
   const isOther = other !== null && (other.first !== name.first || other.last !== name.last);
-  const otherNames: readonly PersonName[] = isOther ? [other] : [];
   const state = usState(facts.practiceState, null);
-  const otherStates: readonly string[] = facts.otherStates
-    .map((one) => usState(one, null))
-    .filter((one) => one !== null)
-    .filter((one) => one !== state);
   return {
     ...name,
     middle: personName(facts.middleName),
     suffix: suffixOf(facts),
     credential: credentialOf(facts.credential),
-    /** Other names on record, such as one before a marriage. */
-    otherNames,
+    otherNames: isOther ? [other] : [],
     practice: {
       line1: textOf(facts.practiceLine1),
       city: cityOf(facts.practiceCity),
-      /** Two-letter code. */
       state,
-      /** Five digits. */
       zip: /^[0-9]{5}/.exec(facts.practicePostalCode ?? '')?.[0] ?? null,
-      /** Ten digits. */
       phone: facts.phoneKey,
     },
-    /** Two-letter codes of the states they practise in beside the primary one. */
-    otherStates,
+    otherStates: facts.otherStates
+      .map((one) => usState(one, null))
+      .filter((one) => one !== null)
+      .filter((one) => one !== state),
   };
 }
 

@@ -2,8 +2,6 @@ import type { NamedCandidate } from '../../db/lookups/candidates.ts';
 import type { Rate } from '../../db/lookups/sources.ts';
 import type { EmailType, StoredVerdict, WantedType } from '../../db/words.ts';
 import { byStatus, type HttpAnswer, type Meanings, protocol, type Trouble } from '../http/client.ts';
-import type { EmployerSource } from '../person/employer.ts';
-import type { Person } from '../person/subject.ts';
 
 /** What is thought of one address. Only `valid` is ever given to a client. */
 export type Verdict = StoredVerdict;
@@ -28,13 +26,42 @@ export interface PersonName {
   readonly last: string;
 }
 
+/** An individual as NPPES has them. */
+export interface Person extends PersonName {
+  readonly middle: string | null;
+  readonly suffix: string | null;
+  readonly credential: string | null;
+  /** Other names on record, such as one before a marriage. */
+  readonly otherNames: readonly PersonName[];
+  readonly practice: {
+    readonly line1: string | null;
+    readonly city: string | null;
+    readonly state: string | null;
+    /** Five digits. */
+    readonly zip: string | null;
+    /** Ten digits. */
+    readonly phone: string | null;
+  };
+  /** Two-letter codes of the states they practise in beside the primary one. */
+  readonly otherStates: readonly string[];
+}
+
 /** Where the person works, as far as it can be derived; what vendors that search by name need beside the name. */
 export interface Organization {
   readonly name: string | null;
   /** Registrable, lower case. */
   readonly domain: string | null;
   /** The evidence that weighs most. */
-  readonly source: EmployerSource;
+  readonly source:
+    | 'operator'
+    | 'own_mailbox'
+    | 'clinician_group'
+    | 'same_phone'
+    | 'affiliation'
+    | 'same_suite'
+    | 'endpoint_domain'
+    | 'same_address'
+    | 'elsewhere';
   /** 0 to 1. */
   readonly confidence: number;
 }

@@ -69,14 +69,9 @@ export function ownerOf({ local, domain }: Pick<Address, 'local' | 'domain'>, wh
   return whose.person === null && owner === 'other_person' ? 'unclear' : owner;
 }
 
-interface OwnNames {
-  readonly surnames: ReadonlySet<string>;
-  readonly given: readonly string[];
-  readonly initials: ReadonlySet<string>;
-  readonly surnameInitials: ReadonlySet<string>;
-}
+type OwnNames = Readonly<ReturnType<typeof ownNames>>;
 
-function ownNames(person: Whose['person']): OwnNames {
+function ownNames(person: Whose['person']) {
   const names = person === null ? [] : [person, ...person.otherNames];
   const families = names.map(({ last }) => nameWords(last));
   const words = [...names.map(({ first }) => first), person?.middle ?? ''].map(nameWords);

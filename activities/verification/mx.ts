@@ -1,14 +1,9 @@
-import type { MxRecord } from 'node:dns';
-import { remember } from '../http/names.ts';
+import { type Names, remember } from '../http/names.ts';
 import { createAddressPolicy } from '../webhooks/ip-policy.ts';
 import { holdsDomain, isDisposable, readList, registrableDomain } from './domains.ts';
 
-/** What is needed of name servers; `Names` is one. */
-export interface MailResolver {
-  readonly resolveMx: (domain: string) => Promise<readonly MxRecord[]>;
-  readonly resolve4: (host: string) => Promise<readonly string[]>;
-  readonly resolve6: (host: string) => Promise<readonly string[]>;
-}
+/** What is needed of name servers. */
+export type MailResolver = Pick<Names, 'resolveMx' | 'resolve4' | 'resolve6'>;
 
 /**
  * Whether a domain takes mail. `transient`: its name servers, or ours, did not answer; nothing is known, and an

@@ -1,9 +1,10 @@
+import type { LookupAddress } from 'node:dns';
 import { once } from 'node:events';
 import { request } from 'node:http';
 import { isIP, connect as openTcp, type Socket } from 'node:net';
 import { addAbortSignal } from 'node:stream';
 import { createSecureContext, getCACertificates, connect as openTls, type TLSSocket } from 'node:tls';
-import { lookupBy, type Names, type ResolvedAddress } from '../http/names.ts';
+import { lookupBy, type Names } from '../http/names.ts';
 import { AttemptFailure, ProxyUnavailable, step } from './attempt.ts';
 import { type AddressPolicy, isBlocked, literalOf } from './ip-policy.ts';
 
@@ -82,7 +83,7 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
 async function openThrough(
   proxy: URL,
   lookup: Names['find'],
-  addresses: readonly ResolvedAddress[],
+  addresses: readonly LookupAddress[],
   port: number,
   signal: AbortSignal,
 ): Promise<Socket> {
@@ -102,7 +103,7 @@ async function resolve(
   name: string,
   lookup: Names['find'],
   signal: AbortSignal,
-): Promise<readonly ResolvedAddress[]> {
+): Promise<readonly LookupAddress[]> {
   // Others may wait for the same look-up, which has a limit of its own: it is left behind if the signal comes first.
   const aborted = new Promise<never>((_resolve, reject) => {
     signal.addEventListener('abort', reject, { once: true });

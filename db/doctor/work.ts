@@ -40,10 +40,7 @@ const DELIVERY_GRACE = sql`interval '15 minutes'`;
 
 /** A receiver may ask for up to twice the step (DECISIONS.md, Webhooks, schedule). */
 function deliveries(scheduleMs: readonly number[]): Pass {
-  const steps = sql`array[${sql.join(
-    scheduleMs.map((ms) => sql`${ms}::float8`),
-    sql`, `,
-  )}]`;
+  const steps = sql`${sql.param(scheduleMs.map(String))}::text[]::float8[]`;
   const step = sql`(${steps})[least(d.step + 1, ${scheduleMs.length}::int)]`;
   const dueAt = sql`greatest(b.updated_at, d.due_at, d.leased_until)`;
   return {
@@ -100,10 +97,7 @@ const GUARDS: Pass = {
   from: sql`(
     select g.name, bool_and(g.works) as works
       from (
-        select unnest(array[${sql.join(
-          GUARDED.map((name) => sql`${name}::text`),
-          sql`, `,
-        )}]) as name, null::boolean as works
+        select unnest(${sql.param(GUARDED)}::text[]) as name, null::boolean as works
         union all
         select t.tgname, t.tgenabled in ('O', 'A')
           from pg_trigger t join pg_class c on c.oid = t.tgrelid

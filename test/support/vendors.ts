@@ -5,8 +5,7 @@ import type { AddressInfo } from 'node:net';
 import { json } from 'node:stream/consumers';
 import type { ExecutionContext } from 'ava';
 import type { RegistryStep } from '../../activities/person/registry.ts';
-import type { Person } from '../../activities/person/subject.ts';
-import type { Organization, Step, Subject, Vendor } from '../../activities/vendors/vendor.ts';
+import type { Organization, Person, Step, Subject, Vendor } from '../../activities/vendors/vendor.ts';
 import { shareOf } from '../../deploy/local/sim/knowledge.ts';
 import { PRACTICE_DOMAINS, withCheckDigit } from '../../deploy/local/sim/people.ts';
 

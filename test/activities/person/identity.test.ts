@@ -1,8 +1,7 @@
 import test from 'ava';
 import fc from 'fast-check';
 import { agrees } from '../../../activities/person/identity.ts';
-import type { Person } from '../../../activities/person/subject.ts';
-import type { GivenName, Identity, PersonName } from '../../../activities/vendors/vendor.ts';
+import type { GivenName, Identity, Person, PersonName } from '../../../activities/vendors/vendor.ts';
 
 const NPI = '2000000010';
 const OTHER_NPI = '2000000028';

@@ -1,7 +1,8 @@
+import type { LookupAddress } from 'node:dns';
 import { once } from 'node:events';
 import { createServer, type Socket } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
-import { createNames, type ResolvedAddress } from '../../../activities/http/names.ts';
+import { createNames } from '../../../activities/http/names.ts';
 import {
   type AddressPolicy,
   createAddressPolicy,
@@ -261,7 +262,7 @@ test('what operators block is not connected to, by name or by address, and is to
 });
 
 function postWith(target: AddressPolicy, answers: () => readonly string[], blocked: readonly string[] = []) {
-  const lookup = async (): Promise<readonly ResolvedAddress[]> =>
+  const lookup = async (): Promise<readonly LookupAddress[]> =>
     answers().map((address) => ({ address, family: address.includes(':') ? 6 : 4 }));
   const post = createPost({ policy: target, userAgent: 'test', lookup, connectMs: 500 });
   return (port: number, host: string) =>

@@ -1,3 +1,4 @@
+import type { LookupAddress } from 'node:dns';
 import { once } from 'node:events';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { createServer, type Server, type Socket } from 'node:net';
@@ -5,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createServer as createTlsServer, TLSSocket } from 'node:tls';
 import anyTest, { type ExecutionContext, type TestFn } from 'ava';
-import { createNames, type ResolvedAddress } from '../../../activities/http/names.ts';
+import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { type Answer, createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
 import {
@@ -22,7 +23,7 @@ type Context = ExecutionContext<{ dir: string; ca: string; receiver: Receiver }>
 
 const policy = createAddressPolicy({ openCidrs: ['127.0.0.1/32'] });
 const SHORT = { totalMs: 1000, connectMs: 700 };
-const LOOPBACK: readonly ResolvedAddress[] = [{ address: '127.0.0.1', family: 4 }];
+const LOOPBACK: readonly LookupAddress[] = [{ address: '127.0.0.1', family: 4 }];
 
 // One after the other: the time limits of the slow ones are short, and a neighbor's work would count against them.
 
