@@ -51,17 +51,6 @@ export async function main<Given extends unknown[]>(
   takes: (command: Command) => unknown = () => {},
 ): Promise<void> {
   const { name } = program;
-  const stopped = new Promise<void>((resolve) => {
-    let told = Number.POSITIVE_INFINITY;
-    for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) {
-      process.on(signal, () => {
-        resolve();
-        // npm hands on what the terminal has sent to it and to us.
-        if (performance.now() - told > ONE_SIGNAL_MS) process.exit(1);
-        told = Math.min(told, performance.now());
-      });
-    }
-  });
   // A stray rejection is a bug to be read about, and no reason to end what others are waiting for: every fact is in
   // PostgreSQL, none in this process.
   process.on('unhandledRejection', (error) => {
@@ -70,7 +59,7 @@ export async function main<Given extends unknown[]>(
   });
   try {
     const command = commandLine(program).action(async (...given) => {
-      await run(stopped, ...(given as Given));
+      await run(stopSignal(), ...(given as Given));
     });
     takes(command);
     const answered = await readCommandLine(command, process.argv.slice(2));
@@ -81,8 +70,23 @@ export async function main<Given extends unknown[]>(
   }
 }
 
-/** Signals that come so close are one. */
+/** Signals that come so close are one: npm hands on what the terminal has sent to it and to us. */
 const ONE_SIGNAL_MS = 1000;
+
+/** From now on the first signal is for who waits for it, and the second one ends the process. */
+function stopSignal(): Promise<void> {
+  return new Promise((resolve) => {
+    let told = Number.POSITIVE_INFINITY;
+    for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+      process.on(signal, () => {
+        resolve();
+        if (performance.now() - told > ONE_SIGNAL_MS) process.exit(1);
+        told = Math.min(told, performance.now());
+      });
+    }
+  });
+}
+
 const ASK_AGAIN_MS = 1000;
 
 /**

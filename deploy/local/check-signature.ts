@@ -38,9 +38,9 @@ const NAMES = ['webhook-id', 'webhook-timestamp', 'webhook-signature'] as const;
  * @param at when the delivery arrived
  */
 export function signatureProblem(headers: Headers, body: Buffer, secret: string, at: Date): string | null {
-  for (const name of NAMES) {
-    if (headers[name]) continue;
-    return `the header ${name} is missing: a proxy may have dropped it, or the request is not a delivery`;
+  const missing = NAMES.find((name) => !headers[name]);
+  if (missing) {
+    return `the header ${missing} is missing: a proxy may have dropped it, or the request is not a delivery`;
   }
   const [id = '', timestamp = '', signature = ''] = NAMES.map((name) => headers[name]);
   if (!/^[0-9]{1,12}$/.test(timestamp)) {
@@ -81,15 +81,12 @@ export function addSecret(command: Command, description: string): Option {
 }
 
 async function check(_stopped: Promise<void>, options: Options, command: Command): Promise<void> {
-  const { secret, body, headers, id, timestamp, signature, at = new Date() } = options;
-  if (headers === undefined && id === undefined && timestamp === undefined && signature === undefined) {
+  const { secret, body, headers, at = new Date(), id, timestamp, signature } = options;
+  const single = [id, timestamp, signature];
+  if (headers === undefined && single.every((one) => one === undefined)) {
     command.error('error: give --headers <FILE>, or --id, --timestamp and --signature');
   }
-  const arrived = {
-    'webhook-id': id ?? headers?.['webhook-id'],
-    'webhook-timestamp': timestamp ?? headers?.['webhook-timestamp'],
-    'webhook-signature': signature ?? headers?.['webhook-signature'],
-  };
+  const arrived = Object.fromEntries(NAMES.map((name, n) => [name, single[n] ?? headers?.[name]]));
   const problem = signatureProblem(arrived, body, secret, at);
   console.log(problem === null ? 'right: the signature is right.' : `not right: ${problem}.`);
   process.exitCode = problem === null ? 0 : 1;

@@ -1,5 +1,6 @@
 import { hostname } from 'node:os';
 import { basename } from 'node:path';
+import { Readable } from 'node:stream';
 import type { ChangedBy } from '../../db/audit.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
@@ -194,20 +195,10 @@ function add(work: Import, { kind }: Member, counts: Counts): void {
 
 /** Chunks with their rejects listed, the next one being read while PostgreSQL works on this one. */
 async function* chunksOf({ rejects }: Import, member: Member, header: Header): AsyncGenerator<Chunk> {
-  const chunks = readChunks(member, header);
-  let ahead = chunks.next();
-  try {
-    for (;;) {
-      const { done, value: chunk } = await ahead;
-      if (done) return;
-      ahead = chunks.next();
-      // It is awaited in the next turn, unless this chunk fails.
-      ahead.catch(() => {});
-      await rejects.append(member.name, chunk.rejects);
-      yield chunk;
-    }
-  } finally {
-    await chunks.return(undefined);
+  const chunks: AsyncIterable<Chunk> = Readable.from(readChunks(member, header), { highWaterMark: 1 });
+  for await (const chunk of chunks) {
+    await rejects.append(member.name, chunk.rejects);
+    yield chunk;
   }
 }
 

@@ -16,9 +16,6 @@ export interface Reject {
   readonly reason: string;
 }
 
-/** A line for COPY, or why there is none. */
-export type ParseRow = (record: CsvRecord) => string | Rejected;
-
 type Rejected = Pick<Reject, 'reason'>;
 
 /** PostgreSQL's longest index entry is 2704 bytes. */
@@ -36,10 +33,11 @@ export function neededOf(kind: MemberKind): string[] {
  * How rows of a kind of file are read, their columns being where the header says.
  * @param asOf the day whose state the file is
  */
-export function rowParser(kind: FileKind, asOf: string, header: Header): ParseRow {
+export function rowParser(kind: FileKind, asOf: string, header: Header) {
   const npiAt = header.at('NPI');
   const parse = PARSERS[kind](header, asOf);
-  return (record) => {
+  /** A line for COPY, or why there is none. */
+  return (record: CsvRecord): string | Rejected => {
     if (!record.whole) return rejected('wrong number of columns or a quote that is not closed');
     const npi = record.text(npiAt);
     if (hasNpiCheckDigit(npi)) return parse(npi, record);

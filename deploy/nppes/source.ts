@@ -22,15 +22,7 @@ export interface Member {
 }
 
 /** What a download holds, packed or not. */
-export interface Source {
-  /** Without its folder. */
-  readonly name: string;
-  /** The files in the order in which they are imported; never none. */
-  readonly members: readonly Member[];
-  /** Tells the same content again, wherever it lies. */
-  readonly fingerprint: string;
-  close(): Promise<void>;
-}
+export type Source = Awaited<ReturnType<typeof openSource>>;
 
 /** A file as it lies there, in a folder or a zip. */
 type RawFile = Pick<Member, 'name' | 'size' | 'open'>;
@@ -43,16 +35,19 @@ const SAMPLE_BYTES = 65_536;
 
 /**
  * Opens a zip as CMS publishes it, the folder it was unpacked to, or a single csv file of it.
+ * @returns its files in the order in which they are imported, never none, and what tells the same content again,
+ *   wherever it lies
  * @throws {ImportProblem} if there is nothing to import, or more than one file of a kind
  */
-export async function openSource(path: string, dataset: Dataset = 'nppes'): Promise<Source> {
+export async function openSource(path: string, dataset: Dataset = 'nppes') {
   const membersOf = dataset === 'nppes' ? nppesMembers : clinicianMember;
   const status = await orImportProblem(stat(path), cannotOpen(path));
   const name = basename(path);
   if (/\.zip$/i.test(name)) {
     const zip = await openZip(path);
     try {
-      return { ...zip, name, members: membersOf(path, zip.files), fingerprint: await fingerprint([path]) };
+      const members = membersOf(path, zip.files);
+      return { name, members, fingerprint: await fingerprint([path]), close: zip.close };
     } catch (error) {
       await zip.close();
       throw error;
