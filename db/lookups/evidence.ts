@@ -37,7 +37,9 @@ export async function readEvidence(
     const asked = await tx
       .select()
       .from(requests)
-      .where('requestId' in about ? eq(requests.id, about.requestId) : and(eq(requests.npi, about.npi), isReal))
+      .where(
+        'requestId' in about ? eq(requests.id, about.requestId) : and(eq(requests.npi, about.npi), isReal),
+      )
       .orderBy(desc(requests.acceptedAt), desc(requests.id))
       .limit(REQUESTS_AT_MOST);
     const npi = 'npi' in about ? about.npi : asked[0]?.npi;
