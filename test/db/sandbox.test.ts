@@ -8,6 +8,8 @@ import {
   suspendWebhooks,
 } from '../../db/accounts/organizations.ts';
 import { newId } from '../../db/ids.ts';
+import { listFading, storeEmail } from '../../db/lookups/directory.ts';
+import { readEvidence } from '../../db/lookups/evidence.ts';
 import { exportSubject } from '../../db/privacy/privacy.ts';
 import { eraseSubject } from '../../db/privacy/privacy.ts';
 import { submit } from '../../db/requests/submit.ts';
@@ -160,4 +162,20 @@ test("what a sandbox made up is nobody's: it is neither erased, nor suppressed, 
     t.like(await eraseSubject(db, ASKED, subject), { answers: 0, tombstones: 1 });
   }
   t.is(await made(), email);
+});
+
+test('what a sandbox asks for is neither checked again nor told among what an NPI was asked for', async (t) => {
+  const npi = '2000000077';
+  const live = await openOrganization(db, 10);
+  const fading = { npi, email: 'fades@clinic.test', emailType: 'professional', source: 'test' } as const;
+  await storeEmail(db, { ...fading, lastValidatedAt: new Date(Date.now() - RULES.freshnessMs + 60_000) });
+  const listed = async () => (await listFading(db, { ...RULES, leadMs: 3_600_000, limit: 10 })).length;
+  const told = async () => (await readEvidence(db, { npi })).chapters.length;
+  const accept = async (owner: typeof live, outcomes: readonly ['slow'] | null) =>
+    acceptedIds(await submit(db, submitCommand(owner, { npis: [npi], outcomes }), RULES)).requestIds;
+  const [requestId = ''] = await accept(await openTestKey(db, live), ['slow']);
+  t.deepEqual([await listed(), await told()], [0, 0]);
+  t.is((await readEvidence(db, { requestId })).chapters.length, 1);
+  await accept(live, null);
+  t.deepEqual([await listed(), await told()], [1, 1]);
 });
