@@ -20,13 +20,16 @@ export function newId(prefix: IdPrefix): string {
   return `${prefix}_${text}`;
 }
 
+/** 26 base32 digits hold 130 bits: the first may not exceed 7. */
+const REST = '_[0-7][0-9a-hjkmnp-tv-z]{25}$';
+const ID = new RegExp(`^[a-z]{3}${REST}`);
+
 /** What a well-formed id of that kind looks like, as the source of a regular expression. */
 export function idPattern(prefix: IdPrefix): string {
-  // 26 base32 digits hold 130 bits: the first may not exceed 7.
-  return `^${prefix}_[0-7][0-9a-hjkmnp-tv-z]{25}$`;
+  return `^${prefix}${REST}`;
 }
 
 /** True for a well-formed id of that kind, known or not. */
 export function isId(prefix: IdPrefix, text: string): boolean {
-  return new RegExp(idPattern(prefix)).test(text);
+  return text.startsWith(prefix) && ID.test(text);
 }

@@ -43,25 +43,26 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
   };
   server.auth.scheme('api-key', () => ({
     async authenticate(request, h) {
-      const address = addressOf(request.raw.req);
       const presented = presentedKey(request);
       const hash = presented === null ? null : parseApiKey(presented);
       if (!hash) {
-        const flooded = strays.countFailure(address);
+        const flooded = strays.countFailure(addressOf(request.raw.req));
         // Who asks again as soon as he is answered asks ten times a second.
         if (flooded) await delay(100);
         throw flooded ?? unauthorized(presented);
       }
       const known = keyring.find(hash);
       // What is refused here asks nothing of the database, and is not counted.
-      const refused = known === null ? guesses.refusal(address) : null;
+      const refused = known === null ? guesses.refusal(addressOf(request.raw.req)) : null;
       if (refused) throw refused;
       if (known !== null) enterLine(request, known.owner.organizationId);
       const found = known?.isTrusted
         ? known.owner
-        : await reads.inTurn(known?.owner.organizationId ?? address, () => keyring.lookUp(hash));
+        : await reads.inTurn(known?.owner.organizationId ?? addressOf(request.raw.req), () =>
+            keyring.lookUp(hash),
+          );
       if (found.kind !== 'active') {
-        const flooded = guesses.countFailure(address);
+        const flooded = guesses.countFailure(addressOf(request.raw.req));
         throw (
           flooded ?? (found.kind === 'unknown' ? unauthorized(presented) : problem(`api_key_${found.kind}`))
         );

@@ -89,8 +89,8 @@ export function createLanes({ atOnce, each, most, mostOfAll, patienceMs }: LaneL
             lane.waiting = lane.waiting.filter((other) => other !== begin);
             reject(crowded('overloaded', 5));
           };
-          const timer = setTimeout(giveUp, LONGEST_WAIT_MS);
           next();
+          const timer = lane.waiting.includes(begin) ? setTimeout(giveUp, LONGEST_WAIT_MS) : undefined;
           try {
             await turn;
             const begun = performance.now();

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import type { Changes } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
@@ -71,7 +71,7 @@ function refuse(subject: EnvelopeSubject): never {
 }
 
 function etagOf({ version }: EnvelopeState): string {
-  return createHash('sha256').update(version).digest('base64url').slice(0, 27);
+  return hash('sha256', version, 'base64url').slice(0, 27);
 }
 
 /** RFC 9110, section 13.1.2: a list of entity tags, compared weakly. */

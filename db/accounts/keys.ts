@@ -1,4 +1,4 @@
-import { createHash, randomInt } from 'node:crypto';
+import { hash, randomInt } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { and, asc, eq, isNull, sql } from 'drizzle-orm';
 import type { SelectResultFields } from 'drizzle-orm/query-builders/select.types';
@@ -210,7 +210,7 @@ function checkCharacters(checked: string): string {
 }
 
 function hashOf(apiKey: string): Buffer {
-  return createHash('sha256').update(apiKey).digest();
+  return hash('sha256', apiKey, 'buffer');
 }
 
 async function insertKey(tx: Transaction, organizationId: string, name: string): Promise<IssuedKey> {

@@ -76,6 +76,7 @@ create table source_spend (
   credits numeric(14, 3) not null default 0 check (credits >= 0),
   primary key (source, day, organization_id)
 ) with (fillfactor = 50);
+create index source_spend_by_age on source_spend (day);
 
 -- Whether an organization has something left of a source's credits of a day: half of them at most, if others have asked
 -- since yesterday; its first question always.

@@ -1,4 +1,4 @@
-import { sql } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
 import type { DeliveryState, EmailType, RequestStatus, WebhookMode } from '../words.ts';
 
@@ -51,34 +51,36 @@ type AsText<T, K extends keyof T> = Omit<T, K> & Readonly<Record<K, string>>;
  * @returns null if this organization has no such request or batch
  */
 export async function findEnvelope(db: Database, subject: EnvelopeSubject): Promise<Envelope | null> {
+  const items = sql`
+    select json_agg(item) as items from (
+      select r.id as "requestId", r.npi, r.status, r.replayed, r.credits_used as "creditsUsed", given.email,
+             case when given.email is not null then r.email_type end as "emailType",
+             case when given.email is not null then r.email_last_validated_at end as "validatedAt", d.state as delivery
+        from requests r
+        -- Asked with every answer: who was suppressed after it was given is not given again. Without "offset" it would
+        -- be asked for each of the three fields. A sandbox knows nobody.
+        cross join lateral (
+          select case when r.email is not null and (r.test_outcome is not null or not is_suppressed(r.npi, r.email))
+                      then r.email end as email offset 0
+        ) given
+        left join webhook_deliveries d on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
+       where ${isAskedFor(subject)} order by r.position
+    ) item`;
   const [row] = await query(db, (tx) =>
     tx.execute<AsText<Envelope, 'createdAt' | 'updatedAt' | 'balance'>>(sql`
       select ${STATE}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",
              b.webhook_url as "webhookUrl", b.webhook_mode as "webhookMode", b.custom_data as "customData",
-             c.available as balance, (
-               select json_agg(item order by position) from (
-                 select r.position, r.id as "requestId", r.npi, r.status, r.replayed, r.credits_used as "creditsUsed",
-                        given.email, case when given.email is not null then r.email_type end as "emailType",
-                        case when given.email is not null then r.email_last_validated_at end as "validatedAt",
-                        d.state as delivery
-                   from requests r
-                   -- Asked with every answer: who was suppressed after it was given is not given again. A sandbox knows nobody.
-                   cross join lateral (
-                     select case when r.test_outcome is not null or not is_suppressed(r.npi, r.email) then r.email end as email
-                   ) given
-                   left join webhook_deliveries d on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
-                  where ${isAskedFor(subject)}
-               ) item
-             ) as items
-        ${source(subject)}`),
+             c.available as balance, asked.* ${from(subject, items)}`),
   );
   if (!row) return null;
-  const { createdAt, updatedAt, balance, ...rest } = row;
+  const statuses = row.items.map(({ status }) => status);
   return {
-    ...rest,
-    createdAt: new Date(createdAt),
-    updatedAt: new Date(updatedAt),
-    balance: Number(balance),
+    ...row,
+    statuses: statuses.join(' '),
+    isFinal: statuses.every((status) => status !== 'accepted' && status !== 'in-progress'),
+    createdAt: new Date(row.createdAt),
+    updatedAt: new Date(row.updatedAt),
+    balance: Number(row.balance),
   };
 }
 
@@ -87,30 +89,31 @@ export async function findEnvelopeState(
   db: Database,
   subject: EnvelopeSubject,
 ): Promise<EnvelopeState | null> {
+  const statuses = sql`
+    select string_agg(status, ' ' order by position) as statuses, bool_and(settled_at is not null) as "isFinal"
+      from requests r where ${isAskedFor(subject)}`;
   const [row] = await query(db, (tx) =>
-    tx.execute<AsText<EnvelopeState, 'createdAt'>>(sql`select ${STATE} ${source(subject)}`),
+    tx.execute<AsText<EnvelopeState, 'createdAt'>>(sql`select ${STATE}, asked.* ${from(subject, statuses)}`),
   );
   return row ? { ...row, createdAt: new Date(row.createdAt) } : null;
 }
 
 /** Whatever changes in a request or a delivery is written to the batch's row too, by triggers. */
 const STATE = sql`b.id as "batchId", b.created_at as "createdAt",
-    concat_ws(' ', b.xmin, b.updated_at, c.available, (select n from suppression_changes)) as version,
-    asked.*`;
+    concat_ws(' ', b.xmin, b.updated_at, c.available, (select n from suppression_changes)) as version`;
 
-/** The batch is found by one look into one index, so that the time does not tell a foreign id from an unknown one. */
-function source(subject: EnvelopeSubject) {
+/**
+ * The batch is found by one look into one index, so that the time does not tell a foreign id from an unknown one.
+ * @param asked what is read of its requests
+ */
+function from(subject: EnvelopeSubject, asked: SQL): SQL {
   const { organizationId } = subject;
   const batchId =
     'requestId' in subject
       ? sql`select batch_id from requests where id = ${subject.requestId} and organization_id = ${organizationId}`
       : sql`select id from batches where id = ${subject.batchId} and organization_id = ${organizationId}`;
   return sql`from batches b join credit_balances c on c.organization_id = b.organization_id
-    cross join lateral (
-      select string_agg(status, ' ' order by position) as statuses, bool_and(settled_at is not null) as "isFinal"
-        from requests r where ${isAskedFor(subject)}
-    ) asked
-    where b.id = (${batchId})`;
+    cross join lateral (${asked}) asked where b.id = (${batchId})`;
 }
 
 function isAskedFor(subject: EnvelopeSubject) {

@@ -42,6 +42,11 @@ export async function forgetOld(
     sql`delete from email_checks where ctid = any (array(
           select ctid from (select ctid, at from email_checks order by id limit ${AT_MOST}) oldest
            where ${olderThan('at', evidenceMs)}))`,
+    // A day is as old as its end; what a source may cost is decided by two of them.
+    sql`delete from source_spend where ctid = any (array(
+          select ctid from source_spend
+           where day < (clock_timestamp() - ${span(evidenceMs)}) at time zone 'UTC' - interval '1 day'
+           order by day limit ${AT_MOST} for update skip locked))`,
     // A submit treats these as never seen anyway.
     sql`delete from idempotency_keys where ctid = any (array(
           select ctid from idempotency_keys where expires_at <= now()

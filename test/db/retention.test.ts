@@ -92,18 +92,22 @@ test('evidence is forgotten in steps of a thousand, oldest first; questions that
     select 'lkp_1', 'test', n, ${requestIds[0] ?? ''}, case when n = 1 then 'submitting' else 'miss' end,
            now() - interval '181 days', case when n > 1 then now() end
       from generate_series(1, 1300) n`;
+  await sql`insert into source_spend (source, day)
+    select 'test', (now() at time zone 'UTC')::date - n from generate_series(0, 100) n`;
   const left = async () => {
     const [row] = await sql`select (select count(*)::int from email_checks) as checks,
       (select min(substr(email, 2, strpos(email, '@') - 2)::int) from email_checks) as oldest,
-      (select count(*)::int from vendor_attempts) as attempts`;
+      (select count(*)::int from vendor_attempts) as attempts, (select count(*)::int from source_spend) as days`;
     return row;
   };
   await forgetOld(db, { ...RETENTION, evidenceMs: 80 * DAY });
-  t.deepEqual(await left(), { checks: 500, oldest: 1001, attempts: 300 });
+  t.deepEqual(await left(), { checks: 500, oldest: 1001, attempts: 300, days: 81 });
   await forgetOld(db, { ...RETENTION, evidenceMs: 80 * DAY });
   const { checks, attempts } = (await left()) ?? {};
   t.true(checks > 0 && checks < 500, `${checks}`);
   t.is(attempts, 1);
+  await forgetOld(db, { ...RETENTION, evidenceMs: DAY });
+  t.is((await left())?.days, 2, 'what a day may cost is decided by the day before, too');
 });
 
 test.serial('what somebody holds is passed by, and forgotten the next time', async (t) => {

@@ -314,6 +314,21 @@ test('a request that somebody is writing to keeps no other waiting', async (t) =
   t.is((await settleOverdue(db, { organizationId, limit: 60 })).length, 1);
 });
 
+// Guards: the statement on `wake_at` in `settleOverdue`, and its condition on webhooks.
+test('an overdue batch leaves the outbox with its requests, unless it has a webhook to be told', async (t) => {
+  const { db } = await open(t);
+  const organization = await openOrganization(db, 2);
+  const webhook = { url: 'https://example.com/hook', mode: 'batch' } as const;
+  const accept = async (over: { webhook?: typeof webhook }) =>
+    acceptedIds(await submit(db, submitCommand(organization, { npis: [npiOf(0)], ...over }), RULES));
+  await accept({});
+  const { batchId: told } = await accept({ webhook });
+  await query(db, sql`update requests set deadline_at = now()`);
+  await settleOverdue(db, { organizationId: organization.organizationId, limit: 60 });
+  const left = await query(db, sql`select id from batches where wake_at is not null`);
+  t.deepEqual([...left], [{ id: told }]);
+});
+
 test('answers, time-outs, joins, plans and sweeps at the moment of the deadline: each hold is settled once', async (t) => {
   const { db, url } = await open(t);
   const organizations = await Promise.all(times(2, () => openOrganization(db, 1000)));
