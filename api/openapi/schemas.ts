@@ -2,13 +2,14 @@ import Joi from 'joi';
 import { idPattern } from '../../db/ids.ts';
 import {
   ATTEMPT_REASONS,
-  type BatchStatus,
+  BATCH_STATUSES,
   DELIVERY_STATES,
   EMAIL_TYPES,
+  LEDGER_KINDS,
   type RequestStatus,
   WEBHOOK_MODES,
 } from '../../db/words.ts';
-import { CURSOR, PAGE } from '../http/parameters.ts';
+import { CURSOR, LEDGER_CURSOR, PAGE } from '../http/parameters.ts';
 
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [name: string]: Json };
 export type JsonObject = { readonly [name: string]: Json };
@@ -80,7 +81,6 @@ const REQUEST_STATUSES = [
   'not_found',
   'failed',
 ] as const satisfies readonly RequestStatus[];
-const BATCH_STATUSES = ['in-progress', 'completed'] as const satisfies readonly BatchStatus[];
 
 const text = Joi.string().required();
 const credits = Joi.number().integer().required();
@@ -90,7 +90,8 @@ export const batchId = text.pattern(new RegExp(idPattern('bat'))).example('bat_0
 export const deliveryId = text
   .pattern(new RegExp(idPattern('msg')))
   .example('msg_01jd9x6k2wf3r8t0z5q7w4m1hd');
-export const cursor = text.pattern(new RegExp(CURSOR)).example('01jd9x6k2wf3r8t0z5q7w4m1hd');
+const nextCursor = (pattern = CURSOR) =>
+  text.pattern(new RegExp(pattern)).allow(null).description('For the next page; null on the last one.');
 const batchStatus = text.valid(...BATCH_STATUSES);
 const timestamp = text
   .isoDate()
@@ -128,16 +129,18 @@ const item = Joi.object({
   email_status: text.valid('valid').allow(null),
 });
 
+const batch = Joi.object({
+  id: batchId,
+  status: batchStatus,
+  total: credits.min(1).description('Requests in the batch.'),
+  completed_count: credits.min(0).description('Requests that are final.'),
+  created_at: timestamp.allow(null),
+  updated_at: timestamp.allow(null),
+}).required();
+
 /** The response envelope: both polls and every delivery. */
 export const envelope = Joi.object({
-  batch: Joi.object({
-    id: batchId,
-    status: batchStatus,
-    total: credits.min(1).description('Requests in the batch.'),
-    completed_count: credits.min(0).description('Requests that are final.'),
-    created_at: timestamp.allow(null),
-    updated_at: timestamp.allow(null),
-  }).required(),
+  batch,
   webhook: Joi.object({
     url: text.allow(null),
     mode: text.valid(...WEBHOOK_MODES).allow(null),
@@ -206,7 +209,13 @@ export const deliveriesAnswer = Joi.object({
     .max(PAGE.most)
     .required()
     .description('In the order of the submit; none if it named no webhook.'),
-  next_cursor: cursor.allow(null).description('For the next page; null on the last one.'),
+  next_cursor: nextCursor(),
+});
+
+/** 200 of `GET /api/v1/batches`. */
+export const batchesAnswer = Joi.object({
+  batches: Joi.array().items(batch).max(PAGE.most).required().description('The newest first.'),
+  next_cursor: nextCursor(),
 });
 
 /** 200 of `GET /api/v1/credits`. */
@@ -214,6 +223,24 @@ export const creditsAnswer = Joi.object({
   balance: credits.description('Available: total − used − held.'),
   total: credits.description('Granted.'),
   used: credits.description('Charged.'),
+});
+
+/** 200 of `GET /api/v1/credits/ledger`. */
+export const ledgerAnswer = Joi.object({
+  entries: Joi.array()
+    .items(
+      Joi.object({
+        created_at: timestamp,
+        reason: text.valid(...LEDGER_KINDS),
+        amount: credits.description('Credits moved; negative only for an adjustment that takes away.'),
+        request_id: requestId.allow(null).description('What they were moved for; null for the first two.'),
+        balance_after: credits.description('Available right after it.'),
+      }),
+    )
+    .max(PAGE.most)
+    .required()
+    .description('The newest first.'),
+  next_cursor: nextCursor(LEDGER_CURSOR),
 });
 
 /** Every error but 422: RFC 9457. */
@@ -229,6 +256,7 @@ export const problemAnswer = Joi.object({
 export const insufficientAnswer = problemAnswer.keys({
   required: credits.min(1),
   available: credits,
+  held: credits.description('Held for requests that are not final.'),
   shortfall: credits.min(1),
 });
 

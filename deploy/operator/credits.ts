@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import { adjustCredits, grantCredits, listLedger } from '../../db/accounts/credits.ts';
+import { requireOrganization } from '../../db/accounts/organizations.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { change, creditsToAdjust, creditsToGrant, newestFirst } from './arguments.ts';
 import { plain, type Run } from './print.ts';
@@ -22,6 +23,9 @@ export function addCreditCommands(program: Command, run: Run): void {
   newestFirst(credits.command('ledger').description('every movement of credits, newest first'))
     .argument('<ORG>', 'organization id (org_…)')
     .action((id: string, { limit }: { readonly limit: number }) =>
-      run(id, async (db) => plain(await listLedger(db, id, limit))),
+      run(id, async (db) => {
+        await requireOrganization(db, id);
+        return plain((await listLedger(db, id, { after: null, limit })).entries);
+      }),
     );
 }
