@@ -16,7 +16,7 @@ export interface ProblemKind {
    * request, and without a valid key there is no quota.
    */
   readonly counted?: 'always' | 'sometimes';
-  /** Each stable code with what it says to people; `{name}` is a value given to `problem`. */
+  /** Each stable code with what it says to people; `{name}` is a value given to `problem`, `{name credit}` so many of them. */
   readonly codes: Readonly<Record<string, string>>;
   /** Such values, for the OpenAPI document. */
   readonly example?: Values;
@@ -52,19 +52,30 @@ export class ApiError extends Error {
   }
 }
 
+/** Where each code, and each type of a 422, is explained. */
+const HELP_PAGE = '/docs/errors';
+
+/** The header that leads there (RFC 8288). */
+function helpLink(code: string, title: string | null = null) {
+  return { link: `<${HELP_PAGE}#${code}>; rel="help"${title === null ? '' : `; title="${title}"`}` };
+}
+
 /** The answer of one code: application/problem+json (RFC 9457). */
 export function problem(
   code: ProblemCode,
   { values, headers }: { readonly values?: Values; readonly headers?: Readonly<Record<string, string>> } = {},
 ): ApiError {
   const kind = KINDS.get(code) ?? PROBLEMS.InternalError;
-  return new ApiError(kind.status, problemBody(kind, code, values), headers);
+  return new ApiError(kind.status, problemBody(kind, code, values), { ...helpLink(code), ...headers });
 }
 
 /** The body of one code. */
 export function problemBody(kind: ProblemKind, code: string, values: Values = {}) {
   const { status, title, codes, hasMembers } = kind;
-  const detail = (codes[code] ?? '').replaceAll(/\{(\w+)\}/g, (_, name: string) => String(values[name]));
+  const detail = (codes[code] ?? '').replaceAll(
+    /\{(\w+)( \w+)?\}/g,
+    (_, name: string, noun = '') => `${values[name]}${noun}${noun === '' || values[name] === 1 ? '' : 's'}`,
+  );
   return { type: 'about:blank', title, status, code, detail, ...(hasMembers ? values : {}) };
 }
 
@@ -75,7 +86,10 @@ export interface Problem {
   readonly type: string;
 }
 
-/** 422: exactly `{detail: […]}`, every problem at once. */
-export function invalid(detail: readonly Problem[]): ApiError {
-  return new ApiError(422, { detail });
+/**
+ * 422: exactly `{detail: […]}`, every problem at once.
+ * @param hint what its words leave unsaid, in plain ASCII without quotes: the title of the link for help
+ */
+export function invalid(detail: readonly Problem[], hint: string | null = null): ApiError {
+  return new ApiError(422, { detail }, helpLink(detail[0]?.type ?? '', hint));
 }

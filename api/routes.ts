@@ -14,6 +14,7 @@ export const ROUTES = [
   { id: 'submitBulk', method: 'POST', path: '/api/v1/email/bulk', scope: 'keyed' },
   { id: 'getRequest', method: 'GET', path: '/api/v1/email/{request_id}', scope: 'keyed' },
   { id: 'getBatch', method: 'GET', path: '/api/v1/batch/{batch_id}', scope: 'keyed' },
+  { id: 'getBatches', method: 'GET', path: '/api/v1/batches', scope: 'keyed' },
   { id: 'getDeliveries', method: 'GET', path: '/api/v1/batch/{batch_id}/deliveries', scope: 'keyed' },
   {
     id: 'resendDelivery',
@@ -22,6 +23,7 @@ export const ROUTES = [
     scope: 'keyed',
   },
   { id: 'getCredits', method: 'GET', path: '/api/v1/credits', scope: 'keyed' },
+  { id: 'getLedger', method: 'GET', path: '/api/v1/credits/ledger', scope: 'keyed' },
   { id: 'getHealth', method: 'GET', path: '/healthz', scope: 'open' },
   { id: 'getReadiness', method: 'GET', path: '/readyz', scope: 'open' },
   { id: 'getDescription', method: 'GET', path: '/openapi.json', scope: 'open' },

@@ -9,6 +9,7 @@ import { createSample, type Sample, shareOut } from './http/overload.ts';
 import { idsIn } from './http/parameters.ts';
 import { problem } from './problems.ts';
 import { deliveryHandlers } from './routes/deliveries.ts';
+import { historyHandlers } from './routes/history.ts';
 import { pollHandlers } from './routes/poll.ts';
 import { serviceHandlers } from './routes/service.ts';
 import { type SubmitDeps, submitHandlers } from './routes/submit.ts';
@@ -70,6 +71,7 @@ export function createServer(deps: ApiDeps): Server {
     response.header('x-request-id', request.app.requestId ?? randomUUID());
     for (const [name, value] of Object.entries(PRIVATE)) response.header(name, value, { override: false });
     for (const [name, value] of Object.entries(request.app.rateHeaders ?? {})) response.header(name, value);
+    if (request.app.ignoredFields) response.header('ignored-fields', request.app.ignoredFields);
     return h.continue;
   });
   registerRoutes(server, deps);
@@ -86,6 +88,7 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
   const handlers: Readonly<Record<OperationId, Lifecycle.Method>> = {
     ...submitHandlers({ ...deps, start }),
     ...pollHandlers(deps.db, deps.changes),
+    ...historyHandlers(deps.db),
     ...deliveryHandlers({ ...deps, start }),
     ...serviceHandlers(deps),
   };
@@ -119,13 +122,18 @@ function registerFallbacks(server: Server): void {
   });
   server.route({
     method: '*',
-    path: '/{any*}',
+    path: ANY_OTHER,
     options: { auth: false, payload: UNREAD_BODY },
-    handler: () => {
-      throw problem('not_found');
+    handler: ({ method, path }) => {
+      const isClosed = path !== '/' && path.endsWith('/');
+      const isRoute = isClosed && server.match(method, path.slice(0, -1))?.path !== ANY_OTHER;
+      const but = isRoute ? '; without the slash at its end there is' : '';
+      throw problem('not_found', { values: { but } });
     },
   });
 }
+
+const ANY_OTHER = '/{any*}';
 
 /** A path with `.` or `..` in it, as hapi's router and WHATWG's URL spell them: both would lead it to another route. */
 const DOT_SEGMENT = /^[^?#]*[/\\](?:\.|%2e){1,2}(?:[/\\?#]|$)/i;
@@ -137,7 +145,7 @@ const DOT_SEGMENT = /^[^?#]*[/\\](?:\.|%2e){1,2}(?:[/\\?#]|$)/i;
  */
 function requirePath(request: Request): void {
   if (!request.path.startsWith('/')) throw problem('bad_request');
-  if (DOT_SEGMENT.test(request.raw.req.url ?? '')) throw problem('not_found');
+  if (DOT_SEGMENT.test(request.raw.req.url ?? '')) throw problem('not_found', { values: { but: '' } });
   try {
     decodeURIComponent(request.path);
   } catch {

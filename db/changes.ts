@@ -1,11 +1,11 @@
 import { sql } from 'drizzle-orm';
 import { type Database, query } from './client.ts';
 
-/** Waiting for a batch to change, without a loop and without a connection per waiter. */
+/** Waiting for a request or a batch to change, without a loop and without a connection per waiter. */
 export interface Changes {
   /**
-   * Watches a batch, and the key and the organization for which somebody does, by their ids. Start before reading
-   * their state, so that no change falls between the two.
+   * Watches a request or a batch by its id, or by `endOf` its id, and the key and the organization for which somebody
+   * does. Start before reading their state, so that no change falls between the two.
    * @returns `next` resolves with true at the next change, or when one may have been missed; with false once there is
    * nothing to wait for any more: stopped, or closed
    */
@@ -14,10 +14,19 @@ export interface Changes {
   close(): void;
 }
 
-/** Triggers notify this channel with the id of a batch, key or organization that has changed. */
-const CHANNEL = 'batch_changed';
+/**
+ * Triggers notify this channel with the id of what has changed: a request (its status), a batch (anything), a key or an
+ * organization (who may see it); with `endOf` the id of a request or batch that has become final.
+ */
+const CHANNEL = 'changed';
+const FINAL = ' final';
 const HEARTBEAT = 'heartbeat';
 const HEARTBEAT_MS = 3000;
+
+/** What to watch of a request or a batch if nothing but its end matters. */
+export function endOf(id: string): string {
+  return id + FINAL;
+}
 
 /**
  * Listens on one connection for the whole process, from the first waiter on. While there are waiters, a heartbeat
@@ -32,7 +41,10 @@ export function listenForChanges(db: Database): Changes {
 
   const wake = (payload: string) => {
     if (payload === HEARTBEAT) heard = true;
-    for (const notify of watchers.get(payload) ?? []) notify();
+    // The end is a change too.
+    for (const id of new Set([payload, payload.replace(FINAL, '')])) {
+      for (const notify of watchers.get(id) ?? []) notify();
+    }
   };
   const wakeAll = () => {
     for (const id of watchers.keys()) wake(id);

@@ -155,6 +155,22 @@ export function insertAll<T extends PgTable>(table: T, rows: readonly T['$inferI
     select ${sql.join(names, sql`, `)} from jsonb_populate_recordset(null::${table}, ${JSON.stringify(named)}::jsonb)`;
 }
 
+/** Which page of a list: what comes after an item, and how much of it at most. */
+export interface Page<Place = string> {
+  /** Null for the first page. */
+  readonly after: Place | null;
+  readonly limit: number;
+}
+
+/** The items of a page, of which one more was read, and the last of them if more are to come. */
+export function cut<T>(
+  rows: readonly T[],
+  limit: number,
+): { readonly items: readonly T[]; readonly last: T | null } {
+  const items = rows.slice(0, limit);
+  return { items, last: rows.length > limit ? (items.at(-1) ?? null) : null };
+}
+
 /** A time in milliseconds, as SQL has it. */
 export function span(ms: number): SQL {
   return sql`make_interval(secs => ${ms / 1000}::float8)`;

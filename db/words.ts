@@ -25,7 +25,8 @@ export const WEBHOOK_MODES = ['real-time', 'batch'] as const;
 export type WebhookMode = (typeof WEBHOOK_MODES)[number];
 
 export type SubmittedAs = 'single' | 'bulk';
-export type BatchStatus = 'in-progress' | 'completed';
+export const BATCH_STATUSES = ['in-progress', 'completed'] as const;
+export type BatchStatus = (typeof BATCH_STATUSES)[number];
 export type FinalStatus = 'completed' | 'not_found' | 'failed';
 export type RequestStatus = 'accepted' | 'in-progress' | FinalStatus;
 export const DELIVERY_STATES = ['pending', 'delivered', 'failed', 'none'] as const;
@@ -62,7 +63,8 @@ export const ATTEMPT_REASONS = [
 ] as const;
 export type AttemptReason = (typeof ATTEMPT_REASONS)[number];
 
-export type LedgerKind = 'grant' | 'adjustment' | 'hold' | 'charge' | 'release';
+export const LEDGER_KINDS = ['grant', 'adjustment', 'hold', 'charge', 'release'] as const;
+export type LedgerKind = (typeof LEDGER_KINDS)[number];
 export type StoredVerdict = 'valid' | 'catch_all' | 'risky' | 'invalid' | 'unknown';
 export type VendorAttemptState =
   | 'submitting'

@@ -49,7 +49,7 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
         const flooded = strays.countFailure(addressOf(request.raw.req));
         // Who asks again as soon as he is answered asks ten times a second.
         if (flooded) await delay(100);
-        throw flooded ?? unauthorized(presented);
+        throw flooded ?? unauthorized(request);
       }
       const known = keyring.find(hash);
       // What is refused here asks nothing of the database, and is not counted.
@@ -64,7 +64,7 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
       if (found.kind !== 'active') {
         const flooded = guesses.countFailure(addressOf(request.raw.req));
         throw (
-          flooded ?? (found.kind === 'unknown' ? unauthorized(presented) : problem(`api_key_${found.kind}`))
+          flooded ?? (found.kind === 'unknown' ? unauthorized(request) : problem(`api_key_${found.kind}`))
         );
       }
       const { keyId, organizationId, requestsPerMinute } = found;
@@ -98,7 +98,19 @@ function presentedKey(request: Request): string | null {
   return typeof apiKey === 'string' ? apiKey.trim() : null;
 }
 
-function unauthorized(presented: string | null): ApiError {
-  const code = presented === null ? 'api_key_missing' : 'api_key_invalid';
-  return problem(code, { headers: { 'www-authenticate': 'Bearer' } });
+function unauthorized(request: Request): ApiError {
+  const code = presentedKey(request) === null ? 'api_key_missing' : 'api_key_invalid';
+  return problem(code, { values: { hint: hintFor(request) }, headers: { 'www-authenticate': 'Bearer' } });
+}
+
+/** What is most likely wrong with a key that is none. */
+function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): string {
+  const sent = String(authorization ?? apiKey);
+  const hasScheme = /^bearer\b/i.test(sent);
+  if (/^basic\b/i.test(sent))
+    return 'Basic authentication is not supported: send "Authorization: Bearer <API_KEY>".';
+  if (authorization === undefined && hasScheme) return 'X-API-Key takes the key alone, without "Bearer".';
+  return authorization === undefined || hasScheme
+    ? 'Check it for missing characters.'
+    : 'Write "Bearer" before it: "Authorization: Bearer <API_KEY>".';
 }

@@ -17,7 +17,12 @@ const ID_NAMES = Object.entries<IdPrefix>(PREFIXES);
 /** How many items a page of a list may hold. */
 export const PAGE = { least: 1, most: 100, usual: 50 } as const;
 
-/** What a cursor to a list of deliveries looks like, as the source of a regular expression; opaque to clients. */
+/** Ten ASCII digits, as the source of a regular expression. */
+export const NPI = '^[0-9]{10}$';
+
+/** What cursors look like, as the source of a regular expression; opaque to clients. Of the ledger: two numbers. */
+export const LEDGER_CURSOR = '^[0-9]{1,15}-[0-9]{1,15}$';
+/** Of all others: the digits of the last id. */
 export const CURSOR = idPattern('msg').replace('msg_', '');
 
 /**
@@ -52,47 +57,84 @@ export function idsIn(request: Request): Readonly<Record<string, string>> {
 /** An id in the path, known or not. */
 export function pathId(request: Request, name: keyof typeof PREFIXES): Parsed<string> {
   const id = String(request.params[name]);
-  return isId(PREFIXES[name], id)
-    ? { value: id }
-    : { problem: mismatch(['path', name], idPattern(PREFIXES[name])) };
+  const prefix = PREFIXES[name];
+  if (isId(prefix, id)) return { value: id };
+  const wrong = mismatch(idPattern(prefix));
+  const [other] = Object.entries(PREFIXES).find(([, one]) => isId(one, id)) ?? [];
+  const msg = other ? `This is a ${other}; a ${name} begins with '${prefix}_'` : wrong.msg;
+  return { problem: { loc: ['path', name], ...wrong, msg } };
 }
 
 /** `limit`: how many items the page holds at most; 50 if it isn't given. */
-export function pageLimit(request: Request): Parsed<number> {
-  const loc = ['query', 'limit'];
-  const given: unknown = request.query.limit;
-  if (given === undefined) return { value: PAGE.usual };
-  if (typeof given !== 'string' || !/^-?[0-9]+$/.test(given)) {
-    const msg = 'Input should be a valid integer, unable to parse string as an integer';
-    return { problem: { loc, msg, type: 'int_parsing' } };
-  }
-  const limit = Number(given);
-  if (limit < PAGE.least) {
-    const msg = `Input should be greater than or equal to ${PAGE.least}`;
-    return { problem: { loc, msg, type: 'greater_than_equal' } };
-  }
-  if (limit > PAGE.most) {
-    const msg = `Input should be less than or equal to ${PAGE.most}`;
-    return { problem: { loc, msg, type: 'less_than_equal' } };
-  }
+function pageLimit({ query }: Request): Parsed<number> {
+  const given: unknown = query.limit ?? String(PAGE.usual);
+  const isInteger = typeof given === 'string' && /^-?[0-9]+$/.test(given);
+  const limit = isInteger ? Number(given) : Number.NaN;
+  const wrong = (type: string, msg: string) => ({ problem: { loc: ['query', 'limit'], msg, type } });
+  if (!isInteger)
+    return wrong('int_parsing', 'Input should be a valid integer, unable to parse string as an integer');
+  if (limit < PAGE.least)
+    return wrong('greater_than_equal', `Input should be greater than or equal to ${PAGE.least}`);
+  if (limit > PAGE.most)
+    return wrong('less_than_equal', `Input should be less than or equal to ${PAGE.most}`);
   return { value: limit };
 }
 
-/** `cursor`: the id of the last delivery of the page before; null for the first page. */
-export function pageCursor(request: Request): Parsed<string | null> {
-  const given: unknown = request.query.cursor;
+/** `limit` and `cursor`, as all lists have them; without a cursor it is the first page. */
+export function pageOf(request: Request, pattern = CURSOR) {
+  return { limit: pageLimit(request), cursor: queryText(request, 'cursor', pattern) };
+}
+
+/** The digits of an id as a cursor; null at the end of the list. */
+export function cursorAfter(id: string | null): string | null {
+  return id?.split('_')[1] ?? null;
+}
+
+/** A text in the query; null if it isn't given. */
+export function queryText(request: Request, name: string, pattern: string): Parsed<string | null> {
+  return optional(request, name, (text) => new RegExp(pattern).exec(text)?.[0], mismatch(pattern));
+}
+
+/** One of some words in the query; null if it isn't given. */
+export function queryChoice<T extends string>(request: Request, name: string, words: readonly T[]) {
+  const wrong = { msg: `Input should be ${choices(words)}`, type: 'literal_error' };
+  return optional(request, name, (text) => words.find((word) => word === text), wrong);
+}
+
+const RFC_3339 = /^(\d{4}-\d\d-\d\d)T\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$/i;
+
+/** A moment in the query; null if none is given. */
+export function queryTime(request: Request, name: string): Parsed<Date | null> {
+  const read = (text: string) => {
+    // A plus sign that is not encoded arrives as a blank.
+    const [time = '', day = ''] = RFC_3339.exec(text.replace(' ', '+')) ?? [];
+    // February 30 would be read as March 2.
+    const isDay = !Number.isNaN(Date.parse(time)) && new Date(day).toISOString().startsWith(day);
+    return isDay ? new Date(time) : undefined;
+  };
+  const msg = 'Input should be a valid datetime with a time zone, such as 2026-01-05T10:00:00Z';
+  return optional(request, name, read, { msg, type: 'datetime_parsing' });
+}
+
+/** A parameter of the query that may be left out, but not be given twice. */
+function optional<T>(
+  request: Request,
+  name: string,
+  read: (text: string) => T | undefined,
+  wrong: Omit<Problem, 'loc'>,
+): Parsed<T | null> {
+  const given: unknown = request.query[name];
   if (given === undefined) return { value: null };
-  const id = `msg_${given}`;
-  return typeof given === 'string' && isId('msg', id)
-    ? { value: id }
-    : { problem: mismatch(['query', 'cursor'], CURSOR) };
+  const value = typeof given === 'string' ? read(given) : undefined;
+  return value === undefined ? { problem: { loc: ['query', name], ...wrong } } : { value };
 }
 
-/** The cursor that `pageCursor` reads. */
-export function cursorAfter(deliveryId: string): string {
-  return deliveryId.slice('msg_'.length);
+/** `'any', 'professional' or 'personal'` */
+export function choices(values: readonly string[]): string {
+  const quoted = values.map((value) => `'${value}'`);
+  return `${quoted.slice(0, -1).join(', ')} or ${quoted.at(-1)}`;
 }
 
-function mismatch(loc: Problem['loc'], pattern: string): Problem {
-  return { loc, msg: `String should match pattern '${pattern}'`, type: 'string_pattern_mismatch' };
+function mismatch(pattern: string): Omit<Problem, 'loc'> {
+  return { msg: `String should match pattern '${pattern}'`, type: 'string_pattern_mismatch' };
 }

@@ -2,57 +2,65 @@ import type { Request, ResponseObject } from '@hapi/hapi';
 import type { Changes } from '../../db/changes.ts';
 import { readInTurn } from './overload.ts';
 
-// `Prefer: wait=N` (RFC 7240, section 4.3): the client would rather wait than poll.
+// `Prefer: wait=N` (RFC 7240, section 4.3): the client would rather wait than poll. `until=change` is a preference of
+// ours (DECISIONS.md, Polls).
 
 /** Proxies cut connections that are silent for a minute. */
 const MAX_WAIT_S = 55;
 
+/** For how long a client waits at most, and for what. */
+export interface Wait {
+  readonly seconds: number;
+  readonly until: 'end' | 'change';
+}
+
 /**
- * Seconds the client is willing to wait, at most 55; 0 if it asks for none, or too many wait already. A preference is
- * never an error.
+ * How the client wants to wait, at most 55 s; null if it does not, or too many wait already. A preference is never an
+ * error.
  */
-export function preferredWait(request: Request): number {
+export function preferredWait(request: Request): Wait | null {
   const header: unknown = request.headers.prefer;
-  if (typeof header !== 'string') return 0;
+  if (typeof header !== 'string') return null;
   const seconds = /(?:^|[,;])\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:$|[,;])/i.exec(header)?.[1];
-  if (seconds === undefined) return 0;
+  if (Number(seconds ?? 0) === 0) return null;
   try {
     const { waits } = request.server.app.lanes;
     request.raw.res.once('close', waits.enter(request.auth.credentials.organizationId).leave);
   } catch {
-    return 0;
+    return null;
   }
-  return Math.min(MAX_WAIT_S, Number(seconds));
+  const isAnyChange = /(?:^|[,;])\s*until\s*=\s*"?change"?\s*(?:$|[,;])/i.test(header);
+  return { seconds: Math.min(MAX_WAIT_S, Number(seconds)), until: isAnyChange ? 'change' : 'end' };
 }
 
-/** Says that the wait was honored, and for how long it could have been. */
-export function applied(response: ResponseObject, seconds: number): ResponseObject {
-  return seconds > 0 ? response.header('preference-applied', `wait=${seconds}`).vary('prefer') : response;
+/** Says that the wait was honored, for how long it could have been, and for what. */
+export function applied(response: ResponseObject, wait: Wait | null): ResponseObject {
+  if (!wait) return response;
+  const until = wait.until === 'change' ? ', until=change' : '';
+  return response.header('preference-applied', `wait=${wait.seconds}${until}`).vary('prefer');
 }
 
 /**
- * Reads until the state is what the client waits for, the time is over, or the client is gone. Every read is caused by
- * a change, of the batch or of the right to see it, never by a clock.
- * @param look reads the state; called at least once
- * @param done whether this state is worth answering with
+ * Looks until there is what the client waits for, the time is over, or the client is gone. Every look is caused by a
+ * change, of what is watched or of the right to see it, never by a clock.
+ * @param watched an id, or `endOf` it
+ * @param look true if there is nothing more to wait for; called at least once
  */
-export async function holdUntil<T>(
+export async function holdUntil(
   request: Request,
   changes: Changes,
-  batchId: string,
+  watched: string,
   seconds: number,
-  look: () => Promise<T>,
-  done: (state: T) => boolean,
-): Promise<T> {
+  look: () => Promise<boolean>,
+): Promise<void> {
   const { keyId, organizationId } = request.auth.credentials;
-  const watch = changes.watch(batchId, keyId, organizationId);
+  const watch = changes.watch(watched, keyId, organizationId);
   const timer = setTimeout(watch.stop, seconds * 1000);
   request.events.once('disconnect', watch.stop);
   try {
     for (;;) {
       const next = watch.next();
-      const state = await readInTurn(request, look);
-      if (done(state) || !(await next)) return state;
+      if ((await readInTurn(request, look)) || !(await next)) return;
     }
   } finally {
     clearTimeout(timer);

@@ -1,11 +1,13 @@
 import { PRICES } from '../../db/accounts/credits.ts';
-import { CURSOR, PAGE } from '../http/parameters.ts';
+import { BATCH_STATUSES } from '../../db/words.ts';
+import { CURSOR, LEDGER_CURSOR, NPI, PAGE } from '../http/parameters.ts';
 import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
 import { bulkBody, IDEMPOTENCY_KEY, singleBody } from '../routes/submit.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
 import EXAMPLES from './examples.json' with { type: 'json' };
 import written from './operations.json' with { type: 'json' };
 import {
+  batchesAnswer,
   batchId,
   componentsOf,
   creditsAnswer,
@@ -16,6 +18,7 @@ import {
   invalidAnswer,
   type JsonObject,
   jsonSchema,
+  ledgerAnswer,
   problemSchema,
   requestId,
   submitAnswer,
@@ -86,6 +89,11 @@ const CHECKED: JsonObject = {
   'Idempotency-Key': { type: 'string', pattern: IDEMPOTENCY_KEY.source },
   limit: { type: 'integer', minimum: PAGE.least, maximum: PAGE.most, default: PAGE.usual },
   cursor: { type: 'string', pattern: CURSOR },
+  ledger_cursor: { type: 'string', pattern: LEDGER_CURSOR },
+  status: { type: 'string', enum: BATCH_STATUSES },
+  since: { type: 'string', format: 'date-time' },
+  until: { type: 'string', format: 'date-time' },
+  npi: { type: 'string', pattern: NPI },
   request_id: jsonSchema(requestId),
   batch_id: jsonSchema(batchId),
   delivery_id: jsonSchema(deliveryId),
@@ -114,7 +122,9 @@ function problemResponse(name: string, kind: ProblemKind): JsonObject {
   return {
     description,
     headers:
-      counted === 'always' ? responseHeaders([...COUNTED, ...own]) : responseHeaders(own, counted && COUNTED),
+      counted === 'always'
+        ? responseHeaders(['Link', ...COUNTED, ...own])
+        : responseHeaders(['Link', ...own], counted && COUNTED),
     content: {
       'application/problem+json': {
         schema: { $ref: `#/components/schemas/${name}Problem` },
@@ -203,7 +213,7 @@ const RESPONSES: JsonObject = {
   ...Object.fromEntries(DESCRIBED.map(([name, kind]) => [name, problemResponse(name, kind)])),
   Invalid: {
     description: 'Something in the request is not valid; every problem is named.',
-    headers: responseHeaders(COUNTED),
+    headers: responseHeaders(['Link', ...COUNTED], ['Ignored-Fields']),
     content: content({ schema: 'Invalid', examples: 'invalid' }),
   },
 };
@@ -211,8 +221,8 @@ const REFERRING = JSON.stringify([PATHS, RESPONSES]);
 
 const components: JsonObject = {
   schemas: componentsOf([
-    ...[singleBody, bulkBody, submitAnswer, envelope, deliveriesAnswer, creditsAnswer],
-    ...[invalidAnswer, healthAnswer],
+    ...[singleBody, bulkBody, submitAnswer, envelope, batchesAnswer, deliveriesAnswer],
+    ...[creditsAnswer, ledgerAnswer, invalidAnswer, healthAnswer],
     ...DESCRIBED.map(([name, kind]) => problemSchema(name, kind)),
   ]),
   // Those that only some answers have stand with them.

@@ -2,12 +2,13 @@ import Joi from 'joi';
 import { idPattern } from '../../db/ids.ts';
 import {
   ATTEMPT_REASONS,
-  type BatchStatus,
+  BATCH_STATUSES,
   DELIVERY_STATES,
   EMAIL_TYPES,
+  LEDGER_KINDS,
   type RequestStatus,
 } from '../../db/words.ts';
-import { CURSOR, PAGE } from '../http/parameters.ts';
+import { CURSOR, LEDGER_CURSOR, PAGE } from '../http/parameters.ts';
 import type { ProblemKind } from '../problems.ts';
 import { customData, webhookMode } from '../routes/submit.ts';
 
@@ -98,7 +99,6 @@ const REQUEST_STATUSES = [
   'not_found',
   'failed',
 ] as const satisfies readonly RequestStatus[];
-const BATCH_STATUSES = ['in-progress', 'completed'] as const satisfies readonly BatchStatus[];
 
 const text = Joi.string().required();
 const credits = Joi.number().integer().required();
@@ -108,7 +108,8 @@ export const batchId = text.pattern(new RegExp(idPattern('bat'))).example('bat_0
 export const deliveryId = text
   .pattern(new RegExp(idPattern('msg')))
   .example('msg_01jd9x6k2wf3r8t0z5q7w4m1hd');
-export const cursor = text.pattern(new RegExp(CURSOR)).example('01jd9x6k2wf3r8t0z5q7w4m1hd');
+const nextCursor = (pattern = CURSOR) =>
+  text.pattern(new RegExp(pattern)).allow(null).description('For the next page; null on the last one.');
 const batchStatus = text
   .valid(...BATCH_STATUSES)
   .description('`completed` when every request is final: for a submit of replays at once.')
@@ -159,18 +160,20 @@ const result = Joi.object({
   .description('Of one NPI. The last four are null without an email.')
   .meta({ name: 'Result' });
 
+const batch = Joi.object({
+  id: batchId,
+  status: batchStatus,
+  total: credits.min(1).description('Requests in the batch.'),
+  completed_count: credits.min(0).description('Requests that are final.'),
+  created_at: timestamp.allow(null),
+  updated_at: timestamp.allow(null),
+})
+  .required()
+  .meta({ name: 'Batch' });
+
 /** The response envelope: both polls and every delivery. */
 export const envelope = Joi.object({
-  batch: Joi.object({
-    id: batchId,
-    status: batchStatus,
-    total: credits.min(1).description('Requests in the batch.'),
-    completed_count: credits.min(0).description('Requests that are final.'),
-    created_at: timestamp.allow(null),
-    updated_at: timestamp.allow(null),
-  })
-    .required()
-    .meta({ name: 'Batch' }),
+  batch,
   webhook: Joi.object({
     url: text.allow(null),
     mode: webhookMode.required().allow(null),
@@ -234,8 +237,14 @@ export const deliveriesAnswer = Joi.object({
     .max(PAGE.most)
     .required()
     .description('In the order of the submit; none if it named no webhook.'),
-  next_cursor: cursor.allow(null).description('For the next page; null on the last one.'),
+  next_cursor: nextCursor(),
 }).meta({ name: 'Deliveries' });
+
+/** 200 of `GET /api/v1/batches`. */
+export const batchesAnswer = Joi.object({
+  batches: Joi.array().items(batch).max(PAGE.most).required().description('The newest first.'),
+  next_cursor: nextCursor(),
+}).meta({ name: 'Batches' });
 
 /** 200 of `GET /api/v1/credits`. */
 export const creditsAnswer = Joi.object({
@@ -243,6 +252,24 @@ export const creditsAnswer = Joi.object({
   total: credits.description('Granted.'),
   used: credits.description('Charged.'),
 }).meta({ name: 'Credits' });
+
+/** 200 of `GET /api/v1/credits/ledger`. */
+export const ledgerAnswer = Joi.object({
+  entries: Joi.array()
+    .items(
+      Joi.object({
+        created_at: timestamp,
+        reason: text.valid(...LEDGER_KINDS).meta({ name: 'LedgerReason' }),
+        amount: credits.description('Credits moved; negative only for an adjustment that takes away.'),
+        request_id: requestId.allow(null).description('What they were moved for; null for the first two.'),
+        balance_after: credits.description('Available right after it.'),
+      }).meta({ name: 'LedgerEntry' }),
+    )
+    .max(PAGE.most)
+    .required()
+    .description('The newest first.'),
+  next_cursor: nextCursor(LEDGER_CURSOR),
+}).meta({ name: 'Ledger' });
 
 /** Every error but 422: RFC 9457. */
 export const problemAnswer = Joi.object({
@@ -257,6 +284,7 @@ export const problemAnswer = Joi.object({
 export const insufficientAnswer = problemAnswer.keys({
   required: credits.min(1),
   available: credits,
+  held: credits.description('Held for requests that are not final.'),
   shortfall: credits.min(1),
 });
 

@@ -2,7 +2,7 @@ import type { Lifecycle, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import { type LoggedDelivery, listBatchDeliveries } from '../../db/webhooks/log.ts';
 import { markResendStarted, resendOwn } from '../../db/webhooks/resends.ts';
 import { type Place, readInTurn } from '../http/overload.ts';
-import { cursorAfter, pageCursor, pageLimit, pathId, valuesOf } from '../http/parameters.ts';
+import { cursorAfter, pageOf, pathId, valuesOf } from '../http/parameters.ts';
 import { problem } from '../problems.ts';
 import { startDelivery } from '../start.ts';
 import type { SubmitDeps } from './submit.ts';
@@ -14,17 +14,17 @@ export function deliveryHandlers(deps: DeliveryDeps) {
   return {
     getDeliveries: async (request, h) => {
       const { organizationId } = request.auth.credentials;
-      const { batchId, ...page } = valuesOf({
+      const { batchId, limit, cursor } = valuesOf({
         batchId: pathId(request, 'batch_id'),
-        limit: pageLimit(request),
-        after: pageCursor(request),
+        ...pageOf(request),
       });
+      const page = { limit, after: cursor && `msg_${cursor}` };
       const list = () => listBatchDeliveries(deps.db, organizationId, batchId, page);
       const found = await readInTurn(request, list);
       if (!found) throw problem('batch_not_found');
       const body = {
         deliveries: found.deliveries.map(presented),
-        next_cursor: found.next && cursorAfter(found.next),
+        next_cursor: cursorAfter(found.next),
       };
       return h.response(body);
     },

@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
-import type { Changes } from '../../db/changes.ts';
+import { type Changes, endOf } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
 import {
   type EnvelopeState,
@@ -18,49 +18,48 @@ import { problem } from '../problems.ts';
 /** Both polls: from PostgreSQL (api/README.md, Polling). */
 export function pollHandlers(db: Database, changes: Changes) {
   return {
-    getRequest: async (request, h) => {
-      const { organizationId } = request.auth.credentials;
-      const { requestId } = valuesOf({ requestId: pathId(request, 'request_id') });
-      return await poll(db, changes, { organizationId, requestId }, request, h);
-    },
-    getBatch: async (request, h) => {
-      const { organizationId } = request.auth.credentials;
-      const { batchId } = valuesOf({ batchId: pathId(request, 'batch_id') });
-      return await poll(db, changes, { organizationId, batchId }, request, h);
-    },
+    getRequest: (request, h) =>
+      poll(valuesOf({ requestId: pathId(request, 'request_id') }), request, h, db, changes),
+    getBatch: (request, h) =>
+      poll(valuesOf({ batchId: pathId(request, 'batch_id') }), request, h, db, changes),
   } satisfies Record<string, Lifecycle.Method>;
 }
 
 async function poll(
-  db: Database,
-  changes: Changes,
-  subject: EnvelopeSubject,
+  asked: { readonly requestId: string } | { readonly batchId: string },
   request: Request,
   h: ResponseToolkit,
+  db: Database,
+  changes: Changes,
 ): Promise<ResponseObject> {
+  const subject: EnvelopeSubject = { ...asked, organizationId: request.auth.credentials.organizationId };
   const known: unknown = request.headers['if-none-match'];
   const wait = preferredWait(request);
   const answer = (response: ResponseObject, state: EnvelopeState) => {
     applied(response.header('etag', `"${etagOf(state)}"`), wait);
     return state.isFinal ? response : response.header('retry-after', retryAfter(state, Date.now()));
   };
-  if (known !== undefined || wait > 0) {
-    const look = async () => (await findEnvelopeState(db, subject)) ?? refuse(subject);
-    const lookAgain = async () => {
-      const refused = await keyRefusal(request, db);
-      if (refused) throw refused;
-      return await look();
-    };
+  const look = async () => (await findEnvelopeState(db, subject)) ?? refuse(subject);
+  if (wait) {
     const first = await readInTurn(request, look);
     // A client that names what it knows waits for something else; any other waits for a change of what it asked for.
     const isNews = (state: EnvelopeState) =>
       state.isFinal ||
-      (known === undefined ? state.statuses !== first.statuses : !matches(known, etagOf(state)));
-    const last =
-      wait === 0 || isNews(first)
-        ? first
-        : await holdUntil(request, changes, first.batchId, wait, lookAgain, isNews);
-    if (matches(known, etagOf(last))) return answer(h.response().code(304), last);
+      (wait.until === 'change' &&
+        (known === undefined ? state.statuses !== first.statuses : !matches(known, etagOf(state))));
+    const lookAgain = async () => {
+      const refused = await keyRefusal(request, db);
+      if (refused) throw refused;
+      return isNews(await look());
+    };
+    const [id = ''] = Object.values(asked);
+    // An ETag changes with the whole batch.
+    const watched = wait.until === 'end' ? endOf(id) : known === undefined ? id : first.batchId;
+    if (!isNews(first)) await holdUntil(request, changes, watched, wait.seconds, lookAgain);
+  }
+  if (known !== undefined) {
+    const state = await readInTurn(request, look);
+    if (matches(known, etagOf(state))) return answer(h.response().code(304), state);
   }
   const envelope = (await readInTurn(request, () => findEnvelope(db, subject))) ?? refuse(subject);
   return answer(h.response(envelopeText(envelope, 'poll')).type('application/json'), envelope);

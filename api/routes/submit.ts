@@ -4,7 +4,7 @@ import type { Client } from '@temporalio/client';
 import Joi from 'joi';
 import type { Logger } from 'pino';
 import { isSandbox } from '../../db/accounts/organizations.ts';
-import type { Changes } from '../../db/changes.ts';
+import { type Changes, endOf } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
 import { findEnvelopeState } from '../../db/requests/envelope.ts';
 import { type BatchStart, markStarted } from '../../db/requests/outbox.ts';
@@ -19,8 +19,9 @@ import {
   type WebhookMode,
 } from '../../db/words.ts';
 import { keyRefusal } from '../http/auth.ts';
+import { ignoredFields } from '../http/ignored-fields.ts';
 import { canonicalJson, jsonDepth, memberText, readJson } from '../http/json-body.ts';
-import { type Parsed, valuesOf } from '../http/parameters.ts';
+import { choices, type Parsed, valuesOf } from '../http/parameters.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { invalid, type Problem, problem } from '../problems.ts';
 import { startBatch } from '../start.ts';
@@ -79,14 +80,16 @@ async function accept(
         'batch accepted',
       );
       if (outcome.start.wakeAt) await start(deps, outcome.start, request.info.received);
-      const wait = preferredWait(request);
+      const preferred = preferredWait(request);
+      // Of a submit every change is known but the end.
+      const wait = preferred && { ...preferred, until: 'end' as const };
       // A key that ends meanwhile ends the wait; what was accepted with it stays accepted.
       const look = async () =>
         (await keyRefusal(request, deps.db)) !== null ||
         (await findEnvelopeState(deps.db, { organizationId, batchId }))?.isFinal === true;
-      if (wait > 0) {
+      if (wait) {
         // It is accepted, and an answer other than 202 would deny it: a wait that fails is over.
-        await holdUntil(request, deps.changes, batchId, wait, look, (isOver) => isOver).catch((error) => {
+        await holdUntil(request, deps.changes, endOf(batchId), wait.seconds, look).catch((error) => {
           deps.log.warn({ err: error, batch_id: batchId }, 'wait ended early');
         });
       }
@@ -110,8 +113,8 @@ async function accept(
     case 'running':
       throw problem('idempotency_in_progress', { headers: { 'retry-after': '1' } });
     case 'insufficient': {
-      const { required, available } = outcome;
-      const values = { required, available, shortfall: required - available };
+      const { required, available, held } = outcome;
+      const values = { required, available, held, shortfall: required - available };
       throw problem('insufficient_credits', { values });
     }
     default:
@@ -140,12 +143,26 @@ async function parseBody(
   const body = await readJson(request.raw.req);
   if ('loc' in body) throw invalid([body, ...headerProblems]);
   const { text, value } = body;
+  request.app.ignoredFields = ignoredFields(schema, value);
   const customData =
     isObject(value) && Object.hasOwn(value, 'custom_data') ? memberText(text, 'custom_data') : null;
   const result = validateSubmit(schema, value, { customData, forbids });
   const problems = 'problems' in result ? result.problems : [];
-  if ('problems' in result || headerProblems.length > 0) throw invalid([...problems, ...headerProblems]);
+  if ('problems' in result || headerProblems.length > 0)
+    throw invalid([...problems, ...headerProblems], hintFor(schema, value));
   return result.value;
+}
+
+/** What the catalogue's words leave unsaid; null if nothing. */
+function hintFor(schema: Joi.ObjectSchema, body: unknown): string | null {
+  const { npi, npis }: Readonly<Record<string, unknown>> = Object(body);
+  if (schema === singleBody && npi === undefined && npis !== undefined)
+    return 'npis is a field of POST /api/v1/email/bulk; here it is npi, one string';
+  if (schema === bulkBody && npis === undefined && npi !== undefined)
+    return 'npi is a field of POST /api/v1/email; here it is npis, a list of strings';
+  const isPadded = (one: unknown) =>
+    typeof one === 'string' && one.trim() !== one && /^[0-9]{10}$/.test(one.trim());
+  return [npi, npis].flat().some(isPadded) ? 'leave out the blanks around the NPI' : null;
 }
 
 function isObject(value: unknown): value is object {
@@ -325,12 +342,6 @@ function toProblem({ path, type, context }: Joi.ValidationErrorItem): Problem {
   const [ours, msg] = FINDINGS[`${path.at(-1)} ${type}`] ??
     FINDINGS[type] ?? ['value_error', 'Input is not valid'];
   return { loc: ['body', ...path], msg: msg.replace('{length}', String(context?.value?.length)), type: ours };
-}
-
-/** `'any', 'professional' or 'personal'` */
-function choices(values: readonly string[]): string {
-  const quoted = values.map((value) => `'${value}'`);
-  return `${quoted.slice(0, -1).join(', ')} or ${quoted.at(-1)}`;
 }
 
 /** What joi finds, in the catalogue's words; with a field's name in front, for that field alone. */

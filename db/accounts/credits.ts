@@ -1,11 +1,11 @@
-import { desc, eq, sql } from 'drizzle-orm';
+import { and, desc, eq, lt, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, transaction } from '../client.ts';
+import { cut, type Database, type Page, query, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { balanceLock } from '../requests/room.ts';
 import { creditBalances, ledgerEntries } from '../schema.ts';
 import type { WantedType } from '../words.ts';
-import { BALANCE, type Balance, requireOrganization } from './organizations.ts';
+import { BALANCE, type Balance } from './organizations.ts';
 
 /**
  * Credits per email found (api/README.md, Credits). A submit writes the price on each request's row, and everything
@@ -40,14 +40,20 @@ export const grantCredits = funds('grant', 'credits.grant');
 export const adjustCredits = funds('adjustment', 'credits.adjust');
 
 /**
- * The newest entries of an organization's ledger first.
- * @throws {Refusal} `organization_missing` for an unknown id
+ * An organization's ledger, the newest entries first.
+ * @param page.after the id of the last entry of the page before, and what was available before that one: for good,
+ * because entries are only added
+ * @returns `next`: where to go on from, null at the end
  */
-export async function listLedger(db: Database, organizationId: string, limit: number) {
-  await requireOrganization(db, organizationId);
+export async function listLedger(
+  db: Database,
+  organizationId: string,
+  { after, limit }: Page<{ readonly id: number; readonly available: number }>,
+) {
   // One statement, so that the balance and the entries are of the same instant.
-  return await query(db, (tx) => {
+  const rows = await query(db, (tx) => {
     const { id, available } = ledgerEntries;
+    const newest = after ? sql`${after.available}::bigint` : creditBalances.available;
     const newer = sql`coalesce(sum(${available}) over (order by ${id} desc rows between unbounded preceding and 1 preceding), 0)`;
     return tx
       .select({
@@ -57,15 +63,21 @@ export async function listLedger(db: Database, organizationId: string, limit: nu
         /** Credits moved; negative only for an adjustment that takes away. */
         amount: ledgerEntries.amount,
         /** Right after this entry. */
-        availableAfter: sql<number>`${creditBalances.available} - ${newer}`.mapWith(Number),
+        availableAfter: sql<number>`${newest} - ${newer}`.mapWith(Number),
         requestId: ledgerEntries.requestId,
+        added: available,
       })
       .from(ledgerEntries)
       .innerJoin(creditBalances, eq(creditBalances.organizationId, ledgerEntries.organizationId))
-      .where(eq(ledgerEntries.organizationId, organizationId))
+      .where(and(eq(ledgerEntries.organizationId, organizationId), after ? lt(id, after.id) : undefined))
       .orderBy(desc(id))
-      .limit(limit);
+      .limit(limit + 1);
   });
+  const { items, last } = cut(rows, limit);
+  return {
+    entries: items.map(({ added: _, ...entry }) => entry),
+    next: last && { id: last.id, available: last.availableAfter - last.added },
+  };
 }
 
 function funds(kind: 'grant' | 'adjustment', action: 'credits.grant' | 'credits.adjust') {

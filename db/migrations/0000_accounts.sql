@@ -44,21 +44,21 @@ create table api_keys (
 );
 create index api_keys_by_organization on api_keys (organization_id);
 
--- Wakes the polls that wait for a change of this batch, or with this key, so that none outlives it. Nothing else: commits
--- with a NOTIFY queue for one lock.
-create function announce_batch_change() returns trigger language plpgsql as $$
+-- Wakes the polls that wait for a change of this row, or with this key, so that none outlives it; with the argument
+-- ' final' those as well that wait for its end. Nothing else: commits with a NOTIFY queue for one lock.
+create function announce_change() returns trigger language plpgsql as $$
 begin
-  perform pg_notify('batch_changed', new.id);
+  perform pg_notify('changed', new.id || coalesce(tg_argv[0], ''));
   return null;
 end $$;
 
 create trigger api_keys_announce_change after update on api_keys
   for each row when (old.revoked_at is distinct from new.revoked_at or old.expires_at is distinct from new.expires_at)
-  execute function announce_batch_change();
+  execute function announce_change();
 
 create trigger organizations_announce_suspension after update on organizations
   for each row when (old.suspended is distinct from new.suspended)
-  execute function announce_batch_change();
+  execute function announce_change();
 
 -- A key's sliding window itself: the times that its taken places count from, oldest first, and how many each. It counts
 -- by steps: all places of a step have one time. 300 of them stay in the row, and two versions of it on a page.

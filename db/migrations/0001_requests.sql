@@ -168,6 +168,8 @@ begin
                  max(coalesce(c.erased_at, c.settled_at, c.started_at, c.accepted_at)) at
             from changed c join earlier e on e.id = c.id group by c.batch_id) n
    where b.id = n.batch_id;
+  perform pg_notify('changed', c.id || case when c.settled_at is null then '' else ' final' end)
+     from changed c join earlier e on e.id = c.id and e.status <> c.status;
   perform note_contradictions(array(select id from changed));
   return null;
 end $$;
@@ -178,9 +180,13 @@ create trigger requests_count_updated after update on requests
 
 create trigger batches_announce_change after update on batches
   for each row when (
-    old.completed_count is distinct from new.completed_count or old.updated_at is distinct from new.updated_at
+    old.status = new.status
+    and (old.completed_count is distinct from new.completed_count or old.updated_at is distinct from new.updated_at)
   )
-  execute function announce_batch_change();
+  execute function announce_change();
+
+create trigger batches_announce_end after update on batches
+  for each row when (old.status <> new.status) execute function announce_change(' final');
 
 create table idempotency_keys (
   organization_id text not null references organizations,

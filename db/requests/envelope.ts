@@ -1,6 +1,6 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
-import type { DeliveryState, EmailType, RequestStatus, WebhookMode } from '../words.ts';
+import type { BatchStatus, DeliveryState, EmailType, RequestStatus, WebhookMode } from '../words.ts';
 
 // The envelope (api/README.md, The envelope) has one builder for single polls, batch polls and deliveries.
 
@@ -22,7 +22,7 @@ export interface EnvelopeState {
 
 /** All that an envelope says, read in one statement and so at one moment. */
 export interface Envelope extends EnvelopeState {
-  readonly status: 'in-progress' | 'completed';
+  readonly status: BatchStatus;
   readonly total: number;
   readonly completedCount: number;
   readonly updatedAt: Date;
@@ -133,17 +133,23 @@ export function envelopeText(envelope: Envelope, reader: 'poll' | 'delivery'): s
     status: reader === 'delivery' ? 'pending' : deliveryStatus(items.map((item) => item.delivery ?? 'none')),
   };
   const usage = { credits_used: items.reduce((sum, { creditsUsed }) => sum + creditsUsed, 0), balance };
-  const head = {
-    id: envelope.batchId,
-    status: envelope.status,
-    total: envelope.total,
-    completed_count: envelope.completedCount,
-    created_at: envelope.createdAt.toISOString(),
-    updated_at: envelope.updatedAt.toISOString(),
-  };
-  return `{"batch":${JSON.stringify(head)},"webhook":${JSON.stringify(webhook)},"custom_data":${
+  return `{"batch":${JSON.stringify(batchObject(envelope))},"webhook":${JSON.stringify(webhook)},"custom_data":${
     customData ?? 'null'
   },"usage":${JSON.stringify(usage)},"data":${JSON.stringify(items.map(dataItem))}}`;
+}
+
+/** The member `batch`. */
+export function batchObject(
+  batch: Pick<Envelope, 'batchId' | 'status' | 'total' | 'completedCount' | 'createdAt' | 'updatedAt'>,
+) {
+  return {
+    id: batch.batchId,
+    status: batch.status,
+    total: batch.total,
+    completed_count: batch.completedCount,
+    created_at: batch.createdAt.toISOString(),
+    updated_at: batch.updatedAt.toISOString(),
+  };
 }
 
 /** The body of the 202 (api/README.md, Submitting). */

@@ -1,5 +1,6 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
+import type { Balance } from '../accounts/organizations.ts';
 import { type Database, insertAll, span, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
@@ -51,7 +52,7 @@ export type SubmitOutcome =
   | { readonly kind: 'mismatch' }
   /** The first request with this Idempotency-Key is still running after 5 s. */
   | { readonly kind: 'running' }
-  | { readonly kind: 'insufficient'; readonly required: number; readonly available: number };
+  | ({ readonly kind: 'insufficient'; readonly required: number } & Pick<Balance, 'available' | 'held'>);
 
 /** How long a repeated Idempotency-Key waits for the first one (DECISIONS.md, Idempotency-Key). */
 const IDEMPOTENCY_WAIT_MS = 5000;
@@ -139,9 +140,14 @@ async function claimIdempotencyKey(
 async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRules): Promise<SubmitOutcome> {
   const { organizationId, wantedType, npis, outcomes } = command;
   // The time is taken under the lock, so that times of one organization never run backwards.
-  const [organization] = await tx.execute<{ available: string; suspended: boolean; ms: string }>(sql`
+  const [organization] = await tx.execute<{
+    available: string;
+    held: string;
+    suspended: boolean;
+    ms: string;
+  }>(sql`
     with locked as materialized (
-      select b.available, o.webhooks_suspended as suspended
+      select b.available, b.held, o.webhooks_suspended as suspended
         from credit_balances b join organizations o on o.id = b.organization_id
        where b.organization_id = ${organizationId} for update of b
     )
@@ -149,7 +155,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   if (!organization) throw new Refusal('organization_missing');
 
   const at = new Date(Number(organization.ms));
-  const available = Number(organization.available);
+  const [available, held] = [Number(organization.available), Number(organization.held)];
   const batchId = newId('bat');
   const asked = { organizationId, npis, wantedType, at, lookupId: null, outcomes };
   const known = await findKnownEmails(tx, asked, rules);
@@ -180,9 +186,8 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
       ...(answer ? { status: 'completed', ...answer, settledAt: at } : OPEN),
     };
   });
-  const held = rows.filter((row) => !row.replayed);
-  const required = held.length * cost;
-  if (required > available) throw new Refused({ kind: 'insufficient', required, available });
+  const required = rows.filter((row) => !row.replayed).length * cost;
+  if (required > available) throw new Refused({ kind: 'insufficient', required, available, held });
 
   const { webhook, customData, submittedAs, apiKeyId } = command;
   const final = rows.filter((row) => row.settledAt);

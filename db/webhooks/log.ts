@@ -1,7 +1,7 @@
 import { and, asc, desc, eq, getTableColumns, gt, gte, type SQL, sql } from 'drizzle-orm';
 import type { SelectResultFields } from 'drizzle-orm/query-builders/select.types';
 import { requireOrganization } from '../accounts/organizations.ts';
-import { type Database, query, span, type Transaction } from '../client.ts';
+import { cut, type Database, type Page, query, span, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
@@ -45,12 +45,7 @@ const LOGGED_AT_MOST = 50;
  * @param page.after the id of the last delivery of the page before
  * @returns `next`: the id to go on from, null at the end; null where this organization has no such batch
  */
-export async function listBatchDeliveries(
-  db: Database,
-  organizationId: string,
-  batchId: string,
-  page: { readonly after: string | null; readonly limit: number },
-) {
+export async function listBatchDeliveries(db: Database, organizationId: string, batchId: string, page: Page) {
   const { after, limit } = page;
   return await query(db, async (tx) => {
     if (!(await ownsBatch(tx, organizationId, batchId))) return null;
@@ -137,21 +132,21 @@ async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, lim
     .where(where)
     .orderBy(order)
     .limit(limit + 1);
-  const page = rows.slice(0, limit);
+  const { items, last } = cut(rows, limit);
   const attempts = await tx
     .select(getTableColumns(webhookAttempts))
     .from(webhookAttempts)
     .innerJoin(webhookDeliveries, eq(webhookDeliveries.id, webhookAttempts.deliveryId))
     .where(
       and(
-        sql`${webhookAttempts.deliveryId} = any(${sql.param(page.map(({ id }) => id))}::text[])`,
+        sql`${webhookAttempts.deliveryId} = any(${sql.param(items.map(({ id }) => id))}::text[])`,
         sql`${webhookAttempts.n} > ${webhookDeliveries.attempts} - ${LOGGED_AT_MOST}`,
       ),
     )
     .orderBy(asc(webhookAttempts.n));
   const logs = Map.groupBy(attempts, ({ deliveryId }) => deliveryId);
-  const deliveries = page.map((row) => {
+  const deliveries = items.map((row) => {
     return { ...row, log: (logs.get(row.id) ?? []).map(({ deliveryId: _id, ...attempt }) => attempt) };
   });
-  return { deliveries, next: rows.length > limit ? (page.at(-1)?.id ?? null) : null };
+  return { deliveries, next: last?.id ?? null };
 }

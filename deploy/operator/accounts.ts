@@ -121,7 +121,12 @@ export function addCreditCommands(program: Command, run: Run): void {
     .action(moving(adjustCredits));
   newestFirst(credits.command('ledger').description('every movement of credits, newest first'))
     .argument(...ORG)
-    .action((id: string, { limit }: Limited) => run((db) => listLedger(db, id, limit)));
+    .action((id: string, { limit }: Limited) =>
+      run(async (db) => {
+        await requireOrganization(db, id);
+        return (await listLedger(db, id, { after: null, limit })).entries;
+      }),
+    );
 }
 
 function creditsToAdjust(text: string): number {

@@ -2,6 +2,7 @@ import { mock } from 'node:test';
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
 import type { TransactionSql } from 'postgres';
+import { endOf } from '../../db/changes.ts';
 import { type Database, openDatabase, query, transaction } from '../../db/client.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
 import { type Answer, eventually } from '../support/organization.ts';
@@ -115,7 +116,7 @@ test.serial(
       return row?.id ?? null;
     });
     const release = await hold((tx) => tx`lock table batches in access exclusive mode`);
-    await admin`select pg_notify('batch_changed', ${batchId})`;
+    await admin`select pg_notify('changed', ${endOf(batchId)})`;
     const answer = await submitted;
     await release();
     t.is(answer.status, 202);

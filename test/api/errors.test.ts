@@ -42,6 +42,7 @@ function isProblem(
   t.truthy(answer.headers.get('x-request-id'));
   t.is(answer.headers.get('x-content-type-options'), 'nosniff');
   t.is(answer.headers.get('cache-control'), 'no-store');
+  t.is(answer.headers.get('link'), `</docs/errors#${code}>; rel="help"`);
   const { title, detail, ...rest } = JSON.parse(answer.text) as Record<string, unknown>;
   t.is(typeof title, 'string');
   t.regex(String(detail), /^[A-Z](?!.*(?:[{}]|undefined)).*\.$/);
@@ -76,6 +77,63 @@ test("401 without a key and with anything that isn't one, on every endpoint", as
   }
   for (const key of ['', 'x', `Bearer ${apiKey}`, `${apiKey}, ${apiKey}`]) {
     isProblem(t, await send('GET', '/api/v1/credits', { 'x-api-key': key }), 401, 'api_key_invalid');
+  }
+});
+
+test('a 401 says what is wrong with the key, if that can be seen, and never shows it', async (t) => {
+  const { apiKey } = await api.organization();
+  const bare = /Write "Bearer" before it/;
+  const usual = /Check it for missing characters/;
+  const bearer = /X-API-Key takes the key alone/;
+  const basic = /Basic authentication is not supported/;
+  const cases: readonly (readonly [Record<string, string>, RegExp])[] = [
+    [{ authorization: apiKey }, bare],
+    [{ authorization: `Bearer${apiKey}` }, bare],
+    [{ authorization: `Token ${apiKey}`, 'x-api-key': apiKey }, bare],
+    [{ authorization: `Basic ${apiKey}` }, basic],
+    [{ authorization: 'basic eDp5' }, basic],
+    [{ 'x-api-key': `Bearer ${apiKey}` }, bearer],
+    [{ authorization: `Bearer ${apiKey}x` }, usual],
+    [{ authorization: 'Bearer' }, usual],
+    [{ 'x-api-key': 'npe_x' }, usual],
+  ];
+  for (const [headers, expected] of cases) {
+    const answer = await send('GET', '/api/v1/credits', headers);
+    isProblem(t, answer, 401, 'api_key_invalid');
+    t.regex(answer.text.replaceAll('\\"', '"'), expected);
+    t.false(answer.text.includes(apiKey));
+  }
+});
+
+test('numbers are said in the right number', async (t) => {
+  const detail = async (credits: number, npis: string[]) => {
+    const client = await api.organization(credits);
+    return (JSON.parse((await client.bulk({ npis })).text) as { detail: string }).detail;
+  };
+  t.is(
+    await detail(0, [NPI]),
+    'This submit needs 1 credit. Available: 0, held for running requests: 0. Nothing was queued.',
+  );
+  t.regex(await detail(1, [NPI, '1234567894']), /needs 2 credits\./);
+  const few = await api.organization(0, 1);
+  await few.credits();
+  t.regex((await few.get('/api/v1/credits')).text, /may send 1 request in 60 s/);
+});
+
+test('a path with a slash too many is told so; any other leads to the documentation', async (t) => {
+  const detail = async (path: string) => {
+    const answer = await send('GET', path);
+    isProblem(t, answer, 404, 'not_found');
+    return (JSON.parse(answer.text) as { detail: string }).detail;
+  };
+  for (const path of ['/api/v1/credits/', '/api/v1/email/', `/api/v1/batch/${newId('bat')}/?x=1`]) {
+    t.regex(
+      await detail(path),
+      /; without the slash at its end there is\. The documentation is at \/docs\.$/,
+    );
+  }
+  for (const path of ['/api/v1/', '/nowhere/', '/%zz/', '/api/v1//', '//']) {
+    t.is(await detail(path), 'There is nothing at this path. The documentation is at /docs.', path);
   }
 });
 
@@ -131,16 +189,16 @@ test('402 says what is missing, queues nothing and leaves the Idempotency-Key fr
   const headers = { 'idempotency-key': 'poor' };
   const five = { npis: Array.from({ length: 5 }, (_, i) => `123456789${i}`) };
   const bulk = await client.bulk(five, headers);
-  isProblem(t, bulk, 402, 'insufficient_credits', { required: 5, available: 4, shortfall: 1 });
+  isProblem(t, bulk, 402, 'insufficient_credits', { required: 5, available: 4, held: 0, shortfall: 1 });
   const two = await client.bulk({ npis: five.npis.slice(3), enrichment_email_type: 'personal' });
-  isProblem(t, two, 402, 'insufficient_credits', { required: 6, available: 4, shortfall: 2 });
+  isProblem(t, two, 402, 'insufficient_credits', { required: 6, available: 4, held: 0, shortfall: 2 });
   t.deepEqual(await client.credits(), { balance: 4, total: 4, used: 0 });
   t.deepEqual(await rows(), [0, 0]);
   await grantCredits(api.db, BY, client.organizationId, 1);
   t.is((await client.bulk(five, headers)).status, 202);
   t.deepEqual(await client.credits(), { balance: 0, total: 5, used: 0 });
   const single = await client.single({ npi: NPI });
-  isProblem(t, single, 402, 'insufficient_credits', { required: 1, available: 0, shortfall: 1 });
+  isProblem(t, single, 402, 'insufficient_credits', { required: 1, available: 0, held: 5, shortfall: 1 });
 });
 
 test("another organization's id is as unknown as one that never was", async (t) => {

@@ -26,7 +26,9 @@ const REQUEST = 'GET /api/v1/email/{request_id}';
 const BATCH = 'GET /api/v1/batch/{batch_id}';
 const DELIVERIES = 'GET /api/v1/batch/{batch_id}/deliveries';
 const RESEND = 'POST /api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend';
+const BATCHES = 'GET /api/v1/batches';
 const CREDITS = 'GET /api/v1/credits';
+const LEDGER = 'GET /api/v1/credits/ledger';
 const NPI = '1234567893';
 const STORED = '2000000051';
 const BY = { actor: 'test', reason: 'test' };
@@ -64,6 +66,8 @@ function exactSchema(operation: string, status: number): Joi.Schema | null {
   if (operation.endsWith('z') && [200, 503].includes(status)) return answers.healthAnswer;
   if (status >= 400) return answers.problemAnswer;
   if (operation === DELIVERIES) return answers.deliveriesAnswer;
+  if (operation === BATCHES) return answers.batchesAnswer;
+  if (operation === LEDGER) return answers.ledgerAnswer;
   return operation === CREDITS ? answers.creditsAnswer : answers.envelope;
 }
 
@@ -244,8 +248,8 @@ test('refusals for the key are as described: 401, 403, 429', async (t) => {
   const few = await api.organization(0, 1);
   const callers = { nobody: createCaller(api.baseUrl, 'npe_wrong'), replaced, few };
   await few.credits();
-  for (const operation of [SINGLE, BULK, REQUEST, BATCH, DELIVERIES, RESEND, CREDITS]) {
-    const [method = '', path = ''] = operation.split(' ');
+  for (const { method, path } of ROUTES.filter(({ scope }) => scope === 'keyed')) {
+    const operation = `${method} ${path}`;
     const ask = (caller: Pick<ApiClient, 'call'>) =>
       caller.call(method, path, method === 'POST' ? '{}' : undefined);
     conforms(t, operation, 401, await ask(callers.nobody));
@@ -322,6 +326,21 @@ test('the delivery log and resends are as described: 200, 202, 404, 409, 422', a
   conforms(t, DELIVERIES, 422, await client.get(`${path}?limit=0&cursor=x`));
 });
 
+test('the lists of batches and of credits are as described: 200, 422', async (t) => {
+  const one = await api.organization();
+  await one.bulk({ npis: [STORED, NPI] });
+  await one.single({ npi: STORED });
+  for (const [operation, path] of [
+    [BATCHES, '/api/v1/batches'],
+    [LEDGER, '/api/v1/credits/ledger'],
+  ] as const) {
+    const first = await one.get<{ next_cursor: string }>(`${path}?limit=1`);
+    conforms(t, operation, 200, first);
+    conforms(t, operation, 200, await one.get(`${path}?cursor=${first.json.next_cursor}`));
+    conforms(t, operation, 422, await one.get(`${path}?limit=0&cursor=x`));
+  }
+});
+
 test('refusals of a poll are as described: 404, 422', async (t) => {
   const unknown = '01jd9x6k2vfr8at0z5q7w4m1hb';
   conforms(t, REQUEST, 404, await client.get(`/api/v1/email/req_${unknown}`));
@@ -369,6 +388,8 @@ test('health, and the database being away, are as described: 200, 503', async (t
     conforms(t, BATCH, 503, await caller.get('/api/v1/batch/x'));
     conforms(t, DELIVERIES, 503, await caller.get('/api/v1/batch/x/deliveries'));
     conforms(t, RESEND, 503, await caller.call('POST', '/api/v1/batch/x/deliveries/x/resend'));
+    conforms(t, BATCHES, 503, await caller.get('/api/v1/batches'));
+    conforms(t, LEDGER, 503, await caller.get('/api/v1/credits/ledger'));
   } finally {
     await away.stop();
   }

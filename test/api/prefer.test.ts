@@ -7,12 +7,14 @@ import { fresh } from '../support/database.ts';
 import { eventually, type Organization, RULES } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// `Prefer: wait`: the answer comes when something changes, and waiting costs no database connection.
+// `Prefer: wait`: the answer comes at the end, or with `until=change` when something changes; waiting costs no database
+// connection.
 
 // Nobody works on what is submitted, so that the tests decide what changes, and when.
 const stack = fresh(test, startApi);
 
 const WAIT = { prefer: 'wait=50' };
+const CHANGE = { prefer: 'wait=50, until=change' };
 const NPI = '2000000010';
 const BY = { actor: 'test', reason: 'test' };
 
@@ -36,23 +38,82 @@ test('a single poll does not wake for its neighbors, a batch poll does', async (
   const client = await stack.organization();
   const { json } = await client.bulk({ npis: [NPI, NPI] });
   const [first = '', second = ''] = json.requests.map((request) => request.request_id);
-  const single = client.get(`/api/v1/email/${first}`, WAIT);
+  const single = client.get(`/api/v1/email/${first}`, CHANGE);
   const path = `/api/v1/batch/${json.batch_id}`;
   const known = (await client.get(path)).headers.get('etag') ?? '';
-  const batch = client.get(path, { ...WAIT, 'if-none-match': known });
+  const batch = client.get(path, { ...CHANGE, 'if-none-match': known });
   await settle(stack.db, second, 'failed', 'test', RULES);
-  t.is((await batch).json.batch.completed_count, 1);
+  const changed = await batch;
+  t.is(changed.json.batch.completed_count, 1);
+  t.is(changed.headers.get('preference-applied'), 'wait=50, until=change');
   await settle(stack.db, first, 'failed', 'test', RULES);
   t.is((await single).json.batch.completed_count, 2);
+});
+
+// Guard: `isNews` of api/routes/poll.ts, and the announcement of a batch's end.
+test('a batch poll is answered once: when all of it is done', async (t) => {
+  const client = await stack.organization(1000, 300);
+  const { json } = await client.bulk({ npis: Array(4).fill(NPI) });
+  const path = `/api/v1/batch/${json.batch_id}`;
+  const known = (await client.get(path)).headers.get('etag') ?? '';
+  const waiting = Promise.all([
+    client.get(path, WAIT),
+    client.get(path, { ...WAIT, 'if-none-match': known }),
+    client.get(path, { ...WAIT, 'if-none-match': '"other"' }),
+  ]);
+  await eventually(async () => ((await admitted(client.keyId)) >= 5 ? true : null));
+  for (const { request_id } of json.requests) await settle(stack.db, request_id, 'failed', 'test', RULES);
+  for (const { status, json: envelope, headers } of await waiting) {
+    t.deepEqual([status, envelope.batch.completed_count], [200, 4]);
+    t.is(headers.get('preference-applied'), 'wait=50');
+  }
+});
+
+// Guard: the poll reads again when its wait is over.
+test('a wait for the end that ends before it is answered with the state as it is by then', async (t) => {
+  const own = await startApi();
+  const client = await own.organization(1000, 300);
+  const { json } = await client.bulk({ npis: [NPI, NPI] });
+  const path = `/api/v1/batch/${json.batch_id}`;
+  const known = (await client.get(path)).headers.get('etag') ?? '';
+  const waiting = Promise.all([
+    client.get(path, WAIT),
+    client.get(path, { ...WAIT, 'if-none-match': known }),
+  ]);
+  await eventually(async () => ((await admitted(client.keyId, own.db)) >= 4 ? true : null));
+  await settle(own.db, json.requests[1]?.request_id ?? '', 'failed', 'test', RULES);
+  // Ends all waits, as the time does.
+  await own.stop();
+  for (const { status, json: envelope } of await waiting) {
+    t.deepEqual([status, envelope.batch.completed_count], [200, 1]);
+  }
 });
 
 test('a poll of something final, or of something else than is known, does not wait', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
-  t.is((await client.get(path, { ...WAIT, 'if-none-match': '"other"' })).status, 200);
+  t.is((await client.get(path, { ...CHANGE, 'if-none-match': '"other"' })).status, 200);
   await settle(stack.db, json.requests[0]?.request_id ?? '', 'failed', 'test', RULES);
   t.is((await client.get(path, WAIT)).json.batch.status, 'completed');
+});
+
+test('how long, and until what, is read in any spelling that RFC 7240 has', async (t) => {
+  const client = await stack.organization();
+  const { json } = await client.single({ npi: NPI });
+  const path = `/api/v1/batch/${json.batch_id}`;
+  await settle(stack.db, json.requests[0]?.request_id ?? '', 'failed', 'test', RULES);
+  for (const [prefer, applied] of [
+    ['wait=5', 'wait=5'],
+    ['Wait = "5" , UNTIL="Change"', 'wait=5, until=change'],
+    ['until=change, respond-async, wait=99; x=y', 'wait=55, until=change'],
+    ['wait=5, until=changes', 'wait=5'],
+    ['wait=5, until=end', 'wait=5'],
+  ] as const) {
+    t.is((await client.get(path, { prefer })).headers.get('preference-applied'), applied, prefer);
+  }
+  const submitted = await client.single({ npi: NPI }, { prefer: 'wait=1, until=change' });
+  t.is(submitted.headers.get('preference-applied'), 'wait=1', 'a submit waits for its end');
 });
 
 test('a wait that sees no change ends with the state as it is, or 304 for a client that knows it', async (t) => {
@@ -153,8 +214,8 @@ for (const [how, code, end] of [
 }
 
 /** How many requests of a key were let in. */
-async function admitted(keyId: string): Promise<number> {
-  const [row] = await stack.db.drizzle.execute<{ hits: number }>(
+async function admitted(keyId: string, db = stack.db): Promise<number> {
+  const [row] = await db.drizzle.execute<{ hits: number }>(
     sql`select coalesce(sum(n), 0)::int as hits from rate_windows, unnest(counts) n where api_key_id = ${keyId}`,
   );
   return row?.hits ?? 0;
@@ -163,7 +224,15 @@ async function admitted(keyId: string): Promise<number> {
 test('a preference that cannot be understood is ignored', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
-  for (const prefer of ['wait=-1', 'wait=soon', 'return=minimal', 'waiting=5', 'wait']) {
+  for (const prefer of [
+    'wait=-1',
+    'wait=soon',
+    'wait=0',
+    'return=minimal',
+    'waiting=5',
+    'wait',
+    'until=change',
+  ]) {
     const answer = await client.get(`/api/v1/batch/${json.batch_id}`, { prefer });
     t.is(answer.status, 200);
     t.is(answer.headers.get('preference-applied'), null);

@@ -56,6 +56,36 @@ test("another organization's deliveries are answered exactly as unknown ones", a
   }
 });
 
+test("lists hold one organization's own; another's ids filter and page as unknown ones do", async (t) => {
+  const [own, other] = [await api.organization(7), await api.organization(11)];
+  const mine = (await own.single({ npi: '2000000028' })).json.batch_id;
+  const other1 = (await other.single({ npi: '2000000036' })).json.batch_id;
+  const idsOf = async (client: ApiClient, query = '') => {
+    const { json } = await client.get<{ batches: { id: string }[] }>(`/api/v1/batches${query}`);
+    return json.batches.map(({ id }) => id);
+  };
+  t.deepEqual([await idsOf(own), await idsOf(other)], [[mine], [other1]]);
+  const after = (id: string) => `?cursor=${id.slice('bat_'.length)}`;
+  for (const [theirs, unknown] of [
+    ['?npi=2000000036', '?npi=2000000044'],
+    [after(other1), after(newId('bat'))],
+  ] as const) {
+    const asked = await own.get(`/api/v1/batches${theirs}`);
+    t.deepEqual(shown(asked), shown(await own.get(`/api/v1/batches${unknown}`)));
+    t.deepEqual(await idsOf(own, theirs), []);
+  }
+  const ledger = await own.get<{ entries: { amount: number; request_id: string }[]; next_cursor: string }>(
+    '/api/v1/credits/ledger?limit=1',
+  );
+  const cursor = ledger.json.next_cursor;
+  const amounts = async (client: ApiClient) => {
+    const { json } = await client.get<typeof ledger.json>(`/api/v1/credits/ledger?cursor=${cursor}`);
+    return json.entries.map(({ amount }) => amount);
+  };
+  t.deepEqual(await amounts(own), [7]);
+  t.false((await amounts(other)).includes(7), "a cursor opens nobody else's ledger");
+});
+
 test("an Idempotency-Key, a balance and a replay are one organization's own", async (t) => {
   const key = { 'idempotency-key': 'shared' };
   const a = await theirs.single({ npi: '2000000028' }, key);

@@ -232,8 +232,13 @@ test('a malformed id in a path is refused, as long as the key is good', async (t
       t.is((await fetch(`${api.baseUrl}${path}`)).status, 401, path);
     }
   }
-  t.is((await client.get(`/api/v1/email/bat_${good}`)).status, 422);
-  t.is((await client.get(`/api/v1/batch/req_${good}`)).status, 422);
+  for (const [path, name, msg] of [
+    [`/api/v1/email/bat_${good}`, 'request_id', "This is a batch_id; a request_id begins with 'req_'"],
+    [`/api/v1/batch/req_${good}`, 'batch_id', "This is a request_id; a batch_id begins with 'bat_'"],
+    [`/api/v1/email/msg_${good}`, 'request_id', "This is a delivery_id; a request_id begins with 'req_'"],
+  ] as const) {
+    refused(t, await client.get(path), [problem('string_pattern_mismatch', msg)('path', name)]);
+  }
   t.is((await client.get(`/api/v1/email/req_${good}`)).status, 404);
 });
 
@@ -370,6 +375,76 @@ test('null for an optional field means absent, and unknown fields are ignored', 
       .status,
     202,
   );
+});
+
+// Guards: `hintFor` of api/routes/submit.ts; the body stays as the catalogue has it.
+test('the link of a 422 leads to its first type, and its title says what the words leave unsaid', async (t) => {
+  const linkOf = async (path: string, body: unknown) => (await post(path, body)).headers.get('link');
+  const link = (type: string, title = '') =>
+    `</docs/errors#${type}>; rel="help"${title === '' ? '' : `; title="${title}"`}`;
+  const blanks = link('string_pattern_mismatch', 'leave out the blanks around the NPI');
+  for (const npi of [' 1234567893', '1234567893\n', '\u00a01234567893\t']) {
+    t.is(await linkOf(SINGLE, { npi }), blanks);
+    t.is(await linkOf(BULK, { npis: [NPI, npi] }), blanks);
+  }
+  t.is(await linkOf(SINGLE, { npi: '123' }), link('string_pattern_mismatch'));
+  t.is(await linkOf(SINGLE, { npi: NPI, webhook: {} }), link('missing'));
+  t.is(await linkOf(SINGLE, [NPI]), link('model_attributes_type'));
+  const single = await post(SINGLE, { npis: [NPI] });
+  refused(t, single, [missing('body', 'npi')]);
+  t.is(
+    single.headers.get('link'),
+    link('missing', 'npis is a field of POST /api/v1/email/bulk; here it is npi, one string'),
+  );
+  t.is(single.headers.get('ignored-fields'), 'npis');
+  const bulk = await post(BULK, { npi: NPI });
+  refused(t, bulk, [missing('body', 'npis')]);
+  t.is(
+    bulk.headers.get('link'),
+    link('missing', 'npi is a field of POST /api/v1/email; here it is npis, a list of strings'),
+  );
+  t.is(bulk.headers.get('ignored-fields'), 'npi');
+  t.is((await client.get('/api/v1/email/x')).headers.get('link'), link('string_pattern_mismatch'));
+});
+
+// Guard: `ignoredFields` of api/http/ignored-fields.ts.
+test('fields that nothing reads are named in a header of every answer, whatever they are called', async (t) => {
+  const ignored = async (extra: object, webhook: object = {}) => {
+    const hook = { url: 'https://example.com', ...webhook };
+    const answer = await post(SINGLE, {
+      npi: NPI,
+      webhook: hook,
+      custom_data: { any: { thing: 1 } },
+      ...extra,
+    });
+    t.is(answer.status, 202, answer.text);
+    return answer.headers.get('ignored-fields');
+  };
+  t.is(await ignored({}), null);
+  t.is(await ignored({ enrichment_type: 'personal' }), 'enrichment_type');
+  t.is(
+    await ignored({ a: null, npis: [] }, { mod: 'batch', secret: { b: 1 } }),
+    'webhook.mod, webhook.secret, a, npis',
+  );
+  t.is(
+    await ignored({ '': 1, 'a, b': 1, 'ä\r\nSet-Cookie: x=1': 1, '\ud800': 1, '"%~': 1, toString: 1 }),
+    '"", a%2C%20b, %C3%A4%0D%0ASet-Cookie%3A%20x%3D1, %EF%BF%BD, %22%25~, toString',
+  );
+  t.is(await ignored({ [`${'x'.repeat(39)}😀`]: 1 }), `${'x'.repeat(39)}%EF%BF%BD`);
+  const many = await ignored(
+    Object.fromEntries(Array.from({ length: 900 }, (_, i) => [`${'€'.repeat(14)}${i}`, i])),
+  );
+  t.regex(many ?? '', /^[!-~ ]{1000,1500}, \.\.\.$/);
+  const key = { 'idempotency-key': 'ignored' };
+  for (const field of ['one', 'two']) {
+    const answer = await client.single({ npi: NPI, [field]: 1 }, key);
+    t.is(answer.headers.get('ignored-fields'), field, 'also of a 202 that is given again');
+  }
+  const poor = await api.organization(0);
+  t.is((await poor.single({ npi: NPI, x: 1 })).headers.get('ignored-fields'), 'x');
+  t.is((await post(SINGLE, { npi: 5, x: 1 })).headers.get('ignored-fields'), 'x');
+  const proto = await client.call('POST', SINGLE, `{"npi":"${NPI}","__proto__":{"webhook":5}}`);
+  t.is(proto.headers.get('ignored-fields'), '__proto__');
 });
 
 test('npis in a single submit and npi in a bulk submit are unknown fields', async (t) => {

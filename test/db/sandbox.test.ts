@@ -10,8 +10,7 @@ import {
 import { newId } from '../../db/ids.ts';
 import { listFading, storeEmail } from '../../db/lookups/directory.ts';
 import { readEvidence } from '../../db/lookups/evidence.ts';
-import { exportSubject } from '../../db/privacy/privacy.ts';
-import { eraseSubject } from '../../db/privacy/privacy.ts';
+import { eraseSubject, exportSubject } from '../../db/privacy/privacy.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import {

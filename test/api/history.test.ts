@@ -1,0 +1,234 @@
+import test from 'ava';
+import { adjustCredits, grantCredits } from '../../db/accounts/credits.ts';
+import { newId } from '../../db/ids.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { fresh } from '../support/database.ts';
+import { RULES } from '../support/organization.ts';
+import { type ApiClient, startApi } from '../support/stack.ts';
+
+// What a customer submitted, and what became of the credits: nothing is lost with an id that is lost.
+
+interface LedgerView {
+  readonly entries: readonly {
+    readonly created_at: string;
+    readonly reason: string;
+    readonly amount: number;
+    readonly request_id: string | null;
+    readonly balance_after: number;
+  }[];
+  readonly next_cursor: string | null;
+}
+
+interface BatchesView {
+  readonly batches: readonly { readonly id: string; readonly status: string; readonly created_at: string }[];
+  readonly next_cursor: string | null;
+}
+
+const BY = { actor: 'test', reason: 'test' };
+const STORED = '2000000051';
+const LEDGER = '/api/v1/credits/ledger';
+const BATCHES = '/api/v1/batches';
+
+const api = fresh(test, startApi);
+
+test.before(() =>
+  storeEmail(api.db, {
+    npi: STORED,
+    email: 'avery@example.com',
+    emailType: 'professional',
+    source: 'test',
+    lastValidatedAt: new Date(),
+  }),
+);
+
+const ledgerOf = async (client: ApiClient, query = '') => (await client.get<LedgerView>(LEDGER + query)).json;
+const batchesOf = async (client: ApiClient, query = '') =>
+  (await client.get<BatchesView>(BATCHES + query)).json;
+
+/** All pages of a list, with something done after each. */
+async function pagesOf<T extends { readonly next_cursor: string | null }>(
+  page: (query: string) => Promise<T>,
+  query: string,
+  between: () => Promise<unknown>,
+): Promise<T[]> {
+  const pages = [await page(query)];
+  for (let next = pages[0]?.next_cursor; next; next = pages.at(-1)?.next_cursor) {
+    await between();
+    pages.push(await page(`${query}&cursor=${next}`));
+  }
+  return pages;
+}
+
+test('the ledger has every movement of credits, the newest first, with its reason and the balance after it', async (t) => {
+  const client = await api.organization(10);
+  const found = (await client.bulk({ npis: [STORED, '1234567893'] })).json.requests;
+  const [first = '', second = ''] = found.map(({ request_id }) => request_id);
+  await settle(api.db, second, 'failed', 'test', RULES);
+  await adjustCredits(api.db, BY, client.organizationId, -4);
+  const { entries, next_cursor } = await ledgerOf(client);
+  t.is(next_cursor, null);
+  t.deepEqual(
+    entries.map((entry) => [entry.reason, entry.amount, entry.request_id, entry.balance_after]),
+    [
+      ['adjustment', -4, null, 5],
+      ['release', 1, second, 9],
+      ['charge', 1, first, 8],
+      ['hold', 1, second, 8],
+      ['hold', 1, first, 9],
+      ['grant', 10, null, 10],
+    ],
+  );
+  t.deepEqual(await client.credits(), { balance: 5, total: 6, used: 1 });
+  for (const { created_at } of entries) t.regex(created_at, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
+});
+
+test('pages of the ledger hold each entry once, and its balance, whatever is added meanwhile', async (t) => {
+  const client = await api.organization(100);
+  await client.bulk({ npis: [STORED, STORED, '1234567893', '1234567894'] });
+  const all = (await ledgerOf(client)).entries;
+  const pages = await pagesOf(
+    (query) => ledgerOf(client, query),
+    '?limit=2',
+    () => grantCredits(api.db, BY, client.organizationId, 7),
+  );
+  t.deepEqual(
+    pages.flatMap(({ entries }) => entries),
+    all,
+  );
+  t.deepEqual(
+    pages.map(({ entries }) => entries.length),
+    [2, 2, 1],
+  );
+  const exactly = await ledgerOf(await api.organization(1), '?limit=1');
+  t.deepEqual([exactly.entries.length, exactly.next_cursor], [1, null]);
+});
+
+test('batches are listed as their polls have them, the newest first, on pages that hold each once', async (t) => {
+  const client = await api.organization();
+  const submitted: string[] = [];
+  for (let n = 0; n < 5; n += 1) submitted.push((await client.single({ npi: STORED })).json.batch_id);
+  const running = (await client.bulk({ npis: ['1234567893', STORED] })).json.batch_id;
+  const all = (await batchesOf(client)).batches;
+  t.deepEqual(
+    all.map(({ id }) => id),
+    [running, ...submitted.toReversed()],
+  );
+  for (const batch of all) t.deepEqual(batch, (await client.batch(batch.id)).batch);
+  const pages = await pagesOf(
+    (query) => batchesOf(client, query),
+    '?limit=2',
+    () => client.single({ npi: STORED }),
+  );
+  t.deepEqual(
+    pages.map(({ batches }) => batches),
+    [all.slice(0, 2), all.slice(2, 4), all.slice(4)],
+  );
+  t.is((await batchesOf(client, '?limit=100')).batches.length, 8);
+});
+
+test('batches are filtered by status, time and NPI, together and page by page', async (t) => {
+  const client = await api.organization();
+  const submit = async (...npis: string[]) => (await client.bulk({ npis })).json.batch_id;
+  const [a, b, c, d] = [
+    await submit(STORED),
+    await submit('1234567893', STORED, STORED),
+    await submit('1234567893'),
+    await submit(STORED),
+  ];
+  const idsOf = async (query: string) => {
+    const pages = await pagesOf(
+      (text) => batchesOf(client, text),
+      `?limit=1${query}`,
+      async () => {},
+    );
+    return pages.flatMap(({ batches }) => batches.map(({ id }) => id));
+  };
+  t.deepEqual(await idsOf('&status=in-progress'), [c, b]);
+  t.deepEqual(await idsOf('&status=completed'), [d, a]);
+  t.deepEqual(await idsOf(`&npi=${STORED}`), [d, b, a], 'once, however often it asks for it');
+  t.deepEqual(await idsOf('&npi=1234567894'), []);
+  t.deepEqual(await idsOf(`&npi=${STORED}&status=in-progress`), [b]);
+  const times = new Map((await batchesOf(client)).batches.map(({ id, created_at }) => [id, created_at]));
+  const laterThan = [b, c, d].filter((id) => (times.get(id) ?? '') >= (times.get(b) ?? '')).toReversed();
+  t.deepEqual(await idsOf(`&since=${times.get(b)}`), laterThan, 'then or later');
+  const [before] = [a, b, c].filter((id) => (times.get(id) ?? '') < (times.get(b) ?? ''));
+  t.deepEqual(await idsOf(`&until=${times.get(b)}`), before ? [before] : [], 'before then');
+  const zoned = new Date(Date.parse(times.get(c) ?? '') + 3_600_000).toISOString().replace('Z', '%2B01:00');
+  t.deepEqual(await idsOf(`&since=${zoned}`), await idsOf(`&since=${times.get(c)}`));
+  t.deepEqual(await idsOf(`&since=${zoned.replace('%2B', '+')}`), await idsOf(`&since=${zoned}`));
+  t.deepEqual(await idsOf('&since=0000-01-01T00:00:00%2B23:59&until=9999-12-31T23:59:59-23:59'), [
+    d,
+    c,
+    b,
+    a,
+  ]);
+});
+
+test('everything that is wrong with the filters is told at once, in order', async (t) => {
+  const client = await api.organization();
+  const problemsOf = async (path: string) => {
+    const answer = await client.get<{ detail: { loc: string[]; msg: string; type: string }[] }>(path);
+    t.is(answer.status, 422, path);
+    for (const problem of answer.json.detail) t.deepEqual(Object.keys(problem), ['loc', 'msg', 'type']);
+    return answer.json.detail.map(({ loc, type }) => [...loc, type]);
+  };
+  t.deepEqual(await problemsOf(`${BATCHES}?cursor=x&limit=0&npi=x&until=x&since=x&status=x`), [
+    ['query', 'status', 'literal_error'],
+    ['query', 'since', 'datetime_parsing'],
+    ['query', 'until', 'datetime_parsing'],
+    ['query', 'npi', 'string_pattern_mismatch'],
+    ['query', 'limit', 'greater_than_equal'],
+    ['query', 'cursor', 'string_pattern_mismatch'],
+  ]);
+  for (const wrong of ['', 'accepted', 'In-Progress', 'completed&status=completed']) {
+    t.deepEqual(await problemsOf(`${BATCHES}?status=${wrong}`), [['query', 'status', 'literal_error']]);
+  }
+  for (const wrong of [
+    '',
+    'yesterday',
+    '1767607200',
+    '2026-01-05',
+    '2026-01-05T10:00:00',
+    '2026-02-30T10:00:00Z',
+    '2026-01-05T10:00:61Z',
+    '2026-01-05T10:00:00Z&since=2026-01-05T10:00:00Z',
+  ]) {
+    t.deepEqual(
+      await problemsOf(`${BATCHES}?since=${wrong}`),
+      [['query', 'since', 'datetime_parsing']],
+      wrong,
+    );
+  }
+  for (const wrong of [
+    '',
+    '123456789',
+    '12345678933',
+    '%201234567893',
+    '１２３４５６７８９３',
+    `${STORED}&npi=${STORED}`,
+  ]) {
+    const found = await problemsOf(`${BATCHES}?npi=${encodeURI(wrong).replaceAll('%25', '%')}`);
+    t.deepEqual(found, [['query', 'npi', 'string_pattern_mismatch']], wrong);
+  }
+  const digits = newId('bat').slice('bat_'.length);
+  for (const [path, cursors, wrongs] of [
+    [
+      BATCHES,
+      [digits, '0'.repeat(26), `7${'z'.repeat(25)}`],
+      [`bat_${digits}`, `${digits}0`, `8${digits.slice(1)}`, '5021-98'],
+    ],
+    [
+      LEDGER,
+      ['5021-98', '0-0', `${'9'.repeat(15)}-${'9'.repeat(15)}`],
+      ['5021', '5021-', '-5021-98', `${'9'.repeat(16)}-1`, '1.5-2', '5021-98%0A', digits],
+    ],
+  ] as const) {
+    for (const wrong of ['', ...wrongs, `${cursors[0]}&cursor=${cursors[0]}`]) {
+      const found = await problemsOf(`${path}?cursor=${wrong}`);
+      t.deepEqual(found, [['query', 'cursor', 'string_pattern_mismatch']], wrong);
+    }
+    // Well formed, and never given: a page, of whatever.
+    for (const odd of cursors) t.is((await client.get(`${path}?cursor=${odd}`)).status, 200, odd);
+  }
+});

@@ -1,0 +1,85 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { listLedger } from '../../db/accounts/credits.ts';
+import type { Database } from '../../db/client.ts';
+import { type BatchFilter, listBatches } from '../../db/requests/batches.ts';
+import { freshDatabase } from '../support/database.ts';
+
+// The lists of a customer who has much: each page is read by an index, and nothing but the page.
+
+const { db, sql: admin } = freshDatabase(test);
+
+const ORGANIZATION = `org_${'0'.repeat(26)}`;
+const MANY = 20_000;
+/** Of these every 5,000th is in progress; an NPI is asked for by every 1,000th. */
+const batchId = (n: number) => `bat_${String(n).padStart(26, '0')}`;
+const dayAt = (n: number) => new Date(Date.UTC(2026, 0, 1) + n * 60_000);
+const ALL: BatchFilter = { status: null, since: null, until: null, npi: null };
+
+test.before(async () => {
+  await admin.begin(async (tx) => {
+    await tx`set local session_replication_role = replica`;
+    await tx`insert into organizations (id, name, webhook_secret) values (${ORGANIZATION}, 'Much', 'none')`;
+    await tx`insert into credit_balances (organization_id, total, available) values (${ORGANIZATION}, ${MANY}, ${MANY})`;
+    await tx`
+      insert into batches (id, organization_id, submitted_as, wanted_type, total, completed_count, created_at, updated_at, deadline_at)
+      select 'bat_' || lpad(n::text, 26, '0'), ${ORGANIZATION}, 'single', 'any', 1, case when n % 5000 = 0 then 0 else 1 end, at, at, at
+        from generate_series(1, ${MANY}::int) n, lateral (select timestamptz '2026-01-01Z' + n * interval '1 minute' as at) times`;
+    await tx`
+      insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at, settled_at)
+      select 'req_' || right(id, 26), id, organization_id, 0, (1000000000 + right(id, 26)::int % 1000)::text, 'any', 1, 'not_found',
+             created_at, created_at, created_at from batches`;
+    await tx`insert into ledger_entries (organization_id, kind, amount) select ${ORGANIZATION}, 'grant', 1 from generate_series(1, ${MANY}::int)`;
+  });
+  await admin`vacuum analyze batches, requests, ledger_entries`;
+});
+
+/** How many rows a list reads to say what it says; null if it goes through a whole table. */
+async function rowsRead(list: (db: Database) => Promise<unknown>): Promise<number | null> {
+  return await db.drizzle.transaction(async (tx) => {
+    const read = async () => {
+      const [row] = await tx.execute<{ whole: number; fetched: number }>(sql`
+        select sum(seq_scan)::int as whole, sum(coalesce(idx_tup_fetch, 0))::int as fetched from pg_stat_xact_user_tables
+         where relname in ('batches', 'requests', 'ledger_entries')`);
+      return row ?? { whole: 0, fetched: 0 };
+    };
+    const before = await read();
+    await list({ ...db, drizzle: tx as unknown as Database['drizzle'] });
+    const after = await read();
+    return after.whole > before.whole ? null : after.fetched - before.fetched;
+  });
+}
+
+const PAGES: readonly (readonly [string, Partial<BatchFilter>, number])[] = [
+  ['all', {}, 51],
+  ['completed', { status: 'completed' }, 52],
+  ['in progress', { status: 'in-progress' }, 4],
+  ['of a day', { since: dayAt(5000), until: dayAt(5040) }, 40],
+  ['that ask for an NPI', { npi: '1000000017' }, 40],
+  ['in progress that ask for an NPI', { npi: '1000000017', status: 'in-progress' }, 40],
+  ['that ask for an NPI nobody asked for', { npi: '1999999999' }, 0],
+];
+
+// Guard: the indexes, and `offset 0` of db/requests/batches.ts.
+for (const [name, filter, atMost] of PAGES) {
+  for (const after of [null, batchId(MANY / 2)]) {
+    test(`batches ${name}, ${after ? 'from the middle' : 'from the newest'}: read by an index`, async (t) => {
+      const page = { after, limit: 50 };
+      const read = await rowsRead((tx) => listBatches(tx, ORGANIZATION, { ...ALL, ...filter }, page));
+      // The requests of an NPI besides, and the batch that the page comes after.
+      t.true(read !== null && read <= 2 * atMost + 2, `${read} rows`);
+    });
+  }
+}
+
+test('a page of the ledger is read by an index, and knows the balances, however old it is', async (t) => {
+  let { entries, next } = await listLedger(db, ORGANIZATION, { after: null, limit: 50 });
+  t.is(entries.at(-1)?.availableAfter, MANY - 49);
+  const newest = await rowsRead((tx) => listLedger(tx, ORGANIZATION, { after: null, limit: 50 }));
+  for (let n = 1; n < 200 && next; n += 1) {
+    ({ entries, next } = await listLedger(db, ORGANIZATION, { after: next, limit: 50 }));
+  }
+  t.is(entries.at(-1)?.availableAfter, MANY - 9999);
+  const oldest = await rowsRead((tx) => listLedger(tx, ORGANIZATION, { after: next, limit: 50 }));
+  t.deepEqual([newest, oldest], [51, 51]);
+});
