@@ -1,9 +1,8 @@
-import { createHash } from 'node:crypto';
-import { mkdir, mkdtemp, readFile, rename, rm } from 'node:fs/promises';
-import { basename, dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { run } from '../../deploy/local/processes.ts';
 import { cacheFolder } from '../../deploy/local/temporal-cli.ts';
+import { installed, succeed } from './installed.ts';
 
 const IS_USABLE = 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))';
 
@@ -39,40 +38,18 @@ async function hasPython(): Promise<boolean> {
  * @throws {Error} one sentence, where Python 3.11, its venv or a package is missing
  */
 export async function findPython(cacheDir: string, requirements: string, module: string): Promise<string> {
-  const digest = createHash('sha256')
-    .update(await readFile(requirements))
-    .digest('hex')
-    .slice(0, 12);
-  const place = join(cacheDir, `${basename(dirname(requirements))}-${digest}`);
-  const python = join(place, 'bin', 'python');
-  const isWhole = async () => (await run(python, ['-c', `import ${module}`], {})).code === 0;
-  if (await isWhole()) return python;
-  if (!(await hasPython())) {
-    throw new Error('Python 3.11 or later with venv is needed on PATH as python3: install it.');
-  }
-  console.log(`installing ${module} for Python, once`);
-  await mkdir(cacheDir, { recursive: true });
-  const folder = await mkdtemp(join(cacheDir, 'unfinished-'));
-  try {
+  const pythonIn = (place: string) => join(place, 'bin', 'python');
+  const isWhole = async (place: string) =>
+    (await run(pythonIn(place), ['-c', `import ${module}`], {})).code === 0;
+  const place = await installed(cacheDir, requirements, isWhole, async (folder) => {
+    if (!(await hasPython())) {
+      throw new Error('Python 3.11 or later with venv is needed on PATH as python3: install it.');
+    }
+    console.log(`installing ${module} for Python, once`);
     await succeed('python3', ['-m', 'venv', folder], 'the virtual environment could not be made');
     const options = ['--quiet', '--no-deps', '--only-binary', ':all:', '--requirement', requirements];
-    await succeed(
-      join(folder, 'bin', 'python'),
-      ['-m', 'pip', 'install', ...options],
-      `${module} could not be installed from PyPI`,
-    );
-    // Renamed as a whole: nobody ever finds half an environment. An update of the system's Python breaks those made
-    // with the one before; a whole one is that of another process, which was quicker.
-    if (await isWhole()) return python;
-    await rm(place, { recursive: true, force: true });
-    await rename(folder, place);
-  } finally {
-    await rm(folder, { recursive: true, force: true });
-  }
-  return python;
-}
-
-async function succeed(command: string, args: readonly string[], problem: string): Promise<void> {
-  const { code, output } = await run(command, args, {});
-  if (code !== 0) throw new Error(`${problem}: ${output.split('\n').at(-1)}`);
+    const problem = `${module} could not be installed from PyPI`;
+    await succeed(pythonIn(folder), ['-m', 'pip', 'install', ...options], problem);
+  });
+  return pythonIn(place);
 }

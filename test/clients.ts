@@ -1,0 +1,125 @@
+import { execFile } from 'node:child_process';
+import { cp, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { basename, delimiter, dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { openapi } from '../api/openapi/document.ts';
+import { run } from '../deploy/local/processes.ts';
+import { cacheFolder } from '../deploy/local/temporal-cli.ts';
+import { findPackages } from './support/installed.ts';
+import { findPython } from './support/python.ts';
+import { startServers } from './support/servers.ts';
+import { type Stack, startStack } from './support/stack.ts';
+
+/**
+ * `npm run clients`: Redocly and Spectral lint the OpenAPI document, generators make clients from it, and the programs
+ * in `test/clients/` are compiled with these and use them against the whole service. It ends at the first warning, with
+ * what the tool said.
+ */
+const FOLDER = fileURLToPath(new URL('./clients/', import.meta.url));
+/** No tool asks for newer versions of itself, or tells anybody that it was used. */
+const QUIET = { CI: 'true', NO_COLOR: '1', REDOCLY_TELEMETRY: 'off', REDOCLY_SUPPRESS_UPDATE_NOTICE: 'true' };
+const PYTHON_CLIENTS = 'generated/python';
+
+/** The program that uses a client, and the command that makes this client. */
+const CLIENTS: readonly (readonly [program: string, generator: string])[] = [
+  ['by-openapi-typescript.ts', 'openapi-typescript openapi.json --output generated/openapi-typescript.ts'],
+  ['by-hey-api.ts', 'openapi-ts --file openapi-ts.config.mjs'],
+  [
+    'by_openapi_python_client.py',
+    `python -m openapi_python_client generate --path openapi.json --fail-on-warning --meta none --output-path ${PYTHON_CLIENTS}/enrichment`,
+  ],
+  [
+    'by_openapi_generator.py',
+    `java -jar openapi-generator.jar generate -i openapi.json -g python -o ${PYTHON_CLIENTS} --package-name npi_email_enrichment`,
+  ],
+  [
+    'by-openapi-generator.ts',
+    'java -jar openapi-generator.jar generate -i openapi.json -g typescript-fetch -o generated/openapi-generator -p importFileExtension=.js',
+  ],
+];
+
+const stops: (() => Promise<unknown>)[] = [];
+try {
+  await main();
+} catch (error) {
+  console.error(error instanceof Error ? error.message : error);
+  process.exitCode = 1;
+} finally {
+  for (const stop of stops.reverse()) await stop();
+}
+// A handle that a library left open must not keep a finished run from ending.
+process.exit();
+
+async function main(): Promise<void> {
+  const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
+  const packages = await findPackages(cacheDir, join(FOLDER, 'package-lock.json'));
+  const python = await findPython(cacheDir, join(FOLDER, 'requirements.txt'), 'openapi_python_client');
+  const hasJava = (await run('java', ['-version'], {})).code === 0;
+  if (!hasJava) console.log('without Java on PATH: the clients of openapi-generator are left out');
+  const clients = CLIENTS.filter(([, generator]) => hasJava || !generator.startsWith('java'));
+  const programs = clients.map(([program]) => program);
+  const leftOut = CLIENTS.map(([program]) => program).filter((program) => !programs.includes(program));
+
+  const folder = await mkdtemp(join(tmpdir(), 'clients-'));
+  stops.push(() => rm(folder, { recursive: true, force: true }));
+  const isTaken = (file: string) => ![...leftOut, 'node_modules'].includes(basename(file));
+  await cp(FOLDER, folder, { recursive: true, filter: isTaken });
+  await symlink(packages, join(folder, 'node_modules'));
+  // The wrapper from PyPI around it keeps silent when the generator fails.
+  const find = ['-c', 'import openapi_generator_cli as wrapper; print(wrapper.__path__[0])'];
+  const { output: wrapper } = await run(python, find, {});
+  await symlink(join(wrapper, 'openapi-generator.jar'), join(folder, 'openapi-generator.jar'));
+  await writeFile(join(folder, 'openapi.json'), JSON.stringify(openapi));
+  const path = [join(packages, '.bin'), dirname(python), process.env.PATH].join(delimiter);
+  const step = stepsIn(folder, { ...process.env, ...QUIET, PATH: path });
+
+  await step('redocly lint openapi.json --config redocly.yaml');
+  await step('spectral lint openapi.json --ruleset spectral.yaml --fail-severity hint');
+  for (const [, generator] of clients) await step(generator);
+  await step('tsc --project .');
+  const scripts = programs.filter((program) => program.endsWith('.py')).join(' ');
+  await step(`python -m mypy --strict --follow-imports silent ${scripts}`, { MYPYPATH: PYTHON_CLIENTS });
+
+  stops.push(await startServers());
+  const stack = await startStack();
+  stops.push(() => stack.stop());
+  for (const program of programs) {
+    const command = program.endsWith('.py')
+      ? `python ${program}`
+      : `node compiled/${program.replace('.ts', '.js')}`;
+    await step(command, { ...(await accessTo(stack)), PYTHONPATH: PYTHON_CLIENTS });
+  }
+  console.log(`${programs.length} generated clients work`);
+}
+
+/** Runs commands in a folder, says what each took, and fails as they do, with what they said. */
+function stepsIn(cwd: string, environment: NodeJS.ProcessEnv) {
+  return async (line: string, env: NodeJS.ProcessEnv = {}): Promise<void> => {
+    const [command = '', ...args] = line.split(' ');
+    const since = performance.now();
+    console.log(`▸ ${line}`);
+    const options = { cwd, env: { ...environment, ...env }, maxBuffer: 64 * 1024 * 1024 };
+    await promisify(execFile)(command, args, options).catch(({ stdout, stderr, code }) => {
+      throw new Error(
+        `${stdout}${stderr}\n${command} failed (${code}); the document is made in api/openapi/`,
+      );
+    });
+    console.log(`▪ ${((performance.now() - since) / 1000).toFixed(1)} s`);
+  };
+}
+
+/** What a program is told: organizations of its own, with credits, without, and beyond its rate. */
+async function accessTo(stack: Stack): Promise<NodeJS.ProcessEnv> {
+  const [usual, poor, busy] = [
+    await stack.organization(10),
+    await stack.organization(0),
+    await stack.organization(0, 1),
+  ];
+  await busy.credits();
+  return {
+    ...{ BASE_URL: stack.baseUrl, WEBHOOK_URL: stack.receiver.url },
+    ...{ API_KEY: usual.apiKey, POOR_KEY: poor.apiKey, BUSY_KEY: busy.apiKey },
+  };
+}
