@@ -7,7 +7,7 @@ import { retryLater } from './failures.ts';
 import MAGIC from './magic-npis.json' with { type: 'json' };
 import { hasNpiCheckDigit } from './person/npi.ts';
 
-// Who answers requests of sandboxes (api/README.md, Sandbox), in place of vendors, directory and registry.
+// Who answers requests of sandboxes (api/docs/sandbox.md, Sandbox), in place of vendors, directory and registry.
 
 const OUTCOMES = new Map(MAGIC.map(({ npi, outcome }) => [npi, outcome as TestOutcome]));
 

@@ -29,7 +29,7 @@ type Values = Readonly<Record<string, string | number>>;
 type Name = keyof typeof table;
 export type ProblemCode = { [N in Name]: keyof (typeof table)[N]['codes'] }[Name];
 
-/** Every error but the 422: thrown by its code, described in the OpenAPI document, listed in api/README.md, Errors. */
+/** Every error but the 422: thrown by its code, described in the OpenAPI document, listed in api/docs/errors.md, Errors. */
 export const PROBLEMS = table as Readonly<Record<Name, ProblemKind>>;
 
 /** A row of the table for each code. */
@@ -79,7 +79,7 @@ export function problemBody(kind: ProblemKind, code: string, values: Values = {}
   return { type: 'about:blank', title, status, code, detail, ...(hasMembers ? values : {}) };
 }
 
-/** One entry of a 422 (api/README.md, Errors), worded as FastAPI and pydantic 2 word it. */
+/** One entry of a 422 (api/docs/errors.md, Errors), worded as FastAPI and pydantic 2 word it. */
 export interface Problem {
   readonly loc: readonly (string | number)[];
   readonly msg: string;

@@ -8,7 +8,7 @@ interface Route {
   readonly scope: 'keyed' | 'open';
 }
 
-/** Every route there is, in the order of the first table of api/README.md. The server answers 405 or 404 to the rest. */
+/** Every route there is, in the order of the first table of api/docs/lifecycle.md. The server answers 405 or 404 to the rest. */
 export const ROUTES = [
   { id: 'submitSingle', method: 'POST', path: '/api/v1/email', scope: 'keyed' },
   { id: 'submitBulk', method: 'POST', path: '/api/v1/email/bulk', scope: 'keyed' },

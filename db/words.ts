@@ -1,4 +1,4 @@
-// The words of the contract (api/README.md), once, as types: every layer above speaks them.
+// The words of the contract (api/docs/), once, as types: every layer above speaks them.
 
 export const EMAIL_TYPES = ['professional', 'personal'] as const;
 export type EmailType = (typeof EMAIL_TYPES)[number];
@@ -6,7 +6,7 @@ export type EmailType = (typeof EMAIL_TYPES)[number];
 export const WANTED_TYPES = ['any', 'professional', 'personal'] as const;
 export type WantedType = (typeof WANTED_TYPES)[number];
 
-/** What a request of a sandbox comes to (api/README.md, Sandbox). */
+/** What a request of a sandbox comes to (api/docs/sandbox.md, Sandbox). */
 export const TEST_OUTCOMES = [
   'professional',
   'personal',

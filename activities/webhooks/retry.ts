@@ -22,7 +22,7 @@ export function delayBefore(
   return Math.round(step * (1 - JITTER + 2 * JITTER * random));
 }
 
-/** True for the statuses by which a receiver takes a delivery over (api/README.md, Webhooks). A redirect is none. */
+/** True for the statuses by which a receiver takes a delivery over (api/docs/webhooks.md, Webhooks). A redirect is none. */
 export function isDelivered(status: number): boolean {
   return status >= 200 && status <= 299;
 }

@@ -27,7 +27,7 @@ export interface AuthDeps {
   readonly trustedProxies: readonly string[];
 }
 
-/** The scheme `api-key`, applied to every route that does not opt out (api/README.md, Keys). */
+/** The scheme `api-key`, applied to every route that does not opt out (api/docs/lifecycle.md, Keys). */
 export function registerAuth(server: Server, deps: AuthDeps): void {
   const { db, rateWindowMs } = deps;
   const { reads, writes } = server.app.lanes;

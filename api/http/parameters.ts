@@ -2,7 +2,7 @@ import type { Request } from '@hapi/hapi';
 import { type IdPrefix, idPattern, isId } from '../../db/ids.ts';
 import { invalid, type Problem } from '../problems.ts';
 
-// Parameters of path and query, refused in the wording of the 422 catalogue (api/README.md, Errors).
+// Parameters of path and query, refused in the wording of the 422 catalogue (api/docs/errors.md, Errors).
 
 /** A parameter that was understood, or why it was not. */
 export type Parsed<T> = { readonly value: T } | { readonly problem: Problem };

@@ -179,7 +179,7 @@ const { vector, headers: deliveryHeaders, requestBody, ...delivery } = written.d
  */
 export const signatureVector = { ...vector, body: JSON.stringify(EXAMPLES.delivery['real-time'].value) };
 
-/** What a webhook's receiver gets, and what its answer means (api/README.md, Webhooks). */
+/** What a webhook's receiver gets, and what its answer means (api/docs/webhooks.md, Webhooks). */
 function received(operationId: string): JsonObject {
   return {
     operationId,

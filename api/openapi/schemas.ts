@@ -89,7 +89,7 @@ function children(
   };
 }
 
-// The bodies of answers (api/README.md, The envelope) as joi schemas: the OpenAPI document is made from them,
+// The bodies of answers (api/docs/lifecycle.md, The envelope) as joi schemas: the OpenAPI document is made from them,
 // and tests hold live answers against them: there a field too many is a failure.
 
 const REQUEST_STATUSES = [

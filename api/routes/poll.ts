@@ -15,7 +15,7 @@ import { pathId, valuesOf } from '../http/parameters.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { problem } from '../problems.ts';
 
-/** Both polls: from PostgreSQL (api/README.md, Polling). */
+/** Both polls: from PostgreSQL (api/docs/lifecycle.md, Polling). */
 export function pollHandlers(db: Database, changes: Changes) {
   return {
     getRequest: (request, h) =>

@@ -27,7 +27,7 @@ export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { read
   let lookedAt = -READINESS_MS;
   let looked: ReturnType<typeof look>;
   return {
-    // balance = total − used − held (api/README.md, Credits).
+    // balance = total − used − held (api/docs/lifecycle.md, Credits).
     getCredits: async (request) => {
       const { organizationId } = request.auth.credentials;
       const { available, total, used } = await readInTurn(request, () => balanceOf(db, organizationId));

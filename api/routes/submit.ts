@@ -40,7 +40,7 @@ export interface SubmitDeps {
   readonly changes: Changes;
 }
 
-/** Both submits (api/README.md, Submitting). */
+/** Both submits (api/docs/lifecycle.md, Submitting). */
 export function submitHandlers(deps: SubmitDeps) {
   return {
     submitSingle: (request, h) => accept(request, h, 'single', singleBody, deps),
@@ -197,8 +197,8 @@ function fingerprint({ npis, wantedType, webhook, customData }: SubmitBody, forc
     .digest();
 }
 
-// The bodies (api/README.md, Submitting) as joi schemas, and the translation of joi's findings into the 422
-// catalogue (api/README.md, Errors). The OpenAPI document is made from them: `meta({ jsonSchema })` says what a custom
+// The bodies (api/docs/lifecycle.md, Submitting) as joi schemas, and the translation of joi's findings into the 422
+// catalogue (api/docs/errors.md, Errors). The OpenAPI document is made from them: `meta({ jsonSchema })` says what a custom
 // rule checks (openapi/schemas.ts).
 
 export interface SubmitBody {
@@ -332,7 +332,7 @@ export function validateSubmit(
   };
 }
 
-/** One entry per invalid field (api/README.md, Errors): of a wrong choice joi also says that it isn't a string. */
+/** One entry per invalid field (api/docs/errors.md, Errors): of a wrong choice joi also says that it isn't a string. */
 function firstPerField(details: readonly Joi.ValidationErrorItem[]): Joi.ValidationErrorItem[] {
   const fields = details.map(({ path }) => JSON.stringify(path));
   return details.filter((_, i) => fields.indexOf(fields[i] ?? '') === i);

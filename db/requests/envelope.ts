@@ -2,7 +2,7 @@ import { type SQL, sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
 import type { BatchStatus, DeliveryState, EmailType, RequestStatus, WebhookMode } from '../words.ts';
 
-// The envelope (api/README.md, The envelope) has one builder for single polls, batch polls and deliveries.
+// The envelope (api/docs/lifecycle.md, The envelope) has one builder for single polls, batch polls and deliveries.
 
 /** What is asked for: one request, or its whole batch, of one organization. */
 export type EnvelopeSubject =
@@ -152,7 +152,7 @@ export function batchObject(
   };
 }
 
-/** The body of the 202 (api/README.md, Submitting). */
+/** The body of the 202 (api/docs/lifecycle.md, Submitting). */
 export function submitResponse(
   batchId: string,
   rows: readonly { id: string; npi: string; status: RequestStatus }[],

@@ -3,16 +3,9 @@ import { createWriteStream } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { grantCredits } from '../../db/accounts/credits.ts';
-import { authenticate, issueKey, parseApiKey } from '../../db/accounts/keys.ts';
-import { createOrganization } from '../../db/accounts/organizations.ts';
-import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
-import { type Database, openDatabase } from '../../db/client.ts';
 import { claimForLocalStack, openUsers } from '../../db/local-stack.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { migrate } from '../../db/migrate.ts';
-import { addSuppression } from '../../db/privacy/suppressions.ts';
-import { type LocalConfig, loadOperatorConfig, type OperatorConfig } from '../config/config.ts';
+import { type LocalConfig, loadOperatorConfig } from '../config/config.ts';
 import { temporalTarget } from '../temporal/client.ts';
 import { startDns } from './dns.ts';
 import { readFacts, type StackFacts } from './facts.ts';
@@ -20,11 +13,11 @@ import { startPostgres } from './postgres.ts';
 import { freePort, isPortFree, LOOPBACK, LocalProblem, launch, requirePortFree } from './processes.ts';
 import { startReceiver } from './receiver.ts';
 import { importSample } from './sample.ts';
-import { STORED_EMAILS, SUPPRESSED_NPIS } from './sim/magic.ts';
 import { createSimulator, SIMULATED, sourceSettings } from './simulator.ts';
 import { ensureNamespace, startTemporal } from './temporal.ts';
 import { cacheFolder, findTemporalCli } from './temporal-cli.ts';
 import { findTemporalServer, startTemporalServer } from './temporal-server.ts';
+import { openTenant } from './tenant.ts';
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;
 
@@ -82,14 +75,12 @@ function createParts(logs: string) {
   return {
     /** Rejects with one sentence when a process of the stack dies. */
     failed: death.promise,
-    add(stop: () => Promise<void>) {
+    /** @param exited its unasked end fails the stack */
+    add(name: string, stop: () => Promise<void>, exited?: Promise<string>) {
       // What was still starting when another part died has nobody left to wait for it.
       if (running.disposed) void stop();
       else running.defer(stop);
-    },
-    /** Its unasked end fails the stack. */
-    watch(name: string, server: { readonly exited: Promise<string> }) {
-      void server.exited.then((ending) => {
+      void exited?.then((ending) => {
         if (running.disposed) return;
         death.reject(
           new LocalProblem('died', `${name} ended unexpectedly (${ending}); see its log in ${logs}.`),
@@ -142,8 +133,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
       port: await portOf('postgres'),
       onLog: logTo(logs, 'postgres'),
     });
-    parts.add(server.stop);
-    parts.watch('PostgreSQL', server);
+    parts.add('PostgreSQL', server.stop, server.exited);
     return server;
   });
   const { stackId, tenant, urls } = await part('migrations', async () => {
@@ -177,8 +167,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
       typeof programs === 'string'
         ? await startTemporal({ ...common, cli: programs, dbFile: join(folder, `${stackId}.db`) })
         : await startTemporalServer({ ...common, programs, postgresUrl: database.url, dir: folder });
-    parts.add(server.stop);
-    parts.watch('Temporal', server);
+    parts.add('Temporal', server.stop, server.exited);
     return { ...server, namespace: common.namespace };
   });
 
@@ -188,15 +177,15 @@ async function bringUp(options: StackOptions, parts: Parts) {
       speed: 1,
       apiKey: tenant.vendorKey,
     });
-    parts.add(simulator.close);
+    parts.add('the simulator', simulator.close);
     const receiver = await startReceiver({
       port: await portOf('receiver'),
       dir: join(dir, 'receiver'),
       secrets: tenant.webhookSecrets,
     });
-    parts.add(receiver.close);
+    parts.add('the receiver', receiver.close);
     const dns = await startDns();
-    parts.add(dns.close);
+    parts.add('the name server', dns.close);
     return { simulator, receiver, dns };
   });
 
@@ -247,7 +236,11 @@ async function bringUp(options: StackOptions, parts: Parts) {
     temporal_cli: typeof programs === 'string' ? programs : null,
     ports,
   };
-  return { facts, /** What it is here. */ lookupTimeout: environment.LOOKUP_TIMEOUT };
+  return {
+    facts,
+    /** What `LOOKUP_TIMEOUT` is here. */
+    lookupTimeout: environment.LOOKUP_TIMEOUT,
+  };
 }
 
 /** One of the production entry points as a child process, its log in a file; ready when it says so there. */
@@ -264,8 +257,7 @@ function startProcess(name: 'api' | 'worker', env: NodeJS.ProcessEnv, logs: stri
       if (line.includes(`"${name} ready"`)) said.resolve();
     },
   });
-  parts.add(server.stop);
-  parts.watch(`the ${name}`, server);
+  parts.add(`the ${name}`, server.stop, server.exited);
   return { ready: said.promise };
 }
 
@@ -280,47 +272,4 @@ async function firstFree(ports: readonly (number | undefined)[]): Promise<number
     if (port !== undefined && (await isPortFree(port))) return port;
   }
   return await freePort();
-}
-
-const BY = { actor: 'npm start', reason: 'local stack' };
-const CREDITS = 1000;
-
-/**
- * The organization that the local stack works for, and its sandbox: finds those of an earlier start by their keys, or
- * makes one with 1,000 credits. Keys are stored nowhere but in `stack.json`, so a lost file means a new organization.
- * @returns with `vendorKey`, which the vendor simulator asks of its callers
- * @throws {DatabaseError}
- */
-async function openTenant({ databaseUrl: url, secretKeys }: OperatorConfig, keys: StackFacts | null) {
-  const db = openDatabase({ url, poolSize: 2, applicationName: 'local-stack', secretKeys });
-  try {
-    const { organizationId, apiKey } = (await earlier(db, keys?.api_key)) ?? (await create(db));
-    const sandbox =
-      (await earlier(db, keys?.test_api_key)) ?? (await issueKey(db, BY, organizationId, 'npm start', true));
-    for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
-      const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
-      await storeEmail(db, { npi, email, emailType: type, lastValidatedAt, source: 'local-stack' });
-    }
-    for (const value of SUPPRESSED_NPIS) await addSuppression(db, BY, { kind: 'npi', value });
-    const secrets = [organizationId, sandbox.organizationId].map((id) => showWebhookSecret(db, id));
-    const webhookSecrets = (await Promise.all(secrets)).map(({ webhookSecret }) => webhookSecret);
-    const vendorKey = randomBytes(16).toString('hex');
-    return { organizationId, apiKey, sandbox, webhookSecrets, vendorKey };
-  } finally {
-    await db.close();
-  }
-}
-
-async function earlier(db: Database, apiKey = '') {
-  const hash = parseApiKey(apiKey);
-  if (hash === null) return null;
-  const owner = await authenticate(db, hash);
-  return owner.kind === 'active' ? { organizationId: owner.organizationId, apiKey } : null;
-}
-
-async function create(db: Database) {
-  const { id: organizationId } = await createOrganization(db, BY, 'Demonstration');
-  await grantCredits(db, BY, organizationId, CREDITS);
-  const { apiKey } = await issueKey(db, BY, organizationId, 'npm start');
-  return { organizationId, apiKey };
 }

@@ -10,7 +10,7 @@ import { fresh } from '../support/database.ts';
 import { type Answer, createCaller, eventually } from '../support/organization.ts';
 import { startApi, startStack } from '../support/stack.ts';
 
-// The customer's log of webhook deliveries, and sending them again (api/README.md, Deliveries and resends).
+// The customer's log of webhook deliveries, and sending them again (api/docs/webhooks.md, Deliveries and resends).
 
 interface DeliveryView {
   readonly id: string;

@@ -115,7 +115,7 @@ test('the test keys of an organization that is suspended are not let in either',
 });
 
 test('the page for users has the outcome of every magic NPI, and the document every outcome', async (t) => {
-  const page = await readFile(new URL('../../api/README.md', import.meta.url), 'utf8');
+  const page = await readFile(new URL('../../api/docs/sandbox.md', import.meta.url), 'utf8');
   const rows = [...page.matchAll(/^\| `(\w+)` \| [^|]+ \| ([0-9, ]+) \|$/gm)];
   const shown = rows.flatMap(([, outcome, npis = '']) => npis.split(', ').map((npi) => ({ npi, outcome })));
   const byNpi = (a: { npi: string }, b: { npi: string }) => a.npi.localeCompare(b.npi);

@@ -3,7 +3,7 @@ import { fresh } from '../support/database.ts';
 import type { Answer } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// The 422 catalogue (api/README.md, Errors) to the letter, on both submits and both polls.
+// The 422 catalogue (api/docs/errors.md, Errors) to the letter, on both submits and both polls.
 
 const NPI = '1234567893';
 const SINGLE = '/api/v1/email';

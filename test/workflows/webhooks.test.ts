@@ -12,7 +12,7 @@ import { type EnvelopeAnswer, eventually, type SubmitAnswer } from '../support/o
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Deliveries as a receiver sees them (api/README.md, Webhooks; DECISIONS.md, Webhooks).
+// Deliveries as a receiver sees them (api/docs/webhooks.md, Webhooks; DECISIONS.md, Webhooks).
 
 const test = anyTest as TestFn<{ path: string; url: string }>;
 const BY = { actor: 'test', reason: 'test' };

@@ -1,0 +1,57 @@
+import { randomBytes } from 'node:crypto';
+import { grantCredits } from '../../db/accounts/credits.ts';
+import { authenticate, issueKey, parseApiKey } from '../../db/accounts/keys.ts';
+import { createOrganization } from '../../db/accounts/organizations.ts';
+import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { addSuppression } from '../../db/privacy/suppressions.ts';
+import type { OperatorConfig } from '../config/config.ts';
+import type { StackFacts } from './facts.ts';
+import { STORED_EMAILS, SUPPRESSED_NPIS } from './sim/magic.ts';
+
+const BY = { actor: 'npm start', reason: 'local stack' };
+const CREDITS = 1000;
+
+/**
+ * The organization that the local stack works for, and its sandbox: finds those of an earlier start by their keys, or
+ * makes one with 1,000 credits. Keys are stored nowhere but in `stack.json`, so a lost file means a new organization.
+ * @returns with `vendorKey`, which the vendor simulator asks of its callers
+ * @throws {DatabaseError}
+ */
+export async function openTenant(
+  { databaseUrl: url, secretKeys }: OperatorConfig,
+  keys: Partial<Pick<StackFacts, 'api_key' | 'test_api_key'>> | null,
+) {
+  const db = openDatabase({ url, poolSize: 2, applicationName: 'local-stack', secretKeys });
+  try {
+    const { organizationId, apiKey } = (await earlier(db, keys?.api_key)) ?? (await create(db));
+    const sandbox =
+      (await earlier(db, keys?.test_api_key)) ?? (await issueKey(db, BY, organizationId, 'npm start', true));
+    for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
+      const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
+      await storeEmail(db, { npi, email, emailType: type, lastValidatedAt, source: 'local-stack' });
+    }
+    for (const value of SUPPRESSED_NPIS) await addSuppression(db, BY, { kind: 'npi', value });
+    const secrets = [organizationId, sandbox.organizationId].map((id) => showWebhookSecret(db, id));
+    const webhookSecrets = (await Promise.all(secrets)).map(({ webhookSecret }) => webhookSecret);
+    const vendorKey = randomBytes(16).toString('hex');
+    return { organizationId, apiKey, sandbox, webhookSecrets, vendorKey };
+  } finally {
+    await db.close();
+  }
+}
+
+async function earlier(db: Database, apiKey = '') {
+  const hash = parseApiKey(apiKey);
+  if (hash === null) return null;
+  const owner = await authenticate(db, hash);
+  return owner.kind === 'active' ? { organizationId: owner.organizationId, apiKey } : null;
+}
+
+async function create(db: Database) {
+  const { id: organizationId } = await createOrganization(db, BY, 'Demonstration');
+  await grantCredits(db, BY, organizationId, CREDITS);
+  const { apiKey } = await issueKey(db, BY, organizationId, 'npm start');
+  return { organizationId, apiKey };
+}
