@@ -42,9 +42,9 @@ export interface Question {
 }
 
 /**
- * Somebody's JSON API: the function it gives puts one question, and `read` makes of a whole answer what it means; if none
- * comes back, the question is to be put again. Redirects are not followed: fetch would carry a vendor's own key header to
- * wherever they point. The function throws whatever `signal` was aborted with.
+ * Somebody's JSON API: the function it gives puts one question, and `read` makes of a whole answer what it means; if
+ * none comes back, the question is to be put again. Redirects are not followed: fetch would carry a vendor's own key
+ * header to wherever they point. The function throws whatever `signal` was aborted with.
  * @param baseUrl what paths are added to, with or without a slash at its end; empty if each path is a whole URL
  * @param headers of every question, such as its key
  * @param callMs for a whole call, from the first byte sent to the last one read

@@ -248,10 +248,10 @@ function isSetOff(part: string): boolean {
 const TELLING = 3;
 
 /**
- * How much two surnames have in common, in all their spellings; `spelled`: they are spellings of one from another script.
- * People often use some words of a long name, and marriage adds or removes one: all words of the shorter must then stand in
- * the longer (`part`). Names with an initial in them are the same or not: otherwise `A Smith` of `John A Smith` would pass
- * for a surname of two words.
+ * How much two surnames have in common, in all their spellings; `spelled`: they are spellings of one from another
+ * script. People often use some words of a long name, and marriage adds or removes one: all words of the shorter
+ * must then stand in the longer (`part`). Names with an initial in them are the same or not: otherwise `A Smith` of
+ * `John A Smith` would pass for a surname of two words.
  * @param one folded words, as `other` is
  */
 export function compareSurnames(one: readonly string[], other: readonly string[]) {

@@ -13,8 +13,8 @@ import type { Policy, Reason } from './policy.ts';
 import type { MailboxReason, Verifier, VerifierStep, VerifierTrouble } from './verifiers/verifier.ts';
 
 /**
- * Puts one question to one verifier, if it may be asked: else its breaker is open, its rate or what it may cost is used up,
- * and `afterMs` says when it may be, null if nobody can say.
+ * Puts one question to one verifier, if it may be asked: else its breaker is open, its rate or what it may cost is
+ * used up, and `afterMs` says when it may be, null if nobody can say.
  */
 export type Ask = (
   verifier: Verifier,

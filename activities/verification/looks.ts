@@ -13,8 +13,8 @@ type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
  * Judges an address by its looks. No question to anyone: what is refused here costs nothing.
  * @param isTypedDirect whether NPPES lists the address as an endpoint of type DIRECT
  * @param person who is looked for, and may be called Jane Doe
- * @returns the address, if nothing speaks against it; else why it is not a person's own mailbox, in the order in which one
- * reason hides another, and the text, normalized as far as it goes
+ * @returns the address, if nothing speaks against it; else why it is not a person's own mailbox, in the order in
+ * which one reason hides another, and the text, normalized as far as it goes
  */
 export function look(text: string, isTypedDirect = false, person: PersonName | null = null) {
   const address = parseAddress(text);

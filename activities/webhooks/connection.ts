@@ -21,7 +21,8 @@ export interface ConnectionSettings {
  * Makes the function that connects to hosts which strangers chose. A name is resolved once, and of its addresses only
  * those the policy allows are tried: an answer that mixes public and inner addresses reaches the public ones, one
  * without a public address is `blocked_address`. The address that was connected to is checked again before a byte is
- * sent; a proxy is told the checked address and never the name. Aborting the signal at any time destroys the connection.
+ * sent; a proxy is told the checked address and never the name. Aborting the signal at any time destroys the
+ * connection.
  * @throws {ProxyUnavailable} from the function it makes
  * @throws {AttemptFailure} from the function it makes
  */

@@ -32,8 +32,8 @@ export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonl
     /** An address as resolvers and sockets write it; any other text is not allowed. */
     allows,
     /**
-     * True when the URL's host is itself an address that may not be reached, or a name that can only be an inner one. Any
-     * other name is judged once it is resolved.
+     * True when the URL's host is itself an address that may not be reached, or a name that can only be an inner
+     * one. Any other name is judged once it is resolved.
      */
     forbids: (url: URL) => {
       const literal = literalOf(url);

@@ -136,8 +136,8 @@ const WORK = {
      where d.state = 'pending' and final.is_so
        and greatest(final.at, d.due_at) < clock_timestamp() - ${GRACE}`,
   /**
-   * Of batches that were over 60 s ago: their workflows have to be closed. Not those whose first attempts are still to be
-   * made.
+   * Of batches that were over 60 s ago: their workflows have to be closed. Not those whose first attempts are still
+   * to be made.
    */
   over: sql`
     select b.id, b.created_at as since from batches b

@@ -28,7 +28,8 @@ create table sweeps (
 create function recompute_balance(an_organization text) returns jsonb language sql as $$
   with was as (select * from credit_balances where organization_id = an_organization), now as (
     insert into credit_balances (organization_id, total, available, held, used)
-    select an_organization, coalesce(-sum(granted), 0), coalesce(sum(available), 0), coalesce(sum(held), 0), coalesce(sum(used), 0)
+    select an_organization, coalesce(-sum(granted), 0), coalesce(sum(available), 0), coalesce(sum(held), 0),
+           coalesce(sum(used), 0)
       from ledger_entries where organization_id = an_organization
         on conflict (organization_id) do update
        set total = excluded.total, available = excluded.available, held = excluded.held, used = excluded.used

@@ -50,9 +50,9 @@ export async function recordPrivacyRequest(
 const DERIVED = ['row_hash', 'phone_key', 'address_key', 'updated_at', 'unchecked', 'facts'];
 
 /**
- * Everything held about a provider, or under an address, for them to have. For an NPI: its NPPES rows and the lookups and
- * requests for it; of an address: what names it. Organizations appear by their ids: whom they are is not the person's
- * data. `custom_data` is the customer's own, and left out.
+ * Everything held about a provider, or under an address, for them to have. For an NPI: its NPPES rows and the
+ * lookups and requests for it; of an address: what names it. Organizations appear by their ids: whom they are is not
+ * the person's data. `custom_data` is the customer's own, and left out.
  * @returns rows with the columns' own names
  */
 export async function exportSubject(db: Database, subject: DataSubject) {

@@ -5,9 +5,9 @@ import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './ve
 const readBody = inBody((body) => stepOfError(body) ?? judge(body));
 
 /**
- * ZeroBounce's single validation, version 2: in the United States, where the people are whose addresses it is asked about;
- * `api-eu.` is in the European Union, and so is what was the only host once, `api.` (zerobounce.net/docs/api-dashboard,
- * "API Endpoints").
+ * ZeroBounce's single validation, version 2: in the United States, where the people are whose addresses it is asked
+ * about; `api-eu.` is in the European Union, and so is what was the only host once, `api.`
+ * (zerobounce.net/docs/api-dashboard, "API Endpoints").
  */
 export const ZEROBOUNCE = {
   id: 'zerobounce',

@@ -13,7 +13,10 @@ const PROVIDER_COLUMNS = `npi entity_type last_name first_name middle_name name_
 /** What is copied of a provider: those values, what tells a changed row from an unchanged one, and of what day it is. */
 export const COPIED_PROVIDER_COLUMNS = ['row_hash', 'as_of', 'origin', ...PROVIDER_COLUMNS.split(/\s+/)];
 
-/** What a provider has several of, each kind in a table and a file of its own: the columns that are the key, and the rest. */
+/**
+ * What a provider has several of, each kind in a table and a file of its own: the columns that are the key, and the
+ * rest.
+ */
 export const DETAIL_COLUMNS = {
   provider_endpoints: { key: ['npi', 'kind', 'endpoint'], rest: ['affiliated', 'affiliation_name'] },
   provider_other_names: { key: ['npi', 'name', 'type_code'], rest: [] },
