@@ -1,3 +1,4 @@
+import Joi from 'joi';
 import { PRICES } from '../../db/accounts/credits.ts';
 import { BATCH_STATUSES } from '../../db/words.ts';
 import { CURSOR, LEDGER_CURSOR, NPI, PAGE } from '../http/parameters.ts';
@@ -6,23 +7,8 @@ import { bulkBody, IDEMPOTENCY_KEY, singleBody } from '../routes/submit.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
 import EXAMPLES from './examples.json' with { type: 'json' };
 import written from './operations.json' with { type: 'json' };
-import {
-  batchesAnswer,
-  batchId,
-  componentsOf,
-  creditsAnswer,
-  deliveriesAnswer,
-  deliveryId,
-  envelope,
-  healthAnswer,
-  invalidAnswer,
-  type JsonObject,
-  jsonSchema,
-  ledgerAnswer,
-  problemSchema,
-  requestId,
-  submitAnswer,
-} from './schemas.ts';
+import * as bodies from './schemas.ts';
+import { componentsOf, type JsonObject, jsonSchema, problemSchema } from './schemas.ts';
 
 // What is written by hand stands in operations.json and examples.json; the rest follows from the routes, the problems
 // and the schemas that check.
@@ -94,9 +80,9 @@ const CHECKED: JsonObject = {
   since: { type: 'string', format: 'date-time' },
   until: { type: 'string', format: 'date-time' },
   npi: { type: 'string', pattern: NPI },
-  request_id: jsonSchema(requestId),
-  batch_id: jsonSchema(batchId),
-  delivery_id: jsonSchema(deliveryId),
+  request_id: jsonSchema(bodies.requestId),
+  batch_id: jsonSchema(bodies.batchId),
+  delivery_id: jsonSchema(bodies.deliveryId),
 };
 
 function parameter(name: string): JsonObject {
@@ -191,11 +177,7 @@ function received(operationId: string): JsonObject {
       example: new Map(Object.entries(vector)).get(name) ?? '',
       ...header,
     })),
-    requestBody: {
-      required: true,
-      description: requestBody.description,
-      content: content(requestBody.body),
-    },
+    requestBody: { required: true, description: requestBody.description, content: content(requestBody.body) },
     'x-test-vector': signatureVector,
   };
 }
@@ -221,8 +203,7 @@ const REFERRING = JSON.stringify([PATHS, RESPONSES]);
 
 const components: JsonObject = {
   schemas: componentsOf([
-    ...[singleBody, bulkBody, submitAnswer, envelope, batchesAnswer, deliveriesAnswer],
-    ...[creditsAnswer, ledgerAnswer, invalidAnswer, healthAnswer],
+    ...[singleBody, bulkBody, ...Object.values(bodies)].filter((one) => Joi.isSchema(one)),
     ...DESCRIBED.map(([name, kind]) => problemSchema(name, kind)),
   ]),
   // Those that only some answers have stand with them.

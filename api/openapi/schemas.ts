@@ -50,16 +50,18 @@ export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject>
   const meta: Meta = Object.assign({}, ...(schema.$_terms.metas ?? []));
   if (meta.accepts) return jsonSchema(meta.accepts, named);
   const translated = schema['~standard'].jsonSchema.input({ target: 'draft-2020-12' }) as JsonObject;
-  const { type, enum: choices, default: inWords, additionalProperties, ...kept } = translated;
-  const examples: readonly Json[] | null = schema.$_terms.examples;
+  const { type, enum: choices, properties, items, default: _, additionalProperties, ...kept } = translated;
+  const { examples, items: itemSchemas = [] } = schema.$_terms;
   // The validator itself is asked: whatever makes it take `null` is translated.
   const isNullable = schema.validate(null).error === undefined;
+  const member = (name: string) => [name, jsonSchema(schema.extract(name), named)];
   const own: JsonObject = {
     ...(type === undefined ? {} : { type: [type].flat()[0] ?? null }),
     ...kept,
     ...(Array.isArray(choices) ? (choices.length > 1 ? { enum: choices } : { const: choices[0] }) : {}),
+    ...(properties ? { properties: Object.fromEntries(Object.keys(properties).map(member)) } : {}),
+    ...(items ? { items: itemSchemas.length === 1 ? jsonSchema(itemSchemas[0], named) : items } : {}),
     ...meta.jsonSchema,
-    ...children(schema, kept, named),
     ...(examples ? { examples } : {}),
   };
   if (meta.name === undefined) {
@@ -68,25 +70,6 @@ export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject>
   named[meta.name] = own;
   const reference = { $ref: `#/components/schemas/${meta.name}` };
   return isNullable ? { anyOf: [reference, { type: 'null' }] } : reference;
-}
-
-/** Members and items, translated one by one. */
-function children(
-  schema: Joi.Schema,
-  { properties, items }: JsonObject,
-  named: Record<string, JsonObject>,
-): JsonObject {
-  const [item, ...others]: readonly Joi.Schema[] = schema.$_terms.items ?? [];
-  return {
-    ...(properties
-      ? {
-          properties: Object.fromEntries(
-            Object.keys(properties).map((name) => [name, jsonSchema(schema.extract(name), named)]),
-          ),
-        }
-      : {}),
-    ...(items && item && others.length === 0 ? { items: jsonSchema(item, named) } : {}),
-  };
 }
 
 // The bodies of answers (api/docs/lifecycle.md, The envelope) as joi schemas: the OpenAPI document is made from them,
