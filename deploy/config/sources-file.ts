@@ -20,27 +20,13 @@ import {
 import type { Rate } from '../../db/lookups/sources.ts';
 import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import type { Config } from './config.ts';
-import { duration, members, parsed, problemsIn, rate } from './values.ts';
+import { duration, members, orNull, parsed, problemsIn, rate, type Values } from './values.ts';
 
 // The file of SOURCES_FILE: everything about sources that isn't a key or a URL. What it leaves out is as the vendor's
 // own file in the catalogue has it. deploy/going-live.md tells what each member is for.
 
-/** Over all workers. */
-export interface LimitSettings {
-  readonly rates: readonly Rate[];
-  /** Null for none. */
-  readonly daily_credits: number | null;
-}
-
-/** Times in milliseconds. */
-export interface VendorSettings extends LimitSettings {
-  /** How long a lookup waits for it before it goes on to the next vendor. */
-  readonly wait: number;
-  /** The most one call may take. */
-  readonly call: number;
-  /** Whether its license lets us keep an address beyond the lookup that it answers. */
-  readonly may_store: boolean;
-}
+export type LimitSettings = Values<ReturnType<typeof limits>>;
+export type VendorSettings = Values<ReturnType<typeof pace>>;
 
 /** The file, checked, with its defaults and secrets in place. */
 export interface SourcesFile {
@@ -126,22 +112,27 @@ function idsIn(http: unknown): string[] {
   return Array.isArray(http) ? http.flatMap((one) => one?.id ?? []) : [];
 }
 
+/** Over all workers. */
 const limits = ({ rates }: Pick<SourceFacts, 'rates'>) => ({
-  rates: Joi.array().items(rate()).default(rates),
-  daily_credits: Joi.number().min(0).default(null),
+  rates: Joi.array<readonly Rate[]>().items(rate()).default(rates),
+  /** Null for none. */
+  daily_credits: orNull(Joi.number().min(0)),
 });
 
 /** Of vendors of both kinds. */
-const pace = (facts: Pick<VendorFacts, 'capMs' | 'callMs' | 'rates'>) => ({
+const pace = (facts: Pick<VendorFacts, 'capMs' | 'callMs' | 'rates'>, mayStore: Joi.BooleanSchema) => ({
+  /** How long a lookup waits for it before it goes on to the next vendor. */
   wait: duration(1000, 900_000).default(facts.capMs),
+  /** The most one call may take. */
   call: duration(1000, 200_000).default(facts.callMs),
   ...limits(facts),
+  /** Whether its license lets us keep an address beyond the lookup that it answers. */
+  may_store: mayStore,
 });
 
 const vendorMembers = (facts: VendorFacts) => ({
   types: types(facts.gives).default(facts.gives),
-  ...pace(facts),
-  may_store: Joi.boolean().default(facts.mayStore),
+  ...pace(facts, Joi.boolean().default(facts.mayStore)),
   ...OWN[facts.id],
 });
 
@@ -248,8 +239,7 @@ function httpVendor(secretOf: Config['secretOf']) {
     gives: types(EMAIL_TYPES).required(),
     cost: Joi.number().min(0).max(1000).required(),
     repeat_is_free: Joi.boolean().default(false),
-    may_store: Joi.boolean().required(),
-    ...pace({ capMs: 60_000, callMs: 30_000, rates: [] }),
+    ...pace({ capMs: 60_000, callMs: 30_000, rates: [] }, Joi.boolean().required()),
     miss: members({
       statuses: Joi.array().items(Joi.number().integer().min(400).max(499)).default([404]),
       when: Joi.array()

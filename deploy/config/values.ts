@@ -17,6 +17,11 @@ export function problemsIn(what: string, problems: readonly string[]): ConfigErr
   return new ConfigError(`${what} has ${problems.length} problem(s):${lines.join('')}`);
 }
 
+/** What rules make of an object. */
+export type Values<Rules> = {
+  readonly [Name in keyof Rules]: Rules[Name] extends Joi.Schema<infer T> ? T : never;
+};
+
 /** Text that `parse` makes something of; null is what it makes of none. */
 export const parsed = <T>(parse: (text: string) => T | null, what: string) =>
   Joi.string<T>().custom(

@@ -60,16 +60,18 @@ export function addOrganizationCommands(program: Command, run: Run): void {
     .description('balance, limit, and how many keys and batches there are')
     .argument(...ORG)
     .action((id: string) => run((db) => showOrganization(db, id)));
-  change(
-    org,
-    'suspend',
-    'all its keys answer 403 from the next request on; lookups and webhook deliveries go on',
-  )
-    .argument(...ORG)
-    .action((id: string, by: ChangedBy) => run((db) => suspendOrganization(db, by, id, true)));
-  change(org, 'resume', 'its keys are again what they were')
-    .argument(...ORG)
-    .action((id: string, by: ChangedBy) => run((db) => suspendOrganization(db, by, id, false)));
+  for (const [name, suspended, description] of [
+    [
+      'suspend',
+      true,
+      'all its keys answer 403 from the next request on; lookups and webhook deliveries go on',
+    ],
+    ['resume', false, 'its keys are again what they were'],
+  ] as const) {
+    change(org, name, description)
+      .argument(...ORG)
+      .action((id: string, by: ChangedBy) => run((db) => suspendOrganization(db, by, id, suspended)));
+  }
 
   const limits = program.command('limits').description("set an organization's rate limit");
   change(limits, 'set', 'how many requests each key may make in any 60 s, from the next request on')

@@ -6,7 +6,7 @@ import { parseDuration } from '../config/values.ts';
 
 // Every argument is checked before the database is asked; what is wrong with one ends the command with exit code 2.
 
-/** An argument. */
+/** The argument of what is about one organization. */
 export const ORG = ['<ORG>', 'organization id (org_…)'] as const;
 
 /** Adds a command that changes something, or shows a secret; its options have what the audit log has: a `ChangedBy`. */

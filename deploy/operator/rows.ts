@@ -106,7 +106,10 @@ export async function identify(path: string): Promise<{ name: string; fingerprin
   const status = await orImportProblem(stat(path), cannotOpen(path));
   if (status.isDirectory()) throw new ImportProblem(`${path} is a folder; name a csv file`);
   const hash = createHash('sha256');
-  await orImportProblem(pipeline(createReadStream(path), hash), cannotOpen(path));
+  const read = pipeline(createReadStream(path), async (pieces: AsyncIterable<Buffer>) => {
+    for await (const piece of pieces) hash.update(piece);
+  });
+  await orImportProblem(read, cannotOpen(path));
   return { name: basename(path), fingerprint: hash.digest('hex') };
 }
 

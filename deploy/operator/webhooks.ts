@@ -76,26 +76,18 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
       const { failed, organization, since } = options;
       const isWhole = failed && organization !== undefined && since !== undefined && ids.length === 0;
       const isNamed = !failed && organization === undefined && since === undefined && ids.length > 0;
-      if (isWhole) {
-        return run((db) => resendAllFailed(db, options, organization, since, progress));
-      }
+      if (isWhole) return run((db) => resendAllFailed(db, options, organization, since, progress));
       if (isNamed) return run((db) => resendNamed(db, options, ids));
       return command.error('error: give delivery ids, or --failed with --organization and --since');
     });
-  change(
-    webhooks,
-    'suspend',
-    'submits get no deliveries from now on (webhook.status "none"); pending ones are held',
-  )
-    .argument(...ORG)
-    .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, true)));
-  change(
-    webhooks,
-    'resume',
-    'submits get deliveries again from now on; what was held goes on within 5 minutes',
-  )
-    .argument(...ORG)
-    .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, false)));
+  for (const [name, suspended, description] of [
+    ['suspend', true, 'submits get no deliveries from now on (webhook.status "none"); pending ones are held'],
+    ['resume', false, 'submits get deliveries again from now on; what was held goes on within 5 minutes'],
+  ] as const) {
+    change(webhooks, name, description)
+      .argument(...ORG)
+      .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, suspended)));
+  }
   for (const [name, blocked, description] of [
     ['block', true, 'send nothing there, for any organization: what is pending fails with its next attempt'],
     ['unblock', false, 'end that; what failed meanwhile is sent again by "webhooks resend"'],
