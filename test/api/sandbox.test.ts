@@ -49,11 +49,17 @@ test('a live key sees nothing of the sandbox, and a test key nothing of what is 
       t.deepEqual([asked.status, asked.text], [404, nobodys.text], `${method} ${path}`);
     }
   }
-  for (const [client, own] of [
-    [live, ofLive],
-    [sandbox, ofSandbox],
+  for (const [client, own, foreign] of [
+    [live, ofLive, ofSandbox],
+    [sandbox, ofSandbox, ofLive],
   ] as const) {
     t.is((await client.get(`/api/v1/email/${own.request_id}`)).status, 200);
+    for (const { id, path, scope, method } of ROUTES) {
+      if (scope === 'open' || method === 'POST' || path.includes('{')) continue;
+      const { status, text } = await client.call(method, path);
+      t.is(status, 200, id);
+      for (const one of Object.values(foreign)) t.false(text.includes(one), id);
+    }
   }
   t.deepEqual(await Promise.all(clients.map((client) => client.credits())), [
     { total: 1000, balance: 999, used: 0 },
