@@ -9,7 +9,7 @@ import {
   type RequestStatus,
   WEBHOOK_MODES,
 } from '../../db/words.ts';
-import { CURSOR, LEDGER_CURSOR, PAGE } from '../http/parameters.ts';
+import { CURSOR, LEDGER_PAGE, PAGE } from '../http/parameters.ts';
 
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [name: string]: Json };
 export type JsonObject = { readonly [name: string]: Json };
@@ -240,7 +240,7 @@ export const ledgerAnswer = Joi.object({
     .max(PAGE.most)
     .required()
     .description('The newest first.'),
-  next_cursor: nextCursor(LEDGER_CURSOR),
+  next_cursor: nextCursor(LEDGER_PAGE),
 });
 
 /** Every error but 422: RFC 9457. */
