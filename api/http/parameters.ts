@@ -21,7 +21,7 @@ export const PAGE = { least: 1, most: 100, usual: 50 } as const;
 export const NPI = '^[0-9]{10}$';
 
 /** What cursors look like, as the source of a regular expression; opaque to clients. Of the ledger: two numbers. */
-export const LEDGER_CURSOR = '^[0-9]{1,15}-[0-9]{1,15}$';
+export const LEDGER_PAGE = '^[0-9]{1,15}-[0-9]{1,15}$';
 /** Of all others: the digits of the last id. */
 export const CURSOR = idPattern('msg').replace('msg_', '');
 
@@ -83,11 +83,6 @@ function pageLimit({ query }: Request): Parsed<number> {
 /** `limit` and `cursor`, as all lists have them; without a cursor it is the first page. */
 export function pageOf(request: Request, pattern = CURSOR) {
   return { limit: pageLimit(request), cursor: queryText(request, 'cursor', pattern) };
-}
-
-/** The digits of an id as a cursor; null at the end of the list. */
-export function cursorAfter(id: string | null): string | null {
-  return id?.split('_')[1] ?? null;
 }
 
 /** A text in the query; null if it isn't given. */

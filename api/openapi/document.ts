@@ -1,7 +1,7 @@
 import Joi from 'joi';
 import { PRICES } from '../../db/accounts/credits.ts';
 import { BATCH_STATUSES } from '../../db/words.ts';
-import { CURSOR, LEDGER_CURSOR, NPI, PAGE } from '../http/parameters.ts';
+import { CURSOR, LEDGER_PAGE, NPI, PAGE } from '../http/parameters.ts';
 import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
 import { bulkBody, IDEMPOTENCY_KEY, singleBody } from '../routes/submit.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
@@ -75,7 +75,7 @@ const CHECKED: JsonObject = {
   'Idempotency-Key': { type: 'string', pattern: IDEMPOTENCY_KEY.source },
   limit: { type: 'integer', minimum: PAGE.least, maximum: PAGE.most, default: PAGE.usual },
   cursor: { type: 'string', pattern: CURSOR },
-  ledger_cursor: { type: 'string', pattern: LEDGER_CURSOR },
+  ledger_cursor: { type: 'string', pattern: LEDGER_PAGE },
   status: { type: 'string', enum: BATCH_STATUSES },
   since: { type: 'string', format: 'date-time' },
   until: { type: 'string', format: 'date-time' },

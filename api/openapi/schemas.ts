@@ -8,7 +8,7 @@ import {
   LEDGER_KINDS,
   type RequestStatus,
 } from '../../db/words.ts';
-import { CURSOR, LEDGER_CURSOR, PAGE } from '../http/parameters.ts';
+import { CURSOR, LEDGER_PAGE, PAGE } from '../http/parameters.ts';
 import type { ProblemKind } from '../problems.ts';
 import { customData, webhookMode } from '../routes/submit.ts';
 
@@ -251,7 +251,7 @@ export const ledgerAnswer = Joi.object({
     .max(PAGE.most)
     .required()
     .description('The newest first.'),
-  next_cursor: nextCursor(LEDGER_CURSOR),
+  next_cursor: nextCursor(LEDGER_PAGE),
 }).meta({ name: 'Ledger' });
 
 /** Every error but 422: RFC 9457. */

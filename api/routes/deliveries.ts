@@ -2,7 +2,7 @@ import type { Lifecycle, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import { type LoggedDelivery, listBatchDeliveries } from '../../db/webhooks/log.ts';
 import { markResendStarted, resendOwn } from '../../db/webhooks/resends.ts';
 import { type Place, readInTurn } from '../http/overload.ts';
-import { cursorAfter, pageOf, pathId, valuesOf } from '../http/parameters.ts';
+import { pageOf, pathId, valuesOf } from '../http/parameters.ts';
 import { problem } from '../problems.ts';
 import { startDelivery } from '../start.ts';
 import type { SubmitDeps } from './submit.ts';
@@ -24,7 +24,7 @@ export function deliveryHandlers(deps: DeliveryDeps) {
       if (!found) throw problem('batch_not_found');
       const body = {
         deliveries: found.deliveries.map(presented),
-        next_cursor: cursorAfter(found.next),
+        next_cursor: found.next?.slice('msg_'.length) ?? null,
       };
       return h.response(body);
     },

@@ -5,16 +5,7 @@ import { listBatches } from '../../db/requests/batches.ts';
 import { batchObject } from '../../db/requests/envelope.ts';
 import { BATCH_STATUSES } from '../../db/words.ts';
 import { readInTurn } from '../http/overload.ts';
-import {
-  cursorAfter,
-  LEDGER_CURSOR,
-  NPI,
-  pageOf,
-  queryChoice,
-  queryText,
-  queryTime,
-  valuesOf,
-} from '../http/parameters.ts';
+import { LEDGER_PAGE, NPI, pageOf, queryChoice, queryText, queryTime, valuesOf } from '../http/parameters.ts';
 
 /** What an organization has submitted and what became of its credits, the newest first. */
 export function historyHandlers(db: Database) {
@@ -31,11 +22,11 @@ export function historyHandlers(db: Database) {
       const page = { limit, after: cursor && `bat_${cursor}` };
       const list = () => listBatches(db, organizationId, filter, page);
       const { batches, next } = await readInTurn(request, list);
-      return { batches: batches.map(batchObject), next_cursor: cursorAfter(next) };
+      return { batches: batches.map(batchObject), next_cursor: next?.slice('bat_'.length) ?? null };
     },
     getLedger: async (request) => {
       const { organizationId } = request.auth.credentials;
-      const { limit, cursor } = valuesOf(pageOf(request, LEDGER_CURSOR));
+      const { limit, cursor } = valuesOf(pageOf(request, LEDGER_PAGE));
       const [id = 0, available = 0] = cursor?.split('-').map(Number) ?? [];
       const page = { limit, after: cursor === null ? null : { id, available } };
       const { entries, next } = await readInTurn(request, () => listLedger(db, organizationId, page));
