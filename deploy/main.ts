@@ -3,7 +3,7 @@ import { Command, CommanderError } from 'commander';
 import type { Logger } from 'pino';
 import type { Database } from '../db/client.ts';
 import { readiness } from '../db/migrate.ts';
-import { givenDatabaseUrl } from './config/values.ts';
+import { givenDatabaseUrl } from './config/config.ts';
 import { explain } from './problem.ts';
 
 /** What `--help` says of a program. */

@@ -212,9 +212,9 @@ test('the settings of the pages are those of the configuration', async (t) => {
       .map((file) => readFile(join(ROOT, file), 'utf8')),
   );
   const code = sources.join('\n');
-  // Keys of the schema, and what each source has one of: `${name}_URL`.
+  // Variables of the settings, and what each source has one of: `${name}_URL`.
   const read = new Set([
-    ...[...code.matchAll(/^ +([A-Z][A-Z0-9_]+): (?!string|unknown)/gm)].map(([, name = '']) => name),
+    ...[...code.matchAll(/: \['([A-Z][A-Z0-9_]+)', /g)].map(([, name = '']) => name),
     ...[...code.matchAll(/`\$\{name\}(_[A-Z_]+)`/g)].map(([, ending = '']) => `<NAME>${ending}`),
   ]);
   const tables = pages

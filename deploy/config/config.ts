@@ -160,6 +160,11 @@ export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env)
   return Object.freeze({ databaseUrl: env.DATABASE_URL, secretKeys: env.SECRETS_KEY });
 }
 
+/** Where PostgreSQL is said to be, for messages; null if nothing says it. */
+export function givenDatabaseUrl(): string | null {
+  return process.env.DATABASE_URL || null;
+}
+
 /**
  * Where DATABASE_URL is not set, lets whatever reads the environment from now on find the database and the Temporal of
  * the local stack that was started in this folder, if one was.

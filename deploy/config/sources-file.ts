@@ -26,7 +26,10 @@ import { duration, members, orNull, parsed, problemsIn, rate, type Values } from
 // own file in the catalogue has it. deploy/going-live.md tells what each member is for.
 
 export type LimitSettings = Values<ReturnType<typeof limits>>;
-export type VendorSettings = Values<ReturnType<typeof pace>>;
+export interface VendorSettings extends Values<ReturnType<typeof pace>> {
+  /** Whether its license lets us keep an address beyond the lookup that it answers. */
+  readonly may_store: boolean;
+}
 
 /** The file, checked, with its defaults and secrets in place. */
 export interface SourcesFile {
@@ -120,19 +123,18 @@ const limits = ({ rates }: Pick<SourceFacts, 'rates'>) => ({
 });
 
 /** Of vendors of both kinds. */
-const pace = (facts: Pick<VendorFacts, 'capMs' | 'callMs' | 'rates'>, mayStore: Joi.BooleanSchema) => ({
+const pace = (facts: Pick<VendorFacts, 'capMs' | 'callMs' | 'rates'>) => ({
   /** How long a lookup waits for it before it goes on to the next vendor. */
   wait: duration(1000, 900_000).default(facts.capMs),
   /** The most one call may take. */
   call: duration(1000, 200_000).default(facts.callMs),
   ...limits(facts),
-  /** Whether its license lets us keep an address beyond the lookup that it answers. */
-  may_store: mayStore,
 });
 
 const vendorMembers = (facts: VendorFacts) => ({
   types: types(facts.gives).default(facts.gives),
-  ...pace(facts, Joi.boolean().default(facts.mayStore)),
+  ...pace(facts),
+  may_store: Joi.boolean().default(facts.mayStore),
   ...OWN[facts.id],
 });
 
@@ -239,7 +241,8 @@ function httpVendor(secretOf: Config['secretOf']) {
     gives: types(EMAIL_TYPES).required(),
     cost: Joi.number().min(0).max(1000).required(),
     repeat_is_free: Joi.boolean().default(false),
-    ...pace({ capMs: 60_000, callMs: 30_000, rates: [] }, Joi.boolean().required()),
+    may_store: Joi.boolean().required(),
+    ...pace({ capMs: 60_000, callMs: 30_000, rates: [] }),
     miss: members({
       statuses: Joi.array().items(Joi.number().integer().min(400).max(499)).default([404]),
       when: Joi.array()

@@ -108,8 +108,3 @@ export function parseRate(text: string): Rate | null {
   const perMs = parseDuration(match?.[2] ?? '');
   return match && perMs ? { calls: Number(match[1]), perMs } : null;
 }
-
-/** Where PostgreSQL is said to be, for messages; null if nothing says it. */
-export function givenDatabaseUrl(): string | null {
-  return process.env.DATABASE_URL || null;
-}
