@@ -220,6 +220,12 @@ test('who needs an address is told of it', async (t) => {
   const { vendor, asked } = await listedVendor(t, settings, { status: 404, body: {} });
   await vendor.submit(SUBJECT, NEVER);
   t.deepEqual(asked[0]?.body, { at: ['12 Cedar & Main St', 'Fargo', 'ND 58102'], unknown: null });
+  const cityless = { ...SUBJECT.person?.practice, city: null };
+  await vendor.submit(
+    { ...SUBJECT, person: { ...SUBJECT.person, practice: cityless } as Subject['person'] },
+    NEVER,
+  );
+  t.deepEqual(asked[1]?.body, { at: ['12 Cedar & Main St', 'ND 58102'], unknown: null });
   const practice = { line1: null, city: null, state: 'ND', zip: null, phone: null };
   const step = await vendor.submit(
     { ...SUBJECT, person: { ...SUBJECT.person, practice } as Subject['person'] },
@@ -241,6 +247,13 @@ for (const [text, parts] of [
     t.deepEqual(parsePointer(text), parts && [...parts]);
   });
 }
+
+test('what every object has is none of what an answer says', async (t) => {
+  const candidates = { list: '', email: '/address', validated_at: '/constructor' };
+  const body = { address: 'jo@clinic.com', npi: SUBJECT.npi };
+  const { vendor } = await listedVendor(t, { candidates }, { status: 200, body });
+  t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', candidates: [{ validatedAt: null }] });
+});
 
 test('a pointer goes through lists by their positions alone', async (t) => {
   const body = { pages: [{ rows: [] }, { rows: [{ address: 'jo@clinic.com' }] }] };
