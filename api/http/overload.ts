@@ -128,13 +128,7 @@ declare module '@hapi/hapi' {
 export function shareOut(connections: number) {
   const half = Math.ceil(connections / 2);
   return {
-    reads: createLanes({
-      atOnce: half,
-      each: Math.max(1, half - 1),
-      most: 1000,
-      mostOfAll: 5000,
-      patienceMs: 10_000,
-    }),
+    reads: createLanes({ atOnce: half, each: half - 1 || 1, most: 1000, mostOfAll: 5000, patienceMs: 1e4 }),
     // Two of one organization: while one ends, the next gets as far as its balance.
     writes: createLanes({ atOnce: half, each: 2, most: 100, mostOfAll: 1000, patienceMs: 1000 }),
     // A long poll costs memory, and no connection: whoever finds room has it at once.
