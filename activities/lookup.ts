@@ -41,20 +41,16 @@ export async function makePlans(
   const known = await Promise.all(
     requests.map(async (request) => {
       const facts = await readProvider(db, request.npi);
-      const about = buildSubject(request.npi, facts, 'any');
-      return { ...request, facts, about, hash: hashOf(deps, about) };
+      return { ...request, facts, about: buildSubject(request.npi, facts, 'any') };
     }),
   );
   // The registry has said so since the batch was planned. A suppression that came since is seen before each vendor.
-  const wanted = known.filter(({ facts }) => !facts?.refusal).map(({ requestId }) => requestId);
-  const joined = await joinLookups(
-    db,
-    wanted,
-    new Map(known.map(({ requestId, hash }) => [requestId, hash])),
-  );
-  const planning = known.map(async ({ requestId, npi, facts, about, hash }) => {
-    const lookup = joined.get(requestId);
-    if (!lookup)
+  const wanted = known.filter(({ facts }) => !facts?.refusal);
+  const hashes = new Map(wanted.map(({ requestId, about }) => [requestId, hashOf(deps, about)]));
+  const joined = await joinLookups(db, [...hashes.keys()], hashes);
+  const planning = known.map(async ({ requestId, npi, facts, about }) => {
+    const [lookup, hash] = [joined.get(requestId), hashes.get(requestId)];
+    if (!lookup || hash === undefined)
       return { requestId, npi, plan: { kind: 'end', reason: facts?.refusal ?? 'settled' } as const };
     const subject = { ...about, wantedType: lookup.wantedType };
     return { requestId, npi, plan: await planLookup(deps, { ...lookup, hash }, subject, facts, trouble) };
