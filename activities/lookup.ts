@@ -40,13 +40,12 @@ export async function makePlans(
   const known = await Promise.all(
     requests.map(async (request) => {
       const facts = await readProvider(db, request.npi);
-      const about = buildSubject(request.npi, facts, 'any');
-      return { ...request, facts, about, hash: hashOf(deps, about) };
+      return { ...request, facts, about: buildSubject(request.npi, facts, 'any') };
     }),
   );
   // The registry has said so since the batch was planned. A suppression that came since is seen before each vendor.
   const wanted = known.filter(({ facts }) => !facts?.refusal);
-  const hashes = new Map(wanted.map(({ requestId, hash }) => [requestId, hash]));
+  const hashes = new Map(wanted.map(({ requestId, about }) => [requestId, hashOf(deps, about)]));
   const joined = await joinLookups(db, [...hashes.keys()], hashes, rules.missMs);
   const lookups = wanted.flatMap(({ about, facts, ...request }) => {
     const lookup = joined.get(request.requestId);

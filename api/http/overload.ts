@@ -19,14 +19,6 @@ interface LaneLimits {
   readonly patienceMs: number;
 }
 
-/** Work that takes turns: of those who wait, each organization has the next turn once. */
-export interface Lanes {
-  /** @throws {ApiError} 429 if too much of `who` is here, 503 if too much of all: at once, with nothing done */
-  enter(who: string): Place;
-  /** Enters, and does the work when its turn has come. @throws {ApiError} as `enter` and `Place.inTurn` */
-  inTurn<T>(who: string, work: () => Promise<T>): Promise<T>;
-}
-
 /** A place in the line. */
 export interface Place {
   /** Does the work when its turn has come, and leaves. @throws {ApiError} 503 after 12 s in line, or after `leave` */
@@ -38,11 +30,18 @@ export interface Place {
 /** Whatever was expected: if PostgreSQL hangs, what is under way ends late. */
 const LONGEST_WAIT_MS = 12_000;
 
-export function createLanes({ atOnce, each, most, mostOfAll, patienceMs }: LaneLimits): Lanes {
+/** Work that takes turns: of those who wait, each organization has the next turn once. */
+export function createLanes(
+  { atOnce, each, most, mostOfAll, patienceMs }: LaneLimits,
+  now = () => performance.now(),
+) {
   const lanes = new Map<string, { here: number; running: number; waiting: (() => void)[] }>();
   let here = 0;
   let running = 0;
   let usualMs = 25;
+  // From one that leaves to the next while others wait: what the line costs, also if this process is short of CPU.
+  let everyMs = usualMs / atOnce;
+  let leftAt: number | null = null;
   const requireRoom = (code: 'too_many_at_once' | 'overloaded', isFull: boolean, waitMs: number) => {
     if (isFull || waitMs > patienceMs) throw crowded(code, Math.max(1, Math.ceil(waitMs / 1000)));
   };
@@ -59,15 +58,19 @@ export function createLanes({ atOnce, each, most, mostOfAll, patienceMs }: LaneL
       begin();
     }
   };
-  const lines: Lanes = {
-    inTurn: (who, work) => lines.enter(who).inTurn(work),
-    enter(who) {
+  return {
+    /** Enters, and does the work when its turn has come. @throws {ApiError} as `enter` and `Place.inTurn` */
+    inTurn<T>(who: string, work: () => Promise<T>): Promise<T> {
+      return this.enter(who).inTurn(work);
+    },
+    /** @throws {ApiError} 429 if too much of `who` is here, 503 if too much of all: at once, with nothing done */
+    enter(who: string): Place {
       const lane = lanes.get(who) ?? { here: 0, running: 0, waiting: [] };
       const ahead = lane.here < each ? 0 : (lane.here * usualMs) / each;
       requireRoom('too_many_at_once', lane.here >= most, ahead);
       // Before each turn of one's own everybody else has one, however much he waits for.
       const turns = Math.min(here, (lane.here + 1) * lanes.size);
-      requireRoom('overloaded', here >= mostOfAll, here < atOnce ? 0 : (turns * usualMs) / atOnce);
+      requireRoom('overloaded', here >= mostOfAll, here < atOnce ? 0 : turns * everyMs);
       lanes.set(who, lane);
       lane.here += 1;
       here += 1;
@@ -77,6 +80,8 @@ export function createLanes({ atOnce, each, most, mostOfAll, patienceMs }: LaneL
         lane.here -= 1;
         here -= 1;
         if (lane.here === 0) lanes.delete(who);
+        if (leftAt !== null) everyMs += (now() - leftAt - everyMs) / 32;
+        leftAt = here < atOnce ? null : now();
       };
       return {
         leave: () => isTaken && leave(),
@@ -93,14 +98,14 @@ export function createLanes({ atOnce, each, most, mostOfAll, patienceMs }: LaneL
           const timer = lane.waiting.includes(begin) ? setTimeout(giveUp, LONGEST_WAIT_MS) : undefined;
           try {
             await turn;
-            const begun = performance.now();
+            const begun = now();
             try {
               return await work();
             } finally {
               running -= 1;
               lane.running -= 1;
               // One that was held up says little about the next.
-              usualMs += Math.min(performance.now() - begun - usualMs, usualMs) / 8;
+              usualMs += Math.min(now() - begun - usualMs, usualMs) / 8;
             }
           } finally {
             clearTimeout(timer);
@@ -111,7 +116,6 @@ export function createLanes({ atOnce, each, most, mostOfAll, patienceMs }: LaneL
       };
     },
   };
-  return lines;
 }
 
 declare module '@hapi/hapi' {
@@ -124,27 +128,15 @@ declare module '@hapi/hapi' {
 export function shareOut(connections: number) {
   const half = Math.ceil(connections / 2);
   return {
-    reads: createLanes({
-      atOnce: half,
-      each: Math.max(1, half - 1),
-      most: 1000,
-      mostOfAll: 5000,
-      patienceMs: 10_000,
-    }),
+    reads: createLanes({ atOnce: half, each: half - 1 || 1, most: 1000, mostOfAll: 5000, patienceMs: 1e4 }),
     // Two of one organization: while one ends, the next gets as far as its balance.
     writes: createLanes({ atOnce: half, each: 2, most: 100, mostOfAll: 1000, patienceMs: 1000 }),
-    // A long poll costs memory, and no connection.
-    waits: createLanes({
-      atOnce: 500,
-      each: 500,
-      most: 500,
-      mostOfAll: 1000,
-      patienceMs: Number.POSITIVE_INFINITY,
-    }),
+    // A long poll costs memory, and no connection: whoever finds room has it at once.
+    waits: createLanes({ atOnce: 500, each: 500, most: 500, mostOfAll: 1000, patienceMs: 1e9 }),
   };
 }
 
-/** Reads for the organization whose request it is, in its turn. @throws {ApiError} as `Lanes.inTurn` */
+/** Reads for the organization whose request it is, in its turn. @throws {ApiError} as `inTurn` of lanes */
 export function readInTurn<T>({ server, auth }: Request, work: () => Promise<T>): Promise<T> {
   return server.app.lanes.reads.inTurn(auth.credentials.organizationId, work);
 }

@@ -12,8 +12,6 @@ const PREFIXES = { request_id: 'req', batch_id: 'bat', delivery_id: 'msg' } as c
   IdPrefix
 >;
 
-const ID_NAMES = Object.entries<IdPrefix>(PREFIXES);
-
 /** How many items a page of a list may hold. */
 export const PAGE = { least: 1, most: 100, usual: 50 } as const;
 
@@ -46,12 +44,10 @@ export function valuesOf<T extends Readonly<Record<string, unknown>>>(
 export function idsIn(request: Request): Readonly<Record<string, string>> {
   // hapi sets no params if the target is not even a path: `OPTIONS *`.
   const params: Request['params'] | null = request.params;
-  const ids: Record<string, string> = {};
-  for (const [name, prefix] of ID_NAMES) {
-    const id: unknown = params?.[name];
-    if (typeof id === 'string' && isId(prefix, id)) ids[name] = id;
-  }
-  return ids;
+  const given = Object.entries(PREFIXES).map(
+    ([name, prefix]) => [name, prefix, String(params?.[name])] as const,
+  );
+  return Object.fromEntries(given.flatMap(([name, prefix, id]) => (isId(prefix, id) ? [[name, id]] : [])));
 }
 
 /** An id in the path, known or not. */

@@ -61,12 +61,12 @@ create trigger organizations_announce_suspension after update on organizations
   execute function announce_change();
 
 -- A key's sliding window itself: the times that its taken places count from, oldest first, and how many each. It counts
--- by steps: all places of a step have one time. 300 of them stay in the row, and two versions of it on a page.
+-- by steps: all places of a step have one time.
 create table rate_windows (
   api_key_id text primary key references api_keys,
   hits timestamptz[] not null default '{}',
   counts integer[] not null default '{}'
-) with (fillfactor = 50, toast_tuple_target = 4080);
+) with (fillfactor = 50);
 
 -- Takes up to so many places of a key's window, and first gives back those taken at `unused_at` that nobody used. Places
 -- of a step may be used until its end, which is the time they count from; without steps they count from now.

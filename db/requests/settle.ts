@@ -148,16 +148,12 @@ export async function settleOverdue(
         returning r.*
       ), posted as (${POST})
       select id as "requestId", batch_id as "batchId" from settled`);
-    if (settled.length > 0) {
-      const batchIds = settled.map((one) => one.batchId);
-      // A batch that is over, and is reported to nobody, needs no workflow any more.
-      await tx.execute(sql`update batches set wake_at = null
-        where id = any(${sql.param(batchIds)}) and status = 'completed' and webhook_mode is null and wake_at is not null`);
-      await closeLookups(
-        tx,
-        settled.map(({ requestId }) => requestId),
-      );
-    }
+    const ids = settled.map(({ requestId }) => requestId);
+    if (ids.length > 0) await closeLookups(tx, ids);
+    // A batch that is over, and is reported to nobody, needs no workflow any more.
+    const batchIds = sql.param(settled.map((one) => one.batchId));
+    await tx.execute(sql`update batches set wake_at = null
+      where id = any(${batchIds}) and status = 'completed' and webhook_mode is null and wake_at is not null`);
     return [...settled];
   });
 }

@@ -227,6 +227,24 @@ test('who waits for a turn gets it in turn with others, however much he waits fo
   t.deepEqual(begun, ['a1', 'a2', 'b1', 'c1', 'a3']);
 });
 
+// Guard: `everyMs` in `createLanes`.
+test('who would wait too long by what the line has lately cost is refused at once, and let in when it is gone', (t) => {
+  let now = 0;
+  const lanes = createLanes({ atOnce: 1, each: 1, most: 100, mostOfAll: 100, patienceMs: 1000 }, () => now);
+  const places = Array.from({ length: 30 }, (_, n) => lanes.enter(`${n}`));
+  const leave = (count: number, ms: number) => {
+    for (const place of places.splice(0, count)) {
+      now += ms;
+      place.leave();
+    }
+  };
+  lanes.enter('quick').leave();
+  leave(20, 500);
+  t.throws(() => lanes.enter('slow'), { message: 'HTTP 503' });
+  leave(10, 1);
+  t.notThrows(() => lanes.enter('gone').leave());
+});
+
 test('work that fails, and a place given up, make room again', async (t) => {
   const lanes = createLanes({ atOnce: 1, each: 1, most: 1, mostOfAll: 2, patienceMs: 10_000 });
   await t.throwsAsync(
