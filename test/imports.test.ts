@@ -43,7 +43,9 @@ async function sources(): Promise<Source[]> {
       const entries = await readdir(join(ROOT, folder), { recursive: true, withFileTypes: true });
       return entries.filter(
         (entry) =>
-          entry.isFile() && /\.m?[jt]s$/.test(entry.name) && !entry.parentPath.includes('node_modules'),
+          entry.isFile() &&
+          /\.m?[jt]s$/.test(entry.name) &&
+          !/node_modules|client\Wdist/.test(entry.parentPath),
       );
     }),
   );
@@ -165,12 +167,24 @@ test('workflows import nothing at run time but Temporal and their own files', as
   t.deepEqual(foreign, []);
 });
 
-test('only deploy/config/config.ts reads the environment', async (t) => {
+test('the client of customers imports nothing of the service, and nothing of the service imports it', async (t) => {
+  const imports = (await sources()).flatMap(importsOf).filter(({ from }) => !from.startsWith('test/'));
+  const isClient = (path: string) => path.startsWith('api/client/');
+  const isOurs = (path: string) => FOLDERS.includes(path.split('/')[0] ?? '');
+  t.true(imports.some(({ from, target }) => isClient(from) && isClient(target)));
+  t.deepEqual(
+    imports.filter(({ from, target }) => isOurs(target) && isClient(from) !== isClient(target)),
+    [],
+  );
+});
+
+// The client's command is a program of its own, on machines of customers, where no configuration of ours is.
+test('only deploy/config/config.ts and the command of customers read the environment', async (t) => {
   const readers = filesWith(
     await sources(),
     /\bprocess\s*\.\s*env\b|\bprocess\s*\[|from '(?:node:)?process'|\{[^}]*\benv\b[^}]*\}\s*=\s*process\b/,
   );
-  t.deepEqual(readers.filter(outside('test/')), ['deploy/config/config.ts']);
+  t.deepEqual(readers.filter(outside('test/')).sort(), ['api/client/command.ts', 'deploy/config/config.ts']);
 });
 
 test('SQL is written in db/ alone', async (t) => {

@@ -28,7 +28,10 @@ let counts: TestCounts = { passed: 0, failed: 1 };
 try {
   const given = process.argv.slice(2);
   if (!given.includes('--only-tests')) {
-    await step('type check', () => check('tsc', ['--noEmit']));
+    await step('type check', async () => {
+      await check('node', ['deploy/build/client-types.ts']);
+      await check('tsc', ['--noEmit']);
+    });
     await step('lint', () => check('biome', ['check', '.']));
   }
   // Only now, so that a mistake in what it imports is told by the checks.

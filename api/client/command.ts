@@ -1,0 +1,157 @@
+#!/usr/bin/env node
+import { readFile, rm } from 'node:fs/promises';
+import { resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+import { type Contacts, readContacts, UsageError, writeResults } from './csv.ts';
+import {
+  EnrichmentError,
+  enrich,
+  isNpi,
+  isShortage,
+  type Options,
+  PRICES,
+  type Progress,
+  type Result,
+} from './index.ts';
+
+const HELP = `Usage: npi-email-enrichment enrich FILE --out FILE [options]
+
+Adds to each row of a CSV file the verified email of the provider whose NPI it has. Rows and columns are kept.
+
+  --out FILE          the result, written when all is done
+  --column NAME       the column with the NPIs (default: npi)
+  --type TYPE         any (default), professional or personal
+  --max-credits N     submits nothing that could take the whole run above N credits
+  --dry-run           says what it would cost at most, and asks nobody
+  --url URL           where the service is (default: NPI_EMAIL_URL)
+  --key-file FILE     has the API key (default: the key in NPI_EMAIL_API_KEY)
+
+An email that is found costs ${PRICES.any} credit, with --type personal ${PRICES.personal}; then the same NPI is free for 30 days.
+
+Interrupted, or out of credits? The same command again goes on where it was, and nothing is charged twice. What it
+needs for that stands beside the result, in a file that ends with .state.json.
+
+Exit codes: 0 all done, 1 trouble, 2 wrong usage, 3 too few credits, 130 interrupted.`;
+
+process.exitCode = await main(process.argv.slice(2)).catch(report);
+
+async function main(args: readonly string[]): Promise<number> {
+  const { values, positionals } = parse(args);
+  if (values.help) {
+    console.log(HELP);
+    return 0;
+  }
+  const [command, file, ...others] = positionals;
+  if (command !== 'enrich' || !file || others.length > 0) throw new UsageError('Name one file: enrich FILE.');
+  const type = (['any', 'professional', 'personal'] as const).find((one) => one === values.type);
+  if (!type) throw new UsageError(`--type is one of ${Object.keys(PRICES).join(', ')}.`);
+  const { out, 'max-credits': maximum = 'Infinity' } = values;
+  if (!/^(\d+|Infinity)$/.test(maximum)) throw new UsageError('--max-credits is a whole number.');
+  const contacts = await readContacts(file, values.column);
+  if (values['dry-run']) {
+    const [rows, npis] = [contacts.npis.length, contacts.npis.filter(isNpi)];
+    const different = new Set(npis).size;
+    console.log(
+      `${count(rows, 'row')}, ${rows - npis.length} without an NPI: ${count(different, 'NPI')} to ask for.`,
+    );
+    console.log(
+      `At most ${count(different * PRICES[type], 'credit')}: ${PRICES[type]} for each email found.`,
+    );
+    return 0;
+  }
+  if (!out || resolve(out) === resolve(file)) throw new UsageError('Name another file with --out.');
+  const { 'key-file': keyFile, url: baseUrl = process.env.NPI_EMAIL_URL } = values;
+  const apiKey = keyFile ? await readFile(keyFile, 'utf8') : process.env.NPI_EMAIL_API_KEY;
+  if (!apiKey) throw new UsageError('Put the API key into NPI_EMAIL_API_KEY, or name its file: --key-file.');
+  if (!baseUrl) throw new UsageError('Put the address of the service into NPI_EMAIL_URL, or behind --url.');
+  await run(contacts, out, { apiKey: apiKey.trim(), baseUrl, type, maxCredits: Number(maximum) });
+  return 0;
+}
+
+function parse(args: readonly string[]) {
+  const [text, flag] = [{ type: 'string' }, { type: 'boolean' }] as const;
+  const options = {
+    ...{ out: text, column: { ...text, default: 'npi' }, type: { ...text, default: 'any' }, url: text },
+    ...{ 'max-credits': text, 'key-file': text, 'dry-run': flag, help: flag },
+  };
+  try {
+    return parseArgs({ args: [...args], allowPositionals: true, options });
+  } catch (error) {
+    throw new UsageError((error as Error).message);
+  }
+}
+
+/**
+ * Asks for all, and writes the result; for want of credits with what there is.
+ * @throws what `enrich` does
+ */
+async function run(contacts: Contacts, out: string, options: Options): Promise<void> {
+  const stateFile = `${out}.state.json`;
+  const results = new Map<string, Result>();
+  const interruption = new AbortController();
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => interruption.abort());
+  const bar = createBar();
+  const onProgress = (progress: Progress) => {
+    for (const result of progress.results) results.set(result.npi, result);
+    bar.show(progress);
+  };
+  const { signal } = interruption;
+  const shortage = await enrich(contacts.npis.filter(isNpi), { ...options, stateFile, onProgress, signal })
+    .then(() => null)
+    .catch((error) => {
+      if (isShortage(error)) return error;
+      throw error;
+    })
+    .finally(bar.end);
+  await writeResults(contacts, out, results);
+  console.log(`${out} is written.`);
+  if (shortage) throw shortage;
+  await rm(stateFile);
+}
+
+/** Says what is wrong and what to do. @returns the exit code */
+function report(error: Error): number {
+  const [code, advice] = judge(error);
+  // What a server says may hold what a terminal would obey.
+  console.error(`npi-email-enrichment: ${error.message.replace(/\p{Cc}/gu, ' ')} ${advice}`);
+  return code;
+}
+
+function judge(error: Error): readonly [code: number, advice: string] {
+  if (error instanceof UsageError) return [2, 'See --help.'];
+  if (error.name === 'AbortError') return [130, 'The same command goes on from here.'];
+  if (isShortage(error)) return [3, 'With more credits the same command goes on from here.'];
+  const id = error instanceof EnrichmentError && error.response?.headers.get('x-request-id');
+  return [1, id ? `Support will ask for ${id}.` : ''];
+}
+
+/** How far it is, on stderr: a line that changes on a terminal, elsewhere one every 10 s. */
+function createBar() {
+  const { isTTY } = process.stderr;
+  const begun = Date.now();
+  let text = '';
+  const draw = () =>
+    text &&
+    process.stderr.write(isTTY ? `\r${text.slice(0, process.stderr.columns - 1)}\x1b[K` : `${text}\n`);
+  const timer = setInterval(draw, isTTY ? 1000 : 10_000);
+  return {
+    show({ total, earlier, completed, not_found, failed, creditsUsed }: Progress): void {
+      const done = completed + not_found + failed;
+      const perMinute = (60_000 * (done - earlier)) / (Date.now() - begun);
+      const left = perMinute > 0 ? `, ${Math.ceil((total - done) / perMinute)} min left` : '';
+      const filled = '#'.repeat((20 * done) / total);
+      text =
+        `[${filled.padEnd(20, '.')}] ${done} of ${total}, ${Math.round(perMinute)} a minute${left}: ` +
+        `${completed} found, ${not_found} not, ${failed} failed, ${count(creditsUsed, 'credit')}`;
+    },
+    end(): void {
+      clearInterval(timer);
+      draw();
+      if (isTTY && text) process.stderr.write('\n');
+    },
+  };
+}
+
+function count(number: number, what: string): string {
+  return `${number} ${what}${number === 1 ? '' : 's'}`;
+}

@@ -1,0 +1,83 @@
+import { isUtf8 } from 'node:buffer';
+import { createWriteStream } from 'node:fs';
+import { readFile, rename } from 'node:fs/promises';
+import { pipeline } from 'node:stream/promises';
+import { parse } from 'csv-parse/sync';
+import { stringify } from 'csv-stringify';
+import { isNpi, type Result } from './index.ts';
+
+// CSV files as people have them: with a byte order mark, CR LF, semicolons, rows that are too short or too long.
+
+/** What was asked for cannot be done; the message says why. */
+export class UsageError extends Error {}
+
+export interface Contacts {
+  /** How the file is written, and so its result. */
+  readonly form: { delimiter: string; bom: boolean; record_delimiter: 'windows' | 'unix' };
+  readonly header: readonly string[];
+  readonly rows: readonly (readonly string[])[];
+  /** What each row has as its NPI, be it none. */
+  readonly npis: readonly string[];
+}
+
+const ADDED = ['email', 'email_type', 'email_last_validated', 'status', 'reason'].map(
+  (name) => `enriched_${name}`,
+);
+
+/** @throws {UsageError} if it is not a CSV file in UTF-8 with such a column */
+export async function readContacts(file: string, column: string): Promise<Contacts> {
+  const bytes = await readFile(file);
+  if (!isUtf8(bytes)) throw new UsageError(`${file} is not UTF-8: save it as "CSV UTF-8".`);
+  const text = bytes.toString();
+  const firstLine = (text.split('\n', 1)[0] ?? '').replace(/"[^"]*"/g, '');
+  const times = (sign: string) => firstLine.split(sign).length;
+  const [delimiter = ','] = [',', ';', '\t'].sort((a, b) => times(b) - times(a));
+  const form = {
+    delimiter,
+    bom: text.startsWith('\ufeff'),
+    record_delimiter: /\r\n/.test(text) ? 'windows' : 'unix',
+  } as const;
+  const [header = [], ...rows] = parse(text, {
+    ...{ delimiter, bom: true, relax_column_count: true, skip_empty_lines: true },
+  });
+  const index = header.findIndex((name) => name.trim().toLowerCase() === column.toLowerCase());
+  if (index === -1) throw new UsageError(`${file} has no column "${column}". It has: ${header.join(', ')}.`);
+  return { form, header, rows, npis: rows.map((row) => row[index]?.trim() ?? '') };
+}
+
+/** Writes the rows with what was found, whole or not at all. A row without a result says why. */
+export async function writeResults(
+  { form, header, rows, npis }: Contacts,
+  out: string,
+  results: ReadonlyMap<string, Result>,
+): Promise<void> {
+  const width = rows.reduce((widest, { length }) => Math.max(widest, length), header.length);
+  // Columns of an earlier result are made anew.
+  const kept = Array.from({ length: width }, (_, index) => index).filter(
+    (i) => !ADDED.includes(header[i] ?? ''),
+  );
+  const all = function* () {
+    yield [...kept.map((index) => header[index] ?? ''), ...ADDED];
+    for (const [index, row] of rows.entries()) {
+      yield [...kept.map((column) => row[column] ?? ''), ...addedTo(npis[index] ?? '', results)];
+    }
+  };
+  await pipeline(all, stringify(form), createWriteStream(`${out}.new`, { flush: true }));
+  await rename(`${out}.new`, out);
+}
+
+function addedTo(npi: string, results: ReadonlyMap<string, Result>): string[] {
+  const result = results.get(npi);
+  if (!result) {
+    const reason = npi === '' ? 'no NPI' : isNpi(npi) ? 'not asked for yet' : 'an NPI has 10 digits';
+    return ['', '', '', 'not_asked', reason];
+  }
+  const { email, email_type, email_last_validated, status, replayed } = result;
+  const reason = status === 'failed' ? 'not finished in time: ask again' : replayed ? 'paid for before' : '';
+  return [inert(email), email_type ?? '', email_last_validated ?? '', status, reason];
+}
+
+/** A spreadsheet would run a cell that begins so. Those that were there before stay as they were. */
+function inert(cell: string | null): string {
+  return (cell ?? '').replace(/^(?=[=+\-@\t\r])/, "'");
+}

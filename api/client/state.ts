@@ -1,0 +1,91 @@
+import { createHash, randomUUID } from 'node:crypto';
+import { readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
+import { EnrichmentError } from './http.ts';
+
+/** What outlives a kill: neither the key nor a result. */
+interface Saved {
+  readonly format: 1;
+  readonly url: string;
+  readonly type: string;
+  /** SHA-256 of the NPIs in their order, by which they are split. */
+  readonly npis: string;
+  /** `RUN-N` is the Idempotency-Key of chunk N: so all of them are on the disk before the first is sent. */
+  readonly run: string;
+  readonly began: string;
+  /** By chunk; null before its submit, and while nobody knows whether it was accepted. */
+  readonly batches: (string | null)[];
+}
+
+export type State = ReturnType<typeof openState>;
+
+/** What one submit takes: a chunk of a run. */
+export const BATCH = 60;
+const REPLAY_MS = 30 * 86_400_000;
+
+/**
+ * The state of a run as its file has it, or a new one, to be saved before the first submit. Without a file it ends with
+ * the process.
+ *
+ * A chunk whose answer was lost is submitted again under its key: within 24 hours that is the same batch. Later it is a
+ * new one, and still nothing is charged twice: what was found is a replay, what was not has cost nothing. That holds for
+ * 30 days, and then we refuse.
+ * @throws {EnrichmentError} `state_unreadable`, `state_mismatch`, `state_expired`
+ */
+export function openState(file: string | undefined, url: string, type: string, npis: readonly string[]) {
+  const hash = createHash('sha256').update(npis.join('\n')).digest('hex');
+  const fresh: Saved = {
+    ...{ format: 1, url, type, npis: hash, run: randomUUID(), began: new Date().toISOString() },
+    batches: Array<null>(Math.ceil(npis.length / BATCH)).fill(null),
+  };
+  const saved = (file && read(file)) || fresh;
+  const changed = (['url', 'type', 'npis'] as const).filter((name) => saved[name] !== fresh[name]);
+  if (changed.length > 0) {
+    const text = `${file} is of a run with another ${changed.join(' and ')}: go on with those, or delete it.`;
+    throw new EnrichmentError('state_mismatch', text);
+  }
+  if (saved.batches.includes(null) && Date.now() - Date.parse(saved.began) > REPLAY_MS) {
+    const text = `${file} is of ${saved.began}. After 30 days emails are charged again: delete it to begin anew.`;
+    throw new EnrichmentError('state_expired', text);
+  }
+  /** Keeps what has changed, the whole of it or none, and returns when it is on the disk. */
+  const save = () => {
+    if (!file) return;
+    writeFileSync(`${file}.new`, `${JSON.stringify(saved, null, 1)}\n`, { mode: 0o600, flush: true });
+    renameSync(`${file}.new`, file);
+  };
+  return { saved, save };
+}
+
+function read(file: string): Saved | null {
+  try {
+    const saved = JSON.parse(readFileSync(file, 'utf8')) as Saved;
+    if (saved.format === 1) return saved;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
+    if (!(error instanceof SyntaxError)) throw error;
+  }
+  throw new EnrichmentError('state_unreadable', `${file} is not a state that this version has written.`);
+}
+
+/**
+ * Keeps other runs from a state until it is disposed of, or the process dies: SQLite has the lock that the platform does
+ * not offer. It guards the result; two runs would have the same Idempotency-Keys.
+ * @throws {EnrichmentError} `state_locked`
+ */
+export async function lockState(file: string | undefined): Promise<AsyncDisposable> {
+  if (!file) return { [Symbol.asyncDispose]: async () => {} };
+  const { DatabaseSync } = await import('node:sqlite');
+  const lock = new DatabaseSync(`${file}.lock`);
+  try {
+    lock.exec('begin exclusive');
+  } catch (cause) {
+    throw new EnrichmentError('state_locked', `Another run uses ${file}.`, { cause });
+  }
+  return {
+    async [Symbol.asyncDispose]() {
+      lock.close();
+      await rm(`${file}.lock`, { force: true });
+    },
+  };
+}

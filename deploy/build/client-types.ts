@@ -1,0 +1,22 @@
+import { writeFile } from 'node:fs/promises';
+import { compile, type JSONSchema } from 'json-schema-to-typescript';
+import { openapi } from '../../api/openapi/document.ts';
+
+// The types of the TypeScript client, made of the OpenAPI document's schemas before each type check and each build. By
+// this package and not openapi-typescript, which needs the TypeScript 5 compiler beside ours.
+
+const text = JSON.stringify(openapi).replaceAll('#/components/schemas/', '#/definitions/');
+const { components } = JSON.parse(text) as { components: { schemas: Record<string, JSONSchema> } };
+const { schemas } = components;
+const types = await compile({ definitions: schemas }, 'Schemas', {
+  additionalProperties: false,
+  unreachableDefinitions: true,
+  ignoreMinAndMaxItems: true,
+  format: false,
+});
+const problems = Object.keys(schemas).filter((name) => schemas[name]?.properties?.code);
+const file = new URL('../../api/client/types.ts', import.meta.url);
+await writeFile(
+  file,
+  `${types}\n/** Every error but 422. */\nexport type AnyProblem = ${problems.join(' | ')};\n`,
+);

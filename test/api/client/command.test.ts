@@ -1,0 +1,284 @@
+import { execFile, spawn } from 'node:child_process';
+import { readFile, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import test, { type ExecutionContext } from 'ava';
+import { grantCredits } from '../../../db/accounts/credits.ts';
+import { emailOf, npisFrom, type Passed, startGateway, work } from '../../support/customer.ts';
+import { fresh, freshDatabase, temporaryFolder } from '../../support/database.ts';
+import { type Ended, endWithThisProcess } from '../../support/programs.ts';
+import { type ApiClient, startApi } from '../../support/stack.ts';
+
+// The client as it is published: packed, installed into an empty folder, and run there as a program.
+
+const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
+const BIN = join(ROOT, 'node_modules', '.bin');
+const { url: databaseUrl, sql } = freshDatabase(test);
+const api = fresh(test, () => startApi({ databaseUrl }));
+const folder = temporaryFolder(test.after.always);
+const installed = fresh(test, async () => {
+  const npm = (args: readonly string[], cwd: string) => promisify(execFile)('npm', args, { cwd });
+  await npm(['pack', './api/client', '--pack-destination', folder], ROOT);
+  await writeFile(join(folder, 'package.json'), '{"type":"module"}');
+  const { version } = JSON.parse(await readFile(join(ROOT, 'api/client/package.json'), 'utf8'));
+  await npm(
+    ['install', '--prefer-offline', '--no-audit', '--no-fund', `./npi-email-enrichment-${version}.tgz`],
+    folder,
+  );
+  return { folder, command: join(folder, 'node_modules/.bin/npi-email-enrichment') };
+});
+
+interface Setting {
+  readonly client: ApiClient;
+  readonly url?: string;
+  /** Given the process, so that it can be ended. */
+  readonly onStart?: (kill: (signal: NodeJS.Signals) => void) => void;
+}
+
+/** Runs the command in a folder, with a key and an address from the environment. */
+function run(folder: string, args: readonly string[], setting?: Setting): Promise<Ended> {
+  const { client, url = api.baseUrl, onStart } = setting ?? {};
+  const child = spawn(process.execPath, [installed.command, ...args], {
+    cwd: folder,
+    env: client ? { NPI_EMAIL_API_KEY: client.apiKey, NPI_EMAIL_URL: url } : {},
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  endWithThisProcess(child);
+  onStart?.((signal) => child.kill(signal));
+  let [stdout, stderr] = ['', ''];
+  child.stdout.on('data', (chunk: Buffer) => (stdout += chunk));
+  child.stderr.on('data', (chunk: Buffer) => (stderr += chunk));
+  return new Promise((resolve) => child.once('close', (code) => resolve({ code, stdout, stderr })));
+}
+
+async function folderWith(t: ExecutionContext, text: string | Buffer): Promise<string> {
+  const folder = temporaryFolder(t.teardown);
+  await writeFile(join(folder, 'contacts.csv'), text);
+  return folder;
+}
+
+function csvOf(npis: readonly string[]): string {
+  return ['name,npi', ...npis.map((npi, index) => `Dr. ${index},${npi}`)].join('\n');
+}
+
+function resultOf(folder: string): Promise<string> {
+  return readFile(join(folder, 'result.csv'), 'utf8');
+}
+
+/** What must stand in a result beside each NPI. */
+async function emailsOf(folder: string): Promise<string[]> {
+  const [, ...lines] = (await resultOf(folder)).trimEnd().split('\n');
+  return lines.map((line) => line.split(',')[2] ?? '');
+}
+
+const ENRICH = ['enrich', 'contacts.csv', '--out', 'result.csv'];
+
+test('rows and columns stay as they are, in the form they came in, and each row has what was found', async (t) => {
+  const client = await api.organization(100);
+  work(t, api, client.organizationId);
+  const [found = '', unknown = ''] = npisFrom(0, 2);
+  const lines = [
+    '"Name; title";\u00dcber; NPI ;enriched_email;phone',
+    `"Smith; ""Jo"", MD";=1+1; ${found} ;old@example.com;+1 555`,
+    `Twice;;${found};;`,
+    `"two\r\nlines";;${unknown};;`,
+    'Blank;;;;',
+    'Bad;;12345;;',
+    'Short',
+    '',
+    `Long;;${unknown};;;more`,
+  ];
+  const folder = await folderWith(t, `\ufeff${lines.join('\r\n')}\r\n`);
+  const { code, stderr } = await run(folder, [...ENRICH, '--column', 'npi'], { client });
+  t.regex(stderr, /^\[#{20}\] 2 of 2, \d+ a minute, 0 min left: 1 found, 1 not, 0 failed, 1 credit\n$/);
+  t.is(code, 0);
+  const text = await resultOf(folder);
+  const dated = text.replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, 'TIME');
+  const email = emailOf(found);
+  t.deepEqual(dated.split('\r\n'), [
+    '\ufeff"Name; title";\u00dcber; NPI ;phone;;enriched_email;enriched_email_type;enriched_email_last_validated;enriched_status;enriched_reason',
+    `"Smith; ""Jo"", MD";=1+1; ${found} ;+1 555;;${email};professional;TIME;completed;`,
+    `Twice;;${found};;;${email};professional;TIME;completed;`,
+    '"two',
+    `lines";;${unknown};;;;;;not_found;`,
+    'Blank;;;;;;;;not_asked;no NPI',
+    'Bad;;12345;;;;;;not_asked;an NPI has 10 digits',
+    'Short;;;;;;;;not_asked;no NPI',
+    `Long;;${unknown};;more;;;;not_found;`,
+    '',
+  ]);
+  await t.throwsAsync(stat(join(folder, 'result.csv.state.json')));
+});
+
+test('an address that a spreadsheet would run is made harmless', async (t) => {
+  const client = await api.organization(100);
+  const [npi = ''] = npisFrom(100, 1);
+  await sql`insert into stored_emails (npi, email, email_type, last_validated_at, source, verdict, reason)
+    values (${npi}, '=cmd@practice.example', 'professional', now(), 'test', 'valid', 'imported')`;
+  const folder = await folderWith(t, csvOf([npi]));
+  t.is((await run(folder, ENRICH, { client })).code, 0);
+  t.deepEqual(await emailsOf(folder), ["'=cmd@practice.example"]);
+});
+
+test('a dry run asks nobody and says what it costs at most', async (t) => {
+  const folder = await folderWith(t, csvOf([...npisFrom(0, 3), ...npisFrom(0, 2), 'none']));
+  const { code, stdout } = await run(folder, ['enrich', 'contacts.csv', '--type', 'personal', '--dry-run']);
+  t.is(code, 0);
+  t.is(stdout, '6 rows, 1 without an NPI: 3 NPIs to ask for.\nAt most 9 credits: 3 for each email found.\n');
+});
+
+test('wrong usage says what is wrong, asks nobody and ends with 2; help with 0', async (t) => {
+  const client = await api.organization(100);
+  const { url, passed } = await startGateway(t, api.baseUrl);
+  const folder = await folderWith(t, csvOf(npisFrom(0, 1)));
+  await writeFile(join(folder, 'latin.csv'), Buffer.from('npi,name\n1234567893,Jos\xe9', 'latin1'));
+  const cases: readonly [readonly string[], RegExp][] = [
+    [[], /Name one file: enrich FILE/],
+    [['enrich', 'contacts.csv'], /Name another file with --out/],
+    [['enrich', 'contacts.csv', '--out', './contacts.csv'], /Name another file with --out/],
+    [[...ENRICH, '--colum', 'npi'], /--colum/],
+    [[...ENRICH, '--column', 'id'], /no column "id". It has: name, npi\./],
+    [[...ENRICH, '--type', 'work'], /any, professional, personal/],
+    [[...ENRICH, '--max-credits', '1.5'], /whole number/],
+    [['enrich', 'latin.csv', '--out', 'result.csv'], /not UTF-8/],
+  ];
+  for (const [args, message] of cases) {
+    const { code, stderr } = await run(folder, args, { client, url });
+    t.regex(stderr, message);
+    t.is(code, 2, stderr);
+  }
+  t.regex((await run(folder, ENRICH)).stderr, /NPI_EMAIL_API_KEY/);
+  t.deepEqual(passed, []);
+  const help = await run(folder, ['--help']);
+  t.is(help.code, 0);
+  for (const option of ['--out', '--column', '--type', '--max-credits', '--dry-run', '--url', '--key-file']) {
+    t.true(help.stdout.includes(option));
+  }
+});
+
+test('500 NPIs with a key at its usual limit, killed twice and gone on with: no 429, nothing charged twice', async (t) => {
+  const client = await api.organization(1000, 100);
+  const npis = npisFrom(10_000, 500);
+  const folder = await folderWith(t, csvOf(npis));
+  work(t, api, client.organizationId);
+  let kill = (_signal: NodeJS.Signals) => {};
+  const onStart = (end: typeof kill) => {
+    kill = end;
+  };
+  // The third submit was accepted, and its answer is on the way; then a batch is there, and the next look is asked for.
+  const moments = [
+    ({ method }: Passed) => method === 'POST' && submits() === 3,
+    ({ path }: Passed) => path.includes('/batch/') && submits() > 5,
+  ];
+  const { url, passed } = await startGateway(t, api.baseUrl, (request, moment) => {
+    if (moment === 'before' || !moments[0]?.(request)) return null;
+    moments.shift();
+    kill('SIGKILL');
+    return 'broken';
+  });
+  const submits = () => passed.filter(({ method }) => method === 'POST').length;
+  const setting = { client, url, onStart };
+  for (const left of [1, 0]) {
+    t.is((await run(folder, ENRICH, setting)).code, null);
+    t.is(moments.length, left);
+    await t.throwsAsync(resultOf(folder));
+  }
+  const state = await readFile(join(folder, 'result.csv.state.json'), 'utf8');
+  t.false(state.includes(client.apiKey));
+  const { code, stdout, stderr } = await run(folder, ENRICH, setting);
+  t.is(code, 0, stderr);
+  t.is(stdout, 'result.csv is written.\n');
+  t.deepEqual(
+    await emailsOf(folder),
+    npis.map((npi) => emailOf(npi) ?? ''),
+  );
+  t.deepEqual(
+    passed.filter(({ status }) => status === 429),
+    [],
+  );
+  const [{ batches, requests } = {}] = await sql`select count(distinct batch_id)::int as batches,
+    count(*)::int as requests from requests where organization_id = ${client.organizationId}`;
+  t.deepEqual([batches, requests], [9, 500]);
+  t.deepEqual(await client.credits(), { balance: 750, total: 1000, used: 250 });
+});
+
+test('an interrupted run ends with 130 and leaves nothing but its state', async (t) => {
+  const client = await api.organization(100);
+  const folder = await folderWith(t, csvOf(npisFrom(20_000, 2)));
+  let kill = (_signal: NodeJS.Signals) => {};
+  const onStart = (end: typeof kill) => {
+    kill = end;
+  };
+  const { url } = await startGateway(t, api.baseUrl, ({ method }, moment) => {
+    if (method === 'POST' && moment === 'after') kill('SIGINT');
+    return null;
+  });
+  const { code, stderr } = await run(folder, ENRICH, { client, url, onStart });
+  t.is(code, 130);
+  t.regex(stderr, /The same command goes on from here\./);
+  await t.throwsAsync(resultOf(folder));
+  await t.throwsAsync(stat(join(folder, 'result.csv.state.json.lock')));
+  work(t, api, client.organizationId);
+  t.is((await run(folder, ENRICH, { client, url })).code, 0);
+  t.is((await client.credits()).used, 1);
+});
+
+test('without credits it ends with 3 and the result that there is, and goes on with more', async (t) => {
+  const client = await api.organization(70);
+  const npis = npisFrom(30_000, 120);
+  const folder = await folderWith(t, csvOf(npis));
+  work(t, api, client.organizationId);
+  const short = await run(folder, ENRICH, { client });
+  t.is(short.code, 3);
+  t.regex(short.stderr, /60 credits .* 40 are available.* With more credits the same command goes on/);
+  const emails = npis.map((npi) => emailOf(npi) ?? '');
+  t.is((await emailsOf(folder)).filter((email) => email !== '').length, 30);
+  t.is((await resultOf(folder)).match(/,not_asked,not asked for yet\n/g)?.length, 60);
+  t.is((await run(folder, [...ENRICH, '--max-credits', '89'], { client })).code, 3);
+  await grantCredits(api.db, { actor: 'test', reason: 'test' }, client.organizationId, 20);
+  t.is((await run(folder, [...ENRICH, '--max-credits', '90'], { client })).code, 0);
+  t.deepEqual(await emailsOf(folder), emails);
+  t.is((await client.credits()).used, 60);
+});
+
+test('trouble ends with 1 and says what to quote; the key comes from a file and is never shown', async (t) => {
+  const client = await api.organization(100);
+  const folder = await folderWith(t, csvOf(npisFrom(40_000, 1)));
+  await writeFile(join(folder, 'key.txt'), `${client.apiKey}x\n`);
+  const args = [...ENRICH, '--key-file', 'key.txt', '--url', api.baseUrl];
+  const refused = await run(folder, args);
+  t.is(refused.code, 1);
+  t.regex(refused.stderr, /The API key is not valid.* Support will ask for [\w-]+\./);
+  const hostile = { status: 500, body: JSON.stringify({ code: 'x', detail: 'one\u001b[2Jtwo' }) };
+  const { url } = await startGateway(t, api.baseUrl, () => hostile);
+  t.regex((await run(folder, [...args, '--url', url])).stderr, /one \[2Jtwo/);
+  await writeFile(join(folder, 'key.txt'), `${client.apiKey}\n`);
+  work(t, api, client.organizationId);
+  const { code, stdout, stderr } = await run(folder, args);
+  t.is(code, 0);
+  t.false(`${stdout}${stderr}${refused.stderr}`.includes(client.apiKey));
+});
+
+test('the example of its page compiles as TypeScript where it is installed, and runs', async (t) => {
+  const client = await api.organization(100);
+  work(t, api, client.organizationId);
+  const page = await readFile(join(ROOT, 'api/client/README.md'), 'utf8');
+  const [example = ''] = [...page.matchAll(/^```ts\n(.*?)^```$/gms)].map(([, block = '']) => block);
+  await writeFile(join(installed.folder, 'example.ts'), example);
+  const strict = ['--noEmit', '--strict', '--module', 'nodenext', '--target', 'es2024', '--types', 'node'];
+  const roots = ['--typeRoots', join(ROOT, 'node_modules/@types')];
+  const compiled = promisify(execFile)(join(BIN, 'tsc'), [...strict, ...roots, 'example.ts'], {
+    cwd: installed.folder,
+  });
+  await t.notThrowsAsync(compiled);
+  const env = { NPI_EMAIL_API_KEY: client.apiKey, NPI_EMAIL_URL: api.baseUrl };
+  const { stdout } = await promisify(execFile)(process.execPath, ['example.ts'], {
+    cwd: installed.folder,
+    env,
+  });
+  t.is(
+    stdout,
+    `2000000010 completed ${emailOf('2000000010')}\n2000000044 completed ${emailOf('2000000044')}\n2 credits\n`,
+  );
+});

@@ -1,0 +1,322 @@
+import { readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { EnrichmentError, enrich, type Options, PRICES, type Progress } from '../../../api/client/index.ts';
+import { PRICES as CHARGED, grantCredits } from '../../../db/accounts/credits.ts';
+import { emailOf, npisFrom, type Passed, startGateway, work } from '../../support/customer.ts';
+import { fresh, freshDatabase, temporaryFolder } from '../../support/database.ts';
+import { type ApiClient, startApi } from '../../support/stack.ts';
+
+// The client against the API, with somebody in the place of the workers, and a way there that can be spoiled.
+
+const { sql, url: databaseUrl } = freshDatabase(test);
+const api = fresh(test, () => startApi({ databaseUrl, rateWindowMs: 2000 }));
+/** Forgets Idempotency-Keys at once. */
+const forgetful = fresh(test, () => startApi({ databaseUrl, idempotencyMs: 1 }));
+
+/** Less than AVA waits. */
+const QUICK = { patienceMs: 120_000 };
+
+function optionsOf(client: ApiClient, baseUrl = api.baseUrl): Options {
+  return { ...QUICK, apiKey: client.apiKey, baseUrl };
+}
+
+function stateFileOf(t: ExecutionContext): string {
+  return join(temporaryFolder(t.teardown), 'state.json');
+}
+
+async function batchesOf(client: ApiClient): Promise<number> {
+  const [row] =
+    await sql`select count(*)::int as n from batches where organization_id = ${client.organizationId}`;
+  return row?.n;
+}
+
+/** No poll waits. */
+function unheld({ headers }: Passed): null {
+  delete headers.prefer;
+  return null;
+}
+
+/** By the second that every `Retry-After` here says. */
+function areApart(times: readonly number[]): boolean {
+  return times.every((time, index) => index === 0 || time - (times[index - 1] ?? 0) >= 1000);
+}
+
+function submits(passed: readonly Passed[]): Passed[] {
+  return passed.filter(({ method }) => method === 'POST');
+}
+
+test('any number of NPIs is asked for in batches, equal ones once, and each gets its result', async (t) => {
+  const client = await api.organization(1000);
+  work(t, api, client.organizationId);
+  const different = npisFrom(300, 130);
+  const npis = [...different.toReversed(), ...different.slice(0, 3)];
+  const seen: Progress[] = [];
+  const { results, ...totals } = await enrich(npis, {
+    ...optionsOf(client, `${api.baseUrl}/`),
+    onProgress: (progress) => seen.push(progress),
+  });
+  t.deepEqual(
+    results.map(({ npi, email }) => [npi, email]),
+    npis.map((npi) => [npi, emailOf(npi)]),
+  );
+  t.deepEqual(totals, { completed: 65, not_found: 65, failed: 0, creditsUsed: 65 });
+  const told = seen.flatMap((progress) => progress.results.map(({ npi }) => npi));
+  t.deepEqual(told.toSorted(), different);
+  t.like(seen.at(-1), { total: 130, earlier: 0, ...totals });
+  t.is(await batchesOf(client), 3);
+  t.is((await client.credits()).used, 65);
+});
+
+test('the prices are those of the service', (t) => {
+  const charged: object = CHARGED;
+  t.deepEqual(PRICES, charged);
+});
+
+test('a submit whose answer was lost is repeated under its key: one batch, charged once', async (t) => {
+  const client = await api.organization(100);
+  work(t, api, client.organizationId);
+  const { url, passed } = await startGateway(t, api.baseUrl, ({ method }, moment) =>
+    moment === 'after' && method === 'POST' && submits(passed).length < 3 ? 'broken' : null,
+  );
+  const npis = npisFrom(0, 60);
+  const { completed, creditsUsed } = await enrich(npis, optionsOf(client, url));
+  t.deepEqual([completed, creditsUsed], [30, 30]);
+  t.is(submits(passed).length, 3);
+  t.is(new Set(submits(passed).map(({ headers }) => headers['idempotency-key'])).size, 1);
+  t.is(await batchesOf(client), 1);
+});
+
+test('429, 503 and 409 are repeated, not before they say, and so is what a gateway says of itself', async (t) => {
+  const client = await api.organization(100);
+  work(t, api, client.organizationId);
+  const times: number[] = [];
+  const refusals = [429, 503, 409, 502].map((status) => ({
+    status,
+    headers: { 'content-type': 'text/html', 'retry-after': '1' },
+    body: '<h1>later</h1>',
+  }));
+  const { url, passed } = await startGateway(t, api.baseUrl, ({ method }, moment) => {
+    if (method !== 'POST' || moment === 'after') return null;
+    times.push(performance.now());
+    return refusals.shift() ?? null;
+  });
+  const { results } = await enrich(npisFrom(100, 2), optionsOf(client, url));
+  t.deepEqual(
+    results.map(({ email }) => email),
+    npisFrom(100, 2).map(emailOf),
+  );
+  t.is(submits(passed).length, 5);
+  t.true(areApart(times));
+});
+
+test('what repeating does not mend is thrown at once, with the code and the request to quote', async (t) => {
+  const client = await api.organization(100);
+  const elsewhere = await startGateway(t, api.baseUrl);
+  const moved = { status: 307, headers: { location: `${elsewhere.url}/api/v1/credits` } };
+  const { url, passed } = await startGateway(t, api.baseUrl, ({ headers: { authorization = '' } }) => {
+    if (authorization.endsWith('moved')) return moved;
+    return authorization.endsWith('html') ? { status: 200, body: '<h1>welcome</h1>' } : null;
+  });
+  const cases: readonly [Partial<Options>, string, number | null][] = [
+    [{ apiKey: 'npe_wrong' }, 'api_key_invalid', 401],
+    [{ type: 'some' as 'any' }, 'literal_error', 422],
+    [{ apiKey: 'html' }, 'not_the_api', 200],
+    [{ apiKey: 'moved' }, 'http_307', 307],
+    [{ apiKey: 'two\nlines' }, 'api_key_unusable', null],
+    [{ baseUrl: 'http://127.0.0.1:1', patienceMs: 0 }, 'unreachable', null],
+  ];
+  for (const [options, code, status] of cases) {
+    const asked = enrich(npisFrom(200, 1), { ...optionsOf(client, url), ...options });
+    const error = await t.throwsAsync(asked, { instanceOf: EnrichmentError });
+    t.deepEqual([error?.code, error?.response?.status ?? null], [code, status]);
+    if (status && status > 400) t.true(error?.response?.headers.has('x-request-id'));
+    t.notRegex(error?.message ?? '', /lines/);
+  }
+  t.is(passed.length, 5);
+  t.deepEqual(elsewhere.passed, []);
+  const error = await t.throwsAsync(enrich(['1234567893', '123'], optionsOf(client, url)));
+  t.is(error?.message, 'NPI 2 is not 10 digits.');
+});
+
+test('a run that was ended anywhere goes on: no batch twice, no result missing', async (t) => {
+  const client = await api.organization(1000);
+  const npis = npisFrom(1000, 200);
+  const stateFile = stateFileOf(t);
+  const options = { ...optionsOf(client), stateFile };
+  work(t, api, client.organizationId);
+  // First between submits and their answers, then at the first news.
+  const ending = new AbortController();
+  const { url, passed } = await startGateway(t, api.baseUrl, (_request, moment) => {
+    if (moment === 'after' && submits(passed).length > 0) ending.abort();
+    return null;
+  });
+  await t.throwsAsync(enrich(npis, { ...options, baseUrl: url, signal: ending.signal }), {
+    name: 'AbortError',
+  });
+  const again = new AbortController();
+  const onProgress = () => again.abort();
+  await t.throwsAsync(enrich(npis, { ...options, baseUrl: url, signal: again.signal, onProgress }));
+
+  const seen: Progress[] = [];
+  const last = { ...options, baseUrl: url, onProgress: (progress: Progress) => seen.push(progress) };
+  const { results, completed, creditsUsed } = await enrich(npis, last);
+  t.deepEqual(
+    results.map(({ email }) => email),
+    npis.map(emailOf),
+  );
+  t.deepEqual([completed, creditsUsed, (await client.credits()).used], [100, 100, 100]);
+  t.is(await batchesOf(client), 4);
+  t.true((seen.at(-1)?.earlier ?? 0) > 0);
+  // What was finished can be had again, for nothing.
+  t.deepEqual(await enrich(npis, { ...options, baseUrl: url }), {
+    results,
+    completed,
+    not_found: 100,
+    failed: 0,
+    creditsUsed,
+  });
+  t.is(await batchesOf(client), 4);
+});
+
+test('after the service has forgotten the key, what was lost is asked again and nothing is charged twice', async (t) => {
+  const client = await api.organization(1000);
+  const npis = npisFrom(2000, 60);
+  work(t, api, client.organizationId);
+  const { url, passed } = await startGateway(t, forgetful.baseUrl, ({ method }, moment) =>
+    moment === 'after' && method === 'POST' && submits(passed).length === 1 ? 'broken' : null,
+  );
+  const { completed } = await enrich(npis, optionsOf(client, url));
+  t.is(completed, 30);
+  t.is(await batchesOf(client), 2);
+  t.is((await client.credits()).used, 30);
+});
+
+test('the state file names what the run is, and neither key nor result', async (t) => {
+  const client = await api.organization(1000);
+  work(t, api, client.organizationId);
+  const stateFile = stateFileOf(t);
+  const npis = npisFrom(3000, 61);
+  await enrich(npis, { ...optionsOf(client), stateFile, type: 'professional' });
+  const text = await readFile(stateFile, 'utf8');
+  const { run, npis: hash, began, batches, ...rest } = JSON.parse(text);
+  t.deepEqual(rest, { format: 1, url: api.baseUrl, type: 'professional' });
+  t.is(batches.length, 2);
+  t.regex(hash, /^[0-9a-f]{64}$/);
+  t.notRegex(text, new RegExp(`${client.apiKey}|@|${npis[0]}`));
+  t.truthy(run && began);
+});
+
+test('a state file serves one run, and that run alone', async (t) => {
+  const client = await api.organization(1000);
+  const stateFile = stateFileOf(t);
+  const npis = npisFrom(4000, 2);
+  const { url: baseUrl } = await startGateway(t, api.baseUrl, unheld);
+  const options = { ...optionsOf(client, baseUrl), stateFile };
+  const ending = new AbortController();
+  const first = t.throwsAsync(enrich(npis, { ...options, signal: ending.signal, onProgress: () => begun() }));
+  let begun = () => {};
+  await new Promise<void>((resolve) => {
+    begun = resolve;
+  });
+  const codeOf = async (asked: Promise<unknown>) =>
+    (await t.throwsAsync(asked, { instanceOf: EnrichmentError }))?.code;
+  t.is(await codeOf(enrich(npis, options)), 'state_locked');
+  ending.abort();
+  await first;
+  t.is(await codeOf(enrich(npis.toReversed(), options)), 'state_mismatch');
+  t.is(await codeOf(enrich(npis, { ...options, type: 'personal' })), 'state_mismatch');
+  t.is(await codeOf(enrich(npis, { ...options, baseUrl: `${baseUrl}/other` })), 'state_mismatch');
+  // With the key of somebody else nothing is submitted for them.
+  const stranger = await api.organization(1000);
+  t.is(await codeOf(enrich(npis, { ...options, apiKey: stranger.apiKey })), 'batch_not_found');
+
+  const state = JSON.parse(await readFile(stateFile, 'utf8'));
+  const old = new Date(Date.now() - 31 * 86_400_000).toISOString();
+  await writeFile(stateFile, JSON.stringify({ ...state, began: old, batches: [null] }));
+  t.is(await codeOf(enrich(npis, options)), 'state_expired');
+  await writeFile(stateFile, '{"format":1');
+  t.is(await codeOf(enrich(npis, options)), 'state_unreadable');
+});
+
+test('without credits the run stops when all that was submitted has ended, and goes on with more', async (t) => {
+  const client = await api.organization(70);
+  work(t, api, client.organizationId);
+  const options = { ...optionsOf(client), stateFile: stateFileOf(t) };
+  const npis = npisFrom(5000, 180);
+  const seen: Progress[] = [];
+  const error = await t.throwsAsync(
+    enrich(npis, { ...options, onProgress: (progress) => seen.push(progress) }),
+    { instanceOf: EnrichmentError },
+  );
+  t.is(error?.code, 'insufficient_credits');
+  t.like(error?.problem, { required: 60, available: 40, shortfall: 20 });
+  t.like(seen.at(-1), { total: 180, completed: 30, not_found: 30, creditsUsed: 30 });
+  await grantCredits(api.db, { actor: 'test', reason: 'test' }, client.organizationId, 80);
+  // 60 of 120 are enough for one batch at a time.
+  t.like(await enrich(npis, options), { completed: 90, creditsUsed: 90 });
+  t.is(await batchesOf(client), 3);
+});
+
+test('no batch is submitted that could take the run above its maximum', async (t) => {
+  const client = await api.organization(1000);
+  work(t, api, client.organizationId);
+  const { url, passed } = await startGateway(t, api.baseUrl);
+  const options = { ...optionsOf(client, url), stateFile: stateFileOf(t) };
+  const npis = npisFrom(6000, 180);
+  // 60 at most, 30 in fact; then 90 at most, 60 in fact; the third could make it 120.
+  for (const _run of [1, 2]) {
+    const error = await t.throwsAsync(enrich(npis, { ...options, maxCredits: 100 }), {
+      instanceOf: EnrichmentError,
+    });
+    t.is(error?.code, 'max_credits');
+    t.is(submits(passed).length, 2);
+  }
+  t.like(await enrich(npis, { ...options, maxCredits: 120 }), { completed: 90, creditsUsed: 90 });
+  const personal = enrich(npis, { ...optionsOf(client, url), maxCredits: 179, type: 'personal' });
+  t.is((await t.throwsAsync(personal, { instanceOf: EnrichmentError }))?.code, 'max_credits');
+  t.is(submits(passed).length, 3);
+});
+
+test('it keeps within the rate limit of the key, whoever else uses it', async (t) => {
+  const client = await api.organization(1000, 6);
+  work(t, api, client.organizationId);
+  const { url, passed } = await startGateway(t, api.baseUrl);
+  await client.credits();
+  await client.credits();
+  const { results } = await enrich(npisFrom(7000, 300), optionsOf(client, url));
+  t.is(results.length, 300);
+  t.true(passed.length > 10);
+  t.deepEqual(
+    passed.filter(({ status }) => status === 429),
+    [],
+  );
+});
+
+test('a poll that was not held is repeated when Retry-After says so', async (t) => {
+  const client = await api.organization(1000);
+  const npis = npisFrom(8000, 2);
+  const times: number[] = [];
+  work(t, api, client.organizationId, (npi) => npi === npis[1] && times.length < 3);
+  const { url } = await startGateway(t, api.baseUrl, (request, moment) => {
+    if (moment === 'before' && request.path.includes('/batch/')) times.push(performance.now());
+    return unheld(request);
+  });
+  t.is((await enrich(npis, optionsOf(client, url))).results.length, 2);
+  t.true(times.length >= 3);
+  t.true(areApart(times));
+});
+
+test('a batch without news is given up after the time given, and can be gone on with', async (t) => {
+  const client = await api.organization(1000);
+  const options = { ...optionsOf(client), stateFile: stateFileOf(t), patienceMs: 0 };
+  const npis = npisFrom(9000, 2);
+  const { url } = await startGateway(t, api.baseUrl, unheld);
+  const error = await t.throwsAsync(enrich(npis, { ...options, baseUrl: url }), {
+    instanceOf: EnrichmentError,
+  });
+  t.is(error?.code, 'timed_out');
+  work(t, api, client.organizationId);
+  t.is((await enrich(npis, { ...options, baseUrl: url, ...QUICK })).completed, 1);
+  t.is(await batchesOf(client), 1);
+});

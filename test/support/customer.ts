@@ -1,0 +1,126 @@
+import type { IncomingMessage } from 'node:http';
+import { buffer } from 'node:stream/consumers';
+import type { ExecutionContext } from 'ava';
+import { and, eq, isNull } from 'drizzle-orm';
+import { transaction } from '../../db/client.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { settleIn } from '../../db/requests/settle.ts';
+import { requests } from '../../db/schema.ts';
+import { RULES } from './organization.ts';
+import type { Api } from './stack.ts';
+import { serveVendor } from './vendors.ts';
+
+// What surrounds the TypeScript client in its tests: a way to the API that can be spoiled, and somebody who works.
+
+/** NPIs of nobody, in a row; tests that share a database begin far from each other. */
+export function npisFrom(first: number, count: number): string[] {
+  return Array.from({ length: count }, (_, index) => String(3_000_000_000 + first + index));
+}
+
+/** As `work` has it. */
+export function emailOf(npi: string): string | null {
+  return Number(npi) % 2 === 0 ? `someone.${npi}@practice.example` : null;
+}
+
+/**
+ * Does what the workers would, for one organization: ends what is open, with an email for each even NPI.
+ * @param holds those that stay open as long as it says so
+ */
+export function work(
+  t: ExecutionContext,
+  { db }: Pick<Api, 'db'>,
+  organizationId: string,
+  holds: (npi: string) => boolean = () => false,
+): void {
+  const ending = new AbortController();
+  const step = async () => {
+    const open = await db.drizzle
+      .select({ id: requests.id, npi: requests.npi })
+      .from(requests)
+      .where(and(eq(requests.organizationId, organizationId), isNull(requests.settledAt)))
+      .orderBy(requests.id);
+    const some = open.filter(({ npi }) => !holds(npi)).slice(0, 60);
+    for (const { npi } of some) {
+      const email = emailOf(npi);
+      const known = { emailType: 'professional', lastValidatedAt: new Date(), source: 'test' } as const;
+      if (email) await storeEmail(db, { ...known, npi, email });
+    }
+    // One change for whoever waits.
+    await transaction(db, async (tx) => {
+      for (const { id } of some) await settleIn(tx, id, 'answered', 'nobody knows one', RULES);
+    });
+  };
+  const working = (async () => {
+    while (!ending.signal.aborted) {
+      // On a busy machine the database may be late: workers try again.
+      await step().catch((error) => t.log(error));
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  })();
+  t.teardown(async () => {
+    ending.abort();
+    await working;
+  });
+}
+
+/** One request of the client, and how it was answered: null if not at all. */
+export interface Passed {
+  readonly method: string;
+  readonly path: string;
+  readonly headers: IncomingMessage['headers'];
+  readonly body: string;
+  status: number | null;
+}
+
+/** In place of an answer: this one, or a connection that breaks. */
+export type Spoiled =
+  | 'broken'
+  | { readonly status: number; readonly headers?: Readonly<Record<string, string>>; readonly body?: string };
+
+/**
+ * The API behind a gateway that spoils what it is told to.
+ * @param spoil asked about each request, before it is passed on (`before`) and before its answer is
+ */
+export async function startGateway(
+  t: ExecutionContext,
+  target: string,
+  spoil: (request: Passed, moment: 'before' | 'after') => Spoiled | null | Promise<Spoiled | null> = () =>
+    null,
+) {
+  const passed: Passed[] = [];
+  const url = await serveVendor(t, async (request, response) => {
+    const { method = '', url: path = '', headers } = request;
+    const body = await buffer(request);
+    const one: Passed = { method, path, headers, body: body.toString(), status: null };
+    passed.push(one);
+    const gone = new AbortController();
+    response.once('close', () => gone.abort());
+    const give = (spoiled: Spoiled) => {
+      if (spoiled === 'broken') return void response.destroy();
+      one.status = spoiled.status;
+      response.writeHead(spoiled.status, spoiled.headers).end(spoiled.body ?? '');
+    };
+    const early = await spoil(one, 'before');
+    if (early) return give(early);
+    const { authorization = '', prefer, 'idempotency-key': key } = headers as Record<string, string>;
+    const answer = await fetch(`${target}${path}`, {
+      method,
+      headers: {
+        ...{ authorization, 'content-type': 'application/json' },
+        ...(prefer ? { prefer } : {}),
+        ...(key ? { 'idempotency-key': key } : {}),
+      },
+      ...(method === 'POST' ? { body } : {}),
+      signal: gone.signal,
+    }).catch(() => null);
+    const text = (await answer?.text().catch(() => null)) ?? null;
+    if (!answer || text === null) return void response.destroy();
+    const late = await spoil({ ...one, status: answer.status }, 'after');
+    if (late) return give(late);
+    const kept = [...answer.headers].filter(
+      ([name]) => !/^(connection|keep-alive|transfer-encoding|content-(length|encoding))$/.test(name),
+    );
+    give({ status: answer.status, headers: Object.fromEntries(kept), body: text });
+  });
+  return { url, passed };
+}
