@@ -249,8 +249,8 @@ for (const [text, parts] of [
 }
 
 test('what every object has is none of what an answer says', async (t) => {
-  const candidates = { list: '', email: '/address', validated_at: '/constructor' };
-  const body = { address: 'jo@clinic.com', npi: SUBJECT.npi };
+  const candidates = { list: '/one', email: '/address', validated_at: '/constructor' };
+  const body = { one: { address: 'jo@clinic.com' }, npi: SUBJECT.npi };
   const { vendor } = await listedVendor(t, { candidates }, { status: 200, body });
   t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', candidates: [{ validatedAt: null }] });
 });
