@@ -144,7 +144,7 @@ export async function settleFound(
 
 async function endLookup(
   deps: BatchDeps,
-  { requestId, batchId, npi, reason }: Ending,
+  { requestId, batchId, reason }: Ending,
   how: LookupEnd,
 ): Promise<LookupResult> {
   const { log, control } = deps;
@@ -153,7 +153,7 @@ async function endLookup(
   if (Context.current().info.workflowExecution?.workflowId !== batchId) {
     // Not waited for: the lookup's end makes the batch look too, and the closer the two come the more often they share
     // one workflow task.
-    void control.tellBatch(batchId, { requestId, npi, status }).catch((error: unknown) => {
+    void control.tellBatch(batchId, requestId).catch((error: unknown) => {
       log.warn({ request_id: requestId, batch_id: batchId, err: error }, 'batch not signaled');
     });
   }

@@ -6,7 +6,6 @@ import type { Retention } from '../db/requests/retention.ts';
 import type { SettleRules } from '../db/requests/settle.ts';
 import type { DeliveryStart } from '../db/webhooks/resends.ts';
 import type { EmailType } from '../db/words.ts';
-import type { SettledMessage } from '../workflows/messages.ts';
 import type { Registry } from './person/registry.ts';
 import type { Vendor } from './vendors/vendor.ts';
 import type { createCheck } from './verification/check.ts';
@@ -23,8 +22,8 @@ export interface WorkflowControl {
   startDelivery(start: DeliveryStart): Promise<void>;
   /** Whether a workflow with this id is open. */
   isRunning(workflowId: string): Promise<boolean>;
-  /** Tells a batch workflow that one of its requests is final, or that many may be. A closed workflow is not an error. */
-  tellBatch(batchId: string, settled?: SettledMessage): Promise<void>;
+  /** Tells a batch workflow soon that one of its requests is final, or at once that many may be, if it runs. */
+  tellBatch(batchId: string, requestId?: string): Promise<void>;
 }
 
 export interface ActivityDeps {

@@ -98,11 +98,7 @@ function planOf(
 }
 
 /** Why a vendor is not asked about this subject; null if it is. */
-function obstacleTo(
-  { vendor, types }: VendorSource,
-  subject: Subject,
-  misses: readonly string[],
-): string | null {
+function obstacleTo({ vendor, types }: VendorSource, subject: Subject, misses: string[]): string | null {
   const { wantedType } = subject;
   if (wantedType !== 'any' && !types.includes(wantedType)) return `gives no ${wantedType} email`;
   const missing = missingOf(subject, vendor.needs);

@@ -128,11 +128,8 @@ async function askAll(input: LookupInput, show: (details: string) => void): Prom
   return [...answers.values()];
 }
 
-interface Time {
-  readonly msLeft: number;
-  /** Whether this is the second chance of a source that has not answered. */
-  readonly again: boolean;
-}
+/** `again`: the second chance of a source that has not answered. */
+type Time = Readonly<{ msLeft: number; again: boolean }>;
 
 function nameOf({ vendor }: PlannedSource): string {
   return vendor ?? 'known addresses';

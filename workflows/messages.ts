@@ -165,19 +165,13 @@ export interface ReverifyResult {
 }
 
 /**
- * Sent to the batch workflow for the requests that were settled lately. It wakes the workflow, which then reads the facts;
- * what it says is for whoever reads the history.
+ * Sent to the batch workflow with the ids of requests that were settled lately. It wakes the workflow, which then reads the
+ * facts; what it says is for whoever reads the history.
  */
-export const requestSettled = defineSignal<SettledMessage[]>('requestSettled');
+export const requestSettled = defineSignal<string[]>('requestSettled');
 
 /** Sent to the batch workflow when many of its requests may have become final, or have room: it reads the facts. */
 export const lookAgain = defineSignal('lookAgain');
-
-export interface SettledMessage {
-  readonly requestId: string;
-  readonly npi: string;
-  readonly status: FinalStatus;
-}
 
 /** Workflow types, as operators see them. */
 export const WORKFLOWS = {

@@ -21,6 +21,9 @@ const NAMES = [
   'changelog',
 ];
 
+/** Pages that stand elsewhere: this one is the npm package's too. */
+const FILES: Readonly<Record<string, string>> = { clients: '../client/README.md' };
+
 /** Nothing but our own style sheet: no script, no other host, no frame around the page. */
 const POLICY =
   "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -73,7 +76,7 @@ function read(file: string): string {
 }
 
 function readPage(name: string): Page {
-  const markdown = name === 'reference' ? reference() : read(`${name}.md`);
+  const markdown = name === 'reference' ? reference() : read(FILES[name] ?? `${name}.md`);
   const [title = '', summary = ''] = markdown.split('\n\n');
   return {
     name,

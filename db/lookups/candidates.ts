@@ -1,11 +1,12 @@
 import { and, eq, type SQL, sql } from 'drizzle-orm';
 import { type Database, query, span, type Transaction, transaction } from '../client.ts';
-import { emailChecks, storedEmails } from '../schema.ts';
+import { storedEmails } from '../schema.ts';
 import { type CheckKind, type EmailType, SERVICE, type StoredVerdict } from '../words.ts';
 import { epochMs } from './sources.ts';
 
 // An address on its way into the directory: named by a source and not yet believed, then checked by one worker at a
-// time, whoever waits for it. Everything found out about it is kept as evidence.
+// time, whoever waits for it. Everything found out about it is kept as evidence. An erasure locks both tables: whoever
+// inserts into one looks at the suppressions, or at what is stored, after that, or before it.
 
 /** An address as its source names it. */
 export interface NamedCandidate {
@@ -33,11 +34,7 @@ export interface NamedCandidates {
  */
 export async function storeCandidates(
   tx: Transaction,
-  named: NamedCandidates & {
-    readonly lookupId: string;
-    readonly source: string;
-    readonly freshnessMs: number;
-  },
+  named: NamedCandidates & Readonly<{ lookupId: string; source: string; freshnessMs: number }>,
   answer: SQL,
 ): Promise<readonly { readonly requestId: string }[]> {
   const { npi, lookupId, source, mismatch, mayStore, isEcho, candidates, freshnessMs } = named;
@@ -78,14 +75,6 @@ export async function storeCandidates(
          and email = any(${sql.param(candidates.map(({ email }) => email))})`),
   ]);
   return ended;
-}
-
-/**
- * An erasure locks this table: it comes before our look at the suppressions, or after the addresses are stored. What inserts
- * into it has this lock before it looks.
- */
-async function lockForStoring(tx: Transaction): Promise<void> {
-  await tx.execute(sql`lock table stored_emails in row exclusive mode`);
 }
 
 /**
@@ -184,10 +173,7 @@ export interface ClaimedEmail extends NamedCandidate {
  */
 export async function claimUnchecked(
   db: Database,
-  search: {
-    readonly requestId: string;
-    readonly npi: string;
-    readonly lookupId: string;
+  search: Readonly<Record<'requestId' | 'npi' | 'lookupId', string>> & {
     readonly except: readonly string[];
     readonly greylisted: boolean;
     readonly claimMs: number;
@@ -270,45 +256,45 @@ function namedIn(lookupId: string) {
 /** Writes the verdict on an address, and the evidence for it. */
 export async function recordVerdict(
   db: Database,
-  address: { readonly npi: string; readonly email: string; readonly lookupId: string | null },
-  checked: CheckedEmail,
+  address: CheckedAddress,
+  { verdict, reason, emailType, validatedAt }: CheckedEmail,
   evidence: readonly Evidence[],
 ): Promise<void> {
-  const { npi, email, lookupId } = address;
-  const { verdict, reason } = checked;
-  const lines = [...evidence, { kind: 'verdict', source: SERVICE, verdict, reason, durationMs: null }];
-  // Of one that was erased meanwhile nothing is written again.
-  await query(db, (tx) =>
-    tx.execute(sql`
-      with checked as (
-        update stored_emails
-           set verdict = ${verdict}, email_type = ${checked.emailType}, reason = ${reason}, unchecked = false,
-               last_validated_at = ${checked.validatedAt?.toISOString() ?? null}::timestamptz, checking_until = null,
-               updated_at = clock_timestamp()
-         where npi = ${npi} and email = ${email} returning npi, email
-      )
-      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms)
-      select checked.*, ${lookupId}, kind, source, verdict, reason, "durationMs"
-        from checked, jsonb_to_recordset(${JSON.stringify(lines)}::jsonb)
-               line (kind text, source text, verdict text, reason text, "durationMs" integer)`),
-  );
+  const last = { kind: 'verdict', source: SERVICE, verdict, reason, durationMs: null } as const;
+  const checked = sql`
+    update stored_emails
+       set verdict = ${verdict}, email_type = ${emailType}, reason = ${reason}, unchecked = false,
+           last_validated_at = ${validatedAt?.toISOString() ?? null}::timestamptz, checking_until = null,
+           updated_at = clock_timestamp()
+     where npi = ${address.npi} and email = ${address.email} returning npi, email`;
+  await addEvidence(db, address, checked, [...evidence, last]);
 }
 
 /** Writes what was found out about an address that no verdict came of. */
 export async function recordEvidence(
   db: Database,
-  address: { readonly npi: string; readonly email: string; readonly lookupId: string | null },
+  address: CheckedAddress,
   evidence: readonly Evidence[],
 ): Promise<void> {
-  if (evidence.length === 0) return;
-  await transaction(db, async (tx) => {
-    // Nothing of what an erasure has removed is written again.
-    await lockForStoring(tx);
-    const { npi, email } = address;
-    const [stored] = await tx
-      .select({ email: storedEmails.email })
-      .from(storedEmails)
-      .where(and(eq(storedEmails.npi, npi), eq(storedEmails.email, email)));
-    if (stored) await tx.insert(emailChecks).values(evidence.map((line) => ({ ...address, ...line })));
-  });
+  const stored = sql`select npi, email from stored_emails where npi = ${address.npi} and email = ${address.email}`;
+  if (evidence.length > 0) await addEvidence(db, address, stored, evidence);
+}
+
+type CheckedAddress = Readonly<{ npi: string; email: string; lookupId: string | null }>;
+
+/** @param stored a statement that returns the address: nothing is written again of one that was erased meanwhile */
+async function addEvidence(
+  db: Database,
+  { lookupId }: CheckedAddress,
+  stored: SQL,
+  evidence: readonly Evidence[],
+): Promise<void> {
+  await query(db, (tx) =>
+    tx.execute(sql`
+      with stored as (${stored})
+      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms)
+      select stored.*, ${lookupId}, kind, source, verdict, reason, "durationMs"
+        from stored, jsonb_to_recordset(${JSON.stringify(evidence)}::jsonb)
+               line (kind text, source text, verdict text, reason text, "durationMs" integer)`),
+  );
 }

@@ -37,11 +37,7 @@ export type NextStep =
 
 export type AnsweredState = Exclude<VendorAttemptState, 'submitting' | 'pending' | 'lost' | 'retry'>;
 
-interface AttemptId {
-  readonly lookupId: string;
-  readonly vendor: string;
-  readonly n: number;
-}
+type AttemptId = Readonly<{ lookupId: string; vendor: string; n: number }>;
 
 /** One question put to a vendor. */
 export interface AttemptKey extends AttemptId {
@@ -263,11 +259,7 @@ async function adoptJob(
 export interface Judged {
   readonly requestId: string;
   readonly lookupId: string;
-  readonly judged: readonly {
-    readonly vendor: string;
-    readonly capMs: number;
-    readonly obstacle: string | null;
-  }[];
+  readonly judged: readonly Readonly<{ vendor: string; capMs: number; obstacle: string | null }>[];
 }
 
 /** Notes the vendors that are not asked, and why, once per lookup. */

@@ -3,7 +3,7 @@ import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client';
 import { loadClientConnectConfig } from '@temporalio/envconfig';
 import type { WorkflowControl } from '../../activities/deps.ts';
 import { startBatch, startDelivery } from '../../api/start.ts';
-import { lookAgain, requestSettled, type SettledMessage } from '../../workflows/messages.ts';
+import { lookAgain, requestSettled } from '../../workflows/messages.ts';
 
 /** Where Temporal is and how to get in, by Temporal's own environment variables (or its TOML profile). */
 export function temporalTarget(environment: Readonly<Record<string, string | undefined>>) {
@@ -23,15 +23,12 @@ export function lazyClient(target: TemporalTarget): Client {
 
 /** Whoever signals or asks does something for many, so one may not take long. */
 const CALL_TIMEOUT_MS = 3000;
-/**
- * So long what settles in a batch is gathered before the batch is told by one signal. The end of a lookup wakes it at
- * once: this is for one that settles and does not end.
- */
+/** What settles within so long is told by one signal. The end of a lookup tells it too, at once. */
 const TELL_MS = 1000;
 
 /** What activities need of Temporal, over a client. */
 export function createControl(client: Client, taskQueue: string): WorkflowControl {
-  const settled = new Map<string, SettledMessage[]>();
+  const settled = new Map<string, string[]>();
   return {
     namespace: client.options.namespace,
     wakeBatch: (start) => startBatch(client, taskQueue, start, { wake: true }),
@@ -39,10 +36,10 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
     async isRunning(workflowId) {
       return (await closedAt(client, workflowId)) === null;
     },
-    async tellBatch(batchId, message) {
+    async tellBatch(batchId, requestId) {
       const gathered = settled.get(batchId) ?? [];
-      if (message && gathered.push(message) > 1) return;
-      if (message) {
+      if (requestId && gathered.push(requestId) > 1) return;
+      if (requestId) {
         settled.set(batchId, gathered);
         await setTimeout(TELL_MS, null, { ref: false });
         settled.delete(batchId);
@@ -50,7 +47,7 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
       try {
         const batch = client.workflow.getHandle(batchId);
         await client.withDeadline(Date.now() + CALL_TIMEOUT_MS, () =>
-          message ? batch.signal(requestSettled, ...gathered) : batch.signal(lookAgain),
+          requestId ? batch.signal(requestSettled, ...gathered) : batch.signal(lookAgain),
         );
       } catch (error) {
         if (!(error instanceof WorkflowNotFoundError)) throw error;

@@ -1,5 +1,10 @@
+import { execFile } from 'node:child_process';
+import { readFile, writeFile } from 'node:fs/promises';
 import type { IncomingMessage } from 'node:http';
+import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
 import { and, eq, isNull } from 'drizzle-orm';
 import { transaction } from '../../db/client.ts';
@@ -11,6 +16,18 @@ import type { Api } from './stack.ts';
 import { serveVendor } from './vendors.ts';
 
 // What surrounds the TypeScript client in its tests: a way to the API that can be spoiled, and somebody who works.
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+
+/** Packs the client as it is published, and installs it into an empty folder. */
+export async function installClient(folder: string): Promise<void> {
+  const npm = (args: readonly string[], cwd: string) => promisify(execFile)('npm', args, { cwd });
+  await npm(['pack', './api/client', '--pack-destination', folder], ROOT);
+  await writeFile(join(folder, 'package.json'), '{"type":"module"}');
+  const { version } = JSON.parse(await readFile(join(ROOT, 'api/client/package.json'), 'utf8'));
+  const packed = `./npi-email-enrichment-${version}.tgz`;
+  await npm(['install', '--prefer-offline', '--no-audit', '--no-fund', packed], folder);
+}
 
 /** NPIs of nobody, in a row; tests that share a database begin far from each other. */
 export function npisFrom(first: number, count: number): string[] {

@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
 import { grantCredits } from '../../../db/accounts/credits.ts';
-import { emailOf, npisFrom, type Passed, startGateway, work } from '../../support/customer.ts';
+import { emailOf, installClient, npisFrom, type Passed, startGateway, work } from '../../support/customer.ts';
 import { fresh, freshDatabase, temporaryFolder } from '../../support/database.ts';
 import { type Ended, endWithThisProcess } from '../../support/programs.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';
@@ -18,14 +18,7 @@ const { url: databaseUrl, sql } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl }));
 const folder = temporaryFolder(test.after.always);
 const installed = fresh(test, async () => {
-  const npm = (args: readonly string[], cwd: string) => promisify(execFile)('npm', args, { cwd });
-  await npm(['pack', './api/client', '--pack-destination', folder], ROOT);
-  await writeFile(join(folder, 'package.json'), '{"type":"module"}');
-  const { version } = JSON.parse(await readFile(join(ROOT, 'api/client/package.json'), 'utf8'));
-  await npm(
-    ['install', '--prefer-offline', '--no-audit', '--no-fund', `./npi-email-enrichment-${version}.tgz`],
-    folder,
-  );
+  await installClient(folder);
   return { folder, command: join(folder, 'node_modules/.bin/npi-email-enrichment') };
 });
 

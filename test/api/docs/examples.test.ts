@@ -4,6 +4,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import test from 'ava';
+import { installClient } from '../../support/customer.ts';
 import { fresh, temporaryFolder } from '../../support/database.ts';
 import { examples, program } from '../../support/documented/examples.ts';
 import { documentedPython } from '../../support/python.ts';
@@ -15,6 +16,8 @@ import { startStack } from '../../support/stack.ts';
 const python = await documentedPython();
 const stack = fresh(test, () => startStack({ allSources: true }));
 const client = fresh(test, () => stack.organization(1000));
+const folder = temporaryFolder(test.after.always);
+test.before(() => installClient(folder));
 
 /** What a reader writes in place of the page's address and key. */
 const filledIn = (script: string) =>
@@ -33,6 +36,7 @@ async function run(command: string, args: readonly string[], cwd: string): Promi
 }
 
 const FOUND: Readonly<Record<string, readonly RegExp[]>> = {
+  '../client/README.md': [/^Rowan Ashdown,2000000010,.*@/m, /^Casimir Thorne,2000000044,.*not_found/m],
   'index.md': [/"status":"completed"/, /"email":"[^"]+@/, /"custom_data":\{"order": 17\}/, /"balance":\d+/],
 };
 
@@ -43,15 +47,24 @@ const shells = Map.groupBy(
 for (const [page, blocks] of shells) {
   test(`the shell lines of ${page} run as pasted`, async (t) => {
     const script = filledIn(blocks.map(({ text }) => text).join('\n'));
-    const out = await run('bash', ['-euo', 'pipefail', '-c', script], temporaryFolder(t.teardown));
+    const out = await run('bash', ['-euo', 'pipefail', '-c', script], folder);
     for (const pattern of FOUND[page] ?? []) t.regex(out, pattern);
     t.true((FOUND[page] ?? []).length > 0, `say in this test what the lines of ${page} print`);
   });
 }
 
 (python ? test : test.skip)('the quick start in Python prints a result for each NPI', async (t) => {
-  const folder = temporaryFolder(t.teardown);
   await writeFile(join(folder, 'quick_start.py'), program('quick_start.py'));
   const out = await run(python ?? '', ['quick_start.py'], folder);
   t.regex(out, /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/);
 });
+
+for (const [file, prints] of [
+  ['quick-start.ts', /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/],
+  ['enrich.ts', /^2000000010 completed \S+@\S+\n2000000044 not_found null\n\d credits\n$/],
+] as const) {
+  test(`${file} runs as pasted`, async (t) => {
+    await writeFile(join(folder, file), program(file));
+    t.regex(await run(process.execPath, [file], folder), prints);
+  });
+}

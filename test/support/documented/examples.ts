@@ -9,10 +9,11 @@ export interface Example {
 }
 
 const FOLDER = new URL('../../../api/docs/', import.meta.url);
+const CLIENT = '../client/README.md';
 
 /** Every block of every page, in its order. */
 export function examples(): Example[] {
-  return readdirSync(FOLDER)
+  return [...readdirSync(FOLDER), CLIENT]
     .filter((file) => file.endsWith('.md'))
     .flatMap((page) =>
       [...readFileSync(new URL(page, FOLDER), 'utf8').matchAll(/^```(\w+)\n(.*?)^```$/gms)].map(
