@@ -214,7 +214,7 @@ test('the settings of the pages are those of the configuration', async (t) => {
   const code = sources.join('\n');
   // Variables of the settings, and what each source has one of: `${name}_URL`.
   const read = new Set([
-    ...[...code.matchAll(/: \['([A-Z][A-Z0-9_]+)', /g)].map(([, name = '']) => name),
+    ...[...code.matchAll(/: \[\s*'([A-Z][A-Z0-9_]+)',\s/g)].map(([, name = '']) => name),
     ...[...code.matchAll(/`\$\{name\}(_[A-Z_]+)`/g)].map(([, ending = '']) => `<NAME>${ending}`),
   ]);
   const tables = pages
