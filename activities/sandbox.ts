@@ -32,8 +32,7 @@ export async function planForSandbox(db: Database, requests: readonly Unknown[])
   const ids = requests.map(({ requestId }) => requestId);
   return (await beginForSandbox(db, ids)).map(({ wantedType, outcome, ...request }) => {
     const name = `${SANDBOX}${outcome}`;
-    const sources = [{ vendor: name, capMs: CAP_MS }];
-    const rest = { greylistMs: GREYLIST_MS, unidentified: null, sources };
+    const rest = { greylistMs: GREYLIST_MS, unidentified: null, sources: [{ vendor: name, capMs: CAP_MS }] };
     return { ...request, plan: { kind: 'ask', lookupId: name, wantedType, ...rest } };
   });
 }

@@ -4,14 +4,8 @@ import { Refusal } from '../errors.ts';
 import { closeLookups } from '../lookups/lookups.ts';
 import { requests } from '../schema.ts';
 import type { FinalStatus } from '../words.ts';
-import {
-  CLAIMS,
-  claimEntitlements,
-  type KnownWindows,
-  knownEmails,
-  requireClaims,
-  sandboxEmails,
-} from './entitlements.ts';
+import type { KnownWindows } from './entitlements.ts';
+import { CLAIMS, claimEntitlements, knownEmails, requireClaims, sandboxEmails } from './entitlements.ts';
 import type { BatchStart } from './outbox.ts';
 import { balanceLock, giveRoom } from './room.ts';
 

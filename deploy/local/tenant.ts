@@ -35,8 +35,7 @@ export async function openTenant(
     for (const value of SUPPRESSED_NPIS) await addSuppression(db, BY, { kind: 'npi', value });
     const secrets = [organizationId, sandbox.organizationId].map((id) => showWebhookSecret(db, id));
     const webhookSecrets = (await Promise.all(secrets)).map(({ webhookSecret }) => webhookSecret);
-    const vendorKey = randomBytes(16).toString('hex');
-    return { organizationId, apiKey, sandbox, webhookSecrets, vendorKey };
+    return { organizationId, apiKey, sandbox, webhookSecrets, vendorKey: randomBytes(16).toString('hex') };
   } finally {
     await db.close();
   }
