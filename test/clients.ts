@@ -7,6 +7,7 @@ import { promisify } from 'node:util';
 import { openapi } from '../api/openapi/document.ts';
 import { run } from '../deploy/local/processes.ts';
 import { cacheFolder } from '../deploy/local/temporal-cli.ts';
+import { program } from './support/documented/examples.ts';
 import { findPackages } from './support/installed.ts';
 import { findPython } from './support/python.ts';
 import { startServers } from './support/servers.ts';
@@ -21,6 +22,8 @@ const FOLDER = fileURLToPath(new URL('./clients/', import.meta.url));
 /** No tool asks for newer versions of itself, or tells anybody that it was used. */
 const QUIET = { CI: 'true', NO_COLOR: '1', REDOCLY_TELEMETRY: 'off', REDOCLY_SUPPRESS_UPDATE_NOTICE: 'true' };
 const PYTHON_CLIENTS = 'generated/python';
+/** That of the page in `api/docs/` for users of Python. */
+const DOCUMENTED = 'enrich.py';
 
 /** The program that uses a client, and the command that makes this client. */
 const CLIENTS: readonly (readonly [program: string, generator: string])[] = [
@@ -59,7 +62,7 @@ async function main(): Promise<void> {
   const hasJava = (await run('java', ['-version'], {})).code === 0;
   if (!hasJava) console.log('without Java on PATH: the clients of openapi-generator are left out');
   const clients = CLIENTS.filter(([, generator]) => hasJava || !generator.startsWith('java'));
-  const programs = clients.map(([program]) => program);
+  const programs = [...clients.map(([program]) => program), DOCUMENTED];
   const leftOut = CLIENTS.map(([program]) => program).filter((program) => !programs.includes(program));
 
   const folder = await mkdtemp(join(tmpdir(), 'clients-'));
@@ -72,6 +75,7 @@ async function main(): Promise<void> {
   const { output: wrapper } = await run(python, find, {});
   await symlink(join(wrapper, 'openapi-generator.jar'), join(folder, 'openapi-generator.jar'));
   await writeFile(join(folder, 'openapi.json'), JSON.stringify(openapi));
+  await writeFile(join(folder, DOCUMENTED), program(DOCUMENTED));
   const path = [join(packages, '.bin'), dirname(python), process.env.PATH].join(delimiter);
   const step = stepsIn(folder, { ...process.env, ...QUIET, PATH: path });
 
@@ -85,13 +89,11 @@ async function main(): Promise<void> {
   stops.push(await startServers());
   const stack = await startStack();
   stops.push(() => stack.stop());
-  for (const program of programs) {
-    const command = program.endsWith('.py')
-      ? `python ${program}`
-      : `node compiled/${program.replace('.ts', '.js')}`;
+  for (const one of programs) {
+    const command = one.endsWith('.py') ? `python ${one}` : `node compiled/${one.replace('.ts', '.js')}`;
     await step(command, { ...(await accessTo(stack)), PYTHONPATH: PYTHON_CLIENTS });
   }
-  console.log(`${programs.length} generated clients work`);
+  console.log(`${clients.length} generated clients work`);
 }
 
 /** Runs commands in a folder, says what each took, and fails as they do, with what they said. */
@@ -120,6 +122,7 @@ async function accessTo(stack: Stack): Promise<NodeJS.ProcessEnv> {
   await busy.credits();
   return {
     ...{ BASE_URL: stack.baseUrl, WEBHOOK_URL: stack.receiver.url },
+    ...{ NPI_EMAIL_URL: stack.baseUrl, NPI_EMAIL_API_KEY: usual.apiKey },
     ...{ API_KEY: usual.apiKey, POOR_KEY: poor.apiKey, BUSY_KEY: busy.apiKey },
   };
 }
