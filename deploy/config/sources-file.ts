@@ -20,7 +20,7 @@ import {
 import type { Rate } from '../../db/lookups/sources.ts';
 import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import type { Config } from './config.ts';
-import { duration, members, orNull, parsed, problemsIn, rate, type Values } from './values.ts';
+import { duration, members, orNull, problemsIn, rate, type Values } from './values.ts';
 
 // The file of SOURCES_FILE: everything about sources that isn't a key or a URL. What it leaves out is as the vendor's
 // own file in the catalogue has it. deploy/going-live.md tells what each member is for.
@@ -155,7 +155,12 @@ const NEEDS: readonly Need[] = ['npi', 'name', 'organization', 'address'];
 /** The sources that have a file of their own, and those that are none. */
 const TAKEN = [...VENDOR_IDS, ...VERIFIER_IDS, 'nppes', 'import', 'service'];
 
-const pointer = parsed(parsePointer, 'a JSON pointer such as /results/0/email').allow('');
+/** Not of joi's strings: to let the empty one in, which is the whole, they would leave it unread. */
+const pointer = Joi.any().custom(
+  (value: unknown, helpers) =>
+    (typeof value === 'string' ? parsePointer(value) : null) ??
+    helpers.message({ custom: '{{#label}} must be a JSON pointer such as /results/0/email' }),
+);
 
 const words = <Meaning extends string>(meanings: readonly Meaning[]) =>
   members({

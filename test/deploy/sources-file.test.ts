@@ -50,6 +50,14 @@ test('what a file leaves out about a vendor that it describes has a default, but
   });
 });
 
+test('an empty pointer is the whole of what it points into', (t) => {
+  const { http, ...rest } = JSON.parse(sourceText('https://x.example'));
+  const candidates = { ...http[0].candidates, list: '' };
+  const file = { ...rest, http: [{ ...http[0], candidates }] };
+  const [listed] = fileIn(JSON.stringify(file), { VENDOR_LISTED_KEY: 'k' }).http;
+  t.deepEqual(listed?.candidates.list, []);
+});
+
 test('an order names sources of the catalogue and those that the file describes', (t) => {
   const { http } = JSON.parse(sourceText('https://x.example'));
   const file = { order: ['listed', 'hunter'], verifiers: { order: ['zerobounce', 'reacher'] }, http };
