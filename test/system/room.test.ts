@@ -179,6 +179,21 @@ test('who has told a batch of room does not take a later room for told', async (
   t.deepEqual(inOutbox, [true, false]);
 });
 
+test('while more wait than there is room for it is given a tenth of all at a time, and the last ones at once', async (t) => {
+  const organization = await openOrganization(db, 100);
+  const rules = { ...RULES, lookupsPerOrganization: 20 };
+  const { batchId, requestIds } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis: npis.slice(0, 25) }), rules),
+  );
+  const inRoom: number[] = [];
+  for (const requestId of requestIds.slice(0, 5)) {
+    await settle(db, requestId, 'failed', 'test', rules);
+    const open = await reader`select from requests where batch_id = ${batchId} and settled_at is null and has_room`;
+    inRoom.push(open.length);
+  }
+  t.deepEqual(inRoom, [19, 20, 19, 20, 20]);
+});
+
 test('submits and settlements of all processes at once never give more room than there is, and leave none', async (t) => {
   const organization = await openOrganization(db, 1000);
   const { organizationId } = organization;
