@@ -74,53 +74,54 @@ const PROFESSIONAL = { status: 'completed', email_type: 'professional', email_st
 const PERSONAL = { ...PROFESSIONAL, email_type: 'personal' };
 const NOTHING = { email: null, email_type: null, email_last_validated: null, email_status: null };
 
-test.serial(
-  'a run of everything leaves no trace in what serves all, and takes nothing from it',
-  async (t) => {
-    // Whoever looked here would answer otherwise.
-    const npis = [...MAGIC_NPIS, ...ORDINARY];
-    await stack.db.drizzle.execute(sql`
+test.serial('a run of everything leaves no trace in what serves all, and takes nothing of it', async (t) => {
+  // Whoever looked here would answer otherwise: with a stored address, or with nothing.
+  const stored = [...MAGIC_NPIS, ...ORDINARY];
+  const refused = [100_400_003, 100_400_004, 100_400_005].map(withCheckDigit);
+  const npis = [...stored, ...refused];
+  await stack.db.drizzle.execute(sql`
     insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
-    select npi, 'real@clinic.test', 'professional', 'valid', now(), 'test' from unnest(${sql.param(npis)}::text[]) npi`);
-    await stack.db.drizzle.execute(sql`
+    select npi, 'real@clinic.test', 'professional', 'valid', now(), 'test' from unnest(${sql.param(stored)}::text[]) npi`);
+  await stack.db.drizzle.execute(sql`
     insert into suppressions (kind, value, origin)
-    select 'npi', npi, 'operator' from unnest(${sql.param(npis)}::text[]) npi
+    select 'npi', npi, 'operator' from unnest(${sql.param(refused)}::text[]) npi
     union all select 'domain', 'example.com', 'operator'`);
-    await stack.db.drizzle.execute(sql`
+  await stack.db.drizzle.execute(sql`
     insert into providers (npi, deactivated_on, origin, row_hash)
-    select npi, '2020-01-01', 'nppes', 1 from unnest(${sql.param(npis)}::text[]) npi`);
-    for (const npi of npis) vendor.script(npi, () => foundStep(npi));
-    const before = await sharedRows();
-    t.true(Object.keys(before).length > 12);
+    select npi, '2020-01-01', 'nppes', 1 from unnest(${sql.param(refused)}::text[]) npi`);
+  for (const npi of npis) vendor.script(npi, () => foundStep(npi));
+  const before = await sharedRows();
+  t.true(Object.keys(before).length > 12);
 
-    const webhook = { url: `${stack.receiver.url}/everything` };
-    const all = [await sandbox.bulk({ npis, webhook })];
-    for (const type of ['professional', 'personal']) {
-      all.push(
-        await sandbox.bulk({ npis, enrichment_email_type: type, webhook: { ...webhook, mode: 'batch' } }),
-      );
-    }
-    for (const outcome of TEST_OUTCOMES) {
-      all.push(await sandbox.bulk({ npis: [newNpi(), newNpi()], webhook }, { 'test-outcome': outcome }));
-    }
-    const answers: EnvelopeAnswer[] = [];
-    for (const { json } of all) answers.push(await sandbox.completed(json.batch_id));
+  const webhook = { url: `${stack.receiver.url}/everything` };
+  const all = [await sandbox.bulk({ npis, webhook })];
+  for (const type of ['professional', 'personal']) {
+    all.push(
+      await sandbox.bulk({ npis, enrichment_email_type: type, webhook: { ...webhook, mode: 'batch' } }),
+    );
+  }
+  for (const outcome of TEST_OUTCOMES) {
+    all.push(await sandbox.bulk({ npis: [newNpi(), newNpi()], webhook }, { 'test-outcome': outcome }));
+  }
+  const answers: EnvelopeAnswer[] = [];
+  for (const { json } of all) answers.push(await sandbox.completed(json.batch_id));
 
-    t.deepEqual(await leftOver(stack), []);
-    t.deepEqual(await sharedRows(), before);
-    t.deepEqual(
-      [...npis, ...registered].filter((npi) => vendor.asked(npi, 'submit') > 0),
-      [],
-    );
-    t.deepEqual(registered, []);
-    const emails = answers.flatMap(({ data }) => data.flatMap(({ email }) => email ?? []));
-    t.true(emails.length > 40);
-    t.deepEqual(
-      emails.filter((email) => !/^npi[0-9]{10}@(clinic|home)\.example\.com$/.test(email)),
-      [],
-    );
-  },
-);
+  t.deepEqual(await leftOver(stack), []);
+  t.deepEqual(await sharedRows(), before);
+  t.deepEqual(
+    [...npis, ...registered].filter((npi) => vendor.asked(npi, 'submit') > 0),
+    [],
+  );
+  t.deepEqual(registered, []);
+  const emails = answers.flatMap(({ data }) => data.flatMap(({ email }) => email ?? []));
+  t.true(emails.length > 40);
+  const unrefused = answers[0]?.data.filter(({ npi, email }) => refused.includes(npi) && email);
+  t.is(unrefused?.length, 3);
+  t.deepEqual(
+    emails.filter((email) => !/^npi[0-9]{10}@(clinic|home)\.example\.com$/.test(email)),
+    [],
+  );
+});
 
 test('by its digits an NPI has a professional address, a personal one or none', async (t) => {
   const npis = [3, 4, 5, 6, 7, 8, 9, 1, 2, 0].map((digit) => withCheckDigit(100_200_000 + digit));
@@ -172,6 +173,9 @@ test('a deadline comes within seconds, for that request alone', async (t) => {
   const alone = await forced('deadline');
   t.like(alone, { ...NOTHING, status: 'failed', credits: 0 });
   t.like(await row(alone.batchId), { deadline: 5 });
+  const { events } = await stack.client.workflow.getHandle(alone.batchId).fetchHistory();
+  const [asked] = (events ?? []).flatMap((one) => one.activityTaskScheduledEventAttributes ?? []);
+  t.true(Number(asked?.scheduleToCloseTimeout?.seconds ?? 60) <= 5);
   const details = await stack.client.workflow
     .getHandle(alone.batchId)
     .query<{ currentDetails?: string }>('__temporal_workflow_metadata');
