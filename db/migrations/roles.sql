@@ -116,3 +116,5 @@ grant select, insert, update, delete on webhook_blocks to npe_operator;
 -- Processes.
 grant select on workers, sweeps to npe_api, npe_operator;
 grant select, insert, update, delete on workers, sweeps to npe_worker;
+-- Where an API starts workflows, in the one row that there is.
+grant insert, update (namespace) on sweeps to npe_api;

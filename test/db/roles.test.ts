@@ -2,8 +2,10 @@ import { randomBytes } from 'node:crypto';
 import test from 'ava';
 import postgres, { type Sql } from 'postgres';
 import { grantCredits } from '../../db/accounts/credits.ts';
+import { openDatabase } from '../../db/client.ts';
 import { OperatorProblem } from '../../db/errors.ts';
 import { migrate } from '../../db/migrate.ts';
+import { noteHome } from '../../db/requests/outbox.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase, openEmptyDatabase, type TestDatabase, withSql } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
@@ -104,6 +106,15 @@ test('operators alone import employers, workers read them, and the API has nothi
     return rows.length;
   };
   t.deepEqual([await rights('npe_operator'), await rights('npe_worker'), await rights('npe_api')], [8, 2, 0]);
+});
+
+test('an API may note where it starts workflows, and where else it does so later', async (t) => {
+  await withUser(['npe_api'], url, async (_its, itsUrl) => {
+    const its = openDatabase({ url: itsUrl, poolSize: 1, applicationName: 'test' });
+    for (const namespace of ['here', 'there']) await noteHome(its, namespace);
+    await its.close();
+  });
+  t.deepEqual([...(await sql`select namespace from sweeps`)], [{ namespace: 'there' }]);
 });
 
 test('no table has been forgotten in the list of rights', async (t) => {

@@ -224,7 +224,7 @@ test('without credits it ends with 3 and the result that there is, and goes on w
   work(t, api, client.organizationId);
   const short = await run(folder, ENRICH, { client });
   t.is(short.code, 3);
-  t.regex(short.stderr, /60 credits .* 40 are available.* With more credits the same command goes on/);
+  t.regex(short.stderr, /60 credits.* Available: 40.* With more credits the same command goes on/);
   const emails = npis.map((npi) => emailOf(npi) ?? '');
   t.is((await emailsOf(folder)).filter((email) => email !== '').length, 30);
   t.is((await resultOf(folder)).match(/,not_asked,not asked for yet\n/g)?.length, 60);
