@@ -188,7 +188,8 @@ test('while more wait than there is room for it is given a tenth of all at a tim
   const inRoom: number[] = [];
   for (const requestId of requestIds.slice(0, 5)) {
     await settle(db, requestId, 'failed', 'test', rules);
-    const open = await reader`select from requests where batch_id = ${batchId} and settled_at is null and has_room`;
+    const open =
+      await reader`select from requests where batch_id = ${batchId} and settled_at is null and has_room`;
     inRoom.push(open.length);
   }
   t.deepEqual(inRoom, [19, 20, 19, 20, 20]);
