@@ -231,7 +231,7 @@ test('webhooks are delivered, signed with a secret of its own', async (t) => {
 
 test('Temporal tells sandboxes apart', async (t) => {
   const { batchId } = await forced('found');
-  const { json } = await live.single({ npi: '1234567890' });
+  const { json } = await live.single({ npi: newNpi() });
   await live.completed(json.batch_id);
   const idsOf = async (query: string) => {
     const ids: string[] = [];
