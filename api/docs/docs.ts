@@ -1,7 +1,7 @@
-import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import type { Server } from '@hapi/hapi';
 import { Marked } from 'marked';
+import { published } from '../routes/service.ts';
 import { reference } from './reference.ts';
 
 // The pages for the API's users: Markdown files of this folder, and the reference, which is made of the OpenAPI document.
@@ -42,19 +42,12 @@ interface Page {
 export function registerDocs(server: Server): void {
   const pages = NAMES.map(readPage);
   const serve = (path: string, type: string, text: string) => {
-    const etag = createHash('sha256').update(text).digest('base64url').slice(0, 27);
+    const answer = published(type, text);
     server.route({
       method: 'GET',
       path,
       options: { auth: false },
-      // hapi answers If-None-Match by itself.
-      handler: (_request, h) =>
-        h
-          .response(text)
-          .type(type)
-          .etag(etag)
-          .header('cache-control', 'public, max-age=300')
-          .header('content-security-policy', POLICY),
+      handler: (request, h) => answer(request, h).header('content-security-policy', POLICY),
     });
   };
   for (const page of pages) {

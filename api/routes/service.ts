@@ -1,5 +1,5 @@
-import { createHash } from 'node:crypto';
-import type { Lifecycle } from '@hapi/hapi';
+import { hash } from 'node:crypto';
+import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
 import { readiness } from '../../db/migrate.ts';
@@ -17,8 +17,6 @@ const READINESS_MS = 1000;
  */
 export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { readonly db: Database }) {
   const place = { namespace: client.options.namespace, taskQueue };
-  const text = JSON.stringify(openapi, null, 1);
-  const etag = createHash('sha256').update(text).digest('base64url').slice(0, 27);
   const look = async () => {
     const state = await readiness(db);
     const elsewhere = state === 'ready' ? await listElsewhere(db, place) : [];
@@ -43,8 +41,16 @@ export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { read
       const response = h.response({ status }).code(status === 'ready' ? 200 : 503);
       return status === 'ready' ? response : response.header('retry-after', '5');
     },
-    // hapi answers If-None-Match by itself.
-    getDescription: (_request, h) =>
-      h.response(text).type('application/json').etag(etag).header('cache-control', 'public, max-age=300'),
+    getDescription: published('application/json', JSON.stringify(openapi, null, 1)),
   } satisfies Record<string, Lifecycle.Method>;
+}
+
+/** Answers with a text that is the same for everybody until the next release; hapi answers If-None-Match by itself. */
+export function published(
+  type: string,
+  text: string,
+): (request: Request, h: ResponseToolkit) => ResponseObject {
+  const etag = hash('sha256', text, 'base64url').slice(0, 27);
+  return (_request, h) =>
+    h.response(text).type(type).etag(etag).header('cache-control', 'public, max-age=300');
 }
