@@ -31,6 +31,11 @@ const RATE_INTERVAL = '15s';
 /** There only after the first workflow task that fails. */
 const SELDOM = new Set(['temporal_workflow_task_execution_failed_total']);
 
+/** Every way that a request can end soon; one that is never answered stays open. */
+const NPIS = ['010', '028', '044', '051', '119', '127', '135', '168', '218', '101'].map(
+  (end) => `2000000${end}`,
+);
+
 export interface Dashboard {
   readonly title: string;
   readonly panels: readonly {
@@ -148,11 +153,6 @@ async function withBudget(stack: Stack, file: string): Promise<string> {
   return file;
 }
 
-/** Every way that a request can end soon; one that is never answered stays open. */
-const NPIS = ['010', '028', '044', '051', '119', '127', '135', '168', '218', '101'].map(
-  (end) => `2000000${end}`,
-);
-
 /** A live customer and its sandbox do what customers do, and what they should not. */
 async function customers(stack: Stack, url: string, round: number): Promise<void> {
   const live = await stack.organization(round % 10 === 0 ? 3 : 100);
@@ -160,11 +160,12 @@ async function customers(stack: Stack, url: string, round: number): Promise<void
   const sandbox = createCaller(url, (await stack.sandboxOf(live)).apiKey);
   const { receiver } = stack;
   const once = { 'idempotency-key': `round-${round}` };
-  const body = { npi: NPIS[round % NPIS.length], enrichment_email_type: round % 2 ? 'professional' : 'any' };
+  const webhook = { url: round % 5 ? receiver.url : `${receiver.url}/status/500` };
+  const type = round % 2 ? 'professional' : 'any';
+  const body = { npi: NPIS[round % 9], enrichment_email_type: type, webhook };
   await customer.single(body, once);
   await customer.single(body, once);
-  const broken = { url: `${receiver.url}/status/500` };
-  const { json } = await customer.bulk({ npis: NPIS, webhook: round % 5 ? { url: receiver.url } : broken });
+  const { json } = await customer.bulk({ npis: NPIS });
   await sandbox.single({ npi: '2000000234' });
   await customer.credits();
   await customer.get('/api/v1/nothing');
