@@ -7,6 +7,7 @@ import { admitCall, recordOne } from '../db/lookups/sources.ts';
 import { type Judged, recordSkipped } from '../db/lookups/vendor-attempts.ts';
 import { storeRegistryAbsence, storeRegistryProvider } from '../db/providers/providers.ts';
 import { readProvider } from '../db/providers/subject.ts';
+import { asking } from '../db/traces.ts';
 import type { WantedType } from '../db/words.ts';
 import type { LookupPlan, Unknown } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
@@ -148,7 +149,7 @@ export async function askRegistry(
     await setTimeout(afterMs, null, { signal });
     return await askRegistry(deps, whom, time);
   }
-  const step = await registry.find(npi, signal);
+  const step = await asking(REGISTRY, registry.find(npi, signal));
   const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
   await recordOne(db, REGISTRY, admission.era, isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' });
   switch (step.kind) {

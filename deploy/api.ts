@@ -8,6 +8,7 @@ import { createLog } from './log.ts';
 import { main, repeat, untilReady } from './main.ts';
 import { lazyClient, temporalTarget } from './temporal/client.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
+import { sendTraces } from './traces.ts';
 
 // `npm run api`: the HTTP API, until SIGTERM or SIGINT.
 
@@ -27,6 +28,7 @@ Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usag
 await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (stopped) => {
   const config = loadConfig();
   const log = createLog('api', config.logLevel);
+  const traces = sendTraces(config, 'npi-email-api', log);
   const db = openDatabase({ url: config.databaseUrl, poolSize: config.databasePool, applicationName: 'api' });
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
@@ -48,6 +50,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   ending.abort();
   log.info('api draining');
   await server.stop({ timeout: DRAIN_MS });
+  await traces?.close();
   await client.connection.close();
   await db.close();
 });

@@ -1,4 +1,5 @@
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
+import { traceOfLine } from '../db/traces.ts';
 
 /**
  * A logger of JSON lines. Callers pass ids and numbers; errors keep their
@@ -6,7 +7,8 @@ import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino'
  * @param destination in place of standard output
  */
 export function createLog(name: string, level: string, destination?: DestinationStream): Logger {
-  const options = { name, level, serializers: { err: serializeError }, base: { pid: process.pid } };
+  const base = { pid: process.pid };
+  const options = { name, level, serializers: { err: serializeError }, base, mixin: traceOfLine };
   return destination ? pino(options, destination) : pino(options);
 }
 
