@@ -62,6 +62,7 @@ export function sendTraces(config: Config, service: string, log: Logger) {
   return {
     async close(): Promise<void> {
       ending.abort();
+      spans.unsubscribe(take);
       const last = sending.then(send).catch(() => {});
       await Promise.race([last, setTimeout(CLOSE_MS)]);
     },

@@ -44,7 +44,11 @@ export type Collector = Awaited<ReturnType<typeof startCollector>>;
  */
 export async function startCollector(...answers: (number | 'silence')[]) {
   const exports: Export[] = [];
+  let hungUp = 0;
   const server = createServer(async (request, response) => {
+    response.once('close', () => {
+      if (!response.writableEnded) hungUp += 1;
+    });
     const body = (await json(request)) as {
       resourceSpans: { resource: { attributes: KeyValue[] }; scopeSpans: { spans: Raw[] }[] }[];
     };
@@ -71,6 +75,8 @@ export async function startCollector(...answers: (number | 'silence')[]) {
     url: `http://${LOOPBACK}:${port}`,
     exports,
     spans: () => exports.flatMap((one) => one.spans),
+    /** How many were given up by the sender. */
+    hungUp: () => hungUp,
     /** From now on. */
     answer: (...statuses: (number | 'silence')[]) => void answers.splice(0, answers.length, ...statuses),
     stop: close,
