@@ -1,13 +1,21 @@
+import { asyncLocalStorage } from '@temporalio/activity';
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
 
 /**
  * A logger of JSON lines. Callers pass ids and numbers; errors keep their
  * name, code and stack frames, because a message may hold what a user sent.
+ * A line that is written inside an activity has the ids of its workflow: those of the request, batch or delivery.
  * @param destination in place of standard output
  */
 export function createLog(name: string, level: string, destination?: DestinationStream): Logger {
-  const options = { name, level, serializers: { err: serializeError }, base: { pid: process.pid } };
+  const serializers = { err: serializeError };
+  const options = { name, level, serializers, base: { pid: process.pid }, mixin: idsOfActivity };
   return destination ? pino(options, destination) : pino(options);
+}
+
+function idsOfActivity() {
+  const run = asyncLocalStorage.getStore()?.info.workflowExecution;
+  return run ? { workflow_id: run.workflowId, run_id: run.runId } : {};
 }
 
 function serializeError(error: unknown) {
