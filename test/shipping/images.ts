@@ -28,35 +28,40 @@ export async function buildImages(
 ): Promise<ReadonlyMap<string, Image>> {
   const isShipped = await shippedFrom(context);
   const images = new Map<string, Image>();
-  let image: Image | undefined;
+  let image: Image = EMPTY;
   let name = '';
   for (const [instruction, rest] of instructionsOf(await readFile(dockerfile, 'utf8'))) {
     if (instruction === 'FROM') {
       const [from = '', , as = ''] = rest.split(' ');
       name = as;
-      image = { ...(images.get(from) ?? EMPTY), folder: join(into, name) };
-      const base = images.get(from)?.folder;
-      await (base
-        ? cp(base, image.folder, { recursive: true, verbatimSymlinks: true })
-        : mkdir(image.folder, { recursive: true }));
-    } else if (image && instruction === 'COPY') {
-      await copy(rest.split(' '), image.folder, { context, images, isShipped });
-    } else if (image && instruction === 'RUN') {
-      const env = { ...process.env, ...image.env, PATH };
-      const { code, output } = await run('sh', ['-c', `cd "$1" && ${rest}`, 'sh', image.folder], { env });
-      if (code !== 0) throw new Error(`RUN ${rest} failed: ${output}`);
-    } else if (image) {
+      image = images.get(from) ?? EMPTY;
+    } else if (instruction === 'COPY' || instruction === 'RUN') {
+      const folder = join(into, name);
+      // Stages that only have settings share a folder.
+      if (image.folder === '') await mkdir(folder, { recursive: true });
+      else if (image.folder !== folder)
+        await cp(image.folder, folder, { recursive: true, verbatimSymlinks: true });
+      image = { ...image, folder };
+      await (instruction === 'COPY'
+        ? copy(rest.split(' '), folder, { context, images, isShipped })
+        : runShell(rest, image));
+    } else {
       image = { ...image, ...settingOf(instruction, rest) };
     }
-    if (image) images.set(name, image);
+    images.set(name, image);
   }
   return images;
 }
 
-/** Node.js as the image has it; its scripts find no other. */
-export const PATH = [dirname(process.execPath), process.env.PATH].join(delimiter);
+const EMPTY = { folder: '', env: {}, user: { uid: 0, gid: 0 }, entrypoint: [], healthcheck: [] };
 
-const EMPTY = { env: {}, user: { uid: 0, gid: 0 }, entrypoint: [], healthcheck: [] };
+async function runShell(line: string, { folder, env }: Image): Promise<void> {
+  // Its Node.js is the image's.
+  const PATH = [dirname(process.execPath), process.env.PATH].join(delimiter);
+  const shell = ['-c', `cd "$1" && ${line}`, 'sh', folder];
+  const { code, output } = await run('sh', shell, { env: { ...process.env, ...env, PATH } });
+  if (code !== 0) throw new Error(`RUN ${line} failed: ${output}`);
+}
 
 /** Without comments, and with lines that go on put together. */
 function instructionsOf(text: string): (readonly [instruction: string, rest: string])[] {

@@ -25,7 +25,7 @@ export interface Surroundings {
   readonly stops: (() => Promise<unknown>)[];
 }
 
-const WHY = ['--reason', 'shipping'];
+const WHY = ['--actor', 'Ann', '--reason', 'shipping'];
 /** An NPI of sandboxes that has an email at once. */
 const NPI = '2000000010';
 
