@@ -146,6 +146,30 @@ export async function transaction<T>(db: Database, work: (tx: Transaction) => Pr
   }
 }
 
+/** Whole tables are read: hashes that spill and the time-out of a service's statement are not for this. */
+const WHOLE_TABLES = Object.entries({
+  statement_timeout: '15min',
+  work_mem: '256MB',
+  jit: 'off',
+  parallel_setup_cost: '100',
+  parallel_tuple_cost: '0.001',
+}).map(([name, value]) => sql`set_config(${name}, ${value}, true)`);
+
+/** Reads much of the database for an operator: as it is at one moment, without locks, for as long as that takes. */
+export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promise<T>): Promise<T> {
+  try {
+    return await db.drizzle.transaction(
+      async (tx) => {
+        await tx.execute(sql`select ${sql.join(WHOLE_TABLES, sql`, `)}`);
+        return await work(tx);
+      },
+      { isolationLevel: 'repeatable read', accessMode: 'read only' },
+    );
+  } catch (error) {
+    throw toDatabaseError(error);
+  }
+}
+
 /** Inserts rows that all have the same members, by a statement whose text does not depend on how many there are. */
 export function insertAll<T extends PgTable>(table: T, rows: readonly T['$inferInsert'][]): SQL {
   const columns = getTableColumns<PgTable>(table);

@@ -1,6 +1,6 @@
 import { hash, randomInt } from 'node:crypto';
 import { crc32 } from 'node:zlib';
-import { and, asc, eq, isNull, sql } from 'drizzle-orm';
+import { and, desc, eq, isNull, sql } from 'drizzle-orm';
 import type { SelectResultFields } from 'drizzle-orm/query-builders/select.types';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
@@ -178,7 +178,7 @@ export async function reactivateKey(
 }
 
 /**
- * All keys of an organization, oldest first, without the keys themselves.
+ * All keys of an organization, the newest first, without the keys themselves.
  * @throws {Refusal} `organization_missing`
  */
 export async function listKeys(db: Database, organizationId: string): Promise<ApiKey[]> {
@@ -188,7 +188,7 @@ export async function listKeys(db: Database, organizationId: string): Promise<Ap
       .select(API_KEY)
       .from(apiKeys)
       .where(eq(apiKeys.organizationId, organizationId))
-      .orderBy(asc(apiKeys.createdAt), asc(apiKeys.id)),
+      .orderBy(desc(apiKeys.createdAt), desc(apiKeys.id)),
   );
 }
 

@@ -1,4 +1,4 @@
-import { asc, eq, sql } from 'drizzle-orm';
+import { desc, eq, sql } from 'drizzle-orm';
 import type { SelectResultFields } from 'drizzle-orm/query-builders/select.types';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, query, type Transaction, transaction } from '../client.ts';
@@ -81,14 +81,32 @@ export async function openSandbox(tx: Transaction, db: Database, by: ChangedBy, 
   return id;
 }
 
-/** All organizations with their balances, oldest first. */
+/** All organizations with their balances, the newest first. */
 export async function listOrganizations(db: Database) {
   return await query(db, (tx) =>
     tx
       .select({ ...ORGANIZATION, balance: BALANCE })
       .from(organizations)
       .innerJoin(creditBalances, eq(creditBalances.organizationId, organizations.id))
-      .orderBy(asc(organizations.createdAt), asc(organizations.id)),
+      .orderBy(desc(organizations.createdAt), desc(organizations.id)),
+  );
+}
+
+/** Candidates of one name, at most. */
+const CANDIDATES = 20;
+
+/**
+ * The organizations that are called so, upper and lower case aside; if none is, those whose names begin so. No sandboxes.
+ */
+export async function findOrganizations(db: Database, name: string): Promise<{ id: string; name: string }[]> {
+  return await query(db, (tx) =>
+    tx.execute<{ id: string; name: string }>(sql`
+      with called as (
+        select id, name, lower(name) = lower(${name}) as exactly from organizations
+         where sandbox_of is null and starts_with(lower(name), lower(${name}))
+      )
+      select id, name from called where exactly or not exists (select from called where exactly)
+       order by name, id limit ${CANDIDATES}`),
   );
 }
 

@@ -1,7 +1,7 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, type Transaction, transaction } from '../client.ts';
-import { DatabaseError, Refusal, toDatabaseError } from '../errors.ts';
+import { type Database, snapshot, type Transaction, transaction } from '../client.ts';
+import { DatabaseError, Refusal } from '../errors.ts';
 import { balanceLock } from '../requests/room.ts';
 import { settleIn } from '../requests/settle.ts';
 import { type CheckResult, type DoctorRules, type FindingCode, resultOf, statement } from './check.ts';
@@ -24,27 +24,8 @@ const EXAMPLES = 5;
  * @param examples how many ids to name per check
  */
 export async function diagnose(db: Database, rules: DoctorRules, examples = EXAMPLES): Promise<Diagnosis> {
-  try {
-    return await db.drizzle.transaction(
-      async (tx) => {
-        await tx.execute(sql`select ${sql.join(SETTINGS, sql`, `)}`);
-        return await runChecks(tx, rules, examples);
-      },
-      { isolationLevel: 'repeatable read', accessMode: 'read only' },
-    );
-  } catch (error) {
-    throw toDatabaseError(error);
-  }
+  return await snapshot(db, (tx) => runChecks(tx, rules, examples));
 }
-
-/** Whole tables are read: hashes that spill and the time-out of a service's statement are not for this. */
-const SETTINGS = Object.entries({
-  statement_timeout: '15min',
-  work_mem: '256MB',
-  jit: 'off',
-  parallel_setup_cost: '100',
-  parallel_tuple_cost: '0.001',
-}).map(([name, value]) => sql`set_config(${name}, ${value}, true)`);
 
 /** The checks alone, on what `tx` sees: a transaction that is going to be rolled back, for example. */
 export async function runChecks(

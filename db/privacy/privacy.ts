@@ -22,12 +22,12 @@ export interface AskedBy extends ChangedBy {
 }
 
 /** The register, the newest first. */
-export async function listPrivacyRequests(db: Database, limit: number): Promise<object[]> {
+export async function listPrivacyRequests(db: Database, limit: number) {
   const register = sql`
     select received_at as "receivedAt", done_at as "doneAt", kind, asked_by as "askedBy", subject, actor, reason
       from privacy_requests
      order by id desc limit ${limit}`;
-  return [...(await query(db, (tx) => tx.execute(register)))];
+  return await query(db, (tx) => tx.execute<{ readonly doneAt: string }>(register));
 }
 
 /**

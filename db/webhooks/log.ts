@@ -1,4 +1,4 @@
-import { and, asc, desc, eq, getTableColumns, gt, gte, type SQL, sql } from 'drizzle-orm';
+import { and, asc, desc, eq, getTableColumns, gt, type SQL, sql } from 'drizzle-orm';
 import type { SelectResultFields } from 'drizzle-orm/query-builders/select.types';
 import { requireOrganization } from '../accounts/organizations.ts';
 import { cut, type Database, type Page, query, span, type Transaction } from '../client.ts';
@@ -58,7 +58,6 @@ export async function listBatchDeliveries(db: Database, organizationId: string, 
 /**
  * The deliveries of an organization, or of all, the newest first.
  * @param filter.organizationId null for all
- * @param filter.since leaves out those that were created before
  * @throws {Refusal} `organization_missing` for an unknown id
  */
 export async function listOrganizationDeliveries(
@@ -66,16 +65,14 @@ export async function listOrganizationDeliveries(
   filter: {
     readonly organizationId: string | null;
     readonly state: DeliveryState | null;
-    readonly since: Date | null;
     readonly limit: number;
   },
 ) {
-  const { organizationId, state, since, limit } = filter;
+  const { organizationId, state, limit } = filter;
   if (organizationId !== null) await requireOrganization(db, organizationId);
   const where = and(
     organizationId === null ? undefined : eq(batches.organizationId, organizationId),
     state === null ? undefined : eq(webhookDeliveries.state, state),
-    since === null ? undefined : gte(webhookDeliveries.createdAt, since),
   );
   return await query(db, (tx) => selectPage(tx, where, desc(webhookDeliveries.id), limit));
 }

@@ -16,6 +16,7 @@ import {
   showOrganization,
   suspendOrganization,
 } from '../../db/accounts/organizations.ts';
+import { readUsage } from '../../db/accounts/usage.ts';
 import {
   reencryptWebhookSecrets,
   rotateWebhookSecret,
@@ -23,15 +24,23 @@ import {
 } from '../../db/accounts/webhook-secrets.ts';
 import { type ChangedBy, listAudit, recordReading, verifyAudit } from '../../db/audit.ts';
 import { parseDuration } from '../config/values.ts';
-import { change, integer, type Limited, label, newestFirst, ORG } from './arguments.ts';
+import { change, integer, label, lists, OF_ORG, ORG, pastMoment } from './arguments.ts';
 import { fields, plain, type Report, type Run, table } from './print.ts';
 
 const CREDITS_AT_MOST = 1_000_000_000;
 const OVERLAP_AT_MOST_MS = 30 * 86_400_000;
 const KEY = ['<KEY>', 'key id (key_…)'] as const;
 
-/** `org` (or `organization`), `limits`, `webhook-secret`. */
-export function addOrganizationCommands(program: Command, run: Run): void {
+/** `org` (or `organization`), `limits`, `webhook-secret`, `usage`, `credits`, `keys`, `audit`. */
+export function addCommands(program: Command, run: Run): void {
+  addOrganizationCommands(program, run);
+  addUsageCommand(program, run);
+  addCreditCommands(program, run);
+  addKeyCommands(program, run);
+  addAuditCommands(program, run);
+}
+
+function addOrganizationCommands(program: Command, run: Run): void {
   const org = program
     .command('org')
     .alias('organization')
@@ -39,22 +48,13 @@ export function addOrganizationCommands(program: Command, run: Run): void {
   change(org, 'create', 'create an organization with no credits')
     .argument('<NAME>', 'for people', label(200))
     .action((name: string, by: ChangedBy) => run((db) => createOrganization(db, by, name)));
-  org
-    .command('list')
-    .description('all organizations, oldest first')
-    .action(() =>
-      run(async (db) => {
-        const data = await listOrganizations(db);
-        const text = table(
-          data.map(({ balance, sandboxOf, ...rest }) => ({
-            ...rest,
-            available: balance.available,
-            sandboxOf,
-          })),
-        );
-        return { data, text };
-      }),
-    );
+  lists(
+    org.command('list').description('organizations, newest first'),
+    run,
+    'createdAt',
+    (db) => listOrganizations(db),
+    ({ balance: { available }, sandboxOf, ...rest }) => ({ ...rest, available, sandboxOf }),
+  );
   org
     .command('show')
     .description('balance, limit, and how many keys and batches there are')
@@ -108,8 +108,34 @@ export function addOrganizationCommands(program: Command, run: Run): void {
   );
 }
 
-/** `credits`. */
-export function addCreditCommands(program: Command, run: Run): void {
+interface UsageOptions {
+  readonly since?: Date;
+  readonly until?: Date;
+  readonly organization?: string;
+  readonly sandboxes: boolean;
+}
+
+/** `usage`: what an organization is invoiced by. */
+function addUsageCommand(program: Command, run: Run): void {
+  program
+    .command('usage')
+    .description("organizations' requests by outcome and type, and their credits, in a time")
+    .option('--since <WHEN>', 'from then on (default: 30d)', pastMoment)
+    .option('--until <WHEN>', 'to before then (default: now)', pastMoment)
+    .option(...OF_ORG)
+    .option('--sandboxes', 'of the sandboxes alone', false)
+    .action(({ since = pastMoment('30d'), until = new Date(), organization, sandboxes }: UsageOptions) =>
+      run(async (db) => {
+        const by = organization ? { organizationId: organization } : { areSandboxes: sandboxes };
+        if (organization) await requireOrganization(db, organization);
+        const usage = await readUsage(db, by, since, until);
+        const text = `From ${since.toISOString()} to before ${until.toISOString()}\n\n${table(usage)}`;
+        return { data: usage.map((line) => ({ since, until, ...line })), text };
+      }),
+    );
+}
+
+function addCreditCommands(program: Command, run: Run): void {
   const credits = program.command('credits').description('grant and adjust credits, read the ledger');
   const moving = (change: typeof grantCredits) => (organizationId: string, amount: number, by: ChangedBy) =>
     run(async (db) => ({ organizationId, ...(await change(db, by, organizationId, amount)) }));
@@ -121,14 +147,18 @@ export function addCreditCommands(program: Command, run: Run): void {
     .argument(...ORG)
     .argument('<AMOUNT>', 'may be negative', creditsToAdjust)
     .action(moving(adjustCredits));
-  newestFirst(credits.command('ledger').description('every movement of credits, newest first'))
-    .argument(...ORG)
-    .action((id: string, { limit }: Limited) =>
-      run(async (db) => {
-        await requireOrganization(db, id);
-        return (await listLedger(db, id, { after: null, limit })).entries;
-      }),
-    );
+  lists(
+    credits
+      .command('ledger')
+      .description('every movement of credits, newest first')
+      .argument(...ORG),
+    run,
+    'createdAt',
+    async (db, { limit }, id) => {
+      await requireOrganization(db, id);
+      return (await listLedger(db, id, { after: null, limit })).entries;
+    },
+  );
 }
 
 function creditsToAdjust(text: string): number {
@@ -137,8 +167,7 @@ function creditsToAdjust(text: string): number {
   return amount;
 }
 
-/** `keys`. */
-export function addKeyCommands(program: Command, run: Run): void {
+function addKeyCommands(program: Command, run: Run): void {
   const keys = program.command('keys').description('issue, rotate, revoke, reactivate and list API keys');
   change(keys, 'issue', 'a new key, printed once')
     .argument(...ORG)
@@ -168,11 +197,15 @@ export function addKeyCommands(program: Command, run: Run): void {
     .action((id: string, by: ChangedBy & { readonly yes?: true }) =>
       run((db) => reactivateKey(db, by, id, by.yes)),
     );
-  keys
-    .command('list')
-    .description('all keys of an organization, oldest first, without the keys themselves')
-    .argument(...ORG)
-    .action((id: string) => run((db) => listKeys(db, id)));
+  lists(
+    keys
+      .command('list')
+      .description('keys of an organization, newest first, without the keys themselves')
+      .argument(...ORG),
+    run,
+    'createdAt',
+    (db, _, id) => listKeys(db, id),
+  );
 }
 
 function shownOnce<T extends IssuedKey>(data: T): Report {
@@ -188,17 +221,20 @@ function overlap(text: string): number {
   throw new InvalidArgumentError('Write a duration of at most 30d, such as 0s, 15m, 1h or 7d.');
 }
 
-/** `audit`. */
-export function addAuditCommands(program: Command, run: Run): void {
+function addAuditCommands(program: Command, run: Run): void {
   const audit = program.command('audit').description('read the audit log, and prove it');
-  newestFirst(audit.command('list').description('every change made with this command, newest first'))
-    .argument('[ORG]', 'organization id (org_…); all if none is given')
-    .action((id: string | undefined, { limit }: Limited) =>
-      run(async (db) => {
-        if (id !== undefined) await requireOrganization(db, id);
-        return await listAudit(db, id ?? null, limit);
-      }),
-    );
+  lists(
+    audit
+      .command('list')
+      .description('every change made with this command, newest first')
+      .argument('[ORG]', `${ORG[1]}; all if none is given`),
+    run,
+    'at',
+    async (db, { limit }, id?: string) => {
+      if (id !== undefined) await requireOrganization(db, id);
+      return await listAudit(db, id ?? null, limit);
+    },
+  );
   audit
     .command('verify')
     .description(

@@ -1,13 +1,42 @@
 import { readFileSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { type Command, InvalidArgumentError } from 'commander';
+import { findOrganizations } from '../../db/accounts/organizations.ts';
 import type { ChangedBy } from '../../db/audit.ts';
+import type { Database } from '../../db/client.ts';
+import { OperatorProblem, Refusal } from '../../db/errors.ts';
 import { parseDuration } from '../config/values.ts';
+import { printable, type Run, table } from './print.ts';
 
 // Every argument is checked before the database is asked; what is wrong with one ends the command with exit code 2.
 
 /** The argument of what is about one organization. */
-export const ORG = ['<ORG>', 'organization id (org_…)'] as const;
+export const ORG = ['<ORG>', "organization's id, name, or the beginning of its name"] as const;
+/** The option of what may be about one organization. */
+export const OF_ORG = ['--organization <ORG>', `of this one: ${ORG[1]}`] as const;
+
+/**
+ * Puts an organization's id in the place of its name, wherever a command takes one. Sandboxes have their organizations'
+ * names, and go by their ids.
+ * @throws {OperatorProblem} if several are called so; {Refusal} `organization_missing` if none is
+ */
+export async function nameOrganizations(command: Command, database: () => Database): Promise<void> {
+  const idOf = async (given: string) => {
+    if (/^(org|sbx)_/.test(given)) return given;
+    const [found, ...others] = given.trim() === '' ? [] : await findOrganizations(database(), given.trim());
+    if (found === undefined) throw new Refusal('organization_missing');
+    if (others.length === 0) return found.id;
+    const candidates = [found, ...others].map(({ id, name }) => `${id} (${printable(name)})`);
+    throw new OperatorProblem(
+      `several organizations are called so; give the id of one: ${candidates.join(', ')}`,
+    );
+  };
+  const at = command.registeredArguments.findIndex((argument) => argument.name() === 'ORG');
+  const argument: string | undefined = command.processedArgs[at];
+  const { organization } = command.opts<{ readonly organization?: string }>();
+  if (argument !== undefined) command.processedArgs[at] = await idOf(argument);
+  if (organization !== undefined) command.setOptionValue('organization', await idOf(organization));
+}
 
 /** Adds a command that changes something, or shows a secret; its options have what the audit log has: a `ChangedBy`. */
 export function change(parent: Command, name: string, description: string): Command {
@@ -52,13 +81,38 @@ export function orStdin<T>(parse: (text: string) => T): (text: string) => T {
   return (text) => parse(text === '-' ? readFileSync(0, 'utf8') : text);
 }
 
-export interface Limited {
+/** What every list takes. */
+export interface Listed {
+  readonly since?: Date;
   readonly limit: number;
 }
 
-/** Adds how much of a list to show; the options are then `Limited`. */
-export function newestFirst(command: Command): Command {
-  return command.option('--limit <N>', 'how many at most, 1 to 10000', integer(1, 10_000), 50);
+/**
+ * Makes a command a list, the newest first.
+ * @param time the member of a row that `--since` goes by
+ * @param rows reads as many as `limit` says, in the order of `time`: so `--since` has only to cut them off
+ * @param shown what the table has of a row
+ */
+export function lists<Row extends object, Options = unknown>(
+  command: Command,
+  run: Run,
+  time: keyof Row,
+  rows: (db: Database, options: Options & Listed, argument: string) => Promise<readonly Row[]>,
+  shown: (row: Row) => object = (row) => row,
+): Command {
+  return command
+    .option('--since <WHEN>', 'only what is newer, such as 24h or 2026-11-20T00:00Z', pastMoment)
+    .option('--limit <N>', 'how many at most, 1 to 10000', integer(1, 10_000), 50)
+    .action(() =>
+      run(async (db) => {
+        const options = command.opts<Options & Listed>();
+        const { since = new Date(0), limit } = options;
+        const read = (await rows(db, options, command.processedArgs[0])).slice(0, limit);
+        const data = read.filter((row) => new Date(row[time] as string | Date) >= since);
+        const more = data.length < limit ? '' : `\n\nThe newest ${limit}: --limit shows more.`;
+        return { data, text: `${table(data.map(shown))}${more}` };
+      }),
+    );
 }
 
 /** Text for people: 1 to `longest` characters on one line. */

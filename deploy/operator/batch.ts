@@ -1,13 +1,25 @@
-import type { Command } from 'commander';
+import { type Command, Option } from 'commander';
 import { recordReading } from '../../db/audit.ts';
-import { type BatchInspection, inspectBatch } from '../../db/requests/inspect.ts';
-import { type Revealing, revealing } from './arguments.ts';
+import { type BatchInspection, inspectBatch, listNewestBatches } from '../../db/requests/inspect.ts';
+import { BATCH_STATUSES, type BatchStatus } from '../../db/words.ts';
+import { lists, OF_ORG, type Revealing, revealing } from './arguments.ts';
 import { fields, maskedEmail, maskedUrl, type Run, sections, table } from './print.ts';
 import { presentedAttempts } from './webhooks.ts';
 
 /** `batch`. */
-export function addBatchCommands(program: Command, run: Run): void {
-  const batch = program.command('batch').description('look into a batch');
+export function addCommands(program: Command, run: Run): void {
+  const batch = program.command('batch').description('list batches, look into one');
+  lists<Awaited<ReturnType<typeof listNewestBatches>>[number], Selected>(
+    batch
+      .command('list')
+      .description('batches, newest first')
+      .option(...OF_ORG)
+      .addOption(new Option('--state <STATE>', 'only those').choices(BATCH_STATUSES)),
+    run,
+    'createdAt',
+    (db, { organization: organizationId = null, state = null, limit }) =>
+      listNewestBatches(db, { organizationId, state, limit }),
+  );
   revealing(batch.command('show'), "emails, the webhook's URL and what its receiver answered")
     .description('its requests, what vendors answered, and its webhook deliveries')
     .argument('<BATCH>', 'batch id (bat_…)')
@@ -17,9 +29,14 @@ export function addBatchCommands(program: Command, run: Run): void {
         const { organizationId } = found.batch;
         if (reveal) await recordReading(db, by, { action: 'batch.reveal', organizationId, subject: id });
         const data = presented(found, reveal);
-        return { data, text: textOf(data) };
+        return { data, rows: data.requests, text: textOf(data) };
       }),
     );
+}
+
+interface Selected {
+  readonly organization?: string;
+  readonly state?: BatchStatus;
 }
 
 type Presented = ReturnType<typeof presented>;

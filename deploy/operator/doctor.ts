@@ -17,18 +17,11 @@ interface DoctorOptions extends ChangedBy {
   readonly offline?: true;
 }
 
-const HELP = `
-Reads every table once, on one snapshot and without locks: a million requests take less than a minute. Windows and schedules
-are those of the environment (REPLAY_WINDOW, WEBHOOK_SCHEDULE), as for the workers. With TEMPORAL_ADDRESS set it also
-looks whether each unfinished batch and each resend has its workflow.
-Exit codes: 0 no findings, 3 findings (after --fix: some are left), 1 could not look (one sentence on stderr), 2 wrong usage.`;
-
 /** `doctor`. */
-export function addDoctorCommand(program: Command, run: Run): void {
+export function addCommands(program: Command, run: Run): void {
   accountable(program.command('doctor'), 'fix', 'repair what is safe to repair')
     .description('check every promise about money and work that the database can prove')
     .option('--offline', 'leave out what only Temporal knows')
-    .addHelpText('after', HELP)
     .action(({ fix, offline, ...by }: DoctorOptions) =>
       run(async (db) => {
         const config = loadConfig();
@@ -95,7 +88,7 @@ function report(diagnosis: Diagnosis, repairs: readonly RepairRecord[] | null, i
     checks: checks.map((check) => ({ ...check, repairable: REPAIRABLE.has(check.code) })),
     ...(repairs === null ? {} : { repairs }),
   };
-  return { data, text: parts.join('\n\n'), exitCode: findings > 0 ? 3 : 0 };
+  return { data, rows: data.checks, text: parts.join('\n\n'), exitCode: findings > 0 ? 3 : 0 };
 }
 
 function sum(checks: readonly CheckResult[]): number {

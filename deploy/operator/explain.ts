@@ -16,7 +16,7 @@ import { type Revealing, revealing } from './arguments.ts';
 import { fields, maskedEmail, printable, type Run, table } from './print.ts';
 
 /** `explain`. */
-export function addExplainCommands(program: Command, run: Run): void {
+export function addCommands(program: Command, run: Run): void {
   revealing(program.command('explain'), 'addresses')
     .description(
       'how a request, or the newest requests of an NPI, came to an answer: who was asked, what each said',

@@ -13,9 +13,8 @@ import { type EmployerDomain, storeEmployerDomains } from '../../db/providers/em
 import type { ImportKind } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
 import { type ImportOptions, type ImportResult, importDownload } from '../nppes/importer.ts';
-import type { ProgressOutput } from '../nppes/output.ts';
 import { audited, label } from './arguments.ts';
-import { fields, type Report, type Run, table } from './print.ts';
+import { type CommandSurroundings, fields, type Report, type Run, table } from './print.ts';
 import {
   DOMAIN_ROWS,
   emailRows,
@@ -27,54 +26,14 @@ import {
   type Suppressed,
 } from './rows.ts';
 
-const NPPES_HELP = `
-PATH is a download of https://download.cms.gov/nppes/NPI_Files.html (…_V2.zip, monthly or weekly), the folder it was
-unpacked to, or one of its csv files under its own name. Every NPI that it names is made what it says; others stay.
-Import the monthly file first, then the weekly ones; an older file undoes nothing of a newer one. An import that was
-killed is run again: what it did already changes no more.`;
-
-const CLINICIANS_HELP = `
-PATH is the national file of data.cms.gov/provider-data/dataset/mj5m-pzi6 (DAC_NationalDownloadableFile.csv), or a zip or
-folder that holds it and no other csv file. For every clinician that it names it tells where they work and for which group;
-what earlier files told of others stays. Import the newest last: the file does not say of which month it is.`;
-
-const DOMAIN_HELP = `
-Columns: organization, domain, and if there are any: npi (the organization's, or one person's), pac_id (the group's in
-Medicare's enrollment system). A header may give them in another order. A row with an npi or a pac_id is about that one,
-any other about all organizations of its name. A row without a domain ends what an earlier one said.
-Verdicts: added, changed, removed, unchanged, not_a_domain, not_an_employer (free mail, or a maker of software),
-invalid_npi, invalid_pac_id, no_organization, broken_row.`;
-
-const EMAIL_HELP = `
-Columns: npi, email, and if there are any: type (professional, personal), validated_at (ISO 8601), source. A header may
-give them in another order. With validated_at an address is valid as of then, without it a candidate that is checked
-before it is served; if the directory knows something newer, that stays.
-Verdicts: stored, candidate (stored without a date), stale (stored, but checked again before it is served), unchanged,
-suppressed, invalid_npi, invalid_address, no_suffix, disposable, relay, lookalike, placeholder, role, direct, bad_type,
-bad_date, bad_source, broken_row.`;
-
-const SUPPRESSION_HELP = `
-Columns by a header: value, and if there are any: kind (npi, email, sha256, domain), reason. Without a header, one value
-a line: ten digits are an NPI, 64 hex digits an address's SHA-256, what has an @ an address (kept as its SHA-256), the
-rest a domain with its subdomains.
-Verdicts: added, already_there, not_an_npi, not_a_hash, not_an_address, not_a_domain, unknown_kind, broken_row.`;
-
 interface RowOptions extends ChangedBy {
   readonly verdicts?: string;
   /** Of addresses alone. */
   readonly source?: string;
 }
 
-/**
- * `import nppes`, `import clinicians`, `import domains`, `import emails`, `import suppressions`.
- * @param databaseUrl an import of CMS's files has a connection of its own
- * @param output where its progress is shown
- */
-export function addImportCommands(
-  program: Command,
-  run: Run,
-  { databaseUrl, output }: { readonly databaseUrl: () => string; readonly output: ProgressOutput },
-): void {
+/** `import nppes`, `import clinicians`, `import domains`, `import emails`, `import suppressions`. */
+export function addCommands(program: Command, run: Run, { databaseUrl, output }: CommandSurroundings): void {
   const parent = program.command('import').description('bring in data from files');
   const ofDownload = (dataset: Dataset, description: string) =>
     audited(parent.command(dataset), 'import')
@@ -96,32 +55,28 @@ export function addImportCommands(
   ofDownload(
     'nppes',
     'providers, their endpoints, other names and practice locations, from the files of NPPES',
-  )
-    .option('--accept-drift', 'take a header that differs in columns that are not read')
-    .addHelpText('after', NPPES_HELP);
+  ).option('--accept-drift', 'take a header that differs in columns that are not read');
   ofDownload(
     'clinicians',
     'where clinicians work and for which group, from the "Doctors and Clinicians" of CMS',
-  ).addHelpText('after', CLINICIANS_HELP);
+  );
   const ofRows = <T>(
     kind: Exclude<ImportKind, Dataset>,
     description: string,
-    help: string,
     work: (db: Database, options: RowOptions) => RowImport<T>,
   ) =>
     audited(parent.command(kind), 'import')
       .description(`${description}, each row with a verdict`)
       .argument('<CSV>', 'the file')
       .option('--verdicts <FILE>', 'where the line and verdict of each row are written', label(4096))
-      .addHelpText('after', help)
       .action((path: string, options: RowOptions) =>
         run((db) => importFile(db, kind, path, options, work(db, options))),
       );
-  ofRows<EmployerDomain>('domains', "employers' domains", DOMAIN_HELP, (db) => ({
+  ofRows<EmployerDomain>('domains', "employers' domains", (db) => ({
     ...DOMAIN_ROWS,
     store: (rows) => storeEmployerDomains(db, rows),
   }));
-  ofRows<OwnEmail>('emails', "the operator's own addresses", EMAIL_HELP, (db, { source = '' }) => {
+  ofRows<OwnEmail>('emails', "the operator's own addresses", (db, { source = '' }) => {
     const now = Date.now();
     const freshSince = now - loadConfig().freshnessMs;
     return {
@@ -132,7 +87,7 @@ export function addImportCommands(
       },
     };
   }).option('--source <NAME>', 'where rows come from that do not say', sourceName, 'import');
-  ofRows<Suppressed>('suppressions', 'who must not be looked up or returned', SUPPRESSION_HELP, (db) => ({
+  ofRows<Suppressed>('suppressions', 'who must not be looked up or returned', (db) => ({
     ...SUPPRESSION_ROWS,
     store: async (rows) =>
       (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),

@@ -1,15 +1,25 @@
 import type { Database } from '../../db/client.ts';
+import type { ProgressOutput } from '../nppes/output.ts';
 
 /** What a command has to say: `data` for `--json`, `text` for people. */
 export interface Report {
   readonly data: unknown;
   readonly text: string;
+  /** For `--csv`, if the data is neither a list nor a record that makes a row. */
+  readonly rows?: readonly object[];
   /** That of a command that did its work, if what it found isn't for 0. */
   readonly exitCode?: 0 | 1 | 3;
 }
 
 /** Does a command's work on the database, and prints what it comes to: a `Report`, or data as it is. */
 export type Run = (work: (db: Database) => Promise<object>) => Promise<void>;
+
+/** What few commands need. */
+export interface CommandSurroundings {
+  /** An import of CMS's files has a connection of its own. */
+  readonly databaseUrl: () => string;
+  readonly output: ProgressOutput;
+}
 
 export function isReport(said: object): said is Report {
   return 'data' in said && 'text' in said;
@@ -20,85 +30,110 @@ export function plain(data: object): Report {
   return { data, text: Array.isArray(data) ? table(data) : fields(data) };
 }
 
-/** No line is longer: that of the terminal from 80 to 120, and 120 for pipes. */
-const LINE = Math.min(Math.max(process.stdout.columns || 120, 80), 120);
-const WIDEST_TEXT = 40;
+/** A report in the form that was asked for. */
+export function printed(
+  { data, text, rows }: Report,
+  as: { readonly json?: true; readonly csv?: true },
+): string {
+  if (as.csv) return csv(rows ?? (Array.isArray(data) ? data : [data]));
+  return as.json ? json(data) : text;
+}
+
+/** No line is longer on a terminal; in a pipe a row is a line. */
+const lineWidth = () => process.stdout.columns || Number.POSITIVE_INFINITY;
 const GAP = '  ';
+const NARROWEST_TEXT = 20;
 
 /** Lines of `name  value`, the values aligned; members of a member stand under both names. */
 export function fields(record: object): string {
-  const cells = Object.entries(record).flatMap(([name, cell]) =>
-    isRecord(cell)
-      ? Object.entries(cell).map(([inner, innerCell]) => [`${name} ${inner}`, innerCell] as const)
-      : [[name, cell] as const],
-  );
+  const cells = cellsOf(record);
   const width = longest(cells.map(([name]) => spelled(name, ' ')));
   return cells
     .map(([name, cell]) => {
-      const lines = wrapped(textOf(cell), LINE - width - GAP.length);
+      const lines = wrapped(printable(textOf(cell)), lineWidth() - width - GAP.length);
       return `${spelled(name, ' ').padEnd(width)}${GAP}${lines.join(`\n${' '.repeat(width)}${GAP}`)}`;
     })
     .join('\n');
 }
 
-/**
- * The rows under the names of their members, or of those that are given; numbers stand right, everything else left.
- * Long cells are wrapped, and the columns that find no room in a line go on in the next, indented.
- */
-export function table<T extends object>(rows: readonly T[], names?: readonly (keyof T & string)[]): string {
-  const [first] = rows;
-  if (first === undefined) return '(none)';
-  const groups: Column[][] = [];
-  let room = 0;
-  for (const name of names ?? (Object.keys(first) as (keyof T & string)[])) {
-    const cells = rows.map((row) => row[name]);
-    const column = columnOf(spelled(name, ' ').toUpperCase(), cells);
-    room -= GAP.length + column.width;
-    if (room < 0) {
-      groups.push([]);
-      room = LINE - GAP.length - column.width;
-    }
-    groups.at(-1)?.push(column);
-  }
-  return Array.from({ length: rows.length + 1 }, (_, row) =>
-    groups.flatMap((group, n) => linesOf(group, row, n === 0 ? '' : GAP)),
-  )
-    .flat()
-    .join('\n');
+/** The names and values of a record; of a member that is a record, the values under both names. */
+function cellsOf(record: object): readonly (readonly [name: string, cell: unknown])[] {
+  return Object.entries(record).flatMap(([name, cell]) =>
+    isRecord(cell)
+      ? Object.entries(cell).map(([inner, innerCell]) => [`${name} ${inner}`, innerCell] as const)
+      : [[name, cell] as const],
+  );
 }
 
-type Column = ReturnType<typeof columnOf>;
-
-/** A heading and its cells, each as the lines it takes. */
-function columnOf(heading: string, cells: readonly unknown[]) {
-  const texts = [heading, ...cells.map(textOf)];
-  // What is copied (ids, addresses, URLs) stays in one piece if a line can hold it.
-  const words = longest(texts.flatMap((text) => text.split(' ')));
-  const blocks = texts.map((text) =>
-    wrapped(text, Math.min(Math.max(words, WIDEST_TEXT), LINE - GAP.length)),
-  );
-  const width = longest(blocks.flat());
-  return { width, isNumber: cells.some((cell) => typeof cell === 'number'), blocks };
+/**
+ * The rows under the names of their members, or of those that are given; numbers stand right, everything else left.
+ * On a terminal the widest columns give way, and their cells are wrapped. Rows that find no room even so are printed as
+ * records, one after the other, as psql does with `\x auto`.
+ */
+export function table<T extends object>(
+  rows: readonly T[],
+  names: readonly (keyof T & string)[] = Object.keys(rows[0] ?? {}) as (keyof T & string)[],
+): string {
+  if (rows.length === 0) return '(none)';
+  const columns = names.map((name) => {
+    const cells = rows.map((row) => row[name]);
+    const texts = [spelled(name, ' ').toUpperCase(), ...cells.map((cell) => printable(textOf(cell)))];
+    // What is copied (ids, addresses, URLs) stays in one piece.
+    const least = Math.max(longest(texts.flatMap((text) => text.split(' '))), NARROWEST_TEXT);
+    return { texts, least, width: longest(texts), isNumber: cells.some((cell) => typeof cell === 'number') };
+  });
+  const tooWide = () =>
+    columns.reduce((sum, { width }) => sum + width + GAP.length, -GAP.length) > lineWidth();
+  while (tooWide()) {
+    const [widest] = columns.filter(({ width, least }) => width > least).sort((a, b) => b.width - a.width);
+    if (widest === undefined) {
+      const records = rows.map((row) => Object.fromEntries(names.map((name) => [name, row[name]])));
+      return records.map(fields).join('\n\n');
+    }
+    widest.width -= 1;
+  }
+  const linesOf = (row: number) => {
+    const cells = columns.map(({ texts, width }) => wrapped(texts[row] ?? '', width));
+    return Array.from({ length: Math.max(...cells.map((lines) => lines.length)) }, (_, n) => {
+      const line = columns.map(({ width, isNumber }, column) => {
+        const part = cells[column]?.[n] ?? '';
+        return isNumber ? part.padStart(width) : part.padEnd(width);
+      });
+      return line.join(GAP).trimEnd();
+    });
+  };
+  return Array.from({ length: rows.length + 1 }, (_, row) => linesOf(row))
+    .flat()
+    .join('\n');
 }
 
 function longest(texts: readonly string[]): number {
   return texts.reduce((most, { length }) => Math.max(most, length), 0);
 }
 
-function linesOf(columns: readonly Column[], row: number, indent: string): string[] {
-  const height = Math.max(...columns.map(({ blocks }) => blocks[row]?.length ?? 0));
-  return Array.from({ length: height }, (_, n) => {
-    const cells = columns.map(({ width, isNumber, blocks }) => {
-      const line = blocks[row]?.[n] ?? '';
-      return isNumber ? line.padStart(width) : line.padEnd(width);
-    });
-    return `${indent}${cells.join(GAP)}`.trimEnd();
-  });
+/**
+ * RFC 4180, under the names that `--json` has. A text that a spreadsheet would take for a formula begins with an
+ * apostrophe (OWASP, CSV Injection): names come from whoever gave them.
+ */
+function csv(rows: readonly object[]): string {
+  const lines = rows.map((row) => new Map(cellsOf(row)));
+  const names = [...new Set(lines.flatMap((cells) => [...cells.keys()]))];
+  const quoted = (text: string) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const textIn = (cell: unknown) => {
+    if (cell === null || cell === undefined) return '';
+    if (typeof cell === 'boolean') return String(cell);
+    return quoted(typeof cell === 'string' && /^[=+\-@\t\r]/.test(cell) ? `'${cell}` : textOf(cell));
+  };
+  const heading = names.map((name) => spelled(name, '_').replaceAll(' ', '_'));
+  return [heading, ...lines.map((cells) => names.map((name) => textIn(cells.get(name))))]
+    .map((cells) => cells.join(','))
+    .join('\n');
 }
 
 /** Between words, or within one that is too long. */
 function wrapped(text: string, width: number): readonly string[] {
-  return printable(text).match(new RegExp(`\\S(?:.{0,${width - 1}}(?=\\s|$)|.{${width - 1}})`, 'gu')) ?? [''];
+  if (text.length <= width) return [text];
+  return text.match(new RegExp(`\\S(?:.{0,${width - 1}}(?=\\s|$)|.{${width - 1}})`, 'gu')) ?? [''];
 }
 
 /** Text from vendors, receivers and earlier operators must not move a terminal's cursor. */

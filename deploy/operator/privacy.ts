@@ -16,22 +16,18 @@ import {
   hashAddress,
   listSuppressions,
   removeSuppression,
+  type Suppression,
   type SuppressionTarget,
 } from '../../db/privacy/suppressions.ts';
 import type { SuppressionKind } from '../../db/words.ts';
-import { change, type Limited, newestFirst, orStdin, pastMoment } from './arguments.ts';
+import { change, lists, orStdin, pastMoment } from './arguments.ts';
 import { fields, json, plain, type Run } from './print.ts';
 
 const SUBJECT = 'an NPI, or an address; - reads it from stdin';
 
-const HELP = `
-Removes the addresses from the directory, its evidence, answers that were given (they stay completed and paid) and
-excerpts of what receivers answered. Suppresses the NPI, if one is given, and the hash of each address, so that no
-import and no vendor brings one back. Kept: what was charged, custom_data (the customer's own), and the public NPPES
-record without its endpoints of these addresses. Without --yes it only counts what it would remove, and ends with 1.`;
-
-/** `privacy`. */
-export function addPrivacyCommands(program: Command, run: Run): void {
+/** `privacy`, `suppress`. */
+export function addCommands(program: Command, run: Run): void {
+  addSuppressCommands(program, run);
   const privacy = program
     .command('privacy')
     .description("people's rights: what is held about them, and its erasure");
@@ -47,7 +43,6 @@ export function addPrivacyCommands(program: Command, run: Run): void {
   asked(privacy, 'erase', 'erase the addresses of a person, for good')
     .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
     .option('--yes', 'do it; there is no way back')
-    .addHelpText('after', HELP)
     .action((subject: DataSubject, { yes, ...by }: AskedBy & { readonly yes?: true }) =>
       run(async (db) => {
         if (yes) {
@@ -68,9 +63,12 @@ export function addPrivacyCommands(program: Command, run: Run): void {
         return { data: { erased: false, ...counts }, text, exitCode: 1 };
       }),
     );
-  newestFirst(
+  lists(
     privacy.command('list').description('the register: exports, erasures, objections, newest first'),
-  ).action(({ limit }: Limited) => run((db) => listPrivacyRequests(db, limit)));
+    run,
+    'doneAt',
+    (db, { limit }) => listPrivacyRequests(db, limit),
+  );
 }
 
 /** Adds what the register has beside the audit log's own; the options are then an `AskedBy`. */
@@ -104,8 +102,7 @@ function dataSubject(text: string): DataSubject {
 const TARGET =
   'an NPI, an address, its SHA-256 in hex, or a domain (its subdomains included); - reads it from stdin';
 
-/** `suppress`. */
-export function addSuppressCommands(program: Command, run: Run): void {
+function addSuppressCommands(program: Command, run: Run): void {
   const suppress = program
     .command('suppress')
     .description('who must not be looked up or returned, whatever any source says');
@@ -127,13 +124,15 @@ export function addSuppressCommands(program: Command, run: Run): void {
         return { ...plain({ ...which, outcome }), exitCode: origin === null ? 1 : 0 };
       }),
     );
-  newestFirst(
-    suppress.command('list').description('all suppressions, newest first; addresses as their SHA-256'),
-  )
-    .addOption(new Option('--kind <KIND>', 'only these').choices(['npi', 'email', 'domain']))
-    .action(({ kind, limit }: { readonly kind?: SuppressionKind } & Limited) =>
-      run((db) => listSuppressions(db, kind ?? null, limit)),
-    );
+  lists<Suppression, { readonly kind?: SuppressionKind }>(
+    suppress
+      .command('list')
+      .description('suppressions, newest first; addresses as their SHA-256')
+      .addOption(new Option('--kind <KIND>', 'only these').choices(['npi', 'email', 'domain'])),
+    run,
+    'createdAt',
+    (db, { kind, limit }) => listSuppressions(db, kind ?? null, limit),
+  );
 }
 
 function target(text: string): SuppressionTarget {

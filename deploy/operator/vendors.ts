@@ -6,18 +6,12 @@ import { readSourceFigures, type SourceFigures } from '../../db/lookups/sources.
 import { change, pastMoment } from './arguments.ts';
 import { type Run, sections, table } from './print.ts';
 
-const HELP = `
-ASKED leaves out what was skipped. FOUND: a vendor named addresses, a verifier judged an address valid. RETURNED: a client
-was answered with one of them; the hit rate is of these. A vendor's milliseconds run from the question to the answer, its
-polls included. Credits are each source's own.`;
-
 /** `vendors`, `lookups`. */
-export function addVendorCommands(program: Command, run: Run): void {
+export function addCommands(program: Command, run: Run): void {
   program
     .command('vendors')
     .description('hit rate, cost, latency and breaker of each vendor and verifier')
     .option('--since <WHEN>', 'since then, such as 30d or 2026-11-20T00:00Z (default: 30d)', pastMoment)
-    .addHelpText('after', HELP)
     .action(({ since = pastMoment('30d') }: { readonly since?: Date }) =>
       run(async (db) => {
         const data = (await readSourceFigures(db, since)).map(withRates);

@@ -7,24 +7,25 @@ import { listBlocks, setBlock } from '../../db/webhooks/blocks.ts';
 import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
 import { type ResendOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
-import { change, newestFirst, ORG, pastMoment, type Revealing, revealing } from './arguments.ts';
-import { fields, maskedUrl, type Report, type Run, sections, table } from './print.ts';
-
-const RESEND_HELP = `
-Each keeps its webhook-id, and gets the result as it is now and the whole schedule of attempts. What is on its way
-already is left alone. This command only has the database: the workers' sweep starts what it resends, in rounds
-(SWEEP_INTERVAL).`;
+import { change, lists, OF_ORG, ORG, pastMoment, type Revealing, revealing } from './arguments.ts';
+import {
+  type CommandSurroundings,
+  fields,
+  maskedUrl,
+  type Report,
+  type Run,
+  sections,
+  table,
+} from './print.ts';
 
 const REVEAL = 'webhooks.reveal';
 
 /** How many deliveries one transaction takes: each locks its row. */
 const RESEND_AT_ONCE = 500;
 
-interface ListOptions extends Revealing {
-  readonly organization?: string | null;
-  readonly state?: DeliveryState | null;
-  readonly since?: Date | null;
-  readonly limit: number;
+interface Selected extends Revealing {
+  readonly organization?: string;
+  readonly state?: DeliveryState;
 }
 
 interface ResendOptions extends ChangedBy {
@@ -33,26 +34,26 @@ interface ResendOptions extends ChangedBy {
   readonly since?: Date;
 }
 
-/** `webhooks`. @param progress a line for people, while a command works */
-export function addWebhookCommands(program: Command, run: Run, progress: (line: string) => void): void {
+/** `webhooks`. */
+export function addCommands(program: Command, run: Run, { output }: CommandSurroundings): void {
   const webhooks = program
     .command('webhooks')
     .description("look at webhook deliveries, send them again, suspend an organization's, block receivers");
-  newestFirst(revealing(webhooks.command('list').description('deliveries, newest first'), 'URLs'))
-    .option('--organization <ORG>', 'of this organization (org_…); all if none is given')
-    .addOption(new Option('--state <STATE>', 'only those').choices(DELIVERY_STATES))
-    .option('--since <WHEN>', 'only those submitted since, such as 24h or 2026-11-20T00:00Z', pastMoment)
-    .action(
-      ({ organization: organizationId = null, state = null, since = null, limit, ...by }: ListOptions) =>
-        run(async (db) => {
-          const asked = { organizationId, state, since, limit };
-          const { deliveries } = await listOrganizationDeliveries(db, asked);
-          if (by.reveal)
-            await recordReading(db, by, { action: REVEAL, organizationId, subject: organizationId ?? 'all' });
-          const data = deliveries.map((delivery) => presented(delivery, by.reveal));
-          return { data, text: table(data.map(({ log: _log, ...rest }) => rest)) };
-        }),
-    );
+  const list = webhooks.command('list').description('deliveries, newest first');
+  lists<ReturnType<typeof presented>, Selected>(
+    revealing(list, 'URLs')
+      .option(...OF_ORG)
+      .addOption(new Option('--state <STATE>', 'only those').choices(DELIVERY_STATES)),
+    run,
+    'createdAt',
+    async (db, { organization: organizationId = null, state = null, limit, reveal, ...by }) => {
+      const { deliveries } = await listOrganizationDeliveries(db, { organizationId, state, limit });
+      if (reveal)
+        await recordReading(db, by, { action: REVEAL, organizationId, subject: organizationId ?? 'all' });
+      return deliveries.map((delivery) => presented(delivery, reveal));
+    },
+    ({ log: _log, ...rest }) => rest,
+  );
   revealing(webhooks.command('show'), 'the URL and what the receiver answered')
     .description('a delivery with its attempts')
     .argument('<DELIVERY>', 'delivery id (msg_…), the webhook-id that the receiver saw')
@@ -69,14 +70,13 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
   change(webhooks, 'resend', 'send decided deliveries again')
     .argument('[DELIVERY...]', 'delivery ids (msg_…)')
     .option('--failed', 'in place of ids: everything that failed, of --organization, --since')
-    .option('--organization <ORG>', 'organization id (org_…)')
+    .option(...OF_ORG)
     .option('--since <WHEN>', 'failed since then, such as 24h or 2026-11-20T00:00Z', pastMoment)
-    .addHelpText('after', RESEND_HELP)
     .action((ids: string[], options: ResendOptions, command: Command) => {
       const { failed, organization, since } = options;
       const isWhole = failed && organization !== undefined && since !== undefined && ids.length === 0;
       const isNamed = !failed && organization === undefined && since === undefined && ids.length > 0;
-      if (isWhole) return run((db) => resendAllFailed(db, options, organization, since, progress));
+      if (isWhole) return run((db) => resendAllFailed(db, options, organization, since, output.line));
       if (isNamed) return run((db) => resendNamed(db, options, ids));
       return command.error('error: give delivery ids, or --failed with --organization and --since');
     });
@@ -102,10 +102,8 @@ export function addWebhookCommands(program: Command, run: Run, progress: (line: 
         }),
       );
   }
-  webhooks
-    .command('blocks')
-    .description('all targets that are blocked, newest first')
-    .action(() => run((db) => listBlocks(db)));
+  const blocks = webhooks.command('blocks').description('targets that are blocked, newest first');
+  lists(blocks, run, 'since', (db) => listBlocks(db));
 }
 
 const TARGET = 'an address, a range such as 192.0.2.0/24, or a host (all names below it included)';

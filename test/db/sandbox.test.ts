@@ -65,8 +65,8 @@ test('lists tell a sandbox from its organization', async (t) => {
   t.deepEqual(
     listed.map(({ id, sandboxOf }) => [id, sandboxOf]),
     [
-      [live, null],
       [sandbox, live],
+      [live, null],
     ],
   );
 });

@@ -394,32 +394,6 @@ test('a batch is shown with what vendors and receivers answered, its emails mask
   });
 });
 
-test('no table is wider than 120 columns; what is long is wrapped, and nothing is lost', async (t) => {
-  const sentence = 'the receiver was down from Monday until Thursday, '.repeat(19).trim();
-  const name = `${'Größe & Söhne '.repeat(13)}`.trim();
-  const id = (await json<{ id: string }>('org', 'create', name, '--reason', sentence)).id;
-  const printed = [
-    await text('audit', 'list', id),
-    await text('org', 'list'),
-    await text('org', 'show', id),
-    await text('credits', 'grant', id, '1000000000', ...WHY),
-    await text('credits', 'ledger', id),
-  ];
-  const key = await text('keys', 'issue', id, '--name', 'k'.repeat(200), ...WHY);
-  printed.push(key, await text('keys', 'list', id));
-  const lines = printed.flatMap((one) => one.split('\n'));
-  t.deepEqual(
-    lines.filter((line) => line.length > 120),
-    [],
-  );
-  const [audit = ''] = printed;
-  t.deepEqual(audit.match(/Monday/g)?.length, 19, audit);
-  // The reason's column, read downwards, is the reason.
-  const heading = audit.split('\n').findIndex((line) => line.includes('REASON'));
-  const at = audit.split('\n')[heading]?.indexOf('REASON') ?? 0;
-  t.true(lines.some((line) => line.slice(at).startsWith('the receiver was down from Monday until')));
-});
-
 test('the audit log of all organizations is listed, newest first', async (t) => {
   const first = await createOrg('first');
   const second = await createOrg('second');

@@ -1,0 +1,58 @@
+import { type SQL, sql } from 'drizzle-orm';
+import { type Database, snapshot } from '../client.ts';
+
+/** What is told of an organization: its requests by how they were settled, then its credits by what moved them. */
+const PARTS = {
+  /** Charged, by the type that was asked for, because that makes the price. */
+  foundAny: 'found any',
+  foundProfessional: 'found professional',
+  foundPersonal: 'found personal',
+  /** Found, and free, because it was paid for before. */
+  replayed: 'replayed',
+  notFound: 'not_found',
+  failed: 'failed',
+  charged: 'charge',
+  released: 'release',
+  granted: 'grant',
+  /** Negative if more was taken away than given. */
+  adjusted: 'adjustment',
+};
+
+export type Usage = { readonly organizationId: string; readonly name: string } & {
+  readonly [Part in keyof typeof PARTS]: number;
+};
+
+/** One organization, whatever it is; or all that are sandboxes, or all that are none. */
+export type UsedBy = { readonly organizationId: string } | { readonly areSandboxes: boolean };
+
+/**
+ * The usage from `since` to before `until`, so that times which follow each other add up to the whole: credits as the
+ * ledger has them. A charge is of the moment when its request was settled. An organization without any is left out,
+ * unless it is the one that was asked for.
+ */
+export async function readUsage(db: Database, by: UsedBy, since: Date, until: Date): Promise<Usage[]> {
+  const isOne = 'organizationId' in by;
+  const within = (time: SQL) => sql`
+    ${time} >= ${since.toISOString()}::timestamptz and ${time} < ${until.toISOString()}::timestamptz
+      and ${isOne ? sql`organization_id = ${by.organizationId}` : sql`is_sandbox(organization_id) = ${by.areSandboxes}`}`;
+  const parts = Object.entries(PARTS).map(
+    ([name, what]) =>
+      sql`coalesce(sum(h.n) filter (where h.what = ${what}), 0)::float8 as ${sql.identifier(name)}`,
+  );
+  const rows = await snapshot(db, (tx) =>
+    tx.execute<Usage & Record<string, unknown>>(sql`
+      with happened as (
+        select organization_id, count(*) as n,
+               case when credits_used > 0 then 'found ' || wanted_type when replayed then 'replayed' else status end as what
+          from requests where ${within(sql`settled_at`)} group by 1, 3
+        union all
+        select organization_id, sum(amount), kind from ledger_entries
+         where kind <> 'hold' and ${within(sql`created_at`)} group by 1, 3
+      )
+      select o.id as "organizationId", o.name, ${sql.join(parts, sql`, `)}
+        from organizations o ${isOne ? sql`left` : sql``} join happened h on h.organization_id = o.id
+       where ${isOne ? sql`o.id = ${by.organizationId}` : sql`true`}
+       group by o.id order by o.name, o.id`),
+  );
+  return [...rows];
+}

@@ -1,0 +1,13 @@
+# Completes "operator" in zsh, after compinit: source <(operator completion zsh)
+_operator() {
+  # Each line: the words of a command, a colon, what may come next.
+  local word at='operator' tree='
+TREE
+'
+  for word in "${(@)words[2,CURRENT-1]}"; do
+    [[ "$tree" == *$'\n'"$at $word:"* ]] && at="$at $word"
+  done
+  tree="${tree#*$'\n'"$at:"}"
+  compadd -- ${(s: :)tree%%$'\n'*}
+}
+compdef _operator operator

@@ -1,0 +1,241 @@
+import { execFile } from 'node:child_process';
+import { promisify } from 'node:util';
+import test from 'ava';
+import { parse } from 'csv-parse/sync';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { addSuppression } from '../../db/privacy/suppressions.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { setBlock } from '../../db/webhooks/blocks.ts';
+import manifest from '../../package.json' with { type: 'json' };
+import { freshDatabase } from '../support/database.ts';
+import { operatorOn, WHY } from '../support/operator.ts';
+import { acceptedIds, openOrganization, openTestKey, RULES, submitCommand } from '../support/organization.ts';
+
+// What all commands share: organizations by name, the limits of lists, CSV, the width of a terminal, completion.
+
+const { db, sql, url } = freshDatabase(test);
+const { operator, text, json } = operatorOn(url);
+const BY = { actor: 'tester', reason: 'a test' };
+
+async function createOrg(name: string): Promise<string> {
+  return (await json<{ id: string }>('org', 'create', name, ...WHY)).id;
+}
+
+test('an organization goes by its name, or the beginning of it, wherever an id is taken', async (t) => {
+  const id = await createOrg('Northwind Health');
+  const eastern = await createOrg('Northwind Health East');
+  for (const name of ['Northwind Health', 'northwind health', ' NORTHWIND HEALTH ']) {
+    t.is((await json('org', 'show', name)).id, id, name);
+  }
+  t.is((await json('org', 'show', 'northwind health e')).id, eastern);
+  t.like(await json('credits', 'grant', 'northwind health e', '7', ...WHY), { organization_id: eastern });
+  t.is((await json<unknown[]>('credits', 'ledger', 'Northwind Health East')).length, 1);
+  t.true((await json<{ action: string }[]>('audit', 'list', 'Northwind Health East')).length > 1);
+  t.deepEqual(await json('webhooks', 'list', '--organization', 'Northwind Health'), []);
+  t.deepEqual(await json('batch', 'list', '--organization', 'northwind health e'), []);
+  t.like((await json<object[]>('usage', '--organization', 'Northwind Health East'))[0], { granted: 7 });
+});
+
+test('a name that several have is an error that lists them, and nothing is done', async (t) => {
+  const ids = [
+    await createOrg('Twin Clinics'),
+    await createOrg('Twin Clinics'),
+    await createOrg('Twin Peaks'),
+  ];
+  for (const [name, candidates] of [
+    ['twin clinics', ids.slice(0, 2)],
+    ['twin', ids],
+  ] as const) {
+    const { code, stdout, stderr } = await operator('credits', 'grant', name, '5', ...WHY);
+    t.deepEqual([code, stdout], [1, ''], name);
+    const listed = stderr.match(/org_\w+ \(Twin \w+\)/g) ?? [];
+    t.deepEqual(listed.map((one) => one.slice(0, 30)).sort(), [...candidates].sort(), name);
+  }
+  for (const id of ids) t.like(await json('org', 'show', id), { balance: { total: 0 } });
+});
+
+test('nothing, a wildcard and a name that nobody has mean no organization', async (t) => {
+  await createOrg('Lonely Practice');
+  for (const name of ['', '   ', '%', 'Lonely_Practice', 'ely Practice', 'Nobody']) {
+    const { code, stderr } = await operator('credits', 'grant', name, '5', ...WHY);
+    t.is(code, 1, name);
+    t.regex(stderr, /^operator: unknown organization \(an id looks like org_\w+\); "org list"/, name);
+  }
+});
+
+test('a sandbox has the name of its organization, and goes by its id', async (t) => {
+  const live = await openOrganization(db, 0);
+  await sql`update organizations set name = 'Sandy Shores' where id = ${live.organizationId}`;
+  const { organizationId: sandbox } = await openTestKey(db, live);
+  t.is((await json('org', 'show', sandbox)).name, 'Sandy Shores');
+  t.is((await json('org', 'show', 'Sandy Shores')).id, live.organizationId);
+});
+
+test.serial('every list is the newest first, and takes --limit and --since', async (t) => {
+  const organization = await openOrganization(db, 10);
+  const { organizationId: id, keyId } = organization;
+  const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
+  for (const npi of ['2000000202', '2000000210', '2000000228']) {
+    acceptedIds(await submit(db, submitCommand(organization, { npis: [npi], webhook }), RULES));
+    await addSuppression(db, BY, { kind: 'npi', value: npi });
+    await setBlock(db, BY, `h${npi}.example`, true);
+    await json('keys', 'issue', id, '--name', npi, ...WHY);
+    await json('privacy', 'erase', npi, '--yes', ...WHY);
+  }
+  const lists = [
+    ['org', 'list'],
+    ['keys', 'list', id],
+    ['credits', 'ledger', id],
+    ['audit', 'list', id],
+    ['batch', 'list'],
+    ['batch', 'list', '--organization', id],
+    ['batch', 'list', '--state', 'in-progress'],
+    ['webhooks', 'list'],
+    ['webhooks', 'blocks'],
+    ['suppress', 'list'],
+    ['privacy', 'list'],
+  ];
+  await createOrg('Newer One');
+  await createOrg('Newest One');
+  const timeOf = (row: Record<string, string>) => row.at ?? row.done_at ?? row.since ?? row.created_at ?? '';
+  for (const list of lists) {
+    const name = list.join(' ');
+    const rows = await json<Record<string, string>[]>(...list);
+    const times = rows.map((row) => Date.parse(timeOf(row)));
+    t.true(rows.length >= 3, name);
+    t.deepEqual(
+      times,
+      times.toSorted((a, b) => b - a),
+      name,
+    );
+    t.deepEqual(await json(...list, '--limit', '2'), rows.slice(0, 2), name);
+    t.regex(await text(...list, '--limit', '2'), /\n\nThe newest 2: --limit shows more\.\n$/, name);
+    const since = new Date(times[1] ?? 0).toISOString();
+    const newer = await json<unknown[]>(...list, '--since', since);
+    t.deepEqual(
+      newer,
+      rows.filter((_, n) => (times[n] ?? 0) >= (times[1] ?? 0)),
+      name,
+    );
+    t.true(newer.length < rows.length, name);
+  }
+  t.true((await json<{ id: string }[]>('keys', 'list', id)).at(-1)?.id === keyId);
+});
+
+test.serial('batches are listed of one organization, in one state', async (t) => {
+  const [mine, other] = [await openOrganization(db, 5), await openOrganization(db, 5)];
+  const known = {
+    npi: '2000000236',
+    email: 'a@clinic.example',
+    emailType: 'professional',
+    source: 'test',
+  } as const;
+  await storeEmail(db, { ...known, lastValidatedAt: new Date() });
+  const submitted = async (organization: typeof mine, npis: string[]) =>
+    acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES)).batchId;
+  const open = await submitted(mine, ['2000000244', '2000000251']);
+  const done = await submitted(mine, [known.npi]);
+  await submitted(other, ['2000000244']);
+  const ids = async (...args: string[]) =>
+    (await json<{ id: string }[]>('batch', 'list', '--organization', mine.organizationId, ...args)).map(
+      ({ id }) => id,
+    );
+  t.deepEqual(await ids(), [done, open]);
+  t.deepEqual(await ids('--state', 'in-progress'), [open]);
+  t.deepEqual(await ids('--state', 'completed'), [done]);
+  t.like((await json<object[]>('batch', 'list', '--organization', mine.organizationId))[1], {
+    organization_id: mine.organizationId,
+    status: 'in-progress',
+    submitted_as: 'bulk',
+    completed_count: 0,
+    total: 2,
+  });
+  t.is((await operator('batch', 'list', '--state', 'final')).code, 2);
+});
+
+test('--csv prints a table or a record for a spreadsheet, which takes no text of it for a formula', async (t) => {
+  const names = ['=cmd|1', '+1', '-1', '@sum', 'Say "hi", please', 'Plain'];
+  for (const name of names) await createOrg(name);
+  const read = (csv: string) => parse(csv, { columns: true }) as Record<string, string>[];
+  const listed = read(await text('org', 'list', '--csv', '--limit', '1000')).map(({ name }) => name);
+  for (const name of names) t.true(listed.includes(/^\w|^S/.test(name) ? name : `'${name}`), name);
+
+  const id = await createOrg('Csv');
+  await text('credits', 'adjust', id, '10', ...WHY);
+  await text('credits', 'adjust', id, '-3', ...WHY);
+  const ledger = read(await text('credits', 'ledger', id, '--csv'));
+  t.deepEqual(
+    ledger.map(({ amount }) => amount),
+    ['-3', '10'],
+    'a number stays a number',
+  );
+  t.like(ledger[0], { kind: 'adjustment', request_id: '', available_after: '7' });
+  t.like(read(await text('org', 'show', id, '--csv'))[0], { id, balance_available: '7', suspended: 'false' });
+  const organization = await openOrganization(db, 5);
+  const npis = ['2000000269', '2000000277'];
+  const { batchId } = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+  t.deepEqual(
+    read(await text('batch', 'show', batchId, '--csv')).map(({ npi }) => npi),
+    npis,
+  );
+  t.is((await operator('org', 'list', '--csv', '--json')).code, 2);
+});
+
+test.serial('a table fits the terminal: its widest columns are wrapped, and nothing is lost', async (t) => {
+  const sentence = 'the receiver was down from Monday until Thursday, '.repeat(19).trim();
+  const name = 'Größe & Söhne '.repeat(13).trim();
+  const { id } = await json<{ id: string }>('org', 'create', name, '--reason', sentence);
+  const key = await text('keys', 'issue', id, '--name', 'k'.repeat(200), ...WHY);
+  const { columns } = process.stdout;
+  t.teardown(() => (process.stdout.columns = columns));
+  for (const width of [80, 120, 200]) {
+    process.stdout.columns = width;
+    for (const command of [
+      ['audit', 'list', id],
+      ['org', 'list'],
+      ['org', 'show', id],
+      ['keys', 'list', id],
+      ['credits', 'ledger', id],
+      ['usage'],
+    ]) {
+      const printed = await text(...command);
+      const tooLong = printed.split('\n').filter((line) => line.length > width);
+      t.deepEqual(tooLong, [], `${command.join(' ')} at ${width}`);
+    }
+    const audit = await text('audit', 'list', id);
+    t.is(audit.match(/Monday/g)?.length, 19, audit);
+    t.true(audit.includes(id), 'what is copied stays in one piece');
+  }
+  t.true(key.includes(id));
+});
+
+test('in a pipe a row is a line', async (t) => {
+  const sentence = 'because of what was said on Monday, '.repeat(20).trim();
+  const { id } = await json<{ id: string }>('org', 'create', 'Piped', '--reason', sentence);
+  t.deepEqual((await text('audit', 'list', id)).split('\n').length, 3);
+  t.true((await text('audit', 'list', id)).includes(sentence));
+});
+
+test('--version prints the version, without a database', async (t) => {
+  const { code, stdout } = await operator('--version');
+  t.deepEqual([code, stdout], [0, `${manifest.version}\n`]);
+});
+
+test('bash completes commands and options by the script that is printed for it', async (t) => {
+  const script = await text('completion', 'bash');
+  const complete = async (...words: string[]) => {
+    const asked = `${script}
+      COMP_WORDS=(operator ${words.map((word) => `'${word}'`).join(' ')})
+      COMP_CWORD=${words.length}
+      _operator
+      echo "\${COMPREPLY[*]}"`;
+    const { stdout } = await promisify(execFile)('bash', ['-c', asked]);
+    return stdout.trim().split(' ');
+  };
+  t.deepEqual(await complete('web'), ['webhook-secret', 'webhooks']);
+  t.deepEqual(await complete('batch', ''), ['list', 'show', '--json', '--csv', '--version', '--help']);
+  t.deepEqual(await complete('--json', 'credits', 'ledger', 'org', '--s'), ['--since']);
+  for (const shell of ['zsh', 'fish'])
+    t.regex(await text('completion', shell), /\noperator batch:list show /);
+  t.is((await operator('completion', 'csh')).code, 2);
+});

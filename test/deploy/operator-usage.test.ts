@@ -1,0 +1,152 @@
+import test from 'ava';
+import { balanceOf, listLedger } from '../../db/accounts/credits.ts';
+import { storeEmail } from '../../db/lookups/directory.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import type { WantedType } from '../../db/words.ts';
+import { freshDatabase } from '../support/database.ts';
+import { operatorOn, WHY } from '../support/operator.ts';
+import {
+  acceptedIds,
+  type Organization,
+  openOrganization,
+  openTestKey,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
+
+// What an organization is invoiced by has to be what the ledger says, to the credit and to the millisecond.
+
+const { db, sql, url } = freshDatabase(test);
+const { json, text } = operatorOn(url);
+
+type Usage = Readonly<Record<string, number>> & { readonly organization_id: string };
+
+const PROFESSIONAL = '2000000301';
+const PERSONAL = '2000000319';
+/** Nobody knows them. */
+const UNKNOWN = ['2000000327', '2000000335'];
+const LONG_AGO = ['--since', '2020-01-01T00:00Z'];
+
+test.before(async () => {
+  const known = { source: 'test', lastValidatedAt: new Date() };
+  await storeEmail(db, { npi: PROFESSIONAL, email: 'a@clinic.example', emailType: 'professional', ...known });
+  await storeEmail(db, { npi: PERSONAL, email: 'b@home.example', emailType: 'personal', ...known });
+});
+
+async function ask(organization: Organization, npis: readonly string[], wantedType: WantedType = 'any') {
+  const command = submitCommand(organization, { npis: [...npis], wantedType });
+  return acceptedIds(await submit(db, command, RULES)).requestIds;
+}
+
+/** Charges of 1 and of 3 credits, two replays, a refund of each kind, and a request that is open. */
+async function live(): Promise<Organization> {
+  const organization = await openOrganization(db, 100);
+  await ask(organization, [PROFESSIONAL]);
+  await ask(organization, [PROFESSIONAL]);
+  await ask(organization, [PROFESSIONAL], 'professional');
+  await ask(organization, [PERSONAL], 'personal');
+  const [unknown = '', late = ''] = await ask(organization, UNKNOWN);
+  await settle(db, unknown, 'answered', 'no vendor knows one', RULES);
+  await settle(db, late, 'failed', 'deadline', RULES);
+  await ask(organization, ['2000000343']);
+  return organization;
+}
+
+async function usageOf({ organizationId }: Organization, ...args: string[]): Promise<Usage> {
+  const [usage, ...others] = await json<Usage[]>('usage', '--organization', organizationId, ...args);
+  if (!usage || others.length > 0) throw new Error(`${others.length + 1} lines`);
+  return usage;
+}
+
+test('usage has requests by outcome and type, and the credits of the ledger', async (t) => {
+  const organization = await live();
+  const { organizationId } = organization;
+  await text('credits', 'grant', organizationId, '20', ...WHY);
+  await text('credits', 'adjust', organizationId, '-5', ...WHY);
+  const usage = await usageOf(organization);
+  t.like(usage, {
+    organization_id: organizationId,
+    name: 'Test',
+    found_any: 1,
+    found_professional: 0,
+    found_personal: 1,
+    replayed: 2,
+    not_found: 1,
+    failed: 1,
+    charged: 4,
+    released: 2,
+    granted: 120,
+    adjusted: -5,
+  });
+  const balance = await balanceOf(db, organizationId);
+  t.is(usage.charged, balance.used);
+  t.is((usage.granted ?? 0) + (usage.adjusted ?? 0), balance.total);
+  const [held] = await sql`select sum(amount)::int as held from ledger_entries
+    where organization_id = ${organizationId} and kind = 'hold'`;
+  t.is(held?.held - (usage.charged ?? 0) - (usage.released ?? 0), balance.held);
+});
+
+test('times that follow each other add up to the whole, and a charge is of one of them', async (t) => {
+  const organization = await live();
+  const { entries } = await listLedger(db, organization.organizationId, { after: null, limit: 100 });
+  const whole = await usageOf(organization, ...LONG_AGO);
+  for (const { createdAt } of entries) {
+    const at = createdAt.toISOString();
+    const before = await usageOf(organization, ...LONG_AGO, '--until', at);
+    const after = await usageOf(organization, '--since', at);
+    for (const [name, value] of Object.entries(whole)) {
+      if (typeof value === 'number')
+        t.is((before[name] ?? 0) + (after[name] ?? 0), value, `${name} at ${at}`);
+    }
+    const ofThatMoment = entries.filter((entry) => entry.createdAt >= createdAt && entry.kind === 'charge');
+    t.is(
+      after.charged,
+      ofThatMoment.reduce((sum, { amount }) => sum + amount, 0),
+    );
+  }
+});
+
+test('sandboxes are apart, and who had no usage is no line', async (t) => {
+  const organization = await live();
+  const sandbox = await openTestKey(db, organization);
+  const idle = await openOrganization(db, 0);
+  const listed = async (...args: string[]) =>
+    (await json<Usage[]>('usage', ...args)).map(({ organization_id: id }) => id);
+  const [all, sandboxes] = [await listed(), await listed('--sandboxes')];
+  t.true(all.includes(organization.organizationId));
+  t.false(all.some((id) => id.startsWith('sbx_')) || all.includes(idle.organizationId));
+  t.true(sandboxes.includes(sandbox.organizationId) && sandboxes.every((id) => id.startsWith('sbx_')));
+  t.like(await usageOf(sandbox), { granted: 10_000, charged: 0 });
+  t.like(await usageOf(idle), { granted: 0, charged: 0 });
+});
+
+test('the lines of all organizations add up to the ledger', async (t) => {
+  await live();
+  const sums = async (...args: string[]) => {
+    const lines = await json<Usage[]>('usage', ...LONG_AGO, ...args);
+    return (what: string) => lines.reduce((sum, line) => sum + (line[what] ?? 0), 0);
+  };
+  const until = ['--until', new Date().toISOString()];
+  const [theirs, sandboxes] = [await sums(...until), await sums(...until, '--sandboxes')];
+  const ledger = await sql`select kind, sum(amount)::int as amount from ledger_entries
+    where created_at < ${until[1] ?? ''} group by kind`;
+  for (const [kind, name] of Object.entries({ charge: 'charged', release: 'released', grant: 'granted' })) {
+    t.is(theirs(name) + sandboxes(name), ledger.find((row) => row.kind === kind)?.amount, kind);
+  }
+});
+
+test('an invoice of a spreadsheet has its time in each line, and a line for people is one too', async (t) => {
+  const { organizationId } = await live();
+  const time = ['--since', '2026-01-01T00:00Z', '--organization', organizationId];
+  const csv = (await text('usage', ...time, '--csv')).split('\n');
+  t.regex(csv[0] ?? '', /^since,until,organization_id,name,found_any,.*,charged,released,granted,adjusted$/);
+  t.regex(
+    csv[1] ?? '',
+    new RegExp(`^2026-01-01T00:00:00.000Z,[^,]+,${organizationId},Test,1,0,1,2,1,1,4,2,100,0$`),
+  );
+  t.regex(
+    await text('usage', ...time),
+    /^From 2026-01-01T00:00:00.000Z to before .*\n\nORGANIZATION ID +NAME +FOUND ANY/,
+  );
+});

@@ -1,0 +1,137 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { symlink, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import test from 'ava';
+import postgres from 'postgres';
+import { freePort, LOOPBACK, run } from '../../deploy/local/processes.ts';
+import { asRole, fresh, SECRETS_KEY, temporaryFolder, testSetting } from '../support/database.ts';
+import { eventually } from '../support/organization.ts';
+import { workerProcesses } from '../support/programs.ts';
+import { startStack } from '../support/stack.ts';
+
+// The pages of deploy/runbooks/: every alert has one, and what they say to type is typed, page by page, against the whole
+// service: `sh` by a shell that stops at the first command that fails, `sql` by PostgreSQL. What is `console` is about
+// machines of the reader's own.
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const FOLDER = join(ROOT, 'deploy', 'runbooks');
+const pages = new Map(
+  readdirSync(FOLDER).map((page) => [page, readFileSync(join(FOLDER, page), 'utf8')] as const),
+);
+const KINDS = ['vendor', 'verifier', 'registry'];
+
+const temporalAddress = () => testSetting('TEST_TEMPORAL_ADDRESS');
+const metricsPort = await freePort();
+const folder = temporaryFolder(test.after.always);
+const stack = fresh(test, () =>
+  startStack({
+    allSources: true,
+    // Longer than the test: whom no vendor answers stays open.
+    lookupTimeoutMs: 900_000,
+    elsewhere: { temporalAddress: temporalAddress(), taskQueue: 'enrichment-runbooks' },
+  }),
+);
+const workers = workerProcesses();
+test.serial.before(async () => {
+  await workers.start(stack, { METRICS_HOST: LOOPBACK, METRICS_PORT: String(metricsPort) });
+  await symlink(testSetting('TEST_TEMPORAL_CLI'), join(folder, 'temporal'));
+  await writeFile(join(folder, 'npm'), npmWithoutItsStart(), { mode: 0o755 });
+});
+test.after.always(() => workers.stop());
+
+/** `npm run NAME -- …` in a tenth of the time. */
+function npmWithoutItsStart(): string {
+  const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+    scripts: Record<string, string>;
+  };
+  const cases = Object.entries(scripts).map(([name, command]) => `${name}) exec ${command} "$@" ;;`);
+  return `#!/bin/sh\nshift\nname=$1\nshift\n[ "$1" != -- ] || shift\ncase $name in\n${cases.join('\n')}\nesac\nexit 2\n`;
+}
+
+/** What a page says to type, with what stands for something filled in by a customer's ids, the same for the whole page. */
+async function filledIn(text: string): Promise<string> {
+  const customer = await stack.organization(1000);
+  // Nobody ever answers for the first.
+  const { json } = await customer.bulk({
+    npis: ['2000000101', '2000000010'],
+    webhook: { url: stack.receiver.url },
+  });
+  const { deliveries } = (
+    await customer.get<{ deliveries: { id: string }[] }>(`/api/v1/batch/${json.batch_id}/deliveries`)
+  ).json;
+  const request = json.requests[1];
+  await eventually(async () => {
+    const { status } = (await customer.get<{ status: string }>(request?.poll_url ?? '')).json;
+    return status === 'completed' || null;
+  });
+  const words: Record<string, string | undefined> = {
+    ORG: customer.organizationId,
+    KEY: customer.keyId,
+    BATCH: json.batch_id,
+    REQUEST: request?.request_id,
+    DELIVERY: deliveries[0]?.id,
+    NPI: '2000000028',
+    ADDRESS: `somebody-${json.batch_id}@example.com`.toLowerCase(),
+    SHA256: 'a'.repeat(64),
+    HOST: 'hooks.example.com',
+    WHEN: new Date(Date.now() - 3_600_000).toISOString(),
+  };
+  return text
+    .replace(/\b[A-Z][A-Z0-9]+\b(?!_)/g, (word) => words[word] ?? word)
+    .replace(/\b(enrichment|webhooks)(?=\s|$)/gm, (queue, _, at: number, all: string) =>
+      /--task-queue $|npi-email-$|reverify-$/.test(all.slice(0, at)) ? `${queue}-runbooks` : queue,
+    )
+    .replaceAll('http://127.0.0.1:8080', stack.baseUrl)
+    .replaceAll('http://127.0.0.1:9464', `http://${LOOPBACK}:${metricsPort}`);
+}
+
+const blocksOf = (text: string, language: string) =>
+  [...text.matchAll(/^```(\w+)\n(.*?)^```$/gms)]
+    .filter(([, its]) => its === language)
+    .map(([, , block = '']) => block);
+
+for (const [page, text] of pages) {
+  test.serial(`what ${page} says to type works`, async (t) => {
+    const script = await filledIn(blocksOf(text, 'sh').join('\n'));
+    const { code, output } = await run('bash', ['-xeuo', 'pipefail', '-c', script], {
+      env: {
+        PATH: `${folder}:${process.env.PATH}`,
+        HOME: folder,
+        DATABASE_URL: asRole(stack.databaseUrl, 'operator'),
+        SECRETS_KEY,
+        TEMPORAL_ADDRESS: temporalAddress(),
+        TASK_QUEUE: stack.taskQueue,
+      },
+    });
+    t.is(code, 0, output);
+    const sql = postgres(stack.databaseUrl, { max: 1 });
+    for (const statements of blocksOf(text, 'sql'))
+      await t.notThrowsAsync(sql.unsafe(statements).simple(), statements);
+    await sql.end();
+  });
+}
+
+test('every alert leads to a page that names it, and the first page names all', (t) => {
+  const alerts = readFileSync(join(ROOT, 'deploy/prometheus/alerts.yaml'), 'utf8');
+  const led = [...alerts.matchAll(/- alert: (\w+).*?runbook_url: deploy\/runbooks\/(\S+)/gs)].flatMap(
+    ([, alert = '', page = '']) =>
+      page.includes('{{')
+        ? KINDS.map((kind) => [alert, page.replace(/\{\{.*\}\}/, kind)] as const)
+        : [[alert, page] as const],
+  );
+  t.true(led.length > 20);
+  t.deepEqual(
+    led.filter(([alert, page]) => !pages.get(page)?.includes(`\`${alert}\``)),
+    [],
+  );
+  const first = pages.get('README.md') ?? '';
+  const named = [...pages.keys()].filter((page) => page !== 'README.md');
+  t.deepEqual(
+    [
+      ...named.filter((page) => !first.includes(`(${page})`)),
+      ...led.filter(([alert]) => !first.includes(alert)),
+    ],
+    [],
+  );
+});

@@ -1,0 +1,172 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { Ajv } from 'ajv';
+import { freePort, LOOPBACK, run } from '../deploy/local/processes.ts';
+import { cacheFolder } from '../deploy/local/temporal-cli.ts';
+import { testSetting } from './support/database.ts';
+import { findPackages } from './support/installed.ts';
+import { createCaller } from './support/organization.ts';
+import { startApiProcess, workerProcesses } from './support/programs.ts';
+import { check, findPrometheus, startPrometheus } from './support/prometheus.ts';
+import { startServers } from './support/servers.ts';
+import { type Stack, startStack } from './support/stack.ts';
+
+/**
+ * `npm run monitoring -- [--seconds 40] [--pictures FOLDER]`: promtool checks deploy/prometheus, and the types that Grafana
+ * is made of the dashboards of deploy/grafana. Then the service works for a while under a real Prometheus: every query
+ * of every panel has to find numbers, and every alert names metrics that are there. With `--pictures` the dashboards are drawn with
+ * these numbers. It ends at the first problem.
+ */
+const path = (relative: string) => fileURLToPath(new URL(relative, import.meta.url));
+const PROMETHEUS = path('../deploy/prometheus/');
+const DASHBOARDS = path('../deploy/grafana/dashboards/');
+/** Of Grafana's own sources; what it has in `raw` is what it reads from files. */
+const TYPES = '@grafana/schema/dist/types/raw/dashboard/x/types.gen.d.ts';
+/** In place of Grafana's, which follows from the time between two looks. */
+const RATE_INTERVAL = '15s';
+/** There only after the first workflow task that fails. */
+const SELDOM = new Set(['temporal_workflow_task_execution_failed_total']);
+
+export interface Dashboard {
+  readonly title: string;
+  readonly panels: readonly {
+    readonly title: string;
+    readonly type: string;
+    readonly gridPos: { readonly x: number; readonly y: number; readonly w: number; readonly h: number };
+    readonly fieldConfig: { readonly defaults: { readonly unit: string } };
+    readonly targets: readonly { readonly expr: string; readonly legendFormat?: string }[];
+  }[];
+}
+
+const { values } = parseArgs({
+  options: { seconds: { type: 'string', default: '40' }, pictures: { type: 'string' } },
+});
+
+try {
+  await using started = new AsyncDisposableStack();
+  await main(started);
+} catch (error) {
+  console.error(error instanceof Error ? error.message : error);
+  process.exitCode = 1;
+}
+// A handle that a library left open must not keep a finished run from ending.
+process.exit();
+
+async function main(started: AsyncDisposableStack): Promise<void> {
+  const { promtool, prometheus } = await findPrometheus();
+  await check(promtool, 'check', 'config', join(PROMETHEUS, 'prometheus.yaml'));
+  await check(promtool, 'test', 'rules', join(PROMETHEUS, 'alerts.test.yaml'));
+  const dashboards = readdirSync(DASHBOARDS).map((file) => [file, readDashboard(file)] as const);
+  await holdAgainstTypes(dashboards);
+  console.log('promtool and the types of Grafana have nothing to say against the files');
+
+  const folder = await mkdtemp(join(tmpdir(), 'monitoring-'));
+  started.defer(() => rm(folder, { recursive: true, force: true }));
+  started.defer(await startServers());
+  const temporal = {
+    temporalAddress: testSetting('TEST_TEMPORAL_ADDRESS'),
+    taskQueue: 'enrichment-monitored',
+  };
+  const stack = await startStack({ allSources: true, elsewhere: temporal });
+  started.defer(() => stack.stop());
+  const [apiPort, workerPort] = [await freePort(), await freePort()];
+  const metricsAt = (port: number) => ({ METRICS_HOST: LOOPBACK, METRICS_PORT: String(port) });
+  const ofApi = { TASK_QUEUE: temporal.taskQueue, ...metricsAt(apiPort) };
+  const api = await startApiProcess(stack.databaseUrl, ofApi);
+  started.defer(() => api.stop());
+  const workers = workerProcesses();
+  started.defer(() => workers.stop());
+  const SOURCES_FILE = await withBudget(stack, join(folder, 'sources.json'));
+  await workers.start(stack, { SOURCES_FILE, ...metricsAt(workerPort) });
+  const since = new Date();
+  const targets = { api: [`${LOOPBACK}:${apiPort}`], worker: [`${LOOPBACK}:${workerPort}`] };
+  const server = await startPrometheus(prometheus, folder, targets, join(PROMETHEUS, 'alerts.yaml'));
+  started.defer(() => server.stop());
+
+  for (let round = 0; Date.now() < since.getTime() + Number(values.seconds) * 1000; round += 1)
+    await customers(stack, api.url, round);
+
+  const problems = [];
+  for (const [file, { panels }] of dashboards)
+    for (const { title, targets } of panels)
+      for (const { expr } of targets) {
+        const series = await server.range(expr.replaceAll('$__rate_interval', RATE_INTERVAL), since, 1);
+        const hasNumbers = series.some(({ values }) => values.some(([, value]) => Number.isFinite(+value)));
+        if (!hasNumbers) problems.push(`${file}: "${title}" shows nothing: ${expr}`);
+      }
+  const known = new Set(await server.ask<string[]>('label/__name__/values'));
+  const alerts = readFileSync(join(PROMETHEUS, 'alerts.yaml'), 'utf8');
+  for (const [name] of alerts.matchAll(/\b(?:npe|temporal|nodejs)_\w+/g))
+    if (!known.has(name) && !SELDOM.has(name)) problems.push(`alerts.yaml: nobody tells ${name}`);
+  if (problems.length > 0) throw new Error([...new Set(problems)].join('\n'));
+  console.log(`${dashboards.length} dashboards have numbers in every panel`);
+
+  if (values.pictures === undefined) return;
+  const { draw } = await import('./monitoring/draw.ts');
+  for (const [file, dashboard] of dashboards) {
+    const picture = join(values.pictures, file.replace('.json', '.png'));
+    await draw(dashboard, picture, (expr) =>
+      server.range(expr.replaceAll('$__rate_interval', RATE_INTERVAL), since, 1),
+    );
+  }
+}
+
+function readDashboard(file: string): Dashboard {
+  return JSON.parse(readFileSync(join(DASHBOARDS, file), 'utf8')) as Dashboard;
+}
+
+/** @throws {Error} naming what a dashboard has that Grafana doesn't know */
+async function holdAgainstTypes(dashboards: readonly (readonly [string, Dashboard])[]): Promise<void> {
+  const packages = await findPackages(
+    cacheFolder(process.env.XDG_CACHE_HOME),
+    path('./monitoring/package-lock.json'),
+  );
+  const generate = join(packages, '.bin', 'ts-json-schema-generator');
+  const { code, output } = await run(
+    generate,
+    ['--no-type-check', '--type', 'Dashboard', '--path', join(packages, TYPES)],
+    {},
+  );
+  if (code !== 0) throw new Error(`the types of Grafana could not be read: ${output}`);
+  const isDashboard = new Ajv({ strict: false, allErrors: true }).compile(JSON.parse(output) as object);
+  for (const [file, dashboard] of dashboards)
+    if (!isDashboard(dashboard))
+      throw new Error(`${file}: ${JSON.stringify(isDashboard.errors?.slice(0, 5), null, 2)}`);
+}
+
+/** The stack's sources file with a budget, which only shows where one is set. */
+async function withBudget(stack: Stack, file: string): Promise<string> {
+  const given = JSON.parse(readFileSync(stack.workerEnvironment.SOURCES_FILE, 'utf8')) as {
+    vendors: { rocketreach: object };
+  };
+  const rocketreach = { ...given.vendors.rocketreach, daily_credits: 5000 };
+  await writeFile(file, JSON.stringify({ ...given, vendors: { ...given.vendors, rocketreach } }));
+  return file;
+}
+
+/** Every way that a request can end soon; one that is never answered stays open. */
+const NPIS = ['010', '028', '044', '051', '119', '127', '135', '168', '218', '101'].map(
+  (end) => `2000000${end}`,
+);
+
+/** A live customer and its sandbox do what customers do, and what they should not. */
+async function customers(stack: Stack, url: string, round: number): Promise<void> {
+  const live = await stack.organization(round % 10 === 0 ? 3 : 100);
+  const customer = createCaller(url, live.apiKey);
+  const sandbox = createCaller(url, (await stack.sandboxOf(live)).apiKey);
+  const { receiver } = stack;
+  const once = { 'idempotency-key': `round-${round}` };
+  const body = { npi: NPIS[round % NPIS.length], enrichment_email_type: round % 2 ? 'professional' : 'any' };
+  await customer.single(body, once);
+  await customer.single(body, once);
+  const broken = { url: `${receiver.url}/status/500` };
+  const { json } = await customer.bulk({ npis: NPIS, webhook: round % 5 ? { url: receiver.url } : broken });
+  await sandbox.single({ npi: '2000000234' });
+  await customer.credits();
+  await customer.get('/api/v1/nothing');
+  if (json?.batch_id) await customer.batch(json.batch_id);
+}

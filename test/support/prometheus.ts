@@ -1,0 +1,104 @@
+import { existsSync } from 'node:fs';
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { freePort, LOOPBACK, launch, run } from '../../deploy/local/processes.ts';
+import { build, cacheFolder } from '../../deploy/local/temporal-cli.ts';
+import { eventually } from './organization.ts';
+
+const MODULE = 'github.com/prometheus/prometheus/cmd';
+/** 3.16.0, as Go counts it. */
+const VERSION = 'v0.316.0';
+/** Of the two dozen ways to find targets the one that our file uses: the others bring the clients of every cloud. */
+const ONLY_DNS = '-tags=remove_all_sd,enable_dns_sd';
+
+/**
+ * Prometheus and promtool: kept in the cache folder, else built by Go (4 minutes on two cores, once).
+ * @throws {Error} one sentence, where Go is missing or cannot build one
+ */
+export async function findPrometheus() {
+  const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
+  await mkdir(cacheDir, { recursive: true });
+  const find = async (program: string): Promise<string> => {
+    const name = `${program}-${VERSION}`;
+    const kept = join(cacheDir, name);
+    if (existsSync(kept)) return kept;
+    const given = process.env.GOFLAGS;
+    process.env.GOFLAGS = `${given ?? ''} ${ONLY_DNS}`.trim();
+    const built = await build({ cacheDir, onProgress: console.log }, `${MODULE}/${program}@${VERSION}`, name);
+    process.env.GOFLAGS = given;
+    if (built === undefined)
+      throw new Error(`${program} is missing and could not be built: install Go, then try again.`);
+    return built;
+  };
+  return { promtool: await find('promtool'), prometheus: await find('prometheus') };
+}
+
+/** @throws {Error} with what promtool said, where it has something to say against */
+export async function check(promtool: string, ...args: readonly string[]): Promise<void> {
+  const { code, output } = await run(promtool, args, {});
+  if (code !== 0) throw new Error(`promtool ${args.join(' ')} ended with ${code}:\n${output}`);
+}
+
+/** What Prometheus answers to a question over a range of time: a line per series, in seconds and numbers. */
+export interface Series {
+  readonly metric: Readonly<Record<string, string>>;
+  readonly values: readonly (readonly [at: number, value: string])[];
+}
+
+/**
+ * A Prometheus that looks every second.
+ * @param targets by the name of their job, `host:port`
+ * @param rules a file of alerts
+ */
+export async function startPrometheus(
+  prometheus: string,
+  folder: string,
+  targets: Readonly<Record<string, readonly string[]>>,
+  rules: string,
+) {
+  const address = `${LOOPBACK}:${await freePort()}`;
+  const config = join(folder, 'prometheus.json');
+  const jobs = Object.entries(targets).map(([name, addresses]) => ({
+    job_name: name,
+    static_configs: [{ targets: addresses }],
+  }));
+  // JSON is YAML.
+  await writeFile(
+    config,
+    JSON.stringify({
+      global: { scrape_interval: '1s', scrape_timeout: '1s', evaluation_interval: '1s' },
+      rule_files: [rules],
+      scrape_configs: jobs,
+    }),
+  );
+  const server = launch({
+    name: 'Prometheus',
+    command: prometheus,
+    args: [
+      ...[`--config.file=${config}`, `--storage.tsdb.path=${join(folder, 'series')}`],
+      ...[`--web.listen-address=${address}`, '--log.level=warn'],
+    ],
+  });
+  /** @throws {Error} with what Prometheus says against it */
+  const ask = async <T>(path: string, parameters: Record<string, string> = {}): Promise<T> => {
+    const response = await fetch(`http://${address}/api/v1/${path}?${new URLSearchParams(parameters)}`);
+    const { data, error } = (await response.json()) as { data: T; error?: string };
+    if (error !== undefined) throw new Error(`${error}: ${parameters.query}`);
+    return data;
+  };
+  await eventually(async () => {
+    if (server.ending() !== undefined) throw new Error(`Prometheus ended: ${server.tail()}`);
+    return await ask('status/buildinfo').catch(() => null);
+  });
+  return {
+    ask,
+    async range(query: string, from: Date, stepSeconds: number): Promise<readonly Series[]> {
+      const [start, end] = [from, new Date()].map((at) => String(at.getTime() / 1000));
+      const { result } = await ask<{ result: Series[] }>('query_range', {
+        ...{ query, start: start ?? '', end: end ?? '', step: String(stepSeconds) },
+      });
+      return result;
+    },
+    stop: () => server.stop(),
+  };
+}
