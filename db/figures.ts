@@ -1,4 +1,4 @@
-import { sql } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { type Database, query, transaction } from './client.ts';
 import HELP from './figures.json' with { type: 'json' };
 
@@ -23,6 +23,12 @@ const AT_MOST = 100_000;
 /** Deliveries whose age is looked at: those that nobody has looked after for the longest. */
 const LOOKED_AT = 10_000;
 const TIMEOUT_MS = 3000;
+
+/** Balances of organizations with fewer credits than they used within the last day. */
+const LOW = sql`
+  credit_balances b left join used_credits u
+       on u.organization_id = b.organization_id and u.hour = (select min(hour) from used_credits)
+ where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0)`;
 
 /**
  * How the service is, as PostgreSQL has it; deploy/metrics.md says what each figure means. It costs what is open, and a row
@@ -89,9 +95,7 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
         union all select 'npe_credits_balance', jsonb_build_object('what', what), coalesce(credits, 0)
           from balances, lateral (values ('available', available), ('held', held), ('used', used)) w (what, credits)
         union all select 'npe_organizations_low', '{}', count(*)
-          from credit_balances b left join used_credits u
-               on u.organization_id = b.organization_id and u.hour = (select min(hour) from used_credits)
-         where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0)
+          from ${LOW}
         union all select 'npe_deliveries_pending', '{}', count(*)
           from (select from webhook_deliveries where state = 'pending' limit ${AT_MOST}) waiting
         union all select 'npe_delivery_overdue_seconds', '{}',
@@ -100,6 +104,34 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
       )
       select name, labels, value::float8 as value from figures order by name, labels`);
   });
+}
+
+/** Of each kind of concern. */
+const NAMED = 5;
+
+/** Whom the figures count, the worst of each kind: who waits for room, who is nearly out of credits, which hosts are away. */
+export async function readConcerns(db: Database) {
+  const listed = (rows: SQL) => sql`(select coalesce(jsonb_agg(r), '[]') from (${rows} limit ${NAMED}) r)`;
+  const organization = sql`o.id as organization, o.name`;
+  const seconds = (since: string) =>
+    sql.raw(`extract(epoch from clock_timestamp() - ${since})::int as seconds`);
+  const [concerns] = await query(db, (tx) =>
+    tx.execute<Record<'waiting' | 'low' | 'hosts', readonly Readonly<Record<string, string | number>>[]>>(sql`
+      select ${listed(sql`
+               select ${organization}, count(*) as requests, ${seconds('min(accepted_at)')}
+                 from requests r join organizations o on o.id = r.organization_id
+                where settled_at is null and not has_room group by o.id order by min(accepted_at)`)} as waiting,
+             ${listed(sql`
+               select ${organization}, available, used_today as "usedToday" from organizations o join (
+                 select b.organization_id, b.available, b.used - coalesce(u.used, 0) as used_today from ${LOW}) b
+                   on o.id = b.organization_id order by available::float8 / used_today`)} as low,
+             ${listed(sql`
+               select ${organization}, host, ${seconds('failing_since')}, last_reason as reason
+                 from webhook_hosts h join organizations o on o.id = h.organization_id
+                where open_until is not null order by failing_since`)} as hosts`),
+  );
+  if (!concerns) throw new Error('no row');
+  return concerns;
 }
 
 /** Once an hour notes what each organization has used so far, and forgets it after a day. */

@@ -58,6 +58,16 @@ export async function readBuilds(
   return new Map([...rows].map(({ build_id, live }) => [build_id, live ? 'live' : 'silent']));
 }
 
+/** The versions that have a live worker, and how many. */
+export async function listVersions(db: Database) {
+  const rows = await query(db, (tx) =>
+    tx.execute<{ namespace: string; queue: string; version: string; workers: number }>(sql`
+      select namespace, task_queue as queue, build_id as version, count(*)::int as workers
+        from workers where ${LIVE} group by 1, 2, 3 order by 1, 2, 4 desc`),
+  );
+  return [...rows];
+}
+
 /**
  * Where workers live, as `namespace/queue`, if none was ever seen where they are looked for: somebody has set one of
  * the two wrong. None anywhere is nobody's mistake: they may be starting.

@@ -21,6 +21,7 @@ const DESCRIPTION = 'Organizations, keys, credits, limits and webhooks of the em
 /** Commands, and the file that has them: only what is asked for is loaded, because loading is most of a command's time. */
 const FILES: Readonly<Record<string, () => Promise<{ addCommands: AddCommands }>>> = {
   'org organization limits webhook-secret usage credits keys audit': () => import('./operator/accounts.ts'),
+  status: () => import('./operator/status.ts'),
   batch: () => import('./operator/batch.ts'),
   doctor: () => import('./operator/doctor.ts'),
   explain: () => import('./operator/explain.ts'),

@@ -104,6 +104,8 @@ create index requests_in_line on requests (organization_id, has_room, deadline_a
 create index requests_by_npi on requests (npi, organization_id);
 -- Who was asked for lately is re-verified.
 create index requests_by_time on requests (accepted_at);
+-- What an organization had in a time; hardly any work to keep, because rows lie in the order of time.
+create index requests_by_settlement on requests using brin (settled_at);
 create index requests_by_lookup on requests (lookup_id) where lookup_id is not null;
 create index requests_by_email on requests (email) where email is not null;
 create index requests_answers_by_age on requests (settled_at) where email is not null;

@@ -32,6 +32,8 @@ create table ledger_entries (
   foreign key (request_id, organization_id) references requests (id, organization_id)
 );
 create index ledger_entries_by_organization on ledger_entries (organization_id, id);
+-- As requests_by_settlement.
+create index ledger_entries_by_time on ledger_entries using brin (created_at);
 
 create function refuse_change() returns trigger language plpgsql as $$
 begin

@@ -174,7 +174,7 @@ function isRecord(cell: unknown): cell is Readonly<Record<string, unknown>> {
 }
 
 /** `createdAt` as `created_at` or `created at`. */
-function spelled(name: string, gap: '_' | ' '): string {
+export function spelled(name: string, gap: '_' | ' '): string {
   return name.replace(/[A-Z]/g, (letter) => `${gap}${letter.toLowerCase()}`);
 }
 

@@ -1,0 +1,119 @@
+import test from 'ava';
+import { submit } from '../../db/requests/submit.ts';
+import { noteStopped, noteWorker } from '../../db/workers.ts';
+import { freshDatabase } from '../support/database.ts';
+import { operatorOn } from '../support/operator.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+
+// One screen that says what wants attention, with the rights of an operator; Temporal is test/system's.
+
+const { db, sql, url } = freshDatabase(test);
+const { operator } = operatorOn(url);
+
+const WORKER = { id: 'w1', namespace: 'default', taskQueue: 'enrichment', buildId: 'v1' };
+
+interface Status {
+  readonly attention: readonly string[];
+  readonly health: Readonly<Record<string, unknown>>;
+  readonly versions: readonly object[];
+  readonly queues: Readonly<Record<string, number>>;
+  readonly waiting_for_room: readonly object[];
+  readonly nearly_out_of_credits: readonly object[];
+  readonly webhook_hosts_away: readonly object[];
+}
+
+async function status(): Promise<Status & { readonly code: number | null }> {
+  const { code, stdout } = await operator('status', '--json');
+  return { ...(JSON.parse(stdout) as Status), code };
+}
+
+test.before(async () => {
+  process.env.DATABASE_URL = url;
+  delete process.env.TEMPORAL_ADDRESS;
+  await noteWorker(db, WORKER);
+  await noteWorker(db, { ...WORKER, id: 'w2' });
+  await noteWorker(db, { ...WORKER, id: 'w3', buildId: 'v2' });
+  await sql`insert into sweeps (due_at, swept_at) values (now(), now())`;
+});
+
+test.serial('a service that is well is one screen, and ends with 0', async (t) => {
+  const { code, attention, health, versions } = await status();
+  t.deepEqual([code, attention], [0, []]);
+  t.like(health, { postgresql: 'ok', migrations: 'ready', workers: 3 });
+  t.regex(String(health.temporal), /not asked: TEMPORAL_ADDRESS/);
+  t.deepEqual(versions, [
+    { namespace: 'default', queue: 'enrichment', version: 'v1', workers: 2 },
+    { namespace: 'default', queue: 'enrichment', version: 'v2', workers: 1 },
+  ]);
+  const { stdout } = await operator('status');
+  t.regex(stdout, /^Nothing wants attention\.\n\nHEALTH\npostgresql +ok\n/);
+  t.true(stdout.split('\n').length < 50, stdout);
+});
+
+/** What wants attention, each done to a service that is well and taken back. */
+const TROUBLES: Readonly<Record<string, readonly [what: RegExp, begin: string, end: string]>> = {
+  'the sweep is away': [
+    /no sweep/,
+    `update sweeps set swept_at = now() - interval '3 minutes'`,
+    'update sweeps set swept_at = now()',
+  ],
+  'no worker is alive': [
+    /no worker/,
+    `update workers set seen_at = now() - interval '1 hour'`,
+    'update workers set seen_at = now()',
+  ],
+  'a breaker is open': [
+    /prospeo is not asked \(upstream\)/,
+    `insert into source_health (source, state, open_until, last_error)
+     values ('prospeo', 'open', now() + interval '1 hour', 'upstream')`,
+    `update source_health set state = 'closed', open_until = null`,
+  ],
+  'a migration is missing': [
+    /npm run migrate/,
+    'update drizzle.__drizzle_migrations set created_at = -created_at where id = 2',
+    'update drizzle.__drizzle_migrations set created_at = -created_at where id = 2',
+  ],
+};
+
+for (const [name, [what, begin, end]] of Object.entries(TROUBLES)) {
+  test.serial(`attention is wanted, and the exit code is 3, if ${name}`, async (t) => {
+    await sql.unsafe(begin);
+    const { code, attention } = await status();
+    await sql.unsafe(end);
+    t.deepEqual([code, attention.length], [3, 1], attention.join());
+    t.regex(attention[0] ?? '', what);
+    t.is((await status()).code, 0);
+  });
+}
+
+test.serial(
+  'queues, who waits, who is nearly out of credits and which hosts are away are named',
+  async (t) => {
+    const organization = await openOrganization(db, 20);
+    const { organizationId } = organization;
+    await sql`update organizations set name = 'Busy Clinics' where id = ${organizationId}`;
+    const command = submitCommand(organization, { npis: ['2000000401', '2000000419', '2000000427'] });
+    const { requestIds } = acceptedIds(await submit(db, command, { ...RULES, lookupsPerOrganization: 1 }));
+    await sql`update credit_balances set available = 1, used = 16 where organization_id = ${organizationId}`;
+    await sql`insert into webhook_hosts (organization_id, host, failures, failing_since, last_reason, open_until)
+            values (${organizationId}, 'hooks.example', 9, now() - interval '5 minutes', 'timeout_connect', now())`;
+    const named = { organization: organizationId, name: 'Busy Clinics' };
+    const { code, queues, ...lists } = await status();
+    t.is(code, 0, 'what customers have to see to is shown, and is no alarm');
+    t.like(queues, { accepted: 3, waiting_for_room: 2, outbox_batches: 1 });
+    t.like(lists.waiting_for_room[0], { ...named, requests: 2 });
+    t.like(lists.nearly_out_of_credits[0], { ...named, available: 1, used_today: 16 });
+    t.like(lists.webhook_hosts_away[0], { ...named, host: 'hooks.example', reason: 'timeout_connect' });
+
+    await sql`update requests set deadline_at = now() - interval '2 minutes' where id = ${requestIds[0] ?? ''}`;
+    const late = await status();
+    t.deepEqual([late.code, (late.queues.request_overdue_seconds ?? 0) >= 120], [3, true]);
+    t.regex(late.attention[0] ?? '', /request is overdue/);
+  },
+);
+
+test.serial('workers that ended in order are not alive', async (t) => {
+  await noteStopped(db, 'w1');
+  await noteStopped(db, 'w3');
+  t.like((await status()).versions, [{ version: 'v1', workers: 1 }]);
+});
