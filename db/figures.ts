@@ -86,6 +86,8 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
                coalesce(extract(epoch from at - (select swept_at from sweeps)), 'infinity') from moment
         union all select 'npe_outbox_batches', '{}', count(*)
           from (select from batches where wake_at is not null limit ${AT_MOST}) outbox
+        union all select 'npe_outbox_overdue_seconds', '{}',
+               coalesce(greatest(0, extract(epoch from at - (select min(wake_at) from batches))), 0) from moment
         union all select 'npe_source_breaker', jsonb_build_object('kind', kind, 'source', source, 'state', x),
                (x = case when state = 'open' and open_until <= at then 'half_open' else coalesce(state, 'closed') end)::int
           from moment, sources, unnest(array['closed', 'half_open', 'open']) x

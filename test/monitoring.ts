@@ -2,6 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { Ajv } from 'ajv';
@@ -30,6 +31,10 @@ const TYPES = '@grafana/schema/dist/types/raw/dashboard/x/types.gen.d.ts';
 const RATE_INTERVAL = '15s';
 /** There only after the first workflow task that fails. */
 const SELDOM = new Set(['temporal_workflow_task_execution_failed_total']);
+
+/** Every way that a request can end soon, and one that is never answered. */
+const NPIS = ['010', '028', '044', '051', '119', '127', '135', '168', '218'].map((end) => `2000000${end}`);
+const NEVER = '2000000101';
 
 export interface Dashboard {
   readonly title: string;
@@ -75,7 +80,8 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   started.defer(() => stack.stop());
   const [apiPort, workerPort] = [await freePort(), await freePort()];
   const metricsAt = (port: number) => ({ METRICS_HOST: LOOPBACK, METRICS_PORT: String(port) });
-  const ofApi = { TASK_QUEUE: temporal.taskQueue, ...metricsAt(apiPort) };
+  const WEBHOOK_OPEN_CIDRS = '127.0.0.0/8';
+  const ofApi = { TASK_QUEUE: temporal.taskQueue, WEBHOOK_OPEN_CIDRS, ...metricsAt(apiPort) };
   const api = await startApiProcess(stack.databaseUrl, ofApi);
   started.defer(() => api.stop());
   const workers = workerProcesses();
@@ -88,7 +94,7 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   started.defer(() => server.stop());
 
   for (let round = 0; Date.now() < since.getTime() + Number(values.seconds) * 1000; round += 1)
-    await customers(stack, api.url, round);
+    await Promise.all([customers(stack, api.url, round), sleep(1000)]);
 
   const problems = [];
   for (const [file, { panels }] of dashboards)
@@ -148,25 +154,21 @@ async function withBudget(stack: Stack, file: string): Promise<string> {
   return file;
 }
 
-/** Every way that a request can end soon; one that is never answered stays open. */
-const NPIS = ['010', '028', '044', '051', '119', '127', '135', '168', '218', '101'].map(
-  (end) => `2000000${end}`,
-);
-
 /** A live customer and its sandbox do what customers do, and what they should not. */
 async function customers(stack: Stack, url: string, round: number): Promise<void> {
-  const live = await stack.organization(round % 10 === 0 ? 3 : 100);
+  const live = await stack.organization(round % 10 === 0 ? 12 : 100);
   const customer = createCaller(url, live.apiKey);
   const sandbox = createCaller(url, (await stack.sandboxOf(live)).apiKey);
-  const { receiver } = stack;
   const once = { 'idempotency-key': `round-${round}` };
-  const body = { npi: NPIS[round % NPIS.length], enrichment_email_type: round % 2 ? 'professional' : 'any' };
+  const webhook = { url: `${stack.receiver.url}/${round % 5 ? 'round' : 'status/500'}` };
+  const body = { npi: NPIS[round % NPIS.length], webhook };
+  const { status, json, text } = await customer.single(body, once);
+  if (status !== 202) throw new Error(`a submit was answered with ${status}: ${text}`);
   await customer.single(body, once);
-  await customer.single(body, once);
-  const broken = { url: `${receiver.url}/status/500` };
-  const { json } = await customer.bulk({ npis: NPIS, webhook: round % 5 ? { url: receiver.url } : broken });
+  await customer.bulk({ npis: NPIS, enrichment_email_type: round % 2 ? 'professional' : 'any' });
+  if (round % 10 === 0) await customer.bulk({ npis: [NEVER] });
   await sandbox.single({ npi: '2000000234' });
   await customer.credits();
+  await customer.batch(json.batch_id);
   await customer.get('/api/v1/nothing');
-  if (json?.batch_id) await customer.batch(json.batch_id);
 }

@@ -62,8 +62,8 @@ async function filledIn(text: string): Promise<string> {
   ).json;
   const request = json.requests[1];
   await eventually(async () => {
-    const { status } = (await customer.get<{ status: string }>(request?.poll_url ?? '')).json;
-    return status === 'completed' || null;
+    const { data } = (await customer.get(request?.poll_url ?? '')).json;
+    return data[0]?.status === 'completed' || null;
   });
   const words: Record<string, string | undefined> = {
     ORG: customer.organizationId,
