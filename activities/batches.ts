@@ -1,11 +1,13 @@
 import { Context } from '@temporalio/activity';
 import type { Logger } from 'pino';
 import { isSandbox } from '../db/accounts/organizations.ts';
+import { madeAt } from '../db/ids.ts';
 import { listRegistryDue } from '../db/providers/providers.ts';
 import { gate } from '../db/providers/subject.ts';
 import { markStarted } from '../db/requests/outbox.ts';
 import { readBatch } from '../db/requests/plan.ts';
 import { type LookupEnd, settle, settleOverdue } from '../db/requests/settle.ts';
+import { spanIdOf, spans, tellSpan, traced } from '../db/traces.ts';
 import type { FinalStatus } from '../db/words.ts';
 import type {
   BatchPlan,
@@ -56,7 +58,8 @@ export function createBatchActivities(deps: BatchDeps & LookupDeps) {
       const { organizationId, open } = batch;
       // No lookup comes in time for these, and after an outage there are thousands.
       const isLate = open.some(({ isOverdue }) => isOverdue);
-      if (isLate) await settleOverdue(db, { organizationId, batchId, limit: open.length });
+      const late = isLate ? await settleOverdue(db, { organizationId, batchId, limit: open.length }) : [];
+      for (const request of late) logSettled(deps.log, request, 'failed', 'deadline');
       const begun = new Set(known);
       const news = open.filter(
         ({ requestId, hasRoom, isOverdue }) => !isOverdue && hasRoom && !begun.has(requestId),
@@ -170,7 +173,10 @@ export async function settleOne(
   how: LookupEnd,
   reason: string,
 ): Promise<FinalStatus> {
-  const { status, settledNow, wake } = await settle(db, requestId, how, reason, rules);
+  const settling = () => settle(db, requestId, how, reason, rules);
+  const { status, settledNow, wake } = await traced({ name: 'settle' }, settling, ({ status }) => ({
+    attributes: { request_id: requestId, status },
+  }));
   if (settledNow) logSettled(log, { requestId, batchId }, status, reason);
   for (const batch of wake) {
     void control
@@ -181,12 +187,17 @@ export async function settleOne(
   return status;
 }
 
-/** The one line of the log that says how a request ended. */
+/** The one line of the log, and the one span, that say how a request ended. */
 export function logSettled(
   log: Logger,
   { requestId, batchId }: Pick<RequestIds, 'requestId' | 'batchId'>,
   status: FinalStatus,
   reason: string,
 ): void {
-  log.info({ request_id: requestId, batch_id: batchId, status, reason }, 'request settled');
+  const attributes = { request_id: requestId, batch_id: batchId, status, reason };
+  log.info(attributes, 'request settled');
+  if (!spans.hasSubscribers) return;
+  const durationMs = Math.max(Date.now() - madeAt(requestId), 0);
+  const isError = status === 'failed';
+  tellSpan({ batchId, spanId: spanIdOf(requestId), name: 'request', durationMs, attributes, isError });
 }

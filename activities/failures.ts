@@ -5,10 +5,12 @@ import {
   CancelledFailure,
   TemporalFailure,
 } from '@temporalio/common';
-import type { ActivityExecuteInput, ActivityInboundCallsInterceptor, Next } from '@temporalio/worker';
+import type { ActivityInboundCallsInterceptor } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import { DatabaseError, Refusal } from '../db/errors.ts';
+import { isId } from '../db/ids.ts';
 import type { CallOutcome } from '../db/lookups/sources.ts';
+import { spanIdOf, spans, traced } from '../db/traces.ts';
 import type { Trouble } from './http/client.ts';
 
 /** What a worker that is ended by force leaves behind. */
@@ -25,22 +27,34 @@ export interface RunningActivity {
  */
 export function failureInterceptor(
   log: Logger,
-  { taskQueue, activityType, workflowExecution }: Info,
+  info: Info,
   atWork: Set<RunningActivity>,
 ): ActivityInboundCallsInterceptor {
+  const { taskQueue, activityType, workflowExecution } = info;
   const running = { queue: taskQueue, activity: activityType, workflow_id: workflowExecution?.workflowId };
   return {
-    async execute(input: ActivityExecuteInput, next: Next<ActivityInboundCallsInterceptor, 'execute'>) {
-      atWork.add(running);
-      try {
-        return await next(input);
-      } catch (error) {
-        throw toFailure(error, log);
-      } finally {
-        atWork.delete(running);
-      }
-    },
+    execute: (input, next) =>
+      traced(spanOf(info, input.args[0]), async () => {
+        atWork.add(running);
+        try {
+          return await next(input);
+        } catch (error) {
+          throw toFailure(error, log);
+        } finally {
+          atWork.delete(running);
+        }
+      }),
   };
+}
+
+/** An attempt of an activity, below the request or else the batch that it works for, if it works for one. */
+function spanOf({ workflowExecution, workflowType, activityType, attempt }: Info, input: unknown) {
+  const { workflowId = '', runId } = workflowExecution ?? {};
+  const { batchId = workflowId, requestId = batchId } = Object(input);
+  const name = `${workflowType}: ${activityType}`;
+  if (!spans.hasSubscribers || !isId('bat', batchId)) return { name };
+  const attributes = { workflow_id: workflowId, run_id: runId, attempt };
+  return { name, batchId, parentId: spanIdOf(requestId), attributes };
 }
 
 function toFailure(error: unknown, log: Logger): unknown {

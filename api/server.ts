@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Lifecycle, type Request, type Server } from '@hapi/hapi';
 import { httpDuration } from '../db/metrics.ts';
+import { parseTraceparent, spanIdOf, tellSpan } from '../db/traces.ts';
 import { registerDocs } from './docs/docs.ts';
 import { registerAuth } from './http/auth.ts';
 import { answerBrokenRequests, boundPipelines, createListener, requireHost } from './http/connection.ts';
@@ -23,6 +24,8 @@ declare module '@hapi/hapi' {
     requestId?: string;
     /** How long it was held because the client asked for it. */
     waitedMs?: number;
+    /** What a submit has made. */
+    batchId?: string;
   }
 }
 
@@ -162,26 +165,44 @@ function clientRequestId(request: Request): string | null {
   return typeof header === 'string' && /^[\w.:-]{1,128}$/.test(header) ? header : null;
 }
 
-/** One line per request of a valid key; of all others a sample. */
+/** One line per request of a valid key; of all others a sample. A submit that was accepted is the root of its trace. */
 function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
   server.events.on('response', (request) => {
     const { response } = request;
     const { credentials } = request.auth;
     const status = response instanceof Error ? response.output.statusCode : response?.statusCode;
-    const route = { route: request.route.path, method: request.route.method, status: status ?? 'none' };
-    httpDuration.observe(route, (Date.now() - request.info.received - (request.app.waitedMs ?? 0)) / 1000);
+    const { method, app } = request;
+    // The template, not the path: what a client put there may be anything.
+    const route = request.route.path;
+    const took = Date.now() - request.info.received;
+    const labels = { route, method, status: status ?? 'none' };
+    httpDuration.observe(labels, (took - (app.waitedMs ?? 0)) / 1000);
+    if (app.batchId) {
+      const about = {
+        'http.request.method': 'POST',
+        'http.route': route,
+        'http.response.status_code': status,
+      };
+      tellSpan({
+        ...{ batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null, kind: 'server' },
+        name: `POST ${route}`,
+        durationMs: took,
+        attributes: { ...about, organization_id: credentials?.organizationId, batch_id: app.batchId },
+        link: parseTraceparent(request.headers.traceparent),
+      });
+    }
     const suppressed = credentials ? undefined : sample(status);
     if (suppressed === null) return;
     log.info(
       {
-        http_request_id: request.app.requestId,
-        method: request.method,
-        // The template, not the path: what a client put there may be anything.
-        route: request.route.path,
+        http_request_id: app.requestId,
+        method,
+        route,
         status,
         suppressed,
         ms: request.info.responded - request.info.received,
         organization_id: credentials?.organizationId,
+        ...(app.batchId && { batch_id: app.batchId }),
         ...idsIn(request),
       },
       'http',

@@ -33,3 +33,14 @@ export function idPattern(prefix: IdPrefix): string {
 export function isId(prefix: IdPrefix, text: string): boolean {
   return text.startsWith(prefix) && ID.test(text);
 }
+
+/** The UUID that an id spells, as 32 hex digits. */
+export function uuidOf(id: string): string {
+  const bits = [...id.slice(4)].reduce((uuid, digit) => (uuid << 5n) | BigInt(DIGITS.indexOf(digit)), 0n);
+  return bits.toString(16).padStart(32, '0');
+}
+
+/** When an id was made, in milliseconds since the epoch. */
+export function madeAt(id: string): number {
+  return Number.parseInt(uuidOf(id).slice(0, 12), 16);
+}

@@ -1,5 +1,6 @@
 import { Counter, Histogram } from '@prometheus-io/client';
 import { isSandbox } from './accounts/organizations.ts';
+import { traced } from './traces.ts';
 
 // What a process counts of what it does, for Prometheus; deploy/metrics.md says what each is good for. Here, because every
 // folder may import it. A fact is counted once, where it is known: after the transaction that makes it one. Labels are
@@ -98,7 +99,10 @@ export function countSettled(
     creditsMoved.inc({ movement: status === 'completed' && !replayed ? 'charge' : 'release' }, cost);
 }
 
-/** Counts a call of a source and the time it takes, by what is answered: the verdict, why there is none, or its kind. */
+/**
+ * Counts a call of a source and the time it takes, by what is answered: the verdict, why there is none, or its kind. Its
+ * span says the same, and nothing of what is in the answer.
+ */
 export async function countCall<
   T extends { readonly kind: string; readonly why?: string; readonly verdict?: string },
 >(kind: 'vendor' | 'verifier' | 'registry', source: string, call: Promise<T>): Promise<T> {
@@ -106,8 +110,12 @@ export async function countCall<
   // What throws was cut off by us.
   let answer = 'aborted';
   try {
-    const step = await call;
-    answer = step.why ?? step.verdict ?? step.kind;
+    const tell = ({ kind: answered, why, verdict }: T) => ({
+      attributes: { answer: why ?? verdict ?? answered },
+      isError: answered === 'retry' || answered === 'fatal',
+    });
+    const step = await traced({ name: source, kind: 'client' }, () => call, tell);
+    answer = tell(step).attributes.answer;
     return step;
   } finally {
     end();

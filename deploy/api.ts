@@ -9,6 +9,7 @@ import { main, repeat, untilReady } from './main.ts';
 import { serveMetrics } from './metrics.ts';
 import { lazyClient, temporalTarget } from './temporal/client.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
+import { sendTraces } from './traces.ts';
 
 // `npm run api`: the HTTP API, until SIGTERM or SIGINT.
 
@@ -28,6 +29,7 @@ Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usag
 await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (stopped) => {
   const config = loadConfig();
   const log = createLog('api', config.logLevel);
+  const traces = sendTraces(config, 'npi-email-api', log);
   const db = openDatabase({ url: config.databaseUrl, poolSize: config.databasePool, applicationName: 'api' });
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
@@ -50,6 +52,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   ending.abort();
   log.info('api draining');
   await server.stop({ timeout: DRAIN_MS });
+  await traces?.close();
   await client.connection.close();
   await db.close();
 });

@@ -1,5 +1,6 @@
 import { asyncLocalStorage } from '@temporalio/activity';
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
+import { traceOfLine } from '../db/traces.ts';
 
 /**
  * A logger of JSON lines. Callers pass ids and numbers; errors keep their
@@ -9,7 +10,8 @@ import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino'
  */
 export function createLog(name: string, level: string, destination?: DestinationStream): Logger {
   const serializers = { err: serializeError };
-  const options = { name, level, serializers, base: { pid: process.pid }, mixin: idsOfActivity };
+  const mixin = (line: object) => ({ ...idsOfActivity(), ...traceOfLine(line) });
+  const options = { name, level, serializers, base: { pid: process.pid }, mixin };
   return destination ? pino(options, destination) : pino(options);
 }
 

@@ -17,6 +17,7 @@ import { KEEP_MS, keepNamespace } from './temporal/namespace.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 import { commandFor, createRollout, hasDeployments, STEP_MS, versionOf } from './temporal/versions.ts';
 import { installRuntime, loadBundle, startWorkers, type Workers } from './temporal/workers.ts';
+import { sendTraces } from './traces.ts';
 
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
 
@@ -43,6 +44,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const log = createLog('worker', config.logLevel);
   const temporalAt = config.metricsPort === null ? null : `127.0.0.1:${await freePort()}`;
   installRuntime(log, temporalAt);
+  const traces = sendTraces(config, 'npi-email-worker', log);
   const db = openDatabase({
     url: config.databaseUrl,
     poolSize: config.databasePool,
@@ -117,7 +119,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   await ended;
   log.info('worker draining');
   await Promise.all([workers.stop(), atMost(sweeping), atMost(rollout.leave())]);
-  await atMost(Promise.all([db.close(), connection.close(), client.connection.close()]));
+  await atMost(Promise.all([db.close(), connection.close(), client.connection.close(), traces?.close()]));
 });
 
 /** The process ends all the same if this fails or hangs, because PostgreSQL or Temporal is away. */

@@ -75,6 +75,7 @@ async function accept(
   switch (outcome.kind) {
     case 'accepted': {
       const { batchId } = outcome.start;
+      request.app.batchId = batchId;
       deps.log.info(
         { organization_id: organizationId, batch_id: batchId, total: body.npis.length },
         'batch accepted',

@@ -17,6 +17,7 @@ import {
   oneOf,
   orNull,
   parseDuration,
+  parsePair,
   parseSecretKey,
   problemsIn,
   whole,
@@ -58,6 +59,7 @@ const databaseUrl = Joi.string()
 const taskQueue = Joi.string()
   .pattern(/^[\w-]{1,100}$/)
   .messages({ 'string.pattern.base': '{{#label}} must be up to 100 letters, digits, "-" and "_"' });
+const PAIRS = 'pairs such as name=value';
 const SCHEDULE = ['0s', '5s', '5m', '30m', '2h', '5h', '10h', '14h', '20h', '24h'].flatMap(
   (text) => parseDuration(text) ?? [],
 );
@@ -72,6 +74,14 @@ const SETTINGS = {
     'LOG_LEVEL',
     oneOf('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent').default('info'),
   ],
+  /** Where a collector takes traces; both null: there are none. */
+  tracesUrl: ['OTEL_EXPORTER_OTLP_TRACES_ENDPOINT', orNull(anyUrl())],
+  otlpUrl: ['OTEL_EXPORTER_OTLP_ENDPOINT', orNull(anyUrl())],
+  otlpHeaders: ['OTEL_EXPORTER_OTLP_HEADERS', list(parsePair, PAIRS)],
+  serviceName: ['OTEL_SERVICE_NAME', orNull(Joi.string())],
+  resourceAttributes: ['OTEL_RESOURCE_ATTRIBUTES', list(parsePair, PAIRS)],
+  /** Of batches. */
+  tracesShare: ['OTEL_TRACES_SAMPLER_ARG', Joi.number().min(0).max(1).default(1)],
   apiHost: ['API_HOST', Joi.string().hostname().default('0.0.0.0')],
   apiPort: ['API_PORT', Joi.number().port().default(8080)],
   metricsHost: ['METRICS_HOST', Joi.string().hostname().default('127.0.0.1')],

@@ -96,6 +96,12 @@ export function parseDuration(text: string): number | null {
   return match ? Number(match[1]) * (UNITS[match[2] ?? ''] ?? Number.NaN) : null;
 }
 
+/** `name=value`, percent-encoded as OpenTelemetry's variables are; null if the text is no pair. */
+export function parsePair(text: string): readonly [name: string, value: string] | null {
+  const match = /^([\w.-]+) *= *(.*)$/.exec(text);
+  return match ? [match[1] ?? '', decodeURIComponent(match[2] ?? '')] : null;
+}
+
 /** `v1:` and 32 bytes in base64; null if the text is no key. */
 export function parseSecretKey(text: string): SecretKey | null {
   const match = /^([a-z0-9]{1,20}):([A-Za-z0-9+/]{43}=)$/.exec(text);

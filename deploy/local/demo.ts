@@ -1,7 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { type Answer, createCaller } from '../../api/client/http.ts';
+import type { Accepted, Credits, Envelope } from '../../api/client/types.ts';
 import { table } from '../operator/print.ts';
 import type { StackFacts } from './facts.ts';
-import { LocalProblem } from './processes.ts';
 
 // The main job, done once through the public API alone: what a client of the service would write.
 
@@ -12,44 +13,35 @@ const NPIS = `2000000010 2000000028 2000000044 2000000051 2000000069 2000000077 
 /** Only the last vendor knows this one. */
 const ALL_VENDORS = '2000000218';
 
-interface Envelope {
-  readonly batch: { readonly status: string; readonly total: number; readonly completed_count: number };
-  readonly webhook: { readonly status: string } | null;
-  readonly usage: { readonly credits_used: number };
-  readonly data: readonly {
-    readonly request_id: string;
-    readonly npi: string;
-    readonly status: string;
-    readonly replayed: boolean;
-    readonly email_type: string | null;
-    readonly email: string | null;
-  }[];
-}
-
-interface Credits {
-  readonly balance: number;
-  readonly used: number;
-}
-
 /** Submits one bulk batch, waits for its results and deliveries, and prints them. @returns the batch id */
-export async function demonstrate(facts: StackFacts, say: (line: string) => void): Promise<string> {
-  const call = caller(facts);
+export async function demonstrate(
+  facts: StackFacts,
+  say: (line: string) => void,
+  signal: AbortSignal,
+): Promise<string> {
+  const call = createCaller({ apiKey: facts.api_key, baseUrl: facts.base_url }, signal);
   const npis = NPIS.split(/\s+/);
-  const before = await call<Credits>('/api/v1/credits');
+  const { body: before } = await call<Credits>('/api/v1/credits');
   say(`\nSubmitting ${npis.length} NPIs in one bulk, with a real-time webhook and custom_data:\n`);
-  const { batch_id: batchId } = await call<{ batch_id: string }>('/api/v1/email/bulk', {
-    npis,
-    webhook: { url: `${facts.receiver_url}/demo`, mode: 'real-time' },
-    custom_data: { campaign: 'demonstration', note: 'comes back exactly as sent' },
-  });
+  const { batch_id: batchId } = (
+    await call<Accepted>(
+      '/api/v1/email/bulk',
+      {},
+      {
+        npis,
+        webhook: { url: `${facts.receiver_url}/demo`, mode: 'real-time' },
+        custom_data: { campaign: 'demonstration', note: 'comes back exactly as sent' },
+      },
+    )
+  ).body;
   const envelope = await follow(() => call<Envelope>(`/api/v1/batch/${batchId}`), say);
   const results = [];
   for (const { request_id: requestId, npi, status, email_type: type, email, replayed } of envelope.data) {
-    const { usage, webhook } = await call<Envelope>(`/api/v1/email/${requestId}`);
-    const credits = usage.credits_used;
+    const { usage, webhook } = (await call<Envelope>(`/api/v1/email/${requestId}`)).body;
+    const credits = usage?.credits_used;
     results.push({ npi, status, type, email, replayed, credits, webhook: webhook?.status });
   }
-  const after = await call<Credits>('/api/v1/credits');
+  const { body: after } = await call<Credits>('/api/v1/credits');
   say(`\n${table(results)}`);
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
   if (facts.temporal_ui) {
@@ -62,10 +54,10 @@ export async function demonstrate(facts: StackFacts, say: (line: string) => void
 }
 
 /** Says what has changed, polling no faster than the API asks for, until the webhooks are decided as well. */
-async function follow(poll: () => Promise<Envelope>, say: (line: string) => void): Promise<Envelope> {
+async function follow(poll: () => Promise<Answer<Envelope>>, say: (line: string) => void): Promise<Envelope> {
   let said = '';
   for (;;) {
-    const envelope = await poll();
+    const { body: envelope } = await poll();
     const { batch, webhook } = envelope;
     const line = `  ${batch.completed_count} of ${batch.total} results, webhooks ${webhook?.status ?? 'none'}`;
     if (line !== said) say(line);
@@ -73,22 +65,4 @@ async function follow(poll: () => Promise<Envelope>, say: (line: string) => void
     if (batch.status === 'completed' && webhook?.status !== 'pending') return envelope;
     await sleep(1000);
   }
-}
-
-function caller({ base_url: baseUrl, api_key: apiKey }: StackFacts) {
-  return async <T>(path: string, body?: object): Promise<T> => {
-    const response = await fetch(`${baseUrl}${path}`, {
-      method: body ? 'POST' : 'GET',
-      headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' },
-      ...(body ? { body: JSON.stringify(body) } : {}),
-    });
-    if (!response.ok) {
-      const text = await response.text();
-      throw new LocalProblem(
-        'demo_failed',
-        `The demonstration got HTTP ${response.status} from ${path}: ${text}`,
-      );
-    }
-    return (await response.json()) as T;
-  };
 }

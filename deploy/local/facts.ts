@@ -15,6 +15,8 @@ export interface StackFacts {
   readonly secrets_key: string;
   readonly simulator_url: string;
   readonly receiver_url: string;
+  /** Of the organization and of its sandbox. */
+  readonly webhook_secrets: readonly string[];
   readonly organization_id: string;
   readonly sandbox_id: string;
   readonly temporal_cli: string | null;

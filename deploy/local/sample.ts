@@ -14,105 +14,64 @@ import {
   type SimEndpoint,
   type SimOrganization,
   type SimPerson,
-  withCheckDigit,
 } from './sim/people.ts';
 
-// The simulated world as NPPES would publish it: a monthly download, and a weekly one after it, with what makes the
-// real ones hard to read.
+// The simulated world as NPPES would publish it: a monthly download.
 
 /** Values by the names of their columns; the others are empty. */
 export type NppesValues = Readonly<Record<string, string>>;
 
 const MONTHLY = '20050523-20261108';
-const WEEKLY = '20261109-20261115';
 const PRACTICE = 'Provider Business Practice Location Address';
 const SECONDARY = 'Provider Secondary Practice Location Address';
-const LAST_NAME = 'Provider Last Name (Legal Name)';
-
-/** Beside the sample's people, so that nobody who is looked up changes: these are there for the weekly download. */
-const RENAMED = personOf(withCheckDigit(260_000_001));
-const LEAVING = personOf(withCheckDigit(260_000_002));
-const RETURNING = personOf(withCheckDigit(260_000_003));
-const ARRIVING = personOf(withCheckDigit(260_000_004));
-const RETURNED = { 'NPI Deactivation Date': '03/14/2024', 'NPI Reactivation Date': '11/12/2026' };
-const CHANGED = { 'Last Update Date': '11/12/2026' };
 
 /**
- * Writes the sample of NPPES and brings it in through the real importer, the monthly file and then the weekly one.
- * Files that were imported before change nothing.
- * @returns the rows read, for people
+ * Writes the sample of NPPES and brings it in through the real importer. A file that was imported before changes nothing.
  * @throws {ImportProblem}
  */
-export async function importSample(databaseUrl: string, dir: string): Promise<number> {
+export async function importSample(databaseUrl: string, dir: string): Promise<void> {
   const folder = join(dir, 'nppes');
   await mkdir(folder, { recursive: true });
-  const { zip, weekly } = await writeSample(folder);
-  let rows = 0;
-  for (const path of [zip, weekly]) {
-    const { counts } = await importDownload({
-      dataset: 'nppes',
-      databaseUrl,
-      path,
-      rejects: `${path}.rejects.csv`,
-      actor: 'npm start',
-      reason: 'local stack',
-      output: { terminal: null, line: () => {} },
-    });
-    rows += counts['npidata.read'] ?? 0;
-  }
-  return rows;
+  const path = await writeSample(folder);
+  await importDownload({
+    dataset: 'nppes',
+    databaseUrl,
+    path,
+    rejects: `${path}.rejects.csv`,
+    actor: 'npm start',
+    reason: 'local stack',
+    output: { terminal: null, line: () => {} },
+  });
 }
 
 /**
- * Writes both downloads to a folder. The same content each time, so that an import knows them again.
- * @param folder exists; files of the same name are replaced
- * @returns where they are, in the order in which they are to be imported
+ * Writes the download to a folder. The same content each time, so that an import knows it again.
+ * @param folder exists; a file of the same name is replaced
+ * @returns where it is
  */
-export async function writeSample(folder: string): Promise<{ zip: string; weekly: string }> {
+export async function writeSample(folder: string): Promise<string> {
   const zip = join(folder, 'NPPES_Data_Dissemination_November_2026_V2.zip');
-  const weekly = join(folder, 'NPPES_Data_Dissemination_110926_111526_Weekly_V2.zip');
+  const inService = SAMPLE_NPIS.filter((npi) => !DEACTIVATED_NPIS.includes(npi));
   const files = filesOf(MONTHLY, {
-    npidata: monthlyRows(),
+    npidata: [
+      ...inService.map((npi) => personRow(personOf(npi))),
+      ...SAMPLE_ORGANIZATIONS.map(organizationRow),
+      ...DEACTIVATED_NPIS.map((npi) => ({ NPI: npi, 'NPI Deactivation Date': '03/14/2024' })),
+    ],
     othername: SAMPLE_ORGANIZATIONS.flatMap(otherNameRow),
     pl: SAMPLE_NPIS.flatMap(locationRow),
     endpoint: SAMPLE_ENDPOINTS.map(endpointRow),
   });
   const readme = { name: 'NPPES_Data_Dissemination_Readme_v.2.pdf', content: Buffer.from('%PDF-1.4\n') };
   await writeZip(zip, [...files, readme]);
-  const later = filesOf(WEEKLY, { npidata: weeklyRows(), othername: [], pl: [], endpoint: [] });
-  await writeZip(weekly, later.map(withOldColumnName));
-  return { zip, weekly };
+  return zip;
 }
 
-function monthlyRows(): NppesValues[] {
-  const inService = SAMPLE_NPIS.filter((npi) => !DEACTIVATED_NPIS.includes(npi));
-  return [
-    ...inService.map((npi, index) => personRow(personOf(npi), trapsOf(index))),
-    ...SAMPLE_ORGANIZATIONS.map(organizationRow),
-    ...[...DEACTIVATED_NPIS, RETURNING.npi].map((npi) => deactivatedRow(npi, '03/14/2024')),
-    personRow(RENAMED),
-    personRow(LEAVING),
-  ];
-}
-
-function weeklyRows(): NppesValues[] {
-  return [
-    personRow(RENAMED, {
-      [LAST_NAME]: 'ABERNETHY-SIM',
-      'Provider Other Last Name': RENAMED.last.toUpperCase(),
-      ...CHANGED,
-    }),
-    deactivatedRow(LEAVING.npi, '11/10/2026'),
-    personRow(RETURNING, { ...RETURNED, ...CHANGED }),
-    personRow(ARRIVING, CHANGED),
-  ];
-}
-
-function personRow(person: SimPerson, more: NppesValues = {}): NppesValues {
+function personRow(person: SimPerson): NppesValues {
   return {
     NPI: person.npi,
     'Entity Type Code': '1',
-    [LAST_NAME]: person.last.toUpperCase(),
+    'Provider Last Name (Legal Name)': person.last.toUpperCase(),
     'Provider First Name': person.first.toUpperCase(),
     'Provider Middle Name': person.middle?.toUpperCase() ?? '',
     'Provider Credential Text': person.credential,
@@ -120,15 +79,6 @@ function personRow(person: SimPerson, more: NppesValues = {}): NppesValues {
     'Is Sole Proprietor': 'N',
     ...placeOf(person.organization),
     ...taxonomyOf(person.taxonomy),
-    ...more,
-  };
-}
-
-/** Masked licenses, and bytes that aren't UTF-8: see `filesOf`. */
-function trapsOf(index: number): NppesValues {
-  return {
-    ...(index % 10 === 3 ? { 'Provider License Number_1': '$$$$$$$$$' } : {}),
-    ...(index % 50 === 7 ? { 'Provider Other Last Name': 'MUÑOZ' } : {}),
   };
 }
 
@@ -143,10 +93,6 @@ function organizationRow(organization: SimOrganization): NppesValues {
     ...placeOf(organization),
     ...taxonomyOf('261Q00000X'),
   };
-}
-
-function deactivatedRow(npi: string, date: string): NppesValues {
-  return { NPI: npi, 'NPI Deactivation Date': date };
 }
 
 function placeOf({ address, phone }: SimOrganization): NppesValues {
@@ -212,23 +158,17 @@ function endpointRow({ npi, type, use, endpoint, affiliation }: SimEndpoint): Np
   };
 }
 
-/** Each file, and the one that describes it. What is not ASCII is written as Latin-1, as in some of the real ones. */
+/** Each file, and the one that describes it. */
 function filesOf(days: string, rows: Readonly<Record<MemberKind, readonly NppesValues[]>>): ZipEntry[] {
   return MEMBER_KINDS.flatMap((kind) => {
     const header = headerLine(kind);
     const text = header + rows[kind].map((row) => rowLine(kind, row)).join('');
     const name = `${kind}_pfile_${days}`;
     return [
-      { name: `${name}.csv`, content: Buffer.from(text, 'latin1') },
+      { name: `${name}.csv`, content: Buffer.from(text) },
       { name: `${name}_fileheader.csv`, content: Buffer.from(header) },
     ];
   });
-}
-
-/** As it was called before 2025. */
-function withOldColumnName({ name, content }: ZipEntry): ZipEntry {
-  const text = content.toString('latin1').replace('"Provider Sex Code"', '"Provider Gender Code"');
-  return { name, content: Buffer.from(text, 'latin1') };
 }
 
 /** The header of a file as CMS writes it. */

@@ -1,21 +1,20 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { text } from 'node:stream/consumers';
-import { InvalidArgumentError } from 'commander';
 import { main } from '../main.ts';
 import { integer } from '../operator/arguments.ts';
 import { startDns } from './dns.ts';
 import { LOOPBACK, listenOn } from './processes.ts';
 import { fullenrich } from './sim/fullenrich.ts';
 import { hunter } from './sim/hunter.ts';
-import { MAGIC, SITUATIONS } from './sim/magic.ts';
+import { MAGIC } from './sim/magic.ts';
 import { prospeo } from './sim/prospeo.ts';
+import { reacher } from './sim/reacher.ts';
 import { registry } from './sim/registry.ts';
 import { rocketreach } from './sim/rocketreach.ts';
-import { neverbounce, reacher, zerobounce } from './sim/verifiers.ts';
 import type { Answer, Memory, Question, Source } from './sim/wire.ts';
 
-/** All that is simulated: vendors in the order of the waterfall, then verifiers, then the NPI registry. */
-const SOURCES = { rocketreach, fullenrich, prospeo, hunter, reacher, zerobounce, neverbounce, registry };
+/** All that is simulated: vendors in the order of the waterfall, then the verifier, then the NPI registry. */
+const SOURCES = { rocketreach, fullenrich, prospeo, hunter, reacher, registry };
 const SOURCE_ENTRIES = Object.entries<Source>(SOURCES);
 
 export type SourceUrls = Readonly<Record<keyof typeof SOURCES, string>>;
@@ -157,9 +156,7 @@ Magic NPIs:
 ${magicNpis('  ')}
 
 RocketReach answers any other NPI by its digits. The others are asked by name and employer, and know the people of the
-sample of NPPES. At all but RocketReach, somebody called Simulator by last name is answered as their first name says,
-whatever the employer:
-${SITUATIONS.map((name) => `  ${name}`).join('\n')}`;
+sample of NPPES.`;
 
 function magicNpis(indent: string): string {
   return Array.from(MAGIC, ([npi, { shows }]) => `${indent}${npi}  ${shows}`).join('\n');
@@ -168,22 +165,15 @@ function magicNpis(indent: string): string {
 interface Options {
   readonly port: number;
   readonly dnsPort: number;
-  readonly speed: number;
   readonly apiKey: string;
-}
-
-function parseSpeed(text: string): number {
-  const speed = /^[0-9]{1,5}(\.[0-9]+)?$/.test(text) ? Number(text) : Number.NaN;
-  if (speed >= 0.01 && speed <= 10_000) return speed;
-  throw new InvalidArgumentError('Write a number from 0.01 to 10000.');
 }
 
 // Last, when every constant above is set.
 if (import.meta.main) {
   await main(
     { name: 'simulator', description: 'Simulated vendors, verifiers and NPI registry.', help: help() },
-    async (stopped, { port, dnsPort, speed, apiKey }: Options) => {
-      const simulator = await createSimulator({ port, speed, apiKey });
+    async (stopped, { port, dnsPort, apiKey }: Options) => {
+      const simulator = await createSimulator({ port, speed: 1, apiKey });
       const dns = await startDns({ port: dnsPort });
       for (const [id, url] of Object.entries(simulator.urls)) console.log(`${id.toUpperCase()}_URL=${url}`);
       console.log(`DNS_SERVERS=${dns.address}\nThe key of every vendor: ${apiKey}\n\n${magicNpis('')}\n`);
@@ -200,7 +190,6 @@ if (import.meta.main) {
           integer(0, 65_535),
           8053,
         )
-        .option('--speed <FACTOR>', 'divides every latency: 60 makes a minute a second', parseSpeed, 1)
         .option('--api-key <KEY>', 'the key that callers must send, whatever the vendor', 'simulator'),
   );
 }

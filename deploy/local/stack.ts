@@ -178,11 +178,11 @@ async function bringUp(options: StackOptions, parts: Parts) {
       apiKey: tenant.vendorKey,
     });
     parts.add('the simulator', simulator.close);
-    const receiver = await startReceiver({
-      port: await portOf('receiver'),
-      dir: join(dir, 'receiver'),
-      secrets: tenant.webhookSecrets,
-    });
+    const receiver = await startReceiver(
+      await portOf('receiver'),
+      join(dir, 'receiver'),
+      tenant.webhookSecrets,
+    );
     parts.add('the receiver', receiver.close);
     const dns = await startDns();
     parts.add('the name server', dns.close);
@@ -231,6 +231,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     secrets_key: secretsKey,
     simulator_url: simulator.urls.rocketreach,
     receiver_url: receiver.url,
+    webhook_secrets: tenant.webhookSecrets,
     organization_id: tenant.organizationId,
     sandbox_id: tenant.sandbox.organizationId,
     temporal_cli: typeof programs === 'string' ? programs : null,

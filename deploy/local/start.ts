@@ -40,7 +40,7 @@ await main(
       const say = (line: string) => console.log(line);
       stack = await startStack({ dir, apiPort, temporal, given, say, signal });
       await writeFacts(dir, stack.facts);
-      const demonstration = hasDemo ? demonstrate(stack.facts, say) : null;
+      const demonstration = hasDemo ? demonstrate(stack.facts, say, signal) : null;
       const batchId = (await Promise.race([demonstration, stack.failed, interrupted])) ?? null;
       if (!signal.aborted) console.log(whatNext(stack, dir, batchId));
       await Promise.race([interrupted, stack.failed]);

@@ -1,7 +1,7 @@
-import { mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
-import { homedir } from 'node:os';
+import { mkdir, mkdtemp, readdir, rename, rm } from 'node:fs/promises';
+import { arch, homedir, platform } from 'node:os';
 import { join } from 'node:path';
-import { LocalProblem, launch, poll, run } from './processes.ts';
+import { LocalProblem, run } from './processes.ts';
 
 export interface CliSearch {
   /** The folder of this project below the user's cache folder; made when needed. */
@@ -13,9 +13,8 @@ export interface CliSearch {
 /** The newest version that `go install` accepts: later ones have replace directives in their go.mod. */
 const VERSION = 'v1.5.1';
 const MODULE = `github.com/temporalio/cli/cmd/temporal@${VERSION}`;
-const DOWNLOADED = 'temporal-sdk';
-const BUILT = `temporal-${VERSION}`;
-const DOWNLOAD_STALL_MS = 10_000;
+const RELEASE = `https://github.com/temporalio/cli/releases/download/${VERSION}/temporal_cli_${VERSION.slice(1)}_${platform()}_${arch().replace('x64', 'amd64')}.tar.gz`;
+const KEPT = `temporal-${VERSION}`;
 const PROGRESS_MS = 5_000;
 
 /** @param xdgCacheHome the value of XDG_CACHE_HOME, if set (XDG Base Directory Specification) */
@@ -24,18 +23,17 @@ export function cacheFolder(xdgCacheHome: string | undefined): string {
 }
 
 /**
- * The Temporal CLI, which holds the dev server and its UI: the one on PATH, else one kept in the cache folder,
- * else the SDK's own download, else built by Go (about 3 minutes on two cores, once).
+ * The Temporal CLI, which holds the dev server and its UI: the one on PATH, else one kept in the cache folder, else its
+ * release, else built by Go (about 3 minutes on two cores, once).
  * @returns a path, or the bare name when it is on PATH
  * @throws {LocalProblem} `temporal_missing`
  */
-export async function findTemporalCli({ cacheDir, onProgress }: CliSearch): Promise<string> {
-  for (const candidate of ['temporal', join(cacheDir, DOWNLOADED), join(cacheDir, BUILT)]) {
+export async function findTemporalCli(search: CliSearch): Promise<string> {
+  for (const candidate of ['temporal', join(search.cacheDir, KEPT)]) {
     if (await isTemporalCli(candidate)) return candidate;
   }
-  await mkdir(cacheDir, { recursive: true });
-  const found =
-    (await download(cacheDir, onProgress)) ?? (await build({ cacheDir, onProgress }, MODULE, BUILT));
+  await mkdir(search.cacheDir, { recursive: true });
+  const found = (await download(search)) ?? (await build(search, MODULE, KEPT));
   if (found !== undefined) return found;
   throw new LocalProblem(
     'temporal_missing',
@@ -49,40 +47,16 @@ async function isTemporalCli(command: string): Promise<boolean> {
   return code === 0 && output.startsWith('temporal version');
 }
 
-/** The SDK cannot be interrupted while it downloads, so it does so in a process of its own. */
-async function download(cacheDir: string, onProgress: (line: string) => void): Promise<string | undefined> {
-  onProgress('looking for the Temporal CLI: trying the download of the Temporal SDK');
-  return await inFreshFolder(cacheDir, async (folder) => {
-    const child = launch({
-      name: 'the download',
-      command: process.execPath,
-      args: [import.meta.filename, folder],
-      stopSignal: 'SIGKILL',
-    });
-    let size = -1;
-    for (;;) {
-      // Given up only while nothing arrives: a slow connection may take minutes.
-      const event = await poll(async () => {
-        if (child.ending() !== undefined) return 'ended';
-        const arrived = await sizeOf(folder);
-        if (arrived === size) return undefined;
-        size = arrived;
-        return 'grew';
-      }, DOWNLOAD_STALL_MS);
-      if (event !== 'grew') break;
-    }
-    await child.stop();
-    const [file] = await readdir(folder);
-    if (
-      child.ending() !== 'exit code 0' ||
-      file === undefined ||
-      !(await isTemporalCli(join(folder, file)))
-    ) {
-      onProgress('the Temporal CLI cannot be downloaded here');
-      return undefined;
-    }
-    return await keep(join(folder, file), join(cacheDir, DOWNLOADED));
+async function download({ cacheDir, onProgress }: CliSearch): Promise<string | undefined> {
+  onProgress(`downloading the Temporal CLI ${VERSION}`);
+  const kept = await keep(cacheDir, KEPT, async (folder) => {
+    // Given up only while nothing arrives: a slow connection may take minutes.
+    const unpack = `curl -fsSL --connect-timeout 10 --speed-time 10 ${RELEASE} | tar -xz -C "$0" temporal`;
+    await run('/bin/sh', ['-c', unpack, folder], {});
+    return await isTemporalCli(join(folder, 'temporal'));
   });
+  if (kept === undefined) onProgress('the Temporal CLI cannot be downloaded here');
+  return kept;
 }
 
 /**
@@ -102,46 +76,27 @@ export async function build(
   const progress = setInterval(() => {
     onProgress(`building ${name}: ${Math.round((Date.now() - begun) / 1000)} s`);
   }, PROGRESS_MS);
-  try {
-    return await inFreshFolder(cacheDir, async (folder) => {
-      // `env` sets the variable for Go alone and leaves it everything else it needs from the environment.
-      const { code, output } = await run('env', [`GOBIN=${folder}`, 'go', 'install', module], {});
-      const [file] = await readdir(folder);
-      if (code === 0 && file !== undefined) return await keep(join(folder, file), join(cacheDir, name));
-      onProgress(`Go could not build ${name}: ${output.split('\n').at(-1)}`);
-      return undefined;
-    });
-  } finally {
-    clearInterval(progress);
-  }
-}
-
-/** Renaming is atomic, so nobody ever finds half a program, nor does a second builder hurt. */
-async function keep(file: string, place: string): Promise<string> {
-  await rename(file, place);
-  return place;
-}
-
-async function inFreshFolder<T>(cacheDir: string, use: (folder: string) => Promise<T>): Promise<T> {
-  const folder = await mkdtemp(join(cacheDir, 'unfinished-'));
-  try {
-    return await use(folder);
-  } finally {
-    await rm(folder, { recursive: true, force: true });
-  }
-}
-
-async function sizeOf(folder: string): Promise<number> {
-  const sizes = await Promise.all((await readdir(folder)).map((name) => stat(join(folder, name))));
-  return sizes.reduce((sum, { size }) => sum + size, 0);
+  return await keep(cacheDir, name, async (folder) => {
+    // `env` sets the variable for Go alone and leaves it everything else it needs from the environment.
+    const { code, output } = await run('env', [`GOBIN=${folder}`, 'go', 'install', module], {});
+    if (code !== 0) onProgress(`Go could not build ${name}: ${output.split('\n').at(-1)}`);
+    return code === 0;
+  }).finally(() => clearInterval(progress));
 }
 
 /**
- * As a process, this file makes the SDK put its Temporal CLI into the folder named by the first argument. The SDK has no
- * call for that alone: it downloads when it is to start a dev server and has none.
+ * Keeps the one file that `make` puts into a folder, if it says that it is good. Renaming is atomic, so nobody ever finds
+ * half a program, nor does a second builder hurt.
  */
-if (import.meta.main) {
-  const { TestWorkflowEnvironment } = await import('@temporalio/testing');
-  const executable = { type: 'cached-download', downloadDir: process.argv[2] ?? '' } as const;
-  await (await TestWorkflowEnvironment.createLocal({ server: { executable } })).teardown();
+async function keep(cacheDir: string, name: string, make: (folder: string) => Promise<boolean>) {
+  const folder = await mkdtemp(join(cacheDir, 'unfinished-'));
+  const place = join(cacheDir, name);
+  try {
+    const [file] = (await make(folder)) ? await readdir(folder) : [];
+    if (file === undefined) return undefined;
+    await rename(join(folder, file), place);
+    return place;
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
 }

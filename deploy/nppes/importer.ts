@@ -11,7 +11,7 @@ import type { DetailTable } from '../../db/providers/nppes/staging.ts';
 import { type CsvRecord, csvReader } from './csv.ts';
 import { type FileKind, findClinicianColumns, findColumns, type Header, ImportProblem } from './layout.ts';
 import { openProgress, openRejects, type Progress, type ProgressOutput, type RejectsFile } from './output.ts';
-import { neededOf, npiOf, type Reject, requireCommas, rowParser, traceReader } from './rows.ts';
+import { neededOf, npiOf, type Reject, rowParser } from './rows.ts';
 import { type Member, openSource, type Source } from './source.ts';
 
 /** As the command has them; who asks, and why, is for the audit log. */
@@ -218,32 +218,23 @@ export const CHUNK_ROWS = 20_000;
 const BUFFER_BYTES = 524_288;
 
 /**
- * Finds the columns of a file, and looks at the rows of its first piece.
- * @throws {ImportProblem} for another layout, a file that a spreadsheet has changed, and one that cannot be read
+ * Finds the columns of a file.
+ * @throws {ImportProblem} for another layout, and for a file that cannot be read
  */
-export async function readHeader(member: Member, acceptsDrift: boolean): Promise<Header> {
-  const { name, kind } = member;
+export async function readHeader({ name, kind, open }: Member, acceptsDrift: boolean): Promise<Header> {
   const reader = csvReader(null);
-  let header: Header | undefined;
-  let traces: ReturnType<typeof traceReader> | undefined;
-  const columnsOf = (names: readonly string[]) =>
-    kind === 'clinicians'
-      ? findClinicianColumns(name, names)
-      : findColumns(name, kind, names, neededOf(kind), acceptsDrift);
+  let names: string[] | undefined;
   const onRecord = (record: CsvRecord) => {
-    if (header) return traces?.look(record);
-    const names = Array.from({ length: record.columns }, (_, column) => record.text(column));
-    requireCommas(name, names);
-    header = columnsOf(names);
-    if (kind !== 'clinicians') traces = traceReader(kind, header);
+    names ??= Array.from({ length: record.columns }, (_, column) => record.text(column));
   };
-  for await (const piece of member.open()) {
+  for await (const piece of open()) {
     reader.push(piece, onRecord);
-    if (header) break;
+    if (names) break;
   }
   reader.end(onRecord);
-  traces?.requireNone(name);
-  return header ?? columnsOf([]);
+  return kind === 'clinicians'
+    ? findClinicianColumns(name, names ?? [])
+    : findColumns(name, kind, names ?? [], neededOf(kind), acceptsDrift);
 }
 
 /** Reads the rows of a file. @throws {ImportProblem} if it cannot be read */

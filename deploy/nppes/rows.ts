@@ -4,7 +4,7 @@ import { pacIdOf, providerKeys } from '../../db/providers/keys.ts';
 import { ENDPOINT_KINDS } from '../../db/words.ts';
 import columns from './columns.json' with { type: 'json' };
 import type { CsvRecord } from './csv.ts';
-import { type FileKind, type Header, ImportProblem, type MemberKind } from './layout.ts';
+import type { FileKind, Header, MemberKind } from './layout.ts';
 
 // From a row of a file to a line of COPY: the columns are those of the staging tables in db/providers/nppes/staging.ts.
 
@@ -41,8 +41,7 @@ export function rowParser(kind: FileKind, asOf: string, header: Header) {
     if (!record.whole) return rejected('wrong number of columns or a quote that is not closed');
     const npi = record.text(npiAt);
     if (hasNpiCheckDigit(npi)) return parse(npi, record);
-    if (isTenDigits(npi)) return rejected('NPI has a wrong check digit');
-    return rejected(isScientific(npi) ? 'NPI is rounded to scientific notation' : 'NPI is not 10 digits');
+    return rejected(isTenDigits(npi) ? 'NPI has a wrong check digit' : 'NPI is not 10 digits');
   };
 }
 
@@ -79,8 +78,7 @@ function providerParser(header: Header, asOf: string): ParseKnown {
     const type = record.text(typeAt);
     const [updatedOn, deactivatedOn, reactivatedOn] = datesAt.map((at) => dateOf(record.text(at)));
     if (updatedOn === undefined || deactivatedOn === undefined || reactivatedOn === undefined) {
-      const isForm = datesAt.every((at) => kept(record.text(at)) === null || isDateForm(record.text(at)));
-      return rejected(isForm ? 'date that is no day from 1900 to 2099' : 'date is not MM/DD/YYYY');
+      return rejected('date is not MM/DD/YYYY, or no day from 1900 to 2099');
     }
     const status = (statusAt === null ? null : kept(record.text(statusAt)))?.toLowerCase() ?? '';
     if (!STATUSES.includes(status)) return rejected('unknown activation status');
@@ -204,11 +202,6 @@ function isTenDigits(npi: string): boolean {
   return /^[0-9]{10}$/.test(npi);
 }
 
-/** Whether an NPI is what spreadsheets make of it in a narrow column: `1.99E+09`. */
-function isScientific(npi: string): boolean {
-  return /^[0-9](?:\.[0-9]+)?E\+?[0-9]+$/i.test(npi);
-}
-
 // What a value of NPPES's files means, and how COPY wants it.
 
 const MASKED = /^(?:<unavail>|[$*=]{3,}|-{2,})$/i;
@@ -220,11 +213,6 @@ function kept(text: string): string | null {
   const line = CONTROL.test(text) ? text.replaceAll('\0', '').replace(/\p{Cc}+/gu, ' ') : text;
   const value = line.trim();
   return value === '' || MASKED.test(value) ? null : value;
-}
-
-/** Whether a text looks like the dates of NPPES, `MM/DD/YYYY`, be there such a day or not. */
-function isDateForm(text: string): boolean {
-  return /^[0-9]{2}\/[0-9]{2}\/[0-9]{4}$/.test(text.trim());
 }
 
 /** Dates that were read before: a file has ten million of them, and a few thousand days. */
@@ -260,58 +248,4 @@ function copyLine(values: readonly (string | null)[]): string {
 export function isDay(date: string): boolean {
   const day = new Date(`${date}T00:00:00Z`);
   return !Number.isNaN(day.getTime()) && day.toISOString().startsWith(date);
-}
-
-// Spreadsheet programs change what they open and save: dates take another form, and numbers lose digits. Rows of such a
-// file may read well and be wrong, so the whole file is refused.
-
-/** States whose ZIP codes begin with a zero (USPS, Publication 65). */
-const ZERO_STATES: ReadonlySet<string> = new Set('CT MA ME NH NJ PR RI VI VT'.split(' '));
-
-/** @throws {ImportProblem} if the columns of a header are separated by anything but commas */
-export function requireCommas(file: string, names: readonly string[]): void {
-  const isOne = names.length === 1 && /^"?NPI"?\s*[;\t|]/i.test(names[0] ?? '');
-  if (isOne) throw resaved(file, ['its columns are not separated by commas']);
-}
-
-/**
- * Looks for traces of a spreadsheet program by the form of values. A file has them if most values that would show one
- * do: a single odd one may stand in the original.
- */
-export function traceReader(kind: MemberKind, header: Header) {
-  const { npidata, pl } = columns;
-  const npiAt = header.at('NPI');
-  const datesAt = kind === 'npidata' ? npidata.dates.map(header.at) : [];
-  const place = kind === 'npidata' ? npidata.practice : kind === 'pl' ? pl.place : [];
-  const [, , , stateAt = -1, zipAt = -1] = place.map(header.at);
-  const npis: boolean[] = [];
-  const dates: boolean[] = [];
-  const zips: boolean[] = [];
-  const traces = {
-    'NPIs are rounded': npis,
-    'dates are not MM/DD/YYYY': dates,
-    'ZIP codes have lost their first zeros': zips,
-  };
-  return {
-    look(record: CsvRecord): void {
-      if (record.columns !== header.columns) return;
-      const said = datesAt.map((at) => record.text(at)).filter((date) => date !== '');
-      npis.push(isScientific(record.text(npiAt)));
-      dates.push(...said.map((date) => !isDateForm(date)));
-      if (ZERO_STATES.has(record.text(stateAt)))
-        zips.push(/^([0-9]{3,4}|[0-9]{7,8})$/.test(record.text(zipAt)));
-    },
-    /** @throws {ImportProblem} if the rows looked at have traces */
-    requireNone(file: string): void {
-      const found = Object.entries(traces).filter(([, is]) => is.filter(Boolean).length * 2 > is.length);
-      const changes = found.map(([says]) => says);
-      if (changes.length > 0) throw resaved(file, changes);
-    },
-  };
-}
-
-function resaved(file: string, changes: readonly string[]): ImportProblem {
-  return new ImportProblem(
-    `${file} was saved by a spreadsheet program: ${changes.join(', ')}. Import it as it is in CMS's zip, or download that again from https://download.cms.gov/nppes/NPI_Files.html`,
-  );
 }

@@ -5,9 +5,9 @@ import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { newId } from '../../db/ids.ts';
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
-import { status } from '../../deploy/local/receiver.ts';
 import { fresh } from '../support/database.ts';
 import { type Answer, createCaller, eventually } from '../support/organization.ts';
+import { status } from '../support/receiver.ts';
 import { startApi, startStack } from '../support/stack.ts';
 
 // The customer's log of webhook deliveries, and sending them again (api/docs/webhooks.md, Deliveries and resends).

@@ -94,7 +94,10 @@ test('a 401 says what is wrong with the key, if that can be seen, and never show
     [{ authorization: 'basic eDp5' }, basic],
     [{ 'x-api-key': `Bearer ${apiKey}` }, bearer],
     [{ authorization: `Bearer ${apiKey}x` }, usual],
-    [{ authorization: 'Bearer' }, usual],
+    [{ authorization: 'Bearer' }, /It is empty/],
+    [{ authorization: 'Bearer ', 'x-api-key': apiKey }, /It is empty/],
+    [{ 'x-api-key': '' }, /It is empty/],
+    [{ authorization: 'Bearer whsec_bm8=' }, /This is a webhook secret: an API key begins with "npe_"/],
     [{ 'x-api-key': 'npe_x' }, usual],
   ];
   for (const [headers, expected] of cases) {

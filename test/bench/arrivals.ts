@@ -1,5 +1,5 @@
 import { setTimeout } from 'node:timers/promises';
-import { status } from '../../deploy/local/receiver.ts';
+import { status } from '../support/receiver.ts';
 import type { Stack } from '../support/stack.ts';
 
 /**

@@ -5,11 +5,12 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { type ConfiguredSource, HELP } from '../../db/figures.ts';
+import { settle } from '../../db/requests/settle.ts';
 import { freePort, LOOPBACK } from '../../deploy/local/processes.ts';
 import { createLog } from '../../deploy/log.ts';
 import { figuresOf, healthOf, serveMetrics, type WorkerPages } from '../../deploy/metrics.ts';
 import { fresh } from '../support/database.ts';
-import { eventually } from '../support/organization.ts';
+import { eventually, RULES } from '../support/organization.ts';
 import { startApiProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { closedUrl, createScriptedVendor, foundStep } from '../support/vendors.ts';
@@ -121,6 +122,31 @@ test.serial('after a batch the figures say what happened, each thing once', asyn
   });
   t.is(settled('status="completed",email_type="professional",replayed="false"'), 1);
   t.is(settled('status="completed",email_type="professional",replayed="true"'), 1);
+});
+
+test.serial('what is settled again is not counted again', async (t) => {
+  const client = await stack.organization(10);
+  const { json } = await client.single({ npi: TROUBLE });
+  await client.completed(json.batch_id);
+  const before = parse(await scrape());
+  const [{ request_id: id } = { request_id: '' }] = json.requests;
+  t.false((await settle(stack.workerDb, id, 'answered', 'test', RULES)).settledNow);
+  const now = Object.entries(await grown(before));
+  const settled = now.filter(([name]) => /^npe_(requests_settled|credits)_total/.test(name));
+  t.true(settled.length > 2);
+  t.deepEqual([...new Set(settled.map(([, value]) => value))], [0]);
+});
+
+test.serial('a wait that the client asked for is no slow answer', async (t) => {
+  const sandbox = await stack.sandboxOf(await stack.organization(10));
+  const { json } = await sandbox.single({ npi: FOUND }, { 'test-outcome': 'deadline' });
+  const seconds =
+    'npe_http_request_duration_seconds_sum{route="/api/v1/batch/{batch_id}",method="get",status="200"}';
+  const before = parse(await scrape());
+  const { headers } = await sandbox.get(`/api/v1/batch/${json.batch_id}`, { prefer: 'wait=3' });
+  t.is(headers.get('preference-applied'), 'wait=3');
+  const took = await eventually(async () => (await grown(before))[seconds] || null);
+  t.true(took < 3, `${took} s`);
 });
 
 test.serial('what a sandbox does is told apart, and moves no credits', async (t) => {

@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http';
 import { gzipSync } from 'node:zlib';
-import type { Behavior } from '../../deploy/local/receiver.ts';
+import type { Behavior } from './receiver.ts';
 
 // How receivers misbehave, beside a status.
 

@@ -14,10 +14,11 @@ import { submit } from '../../db/requests/submit.ts';
 import { webhookDeliveries } from '../../db/schema.ts';
 import { claimDelivery, recordAttempt } from '../../db/webhooks/attempts.ts';
 import type { AttemptReason, DeliveryState, WebhookMode } from '../../db/words.ts';
-import { type Behavior, ensureCertificate, type Receiver, status } from '../../deploy/local/receiver.ts';
+import { ensureCertificate } from '../../deploy/local/receiver.ts';
 import { bodyDrip, flood, gzipBomb, headerDrip, reset, silence } from './behaviors.ts';
 import { openTestDatabase, travel } from './database.ts';
 import { acceptedIds, type Organization, openOrganization, RULES, submitCommand } from './organization.ts';
+import { type Behavior, type Receiver, status } from './receiver.ts';
 
 /** How one call of the delivery activity ended. */
 export type Look =

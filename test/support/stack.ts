@@ -17,7 +17,6 @@ import { createApi } from '../../deploy/config/create-api.ts';
 import { createSources } from '../../deploy/config/sources.ts';
 import { postOf, rulesOf } from '../../deploy/config/worker.ts';
 import { startDns } from '../../deploy/local/dns.ts';
-import { startReceiver } from '../../deploy/local/receiver.ts';
 import { importSample } from '../../deploy/local/sample.ts';
 import { createSimulator, SIMULATED, type Simulator, sourceSettings } from '../../deploy/local/simulator.ts';
 import { createLog } from '../../deploy/log.ts';
@@ -35,6 +34,7 @@ import {
   testSetting,
 } from './database.ts';
 import { createCaller, type Organization, openOrganization, openTestKey } from './organization.ts';
+import { startReceiver } from './receiver.ts';
 
 /** Settings, which may be shorter here than operators may have them, and what is around an API process. */
 export interface ApiOptions extends Partial<Config> {
@@ -173,7 +173,7 @@ export async function startStack(options: StackOptions = {}) {
   const taskQueue = elsewhere?.taskQueue ?? `enrichment-${databaseUrl.split('_').at(-1)}`;
   const simulator = await createSimulator({ port: 0, speed: simulatorSpeed, apiKey: API_KEY });
   opened.defer(() => simulator.close());
-  const receiver = await startReceiver({ port: 0, dir });
+  const receiver = await startReceiver(dir);
   opened.defer(() => receiver.close());
   const dns = await startDns();
   opened.defer(() => dns.close());

@@ -3,12 +3,12 @@ import { sql } from 'drizzle-orm';
 import { Webhook } from 'standardwebhooks';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { storeEmail } from '../../db/lookups/directory.ts';
-import { status } from '../../deploy/local/receiver.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { TASK_QUEUE } from '../../workflows/messages.ts';
 import { fresh, testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
+import { status } from '../support/receiver.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 

@@ -5,10 +5,10 @@ import { Webhook } from 'standardwebhooks';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
-import { type Behavior, status } from '../../deploy/local/receiver.ts';
 import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
 import { type EnvelopeAnswer, eventually, type SubmitAnswer } from '../support/organization.ts';
+import { type Behavior, status } from '../support/receiver.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 

@@ -1,6 +1,5 @@
 import { randomUUID } from 'node:crypto';
 import { type Finding, search } from './knowledge.ts';
-import type { BySituation } from './magic.ts';
 import {
   type Answer,
   type Answered,
@@ -20,18 +19,6 @@ const SLOW_RUNNING_POLLS = 3;
 const RUNNING = problem(400, 'error.enrichment.in_progress', 'Enrichment not ready, try again in 30 seconds');
 const PERSONAL_CREDITS = 3;
 
-/** How an enrichment ends that finds nothing for want of trying; `FINISHED` in any other situation. */
-const GIVEN_UP: BySituation<string> = {
-  broke: 'CREDITS_INSUFFICIENT',
-  canceled: 'CANCELED',
-};
-/** Of an email; `DELIVERABLE` in any other situation. */
-const EMAIL_STATUS: BySituation<string> = {
-  probable: 'HIGH_PROBABILITY',
-  catchall: 'CATCH_ALL',
-  missing: 'INVALID',
-};
-
 /**
  * FullEnrich's wire format, version 2, as its OpenAPI gives it: POST /contact/enrich/bulk, which is charged for what is
  * found, answers an id, and GET /contact/enrich/bulk/{id} answers 400 until the enrichment is finished. Of a bulk it
@@ -42,14 +29,7 @@ export const fullenrich: Source = {
   deny: ({ headers }, apiKey) =>
     headers.authorization === `Bearer ${apiKey}` ? null : problem(401, 'error.api.key', 'Unknown api key'),
   routes: {
-    'POST /contact/enrich/bulk': aboutPerson(
-      find,
-      {
-        failing: problem(500, 'error.internal', 'Internal error'),
-        limited: problem(429, 'error.rate.limit', 'Too many requests. Try again in 1m'),
-      },
-      submit,
-    ),
+    'POST /contact/enrich/bulk': aboutPerson(find, {}, submit),
     'GET /contact/enrich/bulk/*': poll,
   },
 };
@@ -81,13 +61,11 @@ function poll({ id }: Question, { jobs }: Memory): Answered {
 }
 
 function resultOf(id: string, finding: Finding, body: Fields): Answer {
-  const { person, workEmail, homeEmail, situation } = finding;
+  const { person, workEmail, homeEmail } = finding;
   const entry = firstOf(body);
   const wanted: readonly unknown[] = Array.isArray(entry.enrich_fields) ? entry.enrich_fields : [];
   const known = (email: string | null, field: string) =>
-    email !== null && GIVEN_UP[situation] === undefined && wanted.includes(field)
-      ? [{ email, status: EMAIL_STATUS[situation] ?? 'DELIVERABLE' }]
-      : [];
+    email !== null && wanted.includes(field) ? [{ email, status: 'DELIVERABLE' }] : [];
   const work = known(workEmail, 'contact.work_emails');
   const personal = known(homeEmail, 'contact.personal_emails');
   const record = {
@@ -111,17 +89,8 @@ function resultOf(id: string, finding: Finding, body: Fields): Answer {
       location: { country_code: 'US', region: person.organization.address.state },
     },
   };
-  return {
-    // The one error whose body is a whole result.
-    status: situation === 'broke' ? 402 : 200,
-    body: {
-      id,
-      name: body.name,
-      status: GIVEN_UP[situation] ?? 'FINISHED',
-      cost: { credits: work.length + personal.length * PERSONAL_CREDITS },
-      data: [record],
-    },
-  };
+  const credits = work.length + personal.length * PERSONAL_CREDITS;
+  return ok({ id, name: body.name, status: 'FINISHED', cost: { credits }, data: [record] });
 }
 
 function problem(status: number, code: string, message: string): Answer {

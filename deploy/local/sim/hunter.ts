@@ -1,23 +1,12 @@
 import { type Finding, search } from './knowledge.ts';
-import type { BySituation } from './magic.ts';
-import { hunterVerifier } from './verifiers.ts';
 import { type Answer, aboutPerson, contactOf, type Memory, ok, type Question, type Source } from './wire.ts';
 
 const DAY_MS = 86_400_000;
 const RUNNING: Answer = { status: 202, body: {} };
 
-/** `verification.status`; `valid` in any other situation. */
-const STATUS: BySituation<string> = {
-  catchall: 'accept_all',
-  unknown: 'unknown',
-  missing: 'invalid',
-  webmail: 'webmail',
-  disposable: 'disposable',
-};
-
 /**
  * Hunter's wire format, version 2, as its OpenAPI and its documentation give it: GET /email-finder, charged for an
- * email, and GET /email-verifier. 202 means that the same question is to be asked again, 403 that it came too fast, 429 that the plan is used up.
+ * email. 202 means that the same question is to be asked again.
  */
 export const hunter: Source = {
   base: '/hunter/v2',
@@ -32,18 +21,14 @@ export const hunter: Source = {
       find,
       {
         nobody: problem(404, 'not_found', 'No email was found'),
-        failing: problem(500, 'internal_error', 'Something went wrong on our side'),
-        broke: problem(429, 'too_many_requests', 'The limit of searches of your plan is reached'),
         optedout: problem(
           451,
           'claimed_email',
           'This person asked us to stop processing their personal data',
         ),
-        limited: problem(403, 'forbidden', 'The rate limit is reached'),
       },
       result,
     ),
-    'GET /email-verifier': hunterVerifier,
   },
 };
 
@@ -60,12 +45,12 @@ function result(finding: Finding, _question: Question, memory: Memory): Answer {
       first_name: person.first,
       last_name: person.last,
       email: workEmail,
-      score: situation === 'found' ? 97 : 60,
+      score: 97,
       domain: person.organization.domain,
-      accept_all: situation === 'catchall',
+      accept_all: false,
       verification: {
         date: new Date(Date.now() - DAY_MS).toISOString().slice(0, 10),
-        status: STATUS[situation] ?? 'valid',
+        status: 'valid',
       },
       sources: [],
     },

@@ -43,16 +43,8 @@ export function search(vendor: VendorId, contact: Contact): Finding {
   const { first, last } = contact;
   const npi = findPerson(contact)?.npi;
   if (npi !== undefined) return findingOf(vendor, npi);
-  const onPurpose = last.toLowerCase() === 'simulator' ? first.toLowerCase() : 'nobody';
-  const situation = SITUATIONS.find((one) => one === onPurpose) ?? 'nobody';
-  const workEmail = situation === 'nobody' ? null : `${situation}.simulator@${STRANGER.organization.domain}`;
-  return {
-    subject: `${first} ${last}`,
-    person: { ...STRANGER, first, last },
-    workEmail,
-    homeEmail: null,
-    situation,
-  };
+  const nothing = { workEmail: null, homeEmail: null, situation: 'nobody' } as const;
+  return { subject: `${first} ${last}`, person: { ...STRANGER, first, last }, ...nothing };
 }
 
 /** Everybody knows the same of people who are not magic, but Prospeo and Hunter have no personal addresses. */

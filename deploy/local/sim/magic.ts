@@ -3,28 +3,17 @@ import type { VendorId } from '../../../activities/vendors/catalogue.ts';
 
 // What the magic NPIs show: data alone, in one table with what the sandbox makes of them. Who they are follows in people.ts, what a vendor makes of it in knowledge.ts.
 
-/**
- * What is special about an answer. Everything but `found` can be asked for on purpose: a contact with the last
- * name Simulator and a first name from this list, at any company, is treated that way by the vendors that
- * document such an answer, and simply found by the others.
- */
+/** What is special about an answer. */
 export const SITUATIONS = [
   'found',
   'nobody',
   'slow', // The vendor takes a while.
   'limited', // The first question meets the vendor's rate limit, the next one is answered.
-  'broke', // Our account has no credits left.
   'failing',
   'hanging',
   'optedout', // The person asked the vendor to stop processing.
-  'masked', // The address is shown with asterisks, until it is paid for.
   'catchall',
   'unknown', // The vendor could not find out whether the mailbox exists.
-  'probable', // The vendor thinks so, without proof.
-  'missing', // The mailbox does not exist.
-  'webmail',
-  'disposable',
-  'canceled',
 ] as const;
 export type Situation = (typeof SITUATIONS)[number];
 /** What is special to some situations. */

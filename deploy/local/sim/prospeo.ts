@@ -9,8 +9,6 @@ import {
   type Source,
 } from './wire.ts';
 
-const NO_MATCH = problem(400, 'NO_MATCH');
-
 /**
  * Prospeo's wire format as its public documentation gives it: POST /enrich-person, charged for a match. Everything
  * that went wrong, a person it does not know among them, is 400 with an `error_code`.
@@ -19,19 +17,7 @@ export const prospeo: Source = {
   base: '/prospeo',
   deny: ({ headers }, apiKey) => (headers['x-key'] === apiKey ? null : problem(401, 'INVALID_API_KEY')),
   routes: {
-    'POST /enrich-person': aboutPerson(
-      find,
-      {
-        nobody: NO_MATCH,
-        // Only verified addresses are asked for.
-        unknown: NO_MATCH,
-        catchall: NO_MATCH,
-        failing: problem(500, 'INTERNAL_ERROR'),
-        broke: problem(400, 'INSUFFICIENT_CREDITS'),
-        limited: problem(429, 'RATE_LIMITED'),
-      },
-      result,
-    ),
+    'POST /enrich-person': aboutPerson(find, { nobody: problem(400, 'NO_MATCH') }, result),
   },
 };
 
@@ -42,10 +28,9 @@ function find({ body }: Question): Finding | Answer {
 }
 
 function result(finding: Finding, _question: Question, memory: Memory): Answer {
-  const { subject, person, workEmail, situation } = finding;
+  const { subject, person, workEmail: email } = finding;
   const { first, last, organization } = person;
   const { city, state } = organization.address;
-  const revealed = situation !== 'masked';
   return answer(200, {
     error: false,
     // A match is charged once.
@@ -56,8 +41,8 @@ function result(finding: Finding, _question: Question, memory: Memory): Answer {
       full_name: `${first} ${last}`,
       email: {
         status: 'VERIFIED',
-        revealed,
-        email: revealed ? workEmail : workEmail?.replace(/^(.)[^@]*/, '$1*****'),
+        revealed: true,
+        email,
         verification_method: 'SMTP',
         email_mx_provider: 'Google',
       },
@@ -74,7 +59,7 @@ function problem(status: number, errorCode: string): Answer {
 /** Every answer carries how much may still be asked. */
 function answer(status: number, body: unknown): Answer {
   const headers = {
-    'x-minute-request-left': status === 429 ? '0' : '59',
+    'x-minute-request-left': '59',
     'x-minute-reset-seconds': '1',
     'x-daily-request-left': '1999',
     'x-daily-reset-seconds': '86400',

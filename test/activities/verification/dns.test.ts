@@ -3,9 +3,10 @@ import test from 'ava';
 import { createNames } from '../../../activities/http/names.ts';
 import type { CheckOptions } from '../../../activities/verification/check.ts';
 import type { NamedCandidate } from '../../../activities/verification/policy.ts';
-import { CORNERS, startDns } from '../../../deploy/local/dns.ts';
+import { startDns } from '../../../deploy/local/dns.ts';
 import { CLOSED_DOMAIN } from '../../../deploy/local/sim/people.ts';
 import { candidate, checkOf, failure, inWords, NOW, resolver, verifierOf } from '../../support/checks.ts';
+import { CORNERS } from '../../support/corners.ts';
 import { type Said, startNameServer } from '../../support/name-server.ts';
 
 type Dns = Partial<CheckOptions['resolver']>;

@@ -1,10 +1,10 @@
 import test from 'ava';
 import { listBatchDeliveries } from '../../../db/webhooks/log.ts';
 import { resendAny, resendFailed } from '../../../db/webhooks/resends.ts';
-import { status } from '../../../deploy/local/receiver.ts';
 import { fresh, temporaryFolder } from '../../support/database.ts';
 import { startHostileReceiver } from '../../support/deliveries.ts';
 import { eventually } from '../../support/organization.ts';
+import { status } from '../../support/receiver.ts';
 import { startStack } from '../../support/stack.ts';
 
 // Receivers that misbehave, and deliveries sent again, through the whole service.

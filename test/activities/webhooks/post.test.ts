@@ -9,14 +9,9 @@ import anyTest, { type ExecutionContext, type TestFn } from 'ava';
 import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { type Answer, createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
-import {
-  type Behavior,
-  ensureCertificate,
-  type Receiver,
-  startReceiver,
-  status,
-} from '../../../deploy/local/receiver.ts';
+import { ensureCertificate } from '../../../deploy/local/receiver.ts';
 import { bodyDrip, flood, gzipBomb, hangUp, headerDrip, reset, silence } from '../../support/behaviors.ts';
+import { type Behavior, type Receiver, startReceiver, status } from '../../support/receiver.ts';
 
 const test = anyTest as TestFn<{ dir: string; ca: string; receiver: Receiver }>;
 type Context = ExecutionContext<{ dir: string; ca: string; receiver: Receiver }>;
@@ -29,7 +24,7 @@ const LOOPBACK: readonly LookupAddress[] = [{ address: '127.0.0.1', family: 4 }]
 
 test.before(async (t) => {
   const dir = await mkdtemp(join(tmpdir(), 'post-'));
-  const receiver = await startReceiver({ port: 0, dir });
+  const receiver = await startReceiver(dir);
   t.context = { dir, receiver, ca: await readFile(receiver.caFile, 'utf8') };
 });
 

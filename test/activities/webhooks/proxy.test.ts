@@ -10,9 +10,9 @@ import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
-import { type Receiver, startReceiver, status } from '../../../deploy/local/receiver.ts';
 import { silence } from '../../support/behaviors.ts';
 import { startDelivering } from '../../support/deliveries.ts';
+import { type Receiver, startReceiver, status } from '../../support/receiver.ts';
 
 // Deliveries through an HTTP proxy: what is connected to is still the address that was checked.
 
@@ -26,7 +26,7 @@ const policy = createAddressPolicy({ openCidrs: ['127.0.0.1/32'] });
 
 test.before(async (t) => {
   const dir = await mkdtemp(join(tmpdir(), 'proxy-'));
-  t.context = { dir, receiver: await startReceiver({ port: 0, dir }) };
+  t.context = { dir, receiver: await startReceiver(dir) };
 });
 
 test.after.always(async (t) => {

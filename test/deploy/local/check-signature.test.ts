@@ -39,10 +39,12 @@ interface Request {
 /** Runs the command on a request that is right but for what is given. */
 async function check(t: ExecutionContext, request: Request = {}) {
   const { secret = SECRET, signature = signatureBy(SECRET), timestamp = String(AT) } = request;
-  const body = join(temporaryFolder(t.teardown), 'body.json');
+  const dir = temporaryFolder(t.teardown);
+  const [body, headers] = [join(dir, 'body.json'), join(dir, 'headers')];
   await writeFile(body, request.body ?? BODY);
+  await writeFile(headers, headerLines(timestamp, signature));
   return await run([
-    ...['--secret', secret, '--id', ID, '--timestamp', timestamp, '--signature', signature, '--body', body],
+    ...['--secret', secret, '--headers', headers, '--body', body],
     ...(request.more ?? ARRIVED),
   ]);
 }
@@ -139,7 +141,7 @@ test('headers come as lines, with a request line or not, or as JSON; the body fr
   });
   const lines = headerLines();
   const capture = `POST /hook HTTP/1.1\r\nHost: example.com\r\n${lines.replaceAll('\n', '\r\n')}\r\n\r\nwebhook-id: of the body`;
-  for (const headers of [lines, capture, asJson]) {
+  for (const headers of [lines, capture, asJson, JSON.stringify(JSON.parse(asJson), null, 2)]) {
     await writeFile(file, headers);
     const { code, stdout, stderr } = await run(
       ['--secret', SECRET, '--headers', file, '--body', '-', ...ARRIVED],
@@ -152,23 +154,22 @@ test('headers come as lines, with a request line or not, or as JSON; the body fr
 test('wrong usage is one sentence and exit code 2, and no secret is repeated', async (t) => {
   const secret = newSecret();
   const bare = secret.slice('whsec_'.length);
-  const rest = ['--id', ID, '--timestamp', '1', '--signature', 'v1,x', '--body', '/nowhere'];
+  const rest = ['--headers', '/nowhere', '--body', '/nowhere'];
+  const files = ['--headers', import.meta.filename, '--body', import.meta.filename];
   for (const [args, said] of [
-    [[], /--body/],
-    [['--body', import.meta.filename], /--secret/],
-    [
-      ['--secret', secret, '--id', ID, '--body', '-', secret],
-      /--body <FILE>.*only one of --secret and --body/,
-    ],
+    [[], /--secret/],
+    [files, /--secret/],
+    [['--secret', secret, '--body', '-', secret], /--body <FILE>.*only one of --secret and --body/],
     [[secret, ...rest], /cannot be read/],
-    [['--secret', SECRET, secret, '--id', ID, '--body', import.meta.filename], /too many arguments/],
-    [['--secret', SECRET, bare, '--id', ID, '--body', import.meta.filename], /too many arguments/],
-    [['--secret', bare, ...rest], /--secret must be whsec_/],
-    [['--secret', `"${secret}"`, ...rest], /--secret must be whsec_/],
-    [['--secret', secret.slice(0, 20), ...rest], /--secret must be whsec_/],
-    [['--secret', SECRET, `--${secret}`, '--id', ID, '--body', import.meta.filename], /unknown option/],
+    [['--secret', SECRET, secret, ...files], /too many arguments/],
+    [['--secret', SECRET, bare, ...files], /too many arguments/],
+    [['--secret', bare, ...rest], /--secret <SECRET>' argument is invalid\. Write whsec_/],
+    [['--secret', `"${secret}"`, ...rest], /Write whsec_/],
+    [['--secret', `${bare}'${bare}`, ...rest], /Write whsec_/],
+    [['--secret', secret.slice(0, 20), ...rest], /Write whsec_/],
+    [['--secret', SECRET, `--${secret}`, ...files], /unknown option/],
     [['--secret', secret, '--body', import.meta.filename], /--headers/],
-    [['--secret', secret, ...rest], /--body <FILE>.*cannot be read/],
+    [['--secret', secret, ...rest], /--headers <FILE>.*cannot be read/],
     [['--secret', secret, '--headers', '/nowhere', '--body', '-'], /--headers <FILE>.*cannot be read/],
     [['--secret', secret, '--at', 'yesterday', ...rest], /--at <TIME>.*a past moment/],
     [['--secret', secret, '--at', secret, ...rest], /--at <TIME>.*a past moment/],
@@ -183,8 +184,8 @@ test('wrong usage is one sentence and exit code 2, and no secret is repeated', a
   t.regex(help.stdout, /^Usage: npm run --silent check-signature /);
 });
 
-function headerLines(): string {
-  return [`Webhook-Id: ${ID}`, `Webhook-Timestamp: ${AT}`, `Webhook-Signature: ${signatureBy(SECRET)}`].join(
+function headerLines(timestamp = String(AT), signature = signatureBy(SECRET)): string {
+  return [`Webhook-Id: ${ID}`, `Webhook-Timestamp: ${timestamp}`, `Webhook-Signature: ${signature}`].join(
     '\n',
   );
 }

@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { decode, encode, type Packet } from 'dns-packet';
-import { CORNERS, DNS_TABLE, type DnsServer, startDns } from '../../../deploy/local/dns.ts';
+import { DNS_TABLE, type DnsServer, startDns } from '../../../deploy/local/dns.ts';
 import { findingOf } from '../../../deploy/local/sim/knowledge.ts';
 import { MAGIC, STORED_EMAILS } from '../../../deploy/local/sim/magic.ts';
 import {
@@ -15,6 +15,7 @@ import {
   personOf,
   SAMPLE_NPIS,
 } from '../../../deploy/local/sim/people.ts';
+import { CORNERS } from '../../support/corners.ts';
 
 function resolverOf(server: DnsServer): Resolver {
   const resolver = new Resolver();

@@ -12,7 +12,8 @@ import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
-import { fresh, SECRETS_KEY, temporaryFolder } from '../../support/database.ts';
+import { showWebhookSecret } from '../../../db/accounts/webhook-secrets.ts';
+import { fresh, SECRET_KEYS, temporaryFolder } from '../../support/database.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
 import { startStack } from '../../support/stack.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
@@ -21,6 +22,7 @@ import { ordinaryNpis } from '../../support/vendors.ts';
 
 const MAIN = fileURLToPath(new URL('../../../deploy/local/listen.ts', import.meta.url));
 const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
+const KNOWN = newSecret();
 
 const stack = fresh(test, () => startStack());
 const client = fresh(test, () => stack.organization());
@@ -36,13 +38,14 @@ test.before(async () => {
     join(dir, 'stack.json'),
     JSON.stringify({
       base_url: stack.baseUrl,
-      database_url: stack.databaseUrl,
-      secrets_key: SECRETS_KEY,
-      organization_id: client.organizationId,
-      sandbox_id: sandbox.organizationId,
+      webhook_secrets: [...(await Promise.all([client, sandbox].map(secretOf))), KNOWN],
     }),
   );
 });
+
+async function secretOf({ organizationId }: { readonly organizationId: string }): Promise<string> {
+  return (await showWebhookSecret({ ...stack.db, secretKeys: SECRET_KEYS }, organizationId)).webhookSecret;
+}
 
 test('a delivery of the stack is verified and sent on as it came, and the stack gets the answer', async (t) => {
   const target = await startTarget(t, (_request, response) => response.writeHead(200).end());
@@ -93,8 +96,8 @@ test('the target decides: its status, Retry-After and body go back, a redirect a
 
 test('what is not signed rightly is sent on too, and the line says why', async (t) => {
   const target = await startTarget(t, (_request, response) => response.writeHead(400).end());
-  const secret = newSecret();
-  const { url, line, send } = await listening(t, ['--forward-to', target.url, '--secret', secret]);
+  const secret = KNOWN;
+  const { url, line, send } = await listening(t, ['--forward-to', target.url]);
   await send(url, { secret });
   t.regex(await line(), /→ 400 in \d+ ms {2}verified$/);
   await send(url, { secret: newSecret() });
@@ -147,7 +150,6 @@ test('wrong usage is one sentence and exit code 2, and no secret is repeated', a
     [[], /--forward-to/],
     [['--forward-to', 'localhost:3000'], /--forward-to/],
     [['--forward-to', 'http://a/', '--port', '70000'], /--port/],
-    [['--forward-to', 'http://a/', '--secret', secret.slice(6)], /--secret must be whsec_/],
     [['--forward-to', 'http://a/', secret.slice(6)], /too many arguments/],
   ] as const) {
     const { code, stderr } = await ended(args);

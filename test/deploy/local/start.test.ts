@@ -161,6 +161,7 @@ test.serial(
       'temporal_namespace',
       'temporal_ui',
       'test_api_key',
+      'webhook_secrets',
     ]);
     for (const part of [
       '2000000010',

@@ -188,66 +188,6 @@ test('the first row of a file without a header is not shown to anyone', async (t
   t.notRegex(stderr, /THORNBURY|TAMSIN/);
 });
 
-/** A main file as a spreadsheet program saves it after a change: quotes only where they are needed. */
-async function resave(folder: string, change: (row: string, n: number) => string): Promise<string> {
-  const rows = Array.from({ length: 20 }, (_, n) => {
-    const state = { 'Provider Business Practice Location Address State Name': n < 3 ? 'MA' : 'CO' };
-    return change(rowLine('npidata', personRow(npi(n), n % 2 === 0 ? state : {})), n);
-  });
-  const path = join(folder, memberName('npidata', DAY));
-  await writeFile(path, (headerLine('npidata') + rows.join('')).replaceAll('"', '').replaceAll('\n', '\r\n'));
-  return path;
-}
-
-test('a file that a spreadsheet has saved is refused with what it changed and where the original is', async (t) => {
-  const { folder, operator, imported, sql } = await openNppesWorld(t);
-  const dates = (text: string) => (row: string) => row.replaceAll('01/15/2026', text);
-  const zips = (text: string) => (row: string) => row.replace('802011234', text);
-  const cases: [change: (row: string) => string, says: string][] = [
-    [dates('1/15/2026'), 'dates are not MM/DD/YYYY'],
-    [dates('15-Jan-26'), 'dates are not MM/DD/YYYY'],
-    [dates('2026-01-15'), 'dates are not MM/DD/YYYY'],
-    [dates('46037'), 'dates are not MM/DD/YYYY'],
-    [(row) => row.replace(/"200000\d{4}"/, '"2.00E+09"'), 'NPIs are rounded'],
-    [zips('21341234'), 'ZIP codes have lost their first zeros'],
-    [zips('2134'), 'ZIP codes have lost their first zeros'],
-    [
-      (row) => zips('601')(dates('1/5/2026')(row)),
-      'dates are not MM/DD/YYYY, ZIP codes have lost their first zeros',
-    ],
-  ];
-  for (const [change, says] of cases) {
-    const { code, stderr } = await operator(await resave(folder, change), '--accept-drift');
-    t.is(code, 1, says);
-    t.true(
-      stderr.includes(`.csv was saved by a spreadsheet program: ${says}. Import it as it is in`),
-      stderr,
-    );
-    t.regex(stderr, /download that again from https:\/\/download\.cms\.gov/);
-    t.notRegex(stderr, /THORNBURY|46037|2134/);
-  }
-  for (const separator of [';', '\t']) {
-    const path = await resave(folder, (row) => row);
-    await writeFile(path, (await readFile(path, 'utf8')).replaceAll(',', separator));
-    t.regex((await operator(path)).stderr, /spreadsheet program: its columns are not separated by commas\./);
-  }
-  await writeFile(
-    join(folder, memberName('pl', DAY)),
-    headerLine('pl') +
-      rowLine('pl', {
-        NPI: npi(1),
-        'Provider Secondary Practice Location Address - State Name': 'NJ',
-        'Provider Secondary Practice Location Address - Postal Code': '7030',
-      }),
-  );
-  t.regex((await operator(join(folder, memberName('pl', DAY)))).stderr, /ZIP codes have lost/);
-  t.is((await sql`select from providers`).length, 0);
-
-  // Some odd rows may be the original's own, and quotes make no difference.
-  const odd = await resave(folder, (row, n) => (n % 2 === 0 ? row : zips('1234')(dates('1/15/2026')(row))));
-  t.like((await imported(odd)).files, { npidata: { read: 20, inserted: 10, rejected: 10 } });
-});
-
 test('an import for people ends with a table, one for programs prints nothing but JSON', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   const path = await writeMember(folder, 'npidata', DAY, [personRow(npi(1)), personRow('1')]);

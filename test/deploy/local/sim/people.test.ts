@@ -17,7 +17,7 @@ import {
   SAMPLE_NPIS,
   SAMPLE_ORGANIZATIONS,
 } from '../../../../deploy/local/sim/people.ts';
-import { mailboxOf } from '../../../../deploy/local/sim/verifiers.ts';
+import { mailboxOf } from '../../../../deploy/local/sim/reacher.ts';
 
 // The population that the sample of NPPES is written from and that the simulated vendors know.
 

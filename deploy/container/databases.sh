@@ -1,0 +1,13 @@
+#!/bin/sh
+# Makes the users, and a database for the service and two for Temporal, where they are missing. Needs psql and PG….
+set -eu
+psql --quiet --set ON_ERROR_STOP=1 --file "$(dirname "$0")/users.sql"
+make() {
+  [ -n "$(psql --tuples-only --command "select 1 from pg_database where datname = '$1'")" ] || createdb --owner "$2" "$1"
+  # Everybody may connect to a new one.
+  psql --quiet --command "revoke connect on database $1 from public"
+}
+make enrichment npe_migrate_1
+psql --quiet --command "grant connect on database enrichment to npe_api, npe_worker, npe_operator"
+make temporal temporal
+make temporal_visibility temporal

@@ -1,0 +1,14 @@
+#!/bin/sh
+# Writes .env beside itself: the names of env.example, with a fresh value where that has none.
+set -eu
+cd "$(dirname "$0")"
+[ ! -e .env ] || { echo "secrets.sh: .env is there already; it stays as it is." >&2; exit 1; }
+umask 077
+while IFS= read -r line; do
+  case $line in
+    *_PASSWORD=) line="$line$(openssl rand -hex 24)" ;;
+    SECRETS_KEY=) line="${line}v1:$(openssl rand -base64 32)" ;;
+  esac
+  echo "$line"
+done < env.example > .env.new
+mv .env.new .env

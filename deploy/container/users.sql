@@ -1,0 +1,27 @@
+-- Who logs in, and with which of the roles that db/migrations/roles.sql grants to. Run by a superuser before each start:
+-- it changes nothing but passwords when all are there. PGOPTIONS brings a password for each, as npe.NAME.
+
+do $$
+declare
+  login text;
+  member_of text;
+begin
+  for login, member_of in values
+    ('npe_migrate_1', 'npe_owner'),
+    ('npe_api_1', 'npe_api'),
+    ('npe_worker_1', 'npe_worker'),
+    ('npe_operator_1', 'npe_operator'),
+    ('temporal', null)
+  loop
+    if member_of is not null and not exists (select from pg_roles where rolname = member_of) then
+      execute format('create role %I nologin', member_of);
+    end if;
+    if not exists (select from pg_roles where rolname = login) then
+      execute format('create user %I', login);
+    end if;
+    execute format('alter user %I password %L', login, current_setting('npe.' || login));
+    if member_of is not null then
+      execute format('grant %I to %I', member_of, login);
+    end if;
+  end loop;
+end $$;

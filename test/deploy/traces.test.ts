@@ -1,0 +1,104 @@
+import test from 'ava';
+import { newId } from '../../db/ids.ts';
+import { tellSpan } from '../../db/traces.ts';
+import { loadConfig } from '../../deploy/config/config.ts';
+import { createLog } from '../../deploy/log.ts';
+import { sendTraces } from '../../deploy/traces.ts';
+import { startCollector } from '../support/collector.ts';
+import { eventually } from '../support/organization.ts';
+
+// How spans reach a collector that is away, slow or strict. What they are is in test/system/traces.test.ts.
+
+/** Sends the spans of this process; what its log says. */
+function sender(url: string, environment: Readonly<Record<string, string>> = {}) {
+  const lines: string[] = [];
+  const log = createLog('test', 'info', { write: (line) => lines.push(line) });
+  const OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = `${url}/v1/traces`;
+  const given = { DATABASE_URL: 'postgres://db/x', OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, ...environment };
+  const traces = sendTraces(loadConfig(given), 'test', log);
+  return {
+    said: () => lines.map((line) => JSON.parse(line)),
+    close: async () => void (await traces?.close()),
+  };
+}
+
+const tell = (batchId = newId('bat')) => tellSpan({ batchId, name: 'test', durationMs: 1 });
+
+test.serial(
+  'what waits for a collector that is away is bounded, and the log says what was lost',
+  async (t) => {
+    const away = await startCollector(503);
+    const { said, close } = sender(away.url);
+    for (let n = 0; n < 10_500; n += 1) tell();
+    await eventually(async () => said().find(({ msg }) => msg.startsWith('failed')) ?? null);
+    t.like(said()[0], { what: 'sending traces', err: { code: 'HTTP_503' } });
+    away.answer(200);
+    await eventually(async () => said().find(({ msg }) => msg.startsWith('spans were lost')) ?? null);
+    await close();
+    t.like(said()[1], { lost: 500 });
+    const taken = new Set(away.spans().map(({ spanId }) => spanId));
+    t.is(taken.size, 10_000);
+    await away.stop();
+  },
+);
+
+test.serial('spans that are refused for good are not sent again', async (t) => {
+  const refusing = await startCollector(401, 200);
+  const { said, close } = sender(refusing.url);
+  tell();
+  await eventually(async () => said().find(({ err }) => err?.code === 'HTTP_401') ?? null);
+  tell();
+  await close();
+  t.deepEqual(
+    refusing.exports.map(({ spans }) => spans.length),
+    [1, 1],
+  );
+  await refusing.stop();
+});
+
+test.serial(
+  'a share of the batches is traced, each as a whole, and every process chooses the same',
+  async (t) => {
+    const sampled = async () => {
+      const sampling = await startCollector();
+      const { close } = sender(sampling.url, { OTEL_TRACES_SAMPLER_ARG: '0.25' });
+      for (const id of ids) {
+        tell(id);
+        tell(id);
+      }
+      await close();
+      await sampling.stop();
+      return sampling.spans().map(({ traceId }) => traceId);
+    };
+    const ids = Array.from({ length: 400 }, () => newId('bat'));
+    const chosen = await sampled();
+    const traces = new Set(chosen);
+    t.is(chosen.length, 2 * traces.size);
+    t.true(traces.size > 40 && traces.size < 160, String(traces.size));
+    t.deepEqual(await sampled(), chosen);
+  },
+);
+
+test.serial(
+  'the last spans are sent at the end, for which a silent collector is not waited for',
+  async (t) => {
+    const silent = await startCollector(200, 'silence');
+    const first = sender(silent.url);
+    tell();
+    await first.close();
+    t.is(silent.spans().length, 1);
+    const second = sender(silent.url);
+    tell();
+    await second.close();
+    t.is(silent.hungUp(), 0);
+    await silent.stop();
+  },
+);
+
+test.serial('without a collector nothing is made', async (t) => {
+  const lines: string[] = [];
+  const log = createLog('test', 'info', { write: (line) => lines.push(line) });
+  t.is(sendTraces(loadConfig({ DATABASE_URL: 'postgres://db/x' }), 'test', log), null);
+  log.info({ batch_id: newId('bat') }, 'told');
+  t.false(lines.join('').includes('trace_id'));
+});

