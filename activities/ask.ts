@@ -7,8 +7,8 @@ import {
   recordVendorAnswer,
   recordVendorJob,
 } from '../db/lookups/vendor-attempts.ts';
+import { countCall } from '../db/metrics.ts';
 import { suppressFromVendor } from '../db/privacy/suppressions.ts';
-import { asking } from '../db/traces.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
 import { type RequestIds, settleFound } from './batches.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
@@ -105,7 +105,7 @@ async function converse(
       const { lookupId } = key;
       const subject = await subjects.of(lookupId, npi, wantedType);
       const asked = jobRef === null ? vendor.submit(subject, signal) : vendor.poll(jobRef, subject, signal);
-      const step = await asking(vendor.id, asked).catch(async (error: unknown) => {
+      const step = await countCall('vendor', vendor.id, asked).catch(async (error: unknown) => {
         await recordLost(db, key, 'aborted');
         throw error;
       });

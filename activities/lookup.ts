@@ -5,9 +5,9 @@ import { queueKnownEmails } from '../db/lookups/candidates.ts';
 import { joinLookups } from '../db/lookups/lookups.ts';
 import { admitCall, recordOne } from '../db/lookups/sources.ts';
 import { type Judged, recordSkipped } from '../db/lookups/vendor-attempts.ts';
+import { countCall } from '../db/metrics.ts';
 import { storeRegistryAbsence, storeRegistryProvider } from '../db/providers/providers.ts';
 import { readProvider } from '../db/providers/subject.ts';
-import { asking } from '../db/traces.ts';
 import type { WantedType } from '../db/words.ts';
 import type { LookupPlan, Unknown } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
@@ -149,7 +149,7 @@ export async function askRegistry(
     await setTimeout(afterMs, null, { signal });
     return await askRegistry(deps, whom, time);
   }
-  const step = await asking(REGISTRY, registry.find(npi, signal));
+  const step = await countCall('registry', REGISTRY, registry.find(npi, signal));
   const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
   await recordOne(db, REGISTRY, admission.era, isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' });
   switch (step.kind) {

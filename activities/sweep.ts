@@ -1,5 +1,6 @@
 import { setTimeout } from 'node:timers/promises';
 import { DatabaseError } from '../db/errors.ts';
+import { noteUsedCredits } from '../db/figures.ts';
 import { forgetUnkept } from '../db/lookups/directory.ts';
 import {
   type BatchStart,
@@ -58,7 +59,7 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
   const { startAfterMs, checkEveryMs } = rules.sweep;
 
   /** One that cannot be helped now must not keep the others from being helped. */
-  const each = async <T>(
+  const each = async <T extends string | { readonly batchId: string }>(
     items: readonly T[],
     what: string,
     work: (item: T) => Promise<unknown>,
@@ -71,7 +72,8 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
         if ((await work(item)) !== false) done += 1;
       } catch (error) {
         if (error instanceof DatabaseError && error.unavailable && !error.isBusy) throw error;
-        log.warn({ err: error, what }, 'sweep: one item failed, the next sweep tries again');
+        const id = typeof item === 'string' ? item : item.batchId;
+        log.warn({ err: error, what, id }, 'sweep: one item failed, the next sweep tries again');
       }
     }
     return done;
@@ -121,6 +123,7 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
   await forgetHosts(db, rules.webhookLogMs);
   await forgetUnkept(db);
   await forgetOld(db, rules.retention);
+  await noteUsedCredits(db);
   await noteSweep(db);
   const result = { started, settled, restarted, redelivered };
   if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Lifecycle, type Request, type Server } from '@hapi/hapi';
+import { httpDuration } from '../db/metrics.ts';
 import { parseTraceparent, spanIdOf, tellSpan } from '../db/traces.ts';
 import { registerDocs } from './docs/docs.ts';
 import { registerAuth } from './http/auth.ts';
@@ -21,6 +22,8 @@ declare module '@hapi/hapi' {
   interface RequestApplicationState {
     /** Shown as `X-Request-Id` and in every log line of this request. */
     requestId?: string;
+    /** How long it was held because the client asked for it. */
+    waitedMs?: number;
     /** What a submit has made. */
     batchId?: string;
   }
@@ -168,20 +171,21 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     const { response } = request;
     const { credentials } = request.auth;
     const status = response instanceof Error ? response.output.statusCode : response?.statusCode;
-    const { method, app } = request;
+    const { app, info, method } = request;
     // The template, not the path: what a client put there may be anything.
     const route = request.route.path;
+    const ms = Date.now() - info.received;
+    httpDuration.observe({ route, method, status: status ?? 'none' }, (ms - (app.waitedMs ?? 0)) / 1000);
+    const ids = { organization_id: credentials?.organizationId, batch_id: app.batchId };
     if (app.batchId) {
-      const about = {
+      const http = {
         'http.request.method': 'POST',
         'http.route': route,
         'http.response.status_code': status,
       };
       tellSpan({
-        ...{ batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null, kind: 'server' },
-        name: `POST ${route}`,
-        durationMs: Date.now() - request.info.received,
-        attributes: { ...about, organization_id: credentials?.organizationId, batch_id: app.batchId },
+        ...{ batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null },
+        ...{ name: `POST ${route}`, kind: 'server', durationMs: ms, attributes: { ...http, ...ids } },
         link: parseTraceparent(request.headers.traceparent),
       });
     }
@@ -194,9 +198,8 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
         route,
         status,
         suppressed,
-        ms: request.info.responded - request.info.received,
-        organization_id: credentials?.organizationId,
-        ...(app.batchId && { batch_id: app.batchId }),
+        ms: info.responded - info.received,
+        ...ids,
         ...idsIn(request),
       },
       'http',

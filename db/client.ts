@@ -18,6 +18,8 @@ export interface Database {
   readonly deadlineMs: number;
   /** What webhook secrets are encrypted with; empty in processes that have nothing to do with them. */
   readonly secretKeys: readonly SecretKey[];
+  /** Connections at most, and how much is being asked: what is more than these waits for one. */
+  readonly pool: { readonly size: number; asked: number };
   /**
    * Hears every NOTIFY on a channel, over one connection of its own. A connection that is lost may stay so without a
    * word: postgres.js tries to listen again only once.
@@ -79,6 +81,7 @@ export function openDatabase(options: DatabaseOptions): Database {
     drizzle: drizzle(preparing(client), { schema }),
     deadlineMs: options.deadlineMs ?? CLIENT_DEADLINE_MS,
     secretKeys: options.secretKeys ?? [],
+    pool: { size: options.poolSize, asked: 0 },
     async listen(channel, onNotify, onGap) {
       try {
         const { unlisten } = await client.listen(channel, onNotify, onGap);
@@ -192,7 +195,10 @@ interface Deadline {
   renew(): void;
 }
 
-async function bounded<T>({ deadlineMs }: Database, work: (deadline: Deadline) => Promise<T>): Promise<T> {
+async function bounded<T>(
+  { deadlineMs, pool }: Database,
+  work: (deadline: Deadline) => Promise<T>,
+): Promise<T> {
   const { promise: passing, reject } = Promise.withResolvers<never>();
   let passed: DatabaseError | null = null;
   const pass = () => {
@@ -208,11 +214,13 @@ async function bounded<T>({ deadlineMs }: Database, work: (deadline: Deadline) =
     clearTimeout(timer);
     timer = setTimeout(pass, deadlineMs);
   };
+  pool.asked += 1;
   try {
     return await Promise.race([work({ check, renew }), passing]);
   } catch (error) {
     throw toDatabaseError(error);
   } finally {
+    pool.asked -= 1;
     clearTimeout(timer);
   }
 }

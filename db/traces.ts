@@ -66,21 +66,6 @@ export async function traced<T>(
   }
 }
 
-/** Makes a span of one question to a source: what kind of answer came, and nothing of what is in it. */
-export function asking<Step extends { readonly kind: string; readonly why?: string }>(
-  source: string,
-  asked: Promise<Step>,
-): Promise<Step> {
-  return traced(
-    { name: source, kind: 'client' },
-    () => asked,
-    ({ kind, why }) => ({
-      attributes: { answer: kind, why },
-      isError: kind === 'retry' || kind === 'fatal',
-    }),
-  );
-}
-
 /** The trace and the span of a line of the log, by its batch or else by the activity that writes it. */
 export function traceOfLine(line: { readonly batch_id?: unknown }) {
   if (!spans.hasSubscribers) return {};

@@ -6,6 +6,7 @@ import { loadConfig } from './config/config.ts';
 import { createApi } from './config/create-api.ts';
 import { createLog } from './log.ts';
 import { main, repeat, untilReady } from './main.ts';
+import { serveMetrics } from './metrics.ts';
 import { lazyClient, temporalTarget } from './temporal/client.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 import { sendTraces } from './traces.ts';
@@ -36,6 +37,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const trouble = async () => (await temporalTrouble(target))?.message ?? null;
   const server = createApi(config, { db, log, client, taskQueue, trouble });
   await server.start();
+  await serveMetrics(config, db);
   const address = { host: config.apiHost, port: server.info.port };
   log.info(address, 'api listening');
   if (await untilReady(db, log, stopped)) log.info(address, 'api ready');

@@ -1,15 +1,23 @@
+import { asyncLocalStorage } from '@temporalio/activity';
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
 import { traceOfLine } from '../db/traces.ts';
 
 /**
  * A logger of JSON lines. Callers pass ids and numbers; errors keep their
  * name, code and stack frames, because a message may hold what a user sent.
+ * A line that is written inside an activity has the ids of its workflow: those of the request, batch or delivery. One
+ * about a batch has those of its trace, if there are traces.
  * @param destination in place of standard output
  */
 export function createLog(name: string, level: string, destination?: DestinationStream): Logger {
-  const base = { pid: process.pid };
-  const options = { name, level, serializers: { err: serializeError }, base, mixin: traceOfLine };
+  const serializers = { err: serializeError };
+  const options = { name, level, serializers, base: { pid: process.pid }, mixin: idsOfLine };
   return destination ? pino(options, destination) : pino(options);
+}
+
+function idsOfLine(line: object) {
+  const run = asyncLocalStorage.getStore()?.info.workflowExecution;
+  return { ...(run && { workflow_id: run.workflowId, run_id: run.runId }), ...traceOfLine(line) };
 }
 
 function serializeError(error: unknown) {

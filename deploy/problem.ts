@@ -26,7 +26,7 @@ export function explain(
   if (error instanceof DatabaseError) return databaseTrouble(error, databaseUrl);
   if (!(error instanceof Error)) return "stopped by something that isn't an error";
   const code = 'code' in error && typeof error.code === 'string' ? error.code : null;
-  if (code === 'EADDRINUSE') return 'the port is taken; choose another with API_PORT';
+  if (code === 'EADDRINUSE') return 'the port is taken; choose another with API_PORT, or METRICS_PORT';
   if (code !== null && 'path' in error && typeof error.path === 'string') {
     return `cannot use the file ${error.path} (${code}); check its name and its permissions`;
   }

@@ -8,13 +8,15 @@ import { firstVersion } from '../db/secrets.ts';
 import { loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
 import { postOf, rulesOf } from './config/worker.ts';
+import { freePort } from './local/processes.ts';
 import { createLog } from './log.ts';
 import { main, repeat, until, untilReady } from './main.ts';
+import { figuresOf, healthOf, serveMetrics, temporalMetrics } from './metrics.ts';
 import { createControl, lazyClient, temporalTarget } from './temporal/client.ts';
 import { KEEP_MS, keepNamespace } from './temporal/namespace.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 import { commandFor, createRollout, hasDeployments, STEP_MS, versionOf } from './temporal/versions.ts';
-import { installRuntime, loadBundle, startWorkers } from './temporal/workers.ts';
+import { installRuntime, loadBundle, startWorkers, type Workers } from './temporal/workers.ts';
 import { sendTraces } from './traces.ts';
 
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
@@ -40,7 +42,8 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const { taskQueue } = config;
   firstVersion(config.secretKeys);
   const log = createLog('worker', config.logLevel);
-  installRuntime(log);
+  const temporalAt = config.metricsPort === null ? null : `127.0.0.1:${await freePort()}`;
+  installRuntime(log, temporalAt);
   const traces = sendTraces(config, 'npi-email-worker', log);
   const db = openDatabase({
     url: config.databaseUrl,
@@ -49,13 +52,19 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     applicationName: 'worker',
   });
   const names = createNames(config.dnsServers);
-  const { greylistMs, reverifyMs, ...sources } = createSources(config, db, names);
-  if (!(await untilReady(db, log, stopped))) return await db.close();
+  const { greylistMs, reverifyMs, asked, ...sources } = createSources(config, db, names);
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
-  const rules = { ...rulesOf(config), greylistMs };
   const ending = new AbortController();
   void stopped.then(() => ending.abort());
+  let workers: Workers | null = null;
+  const isPolling = () => workers?.isPolling() ?? false;
+  await serveMetrics(config, db, {
+    parts: [figuresOf(db, asked, log), ...(temporalAt ? [temporalMetrics(temporalAt)] : [])],
+    health: healthOf({ db, client, ending: ending.signal, isPolling }),
+  });
+  if (!(await untilReady(db, log, stopped))) return await db.close();
+  const rules = { ...rulesOf(config), greylistMs };
   // The last net, also for what does not look whether it is to stop.
   void stopped.then(() => setTimeout(END_MS, null, { ref: false })).then(() => process.exit(1));
   const control = createControl(client, taskQueue);
@@ -82,7 +91,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const isVersioned = await hasDeployments(client);
   const automatic = config.workerRollout === 'automatic';
   const rollout = createRollout({ db, client, log, taskQueue, version, isVersioned, automatic });
-  const workers = await startWorkers({
+  workers = await startWorkers({
     connection,
     client,
     taskQueue,

@@ -7,7 +7,7 @@ import {
   recordOne,
   type SourceLimits,
 } from '../../db/lookups/sources.ts';
-import { asking } from '../../db/traces.ts';
+import { countCall } from '../../db/metrics.ts';
 import { outcomeOfTrouble } from '../failures.ts';
 import type { Vendor, Verdict } from '../vendors/vendor.ts';
 import type { Policy, Reason } from './policy.ts';
@@ -127,7 +127,7 @@ export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits
     const admission = await admitCall(db, call);
     if (admission.kind === 'spent') return { kind: 'unavailable', afterMs: null };
     if (admission.kind === 'wait') return { kind: 'unavailable', afterMs: admission.afterMs };
-    const step = await asking(id, verifier.check(email, signal));
+    const step = await countCall('verifier', id, verifier.check(email, signal));
     // What was sent and not answered may be charged.
     const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
     const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };

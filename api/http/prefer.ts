@@ -56,6 +56,7 @@ export async function holdUntil(
   const { keyId, organizationId } = request.auth.credentials;
   const watch = changes.watch(watched, keyId, organizationId);
   const timer = setTimeout(watch.stop, seconds * 1000);
+  const begun = performance.now();
   request.events.once('disconnect', watch.stop);
   try {
     for (;;) {
@@ -65,5 +66,6 @@ export async function holdUntil(
   } finally {
     clearTimeout(timer);
     watch.stop();
+    request.app.waitedMs = performance.now() - begun;
   }
 }

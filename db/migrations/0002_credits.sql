@@ -158,3 +158,12 @@ create table entitlements (
   primary key (organization_id, npi, email_type),
   foreign key (request_id, organization_id) references requests (id, organization_id)
 );
+
+-- What each organization had used at each full hour of the last day: who is about to run out follows from it, without a
+-- look at the ledger.
+create table used_credits (
+  hour timestamptz(0) not null,
+  organization_id text not null,
+  used bigint not null,
+  primary key (hour, organization_id)
+);

@@ -62,6 +62,7 @@ grant execute on function recompute_balance, rewrite_entitlement, hold_balances,
 grant select, insert on ledger_entries to npe_api, npe_worker, npe_operator;
 grant select, update (organization_id) on credit_balances to npe_api, npe_worker, npe_operator;
 grant select, insert, update on entitlements to npe_api, npe_worker, npe_operator;
+grant select, insert, delete on used_credits to npe_worker;
 grant insert on audit_log to npe_api, npe_worker, npe_operator;
 grant select on audit_log, privacy_requests to npe_operator;
 

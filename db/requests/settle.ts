@@ -2,6 +2,7 @@ import { eq, type SQL, sql } from 'drizzle-orm';
 import { type Database, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { closeLookups } from '../lookups/lookups.ts';
+import { countSettled, type Ended } from '../metrics.ts';
 import { requests } from '../schema.ts';
 import type { FinalStatus } from '../words.ts';
 import type { KnownWindows } from './entitlements.ts';
@@ -17,7 +18,7 @@ export interface SettleRules extends KnownWindows {
 /** How a lookup ended: `answered` takes what the directory now holds, `failed` gives the credits back. */
 export type LookupEnd = 'answered' | 'failed';
 
-export interface Settlement {
+export interface Settlement extends Ended {
   readonly status: FinalStatus;
   /** False where the request was final already: settling again changes nothing. */
   readonly settledNow: boolean;
@@ -41,7 +42,9 @@ export async function settle(
   reason: string,
   rules: SettleRules,
 ): Promise<Settlement> {
-  return await transaction(db, (tx) => settleIn(tx, requestId, end, reason, rules));
+  const settled = await transaction(db, (tx) => settleIn(tx, requestId, end, reason, rules));
+  if (settled.settledNow) countSettled(settled);
+  return settled;
 }
 
 /** Settles as part of the caller's transaction, as `settle` does in one of its own. */
@@ -62,8 +65,7 @@ export async function settleIn(
   ]);
   if (!settled) throw new Refusal('request_missing');
   requireClaims(settled);
-  const { status, settledNow } = settled;
-  return { status, settledNow, wake };
+  return { ...settled, wake };
 }
 
 /** The balance first: every writer of one organization takes its locks in the same order. */
@@ -95,7 +97,7 @@ async function write(
   };
   const outcome = sql`case when not open.failed then open.test_outcome end`;
   const test = { ...asked, npis: sql`open.npi`, outcome, isDue: sql`true` };
-  return await tx.execute<{ status: FinalStatus; settledNow: boolean; charged: number; claimed: number }>(sql`
+  return await tx.execute<Omit<Settlement, 'wake'> & { charged: number; claimed: number }>(sql`
     with open as materialized (
       select r.*, at, at > deadline_at as late, at > deadline_at or ${end === 'failed'} as failed
         from requests r, date_trunc('milliseconds', clock_timestamp()) at
@@ -113,7 +115,9 @@ async function write(
        where r.id = open.id
       returning r.*
     ), posted as (${POST}), claimed as (${claimEntitlements(windows.replayMs)})
-    select coalesce(s.status, r.status) as status, s.id is not null as "settledNow", ${CLAIMS}
+    select coalesce(s.status, r.status) as status, s.id is not null as "settledNow", r.organization_id as "organizationId",
+           r.cost, s.email_type as "emailType", coalesce(s.replayed, r.replayed) as replayed,
+           (extract(epoch from s.settled_at - r.accepted_at))::float8 as seconds, ${CLAIMS}
       from requests r left join settled s using (id) where r.id = ${requestId}`);
 }
 
@@ -128,9 +132,9 @@ export async function settleOverdue(
   which: { readonly organizationId: string; readonly batchId?: string; readonly limit: number },
 ) {
   const { organizationId, batchId, limit } = which;
-  return await transaction(db, async (tx) => {
+  const ended = await transaction(db, async (tx) => {
     await balanceLock(tx, organizationId);
-    const settled = await tx.execute<{ requestId: string; batchId: string }>(sql`
+    const settled = await tx.execute<Ended & { requestId: string; batchId: string }>(sql`
       with overdue as materialized (
         select id, at from requests, date_trunc('milliseconds', clock_timestamp()) at
          where organization_id = ${organizationId} and batch_id = coalesce(${batchId ?? null}, batch_id)
@@ -141,7 +145,9 @@ export async function settleOverdue(
           from overdue where r.id = overdue.id
         returning r.*
       ), posted as (${POST})
-      select id as "requestId", batch_id as "batchId" from settled`);
+      select id as "requestId", batch_id as "batchId", organization_id as "organizationId", status, cost, replayed,
+             (extract(epoch from settled_at - accepted_at))::float8 as seconds
+        from settled`);
     const ids = settled.map(({ requestId }) => requestId);
     if (ids.length > 0) await closeLookups(tx, ids);
     // A batch that is over, and is reported to nobody, needs no workflow any more.
@@ -150,6 +156,8 @@ export async function settleOverdue(
       where id = any(${batchIds}) and status = 'completed' and webhook_mode is null and wake_at is not null`);
     return [...settled];
   });
+  for (const one of ended) countSettled(one);
+  return ended;
 }
 
 /** Charge or release of each request of a statement's table `settled`. */

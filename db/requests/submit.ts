@@ -1,9 +1,10 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
-import type { Balance } from '../accounts/organizations.ts';
+import { type Balance, isSandbox } from '../accounts/organizations.ts';
 import { type Database, insertAll, span, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
+import { countSettled, creditsMoved, type Ended, requestsSubmitted, submits } from '../metrics.ts';
 import { batches, idempotencyKeys, requests, webhookDeliveries } from '../schema.ts';
 import type { SubmittedAs, TestOutcome, WantedType, WebhookMode } from '../words.ts';
 import { CLAIMS, claimEntitlements, findKnownEmails, requireClaims } from './entitlements.ts';
@@ -45,6 +46,7 @@ export type SubmitOutcome =
       readonly response: string;
       /** Without `wakeAt` its workflow has nothing to do yet, or nothing at all. */
       readonly start: BatchStart;
+      readonly requests: readonly NewRequest[];
     }
   /** The Idempotency-Key was used for the same body: the stored 202. */
   | { readonly kind: 'repeated'; readonly response: string }
@@ -60,7 +62,7 @@ const IDEMPOTENCY_WAIT_MS = 5000;
 /** How soon a sandbox's request fails that is to come to its deadline. */
 const TEST_DEADLINE_MS = 5000;
 
-type NewRequest = typeof requests.$inferInsert & { email: string | null };
+type NewRequest = typeof requests.$inferInsert & Omit<Ended, 'seconds'> & { email: string | null };
 
 /** Leaves the transaction without a trace: nothing queued, the Idempotency-Key not burnt. */
 class Refused extends Error {
@@ -83,12 +85,14 @@ export async function submit(
 ): Promise<SubmitOutcome> {
   let claimingKey = false;
   try {
-    return await transaction(db, async (tx) => {
+    const outcome = await transaction(db, async (tx) => {
       claimingKey = true;
       const earlier = await claimIdempotencyKey(tx, command, rules);
       claimingKey = false;
       return earlier ?? (await accept(tx, command, rules));
     });
+    countSubmit(command, outcome);
+    return outcome;
   } catch (error) {
     if (error instanceof Refused) return error.outcome;
     if (claimingKey && error instanceof DatabaseError && error.code === '55P03') return { kind: 'running' };
@@ -229,7 +233,23 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
     kind: 'accepted',
     response,
     start: { batchId, wakeAt, organizationId, submittedAs, wantedType, npis },
+    requests: rows,
   };
+}
+
+/** Counts a submit that is committed, or was before. */
+function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
+  const kind = command.submittedAs;
+  if (outcome.kind === 'repeated') submits.inc({ kind, answer: 'repeat' });
+  if (outcome.kind !== 'accepted') return;
+  submits.inc({ kind, answer: 'new' });
+  const sandbox = isSandbox(command.organizationId);
+  const words = { wanted_type: command.wantedType, sandbox: String(sandbox) };
+  requestsSubmitted.inc(words, outcome.requests.length);
+  for (const { settledAt, ...request } of outcome.requests) {
+    if (!request.replayed && !sandbox) creditsMoved.inc({ movement: 'hold' }, request.cost);
+    if (settledAt) countSettled({ ...request, seconds: 0 }, !request.replayed);
+  }
 }
 
 const OPEN = {

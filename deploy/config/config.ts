@@ -84,6 +84,9 @@ const SETTINGS = {
   tracesShare: ['OTEL_TRACES_SAMPLER_ARG', Joi.number().min(0).max(1).default(1)],
   apiHost: ['API_HOST', Joi.string().hostname().default('0.0.0.0')],
   apiPort: ['API_PORT', Joi.number().port().default(8080)],
+  metricsHost: ['METRICS_HOST', Joi.string().hostname().default('127.0.0.1')],
+  /** Null: nothing is told. */
+  metricsPort: ['METRICS_PORT', orNull(Joi.number().port())],
   apiKeepAliveMs: ['API_KEEP_ALIVE', duration(1000, 3_600_000).default(75_000)],
   trustedProxies: ['TRUSTED_PROXIES', list(cidr, 'CIDR ranges')],
   lookupTimeoutMs: ['LOOKUP_TIMEOUT', duration(1000, DAY).default(15 * 60_000)],

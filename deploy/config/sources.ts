@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs';
 import type { VendorSource } from '../../activities/deps.ts';
 import { findHostsBy } from '../../activities/http/client.ts';
 import type { Names } from '../../activities/http/names.ts';
+import { REGISTRY } from '../../activities/lookup.ts';
 import { createRegistry } from '../../activities/person/registry.ts';
 import { VENDOR_IDS, VENDORS } from '../../activities/vendors/catalogue.ts';
 import { createHttpJson } from '../../activities/vendors/file/vendor.ts';
@@ -11,6 +12,7 @@ import { createAsk, createBacking } from '../../activities/verification/consult.
 import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier, type Verifier } from '../../activities/verification/verifiers/verifier.ts';
 import type { Database } from '../../db/client.ts';
+import type { ConfiguredSource } from '../../db/figures.ts';
 import type { SourceLimits } from '../../db/lookups/sources.ts';
 import type { EmailType } from '../../db/words.ts';
 import type { Config } from './config.ts';
@@ -52,15 +54,24 @@ export function createSources(config: Config, db: Database, names: Names) {
   const isEnough = asked.length > 0 || (catchAll === 'two-sources' && found.length > 1);
   const isOfUse = ({ vendor }: VendorSource) => isEnough || vendor.isDated;
 
+  const useful = found.filter(isOfUse);
+  const registry = file.registry === 'fallback' ? createRegistry({ baseUrl: registryUrl }) : null;
+
   findHostsBy(names.find);
   const limits = new Map(VERIFIER_IDS.map((id) => [id as string, limitsOf(file.verifiers[id])]));
   const ask = createAsk(db, limits);
   return {
-    vendors: found.filter(isOfUse),
+    vendors: useful,
     /** The ids of those that are not asked, because nothing they name would ever be valid. */
     useless: found.filter((source) => !isOfUse(source)).map(({ vendor }) => vendor.id),
     verifiers: asked,
-    registry: file.registry === 'fallback' ? createRegistry({ baseUrl: registryUrl }) : null,
+    registry,
+    /** All that are asked, with what each may cost. */
+    asked: [
+      ...useful.map(({ vendor, limits }) => configured('vendor', vendor.id, limits)),
+      ...asked.map(({ id }) => configured('verifier', id, limits.get(id))),
+      ...(registry ? [configured('registry', REGISTRY)] : []),
+    ],
     check: createCheck({
       resolver: names,
       policy,
@@ -73,6 +84,14 @@ export function createSources(config: Config, db: Database, names: Names) {
     greylistMs: file.greylist_wait,
     reverifyMs: file.reverify_interval,
   };
+}
+
+function configured(
+  kind: ConfiguredSource['kind'],
+  source: string,
+  limits: Partial<SourceLimits> = {},
+): ConfiguredSource {
+  return { kind, source, dailyCredits: limits.dailyCredits ?? null };
 }
 
 function sourceOf(vendor: Vendor, types: readonly EmailType[], settings: VendorSettings): VendorSource {

@@ -6,7 +6,6 @@ import type { WorkerDeploymentVersion } from '@temporalio/common';
 import {
   bundleWorkflowCode,
   DefaultLogger,
-  type LogEntry,
   type NativeConnection,
   Runtime,
   Worker,
@@ -19,6 +18,7 @@ import { failureInterceptor, type RunningActivity } from '../../activities/failu
 import { createActivities } from '../../activities/index.ts';
 import { queuesOf } from '../../workflows/messages.ts';
 import { createControl } from './client.ts';
+import { sdkLog } from './sdk-log.ts';
 
 /** How long running activities get to end when a worker is told to stop: a vendor's call that is cut off is paid for. */
 const SHUTDOWN_GRACE = '35s';
@@ -100,6 +100,8 @@ export async function startWorkers(options: {
     ),
   ).then(() => undefined);
   return {
+    /** Whether all of them take work. */
+    isPolling: () => workers.every((worker) => worker.getState() === 'RUNNING'),
     /** Resolves when all have stopped; rejects when one fails. */
     running,
     /** Drains: no new tasks, running ones get their grace. Ends within seconds of it, and the log says what was cut off. */
@@ -130,24 +132,21 @@ export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<Wor
   });
 }
 
-/** Sends Temporal's own log lines to ours, those of its native part included. Once per process, before the first connection. */
-export function installRuntime(log: Logger): void {
-  const levels = { TRACE: 'trace', DEBUG: 'debug', INFO: 'debug', WARN: 'warn', ERROR: 'error' } as const;
+/**
+ * Sends Temporal's own log lines to ours, those of its native part included. Once per process, before the first connection.
+ * @param metricsAddress where its native part serves what it counts, `host:port`; null for nowhere
+ */
+export function installRuntime(log: Logger, metricsAddress: string | null): void {
   Runtime.install({
     // The API and the worker close in their own order, on signals they handle themselves.
     shutdownSignals: [],
-    telemetryOptions: { logging: { filter: { core: 'WARN', other: 'ERROR' }, forward: {} } },
-    logger: new DefaultLogger('INFO', ({ level, message, meta }: LogEntry) => {
-      const { error, workflowId, activityType, taskQueue } = meta ?? {};
-      log[levels[level]](
-        {
-          ...(error ? { err: error } : {}),
-          workflow_id: workflowId,
-          activity: activityType,
-          queue: taskQueue,
-        },
-        message,
-      );
-    }),
+    telemetryOptions: {
+      logging: { filter: { core: 'WARN', other: 'ERROR' }, forward: {} },
+      ...(metricsAddress && { metrics: { prometheus: { bindAddress: metricsAddress, ...UNITS } } }),
+    },
+    logger: new DefaultLogger('DEBUG', sdkLog(log)),
   });
 }
+
+/** As Prometheus has names: seconds, and what a number counts at its end. */
+const UNITS = { countersTotalSuffix: true, unitSuffix: true, useSecondsForDurations: true };

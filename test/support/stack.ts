@@ -141,7 +141,7 @@ export type ApiClient = Awaited<ReturnType<Api['organization']>>;
 
 /** The whole service in this process: real PostgreSQL, real Temporal, real sockets; vendor and receiver at the edge. */
 export async function startStack(options: StackOptions = {}) {
-  if (!runtimeInstalled) installRuntime(quiet);
+  if (!runtimeInstalled) installRuntime(quiet, null);
   runtimeInstalled = true;
   const {
     simulatorSpeed = 20,
@@ -253,6 +253,8 @@ export async function startStack(options: StackOptions = {}) {
     taskQueue,
     simulator,
     receiver,
+    /** As the worker has it. */
+    workerDb,
     /** What `deploy/worker.ts` needs to work for this stack. */
     workerEnvironment: {
       DATABASE_URL: asRole(databaseUrl, 'worker'),

@@ -31,7 +31,9 @@ const ORDINARY = [...[100_000_011, 100_000_010, 100_000_013].map(withCheckDigit)
 /** Not of anybody's own: these serve all organizations, or are the service's. */
 const OWN =
   `api_keys audit_log batches credit_balances entitlements idempotency_keys ledger_entries organizations
-  rate_windows requests sweeps webhook_attempts webhook_deliveries webhook_hosts workers`.split(/\s+/);
+  rate_windows requests sweeps used_credits webhook_attempts webhook_deliveries webhook_hosts workers`.split(
+    /\s+/,
+  );
 
 let nextStem = 100_300_000;
 const newNpi = () => withCheckDigit(nextStem++);

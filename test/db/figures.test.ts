@@ -1,0 +1,166 @@
+import test from 'ava';
+import { openDatabase } from '../../db/client.ts';
+import type { ConfiguredSource } from '../../db/figures.ts';
+import { noteUsedCredits, readFigures } from '../../db/figures.ts';
+import { noteSweep, takeTurn } from '../../db/requests/outbox.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { asRole, freshDatabase } from '../support/database.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+
+// How the service is, as one statement with the rights of a worker has it.
+
+const { db, sql, url } = freshDatabase(test);
+const worker = openDatabase({ url: asRole(url, 'worker'), poolSize: 1, applicationName: 'figures' });
+test.after.always(() => worker.close());
+
+const SOURCES: readonly ConfiguredSource[] = [{ kind: 'registry', source: 'registry', dailyCredits: null }];
+
+/** Values by name, and the values of the labels. */
+async function figures(): Promise<Readonly<Record<string, number>>> {
+  const read = await readFigures(worker, SOURCES);
+  return Object.fromEntries(
+    read.map(({ name, labels, value }) => [[name, ...Object.values(labels)].join(' '), value]),
+  );
+}
+
+let stem = 0;
+const npis = (count: number) => Array.from({ length: count }, () => String(2_100_000_000 + stem++));
+
+async function submitFor(credits: number, count: number, over = {}) {
+  const organization = await openOrganization(db, credits);
+  const command = submitCommand(organization, { npis: npis(count), ...over });
+  const outcome = await submit(db, command, { ...RULES, lookupsPerOrganization: 2 });
+  return { ...organization, ...acceptedIds(outcome) };
+}
+
+test.serial('an empty service has figures, and none is missing', async (t) => {
+  t.deepEqual(await figures(), {
+    'npe_requests_open accepted': 0,
+    'npe_requests_open in_progress': 0,
+    npe_lookup_oldest_wait_seconds: 0,
+    npe_request_overdue_seconds: 0,
+    npe_sweep_age_seconds: Number.POSITIVE_INFINITY,
+    npe_outbox_batches: 0,
+    'npe_source_breaker registry closed registry': 1,
+    'npe_source_breaker registry half_open registry': 0,
+    'npe_source_breaker registry open registry': 0,
+    'npe_source_budget_credits used registry': 0,
+    'npe_credits_balance available': 0,
+    'npe_credits_balance held': 0,
+    'npe_credits_balance used': 0,
+    npe_organizations_low: 0,
+    npe_deliveries_pending: 0,
+    npe_delivery_overdue_seconds: 0,
+    npe_hosts_failing: 0,
+  });
+});
+
+test.serial(
+  'what waits for room and what has it is told by organization, the ten largest by their ids',
+  async (t) => {
+    const large = [];
+    for (let count = 12; count > 0; count -= 1) large.push(await submitFor(20, count));
+    const now = await figures();
+    const named = Object.keys(now).filter((name) => name.startsWith('npe_lookups_open '));
+    t.deepEqual(
+      new Set(named.map((name) => name.split(' ')[1])),
+      new Set([...large.slice(0, 10).map(({ organizationId }) => organizationId), 'other']),
+    );
+    t.is(now[`npe_lookups_open ${large[0]?.organizationId}`], 2);
+    t.is(now[`npe_lookups_waiting ${large[0]?.organizationId}`], 10);
+    t.deepEqual([now['npe_lookups_open other'], now['npe_lookups_waiting other']], [3, 0]);
+    t.is(now['npe_requests_open accepted'], 78);
+    t.is(now.npe_outbox_batches, 12);
+    t.true((now.npe_lookup_oldest_wait_seconds ?? 0) > 0);
+    t.deepEqual([now['npe_credits_balance available'], now['npe_credits_balance held']], [162, 78]);
+    await sql`update requests set deadline_at = now() - interval '90 s' where id = ${large[0]?.requestIds[0] ?? ''}`;
+    t.is(Math.floor((await figures()).npe_request_overdue_seconds ?? 0), 90);
+  },
+);
+
+test.serial('sandboxes have no credits of customers', async (t) => {
+  const before = await figures();
+  const { organizationId } = await openOrganization(db, 0);
+  await sql`insert into organizations (id, name, webhook_secret, sandbox_of)
+            values ('sbx_1', 'test', 'none', ${organizationId})`;
+  await sql`insert into ledger_entries (organization_id, kind, amount) values ('sbx_1', 'grant', 1000)`;
+  const after = await figures();
+  t.is(after['npe_credits_balance available'], before['npe_credits_balance available']);
+});
+
+test.serial('who has less than was used within the last day is low on credits', async (t) => {
+  const spend = async (credits: number, count: number) => {
+    const { requestIds } = await submitFor(credits, count, { wantedType: 'professional' });
+    for (const id of requestIds) {
+      await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
+                select npi, npi || '@clinic.test', 'professional', 'valid', now(), 'test' from requests where id = ${id}`;
+      t.is((await settle(db, id, 'answered', 'test', RULES)).status, 'completed');
+    }
+  };
+  const before = (await figures()).npe_organizations_low;
+  await spend(5, 2);
+  t.is((await figures()).npe_organizations_low, before, 'three are left, two were used');
+  await spend(5, 3);
+  t.is((await figures()).npe_organizations_low, (before ?? 0) + 1, 'two are left, three were used');
+  // Once an hour, whoever sweeps.
+  await noteUsedCredits(worker);
+  await noteUsedCredits(worker);
+  t.is((await figures()).npe_organizations_low, before, 'used before the day began');
+  const [{ hours } = { hours: 0 }] = await sql`select count(distinct hour)::int as hours from used_credits`;
+  t.is(hours, 1);
+  await sql`update used_credits set hour = hour - interval '25 h'`;
+  await noteUsedCredits(worker);
+  const [{ old } = { old: 0 }] = await sql`
+    select count(*)::int as old from used_credits where hour < now() - interval '1 day'`;
+  t.is(old, 0);
+});
+
+test.serial('the sweep has an age, and a source whose pause is over is half open', async (t) => {
+  await takeTurn(worker, 60_000, 'default');
+  await noteSweep(worker);
+  await sql`update sweeps set swept_at = now() - interval '40 s'`;
+  await sql`insert into source_health (source, state, open_until) values ('registry', 'open', now() + interval '1 h')`;
+  const open = await figures();
+  t.is(Math.floor(open.npe_sweep_age_seconds ?? 0), 40);
+  t.is(open['npe_source_breaker registry open registry'], 1);
+  await sql`update source_health set open_until = now() - interval '1 s'`;
+  const trial = await figures();
+  t.is(trial['npe_source_breaker registry half_open registry'], 1);
+  t.is(trial['npe_source_breaker registry open registry'], 0);
+});
+
+test.serial('a delivery is overdue once what it reports is final, or its next attempt is due', async (t) => {
+  const webhook = { url: 'https://hooks.test/', mode: 'real-time' };
+  const { requestIds } = await submitFor(5, 2, { webhook });
+  t.deepEqual(
+    await figures().then((now) => [now.npe_deliveries_pending, now.npe_delivery_overdue_seconds]),
+    [2, 0],
+  );
+  const [first = '', second = ''] = requestIds;
+  await settle(db, first, 'answered', 'test', RULES);
+  await sql`update webhook_deliveries set due_at = now() - interval '70 s' where request_id = ${second}`;
+  t.is(Math.floor((await figures()).npe_delivery_overdue_seconds ?? 0), 70);
+  await sql`update webhook_deliveries set state = 'failed', due_at = null, decided_at = now() where request_id = ${second}`;
+  const now = await figures();
+  t.is(now.npe_deliveries_pending, 1);
+  t.true((now.npe_delivery_overdue_seconds ?? 0) > 0 && (now.npe_delivery_overdue_seconds ?? 0) < 70);
+  const { organizationId } = await openOrganization(db, 0);
+  await sql`insert into webhook_hosts (organization_id, host, failures, open_until)
+            values (${organizationId}, 'a.test', 5, now()), (${organizationId}, 'b.test', 1, null)`;
+  t.is((await figures()).npe_hosts_failing, 1);
+});
+
+test.serial('nobody reads what is over for it: no table of history is scanned', async (t) => {
+  const scans = async () => {
+    const [{ n } = { n: 0 }] = await sql<{ n: number }[]>`
+      select sum(seq_scan)::int as n from pg_stat_user_tables
+       where relname in ('requests', 'batches', 'ledger_entries', 'webhook_deliveries')`;
+    return n;
+  };
+  await worker.drizzle.execute('select pg_stat_force_next_flush()');
+  const before = await scans();
+  await readFigures(worker, SOURCES);
+  await worker.drizzle.execute('select pg_stat_force_next_flush()');
+  t.is(await scans(), before);
+});

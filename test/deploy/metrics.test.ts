@@ -1,0 +1,298 @@
+import { readFile } from 'node:fs/promises';
+import { register } from '@prometheus-io/client';
+import { Client, Connection } from '@temporalio/client';
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { type Database, openDatabase } from '../../db/client.ts';
+import { type ConfiguredSource, HELP } from '../../db/figures.ts';
+import { settle } from '../../db/requests/settle.ts';
+import { freePort, LOOPBACK } from '../../deploy/local/processes.ts';
+import { createLog } from '../../deploy/log.ts';
+import { figuresOf, healthOf, serveMetrics, type WorkerPages } from '../../deploy/metrics.ts';
+import { fresh } from '../support/database.ts';
+import { eventually, RULES } from '../support/organization.ts';
+import { startApiProcess, workerProcesses } from '../support/programs.ts';
+import { startStack } from '../support/stack.ts';
+import { closedUrl, createScriptedVendor, foundStep } from '../support/vendors.ts';
+
+// What Prometheus reads of the service, over HTTP. The counters are of this process, which is all of it: what a test
+// compares is what they have grown by.
+
+const [FOUND, NOBODY, TROUBLE] = ['2000000010', '2000000028', '2000000036'] as const;
+const CANARY = 'canary-7f3a';
+
+/** Of the SDK: what every worker tells, and what it tells by label `failure_reason` or `status_code` once something failed. */
+const OF_TEMPORAL = [
+  'temporal_worker_task_slots_available',
+  'temporal_worker_task_slots_used',
+  'temporal_workflow_task_schedule_to_start_latency_seconds',
+  'temporal_activity_schedule_to_start_latency_seconds',
+  'temporal_num_pollers',
+  'temporal_sticky_cache_size',
+];
+const IN_TROUBLE = [
+  'temporal_request_failure_total',
+  'temporal_long_request_failure_total',
+  'temporal_workflow_task_execution_failed_total',
+];
+
+const vendor = createScriptedVendor('good');
+const broken = createScriptedVendor('bad');
+const stack = fresh(test, () => startStack({ providers: [vendor, broken] }));
+const workers = fresh(test, async () => workerProcesses());
+const SOURCES: readonly ConfiguredSource[] = [
+  { kind: 'vendor', source: 'good', dailyCredits: 500 },
+  { kind: 'vendor', source: 'bad', dailyCredits: null },
+];
+
+/** Samples by their name and labels, as they stand in the text. */
+type Samples = Readonly<Record<string, number>>;
+
+function parse(text: string): Samples {
+  const lines = text.split('\n').filter((line) => line !== '' && !line.startsWith('#'));
+  return Object.fromEntries(
+    lines.map((line) => [
+      line.slice(0, line.lastIndexOf(' ')),
+      Number(line.slice(line.lastIndexOf(' ') + 1)),
+    ]),
+  );
+}
+
+/** What a port for metrics answers with these pages. */
+async function ask(pages: WorkerPages, path: string, db: Pick<Database, 'pool'> = stack.workerDb) {
+  const server = await serveMetrics({ metricsHost: LOOPBACK, metricsPort: 0 }, db, pages);
+  const address = server?.address();
+  if (!server || typeof address !== 'object') throw new Error('nobody listens');
+  try {
+    return await get(address?.port ?? 0, path);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
+}
+
+async function get(port: number, path: string) {
+  const response = await fetch(`http://${LOOPBACK}:${port}${path}`);
+  return { status: response.status, text: await response.text() };
+}
+
+/** One look at the metrics, with figures that are of now. */
+async function scrape(): Promise<string> {
+  const parts = [figuresOf(stack.workerDb, SOURCES, createLog('test', 'silent'))];
+  return (await ask({ parts, health: {} }, '/metrics')).text;
+}
+
+/** What has changed since an earlier look. */
+async function grown(before: Samples): Promise<Samples> {
+  const after = Object.entries(parse(await scrape()));
+  return Object.fromEntries(after.map(([name, value]) => [name, value - (before[name] ?? 0)]));
+}
+
+test.serial('after a batch the figures say what happened, each thing once', async (t) => {
+  const client = await stack.organization(10);
+  vendor.script(FOUND, () => foundStep(FOUND));
+  broken.script(TROUBLE, () => ({ kind: 'fatal', why: 'plan' }));
+  const before = parse(await scrape());
+  const body = {
+    npis: [FOUND, FOUND, NOBODY, TROUBLE, '1234567890'],
+    webhook: { url: `${stack.receiver.url}/metrics` },
+  };
+  const key = { 'idempotency-key': 'metrics' };
+  const { json } = await client.bulk(body, key);
+  await client.bulk(body, key);
+  await client.completed(json.batch_id);
+  await eventually(async () => (stack.receiver.deliveries().length < 5 ? null : true));
+  const now = await eventually(async () => {
+    const figures = await grown(before);
+    return figures['npe_delivery_attempts_total{outcome="delivered"}'] === 5 ? figures : null;
+  });
+  const settled = (labels: string) => now[`npe_requests_settled_total{${labels},sandbox="false"}`];
+  t.like(now, {
+    'npe_submits_total{kind="bulk",answer="new"}': 1,
+    'npe_submits_total{kind="bulk",answer="repeat"}': 1,
+    'npe_requests_submitted_total{wanted_type="any",sandbox="false"}': 5,
+    'npe_request_duration_seconds_count{status="completed"}': 2,
+    'npe_credits_total{movement="hold"}': 5,
+    'npe_credits_total{movement="charge"}': 1,
+    'npe_credits_total{movement="release"}': 4,
+    'npe_source_calls_total{kind="vendor",source="good",answer="found"}': 1,
+    'npe_source_calls_total{kind="vendor",source="bad",answer="plan"}': 1,
+    'npe_delivery_attempt_duration_seconds_count{outcome="delivered"}': 5,
+    'npe_http_request_duration_seconds_count{route="/api/v1/email/bulk",method="post",status="202"}': 2,
+  });
+  t.is(settled('status="completed",email_type="professional",replayed="false"'), 1);
+  t.is(settled('status="completed",email_type="professional",replayed="true"'), 1);
+});
+
+test.serial('what is settled again is not counted again', async (t) => {
+  const client = await stack.organization(10);
+  const { json } = await client.single({ npi: TROUBLE });
+  await client.completed(json.batch_id);
+  const before = parse(await scrape());
+  const [{ request_id: id } = { request_id: '' }] = json.requests;
+  t.false((await settle(stack.workerDb, id, 'answered', 'test', RULES)).settledNow);
+  const now = Object.entries(await grown(before));
+  const settled = now.filter(([name]) => /^npe_(requests_settled|credits)_total/.test(name));
+  t.true(settled.length > 2);
+  t.deepEqual([...new Set(settled.map(([, value]) => value))], [0]);
+});
+
+test.serial('a wait that the client asked for is no slow answer', async (t) => {
+  const sandbox = await stack.sandboxOf(await stack.organization(10));
+  const { json } = await sandbox.single({ npi: FOUND }, { 'test-outcome': 'deadline' });
+  const seconds =
+    'npe_http_request_duration_seconds_sum{route="/api/v1/batch/{batch_id}",method="get",status="200"}';
+  const before = parse(await scrape());
+  const { headers } = await sandbox.get(`/api/v1/batch/${json.batch_id}`, { prefer: 'wait=3' });
+  t.is(headers.get('preference-applied'), 'wait=3');
+  const took = await eventually(async () => (await grown(before))[seconds] || null);
+  t.true(took < 3, `${took} s`);
+});
+
+test.serial('what a sandbox does is told apart, and moves no credits', async (t) => {
+  const sandbox = await stack.sandboxOf(await stack.organization(10));
+  const before = parse(await scrape());
+  const { json } = await sandbox.single({ npi: FOUND }, { 'test-outcome': 'professional' });
+  await sandbox.completed(json.batch_id);
+  const now = await grown(before);
+  t.is(now['npe_requests_submitted_total{wanted_type="any",sandbox="true"}'], 1);
+  const settled = 'status="completed",email_type="professional",replayed="false",sandbox="true"';
+  t.is(now[`npe_requests_settled_total{${settled}}`], 1);
+  const moved = Object.entries(now).filter(([name]) =>
+    /^npe_(credits_total|request_duration_seconds_count|credits_balance)/.test(name),
+  );
+  t.true(moved.length >= 6);
+  t.deepEqual([...new Set(moved.map(([, value]) => value))], [0]);
+});
+
+test.serial(
+  'a source that refuses shows as an open breaker, and what it cost beside its limit',
+  async (t) => {
+    const figures = parse(await scrape());
+    const breaker = (source: string, state: string) =>
+      figures[`npe_source_breaker{kind="vendor",state="${state}",source="${source}"}`];
+    t.deepEqual(
+      ['closed', 'half_open', 'open'].map((state) => [breaker('good', state), breaker('bad', state)]),
+      [
+        [1, 0],
+        [0, 0],
+        [0, 1],
+      ],
+    );
+    t.is(figures['npe_source_budget_credits{what="limit",source="good"}'], 500);
+    t.true((figures['npe_source_budget_credits{what="used",source="good"}'] ?? 0) > 0);
+    t.false('npe_source_budget_credits{what="limit",source="bad"}' in figures);
+  },
+);
+
+test.serial('nothing that others wrote is in the text, whatever they write', async (t) => {
+  const client = await stack.organization(10);
+  await stack.db.drizzle.execute(
+    sql`update organizations set name = ${CANARY} where id = ${client.organizationId}`,
+  );
+  vendor.script(NOBODY, () => ({ kind: 'miss', reason: CANARY }));
+  broken.script(NOBODY, () => ({ kind: 'fatal', why: 'protocol', field: CANARY }));
+  const submitted = await client.single({
+    npi: NOBODY,
+    webhook: { url: `https://${CANARY}.test/${CANARY}` },
+  });
+  await client.completed(submitted.json.batch_id);
+  await eventually(async () => /_attempts_total\{outcome="dns_\w+"\} 1/.test(await scrape()) || null);
+  const look = async (paths: readonly string[]) => {
+    for (const path of paths) await client.call('GET', path, undefined, { 'x-request-id': CANARY });
+    return await scrape();
+  };
+  await look([`/${CANARY}`, `/api/v1/batch/${CANARY}`, `/docs/${CANARY}`, `/%00"}${CANARY}`]);
+  const some = (from: number) => Array.from({ length: 50 }, (_, n) => `/${CANARY}/${from + n}`);
+  const few = await look(some(0));
+  const many = await look(some(50));
+  t.regex(many, /route="\/\{any\*\}"/);
+  for (const text of [CANARY, client.organizationId.slice(4), FOUND, '@']) t.false(many.includes(text), text);
+  t.is(Object.keys(parse(many)).length, Object.keys(parse(few)).length);
+});
+
+test.serial(
+  'figures are read every 10 s at most, and the last known are told without PostgreSQL',
+  async (t) => {
+    const nowhere = new URL(await closedUrl()).host;
+    const away = openDatabase({ url: `postgres://u@${nowhere}/none`, poolSize: 1, applicationName: 'test' });
+    t.teardown(() => away.close());
+    const db = { ...stack.workerDb };
+    const parts = [figuresOf(db, SOURCES, createLog('test', 'silent'))];
+    const look = async () => (await ask({ parts, health: {} }, '/metrics')).text;
+    t.regex(await look(), /^npe_figures_up 1$/m);
+    Object.assign(db, { drizzle: away.drizzle });
+    t.regex(await look(), /^npe_figures_up 1$/m);
+    const { now } = performance;
+    performance.now = () => now.call(performance) + 10_000;
+    t.teardown(() => Object.assign(performance, { now }));
+    const text = await look();
+    t.regex(text, /^npe_figures_up 0$/m);
+    t.regex(text, /^npe_requests_open\{state="accepted"\} 0$/m);
+    t.regex(text, /^npe_credits_total\{movement="charge"\}/m);
+  },
+);
+
+test.serial('a worker says why it cannot work, and that it is about to end', async (t) => {
+  const ending = new AbortController();
+  const nowhere = new URL(await closedUrl()).host;
+  const away = openDatabase({ url: `postgres://u@${nowhere}/none`, poolSize: 1, applicationName: 'test' });
+  t.teardown(() => away.close());
+  const lost = new Client({ connection: Connection.lazy({ address: nowhere }) });
+  t.teardown(() => lost.connection.close());
+  const healthy = { db: stack.workerDb, client: stack.client, ending: ending.signal, isPolling: () => true };
+  const look = async (over: Partial<typeof healthy> = {}) => {
+    const pages = { parts: [], health: healthOf({ ...healthy, ...over }) };
+    const [alive, ready] = [await ask(pages, '/healthz'), await ask(pages, '/readyz')];
+    return [alive, ready].map(({ status, text }) => `${status} ${JSON.parse(text).status}`);
+  };
+  t.deepEqual(await look(), ['200 ok', '200 ready']);
+  t.deepEqual(await look({ isPolling: () => false }), ['200 ok', '503 not_polling']);
+  t.deepEqual(await look({ db: away }), ['200 ok', '503 database_away']);
+  t.deepEqual(await look({ client: lost }), ['200 ok', '503 temporal_away']);
+  ending.abort();
+  t.deepEqual(await look(), ['503 ending', '503 ending']);
+});
+
+test.serial('the programs tell on a port of their own, a worker with what the SDK counts', async (t) => {
+  await stack.stopWorker();
+  const [ofApi, ofWorker] = [await freePort(), await freePort()];
+  const api = await startApiProcess(stack.databaseUrl, { METRICS_PORT: String(ofApi) });
+  t.teardown(() => api.stop());
+  t.teardown(() => workers.stop());
+  await workers.start(stack, { METRICS_PORT: String(ofWorker) });
+  const client = await stack.organization(10);
+  await client.completed((await client.single({ npi: '2000000044' })).json.batch_id);
+  const [{ text: told }, { text: toldByWorker }] = [
+    await get(ofApi, '/metrics'),
+    await get(ofWorker, '/metrics'),
+  ];
+  const answered = 'route="/healthz",method="get",status="200"';
+  t.true(told.includes(`\nnpe_http_request_duration_seconds_count{${answered}} `));
+  for (const name of ['nodejs_eventloop_lag_p99_seconds', 'process_resident_memory_bytes'])
+    t.true(told.includes(`\n# TYPE ${name} gauge`), name);
+  t.regex(told, /^npe_database_pool\{state="size"\} 16$/m);
+  t.notRegex(told, /npe_figures_up|temporal_/);
+  // The SDK's native part would cost every API process 30 MB.
+  if (process.platform === 'linux')
+    t.notRegex(await readFile(`/proc/${api.pid()}/maps`, 'utf8'), /core-bridge/);
+  t.regex(toldByWorker, /^npe_figures_up 1$/m);
+  t.regex(toldByWorker, /^temporal_num_pollers\{.*task_queue="webhooks-/m);
+  t.regex(toldByWorker, /^temporal_worker_task_slots_used\{.*worker_type="LocalActivityWorker"/m);
+  for (const name of OF_TEMPORAL) t.true(toldByWorker.includes(`\n# TYPE ${name} `), name);
+  t.deepEqual(await get(ofApi, '/readyz'), { status: 404, text: 'not found\n' });
+  t.deepEqual(await get(ofWorker, '/healthz'), { status: 200, text: '{"status":"ok"}' });
+  t.deepEqual(await get(ofWorker, '/readyz'), { status: 200, text: '{"status":"ready"}' });
+});
+
+test('the page has the metrics that are told, and no others', async (t) => {
+  const page = await readFile(new URL('../../deploy/metrics.md', import.meta.url), 'utf8');
+  const counted = register.getMetricsAsArray().map(({ name }) => name);
+  const told = [...counted.filter((name) => name.startsWith('npe_')), ...Object.keys(HELP)];
+  t.deepEqual([...new Set(page.match(/\bnpe_\w+/g))].sort(), told.sort());
+  const named = new Set(page.match(/\btemporal_(?!away)\w+/g));
+  t.deepEqual(
+    [...named].filter((name) => name !== 'temporal_').sort(),
+    [...OF_TEMPORAL, ...IN_TROUBLE].sort(),
+  );
+});
