@@ -171,23 +171,21 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     const { response } = request;
     const { credentials } = request.auth;
     const status = response instanceof Error ? response.output.statusCode : response?.statusCode;
-    const { method, app } = request;
+    const { app, info, method } = request;
     // The template, not the path: what a client put there may be anything.
     const route = request.route.path;
-    const took = Date.now() - request.info.received;
-    const labels = { route, method, status: status ?? 'none' };
-    httpDuration.observe(labels, (took - (app.waitedMs ?? 0)) / 1000);
+    const ms = Date.now() - info.received;
+    httpDuration.observe({ route, method, status: status ?? 'none' }, (ms - (app.waitedMs ?? 0)) / 1000);
+    const ids = { organization_id: credentials?.organizationId, batch_id: app.batchId };
     if (app.batchId) {
-      const about = {
+      const http = {
         'http.request.method': 'POST',
         'http.route': route,
         'http.response.status_code': status,
       };
       tellSpan({
-        ...{ batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null, kind: 'server' },
-        name: `POST ${route}`,
-        durationMs: took,
-        attributes: { ...about, organization_id: credentials?.organizationId, batch_id: app.batchId },
+        ...{ batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null },
+        ...{ name: `POST ${route}`, kind: 'server', durationMs: ms, attributes: { ...http, ...ids } },
         link: parseTraceparent(request.headers.traceparent),
       });
     }
@@ -200,9 +198,8 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
         route,
         status,
         suppressed,
-        ms: request.info.responded - request.info.received,
-        organization_id: credentials?.organizationId,
-        ...(app.batchId && { batch_id: app.batchId }),
+        ms: info.responded - info.received,
+        ...ids,
         ...idsIn(request),
       },
       'http',

@@ -100,25 +100,27 @@ export function countSettled(
 }
 
 /**
- * Counts a call of a source and the time it takes, by what is answered: the verdict, why there is none, or its kind. Its
- * span says the same, and nothing of what is in the answer.
+ * Counts a call of a source and the time it takes, and makes a span of it, by what is answered: the verdict, why there
+ * is none, or its kind.
  */
-export async function countCall<
+export function countCall<
   T extends { readonly kind: string; readonly why?: string; readonly verdict?: string },
 >(kind: 'vendor' | 'verifier' | 'registry', source: string, call: Promise<T>): Promise<T> {
   const end = sourceCallDuration.startTimer({ kind, source });
   // What throws was cut off by us.
   let answer = 'aborted';
-  try {
-    const tell = ({ kind: answered, why, verdict }: T) => ({
-      attributes: { answer: why ?? verdict ?? answered },
-      isError: answered === 'retry' || answered === 'fatal',
-    });
-    const step = await traced({ name: source, kind: 'client' }, () => call, tell);
-    answer = tell(step).attributes.answer;
-    return step;
-  } finally {
-    end();
-    sourceCalls.inc({ kind, source, answer });
-  }
+  const counted = async () => {
+    try {
+      const step = await call;
+      answer = step.why ?? step.verdict ?? step.kind;
+      return step;
+    } finally {
+      end();
+      sourceCalls.inc({ kind, source, answer });
+    }
+  };
+  return traced({ name: source, kind: 'client' }, counted, (step) => ({
+    attributes: { answer },
+    isError: step.kind === 'retry' || step.kind === 'fatal',
+  }));
 }
