@@ -169,7 +169,8 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     const { credentials } = request.auth;
     const status = response instanceof Error ? response.output.statusCode : response?.statusCode;
     const { method, path: route } = request.route;
-    const ms = Date.now() - request.info.received - (request.app.waitedMs ?? 0);
+    // The two clocks may differ by a millisecond.
+    const ms = Math.max(0, Date.now() - request.info.received - (request.app.waitedMs ?? 0));
     time('npe_http_request_duration_seconds', { route, method, status: status ?? 'none' }, ms / 1000);
     const suppressed = credentials ? undefined : sample(status);
     if (suppressed === null) return;
