@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Lifecycle, type Request, type Server } from '@hapi/hapi';
-import { httpDuration } from '../db/metrics.ts';
+import { time } from '../db/metrics.ts';
 import { parseTraceparent, spanIdOf, tellSpan } from '../db/traces.ts';
 import { registerDocs } from './docs/docs.ts';
 import { registerAuth } from './http/auth.ts';
@@ -171,11 +171,13 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     const { response } = request;
     const { credentials } = request.auth;
     const status = response instanceof Error ? response.output.statusCode : response?.statusCode;
-    const { app, info, method } = request;
+    const { app, info } = request;
     // The template, not the path: what a client put there may be anything.
-    const route = request.route.path;
+    const { method, path: route } = request.route;
     const ms = Date.now() - info.received;
-    httpDuration.observe({ route, method, status: status ?? 'none' }, (ms - (app.waitedMs ?? 0)) / 1000);
+    // The two clocks may differ by a millisecond.
+    const workedMs = Math.max(0, ms - (app.waitedMs ?? 0));
+    time('npe_http_request_duration_seconds', { route, method, status: status ?? 'none' }, workedMs / 1000);
     const ids = { organization_id: credentials?.organizationId, batch_id: app.batchId };
     if (app.batchId) {
       const http = {
