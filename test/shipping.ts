@@ -12,8 +12,8 @@ import { findPython } from './support/python.ts';
 import { startServers } from './support/servers.ts';
 
 /**
- * `npm run shipping`: hadolint, Caddy, compose-go, kustomize and the schemas of Kubernetes judge what is in `deploy/container/`
- * and `deploy/kubernetes/`, and have to find faults that are planted there. Then the images are made in folders, and
+ * `npm run shipping`: hadolint, Caddy, compose-go, kustomize and the schemas of Kubernetes judge what is in
+ * `deploy/container/` and `deploy/kubernetes/`, and have to find faults that are planted there. Then the images are made in folders, and
  * their programs run from these as the users they have in production. It ends at the first that is wrong.
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
