@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -74,7 +75,7 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   started.defer(await startServers());
   const temporal = {
     temporalAddress: testSetting('TEST_TEMPORAL_ADDRESS'),
-    taskQueue: 'enrichment-monitored',
+    taskQueue: `enrichment-${randomUUID()}`,
   };
   const stack = await startStack({ allSources: true, elsewhere: temporal });
   started.defer(() => stack.stop());

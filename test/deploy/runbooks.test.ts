@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -22,6 +23,8 @@ const pages = new Map(
 const KINDS = ['vendor', 'verifier', 'registry'];
 
 const temporalAddress = () => testSetting('TEST_TEMPORAL_ADDRESS');
+/** Of the queues, which other tests must not share. */
+const suffix = randomUUID();
 const metricsPort = await freePort();
 const folder = temporaryFolder(test.after.always);
 const stack = fresh(test, () =>
@@ -29,7 +32,7 @@ const stack = fresh(test, () =>
     allSources: true,
     // Longer than the test: whom no vendor answers stays open.
     lookupTimeoutMs: 900_000,
-    elsewhere: { temporalAddress: temporalAddress(), taskQueue: 'enrichment-runbooks' },
+    elsewhere: { temporalAddress: temporalAddress(), taskQueue: `enrichment-${suffix}` },
   }),
 );
 const workers = workerProcesses();
@@ -80,7 +83,7 @@ async function filledIn(text: string): Promise<string> {
   return text
     .replace(/\b[A-Z][A-Z0-9]+\b(?!_)/g, (word) => words[word] ?? word)
     .replace(/\b(enrichment|webhooks)(?=\s|$)/gm, (queue, _, at: number, all: string) =>
-      /--task-queue $|npi-email-$|reverify-$/.test(all.slice(0, at)) ? `${queue}-runbooks` : queue,
+      /--task-queue $|npi-email-$|reverify-$/.test(all.slice(0, at)) ? `${queue}-${suffix}` : queue,
     )
     .replaceAll('http://127.0.0.1:8080', stack.baseUrl)
     .replaceAll('http://127.0.0.1:9464', `http://${LOOPBACK}:${metricsPort}`);

@@ -63,7 +63,7 @@ export async function draw(
 const STYLE = `
   body { font: 11px sans-serif; margin: 10px; color: #24292f; background: #f4f5f5 }
   h1 { font-size: 16px; margin: 0 0 8px } h2 { font-size: 11px; margin: 0 0 2px; white-space: nowrap; overflow: hidden }
-  main { display: grid; grid-template-columns: repeat(24, 1fr); grid-auto-rows: 22px; gap: 6px }
+  main { display: grid; grid-template-columns: repeat(24, 1fr); grid-auto-rows: 19px; gap: 6px }
   section { background: white; border: 1px solid #d8dadd; padding: 5px; overflow: hidden; min-width: 0 }
   b { display: block; font-size: 26px; text-align: center; color: #2a7d3f; padding-top: 6px }
   p { margin: 0; line-height: 13px } span { white-space: nowrap; margin-right: 8px }
@@ -91,7 +91,7 @@ function contentOf({ type, fieldConfig }: Panel, lines: readonly Line[]): string
   const names = lines.map(
     ({ name }, n) => `<span style="color:${COLORS[n % COLORS.length]}">▬ ${escaped(name)}</span>`,
   );
-  const svg = `<svg viewBox="0 0 ${WIDTH} ${HEIGHT + 2}">${grid.join('')}${paths.join('')}</svg>`;
+  const svg = `<svg viewBox="0 0 ${WIDTH} ${HEIGHT + 5}">${grid.join('')}${paths.join('')}</svg>`;
   return `${svg}<p>${names.join(' ')}</p>`;
 }
 
