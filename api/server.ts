@@ -19,6 +19,10 @@ import { type OperationId, ROUTES } from './routes.ts';
 import { createStarter, type TemporalDeps } from './temporal.ts';
 
 declare module '@hapi/hapi' {
+  interface ServerApplicationState {
+    /** It still serves, and is about to end. */
+    isDraining?: boolean;
+  }
   interface RequestApplicationState {
     /** Shown as `X-Request-Id` and in every log line of this request. */
     requestId?: string;
@@ -74,6 +78,8 @@ export function createServer(deps: ApiDeps): Server {
   server.ext('onPreResponse', (request: Request, h) => {
     const { response } = request;
     if (response instanceof Error) return h.continue;
+    // Whoever sends the next request over a new connection is led to another process.
+    if (server.app.isDraining) response.header('connection', 'close');
     response.header('x-request-id', request.app.requestId ?? randomUUID());
     for (const [name, value] of Object.entries(PRIVATE)) response.header(name, value, { override: false });
     for (const [name, value] of Object.entries(request.app.rateHeaders ?? {})) response.header(name, value);

@@ -81,10 +81,9 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
           ('npe_request_overdue_seconds', greatest(0, extract(epoch from at - (select min(deadline_at) from open)))),
           ('npe_sweep_age_seconds', coalesce(extract(epoch from at - (select swept_at from sweeps)), 'infinity')),
           ('npe_outbox_batches', (select count(*) from (select from batches where wake_at is not null limit ${AT_MOST}) o)),
-          ('npe_organizations_low', (
-            select count(*) from credit_balances b left join used_credits u
-                     on u.organization_id = b.organization_id and u.hour = (select min(hour) from used_credits)
-             where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0))),
+          ('npe_outbox_overdue_seconds',
+           coalesce(greatest(0, extract(epoch from at - (select min(wake_at) from batches))), 0)),
+          ('npe_organizations_low', (select count(*) from ${LOW})),
           ('npe_deliveries_pending',
            (select count(*) from (select from webhook_deliveries where state = 'pending' limit ${AT_MOST}) d)),
           ('npe_delivery_overdue_seconds', greatest(0, extract(epoch from at - (select min(due_at) from pending)))),

@@ -88,6 +88,8 @@ const SETTINGS = {
   /** Null: nothing is told. */
   metricsPort: ['METRICS_PORT', orNull(Joi.number().port())],
   apiKeepAliveMs: ['API_KEEP_ALIVE', duration(1000, 3_600_000).default(75_000)],
+  /** How long it goes on serving after it has been told to stop. */
+  apiDrainDelayMs: ['API_DRAIN_DELAY', duration(0, 300_000).default(5000)],
   trustedProxies: ['TRUSTED_PROXIES', list(cidr, 'CIDR ranges')],
   lookupTimeoutMs: ['LOOKUP_TIMEOUT', duration(1000, DAY).default(15 * 60_000)],
   freshnessMs: ['FRESHNESS_WINDOW', duration(1000, 365 * DAY).default(30 * DAY)],

@@ -193,6 +193,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   await writeFile(sourcesFile, `${JSON.stringify(SOURCES, null, 2)}\n`);
   const environment = {
     LOOKUP_TIMEOUT: '1m',
+    API_DRAIN_DELAY: '0s',
     ...given.environment,
     // What says that a process is ready is of this level, and nobody else decides which version is current.
     LOG_LEVEL: ['debug', 'trace'].includes(given.environment.LOG_LEVEL ?? '')

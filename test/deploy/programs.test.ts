@@ -99,6 +99,7 @@ test.serial(
       TEMPORAL_ADDRESS: temporal.address,
       API_HOST: LOOPBACK,
       API_PORT: String(port),
+      API_DRAIN_DELAY: '0s',
       WORKFLOW_BUNDLE: bundle,
     };
     const readyz = async () => (await fetch(`http://${LOOPBACK}:${port}/readyz`)).status;
