@@ -103,19 +103,24 @@ export async function readConcerns(db: Database) {
   const seconds = (since: string) =>
     sql.raw(`extract(epoch from clock_timestamp() - ${since})::int as seconds`);
   const [concerns] = await query(db, (tx) =>
-    tx.execute<Record<'waiting' | 'low' | 'hosts', readonly Readonly<Record<string, string | number>>[]>>(sql`
+    tx.execute<
+      Record<
+        'waitingForRoom' | 'nearlyOutOfCredits' | 'webhookHostsAway',
+        readonly Readonly<Record<string, string | number>>[]
+      >
+    >(sql`
       select ${listed(sql`
                select ${organization}, count(*) as requests, ${seconds('min(accepted_at)')}
                  from requests r join organizations o on o.id = r.organization_id
-                where settled_at is null and not has_room group by o.id order by min(accepted_at)`)} as waiting,
+                where settled_at is null and not has_room group by o.id order by min(accepted_at)`)} as "waitingForRoom",
              ${listed(sql`
                select ${organization}, available, used_today as "usedToday" from organizations o join (
                  select b.organization_id, b.available, b.used - coalesce(u.used, 0) as used_today from ${LOW}) b
-                   on o.id = b.organization_id order by available::float8 / used_today`)} as low,
+                   on o.id = b.organization_id order by available::float8 / used_today`)} as "nearlyOutOfCredits",
              ${listed(sql`
                select ${organization}, host, ${seconds('failing_since')}, last_reason as reason
                  from webhook_hosts h join organizations o on o.id = h.organization_id
-                where open_until is not null order by failing_since`)} as hosts`),
+                where open_until is not null order by failing_since`)} as "webhookHostsAway"`),
   );
   if (!concerns) throw new Error('no row');
   return concerns;
