@@ -1,4 +1,5 @@
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
+import { temporalUi } from './config/config.ts';
 
 /**
  * A logger of JSON lines. Callers pass ids and numbers; errors keep their
@@ -6,8 +7,23 @@ import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino'
  * @param destination in place of standard output
  */
 export function createLog(name: string, level: string, destination?: DestinationStream): Logger {
-  const options = { name, level, serializers: { err: serializeError }, base: { pid: process.pid } };
+  const formatters = { log: withLink(temporalUi()) };
+  const options = {
+    name,
+    level,
+    serializers: { err: serializeError },
+    base: { pid: process.pid },
+    formatters,
+  };
   return destination ? pino(options, destination) : pino(options);
+}
+
+/** Adds to a line about a workflow where the Temporal UI shows it; the id of a batch is that of its workflow. */
+function withLink(ui: string | null) {
+  return (line: Record<string, unknown>) => {
+    const id = line.workflow_id ?? line.batch_id;
+    return ui && id ? { ...line, temporal: `${ui}/${id}` } : line;
+  };
 }
 
 function serializeError(error: unknown) {

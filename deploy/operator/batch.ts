@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import { recordReading } from '../../db/audit.ts';
 import { type BatchInspection, inspectBatch } from '../../db/requests/inspect.ts';
+import { temporalUi } from '../config/config.ts';
 import { type Revealing, revealing } from './arguments.ts';
 import { fields, maskedEmail, maskedUrl, type Run, sections, table } from './print.ts';
 import { presentedAttempts } from './webhooks.ts';
@@ -25,8 +26,10 @@ export function addBatchCommands(program: Command, run: Run): void {
 type Presented = ReturnType<typeof presented>;
 
 function presented({ batch, requests, deliveries }: BatchInspection, reveal = false) {
+  const ui = temporalUi();
   return {
     ...batch,
+    ...(ui && { temporal: `${ui}/${batch.id}` }),
     webhookUrl: batch.webhookUrl === null || reveal ? batch.webhookUrl : maskedUrl(batch.webhookUrl),
     requests: requests.map((request) => ({
       ...request,
