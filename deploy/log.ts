@@ -4,10 +4,17 @@ import { temporalUi } from './config/config.ts';
 /**
  * A logger of JSON lines. Callers pass ids and numbers; errors keep their
  * name, code and stack frames, because a message may hold what a user sent.
+ * With TEMPORAL_UI_URL set, a line about a workflow says where the Temporal UI shows it.
  * @param destination in place of standard output
  */
 export function createLog(name: string, level: string, destination?: DestinationStream): Logger {
-  const formatters = { log: withLink(temporalUi()) };
+  const ui = temporalUi();
+  const log = (line: Record<string, unknown>) => {
+    // That of a batch is the id of its workflow.
+    const id = line.workflow_id ?? line.batch_id;
+    return id ? { ...line, temporal: `${ui}/${id}` } : line;
+  };
+  const formatters = ui === null ? {} : { log };
   const options = {
     name,
     level,
@@ -16,14 +23,6 @@ export function createLog(name: string, level: string, destination?: Destination
     formatters,
   };
   return destination ? pino(options, destination) : pino(options);
-}
-
-/** Adds to a line about a workflow where the Temporal UI shows it; the id of a batch is that of its workflow. */
-function withLink(ui: string | null) {
-  return (line: Record<string, unknown>) => {
-    const id = line.workflow_id ?? line.batch_id;
-    return ui && id ? { ...line, temporal: `${ui}/${id}` } : line;
-  };
 }
 
 function serializeError(error: unknown) {

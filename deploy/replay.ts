@@ -24,33 +24,24 @@ import { installRuntime, loadBundle } from './temporal/workers.ts';
 // `npm run replay`: would these workflows go through what others went through? And what was that?
 
 const HELP = `
-It replays runs of workflows against the code of this folder, or of a bundle. A run that is named is told as well: what
-was decided, who was asked, why it failed. A request that is alone in its batch has no run of its own: DATABASE_URL, if it
-is set, tells the batch.
+A run that is named is told as well: what was decided, who was asked, why it failed. Of many runs (--since, --failed,
+--query) those that are pinned to another build are counted apart: only workers of that build go on with them.
+--inspect waits for a debugger, and stops it at the first that the code does at that event or after it.
 
-Of many runs (--since, --failed, --query) one that is pinned to another build need not fit: only workers of its own
-build go on with it. It is counted, and does not matter to the exit code unless with --all, which is for workers that
-are replaced instead of rolled (deploy/rollout.md), and for clusters without Worker Deployments.
-
---inspect waits for a debugger (chrome://inspect, or attach to the port that it says), and stops it where the code does
-what the event records; at an event that others caused, before the code is told of it.
-
-Needs TEMPORAL_ADDRESS, TASK_QUEUE and what else says where the runs are, nothing for --file. With neither
-TEMPORAL_ADDRESS nor DATABASE_URL the local stack that was started in this folder is meant. See "Configuration" in README.md.
+Needs no settings for --file, else TEMPORAL_ADDRESS, TASK_QUEUE, and DATABASE_URL for requests that are alone in their
+batch; see "Configuration" in README.md, and "Replaying a failed run" in deploy/operations.md.
 Exit codes: 0 all fit, 3 one does not, 1 failed: could not look (one sentence on stderr), 2 wrong usage.
 
 Examples:
   npm run replay -- req_01h2xcejqtf2nbrexx3vqjhp41
-  npm run replay -- --since 24h --bundle workflow-bundle.js     (the gate of a release)
-  npm run replay -- --failed --since 7d
-  npm run replay -- --query 'Npi = "2000000010"'
-  temporal workflow show --workflow-id ID --output json | npm run replay -- --file -
-  npm run replay -- bat_01h2xcejqtf2nbrexx3vqjhp41 --inspect 12`;
+  npm run replay -- --since 24h --bundle workflow-bundle.js     (the gate of a release)`;
 
 const ALONE = 'a request that is alone in its batch has none: name the batch, or set DATABASE_URL';
 
 const FAILED =
   '(Outcome STARTS_WITH "failed" or ExecutionStatus in ("Failed", "TimedOut", "Terminated", "Canceled"))';
+
+const NONE = { workflow: '', runs: 0, fit: 0, doNot: 0, needNot: 0 };
 
 interface Options {
   readonly file?: string;
@@ -83,22 +74,21 @@ await main(
     if (inspect !== null) inspector.open(undefined, undefined, true);
     const runs = file === undefined ? fromTemporal(config, ids, options) : fromFile(file);
     const { buildId } = versionOf(config.taskQueue, code);
-    const counts = new Map<
-      string,
-      { workflow: string; runs: number; fit: number; doNot: number; needNot: number }
-    >();
+    const counts = new Map(
+      Object.values(WORKFLOWS).map((type) => [type as string, { ...NONE, workflow: type }]),
+    );
     for await (const { run, misfit } of replay(code, runs, inspect)) {
       const pinned = pinnedTo(run);
+      const count = counts.get(run.type) ?? { ...NONE };
       const needNot = isMany && !options.all && pinned !== null && pinned !== buildId;
-      const count = counts.get(run.type) ?? { workflow: run.type, runs: 0, fit: 0, doNot: 0, needNot: 0 };
-      counts.set(run.type, count);
       count.runs += 1;
       count[misfit === null ? 'fit' : needNot ? 'needNot' : 'doNot'] += 1;
       if (!isMany) tell(run, misfit, pinned);
       else if (misfit !== null && !needNot) say(`${run.workflowId} ${misfit}\n`);
+      if (misfit !== null && !needNot) process.exitCode = 3;
     }
-    if (isMany) say(counts.size === 0 ? 'no run matches' : summary([...counts.values()], buildId));
-    process.exitCode = [...counts.values()].some(({ doNot }) => doNot > 0) ? 3 : 0;
+    if (isMany)
+      say(`${table([...counts.values()])}\nby build ${buildId}; "need not" is pinned to other builds`);
   },
   (command) =>
     command
@@ -179,16 +169,9 @@ async function batchOf({ databaseUrl }: ReplayConfig, id: string): Promise<strin
 function tell(run: Run, misfit: string | null, pinned: string | null): void {
   const { workflowId, type, events } = run;
   const ui = temporalUi();
-  say(
-    `${type} ${workflowId}, begun ${events[0]?.at.toISOString()}${pinned ? `, pinned to build ${pinned}` : ''}`,
-  );
-  if (ui) say(`${ui}/${workflowId}`);
-  for (const line of storyOf(run)) say(line);
-  say(misfit ?? 'fits');
-}
-
-function summary(counts: readonly object[], buildId: string): string {
-  return `${table(counts)}\nby build ${buildId}; those of "need not" are pinned to other builds, whose workers go on with them`;
+  const build = pinned ? `, pinned to build ${pinned}` : '';
+  const heading = `${type} ${workflowId}, begun ${events[0]?.at.toISOString()}${build}`;
+  say([heading, ...(ui ? [`${ui}/${workflowId}`] : []), ...storyOf(run), misfit ?? 'fits'].join('\n'));
 }
 
 /** Payloads have no addresses. What somebody else has written may have, and must not move a terminal's cursor. */

@@ -4,32 +4,23 @@ import { OperatorProblem } from '../../db/errors.ts';
 
 // Histories in JSON, which is how Temporal's CLI and UI write them: temporal/api/history/v1/message.proto.
 
-interface Payload {
-  readonly data?: string;
-}
-
-export interface Payloads {
-  readonly payloads?: readonly Payload[];
-}
-
-export interface Failure {
-  readonly message?: string;
-  readonly cause?: Failure;
-}
+type Payload = { readonly data?: string };
+export type Payloads = { readonly payloads?: readonly Payload[] };
+export type Failure = { readonly message?: string; readonly cause?: Failure };
+type Text =
+  | 'activityId'
+  | 'reason'
+  | 'signalName'
+  | 'startToFireTimeout'
+  | 'versioningBehavior'
+  | 'workflowId';
+/** The event that another one goes on with. */
+type Earlier = 'scheduledEventId' | 'initiatedEventId' | 'startedEventId';
 
 /** What an event says: those of its members that are read here; each kind of event has some. */
-export interface Said {
-  readonly activityId?: string;
+export interface Said extends Readonly<Partial<Record<Text | Earlier, string>>> {
   readonly activityType?: { readonly name: string };
   readonly workflowType?: { readonly name: string };
-  readonly workflowId?: string;
-  readonly signalName?: string;
-  readonly startToFireTimeout?: string;
-  /** The events that this one goes on with. */
-  readonly scheduledEventId?: string;
-  readonly initiatedEventId?: string;
-  readonly startedEventId?: string;
-  readonly workflowTaskCompletedEventId?: string;
   readonly attempt?: number;
   readonly input?: Payloads;
   readonly result?: Payloads;
@@ -37,9 +28,6 @@ export interface Said {
   readonly searchAttributes?: { readonly indexedFields: Readonly<Record<string, Payload>> };
   readonly failure?: Failure;
   readonly lastFailure?: Failure;
-  readonly reason?: string;
-  readonly cause?: string;
-  readonly versioningBehavior?: string;
   readonly deploymentVersion?: { readonly buildId: string };
   readonly versioningOverride?: { readonly autoUpgrade?: boolean };
 }
@@ -53,6 +41,12 @@ export interface HistoryEvent extends Said {
   readonly summary: string | null;
 }
 
+type RawEvent = Readonly<Record<string, unknown>> & {
+  readonly eventId: string;
+  readonly eventTime: string;
+  readonly userMetadata?: { readonly summary?: Payload };
+};
+
 /** One run of a workflow. */
 export interface Run {
   readonly workflowId: string;
@@ -60,7 +54,7 @@ export interface Run {
   readonly type: string;
   readonly events: readonly HistoryEvent[];
   /** As the SDK takes it, with all that it goes by: `sdkMetadata` says by which rules it was written. */
-  readonly history: { readonly events: readonly Record<string, unknown>[] };
+  readonly history: { readonly events: readonly RawEvent[] };
 }
 
 /** Of gRPC. */
@@ -103,23 +97,14 @@ export async function fetchRun(client: Client, workflowId: string, runId?: strin
   }
 }
 
-type Raw = Parameters<typeof historyToJSON>[0];
-interface RawEvent extends Readonly<Record<string, unknown>> {
-  readonly eventId: string;
-  readonly eventTime: string;
-  readonly userMetadata?: { readonly summary?: Payload };
-}
-
-function runOf(raw: Raw, given?: string): Run {
-  const history = JSON.parse(historyToJSON(raw)) as { events: RawEvent[] };
+function runOf(raw: Parameters<typeof historyToJSON>[0], given?: string): Run {
+  const history = JSON.parse(historyToJSON(raw)) as Run['history'];
   const events = history.events.map((event) => {
+    const { eventId, eventTime, userMetadata } = event;
     const key = Object.keys(event).find((name) => name.endsWith('EventAttributes')) ?? '';
     const name = key.replace('EventAttributes', '').replace(/^./, (letter) => letter.toUpperCase());
-    const summary = decoded(event.userMetadata?.summary) as string | null;
-    return {
-      ...(event[key] as Said),
-      ...{ id: Number(event.eventId), at: new Date(event.eventTime), name, summary },
-    };
+    const summary = decoded(userMetadata?.summary) as string | null;
+    return { ...(event[key] as Said), id: Number(eventId), at: new Date(eventTime), name, summary };
   });
   const [started] = events;
   const workflowId = given ?? started?.workflowId ?? '';

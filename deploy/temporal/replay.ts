@@ -1,36 +1,14 @@
 import { Worker } from '@temporalio/worker';
 import { OperatorProblem } from '../../db/errors.ts';
+import commands from './commands.json' with { type: 'json' };
 import { decoded, type HistoryEvent, type Run, type Said } from './history.ts';
 import { titleOf } from './story.ts';
 
 // Replaying runs: the SDK says whether workflows would do again what a history says they did. It does not say which line
 // would do otherwise, so each command is noted with the stack that gave it.
 
-/** Something that the code does or has done. */
-interface Step {
-  /** What else has this key is the same step. */
-  readonly key: string;
-  /** Equal words fit each other. */
-  readonly what: string;
-}
-
-/** The SDK's commands, and the events that they come to. */
-const EVENTS: Readonly<Record<string, string>> = {
-  scheduleActivity: 'ActivityTaskScheduled',
-  scheduleLocalActivity: 'MarkerRecorded',
-  requestCancelActivity: 'ActivityTaskCancelRequested',
-  startTimer: 'TimerStarted',
-  cancelTimer: 'TimerCanceled',
-  startChildWorkflowExecution: 'StartChildWorkflowExecutionInitiated',
-  cancelChildWorkflowExecution: 'RequestCancelExternalWorkflowExecutionInitiated',
-  requestCancelExternalWorkflowExecution: 'RequestCancelExternalWorkflowExecutionInitiated',
-  signalExternalWorkflowExecution: 'SignalExternalWorkflowExecutionInitiated',
-  upsertWorkflowSearchAttributes: 'UpsertWorkflowSearchAttributes',
-  setPatchMarker: 'MarkerRecorded',
-  completeWorkflowExecution: 'WorkflowExecutionCompleted',
-  failWorkflowExecution: 'WorkflowExecutionFailed',
-  cancelWorkflowExecution: 'WorkflowExecutionCanceled',
-};
+/** The commands of the SDK (coresdk.workflow_commands), and the events that they come to. */
+const EVENTS: Readonly<Record<string, string>> = commands;
 const NAMES = new Set(Object.values(EVENTS));
 
 /** Steps have numbers, but for local activities: their events stand where they ended, not where they began. */
@@ -45,8 +23,8 @@ function words(name: string, type: Named, id: string | null | undefined): string
   return [name, typeof type === 'object' ? type?.name : type, id].filter(Boolean).join(' ');
 }
 
-/** What the code has done, by a history. */
-function stepsOf(events: readonly HistoryEvent[]): (Step & { readonly eventId: number })[] {
+/** What the code has done, by a history: equal keys are the same step, and fit each other if they are of equal words. */
+function stepsOf(events: readonly HistoryEvent[]) {
   const keyOf = numbering();
   return events.flatMap(({ id: eventId, name, details, searchAttributes, ...said }) => {
     // The server's, beside the marker of a patch.
@@ -63,34 +41,24 @@ type Command = Readonly<
   Record<string, Omit<Said, 'activityType' | 'workflowType'> & { seq: number } & Record<string, Named>>
 >;
 
-/** Notes what the code does while one history is replayed; each method says whether a debugger is to stop there. */
+/** Notes what the code does while one history is replayed. */
 function createRecorder(events: readonly HistoryEvent[], stopAt: number | null) {
   const keyOf = numbering();
-  const stopKey = stepsOf(events).find(({ eventId }) => eventId === stopAt)?.key;
-  let hasStopped = stopAt === null || stopKey !== undefined;
+  const stopKey = stopAt && stepsOf(events).find(({ eventId }) => eventId >= stopAt)?.key;
   return {
     done: new Map<string, { readonly what: string; readonly error: Error }>(),
-    /** What the code has thrown, if it is nothing that workflows fail with. */
-    thrown: null as Error | null,
-    /** Until which event the code has been told. */
-    told: 0,
+    /** What the code has thrown that is nothing workflows fail with, and by which event. */
+    thrown: null as { readonly error: Error; readonly eventId: number } | null,
+    /** @returns whether a debugger is to stop there */
     command(command: Command, error: Error): boolean {
       const [kind, said] = Object.entries(command).find(([kind]) => kind in EVENTS) ?? [];
       if (!kind || !said) return false;
       const isLocal = kind === 'scheduleLocalActivity';
       const id = isLocal ? null : (said.activityId ?? said.workflowId);
       const key = keyOf(isLocal ? said.seq : null);
-      this.done.set(key, {
-        what: words(EVENTS[kind] ?? '', said.activityType ?? said.workflowType, id),
-        error,
-      });
+      const what = words(EVENTS[kind] ?? '', said.activityType ?? said.workflowType, id);
+      this.done.set(key, { what, error });
       return key === stopKey;
-    },
-    task(until: number): boolean {
-      this.told = until;
-      if (hasStopped || until < (stopAt ?? 0)) return false;
-      hasStopped = true;
-      return true;
     },
   };
 }
@@ -115,17 +83,14 @@ function withRecorder(code: string): string {
       const activator = globalThis.__TEMPORAL_ACTIVATOR__;
       const { pushCommand, recordWorkflowTaskError } = activator;
       activator.recordWorkflowTaskError = (error) => {
-        recorder.thrown = error;
+        recorder.thrown = { error, eventId: activator.info.historyLength };
         recordWorkflowTaskError.call(activator, error);
       };
       activator.pushCommand = (command, complete) => {
         if (recorder.command(command, new Error())) debugger;
         pushCommand.call(activator, command, complete);
       };
-      return { internals: [{ activate(input, next) {
-        if (recorder.task(input.activation.historyLength)) debugger;
-        next(input);
-      } }] };
+      return {};
     } }];
   }\n`;
   return code.replace(SOURCE_MAP, (map) => `${interceptor}${map}`);
@@ -136,7 +101,7 @@ const SOURCE_MAP = /\/\/# sourceMappingURL=data:[^\n]*$/;
 /**
  * Replays runs, one after the other. `misfit` says where the code leaves a history; null if it does not.
  * @param code the bundle of the workflows. @throws {OperatorProblem} if it is none
- * @param stopAt the event at which a debugger stops: where the code does what it records, else before it is told of it
+ * @param stopAt a debugger stops at the first that the code does at this event or after it
  */
 export async function* replay(
   code: string,
@@ -159,9 +124,8 @@ export async function* replay(
   }
 }
 
-function misfitOf({ message }: Error, { events }: Run, { done, thrown, told }: Recorder): string {
+function misfitOf({ message }: Error, { events }: Run, { done, thrown }: Recorder): string {
   const why = /message: "((?:[^"\\]|\\.)*)"/.exec(message)?.[1] ?? message;
-  const named = Number(/HistoryEvent(?:\(id: | \{ event_id: )([0-9]+)/.exec(why)?.[1]);
   const steps = stepsOf(events);
   const at = thrown ? -1 : steps.findIndex(({ key, what }) => done.get(key)?.what !== what);
   const first = steps[at];
@@ -169,13 +133,13 @@ function misfitOf({ message }: Error, { events }: Run, { done, thrown, told }: R
   // An end has no line of its own: what came before it has. What is not there, the last step has kept away.
   const before = step ? steps.slice(0, at).flatMap(({ key }) => done.get(key) ?? []) : [...done.values()];
   const sites = [
-    { what: null, lines: linesOf((thrown ?? step?.error)?.stack) },
+    { what: null, lines: linesOf((thrown ?? step)?.error.stack) },
     ...before.reverse().map(({ what, error }) => ({ what, lines: linesOf(error.stack) })),
   ];
   const site = sites.find(({ lines }) => lines.length > 0);
-  const eventId = named || (first?.eventId ?? told);
+  const eventId = first?.eventId ?? thrown?.eventId;
   const event = events.find(({ id }) => id === eventId);
-  const code = thrown ? `throws ${thrown.name}` : step ? `does ${step.what}` : 'does not do that';
+  const code = thrown ? `throws ${thrown.error.name}` : step ? `does ${step.what}` : 'does not do that';
   const after = site?.what && `after ${site.what}`;
   return [
     `does not fit at event ${eventId}: ${event && titleOf(event, event)}`,

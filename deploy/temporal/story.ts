@@ -2,9 +2,9 @@ import { decoded, type Failure, type HistoryEvent, type Payloads, type Run } fro
 
 // A run for people: what was decided, who was asked, why it failed, each with its time.
 
-/** Steps of the protocol. */
+/** Steps of the protocol, unless they are made again. */
 const UNTOLD: ReadonlySet<string> = new Set([
-  ...['WorkflowTaskScheduled', 'WorkflowTaskStarted', 'WorkflowTaskCompleted'],
+  ...['WorkflowTaskScheduled', 'WorkflowTaskStarted', 'WorkflowTaskCompleted', 'ActivityTaskStarted'],
   ...['ChildWorkflowExecutionStarted', 'ExternalWorkflowExecutionCancelRequested'],
 ]);
 /** Of a list. */
@@ -14,9 +14,7 @@ const NAMED_AT_MOST = 5;
 export function storyOf({ events }: Run): string[] {
   const byId = new Map(events.map((event) => [String(event.id), event]));
   const begun = events[0]?.at.getTime() ?? 0;
-  const told = events.filter(
-    ({ name, attempt = 1 }) => !UNTOLD.has(name) && !(isBegin(name) && attempt === 1),
-  );
+  const told = events.filter(({ name, attempt = 1 }) => attempt > 1 || !UNTOLD.has(name));
   return told.map((event) => {
     const { scheduledEventId, initiatedEventId, startedEventId } = event;
     const of = byId.get(scheduledEventId ?? initiatedEventId ?? startedEventId ?? '') ?? event;
@@ -24,10 +22,6 @@ export function storyOf({ events }: Run): string[] {
     const text = [titleOf(event, of), sayingOf(event, of)].filter(Boolean).join(': ');
     return `${String(event.id).padStart(5)} ${`+${seconds}`.padStart(9)} s  ${text}`;
   });
-}
-
-function isBegin(name: string): boolean {
-  return name === 'ActivityTaskStarted';
 }
 
 /**
@@ -43,19 +37,16 @@ export function titleOf({ name }: HistoryEvent, of: HistoryEvent): string {
 
 /** What an event says beside that. */
 function sayingOf(event: HistoryEvent, of: HistoryEvent): string {
-  const { name, attempt, failure, lastFailure = failure, details, result = details?.result, reason } = event;
+  const { name, attempt = 1, failure, lastFailure = failure, result = event.details?.result } = event;
   const fields = Object.entries(event.searchAttributes?.indexedFields ?? {});
   const hasInput = name === 'WorkflowExecutionStarted' || name === 'WorkflowExecutionSignaled';
   return [
-    isBegin(name) ? `attempt ${attempt}` : null,
-    lastFailure ? failureText(lastFailure) : null,
-    payloadsText(result),
-    hasInput ? payloadsText(event.input) : null,
-    name === 'UpsertWorkflowSearchAttributes'
-      ? fields.map(([key, one]) => `${key} ${said(decoded(one))}`).join()
-      : null,
+    attempt > 1 && `attempt ${attempt}`,
+    lastFailure && failureText(lastFailure),
+    payloadsText(hasInput ? event.input : result),
+    name.startsWith('Upsert') && said(Object.fromEntries(fields.map(([key, one]) => [key, decoded(one)]))),
     of.startToFireTimeout,
-    reason,
+    event.reason,
   ]
     .filter(Boolean)
     .join('; ');

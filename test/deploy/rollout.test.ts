@@ -71,8 +71,9 @@ test('a release is rolled out in steps and back as the page says, and no run not
     const { workerDeploymentInfo } = await stack.client.workflowService.describeWorkerDeployment(named);
     const { currentDeploymentVersion, rampingDeploymentVersion, rampingVersionPercentage } =
       workerDeploymentInfo?.routingConfig ?? {};
-    const ramping = rampingDeploymentVersion?.buildId ?? null;
-    return [currentDeploymentVersion?.buildId, ramping, ramping && rampingVersionPercentage];
+    // The command that ends a ramp leaves the build there, with 0 percent.
+    const percentage = rampingVersionPercentage ?? 0;
+    return [currentDeploymentVersion?.buildId, percentage && rampingDeploymentVersion?.buildId, percentage];
   };
   let from = 0;
   const submit = async () => {
@@ -107,15 +108,15 @@ test('a release is rolled out in steps and back as the page says, and no run not
   await workers.start(stack, { WORKFLOW_BUNDLE: variables.BUNDLE ?? '', WORKER_ROLLOUT: 'manual' });
   const both = await type('2. Start the new workers');
   t.true(both.includes(OLD) && both.includes(NEW), both);
-  t.deepEqual(await routing(), [OLD, null, null], 'a new build gets no work by itself');
+  t.deepEqual(await routing(), [OLD, 0, 0], 'a new build gets no work by itself');
 
   await type('3. Ramp');
   t.deepEqual(await routing(), [OLD, NEW, 10]);
   await type('Back, while it ramps');
-  t.deepEqual(await routing(), [OLD, null, null]);
+  t.deepEqual(await routing(), [OLD, 0, 0]);
 
   await type('4. Make it current');
-  t.deepEqual(await routing(), [NEW, null, null]);
+  t.deepEqual(await routing(), [NEW, 0, 0]);
   const after = await submit();
   t.deepEqual(await ranOn(before), [[OLD], 0]);
   t.deepEqual(await ranOn(after), [[NEW], 0]);
@@ -125,6 +126,6 @@ test('a release is rolled out in steps and back as the page says, and no run not
   });
 
   await type('Back, when it is current');
-  t.deepEqual(await routing(), [OLD, null, null]);
+  t.deepEqual(await routing(), [OLD, 0, 0]);
   t.deepEqual(await ranOn(await submit()), [[OLD], 0]);
 });
