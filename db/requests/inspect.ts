@@ -17,6 +17,15 @@ const VENDOR_ATTEMPT = {
   >`extract(epoch from ${vendorAttempts.endedAt} - ${vendorAttempts.startedAt}) * 1000`.mapWith(Number),
 };
 
+/** The batch of a request. @throws {Refusal} `request_missing` for an unknown id */
+export async function findBatch(db: Database, requestId: string): Promise<string> {
+  const [found] = await query(db, (tx) =>
+    tx.select({ id: requests.batchId }).from(requests).where(eq(requests.id, requestId)),
+  );
+  if (!found) throw new Refusal('request_missing');
+  return found.id;
+}
+
 export type BatchInspection = Awaited<ReturnType<typeof inspectBatch>>;
 
 /**

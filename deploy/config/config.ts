@@ -175,6 +175,29 @@ export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env)
   return Object.freeze({ databaseUrl: env.DATABASE_URL, secretKeys: env.SECRETS_KEY });
 }
 
+export type ReplayConfig = ReturnType<typeof loadReplayConfig>;
+
+/**
+ * Where runs are, for replaying them. Nothing of it has to be set: without TEMPORAL_ADDRESS and DATABASE_URL the local
+ * stack is meant. @throws {ConfigError} as `loadConfig`
+ */
+export function loadReplayConfig(environment: NodeJS.ProcessEnv = process.env) {
+  if (!environment.TEMPORAL_ADDRESS) fallBackToLocalStack(environment);
+  const rules = { DATABASE_URL: databaseUrl.default(null), TASK_QUEUE: SETTINGS.taskQueue[1] };
+  const { DATABASE_URL, TASK_QUEUE } = check(Joi.object(rules), environment);
+  return Object.freeze({
+    databaseUrl: DATABASE_URL as string | null,
+    taskQueue: TASK_QUEUE as string,
+    temporalEnvironment: Object.freeze({ ...environment }),
+  });
+}
+
+/** The Temporal UI's list of workflows, which the links to each begin with; null if TEMPORAL_UI_URL is not set. */
+export function temporalUi(environment: NodeJS.ProcessEnv = process.env): string | null {
+  const { TEMPORAL_UI_URL: url } = check(Joi.object({ TEMPORAL_UI_URL: orNull(anyUrl()) }), environment);
+  return url && `${url}/namespaces/${environment.TEMPORAL_NAMESPACE || 'default'}/workflows`;
+}
+
 /** Where PostgreSQL is said to be, for messages; null if nothing says it. */
 export function givenDatabaseUrl(): string | null {
   return process.env.DATABASE_URL || null;
@@ -192,6 +215,7 @@ export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.en
   environment.SECRETS_KEY = facts.secrets_key;
   environment.TEMPORAL_ADDRESS = facts.temporal_address;
   environment.TEMPORAL_NAMESPACE = facts.temporal_namespace;
+  environment.TEMPORAL_UI_URL = facts.temporal_ui ?? '';
   return true;
 }
 

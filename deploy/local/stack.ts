@@ -203,6 +203,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     SECRETS_KEY: '',
     TEMPORAL_ADDRESS: temporal.address,
     TEMPORAL_NAMESPACE: temporal.namespace,
+    ...(temporal.uiUrl !== null && { TEMPORAL_UI_URL: temporal.uiUrl }),
     API_HOST: LOOPBACK,
     API_PORT: String(apiPort),
     ...sourceSettings(simulator.urls, tenant.vendorKey),

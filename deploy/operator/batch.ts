@@ -3,6 +3,7 @@ import { recordReading } from '../../db/audit.ts';
 import { listBatches } from '../../db/requests/batches.ts';
 import { type BatchInspection, inspectBatch } from '../../db/requests/inspect.ts';
 import { BATCH_STATUSES, type BatchStatus } from '../../db/words.ts';
+import { temporalUi } from '../config/config.ts';
 import { type Listed, lists, OF_ORG, type Revealing, revealing } from './arguments.ts';
 import { fields, maskedEmail, maskedUrl, type Run, sections, table } from './print.ts';
 import { presentedAttempts } from './webhooks.ts';
@@ -42,8 +43,10 @@ interface Selected {
 type Presented = ReturnType<typeof presented>;
 
 function presented({ batch, requests, deliveries }: BatchInspection, reveal = false) {
+  const ui = temporalUi();
   return {
     ...batch,
+    ...(ui && { temporal: `${ui}/${batch.id}` }),
     webhookUrl: batch.webhookUrl === null || reveal ? batch.webhookUrl : maskedUrl(batch.webhookUrl),
     requests: requests.map((request) => ({
       ...request,

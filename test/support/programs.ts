@@ -18,7 +18,7 @@ export interface Ended {
   readonly stderr: string;
 }
 
-export type ProgramName = 'api' | 'worker' | 'migrate' | 'operator' | 'bundle';
+export type ProgramName = 'api' | 'worker' | 'migrate' | 'operator' | 'bundle' | 'replay';
 
 export interface ProgramOptions {
   readonly env?: Readonly<Record<string, string>>;
