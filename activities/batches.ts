@@ -1,13 +1,12 @@
 import { Context } from '@temporalio/activity';
 import type { Logger } from 'pino';
 import { isSandbox } from '../db/accounts/organizations.ts';
-import { madeAt } from '../db/ids.ts';
 import { listRegistryDue } from '../db/providers/providers.ts';
 import { gate } from '../db/providers/subject.ts';
 import { markStarted } from '../db/requests/outbox.ts';
 import { readBatch } from '../db/requests/plan.ts';
 import { type LookupEnd, settle, settleOverdue } from '../db/requests/settle.ts';
-import { spanIdOf, spans, tellSpan, traced } from '../db/traces.ts';
+import { spanIdOf, tellSpan, traced } from '../db/traces.ts';
 import type { FinalStatus } from '../db/words.ts';
 import type {
   BatchPlan,
@@ -174,10 +173,10 @@ export async function settleOne(
   reason: string,
 ): Promise<FinalStatus> {
   const settling = () => settle(db, requestId, how, reason, rules);
-  const { status, settledNow, wake } = await traced({ name: 'settle' }, settling, ({ status }) => ({
+  const { status, settledNow, seconds, wake } = await traced({ name: 'settle' }, settling, ({ status }) => ({
     attributes: { request_id: requestId, status },
   }));
-  if (settledNow) logSettled(log, { requestId, batchId }, status, reason);
+  if (settledNow) logSettled(log, { requestId, batchId, seconds }, status, reason);
   for (const batch of wake) {
     void control
       .wakeBatch(batch)
@@ -190,14 +189,13 @@ export async function settleOne(
 /** The one line of the log, and the one span, that say how a request ended. */
 export function logSettled(
   log: Logger,
-  { requestId, batchId }: Pick<RequestIds, 'requestId' | 'batchId'>,
+  { requestId, batchId, seconds }: Pick<RequestIds, 'requestId' | 'batchId'> & { readonly seconds: number },
   status: FinalStatus,
   reason: string,
 ): void {
   const attributes = { request_id: requestId, batch_id: batchId, status, reason };
   log.info(attributes, 'request settled');
-  if (!spans.hasSubscribers) return;
-  const durationMs = Math.max(Date.now() - madeAt(requestId), 0);
+  const spanId = spanIdOf(requestId);
   const isError = status === 'failed';
-  tellSpan({ batchId, spanId: spanIdOf(requestId), name: 'request', durationMs, attributes, isError });
+  tellSpan({ batchId, spanId, name: 'request', durationMs: seconds * 1000, attributes, isError });
 }

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Lifecycle, type Request, type Server } from '@hapi/hapi';
-import { httpDuration } from '../db/metrics.ts';
+import { time } from '../db/metrics.ts';
 import { parseTraceparent, spanIdOf, tellSpan } from '../db/traces.ts';
 import { registerDocs } from './docs/docs.ts';
 import { registerAuth } from './http/auth.ts';
@@ -19,6 +19,10 @@ import { type OperationId, ROUTES } from './routes.ts';
 import { createStarter, type TemporalDeps } from './temporal.ts';
 
 declare module '@hapi/hapi' {
+  interface ServerApplicationState {
+    /** It still serves, and is about to end. */
+    isDraining?: boolean;
+  }
   interface RequestApplicationState {
     /** Shown as `X-Request-Id` and in every log line of this request. */
     requestId?: string;
@@ -74,6 +78,8 @@ export function createServer(deps: ApiDeps): Server {
   server.ext('onPreResponse', (request: Request, h) => {
     const { response } = request;
     if (response instanceof Error) return h.continue;
+    // Whoever sends the next request over a new connection is led to another process.
+    if (server.app.isDraining) response.header('connection', 'close');
     response.header('x-request-id', request.app.requestId ?? randomUUID());
     for (const [name, value] of Object.entries(PRIVATE)) response.header(name, value, { override: false });
     for (const [name, value] of Object.entries(request.app.rateHeaders ?? {})) response.header(name, value);
@@ -171,23 +177,23 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     const { response } = request;
     const { credentials } = request.auth;
     const status = response instanceof Error ? response.output.statusCode : response?.statusCode;
-    const { method, app } = request;
+    const { app, info } = request;
     // The template, not the path: what a client put there may be anything.
-    const route = request.route.path;
-    const took = Date.now() - request.info.received;
-    const labels = { route, method, status: status ?? 'none' };
-    httpDuration.observe(labels, (took - (app.waitedMs ?? 0)) / 1000);
+    const { method, path: route } = request.route;
+    const ms = Date.now() - info.received;
+    // The two clocks may differ by a millisecond.
+    const workedMs = Math.max(0, ms - (app.waitedMs ?? 0));
+    time('npe_http_request_duration_seconds', { route, method, status: status ?? 'none' }, workedMs / 1000);
+    const ids = { organization_id: credentials?.organizationId, batch_id: app.batchId };
     if (app.batchId) {
-      const about = {
+      const http = {
         'http.request.method': 'POST',
         'http.route': route,
         'http.response.status_code': status,
       };
       tellSpan({
-        ...{ batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null, kind: 'server' },
-        name: `POST ${route}`,
-        durationMs: took,
-        attributes: { ...about, organization_id: credentials?.organizationId, batch_id: app.batchId },
+        ...{ batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null },
+        ...{ name: `POST ${route}`, kind: 'server', durationMs: ms, attributes: { ...http, ...ids } },
         link: parseTraceparent(request.headers.traceparent),
       });
     }
@@ -200,9 +206,8 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
         route,
         status,
         suppressed,
-        ms: request.info.responded - request.info.received,
-        organization_id: credentials?.organizationId,
-        ...(app.batchId && { batch_id: app.batchId }),
+        ms: info.responded - info.received,
+        ...ids,
         ...idsIn(request),
       },
       'http',

@@ -1,4 +1,4 @@
-import { desc, eq, sql } from 'drizzle-orm';
+import { desc, eq, getTableColumns, sql } from 'drizzle-orm';
 import { type Database, query, type Transaction, transaction } from './client.ts';
 import { auditLog } from './schema.ts';
 
@@ -18,6 +18,8 @@ export interface AuditedChange {
   /** What it was and what it is now; never a key, a secret or an address. */
   readonly details: Readonly<Record<string, string | number | boolean | null>>;
 }
+
+const { id: _id, hash: _hash, ...RECORD } = getTableColumns(auditLog);
 
 export type AuditRecord = Omit<typeof auditLog.$inferSelect, 'id' | 'hash'>;
 
@@ -47,19 +49,9 @@ export async function listAudit(
   organizationId: string | null,
   limit: number,
 ): Promise<AuditRecord[]> {
-  const { at, actor, dbUser, action, subject, reason, details } = auditLog;
   return await query(db, (tx) =>
     tx
-      .select({
-        at,
-        actor,
-        dbUser,
-        action,
-        organizationId: auditLog.organizationId,
-        subject,
-        reason,
-        details,
-      })
+      .select(RECORD)
       .from(auditLog)
       .where(organizationId === null ? undefined : eq(auditLog.organizationId, organizationId))
       .orderBy(desc(auditLog.id))

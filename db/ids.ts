@@ -39,8 +39,3 @@ export function uuidOf(id: string): string {
   const bits = [...id.slice(4)].reduce((uuid, digit) => (uuid << 5n) | BigInt(DIGITS.indexOf(digit)), 0n);
   return bits.toString(16).padStart(32, '0');
 }
-
-/** When an id was made, in milliseconds since the epoch. */
-export function madeAt(id: string): number {
-  return Number.parseInt(uuidOf(id).slice(0, 12), 16);
-}

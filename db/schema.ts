@@ -296,11 +296,11 @@ export const auditLog = pgTable('audit_log', {
   id: count('id').primaryKey().generatedAlwaysAsIdentity(),
   at: time('at').notNull().defaultNow(),
   actor: text('actor').notNull(),
+  dbUser: text('db_user'),
   action: text('action').notNull(),
   organizationId: text('organization_id'),
   subject: text('subject'),
   reason: text('reason').notNull(),
   details: jsonb('details').$type<Record<string, string | number | boolean | null>>().notNull().default({}),
-  dbUser: text('db_user'),
   hash: bytea('hash'),
 });

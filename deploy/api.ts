@@ -1,3 +1,4 @@
+import { setTimeout } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { type Database, openDatabase } from '../db/client.ts';
 import { noteHome } from '../db/requests/outbox.ts';
@@ -13,7 +14,7 @@ import { sendTraces } from './traces.ts';
 
 // `npm run api`: the HTTP API, until SIGTERM or SIGINT.
 
-/** Longer than any answer takes; load balancers need a moment to notice. */
+/** Longer than any answer takes. */
 const DRAIN_MS = 20_000;
 
 /** How often it is looked whether workers are where the API starts workflows. */
@@ -21,7 +22,8 @@ const LOOK_MS = 5000;
 
 const HELP = `
 It listens at once, and is ready (GET /readyz answers 200) as soon as PostgreSQL is there and migrated; Temporal may be
-away. SIGTERM or SIGINT: it answers what runs for up to 20 s, then ends. A second signal ends it at once.
+away. SIGTERM or SIGINT: it serves on for API_DRAIN_DELAY (5 s), but /readyz answers 503, so that load balancers turn to
+others; then it answers what runs for up to 20 s, and ends. A second signal ends it at once.
 
 Needs DATABASE_URL; has TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL and more: see "Configuration" in README.md.
 Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
@@ -51,6 +53,8 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   await stopped;
   ending.abort();
   log.info('api draining');
+  server.app.isDraining = true;
+  await setTimeout(config.apiDrainDelayMs);
   await server.stop({ timeout: DRAIN_MS });
   await traces?.close();
   await client.connection.close();

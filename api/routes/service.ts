@@ -13,7 +13,7 @@ const READINESS_MS = 1000;
 
 /**
  * An organization's credits; and without a key whether the process answers, whether it can serve (PostgreSQL is there
- * and migrated, and workers are not elsewhere only), and what it serves.
+ * and migrated, workers are not elsewhere only, and it is not about to end), and what it serves.
  */
 export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { readonly db: Database }) {
   const place = { namespace: client.options.namespace, taskQueue };
@@ -32,12 +32,12 @@ export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { read
       return { balance: available, total, used };
     },
     getHealth: () => ({ status: 'ok' }),
-    getReadiness: async (_request, h) => {
+    getReadiness: async ({ server }, h) => {
       if (performance.now() >= lookedAt + READINESS_MS) {
         lookedAt = performance.now();
         looked = look();
       }
-      const status = await looked;
+      const status = server.app.isDraining ? 'draining' : await looked;
       const response = h.response({ status }).code(status === 'ready' ? 200 : 503);
       return status === 'ready' ? response : response.header('retry-after', '5');
     },

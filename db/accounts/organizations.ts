@@ -96,16 +96,17 @@ export async function listOrganizations(db: Database) {
 const CANDIDATES = 20;
 
 /**
- * The organizations that are called so, upper and lower case aside; if none is, those whose names begin so. No sandboxes.
+ * The organizations that somebody may mean: the one with this id, those that have this name, upper and lower case aside, or
+ * else those whose names begin so. Sandboxes, which have the names of their organizations, go by their ids alone.
  */
-export async function findOrganizations(db: Database, name: string): Promise<{ id: string; name: string }[]> {
+export async function findOrganizations(db: Database, text: string): Promise<{ id: string; name: string }[]> {
   return await query(db, (tx) =>
     tx.execute<{ id: string; name: string }>(sql`
-      with called as (
-        select id, name, lower(name) = lower(${name}) as exactly from organizations
-         where sandbox_of is null and starts_with(lower(name), lower(${name}))
+      with meant as (
+        select id, name, id = ${text} or lower(name) = lower(${text}) as exactly from organizations
+         where id = ${text} or (${text} <> '' and sandbox_of is null and starts_with(lower(name), lower(${text})))
       )
-      select id, name from called where exactly or not exists (select from called where exactly)
+      select id, name from meant where exactly or not exists (select from meant where exactly)
        order by name, id limit ${CANDIDATES}`),
   );
 }

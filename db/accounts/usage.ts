@@ -22,19 +22,21 @@ export type Usage = { readonly organizationId: string; readonly name: string } &
   readonly [Part in keyof typeof PARTS]: number;
 };
 
-/** One organization, whatever it is; or all that are sandboxes, or all that are none. */
-export type UsedBy = { readonly organizationId: string } | { readonly areSandboxes: boolean };
-
 /**
  * The usage from `since` to before `until`, so that times which follow each other add up to the whole: credits as the
- * ledger has them. A charge is of the moment when its request was settled. An organization without any is left out,
- * unless it is the one that was asked for.
+ * ledger has them. A charge is of the moment when its request was settled.
+ * @param organizationId null for all that had any, without sandboxes
  */
-export async function readUsage(db: Database, by: UsedBy, since: Date, until: Date): Promise<Usage[]> {
-  const isOne = 'organizationId' in by;
+export async function readUsage(
+  db: Database,
+  organizationId: string | null,
+  since: Date,
+  until: Date,
+): Promise<Usage[]> {
+  const isOne = organizationId !== null;
   const within = (time: SQL) => sql`
     ${time} >= ${since.toISOString()}::timestamptz and ${time} < ${until.toISOString()}::timestamptz
-      and ${isOne ? sql`organization_id = ${by.organizationId}` : sql`is_sandbox(organization_id) = ${by.areSandboxes}`}`;
+      and ${isOne ? sql`organization_id = ${organizationId}` : sql`not is_sandbox(organization_id)`}`;
   const parts = Object.entries(PARTS).map(
     ([name, what]) =>
       sql`coalesce(sum(h.n) filter (where h.what = ${what}), 0)::float8 as ${sql.identifier(name)}`,
@@ -51,7 +53,7 @@ export async function readUsage(db: Database, by: UsedBy, since: Date, until: Da
       )
       select o.id as "organizationId", o.name, ${sql.join(parts, sql`, `)}
         from organizations o ${isOne ? sql`left` : sql``} join happened h on h.organization_id = o.id
-       where ${isOne ? sql`o.id = ${by.organizationId}` : sql`true`}
+       where ${isOne ? sql`o.id = ${organizationId}` : sql`true`}
        group by o.id order by o.name, o.id`),
   );
   return [...rows];

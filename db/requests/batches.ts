@@ -14,16 +14,17 @@ export interface BatchFilter {
   readonly npi: string | null;
 }
 
-const { id, status, total, completedCount, createdAt, updatedAt, organizationId } = batches;
+const { id, status, total, completedCount, createdAt, updatedAt, organizationId, submittedAs, wantedType } =
+  batches;
 
 /**
- * The batches of an organization, the newest first.
+ * The batches of an organization, or (null, for operators) of all, the newest first.
  * @param page.after the id of the last batch of the page before
  * @returns `next`: the id to go on from, null at the end
  */
 export async function listBatches(
   db: Database,
-  organization: string,
+  organization: string | null,
   filter: BatchFilter,
   { after, limit }: Page,
 ) {
@@ -32,13 +33,27 @@ export async function listBatches(
     sql`coalesce(to_timestamp(${at && at.getTime() / 1000}::float8), ${sql.raw(otherwise)})`;
   const asking = sql`select batch_id from requests where npi = ${filter.npi} and organization_id = ${organization}`;
   const last = sql`select created_at, id from batches where id = ${after} and organization_id = ${organization}`;
+  // Of all organizations by their ids, which are in that order too. Those that ask for an NPI are few: not by the index of
+  // times, through all the others.
+  const byTime = filter.npi ? sql`${createdAt} + interval '0' desc` : desc(createdAt);
+  const inOrder = organization === null ? [] : [byTime];
   const rows = await query(db, (tx) =>
     tx
-      .select({ batchId: id, status, total, completedCount, createdAt, updatedAt })
+      .select({
+        batchId: id,
+        organizationId,
+        status,
+        submittedAs,
+        wantedType,
+        completedCount,
+        total,
+        createdAt,
+        updatedAt,
+      })
       .from(batches)
       .where(
         and(
-          eq(organizationId, organization),
+          organization === null ? undefined : eq(organizationId, organization),
           sql`${createdAt} >= ${moment(filter.since, "'-infinity'")} and ${createdAt} < ${moment(filter.until, "'infinity'")}`,
           // Written out, for the index of those in progress.
           filter.status ? sql`${status} = ${sql.raw(`'${filter.status}'`)}` : undefined,
@@ -46,8 +61,7 @@ export async function listBatches(
           after ? sql`(${createdAt}, ${id}) < (${last})` : undefined,
         ),
       )
-      // Those that ask for an NPI are few: not by the index of times, through all the others.
-      .orderBy(filter.npi ? sql`${createdAt} + interval '0' desc` : desc(createdAt), desc(id))
+      .orderBy(...inOrder, desc(id))
       .limit(limit + 1),
   );
   const { items, last: end } = cut(rows, limit);

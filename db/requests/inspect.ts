@@ -1,9 +1,7 @@
-import { and, asc, desc, eq, getTableColumns, inArray, sql } from 'drizzle-orm';
-import { requireOrganization } from '../accounts/organizations.ts';
+import { asc, eq, getTableColumns, inArray, sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, requests, vendorAttempts, webhookAttempts, webhookDeliveries } from '../schema.ts';
-import type { BatchStatus } from '../words.ts';
 
 // What operators may see of a batch. Holds emails, the webhook's URL and what its receiver answered: whoever shows it
 // decides what of that to show. Only `custom_data` is left out, because it is the client's own.
@@ -18,6 +16,15 @@ const VENDOR_ATTEMPT = {
     number | null
   >`extract(epoch from ${vendorAttempts.endedAt} - ${vendorAttempts.startedAt}) * 1000`.mapWith(Number),
 };
+
+/** The batch of a request. @throws {Refusal} `request_missing` for an unknown id */
+export async function findBatch(db: Database, requestId: string): Promise<string> {
+  const [found] = await query(db, (tx) =>
+    tx.select({ id: requests.batchId }).from(requests).where(eq(requests.id, requestId)),
+  );
+  if (!found) throw new Refusal('request_missing');
+  return found.id;
+}
 
 export type BatchInspection = Awaited<ReturnType<typeof inspectBatch>>;
 
@@ -61,47 +68,4 @@ export async function inspectBatch(db: Database, batchId: string) {
       })),
     };
   });
-}
-
-/**
- * The newest batches first.
- * @param filter.organizationId null for all; `filter.state` too
- * @throws {Refusal} `organization_missing` for an unknown id
- */
-export async function listNewestBatches(
-  db: Database,
-  filter: {
-    readonly organizationId: string | null;
-    readonly state: BatchStatus | null;
-    readonly limit: number;
-  },
-) {
-  const { organizationId, state, limit } = filter;
-  if (organizationId !== null) await requireOrganization(db, organizationId);
-  const { id, status, submittedAs, wantedType, total, completedCount, createdAt, updatedAt } = batches;
-  return await query(db, (tx) =>
-    tx
-      .select({
-        id,
-        organizationId: batches.organizationId,
-        status,
-        submittedAs,
-        wantedType,
-        completedCount,
-        total,
-        createdAt,
-        updatedAt,
-      })
-      .from(batches)
-      .where(
-        and(
-          organizationId === null ? undefined : eq(batches.organizationId, organizationId),
-          // Written out, for the index of those in progress.
-          state === null ? undefined : sql`${status} = ${sql.raw(`'${state}'`)}`,
-        ),
-      )
-      // Ids are in the order of time too: there is no index of times for all organizations.
-      .orderBy(...(organizationId === null ? [] : [desc(createdAt)]), desc(id))
-      .limit(limit),
-  );
 }

@@ -1,5 +1,6 @@
 import { writeFile } from 'node:fs/promises';
 import { main } from '../main.ts';
+import { versionOf } from '../temporal/versions.ts';
 import { bundleWorkflows } from '../temporal/workers.ts';
 
 // `npm run bundle`: makes beforehand what a worker otherwise makes when it starts.
@@ -16,7 +17,7 @@ await main(
   async (_stopped, file: string) => {
     const { code } = await bundleWorkflows();
     await writeFile(file, code);
-    console.log(`bundle: start workers with WORKFLOW_BUNDLE=${file}`);
+    console.log(`bundle: build ${versionOf('', code).buildId}; start workers with WORKFLOW_BUNDLE=${file}`);
   },
   (command) => command.argument('[FILE]', 'where to write it', 'workflow-bundle.js'),
 );

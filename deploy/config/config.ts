@@ -88,6 +88,8 @@ const SETTINGS = {
   /** Null: nothing is told. */
   metricsPort: ['METRICS_PORT', orNull(Joi.number().port())],
   apiKeepAliveMs: ['API_KEEP_ALIVE', duration(1000, 3_600_000).default(75_000)],
+  /** How long it goes on serving after it has been told to stop. */
+  apiDrainDelayMs: ['API_DRAIN_DELAY', duration(0, 300_000).default(5000)],
   trustedProxies: ['TRUSTED_PROXIES', list(cidr, 'CIDR ranges')],
   lookupTimeoutMs: ['LOOKUP_TIMEOUT', duration(1000, DAY).default(15 * 60_000)],
   freshnessMs: ['FRESHNESS_WINDOW', duration(1000, 365 * DAY).default(30 * DAY)],
@@ -173,6 +175,29 @@ export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env)
   return Object.freeze({ databaseUrl: env.DATABASE_URL, secretKeys: env.SECRETS_KEY });
 }
 
+export type ReplayConfig = ReturnType<typeof loadReplayConfig>;
+
+/**
+ * Where runs are, for replaying them. Nothing of it has to be set: without TEMPORAL_ADDRESS and DATABASE_URL the local
+ * stack is meant. @throws {ConfigError} as `loadConfig`
+ */
+export function loadReplayConfig(environment: NodeJS.ProcessEnv = process.env) {
+  if (!environment.TEMPORAL_ADDRESS) fallBackToLocalStack(environment);
+  const rules = { DATABASE_URL: databaseUrl.default(null), TASK_QUEUE: SETTINGS.taskQueue[1] };
+  const { DATABASE_URL, TASK_QUEUE } = check(Joi.object(rules), environment);
+  return Object.freeze({
+    databaseUrl: DATABASE_URL as string | null,
+    taskQueue: TASK_QUEUE as string,
+    temporalEnvironment: Object.freeze({ ...environment }),
+  });
+}
+
+/** The Temporal UI's list of workflows, which the links to each begin with; null if TEMPORAL_UI_URL is not set. */
+export function temporalUi(environment: NodeJS.ProcessEnv = process.env): string | null {
+  const { TEMPORAL_UI_URL: url } = check(Joi.object({ TEMPORAL_UI_URL: orNull(anyUrl()) }), environment);
+  return url && `${url}/namespaces/${environment.TEMPORAL_NAMESPACE || 'default'}/workflows`;
+}
+
 /** Where PostgreSQL is said to be, for messages; null if nothing says it. */
 export function givenDatabaseUrl(): string | null {
   return process.env.DATABASE_URL || null;
@@ -190,6 +215,7 @@ export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.en
   environment.SECRETS_KEY = facts.secrets_key;
   environment.TEMPORAL_ADDRESS = facts.temporal_address;
   environment.TEMPORAL_NAMESPACE = facts.temporal_namespace;
+  environment.TEMPORAL_UI_URL = facts.temporal_ui ?? '';
   return true;
 }
 

@@ -193,6 +193,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   await writeFile(sourcesFile, `${JSON.stringify(SOURCES, null, 2)}\n`);
   const environment = {
     LOOKUP_TIMEOUT: '1m',
+    API_DRAIN_DELAY: '0s',
     ...given.environment,
     // What says that a process is ready is of this level, and nobody else decides which version is current.
     LOG_LEVEL: ['debug', 'trace'].includes(given.environment.LOG_LEVEL ?? '')
@@ -202,6 +203,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     SECRETS_KEY: '',
     TEMPORAL_ADDRESS: temporal.address,
     TEMPORAL_NAMESPACE: temporal.namespace,
+    ...(temporal.uiUrl !== null && { TEMPORAL_UI_URL: temporal.uiUrl }),
     API_HOST: LOOPBACK,
     API_PORT: String(apiPort),
     ...sourceSettings(simulator.urls, tenant.vendorKey),

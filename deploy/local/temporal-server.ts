@@ -1,7 +1,7 @@
 import { randomInt } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { isPortFree, LOOPBACK, LocalProblem, launch, run } from './processes.ts';
 import { bringUp, ensureNamespace, type Temporal, type TemporalOptions } from './temporal.ts';
@@ -11,16 +11,27 @@ import { build, type CliSearch } from './temporal-cli.ts';
 
 /** The same server as in the CLI, so that what differs is what it runs on. */
 const VERSION = 'v1.29.1';
-const UI_MODULE = 'github.com/temporalio/ui-server/v2/cmd/server';
 const UI_VERSION = 'v2.42.1';
+const COMMANDS = 'go.temporal.io/server/cmd';
+
+/** The server, the tool that makes its tables, and its UI: as what each is kept, and where Go has it from. */
+const PROGRAMS = {
+  server: [`temporal-server-${VERSION}`, `${COMMANDS}/server@${VERSION}`],
+  sqlTool: [`temporal-sql-${VERSION}`, `${COMMANDS}/tools/sql@${VERSION}`],
+  ui: [`temporal-ui-${UI_VERSION}`, `github.com/temporalio/ui-server/v2/cmd/server@${UI_VERSION}`],
+} as const;
+
+/** Whether all programs are in the cache folder. */
+export function isServerBuilt(cacheDir: string): boolean {
+  return Object.values(PROGRAMS).every(([name]) => existsSync(join(cacheDir, name)));
+}
 
 /**
- * The server, the tool that makes its tables, and its UI: kept in the cache folder, else built by Go (4 to 6 minutes on
- * two cores, once).
+ * The programs of the server: kept in the cache folder, else built by Go (4 to 6 minutes on two cores, once).
  * @throws {LocalProblem} `temporal_missing`
  */
 export async function findTemporalServer(search: CliSearch) {
-  const find = async (module: string, name: string) => {
+  const find = async ([name, module]: readonly [name: string, module: string]) => {
     const kept = join(search.cacheDir, name);
     const found = existsSync(kept) ? kept : await build(search, module, name);
     if (found !== undefined) return found;
@@ -28,12 +39,8 @@ export async function findTemporalServer(search: CliSearch) {
     throw new LocalProblem('temporal_missing', message);
   };
   await mkdir(search.cacheDir, { recursive: true });
-  const module = 'go.temporal.io/server/cmd';
-  return {
-    server: await find(`${module}/server@${VERSION}`, `temporal-server-${VERSION}`),
-    sqlTool: await find(`${module}/tools/sql@${VERSION}`, `temporal-sql-${VERSION}`),
-    ui: await find(`${UI_MODULE}@${UI_VERSION}`, `temporal-ui-${UI_VERSION}`),
-  };
+  const { server, sqlTool, ui } = PROGRAMS;
+  return { server: await find(server), sqlTool: await find(sqlTool), ui: await find(ui) };
 }
 
 /**
@@ -51,7 +58,9 @@ export async function startTemporalServer(
     readonly dir: string;
   },
 ): Promise<Temporal> {
-  const { programs, namespace, postgresUrl, dir, uiPort } = options;
+  const { programs, namespace, postgresUrl, uiPort } = options;
+  // The server takes a relative one from its root.
+  const dir = resolve(options.dir);
   const start = async (name: string, command: string, configuration: object) => {
     const config = join(dir, name);
     await mkdir(config, { recursive: true });

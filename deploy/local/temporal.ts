@@ -1,9 +1,7 @@
 import { mkdir } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { Connection, isGrpcServiceError } from '@temporalio/client';
-import { msToTs } from '@temporalio/common/lib/time.js';
-import type { TemporalTarget } from '../temporal/client.ts';
-import { SEARCH_ATTRIBUTE_WORDS } from '../temporal/namespace.ts';
+import { lazyClient, type TemporalTarget } from '../temporal/client.ts';
+import { makeNamespace, SEARCH_ATTRIBUTE_WORDS } from '../temporal/namespace.ts';
 import { temporalTrouble } from '../temporal/trouble.ts';
 import {
   LOOPBACK,
@@ -11,7 +9,6 @@ import {
   launch,
   launchOnPort,
   PORT_IN_USE,
-  poll,
   requirePortFree,
   type ServerProcess,
 } from './processes.ts';
@@ -30,11 +27,6 @@ export interface TemporalOptions {
 export type Temporal = Awaited<ReturnType<typeof bringUp>>;
 
 const START_MS = 60_000;
-const ASK_MS = 2_000;
-/** How long workflows that are over can be looked at. */
-const RETENTION = '3 days';
-/** ALREADY_EXISTS of gRPC. */
-const ALREADY_EXISTS = 6;
 
 /**
  * Starts a Temporal dev server on loopback and returns once its namespace answers.
@@ -102,34 +94,17 @@ export async function bringUp(
  * Makes a namespace in a cluster that runs already, unless it is there, and returns once the cluster serves it.
  * @throws {LocalProblem} `temporal_failed`
  */
-export async function ensureNamespace(
-  { connectionOptions }: TemporalTarget,
-  namespace: string,
-): Promise<void> {
-  const connection = Connection.lazy(connectionOptions);
-  const { workflowService } = connection;
+export async function ensureNamespace(target: TemporalTarget, namespace: string): Promise<void> {
+  const client = lazyClient({ ...target, namespace });
   try {
-    const workflowExecutionRetentionPeriod = msToTs(RETENTION);
-    await connection
-      .withDeadline(Date.now() + ASK_MS, () =>
-        workflowService.registerNamespace({ namespace, workflowExecutionRetentionPeriod }),
-      )
-      .catch((error) => {
-        if (!(isGrpcServiceError(error) && error.code === ALREADY_EXISTS)) throw error;
-      });
-    // A cluster notices a new namespace some seconds later.
-    const served = await poll(
-      () => workflowService.listWorkflowExecutions({ namespace, pageSize: 1 }).catch(() => undefined),
-      START_MS,
-    );
-    if (served === undefined) throw new Error('it was made, but is not served');
+    await client.withDeadline(Date.now() + START_MS, () => makeNamespace(client));
   } catch (error) {
     throw new LocalProblem(
       'temporal_failed',
-      `Temporal at ${connectionOptions.address} does not give the local stack a namespace of its own, ${namespace} ` +
+      `Temporal at ${target.connectionOptions.address} does not give the local stack a namespace of its own, ${namespace} ` +
         `(${error instanceof Error ? error.message : error}): check TEMPORAL_ADDRESS, or unset it.`,
     );
   } finally {
-    await connection.close();
+    await client.connection.close();
   }
 }

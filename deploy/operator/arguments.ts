@@ -16,14 +16,12 @@ export const ORG = ['<ORG>', "organization's id, name, or the beginning of its n
 export const OF_ORG = ['--organization <ORG>', `of this one: ${ORG[1]}`] as const;
 
 /**
- * Puts an organization's id in the place of its name, wherever a command takes one. Sandboxes have their organizations'
- * names, and go by their ids.
+ * Puts an organization's id in the place of its name, wherever a command takes one; so each has one that is there.
  * @throws {OperatorProblem} if several are called so; {Refusal} `organization_missing` if none is
  */
 export async function nameOrganizations(command: Command, database: () => Database): Promise<void> {
   const idOf = async (given: string) => {
-    if (/^(org|sbx)_/.test(given)) return given;
-    const [found, ...others] = given.trim() === '' ? [] : await findOrganizations(database(), given.trim());
+    const [found, ...others] = await findOrganizations(database(), given.trim());
     if (found === undefined) throw new Refusal('organization_missing');
     if (others.length === 0) return found.id;
     const candidates = [found, ...others].map(({ id, name }) => `${id} (${printable(name)})`);

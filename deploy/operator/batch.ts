@@ -1,24 +1,25 @@
 import { type Command, Option } from 'commander';
 import { recordReading } from '../../db/audit.ts';
-import { type BatchInspection, inspectBatch, listNewestBatches } from '../../db/requests/inspect.ts';
+import { listBatches } from '../../db/requests/batches.ts';
+import { type BatchInspection, inspectBatch } from '../../db/requests/inspect.ts';
 import { BATCH_STATUSES, type BatchStatus } from '../../db/words.ts';
-import { lists, OF_ORG, type Revealing, revealing } from './arguments.ts';
+import { temporalUi } from '../config/config.ts';
+import { type Listed, lists, OF_ORG, type Revealing, revealing } from './arguments.ts';
 import { fields, maskedEmail, maskedUrl, type Run, sections, table } from './print.ts';
 import { presentedAttempts } from './webhooks.ts';
 
 /** `batch`. */
 export function addCommands(program: Command, run: Run): void {
   const batch = program.command('batch').description('list batches, look into one');
-  lists<Awaited<ReturnType<typeof listNewestBatches>>[number], Selected>(
-    batch
-      .command('list')
-      .description('batches, newest first')
-      .option(...OF_ORG)
-      .addOption(new Option('--state <STATE>', 'only those').choices(BATCH_STATUSES)),
+  const list = batch.command('list').description('batches, newest first');
+  lists(
+    list.option(...OF_ORG).addOption(new Option('--state <STATE>', 'only those').choices(BATCH_STATUSES)),
     run,
     'createdAt',
-    (db, { organization: organizationId = null, state = null, limit }) =>
-      listNewestBatches(db, { organizationId, state, limit }),
+    async (db, { organization = null, state: status = null, limit }: Selected & Listed) => {
+      const filter = { status, since: null, until: null, npi: null };
+      return (await listBatches(db, organization, filter, { after: null, limit })).batches;
+    },
   );
   revealing(batch.command('show'), "emails, the webhook's URL and what its receiver answered")
     .description('its requests, what vendors answered, and its webhook deliveries')
@@ -35,15 +36,17 @@ export function addCommands(program: Command, run: Run): void {
 }
 
 interface Selected {
-  readonly organization?: string;
-  readonly state?: BatchStatus;
+  readonly organization?: string | null;
+  readonly state?: BatchStatus | null;
 }
 
 type Presented = ReturnType<typeof presented>;
 
 function presented({ batch, requests, deliveries }: BatchInspection, reveal = false) {
+  const ui = temporalUi();
   return {
     ...batch,
+    ...(ui && { temporal: `${ui}/${batch.id}` }),
     webhookUrl: batch.webhookUrl === null || reveal ? batch.webhookUrl : maskedUrl(batch.webhookUrl),
     requests: requests.map((request) => ({
       ...request,

@@ -12,6 +12,7 @@ import {
   readEvidence,
 } from '../../db/lookups/evidence.ts';
 import { readProvider } from '../../db/providers/subject.ts';
+import { temporalUi } from '../config/config.ts';
 import { type Revealing, revealing } from './arguments.ts';
 import { fields, maskedEmail, printable, type Run, table } from './print.ts';
 
@@ -88,6 +89,7 @@ function employer({ name, domain, source, confidence }: Organization): string {
 
 function textOf(evidence: Evidence, organization: Organization | null): string {
   const { provider, stored, chapters, otherChecks } = evidence;
+  const ui = temporalUi();
   const parts = [
     fields({
       npi: evidence.npi,
@@ -99,6 +101,7 @@ function textOf(evidence: Evidence, organization: Organization | null): string {
       'known from': provider?.origin ?? null,
       'endpoints in NPPES': evidence.endpoints,
       suppressed: evidence.isSuppressed,
+      ...(ui && { temporal: `${ui}?query=${encodeURIComponent(`Npi = "${evidence.npi}"`)}` }),
     }),
     ...chapters.flatMap((chapter) => [
       storyOf(chapter),

@@ -1,5 +1,11 @@
 import { setTimeout } from 'node:timers/promises';
-import { type Client, ScheduleAlreadyRunning, ScheduleOverlapPolicy } from '@temporalio/client';
+import {
+  type Client,
+  isGrpcServiceError,
+  ScheduleAlreadyRunning,
+  ScheduleOverlapPolicy,
+} from '@temporalio/client';
+import { msToTs } from '@temporalio/common/lib/time.js';
 import type { Logger } from 'pino';
 import { NPI, ORGANIZATION_ID, OUTCOME, WORKFLOWS } from '../../workflows/messages.ts';
 
@@ -17,9 +23,13 @@ export const SEARCH_ATTRIBUTE_WORDS = SEARCH_ATTRIBUTES.map(({ name, word }) => 
 
 /** How often every worker calls `keepNamespace`: what an operator or an accident has deleted comes back. */
 export const KEEP_MS = 5 * 60_000;
+/** How long workflows that are over can be looked at, unless somebody says otherwise: as Temporal's CLI has it. */
+const RETENTION = '72h';
 /** For half a minute. */
 const SERVED_TRIES = 60;
 const SERVED_MS = 500;
+/** Of gRPC. */
+const [NOT_FOUND, ALREADY_EXISTS] = [5, 6];
 
 /**
  * Makes sure that the namespace has our search attributes and the Schedule of re-verification. Both are safe to repeat,
@@ -32,7 +42,12 @@ export async function keepNamespace(
   reverifyMs: number,
   log: Logger,
 ): Promise<void> {
-  await addSearchAttributes(client, log);
+  await addSearchAttributes(client).catch((error: unknown) =>
+    log.warn(
+      { err: error, namespace: client.options.namespace },
+      `search attributes could not be added; if they are missing, add ${SEARCH_ATTRIBUTE_WORDS.join(', ')} to the namespace`,
+    ),
+  );
   const id = reverifyScheduleId(taskQueue);
   const schedule = {
     spec: { intervals: [{ every: reverifyMs }] },
@@ -60,28 +75,67 @@ export function reverifyScheduleId(taskQueue: string): string {
   return `${WORKFLOWS.reverify}-${taskQueue}`;
 }
 
-async function addSearchAttributes(client: Client, log: Logger): Promise<void> {
+/**
+ * Makes the namespace of a client if it is missing, and returns once the cluster serves it.
+ * @throws what Temporal says if it does not let us
+ */
+export async function makeNamespace(client: Client): Promise<void> {
   const { namespace } = client.options;
+  const { workflowService } = client;
   try {
-    const { customAttributes } = await client.connection.operatorService.listSearchAttributes({ namespace });
-    const missing = SEARCH_ATTRIBUTES.filter(({ name }) => !(name in customAttributes));
-    if (missing.length === 0) return;
-    await client.connection.operatorService.addSearchAttributes({
-      namespace,
-      searchAttributes: Object.fromEntries(missing.map(({ name, type }) => [name, type])),
-    });
-    // A cluster serves new ones some seconds later, and until then refuses every start that has them.
-    const query = missing.map(({ name }) => `${name} is null`).join(' and ');
-    const isServed = () =>
-      client.workflow.count(query).then(
-        () => true,
-        () => false,
-      );
-    for (let tries = 1; !(await isServed()) && tries < SERVED_TRIES; tries += 1) await setTimeout(SERVED_MS);
+    await workflowService.describeNamespace({ namespace });
   } catch (error) {
-    log.warn(
-      { err: error, namespace },
-      `search attributes could not be added; if they are missing, add ${SEARCH_ATTRIBUTE_WORDS.join(', ')} to the namespace`,
-    );
+    if (!isGrpcServiceError(error) || error.code !== NOT_FOUND) throw error;
+    const workflowExecutionRetentionPeriod = msToTs(RETENTION);
+    const asked = workflowService.registerNamespace({ namespace, workflowExecutionRetentionPeriod });
+    await asked.catch(unlessThere);
+    await isServed(() => workflowService.listWorkflowExecutions({ namespace, pageSize: 1 }));
   }
+}
+
+/**
+ * Adds the search attributes that the namespace lacks, and returns once the cluster serves them: before, it refuses
+ * every start that has them.
+ * @throws what Temporal says if it does not let us
+ */
+export async function addSearchAttributes(client: Client): Promise<void> {
+  const ask = () =>
+    client.workflow.count(SEARCH_ATTRIBUTES.map(({ name }) => `${name} is null`).join(' and '));
+  if (await isServed(ask, 1)) return;
+  const { namespace } = client.options;
+  const { operatorService } = client.connection;
+  const { customAttributes } = await operatorService.listSearchAttributes({ namespace });
+  const missing = SEARCH_ATTRIBUTES.filter(({ name }) => !(name in customAttributes));
+  const searchAttributes = Object.fromEntries(missing.map(({ name, type }) => [name, type]));
+  if (missing.length > 0)
+    await operatorService.addSearchAttributes({ namespace, searchAttributes }).catch(unlessThere);
+  await isServed(ask);
+}
+
+/** Somebody else was faster. */
+function unlessThere(error: unknown): void {
+  if (!isGrpcServiceError(error) || error.code !== ALREADY_EXISTS) throw error;
+}
+
+/** A cluster serves what is new some seconds later. */
+async function isServed(ask: () => Promise<unknown>, tries = SERVED_TRIES): Promise<boolean> {
+  for (let left = tries; ; left -= 1) {
+    const isThere = await ask().then(
+      () => true,
+      () => false,
+    );
+    if (isThere || left === 1) return isThere;
+    await setTimeout(SERVED_MS);
+  }
+}
+
+/** What somebody types whom the cluster lets do what it does not let us do. */
+export function commandsFor(namespace: string): string {
+  const each = (part: (one: (typeof SEARCH_ATTRIBUTES)[number]) => string) =>
+    SEARCH_ATTRIBUTES.map(part).join(' ');
+  return `
+  temporal operator namespace create --namespace ${namespace} --retention 72h
+  temporal operator search-attribute create --namespace ${namespace} ${each(({ name, word }) => `--name ${name} --type ${word}`)}
+or, for Temporal Cloud:
+  tcld namespace search-attributes add --namespace ${namespace} ${each(({ name, word }) => `--search-attribute ${name}=${word}`)}`;
 }

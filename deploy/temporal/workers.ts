@@ -136,7 +136,7 @@ export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<Wor
  * Sends Temporal's own log lines to ours, those of its native part included. Once per process, before the first connection.
  * @param metricsAddress where its native part serves what it counts, `host:port`; null for nowhere
  */
-export function installRuntime(log: Logger, metricsAddress: string | null): void {
+export function installRuntime(log: Logger, metricsAddress: string | null = null): void {
   Runtime.install({
     // The API and the worker close in their own order, on signals they handle themselves.
     shutdownSignals: [],

@@ -1,11 +1,12 @@
 import { setTimeout } from 'node:timers/promises';
 import test from 'ava';
-import { countEvents } from '../support/histories.ts';
+import { countActions, countEvents } from '../support/histories.ts';
 import { eventually, type SubmitAnswer } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
 
-// What a submit costs Temporal, in history events: the figure that limits how much one cluster carries. The share of
+// What a submit costs Temporal, in history events (the figure that limits how much one cluster carries), and what
+// Temporal Cloud counts of it, in actions. The share of
 // the batch is included, and the workflows of deliveries. How many signals share one workflow task of the batch depends
 // on how busy the machine is: on a quiet one these tasks are 1 to 2 events per NPI, on the busiest 6. So what is bounded
 // is the rest; the whole is printed beside its target on a quiet machine.
@@ -36,7 +37,9 @@ test.before(async () => {
 });
 
 test.after.always(async () => {
-  console.log(['events per NPI'.padEnd(44), 'target', 'found', 'without tasks', 'bound'].join('  '));
+  console.log(
+    ['events per NPI'.padEnd(44), 'target', 'found', 'without tasks', 'bound', 'actions'].join('  '),
+  );
   for (const line of lines) console.log(line);
   for (const stack of stacks) await stack.stop();
 });
@@ -117,15 +120,15 @@ for (const [title, one] of Object.entries(CASES)) {
     if (mode) t.is(reported?.status, 'delivered');
 
     const ids = await workflowsOf(stack, submitted.batch_id);
-    const counts = await Promise.all(
-      ids.map(async (id) => countEvents(await stack.client.workflow.getHandle(id).fetchHistory())),
-    );
+    const histories = await Promise.all(ids.map((id) => stack.client.workflow.getHandle(id).fetchHistory()));
+    const counts = histories.map(countEvents);
+    const actions = histories.reduce((total, history) => total + countActions(history), 0) / asked.length;
     const isTask = (event: string) => event.startsWith('WorkflowTask');
     const sum = (count: Readonly<Record<string, number>> = {}, keep = (_event: string) => true) =>
       Object.entries(count).reduce((total, [event, n]) => (keep(event) ? total + n : total), 0);
     const all = counts.reduce((total, count) => total + sum(count), 0) / asked.length;
     const bounded = all - sum(counts[0], isTask) / asked.length;
-    const columns = [one.target, all.toFixed(1), bounded.toFixed(2), one.bound].map((n) =>
+    const columns = [one.target, all.toFixed(1), bounded.toFixed(2), one.bound, actions.toFixed(2)].map((n) =>
       String(n).padStart(6),
     );
     lines.push([title.padEnd(50), ...columns].join('  '));

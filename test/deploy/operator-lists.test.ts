@@ -137,8 +137,8 @@ test.serial('batches are listed of one organization, in one state', async (t) =>
   const done = await submitted(mine, [known.npi]);
   await submitted(other, ['2000000244']);
   const ids = async (...args: string[]) =>
-    (await json<{ id: string }[]>('batch', 'list', '--organization', mine.organizationId, ...args)).map(
-      ({ id }) => id,
+    (await json<{ batch_id: string }[]>('batch', 'list', '--organization', mine.organizationId, ...args)).map(
+      ({ batch_id: id }) => id,
     );
   t.deepEqual(await ids(), [done, open]);
   t.deepEqual(await ids('--state', 'in-progress'), [open]);

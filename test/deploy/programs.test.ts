@@ -99,6 +99,7 @@ test.serial(
       TEMPORAL_ADDRESS: temporal.address,
       API_HOST: LOOPBACK,
       API_PORT: String(port),
+      API_DRAIN_DELAY: '0s',
       WORKFLOW_BUNDLE: bundle,
     };
     const readyz = async () => (await fetch(`http://${LOOPBACK}:${port}/readyz`)).status;
@@ -115,13 +116,14 @@ test.serial(
     t.regex(early.output(), /^worker: cannot use the file \S+workflow-bundle\.js \(ENOENT\)/m);
 
     const made = await runProgram('bundle', [bundle], { root });
-    t.deepEqual(made, {
-      code: 0,
-      stdout: `bundle: start workers with WORKFLOW_BUNDLE=${bundle}\n`,
-      stderr: '',
-    });
+    t.deepEqual([made.code, made.stderr], [0, '']);
+    const said = /^bundle: build ([0-9a-f]{12}); start workers with WORKFLOW_BUNDLE=(.*)\n$/.exec(
+      made.stdout,
+    );
+    t.is(said?.[2], bundle);
     const worker = start(t, 'worker', env);
     await worker.says(/"msg":"worker ready"/);
+    t.true(worker.output().includes(`"version":"${said?.[1]}","msg":"worker ready"`));
     for (const { pid, exited } of [api, worker]) {
       process.kill(pid, 'SIGTERM');
       t.is(await exited, 'exit code 0');

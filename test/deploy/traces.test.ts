@@ -90,6 +90,8 @@ test.serial(
     const second = sender(silent.url);
     tell();
     await second.close();
+    // Until then it has heard of whoever gave up before.
+    t.is((await fetch(silent.url)).status, 404);
     t.is(silent.hungUp(), 0);
     await silent.stop();
   },

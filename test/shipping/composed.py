@@ -20,7 +20,11 @@ def filled(text: str) -> str:
     return re.sub(r"\$\{(\w+):([?-])([^}]*)\}", value, text).replace("$$", "$")
 
 
-services = json.loads(sys.stdin.read(), object_hook=lambda one: {k: filled(v) if isinstance(v, str) else v for k, v in one.items()})["services"]
+def filled_in(one: dict) -> dict:
+    return {key: filled(value) if isinstance(value, str) else value for key, value in one.items()}
+
+
+services = json.loads(sys.stdin.read(), object_hook=filled_in)["services"]
 
 # A password that two have, or that anybody knows, is none.
 passwords = {}
@@ -33,7 +37,8 @@ for name, service in services.items():
     for other in service.get("depends_on", {}):
         if other not in services:
             found.append(f"{name}: depends on {other}, which there is not")
-    user = re.match(r"postgres://npe_(\w+)_1:([0-9a-f]{48})@", (service.get("environment") or {}).get("DATABASE_URL", ""))
+    url = (service.get("environment") or {}).get("DATABASE_URL", "")
+    user = re.match(r"postgres://npe_(\w+)_1:([0-9a-f]{48})@", url)
     if user:
         passwords[user[2]] = user[1]
 if sorted(passwords.values()) != ["api", "migrate", "operator", "worker"]:

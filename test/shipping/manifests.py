@@ -1,5 +1,5 @@
-"""Reads Kubernetes manifests from stdin. Says what their schemas forbid, unknown fields included, and what a pod may that no
-pod of ours may; ends with 1 if there is anything."""
+"""Reads Kubernetes manifests from stdin. Says what their schemas forbid, unknown fields included, and what a pod may that
+no pod of ours may; ends with 1 if there is anything."""
 
 import json
 import sys
@@ -11,7 +11,13 @@ import yaml
 
 VERSION = "1.34"
 OTHERS = {"ScaledObject": json.loads(Path(__file__).with_name("scaledobject.json").read_text())}
-POD = {"runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
+POD = {
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "runAsGroup": 10001,
+    "fsGroup": 10001,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 CONTAINER = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 
 

@@ -18,11 +18,12 @@ export interface ReceivedSpan {
   readonly resource: Readonly<Record<string, string | number>>;
 }
 
-/** One export as it arrived. */
+/** One export as it arrived, and the status that it was answered with. */
 export interface Export {
   readonly headers: Readonly<Record<string, string | string[] | undefined>>;
   readonly text: string;
   readonly spans: readonly ReceivedSpan[];
+  readonly answer: number | 'silence';
 }
 
 interface KeyValue {
@@ -35,28 +36,22 @@ const objectOf = (attributes: readonly KeyValue[]) =>
     attributes.map(({ key, value }) => [key, value.stringValue ?? Number(value.intValue)] as const),
   );
 
-export type Collector = Awaited<ReturnType<typeof startCollector>>;
-
 /**
- * An OpenTelemetry collector, as far as OTLP/HTTP with JSON goes. `POST /v1/traces` is answered with `answers`, as long
- * as it says so, else with 200.
- * @param answers statuses, the first one first; `silence` is no answer
+ * An OpenTelemetry collector, as far as OTLP/HTTP with JSON goes: `POST /v1/traces`.
+ * @param answers what exports are answered with, the last of them again and again; 200 if there is none
  */
-export async function startCollector(...answers: (number | 'silence')[]) {
+export async function startCollector(...answers: Export['answer'][]) {
   const exports: Export[] = [];
   let hungUp = 0;
   const server = createServer(async (request, response) => {
     response.once('close', () => {
       if (!response.writableEnded) hungUp += 1;
     });
-    const body = (await json(request)) as {
-      resourceSpans: { resource: { attributes: KeyValue[] }; scopeSpans: { spans: Raw[] }[] }[];
-    };
     if (`${request.method} ${request.url} ${request.headers['content-type']}` !== EXPECTED) {
       return response.writeHead(404).end();
     }
-    const answer = answers.length > 1 ? answers.shift() : answers[0];
-    const spans = body.resourceSpans.flatMap(({ resource, scopeSpans }) =>
+    const { resourceSpans } = (await json(request)) as { resourceSpans: RawResource[] };
+    const spans = resourceSpans.flatMap(({ resource, scopeSpans }) =>
       scopeSpans.flatMap((scope) =>
         scope.spans.map((span) => ({
           ...span,
@@ -65,24 +60,31 @@ export async function startCollector(...answers: (number | 'silence')[]) {
         })),
       ),
     );
-    exports.push({ headers: request.headers, text: JSON.stringify(body), spans });
-    if (answer !== 'silence')
-      response.writeHead(answer ?? 200, { 'content-type': 'application/json' }).end('{}');
-    return response;
+    const answer = (answers.length > 1 ? answers.shift() : answers[0]) ?? 200;
+    exports.push({ headers: request.headers, text: JSON.stringify(resourceSpans), spans, answer });
+    return answer === 'silence' ? response : response.writeHead(answer).end('{}');
   });
   const { port, close } = await listenOn(server, 0, 'the collector');
   return {
     url: `http://${LOOPBACK}:${port}`,
     exports,
-    spans: () => exports.flatMap((one) => one.spans),
-    /** How many were given up by the sender. */
+    /** What it took. */
+    spans: () => exports.flatMap(({ answer, spans }) => (answer === 200 ? spans : [])),
+    /** How many senders gave up. */
     hungUp: () => hungUp,
     /** From now on. */
-    answer: (...statuses: (number | 'silence')[]) => void answers.splice(0, answers.length, ...statuses),
+    answer: (...others: Export['answer'][]) => void answers.splice(0, answers.length, ...others),
     stop: close,
   };
 }
 
-type Raw = Omit<ReceivedSpan, 'attributes' | 'resource'> & { readonly attributes: KeyValue[] };
+interface RawResource {
+  readonly resource: { readonly attributes: readonly KeyValue[] };
+  readonly scopeSpans: readonly {
+    readonly spans: readonly (Omit<ReceivedSpan, 'attributes' | 'resource'> & {
+      readonly attributes: readonly KeyValue[];
+    })[];
+  }[];
+}
 
 const EXPECTED = 'POST /v1/traces application/json';

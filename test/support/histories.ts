@@ -21,6 +21,34 @@ export function countEvents(history: History): Record<string, number> {
 }
 
 /**
+ * What Temporal Cloud counts of an execution (docs.temporal.io/cloud/actions). Heartbeats that reach it, queries and the
+ * starts by Schedules come on top: no history has them.
+ */
+export function countActions(history: History): number {
+  const events = history.events ?? [];
+  // Of all local activities of one workflow task, one.
+  const withMarkers = new Set(
+    events.map((event) => String(event.markerRecordedEventAttributes?.workflowTaskCompletedEventId ?? '')),
+  );
+  withMarkers.delete('');
+  return events.reduce((actions, event) => {
+    // A child is counted where it is started: once for that, once for its execution.
+    if (event.startChildWorkflowExecutionInitiatedEventAttributes) return actions + 2;
+    const started = event.workflowExecutionStartedEventAttributes;
+    if (started) return actions + (started.parentWorkflowExecution ? 0 : 1);
+    // The attempts before it are in no event.
+    const activity = event.activityTaskStartedEventAttributes;
+    if (activity) return actions + (activity.attempt ?? 1);
+    const isOne =
+      event.timerStartedEventAttributes ??
+      event.workflowExecutionSignaledEventAttributes ??
+      event.upsertWorkflowSearchAttributesEventAttributes ??
+      event.workflowExecutionOptionsUpdatedEventAttributes;
+    return actions + (isOne ? 1 : 0);
+  }, withMarkers.size);
+}
+
+/**
  * Everything readable in what Temporal returned, payloads decoded: for searching what must not be in there.
  * @param value a history, a description, or any part of one
  */

@@ -18,7 +18,7 @@ export interface Ended {
   readonly stderr: string;
 }
 
-export type ProgramName = 'api' | 'worker' | 'migrate' | 'operator' | 'bundle';
+export type ProgramName = 'api' | 'worker' | 'migrate' | 'operator' | 'bundle' | 'replay';
 
 export interface ProgramOptions {
   readonly env?: Readonly<Record<string, string>>;
@@ -116,6 +116,8 @@ export async function addPublishedPostgres(folder: string): Promise<string> {
 export interface ApiProcess {
   readonly url: string;
   pid(): number;
+  /** How it ended, once it has: `exit code 0`. */
+  ending(): string | undefined;
   /** SIGKILL; returns once it is gone. */
   kill(): Promise<void>;
   /** Starts it again where it was, after a kill. */
@@ -144,6 +146,7 @@ export async function startApiProcess(
         DATABASE_POOL: '16',
         API_HOST: LOOPBACK,
         API_PORT: String(port),
+        API_DRAIN_DELAY: '0s',
         LOG_LEVEL: 'error',
         TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
         ...settings,
@@ -163,6 +166,7 @@ export async function startApiProcess(
     url,
     start,
     pid: () => running?.pid ?? 0,
+    ending: () => running?.ending(),
     async kill() {
       if (!running) return;
       process.kill(running.pid, 'SIGKILL');

@@ -1,6 +1,7 @@
 import { sql } from 'drizzle-orm';
 import { storeEmail } from '../../db/lookups/directory.ts';
 import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
+import { main } from '../../deploy/main.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { saveHistory } from './histories.ts';
 import { eventually, type SubmitAnswer } from './organization.ts';
@@ -8,14 +9,17 @@ import { startServers } from './servers.ts';
 import { type Stack, type StackOptions, startStack } from './stack.ts';
 import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from './vendors.ts';
 
-/**
- * Records the histories that test/workflows/replay.test.ts replays: `node test/support/record-histories.ts`. It brings its
- * own servers and takes about a minute. Each scenario ends with `save`, under the name of what happened.
- *
- * The saved histories stand for workflows that run in production while a new version is deployed. So record anew
- * before the first release of a change only; later, a change that breaks one is patched (workflow.patched), and its
- * new course is added under a new name.
- */
+// `npm run histories`: records the histories that test/workflows/replay.test.ts replays. Each scenario ends with `save`,
+// under the name of what happened.
+
+const HELP = `
+It brings its own servers, takes about a minute, and writes all histories into test/histories/ anew, each under the name of
+what happened. Commit those that are meant to be new: the others stand for workflows that run in production while a new
+version is deployed. Before the first release of a change record anew; later, a change that breaks one is patched
+(workflow.patched), and its new course is added under a new name.
+
+Needs no settings; TEST_DATABASE_URL, TEST_TEMPORAL_ADDRESS and TEST_TEMPORAL_CLI name servers that are there already.
+Exit codes: 0 recorded, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 async function withStack(options: StackOptions, use: (stack: Stack) => Promise<void>): Promise<void> {
   const stack = await startStack(options);
@@ -242,12 +246,16 @@ async function recordInterventions(): Promise<void> {
   });
 }
 
-const stop = await startServers();
-try {
-  await recordOutcomes();
-  await recordWaterfall();
-  await recordInterventions();
-} finally {
-  await stop();
-}
-process.exit();
+await main(
+  { name: 'histories', description: 'Records histories to replay in tests.', help: HELP },
+  async () => {
+    const stop = await startServers();
+    try {
+      await recordOutcomes();
+      await recordWaterfall();
+      await recordInterventions();
+    } finally {
+      await stop();
+    }
+  },
+);

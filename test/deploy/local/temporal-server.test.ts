@@ -1,23 +1,16 @@
-import { readdir } from 'node:fs/promises';
 import { Client, Connection } from '@temporalio/client';
-import ava, { type ExecutionContext } from 'ava';
+import type { ExecutionContext } from 'ava';
 import { startPostgres } from '../../../deploy/local/postgres.ts';
 import { freePort } from '../../../deploy/local/processes.ts';
 import { cacheFolder } from '../../../deploy/local/temporal-cli.ts';
 import { findTemporalServer, startTemporalServer } from '../../../deploy/local/temporal-server.ts';
 import { temporaryFolder, withSql } from '../../support/database.ts';
+import { test } from '../../support/on-server.ts';
 import { eventually } from '../../support/organization.ts';
 
-// Temporal's real server on PostgreSQL. Nobody waits here for its build: run with --temporal server, which builds it.
+// Temporal's real server on PostgreSQL.
 
 const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
-const kept = await readdir(cacheDir).catch((): string[] => []);
-const isBuilt = ['server', 'sql', 'ui'].every((name) =>
-  kept.some((file) => file.startsWith(`temporal-${name}-`)),
-);
-if (!isBuilt)
-  console.log("Temporal's real server is not built: its tests are skipped (npm test -- --temporal server)");
-const test = isBuilt ? ava : ava.skip;
 
 const NAMESPACE = 'kept';
 

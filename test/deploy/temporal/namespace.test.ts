@@ -1,8 +1,16 @@
+import { execFile } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { promisify } from 'node:util';
+import { Client } from '@temporalio/client';
 import test from 'ava';
 import { pino } from 'pino';
 import { keepNamespace, reverifyScheduleId } from '../../../deploy/temporal/namespace.ts';
 import { WORKFLOWS } from '../../../workflows/messages.ts';
-import { fresh } from '../../support/database.ts';
+import { fresh, openEmptyDatabase, testSetting } from '../../support/database.ts';
+import { eventually } from '../../support/organization.ts';
+import { runProgram } from '../../support/programs.ts';
+import { startRefusing } from '../../support/refusing.ts';
 import { startStack } from '../../support/stack.ts';
 
 // What every worker does every five minutes.
@@ -24,4 +32,77 @@ test.serial('a Schedule that an operator has paused stays paused', async (t) => 
   await schedule().pause('a test');
   await keep();
   t.like((await schedule().describe()).state, { paused: true, note: 'a test' });
+});
+
+/** Whether a namespace has all of our search attributes. */
+function isComplete(namespace: string): Promise<true | null> {
+  const { connection } = stack.client;
+  return new Client({ connection, namespace }).workflow
+    .count('OrganizationId is null and Npi is null and Outcome is null')
+    .then(
+      () => true as const,
+      () => null,
+    );
+}
+
+async function migrate(env: Readonly<Record<string, string>>) {
+  await using database = await openEmptyDatabase();
+  return await runProgram('migrate', [], { env: { DATABASE_URL: database.url, ...env } });
+}
+
+test('migrate makes the namespace and its search attributes, and leaves both as they are when they are there', async (t) => {
+  const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
+  const TEMPORAL_NAMESPACE = `migrated-${randomBytes(4).toString('hex')}`;
+  t.is(await isComplete(TEMPORAL_NAMESPACE), null);
+  for (let time = 1; time <= 2; time += 1) {
+    t.deepEqual(await migrate({ TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE }), {
+      code: 0,
+      stdout: `migrate: the database has the newest schema\nmigrate: the namespace ${TEMPORAL_NAMESPACE} of Temporal has its search attributes\n`,
+      stderr: '',
+    });
+    t.true(await isComplete(TEMPORAL_NAMESPACE));
+  }
+});
+
+test('where it may not, it prints the commands, which add what is missing, and the database is migrated all the same', async (t) => {
+  const namespace = `by-hand-${randomBytes(4).toString('hex')}`;
+  const refusing = await startRefusing(t, 7);
+  const refused = await migrate({ TEMPORAL_ADDRESS: refusing, TEMPORAL_NAMESPACE: namespace });
+  t.deepEqual([refused.code, refused.stdout], [0, 'migrate: the database has the newest schema\n']);
+  t.regex(refused.stderr, /^migrate: the namespace \S+ may lack search attributes: Temporal refuses it/);
+  const typed = refused.stderr.match(/^ {2}temporal .*$/gm) ?? [];
+  t.is(typed.length, 2);
+  const address = ['--address', testSetting('TEST_TEMPORAL_ADDRESS')];
+  for (const line of typed) {
+    const [, ...args] = line.trim().split(' ');
+    // A namespace that is new is served a moment later.
+    await eventually(() =>
+      promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), [...args, ...address]).then(
+        () => true,
+        () => null,
+      ),
+    );
+  }
+  t.true(await eventually(() => isComplete(namespace)));
+  t.regex(
+    refused.stderr,
+    /^ {2}tcld namespace search-attributes add --namespace \S+ --search-attribute OrganizationId=Keyword /m,
+  );
+  const page = await readFile(new URL('../../../deploy/operations.md', import.meta.url), 'utf8');
+  for (const line of typed) t.true(page.includes(line.trim().replace(namespace, 'default')), line);
+
+  const away = await migrate({ TEMPORAL_ADDRESS: '127.0.0.1:1' });
+  t.is(away.code, 0);
+  t.regex(away.stderr, /Temporal at 127\.0\.0\.1:1 cannot be reached/);
+});
+
+test('each view of the page is a filter that Temporal takes, and its link has that filter', async (t) => {
+  const page = await readFile(new URL('../../../deploy/operations.md', import.meta.url), 'utf8');
+  const views = [...page.matchAll(/^\| \[.*\]\((http\S+)\) \| `(.+)` \|$/gm)];
+  t.true(views.length > 8);
+  for (const [, link = '', filter = ''] of views) {
+    const { pathname, searchParams } = new URL(link);
+    t.deepEqual([pathname, searchParams.get('query')], ['/namespaces/default/workflows', filter]);
+    await t.notThrowsAsync(stack.client.workflow.count(filter), filter);
+  }
 });

@@ -1,5 +1,4 @@
 import { once } from 'node:events';
-import { createServer as createHttp2 } from 'node:http2';
 import type { AddressInfo } from 'node:net';
 import { createServer } from 'node:tls';
 import test, { type ExecutionContext } from 'ava';
@@ -9,6 +8,7 @@ import { temporalTarget } from '../../../deploy/temporal/client.ts';
 import { temporalTrouble } from '../../../deploy/temporal/trouble.ts';
 import { openTestDatabase, testSetting } from '../../support/database.ts';
 import { runProgram } from '../../support/programs.ts';
+import { startRefusing } from '../../support/refusing.ts';
 
 // Each wrong setting of Temporal has a sentence of its own, which names the setting.
 
@@ -60,18 +60,6 @@ test('a wrong address, TLS where there is none, none where there is, an unknown 
     `Temporal at ${TEMPORAL_ADDRESS} has no namespace nobody; check TEMPORAL_NAMESPACE, or register it`,
   );
 });
-
-/** Answers every call with one gRPC code: what Temporal Cloud says to a wrong key or role, and no dev server does. */
-async function startRefusing(t: ExecutionContext, code: number): Promise<string> {
-  const server = createHttp2().on('stream', (stream) => {
-    const headers = { ':status': 200, 'content-type': 'application/grpc', 'grpc-status': String(code) };
-    stream.respond(headers, { endStream: true });
-  });
-  server.listen(0, LOOPBACK);
-  await once(server, 'listening');
-  t.teardown(() => server.close());
-  return `${LOOPBACK}:${(server.address() as AddressInfo).port}`;
-}
 
 test('a wrong key and missing rights are told', async (t) => {
   const key = await startRefusing(t, 16);

@@ -1,0 +1,181 @@
+import { readFile } from 'node:fs/promises';
+import inspector from 'node:inspector';
+import { text } from 'node:stream/consumers';
+import { type Client, isGrpcServiceError } from '@temporalio/client';
+import type { Command } from 'commander';
+import { openDatabase } from '../db/client.ts';
+import { OperatorProblem } from '../db/errors.ts';
+import { isId } from '../db/ids.ts';
+import { findBatch } from '../db/requests/inspect.ts';
+import { WORKFLOWS } from '../workflows/messages.ts';
+import { loadReplayConfig, type ReplayConfig, temporalUi } from './config/config.ts';
+import { createLog } from './log.ts';
+import { main } from './main.ts';
+import { integer, pastMoment } from './operator/arguments.ts';
+import { printable, table } from './operator/print.ts';
+import { lazyClient, temporalTarget } from './temporal/client.ts';
+import { fetchRun, parseRun, pinnedTo, type Run } from './temporal/history.ts';
+import { replay } from './temporal/replay.ts';
+import { storyOf } from './temporal/story.ts';
+import { temporalTrouble } from './temporal/trouble.ts';
+import { versionOf } from './temporal/versions.ts';
+import { installRuntime, loadBundle } from './temporal/workers.ts';
+
+// `npm run replay`: would these workflows go through what others went through? And what was that?
+
+const HELP = `
+A run that is named is told as well: what was decided, who was asked, why it failed. Of many runs (--since, --failed,
+--query) those that are pinned to another build are counted apart: only workers of that build go on with them.
+--inspect waits for a debugger, and stops it at the first that the code does at that event or after it.
+
+Needs no settings for --file, else TEMPORAL_ADDRESS, TASK_QUEUE, and DATABASE_URL for requests that are alone in their
+batch; see "Configuration" in README.md, and "Replaying a failed run" in deploy/operations.md.
+Exit codes: 0 all fit, 3 one does not, 1 failed: could not look (one sentence on stderr), 2 wrong usage.
+
+Examples:
+  npm run replay -- req_01h2xcejqtf2nbrexx3vqjhp41
+  npm run replay -- --since 24h --bundle workflow-bundle.js     (the gate of a release)`;
+
+const ALONE = 'a request that is alone in its batch has none: name the batch, or set DATABASE_URL';
+
+const FAILED =
+  '(Outcome STARTS_WITH "failed" or ExecutionStatus in ("Failed", "TimedOut", "Terminated", "Canceled"))';
+
+const NONE = { workflow: '', runs: 0, fit: 0, doNot: 0, needNot: 0 };
+
+interface Options {
+  readonly file?: string;
+  readonly since?: Date;
+  readonly failed?: true;
+  readonly query?: string;
+  readonly limit: number;
+  readonly all?: true;
+  readonly bundle?: string;
+  readonly inspect?: number;
+}
+
+await main(
+  {
+    name: 'replay',
+    description: 'Whether runs of workflows fit the code, and what happened in them.',
+    help: HELP,
+  },
+  async (stopped, ids: string[], options: Options, command: Command) => {
+    const { file, since, failed, query, inspect = null } = options;
+    const isMany = Boolean(since ?? failed ?? query);
+    if ([ids.length > 0, file !== undefined, isMany].filter(Boolean).length !== 1)
+      command.error('error: name runs, or a --file, or use --since, --failed or --query');
+    if (inspect !== null && (isMany || ids.length > 1)) command.error('error: --inspect is about one run');
+    // Who interrupts it knows nothing yet.
+    void stopped.then(() => process.exit(1));
+    const config = loadReplayConfig();
+    installRuntime(createLog('replay', 'silent'));
+    const { code } = await loadBundle(options.bundle ?? null);
+    if (inspect !== null) inspector.open(undefined, undefined, true);
+    const runs = file === undefined ? fromTemporal(config, ids, options) : fromFile(file);
+    const { buildId } = versionOf(config.taskQueue, code);
+    const counts = new Map(
+      Object.values(WORKFLOWS).map((type) => [type as string, { ...NONE, workflow: type }]),
+    );
+    for await (const { run, misfit } of replay(code, runs, inspect)) {
+      const pinned = pinnedTo(run);
+      const count = counts.get(run.type) ?? { ...NONE };
+      const needNot = isMany && !options.all && pinned !== null && pinned !== buildId;
+      count.runs += 1;
+      count[misfit === null ? 'fit' : needNot ? 'needNot' : 'doNot'] += 1;
+      if (!isMany) tell(run, misfit, pinned);
+      else if (misfit !== null && !needNot) say(`${run.workflowId} ${misfit}\n`);
+      if (misfit !== null && !needNot) process.exitCode = 3;
+    }
+    if (isMany)
+      say(`${table([...counts.values()])}\nby build ${buildId}; "need not" is pinned to other builds`);
+  },
+  (command) =>
+    command
+      .argument('[ID...]', 'of requests, batches, deliveries, or workflows')
+      .option('--file <FILE>', "a history that Temporal's CLI or UI has written; - is stdin")
+      .option(
+        '--since <MOMENT>',
+        'runs that have ended since then (24h, 2026-11-20T00:00Z), and all that are open',
+        pastMoment,
+      )
+      .option('--failed', 'runs that failed, were ended, or could not answer a request')
+      .option('--query <QUERY>', 'runs that a list filter of Temporal names')
+      .option('--limit <N>', 'the newest of each workflow, 1 to 100000', integer(1, 100_000), 1000)
+      .option('--all', 'runs that are pinned to another build have to fit too')
+      .option('--bundle <FILE>', 'what "npm run bundle" made, in place of this folder')
+      .option('--inspect <EVENT>', 'stop under a debugger at this event', integer(1, 1_000_000)),
+);
+
+async function* fromFile(file: string): AsyncGenerator<Run> {
+  yield parseRun(file === '-' ? await text(process.stdin) : await readFile(file, 'utf8'));
+}
+
+/** @throws {OperatorProblem} if Temporal cannot be asked, refuses the filter, or does not know a name */
+async function* fromTemporal(
+  config: ReplayConfig,
+  ids: readonly string[],
+  options: Options,
+): AsyncGenerator<Run> {
+  const target = temporalTarget(config.temporalEnvironment);
+  const trouble = await temporalTrouble(target);
+  if (trouble) throw trouble;
+  const client = lazyClient(target);
+  try {
+    yield* ids.length > 0 ? named(client, config, ids) : listed(client, config, options);
+  } catch (error) {
+    const refused = [error, error instanceof Error && error.cause].find(isGrpcServiceError);
+    throw refused ? new OperatorProblem(`Temporal refuses it: ${refused.details}`) : error;
+  } finally {
+    await client.connection.close();
+  }
+}
+
+async function* named(client: Client, config: ReplayConfig, ids: readonly string[]): AsyncGenerator<Run> {
+  for (const id of ids) {
+    const run = (await fetchRun(client, id)) ?? (await fetchRun(client, (await batchOf(config, id)) ?? id));
+    if (run === null) throw new OperatorProblem(`Temporal has no run of ${id} (any more); ${ALONE}`);
+    yield run;
+  }
+}
+
+/** Deliveries are few beside batches and lookups, and meet every release: so each type has its own limit. */
+async function* listed(client: Client, { taskQueue }: ReplayConfig, options: Options): AsyncGenerator<Run> {
+  const { since, failed, query: given, limit } = options;
+  const rest = [
+    ...(since ? [`(ExecutionStatus = "Running" or CloseTime >= "${since.toISOString()}")`] : []),
+    ...(failed ? [FAILED] : []),
+    ...(given ? [`(${given})`] : []),
+  ];
+  for (const type of Object.values(WORKFLOWS)) {
+    const query = [`TaskQueue = "${taskQueue}"`, `WorkflowType = "${type}"`, ...rest].join(' and ');
+    let left = limit;
+    for await (const { workflowId, runId } of client.workflow.list({ query })) {
+      const run = await fetchRun(client, workflowId, runId);
+      // Its retention may have ended meanwhile.
+      if (run) yield run;
+      left -= 1;
+      if (left === 0) break;
+    }
+  }
+}
+
+async function batchOf({ databaseUrl }: ReplayConfig, id: string): Promise<string | null> {
+  if (databaseUrl === null || !isId('req', id)) return null;
+  const db = openDatabase({ url: databaseUrl, poolSize: 1, applicationName: 'replay' });
+  return await findBatch(db, id).finally(() => db.close());
+}
+
+function tell(run: Run, misfit: string | null, pinned: string | null): void {
+  const { workflowId, type, events } = run;
+  const ui = temporalUi();
+  const build = pinned ? `, pinned to build ${pinned}` : '';
+  const heading = `${type} ${workflowId}, begun ${events[0]?.at.toISOString()}${build}`;
+  say([heading, ...(ui ? [`${ui}/${workflowId}`] : []), ...storyOf(run), misfit ?? 'fits'].join('\n'));
+}
+
+/** Payloads have no addresses. What somebody else has written may have, and must not move a terminal's cursor. */
+function say(text: string): void {
+  const lines = text.split('\n').map(printable);
+  console.log(lines.join('\n').replaceAll(/[^\s"'<>(),;:=]+@[^\s"'<>(),;:=]+/g, '***'));
+}

@@ -1,0 +1,51 @@
+import test from 'ava';
+import { submit } from '../../db/requests/submit.ts';
+import { createLog } from '../../deploy/log.ts';
+import { freshDatabase } from '../support/database.ts';
+import { operatorOn } from '../support/operator.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+
+// With TEMPORAL_UI_URL set, what is about a workflow says where the Temporal UI shows it.
+
+const { db, url } = freshDatabase(test);
+const NPI = '2000000010';
+const WORKFLOWS = 'http://ui.example:8233/namespaces/ours/workflows';
+
+/** What is done with the settings, and without. */
+async function withUi<T>(isSet: boolean, work: () => T | Promise<T>): Promise<T> {
+  const settings = { TEMPORAL_UI_URL: 'http://ui.example:8233/', TEMPORAL_NAMESPACE: 'ours' };
+  if (isSet) Object.assign(process.env, settings);
+  try {
+    return await work();
+  } finally {
+    for (const name of Object.keys(settings)) delete process.env[name];
+  }
+}
+
+test.serial('the operator command links to a batch, and to all that an NPI was in', async (t) => {
+  const organization = await openOrganization(db, 10);
+  const { batchId, requestIds } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis: [NPI] }), RULES),
+  );
+  const { text, json } = operatorOn(url);
+  const show = () => json<{ temporal?: string }>('batch', 'show', batchId);
+  t.is((await withUi(true, show)).temporal, `${WORKFLOWS}/${batchId}`);
+  t.false('temporal' in (await withUi(false, show)));
+  const explain = () => text('explain', requestIds[0] ?? '');
+  const told = await withUi(true, explain);
+  t.true(told.includes(`${WORKFLOWS}?query=${encodeURIComponent(`Npi = "${NPI}"`)}`), told);
+  t.false((await withUi(false, explain)).includes('workflows'));
+});
+
+test.serial('a line of the log about a workflow has its link', async (t) => {
+  const linksOf = (line: object, isSet = true) =>
+    withUi(isSet, () => {
+      const lines: string[] = [];
+      createLog('test', 'info', { write: (text) => lines.push(text) }).info(line, 'something');
+      return JSON.parse(lines[0] ?? '').temporal;
+    });
+  t.is(await linksOf({ workflow_id: 'req_1', batch_id: 'bat_1' }), `${WORKFLOWS}/req_1`);
+  t.is(await linksOf({ batch_id: 'bat_1' }), `${WORKFLOWS}/bat_1`);
+  t.is(await linksOf({ organization_id: 'org_1' }), undefined);
+  t.is(await linksOf({ batch_id: 'bat_1' }, false), undefined);
+});

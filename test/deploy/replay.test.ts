@@ -1,0 +1,338 @@
+import { execFile, spawn } from 'node:child_process';
+import { readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import test from 'ava';
+import { fetchRun, parseRun } from '../../deploy/temporal/history.ts';
+import { replay as replayRuns } from '../../deploy/temporal/replay.ts';
+import { fresh, temporaryFolder, testSetting } from '../support/database.ts';
+import { eventually } from '../support/organization.ts';
+import { type Ended, endWithThisProcess, programCommand, runProgram } from '../support/programs.ts';
+import { startStack } from '../support/stack.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
+
+// `npm run replay` against real runs: of this build, and of builds that were changed in one place.
+
+const stack = fresh(test, () => startStack({ lookupTimeoutMs: 4000 }));
+const folder = temporaryFolder(test.after.always);
+const UI = 'http://ui.example:8233';
+/** The vendor hangs: the request fails. */
+const HANGING = '2000000101';
+
+/** Three batches, two lookups, a delivery. */
+const RUNS = 6;
+
+type Client = Awaited<ReturnType<typeof stack.organization>>;
+let client: Client;
+/** One of two NPIs, one that fails alone, and one whose webhook is delivered at the second attempt. */
+let both: Awaited<ReturnType<Client['bulk']>>['json'];
+let failed: string;
+let alone: string;
+let deliveryId: string;
+
+test.before(async () => {
+  client = await stack.organization();
+  const [found = '', other = ''] = ordinaryNpis('found', 2);
+  both = (await client.bulk({ npis: [found, ...ordinaryNpis('not_found', 1)] })).json;
+  const single = (await client.single({ npi: HANGING })).json;
+  [failed, alone] = [single.batch_id, single.requests[0]?.request_id ?? ''];
+  const webhook = { url: `${stack.receiver.url}/fail/1/replay` };
+  const third = (await client.bulk({ npis: [other], webhook })).json.batch_id;
+  for (const id of [both.batch_id, failed, third]) await stack.client.workflow.getHandle(id).result();
+  const path = `/api/v1/batch/${third}/deliveries`;
+  const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path)).json;
+  deliveryId = deliveries[0]?.id ?? '';
+  await stack.client.workflow.getHandle(deliveryId).result();
+  // Lists lag behind.
+  const closed = `TaskQueue = "${stack.taskQueue}" and ExecutionStatus = "Completed"`;
+  await eventually(async () => (await stack.client.workflow.count(closed)).count === RUNS || null);
+});
+
+/** Of this build, unless another one is named. */
+function replay(args: readonly string[], env: Record<string, string> = {}, stdin?: string): Promise<Ended> {
+  const own = args.includes('--bundle') ? [] : ['--bundle', testSetting('TEST_WORKFLOW_BUNDLE')];
+  return runProgram('replay', [...args, ...own], { env: { ...here(), ...env }, stdin });
+}
+
+function here() {
+  return { TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'), TASK_QUEUE: stack.taskQueue };
+}
+
+/** This build with one text in another place. @returns its file */
+async function changed(name: string, from: string, to: string): Promise<string> {
+  const code = await readFile(testSetting('TEST_WORKFLOW_BUNDLE'), 'utf8');
+  const file = join(folder, `${name}.js`);
+  if (code.split(from).length !== 2) throw new Error(`the bundle has no single ${from}`);
+  await writeFile(
+    file,
+    code.replace(from, () => to),
+  );
+  return file;
+}
+
+/** `workflows/lookup.ts:154`, by what stands in that line. */
+async function lineOf(file: string, text: string): Promise<string> {
+  const lines = (await readFile(fileURLToPath(new URL(`../../${file}`, import.meta.url)), 'utf8')).split(
+    '\n',
+  );
+  return `${file}:${lines.findIndex((line) => line.includes(text)) + 1}`;
+}
+
+const SLEEP = 'await (0,_temporalio_workflow__WEBPACK_IMPORTED_MODULE_0__.sleep)(1);';
+
+test.serial('a run is told with its times: what was decided, who was asked, why it failed', async (t) => {
+  const { code, stdout, stderr } = await replay([failed], { TEMPORAL_UI_URL: UI });
+  t.deepEqual([code, stderr], [0, '']);
+  t.regex(stdout, new RegExp(`^enrichBatch ${failed}, begun 20\\d\\d-.*Z, pinned to build [0-9a-f]{12}\n`));
+  t.true(stdout.includes(`\n${UI}/namespaces/default/workflows/${failed}\n`));
+  t.regex(stdout, /^ +1 +\+0\.000 s {2}WorkflowExecutionStarted enrichBatch/m);
+  t.regex(stdout, /s {2}MarkerRecorded planBatch: .*total 1, .*open 1, lookups \[req_\w+\]$/m);
+  t.regex(stdout, /s {2}ActivityTaskScheduled askVendor \(rocketreach for NPI 2000000101\)$/m);
+  t.regex(
+    stdout,
+    /\+[34]\.\d{3} s {2}ActivityTaskTimedOut askVendor \(.*\): activity ScheduleToClose timeout/m,
+  );
+  t.regex(stdout, /s {2}UpsertWorkflowSearchAttributes: Outcome failed: deadline$/m);
+  t.regex(stdout, /s {2}WorkflowExecutionCompleted: failed 1\nfits\n$/);
+});
+
+test.serial(
+  'a request that is alone in its batch is found by PostgreSQL, else the batch has to be named',
+  async (t) => {
+    const without = await replay([alone]);
+    t.is(without.code, 1);
+    t.regex(
+      without.stderr,
+      /^replay: Temporal has no run of req_\w+ .* name the batch, or set DATABASE_URL\n$/,
+    );
+    const { stdout } = await replay([alone], { DATABASE_URL: stack.databaseUrl });
+    t.true(stdout.startsWith(`enrichBatch ${failed}, `));
+    t.is((await replay([both.requests[0]?.request_id ?? ''])).code, 0);
+  },
+);
+
+/** What these workflows would do otherwise in a run, as the program's last lines say it. */
+async function misfitOf(id: string, bundle: string): Promise<string> {
+  const run = await fetchRun(stack.client, id);
+  for await (const { misfit } of replayRuns(await readFile(bundle, 'utf8'), run ? [run] : []))
+    return misfit ?? 'fits';
+  return 'nothing';
+}
+
+test.serial('code that does otherwise is told with the event and its own line', async (t) => {
+  const lookup = both.requests[1]?.request_id ?? '';
+  const again = await changed('again', 'of plan.sources)', 'of [...plan.sources, ...plan.sources])');
+  const asks = await lineOf('workflows/lookup.ts', 'askVendor({');
+  // A step more keeps the step away that should be there.
+  t.regex(
+    await misfitOf(lookup, again),
+    new RegExp(
+      '^does not fit at event 11: MarkerRecorded settleRequest\n' +
+        ` {2}the code does not do that, after ActivityTaskScheduled askVendor rocketreach, at ${asks} < .*\n {2}\\[TMPRL1100\\] `,
+    ),
+  );
+  // Another step in its place.
+  const id = await changed('id', 'workflowId: requestId,', "workflowId: 'x' + requestId,");
+  const starts = await lineOf('workflows/batch.ts', 'await startChild(lookUpEmail');
+  t.regex(
+    await misfitOf(both.batch_id, id),
+    new RegExp(
+      '^does not fit at event 7: StartChildWorkflowExecutionInitiated lookUpEmail req_\\w+ \\(NPI \\d+\\)\n' +
+        ` {2}the code does StartChildWorkflowExecutionInitiated lookUpEmail xreq_\\w+, at ${starts} < `,
+    ),
+  );
+  // A step less.
+  const gone = await changed('gone', "if (status !== 'completed')", 'if (status === null)');
+  const settles = await lineOf('workflows/lookup.ts', 'return named(await lookUp(input, show))');
+  t.regex(
+    await misfitOf(lookup, gone),
+    new RegExp(
+      '^does not fit at event 12: UpsertWorkflowSearchAttributes\n' +
+        ` {2}the code does WorkflowExecutionCompleted, after MarkerRecorded settleRequest, at .* < ${settles}\n`,
+    ),
+  );
+  const broken = await changed('broken', 'let signals = 0;', 'let signals = 0; null.x();');
+  const throws = await lineOf('workflows/batch.ts', 'let signals = 0;');
+  t.regex(
+    await misfitOf(both.batch_id, broken),
+    new RegExp(`\n {2}the code throws TypeError, at ${throws}\n {2}Cannot read properties of null`),
+  );
+});
+
+test.serial(
+  "files are taken as Temporal's CLI, its UI and its HTTP API write them, and as our tests do",
+  async (t) => {
+    const args = ['workflow', 'show', '--workflow-id', failed, '--output', 'json'];
+    const address = ['--address', testSetting('TEST_TEMPORAL_ADDRESS')];
+    const { stdout } = await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), [...args, ...address]);
+    const { events } = JSON.parse(stdout);
+    const run = await fetchRun(stack.client, failed);
+    const shapes = [{ events }, events, { history: { events } }, { workflowId: failed, history: { events } }];
+    for (const shape of shapes) t.deepEqual(parseRun(JSON.stringify(shape)), run);
+    const metadata = run?.events.map(({ id }) =>
+      JSON.stringify(run.history.events[id - 1]).includes('sdkMetadata'),
+    );
+    t.true(metadata?.includes(true), 'by which the SDK knows the rules that it was written by');
+
+    const told = await replay(['--file', '-'], { TEMPORAL_ADDRESS: '' }, stdout);
+    t.deepEqual([told.code, told.stdout.split('\n').at(-2)], [0, 'fits']);
+    const decoded = JSON.stringify({ events }, (_key, value) => value?.payloads ?? value);
+    for (const text of [decoded, '{}', '[]', 'null', 'no JSON', '{"events":[{"eventId":"1"}]}'])
+      t.throws(() => parseRun(text), { message: /^this is no history: take / }, text.slice(0, 40));
+  },
+);
+
+test.serial('what somebody wrote into a history is masked if it looks like an address', async (t) => {
+  const history = JSON.parse(
+    await readFile(fileURLToPath(new URL('../histories/lookup-terminated.json', import.meta.url)), 'utf8'),
+  );
+  const text = JSON.stringify(history).replace(
+    '"reason":"recorded"',
+    '"reason":"asked by jane.roe@example.org \\u001b[2J"',
+  );
+  const { code, stdout } = await replay(['--file', '-'], {}, text);
+  t.is(code, 0);
+  t.true(stdout.includes('WorkflowExecutionTerminated: asked by *** \u{fffd}[2J'), stdout);
+});
+
+test.serial(
+  'of many runs those count that have to fit: what is pinned to another build goes on with that one',
+  async (t) => {
+    const table = (stdout: string) => stdout.split('\n').map((line) => line.trim().split(/ {2,}/));
+    const fits = await replay(['--since', '1h']);
+    t.is(fits.code, 0);
+    t.deepEqual(table(fits.stdout).slice(0, 5), [
+      ['WORKFLOW', 'RUNS', 'FIT', 'DO NOT', 'NEED NOT'],
+      ['enrichBatch', '3', '3', '0', '0'],
+      ['lookUpEmail', '2', '2', '0', '0'],
+      ['deliver', '1', '1', '0', '0'],
+    ]);
+    const pinned = await changed(
+      'pinned',
+      'let signals = 0;',
+      `let signals = 0; ${SLEEP.replace('_0__', '_1__')}`,
+    );
+    const others = await replay(['--since', '1h', '--bundle', pinned]);
+    t.deepEqual([others.code, table(others.stdout)[1]], [0, ['enrichBatch', '3', '0', '0', '3']]);
+    const all = await replay(['--since', '1h', '--bundle', pinned, '--all']);
+    t.deepEqual([all.code, all.stdout.match(/^bat_\w+ does not fit at event 5: /gm)?.length], [3, 3]);
+
+    const delivery = await changed(
+      'delivery',
+      'async function deliver({ deliveryId }) {',
+      `async function deliver({ deliveryId }) { ${SLEEP}`,
+    );
+    const gate = await replay(['--since', '1h', '--bundle', delivery]);
+    t.is(gate.code, 3);
+    t.true(gate.stdout.startsWith(`${deliveryId} does not fit at event 5: `), gate.stdout);
+  },
+);
+
+test.serial('those that failed, or that a filter names, are found, the newest first', async (t) => {
+  const runs = (stdout: string) =>
+    stdout
+      .match(/^(enrichBatch|lookUpEmail|deliver|reverify) +[1-9]/gm)
+      ?.map((line) => line.replace(/ +/, ' '));
+  t.deepEqual(runs((await replay(['--failed', '--since', '1h'])).stdout), ['enrichBatch 1']);
+  t.deepEqual(runs((await replay(['--query', `Npi = "${both.requests[0]?.npi}"`])).stdout), [
+    'enrichBatch 1',
+    'lookUpEmail 1',
+  ]);
+  t.deepEqual(runs((await replay(['--since', '1h', '--limit', '1'])).stdout), [
+    'enrichBatch 1',
+    'lookUpEmail 1',
+    'deliver 1',
+  ]);
+  const none = await replay(['--query', 'Npi = "1"']);
+  t.deepEqual([none.code, runs(none.stdout)], [0, undefined]);
+});
+
+test.serial('what it cannot do is one sentence, and its exit code tells a pipeline apart why', async (t) => {
+  for (const args of [[], ['bat_x', '--failed'], ['--inspect', '3', '--failed'], ['--since', 'soon']]) {
+    const { code, stdout, stderr } = await replay(args);
+    t.deepEqual([code, stdout], [2, ''], args.join(' '));
+    t.regex(stderr, /^error: .*\nAdd --help to see how it is used\.\n$/s);
+  }
+  const cases: readonly (readonly [args: readonly string[], env: Record<string, string>, stderr: RegExp])[] =
+    [
+      [['bat_x'], {}, /^replay: Temporal has no run of bat_x .*\n$/],
+      [
+        ['bat_x'],
+        { TEMPORAL_ADDRESS: '127.0.0.1:1' },
+        /^replay: Temporal at 127\.0\.0\.1:1 cannot be reached; .*\n$/,
+      ],
+      [['--failed'], { TEMPORAL_NAMESPACE: 'nowhere' }, /^replay: .* has no namespace nowhere; .*\n$/],
+      [['--query', 'nonsense'], {}, /^replay: Temporal refuses it: .*\n$/],
+      [['--file', 'nowhere.json'], {}, /^replay: cannot use the file nowhere\.json \(ENOENT\); .*\n$/],
+      [[failed, '--bundle', 'package.json'], {}, /^replay: this is no bundle of workflows: .*\n$/],
+      [
+        [failed],
+        { TEMPORAL_UI_URL: 'ui' },
+        /^replay: the configuration has 1 problem\(s\):\n {2}TEMPORAL_UI_URL must be .*\n$/,
+      ],
+    ];
+  for (const [args, env, said] of cases) {
+    const { code, stdout, stderr } = await replay(args, env);
+    t.deepEqual([code, stdout], [1, ''], args.join(' '));
+    t.regex(stderr, said);
+  }
+  const { code, stdout } = await replay(['--help']);
+  t.is(code, 0);
+  t.regex(stdout, /^Exit codes: 0 all fit, 3 one does not, 1 failed: .* 2 wrong usage/m);
+});
+
+for (const [where, eventOf, text] of [
+  ['where the code does what an event records', 'ActivityTaskScheduled askVendor', 'askVendor({'],
+  ['where it answers to what others did', 'ActivityTaskTimedOut askVendor', 'const compensate ='],
+] as const) {
+  test.serial(`a debugger stops ${where}`, async (t) => {
+    const { stdout } = await replay([failed]);
+    const event = new RegExp(`^ +(\\d+) .* ${eventOf}`, 'm').exec(stdout)?.[1] ?? '';
+    const debugged = await debug([failed, '--inspect', event]);
+    t.deepEqual([debugged.code, debugged.stops], [0, 1]);
+    t.is(debugged.lines[0], await lineOf('workflows/lookup.ts', text));
+  });
+}
+
+/**
+ * Replays under a debugger, as an editor would be attached to it.
+ * @returns how often it stopped, and the lines of workflow code that were being run at the last stop
+ */
+async function debug(args: readonly string[]) {
+  const { command, args: all, cwd, env } = programCommand('replay', args, { env: here() });
+  const bundle = ['--bundle', testSetting('TEST_WORKFLOW_BUNDLE')];
+  const child = spawn(command, ['--inspect-port=0', ...all, ...bundle], { cwd, env });
+  endWithThisProcess(child);
+  const ended = new Promise<number | null>((resolve) => child.once('close', resolve));
+  let said = '';
+  let socket: WebSocket | null = null;
+  child.stderr.on('data', (chunk: Buffer) => {
+    said += chunk;
+    if (said.includes('Waiting for the debugger to disconnect')) socket?.close();
+  });
+  const url = await eventually(async () => /ws:\/\/\S+/.exec(said)?.[0] ?? null);
+  socket = new WebSocket(url);
+  const seen = { stops: 0, lines: [] as string[] };
+  let id = 0;
+  const ask = (method: string, params = {}) => {
+    id += 1;
+    socket?.send(JSON.stringify({ id, method, params }));
+  };
+  socket.addEventListener('message', ({ data }) => {
+    const { method, params, result } = JSON.parse(String(data));
+    if (method === 'Debugger.paused') {
+      seen.stops += 1;
+      const [{ callFrameId }] = params.callFrames;
+      ask('Debugger.evaluateOnCallFrame', { callFrameId, expression: 'new Error().stack' });
+    } else if (typeof result?.result?.value === 'string') {
+      seen.lines = [...result.result.value.matchAll(/workflows\/[\w-]+\.ts:\d+/g)].map(([line]) => line);
+      ask('Debugger.resume');
+    }
+  });
+  socket.addEventListener('open', () => {
+    ask('Debugger.enable');
+    ask('Runtime.runIfWaitingForDebugger');
+  });
+  return { code: await ended, ...seen };
+}

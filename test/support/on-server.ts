@@ -1,0 +1,10 @@
+import ava from 'ava';
+import { cacheFolder } from '../../deploy/local/temporal-cli.ts';
+import { isServerBuilt } from '../../deploy/local/temporal-server.ts';
+
+const isBuilt = isServerBuilt(cacheFolder(process.env.XDG_CACHE_HOME));
+if (!isBuilt)
+  console.log("Temporal's real server is not built: its tests are skipped (npm run cluster builds it)");
+
+/** For tests that need Temporal's real server: nobody waits for its build within a test. */
+export const test = isBuilt ? ava : ava.skip;
