@@ -9,6 +9,7 @@ import { parseArgs } from 'node:util';
 import { Ajv } from 'ajv';
 import { freePort, LOOPBACK, run } from '../deploy/local/processes.ts';
 import { cacheFolder } from '../deploy/local/temporal-cli.ts';
+import type { Dashboard } from './monitoring/draw.ts';
 import { testSetting } from './support/database.ts';
 import { findPackages } from './support/installed.ts';
 import { createCaller } from './support/organization.ts';
@@ -36,17 +37,6 @@ const SELDOM = new Set(['temporal_workflow_task_execution_failed_total']);
 /** Every way that a request can end soon, and one that is never answered. */
 const NPIS = ['010', '028', '044', '051', '119', '127', '135', '168', '218'].map((end) => `2000000${end}`);
 const NEVER = '2000000101';
-
-export interface Dashboard {
-  readonly title: string;
-  readonly panels: readonly {
-    readonly title: string;
-    readonly type: string;
-    readonly gridPos: { readonly x: number; readonly y: number; readonly w: number; readonly h: number };
-    readonly fieldConfig: { readonly defaults: { readonly unit: string } };
-    readonly targets: readonly { readonly expr: string; readonly legendFormat?: string }[];
-  }[];
-}
 
 const { values } = parseArgs({
   options: { seconds: { type: 'string', default: '40' }, pictures: { type: 'string' } },

@@ -1,10 +1,20 @@
 import chromium from '@sparticuz/chromium';
 import { chromium as playwright } from 'playwright-core';
-import type { Dashboard } from '../monitoring.ts';
 import type { Series } from '../support/prometheus.ts';
 
 // Dashboards as pictures: their own panels, titles, places, queries and units, and the numbers of a Prometheus. Grafana
 // draws them with more care.
+
+export interface Dashboard {
+  readonly title: string;
+  readonly panels: readonly {
+    readonly title: string;
+    readonly type: string;
+    readonly gridPos: { readonly x: number; readonly y: number; readonly w: number; readonly h: number };
+    readonly fieldConfig: { readonly defaults: { readonly unit: string } };
+    readonly targets: readonly { readonly expr: string; readonly legendFormat?: string }[];
+  }[];
+}
 
 type Panel = Dashboard['panels'][number];
 /** A line and its name. */
