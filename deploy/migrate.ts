@@ -1,5 +1,4 @@
 import { isGrpcServiceError } from '@temporalio/client';
-import { OperatorProblem } from '../db/errors.ts';
 import { migrate } from '../db/migrate.ts';
 import { loadOperatorConfig, loadReplayConfig } from './config/config.ts';
 import { main } from './main.ts';
@@ -32,15 +31,15 @@ await main(
 async function prepareNamespace(target: TemporalTarget): Promise<void> {
   const client = lazyClient(target);
   const { namespace } = client.options;
+  const trouble = await temporalTrouble(target);
   try {
-    const trouble = await temporalTrouble(target);
     if (trouble?.isAway) throw trouble;
     await makeNamespace(client);
     await addSearchAttributes(client);
     console.log(`migrate: the namespace ${namespace} of Temporal has its search attributes`);
   } catch (error) {
-    if (!isGrpcServiceError(error) && !(error instanceof OperatorProblem)) throw error;
-    const why = isGrpcServiceError(error) ? `Temporal refuses it (${error.details})` : error.message;
+    if (!isGrpcServiceError(error) && error !== trouble) throw error;
+    const why = trouble?.message ?? `Temporal refuses it (${(error as Error).message})`;
     console.error(
       `migrate: the namespace ${namespace} may lack search attributes: ${why}. To add them:\n${commandsFor(namespace)}`,
     );

@@ -207,6 +207,7 @@ test.serial(
       ['enrichBatch', '3', '3', '0', '0'],
       ['lookUpEmail', '2', '2', '0', '0'],
       ['deliver', '1', '1', '0', '0'],
+      ['reverify', '0', '0', '0', '0'],
     ]);
     const pinned = await changed(
       'pinned',
