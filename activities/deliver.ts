@@ -2,7 +2,7 @@ import { setTimeout } from 'node:timers/promises';
 import { Context } from '@temporalio/activity';
 import { ApplicationFailure, ApplicationFailureCategory } from '@temporalio/common';
 import { DatabaseError } from '../db/errors.ts';
-import { deliveryAttemptDuration, deliveryAttempts } from '../db/metrics.ts';
+import { count, time } from '../db/metrics.ts';
 import {
   type AttemptOutcome,
   type Claim,
@@ -77,8 +77,8 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     const n = attempts + 1;
     const ids = { delivery_id: deliveryId, batch_id: batchId, organization_id: organizationId };
     const what = { outcome: outcome.state === 'delivered' ? 'delivered' : (reason ?? 'none') };
-    deliveryAttempts.inc(what);
-    deliveryAttemptDuration.observe(what, durationMs / 1000);
+    count('npe_delivery_attempts_total', what);
+    time('npe_delivery_attempt_duration_seconds', what, durationMs / 1000);
     log.info({ ...ids, attempt: n, result: outcome.state, status: statusCode, reason }, 'webhook attempt');
     if (outcome.state !== 'pending') return { kind: 'decided', state: outcome.state };
     const message = `attempt ${n}: ${statusCode === null ? reason : `HTTP ${statusCode}`}`;

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Lifecycle, type Request, type Server } from '@hapi/hapi';
-import { httpDuration } from '../db/metrics.ts';
+import { time } from '../db/metrics.ts';
 import { registerDocs } from './docs/docs.ts';
 import { registerAuth } from './http/auth.ts';
 import { answerBrokenRequests, boundPipelines, createListener, requireHost } from './http/connection.ts';
@@ -168,8 +168,10 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     const { response } = request;
     const { credentials } = request.auth;
     const status = response instanceof Error ? response.output.statusCode : response?.statusCode;
-    const route = { route: request.route.path, method: request.route.method, status: status ?? 'none' };
-    httpDuration.observe(route, (Date.now() - request.info.received - (request.app.waitedMs ?? 0)) / 1000);
+    const { method, path: route } = request.route;
+    // The two clocks may differ by a millisecond.
+    const ms = Math.max(0, Date.now() - request.info.received - (request.app.waitedMs ?? 0));
+    time('npe_http_request_duration_seconds', { route, method, status: status ?? 'none' }, ms / 1000);
     const suppressed = credentials ? undefined : sample(status);
     if (suppressed === null) return;
     log.info(

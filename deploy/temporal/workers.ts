@@ -6,7 +6,6 @@ import type { WorkerDeploymentVersion } from '@temporalio/common';
 import {
   bundleWorkflowCode,
   DefaultLogger,
-  type LogEntry,
   type NativeConnection,
   Runtime,
   Worker,
@@ -19,6 +18,7 @@ import { failureInterceptor, type RunningActivity } from '../../activities/failu
 import { createActivities } from '../../activities/index.ts';
 import { queuesOf } from '../../workflows/messages.ts';
 import { createControl } from './client.ts';
+import { sdkLog } from './sdk-log.ts';
 
 /** How long running activities get to end when a worker is told to stop: a vendor's call that is cut off is paid for. */
 const SHUTDOWN_GRACE = '35s';
@@ -137,7 +137,6 @@ export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<Wor
  * @param metricsAddress where its native part serves what it counts, `host:port`; null for nowhere
  */
 export function installRuntime(log: Logger, metricsAddress: string | null): void {
-  const levels = { TRACE: 'trace', DEBUG: 'debug', INFO: 'debug', WARN: 'warn', ERROR: 'error' } as const;
   Runtime.install({
     // The API and the worker close in their own order, on signals they handle themselves.
     shutdownSignals: [],
@@ -145,18 +144,7 @@ export function installRuntime(log: Logger, metricsAddress: string | null): void
       logging: { filter: { core: 'WARN', other: 'ERROR' }, forward: {} },
       ...(metricsAddress && { metrics: { prometheus: { bindAddress: metricsAddress, ...UNITS } } }),
     },
-    logger: new DefaultLogger('INFO', ({ level, message, meta }: LogEntry) => {
-      const { error, workflowId, activityType, taskQueue } = meta ?? {};
-      log[levels[level]](
-        {
-          ...(error ? { err: error } : {}),
-          workflow_id: workflowId,
-          activity: activityType,
-          queue: taskQueue,
-        },
-        message,
-      );
-    }),
+    logger: new DefaultLogger('DEBUG', sdkLog(log)),
   });
 }
 

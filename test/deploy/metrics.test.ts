@@ -1,12 +1,17 @@
+import { readFile } from 'node:fs/promises';
+import { register } from '@prometheus-io/client';
+import { Client, Connection } from '@temporalio/client';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { openDatabase } from '../../db/client.ts';
 import type { ConfiguredSource } from '../../db/figures.ts';
-import { freePort } from '../../deploy/local/processes.ts';
+import METRICS from '../../db/metrics.json' with { type: 'json' };
+import { settle } from '../../db/requests/settle.ts';
+import { freePort, LOOPBACK } from '../../deploy/local/processes.ts';
 import { createLog } from '../../deploy/log.ts';
-import { figuresOf, serveMetrics } from '../../deploy/metrics.ts';
+import { figuresOf, healthOf, serveMetrics } from '../../deploy/metrics.ts';
 import { fresh } from '../support/database.ts';
-import { eventually } from '../support/organization.ts';
+import { eventually, RULES } from '../support/organization.ts';
 import { startApiProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { closedUrl, createScriptedVendor, foundStep } from '../support/vendors.ts';
@@ -17,13 +22,28 @@ import { closedUrl, createScriptedVendor, foundStep } from '../support/vendors.t
 const [FOUND, NOBODY, TROUBLE] = ['2000000010', '2000000028', '2000000036'] as const;
 const CANARY = 'canary-7f3a';
 
+/** Of the SDK: what every worker tells, and what it tells by label `failure_reason` or `status_code` once something failed. */
+const OF_TEMPORAL = [
+  'temporal_worker_task_slots_available',
+  'temporal_worker_task_slots_used',
+  'temporal_workflow_task_schedule_to_start_latency_seconds',
+  'temporal_activity_schedule_to_start_latency_seconds',
+  'temporal_num_pollers',
+  'temporal_sticky_cache_size',
+];
+const IN_TROUBLE = [
+  'temporal_request_failure_total',
+  'temporal_long_request_failure_total',
+  'temporal_workflow_task_execution_failed_total',
+];
+
 const vendor = createScriptedVendor('good');
 const broken = createScriptedVendor('bad');
 const stack = fresh(test, () => startStack({ providers: [vendor, broken] }));
 const workers = fresh(test, async () => workerProcesses());
 const SOURCES: readonly ConfiguredSource[] = [
-  { kind: 'vendor', source: 'good', dailyCredits: 500 },
-  { kind: 'vendor', source: 'bad', dailyCredits: null },
+  ['vendor', 'good', 500],
+  ['vendor', 'bad', null],
 ];
 
 /** Samples by their name and labels, as they stand in the text. */
@@ -39,18 +59,30 @@ function parse(text: string): Samples {
   );
 }
 
-/** One look at `/metrics`, with figures that are of now. */
-async function scrape(db = stack.workerDb): Promise<string> {
-  const parts = [figuresOf(db, SOURCES, createLog('test', 'silent'))];
-  const server = await serveMetrics({ metricsHost: '127.0.0.1', metricsPort: 0 }, db, { parts, health: {} });
+type Told = Partial<Readonly<{ parts: (() => Promise<string>)[]; health: ReturnType<typeof healthOf> }>>;
+
+/** What a port for metrics answers. */
+async function ask({ parts, health }: Told, path: string) {
+  const server = await serveMetrics({ metricsHost: LOOPBACK, metricsPort: 0 }, stack.workerDb, parts, health);
   const address = server?.address();
   if (!server || typeof address !== 'object') throw new Error('nobody listens');
   try {
-    return await (await fetch(`http://127.0.0.1:${address?.port}/metrics`)).text();
+    return await get(address?.port ?? 0, path);
   } finally {
     server.closeAllConnections();
     server.close();
   }
+}
+
+async function get(port: number, path: string) {
+  const response = await fetch(`http://${LOOPBACK}:${port}${path}`);
+  return { status: response.status, text: await response.text() };
+}
+
+/** One look at the metrics, with figures that are of now. */
+async function scrape(): Promise<string> {
+  const parts = [figuresOf(stack.workerDb, SOURCES, createLog('test', 'silent'))];
+  return (await ask({ parts }, '/metrics')).text;
 }
 
 /** What has changed since an earlier look. */
@@ -93,6 +125,31 @@ test.serial('after a batch the figures say what happened, each thing once', asyn
   });
   t.is(settled('status="completed",email_type="professional",replayed="false"'), 1);
   t.is(settled('status="completed",email_type="professional",replayed="true"'), 1);
+});
+
+test.serial('what is settled again is not counted again', async (t) => {
+  const client = await stack.organization(10);
+  const { json } = await client.single({ npi: TROUBLE });
+  await client.completed(json.batch_id);
+  const before = parse(await scrape());
+  const [{ request_id: id } = { request_id: '' }] = json.requests;
+  t.false((await settle(stack.workerDb, id, 'answered', 'test', RULES)).settledNow);
+  const now = Object.entries(await grown(before));
+  const settled = now.filter(([name]) => /^npe_(requests_settled|credits)_total/.test(name));
+  t.true(settled.length > 2);
+  t.deepEqual([...new Set(settled.map(([, value]) => value))], [0]);
+});
+
+test.serial('a wait that the client asked for is no slow answer', async (t) => {
+  const sandbox = await stack.sandboxOf(await stack.organization(10));
+  const { json } = await sandbox.single({ npi: FOUND }, { 'test-outcome': 'deadline' });
+  const seconds =
+    'npe_http_request_duration_seconds_sum{route="/api/v1/batch/{batch_id}",method="get",status="200"}';
+  const before = parse(await scrape());
+  const { headers } = await sandbox.get(`/api/v1/batch/${json.batch_id}`, { prefer: 'wait=3' });
+  t.is(headers.get('preference-applied'), 'wait=3');
+  const took = await eventually(async () => (await grown(before))[seconds] || null);
+  t.true(took < 3, `${took} s`);
 });
 
 test.serial('what a sandbox does is told apart, and moves no credits', async (t) => {
@@ -144,67 +201,102 @@ test.serial('nothing that others wrote is in the text, whatever they write', asy
   });
   await client.completed(submitted.json.batch_id);
   await eventually(async () => /_attempts_total\{outcome="dns_\w+"\} 1/.test(await scrape()) || null);
-  const ask = async (paths: readonly string[]) => {
+  const look = async (paths: readonly string[]) => {
     for (const path of paths) await client.call('GET', path, undefined, { 'x-request-id': CANARY });
     return await scrape();
   };
-  await ask([`/${CANARY}`, `/api/v1/batch/${CANARY}`, `/docs/${CANARY}`, `/%00"}${CANARY}`]);
+  await look([`/${CANARY}`, `/api/v1/batch/${CANARY}`, `/docs/${CANARY}`, `/%00"}${CANARY}`]);
   const some = (from: number) => Array.from({ length: 50 }, (_, n) => `/${CANARY}/${from + n}`);
-  const few = await ask(some(0));
-  const many = await ask(some(50));
+  const few = await look(some(0));
+  const many = await look(some(50));
   t.regex(many, /route="\/\{any\*\}"/);
   for (const text of [CANARY, client.organizationId.slice(4), FOUND, '@']) t.false(many.includes(text), text);
   t.is(Object.keys(parse(many)).length, Object.keys(parse(few)).length);
 });
 
 test.serial(
-  'a scrape is answered while PostgreSQL is away, with what is known and counted here',
+  'figures are read every 10 s at most, and the last known are told without PostgreSQL',
   async (t) => {
-    const { port, hostname } = new URL(await closedUrl());
-    const db = openDatabase({
-      url: `postgres://u@${hostname}:${port}/none`,
-      poolSize: 1,
-      applicationName: 'test',
-    });
-    t.teardown(() => db.close());
-    const text = await scrape(db);
+    const nowhere = new URL(await closedUrl()).host;
+    const away = openDatabase({ url: `postgres://u@${nowhere}/none`, poolSize: 1, applicationName: 'test' });
+    t.teardown(() => away.close());
+    const db = { ...stack.workerDb };
+    const parts = [figuresOf(db, SOURCES, createLog('test', 'silent'))];
+    const look = async () => (await ask({ parts }, '/metrics')).text;
+    t.regex(await look(), /^npe_figures_up 1$/m);
+    Object.assign(db, { drizzle: away.drizzle });
+    t.regex(await look(), /^npe_figures_up 1$/m);
+    const { now } = performance;
+    performance.now = () => now.call(performance) + 10_000;
+    t.teardown(() => Object.assign(performance, { now }));
+    const text = await look();
     t.regex(text, /^npe_figures_up 0$/m);
+    t.regex(text, /^npe_requests_open\{state="accepted"\} 0$/m);
     t.regex(text, /^npe_credits_total\{movement="charge"\}/m);
-    t.notRegex(text, /^npe_requests_open/m);
   },
 );
 
-test.serial(
-  'the programs tell on a port of their own, and the worker whether it lives and can work',
-  async (t) => {
-    await stack.stopWorker();
-    const [ofApi, ofWorker] = [await freePort(), await freePort()];
-    const api = await startApiProcess(stack.databaseUrl, { METRICS_PORT: String(ofApi) });
-    t.teardown(() => api.stop());
-    t.teardown(() => workers.stop());
-    await workers.start(stack, { METRICS_PORT: String(ofWorker) });
-    const get = async (port: number, path: string) => {
-      const response = await fetch(`http://127.0.0.1:${port}${path}`);
-      return { status: response.status, text: await response.text() };
-    };
-    const client = await stack.organization(10);
-    await client.completed((await client.single({ npi: FOUND })).json.batch_id);
-    const [apis, workersText] = [await get(ofApi, '/metrics'), await get(ofWorker, '/metrics')];
-    t.regex(
-      apis.text,
-      /^npe_http_request_duration_seconds_count\{route="\/healthz",method="get",status="200"\} /m,
-    );
-    t.notRegex(apis.text, /npe_figures_up|temporal_/);
-    for (const name of [
-      'nodejs_eventloop_lag_p99_seconds',
-      'process_resident_memory_bytes',
-      'npe_database_pool',
-    ])
-      t.true(apis.text.includes(`# TYPE ${name} gauge`), name);
-    t.regex(workersText.text, /^npe_figures_up 1$/m);
-    t.regex(workersText.text, /^temporal_num_pollers\{.*task_queue="webhooks-/m);
-    t.deepEqual(await get(ofApi, '/healthz'), { status: 404, text: 'not found\n' });
-    t.deepEqual(await get(ofWorker, '/healthz'), { status: 200, text: '{"status":"ok"}' });
-    t.deepEqual(await get(ofWorker, '/readyz'), { status: 200, text: '{"status":"ready"}' });
-  },
-);
+test.serial('a worker says why it cannot work, and that it is about to end', async (t) => {
+  const ending = new AbortController();
+  const nowhere = new URL(await closedUrl()).host;
+  const away = openDatabase({ url: `postgres://u@${nowhere}/none`, poolSize: 1, applicationName: 'test' });
+  t.teardown(() => away.close());
+  const lost = new Client({ connection: Connection.lazy({ address: nowhere }) });
+  t.teardown(() => lost.connection.close());
+  const healthy = { db: stack.workerDb, client: stack.client, isPolling: () => true };
+  const look = async (over: Partial<typeof healthy> = {}) => {
+    const { db, client, isPolling } = { ...healthy, ...over };
+    const health = healthOf(db, client, ending.signal, isPolling);
+    const [alive, ready] = [await ask({ health }, '/healthz'), await ask({ health }, '/readyz')];
+    return [alive, ready].map(({ status, text }) => `${status} ${JSON.parse(text).status}`);
+  };
+  t.deepEqual(await look(), ['200 ok', '200 ok']);
+  t.deepEqual(await look({ isPolling: () => false }), ['200 ok', '503 not_polling']);
+  t.deepEqual(await look({ db: away }), ['200 ok', '503 database_away']);
+  t.deepEqual(await look({ client: lost }), ['200 ok', '503 temporal_away']);
+  ending.abort();
+  t.deepEqual(await look(), ['503 ending', '503 ending']);
+});
+
+test.serial('the programs tell on a port of their own, a worker with what the SDK counts', async (t) => {
+  await stack.stopWorker();
+  const [ofApi, ofWorker] = [await freePort(), await freePort()];
+  const api = await startApiProcess(stack.databaseUrl, { METRICS_PORT: String(ofApi) });
+  t.teardown(() => api.stop());
+  t.teardown(() => workers.stop());
+  await workers.start(stack, { METRICS_PORT: String(ofWorker) });
+  const client = await stack.organization(10);
+  await client.completed((await client.single({ npi: '2000000044' })).json.batch_id);
+  const [{ text: told }, { text: toldByWorker }] = [
+    await get(ofApi, '/metrics'),
+    await get(ofWorker, '/metrics'),
+  ];
+  const answered = 'route="/healthz",method="get",status="200"';
+  t.true(told.includes(`\nnpe_http_request_duration_seconds_count{${answered}} `));
+  for (const name of ['nodejs_eventloop_lag_p99_seconds', 'process_resident_memory_bytes'])
+    t.true(told.includes(`\n# TYPE ${name} gauge`), name);
+  t.regex(told, /^npe_database_pool\{state="size"\} 16$/m);
+  t.notRegex(told, /npe_figures_up|temporal_/);
+  // The SDK's native part would cost every API process 30 MB.
+  if (process.platform === 'linux')
+    t.notRegex(await readFile(`/proc/${api.pid()}/maps`, 'utf8'), /core-bridge/);
+  t.regex(toldByWorker, /^npe_figures_up 1$/m);
+  t.regex(toldByWorker, /^temporal_num_pollers\{.*task_queue="webhooks-/m);
+  t.regex(toldByWorker, /^temporal_worker_task_slots_used\{.*worker_type="LocalActivityWorker"/m);
+  for (const name of OF_TEMPORAL) t.true(toldByWorker.includes(`\n# TYPE ${name} `), name);
+  t.deepEqual(await get(ofApi, '/readyz'), { status: 404, text: 'not found\n' });
+  t.deepEqual(await get(ofWorker, '/healthz'), { status: 200, text: '{"status":"ok"}' });
+  t.deepEqual(await get(ofWorker, '/readyz'), { status: 200, text: '{"status":"ok"}' });
+});
+
+test('the page has the metrics that are told, and no others', async (t) => {
+  const page = await readFile(new URL('../../deploy/metrics.md', import.meta.url), 'utf8');
+  const counted = register.getMetricsAsArray().map(({ name }) => name);
+  const told = [...counted.filter((name) => name.startsWith('npe_')), ...Object.keys(METRICS.figures)];
+  t.deepEqual([...new Set(page.match(/\bnpe_\w+/g))].sort(), told.sort());
+  const named = new Set(page.match(/\btemporal_(?!away)\w+/g));
+  t.deepEqual(
+    [...named].filter((name) => name !== 'temporal_').sort(),
+    [...OF_TEMPORAL, ...IN_TROUBLE].sort(),
+  );
+});

@@ -40,6 +40,10 @@ test('a batch can be followed through the log by its ids, and nothing personal o
     organization_id: client.organizationId,
     result: 'delivered',
   });
+  for (const entry of [...of('request settled'), ...of('webhook attempt')]) {
+    t.regex(String(entry.workflow_id), /^(?:bat|req|msg)_/);
+    t.regex(String(entry.run_id), /^[0-9a-f-]{36}$/);
+  }
   t.true(of('http').some((entry) => entry.batch_id === batchId && entry.status === 200));
 });
 

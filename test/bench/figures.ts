@@ -1,0 +1,82 @@
+import { randomBytes } from 'node:crypto';
+import postgres, { type Sql } from 'postgres';
+import { openDatabase } from '../../db/client.ts';
+import { readFigures } from '../../db/figures.ts';
+import { migrate } from '../../db/migrate.ts';
+import { startPostgres } from '../../deploy/local/postgres.ts';
+import { fillDatabase } from './doctor-data.ts';
+
+/**
+ * `node test/bench/figures.ts [REQUESTS]`: how long the figures for Prometheus take on generated data (a multiple of
+ * 50000; by default 1000000), as they are and with 100,000 more requests that wait and deliveries that are pending, beside
+ * a plain count of the requests. Uses a database of its own on the server that TEST_DATABASE_URL names, which has to be a
+ * superuser's, or a PostgreSQL of its own.
+ */
+const ROUNDS = 15;
+const SOURCES = [['vendor', 'rocketreach', null]] as const;
+
+const count = Number(process.argv[2] ?? 1_000_000);
+const server = process.env.TEST_DATABASE_URL ? null : await startPostgres({});
+const serverUrl = process.env.TEST_DATABASE_URL ?? server?.url ?? '';
+const url = new URL(serverUrl);
+url.pathname = `/bench_${randomBytes(6).toString('hex')}`;
+const name = url.pathname.slice(1);
+const admin = postgres(serverUrl, { max: 1, onnotice: () => {} });
+await admin`create database ${admin(name)}`;
+await migrate(url.href);
+const sql = postgres(url.href, { max: 1, onnotice: () => {} });
+const db = openDatabase({ url: url.href, poolSize: 1, applicationName: 'bench' });
+try {
+  await fillDatabase(sql, count);
+  await measure(`${count} requests`);
+  await addOpen(sql);
+  await measure('100,000 more that wait, each with a pending delivery');
+} finally {
+  await db.close();
+  await sql.end();
+  await admin`drop database ${admin(name)} with (force)`;
+  await admin.end();
+  await server?.stop();
+}
+
+async function measure(what: string): Promise<void> {
+  const figures: number[] = [];
+  const counts: number[] = [];
+  for (let round = 0; round < ROUNDS; round += 1) {
+    figures.push(await timed(() => readFigures(db, SOURCES)));
+    counts.push(await timed(() => sql`select count(*) from requests`));
+  }
+  console.log(`${what}: figures ${median(figures)} ms; select count(*) from requests ${median(counts)} ms`);
+}
+
+/** Bulks of 50 of 100 organizations, with triggers off. */
+async function addOpen(to: Sql): Promise<void> {
+  await to.begin(async (tx) => {
+    await tx`set local session_replication_role = replica`;
+    await tx`
+      insert into batches (id, organization_id, submitted_as, wanted_type, total, webhook_url, webhook_mode,
+                           created_at, updated_at, deadline_at)
+      select 'bat_w' || n, 'org_01' || lpad((n % 100)::text, 24, '0'), 'bulk', 'any', 50, 'https://hooks.example/',
+             'real-time', now(), now(), now() + interval '15 min' from generate_series(1, 2000) n`;
+    await tx`
+      insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, has_room,
+                            accepted_at, deadline_at)
+      select 'req_w' || b.id || '_' || p, b.id, organization_id, p, lpad((row_number() over ())::text, 10, '3'), 'any', 1,
+             'accepted', p = 0, created_at, deadline_at
+        from batches b, generate_series(0, 49) p where b.id like 'bat_w%'`;
+    await tx`
+      insert into webhook_deliveries (id, batch_id, request_id, state, created_at)
+      select 'msg' || id, batch_id, id, 'pending', accepted_at from requests where id like 'req_w%'`;
+  });
+  await to`analyze`;
+}
+
+async function timed(work: () => Promise<unknown>): Promise<number> {
+  const begun = performance.now();
+  await work();
+  return performance.now() - begun;
+}
+
+function median(times: readonly number[]): number {
+  return Math.round((times.toSorted((a, b) => a - b)[Math.floor(times.length / 2)] ?? 0) * 10) / 10;
+}
