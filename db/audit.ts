@@ -1,6 +1,5 @@
-import { desc, eq, getTableColumns, sql } from 'drizzle-orm';
-import { type Database, query, type Transaction, transaction } from './client.ts';
-import { auditLog } from './schema.ts';
+import { sql } from 'drizzle-orm';
+import { type Database, run, type Transaction, transaction } from './client.ts';
 
 /** Who makes a change, or is shown what is secret or personal (1 to 200 characters), and why (1 to 1000). */
 export interface ChangedBy {
@@ -19,16 +18,21 @@ export interface AuditedChange {
   readonly details: Readonly<Record<string, string | number | boolean | null>>;
 }
 
-const { id: _id, hash: _hash, ...RECORD } = getTableColumns(auditLog);
-
-export type AuditRecord = Omit<typeof auditLog.$inferSelect, 'id' | 'hash'>;
+export interface AuditRecord extends Omit<AuditedChange, 'action'>, ChangedBy {
+  readonly action: string;
+  readonly at: Date;
+  readonly dbUser: string;
+}
 
 /**
  * Records a change. Takes the change's own transaction, so that neither exists without the other.
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function recordAudit(tx: Transaction, by: ChangedBy, change: AuditedChange): Promise<void> {
-  await tx.insert(auditLog).values({ actor: by.actor, reason: by.reason, ...change });
+  const { action, organizationId, subject, details } = change;
+  await tx.execute(sql`
+    insert into audit_log (actor, reason, action, organization_id, subject, details)
+    values (${by.actor}, ${by.reason}, ${action}, ${organizationId}, ${subject}, ${JSON.stringify(details)}::jsonb)`);
 }
 
 /**
@@ -49,14 +53,11 @@ export async function listAudit(
   organizationId: string | null,
   limit: number,
 ): Promise<AuditRecord[]> {
-  return await query(db, (tx) =>
-    tx
-      .select(RECORD)
-      .from(auditLog)
-      .where(organizationId === null ? undefined : eq(auditLog.organizationId, organizationId))
-      .orderBy(desc(auditLog.id))
-      .limit(limit),
-  );
+  const rows = await run<Omit<AuditRecord, 'at'> & { readonly at: string }>(db)`
+    select at, actor, db_user as "dbUser", action, organization_id as "organizationId", subject, reason, details
+      from audit_log where ${organizationId}::text is null or organization_id = ${organizationId}
+     order by id desc limit ${limit}`;
+  return rows.map(({ at, ...record }) => ({ at: new Date(at), ...record }));
 }
 
 /**
@@ -66,14 +67,17 @@ export async function listAudit(
  * all do; whether an entry has the hash that was noted
  */
 export async function verifyAudit(db: Database, noted: string | null) {
-  const [proof] = await query(db, (tx) =>
-    tx.execute<{ entries: number; head: string | null; brokenAt: number | null; knowsNoted: boolean }>(sql`
-      select count(*)::int as entries,
-             encode((array_agg(hash order by id desc))[1], 'hex') as head,
-             (min(id) filter (where hash is distinct from audit_hash(previous, entry)))::float8 as "brokenAt",
-             ${noted}::text is null or coalesce(bool_or(encode(hash, 'hex') = ${noted}), false) as "knowsNoted"
-        from (select l as entry, id, hash, lag(hash) over (order by id) as previous from audit_log l) l`),
-  );
+  const [proof] = await run<{
+    entries: number;
+    head: string | null;
+    brokenAt: number | null;
+    knowsNoted: boolean;
+  }>(db)`
+    select count(*)::int as entries,
+           encode((array_agg(hash order by id desc))[1], 'hex') as head,
+           (min(id) filter (where hash is distinct from audit_hash(previous, entry)))::float8 as "brokenAt",
+           ${noted}::text is null or coalesce(bool_or(encode(hash, 'hex') = ${noted}), false) as "knowsNoted"
+      from (select l as entry, id, hash, lag(hash) over (order by id) as previous from audit_log l) l`;
   if (!proof) throw new Error('no row');
   return proof;
 }

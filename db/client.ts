@@ -119,6 +119,15 @@ export function query<T>(db: Database, work: (tx: PostgresJsDatabase<Schema>) =>
 }
 
 /**
+ * Runs one statement, as `query` does: run(db)`select …`.
+ * @returns its rows
+ */
+export function run<Row = unknown>(db: Database) {
+  return async (text: TemplateStringsArray, ...values: readonly unknown[]) =>
+    [...(await query(db, (tx) => tx.execute(sql(text, ...values))))] as Row[];
+}
+
+/**
  * Runs `work` in one READ COMMITTED transaction. Rules about money rest on row locks and constraints,
  * never on SERIALIZABLE, so nothing here is retried but a deadlock's victim.
  *

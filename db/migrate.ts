@@ -4,7 +4,7 @@ import { sql } from 'drizzle-orm';
 import { drizzle } from 'drizzle-orm/postgres-js';
 import { migrate as runMigrations } from 'drizzle-orm/postgres-js/migrator';
 import postgres, { type Sql } from 'postgres';
-import { type Database, query, requirePatchedDriver } from './client.ts';
+import { type Database, requirePatchedDriver, run } from './client.ts';
 import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
 
 const FOLDER = fileURLToPath(new URL('./migrations', import.meta.url));
@@ -78,12 +78,10 @@ const CARRIED = journal.entries.map((entry) => entry.when);
  */
 export async function readiness(db: Database): Promise<Readiness> {
   try {
-    const [row] = await query(db, (tx) =>
-      tx.execute<{ applied: number }>(
-        sql`select count(distinct created_at)::int as applied from drizzle.__drizzle_migrations
-             where created_at = any(${sql.param(CARRIED)}::bigint[])`,
-      ),
-    );
+    const [row] = await run<{ applied: number }>(
+      db,
+    )`select count(distinct created_at)::int as applied from drizzle.__drizzle_migrations
+             where created_at = any(${sql.param(CARRIED)}::bigint[])`;
     return row?.applied === CARRIED.length ? 'ready' : 'migrations_missing';
   } catch (error) {
     return error instanceof DatabaseError && UNDEFINED.includes(error.code)

@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, query } from './client.ts';
+import { type Database, run } from './client.ts';
 
 // Which worker processes there are, by PostgreSQL's clock.
 
@@ -20,25 +20,21 @@ export async function noteWorker(
   db: Database,
   { id, namespace, taskQueue, buildId }: WorkerProcess,
 ): Promise<void> {
-  await query(db, (tx) =>
-    tx.execute(sql`
-      with forgotten as (
-        delete from workers w
-         where greatest(seen_at, stopped_at) < clock_timestamp() - interval '10 minutes' and id <> ${id}
-           and exists (
-             select from workers newer
-              where newer.namespace = w.namespace and newer.task_queue = w.task_queue and newer.seen_at > w.seen_at)
-      )
-      insert into workers (id, namespace, task_queue, build_id) values (${id}, ${namespace}, ${taskQueue}, ${buildId})
-          on conflict (id) do update set seen_at = clock_timestamp()`),
-  );
+  await run(db)`
+    with forgotten as (
+      delete from workers w
+       where greatest(seen_at, stopped_at) < clock_timestamp() - interval '10 minutes' and id <> ${id}
+         and exists (
+           select from workers newer
+            where newer.namespace = w.namespace and newer.task_queue = w.task_queue and newer.seen_at > w.seen_at)
+    )
+    insert into workers (id, namespace, task_queue, build_id) values (${id}, ${namespace}, ${taskQueue}, ${buildId})
+        on conflict (id) do update set seen_at = clock_timestamp()`;
 }
 
 /** A worker that ends in order is gone at once. */
 export async function noteStopped(db: Database, id: string): Promise<void> {
-  await query(db, (tx) =>
-    tx.execute(sql`update workers set stopped_at = clock_timestamp() where id = ${id}`),
-  );
+  await run(db)`update workers set stopped_at = clock_timestamp() where id = ${id}`;
 }
 
 /**
@@ -49,23 +45,18 @@ export async function readBuilds(
   db: Database,
   { namespace, taskQueue }: Pick<WorkerProcess, 'namespace' | 'taskQueue'>,
 ): Promise<Map<string, 'live' | 'silent'>> {
-  const rows = await query(db, (tx) =>
-    tx.execute<{ build_id: string; live: boolean }>(sql`
-      select build_id, bool_or(${LIVE}) as live from workers
-       where namespace = ${namespace} and task_queue = ${taskQueue} and stopped_at is null
-       group by build_id`),
-  );
-  return new Map([...rows].map(({ build_id, live }) => [build_id, live ? 'live' : 'silent']));
+  const rows = await run<{ build_id: string; live: boolean }>(db)`
+    select build_id, bool_or(${LIVE}) as live from workers
+     where namespace = ${namespace} and task_queue = ${taskQueue} and stopped_at is null
+     group by build_id`;
+  return new Map(rows.map(({ build_id, live }) => [build_id, live ? 'live' : 'silent']));
 }
 
 /** The versions that have a live worker, and how many. */
-export async function listVersions(db: Database) {
-  const rows = await query(db, (tx) =>
-    tx.execute<{ namespace: string; queue: string; version: string; workers: number }>(sql`
-      select namespace, task_queue as queue, build_id as version, count(*)::int as workers
-        from workers where ${LIVE} group by 1, 2, 3 order by 1, 2, 4 desc`),
-  );
-  return [...rows];
+export function listVersions(db: Database) {
+  return run<{ namespace: string; queue: string; version: string; workers: number }>(db)`
+    select namespace, task_queue as queue, build_id as version, count(*)::int as workers
+      from workers where ${LIVE} group by 1, 2, 3 order by 1, 2, 4 desc`;
 }
 
 /**
@@ -76,12 +67,10 @@ export async function listElsewhere(
   db: Database,
   { namespace, taskQueue }: Pick<WorkerProcess, 'namespace' | 'taskQueue'>,
 ): Promise<string[]> {
-  const rows = await query(db, (tx) =>
-    tx.execute<{ place: string }>(sql`
-      select distinct namespace || '/' || task_queue as place from workers
-       where ${LIVE}
-         and not exists (select from workers where namespace = ${namespace} and task_queue = ${taskQueue})
-       order by place`),
-  );
-  return [...rows].map(({ place }) => place);
+  const rows = await run<{ place: string }>(db)`
+    select distinct namespace || '/' || task_queue as place from workers
+     where ${LIVE}
+       and not exists (select from workers where namespace = ${namespace} and task_queue = ${taskQueue})
+     order by place`;
+  return rows.map(({ place }) => place);
 }

@@ -1,11 +1,10 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Request, Server } from '@hapi/hapi';
-import { authenticate, parseApiKey } from '../../db/accounts/keys.ts';
+import { type Authentication, authenticate, parseApiKey } from '../../db/accounts/keys.ts';
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
-import { createKeyring } from './keyring.ts';
 import { createLimit } from './limit.ts';
-import { createAddressOf, createFloodGuard, type Place } from './overload.ts';
+import { createAddressOf, createFloodGuard, keepLast, type Place } from './overload.ts';
 
 declare module '@hapi/hapi' {
   interface AuthCredentials {
@@ -115,4 +114,32 @@ function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): 
   return authorization === undefined || hasScheme
     ? 'Check it for missing characters.'
     : 'Write "Bearer" before it: "Authorization: Bearer <API_KEY>".';
+}
+
+/** So long a key that was good is taken for good: a revocation takes effect within a second, on every instance. */
+const TRUST_MS = 1000;
+/** The oldest are forgotten, and looked up again. */
+const MAX_KEYS = 10_000;
+
+type Owner = Extract<Authentication, { kind: 'active' }>;
+
+/** The keys that were good when this process last looked them up: whose key it is never changes. */
+function createKeyring(db: Database) {
+  const keys = new Map<string, { readonly owner: Owner; readonly until: number }>();
+  return {
+    /** Whose key it was when it was last good, and whether that still holds; null if it has not been seen. */
+    find(hash: Buffer): { readonly owner: Owner; readonly isTrusted: boolean } | null {
+      const known = keys.get(hash.toString('base64'));
+      return known ? { owner: known.owner, isTrusted: performance.now() < known.until } : null;
+    },
+    /** Asks the database. */
+    async lookUp(hash: Buffer): Promise<Authentication> {
+      const id = hash.toString('base64');
+      const begun = performance.now();
+      const owner = await authenticate(db, hash);
+      if (owner.kind === 'active') keepLast(keys, id, { owner, until: begun + TRUST_MS }, MAX_KEYS);
+      else keys.delete(id);
+      return owner;
+    },
+  };
 }

@@ -1,5 +1,4 @@
-import { sql } from 'drizzle-orm';
-import { type Database, query, span } from '../client.ts';
+import { type Database, run, span } from '../client.ts';
 
 /** Above so many requests a window is counted by as many steps, and exactly below: its cost does not grow any more. */
 export const STEPS = 300;
@@ -33,14 +32,12 @@ export async function takePlaces(
 ): Promise<Places> {
   const { keyId, requestsPerMinute: limit } = key;
   const step = limit > STEPS ? windowMs / STEPS : 0;
-  const [row] = await query(db, (tx) =>
-    tx.execute<Places>(sql`
-      select taken, used, taken_at::text as "takenAt",
-             coalesce(extract(epoch from free_in) * 1000, 0)::float8 as "freeInMs",
-             coalesce(extract(epoch from empty_in) * 1000, 0)::float8 as "emptyInMs"
-        from take_places(${keyId}, ${limit}, ${span(windowMs)}, ${span(step)},
-                         ${wanted}, ${back.count}, ${back.takenAt}::timestamptz)`),
-  );
+  const [row] = await run<Places>(db)`
+    select taken, used, taken_at::text as "takenAt",
+           coalesce(extract(epoch from free_in) * 1000, 0)::float8 as "freeInMs",
+           coalesce(extract(epoch from empty_in) * 1000, 0)::float8 as "emptyInMs"
+      from take_places(${keyId}, ${limit}, ${span(windowMs)}, ${span(step)},
+                       ${wanted}, ${back.count}, ${back.takenAt}::timestamptz)`;
   if (!row) throw new Error('no row');
   return row;
 }

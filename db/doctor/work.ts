@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, run } from '../client.ts';
 import { type DoctorRules, GRACE, type Pass } from './check.ts';
 import GUARDED from './guarded.json' with { type: 'json' };
 
@@ -161,8 +161,8 @@ export async function listWork(
 ): Promise<string[]> {
   const ids = sql`jsonb_array_elements_text(${JSON.stringify(among)}::jsonb)`;
   const within = among === null ? sql`true` : sql`w.id in (select ${ids})`;
-  const rows = await query(db, (tx) =>
-    tx.execute<{ id: string }>(sql`select w.id from (${WORK[what]}) w where ${within} order by w.since`),
-  );
+  const rows = await run<{ id: string }>(
+    db,
+  )`select w.id from (${WORK[what]}) w where ${within} order by w.since`;
   return rows.map(({ id }) => id);
 }

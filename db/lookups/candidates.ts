@@ -1,6 +1,5 @@
-import { and, eq, type SQL, sql } from 'drizzle-orm';
-import { type Database, query, span, type Transaction, transaction } from '../client.ts';
-import { storedEmails } from '../schema.ts';
+import { type SQL, sql } from 'drizzle-orm';
+import { type Database, run, span, type Transaction, transaction } from '../client.ts';
 import { type CheckKind, type EmailType, SERVICE, type StoredVerdict } from '../words.ts';
 import { epochMs } from './sources.ts';
 
@@ -180,30 +179,28 @@ export async function claimUnchecked(
   },
 ): Promise<ClaimedEmail | null> {
   const { requestId, npi, lookupId, except, greylisted, claimMs } = search;
-  const [row] = await query(db, (tx) =>
-    tx.execute<Omit<ClaimedEmail, 'validatedAt'> & { readonly validatedAt: string | null }>(sql`
-      update stored_emails s set checking_until = clock_timestamp() + ${span(claimMs)}, checking_for = ${requestId}
-       where s.npi = ${npi} and s.email = (
-         select w.email from stored_emails w
-          where w.npi = ${npi} and w.unchecked and w.email <> all(${sql.param([...except])}::text[])
-            and (w.checking_until is null or w.checking_until < clock_timestamp()
-              or case when w.reason = ${GREYLISTED} then ${greylisted} else w.checking_for = ${requestId} end)
-            and ${namedIn(lookupId)} and not is_suppressed(w.npi, w.email)
-          order by w.verdict = 'valid' desc, w.email_type = 'professional' desc nulls last, w.email
-          limit 1 for update skip locked)
-      returning s.email, s.email_type as "vendorType", s.verdict, s.last_validated_at as "validatedAt", s.source,
-        ${IS_TYPED_DIRECT} as "isTypedDirect",
-        s.is_echo as "isEcho",
-        (select json_build_object('verdict', c.verdict, 'reason', c.reason, 'at', ${epochMs(sql`c.at`)}) from email_checks c
-          where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict <> 'unknown'
-            and c.at > now() - interval '24 hours' order by c.id desc limit 1) as looked,
-        (extract(epoch from clock_timestamp() - s.updated_at) * 1000)::int as "waitedMs",
-        (select count(distinct c.source)::int from email_checks c
-          where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
-            and c.at > now() - interval '30 days') as "namedBy",
-        exists (select from stored_emails w where w.npi = s.npi and w.email <> s.email and w.unchecked
-          and w.verdict = 'valid' and ${namedIn(lookupId)}) as "hasRival"`),
-  );
+  const [row] = await run<Omit<ClaimedEmail, 'validatedAt'> & { readonly validatedAt: string | null }>(db)`
+    update stored_emails s set checking_until = clock_timestamp() + ${span(claimMs)}, checking_for = ${requestId}
+     where s.npi = ${npi} and s.email = (
+       select w.email from stored_emails w
+        where w.npi = ${npi} and w.unchecked and w.email <> all(${sql.param([...except])}::text[])
+          and (w.checking_until is null or w.checking_until < clock_timestamp()
+            or case when w.reason = ${GREYLISTED} then ${greylisted} else w.checking_for = ${requestId} end)
+          and ${namedIn(lookupId)} and not is_suppressed(w.npi, w.email)
+        order by w.verdict = 'valid' desc, w.email_type = 'professional' desc nulls last, w.email
+        limit 1 for update skip locked)
+    returning s.email, s.email_type as "vendorType", s.verdict, s.last_validated_at as "validatedAt", s.source,
+      ${IS_TYPED_DIRECT} as "isTypedDirect",
+      s.is_echo as "isEcho",
+      (select json_build_object('verdict', c.verdict, 'reason', c.reason, 'at', ${epochMs(sql`c.at`)}) from email_checks c
+        where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict <> 'unknown'
+          and c.at > now() - interval '24 hours' order by c.id desc limit 1) as looked,
+      (extract(epoch from clock_timestamp() - s.updated_at) * 1000)::int as "waitedMs",
+      (select count(distinct c.source)::int from email_checks c
+        where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
+          and c.at > now() - interval '30 days') as "namedBy",
+      exists (select from stored_emails w where w.npi = s.npi and w.email <> s.email and w.unchecked
+        and w.verdict = 'valid' and ${namedIn(lookupId)}) as "hasRival"`;
   return row ? { ...row, validatedAt: row.validatedAt === null ? null : new Date(row.validatedAt) } : null;
 }
 
@@ -216,14 +213,12 @@ export async function countUnchecked(
   db: Database,
   search: { readonly npi: string; readonly lookupId: string; readonly except: readonly string[] },
 ): Promise<{ readonly elsewhere: number; readonly greylisted: number }> {
-  const [row] = await query(db, (tx) =>
-    tx.execute<{ elsewhere: number; greylisted: number }>(sql`
-      select count(*) filter (where w.reason is distinct from ${GREYLISTED})::int as elsewhere,
-             count(*) filter (where w.reason = ${GREYLISTED})::int as greylisted
-        from stored_emails w
-       where w.npi = ${search.npi} and w.unchecked and w.checking_until > clock_timestamp()
-         and w.email <> all(${sql.param([...search.except])}::text[]) and ${namedIn(search.lookupId)}`),
-  );
+  const [row] = await run<{ elsewhere: number; greylisted: number }>(db)`
+    select count(*) filter (where w.reason is distinct from ${GREYLISTED})::int as elsewhere,
+           count(*) filter (where w.reason = ${GREYLISTED})::int as greylisted
+      from stored_emails w
+     where w.npi = ${search.npi} and w.unchecked and w.checking_until > clock_timestamp()
+       and w.email <> all(${sql.param([...search.except])}::text[]) and ${namedIn(search.lookupId)}`;
   return row ?? { elsewhere: 0, greylisted: 0 };
 }
 
@@ -237,12 +232,10 @@ export async function releaseUnchecked(
   greylistedMs: number | null,
 ): Promise<void> {
   const until = greylistedMs === null ? sql`null` : sql`clock_timestamp() + ${span(greylistedMs)}`;
-  await query(db, (tx) =>
-    tx
-      .update(storedEmails)
-      .set({ checkingUntil: until, reason: greylistedMs === null ? null : GREYLISTED })
-      .where(and(eq(storedEmails.npi, npi), eq(storedEmails.email, email), eq(storedEmails.unchecked, true))),
-  );
+  const reason = greylistedMs === null ? null : GREYLISTED;
+  await run(db)`
+    update stored_emails set checking_until = ${until}, reason = ${reason}
+     where npi = ${npi} and email = ${email} and unchecked`;
 }
 
 const GREYLISTED = 'greylisted';
@@ -289,12 +282,10 @@ async function addEvidence(
   stored: SQL,
   evidence: readonly Evidence[],
 ): Promise<void> {
-  await query(db, (tx) =>
-    tx.execute(sql`
-      with stored as (${stored})
-      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms)
-      select stored.*, ${lookupId}, kind, source, verdict, reason, "durationMs"
-        from stored, jsonb_to_recordset(${JSON.stringify(evidence)}::jsonb)
-               line (kind text, source text, verdict text, reason text, "durationMs" integer)`),
-  );
+  await run(db)`
+    with stored as (${stored})
+    insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms)
+    select stored.*, ${lookupId}, kind, source, verdict, reason, "durationMs"
+      from stored, jsonb_to_recordset(${JSON.stringify(evidence)}::jsonb)
+             line (kind text, source text, verdict text, reason text, "durationMs" integer)`;
 }

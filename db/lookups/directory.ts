@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, query, span } from '../client.ts';
+import { type Database, run, span } from '../client.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import type { EmailType, WantedType } from '../words.ts';
 import { type ClaimedEmail, IS_TYPED_DIRECT } from './candidates.ts';
@@ -13,9 +13,7 @@ export async function hasStoredEmail(
 ): Promise<boolean> {
   const { npi, freshnessMs } = search;
   const usable = isUsable({ ...search, at: sql`now()` }, freshnessMs);
-  const rows = await query(db, (tx) =>
-    tx.execute(sql`select from stored_emails where npi = ${npi} and ${usable} limit 1`),
-  );
+  const rows = await run(db)`select from stored_emails where npi = ${npi} and ${usable} limit 1`;
   return rows.length > 0;
 }
 
@@ -25,15 +23,13 @@ export async function storeEmail(
   known: { npi: string; email: string; emailType: EmailType; lastValidatedAt: Date; source: string },
 ): Promise<void> {
   const { npi, email, emailType, lastValidatedAt, source } = known;
-  await query(db, (tx) =>
-    tx.execute(sql`
-      insert into stored_emails (npi, email, email_type, last_validated_at, source, verdict, reason)
-      select ${npi}, ${email}, ${emailType}, ${lastValidatedAt.toISOString()}::timestamptz, ${source}, 'valid', 'imported'
-       where not is_erased(${npi}, ${email})
-          on conflict (npi, email) do update
-         set email_type = excluded.email_type, last_validated_at = excluded.last_validated_at,
-             source = excluded.source, verdict = 'valid', reason = 'imported', unchecked = false`),
-  );
+  await run(db)`
+    insert into stored_emails (npi, email, email_type, last_validated_at, source, verdict, reason)
+    select ${npi}, ${email}, ${emailType}, ${lastValidatedAt.toISOString()}::timestamptz, ${source}, 'valid', 'imported'
+     where not is_erased(${npi}, ${email})
+        on conflict (npi, email) do update
+       set email_type = excluded.email_type, last_validated_at = excluded.last_validated_at,
+           source = excluded.source, verdict = 'valid', reason = 'imported', unchecked = false`;
 }
 
 type Fading = Pick<ClaimedEmail, 'email' | 'vendorType' | 'source' | 'isTypedDirect'> & {
@@ -46,17 +42,15 @@ export async function listFading(
   search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
 ) {
   const stale = sql`now() - ${span(search.freshnessMs)}`;
-  return await query(db, (tx) =>
-    tx.execute<Fading>(sql`
-      select s.npi, s.email, s.email_type as "vendorType", s.source, ${IS_TYPED_DIRECT} as "isTypedDirect"
-        from (select distinct npi from (select npi from requests where test_outcome is null order by accepted_at desc limit ${ASKED}) newest) asked
-        join stored_emails s on s.npi = asked.npi
-       where s.verdict = 'valid' and not s.unchecked and s.may_store
-         and s.last_validated_at >= ${stale}
-         and s.last_validated_at < ${stale} + ${span(search.leadMs)}
-         and not is_suppressed(s.npi, s.email) and not is_inactive(s.npi)
-       order by s.last_validated_at limit ${search.limit}`),
-  );
+  return await run<Fading>(db)`
+    select s.npi, s.email, s.email_type as "vendorType", s.source, ${IS_TYPED_DIRECT} as "isTypedDirect"
+      from (select distinct npi from (select npi from requests where test_outcome is null order by accepted_at desc limit ${ASKED}) newest) asked
+      join stored_emails s on s.npi = asked.npi
+     where s.verdict = 'valid' and not s.unchecked and s.may_store
+       and s.last_validated_at >= ${stale}
+       and s.last_validated_at < ${stale} + ${span(search.leadMs)}
+       and not is_suppressed(s.npi, s.email) and not is_inactive(s.npi)
+     order by s.last_validated_at limit ${search.limit}`;
 }
 
 /** The newest requests say who is asked for; beyond them a round would cost more than it brings. */
@@ -67,13 +61,11 @@ const ASKED = 20_000;
  * NPI up any more.
  */
 export async function forgetUnkept(db: Database): Promise<void> {
-  await query(db, (tx) =>
-    tx.execute(sql`
-      with gone as (
-        delete from stored_emails s
-         where not s.may_store and s.updated_at < now() - interval '1 hour'
-           and not exists (select from lookups l where l.npi = s.npi and l.closed_at is null)
-        returning s.npi, s.email)
-      delete from email_checks c using gone where c.npi = gone.npi and c.email = gone.email`),
-  );
+  await run(db)`
+    with gone as (
+      delete from stored_emails s
+       where not s.may_store and s.updated_at < now() - interval '1 hour'
+         and not exists (select from lookups l where l.npi = s.npi and l.closed_at is null)
+      returning s.npi, s.email)
+    delete from email_checks c using gone where c.npi = gone.npi and c.email = gone.email`;
 }

@@ -1,8 +1,7 @@
-import { and, desc, eq, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, transaction } from '../client.ts';
+import { type Database, run, transaction } from '../client.ts';
 import { newId } from '../ids.ts';
-import { importRuns } from '../schema.ts';
 import type { EmailType, ImportKind } from '../words.ts';
 
 /** An address of the operator's own data, normalized, and not one that our checks refuse by its looks. */
@@ -24,41 +23,39 @@ export type StoreVerdict = 'stored' | 'unchanged' | 'suppressed';
  */
 export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): Promise<StoreVerdict[]> {
   const given = JSON.stringify(rows.map((row, n) => ({ ...row, n })));
-  const verdicts = await query(db, (tx) =>
-    tx.execute<{ n: number; verdict: StoreVerdict }>(sql`
-      with given as (
-        select * from jsonb_to_recordset(${given}::jsonb)
-          as g (n int, npi text, email text, "emailType" text, "validatedAt" timestamptz(3), source text)
-      ), newest as (
-        select distinct on (npi, email) g.*, is_suppressed(npi, email) as suppressed
-          from given g order by npi, email, "validatedAt" desc nulls last, n
-      ), written as (
-        -- In one order, so that two imports at once cannot wait for each other.
-        insert into stored_emails as s
-               (npi, email, email_type, verdict, reason, last_validated_at, source, unchecked)
-        select npi, email, "emailType", case when "validatedAt" is null then 'unknown' else 'valid' end,
-               case when "validatedAt" is not null then 'imported' end, "validatedAt", source, "validatedAt" is null
-          from newest where not suppressed order by npi collate "C", email collate "C"
-            on conflict (npi, email) do update
-           set email_type = excluded.email_type, verdict = excluded.verdict, reason = excluded.reason,
-               last_validated_at = excluded.last_validated_at, source = excluded.source, unchecked = false,
-               source_request_id = null, checking_until = null, may_store = true, updated_at = clock_timestamp()
-         where excluded.verdict = 'valid' and case
-           -- The same word again does not undo a check that has begun.
-           when s.unchecked then s.last_validated_at is distinct from excluded.last_validated_at
-                                 or s.source <> excluded.source
-           when not s.may_store then true
-           when s.verdict = 'valid' then s.last_validated_at < excluded.last_validated_at
-           -- What made it bad was seen when the row was written.
-           else s.updated_at < excluded.last_validated_at end
-        returning npi, email
-      )
-      select g.n, case when o.suppressed then 'suppressed' when w.npi is not null then 'stored' else 'unchanged' end
-               as verdict
-        from given g
-        join newest o on o.npi = g.npi and o.email = g.email
-        left join written w on w.npi = g.npi and w.email = g.email and o.n = g.n`),
-  );
+  const verdicts = await run<{ n: number; verdict: StoreVerdict }>(db)`
+    with given as (
+      select * from jsonb_to_recordset(${given}::jsonb)
+        as g (n int, npi text, email text, "emailType" text, "validatedAt" timestamptz(3), source text)
+    ), newest as (
+      select distinct on (npi, email) g.*, is_suppressed(npi, email) as suppressed
+        from given g order by npi, email, "validatedAt" desc nulls last, n
+    ), written as (
+      -- In one order, so that two imports at once cannot wait for each other.
+      insert into stored_emails as s
+             (npi, email, email_type, verdict, reason, last_validated_at, source, unchecked)
+      select npi, email, "emailType", case when "validatedAt" is null then 'unknown' else 'valid' end,
+             case when "validatedAt" is not null then 'imported' end, "validatedAt", source, "validatedAt" is null
+        from newest where not suppressed order by npi collate "C", email collate "C"
+          on conflict (npi, email) do update
+         set email_type = excluded.email_type, verdict = excluded.verdict, reason = excluded.reason,
+             last_validated_at = excluded.last_validated_at, source = excluded.source, unchecked = false,
+             source_request_id = null, checking_until = null, may_store = true, updated_at = clock_timestamp()
+       where excluded.verdict = 'valid' and case
+         -- The same word again does not undo a check that has begun.
+         when s.unchecked then s.last_validated_at is distinct from excluded.last_validated_at
+                               or s.source <> excluded.source
+         when not s.may_store then true
+         when s.verdict = 'valid' then s.last_validated_at < excluded.last_validated_at
+         -- What made it bad was seen when the row was written.
+         else s.updated_at < excluded.last_validated_at end
+      returning npi, email
+    )
+    select g.n, case when o.suppressed then 'suppressed' when w.npi is not null then 'stored' else 'unchanged' end
+             as verdict
+      from given g
+      join newest o on o.npi = g.npi and o.email = g.email
+      left join written w on w.npi = g.npi and w.email = g.email and o.n = g.n`;
   const verdictOf = new Map(verdicts.map(({ n, verdict }) => [n, verdict]));
   return rows.map((_, n) => verdictOf.get(n) ?? 'unchanged');
 }
@@ -71,14 +68,9 @@ export type Dataset = Extract<ImportKind, 'nppes' | 'clinicians'>;
 
 /** What the newest import of a download did; null if it did not come to its end, or was never made. */
 export async function findImport(db: Database, kind: Dataset, fingerprint: string): Promise<Counts | null> {
-  const [last] = await query(db, (tx) =>
-    tx
-      .select({ state: importRuns.state, counts: importRuns.counts })
-      .from(importRuns)
-      .where(and(eq(importRuns.kind, kind), eq(importRuns.fingerprint, fingerprint)))
-      .orderBy(desc(importRuns.startedAt))
-      .limit(1),
-  );
+  const [last] = await run<{ state: string; counts: Counts }>(db)`
+    select state, counts from import_runs where kind = ${kind} and fingerprint = ${fingerprint}
+     order by started_at desc limit 1`;
   return last?.state === 'done' ? last.counts : null;
 }
 
@@ -95,28 +87,16 @@ export async function beginImport(
   file: { readonly name: string; readonly fingerprint: string },
 ): Promise<string> {
   const id = newId('imp');
+  const isOfCms = kind === 'nppes' || kind === 'clinicians';
   await transaction(db, async (tx) => {
-    await tx
-      .update(importRuns)
-      .set({ state: 'failed', finishedAt: sql`clock_timestamp()` })
-      .where(
-        and(
-          eq(importRuns.kind, kind),
-          kind === 'nppes' || kind === 'clinicians'
-            ? undefined
-            : eq(importRuns.fingerprint, file.fingerprint),
-          eq(importRuns.state, 'running'),
-        ),
-      );
-    await tx
-      .insert(importRuns)
-      .values({ id, kind, file: file.name, fingerprint: file.fingerprint, state: 'running' });
-    await recordAudit(tx, by, {
-      action: `${kind}.import`,
-      organizationId: null,
-      subject: id,
-      details: { file: file.name },
-    });
+    await tx.execute(sql`
+      update import_runs set state = 'failed', finished_at = clock_timestamp()
+       where kind = ${kind} and state = 'running' and (${isOfCms} or fingerprint = ${file.fingerprint})`);
+    await tx.execute(sql`
+      insert into import_runs (id, kind, file, fingerprint, state)
+      values (${id}, ${kind}, ${file.name}, ${file.fingerprint}, 'running')`);
+    const details = { file: file.name };
+    await recordAudit(tx, by, { action: `${kind}.import`, organizationId: null, subject: id, details });
   });
   return id;
 }
@@ -128,10 +108,7 @@ export async function endImport(
   state: 'done' | 'failed',
   counts: Counts,
 ): Promise<void> {
-  await query(db, (tx) =>
-    tx
-      .update(importRuns)
-      .set({ state, counts: { ...counts }, finishedAt: sql`clock_timestamp()` })
-      .where(eq(importRuns.id, id)),
-  );
+  await run(db)`
+    update import_runs set state = ${state}, counts = ${JSON.stringify(counts)}::jsonb, finished_at = clock_timestamp()
+     where id = ${id}`;
 }

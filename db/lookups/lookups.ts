@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, span, type Transaction, transaction } from '../client.ts';
+import { type Database, run, span, type Transaction, transaction } from '../client.ts';
 import { newId } from '../ids.ts';
 import type { WantedType } from '../words.ts';
 
@@ -24,39 +24,39 @@ export async function joinLookups(
     id: newId('lkp'),
     hash: hashes.get(requestId),
   }));
-  const rows = await query(db, (tx) =>
-    tx.execute<{ requestId: string; lookupId: string; wantedType: WantedType; misses: string[] }>(sql`
-      with open as materialized (
-        select r.*, new.id as new_id, new.hash
-          from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb) new ("requestId" text, id text, hash text)
-          join requests r on r.id = new."requestId"
-         where r.settled_at is null order by r.id for update of r
-      ), batch as materialized (
-        -- The update below counts in it: taken first, because a settlement holds the batch when it comes to a lookup.
-        select 1 from batches where id in (select batch_id from open) for no key update
-      ), lookup as (
-        insert into lookups (id, npi, wanted_type, opened_at, facts)
-        select distinct on (npi, wanted_type) new_id, npi, wanted_type, clock_timestamp(), hash
-          from open where lookup_id is null and exists (select from batch) order by npi, wanted_type
-            on conflict (npi, wanted_type) where closed_at is null
-            -- Changes nothing, but gives the open one back, and locked.
-            do update set npi = excluded.npi
-        returning id, npi, wanted_type
-      ), joined as (
-        update requests r
-           set lookup_id = l.id, status = 'in-progress',
-               started_at = coalesce(r.started_at, date_trunc('milliseconds', clock_timestamp()))
-          from open join lookup l using (npi, wanted_type)
-         where r.id = open.id and open.lookup_id is null
-        returning r.id, r.lookup_id
-      )
-      select id as "requestId", coalesce(joined.lookup_id, open.lookup_id) as "lookupId", wanted_type as "wantedType",
-             array(select a.vendor from lookups l join vendor_attempts a on a.lookup_id = l.id
-                    where l.npi = open.npi and l.wanted_type = open.wanted_type and l.facts = open.hash
-                      and (a.state = 'miss' or a.state = 'found' and a.reason is not null)
-                      and a.ended_at > clock_timestamp() - ${span(missMs)}) as misses
-        from open left join joined using (id)`),
-  );
+  const rows = await run<{ requestId: string; lookupId: string; wantedType: WantedType; misses: string[] }>(
+    db,
+  )`
+    with open as materialized (
+      select r.*, new.id as new_id, new.hash
+        from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb) new ("requestId" text, id text, hash text)
+        join requests r on r.id = new."requestId"
+       where r.settled_at is null order by r.id for update of r
+    ), batch as materialized (
+      -- The update below counts in it: taken first, because a settlement holds the batch when it comes to a lookup.
+      select 1 from batches where id in (select batch_id from open) for no key update
+    ), lookup as (
+      insert into lookups (id, npi, wanted_type, opened_at, facts)
+      select distinct on (npi, wanted_type) new_id, npi, wanted_type, clock_timestamp(), hash
+        from open where lookup_id is null and exists (select from batch) order by npi, wanted_type
+          on conflict (npi, wanted_type) where closed_at is null
+          -- Changes nothing, but gives the open one back, and locked.
+          do update set npi = excluded.npi
+      returning id, npi, wanted_type
+    ), joined as (
+      update requests r
+         set lookup_id = l.id, status = 'in-progress',
+             started_at = coalesce(r.started_at, date_trunc('milliseconds', clock_timestamp()))
+        from open join lookup l using (npi, wanted_type)
+       where r.id = open.id and open.lookup_id is null
+      returning r.id, r.lookup_id
+    )
+    select id as "requestId", coalesce(joined.lookup_id, open.lookup_id) as "lookupId", wanted_type as "wantedType",
+           array(select a.vendor from lookups l join vendor_attempts a on a.lookup_id = l.id
+                  where l.npi = open.npi and l.wanted_type = open.wanted_type and l.facts = open.hash
+                    and (a.state = 'miss' or a.state = 'found' and a.reason is not null)
+                    and a.ended_at > clock_timestamp() - ${span(missMs)}) as misses
+      from open left join joined using (id)`;
   return new Map(rows.map((row) => [row.requestId, row]));
 }
 

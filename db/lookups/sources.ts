@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, query, span, type Transaction, transaction } from '../client.ts';
+import { type Database, run, span, type Transaction, transaction } from '../client.ts';
 
 // One gate before every call of a vendor, a verifier or the registry: circuit breaker, the source's own pauses, rate
 // limits and spend, all of them in the database, so that they hold across workers.
@@ -83,16 +83,14 @@ export async function admitCall<Row = unknown>(
   record = sql`select`,
 ): Promise<Row & Admission> {
   const rates = JSON.stringify(limits.rates.map(paceOf));
-  const [row] = await query(db, (tx) =>
-    tx.execute<Row & Admission>(sql`
-      with admission as materialized (
-        select * from admit_call(${source}, ${requestId}, ${rates}::jsonb, ${limits.dailyCredits}, ${cost},
-                                 ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)}, ${JSON.stringify(backing)}::jsonb)
-      ), record as (${record})
-      select record.*, a.kind, a.why, a.era, ${epochMs(sql`a.at`)} as at,
-             ceil(${epochMs(sql`a.free_at`)} - ${epochMs(sql`a.at`)}) as "afterMs"
-        from admission a left join record on true`),
-  );
+  const [row] = await run<Row & Admission>(db)`
+    with admission as materialized (
+      select * from admit_call(${source}, ${requestId}, ${rates}::jsonb, ${limits.dailyCredits}, ${cost},
+                               ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)}, ${JSON.stringify(backing)}::jsonb)
+    ), record as (${record})
+    select record.*, a.kind, a.why, a.era, ${epochMs(sql`a.at`)} as at,
+           ceil(${epochMs(sql`a.free_at`)} - ${epochMs(sql`a.at`)}) as "afterMs"
+      from admission a left join record on true`;
   if (!row) throw new Error('no row');
   return row;
 }
@@ -224,53 +222,50 @@ export interface SourceFigures extends Record<string, unknown> {
 /** The figures of every source that was called since then or has a state of its own, in the order of their names. */
 export async function readSourceFigures(db: Database, since: Date): Promise<SourceFigures[]> {
   const from = sql`${since.toISOString()}::timestamptz`;
-  const rows = await query(db, (tx) =>
-    tx.execute<SourceFigures>(sql`
-      with called as (
-        select vendor as source, 'vendor' as role, state, returned, reason, credits,
-               extract(epoch from ended_at - started_at) * 1000 as ms
-          from vendor_attempts where started_at >= ${from}
-        union all
-        select source, 'verifier',
-               case verdict when 'valid' then 'found' when 'invalid' then 'miss' when 'unknown' then 'unknown'
-                            else 'judged' end,
-               null, reason, 0, duration_ms
-          from email_checks where kind = 'verifier' and at >= ${from}
-      ), figures as (
-        select source, min(role) as role, count(*) filter (where state <> 'skip')::int as asked,
-               count(*) filter (where state in ('submitting', 'pending'))::int as open,
-               count(*) filter (where state = 'found')::int as found,
-               (sum(returned::int) filter (where state <> 'skip'))::int as returned,
-               count(*) filter (where state = 'miss')::int as missed,
-               count(*) filter (where state = 'skip')::int as skipped,
-               sum(credits)::float8 as credits,
-               percentile_disc(0.5) within group (order by ms) filter (where state <> 'skip') as p50,
-               percentile_disc(0.95) within group (order by ms) filter (where state <> 'skip') as p95
-          from called group by source
-      ), errors as (
-        select source, jsonb_object_agg(what, times) as errors
-          from (select source, concat_ws(': ', state, reason) as what, count(*)::int as times
-                  from called where state in ('retry', 'fatal', 'blocked', 'lost', 'unknown') group by 1, 2) e
-         group by source
-      ), spent as (
-        select source, sum(credits)::float8 as credits,
-               coalesce(sum(credits) filter (where day = (clock_timestamp() at time zone 'UTC')::date), 0)::float8 as today
-          from source_spend where day >= (${from} at time zone 'UTC')::date group by source
-      )
-      select source, coalesce(f.role, 'other') as role, coalesce(f.asked, 0) as asked, coalesce(f.open, 0) as open,
-             coalesce(f.found, 0) as found, f.returned, coalesce(f.missed, 0) as missed, coalesce(f.skipped, 0) as skipped,
-             coalesce(case f.role when 'vendor' then f.credits else s.credits end, 0) as credits,
-             round(f.p50)::float8 as "p50Ms", round(f.p95)::float8 as "p95Ms", coalesce(e.errors, '{}') as errors,
-             case when h.state = 'open' and h.open_until <= clock_timestamp() then 'trial'
-                  else coalesce(h.state, 'closed') end as breaker,
-             case when h.state = 'open' then ${isoTime(sql`h.open_until`)} end as "openUntil",
-             case when h.paused_until > clock_timestamp() then ${isoTime(sql`h.paused_until`)} end as "pausedUntil",
-             h.last_error as "lastError", coalesce(s.today, 0) as "creditsToday"
-        from figures f full join source_health h using (source) full join spent s using (source)
-             left join errors e using (source)
-       order by source`),
-  );
-  return [...rows];
+  return await run<SourceFigures>(db)`
+    with called as (
+      select vendor as source, 'vendor' as role, state, returned, reason, credits,
+             extract(epoch from ended_at - started_at) * 1000 as ms
+        from vendor_attempts where started_at >= ${from}
+      union all
+      select source, 'verifier',
+             case verdict when 'valid' then 'found' when 'invalid' then 'miss' when 'unknown' then 'unknown'
+                          else 'judged' end,
+             null, reason, 0, duration_ms
+        from email_checks where kind = 'verifier' and at >= ${from}
+    ), figures as (
+      select source, min(role) as role, count(*) filter (where state <> 'skip')::int as asked,
+             count(*) filter (where state in ('submitting', 'pending'))::int as open,
+             count(*) filter (where state = 'found')::int as found,
+             (sum(returned::int) filter (where state <> 'skip'))::int as returned,
+             count(*) filter (where state = 'miss')::int as missed,
+             count(*) filter (where state = 'skip')::int as skipped,
+             sum(credits)::float8 as credits,
+             percentile_disc(0.5) within group (order by ms) filter (where state <> 'skip') as p50,
+             percentile_disc(0.95) within group (order by ms) filter (where state <> 'skip') as p95
+        from called group by source
+    ), errors as (
+      select source, jsonb_object_agg(what, times) as errors
+        from (select source, concat_ws(': ', state, reason) as what, count(*)::int as times
+                from called where state in ('retry', 'fatal', 'blocked', 'lost', 'unknown') group by 1, 2) e
+       group by source
+    ), spent as (
+      select source, sum(credits)::float8 as credits,
+             coalesce(sum(credits) filter (where day = (clock_timestamp() at time zone 'UTC')::date), 0)::float8 as today
+        from source_spend where day >= (${from} at time zone 'UTC')::date group by source
+    )
+    select source, coalesce(f.role, 'other') as role, coalesce(f.asked, 0) as asked, coalesce(f.open, 0) as open,
+           coalesce(f.found, 0) as found, f.returned, coalesce(f.missed, 0) as missed, coalesce(f.skipped, 0) as skipped,
+           coalesce(case f.role when 'vendor' then f.credits else s.credits end, 0) as credits,
+           round(f.p50)::float8 as "p50Ms", round(f.p95)::float8 as "p95Ms", coalesce(e.errors, '{}') as errors,
+           case when h.state = 'open' and h.open_until <= clock_timestamp() then 'trial'
+                else coalesce(h.state, 'closed') end as breaker,
+           case when h.state = 'open' then ${isoTime(sql`h.open_until`)} end as "openUntil",
+           case when h.paused_until > clock_timestamp() then ${isoTime(sql`h.paused_until`)} end as "pausedUntil",
+           h.last_error as "lastError", coalesce(s.today, 0) as "creditsToday"
+      from figures f full join source_health h using (source) full join spent s using (source)
+           left join errors e using (source)
+     order by source`;
 }
 
 function isoTime(time: SQL): SQL {

@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, query, span, transaction } from '../client.ts';
+import { type Database, run, span, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import type { VendorAttemptState, WantedType } from '../words.ts';
@@ -150,26 +150,24 @@ interface Seen extends Record<string, unknown> {
 
 async function look(db: Database, { requestId, vendor, freshnessMs }: Question): Promise<Seen | undefined> {
   const asked = { wantedType: sql`r.wanted_type`, lookupId: sql`r.lookup_id`, at: sql`now()` };
-  const [seen] = await query(db, (tx) =>
-    tx.execute<Seen>(sql`
-      select r.settled_at is not null as settled, r.lookup_id as "lookupId", r.wanted_type as "wantedType",
-             is_suppressed(r.npi, null) as suppressed,
-             exists (select from stored_emails where npi = r.npi and ${isUsable(asked, freshnessMs)}) as stored,
-             last.n, last.state, last.reason, coalesce(last.lost, 0) as lost,
-             (extract(epoch from last.lease_until - clock_timestamp()) * 1000)::float8 as "leaseMs",
-             case when last.n is null then (
-               select o.lookup_id from lookups l join vendor_attempts o on o.lookup_id = l.id
-                where l.npi = r.npi and l.wanted_type = r.wanted_type and l.closed_at is not null
-                  and l.id <> r.lookup_id and o.vendor = ${vendor} and o.state = 'pending'
-                  and o.started_at > now() - interval '1 day'
-                order by o.started_at desc limit 1) end as "orphanOf"
-        from requests r left join lateral (
-               select n, state, reason, lease_until,
-                      (count(*) filter (where state = 'lost') over ())::int as lost
-                 from vendor_attempts where lookup_id = r.lookup_id and vendor = ${vendor}
-                order by n desc limit 1) last on true
-       where r.id = ${requestId}`),
-  );
+  const [seen] = await run<Seen>(db)`
+    select r.settled_at is not null as settled, r.lookup_id as "lookupId", r.wanted_type as "wantedType",
+           is_suppressed(r.npi, null) as suppressed,
+           exists (select from stored_emails where npi = r.npi and ${isUsable(asked, freshnessMs)}) as stored,
+           last.n, last.state, last.reason, coalesce(last.lost, 0) as lost,
+           (extract(epoch from last.lease_until - clock_timestamp()) * 1000)::float8 as "leaseMs",
+           case when last.n is null then (
+             select o.lookup_id from lookups l join vendor_attempts o on o.lookup_id = l.id
+              where l.npi = r.npi and l.wanted_type = r.wanted_type and l.closed_at is not null
+                and l.id <> r.lookup_id and o.vendor = ${vendor} and o.state = 'pending'
+                and o.started_at > now() - interval '1 day'
+              order by o.started_at desc limit 1) end as "orphanOf"
+      from requests r left join lateral (
+             select n, state, reason, lease_until,
+                    (count(*) filter (where state = 'lost') over ())::int as lost
+               from vendor_attempts where lookup_id = r.lookup_id and vendor = ${vendor}
+              order by n desc limit 1) last on true
+     where r.id = ${requestId}`;
   return seen;
 }
 
@@ -244,15 +242,13 @@ async function adoptJob(
   lookupId: string,
   orphanOf: string,
 ): Promise<void> {
-  await query(db, (tx) =>
-    tx.execute(sql`
-      with taken as (
-        update vendor_attempts set state = 'lost', reason = 'taken over', ended_at = clock_timestamp()
-         where lookup_id = ${orphanOf} and vendor = ${vendor} and state = 'pending'
-        returning job_ref, lease_until)
-      insert into vendor_attempts (lookup_id, vendor, n, request_id, state, job_ref, lease_until, started_at)
-      select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', job_ref, lease_until, clock_timestamp() from taken`),
-  );
+  await run(db)`
+    with taken as (
+      update vendor_attempts set state = 'lost', reason = 'taken over', ended_at = clock_timestamp()
+       where lookup_id = ${orphanOf} and vendor = ${vendor} and state = 'pending'
+      returning job_ref, lease_until)
+    insert into vendor_attempts (lookup_id, vendor, n, request_id, state, job_ref, lease_until, started_at)
+    select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', job_ref, lease_until, clock_timestamp() from taken`;
 }
 
 /** A lookup with what keeps each vendor from being asked; null if nothing does. */
@@ -268,14 +264,12 @@ export async function recordSkipped(db: Database, lookups: readonly Judged[]): P
     judged.flatMap(({ vendor, obstacle }) => (obstacle ? { requestId, lookupId, vendor, obstacle } : [])),
   );
   if (skipped.length === 0) return;
-  await query(db, (tx) =>
-    tx.execute(sql`
-      insert into vendor_attempts (lookup_id, vendor, n, request_id, state, reason, started_at, ended_at)
-      select "lookupId", vendor, 1, "requestId", 'skip', obstacle, at, at
-        from jsonb_to_recordset(${JSON.stringify(skipped)}::jsonb)
-               skipped ("lookupId" text, vendor text, "requestId" text, obstacle text), clock_timestamp() at
-       order by "lookupId", vendor on conflict do nothing`),
-  );
+  await run(db)`
+    insert into vendor_attempts (lookup_id, vendor, n, request_id, state, reason, started_at, ended_at)
+    select "lookupId", vendor, 1, "requestId", 'skip', obstacle, at, at
+      from jsonb_to_recordset(${JSON.stringify(skipped)}::jsonb)
+             skipped ("lookupId" text, vendor text, "requestId" text, obstacle text), clock_timestamp() at
+     order by "lookupId", vendor on conflict do nothing`;
 }
 
 /**
@@ -306,15 +300,13 @@ export async function recordVendorJob(
  * let go.
  */
 export async function recordLost(db: Database, attempt: AttemptId, reason: string): Promise<void> {
-  await query(db, (tx) =>
-    tx.execute(sql`
-      update vendor_attempts
-         set lease_until = case state when 'pending' then clock_timestamp() end,
-             ended_at = case state when 'submitting' then clock_timestamp() end,
-             reason = case state when 'submitting' then ${reason} end,
-             state = case state when 'submitting' then 'lost' else state end
-       where ${sameAttempt(attempt)} and ended_at is null`),
-  );
+  await run(db)`
+    update vendor_attempts
+       set lease_until = case state when 'pending' then clock_timestamp() end,
+           ended_at = case state when 'submitting' then clock_timestamp() end,
+           reason = case state when 'submitting' then ${reason} end,
+           state = case state when 'submitting' then 'lost' else state end
+     where ${sameAttempt(attempt)} and ended_at is null`;
 }
 
 export interface VendorAnswerRecord {
@@ -359,14 +351,12 @@ export async function recordVendorAnswer(
  * nobody could tell in time is no ground for that.
  */
 export async function recordRefused(db: Database, lookupId: string): Promise<void> {
-  await query(db, (tx) =>
-    tx.execute(sql`
-      update vendor_attempts a set reason = 'none_valid'
-       where a.lookup_id = ${lookupId} and a.state = 'found' and a.reason is null and not exists (
-         select from email_checks c join stored_emails s on (s.npi, s.email) = (c.npi, c.email)
-          where c.lookup_id = a.lookup_id and c.source = a.vendor and c.kind = 'named'
-            and (s.unchecked or s.reason in ('greylisted', 'timeout', 'verifier_unavailable')))`),
-  );
+  await run(db)`
+    update vendor_attempts a set reason = 'none_valid'
+     where a.lookup_id = ${lookupId} and a.state = 'found' and a.reason is null and not exists (
+       select from email_checks c join stored_emails s on (s.npi, s.email) = (c.npi, c.email)
+        where c.lookup_id = a.lookup_id and c.source = a.vendor and c.kind = 'named'
+          and (s.unchecked or s.reason in ('greylisted', 'timeout', 'verifier_unavailable')))`;
 }
 
 /** The row of an attempt, if its answer is not there. */

@@ -1,16 +1,23 @@
 import { createHash } from 'node:crypto';
-import { and, desc, eq, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, type Transaction, transaction } from '../client.ts';
-import { suppressions } from '../schema.ts';
+import { type Database, run, type Transaction, transaction } from '../client.ts';
 import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.ts';
 
 // Who must not be looked up or returned. Every answer asks `is_suppressed` of the migrations: at submit, on replay,
 // with every poll and before every delivery.
 
-export type Suppression = typeof suppressions.$inferSelect;
 /** What is suppressed, as the table has it: an NPI, an address's SHA-256, or a domain with its subdomains. */
-export type SuppressionTarget = Readonly<Pick<Suppression, 'kind' | 'value'>>;
+export interface SuppressionTarget {
+  readonly kind: SuppressionKind;
+  readonly value: string;
+}
+
+export interface Suppression extends SuppressionTarget {
+  readonly origin: SuppressionOrigin;
+  readonly reason: string;
+  readonly createdAt: Date;
+}
 
 /**
  * What stands for an address if it must not be kept itself.
@@ -52,10 +59,9 @@ export async function removeSuppression(
   { kind, value }: SuppressionTarget,
 ): Promise<SuppressionOrigin | null> {
   return await transaction(db, async (tx) => {
-    const [removed] = await tx
-      .delete(suppressions)
-      .where(and(eq(suppressions.kind, kind), eq(suppressions.value, value)))
-      .returning({ origin: suppressions.origin });
+    const [removed] = await tx.execute<Pick<Suppression, 'origin'>>(
+      sql`delete from suppressions where kind = ${kind} and value = ${value} returning origin`,
+    );
     if (!removed) return null;
     await recordChange(tx, by, 'suppressions.remove', { kind, value, origin: removed.origin });
     return removed.origin;
@@ -71,14 +77,10 @@ export async function listSuppressions(
   kind: SuppressionKind | null,
   limit: number,
 ): Promise<Suppression[]> {
-  return await query(db, (tx) =>
-    tx
-      .select()
-      .from(suppressions)
-      .where(kind === null ? undefined : eq(suppressions.kind, kind))
-      .orderBy(desc(suppressions.createdAt), suppressions.kind, suppressions.value)
-      .limit(limit),
-  );
+  const rows = await run<Suppression>(db)`
+    select kind, value, origin, reason, created_at as "createdAt" from suppressions
+     where ${kind}::text is null or kind = ${kind} order by created_at desc, kind, value limit ${limit}`;
+  return rows.map((row) => ({ ...row, createdAt: new Date(row.createdAt) }));
 }
 
 /**
@@ -89,21 +91,19 @@ export async function importSuppressions(
   db: Database,
   rows: readonly (SuppressionTarget & { readonly reason: string })[],
 ): Promise<boolean[]> {
-  const added = await query(db, (tx) =>
-    tx.execute<{ n: number }>(sql`
-      with given as (
-        select * from jsonb_to_recordset(${JSON.stringify(rows.map((row, n) => ({ ...row, n })))}::jsonb)
-          as g (n int, kind text, value text, reason text)
-      ), firsts as (
-        select distinct on (kind, value) * from given order by kind, value, n
-      ), added as (
-        -- In one order, so that two imports at once cannot wait for each other.
-        insert into suppressions (kind, value, origin, reason)
-        select kind, value, 'import', reason from firsts order by kind, value collate "C"
-            on conflict do nothing returning kind, value
-      )
-      select f.n from firsts f join added a on a.kind = f.kind and a.value = f.value`),
-  );
+  const added = await run<{ n: number }>(db)`
+    with given as (
+      select * from jsonb_to_recordset(${JSON.stringify(rows.map((row, n) => ({ ...row, n })))}::jsonb)
+        as g (n int, kind text, value text, reason text)
+    ), firsts as (
+      select distinct on (kind, value) * from given order by kind, value, n
+    ), added as (
+      -- In one order, so that two imports at once cannot wait for each other.
+      insert into suppressions (kind, value, origin, reason)
+      select kind, value, 'import', reason from firsts order by kind, value collate "C"
+          on conflict do nothing returning kind, value
+    )
+    select f.n from firsts f join added a on a.kind = f.kind and a.value = f.value`;
   const numbers = new Set(added.map(({ n }) => n));
   return rows.map((_, n) => numbers.has(n));
 }
@@ -114,11 +114,9 @@ async function add(
   { kind, value }: SuppressionTarget,
   origin: SuppressionOrigin,
 ): Promise<boolean> {
-  const rows = await tx
-    .insert(suppressions)
-    .values({ kind, value, origin, reason: by.reason })
-    .onConflictDoNothing()
-    .returning({ kind: suppressions.kind });
+  const rows = await tx.execute(sql`
+    insert into suppressions (kind, value, origin, reason) values (${kind}, ${value}, ${origin}, ${by.reason})
+        on conflict do nothing returning 1`);
   if (rows.length === 0) return false;
   await recordChange(tx, by, 'suppressions.add', { kind, value, origin });
   return true;

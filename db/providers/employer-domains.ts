@@ -1,5 +1,4 @@
-import { sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, run } from '../client.ts';
 
 /** What an operator knows of an employer, or forgets with a null. */
 export interface EmployerDomain {
@@ -19,25 +18,23 @@ export async function storeEmployerDomains(
   rows: readonly EmployerDomain[],
 ): Promise<DomainVerdict[]> {
   const given = JSON.stringify(rows.map((row, n) => ({ ...row, n })));
-  const verdicts = await query(db, (tx) =>
-    tx.execute<{ verdict: DomainVerdict }>(sql`
-      with given as (
-        select * from jsonb_to_recordset(${given}::jsonb) as g (n int, key text, domain text)
-      ), last as (
-        select distinct on (key) * from given order by key, n desc
-      ), removed as (
-        delete from employer_domains d using last l where d.key = l.key and l.domain is null returning d.key
-      ), written as (
-        insert into employer_domains as d (key, domain)
-        select key, domain from last where domain is not null order by key
-            on conflict (key) do update set domain = excluded.domain where d.domain <> excluded.domain
-        returning key, xmax = 0 as is_new
-      )
-      select case when r.key is not null then 'removed' when w.is_new then 'added'
-                  when w.key is not null then 'changed' else 'unchanged' end as verdict
-        from given g left join last l using (n)
-        left join removed r on r.key = l.key left join written w on w.key = l.key
-       order by g.n`),
-  );
+  const verdicts = await run<{ verdict: DomainVerdict }>(db)`
+    with given as (
+      select * from jsonb_to_recordset(${given}::jsonb) as g (n int, key text, domain text)
+    ), last as (
+      select distinct on (key) * from given order by key, n desc
+    ), removed as (
+      delete from employer_domains d using last l where d.key = l.key and l.domain is null returning d.key
+    ), written as (
+      insert into employer_domains as d (key, domain)
+      select key, domain from last where domain is not null order by key
+          on conflict (key) do update set domain = excluded.domain where d.domain <> excluded.domain
+      returning key, xmax = 0 as is_new
+    )
+    select case when r.key is not null then 'removed' when w.is_new then 'added'
+                when w.key is not null then 'changed' else 'unchanged' end as verdict
+      from given g left join last l using (n)
+      left join removed r on r.key = l.key left join written w on w.key = l.key
+     order by g.n`;
   return verdicts.map(({ verdict }) => verdict);
 }

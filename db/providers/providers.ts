@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
 import type { PgInsertValue, PgTable } from 'drizzle-orm/pg-core';
-import { type Database, insertAll, query, type Transaction, transaction } from '../client.ts';
+import { type Database, insertAll, run, type Transaction, transaction } from '../client.ts';
 import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../schema.ts';
 import { providerKeys } from './keys.ts';
 
@@ -37,13 +37,11 @@ export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi'
  * for a day (the etiquette of its public clients). An answer older than that stays in use until a newer one comes.
  */
 export async function listRegistryDue(db: Database, npis: readonly string[]): Promise<string[]> {
-  const rows = await query(db, (tx) =>
-    tx.execute<{ npi: string }>(sql`
-      select distinct asked.npi from unnest(${sql.param(npis)}::text[]) asked(npi)
-       where not exists (
-         select from providers p where p.npi = asked.npi
-            and (p.origin = 'nppes' or p.imported_at > clock_timestamp() - interval '24 hours'))`),
-  );
+  const rows = await run<{ npi: string }>(db)`
+    select distinct asked.npi from unnest(${sql.param(npis)}::text[]) asked(npi)
+     where not exists (
+       select from providers p where p.npi = asked.npi
+          and (p.origin = 'nppes' or p.imported_at > clock_timestamp() - interval '24 hours'))`;
   return rows.map(({ npi }) => npi);
 }
 

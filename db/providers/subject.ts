@@ -1,5 +1,5 @@
 import { eq, type SQL, sql } from 'drizzle-orm';
-import { type Database, query, type Transaction } from '../client.ts';
+import { type Database, query, run, type Transaction } from '../client.ts';
 import { providers } from '../schema.ts';
 import type { EndpointKind } from '../words.ts';
 import { organizationKey } from './keys.ts';
@@ -70,16 +70,14 @@ const REFUSAL = sql<Exclude<GateReason, 'suppressed'> | null>`case
  * @param npis 10 digits each
  */
 export async function gate(db: Database, npis: readonly string[]): Promise<Map<string, GateReason>> {
-  const rows = await query(db, (tx) =>
-    tx.execute<{ npi: string; reason: GateReason }>(sql`
-      select asked.npi, reason
-        from unnest(${sql.param([...new Set(npis)])}::text[]) asked(npi)
-        left join providers on providers.npi = asked.npi
-        cross join lateral (
-          select case when is_suppressed(asked.npi, null) then 'suppressed' else ${REFUSAL} end as reason
-        ) judged
-       where reason is not null`),
-  );
+  const rows = await run<{ npi: string; reason: GateReason }>(db)`
+    select asked.npi, reason
+      from unnest(${sql.param([...new Set(npis)])}::text[]) asked(npi)
+      left join providers on providers.npi = asked.npi
+      cross join lateral (
+        select case when is_suppressed(asked.npi, null) then 'suppressed' else ${REFUSAL} end as reason
+      ) judged
+     where reason is not null`;
   return new Map(rows.map(({ npi, reason }) => [npi, reason]));
 }
 

@@ -1,4 +1,4 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { eq, sql } from 'drizzle-orm';
 import { clock, type Database, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { webhookAttempts, webhookDeliveries } from '../schema.ts';
@@ -75,8 +75,9 @@ export async function claimDelivery(
     const admission = await admitToHost(tx, { organizationId, host }, owed, webhookScheduleMs);
     if (admission.kind === 'wait' && admission.why === 'no_room') {
       // Until its turn nobody needs to look after it: else those that wait would keep the sweep from the others.
-      const checkedAt = sql`clock_timestamp() + ${span(admission.afterMs)}`;
-      await tx.update(webhookDeliveries).set({ checkedAt }).where(eq(webhookDeliveries.id, deliveryId));
+      const { afterMs } = admission;
+      await tx.execute(sql`
+        update webhook_deliveries set checked_at = clock_timestamp() + ${span(afterMs)} where id = ${deliveryId}`);
       return admission;
     }
     if (admission.kind === 'wait') {
@@ -98,10 +99,9 @@ export async function claimDelivery(
 /** Gives a claim back that led to no attempt. */
 export async function releaseClaim(db: Database, claim: Claim): Promise<void> {
   await transaction(db, async (tx) => {
-    await tx
-      .update(webhookDeliveries)
-      .set({ leasedUntil: null })
-      .where(and(eq(webhookDeliveries.id, claim.deliveryId), eq(webhookDeliveries.resends, claim.resends)));
+    await tx.execute(sql`
+      update webhook_deliveries set leased_until = null
+       where id = ${claim.deliveryId} and resends = ${claim.resends}`);
     await noteHost(tx, claim, { kind: 'untried' });
   });
 }
@@ -123,12 +123,10 @@ export async function recordAttempt(
     const row = await lockDelivery(tx, deliveryId);
     if (!row) throw new Refusal('delivery_missing');
     // In a statement of its own, under the lock: the one before does not see what another has just written.
-    const known = and(
-      eq(webhookAttempts.deliveryId, deliveryId),
-      eq(webhookAttempts.startedAt, attempt.startedAt),
-    );
-    const recorded = await tx.select({ n: webhookAttempts.n }).from(webhookAttempts).where(known);
-    if (recorded.length > 0) return;
+    const [recorded] = await tx.execute(sql`
+      select n from webhook_attempts
+       where delivery_id = ${deliveryId} and started_at = ${attempt.startedAt.toISOString()}::timestamptz`);
+    if (recorded) return;
     const n = row.attempts + 1;
     await tx.insert(webhookAttempts).values({ deliveryId, n, ...attempt });
     const isOpen = row.state === 'pending' && row.resends === resends;
@@ -159,11 +157,11 @@ function advance(step: number, stepAt: Date | null, now: Date, scheduleMs: reado
 async function putOff(
   tx: Transaction,
   deliveryId: string,
-  place: { readonly step: number; readonly stepAt: Date | null },
+  { step, stepAt }: { readonly step: number; readonly stepAt: Date | null },
   afterMs: number,
 ): Promise<void> {
-  await tx
-    .update(webhookDeliveries)
-    .set({ ...place, dueAt: sql`clock_timestamp() + ${span(afterMs)}` })
-    .where(eq(webhookDeliveries.id, deliveryId));
+  await tx.execute(sql`
+    update webhook_deliveries set step = ${step}, step_at = ${stepAt?.toISOString() ?? null}::timestamptz,
+           due_at = clock_timestamp() + ${span(afterMs)}
+     where id = ${deliveryId}`);
 }

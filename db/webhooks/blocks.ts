@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, transaction } from '../client.ts';
+import { type Database, run, transaction } from '../client.ts';
 
 // Where operators let no delivery go, of any organization: read before every attempt.
 
@@ -30,10 +30,8 @@ export async function setBlock(
 
 /** What is blocked, a range of addresses or a host with all names below it; the newest first. */
 export async function listBlocks(db: Database) {
-  const rows = await query(db, (tx) =>
-    tx.execute<{ target: string; reason: string; since: string }>(
-      sql`select target, reason, created_at as since from webhook_blocks order by created_at desc, target`,
-    ),
-  );
+  const rows = await run<{ target: string; reason: string; since: string }>(
+    db,
+  )`select target, reason, created_at as since from webhook_blocks order by created_at desc, target`;
   return rows.map(({ since, ...row }) => ({ ...row, since: new Date(since) }));
 }

@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, query, span, type Transaction } from '../client.ts';
+import { type Database, run, span, type Transaction } from '../client.ts';
 import type { AttemptReason } from '../words.ts';
 
 // Who may be sent to now, per organization and host, in the database, so that it holds across workers: how many
@@ -226,8 +226,6 @@ export async function noteHost(
 
 /** Forgets hosts whose last trouble and last trial are longer ago than `keepMs`. */
 export async function forgetHosts(db: Database, keepMs: number): Promise<void> {
-  await query(db, (tx) =>
-    tx.execute(sql`delete from webhook_hosts
-      where greatest(failing_since, open_until, trial_until, turn_at, accepted_at, spent_until) < clock_timestamp() - ${span(keepMs)}`),
-  );
+  await run(db)`delete from webhook_hosts
+    where greatest(failing_since, open_until, trial_until, turn_at, accepted_at, spent_until) < clock_timestamp() - ${span(keepMs)}`;
 }

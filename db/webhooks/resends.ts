@@ -1,8 +1,7 @@
-import { eq, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, span, type Transaction, transaction } from '../client.ts';
+import { type Database, run, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { organizations, webhookDeliveries } from '../schema.ts';
 import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
@@ -82,10 +81,9 @@ export async function resendFailed(
 ): Promise<{ readonly resent: number; readonly more: boolean }> {
   const { organizationId, since, until, limit } = what;
   return await transaction(db, async (tx) => {
-    const [organization] = await tx
-      .select({ suspended: organizations.webhooksSuspended })
-      .from(organizations)
-      .where(eq(organizations.id, organizationId));
+    const [organization] = await tx.execute<{ suspended: boolean }>(
+      sql`select webhooks_suspended as suspended from organizations where id = ${organizationId}`,
+    );
     if (!organization) throw new Refusal('organization_missing');
     if (organization.suspended) throw new Refusal('webhooks_suspended');
     const failed = await tx.execute<{ id: string }>(sql`
@@ -95,12 +93,7 @@ export async function resendFailed(
          and b.organization_id = ${organizationId}
        order by d.decided_at limit ${limit + 1} for update of d`);
     const ids = failed.slice(0, limit).map(({ id }) => id);
-    if (ids.length > 0) {
-      await tx
-        .update(webhookDeliveries)
-        .set(NEW_ROUND)
-        .where(sql`${webhookDeliveries.id} = any(${sql.param(ids)}::text[])`);
-    }
+    await beginRound(tx, ids);
     await recordAudit(tx, by, {
       action: 'webhooks.resend',
       organizationId,
@@ -113,12 +106,7 @@ export async function resendFailed(
 
 /** Notes that Temporal has the workflow of a resend. */
 export async function markResendStarted(db: Database, deliveryId: string): Promise<void> {
-  await query(db, (tx) =>
-    tx
-      .update(webhookDeliveries)
-      .set({ checkedAt: sql`clock_timestamp()` })
-      .where(eq(webhookDeliveries.id, deliveryId)),
-  );
+  await run(db)`update webhook_deliveries set checked_at = clock_timestamp() where id = ${deliveryId}`;
 }
 
 /**
@@ -141,45 +129,41 @@ export async function takeDeliveries(
   everyMs: number,
   limit: number,
 ): Promise<WaitingDelivery[]> {
-  return await query(db, (tx) =>
-    tx.execute<WaitingDelivery & Record<string, unknown>>(sql`
-      with taken as (
-        -- The first bound is the same for every row, so that the index ends the search there.
-        select id, case when checked_at is not null then 'seen' when resends = 0 then 'first' else 'new' end as round
-          from webhook_deliveries
-         where state = 'pending'
-           and greatest(checked_at, due_at, created_at) < (select clock_timestamp()) - ${span(Math.min(olderThanMs, everyMs))}
-           and greatest(checked_at, due_at, created_at) < (select clock_timestamp())
-               - case when resends > 0 and checked_at is null then ${span(olderThanMs)} else ${span(everyMs)} end
-           -- One that no workflow gets any further is looked after less and less often.
-           and coalesce(checked_at + least(checked_at - greatest(due_at, created_at), interval '1 hour') < clock_timestamp(), true)
-           and ${REPORTS_FINAL}
-         order by greatest(checked_at, due_at, created_at) limit ${limit} for update skip locked
-      )
-      update webhook_deliveries d set checked_at = case when t.round = 'new' then null else clock_timestamp() end
-        from taken t, batches b where d.id = t.id and b.id = d.batch_id
-      returning d.id as "deliveryId", d.batch_id as "batchId", b.organization_id as "organizationId", t.round`),
-  );
+  return await run<WaitingDelivery>(db)`
+    with taken as (
+      -- The first bound is the same for every row, so that the index ends the search there.
+      select id, case when checked_at is not null then 'seen' when resends = 0 then 'first' else 'new' end as round
+        from webhook_deliveries
+       where state = 'pending'
+         and greatest(checked_at, due_at, created_at) < (select clock_timestamp()) - ${span(Math.min(olderThanMs, everyMs))}
+         and greatest(checked_at, due_at, created_at) < (select clock_timestamp())
+             - case when resends > 0 and checked_at is null then ${span(olderThanMs)} else ${span(everyMs)} end
+         -- One that no workflow gets any further is looked after less and less often.
+         and coalesce(checked_at + least(checked_at - greatest(due_at, created_at), interval '1 hour') < clock_timestamp(), true)
+         and ${REPORTS_FINAL}
+       order by greatest(checked_at, due_at, created_at) limit ${limit} for update skip locked
+    )
+    update webhook_deliveries d set checked_at = case when t.round = 'new' then null else clock_timestamp() end
+      from taken t, batches b where d.id = t.id and b.id = d.batch_id
+    returning d.id as "deliveryId", d.batch_id as "batchId", b.organization_id as "organizationId", t.round`;
 }
 
 type Locked = NonNullable<Awaited<ReturnType<typeof lockDelivery>>>;
 
-const NEW_ROUND = {
-  state: 'pending',
-  resends: sql`${webhookDeliveries.resends} + 1`,
-  step: 0,
-  stepAt: null,
-  dueAt: sql`clock_timestamp()`,
-  decidedAt: null,
-  checkedAt: null,
-} as const;
+async function beginRound(tx: Transaction, deliveryIds: readonly string[]): Promise<void> {
+  await tx.execute(sql`
+    update webhook_deliveries
+       set state = 'pending', resends = resends + 1, step = 0, step_at = null, due_at = clock_timestamp(),
+           decided_at = null, checked_at = null
+     where id = any(${sql.param(deliveryIds)}::text[])`);
+}
 
 async function resend(tx: Transaction, row: Locked): Promise<ResendOutcome> {
   if (row.suspended) return { kind: 'suspended' };
   if (!row.final || (row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0)))
     return { kind: 'pending' };
   const { id: deliveryId, batchId, organizationId } = row;
-  await tx.update(webhookDeliveries).set(NEW_ROUND).where(eq(webhookDeliveries.id, deliveryId));
+  await beginRound(tx, [deliveryId]);
   const delivery = await selectDelivery(tx, deliveryId);
   return { kind: 'resent', delivery, start: { deliveryId, batchId, organizationId } };
 }

@@ -1,7 +1,7 @@
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { type Answer, AUTHORITATIVE_ANSWER, decode, encode, type Packet, type Question } from 'dns-packet';
-import { LOOPBACK, portTaken } from './processes.ts';
+import { LOOPBACK } from './processes.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './sim/people.ts';
 
 /** What the local name server says of one name, by type; a type without records is an empty answer. */
@@ -35,15 +35,11 @@ const [NOERROR, SERVFAIL, NXDOMAIN, NOTIMP] = [0, 2, 3, 4];
 /**
  * A name server over UDP on the loopback that answers from the table above, so that the production resolver works
  * with no network and no name leaves the machine.
- * @param port 0, or nothing, for any free one
- * @throws {LocalProblem} `port_taken`
  */
-export async function startDns({ port = 0 }: { readonly port?: number } = {}) {
+export async function startDns() {
   const socket = createSocket('udp4');
-  socket.bind(port, LOOPBACK);
-  await once(socket, 'listening').catch((error: NodeJS.ErrnoException) => {
-    throw error.code === 'EADDRINUSE' ? portTaken(port, 'the local name server') : error;
-  });
+  socket.bind(0, LOOPBACK);
+  await once(socket, 'listening');
   socket.on('message', (message, peer) => {
     const response = respond(message);
     if (response) socket.send(response, peer.port, peer.address);

@@ -237,7 +237,7 @@ export function isPortFree(port: number): Promise<boolean> {
   );
 }
 
-export function portTaken(port: number, server: string, option?: string): LocalProblem {
+function portTaken(port: number, server: string, option?: string): LocalProblem {
   return new LocalProblem(
     'port_taken',
     `Port ${port} on ${LOOPBACK}, where ${server} is to listen, is taken: stop the program that uses it, or choose another port${option ? ` with ${option}` : ''}.`,

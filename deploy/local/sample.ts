@@ -23,7 +23,6 @@ export type NppesValues = Readonly<Record<string, string>>;
 
 const MONTHLY = '20050523-20261108';
 const PRACTICE = 'Provider Business Practice Location Address';
-const SECONDARY = 'Provider Secondary Practice Location Address';
 
 /**
  * Writes the sample of NPPES and brings it in through the real importer. A file that was imported before changes nothing.
@@ -59,7 +58,7 @@ export async function writeSample(folder: string): Promise<string> {
       ...DEACTIVATED_NPIS.map((npi) => ({ NPI: npi, 'NPI Deactivation Date': '03/14/2024' })),
     ],
     othername: SAMPLE_ORGANIZATIONS.flatMap(otherNameRow),
-    pl: SAMPLE_NPIS.flatMap(locationRow),
+    pl: [],
     endpoint: SAMPLE_ENDPOINTS.map(endpointRow),
   });
   const readme = { name: 'NPPES_Data_Dissemination_Readme_v.2.pdf', content: Buffer.from('%PDF-1.4\n') };
@@ -125,24 +124,6 @@ function otherNameRow({ npi, dba }: SimOrganization): NppesValues[] {
       NPI: npi,
       'Provider Other Organization Name': dba,
       'Provider Other Organization Name Type Code': '3',
-    },
-  ];
-}
-
-/** Every seventh ordinary provider also works at the practice next in the list. */
-function locationRow(npi: string, index: number): NppesValues[] {
-  const own = personOf(npi).organization;
-  const other = SAMPLE_ORGANIZATIONS[(SAMPLE_ORGANIZATIONS.indexOf(own) + 1) % SAMPLE_ORGANIZATIONS.length];
-  if (index % 7 !== 0 || !npi.startsWith('21') || other === undefined) return [];
-  return [
-    {
-      NPI: npi,
-      [`${SECONDARY}- Address Line 1`]: other.address.line1,
-      [`${SECONDARY}-  Address Line 2`]: other.address.line2 ?? '',
-      [`${SECONDARY} - City Name`]: other.address.city,
-      [`${SECONDARY} - State Name`]: other.address.state,
-      [`${SECONDARY} - Postal Code`]: other.address.zip,
-      [`${SECONDARY} - Telephone Number`]: other.phone,
     },
   ];
 }

@@ -1,12 +1,8 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { text } from 'node:stream/consumers';
-import { main } from '../main.ts';
-import { integer } from '../operator/arguments.ts';
-import { startDns } from './dns.ts';
 import { LOOPBACK, listenOn } from './processes.ts';
 import { fullenrich } from './sim/fullenrich.ts';
 import { hunter } from './sim/hunter.ts';
-import { MAGIC } from './sim/magic.ts';
 import { prospeo } from './sim/prospeo.ts';
 import { reacher } from './sim/reacher.ts';
 import { registry } from './sim/registry.ts';
@@ -140,56 +136,4 @@ function objectIn(body: string): Question['body'] {
   } catch {
     return {};
   }
-}
-
-// `npm run simulator`: the simulated vendors alone.
-
-const help = () => `
-They listen on 127.0.0.1. Each speaks its real wire format below its own base URL, which is printed at the start.
-Beside them runs the name server that knows the simulated people's domains.
-Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.
-
-Base URLs:
-${Object.values(baseUrls('  http://127.0.0.1:PORT')).join('\n')}
-
-Magic NPIs:
-${magicNpis('  ')}
-
-RocketReach answers any other NPI by its digits. The others are asked by name and employer, and know the people of the
-sample of NPPES.`;
-
-function magicNpis(indent: string): string {
-  return Array.from(MAGIC, ([npi, { shows }]) => `${indent}${npi}  ${shows}`).join('\n');
-}
-
-interface Options {
-  readonly port: number;
-  readonly dnsPort: number;
-  readonly apiKey: string;
-}
-
-// Last, when every constant above is set.
-if (import.meta.main) {
-  await main(
-    { name: 'simulator', description: 'Simulated vendors, verifiers and NPI registry.', help: help() },
-    async (stopped, { port, dnsPort, apiKey }: Options) => {
-      const simulator = await createSimulator({ port, speed: 1, apiKey });
-      const dns = await startDns({ port: dnsPort });
-      for (const [id, url] of Object.entries(simulator.urls)) console.log(`${id.toUpperCase()}_URL=${url}`);
-      console.log(`DNS_SERVERS=${dns.address}\nThe key of every vendor: ${apiKey}\n\n${magicNpis('')}\n`);
-      console.log('Any other NPI is answered by its digits. Ctrl-C stops it.');
-      await stopped;
-      await Promise.all([simulator.close(), dns.close()]);
-    },
-    (command) =>
-      command
-        .option('--port <PORT>', 'port of the vendors, 0 for any free one', integer(0, 65_535), 8090)
-        .option(
-          '--dns-port <PORT>',
-          'UDP port of the name server, 0 for any free one',
-          integer(0, 65_535),
-          8053,
-        )
-        .option('--api-key <KEY>', 'the key that callers must send, whatever the vendor', 'simulator'),
-  );
 }

@@ -277,9 +277,7 @@ test('a list of suppressions is one value a line, or has columns, and each row g
     columns.map(([, verdict], n) => `${n + 2},${verdict}`),
   );
 
-  const rows = await db.drizzle.query.suppressions.findMany({
-    where: (row, { eq }) => eq(row.origin, 'import'),
-  });
+  const rows = await db.drizzle.execute(sql`select * from suppressions where origin = 'import'`);
   t.false(JSON.stringify(rows).includes('@'), 'the list itself names nobody');
   t.is(rows.find(({ value }) => value === '2000010028')?.reason, 'asked by phone, twice');
   const [own] = await db.drizzle.execute(sql`
@@ -311,9 +309,9 @@ test('an import is on record with who wanted it; one that was killed counts as f
     sql`update import_runs set state = 'running', finished_at = null where id = ${first.id}`,
   );
   const second = await json<{ id: string }>('import', 'suppressions', path);
-  const runs = await db.drizzle.query.importRuns.findMany({
-    where: (run, { eq }) => eq(run.file, 'record.txt'),
-  });
+  const runs = await db.drizzle.execute<{ id: string; state: string; counts: object }>(
+    sql`select id, state, counts from import_runs where file = 'record.txt'`,
+  );
   t.deepEqual(
     runs.map(({ id, state }) => [id, state]).sort(),
     [

@@ -285,7 +285,7 @@ test.serial('of 101 requests at once at two API processes, the rate limit admits
 });
 
 // The last, because this address is then one that fails.
-// Guard: api/http/keyring.ts takes a key for good for a second after the database has said so, and no longer.
+// Guard: api/http/auth.ts takes a key for good for a second after the database has said so, and no longer.
 test.serial(
   'a request sent a second after the revocation returned is refused, whatever was running',
   async (t) => {

@@ -25,12 +25,11 @@ export type Known = Situation | 'both' | 'personal' | 'direct' | 'somebody_else'
 /** The magic NPI of an organization, the last practice of the sample. */
 export const MAGIC_ORGANIZATION_NPI = '2000000093';
 
-/** Who a magic NPI is and where they work, what each vendor knows (those not named: nobody), and what that shows. */
+/** Who a magic NPI is, where they work, and what each vendor knows (those not named: nobody). */
 interface Row {
   readonly name: string;
   readonly practice: string;
   readonly knows: Readonly<Partial<Record<VendorId, Known>>>;
-  readonly shows: string;
 }
 
 /** Without those that the sandbox alone knows. */

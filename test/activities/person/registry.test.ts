@@ -19,7 +19,7 @@ import {
 import { gate, readProvider } from '../../../db/providers/subject.ts';
 import { providers } from '../../../db/schema.ts';
 import { DEACTIVATED_NPIS } from '../../../deploy/local/sim/magic.ts';
-import { personOf, SAMPLE_ORGANIZATIONS } from '../../../deploy/local/sim/people.ts';
+import { personOf } from '../../../deploy/local/sim/people.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
 import { freshDatabase } from '../../support/database.ts';
 import { closedUrl } from '../../support/vendors.ts';
@@ -334,8 +334,6 @@ test('the simulated registry knows the simulated world', async (t) => {
   const identity = { npi: null, name: { kind: 'parts', first, last }, state: null } as const;
   t.deepEqual(agrees(identity, NPI, person), { ok: true, how: 'name' });
 
-  const [clinic] = SAMPLE_ORGANIZATIONS;
-  t.like(providerOf(t, await registry.find(clinic?.npi ?? '', NEVER)), { organizationName: clinic?.name });
   t.is((await registry.find(DEACTIVATED_NPIS[0] ?? '', NEVER)).kind, 'inactive_or_unknown');
   t.is((await registry.find('2000000011', NEVER)).kind, 'inactive_or_unknown');
   t.like(await registry.find('123', NEVER), { kind: 'fatal', field: 'Errors[0]' });

@@ -1,9 +1,8 @@
 import test from 'ava';
 import { buildSubject, endpointCandidates } from '../../../activities/person/subject.ts';
 import { missingOf } from '../../../activities/vendors/vendor.ts';
-import { query } from '../../../db/client.ts';
+import { addSuppression } from '../../../db/privacy/suppressions.ts';
 import { gate, readProvider } from '../../../db/providers/subject.ts';
-import { suppressions } from '../../../db/schema.ts';
 import { freshDatabase } from '../../support/database.ts';
 import { providersIn } from '../../support/providers.ts';
 
@@ -24,13 +23,8 @@ test('the gate names, for a whole batch at once, whom nobody is asked about', as
   const opted = await person(null);
   const optedUnknown = newNpi();
   const unknown = newNpi();
-  await query(db, (tx) =>
-    tx
-      .insert(suppressions)
-      .values(
-        [opted, optedUnknown].map((value) => ({ kind: 'npi' as const, value, origin: 'operator' as const })),
-      ),
-  );
+  for (const value of [opted, optedUnknown])
+    await addSuppression(db, { actor: 'test', reason: 'test' }, { kind: 'npi', value });
   const all = [active, organization, gone, back, goneAgain, opted, optedUnknown, unknown, active];
 
   const expected = new Map([
