@@ -193,12 +193,11 @@ test.serial('nothing that others wrote is in the text, whatever they write', asy
   await stack.db.drizzle.execute(
     sql`update organizations set name = ${CANARY} where id = ${client.organizationId}`,
   );
-  vendor.script(NOBODY, () => ({ kind: 'miss', reason: CANARY }));
-  broken.script(NOBODY, () => ({ kind: 'fatal', why: 'protocol', field: CANARY }));
-  const submitted = await client.single({
-    npi: NOBODY,
-    webhook: { url: `https://${CANARY}.test/${CANARY}` },
-  });
+  const [missed, unread] = ['2000000069', '2000000077'] as const;
+  vendor.script(missed, () => ({ kind: 'miss', reason: CANARY }));
+  vendor.script(unread, () => ({ kind: 'fatal', why: 'protocol', field: CANARY }));
+  const webhook = { url: `https://${CANARY}.test/${CANARY}`, mode: 'batch' };
+  const submitted = await client.bulk({ npis: [missed, unread], webhook });
   await client.completed(submitted.json.batch_id);
   await eventually(async () => /_attempts_total\{outcome="dns_\w+"\} 1/.test(await scrape()) || null);
   const look = async (paths: readonly string[]) => {
@@ -210,6 +209,7 @@ test.serial('nothing that others wrote is in the text, whatever they write', asy
   const few = await look(some(0));
   const many = await look(some(50));
   t.regex(many, /route="\/\{any\*\}"/);
+  t.regex(many, /source="good",answer="protocol"/);
   for (const text of [CANARY, client.organizationId.slice(4), FOUND, '@']) t.false(many.includes(text), text);
   t.is(Object.keys(parse(many)).length, Object.keys(parse(few)).length);
 });
