@@ -48,9 +48,10 @@ const NARROWEST_TEXT = 20;
 export function fields(record: object): string {
   const cells = cellsOf(record);
   const width = longest(cells.map(([name]) => spelled(name, ' ')));
+  const room = Math.max(lineWidth() - width - GAP.length, NARROWEST_TEXT);
   return cells
     .map(([name, cell]) => {
-      const lines = wrapped(printable(textOf(cell)), lineWidth() - width - GAP.length);
+      const lines = wrapped(printable(textOf(cell)), room);
       return `${spelled(name, ' ').padEnd(width)}${GAP}${lines.join(`\n${' '.repeat(width)}${GAP}`)}`;
     })
     .join('\n');

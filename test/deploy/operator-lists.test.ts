@@ -207,6 +207,8 @@ test.serial('a table fits the terminal: its widest columns are wrapped, and noth
     t.true(audit.includes(id), 'what is copied stays in one piece');
   }
   t.true(key.includes(id));
+  process.stdout.columns = 10;
+  t.true((await text('org', 'show', id)).includes(id), 'a terminal that is too narrow for anything');
 });
 
 test('in a pipe a row is a line', async (t) => {
