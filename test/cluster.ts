@@ -14,7 +14,6 @@ const FILES = [
   'test/deploy/local/temporal-server.test.ts',
   'test/deploy/temporal/namespace.test.ts',
   'test/system/cluster.test.ts',
-  'test/system/versions.test.ts',
   'test/workflows/visibility.test.ts',
 ];
 

@@ -6,9 +6,9 @@ import { LOOPBACK, listenOn } from '../../deploy/local/processes.ts';
 const LOOK_MS = 100;
 
 /**
- * A load balancer in front of several APIs, as common ones are: connections to an API are used again; each request goes
- * to the next API whose `/readyz` answered 200 when it was looked at last, every 100 ms, and to another one if the
- * connection is refused. Whatever else goes wrong on the way to an API is a 502.
+ * A load balancer in front of several APIs, as common ones are, but one that forgives nothing: connections to an API are
+ * used again; each request goes to the next API whose `/readyz` answered 200 when it was looked at last, every 100 ms. Whatever
+ * goes wrong on the way to it is a 502, a refused connection too.
  */
 export async function startBalancer(urls: readonly string[]) {
   const agent = new Agent({ keepAlive: true });
@@ -36,9 +36,7 @@ export async function startBalancer(urls: readonly string[]) {
       got.pipe(outgoing);
     });
     onward.once('error', (error: NodeJS.ErrnoException) => {
-      if (error.code !== 'ECONNREFUSED') return fail(outgoing, `${method} ${path}: ${error.code}`);
-      inRotation.delete(url);
-      pass(incoming, outgoing, body);
+      fail(outgoing, `${method} ${path}: ${error.code}`);
     });
     onward.end(body);
   };

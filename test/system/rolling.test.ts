@@ -52,6 +52,8 @@ test('an API that is told to end serves on, but is not ready, and ends its conne
 });
 
 test('APIs and workers are replaced one after the other while clients submit and poll: no request fails, no batch is lost', async (t) => {
+  // Bounds a hang: on a machine busy with other tests it takes longer than those are given.
+  t.timeout(600_000);
   const stack = await startStack({
     elsewhere: {
       temporalAddress: testSetting('TEST_TEMPORAL_ADDRESS'),
