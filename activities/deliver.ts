@@ -2,7 +2,7 @@ import { setTimeout } from 'node:timers/promises';
 import { Context } from '@temporalio/activity';
 import { ApplicationFailure, ApplicationFailureCategory } from '@temporalio/common';
 import { DatabaseError } from '../db/errors.ts';
-import { deliveryAttemptDuration, deliveryAttempts } from '../db/metrics.ts';
+import { count, time } from '../db/metrics.ts';
 import { tellSpan } from '../db/traces.ts';
 import {
   type AttemptOutcome,
@@ -79,8 +79,8 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     const ids = { delivery_id: deliveryId, batch_id: batchId, organization_id: organizationId };
     const isDone = outcome.state === 'delivered';
     const what = { outcome: isDone ? 'delivered' : (reason ?? 'none') };
-    deliveryAttempts.inc(what);
-    deliveryAttemptDuration.observe(what, durationMs / 1000);
+    count('npe_delivery_attempts_total', what);
+    time('npe_delivery_attempt_duration_seconds', what, durationMs / 1000);
     const attributes = { ...ids, attempt: n, result: outcome.state, status: statusCode, reason };
     tellSpan({ batchId, name: 'webhook attempt', kind: 'client', durationMs, attributes, isError: !isDone });
     log.info(attributes, 'webhook attempt');

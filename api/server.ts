@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { server as hapiServer, type Lifecycle, type Request, type Server } from '@hapi/hapi';
-import { httpDuration } from '../db/metrics.ts';
+import { time } from '../db/metrics.ts';
 import { parseTraceparent, spanIdOf, tellSpan } from '../db/traces.ts';
 import { registerDocs } from './docs/docs.ts';
 import { registerAuth } from './http/auth.ts';
@@ -175,19 +175,14 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     // The template, not the path: what a client put there may be anything.
     const route = request.route.path;
     const ms = Date.now() - info.received;
-    httpDuration.observe({ route, method, status: status ?? 'none' }, (ms - (app.waitedMs ?? 0)) / 1000);
+    const labels = { route, method, status: status ?? 'none' };
+    time('npe_http_request_duration_seconds', labels, (ms - (app.waitedMs ?? 0)) / 1000);
     const ids = { organization_id: credentials?.organizationId, batch_id: app.batchId };
     if (app.batchId) {
-      const http = {
-        'http.request.method': 'POST',
-        'http.route': route,
-        'http.response.status_code': status,
-      };
-      tellSpan({
-        ...{ batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null },
-        ...{ name: `POST ${route}`, kind: 'server', durationMs: ms, attributes: { ...http, ...ids } },
-        link: parseTraceparent(request.headers.traceparent),
-      });
+      const place = { batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null };
+      const attributes = { 'http.route': route, 'http.response.status_code': status, ...ids };
+      const link = parseTraceparent(request.headers.traceparent);
+      tellSpan({ ...place, name: `POST ${route}`, kind: 'server', durationMs: ms, attributes, link });
     }
     const suppressed = credentials ? undefined : sample(status);
     if (suppressed === null) return;

@@ -195,10 +195,7 @@ interface Deadline {
   renew(): void;
 }
 
-async function bounded<T>(
-  { deadlineMs, pool }: Database,
-  work: (deadline: Deadline) => Promise<T>,
-): Promise<T> {
+async function bounded<T>({ deadlineMs, pool }: Database, work: (_: Deadline) => Promise<T>): Promise<T> {
   const { promise: passing, reject } = Promise.withResolvers<never>();
   let passed: DatabaseError | null = null;
   const pass = () => {

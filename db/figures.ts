@@ -1,40 +1,31 @@
 import { sql } from 'drizzle-orm';
 import { type Database, query, transaction } from './client.ts';
-import HELP from './figures.json' with { type: 'json' };
+import type { FigureName } from './metrics.ts';
 
-export { HELP };
-
-/** A source as it is configured; null for no limit. */
-export interface ConfiguredSource {
-  readonly kind: 'vendor' | 'verifier' | 'registry';
-  readonly source: string;
-  readonly dailyCredits: number | null;
-}
+/** A source as it is configured, with its daily credits; null for no limit. */
+export type ConfiguredSource = readonly [
+  kind: 'vendor' | 'verifier' | 'registry',
+  source: string,
+  dailyCredits: number | null,
+];
 
 /** One sample of a gauge. */
-export type Figure = Readonly<{
-  name: keyof typeof HELP;
-  labels: Readonly<Record<string, string>>;
-  value: number;
-}>;
+export type Figure = Readonly<{ name: FigureName; labels: Readonly<Record<string, string>>; value: number }>;
 
 /** More than so many are not counted, and the oldest of them are. */
 const AT_MOST = 100_000;
 /** Deliveries whose age is looked at: those that nobody has looked after for the longest. */
 const LOOKED_AT = 10_000;
-const TIMEOUT_MS = 3000;
 
 /**
- * How the service is, as PostgreSQL has it; deploy/metrics.md says what each figure means. It costs what is open, and a row
- * per organization: never a look at what is over, of which there are a billion. Without sequential scans, because a
- * connection keeps the plan that it made while the tables were small.
+ * How the service is (deploy/metrics.md). It costs what is open, and a row per organization: never a look at what is over, of
+ * which there are a billion. Without sequential scans, because a connection keeps what it planned while tables were small.
  * @throws {DatabaseError} within 3 s if the server is busy
  */
 export async function readFigures(db: Database, sources: readonly ConfiguredSource[]): Promise<Figure[]> {
-  const configured = JSON.stringify(sources);
   return await transaction(db, async (tx) => {
     await tx.execute(
-      sql`select set_config('enable_seqscan', 'off', true), set_config('statement_timeout', ${String(TIMEOUT_MS)}, true)`,
+      sql`select set_config('enable_seqscan', 'off', true), set_config('statement_timeout', '3s', true)`,
     );
     return await tx.execute<Figure>(sql`
       with moment as (select clock_timestamp() as at),
@@ -50,11 +41,11 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
                sum(open) as open, sum(waiting) as waiting
           from owners group by 1
       ), sources as (
-        select s.*, h.state, h.open_until,
-               (select coalesce(sum(credits), 0) from source_spend p
+        select s.*, h.state, h.open_until, (select coalesce(sum(credits), 0) from source_spend p
                  where p.source = s.source and day = (at at time zone 'UTC')::date) as used
-          from moment, jsonb_to_recordset(${configured}::jsonb) s (kind text, source text, "dailyCredits" numeric)
-               left join source_health h using (source)
+          from moment, jsonb_array_elements(${JSON.stringify(sources)}::jsonb) one
+         cross join lateral (select one->>0 as kind, one->>1 as source, (one->>2)::numeric as daily) s
+          left join source_health h using (source)
       ), pending as (
         select coalesce(due_at,
                  (select settled_at from requests r where r.id = d.request_id),
@@ -66,37 +57,32 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
         select sum(available) as available, sum(held) as held, sum(used) as used
           from credit_balances where not is_sandbox(organization_id)
       ), figures (name, labels, value) as (
-        select 'npe_requests_open', jsonb_build_object('state', state),
-               count(organization_id)
+        select 'npe_requests_open', jsonb_build_object('state', state), count(organization_id)
           from (values ('accepted'), ('in_progress')) known (state) left join open on replace(status, '-', '_') = state
          group by state
         union all select 'npe_lookups_open', jsonb_build_object('organization', organization), open from shown
         union all select 'npe_lookups_waiting', jsonb_build_object('organization', organization), waiting from shown
-        union all select 'npe_lookup_oldest_wait_seconds', '{}', coalesce(extract(epoch from max(at - accepted_at)), 0)
-          from moment left join open on not has_room
-        union all select 'npe_request_overdue_seconds', '{}',
-               greatest(0, extract(epoch from at - (select min(deadline_at) from open))) from moment
-        union all select 'npe_sweep_age_seconds', '{}',
-               coalesce(extract(epoch from at - (select swept_at from sweeps)), 'infinity') from moment
-        union all select 'npe_outbox_batches', '{}', count(*)
-          from (select from batches where wake_at is not null limit ${AT_MOST}) outbox
         union all select 'npe_source_breaker', jsonb_build_object('kind', kind, 'source', source, 'state', x),
                (x = case when state = 'open' and open_until <= at then 'half_open' else coalesce(state, 'closed') end)::int
           from moment, sources, unnest(array['closed', 'half_open', 'open']) x
         union all select 'npe_source_budget_credits', jsonb_build_object('source', source, 'what', what), credits
-          from sources, lateral (values ('limit', "dailyCredits"), ('used', used)) w (what, credits)
-         where credits is not null
+          from sources, lateral (values ('limit', daily), ('used', used)) w (what, credits) where credits is not null
         union all select 'npe_credits_balance', jsonb_build_object('what', what), coalesce(credits, 0)
           from balances, lateral (values ('available', available), ('held', held), ('used', used)) w (what, credits)
-        union all select 'npe_organizations_low', '{}', count(*)
-          from credit_balances b left join used_credits u
-               on u.organization_id = b.organization_id and u.hour = (select min(hour) from used_credits)
-         where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0)
-        union all select 'npe_deliveries_pending', '{}', count(*)
-          from (select from webhook_deliveries where state = 'pending' limit ${AT_MOST}) waiting
-        union all select 'npe_delivery_overdue_seconds', '{}',
-               greatest(0, extract(epoch from at - (select min(due_at) from pending))) from moment
-        union all select 'npe_hosts_failing', '{}', count(*) from webhook_hosts where open_until is not null
+        union all select name, '{}', value from moment, lateral (values
+          ('npe_lookup_oldest_wait_seconds',
+           coalesce(extract(epoch from at - (select min(accepted_at) from open where not has_room)), 0)),
+          ('npe_request_overdue_seconds', greatest(0, extract(epoch from at - (select min(deadline_at) from open)))),
+          ('npe_sweep_age_seconds', coalesce(extract(epoch from at - (select swept_at from sweeps)), 'infinity')),
+          ('npe_outbox_batches', (select count(*) from (select from batches where wake_at is not null limit ${AT_MOST}) o)),
+          ('npe_organizations_low', (
+            select count(*) from credit_balances b left join used_credits u
+                     on u.organization_id = b.organization_id and u.hour = (select min(hour) from used_credits)
+             where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0))),
+          ('npe_deliveries_pending',
+           (select count(*) from (select from webhook_deliveries where state = 'pending' limit ${AT_MOST}) d)),
+          ('npe_delivery_overdue_seconds', greatest(0, extract(epoch from at - (select min(due_at) from pending)))),
+          ('npe_hosts_failing', (select count(*) from webhook_hosts where open_until is not null))) one (name, value)
       )
       select name, labels, value::float8 as value from figures order by name, labels`);
   });

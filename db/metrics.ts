@@ -1,75 +1,31 @@
 import { Counter, Histogram } from '@prometheus-io/client';
 import { isSandbox } from './accounts/organizations.ts';
+import METRICS from './metrics.json' with { type: 'json' };
 import { traced } from './traces.ts';
 
-// What a process counts of what it does, for Prometheus; deploy/metrics.md says what each is good for. Here, because every
-// folder may import it. A fact is counted once, where it is known: after the transaction that makes it one. Labels are
-// words of ours, routes, and ids of the configuration: nothing that a client, a vendor or a receiver wrote.
+// What a process counts of what it does, for Prometheus (deploy/metrics.md); here, because every folder may import it.
+// Labels are words of ours, routes, and ids of the configuration: nothing that a client, a vendor or a receiver wrote.
 
-/** By the route's template, and without the time that the client asked us to wait. */
-export const httpDuration = new Histogram({
-  name: 'npe_http_request_duration_seconds',
-  help: 'Time to answer an HTTP request, without a wait that the client asked for',
-  labelNames: ['route', 'method', 'status'],
-  buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
-});
+type Labels = Readonly<Record<string, string | number>>;
+type Counted = keyof typeof METRICS.counted;
+type Timed = keyof typeof METRICS.timed;
+export type FigureName = keyof typeof METRICS.figures;
 
-export const submits = new Counter({
-  name: 'npe_submits_total',
-  help: 'Submits that were answered 202; a repeat is of an Idempotency-Key',
-  labelNames: ['kind', 'answer'],
-});
+const counters = new Map<string, Counter<string>>();
+for (const [name, { labels, help }] of Object.entries(METRICS.counted))
+  counters.set(name, new Counter({ name, help, labelNames: labels }));
+const histograms = new Map<string, Histogram<string>>();
+for (const [name, { labels, help, buckets }] of Object.entries(METRICS.timed))
+  histograms.set(name, new Histogram({ name, help, labelNames: labels, buckets }));
 
-export const requestsSubmitted = new Counter({
-  name: 'npe_requests_submitted_total',
-  help: 'Requests that were accepted',
-  labelNames: ['wanted_type', 'sandbox'],
-});
+/** Counts a fact, once, where it is known: after the transaction that makes it one. */
+export function count(name: Counted, labels: Labels, by = 1): void {
+  counters.get(name)?.inc(labels, by);
+}
 
-export const requestsSettled = new Counter({
-  name: 'npe_requests_settled_total',
-  help: 'Requests that became final',
-  labelNames: ['status', 'email_type', 'replayed', 'sandbox'],
-});
-
-export const requestDuration = new Histogram({
-  name: 'npe_request_duration_seconds',
-  help: 'From the submit of a request to its end, without sandboxes',
-  labelNames: ['status'],
-  buckets: [0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 960],
-});
-
-export const creditsMoved = new Counter({
-  name: 'npe_credits_total',
-  help: 'Credits held, charged and released, without sandboxes',
-  labelNames: ['movement'],
-});
-
-export const sourceCalls = new Counter({
-  name: 'npe_source_calls_total',
-  help: 'Calls of vendors, verifiers and the registry, by what was answered',
-  labelNames: ['kind', 'source', 'answer'],
-});
-
-export const sourceCallDuration = new Histogram({
-  name: 'npe_source_call_duration_seconds',
-  help: 'Duration of calls of vendors, verifiers and the registry',
-  labelNames: ['kind', 'source'],
-  buckets: [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 90],
-});
-
-export const deliveryAttempts = new Counter({
-  name: 'npe_delivery_attempts_total',
-  help: 'Attempts of webhook deliveries, by what came of them',
-  labelNames: ['outcome'],
-});
-
-export const deliveryAttemptDuration = new Histogram({
-  name: 'npe_delivery_attempt_duration_seconds',
-  help: 'Duration of attempts of webhook deliveries',
-  labelNames: ['outcome'],
-  buckets: [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15],
-});
+export function time(name: Timed, labels: Labels, seconds: number): void {
+  histograms.get(name)?.observe(labels, seconds);
+}
 
 /** How a request ended. */
 export type Ended = Readonly<{
@@ -86,41 +42,39 @@ export type Ended = Readonly<{
  * Counts a request that has become final by a transaction that is committed.
  * @param wasHeld whether credits were held for it, and are charged or released now
  */
-export function countSettled(
-  { status, organizationId, cost, replayed, emailType, seconds }: Ended,
-  wasHeld = true,
-): void {
+export function countSettled(ended: Ended, wasHeld = true): void {
+  const { status, organizationId, cost, replayed, emailType, seconds } = ended;
   const sandbox = isSandbox(organizationId);
   const words = { email_type: emailType ?? 'none', replayed: String(replayed), sandbox: String(sandbox) };
-  requestsSettled.inc({ status, ...words });
+  count('npe_requests_settled_total', { status, ...words });
   if (sandbox) return;
-  requestDuration.observe({ status }, seconds);
-  if (wasHeld)
-    creditsMoved.inc({ movement: status === 'completed' && !replayed ? 'charge' : 'release' }, cost);
+  time('npe_request_duration_seconds', { status }, seconds);
+  const movement = status === 'completed' && !replayed ? 'charge' : 'release';
+  if (wasHeld) count('npe_credits_total', { movement }, cost);
 }
 
 /**
  * Counts a call of a source and the time it takes, and makes a span of it, by what is answered: the verdict, why there
  * is none, or its kind.
  */
-export function countCall<
+export async function countCall<
   T extends { readonly kind: string; readonly why?: string; readonly verdict?: string },
 >(kind: 'vendor' | 'verifier' | 'registry', source: string, call: Promise<T>): Promise<T> {
-  const end = sourceCallDuration.startTimer({ kind, source });
-  // What throws was cut off by us.
-  let answer = 'aborted';
-  const counted = async () => {
-    try {
-      const step = await call;
-      answer = step.why ?? step.verdict ?? step.kind;
-      return step;
-    } finally {
-      end();
-      sourceCalls.inc({ kind, source, answer });
-    }
-  };
-  return traced({ name: source, kind: 'client' }, counted, (step) => ({
-    attributes: { answer },
-    isError: step.kind === 'retry' || step.kind === 'fatal',
-  }));
+  const begun = performance.now();
+  const said = call.then(
+    ({ why, verdict, kind: plain }) => ({ attributes: { answer: why ?? verdict ?? plain }, isError: !!why }),
+    // What throws was cut off by us.
+    () => ({ attributes: { answer: 'aborted' }, isError: true }),
+  );
+  const span = { name: source, kind: 'client' } as const;
+  const { answer } = (
+    await traced(
+      span,
+      () => said,
+      (outcome) => outcome,
+    )
+  ).attributes;
+  time('npe_source_call_duration_seconds', { kind, source }, (performance.now() - begun) / 1000);
+  count('npe_source_calls_total', { kind, source, answer });
+  return await call;
 }

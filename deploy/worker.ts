@@ -8,10 +8,10 @@ import { firstVersion } from '../db/secrets.ts';
 import { loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
 import { postOf, rulesOf } from './config/worker.ts';
-import { freePort } from './local/processes.ts';
+import { freePort, LOOPBACK } from './local/processes.ts';
 import { createLog } from './log.ts';
 import { main, repeat, until, untilReady } from './main.ts';
-import { figuresOf, healthOf, serveMetrics, temporalMetrics } from './metrics.ts';
+import { figuresOf, healthOf, sdkMetrics, serveMetrics } from './metrics.ts';
 import { createControl, lazyClient, temporalTarget } from './temporal/client.ts';
 import { KEEP_MS, keepNamespace } from './temporal/namespace.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
@@ -42,8 +42,8 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const { taskQueue } = config;
   firstVersion(config.secretKeys);
   const log = createLog('worker', config.logLevel);
-  const temporalAt = config.metricsPort === null ? null : `127.0.0.1:${await freePort()}`;
-  installRuntime(log, temporalAt);
+  const sdkAt = `${LOOPBACK}:${await freePort()}`;
+  installRuntime(log, config.metricsPort === null ? null : sdkAt);
   const traces = sendTraces(config, 'npi-email-worker', log);
   const db = openDatabase({
     url: config.databaseUrl,
@@ -58,11 +58,8 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const ending = new AbortController();
   void stopped.then(() => ending.abort());
   let workers: Workers | null = null;
-  const isPolling = () => workers?.isPolling() ?? false;
-  await serveMetrics(config, db, {
-    parts: [figuresOf(db, asked, log), ...(temporalAt ? [temporalMetrics(temporalAt)] : [])],
-    health: healthOf({ db, client, ending: ending.signal, isPolling }),
-  });
+  const health = healthOf(db, client, ending.signal, () => workers?.isPolling() ?? false);
+  await serveMetrics(config, db, [figuresOf(db, asked, log), sdkMetrics(sdkAt)], health);
   if (!(await untilReady(db, log, stopped))) return await db.close();
   const rules = { ...rulesOf(config), greylistMs };
   // The last net, also for what does not look whether it is to stop.

@@ -4,7 +4,7 @@ import { type Balance, isSandbox } from '../accounts/organizations.ts';
 import { type Database, insertAll, span, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
-import { countSettled, creditsMoved, type Ended, requestsSubmitted, submits } from '../metrics.ts';
+import { count, countSettled, type Ended } from '../metrics.ts';
 import { batches, idempotencyKeys, requests, webhookDeliveries } from '../schema.ts';
 import type { SubmittedAs, TestOutcome, WantedType, WebhookMode } from '../words.ts';
 import { CLAIMS, claimEntitlements, findKnownEmails, requireClaims } from './entitlements.ts';
@@ -238,16 +238,15 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
 }
 
 /** Counts a submit that is committed, or was before. */
-function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
-  const kind = command.submittedAs;
-  if (outcome.kind === 'repeated') submits.inc({ kind, answer: 'repeat' });
+function countSubmit({ submittedAs: kind, ...asked }: SubmitCommand, outcome: SubmitOutcome): void {
+  if (outcome.kind === 'repeated') count('npe_submits_total', { kind, answer: 'repeat' });
   if (outcome.kind !== 'accepted') return;
-  submits.inc({ kind, answer: 'new' });
-  const sandbox = isSandbox(command.organizationId);
-  const words = { wanted_type: command.wantedType, sandbox: String(sandbox) };
-  requestsSubmitted.inc(words, outcome.requests.length);
+  count('npe_submits_total', { kind, answer: 'new' });
+  const sandbox = isSandbox(asked.organizationId);
+  const words = { wanted_type: asked.wantedType, sandbox: String(sandbox) };
   for (const { settledAt, ...request } of outcome.requests) {
-    if (!request.replayed && !sandbox) creditsMoved.inc({ movement: 'hold' }, request.cost);
+    count('npe_requests_submitted_total', words);
+    if (!request.replayed && !sandbox) count('npe_credits_total', { movement: 'hold' }, request.cost);
     if (settledAt) countSettled({ ...request, seconds: 0 }, !request.replayed);
   }
 }
@@ -274,7 +273,7 @@ async function insertBatch(
   replayMs: number,
 ): Promise<void> {
   const told = deliveries.length > 0 ? sql`told as (${insertAll(webhookDeliveries, deliveries)}), ` : sql``;
-  const [count] = await tx.execute<{ charged: number; claimed: number }>(sql`
+  const [counted] = await tx.execute<{ charged: number; claimed: number }>(sql`
     with batch as (${insertAll(batches, [batch])}), ${told}added as (
       ${insertAll(requests, rows)} returning *
     ), posted as (
@@ -284,7 +283,7 @@ async function insertBatch(
        order by kind desc, position
     ), settled as (select * from added where settled_at is not null), claimed as (${claimEntitlements(replayMs)})
     select ${CLAIMS}`);
-  if (count) requireClaims(count);
+  if (counted) requireClaims(counted);
 }
 
 function sameKey(

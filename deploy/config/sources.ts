@@ -12,7 +12,6 @@ import { createAsk, createBacking } from '../../activities/verification/consult.
 import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier, type Verifier } from '../../activities/verification/verifiers/verifier.ts';
 import type { Database } from '../../db/client.ts';
-import type { ConfiguredSource } from '../../db/figures.ts';
 import type { SourceLimits } from '../../db/lookups/sources.ts';
 import type { EmailType } from '../../db/words.ts';
 import type { Config } from './config.ts';
@@ -68,9 +67,9 @@ export function createSources(config: Config, db: Database, names: Names) {
     registry,
     /** All that are asked, with what each may cost. */
     asked: [
-      ...useful.map(({ vendor, limits }) => configured('vendor', vendor.id, limits)),
-      ...asked.map(({ id }) => configured('verifier', id, limits.get(id))),
-      ...(registry ? [configured('registry', REGISTRY)] : []),
+      ...useful.map(({ vendor, limits }) => ['vendor', vendor.id, limits.dailyCredits] as const),
+      ...asked.map(({ id }) => ['verifier', id, limits.get(id)?.dailyCredits ?? null] as const),
+      ...(registry ? [['registry', REGISTRY, null] as const] : []),
     ],
     check: createCheck({
       resolver: names,
@@ -84,14 +83,6 @@ export function createSources(config: Config, db: Database, names: Names) {
     greylistMs: file.greylist_wait,
     reverifyMs: file.reverify_interval,
   };
-}
-
-function configured(
-  kind: ConfiguredSource['kind'],
-  source: string,
-  limits: Partial<SourceLimits> = {},
-): ConfiguredSource {
-  return { kind, source, dailyCredits: limits.dailyCredits ?? null };
 }
 
 function sourceOf(vendor: Vendor, types: readonly EmailType[], settings: VendorSettings): VendorSource {

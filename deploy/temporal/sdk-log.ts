@@ -6,52 +6,32 @@ const LEVELS = { TRACE: 'trace', DEBUG: 'trace', INFO: 'debug', WARN: 'warn', ER
 /** As many as a worker has in memory. */
 const RUNS_AT_MOST = 2000;
 
-/** What is known of a run by the lines about it. */
-type Run = {
-  readonly workflow_id?: unknown;
-  readonly workflow_type?: unknown;
-  readonly failure_type?: unknown;
-};
-
 /**
  * Makes lines of ours from what Temporal's SDK logs: ids, types and codes, never the text of an error. Its native part
  * says of a run nothing but its id: the rest is remembered from the lines before.
  */
 export function sdkLog(log: Logger): (entry: LogEntry) => void {
-  const runs = new Map<string, Run>();
+  const runs = new Map<string, { readonly ids: object; readonly failed?: string | undefined }>();
   return ({ level, message, meta = {} }) => {
-    const { error, failure, workflowType, activityType: activity, taskQueue: queue } = meta;
-    const run = {
-      ...(typeof meta.workflowId === 'string' && { workflow_id: meta.workflowId }),
-      ...(workflowType && { workflow_type: workflowType }),
-      ...(error instanceof Error && !activity && { failure_type: error.name }),
-    };
-    const [runId] = [meta.runId, meta.workflowRunId].filter((id) => typeof id === 'string');
-    const known = { ...(runId && runs.get(runId)), ...run };
-    if (runId) keepLast(runs, runId, known, RUNS_AT_MOST);
-    const { failure_type: last, ...ids } = known;
-    log[LEVELS[level]](
-      {
-        ...(error instanceof Error && { err: error }),
-        ...ids,
-        run_id: runId,
-        activity,
-        queue,
-        ...(failure !== undefined && { failure_type: typeOf(String(failure)) ?? last }),
-        grpc_code: codeIn(String(error ?? failure ?? '')),
-      },
-      message,
-    );
+    const { error, failure, workflowId, workflowType, activityType: activity, taskQueue: queue } = meta;
+    const runId = meta.runId ?? meta.workflowRunId;
+    const before = runs.get(String(runId));
+    const ids = workflowId ? { workflow_id: workflowId, workflow_type: workflowType } : (before?.ids ?? {});
+    const failed = error instanceof Error && !activity ? error.name : before?.failed;
+    if (runId) keepLast(runs, String(runId), { ids, failed }, RUNS_AT_MOST);
+    const err = error instanceof Error ? { err: error } : {};
+    const failure_type = failure ? (typeOf(String(failure)) ?? failed) : undefined;
+    const grpc_code = typeof error === 'string' ? codeIn(error) : undefined;
+    log[LEVELS[level]]({ ...err, ...ids, run_id: runId, activity, queue, failure_type, grpc_code }, message);
   };
 }
 
 /** Of a failure as Rust prints it: why the task failed, else the type of the error. */
 function typeOf(failure: string): string | undefined {
-  const cause = /force_cause: (\w+)/.exec(failure)?.[1];
-  return cause && cause !== 'Unspecified' ? cause : /r#type: "([\w.]+)"/.exec(failure)?.[1];
+  return /force_cause: (?!Unspecified)(\w+)/.exec(failure)?.[1] ?? /r#type: "([\w.]+)"/.exec(failure)?.[1];
 }
 
-/** The code of gRPC in an error of the native part: `status: Unavailable`, `code: 'The service is currently unavailable'`. */
+/** Of an error of the native part: `code: Unavailable`, `code: 'The service is currently unavailable'`. */
 function codeIn(text: string): string | undefined {
   return /\b(?:status|code): '?([A-Z][A-Za-z ]+)/.exec(text)?.[1];
 }

@@ -13,7 +13,7 @@ import { fillDatabase } from './doctor-data.ts';
  * superuser's, or a PostgreSQL of its own.
  */
 const ROUNDS = 15;
-const SOURCES = [{ kind: 'vendor', source: 'rocketreach', dailyCredits: null }] as const;
+const SOURCES = [['vendor', 'rocketreach', null]] as const;
 
 const count = Number(process.argv[2] ?? 1_000_000);
 const server = process.env.TEST_DATABASE_URL ? null : await startPostgres({});
@@ -61,7 +61,7 @@ async function addOpen(to: Sql): Promise<void> {
     await tx`
       insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, has_room,
                             accepted_at, deadline_at)
-      select 'req_w' || b.id || p, b.id, organization_id, p, lpad((row_number() over ())::text, 10, '3'), 'any', 1,
+      select 'req_w' || b.id || '_' || p, b.id, organization_id, p, lpad((row_number() over ())::text, 10, '3'), 'any', 1,
              'accepted', p = 0, created_at, deadline_at
         from batches b, generate_series(0, 49) p where b.id like 'bat_w%'`;
     await tx`

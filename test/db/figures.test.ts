@@ -14,7 +14,7 @@ const { db, sql, url } = freshDatabase(test);
 const worker = openDatabase({ url: asRole(url, 'worker'), poolSize: 1, applicationName: 'figures' });
 test.after.always(() => worker.close());
 
-const SOURCES: readonly ConfiguredSource[] = [{ kind: 'registry', source: 'registry', dailyCredits: null }];
+const SOURCES: readonly ConfiguredSource[] = [['registry', 'registry', null]];
 
 /** Values by name, and the values of the labels. */
 async function figures(): Promise<Readonly<Record<string, number>>> {

@@ -3,12 +3,13 @@ import { register } from '@prometheus-io/client';
 import { Client, Connection } from '@temporalio/client';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { type Database, openDatabase } from '../../db/client.ts';
-import { type ConfiguredSource, HELP } from '../../db/figures.ts';
+import { openDatabase } from '../../db/client.ts';
+import type { ConfiguredSource } from '../../db/figures.ts';
+import METRICS from '../../db/metrics.json' with { type: 'json' };
 import { settle } from '../../db/requests/settle.ts';
 import { freePort, LOOPBACK } from '../../deploy/local/processes.ts';
 import { createLog } from '../../deploy/log.ts';
-import { figuresOf, healthOf, serveMetrics, type WorkerPages } from '../../deploy/metrics.ts';
+import { figuresOf, healthOf, serveMetrics } from '../../deploy/metrics.ts';
 import { fresh } from '../support/database.ts';
 import { eventually, RULES } from '../support/organization.ts';
 import { startApiProcess, workerProcesses } from '../support/programs.ts';
@@ -41,8 +42,8 @@ const broken = createScriptedVendor('bad');
 const stack = fresh(test, () => startStack({ providers: [vendor, broken] }));
 const workers = fresh(test, async () => workerProcesses());
 const SOURCES: readonly ConfiguredSource[] = [
-  { kind: 'vendor', source: 'good', dailyCredits: 500 },
-  { kind: 'vendor', source: 'bad', dailyCredits: null },
+  ['vendor', 'good', 500],
+  ['vendor', 'bad', null],
 ];
 
 /** Samples by their name and labels, as they stand in the text. */
@@ -58,9 +59,11 @@ function parse(text: string): Samples {
   );
 }
 
-/** What a port for metrics answers with these pages. */
-async function ask(pages: WorkerPages, path: string, db: Pick<Database, 'pool'> = stack.workerDb) {
-  const server = await serveMetrics({ metricsHost: LOOPBACK, metricsPort: 0 }, db, pages);
+type Told = Partial<Readonly<{ parts: (() => Promise<string>)[]; health: ReturnType<typeof healthOf> }>>;
+
+/** What a port for metrics answers. */
+async function ask({ parts, health }: Told, path: string) {
+  const server = await serveMetrics({ metricsHost: LOOPBACK, metricsPort: 0 }, stack.workerDb, parts, health);
   const address = server?.address();
   if (!server || typeof address !== 'object') throw new Error('nobody listens');
   try {
@@ -79,7 +82,7 @@ async function get(port: number, path: string) {
 /** One look at the metrics, with figures that are of now. */
 async function scrape(): Promise<string> {
   const parts = [figuresOf(stack.workerDb, SOURCES, createLog('test', 'silent'))];
-  return (await ask({ parts, health: {} }, '/metrics')).text;
+  return (await ask({ parts }, '/metrics')).text;
 }
 
 /** What has changed since an earlier look. */
@@ -219,7 +222,7 @@ test.serial(
     t.teardown(() => away.close());
     const db = { ...stack.workerDb };
     const parts = [figuresOf(db, SOURCES, createLog('test', 'silent'))];
-    const look = async () => (await ask({ parts, health: {} }, '/metrics')).text;
+    const look = async () => (await ask({ parts }, '/metrics')).text;
     t.regex(await look(), /^npe_figures_up 1$/m);
     Object.assign(db, { drizzle: away.drizzle });
     t.regex(await look(), /^npe_figures_up 1$/m);
@@ -240,13 +243,14 @@ test.serial('a worker says why it cannot work, and that it is about to end', asy
   t.teardown(() => away.close());
   const lost = new Client({ connection: Connection.lazy({ address: nowhere }) });
   t.teardown(() => lost.connection.close());
-  const healthy = { db: stack.workerDb, client: stack.client, ending: ending.signal, isPolling: () => true };
+  const healthy = { db: stack.workerDb, client: stack.client, isPolling: () => true };
   const look = async (over: Partial<typeof healthy> = {}) => {
-    const pages = { parts: [], health: healthOf({ ...healthy, ...over }) };
-    const [alive, ready] = [await ask(pages, '/healthz'), await ask(pages, '/readyz')];
+    const { db, client, isPolling } = { ...healthy, ...over };
+    const health = healthOf(db, client, ending.signal, isPolling);
+    const [alive, ready] = [await ask({ health }, '/healthz'), await ask({ health }, '/readyz')];
     return [alive, ready].map(({ status, text }) => `${status} ${JSON.parse(text).status}`);
   };
-  t.deepEqual(await look(), ['200 ok', '200 ready']);
+  t.deepEqual(await look(), ['200 ok', '200 ok']);
   t.deepEqual(await look({ isPolling: () => false }), ['200 ok', '503 not_polling']);
   t.deepEqual(await look({ db: away }), ['200 ok', '503 database_away']);
   t.deepEqual(await look({ client: lost }), ['200 ok', '503 temporal_away']);
@@ -282,13 +286,13 @@ test.serial('the programs tell on a port of their own, a worker with what the SD
   for (const name of OF_TEMPORAL) t.true(toldByWorker.includes(`\n# TYPE ${name} `), name);
   t.deepEqual(await get(ofApi, '/readyz'), { status: 404, text: 'not found\n' });
   t.deepEqual(await get(ofWorker, '/healthz'), { status: 200, text: '{"status":"ok"}' });
-  t.deepEqual(await get(ofWorker, '/readyz'), { status: 200, text: '{"status":"ready"}' });
+  t.deepEqual(await get(ofWorker, '/readyz'), { status: 200, text: '{"status":"ok"}' });
 });
 
 test('the page has the metrics that are told, and no others', async (t) => {
   const page = await readFile(new URL('../../deploy/metrics.md', import.meta.url), 'utf8');
   const counted = register.getMetricsAsArray().map(({ name }) => name);
-  const told = [...counted.filter((name) => name.startsWith('npe_')), ...Object.keys(HELP)];
+  const told = [...counted.filter((name) => name.startsWith('npe_')), ...Object.keys(METRICS.figures)];
   t.deepEqual([...new Set(page.match(/\bnpe_\w+/g))].sort(), told.sort());
   const named = new Set(page.match(/\btemporal_(?!away)\w+/g));
   t.deepEqual(
