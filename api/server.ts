@@ -175,8 +175,10 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     // The template, not the path: what a client put there may be anything.
     const route = request.route.path;
     const ms = Date.now() - info.received;
-    const labels = { route, method, status: status ?? 'none' };
-    time('npe_http_request_duration_seconds', labels, (ms - (app.waitedMs ?? 0)) / 1000);
+    const labels = { route, method: request.route.method, status: status ?? 'none' };
+    // The two clocks may differ by a millisecond.
+    const busyMs = Math.max(0, ms - (app.waitedMs ?? 0));
+    time('npe_http_request_duration_seconds', labels, busyMs / 1000);
     const ids = { organization_id: credentials?.organizationId, batch_id: app.batchId };
     if (app.batchId) {
       const place = { batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null };
