@@ -186,16 +186,10 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     time('npe_http_request_duration_seconds', { route, method, status: status ?? 'none' }, workedMs / 1000);
     const ids = { organization_id: credentials?.organizationId, batch_id: app.batchId };
     if (app.batchId) {
-      const http = {
-        'http.request.method': 'POST',
-        'http.route': route,
-        'http.response.status_code': status,
-      };
-      tellSpan({
-        ...{ batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null },
-        ...{ name: `POST ${route}`, kind: 'server', durationMs: ms, attributes: { ...http, ...ids } },
-        link: parseTraceparent(request.headers.traceparent),
-      });
+      const place = { batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null };
+      const attributes = { 'http.route': route, 'http.response.status_code': status, ...ids };
+      const link = parseTraceparent(request.headers.traceparent);
+      tellSpan({ ...place, name: `POST ${route}`, kind: 'server', durationMs: ms, attributes, link });
     }
     const suppressed = credentials ? undefined : sample(status);
     if (suppressed === null) return;

@@ -57,7 +57,7 @@ export function countSettled(ended: Ended, wasHeld = true): void {
  * Counts a call of a source and the time it takes, and makes a span of it, by what is answered: the verdict, why there
  * is none, or its kind.
  */
-export function countCall<
+export async function countCall<
   T extends { readonly kind: string; readonly why?: string; readonly verdict?: string },
 >(kind: 'vendor' | 'verifier' | 'registry', source: string, call: Promise<T>): Promise<T> {
   const begun = performance.now();

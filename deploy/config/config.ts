@@ -16,8 +16,8 @@ import {
   list,
   oneOf,
   orNull,
+  pairs,
   parseDuration,
-  parsePair,
   parseSecretKey,
   problemsIn,
   whole,
@@ -59,7 +59,6 @@ const databaseUrl = Joi.string()
 const taskQueue = Joi.string()
   .pattern(/^[\w-]{1,100}$/)
   .messages({ 'string.pattern.base': '{{#label}} must be up to 100 letters, digits, "-" and "_"' });
-const PAIRS = 'pairs such as name=value';
 const SCHEDULE = ['0s', '5s', '5m', '30m', '2h', '5h', '10h', '14h', '20h', '24h'].flatMap(
   (text) => parseDuration(text) ?? [],
 );
@@ -77,9 +76,9 @@ const SETTINGS = {
   /** Where a collector takes traces; both null: there are none. */
   tracesUrl: ['OTEL_EXPORTER_OTLP_TRACES_ENDPOINT', orNull(anyUrl())],
   otlpUrl: ['OTEL_EXPORTER_OTLP_ENDPOINT', orNull(anyUrl())],
-  otlpHeaders: ['OTEL_EXPORTER_OTLP_HEADERS', list(parsePair, PAIRS)],
+  otlpHeaders: ['OTEL_EXPORTER_OTLP_HEADERS', pairs()],
   serviceName: ['OTEL_SERVICE_NAME', orNull(Joi.string())],
-  resourceAttributes: ['OTEL_RESOURCE_ATTRIBUTES', list(parsePair, PAIRS)],
+  resourceAttributes: ['OTEL_RESOURCE_ATTRIBUTES', pairs()],
   /** Of batches. */
   tracesShare: ['OTEL_TRACES_SAMPLER_ARG', Joi.number().min(0).max(1).default(1)],
   apiHost: ['API_HOST', Joi.string().hostname().default('0.0.0.0')],

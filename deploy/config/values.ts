@@ -67,6 +67,13 @@ export const list = <T>(item: (text: string) => T | null, what: string) =>
     return values.every((value) => value !== null) ? values : null;
   }, `${what}, separated by commas`).default([]);
 
+/** Pairs such as `name=value`, percent-encoded as OpenTelemetry has them. */
+export const pairs = () =>
+  list((text) => {
+    const [, name = '', value = ''] = /^([\w.-]+) *= *(.*)$/.exec(text) ?? [];
+    return name === '' ? null : ([name, decodeURIComponent(value)] as const);
+  }, 'pairs such as name=value');
+
 /** An http(s) URL without a slash at its end. */
 export const anyUrl = () =>
   Joi.string()
@@ -94,12 +101,6 @@ export const httpProxy = () =>
 export function parseDuration(text: string): number | null {
   const match = /^([0-9]{1,9})(ms|s|m|h|d)$/.exec(text);
   return match ? Number(match[1]) * (UNITS[match[2] ?? ''] ?? Number.NaN) : null;
-}
-
-/** `name=value`, percent-encoded as OpenTelemetry's variables are; null if the text is no pair. */
-export function parsePair(text: string): readonly [name: string, value: string] | null {
-  const match = /^([\w.-]+) *= *(.*)$/.exec(text);
-  return match ? [match[1] ?? '', decodeURIComponent(match[2] ?? '')] : null;
 }
 
 /** `v1:` and 32 bytes in base64; null if the text is no key. */

@@ -95,7 +95,6 @@ test.serial('a submit is one trace, from the POST to the last attempt of its web
     'deployment.environment.name': 'test',
   });
   t.deepEqual(root?.attributes, {
-    'http.request.method': 'POST',
     'http.route': '/api/v1/email',
     'http.response.status_code': 202,
     organization_id: customer.organizationId,
