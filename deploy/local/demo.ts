@@ -1,8 +1,10 @@
+import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Answer, createCaller } from '../../api/client/http.ts';
+import { createCaller, EnrichmentError } from '../../api/client/http.ts';
 import type { Accepted, Credits, Envelope } from '../../api/client/types.ts';
 import { table } from '../operator/print.ts';
 import type { StackFacts } from './facts.ts';
+import { LocalProblem } from './processes.ts';
 
 // The main job, done once through the public API alone: what a client of the service would write.
 
@@ -13,35 +15,43 @@ const NPIS = `2000000010 2000000028 2000000044 2000000051 2000000069 2000000077 
 /** Only the last vendor knows this one. */
 const ALL_VENDORS = '2000000218';
 
-/** Submits one bulk batch, waits for its results and deliveries, and prints them. @returns the batch id */
+/**
+ * Submits one bulk batch, waits for its results and deliveries, and prints them.
+ * @returns the batch id
+ * @throws {LocalProblem} `demo_failed`
+ */
 export async function demonstrate(
   facts: StackFacts,
   say: (line: string) => void,
   signal: AbortSignal,
 ): Promise<string> {
-  const call = createCaller({ apiKey: facts.api_key, baseUrl: facts.base_url }, signal);
+  const caller = createCaller({ apiKey: facts.api_key, baseUrl: facts.base_url }, signal);
+  const call = async <T>(path: string, body?: object): Promise<T> => {
+    try {
+      // A submit may be repeated.
+      const headers = body ? { 'idempotency-key': randomUUID() } : undefined;
+      return (await caller<T>(path, headers, body)).body;
+    } catch (error) {
+      if (!(error instanceof EnrichmentError)) throw error;
+      throw new LocalProblem('demo_failed', `The demonstration failed at ${path}: ${error.message}`);
+    }
+  };
   const npis = NPIS.split(/\s+/);
-  const { body: before } = await call<Credits>('/api/v1/credits');
+  const before = await call<Credits>('/api/v1/credits');
   say(`\nSubmitting ${npis.length} NPIs in one bulk, with a real-time webhook and custom_data:\n`);
-  const { batch_id: batchId } = (
-    await call<Accepted>(
-      '/api/v1/email/bulk',
-      {},
-      {
-        npis,
-        webhook: { url: `${facts.receiver_url}/demo`, mode: 'real-time' },
-        custom_data: { campaign: 'demonstration', note: 'comes back exactly as sent' },
-      },
-    )
-  ).body;
+  const { batch_id: batchId } = await call<Accepted>('/api/v1/email/bulk', {
+    npis,
+    webhook: { url: `${facts.receiver_url}/demo`, mode: 'real-time' },
+    custom_data: { campaign: 'demonstration', note: 'comes back exactly as sent' },
+  });
   const envelope = await follow(() => call<Envelope>(`/api/v1/batch/${batchId}`), say);
   const results = [];
   for (const { request_id: requestId, npi, status, email_type: type, email, replayed } of envelope.data) {
-    const { usage, webhook } = (await call<Envelope>(`/api/v1/email/${requestId}`)).body;
+    const { usage, webhook } = await call<Envelope>(`/api/v1/email/${requestId}`);
     const credits = usage?.credits_used;
     results.push({ npi, status, type, email, replayed, credits, webhook: webhook?.status });
   }
-  const { body: after } = await call<Credits>('/api/v1/credits');
+  const after = await call<Credits>('/api/v1/credits');
   say(`\n${table(results)}`);
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
   if (facts.temporal_ui) {
@@ -54,10 +64,10 @@ export async function demonstrate(
 }
 
 /** Says what has changed, polling no faster than the API asks for, until the webhooks are decided as well. */
-async function follow(poll: () => Promise<Answer<Envelope>>, say: (line: string) => void): Promise<Envelope> {
+async function follow(poll: () => Promise<Envelope>, say: (line: string) => void): Promise<Envelope> {
   let said = '';
   for (;;) {
-    const { body: envelope } = await poll();
+    const envelope = await poll();
     const { batch, webhook } = envelope;
     const line = `  ${batch.completed_count} of ${batch.total} results, webhooks ${webhook?.status ?? 'none'}`;
     if (line !== said) say(line);

@@ -42,6 +42,7 @@ test.serial('an empty service has figures, and none is missing', async (t) => {
     npe_request_overdue_seconds: 0,
     npe_sweep_age_seconds: Number.POSITIVE_INFINITY,
     npe_outbox_batches: 0,
+    npe_outbox_overdue_seconds: 0,
     'npe_source_breaker registry closed registry': 1,
     'npe_source_breaker registry half_open registry': 0,
     'npe_source_breaker registry open registry': 0,
