@@ -51,7 +51,9 @@ export function fields(record: object): string {
   const room = Math.max(lineWidth() - width - GAP.length, NARROWEST_TEXT);
   return cells
     .map(([name, cell]) => {
-      const lines = wrapped(printable(textOf(cell)), room);
+      const text = printable(textOf(cell));
+      // What is copied (ids, addresses, URLs) stays in one piece.
+      const lines = wrapped(text, Math.max(room, longest(text.split(' '))));
       return `${spelled(name, ' ').padEnd(width)}${GAP}${lines.join(`\n${' '.repeat(width)}${GAP}`)}`;
     })
     .join('\n');
@@ -79,7 +81,6 @@ export function table<T extends object>(
   const columns = names.map((name) => {
     const cells = rows.map((row) => row[name]);
     const texts = [spelled(name, ' ').toUpperCase(), ...cells.map((cell) => printable(textOf(cell)))];
-    // What is copied (ids, addresses, URLs) stays in one piece.
     const least = Math.max(longest(texts.flatMap((text) => text.split(' '))), NARROWEST_TEXT);
     return { texts, least, width: longest(texts), isNumber: cells.some((cell) => typeof cell === 'number') };
   });
