@@ -42,7 +42,8 @@ export function printed(
 /** No line is longer on a terminal; in a pipe a row is a line. */
 const lineWidth = () => process.stdout.columns || Number.POSITIVE_INFINITY;
 const GAP = '  ';
-const NARROWEST_TEXT = 20;
+/** An id, which is copied, stays in one piece. */
+const NARROWEST_TEXT = 30;
 
 /** Lines of `name  value`, the values aligned; members of a member stand under both names. */
 export function fields(record: object): string {
@@ -51,9 +52,7 @@ export function fields(record: object): string {
   const room = Math.max(lineWidth() - width - GAP.length, NARROWEST_TEXT);
   return cells
     .map(([name, cell]) => {
-      const text = printable(textOf(cell));
-      // What is copied (ids, addresses, URLs) stays in one piece.
-      const lines = wrapped(text, Math.max(room, longest(text.split(' '))));
+      const lines = wrapped(printable(textOf(cell)), room);
       return `${spelled(name, ' ').padEnd(width)}${GAP}${lines.join(`\n${' '.repeat(width)}${GAP}`)}`;
     })
     .join('\n');
@@ -81,6 +80,7 @@ export function table<T extends object>(
   const columns = names.map((name) => {
     const cells = rows.map((row) => row[name]);
     const texts = [spelled(name, ' ').toUpperCase(), ...cells.map((cell) => printable(textOf(cell)))];
+    // What is copied (ids, addresses, URLs) stays in one piece.
     const least = Math.max(longest(texts.flatMap((text) => text.split(' '))), NARROWEST_TEXT);
     return { texts, least, width: longest(texts), isNumber: cells.some((cell) => typeof cell === 'number') };
   });
