@@ -202,7 +202,7 @@ test.serial(
     const table = (stdout: string) => stdout.split('\n').map((line) => line.trim().split(/ {2,}/));
     const fits = await replay(['--since', '1h']);
     t.is(fits.code, 0);
-    t.deepEqual(table(fits.stdout).slice(0, 4), [
+    t.deepEqual(table(fits.stdout).slice(0, 5), [
       ['WORKFLOW', 'RUNS', 'FIT', 'DO NOT', 'NEED NOT'],
       ['enrichBatch', '3', '3', '0', '0'],
       ['lookUpEmail', '2', '2', '0', '0'],
