@@ -1,5 +1,5 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
-import { cp, mkdir, readFile, symlink } from 'node:fs/promises';
+import { cp, mkdir, readdir, readFile, symlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
@@ -107,7 +107,11 @@ export async function addPublishedPostgres(folder: string): Promise<string> {
   for (const part of [path, 'patches', 'package.json']) {
     await cp(join(ROOT, part), join(folder, part), { recursive: true });
   }
-  const args = [join(ROOT, 'node_modules/patch-package/index.js'), '--reverse', '--error-on-fail'];
+  // Its patch alone: the other packages may be links to ours.
+  const name = (await readdir(join(ROOT, 'patches'))).find((patch) => patch.startsWith('postgres+')) ?? '';
+  await cp(join(ROOT, 'patches', name), join(folder, 'reversed', name));
+  const options = ['--patch-dir', 'reversed', '--reverse', '--error-on-fail'];
+  const args = [join(ROOT, 'node_modules/patch-package/index.js'), ...options];
   await promisify(execFile)(process.execPath, args, { cwd: folder });
   return join(folder, path);
 }
