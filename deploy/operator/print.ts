@@ -177,7 +177,7 @@ function isRecord(cell: unknown): cell is Readonly<Record<string, unknown>> {
 
 /** `createdAt` as `created_at` or `created at`. */
 export function spelled(name: string, gap: '_' | ' '): string {
-  return name.replace(/[A-Z]/g, (letter) => `${gap}${letter.toLowerCase()}`);
+  return name.replace(/[A-Z]+/g, (letters) => `${gap}${letters.toLowerCase()}`);
 }
 
 function withSnakeCaseNames(data: unknown): unknown {
