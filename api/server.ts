@@ -200,7 +200,7 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
         route,
         status,
         suppressed,
-        ms: info.responded - info.received,
+        ms,
         ...ids,
         ...idsIn(request),
       },

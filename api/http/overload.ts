@@ -130,7 +130,7 @@ export function shareOut(connections: number) {
   return {
     reads: createLanes({ atOnce: half, each: half - 1 || 1, most: 1000, mostOfAll: 5000, patienceMs: 1e4 }),
     // Two of one organization: while one ends, the next gets as far as its balance.
-    writes: createLanes({ atOnce: half, each: 2, most: 100, mostOfAll: 1000, patienceMs: 1000 }),
+    writes: createLanes({ atOnce: half, each: 2, most: 100, mostOfAll: 1000, patienceMs: 500 }),
     // A long poll costs memory, and no connection: whoever finds room has it at once.
     waits: createLanes({ atOnce: 500, each: 500, most: 500, mostOfAll: 1000, patienceMs: 1e9 }),
   };

@@ -93,7 +93,7 @@ async function filledIn(text: string): Promise<string> {
   };
   return text
     .replace(/\b[A-Z][A-Z0-9]+\b(?!_)/g, (word) => words[word] ?? word)
-    .replace(/\b(enrichment|webhooks)(?=\s|$)/gm, (queue, _, at: number, all: string) =>
+    .replace(/\b(enrichment|lookups|webhooks)(?=\s|$)/gm, (queue, _, at: number, all: string) =>
       /--task-queue $|npi-email-$|reverify-$/.test(all.slice(0, at)) ? `${queue}-${suffix}` : queue,
     )
     .replaceAll('http://127.0.0.1:8080', stack.baseUrl)
