@@ -126,7 +126,7 @@ async function accept(
 /** The batch is committed: whatever happens here, the sweep starts what this does not. */
 async function start(deps: SubmitDeps, batch: BatchStart, receivedAt: number): Promise<void> {
   // A 202 comes within two seconds: of a submit that waited for its turn, Temporal has what is left of them.
-  const deadline = Math.max(receivedAt + 1700, Date.now() + 500);
+  const deadline = Math.max(receivedAt + 1400, Date.now() + 300);
   try {
     const isStarted = await deps.start(() => startBatch(deps.client, deps.taskQueue, batch, { deadline }));
     if (isStarted) await markStarted(deps.db, batch);

@@ -8,21 +8,25 @@ create table suppressions (
   origin text not null check (origin in ('import', 'vendor', 'erasure', 'operator')),
   reason text not null default '',
   created_at timestamptz(3) not null default clock_timestamp(),
-  primary key (kind, value),
+  primary key (value, kind),
   check (case kind when 'npi' then value ~ '^[0-9]{10}$' when 'email' then value ~ '^[0-9a-f]{64}$' else value ~ '^[a-z0-9.-]+$' end)
 );
 
 -- Whether an NPI, or this address of it, must not be given to anyone. A null address asks for the NPI alone.
-create function is_suppressed(an_npi text, an_email text) returns boolean language plpgsql stable parallel safe as $$
+-- Planned once for a connection, whatever is asked; in plpgsql, or each statement would plan it anew.
+create function is_suppressed(an_npi text, an_email text) returns boolean language plpgsql stable parallel safe
+  set plan_cache_mode = force_generic_plan as $$
+declare
+  domain text := split_part(lower(an_email), '@', 2);
+  keys text[] := array[an_npi, encode(sha256(convert_to(lower(an_email), 'UTF8')), 'hex')];
 begin
+  while domain <> '' loop
+    keys := keys || domain;
+    domain := substr(domain, strpos(domain || '.', '.') + 1);
+  end loop;
   return exists (
-    select from suppressions where kind = 'npi' and value = an_npi
-    union all
-    select from suppressions where kind = 'email' and value = encode(sha256(convert_to(lower(an_email), 'UTF8')), 'hex')
-    union all
-    select from suppressions s, unnest(string_to_array(split_part(lower(an_email), '@', 2), '.')) with ordinality label(name, i)
-     where s.kind = 'domain'
-       and s.value = array_to_string((string_to_array(split_part(lower(an_email), '@', 2), '.'))[i:], '.')
+    select from suppressions
+     where value = any (keys) and kind = case value when keys[1] then 'npi' when keys[2] then 'email' else 'domain' end
   );
 end $$;
 

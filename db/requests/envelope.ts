@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, statement } from '../client.ts';
 import type { BatchStatus, DeliveryState, EmailType, RequestStatus, WebhookMode } from '../words.ts';
 
 // The envelope (api/docs/lifecycle.md, The envelope) has one builder for single polls, batch polls and deliveries.
@@ -51,27 +51,7 @@ type AsText<T, K extends keyof T> = Omit<T, K> & Readonly<Record<K, string>>;
  * @returns null if this organization has no such request or batch
  */
 export async function findEnvelope(db: Database, subject: EnvelopeSubject): Promise<Envelope | null> {
-  const items = sql`
-    select json_agg(item) as items from (
-      select r.id as "requestId", r.npi, r.status, r.replayed, r.credits_used as "creditsUsed", given.email,
-             case when given.email is not null then r.email_type end as "emailType",
-             case when given.email is not null then r.email_last_validated_at end as "validatedAt", d.state as delivery
-        from requests r
-        -- Asked with every answer: who was suppressed after it was given is not given again. Without "offset" it would
-        -- be asked for each of the three fields. A sandbox knows nobody.
-        cross join lateral (
-          select case when r.email is not null and (r.test_outcome is not null or not is_suppressed(r.npi, r.email))
-                      then r.email end as email offset 0
-        ) given
-        left join webhook_deliveries d on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
-       where ${isAskedFor(subject)} order by r.position
-    ) item`;
-  const [row] = await query(db, (tx) =>
-    tx.execute<AsText<Envelope, 'createdAt' | 'updatedAt' | 'balance'>>(sql`
-      select ${STATE}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",
-             b.webhook_url as "webhookUrl", b.webhook_mode as "webhookMode", b.custom_data as "customData",
-             c.available as balance, asked.* ${from(subject, items)}`),
-  );
+  const row = await ENVELOPE(db, subject);
   if (!row) return null;
   const statuses = row.items.map(({ status }) => status);
   return {
@@ -89,35 +69,63 @@ export async function findEnvelopeState(
   db: Database,
   subject: EnvelopeSubject,
 ): Promise<EnvelopeState | null> {
-  const statuses = sql`
-    select string_agg(status, ' ' order by position) as statuses, bool_and(settled_at is not null) as "isFinal"
-      from requests r where ${isAskedFor(subject)}`;
-  const [row] = await query(db, (tx) =>
-    tx.execute<AsText<EnvelopeState, 'createdAt'>>(sql`select ${STATE}, asked.* ${from(subject, statuses)}`),
-  );
-  return row ? { ...row, createdAt: new Date(row.createdAt) } : null;
+  const row = await STATE(db, subject);
+  return row && { ...row, createdAt: new Date(row.createdAt) };
 }
 
 /** Whatever changes in a request or a delivery is written to the batch's row too, by triggers. */
-const STATE = sql`b.id as "batchId", b.created_at as "createdAt",
+const COMMON = sql`b.id as "batchId", b.created_at as "createdAt",
     concat_ws(' ', b.xmin, b.updated_at, c.available, (select n from suppression_changes)) as version`;
 
+const ENVELOPE = reader<AsText<Envelope, 'createdAt' | 'updatedAt' | 'balance'>>(
+  sql`${COMMON}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",
+      b.webhook_url as "webhookUrl", b.webhook_mode as "webhookMode", b.custom_data as "customData",
+      c.available as balance`,
+  (isAskedFor) => sql`
+    select json_agg(item) as items from (
+      select r.id as "requestId", r.npi, r.status, r.replayed, r.credits_used as "creditsUsed", given.email,
+             case when given.email is not null then r.email_type end as "emailType",
+             case when given.email is not null then r.email_last_validated_at end as "validatedAt", d.state as delivery
+        from requests r
+        -- Asked with every answer: who was suppressed after it was given is not given again. Without "offset" it would
+        -- be asked for each of the three fields. A sandbox knows nobody.
+        cross join lateral (
+          select case when r.email is not null and (r.test_outcome is not null or not is_suppressed(r.npi, r.email))
+                      then r.email end as email offset 0
+        ) given
+        left join webhook_deliveries d on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
+       where ${isAskedFor} order by r.position
+    ) item`,
+);
+
+const STATE = reader<AsText<EnvelopeState, 'createdAt'>>(
+  COMMON,
+  (isAskedFor) => sql`
+    select string_agg(status, ' ' order by position) as statuses, bool_and(settled_at is not null) as "isFinal"
+      from requests r where ${isAskedFor}`,
+);
+
 /**
- * The batch is found by one look into one index, so that the time does not tell a foreign id from an unknown one.
+ * Both statements of one reading, for a request and for a batch. The batch is found by one look into one index, so that
+ * the time does not tell a foreign id from an unknown one.
  * @param asked what is read of its requests
  */
-function from(subject: EnvelopeSubject, asked: SQL): SQL {
-  const { organizationId } = subject;
-  const batchId =
-    'requestId' in subject
-      ? sql`select batch_id from requests where id = ${subject.requestId} and organization_id = ${organizationId}`
-      : sql`select id from batches where id = ${subject.batchId} and organization_id = ${organizationId}`;
-  return sql`from batches b join credit_balances c on c.organization_id = b.organization_id
-    cross join lateral (${asked}) asked where b.id = (${batchId})`;
-}
-
-function isAskedFor(subject: EnvelopeSubject) {
-  return 'requestId' in subject ? sql`r.id = ${subject.requestId}` : sql`r.batch_id = b.id`;
+function reader<Row>(columns: SQL, asked: (isAskedFor: SQL) => SQL) {
+  const [id, organizationId] = [sql.placeholder('id'), sql.placeholder('organizationId')];
+  const read = (isAskedFor: SQL, batchId: SQL) =>
+    statement<Row>(sql`
+      select ${columns}, asked.* from batches b join credit_balances c on c.organization_id = b.organization_id
+        cross join lateral (${asked(isAskedFor)}) asked
+       where b.id = (select ${batchId} where id = ${id} and organization_id = ${organizationId})`);
+  const ofRequest = read(sql`r.id = ${id}`, sql`batch_id from requests`);
+  const ofBatch = read(sql`r.batch_id = b.id`, sql`id from batches`);
+  return async (db: Database, { organizationId, ...asked }: EnvelopeSubject): Promise<Row | null> => {
+    const [row] =
+      'requestId' in asked
+        ? await ofRequest(db, { id: asked.requestId, organizationId })
+        : await ofBatch(db, { id: asked.batchId, organizationId });
+    return row ?? null;
+  };
 }
 
 /**

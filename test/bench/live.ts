@@ -86,7 +86,7 @@ async function speeds() {
     console.log(
       `${bulks} bulks: ${own.perSecond.toFixed(1)} NPIs/s, bare ${theirs.perSecond.toFixed(1)},`,
       `ratio ${(own.perSecond / theirs.perSecond).toFixed(2)};`,
-      `CPU ms per NPI: here ${own.here.toFixed(1)}, bare ${theirs.here.toFixed(1)}, PostgreSQL ${own.postgres.toFixed(1)}`,
+      `CPU ms per NPI: here ${own.here.toFixed(1)}, bare ${theirs.here.toFixed(1)}, PostgreSQL ${own.postgres.toFixed(1)}, Temporal ${own.temporal.toFixed(1)}, bare ${theirs.temporal.toFixed(1)}`,
     );
   }
   await sql.end();
@@ -95,7 +95,12 @@ async function speeds() {
 }
 
 async function measure(sql: postgres.Sql, bulks: number, work: (n: number) => Promise<void>) {
-  const before = { cpu: process.cpuUsage(), postgres: await postgresMs(sql), at: performance.now() };
+  const before = {
+    cpu: process.cpuUsage(),
+    postgres: await postgresMs(sql),
+    temporal: temporalMs(),
+    at: performance.now(),
+  };
   await Promise.all(Array.from({ length: bulks }, (_, n) => work(n)));
   const count = bulks * BULK;
   const { user, system } = process.cpuUsage(before.cpu);
@@ -103,6 +108,7 @@ async function measure(sql: postgres.Sql, bulks: number, work: (n: number) => Pr
     perSecond: (count * 1000) / (performance.now() - before.at),
     here: (user + system) / 1000 / count,
     postgres: ((await postgresMs(sql)) - before.postgres) / count,
+    temporal: (temporalMs() - before.temporal) / count,
   };
 }
 
@@ -131,6 +137,21 @@ async function postgresMs(sql: postgres.Sql): Promise<number> {
   const [, , , , , , , , , , , user = 0, system = 0, endedUser = 0, endedSystem = 0] = fieldsOf(server);
   const ticks = own.reduce((sum, fields) => sum + (fields[11] ?? 0) + (fields[12] ?? 0), 0);
   return (ticks + user + system + endedUser + endedSystem) / TICKS_PER_MS;
+}
+
+/** CPU of the Temporal server that this process started. */
+function temporalMs(): number {
+  const all = readdirSync('/proc').filter((name) => /^[0-9]+$/.test(name));
+  const ticks = all.filter((pid) => isTemporal(pid)).map(fieldsOf);
+  return ticks.reduce((sum, fields) => sum + (fields[11] ?? 0) + (fields[12] ?? 0), 0) / TICKS_PER_MS;
+}
+
+function isTemporal(pid: string): boolean {
+  try {
+    return readFileSync(`/proc/${pid}/comm`, 'utf8').startsWith('temporal');
+  } catch {
+    return false;
+  }
 }
 
 /** Those of /proc/PID/stat that come after the name: state, parent, …; none of a process that has ended. */
