@@ -1,7 +1,7 @@
 import { sql } from 'drizzle-orm';
 import { type Database, run, span } from '../client.ts';
 import { isUsable } from '../requests/entitlements.ts';
-import type { EmailType, WantedType } from '../words.ts';
+import type { WantedType } from '../words.ts';
 import { type ClaimedEmail, IS_TYPED_DIRECT } from './candidates.ts';
 
 // The directory: every address a source ever named for an NPI, with the newest verdict on it.
@@ -15,21 +15,6 @@ export async function hasStoredEmail(
   const usable = isUsable({ ...search, at: sql`now()` }, freshnessMs);
   const rows = await run(db)`select from stored_emails where npi = ${npi} and ${usable} limit 1`;
   return rows.length > 0;
-}
-
-/** Puts an address into the directory that was validated elsewhere; one that was erased stays out. */
-export async function storeEmail(
-  db: Database,
-  known: { npi: string; email: string; emailType: EmailType; lastValidatedAt: Date; source: string },
-): Promise<void> {
-  const { npi, email, emailType, lastValidatedAt, source } = known;
-  await run(db)`
-    insert into stored_emails (npi, email, email_type, last_validated_at, source, verdict, reason)
-    select ${npi}, ${email}, ${emailType}, ${lastValidatedAt.toISOString()}::timestamptz, ${source}, 'valid', 'imported'
-     where not is_erased(${npi}, ${email})
-        on conflict (npi, email) do update
-       set email_type = excluded.email_type, last_validated_at = excluded.last_validated_at,
-           source = excluded.source, verdict = 'valid', reason = 'imported', unchecked = false`;
 }
 
 type Fading = Pick<ClaimedEmail, 'email' | 'vendorType' | 'source' | 'isTypedDirect'> & {

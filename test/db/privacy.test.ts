@@ -4,10 +4,9 @@ import { balanceOf } from '../../db/accounts/credits.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { newId } from '../../db/ids.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { eraseSubject, exportSubject } from '../../db/privacy/privacy.ts';
-import { storeRegistryProvider } from '../../db/providers/providers.ts';
+import { storeRegistryAnswer } from '../../db/providers/providers.ts';
 import { envelopeText, findEnvelope } from '../../db/requests/envelope.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase, openTestDatabase } from '../support/database.ts';
@@ -20,6 +19,7 @@ import {
   RULES,
   submitCommand,
 } from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // What a person may ask for: to see what is held about them, and that it goes and stays gone.
 
@@ -188,7 +188,7 @@ test('nobody who writes addresses brings an erased one back', async (t) => {
   const address = (endpoint: string) =>
     ({ kind: 'OTHERS', endpoint, affiliated: null, affiliationName: null }) as const;
   for (const one of [npi, colleague]) {
-    await storeRegistryProvider(db, {
+    await storeRegistryAnswer(db, one, {
       ...{ npi: one, entityType: 1, lastName: 'ROE', firstName: null, middleName: null, nameSuffix: null },
       ...{
         credential: null,
