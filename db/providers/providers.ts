@@ -13,7 +13,7 @@ export interface RegistryProvider
     Pick<
       Row,
       | ('npi' | 'lastName' | 'firstName' | 'middleName' | 'nameSuffix' | 'credential' | 'otherLastName')
-      | ('otherFirstName' | 'organizationName' | 'parentName' | 'taxonomyCode' | 'updatedOn')
+      | ('otherFirstName' | 'organizationName' | 'parentName' | 'updatedOn')
     >
   > {
   readonly entityType: 1 | 2;

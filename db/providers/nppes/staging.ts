@@ -6,7 +6,7 @@ import type { TransactionSql } from 'postgres';
 
 /** The values of a provider that a file tells, as in `providers`. */
 const PROVIDER_COLUMNS = `npi entity_type last_name first_name middle_name name_suffix credential other_last_name other_first_name
-  organization_name parent_name taxonomy_code practice_line_1 practice_line_2 practice_city practice_state
+  organization_name parent_name practice_line_1 practice_line_2 practice_city practice_state
   practice_postal_code practice_phone phone_key address_key updated_on deactivated_on reactivated_on
   deactivated`;
 
@@ -18,7 +18,7 @@ export const COPIED_PROVIDER_COLUMNS = ['row_hash', 'as_of', 'origin', ...PROVID
  * rest.
  */
 export const DETAIL_COLUMNS = {
-  provider_endpoints: { key: ['npi', 'kind', 'endpoint'], rest: ['affiliated', 'affiliation_name'] },
+  provider_endpoints: { key: ['npi', 'kind', 'endpoint'], rest: ['affiliation_name'] },
   provider_other_names: { key: ['npi', 'name', 'type_code'], rest: [] },
   provider_locations: {
     key: ['npi', 'line_1', 'line_2', 'city', 'state', 'postal_code'],

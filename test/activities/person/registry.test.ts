@@ -93,7 +93,6 @@ test('a person is read as the registry answers today', async (t) => {
     otherFirstName: 'ROWAN',
     organizationName: null,
     parentName: null,
-    taxonomyCode: '207Q00000X',
     practice: {
       line1: '100 MAIN STREET',
       line2: 'STE 4',
@@ -107,13 +106,11 @@ test('a person is read as the registry answers today', async (t) => {
       {
         kind: 'DIRECT',
         endpoint: 'rowan.ashdown@direct.cedarvalleyclinic-sim.com',
-        affiliated: true,
         affiliationName: 'CEDAR VALLEY CLINIC PLLC',
       },
       {
         kind: 'OTHERS',
         endpoint: 'frontdesk@cedarvalleyclinic-sim.com',
-        affiliated: false,
         affiliationName: null,
       },
     ],
