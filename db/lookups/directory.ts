@@ -40,17 +40,3 @@ export async function listFading(
 
 /** The newest requests say who is asked for; beyond them a round would cost more than it brings. */
 const ASKED = 20_000;
-
-/**
- * Removes addresses that their source does not let us keep, and the evidence about them, once nobody is looking their
- * NPI up any more.
- */
-export async function forgetUnkept(db: Database): Promise<void> {
-  await run(db)`
-    with gone as (
-      delete from stored_emails s
-       where not s.may_store and s.updated_at < now() - interval '1 hour'
-         and not exists (select from lookups l where l.npi = s.npi and l.closed_at is null)
-      returning s.npi, s.email)
-    delete from email_checks c using gone where c.npi = gone.npi and c.email = gone.email`;
-}

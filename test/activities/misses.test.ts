@@ -64,7 +64,6 @@ async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest
     ...{
       greylistMs: 1000,
       webhookScheduleMs: [0],
-      webhookLogMs: DAY,
       sweep: { startAfterMs: 0, checkEveryMs: 0 },
     },
     ...rest.rules,

@@ -48,7 +48,7 @@ export async function startDelivering(
   const rules = {
     ...RULES,
     greylistMs: 1000,
-    ...{ webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
+    webhookScheduleMs: scheduleMs,
     sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
   const log = pino({ level: 'silent' });

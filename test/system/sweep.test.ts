@@ -40,7 +40,6 @@ const RULES_OF_SWEEP = {
   ...RULES,
   greylistMs: 1000,
   webhookScheduleMs: [0],
-  webhookLogMs: MINUTE,
   sweep: { startAfterMs: 0, checkEveryMs: 0 },
 };
 const log = pino({ level: 'silent' });
