@@ -4,8 +4,7 @@ import {
   type ClaimedEmail,
   claimUnchecked,
   countUnchecked,
-  recordEvidence,
-  recordVerdict,
+  recordCheck,
   releaseUnchecked,
 } from '../db/lookups/candidates.ts';
 import { hasStoredEmail } from '../db/lookups/directory.ts';
@@ -81,12 +80,12 @@ export async function verify(
   let notNow: ApplicationFailure | null = null;
 
   const write = async (email: string, decided: Decided) => {
-    await recordVerdict(db, { ...lookup, email }, decided, decided.evidence);
+    await recordCheck(db, { ...lookup, email }, decided.evidence, decided);
     const isWanted = wantedType === 'any' ? 'professional' : wantedType;
     satisfied ||= decided.verdict === 'valid' && decided.emailType === isWanted;
   };
   const letGo = async (email: string, { evidence }: Checked, greylistedMs: number | null) => {
-    await recordEvidence(db, { ...lookup, email }, evidence);
+    await recordCheck(db, { ...lookup, email }, evidence, null);
     await releaseUnchecked(db, { npi, email }, greylistedMs);
   };
   const judge = async (candidate: ClaimedEmail) => {
@@ -97,7 +96,7 @@ export async function verify(
         if (checked.reason.startsWith('dns') && candidate.waitedMs > DNS_PATIENCE_MS) {
           const { reason, evidence } = checked;
           const unknown = { verdict: 'unknown', emailType: null, reason, validatedAt: null } as const;
-          await recordVerdict(db, { ...lookup, email }, unknown, evidence);
+          await recordCheck(db, { ...lookup, email }, evidence, unknown);
           undecided = reason;
           return;
         }

@@ -246,46 +246,35 @@ function namedIn(lookupId: string) {
     where n.lookup_id = ${lookupId} and n.npi = w.npi and n.email = w.email and n.kind = 'named')`;
 }
 
-/** Writes the verdict on an address, and the evidence for it. */
-export async function recordVerdict(
+/**
+ * Writes what was found out about an address, and the verdict on it. Nothing is written again of one that was erased
+ * meanwhile.
+ * @param address.lookupId null if no request waits for it
+ * @param checked null if no verdict came of it
+ */
+export async function recordCheck(
   db: Database,
-  address: CheckedAddress,
-  { verdict, reason, emailType, validatedAt }: CheckedEmail,
+  { npi, email, lookupId }: Readonly<{ npi: string; email: string; lookupId: string | null }>,
   evidence: readonly Evidence[],
+  checked: CheckedEmail | null,
 ): Promise<void> {
-  const last = { kind: 'verdict', source: SERVICE, verdict, reason, durationMs: null } as const;
-  const checked = sql`
-    update stored_emails
-       set verdict = ${verdict}, email_type = ${emailType}, reason = ${reason}, unchecked = false,
-           last_validated_at = ${validatedAt?.toISOString() ?? null}::timestamptz, checking_until = null,
-           updated_at = clock_timestamp()
-     where npi = ${address.npi} and email = ${address.email} returning npi, email`;
-  await addEvidence(db, address, checked, [...evidence, last]);
-}
-
-/** Writes what was found out about an address that no verdict came of. */
-export async function recordEvidence(
-  db: Database,
-  address: CheckedAddress,
-  evidence: readonly Evidence[],
-): Promise<void> {
-  const stored = sql`select npi, email from stored_emails where npi = ${address.npi} and email = ${address.email}`;
-  if (evidence.length > 0) await addEvidence(db, address, stored, evidence);
-}
-
-type CheckedAddress = Readonly<{ npi: string; email: string; lookupId: string | null }>;
-
-/** @param stored a statement that returns the address: nothing is written again of one that was erased meanwhile */
-async function addEvidence(
-  db: Database,
-  { lookupId }: CheckedAddress,
-  stored: SQL,
-  evidence: readonly Evidence[],
-): Promise<void> {
+  const lines = [...evidence];
+  let stored = sql`select npi, email from stored_emails where npi = ${npi} and email = ${email}`;
+  if (checked) {
+    const { verdict, reason, emailType, validatedAt } = checked;
+    lines.push({ kind: 'verdict', source: SERVICE, verdict, reason, durationMs: null });
+    stored = sql`
+      update stored_emails
+         set verdict = ${verdict}, email_type = ${emailType}, reason = ${reason}, unchecked = false,
+             last_validated_at = ${validatedAt?.toISOString() ?? null}::timestamptz, checking_until = null,
+             updated_at = clock_timestamp()
+       where npi = ${npi} and email = ${email} returning npi, email`;
+  }
+  if (lines.length === 0) return;
   await run(db)`
     with stored as (${stored})
     insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms)
     select stored.*, ${lookupId}, kind, source, verdict, reason, "durationMs"
-      from stored, jsonb_to_recordset(${JSON.stringify(evidence)}::jsonb)
+      from stored, jsonb_to_recordset(${JSON.stringify(lines)}::jsonb)
              line (kind text, source text, verdict text, reason text, "durationMs" integer)`;
 }

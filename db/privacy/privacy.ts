@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import { type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, type Transaction, transaction } from '../client.ts';
+import { type Database, query, run, type Transaction, transaction } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 import { hashAddress, type SuppressionTarget } from './suppressions.ts';
 
@@ -21,13 +21,20 @@ export interface AskedBy extends ChangedBy {
   readonly received: Date;
 }
 
-/** The register, the newest first. */
+/**
+ * The register, the newest first: what people asked of us, and what was done. It is read from the audit log, which can't be
+ * rewritten. Of an objection the reason says who asked, and when.
+ */
 export async function listPrivacyRequests(db: Database, limit: number) {
-  const register = sql`
-    select received_at as "receivedAt", done_at as "doneAt", kind, asked_by as "askedBy", subject, actor, reason
-      from privacy_requests
+  return await run<{ readonly doneAt: string }>(db)`
+    select details ->> 'received_at' as "receivedAt",
+           to_char(at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "doneAt",
+           case action when 'privacy.export' then 'export' when 'privacy.erase' then 'erasure' else 'objection' end as kind,
+           details ->> 'asked_by' as "askedBy", subject, actor, reason
+      from audit_log
+     where action in ('privacy.export', 'privacy.erase')
+        or action = 'suppressions.add' and details ->> 'origin' = 'operator'
      order by id desc limit ${limit}`;
-  return await query(db, (tx) => tx.execute<{ readonly doneAt: string }>(register));
 }
 
 /**

@@ -150,7 +150,7 @@ test('the register says who asked, when, for what, and when it was done; nobody 
     { ...asked, kind: 'export', asked_by: 'agent' },
   ]);
   t.is((await operator('privacy', 'export', '2000000010', '--asked-by', 'nobody', ...WHY)).code, 2);
-  await t.throwsAsync(database.sql`delete from privacy_requests`, { message: /append-only/ });
+  await t.throwsAsync(database.sql`delete from audit_log`, { message: /append-only/ });
 });
 
 test('an erasure by address takes it from every NPI, and leaves their other addresses', async (t) => {

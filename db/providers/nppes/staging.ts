@@ -36,7 +36,7 @@ ${Object.keys(DETAIL_COLUMNS)
   .map((table) => `  create temporary table staged_${table} (like ${table});`)
   .join('\n')}`;
 
-/** Sends lines of COPY's text format to a staging table. The statement after it fails if the copy did. */
+/** Sends lines of COPY's text format to a table. @throws what the copy failed with */
 export async function copyTo(
   tx: TransactionSql,
   table: string,
@@ -45,9 +45,10 @@ export async function copyTo(
 ): Promise<void> {
   if (lines.length === 0) return;
   const stream: Writable = await tx`copy ${tx(table)} (${tx(columns)}) from stdin`.writable();
-  // One that comes after the last line is told by the statement after it.
+  // One that comes after the last line is told by the next statement.
   stream.on('error', () => {});
   await pipeline(lines, stream, { end: false });
   // Not awaited: if PostgreSQL refuses the last bytes, postgres.js never ends the stream.
   stream.end();
+  await tx`select`;
 }

@@ -1,7 +1,7 @@
 import anyTest, { type TestFn } from 'ava';
 import type { Answer, Message } from '../../../activities/webhooks/post.ts';
 import { forgetOld } from '../../../db/requests/retention.ts';
-import { setBlock } from '../../../db/webhooks/blocks.ts';
+import { setBlock } from '../../../db/webhooks/hosts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
 import { resendAny, takeDeliveries } from '../../../db/webhooks/resends.ts';
 import { answered, type Delivering, HOUR, startDelivering } from '../../support/deliveries.ts';
