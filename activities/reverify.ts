@@ -1,6 +1,5 @@
 import { Context } from '@temporalio/activity';
-import { recordCheck } from '../db/lookups/candidates.ts';
-import { listFading } from '../db/lookups/directory.ts';
+import { listFading, recordCheck } from '../db/lookups/candidates.ts';
 import { readProvider } from '../db/providers/subject.ts';
 import type { ReverifyResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';

@@ -3,11 +3,10 @@ import type { ApplicationFailure } from '@temporalio/common';
 import {
   type ClaimedEmail,
   claimUnchecked,
-  countUnchecked,
   recordCheck,
   releaseUnchecked,
+  standingOf,
 } from '../db/lookups/candidates.ts';
-import { hasStoredEmail } from '../db/lookups/directory.ts';
 import { recordRefused } from '../db/lookups/vendor-attempts.ts';
 import type { WantedType } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
@@ -131,9 +130,9 @@ export async function verify(
     });
     if (satisfied && !candidate.hasRival) return { kind: 'found', reason: null };
   }
-  if (await hasStoredEmail(db, { ...lookup, wantedType, freshnessMs }))
-    return { kind: 'found', reason: null };
-  const { elsewhere, greylisted } = await countUnchecked(db, { ...lookup, except: had });
+  const asked = { ...lookup, wantedType, freshnessMs, except: had };
+  const { stored, elsewhere, greylisted } = await standingOf(db, asked);
+  if (stored) return { kind: 'found', reason: null };
   // Before anything is tried again: a mail server that is asked too early starts its pause anew.
   if (later !== null || greylisted > 0) return { kind: 'later', reason: 'greylisted' };
   if (elsewhere > 0) throw retryLater('verification', 'checked_elsewhere', 1000);

@@ -1,9 +1,11 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, run, span, type Transaction, transaction } from '../client.ts';
-import { type CheckKind, type EmailType, SERVICE, type StoredVerdict } from '../words.ts';
+import { isUsable } from '../requests/entitlements.ts';
+import { type CheckKind, type EmailType, SERVICE, type StoredVerdict, type WantedType } from '../words.ts';
 import { epochMs } from './sources.ts';
 
-// An address on its way into the directory: named by a source and not yet believed, then checked by one worker at a
+// The directory is every address a source ever named for an NPI, with the newest verdict on it. Here is an address on
+// its way into it: named by a source and not yet believed, then checked by one worker at a
 // time, whoever waits for it. Everything found out about it is kept as evidence. An erasure locks both tables: whoever
 // inserts into one looks at the suppressions, or at what is stored, after that, or before it.
 
@@ -208,18 +210,28 @@ export async function claimUnchecked(
 export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
   where e.npi = s.npi and e.kind = 'DIRECT' and endpoint_address(e.endpoint) = s.email)`;
 
-/** What is left in line of a lookup beside `except`: in somebody else's hands, or greylisted. */
-export async function countUnchecked(
+/**
+ * How a lookup stands: whether the directory satisfies it now, and what is left in its line beside `except`, in somebody
+ * else's hands or greylisted.
+ */
+export async function standingOf(
   db: Database,
-  search: { readonly npi: string; readonly lookupId: string; readonly except: readonly string[] },
-): Promise<{ readonly elsewhere: number; readonly greylisted: number }> {
-  const [row] = await run<{ elsewhere: number; greylisted: number }>(db)`
-    select count(*) filter (where w.reason is distinct from ${GREYLISTED})::int as elsewhere,
+  search: Readonly<{ npi: string; lookupId: string; wantedType: WantedType }> & {
+    readonly freshnessMs: number;
+    readonly except: readonly string[];
+  },
+) {
+  const { npi, lookupId, except, freshnessMs } = search;
+  const usable = isUsable({ ...search, at: sql`now()` }, freshnessMs);
+  const [row] = await run<{ stored: boolean; elsewhere: number; greylisted: number }>(db)`
+    select exists (select from stored_emails where npi = ${npi} and ${usable}) as stored,
+           count(*) filter (where w.reason is distinct from ${GREYLISTED})::int as elsewhere,
            count(*) filter (where w.reason = ${GREYLISTED})::int as greylisted
       from stored_emails w
-     where w.npi = ${search.npi} and w.unchecked and w.checking_until > clock_timestamp()
-       and w.email <> all(${sql.param([...search.except])}::text[]) and ${namedIn(search.lookupId)}`;
-  return row ?? { elsewhere: 0, greylisted: 0 };
+     where w.npi = ${npi} and w.unchecked and w.checking_until > clock_timestamp()
+       and w.email <> all(${sql.param([...except])}::text[]) and ${namedIn(lookupId)}`;
+  if (!row) throw new Error('no row');
+  return row;
 }
 
 /**
@@ -278,3 +290,27 @@ export async function recordCheck(
       from stored, jsonb_to_recordset(${JSON.stringify(lines)}::jsonb)
              line (kind text, source text, verdict text, reason text, "durationMs" integer)`;
 }
+
+type Fading = Pick<ClaimedEmail, 'email' | 'vendorType' | 'source' | 'isTypedDirect'> & {
+  readonly npi: string;
+};
+
+/** Valid addresses that go stale within `leadMs`, the first to do so first, of NPIs among the newest requests. */
+export async function listFading(
+  db: Database,
+  search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
+) {
+  const stale = sql`now() - ${span(search.freshnessMs)}`;
+  return await run<Fading>(db)`
+    select s.npi, s.email, s.email_type as "vendorType", s.source, ${IS_TYPED_DIRECT} as "isTypedDirect"
+      from (select distinct npi from (select npi from requests where test_outcome is null order by accepted_at desc limit ${ASKED}) newest) asked
+      join stored_emails s on s.npi = asked.npi
+     where s.verdict = 'valid' and not s.unchecked and s.may_store
+       and s.last_validated_at >= ${stale}
+       and s.last_validated_at < ${stale} + ${span(search.leadMs)}
+       and not is_suppressed(s.npi, s.email) and not is_inactive(s.npi)
+     order by s.last_validated_at limit ${search.limit}`;
+}
+
+/** The newest requests say who is asked for; beyond them a round would cost more than it brings. */
+const ASKED = 20_000;
