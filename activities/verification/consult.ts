@@ -3,7 +3,6 @@ import type { Evidence } from '../../db/lookups/candidates.ts';
 import {
   admitCall,
   type Backing,
-  type CallOutcome,
   recordOne,
   type SourceLimits,
 } from '../../db/lookups/sources.ts';
@@ -132,7 +131,7 @@ export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits
     const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
     const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
     const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
-    const outcome: CallOutcome = isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' };
+    const outcome = isTrouble ? outcomeOfTrouble(step) : ({ kind: 'answered' } as const);
     await recordOne(db, id, admission.era, outcome, unspent);
     return step;
   };

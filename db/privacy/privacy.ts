@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import { type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, run, type Transaction, transaction } from '../client.ts';
+import { type Database, run, type Transaction, transaction } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 import { hashAddress, type SuppressionTarget } from './suppressions.ts';
 
@@ -71,34 +71,31 @@ export async function exportSubject(db: Database, subject: DataSubject) {
   const theirs = sql`(${ofNpi} or email = ${email})`;
   const endpoint = sql`(${ofNpi} or endpoint like '%@%' and endpoint_address(endpoint) = ${email})`;
   const { kind, value } = suppressionOf(subject);
-  return await query(db, async (tx) => {
-    const rows = async (statement: SQL) => {
-      const found = await tx.execute<{ row: Record<string, unknown> }>(
-        sql`select to_jsonb(t) - ${sql.param(DERIVED)}::text[] as row from (${statement}) t`,
-      );
-      return [...found].map(({ row }) => row);
-    };
-    return {
-      providers: await rows(sql`select * from providers where ${ofNpi}`),
-      locations: await rows(sql`select * from provider_locations where ${ofNpi}`),
-      clinician_practices: await rows(sql`select * from clinician_practices where ${ofNpi}`),
-      endpoints: await rows(sql`select * from provider_endpoints where ${endpoint} order by npi, endpoint`),
-      stored_emails: await rows(sql`select * from stored_emails where ${theirs} order by first_seen_at`),
-      email_checks: await rows(sql`select * from email_checks where ${theirs} order by id`),
-      lookups: await rows(sql`select * from lookups where ${ofNpi} order by opened_at`),
-      requests: await rows(sql`
-        select id, batch_id, organization_id, npi, status, email, email_type, email_last_validated_at, accepted_at,
-               settled_at, erased_at
-          from requests where ${theirs} and test_outcome is null order by accepted_at, id`),
-      // Those that reported one of these answers, alone or with the rest of a batch.
-      deliveries: await rows(sql`
-        select id, batch_id, request_id, state, attempts, created_at, decided_at from webhook_deliveries
-         where batch_id in (select batch_id from requests where ${theirs} and test_outcome is null)
-           and (request_id is null or request_id in (select id from requests where ${theirs}))
-         order by created_at, id`),
-      suppressions: await rows(sql`select * from suppressions where kind = ${kind} and value = ${value}`),
-    };
-  });
+  const rows = async (statement: SQL) => {
+    const found = await run<{ row: Record<string, unknown> }>(db)`
+      select to_jsonb(t) - ${sql.param(DERIVED)}::text[] as row from (${statement}) t`;
+    return found.map(({ row }) => row);
+  };
+  return {
+    providers: await rows(sql`select * from providers where ${ofNpi}`),
+    locations: await rows(sql`select * from provider_locations where ${ofNpi}`),
+    clinician_practices: await rows(sql`select * from clinician_practices where ${ofNpi}`),
+    endpoints: await rows(sql`select * from provider_endpoints where ${endpoint} order by npi, endpoint`),
+    stored_emails: await rows(sql`select * from stored_emails where ${theirs} order by first_seen_at`),
+    email_checks: await rows(sql`select * from email_checks where ${theirs} order by id`),
+    lookups: await rows(sql`select * from lookups where ${ofNpi} order by opened_at`),
+    requests: await rows(sql`
+      select id, batch_id, organization_id, npi, status, email, email_type, email_last_validated_at, accepted_at,
+             settled_at, erased_at
+        from requests where ${theirs} and test_outcome is null order by accepted_at, id`),
+    // Those that reported one of these answers, alone or with the rest of a batch.
+    deliveries: await rows(sql`
+      select id, batch_id, request_id, state, attempts, created_at, decided_at from webhook_deliveries
+       where batch_id in (select batch_id from requests where ${theirs} and test_outcome is null)
+         and (request_id is null or request_id in (select id from requests where ${theirs}))
+       order by created_at, id`),
+    suppressions: await rows(sql`select * from suppressions where kind = ${kind} and value = ${value}`),
+  };
 }
 
 /**
