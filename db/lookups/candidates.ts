@@ -4,10 +4,10 @@ import { isUsable } from '../requests/entitlements.ts';
 import { type CheckKind, type EmailType, SERVICE, type StoredVerdict, type WantedType } from '../words.ts';
 import { epochMs } from './sources.ts';
 
-// The directory is every address a source ever named for an NPI, with the newest verdict on it. Here is an address on
-// its way into it: named by a source and not yet believed, then checked by one worker at a
-// time, whoever waits for it. Everything found out about it is kept as evidence. An erasure locks both tables: whoever
-// inserts into one looks at the suppressions, or at what is stored, after that, or before it.
+// The directory is every address a source ever named for an NPI, with the newest verdict on it. On its way into it an
+// address is named by a source and not yet believed, then checked by one worker at a time, whoever waits for it.
+// Everything found out about it is kept as evidence. An erasure locks both tables: whoever inserts into one looks at the
+// suppressions, or at what is stored, after that, or before it.
 
 /** An address as its source names it. */
 export interface NamedCandidate {
