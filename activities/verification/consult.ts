@@ -1,11 +1,6 @@
 import type { Database } from '../../db/client.ts';
 import type { Evidence } from '../../db/lookups/candidates.ts';
-import {
-  admitCall,
-  type Backing,
-  recordOne,
-  type SourceLimits,
-} from '../../db/lookups/sources.ts';
+import { admitCall, type Backing, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
 import { countCall } from '../../db/metrics.ts';
 import { outcomeOfTrouble } from '../failures.ts';
 import type { Vendor, Verdict } from '../vendors/vendor.ts';
