@@ -92,15 +92,16 @@ export function retryLater(source: string, why: string, afterMs: number | null):
 
 /**
  * What it says about a source, be it a vendor, a verifier or the registry, that it did not answer.
- * @param again whether the source has had the same question before: then a failure says nothing new, which is null
+ * @param again whether the source has had the same question before
  */
 export function outcomeOfTrouble(
   step: Trouble,
   { again = false }: { readonly again?: boolean } = {},
-): CallOutcome | null {
+): CallOutcome {
   if (step.kind === 'retry') {
-    if (step.why === 'rate_limit') return { kind: 'rate_limit', afterMs: step.afterMs };
-    return again ? null : { kind: 'failed', why: step.why };
+    return step.why === 'rate_limit'
+      ? { kind: 'rate_limit', afterMs: step.afterMs }
+      : { kind: again ? 'failed_again' : 'failed', why: step.why };
   }
   // One record that cannot be read says little about the source; many in a row open the breaker.
   return step.why === 'protocol'

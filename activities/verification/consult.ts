@@ -1,6 +1,12 @@
 import type { Database } from '../../db/client.ts';
 import type { Evidence } from '../../db/lookups/candidates.ts';
-import { admitCall, type Backing, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
+import {
+  admitCall,
+  type Backing,
+  type CallOutcome,
+  recordOne,
+  type SourceLimits,
+} from '../../db/lookups/sources.ts';
 import { countCall } from '../../db/metrics.ts';
 import { outcomeOfTrouble } from '../failures.ts';
 import type { Vendor, Verdict } from '../vendors/vendor.ts';
@@ -126,7 +132,7 @@ export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits
     const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
     const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
     const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
-    const outcome = isTrouble ? outcomeOfTrouble(step) : ({ kind: 'answered' } as const);
+    const outcome: CallOutcome = isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' };
     await recordOne(db, id, admission.era, outcome, unspent);
     return step;
   };

@@ -56,6 +56,8 @@ export type CallOutcome =
   | { readonly kind: 'rate_limit'; readonly afterMs: number | null }
   /** It could not answer: its server, the network, or an answer that is not as documented. */
   | { readonly kind: 'failed'; readonly why: string }
+  /** It could not answer a question again that it has failed to answer before: that says nothing new about it. */
+  | { readonly kind: 'failed_again'; readonly why: string }
   /** It will not serve us until an operator acts. */
   | { readonly kind: 'refused'; readonly why: string };
 
@@ -109,20 +111,18 @@ function paceOf({ calls, perMs }: Rate) {
  * failure that comes late from before it changes nothing. While the breaker is open, calls of the era are its trials.
  * One statement, so that it does not act on what another has changed meanwhile.
  * @param era as it was when the call was admitted
- * @param outcome null if it says nothing new: one question that always fails must not shut the source for all others
  */
 export async function recordCall(
   tx: Transaction,
   source: string,
   era: number,
-  outcome: CallOutcome | null,
+  outcome: CallOutcome,
 ): Promise<void> {
-  if (outcome === null) return;
   const change = changeBy(outcome, sql`era = ${era}`);
-  await tx.execute(sql`update source_health set ${change} and source = ${source}`);
+  if (change) await tx.execute(sql`update source_health set ${change} and source = ${source}`);
 }
 
-function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL {
+function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   switch (outcome.kind) {
     case 'answered':
       // Most calls are answered by a healthy source: nothing to write.
@@ -139,6 +139,9 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL {
         open_until = case when ${opens} then clock_timestamp() + ${span(TRIAL_EVERY_MS)} end
         where ${ofThisEra} and state = 'closed'`;
     }
+    case 'failed_again':
+      // One question that always fails must not shut the source for all others.
+      return null;
     case 'refused':
       return sql`failures = failures + 1, last_error = ${outcome.why}, state = 'open', era = era + 1,
         open_until = clock_timestamp() + ${span(REFUSED_OPEN_MS)} where ${ofThisEra}`;
@@ -152,7 +155,7 @@ export async function recordOne(
   db: Database,
   source: string,
   era: number,
-  outcome: CallOutcome | null,
+  outcome: CallOutcome,
   unspent?: Unspent,
 ): Promise<void> {
   await transaction(db, async (tx) => {

@@ -258,7 +258,7 @@ export async function recordVendorJob(
   key: AttemptKey,
   jobRef: string,
   nextPollMs: number,
-  outcome: CallOutcome | null,
+  outcome: CallOutcome,
 ): Promise<void> {
   await transaction(db, async (tx) => {
     await recordCall(tx, key.vendor, key.era, outcome);
@@ -292,7 +292,7 @@ export interface VendorAnswerRecord {
   readonly reason: string | null;
   /** What the answer cost, in the vendor's credits. */
   readonly credits: number;
-  readonly outcome: CallOutcome | null;
+  readonly outcome: CallOutcome;
   readonly named: NamedCandidates | null;
   readonly freshnessMs: number;
 }

@@ -33,7 +33,7 @@ async function admitBy(db: Database, source: string, limits: SourceLimits, cost:
 }
 
 /** Says how a call went. */
-type End = (outcome: CallOutcome | null) => Promise<void>;
+type End = (outcome: CallOutcome) => Promise<void>;
 
 /** So many calls under way, of all workers. */
 async function begin(source: string, calls: number): Promise<End[]> {
@@ -48,7 +48,7 @@ async function begin(source: string, calls: number): Promise<End[]> {
 }
 
 /** One whole call. */
-async function record(source: string, outcome: CallOutcome | null): Promise<void> {
+async function record(source: string, outcome: CallOutcome): Promise<void> {
   for (const end of await begin(source, 1)) await end(outcome);
 }
 
@@ -457,6 +457,6 @@ test('Retry-After pauses everyone, and is no failure', async (t) => {
 
 test('one question that fails again and again does not shut the source for all others', async (t) => {
   await fail('poisoned', 1);
-  for (let i = 0; i < 9; i += 1) await record('poisoned', null);
+  for (let i = 0; i < 9; i += 1) await record('poisoned', { kind: 'failed_again', why: 'upstream' });
   t.is((await admitNow('poisoned')).kind, 'go');
 });
