@@ -127,20 +127,17 @@ export async function queueKnownEmails(
   });
 }
 
-/** What a check came to. */
-interface CheckWords {
-  readonly verdict: StoredVerdict;
-  readonly reason: string | null;
-}
-
 /** One line of evidence on an address. */
-export interface Evidence extends CheckWords {
+export interface Evidence {
   readonly kind: CheckKind;
   readonly source: string;
+  readonly verdict: StoredVerdict;
+  readonly reason: string | null;
   readonly durationMs: number | null;
 }
 
-export interface CheckedEmail extends CheckWords {
+/** What all checks came to. */
+export interface CheckedEmail extends Pick<Evidence, 'verdict' | 'reason'> {
   readonly emailType: EmailType | null;
   readonly validatedAt: Date | null;
 }
@@ -155,7 +152,7 @@ export interface ClaimedEmail extends NamedCandidate {
   /** Whether all that says whose it is repeats our question. */
   readonly isEcho: boolean;
   /** The newest judgment of a verifier, if it is not older than 24 hours; when, in milliseconds since the epoch. */
-  readonly looked: (CheckWords & { readonly at: number }) | null;
+  readonly looked: (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number }) | null;
   /** Since it came into line. */
   readonly waitedMs: number;
   /** Whether another one waits that its finder calls valid. */
