@@ -119,9 +119,9 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     return isFinal(answer) || afterMs === null ? { state: 'failed' } : { state: 'pending', afterMs };
   };
 
-  const healthOf = (answer: Answer): HostHealth => {
+  const healthOf = (answer: Answer): HostHealth | null => {
     if (answer.kind === 'answered') return { kind: 'answered', accepted: isDelivered(answer.status) };
-    if (isFinal(answer) || answer.reason === 'unproven_host') return { kind: 'untried' };
+    if (isFinal(answer) || answer.reason === 'unproven_host') return null;
     return { kind: 'silent', reason: answer.reason, restMs: firstRestMs(scheduleMs) };
   };
 

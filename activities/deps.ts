@@ -63,8 +63,6 @@ export interface ActivityRules extends SettleRules {
   /** How long a mail server that greylists is given before it is asked again. */
   readonly greylistMs: number;
   readonly webhookScheduleMs: readonly number[];
-  /** How long the delivery log remembers an attempt. */
-  readonly webhookLogMs: number;
   readonly retention: Retention;
   readonly sweep: {
     /** An accepted batch this old whose workflow is not started is started by the sweep. */

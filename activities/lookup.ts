@@ -6,7 +6,7 @@ import { joinLookups } from '../db/lookups/lookups.ts';
 import { admitCall, recordOne } from '../db/lookups/sources.ts';
 import { type Judged, recordSkipped } from '../db/lookups/vendor-attempts.ts';
 import { countCall } from '../db/metrics.ts';
-import { storeRegistryAbsence, storeRegistryProvider } from '../db/providers/providers.ts';
+import { storeRegistryAnswer } from '../db/providers/providers.ts';
 import { readProvider } from '../db/providers/subject.ts';
 import type { WantedType } from '../db/words.ts';
 import type { LookupPlan, Unknown } from '../workflows/messages.ts';
@@ -154,10 +154,10 @@ export async function askRegistry(
   await recordOne(db, REGISTRY, admission.era, isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' });
   switch (step.kind) {
     case 'found':
-      await storeRegistryProvider(db, step.provider);
+      await storeRegistryAnswer(db, npi, step.provider);
       return null;
     case 'inactive_or_unknown':
-      await storeRegistryAbsence(db, npi);
+      await storeRegistryAnswer(db, npi, null);
       return null;
     case 'retry':
       return later(step.why, step.afterMs);

@@ -1,6 +1,5 @@
 import { Context } from '@temporalio/activity';
-import { recordEvidence, recordVerdict } from '../db/lookups/candidates.ts';
-import { listFading } from '../db/lookups/directory.ts';
+import { listFading, recordCheck } from '../db/lookups/candidates.ts';
 import { readProvider } from '../db/providers/subject.ts';
 import type { ReverifyResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
@@ -30,14 +29,9 @@ export function createReverifyActivities({ db, log, check, verifiers, rules }: R
           const candidate = { ...fading, namedBy: 1, ...claim };
           const subject = buildSubject(npi, await readProvider(db, npi), 'any');
           const checked = await check(candidate, subject, signal, null);
-          if (checked.kind !== 'decided' || checked.verdict === 'unknown') {
-            await recordEvidence(db, { npi, email, lookupId: null }, checked.evidence);
-            result.undecided += 1;
-            continue;
-          }
-          await recordVerdict(db, { npi, email, lookupId: null }, checked, checked.evidence);
-          if (checked.verdict === 'valid') result.valid += 1;
-          else result.notValid += 1;
+          const decided = checked.kind === 'decided' && checked.verdict !== 'unknown' ? checked : null;
+          await recordCheck(db, { npi, email, lookupId: null }, checked.evidence, decided);
+          result[decided === null ? 'undecided' : decided.verdict === 'valid' ? 'valid' : 'notValid'] += 1;
         }
         log.info(result, 're-verified');
         return result;

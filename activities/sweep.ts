@@ -1,7 +1,6 @@
 import { setTimeout } from 'node:timers/promises';
 import { DatabaseError } from '../db/errors.ts';
 import { noteUsedCredits } from '../db/figures.ts';
-import { forgetUnkept } from '../db/lookups/directory.ts';
 import {
   type BatchStart,
   listOpen,
@@ -15,8 +14,6 @@ import {
 import { forgetOld } from '../db/requests/retention.ts';
 import { giveRoomToAll } from '../db/requests/room.ts';
 import { settleOverdue } from '../db/requests/settle.ts';
-import { forgetHosts } from '../db/webhooks/hosts.ts';
-import { forgetAttempts } from '../db/webhooks/log.ts';
 import { markResendStarted, takeDeliveries, type WaitingDelivery } from '../db/webhooks/resends.ts';
 import { type BatchDeps, logSettled, settleOne } from './batches.ts';
 
@@ -25,7 +22,6 @@ import { type BatchDeps, logSettled, settleOne } from './batches.ts';
 
 /** How many of each kind one sweep takes; the rest waits for the next one. */
 const AT_MOST = 200;
-const EXPIRED_AT_MOST = 5000;
 /** Overdue requests in one transaction, which keeps other writers of their organization waiting. */
 const SETTLED_AT_ONCE = 500;
 /** What a sweep gives Temporal, so that the next refunds are in time while it is slow or away. */
@@ -119,9 +115,6 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
   const waiting = isOver() ? [] : await takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
   const redelivered = await each(waiting, 'deliver', (delivery) => redeliver(deps, delivery), isOver);
 
-  await forgetAttempts(db, rules.webhookLogMs, EXPIRED_AT_MOST);
-  await forgetHosts(db, rules.webhookLogMs);
-  await forgetUnkept(db);
   await forgetOld(db, rules.retention);
   await noteUsedCredits(db);
   await noteSweep(db);

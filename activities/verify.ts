@@ -3,12 +3,10 @@ import type { ApplicationFailure } from '@temporalio/common';
 import {
   type ClaimedEmail,
   claimUnchecked,
-  countUnchecked,
-  recordEvidence,
-  recordVerdict,
+  recordCheck,
   releaseUnchecked,
+  standingOf,
 } from '../db/lookups/candidates.ts';
-import { hasStoredEmail } from '../db/lookups/directory.ts';
 import { recordRefused } from '../db/lookups/vendor-attempts.ts';
 import type { WantedType } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
@@ -81,12 +79,12 @@ export async function verify(
   let notNow: ApplicationFailure | null = null;
 
   const write = async (email: string, decided: Decided) => {
-    await recordVerdict(db, { ...lookup, email }, decided, decided.evidence);
+    await recordCheck(db, { ...lookup, email }, decided.evidence, decided);
     const isWanted = wantedType === 'any' ? 'professional' : wantedType;
     satisfied ||= decided.verdict === 'valid' && decided.emailType === isWanted;
   };
   const letGo = async (email: string, { evidence }: Checked, greylistedMs: number | null) => {
-    await recordEvidence(db, { ...lookup, email }, evidence);
+    await recordCheck(db, { ...lookup, email }, evidence, null);
     await releaseUnchecked(db, { npi, email }, greylistedMs);
   };
   const judge = async (candidate: ClaimedEmail) => {
@@ -97,7 +95,7 @@ export async function verify(
         if (checked.reason.startsWith('dns') && candidate.waitedMs > DNS_PATIENCE_MS) {
           const { reason, evidence } = checked;
           const unknown = { verdict: 'unknown', emailType: null, reason, validatedAt: null } as const;
-          await recordVerdict(db, { ...lookup, email }, unknown, evidence);
+          await recordCheck(db, { ...lookup, email }, evidence, unknown);
           undecided = reason;
           return;
         }
@@ -132,9 +130,9 @@ export async function verify(
     });
     if (satisfied && !candidate.hasRival) return { kind: 'found', reason: null };
   }
-  if (await hasStoredEmail(db, { ...lookup, wantedType, freshnessMs }))
-    return { kind: 'found', reason: null };
-  const { elsewhere, greylisted } = await countUnchecked(db, { ...lookup, except: had });
+  const asked = { ...lookup, wantedType, freshnessMs, except: had };
+  const { stored, elsewhere, greylisted } = await standingOf(db, asked);
+  if (stored) return { kind: 'found', reason: null };
   // Before anything is tried again: a mail server that is asked too early starts its pause anew.
   if (later !== null || greylisted > 0) return { kind: 'later', reason: 'greylisted' };
   if (elsewhere > 0) throw retryLater('verification', 'checked_elsewhere', 1000);

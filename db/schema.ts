@@ -214,7 +214,6 @@ export const storedEmails = pgTable('stored_emails', {
   reason: text('reason'),
   lastValidatedAt: time('last_validated_at'),
   source: text('source').notNull(),
-  sourceRequestId: text('source_request_id'),
   unchecked: boolean('unchecked').notNull().default(false),
   firstSeenAt: time('first_seen_at').notNull().defaultNow(),
   updatedAt: time('updated_at').notNull().defaultNow(),
@@ -243,7 +242,7 @@ export const providers = pgTable('providers', {
   /** 1: a person, 2: an organization; null in the rows of deactivated NPIs. */
   entityType: smallint('entity_type'),
   ...columns('lastName firstName middleName nameSuffix credential otherLastName otherFirstName', text),
-  ...columns('organizationName parentName taxonomyCode phoneKey addressKey', text),
+  ...columns('organizationName parentName phoneKey addressKey', text),
   ...columns('practiceLine1 practiceLine2 practiceCity practiceState practicePostalCode practicePhone', text),
   ...columns('updatedOn deactivatedOn reactivatedOn', (name) => date(name)),
   deactivated: boolean('deactivated'),
@@ -258,7 +257,6 @@ export const providerEndpoints = pgTable('provider_endpoints', {
   npi: text('npi').notNull(),
   kind: text('kind').$type<words.EndpointKind>().notNull(),
   endpoint: text('endpoint').notNull(),
-  affiliated: boolean('affiliated'),
   affiliationName: text('affiliation_name'),
 });
 

@@ -95,15 +95,10 @@ function providerOf(result: Field, npi: string): RegistryProvider {
   const otherNames = result.at('other_names').items();
   const addresses = result.at('addresses').items();
   const practice = addresses.find((one) => textAt(one, 'address_purpose') === 'LOCATION');
-  const taxonomy = result
-    .at('taxonomies')
-    .items()
-    .find((one) => one.at('primary').value === true);
   return {
     npi,
     entityType,
     ...namesOf(entityType, basic, otherNames[0]),
-    taxonomyCode: taxonomy ? textAt(taxonomy, 'code') : null,
     practice: practice ? locationOf(practice) : null,
     updatedOn: updatedOn(result),
     endpoints: result.at('endpoints').items().flatMap(endpointOf),
@@ -156,12 +151,10 @@ function endpointOf(entry: Field): RegistryEndpoint[] {
   const endpoint = textAt(entry, 'endpoint', ENDPOINT_AT_MOST);
   if (endpoint === null) return [];
   const kind = textAt(entry, 'endpointType');
-  const affiliation = textAt(entry, 'affiliation');
   return [
     {
       kind: ENDPOINT_KINDS.find((one) => one === kind) ?? 'OTHERS',
       endpoint,
-      affiliated: affiliation === null ? null : affiliation === 'Y',
       affiliationName: textAt(entry, 'affiliationName'),
     },
   ];

@@ -50,7 +50,7 @@ async function resend(
     case 'resent': {
       const { organizationId: organization_id, batchId: batch_id, deliveryId: delivery_id } = which;
       // It is committed: if Temporal is away the sweep starts it.
-      const started = await start(() => startDelivery(client, taskQueue, outcome.start));
+      const started = await start(() => startDelivery(client, taskQueue, which));
       // Unmarked, it is started once more, which changes nothing.
       if (started) await markResendStarted(db, delivery_id).catch(() => {});
       log.info({ organization_id, batch_id, delivery_id, started }, 'delivery resent');

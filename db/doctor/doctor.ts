@@ -51,13 +51,8 @@ export async function runChecks(
 /** What a repair changed: numbers and ids. */
 type Details = Readonly<Record<string, string | number | null>>;
 
-/** How one id of a finding is repaired, under the lock of its organization's balance, or of a row of its own. */
-interface Repair {
-  /** Selects the organization's id; null if it belongs to none. */
-  readonly owner: SQL;
-  /** Gives `details`; no row, or null, if there is nothing to repair any more, or not safely. */
-  readonly fix: SQL | ((tx: Transaction, rules: DoctorRules) => Promise<Details | null>);
-}
+/** Gives what is to be noted; no row, or null, if there is nothing to repair any more, or not safely. */
+type Fix = SQL | ((tx: Transaction, rules: DoctorRules) => Promise<Details | null>);
 
 export interface RepairRecord {
   readonly check: string;
@@ -79,15 +74,13 @@ export async function repair(
   rules: DoctorRules,
 ): Promise<RepairRecord[]> {
   const records: RepairRecord[] = [];
-  for (const [check, repairOf] of Object.entries(REPAIRS)) {
+  for (const [check, fixOf] of Object.entries(REPAIRS)) {
     const subjects = diagnosis.checks.find(({ code }) => code === check)?.examples ?? [];
     for (const subject of subjects) {
-      const { owner, fix } = repairOf(subject);
       const work = transaction(db, async (tx) => {
-        const [found] = await tx.execute<{ id: string | null }>(owner);
-        if (!found) return null;
-        const { id: organizationId } = found;
+        const [{ id: organizationId } = { id: null }] = await tx.execute<{ id: string }>(ownerOf(subject));
         if (organizationId !== null) await balanceLock(tx, organizationId);
+        const fix = fixOf(subject);
         const details = typeof fix === 'function' ? await fix(tx, rules) : await detailsOf(tx, fix);
         const change = { action: 'doctor.repair', organizationId, subject } as const;
         if (details) await recordAudit(tx, by, { ...change, details: { check, ...details } });
@@ -114,85 +107,69 @@ async function detailsOf(tx: Transaction, fix: SQL): Promise<Details | null> {
   return row?.details ?? null;
 }
 
-const ownerOf = (table: 'batches' | 'requests', id: string) =>
-  sql`select organization_id as id from ${sql.identifier(table)} where id = ${id}`;
+/** Whose it is: an organization's, a batch, a request, a delivery, or what begins with an organization's id. */
+const ownerOf = (subject: string) => sql`
+  select id from organizations where id = split_part(${subject}, ' ', 1)
+  union all select organization_id from batches where id = ${subject}
+  union all select organization_id from requests where id = ${subject}
+  union all select b.organization_id from webhook_deliveries d join batches b on b.id = d.batch_id
+             where d.id = ${subject}`;
 
 /** In the order in which they are made: settlements move balances and counts, which must be right by then. */
-const REPAIRS: Readonly<Record<string, (subject: string) => Repair>> = {
-  balance_differs: (organizationId) => ({
-    owner: sql`select ${organizationId} as id`,
-    fix: sql`select recompute_balance(${organizationId}) as details`,
-  }),
+const REPAIRS: Readonly<Record<string, (subject: string) => Fix>> = {
+  balance_differs: (organizationId) => sql`select recompute_balance(${organizationId}) as details`,
 
-  batch_completed_count: (batchId) => ({
-    owner: ownerOf('batches', batchId),
-    fix: sql`
-      update batches b
-         set completed_count = n.counted, updated_at = greatest(b.updated_at, clock_timestamp())
-        from (select count(settled_at)::int as counted from requests where batch_id = ${batchId}) n,
-             (select completed_count as before from batches where id = ${batchId}) was
-       where b.id = ${batchId} and b.completed_count <> n.counted
-      returning json_build_object('before', was.before, 'counted', n.counted) as details`,
-  }),
+  batch_completed_count: (batchId) => sql`
+    update batches b
+       set completed_count = n.counted, updated_at = greatest(b.updated_at, clock_timestamp())
+      from (select count(settled_at)::int as counted from requests where batch_id = ${batchId}) n,
+           (select completed_count as before from batches where id = ${batchId}) was
+     where b.id = ${batchId} and b.completed_count <> n.counted
+    returning json_build_object('before', was.before, 'counted', n.counted) as details`,
 
-  delivery_attempts: (deliveryId) => ({
-    owner: sql`
-      select b.organization_id as id from webhook_deliveries d join batches b on b.id = d.batch_id
-       where d.id = ${deliveryId}`,
-    fix: sql`
-      update webhook_deliveries d
-         set attempts = n.last
-        from (select count(*)::int as made, coalesce(max(n), 0)::int as last
-                from webhook_attempts where delivery_id = ${deliveryId}) n,
-             (select attempts as before from webhook_deliveries where id = ${deliveryId} for update) was
-       where d.id = ${deliveryId} and n.made = n.last - d.forgotten and d.attempts <> n.last
-      returning json_build_object('before', was.before, 'counted', n.last) as details`,
-  }),
+  delivery_attempts: (deliveryId) => sql`
+    update webhook_deliveries d
+       set attempts = n.last
+      from (select count(*)::int as made, coalesce(max(n), 0)::int as last
+              from webhook_attempts where delivery_id = ${deliveryId}) n,
+           (select attempts as before from webhook_deliveries where id = ${deliveryId} for update) was
+     where d.id = ${deliveryId} and n.made = n.last - d.forgotten and d.attempts <> n.last
+    returning json_build_object('before', was.before, 'counted', n.last) as details`,
 
   entitlement_unearned: (subject) => {
     const [organizationId = '', npi = '', emailType = ''] = subject.split(' ');
-    return {
-      owner: sql`select ${organizationId} as id`,
-      fix: sql`select rewrite_entitlement(${organizationId}, ${npi}, ${emailType}) as details`,
-    };
+    return sql`select rewrite_entitlement(${organizationId}, ${npi}, ${emailType}) as details`;
   },
 
-  entitlement_missing: (requestId) => ({
-    owner: ownerOf('requests', requestId),
-    fix: sql`
-      select rewrite_entitlement(organization_id, npi, email_type) as details from requests
-       where id = ${requestId} and credits_used > 0`,
-  }),
+  entitlement_missing: (requestId) => sql`
+    select rewrite_entitlement(organization_id, npi, email_type) as details from requests
+     where id = ${requestId} and credits_used > 0`,
 
-  hold_not_settled: (requestId) => ({
-    owner: ownerOf('requests', requestId),
-    fix: sql`
-      insert into ledger_entries (organization_id, request_id, kind, amount)
-      select r.organization_id, r.id, 'release', e.amount
-        from requests r join ledger_entries e on e.request_id = r.id
-       where r.id = ${requestId} and r.settled_at is not null and (r.status <> 'completed' or r.replayed)
-         and e.kind = 'hold'
-         and (select count(*) from ledger_entries where request_id = r.id) = 1
-      returning json_build_object('released', amount) as details`,
-  }),
+  hold_not_settled: (requestId) => sql`
+    insert into ledger_entries (organization_id, request_id, kind, amount)
+    select r.organization_id, r.id, 'release', e.amount
+      from requests r join ledger_entries e on e.request_id = r.id
+     where r.id = ${requestId} and r.settled_at is not null and (r.status <> 'completed' or r.replayed)
+       and e.kind = 'hold'
+       and (select count(*) from ledger_entries where request_id = r.id) = 1
+    returning json_build_object('released', amount) as details`,
 
-  request_overdue: (requestId) => ({
-    owner: ownerOf('requests', requestId),
-    async fix(tx, rules) {
-      const { status, settledNow } = await settleIn(tx, requestId, 'failed', 'deadline', rules);
-      return settledNow ? { settled: status } : null;
-    },
-  }),
+  request_overdue: (requestId) => async (tx, rules) => {
+    const { status, settledNow } = await settleIn(tx, requestId, 'failed', 'deadline', rules);
+    return settledNow ? { settled: status } : null;
+  },
 
-  lookup_left_open: (lookupId) => ({
-    // Locked, so that a request that joins it meanwhile is seen.
-    owner: sql`select null as id from lookups where id = ${lookupId} for update`,
-    fix: sql`
-      update lookups l set closed_at = clock_timestamp()
-       where l.id = ${lookupId} and l.closed_at is null
-         and not exists (select from requests r where r.lookup_id = l.id and r.settled_at is null)
-      returning json_build_object('npi', l.npi) as details`,
-  }),
+  lookup_left_open: (lookupId) => async (tx) => {
+    // Locked first, so that a request that joins it meanwhile is seen.
+    await tx.execute(sql`select from lookups where id = ${lookupId} for update`);
+    return await detailsOf(
+      tx,
+      sql`update lookups l set closed_at = clock_timestamp()
+           where l.id = ${lookupId} and l.closed_at is null
+             and not exists (select from requests r where r.lookup_id = l.id and r.settled_at is null)
+          returning json_build_object('npi', l.npi) as details`,
+    );
+  },
 };
 
 /** The checks that `repair` knows how to clear. */

@@ -69,7 +69,6 @@ const ERASED: Pass = {
 const SANDBOXES: Pass = {
   from: sql`requests r join (
     select request_id from vendor_attempts
-    union all select source_request_id from stored_emails
     union all select checking_for from stored_emails) s on s.request_id = r.id and r.test_outcome is not null`,
   subject: sql`r.id`,
   checks: { sandbox_not_apart: sql`true` },

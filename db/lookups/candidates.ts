@@ -1,11 +1,13 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, run, span, type Transaction, transaction } from '../client.ts';
-import { type CheckKind, type EmailType, SERVICE, type StoredVerdict } from '../words.ts';
+import { isUsable } from '../requests/entitlements.ts';
+import { type CheckKind, type EmailType, SERVICE, type StoredVerdict, type WantedType } from '../words.ts';
 import { epochMs } from './sources.ts';
 
-// An address on its way into the directory: named by a source and not yet believed, then checked by one worker at a
-// time, whoever waits for it. Everything found out about it is kept as evidence. An erasure locks both tables: whoever
-// inserts into one looks at the suppressions, or at what is stored, after that, or before it.
+// The directory is every address a source ever named for an NPI, with the newest verdict on it. On its way into it an
+// address is named by a source and not yet believed, then checked by one worker at a time, whoever waits for it.
+// Everything found out about it is kept as evidence. An erasure locks both tables: whoever inserts into one looks at the
+// suppressions, or at what is stored, after that, or before it.
 
 /** An address as its source names it. */
 export interface NamedCandidate {
@@ -125,20 +127,17 @@ export async function queueKnownEmails(
   });
 }
 
-/** What a check came to. */
-interface CheckWords {
-  readonly verdict: StoredVerdict;
-  readonly reason: string | null;
-}
-
 /** One line of evidence on an address. */
-export interface Evidence extends CheckWords {
+export interface Evidence {
   readonly kind: CheckKind;
   readonly source: string;
+  readonly verdict: StoredVerdict;
+  readonly reason: string | null;
   readonly durationMs: number | null;
 }
 
-export interface CheckedEmail extends CheckWords {
+/** What all checks came to. */
+export interface CheckedEmail extends Pick<Evidence, 'verdict' | 'reason'> {
   readonly emailType: EmailType | null;
   readonly validatedAt: Date | null;
 }
@@ -153,7 +152,7 @@ export interface ClaimedEmail extends NamedCandidate {
   /** Whether all that says whose it is repeats our question. */
   readonly isEcho: boolean;
   /** The newest judgment of a verifier, if it is not older than 24 hours; when, in milliseconds since the epoch. */
-  readonly looked: (CheckWords & { readonly at: number }) | null;
+  readonly looked: (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number }) | null;
   /** Since it came into line. */
   readonly waitedMs: number;
   /** Whether another one waits that its finder calls valid. */
@@ -208,18 +207,28 @@ export async function claimUnchecked(
 export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
   where e.npi = s.npi and e.kind = 'DIRECT' and endpoint_address(e.endpoint) = s.email)`;
 
-/** What is left in line of a lookup beside `except`: in somebody else's hands, or greylisted. */
-export async function countUnchecked(
+/**
+ * How a lookup stands: whether the directory satisfies it now, and what is left in its line beside `except`, in somebody
+ * else's hands or greylisted.
+ */
+export async function standingOf(
   db: Database,
-  search: { readonly npi: string; readonly lookupId: string; readonly except: readonly string[] },
-): Promise<{ readonly elsewhere: number; readonly greylisted: number }> {
-  const [row] = await run<{ elsewhere: number; greylisted: number }>(db)`
-    select count(*) filter (where w.reason is distinct from ${GREYLISTED})::int as elsewhere,
+  search: Readonly<{ npi: string; lookupId: string; wantedType: WantedType }> & {
+    readonly freshnessMs: number;
+    readonly except: readonly string[];
+  },
+) {
+  const { npi, lookupId, except, freshnessMs } = search;
+  const usable = isUsable({ ...search, at: sql`now()` }, freshnessMs);
+  const [row] = await run<{ stored: boolean; elsewhere: number; greylisted: number }>(db)`
+    select exists (select from stored_emails where npi = ${npi} and ${usable}) as stored,
+           count(*) filter (where w.reason is distinct from ${GREYLISTED})::int as elsewhere,
            count(*) filter (where w.reason = ${GREYLISTED})::int as greylisted
       from stored_emails w
-     where w.npi = ${search.npi} and w.unchecked and w.checking_until > clock_timestamp()
-       and w.email <> all(${sql.param([...search.except])}::text[]) and ${namedIn(search.lookupId)}`;
-  return row ?? { elsewhere: 0, greylisted: 0 };
+     where w.npi = ${npi} and w.unchecked and w.checking_until > clock_timestamp()
+       and w.email <> all(${sql.param([...except])}::text[]) and ${namedIn(lookupId)}`;
+  if (!row) throw new Error('no row');
+  return row;
 }
 
 /**
@@ -246,46 +255,59 @@ function namedIn(lookupId: string) {
     where n.lookup_id = ${lookupId} and n.npi = w.npi and n.email = w.email and n.kind = 'named')`;
 }
 
-/** Writes the verdict on an address, and the evidence for it. */
-export async function recordVerdict(
+/**
+ * Writes what was found out about an address, and the verdict on it. Nothing is written again of one that was erased
+ * meanwhile.
+ * @param address.lookupId null if no request waits for it
+ * @param checked null if no verdict came of it
+ */
+export async function recordCheck(
   db: Database,
-  address: CheckedAddress,
-  { verdict, reason, emailType, validatedAt }: CheckedEmail,
+  { npi, email, lookupId }: Readonly<{ npi: string; email: string; lookupId: string | null }>,
   evidence: readonly Evidence[],
+  checked: CheckedEmail | null,
 ): Promise<void> {
-  const last = { kind: 'verdict', source: SERVICE, verdict, reason, durationMs: null } as const;
-  const checked = sql`
-    update stored_emails
-       set verdict = ${verdict}, email_type = ${emailType}, reason = ${reason}, unchecked = false,
-           last_validated_at = ${validatedAt?.toISOString() ?? null}::timestamptz, checking_until = null,
-           updated_at = clock_timestamp()
-     where npi = ${address.npi} and email = ${address.email} returning npi, email`;
-  await addEvidence(db, address, checked, [...evidence, last]);
-}
-
-/** Writes what was found out about an address that no verdict came of. */
-export async function recordEvidence(
-  db: Database,
-  address: CheckedAddress,
-  evidence: readonly Evidence[],
-): Promise<void> {
-  const stored = sql`select npi, email from stored_emails where npi = ${address.npi} and email = ${address.email}`;
-  if (evidence.length > 0) await addEvidence(db, address, stored, evidence);
-}
-
-type CheckedAddress = Readonly<{ npi: string; email: string; lookupId: string | null }>;
-
-/** @param stored a statement that returns the address: nothing is written again of one that was erased meanwhile */
-async function addEvidence(
-  db: Database,
-  { lookupId }: CheckedAddress,
-  stored: SQL,
-  evidence: readonly Evidence[],
-): Promise<void> {
+  const lines = [...evidence];
+  let stored = sql`select npi, email from stored_emails where npi = ${npi} and email = ${email}`;
+  if (checked) {
+    const { verdict, reason, emailType, validatedAt } = checked;
+    lines.push({ kind: 'verdict', source: SERVICE, verdict, reason, durationMs: null });
+    stored = sql`
+      update stored_emails
+         set verdict = ${verdict}, email_type = ${emailType}, reason = ${reason}, unchecked = false,
+             last_validated_at = ${validatedAt?.toISOString() ?? null}::timestamptz, checking_until = null,
+             updated_at = clock_timestamp()
+       where npi = ${npi} and email = ${email} returning npi, email`;
+  }
+  if (lines.length === 0) return;
   await run(db)`
     with stored as (${stored})
     insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms)
     select stored.*, ${lookupId}, kind, source, verdict, reason, "durationMs"
-      from stored, jsonb_to_recordset(${JSON.stringify(evidence)}::jsonb)
+      from stored, jsonb_to_recordset(${JSON.stringify(lines)}::jsonb)
              line (kind text, source text, verdict text, reason text, "durationMs" integer)`;
 }
+
+type Fading = Pick<ClaimedEmail, 'email' | 'vendorType' | 'source' | 'isTypedDirect'> & {
+  readonly npi: string;
+};
+
+/** Valid addresses that go stale within `leadMs`, the first to do so first, of NPIs among the newest requests. */
+export async function listFading(
+  db: Database,
+  search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
+) {
+  const stale = sql`now() - ${span(search.freshnessMs)}`;
+  return await run<Fading>(db)`
+    select s.npi, s.email, s.email_type as "vendorType", s.source, ${IS_TYPED_DIRECT} as "isTypedDirect"
+      from (select distinct npi from (select npi from requests where test_outcome is null order by accepted_at desc limit ${ASKED}) newest) asked
+      join stored_emails s on s.npi = asked.npi
+     where s.verdict = 'valid' and not s.unchecked and s.may_store
+       and s.last_validated_at >= ${stale}
+       and s.last_validated_at < ${stale} + ${span(search.leadMs)}
+       and not is_suppressed(s.npi, s.email) and not is_inactive(s.npi)
+     order by s.last_validated_at limit ${search.limit}`;
+}
+
+/** The newest requests say who is asked for; beyond them a round would cost more than it brings. */
+const ASKED = 20_000;

@@ -1,5 +1,5 @@
-import { and, asc, desc, eq, getTableColumns, inArray, isNull, sql } from 'drizzle-orm';
-import { type Database, query, type Transaction } from '../client.ts';
+import { and, asc, desc, eq, getTableColumns, inArray, isNull, or, sql } from 'drizzle-orm';
+import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import {
   emailChecks,
@@ -48,6 +48,20 @@ export async function readEvidence(
     const [suppression] = await tx.execute<{ suppressed: boolean }>(
       sql`select is_suppressed(${npi}, null) as suppressed`,
     );
+    const ids = [...new Set(asked.flatMap(({ lookupId }) => lookupId ?? []))];
+    const begun = await tx.select(LOOKUP).from(lookups).where(inArray(lookups.id, ids));
+    const attempts = await tx
+      .select()
+      .from(vendorAttempts)
+      .where(inArray(vendorAttempts.lookupId, ids))
+      .orderBy(asc(vendorAttempts.startedAt), asc(vendorAttempts.vendor), asc(vendorAttempts.n));
+    const ofNoLookup = and(eq(emailChecks.npi, npi), isNull(emailChecks.lookupId));
+    const checks = await tx
+      .select()
+      .from(emailChecks)
+      .where(or(inArray(emailChecks.lookupId, ids), 'npi' in about ? ofNoLookup : undefined))
+      .orderBy(asc(emailChecks.id));
+    const chapters = Map.groupBy(asked.reverse(), ({ id, lookupId }) => lookupId ?? id);
     return {
       npi,
       /** Null if neither NPPES nor the registry has told us of it. */
@@ -62,9 +76,15 @@ export async function readEvidence(
         .where(eq(storedEmails.npi, npi))
         .orderBy(asc(storedEmails.firstSeenAt), asc(storedEmails.email)),
       /** Oldest first. */
-      chapters: await readChapters(tx, asked.reverse()),
+      chapters: [...chapters].map(([id, own]) => ({
+        lookup: begun.find((lookup) => lookup.id === id) ?? null,
+        /** Of the lookup those that were asked about. */
+        requests: own,
+        attempts: attempts.filter(({ lookupId }) => lookupId === id),
+        checks: checks.filter(({ lookupId }) => lookupId === id),
+      })),
       /** Made when no request waited: stored addresses that were looked at again. Only if an NPI was asked about. */
-      otherChecks: 'npi' in about ? await readOtherChecks(tx, npi) : [],
+      otherChecks: checks.filter(({ lookupId }) => lookupId === null).slice(-CHECKS_AT_MOST),
     };
   });
 }
@@ -78,39 +98,3 @@ const LOOKUP = {
   ...getTableColumns(lookups),
   requestCount: sql<number>`(select count(*)::int from requests r where r.lookup_id = lookups.id)`,
 };
-
-type Reading = Pick<Transaction, 'select'>;
-
-/** @param asked oldest first */
-async function readChapters(tx: Reading, asked: readonly EvidenceRequest[]) {
-  const ids = [...new Set(asked.flatMap(({ lookupId }) => lookupId ?? []))];
-  const found = await tx.select(LOOKUP).from(lookups).where(inArray(lookups.id, ids));
-  const attempts = await tx
-    .select()
-    .from(vendorAttempts)
-    .where(inArray(vendorAttempts.lookupId, ids))
-    .orderBy(asc(vendorAttempts.startedAt), asc(vendorAttempts.vendor), asc(vendorAttempts.n));
-  const checks = await tx
-    .select()
-    .from(emailChecks)
-    .where(inArray(emailChecks.lookupId, ids))
-    .orderBy(asc(emailChecks.id));
-  const chapters = Map.groupBy(asked, ({ id, lookupId }) => lookupId ?? id);
-  return [...chapters].map(([id, own]) => ({
-    lookup: found.find((lookup) => lookup.id === id) ?? null,
-    /** Of the lookup those that were asked about. */
-    requests: own,
-    attempts: attempts.filter(({ lookupId }) => lookupId === id),
-    checks: checks.filter(({ lookupId }) => lookupId === id),
-  }));
-}
-
-async function readOtherChecks(tx: Reading, npi: string) {
-  const newest = await tx
-    .select()
-    .from(emailChecks)
-    .where(and(eq(emailChecks.npi, npi), isNull(emailChecks.lookupId)))
-    .orderBy(desc(emailChecks.id))
-    .limit(CHECKS_AT_MOST);
-  return newest.reverse();
-}

@@ -22,11 +22,11 @@ export type StoreVerdict = 'stored' | 'unchanged' | 'suppressed';
  * @returns a verdict for each; of rows about one address the newest is stored, and the others change nothing
  */
 export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): Promise<StoreVerdict[]> {
-  const given = JSON.stringify(rows.map((row, n) => ({ ...row, n })));
-  const verdicts = await run<{ n: number; verdict: StoreVerdict }>(db)`
+  const given = await run<{ verdict: StoreVerdict }>(db)`
     with given as (
-      select * from jsonb_to_recordset(${given}::jsonb)
-        as g (n int, npi text, email text, "emailType" text, "validatedAt" timestamptz(3), source text)
+      select * from rows from (jsonb_to_recordset(${JSON.stringify(rows)}::jsonb)
+               as (npi text, email text, "emailType" text, "validatedAt" timestamptz(3), source text))
+             with ordinality as g (npi, email, "emailType", "validatedAt", source, n)
     ), newest as (
       select distinct on (npi, email) g.*, is_suppressed(npi, email) as suppressed
         from given g order by npi, email, "validatedAt" desc nulls last, n
@@ -40,7 +40,7 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): P
           on conflict (npi, email) do update
          set email_type = excluded.email_type, verdict = excluded.verdict, reason = excluded.reason,
              last_validated_at = excluded.last_validated_at, source = excluded.source, unchecked = false,
-             source_request_id = null, checking_until = null, may_store = true, updated_at = clock_timestamp()
+             checking_until = null, may_store = true, updated_at = clock_timestamp()
        where excluded.verdict = 'valid' and case
          -- The same word again does not undo a check that has begun.
          when s.unchecked then s.last_validated_at is distinct from excluded.last_validated_at
@@ -51,13 +51,12 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): P
          else s.updated_at < excluded.last_validated_at end
       returning npi, email
     )
-    select g.n, case when o.suppressed then 'suppressed' when w.npi is not null then 'stored' else 'unchanged' end
-             as verdict
+    select case when o.suppressed then 'suppressed' when w.npi is not null then 'stored' else 'unchanged' end as verdict
       from given g
       join newest o on o.npi = g.npi and o.email = g.email
-      left join written w on w.npi = g.npi and w.email = g.email and o.n = g.n`;
-  const verdictOf = new Map(verdicts.map(({ n, verdict }) => [n, verdict]));
-  return rows.map((_, n) => verdictOf.get(n) ?? 'unchanged');
+      left join written w on w.npi = g.npi and w.email = g.email and o.n = g.n
+     order by g.n`;
+  return given.map(({ verdict }) => verdict);
 }
 
 /** What an import did, in rows by verdict; of CMS's files by file and fate, such as `npidata.inserted`. */

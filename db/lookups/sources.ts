@@ -119,10 +119,7 @@ export async function recordCall(
   outcome: CallOutcome,
 ): Promise<void> {
   const change = changeBy(outcome, sql`era = ${era}`);
-  if (change)
-    await tx.execute(
-      sql`update source_health set changed_at = clock_timestamp(), ${change} and source = ${source}`,
-    );
+  if (change) await tx.execute(sql`update source_health set ${change} and source = ${source}`);
 }
 
 function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {

@@ -1,4 +1,4 @@
-import { type SQL, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { type Database, run, span, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { isUsable } from '../requests/entitlements.ts';
@@ -101,7 +101,7 @@ export async function beginVendorStep(db: Database, question: Question): Promise
         // Who polls just now holds it for a call at most; what is beyond that is the vendor's pause.
         if (afterMs > 0)
           return { kind: 'wait', why: 'pending', afterMs: Math.max(afterMs, leaseMs - holdMs) };
-        return await takePoll(db, question, last, wantedType);
+        return await take(db, question, last, seen);
       case 'submitting':
         if (afterMs > 0) return { kind: 'wait', why: 'asked_already', afterMs };
         await recordLost(db, last, 'no answer recorded');
@@ -123,7 +123,7 @@ export async function beginVendorStep(db: Database, question: Question): Promise
       case 'retry':
         break;
     }
-    return await takeSubmit(db, question, { ...last, n: last.n + 1 }, wantedType);
+    return await take(db, question, last, seen);
   } catch (error) {
     // Another request of the lookup asks since we looked.
     if (!(error instanceof DatabaseError && error.code === '23505')) throw error;
@@ -171,65 +171,42 @@ async function look(db: Database, { requestId, vendor, freshnessMs }: Question):
   return seen;
 }
 
-async function takeSubmit(
+/** Has the next call admitted, a new question or the poll of a job, and written down in the same statement. */
+async function take(
   db: Database,
   question: Question,
-  attempt: AttemptId,
-  wantedType: WantedType,
+  last: AttemptId,
+  { state, wantedType }: Seen,
 ): Promise<NextStep> {
   const { requestId, vendor } = question;
-  const { lookupId, n } = attempt;
-  const cost = question.cost(wantedType);
-  const admission = await admitCall(
+  const { lookupId } = last;
+  const isPoll = state === 'pending';
+  const attempt = isPoll ? last : { ...last, n: last.n + 1 };
+  const call = isPoll ? { cost: 0, backing: [] } : { cost: question.cost(wantedType) };
+  const leaseUntil = sql`at + ${span(question.callMs + LEASE_MARGIN_MS)}`;
+  const record = isPoll
+    ? sql`update vendor_attempts set lease_until = ${leaseUntil}, polls = polls + 1 from admission
+           where kind = 'go' and ${sameAttempt(attempt)} and state = 'pending'
+             and (lease_until is null or lease_until <= at)`
+    : sql`insert into vendor_attempts (lookup_id, vendor, n, request_id, started_at, state, reason, credits, ended_at, lease_until)
+          select ${lookupId}, ${vendor}, ${attempt.n}, ${requestId}, at, one.*
+            from admission, lateral (
+                   select 'submitting', null, ${call.cost}::numeric, null::timestamptz, ${leaseUntil} where kind = 'go'
+                   union all
+                   select 'skip', 'daily_credits', 0, at, null where kind = 'spent') one`;
+  const taken = await admitCall<{ jobRef: string | null; cost: number; askedAt: number }>(
     db,
-    { ...question, source: vendor, cost },
-    sql`insert into vendor_attempts (lookup_id, vendor, n, request_id, started_at, state, reason, credits, ended_at, lease_until)
-        select ${lookupId}, ${vendor}, ${n}, ${requestId}, at, one.*
-          from admission, lateral (
-                 select 'submitting', null, ${cost}::numeric, null::timestamptz, ${leaseOf(question)} where kind = 'go'
-                 union all
-                 select 'skip', 'daily_credits', 0, at, null where kind = 'spent') one
-        returning state`,
+    { ...question, source: vendor, ...call },
+    sql`${record} returning job_ref as "jobRef", credits::float8 as cost, ${epochMs(sql`started_at`)} as "askedAt"`,
   );
-  switch (admission.kind) {
-    case 'wait':
-      return admission;
-    case 'spent':
-      // Not asked for our own sake: no ground to say that it knows nobody.
-      return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
-    case 'go': {
-      const { era, at: askedAt } = admission;
-      return { kind: 'ask', key: { ...attempt, cost, askedAt, era }, jobRef: null, wantedType };
-    }
-    default:
-      return admission satisfies never;
-  }
-}
-
-async function takePoll(
-  db: Database,
-  question: Question,
-  attempt: AttemptId,
-  wantedType: WantedType,
-): Promise<NextStep> {
-  const admission = await admitCall<{ jobRef: string | null; cost: number; askedAt: number }>(
-    db,
-    { ...question, source: question.vendor, cost: 0, backing: [] },
-    sql`update vendor_attempts set lease_until = ${leaseOf(question)}, polls = polls + 1 from admission
-         where kind = 'go' and ${sameAttempt(attempt)} and state = 'pending'
-           and (lease_until is null or lease_until <= at)
-        returning job_ref as "jobRef", credits::float8 as cost, ${epochMs(sql`started_at`)} as "askedAt"`,
-  );
-  if (admission.kind === 'wait') return admission;
-  const { era, jobRef, cost, askedAt } = admission;
+  if (taken.kind === 'wait') return taken;
+  // Not asked for our own sake: no ground to say that it knows nobody.
+  if (taken.kind === 'spent')
+    return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
+  const { era, jobRef, cost, askedAt } = taken;
   // Another request of the lookup asks since we looked.
-  if (jobRef === null) return { kind: 'wait', why: 'pending', afterMs: LOOK_AGAIN_MS };
+  if (isPoll && jobRef === null) return { kind: 'wait', why: 'pending', afterMs: LOOK_AGAIN_MS };
   return { kind: 'ask', key: { ...attempt, cost, askedAt, era }, jobRef, wantedType };
-}
-
-/** Until when whoever asks may be assumed alive. */
-function leaseOf({ callMs }: Question): SQL {
-  return sql`at + ${span(callMs + LEASE_MARGIN_MS)}`;
 }
 
 /**

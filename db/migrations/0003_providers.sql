@@ -1,6 +1,6 @@
 -- Who an NPI is: NPPES, as far as it is used.
 
--- One row per NPI. What nothing reads (sex, licences, mailing address) is not kept.
+-- One row per NPI. What nothing reads (sex, taxonomy, licences, mailing address) is not kept.
 create table providers (
   npi text collate "C" primary key check (npi ~ '^[0-9]{10}$'),
   -- 1: a person, 2: an organization; null in the rows of deactivated NPIs, which carry nothing else.
@@ -15,7 +15,6 @@ create table providers (
   organization_name text,
   -- The legal name of the organization that this one is a part of.
   parent_name text,
-  taxonomy_code text,
   practice_line_1 text,
   practice_line_2 text,
   practice_city text,
@@ -60,7 +59,6 @@ create table provider_endpoints (
   npi text collate "C" not null,
   kind text not null check (kind in ('DIRECT', 'CONNECT', 'SOAP', 'FHIR', 'REST', 'OTHERS')),
   endpoint text not null,
-  affiliated boolean,
   affiliation_name text,
   primary key (npi, kind, endpoint)
 );

@@ -41,8 +41,7 @@ create table source_health (
   open_until timestamptz(3),
   -- The source's own word (Retry-After): nobody asks before.
   paused_until timestamptz(3),
-  last_error text,
-  changed_at timestamptz(3) not null default clock_timestamp()
+  last_error text
 );
 
 -- Global rate limits (GCRA, one row per limit): when the next call would be due at an even pace.
@@ -203,7 +202,6 @@ create table stored_emails (
   reason text,
   last_validated_at timestamptz(3),
   source text not null,
-  source_request_id text references requests,
   -- Set while the candidate waits for our own checks.
   unchecked boolean not null default false,
   -- While somebody checks it, or a mail server has asked to come back: nobody else is paid for the same check.

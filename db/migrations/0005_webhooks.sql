@@ -73,8 +73,6 @@ create table webhook_hosts (
   times_opened integer not null default 0,
   -- Begins with each opening.
   era integer not null default 0,
-  -- While it is open one attempt at a time is made; this one ends, or has died, by then.
-  trial_until timestamptz(3),
   -- When the last of those that wait for it looks again.
   turn_at timestamptz(3),
   -- Deliveries are no weapon: a host that has taken none yet is sent few. When it last answered 2xx, to the day; null for

@@ -65,7 +65,7 @@ grant select, insert, update on entitlements to npe_api, npe_worker, npe_operato
 grant select, insert, delete on used_credits to npe_worker;
 grant select on used_credits to npe_operator;
 grant insert on audit_log to npe_api, npe_worker, npe_operator;
-grant select on audit_log, privacy_requests to npe_operator;
+grant select on audit_log to npe_operator;
 
 -- Accounts. Only who signs or hands out webhook secrets reads them.
 grant select (id, name, requests_per_minute, webhooks_suspended, created_at, suspended) on organizations to npe_api;

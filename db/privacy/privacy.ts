@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import { type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, query, type Transaction, transaction } from '../client.ts';
+import { type Database, run, type Transaction, transaction } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 import { hashAddress, type SuppressionTarget } from './suppressions.ts';
 
@@ -21,13 +21,20 @@ export interface AskedBy extends ChangedBy {
   readonly received: Date;
 }
 
-/** The register, the newest first. */
+/**
+ * The register, the newest first: what people asked of us, and what was done. It is read from the audit log, which can't be
+ * rewritten. Of an objection the reason says who asked, and when.
+ */
 export async function listPrivacyRequests(db: Database, limit: number) {
-  const register = sql`
-    select received_at as "receivedAt", done_at as "doneAt", kind, asked_by as "askedBy", subject, actor, reason
-      from privacy_requests
+  return await run<{ readonly doneAt: string }>(db)`
+    select details ->> 'received_at' as "receivedAt",
+           to_char(at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "doneAt",
+           case action when 'privacy.export' then 'export' when 'privacy.erase' then 'erasure' else 'objection' end as kind,
+           details ->> 'asked_by' as "askedBy", subject, actor, reason
+      from audit_log
+     where action in ('privacy.export', 'privacy.erase')
+        or action = 'suppressions.add' and details ->> 'origin' = 'operator'
      order by id desc limit ${limit}`;
-  return await query(db, (tx) => tx.execute<{ readonly doneAt: string }>(register));
 }
 
 /**
@@ -49,6 +56,9 @@ export async function recordPrivacyRequest(
 /** What we compute for ourselves from other columns. */
 const DERIVED = ['row_hash', 'phone_key', 'address_key', 'updated_at', 'unchecked', 'facts'];
 
+/** By which a person is known; the other one is null, which in SQL equals nothing. */
+const known = (subject: DataSubject) => ({ npi: null, email: null, ...subject });
+
 /**
  * Everything held about a provider, or under an address, for them to have. For an NPI: its NPPES rows and the
  * lookups and requests for it; of an address: what names it. Organizations appear by their ids: whom they are is not
@@ -56,43 +66,37 @@ const DERIVED = ['row_hash', 'phone_key', 'address_key', 'updated_at', 'unchecke
  * @returns rows with the columns' own names
  */
 export async function exportSubject(db: Database, subject: DataSubject) {
-  const ofNpi = 'npi' in subject ? sql`npi = ${subject.npi}` : sql`false`;
-  const theirs = 'npi' in subject ? ofNpi : sql`email = ${subject.email}`;
-  const endpoint =
-    'npi' in subject ? ofNpi : sql`endpoint like '%@%' and endpoint_address(endpoint) = ${subject.email}`;
+  const { npi, email } = known(subject);
+  const ofNpi = sql`npi = ${npi}`;
+  const theirs = sql`(${ofNpi} or email = ${email})`;
+  const endpoint = sql`(${ofNpi} or endpoint like '%@%' and endpoint_address(endpoint) = ${email})`;
   const { kind, value } = suppressionOf(subject);
-  return await query(db, async (tx) => {
-    const rows = async (statement: SQL) => {
-      const found = await tx.execute<{ row: Record<string, unknown> }>(
-        sql`select to_jsonb(t) - ${sql.param(DERIVED)}::text[] as row from (${statement}) t`,
-      );
-      return [...found].map(({ row }) => row);
-    };
-    return {
-      providers: await rows(sql`select * from providers where ${ofNpi}`),
-      locations: await rows(sql`select * from provider_locations where ${ofNpi}`),
-      clinician_practices: await rows(sql`select * from clinician_practices where ${ofNpi}`),
-      endpoints: await rows(sql`select * from provider_endpoints where ${endpoint} order by npi, endpoint`),
-      stored_emails: await rows(sql`select * from stored_emails where ${theirs} order by first_seen_at`),
-      email_checks: await rows(sql`select * from email_checks where ${theirs} order by id`),
-      lookups: await rows(sql`select * from lookups where ${ofNpi} order by opened_at`),
-      requests: await rows(sql`
-        select id, batch_id, organization_id, npi, status, email, email_type, email_last_validated_at, accepted_at,
-               settled_at, erased_at
-          from requests where ${theirs} and test_outcome is null order by accepted_at, id`),
-      // Those that reported one of these answers, alone or with the rest of a batch.
-      deliveries: await rows(sql`
-        select id, batch_id, request_id, state, attempts, created_at, decided_at from webhook_deliveries
-         where batch_id in (select batch_id from requests where ${theirs} and test_outcome is null)
-           and (request_id is null or request_id in (select id from requests where ${theirs}))
-         order by created_at, id`),
-      suppressions: await rows(sql`select * from suppressions where kind = ${kind} and value = ${value}`),
-    };
-  });
+  const rows = async (statement: SQL) => {
+    const found = await run<{ row: Record<string, unknown> }>(db)`
+      select to_jsonb(t) - ${sql.param(DERIVED)}::text[] as row from (${statement}) t`;
+    return found.map(({ row }) => row);
+  };
+  return {
+    providers: await rows(sql`select * from providers where ${ofNpi}`),
+    locations: await rows(sql`select * from provider_locations where ${ofNpi}`),
+    clinician_practices: await rows(sql`select * from clinician_practices where ${ofNpi}`),
+    endpoints: await rows(sql`select * from provider_endpoints where ${endpoint} order by npi, endpoint`),
+    stored_emails: await rows(sql`select * from stored_emails where ${theirs} order by first_seen_at`),
+    email_checks: await rows(sql`select * from email_checks where ${theirs} order by id`),
+    lookups: await rows(sql`select * from lookups where ${ofNpi} order by opened_at`),
+    requests: await rows(sql`
+      select id, batch_id, organization_id, npi, status, email, email_type, email_last_validated_at, accepted_at,
+             settled_at, erased_at
+        from requests where ${theirs} and test_outcome is null order by accepted_at, id`),
+    // Those that reported one of these answers, alone or with the rest of a batch.
+    deliveries: await rows(sql`
+      select id, batch_id, request_id, state, attempts, created_at, decided_at from webhook_deliveries
+       where batch_id in (select batch_id from requests where ${theirs} and test_outcome is null)
+         and (request_id is null or request_id in (select id from requests where ${theirs}))
+       order by created_at, id`),
+    suppressions: await rows(sql`select * from suppressions where kind = ${kind} and value = ${value}`),
+  };
 }
-
-/** How much an erasure removed, in rows; all zero if nothing was left to remove. */
-export type Erasure = Awaited<ReturnType<typeof erase>>;
 
 /**
  * Erases the addresses of a person everywhere, and leaves tombstones so that no import and no vendor brings them back:
@@ -103,9 +107,10 @@ export type Erasure = Awaited<ReturnType<typeof erase>>;
  * One transaction, which lets nobody settle or submit meanwhile: an answer in the making would be written with the
  * address right after. Whoever queues for a lock holds up all who come later, so it gives up soon, lets them pass, and
  * tries again a few times. Safe to repeat.
+ * @returns how much was removed, in rows; `tombstones` are suppressions that are new, or were of another origin
  * @throws {DatabaseError} 55P03 if others never let it have its locks; nothing was erased
  */
-export async function eraseSubject(db: Database, by: AskedBy, subject: DataSubject): Promise<Erasure> {
+export async function eraseSubject(db: Database, by: AskedBy, subject: DataSubject) {
   for (let attempt = 1; ; attempt += 1) {
     try {
       return await erase(db, by, subject);
@@ -129,73 +134,66 @@ async function erase(db: Database, by: AskedBy, subject: DataSubject) {
     // Whoever answers a request locks a balance first. The directory's writers come after, in the order they use.
     await tx.execute(sql`select hold_balances()`);
     await tx.execute(sql`lock table stored_emails, email_checks in share row exclusive mode`);
-    const npi = 'npi' in subject ? subject.npi : null;
-    const addresses = 'npi' in subject ? await addressesOf(tx, subject.npi) : [subject.email];
-    // What tells a row of theirs, by its `npi` and the column that holds the address.
-    const isOneOf = (email: SQL) => sql`${email} = any(${sql.param(addresses)}::text[])`;
-    const isTheirs = (email: SQL) =>
-      npi === null ? isOneOf(email) : sql`(npi = ${npi} or ${isOneOf(email)})`;
-    const inColumn = isTheirs(sql`email`);
-    const inEndpoint = sql`endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)}`;
-    const count = async (statement: SQL) => (await tx.execute(sql`${statement} returning 1`)).length;
-
-    const tombstones = await count(buried(by, npi, addresses));
-    const answers = await eraseAnswers(tx, inColumn);
-    await tx.execute(sql`update lookups set facts = null where facts is not null
-      and npi = any(array(select npi from email_checks where ${inColumn} union select ${npi}))`);
-    const erasure = {
-      /** Suppressions that are new, or were of another origin. */
-      tombstones,
-      storedEmails: await count(sql`delete from stored_emails where ${inColumn}`),
-      emailChecks: await count(sql`delete from email_checks where ${inColumn}`),
-      ...answers,
-      endpoints: await count(sql`delete from provider_endpoints where ${inEndpoint}`),
-    };
+    const [erasure] = await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason));
+    if (!erasure) throw new Error('no row');
     await recordPrivacyRequest(tx, by, 'privacy.erase', subject, erasure);
     return erasure;
   });
 }
 
-/** Every address that was ever held for an NPI, but for those found to be another person's. */
-async function addressesOf(tx: Transaction, npi: string): Promise<string[]> {
-  const rows = await tx.execute<{ email: string }>(sql`
-    select email from stored_emails where npi = ${npi}
-    union
-    select email from email_checks where npi = ${npi}
-     group by email having not bool_or(kind = 'identity')
-    union
-    select email from requests where npi = ${npi} and email is not null and test_outcome is null
-    union
-    select endpoint_address(endpoint) from provider_endpoints where npi = ${npi} and endpoint like '%@%'`);
-  return rows.map(({ email }) => email);
-}
-
-function buried({ reason }: ChangedBy, npi: string | null, addresses: readonly string[]): SQL {
+/** Answers keep their status, price and entries. */
+function eraseAddresses(subject: DataSubject, reason: string): SQL {
+  const { npi, email } = known(subject);
+  const isTheirs = (address: SQL) =>
+    sql`(npi = ${npi} or ${address} = any(array(select email from addresses)))`;
+  const inColumn = isTheirs(sql`email`);
   return sql`
-    insert into suppressions as s (kind, value, origin, reason)
-    select kind, value, 'erasure', ${reason}
-      from (select 'npi' as kind, ${npi}::text as value
-            union select 'email', unnest(${sql.param(addresses.map(hashAddress))}::text[]) order by 1, 2) t
-     where value is not null
-        on conflict (kind, value) do update set origin = excluded.origin, reason = excluded.reason
-     where s.origin <> excluded.origin`;
-}
-
-/** Their status, price and entries stay. A delivery's receiver may have answered with what it was sent. */
-async function eraseAnswers(tx: Transaction, isTheirs: SQL) {
-  const [row] = await tx.execute<{ answers: number; receiverExcerpts: number }>(sql`
-    with erased as (
+    with addresses as materialized (
+      -- Every one that was ever held for an NPI, but for those found to be another person's.
+      select ${email}::text as email
+      union
+      select email from stored_emails where npi = ${npi}
+      union
+      select email from email_checks where npi = ${npi}
+       group by email having not bool_or(kind = 'identity')
+      union
+      select email from requests where npi = ${npi} and email is not null and test_outcome is null
+      union
+      select endpoint_address(endpoint) from provider_endpoints where npi = ${npi} and endpoint like '%@%'
+    ), tombstones as (
+      insert into suppressions as s (kind, value, origin, reason)
+      select kind, value, 'erasure', ${reason}
+        from (select 'npi' as kind, ${npi}::text as value
+              union select 'email', encode(sha256(convert_to(email, 'UTF8')), 'hex') from addresses order by 1, 2) t
+       where value is not null
+          on conflict (kind, value) do update set origin = excluded.origin, reason = excluded.reason
+       where s.origin <> excluded.origin
+      returning 1
+    ), erased as (
       update requests set email = null, email_type = null, email_last_validated_at = null,
                           erased_at = clock_timestamp()
-       where email is not null and test_outcome is null and ${isTheirs}
+       where email is not null and test_outcome is null and ${inColumn}
       returning id, batch_id
     ), excerpts as (
+      -- A delivery's receiver may have answered with what it was sent.
       update webhook_attempts set response_excerpt = null
        where response_excerpt is not null and delivery_id in (
          select d.id from webhook_deliveries d join erased e on e.batch_id = d.batch_id
           where d.request_id is null or d.request_id = e.id)
       returning 1
+    ), misses as (
+      update lookups set facts = null where facts is not null
+         and npi = any(array(select npi from email_checks where ${inColumn} union select ${npi}))
+    ), stored as (
+      delete from stored_emails where ${inColumn} returning 1
+    ), checks as (
+      delete from email_checks where ${inColumn} returning 1
+    ), endpoints as (
+      delete from provider_endpoints
+       where endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)} returning 1
     )
-    select (select count(*)::int from erased) as answers, (select count(*)::int from excerpts) as "receiverExcerpts"`);
-  return { answers: row?.answers ?? 0, receiverExcerpts: row?.receiverExcerpts ?? 0 };
+    select (select count(*)::int from tombstones) as tombstones, (select count(*)::int from stored) as "storedEmails",
+           (select count(*)::int from checks) as "emailChecks", (select count(*)::int from erased) as answers,
+           (select count(*)::int from excerpts) as "receiverExcerpts",
+           (select count(*)::int from endpoints) as endpoints`;
 }

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, run, type Transaction, transaction } from '../client.ts';
+import { type Database, run, transaction } from '../client.ts';
 import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.ts';
 
 // Who must not be looked up or returned. Every answer asks `is_suppressed` of the migrations: at submit, on replay,
@@ -35,9 +35,17 @@ export function hashAddress(email: string): string {
 export async function addSuppression(
   db: Database,
   by: ChangedBy,
-  target: SuppressionTarget,
+  { kind, value }: SuppressionTarget,
+  origin: SuppressionOrigin = 'operator',
 ): Promise<boolean> {
-  return await transaction(db, (tx) => add(tx, by, target, 'operator'));
+  return await transaction(db, async (tx) => {
+    const added = await tx.execute(sql`
+      insert into suppressions (kind, value, origin, reason) values (${kind}, ${value}, ${origin}, ${by.reason})
+          on conflict do nothing returning 1`);
+    const change = { action: 'suppressions.add', organizationId: null, subject: value } as const;
+    if (added.length > 0) await recordAudit(tx, by, { ...change, details: { kind, origin } });
+    return added.length > 0;
+  });
 }
 
 /**
@@ -46,7 +54,7 @@ export async function addSuppression(
  */
 export async function suppressFromVendor(db: Database, npi: string, vendor: string): Promise<void> {
   const by = { actor: SERVICE, reason: `${vendor}: the person asked not to be processed` };
-  await transaction(db, (tx) => add(tx, by, { kind: 'npi', value: npi }, 'vendor'));
+  await addSuppression(db, by, { kind: 'npi', value: npi }, 'vendor');
 }
 
 /**
@@ -63,8 +71,10 @@ export async function removeSuppression(
       sql`delete from suppressions where kind = ${kind} and value = ${value} returning origin`,
     );
     if (!removed) return null;
-    await recordChange(tx, by, 'suppressions.remove', { kind, value, origin: removed.origin });
-    return removed.origin;
+    const { origin } = removed;
+    const change = { action: 'suppressions.remove', organizationId: null, subject: value } as const;
+    await recordAudit(tx, by, { ...change, details: { kind, origin } });
+    return origin;
   });
 }
 
@@ -91,10 +101,10 @@ export async function importSuppressions(
   db: Database,
   rows: readonly (SuppressionTarget & { readonly reason: string })[],
 ): Promise<boolean[]> {
-  const added = await run<{ n: number }>(db)`
+  const given = await run<{ isNew: boolean }>(db)`
     with given as (
-      select * from jsonb_to_recordset(${JSON.stringify(rows.map((row, n) => ({ ...row, n })))}::jsonb)
-        as g (n int, kind text, value text, reason text)
+      select * from rows from (jsonb_to_recordset(${JSON.stringify(rows)}::jsonb) as (kind text, value text, reason text))
+               with ordinality as g (kind, value, reason, n)
     ), firsts as (
       select distinct on (kind, value) * from given order by kind, value, n
     ), added as (
@@ -103,30 +113,8 @@ export async function importSuppressions(
       select kind, value, 'import', reason from firsts order by kind, value collate "C"
           on conflict do nothing returning kind, value
     )
-    select f.n from firsts f join added a on a.kind = f.kind and a.value = f.value`;
-  const numbers = new Set(added.map(({ n }) => n));
-  return rows.map((_, n) => numbers.has(n));
-}
-
-async function add(
-  tx: Transaction,
-  by: ChangedBy,
-  { kind, value }: SuppressionTarget,
-  origin: SuppressionOrigin,
-): Promise<boolean> {
-  const rows = await tx.execute(sql`
-    insert into suppressions (kind, value, origin, reason) values (${kind}, ${value}, ${origin}, ${by.reason})
-        on conflict do nothing returning 1`);
-  if (rows.length === 0) return false;
-  await recordChange(tx, by, 'suppressions.add', { kind, value, origin });
-  return true;
-}
-
-async function recordChange(
-  tx: Transaction,
-  by: ChangedBy,
-  action: 'suppressions.add' | 'suppressions.remove',
-  { value: subject, ...details }: Pick<Suppression, 'kind' | 'value' | 'origin'>,
-): Promise<void> {
-  await recordAudit(tx, by, { action, organizationId: null, subject, details });
+    select a.kind is not null as "isNew"
+      from given g left join firsts f using (n) left join added a on a.kind = f.kind and a.value = f.value
+     order by g.n`;
+  return given.map(({ isNew }) => isNew);
 }

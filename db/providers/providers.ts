@@ -1,6 +1,5 @@
 import { sql } from 'drizzle-orm';
-import type { PgInsertValue, PgTable } from 'drizzle-orm/pg-core';
-import { type Database, insertAll, run, type Transaction, transaction } from '../client.ts';
+import { type Database, insertAll, run, transaction } from '../client.ts';
 import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../schema.ts';
 import { providerKeys } from './keys.ts';
 
@@ -14,7 +13,7 @@ export interface RegistryProvider
     Pick<
       Row,
       | ('npi' | 'lastName' | 'firstName' | 'middleName' | 'nameSuffix' | 'credential' | 'otherLastName')
-      | ('otherFirstName' | 'organizationName' | 'parentName' | 'taxonomyCode' | 'updatedOn')
+      | ('otherFirstName' | 'organizationName' | 'parentName' | 'updatedOn')
     >
   > {
   readonly entityType: 1 | 2;
@@ -46,56 +45,41 @@ export async function listRegistryDue(db: Database, npis: readonly string[]): Pr
 }
 
 /**
- * Keeps what the registry says of an NPI, in place of what it said before. Changes nothing if an import has the NPI.
+ * Keeps what the registry says of an NPI, in place of what it said before. Changes nothing if an import has the NPI, or if
+ * somebody who asked at the same time was first.
+ * @param provider null if it has no active one: then the NPI is deactivated as of today, and nothing else. The row closes
+ *   the gate for a day; then the registry is asked again, because an NPI may be new or come back
  */
-export async function storeRegistryProvider(db: Database, provider: RegistryProvider): Promise<void> {
-  const { npi, practice, endpoints, otherNames, locations, ...facts } = provider;
-  await transaction(db, async (tx) => {
-    const isStored = await replaceRow(tx, { npi, ...facts, ...(practice && practiceOf(practice)) });
-    if (!isStored) return;
-    const ofNpi = <T extends object>(rows: readonly T[]) => rows.map((row) => ({ npi, ...row }));
-    await add(tx, providerEndpoints, ofNpi(endpoints));
-    await add(tx, providerOtherNames, ofNpi(otherNames));
-    await add(tx, providerLocations, ofNpi(locations.map(locationRow)));
-  });
-}
-
-/** The registry may name one thing twice; the first counts. */
-async function add<T extends PgTable>(tx: Transaction, table: T, rows: T['$inferInsert'][]): Promise<void> {
-  if (rows.length > 0) await tx.execute(sql`${insertAll(table, rows)} on conflict do nothing`);
-}
-
-/**
- * Keeps that the registry has no active provider under an NPI: deactivated as of today, and nothing else. The row
- * closes the gate for a day; then the registry is asked again, because an NPI may be new or come back.
- * Changes nothing if an import has the NPI.
- */
-export async function storeRegistryAbsence(db: Database, npi: string): Promise<void> {
-  await transaction(db, (tx) => replaceRow(tx, { npi, deactivatedOn: sql`current_date` }));
-}
-
-/**
- * Writes the row and removes what hung on the old one: whatever is not said anew is not known any more. Of two that ask
- * at once the first counts.
- * @returns false if an import has the NPI
- */
-async function replaceRow(
-  tx: Transaction,
-  row: Omit<PgInsertValue<typeof providers>, 'origin' | 'rowHash'>,
-): Promise<boolean> {
-  const npi = sql`npi = ${row.npi}`;
-  await tx.delete(providers).where(sql`${npi} and origin = 'registry'`);
+export async function storeRegistryAnswer(
+  db: Database,
+  npi: string,
+  provider: RegistryProvider | null,
+): Promise<void> {
+  const said: Partial<RegistryProvider> = provider ?? {};
+  const { practice, endpoints = [], otherNames = [], locations = [], ...facts } = said;
+  const deactivatedOn = provider ? null : sql`current_date`;
   // An import compares hashes to skip what has not changed; what the registry said must never look unchanged to it.
-  const written = await tx
-    .insert(providers)
-    .values({ ...row, origin: 'registry', rowHash: 0 })
-    .onConflictDoNothing()
-    .returning({ npi: providers.npi });
-  if (written.length === 0) return false;
-  for (const table of [providerEndpoints, providerOtherNames, providerLocations]) {
-    await tx.delete(table).where(npi);
-  }
-  return true;
+  const marks = { npi, deactivatedOn, origin: 'registry', rowHash: 0 } as const;
+  const details = [
+    [providerEndpoints, endpoints],
+    [providerOtherNames, otherNames],
+    [providerLocations, locations.map(locationRow)],
+  ] as const;
+  await transaction(db, async (tx) => {
+    await tx.delete(providers).where(sql`npi = ${npi} and origin = 'registry'`);
+    const written = await tx
+      .insert(providers)
+      .values({ ...facts, ...(practice && practiceOf(practice)), ...marks })
+      .onConflictDoNothing()
+      .returning({ npi: providers.npi });
+    if (written.length === 0) return;
+    for (const [table, rows] of details) {
+      // Whatever is not said anew is not known any more. Of what the registry names twice the first counts.
+      await tx.delete(table).where(sql`npi = ${npi}`);
+      const ofNpi = rows.map((row) => ({ npi, ...row }));
+      if (rows.length > 0) await tx.execute(sql`${insertAll(table, ofNpi)} on conflict do nothing`);
+    }
+  });
 }
 
 function practiceOf(practice: RegistryLocation) {

@@ -59,7 +59,7 @@ const COLLEAGUES_AT_MOST = 50;
 /** So many telephones and addresses of one provider are looked at. */
 const PLACES_AT_MOST = 10;
 
-/** What the registry did not know, or knew as out of service, counts for a day (see `storeRegistryAbsence`). */
+/** What the registry did not know, or knew as out of service, counts for a day (see `storeRegistryAnswer`). */
 const REFUSAL = sql<Exclude<GateReason, 'suppressed'> | null>`case
   when not is_inactive(providers.npi) then null
   when not providers.active then 'deactivated'

@@ -8,20 +8,22 @@ export interface Retention {
   /** What sources were asked and said, and what was checked. */
   readonly evidenceMs: number;
   readonly customDataMs: number;
+  /** Attempts of deliveries, and how their hosts were. */
+  readonly webhookLogMs: number;
 }
 
 /** Rows of each kind in one statement, which locks nothing but them, and passes by what others hold. */
 const AT_MOST = 1000;
-/** Every submit may bring one, and they are kept for a day. */
-const KEYS_AT_MOST = 5000;
+/** Every submit may bring an Idempotency-Key and a delivery. */
+const MANY_AT_MOST = 5000;
 
 /**
- * Forgets what is older than it is to be kept, and Idempotency-Keys whose time is over, the oldest first, in one small
- * step of each kind. What one leaves is the next one's.
+ * Forgets what is older than it is to be kept, and what nobody is to keep any more, the oldest first, in one small step
+ * of each kind. What one leaves is the next one's.
  */
 export async function forgetOld(
   db: Database,
-  { answersMs, evidenceMs, customDataMs }: Retention,
+  { answersMs, evidenceMs, customDataMs, webhookLogMs }: Retention,
 ): Promise<void> {
   const steps = [
     sql`update requests set email = null, email_type = null, email_last_validated_at = null, erased_at = clock_timestamp()
@@ -50,7 +52,24 @@ export async function forgetOld(
     // A submit treats these as never seen anyway.
     sql`delete from idempotency_keys where ctid = any (array(
           select ctid from idempotency_keys where expires_at <= now()
-           order by expires_at limit ${KEYS_AT_MOST} for update skip locked))`,
+           order by expires_at limit ${MANY_AT_MOST} for update skip locked))`,
+    sql`with gone as (
+          delete from webhook_attempts where ctid = any (array(
+            select ctid from webhook_attempts where ${olderThan('started_at', webhookLogMs)}
+             order by started_at limit ${MANY_AT_MOST} for update skip locked))
+          returning delivery_id)
+        update webhook_deliveries d set forgotten = d.forgotten + g.n
+          from (select delivery_id, count(*)::int as n from gone group by delivery_id) g where d.id = g.delivery_id`,
+    // Their last trouble, and their last answer.
+    sql`delete from webhook_hosts where greatest(failing_since, open_until, turn_at, accepted_at, spent_until)
+          < clock_timestamp() - ${span(webhookLogMs)}`,
+    // Addresses that their source does not let us keep, once nobody is looking their NPI up any more.
+    sql`with gone as (
+          delete from stored_emails s
+           where not s.may_store and s.updated_at < now() - interval '1 hour'
+             and not exists (select from lookups l where l.npi = s.npi and l.closed_at is null)
+          returning s.npi, s.email)
+        delete from email_checks c using gone where c.npi = gone.npi and c.email = gone.email`,
   ];
   for (const step of steps) await query(db, (tx) => tx.execute(step));
 }

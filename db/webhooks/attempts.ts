@@ -1,5 +1,5 @@
 import { eq, sql } from 'drizzle-orm';
-import { clock, type Database, span, type Transaction, transaction } from '../client.ts';
+import { clock, type Database, run, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
@@ -98,25 +98,23 @@ export async function claimDelivery(
 
 /** Gives a claim back that led to no attempt. */
 export async function releaseClaim(db: Database, claim: Claim): Promise<void> {
-  await transaction(db, async (tx) => {
-    await tx.execute(sql`
-      update webhook_deliveries set leased_until = null
-       where id = ${claim.deliveryId} and resends = ${claim.resends}`);
-    await noteHost(tx, claim, { kind: 'untried' });
-  });
+  await run(db)`
+    update webhook_deliveries set leased_until = null
+     where id = ${claim.deliveryId} and resends = ${claim.resends}`;
 }
 
 /**
  * Adds one attempt to the delivery's log, and what follows from it: its state or its next place in the schedule, and
  * the health of its host. A delivery that is decided stays so, and one that was sent again meanwhile goes on: then
  * the attempt is logged and changes nothing else. Safe to repeat: an attempt is known by when it started.
+ * @param health null if the host was never asked
  */
 export async function recordAttempt(
   db: Database,
   claim: Claim,
   attempt: Omit<typeof webhookAttempts.$inferSelect, 'deliveryId' | 'n'>,
   outcome: AttemptOutcome,
-  health: HostHealth,
+  health: HostHealth | null,
 ): Promise<void> {
   const { deliveryId, resends, step } = claim;
   await transaction(db, async (tx) => {
@@ -137,7 +135,7 @@ export async function recordAttempt(
       .update(webhookDeliveries)
       .set({ attempts: n, leasedUntil: null, ...follows })
       .where(eq(webhookDeliveries.id, deliveryId));
-    await noteHost(tx, claim, health);
+    if (health) await noteHost(tx, claim, health);
   });
 }
 

@@ -1,5 +1,6 @@
 import { sql } from 'drizzle-orm';
-import { type Database, run, span, type Transaction } from '../client.ts';
+import { type ChangedBy, recordAudit } from '../audit.ts';
+import { type Database, run, span, type Transaction, transaction } from '../client.ts';
 import type { AttemptReason } from '../words.ts';
 
 // Who may be sent to now, per organization and host, in the database, so that it holds across workers: how many
@@ -14,18 +15,17 @@ export interface HostKey {
   readonly host: string;
 }
 
-/** What an attempt says about the host: it answered, and whether by 2xx; it did not; or it was never asked. */
+/** What an attempt says about the host: it answered, and whether by 2xx, or it did not. */
 export type HostHealth =
   | { readonly kind: 'answered'; readonly accepted: boolean }
-  | { readonly kind: 'silent'; readonly reason: AttemptReason; readonly restMs: number }
-  | { readonly kind: 'untried' };
+  | { readonly kind: 'silent'; readonly reason: AttemptReason; readonly restMs: number };
 
 /**
  * With the era of the host's breaker: what the attempt says is noted with it. `spent`: nothing may be sent, and the
  * attempt counts all the same; the host has never answered 2xx, and has had its attempts of this hour.
  */
 type HostAdmission =
-  | Readonly<{ kind: 'go'; era: number; trial: boolean; proven: boolean; spent: boolean }>
+  | Readonly<{ kind: 'go'; era: number; proven: boolean; spent: boolean }>
   | Readonly<{ kind: 'wait'; why: 'host_away' | 'no_room'; afterMs: number }>;
 
 /** An attempt that has not been recorded by then died with its worker: 15 s to send, the rest to load and record. */
@@ -77,16 +77,12 @@ export async function admitToHost(
   await tx.execute(sql`select pg_advisory_xact_lock(${ROOM_LOCK}, hashtext(${organizationId})),
                               pg_advisory_xact_lock(${HOST_LOCK}, hashtext(${host}))`);
   const admission = await judge(tx, key, owed, scheduleMs);
-  if (admission.kind === 'wait' || (admission.proven && !admission.trial)) return admission;
-  const trialUntil = admission.trial ? sql`clock_timestamp() + ${span(LEASE_MS)}` : null;
-  const spends = !admission.proven && !admission.spent;
+  if (admission.kind === 'wait' || admission.proven || admission.spent) return admission;
   await tx.execute(sql`
-    insert into webhook_hosts as h (organization_id, host, failures, trial_until, spent_until)
-    values (${organizationId}, ${host}, 0, ${trialUntil}, clock_timestamp() + ${span(SPEND_MS)})
+    insert into webhook_hosts as h (organization_id, host, failures, spent_until)
+    values (${organizationId}, ${host}, 0, clock_timestamp() + ${span(SPEND_MS)})
     on conflict (organization_id, host) do update
-       set trial_until = coalesce(excluded.trial_until, h.trial_until),
-           spent_until = case when ${spends} then greatest(h.spent_until, clock_timestamp()) + ${span(SPEND_MS)}
-                         else h.spent_until end`);
+       set spent_until = greatest(h.spent_until, clock_timestamp()) + ${span(SPEND_MS)}`);
   return admission;
 }
 
@@ -98,7 +94,7 @@ async function judge(
 ): Promise<HostAdmission> {
   const { organizationId, host } = key;
   type Room = { of_organization: number; of_host: number; by_all: number; lately: number; mean_ms: number };
-  type Breaker = { era: number; open: boolean; rests: boolean; tried: boolean; away_ms: string };
+  type Breaker = { era: number; open: boolean; rests: boolean; away_ms: string };
   type Proof = { proven: boolean; spent: boolean };
   const [[room], [breaker]] = await Promise.all([
     // An attempt that is under way is half over on average.
@@ -115,14 +111,14 @@ async function judge(
        where d.leased_until > (select clock_timestamp())`),
     tx.execute<Breaker & Proof>(sql`
       select era, open_until is not null as open, open_until > clock_timestamp() as rests,
-             coalesce(trial_until > clock_timestamp(), false) as tried,
              extract(epoch from clock_timestamp() - failing_since) * 1000 as away_ms,
              accepted_at is not null as proven,
              coalesce(spent_until > clock_timestamp() + ${span(HOUR_MS - SPEND_MS)}, false) as spent
         from webhook_hosts
        where organization_id = ${organizationId} and host = ${host}`),
   ]);
-  if (breaker?.open && (breaker.tried || (breaker.rests && !owed))) {
+  // While it is open, an attempt that is under way is its one trial.
+  if (breaker?.open && (room?.of_host || (breaker.rests && !owed))) {
     const shortest = firstRestMs(scheduleMs);
     const longest = Math.max(shortest, scheduleMs[3] ?? DEFAULT_LONGEST_WAIT_MS);
     const awayMs = spread(Math.min(Math.max(Number(breaker.away_ms), shortest), longest));
@@ -144,7 +140,7 @@ async function judge(
     return { kind: 'wait', why: 'no_room', afterMs: Math.ceil(turnMs ?? spread(LONGEST_WAIT_FOR_ROOM_MS)) };
   }
   const spent = !proven && (breaker?.spent ?? false);
-  return { kind: 'go', era: breaker?.era ?? 0, trial: breaker?.open ?? false, proven, spent };
+  return { kind: 'go', era: breaker?.era ?? 0, proven, spent };
 }
 
 /** @returns milliseconds; null where the line is longer than `longestMs` */
@@ -183,49 +179,62 @@ export async function noteHost(
   { organizationId, host, era }: HostKey & { readonly era: number },
   health: HostHealth,
 ): Promise<void> {
-  const sameEra = sql`organization_id = ${organizationId} and host = ${host} and era = ${era}`;
-  switch (health.kind) {
-    case 'answered':
-      await tx.execute(sql`update webhook_hosts
-        set failures = 0, times_opened = 0, open_until = null, trial_until = null,
-            turn_at = case when failures > 0 then null else turn_at end,
-            accepted_at = case when ${health.accepted} then clock_timestamp() else accepted_at end
-        where ${sameEra} and (failures > 0
-           or ${health.accepted} and coalesce(accepted_at < clock_timestamp() - interval '1 day', true))`);
-      return;
-    case 'untried':
-      // While it is open, whoever is let through is its one trial.
-      await tx.execute(
-        sql`update webhook_hosts set trial_until = null where ${sameEra} and trial_until is not null`,
-      );
-      return;
-    case 'silent': {
-      const { reason, restMs } = health;
-      // A trial that was owed and made before its time does not make the rest longer.
-      const opens = sql`case when h.open_until is null then h.failures + 1 >= ${FAILURES_TO_OPEN}
-        else h.open_until <= clock_timestamp() end`;
-      const rest = sql`least(power(2, h.times_opened), ${LONGEST_REST}) * ${restMs / 1000}::float8`;
-      await tx.execute(sql`
-        insert into webhook_hosts as h (organization_id, host, failures, failing_since, last_reason)
-        values (${organizationId}, ${host}, 1, clock_timestamp(), ${reason})
-        on conflict (organization_id, host) do update
-           set failures = h.failures + 1, last_reason = excluded.last_reason,
-               failing_since = case h.failures when 0 then excluded.failing_since else h.failing_since end,
-               era = h.era + case when ${opens} then 1 else 0 end,
-               times_opened = h.times_opened + case when ${opens} then 1 else 0 end,
-               open_until = case when ${opens} then clock_timestamp() + make_interval(secs => ${rest})
-                            else h.open_until end,
-               trial_until = null
-         where h.era = ${era}`);
-      return;
-    }
-    default:
-      health satisfies never;
+  if (health.kind === 'answered') {
+    await tx.execute(sql`update webhook_hosts
+      set failures = 0, times_opened = 0, open_until = null,
+          turn_at = case when failures > 0 then null else turn_at end,
+          accepted_at = case when ${health.accepted} then clock_timestamp() else accepted_at end
+      where organization_id = ${organizationId} and host = ${host} and era = ${era} and (failures > 0
+         or ${health.accepted} and coalesce(accepted_at < clock_timestamp() - interval '1 day', true))`);
+    return;
   }
+  const { reason, restMs } = health;
+  // A trial that was owed and made before its time does not make the rest longer.
+  const opens = sql`case when h.open_until is null then h.failures + 1 >= ${FAILURES_TO_OPEN}
+    else h.open_until <= clock_timestamp() end`;
+  const rest = sql`least(power(2, h.times_opened), ${LONGEST_REST}) * ${restMs / 1000}::float8`;
+  await tx.execute(sql`
+    insert into webhook_hosts as h (organization_id, host, failures, failing_since, last_reason)
+    values (${organizationId}, ${host}, 1, clock_timestamp(), ${reason})
+    on conflict (organization_id, host) do update
+       set failures = h.failures + 1, last_reason = excluded.last_reason,
+           failing_since = case h.failures when 0 then excluded.failing_since else h.failing_since end,
+           era = h.era + (${opens})::integer, times_opened = h.times_opened + (${opens})::integer,
+           open_until = case when ${opens} then clock_timestamp() + make_interval(secs => ${rest})
+                        else h.open_until end
+     where h.era = ${era}`);
 }
 
-/** Forgets hosts whose last trouble and last trial are longer ago than `keepMs`. */
-export async function forgetHosts(db: Database, keepMs: number): Promise<void> {
-  await run(db)`delete from webhook_hosts
-    where greatest(failing_since, open_until, trial_until, turn_at, accepted_at, spent_until) < clock_timestamp() - ${span(keepMs)}`;
+// Where operators let no delivery go, of any organization: read before every attempt.
+
+/**
+ * Blocks a target, or ends that.
+ * @returns false if it was so already, which changes nothing
+ */
+export async function setBlock(
+  db: Database,
+  by: ChangedBy,
+  target: string,
+  blocked: boolean,
+): Promise<boolean> {
+  return await transaction(db, async (tx) => {
+    const changed = await tx.execute(
+      blocked
+        ? sql`insert into webhook_blocks (target, reason) values (${target}, ${by.reason})
+                  on conflict do nothing returning target`
+        : sql`delete from webhook_blocks where target = ${target} returning target`,
+    );
+    if (changed.length === 0) return false;
+    const action = blocked ? 'webhooks.block' : 'webhooks.unblock';
+    await recordAudit(tx, by, { action, organizationId: null, subject: target, details: {} });
+    return true;
+  });
+}
+
+/** What is blocked, a range of addresses or a host with all names below it; the newest first. */
+export async function listBlocks(db: Database) {
+  const rows = await run<{ target: string; reason: string; since: string }>(
+    db,
+  )`select target, reason, created_at as since from webhook_blocks order by created_at desc, target`;
+  return rows.map(({ since, ...row }) => ({ ...row, since: new Date(since) }));
 }

@@ -1,7 +1,7 @@
 import { and, asc, desc, eq, getTableColumns, gt, type SQL, sql } from 'drizzle-orm';
 import type { SelectResultFields } from 'drizzle-orm/query-builders/select.types';
 import { requireOrganization } from '../accounts/organizations.ts';
-import { cut, type Database, type Page, query, run, span, type Transaction } from '../client.ts';
+import { cut, type Database, type Page, query, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
@@ -92,28 +92,6 @@ export async function selectDelivery(tx: Selecting, deliveryId: string): Promise
   const [found] = deliveries;
   if (!found) throw new Refusal('delivery_missing');
   return found;
-}
-
-/**
- * Forgets attempts that are older than `keepMs`, the oldest first.
- * @param limit how many at most
- * @returns how many
- */
-export async function forgetAttempts(db: Database, keepMs: number, limit: number): Promise<number> {
-  const [row] = await run<{ forgotten: string }>(db)`
-    with old as (
-      select delivery_id, n from webhook_attempts
-       where started_at < clock_timestamp() - ${span(keepMs)}
-       order by started_at limit ${limit}
-    ), gone as (
-      delete from webhook_attempts a using old where a.delivery_id = old.delivery_id and a.n = old.n
-      returning a.delivery_id
-    ), counted as (
-      update webhook_deliveries d set forgotten = d.forgotten + g.n
-        from (select delivery_id, count(*)::int as n from gone group by delivery_id) g where d.id = g.delivery_id
-    )
-    select count(*) as forgotten from gone`;
-  return Number(row?.forgotten ?? 0);
 }
 
 type Selecting = Pick<Transaction, 'select'>;

@@ -16,7 +16,7 @@ export interface DeliveryStart {
 }
 
 export type ResendOutcome =
-  | { readonly kind: 'resent'; readonly delivery: LoggedDelivery; readonly start: DeliveryStart }
+  | { readonly kind: 'resent'; readonly delivery: LoggedDelivery }
   /** This organization and batch have no such delivery. */
   | { readonly kind: 'unknown' }
   /** It is due or being sent now, or what it reports is not final yet. */
@@ -162,8 +162,6 @@ async function resend(tx: Transaction, row: Locked): Promise<ResendOutcome> {
   if (row.suspended) return { kind: 'suspended' };
   if (!row.final || (row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0)))
     return { kind: 'pending' };
-  const { id: deliveryId, batchId, organizationId } = row;
-  await beginRound(tx, [deliveryId]);
-  const delivery = await selectDelivery(tx, deliveryId);
-  return { kind: 'resent', delivery, start: { deliveryId, batchId, organizationId } };
+  await beginRound(tx, [row.id]);
+  return { kind: 'resent', delivery: await selectDelivery(tx, row.id) };
 }

@@ -158,6 +158,7 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
       answersMs: Math.max(settings.answerRetentionMs, settings.replayMs),
       evidenceMs: settings.evidenceRetentionMs,
       customDataMs: settings.customDataRetentionMs,
+      webhookLogMs: settings.webhookLogMs,
     }),
     access: accessOf(env),
     secretOf: (name: string) => environment[name],

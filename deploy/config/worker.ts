@@ -27,7 +27,6 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
     policy: `${config.verifyPolicy} ${config.catchAll}`,
     lookupsPerOrganization: config.lookupsPerOrganization,
     webhookScheduleMs: config.webhookScheduleMs,
-    webhookLogMs: config.webhookLogMs,
     retention: config.retention,
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
   };

@@ -4,7 +4,7 @@ import { authenticate, issueKey, parseApiKey } from '../../db/accounts/keys.ts';
 import { createOrganization } from '../../db/accounts/organizations.ts';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
+import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { addSuppression } from '../../db/privacy/suppressions.ts';
 import type { OperatorConfig } from '../config/config.ts';
 import type { StackFacts } from './facts.ts';
@@ -28,10 +28,11 @@ export async function openTenant(
     const { organizationId, apiKey } = (await earlier(db, keys?.api_key)) ?? (await create(db));
     const sandbox =
       (await earlier(db, keys?.test_api_key)) ?? (await issueKey(db, BY, organizationId, 'npm start', true));
-    for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
-      const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
-      await storeEmail(db, { npi, email, emailType: type, lastValidatedAt, source: 'local-stack' });
-    }
+    const stored = STORED_EMAILS.map(({ npi, email, type, validatedAgoMs }) => {
+      const validatedAt = new Date(Date.now() - validatedAgoMs);
+      return { npi, email, emailType: type, validatedAt, source: 'local-stack' };
+    });
+    await storeOwnEmails(db, stored);
     for (const value of SUPPRESSED_NPIS) await addSuppression(db, BY, { kind: 'npi', value });
     const secrets = [organizationId, sandbox.organizationId].map((id) => showWebhookSecret(db, id));
     const webhookSecrets = (await Promise.all(secrets)).map(({ webhookSecret }) => webhookSecret);

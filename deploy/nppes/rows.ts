@@ -73,7 +73,6 @@ function providerParser(header: Header, asOf: string): ParseKnown {
   const practiceAt = places.map(header.at);
   const datesAt = dates.map(header.at);
   const statusAt = header.has(STATUS) ? header.at(STATUS) : null;
-  const taxonomy = taxonomyReader(header);
   return (npi, record) => {
     const type = record.text(typeAt);
     const [updatedOn, deactivatedOn, reactivatedOn] = datesAt.map((at) => dateOf(record.text(at)));
@@ -93,7 +92,6 @@ function providerParser(header: Header, asOf: string): ParseKnown {
       npi,
       type === '' ? null : type,
       ...textsAt.map((at) => kept(record.text(at))),
-      taxonomy(record),
       ...practice,
       phoneKey,
       addressKey,
@@ -103,25 +101,6 @@ function providerParser(header: Header, asOf: string): ParseKnown {
       status === DEACTIVE ? 't' : null,
     ]);
     return `${rowHash(line)}\t${asOf}\tnppes\t${line}`;
-  };
-}
-
-/** The taxonomy that is marked as the primary one, else the first. */
-function taxonomyReader(header: Header): (record: CsvRecord) => string | null {
-  const { taxonomies, primary } = columns.npidata;
-  const places = taxonomies.map((name, n) => ({
-    code: header.at(name),
-    primary: header.at(primary[n] ?? ''),
-  }));
-  return (record) => {
-    let first: string | null = null;
-    for (const { code, primary } of places) {
-      const text = kept(record.text(code));
-      if (text === null) continue;
-      if (record.text(primary) === 'Y') return text;
-      first ??= text;
-    }
-    return first;
   };
 }
 
@@ -147,17 +126,14 @@ function locationParser(header: Header): ParseKnown {
 }
 
 function endpointParser(header: Header): ParseKnown {
-  const [kindAt = 0, endpointAt = 0, affiliatedAt = 0, affiliationAt = 0] = columns.endpoint.texts.map(
-    header.at,
-  );
+  const [kindAt = 0, endpointAt = 0, affiliationAt = 0] = columns.endpoint.texts.map(header.at);
   return (npi, record) => {
     const typed = record.text(kindAt).trim().toUpperCase();
     const kind = ENDPOINT_KINDS.find((one) => one === typed);
     if (kind === undefined) return rejected('unknown endpoint type');
     const endpoint = kept(record.text(endpointAt));
     if (endpoint === null) return rejected('endpoint missing');
-    const affiliated = { Y: 't', N: 'f' }[record.text(affiliatedAt)] ?? null;
-    return keyed([npi, kind, endpoint], [affiliated, kept(record.text(affiliationAt))]);
+    return keyed([npi, kind, endpoint], [kept(record.text(affiliationAt))]);
   };
 }
 

@@ -3,7 +3,7 @@ import { blockOf } from '../../activities/webhooks/ip-policy.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import { clock, type Database, query } from '../../db/client.ts';
-import { listBlocks, setBlock } from '../../db/webhooks/blocks.ts';
+import { listBlocks, setBlock } from '../../db/webhooks/hosts.ts';
 import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
 import { type ResendOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';

@@ -64,7 +64,6 @@ async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest
     ...{
       greylistMs: 1000,
       webhookScheduleMs: [0],
-      webhookLogMs: DAY,
       sweep: { startAfterMs: 0, checkEveryMs: 0 },
     },
     ...rest.rules,
@@ -187,8 +186,8 @@ for (const [about, change] of [
   ["the person's name", (npi: string) => sql`update providers set last_name = 'ROE' where npi = ${npi}`],
   [
     'the employer',
-    (npi: string) => sql`insert into provider_endpoints (npi, kind, endpoint, affiliated, affiliation_name)
-      values (${npi}, 'OTHERS', 'https://clinic.example/', true, 'HARBOR CLINIC LLC')`,
+    (npi: string) => sql`insert into provider_endpoints (npi, kind, endpoint, affiliation_name)
+      values (${npi}, 'OTHERS', 'https://clinic.example/', 'HARBOR CLINIC LLC')`,
   ],
 ] as const) {
   test(`an import that has changed ${about} makes every vendor be asked`, async (t) => {

@@ -1,11 +1,11 @@
 import test from 'ava';
 import { adjustCredits, grantCredits } from '../../db/accounts/credits.ts';
 import { newId } from '../../db/ids.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { fresh } from '../support/database.ts';
 import { RULES } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // What a customer submitted, and what became of the credits: nothing is lost with an id that is lost.
 

@@ -1,12 +1,12 @@
 import test from 'ava';
 import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { addSuppression, removeSuppression } from '../../db/privacy/suppressions.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
 import { createCaller, RULES } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // Both polls: what they say, and what they spare a client that knows already.
 

@@ -41,7 +41,7 @@ try {
     'bench',
   );
   const rules = {
-    ...{ ...RULES, greylistMs: 1000, webhookScheduleMs: [0], webhookLogMs: 60_000 },
+    ...{ ...RULES, greylistMs: 1000, webhookScheduleMs: [0] },
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
   };
   const begun = performance.now();

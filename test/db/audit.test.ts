@@ -1,11 +1,11 @@
 import test from 'ava';
 import type { TransactionSql } from 'postgres';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { auditLedger } from '../support/ledger.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // The audit that model and race tests rely on must itself see what it is there for: each test plants one thing that
 // must never be, with the triggers and constraints that refuse it out of the way, and rolls it back.

@@ -184,7 +184,7 @@ test('Idempotency-Keys are forgotten once their time is over, and not before', a
   }
   await sql`update idempotency_keys set expires_at = clock_timestamp() where key = 'over'`;
   const yearMs = 365 * 86_400_000;
-  await forgetOld(db, { answersMs: yearMs, evidenceMs: yearMs, customDataMs: yearMs });
+  await forgetOld(db, { answersMs: yearMs, evidenceMs: yearMs, customDataMs: yearMs, webhookLogMs: yearMs });
   const rows =
     await sql`select key from idempotency_keys where organization_id = ${organization.organizationId}`;
   t.deepEqual(

@@ -1,11 +1,11 @@
 import test from 'ava';
 import { newId } from '../../db/ids.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { auditLedger, mutantLedger } from '../support/ledger.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // A price is written on the request's row at the submit, and everything after it goes by that row.
 

@@ -1,6 +1,5 @@
 import test from 'ava';
 import { openDatabase } from '../../db/client.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { findEnvelope } from '../../db/requests/envelope.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
 import { submit } from '../../db/requests/submit.ts';
@@ -8,6 +7,7 @@ import { loadConfig } from '../../deploy/config/config.ts';
 import { freshDatabase, openTestDatabase } from '../support/database.ts';
 import { auditLedger } from '../support/ledger.ts';
 import { acceptedIds, openOrganization, RETENTION, RULES, submitCommand } from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
 
 const { db, sql } = freshDatabase(test);
 const DAY = 86_400_000;

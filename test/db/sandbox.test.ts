@@ -8,7 +8,7 @@ import {
   suspendWebhooks,
 } from '../../db/accounts/organizations.ts';
 import { newId } from '../../db/ids.ts';
-import { listFading, storeEmail } from '../../db/lookups/directory.ts';
+import { listFading } from '../../db/lookups/candidates.ts';
 import { readEvidence } from '../../db/lookups/evidence.ts';
 import { eraseSubject, exportSubject } from '../../db/privacy/privacy.ts';
 import { submit } from '../../db/requests/submit.ts';
@@ -21,6 +21,7 @@ import {
   RULES,
   submitCommand,
 } from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // Sandboxes are organizations that constraints keep apart, whoever writes.
 

@@ -1,10 +1,10 @@
 import test from 'ava';
 import { type Database, openDatabase, query } from '../../db/client.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { findEnvelope } from '../../db/requests/envelope.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // Every connection keeps each statement that it has planned, so their number must not grow with what is asked.
 

@@ -3,7 +3,6 @@ import { sql } from 'drizzle-orm';
 import { listAudit } from '../../db/audit.ts';
 import { transaction } from '../../db/client.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import {
   addSuppression,
   hashAddress,
@@ -17,6 +16,7 @@ import { fresh } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { RULES } from '../support/organization.ts';
 import { type Api, startApi } from '../support/stack.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // Who is suppressed is not looked up, returned, replayed, or shown again.
 

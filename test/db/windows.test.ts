@@ -1,12 +1,12 @@
 import test from 'ava';
 import { sql as statement } from 'drizzle-orm';
 import { transaction } from '../../db/client.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { claimEntitlements, findKnownEmails } from '../../db/requests/entitlements.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { fresh, freshDatabase, travel } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // Windows and deadlines to the millisecond: the last one inside counts, the next one does not. The model tests jump
 // over these edges in days; here they are met exactly.

@@ -1,12 +1,12 @@
 import test from 'ava';
 import { type SQL, sql } from 'drizzle-orm';
 import { newId } from '../../db/ids.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase, openTestDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // What operators see of how an answer came about, and of how vendors do.
 

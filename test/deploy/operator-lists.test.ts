@@ -2,14 +2,14 @@ import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import test from 'ava';
 import { parse } from 'csv-parse/sync';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { addSuppression } from '../../db/privacy/suppressions.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { setBlock } from '../../db/webhooks/blocks.ts';
+import { setBlock } from '../../db/webhooks/hosts.ts';
 import manifest from '../../package.json' with { type: 'json' };
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, openTestKey, RULES, submitCommand } from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // What all commands share: organizations by name, the limits of lists, CSV, the width of a terminal, completion.
 

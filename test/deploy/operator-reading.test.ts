@@ -1,13 +1,13 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { type AuditRecord, listAudit } from '../../db/audit.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { hashAddress } from '../../db/privacy/suppressions.ts';
 import { inspectBatch } from '../../db/requests/inspect.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // Who is shown what is secret or personal is on record, and what is personal need not stand on a command line.
 

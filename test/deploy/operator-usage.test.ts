@@ -1,6 +1,5 @@
 import test from 'ava';
 import { balanceOf, listLedger } from '../../db/accounts/credits.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import type { WantedType } from '../../db/words.ts';
@@ -14,6 +13,7 @@ import {
   RULES,
   submitCommand,
 } from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // What an organization is invoiced by has to be what the ledger says, to the credit and to the millisecond.
 

@@ -24,7 +24,6 @@ import {
 import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { newId } from '../../db/ids.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { beginVendorStep, recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
 import { inspectBatch } from '../../db/requests/inspect.ts';
 import { settle } from '../../db/requests/settle.ts';
@@ -37,6 +36,7 @@ import { operatorOn, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import type { Ended } from '../support/programs.ts';
 import { endWithThisProcess } from '../support/programs.ts';
+import { storeEmail } from '../support/stored.ts';
 
 const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
 const API_KEY = /npe_[0-9A-Za-z]{36}/;

@@ -8,11 +8,11 @@ import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
 import { and, eq, isNull } from 'drizzle-orm';
 import { transaction } from '../../db/client.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { settleIn } from '../../db/requests/settle.ts';
 import { requests } from '../../db/schema.ts';
 import { RULES } from './organization.ts';
 import type { Api } from './stack.ts';
+import { storeEmail } from './stored.ts';
 import { serveVendor } from './vendors.ts';
 
 // What surrounds the TypeScript client in its tests: a way to the API that can be spoiled, and somebody who works.

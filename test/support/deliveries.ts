@@ -9,7 +9,6 @@ import { pino } from 'pino';
 import { createWebhookActivities } from '../../activities/deliver.ts';
 import type { Answer, Message } from '../../activities/webhooks/post.ts';
 import type { Database } from '../../db/client.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { webhookDeliveries } from '../../db/schema.ts';
 import { claimDelivery, recordAttempt } from '../../db/webhooks/attempts.ts';
@@ -19,6 +18,7 @@ import { bodyDrip, flood, gzipBomb, headerDrip, reset, silence } from './behavio
 import { openTestDatabase, travel } from './database.ts';
 import { acceptedIds, type Organization, openOrganization, RULES, submitCommand } from './organization.ts';
 import { type Behavior, type Receiver, status } from './receiver.ts';
+import { storeEmail } from './stored.ts';
 
 /** How one call of the delivery activity ended. */
 export type Look =
@@ -48,7 +48,7 @@ export async function startDelivering(
   const rules = {
     ...RULES,
     greylistMs: 1000,
-    ...{ webhookScheduleMs: scheduleMs, webhookLogMs: 30 * 24 * HOUR },
+    webhookScheduleMs: scheduleMs,
     sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
   const log = pino({ level: 'silent' });

@@ -1,7 +1,6 @@
 import { adjustCredits } from '../../db/accounts/credits.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { eraseSubject } from '../../db/privacy/privacy.ts';
 import { markStarted } from '../../db/requests/outbox.ts';
 import { beginForSandbox } from '../../db/requests/sandbox.ts';
@@ -10,6 +9,7 @@ import { type SubmitCommand, submit } from '../../db/requests/submit.ts';
 import type { EmailType } from '../../db/words.ts';
 import { logAttempt } from './deliveries.ts';
 import { ASKED, acceptedIds, openOrganization, openTestKey, RULES, submitCommand } from './organization.ts';
+import { storeEmail } from './stored.ts';
 
 export interface Accepted {
   readonly batchId: string;

@@ -370,7 +370,7 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     },
     sandbox_not_apart: {
       statements: [
-        sql`insert into stored_emails (npi, email, verdict, source, source_request_id)
+        sql`insert into stored_emails (npi, email, verdict, source, checking_for)
             values ('2000000044', 'made.up@clinic.example', 'unknown', 'test', ${life.tests[0]})`,
       ],
       subject: life.tests[0] ?? '',

@@ -4,7 +4,6 @@ import { adjustCredits, grantCredits } from '../../db/accounts/credits.ts';
 import { authenticate, issueKey, parseApiKey, rotateKey } from '../../db/accounts/keys.ts';
 import { createOrganization } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { joinLookups } from '../../db/lookups/lookups.ts';
 import type { settle } from '../../db/requests/settle.ts';
 import type { submit } from '../../db/requests/submit.ts';
@@ -17,6 +16,7 @@ import {
   type SubmitCall,
 } from './model.ts';
 import { acceptedIds } from './organization.ts';
+import { storeEmail } from './stored.ts';
 
 /** What is put to the test: the real ones, or copies with a bug planted. */
 export interface Ledger {

@@ -14,7 +14,12 @@ const BY = { actor: 'test', reason: 'test' };
 export const ASKED = { ...BY, askedBy: 'person', received: new Date(0) } as const;
 
 /** As the service has it if nothing is set. */
-export const RETENTION: Retention = { answersMs: 365 * DAY, evidenceMs: 180 * DAY, customDataMs: 90 * DAY };
+export const RETENTION: Retention = {
+  answersMs: 365 * DAY,
+  evidenceMs: 180 * DAY,
+  customDataMs: 90 * DAY,
+  webhookLogMs: 30 * DAY,
+};
 
 export const RULES: SubmitRules & Pick<ActivityRules, 'retention' | 'missMs' | 'policy'> = {
   retention: RETENTION,

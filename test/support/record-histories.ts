@@ -1,5 +1,4 @@
 import { sql } from 'drizzle-orm';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
 import { main } from '../../deploy/main.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
@@ -7,6 +6,7 @@ import { saveHistory } from './histories.ts';
 import { eventually, type SubmitAnswer } from './organization.ts';
 import { startServers } from './servers.ts';
 import { type Stack, type StackOptions, startStack } from './stack.ts';
+import { storeEmail } from './stored.ts';
 import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from './vendors.ts';
 
 // `npm run histories`: records the histories that test/workflows/replay.test.ts replays. Each scenario ends with `save`,

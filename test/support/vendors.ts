@@ -207,7 +207,6 @@ export function person(npi: string, lastName = 'DOE'): RegistryStep {
     otherFirstName: null,
     organizationName: null,
     parentName: null,
-    taxonomyCode: null,
     practice: null,
     updatedOn: null,
   };

@@ -3,7 +3,6 @@ import { createServer, type Socket } from 'node:net';
 import { Context } from '@temporalio/activity';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
@@ -11,6 +10,7 @@ import { LOOPBACK } from '../../deploy/local/processes.ts';
 import { fresh } from '../support/database.ts';
 import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
+import { storeEmail } from '../support/stored.ts';
 import { aborted, createScriptedVendor, foundStep, ordinaryNpis, serveVendor } from '../support/vendors.ts';
 
 // What goes wrong around a lookup: Temporal, workers and vendors. Each time every request ends once, and every credit

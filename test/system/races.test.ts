@@ -2,7 +2,6 @@ import test from 'ava';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { issueKey, revokeKey } from '../../db/accounts/keys.ts';
 import { openDatabase } from '../../db/client.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
@@ -18,6 +17,7 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 import { postUntilAnswered, startApiProcess } from '../support/programs.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // Each race on its own, between processes or pools that share nothing but PostgreSQL. The comment at each names the
 // guard without which it fails. TEST_RACE_ROUNDS repeats the last credit more often.

@@ -148,7 +148,7 @@ test('what is overdue leaves its room to what is not, and nobody is told of what
     startDelivery: async () => {},
   };
   const rules = {
-    ...{ ...ROOM_RULES, greylistMs: 1000, webhookScheduleMs: [0], webhookLogMs: 60_000 },
+    ...{ ...ROOM_RULES, greylistMs: 1000, webhookScheduleMs: [0] },
     sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
   const log = createLog('test', 'silent');

@@ -12,7 +12,6 @@ import { runSweeps, sweepOnce } from '../../activities/sweep.ts';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { type Database, openDatabase, transaction } from '../../db/client.ts';
 import { newId } from '../../db/ids.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { joinLookups } from '../../db/lookups/lookups.ts';
 import { migrate } from '../../db/migrate.ts';
 import { noteHome, takeTurn } from '../../db/requests/outbox.ts';
@@ -31,6 +30,7 @@ import {
   RULES,
   submitCommand,
 } from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // The reconciler without a worker around it: whose turn it is, what it does while PostgreSQL or Temporal is away, and
 // that nothing is settled twice by it.
@@ -40,7 +40,6 @@ const RULES_OF_SWEEP = {
   ...RULES,
   greylistMs: 1000,
   webhookScheduleMs: [0],
-  webhookLogMs: MINUTE,
   sweep: { startAfterMs: 0, checkEveryMs: 0 },
 };
 const log = pino({ level: 'silent' });

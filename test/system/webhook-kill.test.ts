@@ -2,7 +2,6 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { Webhook } from 'standardwebhooks';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { TASK_QUEUE } from '../../workflows/messages.ts';
 import { fresh, testSetting } from '../support/database.ts';
@@ -10,6 +9,7 @@ import { eventually } from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
 import { status } from '../support/receiver.ts';
 import { startStack } from '../support/stack.ts';
+import { storeEmail } from '../support/stored.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
 // Deliveries while the worker is killed every few seconds.

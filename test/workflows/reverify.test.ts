@@ -1,10 +1,10 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { fresh } from '../support/database.ts';
 import { startStack } from '../support/stack.ts';
+import { storeEmail } from '../support/stored.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
 // The scheduled look at stored addresses before they go stale, run once by hand.

@@ -1,6 +1,5 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { storeEmail } from '../../db/lookups/directory.ts';
 import { forgetMisses } from '../../db/lookups/lookups.ts';
 import { addSuppression, hashAddress } from '../../db/privacy/suppressions.ts';
 import { MAGIC, STORED_EMAILS } from '../../deploy/local/sim/magic.ts';
@@ -8,6 +7,7 @@ import { personOf, SAMPLE_ENDPOINTS } from '../../deploy/local/sim/people.ts';
 import { fresh } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
+import { storeEmail } from '../support/stored.ts';
 
 // Every vendor, one verifier and the registry, all in their own wire formats over real sockets: what each magic NPI
 // shows, by whom it is found, and what is left as evidence.

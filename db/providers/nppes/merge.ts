@@ -70,7 +70,6 @@ export async function importProviders(connection: NppesConnection, chunk: Provid
     try {
       return await connection.transaction(async (tx) => {
         await copyTo(tx, 'providers', COPIED_PROVIDER_COLUMNS, chunk.copy);
-        await tx`select`;
         return { inserted: chunk.rows };
       });
     } catch (error) {
@@ -100,10 +99,7 @@ export async function stageDetails(
   copy: readonly Buffer[],
 ): Promise<void> {
   const { key, rest } = DETAIL_COLUMNS[table];
-  await connection.transaction(async (tx) => {
-    await copyTo(tx, `staged_${table}`, [...key, ...rest], copy);
-    await tx`select`;
-  });
+  await connection.transaction((tx) => copyTo(tx, `staged_${table}`, [...key, ...rest], copy));
 }
 
 /**

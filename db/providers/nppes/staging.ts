@@ -6,7 +6,7 @@ import type { TransactionSql } from 'postgres';
 
 /** The values of a provider that a file tells, as in `providers`. */
 const PROVIDER_COLUMNS = `npi entity_type last_name first_name middle_name name_suffix credential other_last_name other_first_name
-  organization_name parent_name taxonomy_code practice_line_1 practice_line_2 practice_city practice_state
+  organization_name parent_name practice_line_1 practice_line_2 practice_city practice_state
   practice_postal_code practice_phone phone_key address_key updated_on deactivated_on reactivated_on
   deactivated`;
 
@@ -18,7 +18,7 @@ export const COPIED_PROVIDER_COLUMNS = ['row_hash', 'as_of', 'origin', ...PROVID
  * rest.
  */
 export const DETAIL_COLUMNS = {
-  provider_endpoints: { key: ['npi', 'kind', 'endpoint'], rest: ['affiliated', 'affiliation_name'] },
+  provider_endpoints: { key: ['npi', 'kind', 'endpoint'], rest: ['affiliation_name'] },
   provider_other_names: { key: ['npi', 'name', 'type_code'], rest: [] },
   provider_locations: {
     key: ['npi', 'line_1', 'line_2', 'city', 'state', 'postal_code'],
@@ -36,7 +36,7 @@ ${Object.keys(DETAIL_COLUMNS)
   .map((table) => `  create temporary table staged_${table} (like ${table});`)
   .join('\n')}`;
 
-/** Sends lines of COPY's text format to a staging table. The statement after it fails if the copy did. */
+/** Sends lines of COPY's text format to a table. @throws what the copy failed with */
 export async function copyTo(
   tx: TransactionSql,
   table: string,
@@ -45,9 +45,10 @@ export async function copyTo(
 ): Promise<void> {
   if (lines.length === 0) return;
   const stream: Writable = await tx`copy ${tx(table)} (${tx(columns)}) from stdin`.writable();
-  // One that comes after the last line is told by the statement after it.
+  // One that comes after the last line is told by the next statement.
   stream.on('error', () => {});
   await pipeline(lines, stream, { end: false });
   // Not awaited: if PostgreSQL refuses the last bytes, postgres.js never ends the stream.
   stream.end();
+  await tx`select`;
 }

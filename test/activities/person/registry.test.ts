@@ -13,8 +13,7 @@ import { query } from '../../../db/client.ts';
 import {
   listRegistryDue,
   type RegistryProvider,
-  storeRegistryAbsence,
-  storeRegistryProvider,
+  storeRegistryAnswer,
 } from '../../../db/providers/providers.ts';
 import { gate, readProvider } from '../../../db/providers/subject.ts';
 import { providers } from '../../../db/schema.ts';
@@ -94,7 +93,6 @@ test('a person is read as the registry answers today', async (t) => {
     otherFirstName: 'ROWAN',
     organizationName: null,
     parentName: null,
-    taxonomyCode: '207Q00000X',
     practice: {
       line1: '100 MAIN STREET',
       line2: 'STE 4',
@@ -108,13 +106,11 @@ test('a person is read as the registry answers today', async (t) => {
       {
         kind: 'DIRECT',
         endpoint: 'rowan.ashdown@direct.cedarvalleyclinic-sim.com',
-        affiliated: true,
         affiliationName: 'CEDAR VALLEY CLINIC PLLC',
       },
       {
         kind: 'OTHERS',
         endpoint: 'frontdesk@cedarvalleyclinic-sim.com',
-        affiliated: false,
         affiliationName: null,
       },
     ],
@@ -225,7 +221,7 @@ test("silence and broken connections aren't answers; a caller that gives up is t
 });
 
 async function stored(t: ExecutionContext, answer: unknown, npi: string) {
-  await storeRegistryProvider(db, providerOf(t, await stepFor(t, 200, answer, {}, npi)));
+  await storeRegistryAnswer(db, npi, providerOf(t, await stepFor(t, 200, answer, {}, npi)));
 }
 
 async function personAs(npi: string, basic: Record<string, unknown> = {}) {
@@ -277,7 +273,7 @@ test('an import knows better than the registry', async (t) => {
   const imported = { npi, origin: 'nppes' as const, rowHash: 5, entityType: 1, lastName: 'IMPORTED' };
   await query(db, (tx) => tx.insert(providers).values(imported));
   await stored(t, await personAs(npi), npi);
-  await storeRegistryAbsence(db, npi);
+  await storeRegistryAnswer(db, npi, null);
   t.like(await readProvider(db, npi), { lastName: 'IMPORTED', active: true, endpoints: [], otherStates: [] });
   await age(npi, 9999);
   t.deepEqual(await listRegistryDue(db, [npi]), []);
@@ -289,7 +285,7 @@ test('an NPI the registry does not show is closed for a day, then asked about ag
   await stored(t, await personAs(npi), npi);
   t.deepEqual(await listRegistryDue(db, [npi]), []);
 
-  await storeRegistryAbsence(db, npi);
+  await storeRegistryAnswer(db, npi, null);
   t.deepEqual(await gate(db, [npi]), new Map([[npi, 'deactivated']]));
   t.like(await readProvider(db, npi), { active: false, lastName: null, endpoints: [], otherStates: [] });
   t.deepEqual(await listRegistryDue(db, [npi]), []);
@@ -329,7 +325,7 @@ test('the simulated registry knows the simulated world', async (t) => {
   const registry = createRegistry({ baseUrl });
   const { first, last } = personOf(NPI);
   const provider = providerOf(t, await registry.find(NPI, NEVER));
-  await storeRegistryProvider(db, provider);
+  await storeRegistryAnswer(db, provider.npi, provider);
   const { person } = buildSubject(NPI, await readProvider(db, NPI), 'any');
   const identity = { npi: null, name: { kind: 'parts', first, last }, state: null } as const;
   t.deepEqual(agrees(identity, NPI, person), { ok: true, how: 'name' });

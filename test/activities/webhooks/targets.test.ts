@@ -1,10 +1,12 @@
 import anyTest, { type TestFn } from 'ava';
 import type { Answer, Message } from '../../../activities/webhooks/post.ts';
-import { setBlock } from '../../../db/webhooks/blocks.ts';
-import { forgetHosts } from '../../../db/webhooks/hosts.ts';
+import { forgetOld } from '../../../db/requests/retention.ts';
+import { setBlock } from '../../../db/webhooks/hosts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
 import { resendAny, takeDeliveries } from '../../../db/webhooks/resends.ts';
 import { answered, type Delivering, HOUR, startDelivering } from '../../support/deliveries.ts';
+
+import { RETENTION } from '../../support/organization.ts';
 
 // Deliveries are no weapon: what bounds those that go to one host, whoever sends them.
 
@@ -103,7 +105,7 @@ test('that a host has answered 2xx is remembered for as long as it does, and for
   await life.time.advance(20 * 24 * HOUR);
   await life.look(second);
   await life.time.advance(20 * 24 * HOUR);
-  await forgetHosts(life.db, 30 * 24 * HOUR);
+  await forgetOld(life.db, RETENTION);
   const reply = Promise.withResolvers<Answer>();
   t.context.answer = () => reply.promise;
   const both = await lookAtAll(t, others.slice(0, 2));
@@ -111,7 +113,7 @@ test('that a host has answered 2xx is remembered for as long as it does, and for
   reply.resolve(answered(200));
   await both.looks;
   await life.time.advance(31 * 24 * HOUR);
-  await forgetHosts(life.db, 30 * 24 * HOUR);
+  await forgetOld(life.db, RETENTION);
   const again = Promise.withResolvers<Answer>();
   t.context.answer = () => again.promise;
   const one = await lookAtAll(t, others.slice(2));

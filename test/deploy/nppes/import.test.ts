@@ -65,9 +65,6 @@ test('a provider is kept as NPPES has it, without what nothing reads', async (t)
       'Provider Name Suffix Text': 'JR.',
       'Provider Other Last Name': 'NÉE-HARTIGAN',
       'Provider License Number_1': 'A12345',
-      'Healthcare Provider Primary Taxonomy Switch_1': 'N',
-      'Healthcare Provider Taxonomy Code_2': '207R00000X',
-      'Healthcare Provider Primary Taxonomy Switch_2': 'Y',
     }),
     organizationRow(npi(2)),
   ]);
@@ -91,7 +88,6 @@ test('a provider is kept as NPPES has it, without what nothing reads', async (t)
     other_first_name: null,
     organization_name: null,
     parent_name: null,
-    taxonomy_code: '207R00000X',
     practice_line_1: '12 MAIN STREET',
     practice_line_2: null,
     practice_city: 'CEDAR VALLEY',
@@ -356,7 +352,10 @@ test('endpoints, other names and locations follow the file for whom it names, an
     { ...organizationRow(npi(2)), ...changed },
   ]);
   await writeMember(week, 'endpoint', WEEK, [
-    { ...endpointRow(npi(1), 'tamsin@direct.cedar-sim.com'), Affiliation: 'N' },
+    {
+      ...endpointRow(npi(1), 'tamsin@direct.cedar-sim.com'),
+      'Affiliation Legal Business Name': 'CEDAR GROUP',
+    },
   ]);
   await writeMember(week, 'othername', WEEK, [otherNameRow(npi(2), 'THE CLINIC')]);
   await writeMember(week, 'pl', WEEK, []);
@@ -366,12 +365,12 @@ test('endpoints, other names and locations follow the file for whom it names, an
     pl: { read: 0, removed: 1 },
   });
   t.deepEqual(
-    (await sql`select npi, kind, endpoint, affiliated from provider_endpoints order by npi`).map((row) =>
-      Object.values(row),
+    (await sql`select npi, kind, endpoint, affiliation_name from provider_endpoints order by npi`).map(
+      (row) => Object.values(row),
     ),
     [
-      [npi(1), 'DIRECT', 'tamsin@direct.cedar-sim.com', false],
-      [npi(3), 'FHIR', 'https://fhir.cedar-sim.com/r4', true],
+      [npi(1), 'DIRECT', 'tamsin@direct.cedar-sim.com', 'CEDAR GROUP'],
+      [npi(3), 'FHIR', 'https://fhir.cedar-sim.com/r4', 'CEDAR VALLEY CLINIC PLLC'],
     ],
   );
   t.deepEqual(
@@ -470,7 +469,7 @@ test('the same file again is not read; --again reads it, and writes no row', asy
   // Two rows with one key: which one is taken must not change from run to run.
   await writeMember(set, 'endpoint', FULL, [
     endpointRow(npi(1), 'a@direct.cedar-sim.com'),
-    { ...endpointRow(npi(1), 'a@direct.cedar-sim.com'), Affiliation: 'N' },
+    { ...endpointRow(npi(1), 'a@direct.cedar-sim.com'), 'Affiliation Legal Business Name': 'CEDAR GROUP' },
   ]);
   await writeMember(set, 'pl', FULL, [locationRow(npi(1), '9 OAK AVENUE')]);
   await writeMember(set, 'othername', FULL, [otherNameRow(npi(2), 'THE CLINIC')]);
