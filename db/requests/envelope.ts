@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, run } from '../client.ts';
 import type { BatchStatus, DeliveryState, EmailType, RequestStatus, WebhookMode } from '../words.ts';
 
 // The envelope (api/docs/lifecycle.md, The envelope) has one builder for single polls, batch polls and deliveries.
@@ -44,8 +44,6 @@ export interface Envelope extends EnvelopeState {
   }[];
 }
 
-type AsText<T, K extends keyof T> = Omit<T, K> & Readonly<Record<K, string>>;
-
 /**
  * Reads an envelope; the organization is part of the question, so that another one's id is as unknown as any.
  * @returns null if this organization has no such request or batch
@@ -66,21 +64,16 @@ export async function findEnvelope(db: Database, subject: EnvelopeSubject): Prom
         left join webhook_deliveries d on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
        where ${isAskedFor(subject)} order by r.position
     ) item`;
-  const [row] = await query(db, (tx) =>
-    tx.execute<AsText<Envelope, 'createdAt' | 'updatedAt' | 'balance'>>(sql`
-      select ${STATE}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",
-             b.webhook_url as "webhookUrl", b.webhook_mode as "webhookMode", b.custom_data as "customData",
-             c.available as balance, asked.* ${from(subject, items)}`),
-  );
+  const [row] = await run<Omit<Envelope, 'statuses' | 'isFinal'>>(db)`
+    select ${STATE}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",
+           b.webhook_url as "webhookUrl", b.webhook_mode as "webhookMode", b.custom_data as "customData",
+           c.available as balance, asked.* ${from(subject, items)}`;
   if (!row) return null;
   const statuses = row.items.map(({ status }) => status);
   return {
     ...row,
     statuses: statuses.join(' '),
     isFinal: statuses.every((status) => status !== 'accepted' && status !== 'in-progress'),
-    createdAt: new Date(row.createdAt),
-    updatedAt: new Date(row.updatedAt),
-    balance: Number(row.balance),
   };
 }
 
@@ -92,10 +85,8 @@ export async function findEnvelopeState(
   const statuses = sql`
     select string_agg(status, ' ' order by position) as statuses, bool_and(settled_at is not null) as "isFinal"
       from requests r where ${isAskedFor(subject)}`;
-  const [row] = await query(db, (tx) =>
-    tx.execute<AsText<EnvelopeState, 'createdAt'>>(sql`select ${STATE}, asked.* ${from(subject, statuses)}`),
-  );
-  return row ? { ...row, createdAt: new Date(row.createdAt) } : null;
+  const [row] = await run<EnvelopeState>(db)`select ${STATE}, asked.* ${from(subject, statuses)}`;
+  return row ?? null;
 }
 
 /** Whatever changes in a request or a delivery is written to the batch's row too, by triggers. */
