@@ -35,20 +35,6 @@ function columns<const Names extends string, Column>(names: Names, column: (name
   return Object.fromEntries(made) as Record<Word<Names>, Column>;
 }
 
-export const organizations = pgTable('organizations', {
-  id: text('id').primaryKey(),
-  /** Whose test keys it is for; null if it is no sandbox. */
-  sandboxOf: text('sandbox_of'),
-  name: text('name').notNull(),
-  requestsPerMinute: integer('requests_per_minute').notNull().default(100),
-  webhookSecret: text('webhook_secret').notNull(),
-  previousWebhookSecret: text('previous_webhook_secret'),
-  previousWebhookSecretExpiresAt: time('previous_webhook_secret_expires_at'),
-  webhooksSuspended: boolean('webhooks_suspended').notNull().default(false),
-  suspended: boolean('suspended').notNull().default(false),
-  createdAt: time('created_at').notNull().defaultNow(),
-});
-
 export const batches = pgTable('batches', {
   id: text('id').primaryKey(),
   organizationId: text('organization_id').notNull(),

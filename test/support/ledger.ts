@@ -90,7 +90,6 @@ export interface Mutation {
 
 /** A settlement that locks neither balance nor request. */
 export const WITHOUT_LOCKS: readonly Mutation[] = [
-  { file: 'requests/room.ts', from: '{owner} for update', to: '{owner}' },
   { file: 'requests/settle.ts', from: '{owner} for update', to: '{owner}' },
   { file: 'requests/settle.ts', from: ' for update of requests`', to: '`' },
 ];
