@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, run, type Transaction, transaction } from './client.ts';
+import { type Database, only, run, type Transaction, transaction } from './client.ts';
 
 /** Who makes a change, or is shown what is secret or personal (1 to 200 characters), and why (1 to 1000). */
 export interface ChangedBy {
@@ -53,11 +53,10 @@ export async function listAudit(
   organizationId: string | null,
   limit: number,
 ): Promise<AuditRecord[]> {
-  const rows = await run<Omit<AuditRecord, 'at'> & { readonly at: string }>(db)`
+  return await run<AuditRecord>(db)`
     select at, actor, db_user as "dbUser", action, organization_id as "organizationId", subject, reason, details
       from audit_log where ${organizationId}::text is null or organization_id = ${organizationId}
      order by id desc limit ${limit}`;
-  return rows.map(({ at, ...record }) => ({ at: new Date(at), ...record }));
 }
 
 /**
@@ -67,17 +66,11 @@ export async function listAudit(
  * all do; whether an entry has the hash that was noted
  */
 export async function verifyAudit(db: Database, noted: string | null) {
-  const [proof] = await run<{
-    entries: number;
-    head: string | null;
-    brokenAt: number | null;
-    knowsNoted: boolean;
-  }>(db)`
-    select count(*)::int as entries,
-           encode((array_agg(hash order by id desc))[1], 'hex') as head,
-           (min(id) filter (where hash is distinct from audit_hash(previous, entry)))::float8 as "brokenAt",
+  type Proof = { entries: number; head: string | null; brokenAt: number | null; knowsNoted: boolean };
+  const proof = await run<Proof>(db)`
+    select count(*) as entries, encode((array_agg(hash order by id desc))[1], 'hex') as head,
+           min(id) filter (where hash is distinct from audit_hash(previous, entry)) as "brokenAt",
            ${noted}::text is null or coalesce(bool_or(encode(hash, 'hex') = ${noted}), false) as "knowsNoted"
       from (select l as entry, id, hash, lag(hash) over (order by id) as previous from audit_log l) l`;
-  if (!proof) throw new Error('no row');
-  return proof;
+  return only(proof);
 }

@@ -1,19 +1,16 @@
-import type { ExtractTablesWithRelations } from 'drizzle-orm';
 import { fillPlaceholders, getTableColumns, type SQL, sql } from 'drizzle-orm';
 import { PgDialect, type PgTable } from 'drizzle-orm/pg-core';
-import { drizzle, type PostgresJsDatabase, type PostgresJsTransaction } from 'drizzle-orm/postgres-js';
+import { drizzle, type PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import postgres, { type ISql, type Sql, type TransactionSql } from 'postgres';
 import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
-import * as schema from './schema.ts';
 import type { SecretKey } from './secrets.ts';
 
-export type Schema = typeof schema;
-export type Transaction = PostgresJsTransaction<Schema, ExtractTablesWithRelations<Schema>>;
+export type Transaction = Parameters<Parameters<PostgresJsDatabase['transaction']>[0]>[0];
 
 /** A pool of connections to PostgreSQL and the one way to use it. */
 export interface Database {
   /** Statements outside a transaction. Use through `query`, so that errors are mapped. */
-  readonly drizzle: PostgresJsDatabase<Schema> & { readonly $client: Sql };
+  readonly drizzle: PostgresJsDatabase & { readonly $client: Sql };
   /** How long a caller waits before it is told that there is no answer. */
   readonly deadlineMs: number;
   /** What webhook secrets are encrypted with; empty in processes that have nothing to do with them. */
@@ -77,8 +74,15 @@ export function openDatabase(options: DatabaseOptions): Database {
       idle_in_transaction_session_timeout: STATEMENT_TIMEOUT_MS,
     },
   });
+  const database = drizzle(preparing(client));
+  // drizzle reads and writes times column by column. Statements that are SQL have no columns: theirs are dates too, and
+  // their bigints numbers.
+  const { parsers, serializers } = client.options;
+  parsers[1184] = (text: string) => new Date(text);
+  serializers[1184] = (time: Date | string) => (time instanceof Date ? time.toISOString() : time);
+  parsers[20] = Number;
   return {
-    drizzle: drizzle(preparing(client), { schema }),
+    drizzle: database,
     deadlineMs: options.deadlineMs ?? CLIENT_DEADLINE_MS,
     secretKeys: options.secretKeys ?? [],
     pool: { size: options.poolSize, asked: 0 },
@@ -114,17 +118,26 @@ function preparing(client: Sql): Sql {
  * Runs statements outside a transaction, each in its own.
  * @throws {DatabaseError} with `code` and `constraint` only: a driver's message holds bound values
  */
-export function query<T>(db: Database, work: (tx: PostgresJsDatabase<Schema>) => Promise<T>): Promise<T> {
+export function query<T>(db: Database, work: (tx: PostgresJsDatabase) => Promise<T>): Promise<T> {
   return bounded(db, () => work(db.drizzle));
 }
 
 /**
- * Runs one statement, as `query` does: run(db)`select …`.
+ * Runs one statement, in a transaction or by itself, as `query` does: run(db)`select …`.
  * @returns its rows
  */
-export function run<Row = unknown>(db: Database) {
-  return async (text: TemplateStringsArray, ...values: readonly unknown[]) =>
-    [...(await query(db, (tx) => tx.execute(sql(text, ...values))))] as Row[];
+export function run<Row = unknown>(by: Database | Pick<Transaction, 'execute'>) {
+  return async (text: TemplateStringsArray, ...values: readonly unknown[]) => {
+    const statement = sql(text, ...values);
+    const rows = 'execute' in by ? by.execute(statement) : query(by, (tx) => tx.execute(statement));
+    return [...(await rows)] as Row[];
+  };
+}
+
+/** The first row of a statement that always has one. */
+export function only<Row>([row]: readonly Row[]): Row {
+  if (!row) throw new Error('no row');
+  return row;
 }
 
 /**
@@ -227,11 +240,7 @@ export function span(ms: number): SQL {
 
 /** The moment, as PostgreSQL's clock has it: the only clock that all processes share. */
 export async function clock(tx: Pick<Transaction, 'execute'>): Promise<Date> {
-  const [row] = await tx.execute<{ ms: string }>(
-    sql`select floor(extract(epoch from clock_timestamp()) * 1000)::bigint as ms`,
-  );
-  if (!row) throw new Error('no row');
-  return new Date(Number(row.ms));
+  return only(await run<{ at: Date }>(tx)`select clock_timestamp() as at`).at;
 }
 
 interface Deadline {

@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, query, transaction } from './client.ts';
+import { type Database, only, run, transaction } from './client.ts';
 import type { FigureName } from './metrics.ts';
 
 /** A source as it is configured, with its daily credits; null for no limit. */
@@ -33,7 +33,7 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
     await tx.execute(
       sql`select set_config('enable_seqscan', 'off', true), set_config('statement_timeout', '3s', true)`,
     );
-    return await tx.execute<Figure>(sql`
+    return await run<Figure>(tx)`
       with moment as (select clock_timestamp() as at),
       open as materialized (
         select organization_id, status, has_room, accepted_at, deadline_at
@@ -89,7 +89,7 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
           ('npe_delivery_overdue_seconds', greatest(0, extract(epoch from at - (select min(due_at) from pending)))),
           ('npe_hosts_failing', (select count(*) from webhook_hosts where open_until is not null))) one (name, value)
       )
-      select name, labels, value::float8 as value from figures order by name, labels`);
+      select name, labels, value::float8 as value from figures order by name, labels`;
   });
 }
 
@@ -102,38 +102,29 @@ export async function readConcerns(db: Database) {
   const organization = sql`o.id as organization, o.name`;
   const seconds = (since: string) =>
     sql.raw(`extract(epoch from clock_timestamp() - ${since})::int as seconds`);
-  const [concerns] = await query(db, (tx) =>
-    tx.execute<
-      Record<
-        'waitingForRoom' | 'nearlyOutOfCredits' | 'webhookHostsAway',
-        readonly Readonly<Record<string, string | number>>[]
-      >
-    >(sql`
-      select ${listed(sql`
-               select ${organization}, count(*) as requests, ${seconds('min(accepted_at)')}
-                 from requests r join organizations o on o.id = r.organization_id
-                where settled_at is null and not has_room group by o.id order by min(accepted_at)`)} as "waitingForRoom",
-             ${listed(sql`
-               select ${organization}, available, used_today as "usedToday" from organizations o join (
-                 select b.organization_id, b.available, b.used - coalesce(u.used, 0) as used_today from ${LOW}) b
-                   on o.id = b.organization_id order by available::float8 / used_today`)} as "nearlyOutOfCredits",
-             ${listed(sql`
-               select ${organization}, host, ${seconds('failing_since')}, last_reason as reason
-                 from webhook_hosts h join organizations o on o.id = h.organization_id
-                where open_until is not null order by failing_since`)} as "webhookHostsAway"`),
-  );
-  if (!concerns) throw new Error('no row');
-  return concerns;
+  type Concern = 'waitingForRoom' | 'nearlyOutOfCredits' | 'webhookHostsAway';
+  const concerns = await run<Record<Concern, readonly Readonly<Record<string, string | number>>[]>>(db)`
+    select ${listed(sql`
+             select ${organization}, count(*) as requests, ${seconds('min(accepted_at)')}
+               from requests r join organizations o on o.id = r.organization_id
+              where settled_at is null and not has_room group by o.id order by min(accepted_at)`)} as "waitingForRoom",
+           ${listed(sql`
+             select ${organization}, available, used_today as "usedToday" from organizations o join (
+               select b.organization_id, b.available, b.used - coalesce(u.used, 0) as used_today from ${LOW}) b
+                 on o.id = b.organization_id order by available::float8 / used_today`)} as "nearlyOutOfCredits",
+           ${listed(sql`
+             select ${organization}, host, ${seconds('failing_since')}, last_reason as reason
+               from webhook_hosts h join organizations o on o.id = h.organization_id
+              where open_until is not null order by failing_since`)} as "webhookHostsAway"`;
+  return only(concerns);
 }
 
 /** Once an hour notes what each organization has used so far, and forgets it after a day. */
 export async function noteUsedCredits(db: Database): Promise<void> {
-  await query(db, (tx) =>
-    tx.execute(sql`
-      with forgotten as (delete from used_credits where hour < clock_timestamp() - interval '1 day')
-      insert into used_credits (hour, organization_id, used)
-      select hour, organization_id, used from credit_balances, date_trunc('hour', clock_timestamp()) hour
-       where not is_sandbox(organization_id) and not exists (select from used_credits n where n.hour = hour.hour)
-          on conflict do nothing`),
-  );
+  await run(db)`
+    with forgotten as (delete from used_credits where hour < clock_timestamp() - interval '1 day')
+    insert into used_credits (hour, organization_id, used)
+    select hour, organization_id, used from credit_balances, date_trunc('hour', clock_timestamp()) hour
+     where not is_sandbox(organization_id) and not exists (select from used_credits n where n.hour = hour.hour)
+        on conflict do nothing`;
 }

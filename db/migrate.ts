@@ -78,11 +78,10 @@ const CARRIED = journal.entries.map((entry) => entry.when);
  */
 export async function readiness(db: Database): Promise<Readiness> {
   try {
-    const [row] = await run<{ applied: number }>(
-      db,
-    )`select count(distinct created_at)::int as applied from drizzle.__drizzle_migrations
-             where created_at = any(${sql.param(CARRIED)}::bigint[])`;
-    return row?.applied === CARRIED.length ? 'ready' : 'migrations_missing';
+    const applied = await run(db)`
+      select distinct created_at from drizzle.__drizzle_migrations
+       where created_at = any(${sql.param(CARRIED)}::bigint[])`;
+    return applied.length === CARRIED.length ? 'ready' : 'migrations_missing';
   } catch (error) {
     return error instanceof DatabaseError && UNDEFINED.includes(error.code)
       ? 'migrations_missing'

@@ -13,8 +13,8 @@ import {
 } from 'drizzle-orm/pg-core';
 import type * as words from './words.ts';
 
-// The tables as queries see them, but for those that are asked in SQL alone. What they must never hold (checks, triggers, generated columns) is written once,
-// in migrations/; a test compares the two column by column.
+// The tables as queries see them, but for those that are asked in SQL alone. What they must never hold (checks, triggers,
+// generated columns) is written once, in migrations/; a test compares the two column by column.
 
 /** Stands for the expression of a generated column. */
 const inMigrations = sql`(see migrations)`;
@@ -34,35 +34,6 @@ function columns<const Names extends string, Column>(names: Names, column: (name
   });
   return Object.fromEntries(made) as Record<Word<Names>, Column>;
 }
-
-export const organizations = pgTable('organizations', {
-  id: text('id').primaryKey(),
-  /** Whose test keys it is for; null if it is no sandbox. */
-  sandboxOf: text('sandbox_of'),
-  name: text('name').notNull(),
-  requestsPerMinute: integer('requests_per_minute').notNull().default(100),
-  webhookSecret: text('webhook_secret').notNull(),
-  previousWebhookSecret: text('previous_webhook_secret'),
-  previousWebhookSecretExpiresAt: time('previous_webhook_secret_expires_at'),
-  webhooksSuspended: boolean('webhooks_suspended').notNull().default(false),
-  suspended: boolean('suspended').notNull().default(false),
-  createdAt: time('created_at').notNull().defaultNow(),
-});
-
-export const apiKeys = pgTable('api_keys', {
-  id: text('id').primaryKey(),
-  organizationId: text('organization_id').notNull(),
-  name: text('name').notNull(),
-  /** The last characters, so that people can tell keys apart. */
-  hint: text('hint').notNull(),
-  /** SHA-256 of the key; the key itself is stored nowhere. */
-  hash: bytea('hash').notNull(),
-  createdAt: time('created_at').notNull().defaultNow(),
-  expiresAt: time('expires_at'),
-  revokedAt: time('revoked_at'),
-  leaked: boolean('leaked').notNull().default(false),
-  isTest: boolean('is_test').notNull(),
-});
 
 export const batches = pgTable('batches', {
   id: text('id').primaryKey(),
@@ -116,23 +87,6 @@ export const requests = pgTable('requests', {
   testOutcome: text('test_outcome').$type<words.TestOutcome>(),
 });
 
-export const ledgerEntries = pgTable('ledger_entries', {
-  id: count('id').primaryKey().generatedAlwaysAsIdentity(),
-  organizationId: text('organization_id').notNull(),
-  requestId: text('request_id'),
-  kind: text('kind').$type<words.LedgerKind>().notNull(),
-  amount: count('amount').notNull(),
-  ...columns('granted available held used', (name) => count(name).notNull().generatedAlwaysAs(inMigrations)),
-  side: text('side').notNull().generatedAlwaysAs(inMigrations),
-  holdSide: text('hold_side').generatedAlwaysAs(inMigrations),
-  createdAt: time('created_at').notNull().defaultNow(),
-});
-
-export const creditBalances = pgTable('credit_balances', {
-  organizationId: text('organization_id').primaryKey(),
-  ...columns('total available held used', (name) => count(name).notNull().default(0)),
-});
-
 export const idempotencyKeys = pgTable('idempotency_keys', {
   ...columns('organizationId method path key', requiredText),
   fingerprint: bytea('fingerprint').notNull(),
@@ -168,15 +122,6 @@ export const webhookAttempts = pgTable('webhook_attempts', {
   statusCode: smallint('status_code'),
   reason: text('reason').$type<words.AttemptReason>(),
   responseExcerpt: bytea('response_excerpt'),
-});
-
-/** Whose turn it is to sweep: one row. */
-export const sweeps = pgTable('sweeps', {
-  one: boolean('one').primaryKey().default(true),
-  dueAt: time('due_at').notNull(),
-  sweptAt: time('swept_at'),
-  /** Where the API starts workflows; null if none has said so. */
-  namespace: text('namespace'),
 });
 
 /** One lookup serves every request that waits for the same NPI and type, across organizations. */

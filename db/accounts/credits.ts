@@ -1,11 +1,10 @@
-import { and, desc, eq, lt, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { cut, type Database, type Page, query, transaction } from '../client.ts';
+import { cut, type Database, type Page, run, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { balanceLock } from '../requests/room.ts';
-import { creditBalances, ledgerEntries } from '../schema.ts';
-import type { WantedType } from '../words.ts';
-import { BALANCE, type Balance } from './organizations.ts';
+import type { LedgerKind, WantedType } from '../words.ts';
+import type { Balance } from './organizations.ts';
 
 /**
  * Credits per email found (api/docs/lifecycle.md, Credits). A submit writes the price on each request's row, and everything
@@ -14,10 +13,9 @@ import { BALANCE, type Balance } from './organizations.ts';
 export const PRICES: Readonly<Record<WantedType, number>> = { any: 1, professional: 1, personal: 3 };
 
 /** @throws {Refusal} `organization_missing` for an unknown id */
-export async function balanceOf(db: Database, organizationId: string): Promise<Balance> {
-  const [balance] = await query(db, (tx) =>
-    tx.select(BALANCE).from(creditBalances).where(eq(creditBalances.organizationId, organizationId)),
-  );
+export async function balanceOf(by: Database | Transaction, organizationId: string): Promise<Balance> {
+  const [balance] = await run<Balance>(by)`
+    select total, used, held, available from credit_balances where organization_id = ${organizationId}`;
   if (!balance) throw new Refusal('organization_missing');
   return balance;
 }
@@ -50,29 +48,26 @@ export async function listLedger(
   organizationId: string,
   { after, limit }: Page<{ readonly id: number; readonly available: number }>,
 ) {
+  type Entry = {
+    readonly id: number;
+    readonly createdAt: Date;
+    readonly kind: LedgerKind;
+    /** Credits moved; negative only for an adjustment that takes away. */
+    readonly amount: number;
+    /** Right after this entry. */
+    readonly availableAfter: number;
+    readonly requestId: string | null;
+  };
   // One statement, so that the balance and the entries are of the same instant.
-  const rows = await query(db, (tx) => {
-    const { id, available } = ledgerEntries;
-    const newest = after ? sql`${after.available}::bigint` : creditBalances.available;
-    const newer = sql`coalesce(sum(${available}) over (order by ${id} desc rows between unbounded preceding and 1 preceding), 0)`;
-    return tx
-      .select({
-        id,
-        createdAt: ledgerEntries.createdAt,
-        kind: ledgerEntries.kind,
-        /** Credits moved; negative only for an adjustment that takes away. */
-        amount: ledgerEntries.amount,
-        /** Right after this entry. */
-        availableAfter: sql<number>`${newest} - ${newer}`.mapWith(Number),
-        requestId: ledgerEntries.requestId,
-        added: available,
-      })
-      .from(ledgerEntries)
-      .innerJoin(creditBalances, eq(creditBalances.organizationId, ledgerEntries.organizationId))
-      .where(and(eq(ledgerEntries.organizationId, organizationId), after ? lt(id, after.id) : undefined))
-      .orderBy(desc(id))
-      .limit(limit + 1);
-  });
+  const newest = after ? sql`${after.available}::bigint` : sql`b.available`;
+  const rows = await run<Entry & { readonly added: number }>(db)`
+    select id, created_at as "createdAt", kind, amount,
+           (${newest} - coalesce(sum(l.available) over (
+             order by id desc rows between unbounded preceding and 1 preceding), 0))::bigint as "availableAfter",
+           request_id as "requestId", l.available as added
+      from ledger_entries l join credit_balances b using (organization_id)
+     where organization_id = ${organizationId} and ${after ? sql`id < ${after.id}` : sql`true`}
+     order by id desc limit ${limit + 1}`;
   const { items, last } = cut(rows, limit);
   return {
     entries: items.map(({ added: _, ...entry }) => entry),
@@ -87,12 +82,9 @@ function funds(kind: 'grant' | 'adjustment', action: 'credits.grant' | 'credits.
         // The balance first, as every writer of the ledger does, so that none waits for another in a circle.
         const [locked] = await balanceLock(tx, organizationId);
         if (!locked) throw new Refusal('organization_missing');
-        await tx.insert(ledgerEntries).values({ organizationId, kind, amount });
-        const [after] = await tx
-          .select(BALANCE)
-          .from(creditBalances)
-          .where(eq(creditBalances.organizationId, organizationId));
-        if (!after) throw new Error('no row');
+        await run(tx)`
+          insert into ledger_entries (organization_id, kind, amount) values (${organizationId}, ${kind}, ${amount})`;
+        const after = await balanceOf(tx, organizationId);
         await recordAudit(tx, by, {
           action,
           organizationId,

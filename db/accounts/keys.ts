@@ -1,19 +1,31 @@
 import { hash, randomInt } from 'node:crypto';
 import { crc32 } from 'node:zlib';
-import { and, desc, eq, isNull, sql } from 'drizzle-orm';
-import type { SelectResultFields } from 'drizzle-orm/query-builders/select.types';
+import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
+import { clock, type Database, only, run, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
-import { apiKeys, organizations } from '../schema.ts';
 import { isSandbox, openSandbox, requireOrganization } from './organizations.ts';
 
 // A key is `npe_` or `npe_test_`, 30 base62 characters (178 random bits), and 6 that are the CRC32 of all before: secret
 // scanners find it, and a mistyped one is refused without a query (DECISIONS.md, Keys and rate).
 
-/** `inactive` is a key whose time is over; a key that is revoked too is `revoked`. */
-export type KeyState = 'active' | 'inactive' | 'revoked';
+export interface ApiKey {
+  readonly id: string;
+  readonly organizationId: string;
+  readonly name: string;
+  /** Whether it is for a sandbox. */
+  readonly isTest: boolean;
+  /** The key's last 4 characters. */
+  readonly hint: string;
+  /** `inactive` is a key whose time is over; a key that is revoked too is `revoked`. */
+  readonly state: 'active' | 'inactive' | 'revoked';
+  readonly createdAt: Date;
+  readonly expiresAt: Date | null;
+  readonly revokedAt: Date | null;
+  /** Revoked because somebody else has it. */
+  readonly leaked: boolean;
+}
 
 /** The only time the key itself is seen: it is stored nowhere. */
 export type IssuedKey = ApiKey & { readonly apiKey: string };
@@ -25,33 +37,17 @@ export type Authentication =
       readonly organizationId: string;
       readonly requestsPerMinute: number;
     }
-  | { readonly kind: 'revoked' }
-  | { readonly kind: 'inactive' }
-  | { readonly kind: 'unknown' };
+  | { readonly kind: 'revoked' | 'inactive' | 'unknown' };
 
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const SHAPE = /^npe_(?:test_)?[0-9A-Za-z]{36}$/;
 
-const STATE = sql<KeyState>`case when ${apiKeys.revokedAt} is not null then 'revoked'
-  when ${apiKeys.expiresAt} <= clock_timestamp() then 'inactive' else 'active' end`;
+const STATE = sql`case when revoked_at is not null then 'revoked'
+  when expires_at <= clock_timestamp() then 'inactive' else 'active' end`;
 
-const API_KEY = {
-  id: apiKeys.id,
-  organizationId: apiKeys.organizationId,
-  name: apiKeys.name,
-  /** Whether it is for a sandbox. */
-  isTest: apiKeys.isTest,
-  /** The key's last 4 characters. */
-  hint: apiKeys.hint,
-  state: STATE,
-  createdAt: apiKeys.createdAt,
-  expiresAt: apiKeys.expiresAt,
-  revokedAt: apiKeys.revokedAt,
-  /** Revoked because somebody else has it. */
-  leaked: apiKeys.leaked,
-};
-
-export type ApiKey = Readonly<SelectResultFields<typeof API_KEY>>;
+const API_KEY = sql`
+  id, organization_id as "organizationId", name, is_test as "isTest", hint, ${STATE} as state,
+  created_at as "createdAt", expires_at as "expiresAt", revoked_at as "revokedAt", leaked`;
 
 /** The hash that a key is known by; null for any text that cannot be a key. Asks no database. */
 export function parseApiKey(text: string): Buffer | null {
@@ -64,19 +60,11 @@ export function parseApiKey(text: string): Buffer | null {
  * revocation holds from the next one on. While its organization is suspended, an active key is inactive.
  */
 export async function authenticate(db: Database, hash: Buffer): Promise<Authentication> {
-  const [found] = await query(db, (tx) =>
-    tx
-      .select({
-        state: STATE,
-        suspended: organizations.suspended,
-        keyId: apiKeys.id,
-        organizationId: apiKeys.organizationId,
-        requestsPerMinute: organizations.requestsPerMinute,
-      })
-      .from(apiKeys)
-      .innerJoin(organizations, eq(organizations.id, apiKeys.organizationId))
-      .where(eq(apiKeys.hash, hash)),
-  );
+  type Found = Omit<Extract<Authentication, { kind: 'active' }>, 'kind'> & Pick<ApiKey, 'state'>;
+  const [found] = await run<Found & { readonly suspended: boolean }>(db)`
+    select ${STATE} as state, suspended, api_keys.id as "keyId", organization_id as "organizationId",
+           requests_per_minute as "requestsPerMinute"
+      from api_keys join organizations on organizations.id = organization_id where hash = ${hash}`;
   if (!found) return { kind: 'unknown' };
   const { state, suspended, ...key } = found;
   if (state !== 'active') return { kind: state };
@@ -120,17 +108,12 @@ export async function rotateKey(
   overlapMs = 0,
 ): Promise<{ readonly issued: IssuedKey; readonly replaced: ApiKey }> {
   return await transaction(db, async (tx) => {
-    const expiresAt = new Date((await clock(tx)).getTime() + overlapMs);
+    const before = await lockKey(tx, keyId);
+    if (before.state !== 'active') throw new Refusal('key_not_active');
     // Only a rotation sets when a key expires.
-    const [replaced] = await tx
-      .update(apiKeys)
-      .set({ expiresAt })
-      .where(and(eq(apiKeys.id, keyId), isNull(apiKeys.revokedAt), isNull(apiKeys.expiresAt)))
-      .returning(API_KEY);
-    if (!replaced) {
-      const { state } = await lockKey(tx, keyId);
-      throw new Refusal(state === 'active' ? 'key_rotated' : 'key_not_active');
-    }
+    if (before.expiresAt) throw new Refusal('key_rotated');
+    const expiresAt = new Date((await clock(tx)).getTime() + overlapMs);
+    const replaced = await updateKey(tx, { ...before, expiresAt });
     const issued = await insertKey(tx, replaced.organizationId, replaced.name);
     await recordAudit(tx, by, {
       action: 'keys.rotate',
@@ -148,12 +131,8 @@ export async function rotateKey(
  * @throws {Refusal} `key_missing`
  */
 export async function revokeKey(db: Database, by: ChangedBy, keyId: string, leaked = false): Promise<ApiKey> {
-  return await transaction(db, async (tx) => {
-    const before = await lockKey(tx, keyId);
-    const revokedAt = before.revokedAt ?? (await clock(tx));
-    const revoked = await updateKey(tx, keyId, { revokedAt, leaked: leaked || before.leaked });
-    await recordAudit(tx, by, stateChange('keys.revoke', before, revoked));
-    return revoked;
+  return await changeKey(db, by, keyId, 'keys.revoke', (before, now) => {
+    return { ...before, revokedAt: before.revokedAt ?? now, leaked: leaked || before.leaked };
   });
 }
 
@@ -162,18 +141,10 @@ export async function revokeKey(db: Database, by: ChangedBy, keyId: string, leak
  * @param evenLeaked true to give back a key that was revoked because it leaked
  * @throws {Refusal} `key_missing`; `key_leaked` without `evenLeaked`
  */
-export async function reactivateKey(
-  db: Database,
-  by: ChangedBy,
-  keyId: string,
-  evenLeaked = false,
-): Promise<ApiKey> {
-  return await transaction(db, async (tx) => {
-    const before = await lockKey(tx, keyId);
+export async function reactivateKey(db: Database, by: ChangedBy, keyId: string, evenLeaked = false) {
+  return await changeKey(db, by, keyId, 'keys.reactivate', (before) => {
     if (before.leaked && !evenLeaked) throw new Refusal('key_leaked');
-    const active = await updateKey(tx, keyId, { revokedAt: null, expiresAt: null, leaked: false });
-    await recordAudit(tx, by, stateChange('keys.reactivate', before, active));
-    return active;
+    return { ...before, revokedAt: null, expiresAt: null, leaked: false };
   });
 }
 
@@ -183,13 +154,8 @@ export async function reactivateKey(
  */
 export async function listKeys(db: Database, organizationId: string): Promise<ApiKey[]> {
   await requireOrganization(db, organizationId);
-  return await query(db, (tx) =>
-    tx
-      .select(API_KEY)
-      .from(apiKeys)
-      .where(eq(apiKeys.organizationId, organizationId))
-      .orderBy(desc(apiKeys.createdAt), desc(apiKeys.id)),
-  );
+  return await run<ApiKey>(db)`
+    select ${API_KEY} from api_keys where organization_id = ${organizationId} order by created_at desc, id desc`;
 }
 
 function newApiKey(isTest: boolean): string {
@@ -216,33 +182,42 @@ function hashOf(apiKey: string): Buffer {
 async function insertKey(tx: Transaction, organizationId: string, name: string): Promise<IssuedKey> {
   const isTest = isSandbox(organizationId);
   const apiKey = newApiKey(isTest);
-  const [inserted] = await tx
-    .insert(apiKeys)
-    .values({ id: newId('key'), organizationId, name, isTest, hint: apiKey.slice(-4), hash: hashOf(apiKey) })
-    .returning(API_KEY);
-  if (!inserted) throw new Error('no row');
-  return { ...inserted, apiKey };
+  const inserted = await run<ApiKey>(tx)`
+    insert into api_keys (id, organization_id, name, is_test, hint, hash)
+    values (${newId('key')}, ${organizationId}, ${name}, ${isTest}, ${apiKey.slice(-4)}, ${hashOf(apiKey)})
+    returning ${API_KEY}`;
+  return { ...only(inserted), apiKey };
 }
 
 /** Two changes of one key go one after the other; authentication and submits are not held up. */
 async function lockKey(tx: Transaction, keyId: string): Promise<ApiKey> {
-  const [found] = await tx.select(API_KEY).from(apiKeys).where(eq(apiKeys.id, keyId)).for('no key update');
+  const [found] = await run<ApiKey>(
+    tx,
+  )`select ${API_KEY} from api_keys where id = ${keyId} for no key update`;
   if (!found) throw new Refusal('key_missing');
   return found;
 }
 
-async function updateKey(
-  tx: Transaction,
-  keyId: string,
-  values: Partial<typeof apiKeys.$inferInsert>,
-): Promise<ApiKey> {
-  const [updated] = await tx.update(apiKeys).set(values).where(eq(apiKeys.id, keyId)).returning(API_KEY);
-  if (!updated) throw new Refusal('key_missing');
-  return updated;
+async function updateKey(tx: Transaction, { id, revokedAt, expiresAt, leaked }: ApiKey): Promise<ApiKey> {
+  const updated = await run<ApiKey>(tx)`
+    update api_keys set revoked_at = ${revokedAt}, expires_at = ${expiresAt}, leaked = ${leaked} where id = ${id}
+    returning ${API_KEY}`;
+  return only(updated);
 }
 
-function stateChange(action: 'keys.revoke' | 'keys.reactivate', before: ApiKey, after: ApiKey) {
-  const leaked = before.leaked || after.leaked;
-  const details = { hint: after.hint, from: before.state, to: after.state, leaked };
-  return { action, organizationId: after.organizationId, subject: after.id, details };
+async function changeKey(
+  db: Database,
+  by: ChangedBy,
+  keyId: string,
+  action: 'keys.revoke' | 'keys.reactivate',
+  change: (before: ApiKey, now: Date) => ApiKey,
+): Promise<ApiKey> {
+  return await transaction(db, async (tx) => {
+    const before = await lockKey(tx, keyId);
+    const after = await updateKey(tx, change(before, await clock(tx)));
+    const leaked = before.leaked || after.leaked;
+    const details = { hint: after.hint, from: before.state, to: after.state, leaked };
+    await recordAudit(tx, by, { action, organizationId: after.organizationId, subject: keyId, details });
+    return after;
+  });
 }

@@ -1,10 +1,10 @@
-import { type Database, run, span } from '../client.ts';
+import { type Database, only, run, span } from '../client.ts';
 
 /** Above so many requests a window is counted by as many steps, and exactly below: its cost does not grow any more. */
 export const STEPS = 300;
 
 /** Places in a key's sliding window, taken together. */
-export interface Places extends Record<string, unknown> {
+export interface Places {
   readonly taken: number;
   /** Of the whole limit, by everybody and with these. */
   readonly used: number;
@@ -32,12 +32,11 @@ export async function takePlaces(
 ): Promise<Places> {
   const { keyId, requestsPerMinute: limit } = key;
   const step = limit > STEPS ? windowMs / STEPS : 0;
-  const [row] = await run<Places>(db)`
+  const row = await run<Places>(db)`
     select taken, used, taken_at::text as "takenAt",
            coalesce(extract(epoch from free_in) * 1000, 0)::float8 as "freeInMs",
            coalesce(extract(epoch from empty_in) * 1000, 0)::float8 as "emptyInMs"
       from take_places(${keyId}, ${limit}, ${span(windowMs)}, ${span(step)},
                        ${wanted}, ${back.count}, ${back.takenAt}::timestamptz)`;
-  if (!row) throw new Error('no row');
-  return row;
+  return only(row);
 }

@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, snapshot } from '../client.ts';
+import { type Database, run, snapshot } from '../client.ts';
 
 /** What is told of an organization: its requests by how they were settled, then its credits by what moved them. */
 const PARTS = {
@@ -41,8 +41,9 @@ export async function readUsage(
     ([name, what]) =>
       sql`coalesce(sum(h.n) filter (where h.what = ${what}), 0)::float8 as ${sql.identifier(name)}`,
   );
-  const rows = await snapshot(db, (tx) =>
-    tx.execute<Usage & Record<string, unknown>>(sql`
+  return await snapshot(
+    db,
+    (tx) => run<Usage>(tx)`
       with happened as (
         select organization_id, count(*) as n,
                case when credits_used > 0 then 'found ' || wanted_type when replayed then 'replayed' else status end as what
@@ -54,7 +55,6 @@ export async function readUsage(
       select o.id as "organizationId", o.name, ${sql.join(parts, sql`, `)}
         from organizations o ${isOne ? sql`left` : sql``} join happened h on h.organization_id = o.id
        where ${isOne ? sql`o.id = ${organizationId}` : sql`true`}
-       group by o.id order by o.name, o.id`),
+       group by o.id order by o.name, o.id`,
   );
-  return [...rows];
 }

@@ -1,9 +1,7 @@
 import { randomBytes } from 'node:crypto';
-import { and, eq, isNull, lte, notLike, or, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { clock, type Database, query, type Transaction, transaction } from '../client.ts';
+import { clock, type Database, run, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { organizations } from '../schema.ts';
 import { decryptSecret, encryptSecret, firstVersion } from '../secrets.ts';
 
 /** What an organization's deliveries are signed with (DECISIONS.md, Webhooks, signing). */
@@ -27,8 +25,18 @@ export function newWebhookSecret({ secretKeys }: Database, organizationId: strin
 }
 
 /** @throws {Refusal} `organization_missing`; {SecretKeyMissing} */
-export async function showWebhookSecret(db: Database, organizationId: string): Promise<WebhookSecret> {
-  return await query(db, (tx) => findSecret(tx, db, organizationId));
+export async function showWebhookSecret(
+  db: Database,
+  organizationId: string,
+  by: Database | Transaction = db,
+): Promise<WebhookSecret> {
+  const [found] = await run<WebhookSecret>(by)`
+    select id as "organizationId", webhook_secret as "webhookSecret",
+           case when previous_webhook_secret_expires_at > clock_timestamp()
+                then previous_webhook_secret_expires_at end as "previousSecretValidUntil"
+      from organizations where id = ${organizationId}`;
+  if (!found) throw new Refusal('organization_missing');
+  return { ...found, webhookSecret: decryptSecret(db.secretKeys, organizationId, found.webhookSecret) };
 }
 
 /**
@@ -45,36 +53,25 @@ export async function rotateWebhookSecret(
 ): Promise<WebhookSecret> {
   const stored = newWebhookSecret(db, organizationId);
   return await transaction(db, async (tx) => {
-    const now = await clock(tx);
-    const previousSecretValidUntil = new Date(now.getTime() + OVERLAP_MS);
-    const overlapEnd = organizations.previousWebhookSecretExpiresAt;
-    const [rotated] = await tx
-      .update(organizations)
-      .set({
-        webhookSecret: stored,
-        previousWebhookSecret: sql`${organizations.webhookSecret}`,
-        previousWebhookSecretExpiresAt: previousSecretValidUntil,
-      })
-      .where(
-        and(
-          eq(organizations.id, organizationId),
-          force ? undefined : or(isNull(overlapEnd), lte(overlapEnd, now)),
-        ),
-      )
-      .returning({ id: organizations.id });
+    const [rotated] = await run<{ until: Date }>(tx)`
+      update organizations set webhook_secret = ${stored}, previous_webhook_secret = webhook_secret,
+             previous_webhook_secret_expires_at = clock_timestamp() + ${span(OVERLAP_MS)}
+       where id = ${organizationId}
+         and (${force} or coalesce(previous_webhook_secret_expires_at <= clock_timestamp(), true))
+      returning previous_webhook_secret_expires_at as until`;
     if (!rotated) {
-      const { previousSecretValidUntil } = await findSecret(tx, db, organizationId);
+      const { previousSecretValidUntil } = await showWebhookSecret(db, organizationId, tx);
       // Null if the time has just passed.
-      throw new Refusal('rotation_too_soon', previousSecretValidUntil ?? now);
+      throw new Refusal('rotation_too_soon', previousSecretValidUntil ?? (await clock(tx)));
     }
     await recordAudit(tx, by, {
       action: 'webhook-secret.rotate',
       organizationId,
       subject: organizationId,
-      details: { previous_secret_valid_until: previousSecretValidUntil.toISOString(), forced: force },
+      details: { previous_secret_valid_until: rotated.until.toISOString(), forced: force },
     });
     const webhookSecret = decryptSecret(db.secretKeys, organizationId, stored);
-    return { organizationId, webhookSecret, previousSecretValidUntil };
+    return { organizationId, webhookSecret, previousSecretValidUntil: rotated.until };
   });
 }
 
@@ -86,25 +83,17 @@ export async function rotateWebhookSecret(
 export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Promise<number> {
   const { secretKeys } = db;
   const key = firstVersion(secretKeys);
-  const { id, webhookSecret, previousWebhookSecret } = organizations;
-  const stale = or(notLike(webhookSecret, `${key}.%`), notLike(previousWebhookSecret, `${key}.%`));
   return await transaction(db, async (tx) => {
-    const rows = await tx
-      .select({ id, webhookSecret, previousWebhookSecret })
-      .from(organizations)
-      .where(stale)
-      .for('no key update');
-    for (const row of rows) {
+    const rows = await run<{ id: string; current: string; previous: string | null }>(tx)`
+      select id, webhook_secret as current, previous_webhook_secret as previous from organizations
+       where not starts_with(webhook_secret, ${`${key}.`}) or not starts_with(previous_webhook_secret, ${`${key}.`})
+         for no key update`;
+    for (const { id, current, previous } of rows) {
       const renewed = (stored: string) =>
-        encryptSecret(secretKeys, row.id, decryptSecret(secretKeys, row.id, stored));
-      const previous = row.previousWebhookSecret;
-      await tx
-        .update(organizations)
-        .set({
-          webhookSecret: renewed(row.webhookSecret),
-          previousWebhookSecret: previous && renewed(previous),
-        })
-        .where(eq(id, row.id));
+        encryptSecret(secretKeys, id, decryptSecret(secretKeys, id, stored));
+      await run(tx)`
+        update organizations set webhook_secret = ${renewed(current)},
+               previous_webhook_secret = ${previous && renewed(previous)} where id = ${id}`;
     }
     const details = { organizations: rows.length, key };
     await recordAudit(tx, by, {
@@ -115,23 +104,4 @@ export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Prom
     });
     return rows.length;
   });
-}
-
-async function findSecret(
-  tx: Pick<Transaction, 'select'>,
-  { secretKeys }: Database,
-  organizationId: string,
-): Promise<WebhookSecret> {
-  const expiresAt = organizations.previousWebhookSecretExpiresAt;
-  const [found] = await tx
-    .select({
-      organizationId: organizations.id,
-      webhookSecret: organizations.webhookSecret,
-      previousSecretValidUntil:
-        sql<Date | null>`case when ${expiresAt} > clock_timestamp() then ${expiresAt} end`.mapWith(expiresAt),
-    })
-    .from(organizations)
-    .where(eq(organizations.id, organizationId));
-  if (!found) throw new Refusal('organization_missing');
-  return { ...found, webhookSecret: decryptSecret(secretKeys, organizationId, found.webhookSecret) };
 }

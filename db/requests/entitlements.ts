@@ -1,6 +1,5 @@
-import { and, eq, type SQL, sql } from 'drizzle-orm';
-import { span, type Transaction } from '../client.ts';
-import { storedEmails } from '../schema.ts';
+import { type SQL, sql } from 'drizzle-orm';
+import { run, span, type Transaction } from '../client.ts';
 import type { EmailType, TestOutcome, WantedType } from '../words.ts';
 
 /** An email that can answer a request without asking anyone. */
@@ -17,7 +16,7 @@ export interface KnownWindows {
   readonly replayMs: number;
 }
 
-type Values<K extends string> = Readonly<Record<K, SQL | string | null>>;
+type Values<K extends string> = Readonly<Record<K, SQL | Date | string | null>>;
 
 /**
  * The emails that answer requests without asking anyone, at most one per NPI: what the organization has paid for within
@@ -90,7 +89,6 @@ export async function findKnownEmails(
   windows: KnownWindows,
 ): Promise<Map<string, KnownEmail>> {
   const { outcomes } = asked;
-  const at = asked.at.toISOString();
   const one = {
     npis: sql`one.npi`,
     outcome: sql`one.outcome`,
@@ -98,37 +96,26 @@ export async function findKnownEmails(
   };
   const emails = outcomes
     ? sql`select known.* from unnest(${sql.param(asked.npis)}::text[], ${sql.param(outcomes)}::text[]) one (npi, outcome)
-          cross join lateral (${sandboxEmails({ ...asked, at, ...one }, windows.replayMs)}) known`
-    : knownEmails({ ...asked, at, npis: sql`any(${sql.param([...new Set(asked.npis)])})` }, windows);
-  const rows = await tx.execute<
-    Pick<KnownEmail, 'email' | 'emailType' | 'replayed'> & { npi: string; validatedAt: string }
-  >(sql`
-    select npi, email, email_type as "emailType", replayed, email_last_validated_at as "validatedAt"
-      from (${emails}) known`);
-  return new Map(
-    rows.map(({ npi, validatedAt, ...known }) => [
-      npi,
-      { ...known, emailLastValidatedAt: new Date(validatedAt) },
-    ]),
-  );
+          cross join lateral (${sandboxEmails({ ...asked, ...one }, windows.replayMs)}) known`
+    : knownEmails({ ...asked, npis: sql`any(${sql.param([...new Set(asked.npis)])})` }, windows);
+  const rows = await run<KnownEmail & { readonly npi: string }>(tx)`
+    select npi, email, email_type as "emailType", email_last_validated_at as "emailLastValidatedAt", replayed
+      from (${emails}) known`;
+  return new Map(rows.map(({ npi, ...known }) => [npi, known]));
 }
 
-/** Whether an address of the directory answers a lookup: it is valid, fresh, of the wanted type and not suppressed. */
+/** Whether a row of stored_emails answers a lookup: it is valid, fresh, of the wanted type and not suppressed. */
 export function isUsable(
   { wantedType, lookupId, at }: Values<'wantedType' | 'lookupId' | 'at'>,
   freshnessMs: number,
-) {
-  return and(
-    eq(storedEmails.verdict, 'valid'),
-    eq(storedEmails.unchecked, false),
-    sql`${storedEmails.lastValidatedAt} >= ${at}::timestamptz - ${span(freshnessMs)}`,
-    sql`${wantedType} in ('any', ${storedEmails.emailType})`,
-    // An address that its source does not let us keep serves its own lookup alone. Equality with null is never true.
-    sql`(${storedEmails.mayStore} or exists (select from email_checks c where c.lookup_id = ${lookupId}
-      and c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named'))`,
-    sql`not is_suppressed(${storedEmails.npi}, ${storedEmails.email})`,
-    sql`not is_inactive(${storedEmails.npi})`,
-  );
+): SQL {
+  return sql`
+    verdict = 'valid' and not unchecked and last_validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
+      and ${wantedType} in ('any', email_type)
+      -- An address that its source does not let us keep serves its own lookup alone. Equality with null is never true.
+      and (may_store or exists (select from email_checks c where c.lookup_id = ${lookupId}
+            and c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named'))
+      and not is_suppressed(stored_emails.npi, stored_emails.email) and not is_inactive(stored_emails.npi)`;
 }
 
 /**

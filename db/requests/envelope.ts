@@ -44,41 +44,27 @@ export interface Envelope extends EnvelopeState {
   }[];
 }
 
-type AsText<T, K extends keyof T> = Omit<T, K> & Readonly<Record<K, string>>;
-
 /**
  * Reads an envelope; the organization is part of the question, so that another one's id is as unknown as any.
  * @returns null if this organization has no such request or batch
  */
 export async function findEnvelope(db: Database, subject: EnvelopeSubject): Promise<Envelope | null> {
-  const row = await ENVELOPE(db, subject);
+  const row = await readEnvelope(db, subject);
   if (!row) return null;
   const statuses = row.items.map(({ status }) => status);
   return {
     ...row,
     statuses: statuses.join(' '),
     isFinal: statuses.every((status) => status !== 'accepted' && status !== 'in-progress'),
-    createdAt: new Date(row.createdAt),
-    updatedAt: new Date(row.updatedAt),
-    balance: Number(row.balance),
   };
 }
 
-/** As `findEnvelope`, but for all that takes time. */
-export async function findEnvelopeState(
-  db: Database,
-  subject: EnvelopeSubject,
-): Promise<EnvelopeState | null> {
-  const row = await STATE(db, subject);
-  return row && { ...row, createdAt: new Date(row.createdAt) };
-}
-
 /** Whatever changes in a request or a delivery is written to the batch's row too, by triggers. */
-const COMMON = sql`b.id as "batchId", b.created_at as "createdAt",
+const STATE = sql`b.id as "batchId", b.created_at as "createdAt",
     concat_ws(' ', b.xmin, b.updated_at, c.available, (select n from suppression_changes)) as version`;
 
-const ENVELOPE = reader<AsText<Envelope, 'createdAt' | 'updatedAt' | 'balance'>>(
-  sql`${COMMON}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",
+const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
+  sql`${STATE}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",
       b.webhook_url as "webhookUrl", b.webhook_mode as "webhookMode", b.custom_data as "customData",
       c.available as balance`,
   (isAskedFor) => sql`
@@ -98,8 +84,9 @@ const ENVELOPE = reader<AsText<Envelope, 'createdAt' | 'updatedAt' | 'balance'>>
     ) item`,
 );
 
-const STATE = reader<AsText<EnvelopeState, 'createdAt'>>(
-  COMMON,
+/** As `findEnvelope`, but for all that takes time. */
+export const findEnvelopeState = reader<EnvelopeState>(
+  STATE,
   (isAskedFor) => sql`
     select string_agg(status, ' ' order by position) as statuses, bool_and(settled_at is not null) as "isFinal"
       from requests r where ${isAskedFor}`,

@@ -1,5 +1,5 @@
 import { asc, eq, getTableColumns, inArray, sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, query, run } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, requests, vendorAttempts, webhookAttempts, webhookDeliveries } from '../schema.ts';
 
@@ -19,9 +19,7 @@ const VENDOR_ATTEMPT = {
 
 /** The batch of a request. @throws {Refusal} `request_missing` for an unknown id */
 export async function findBatch(db: Database, requestId: string): Promise<string> {
-  const [found] = await query(db, (tx) =>
-    tx.select({ id: requests.batchId }).from(requests).where(eq(requests.id, requestId)),
-  );
+  const [found] = await run<{ id: string }>(db)`select batch_id as id from requests where id = ${requestId}`;
   if (!found) throw new Refusal('request_missing');
   return found.id;
 }

@@ -1,6 +1,5 @@
-import { and, asc, eq, isNotNull, isNull, sql } from 'drizzle-orm';
-import { type Database, query, span } from '../client.ts';
-import { batches, requests, sweeps } from '../schema.ts';
+import { sql } from 'drizzle-orm';
+import { type Database, run, span } from '../client.ts';
 import type { SubmittedAs, WantedType } from '../words.ts';
 
 // What the sweep asks. A batch with `wake_at` is in the outbox: its workflow is to be started, or told that more of its
@@ -27,40 +26,28 @@ export async function takeTurn(
   everyMs: number,
   namespace: string,
 ): Promise<{ readonly isHome: boolean } | null> {
-  const isHome = sql<boolean>`coalesce(${sweeps.namespace} = ${namespace}, true)`;
-  const [taken] = await query(db, (tx) =>
-    tx
-      .insert(sweeps)
-      .values({ dueAt: sql`clock_timestamp() + ${span(everyMs)}` })
-      .onConflictDoUpdate({
-        target: sweeps.one,
-        set: { dueAt: sql`excluded.due_at` },
-        // What lies further ahead than two intervals was written before the clock or the interval was set back.
-        setWhere: sql`${sweeps.dueAt} not between clock_timestamp() - case when ${isHome} then 0 else 1 end * ${span(everyMs)}
-          and clock_timestamp() + 2 * ${span(everyMs)}`,
-      })
-      .returning({ isHome }),
-  );
+  const isHome = sql`coalesce(s.namespace = ${namespace}, true)`;
+  const [taken] = await run<{ isHome: boolean }>(db)`
+    insert into sweeps as s (due_at) values (clock_timestamp() + ${span(everyMs)})
+        on conflict (one) do update set due_at = excluded.due_at
+     -- What lies further ahead than two intervals was written before the clock or the interval was set back.
+     where s.due_at not between clock_timestamp() - case when ${isHome} then 0 else 1 end * ${span(everyMs)}
+           and clock_timestamp() + 2 * ${span(everyMs)}
+    returning ${isHome} as "isHome"`;
   return taken ?? null;
 }
 
 /** Notes in which namespace the API starts workflows: nobody can say from another one whether they run. */
 export async function noteHome(db: Database, namespace: string): Promise<void> {
-  await query(db, (tx) =>
-    tx
-      .insert(sweeps)
-      .values({ dueAt: sql`clock_timestamp()`, namespace })
-      .onConflictDoUpdate({
-        target: sweeps.one,
-        set: { namespace },
-        setWhere: sql`${sweeps.namespace} is distinct from ${namespace}`,
-      }),
-  );
+  await run(db)`
+    insert into sweeps as s (due_at, namespace) values (clock_timestamp(), ${namespace})
+        on conflict (one) do update set namespace = excluded.namespace
+     where s.namespace is distinct from excluded.namespace`;
 }
 
 /** Notes that a sweep came to its end. */
 export async function noteSweep(db: Database): Promise<void> {
-  await query(db, (tx) => tx.update(sweeps).set({ sweptAt: sql`clock_timestamp()` }));
+  await run(db)`update sweeps set swept_at = clock_timestamp()`;
 }
 
 /** Notes that the batch workflow runs, and takes the batch out of the outbox unless it came in again meanwhile. */
@@ -68,14 +55,9 @@ export async function markStarted(
   db: Database,
   { batchId, wakeAt }: Pick<BatchStart, 'batchId' | 'wakeAt'>,
 ): Promise<void> {
-  await query(db, (tx) =>
-    tx
-      .update(batches)
-      .set({ startedAt: sql`coalesce(${batches.startedAt}, clock_timestamp())`, wakeAt: null })
-      .where(
-        and(eq(batches.id, batchId), sql`${batches.wakeAt} = ${wakeAt?.toISOString() ?? null}::timestamptz`),
-      ),
-  );
+  await run(db)`
+    update batches set started_at = coalesce(started_at, clock_timestamp()), wake_at = null
+     where id = ${batchId} and wake_at = ${wakeAt}::timestamptz`;
 }
 
 /**
@@ -83,27 +65,16 @@ export async function markStarted(
  * by whoever put them there.
  */
 export async function listToWake(db: Database, olderThanMs: number, limit: number): Promise<BatchStart[]> {
-  return await query(db, (tx) =>
-    tx
-      .select(START)
-      .from(batches)
-      .where(sql`${batches.wakeAt} < ${ago(olderThanMs)}`)
-      .orderBy(asc(batches.wakeAt))
-      .limit(limit),
-  );
+  return await run<BatchStart>(db)`
+    select ${START} from batches where wake_at < now() - ${span(olderThanMs)} order by wake_at limit ${limit}`;
 }
 
 /** Organizations with an open request past its deadline, the longest overdue first. */
 export async function listOverdueOwners(db: Database): Promise<string[]> {
-  const rows = await query(db, (tx) =>
-    tx
-      .select({ id: requests.organizationId })
-      .from(requests)
-      .where(and(isNull(requests.settledAt), sql`${requests.deadlineAt} < now()`))
-      .groupBy(requests.organizationId)
-      .orderBy(sql`min(${requests.deadlineAt})`),
-  );
-  return rows.map((row) => row.id);
+  const rows = await run<{ id: string }>(db)`
+    select organization_id as id from requests where settled_at is null and deadline_at < now()
+     group by organization_id order by min(deadline_at)`;
+  return rows.map(({ id }) => id);
 }
 
 /**
@@ -111,53 +82,24 @@ export async function listOverdueOwners(db: Database): Promise<string[]> {
  * sweeps share the work.
  */
 export async function takeUnfinished(db: Database, everyMs: number, limit: number): Promise<BatchStart[]> {
-  return await query(db, (tx) => {
-    const due = tx
-      .select({ id: batches.id })
-      .from(batches)
-      .where(
-        and(
-          isNotNull(batches.startedAt),
-          sql`coalesce(${batches.checkedAt}, ${batches.startedAt}) < ${ago(everyMs)}`,
-          eq(batches.status, 'in-progress'),
-        ),
-      )
-      .orderBy(sql`coalesce(${batches.checkedAt}, ${batches.startedAt})`)
-      .limit(limit)
-      .for('update', { skipLocked: true });
-    return tx
-      .update(batches)
-      .set({ checkedAt: sql`clock_timestamp()` })
-      .where(sql`${batches.id} in (${due})`)
-      .returning(START);
-  });
+  return await run<BatchStart>(db)`
+    update batches set checked_at = clock_timestamp()
+     where id in (
+       select id from batches
+        where started_at is not null and coalesce(checked_at, started_at) < now() - ${span(everyMs)}
+          and status = 'in-progress'
+        order by coalesce(checked_at, started_at) limit ${limit} for update skip locked)
+    returning ${START}`;
 }
 
 /** The requests of a batch that are or may be looked up. */
 export async function listOpen(db: Database, batchId: string): Promise<string[]> {
-  const rows = await query(db, (tx) =>
-    tx
-      .select({ id: requests.id })
-      .from(requests)
-      .where(and(eq(requests.batchId, batchId), isNull(requests.settledAt), requests.hasRoom)),
-  );
-  return rows.map((row) => row.id);
+  const rows = await run<{ id: string }>(db)`
+    select id from requests where batch_id = ${batchId} and settled_at is null and has_room`;
+  return rows.map(({ id }) => id);
 }
 
-/** For subqueries: drizzle writes a column of a statement's only table without the table, and `id` is then theirs. */
-const BATCH_ID = sql`batches.id`;
-
-export const START = {
-  batchId: batches.id,
-  wakeAt: batches.wakeAt,
-  organizationId: batches.organizationId,
-  submittedAs: batches.submittedAs,
-  wantedType: batches.wantedType,
-  npis: sql<
-    string[]
-  >`(select array_agg(r.npi order by r.position) from requests r where r.batch_id = ${BATCH_ID})`,
-};
-
-function ago(ms: number) {
-  return sql`now() - ${span(ms)}`;
-}
+/** A row of batches as a `BatchStart`. */
+export const START = sql`
+  batches.id as "batchId", wake_at as "wakeAt", organization_id as "organizationId", submitted_as as "submittedAs",
+  wanted_type as "wantedType", array(select npi from requests where batch_id = batches.id order by position) as npis`;

@@ -1,29 +1,21 @@
-import { and, eq, isNull, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
-import { type Database, query, type Transaction, transaction } from '../client.ts';
-import { batches, creditBalances, requests } from '../schema.ts';
+import { type SQL, sql } from 'drizzle-orm';
+import { type Database, only, run, type Transaction, transaction } from '../client.ts';
 import { type BatchStart, START } from './outbox.ts';
 
 // Room for lookups: an organization may have so many open at once, and the rest of its requests wait in their rows.
 // Room is counted from what is open, so that nobody's death can keep any. Who counts holds the organization's balance.
 
 /** Locks a balance. Taken first by every writer of an organization, so that all take their locks in the same order. */
-export function balanceLock(tx: Transaction, owner: string | SQLWrapper) {
-  return tx
-    .select({ id: creditBalances.organizationId })
-    .from(creditBalances)
-    .where(eq(creditBalances.organizationId, owner))
-    .for('update');
+export async function balanceLock(tx: Transaction, owner: string) {
+  return await run(tx)`select from credit_balances where organization_id = ${owner} for update`;
 }
 
 /** For how many new requests an organization has room: for none while others of its own wait. */
 export async function roomLeft(tx: Transaction, organizationId: string, atMost: number): Promise<number> {
-  const open = tx
-    .select({ id: requests.id })
-    .from(requests)
-    .where(and(eq(requests.organizationId, organizationId), isNull(requests.settledAt)))
-    .limit(atMost)
-    .as('open');
-  return atMost - (await tx.$count(open));
+  const counted = await run<{ n: number }>(tx)`
+    select count(*) as n from (
+      select from requests where organization_id = ${organizationId} and settled_at is null limit ${atMost}) open`;
+  return atMost - only(counted).n;
 }
 
 /**
@@ -38,7 +30,7 @@ export async function giveRoom(
   atMost: number,
 ): Promise<BatchStart[]> {
   const open = sql`organization_id = ${organizationId} and settled_at is null`;
-  const given = await tx.execute<{ batchId: string }>(sql`
+  const given = await run<{ batchId: string }>(tx)`
     with room as (
       select greatest(0, ${atMost} - count(*)) as free from requests
        where ${open} and has_room and exists (select from requests where ${open} and not has_room)
@@ -49,14 +41,12 @@ export async function giveRoom(
     )
     update requests set has_room = true
      where id in (select id from next, room where place <= free and (n <= free or free >= ${Math.ceil(atMost / 10)}))
-    returning batch_id as "batchId"`);
+    returning batch_id as "batchId"`;
   if (given.length === 0) return [];
-  return await tx
-    .update(batches)
-    // Later than any wake before it, so that who has seen to that one does not take this one for seen to.
-    .set({ wakeAt: sql`greatest(clock_timestamp(), ${batches.wakeAt} + interval '1 millisecond')` })
-    .where(sql`${batches.id} = any(${sql.param([...new Set(given.map(({ batchId }) => batchId))])})`)
-    .returning(START);
+  // Later than any wake before it, so that who has seen to that one does not take this one for seen to.
+  return await run<BatchStart>(tx)`
+    update batches set wake_at = greatest(clock_timestamp(), wake_at + interval '1 millisecond')
+     where id = any(${sql.param(given.map(({ batchId }) => batchId))}) returning ${START}`;
 }
 
 /**
@@ -64,12 +54,8 @@ export async function giveRoom(
  * settled in another way, and for more room by a changed setting.
  */
 export async function giveRoomToAll(db: Database, atMost: number): Promise<void> {
-  const owners = await query(db, (tx) =>
-    tx
-      .selectDistinct({ id: requests.organizationId })
-      .from(requests)
-      .where(and(isNull(requests.settledAt), eq(requests.hasRoom, false))),
-  );
+  const owners = await run<{ id: string }>(db)`
+    select distinct organization_id as id from requests where settled_at is null and not has_room`;
   for (const { id } of owners) {
     await transaction(db, async (tx) => {
       await balanceLock(tx, id);

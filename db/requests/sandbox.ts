@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, query } from '../client.ts';
+import { type Database, run } from '../client.ts';
 import type { TestOutcome, WantedType } from '../words.ts';
 
 /**
@@ -8,15 +8,13 @@ import type { TestOutcome, WantedType } from '../words.ts';
  */
 export async function beginForSandbox(db: Database, requestIds: readonly string[]) {
   type Begun = Readonly<Record<'requestId' | 'npi', string>> & { readonly deadline: number };
-  return await query(db, (tx) =>
-    tx.execute<Begun & { wantedType: WantedType; outcome: TestOutcome }>(sql`
-      with open as materialized (
-        select id from requests where id = any(${sql.param(requestIds)}) and settled_at is null order by id for update
-      )
-      update requests r
-         set status = 'in-progress', started_at = coalesce(started_at, date_trunc('milliseconds', clock_timestamp()))
-        from open where r.id = open.id
-      returning r.id as "requestId", npi, wanted_type as "wantedType", test_outcome as outcome,
-                extract(epoch from deadline_at)::float8 * 1000 as deadline`),
-  );
+  return await run<Begun & { wantedType: WantedType; outcome: TestOutcome }>(db)`
+    with open as materialized (
+      select id from requests where id = any(${sql.param(requestIds)}) and settled_at is null order by id for update
+    )
+    update requests r
+       set status = 'in-progress', started_at = coalesce(started_at, date_trunc('milliseconds', clock_timestamp()))
+      from open where r.id = open.id
+    returning r.id as "requestId", npi, wanted_type as "wantedType", test_outcome as outcome,
+              extract(epoch from deadline_at)::float8 * 1000 as deadline`;
 }

@@ -1,9 +1,8 @@
-import { eq, type SQL, sql } from 'drizzle-orm';
-import { type Database, type Transaction, transaction } from '../client.ts';
+import { type SQL, sql } from 'drizzle-orm';
+import { type Database, run, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { closeLookups } from '../lookups/lookups.ts';
 import { countSettled, type Ended } from '../metrics.ts';
-import { requests } from '../schema.ts';
 import type { FinalStatus } from '../words.ts';
 import type { KnownWindows } from './entitlements.ts';
 import { CLAIMS, claimEntitlements, knownEmails, requireClaims, sandboxEmails } from './entitlements.ts';
@@ -70,14 +69,9 @@ export async function settleIn(
 
 /** The balance first: every writer of one organization takes its locks in the same order. */
 async function lock(tx: Transaction, owner: SQL, requestId: string): Promise<void> {
-  const locked = tx.$with('locked').as(balanceLock(tx, owner));
-  await tx
-    .with(locked)
-    .select({ id: requests.id })
-    .from(locked)
-    .innerJoin(requests, eq(requests.organizationId, locked.id))
-    .where(eq(requests.id, requestId))
-    .for('update', { of: requests });
+  await run(tx)`
+    with locked as (select organization_id from credit_balances where organization_id = ${owner} for update)
+    select from locked join requests using (organization_id) where requests.id = ${requestId} for update of requests`;
 }
 
 /** Request, ledger and entitlement in one statement, so that the rules that compare them look once. */

@@ -1,7 +1,7 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
 import { type Balance, isSandbox } from '../accounts/organizations.ts';
-import { type Database, insertAll, span, type Transaction, transaction } from '../client.ts';
+import { type Database, insertAll, run, span, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { count, countSettled, type Ended } from '../metrics.ts';
@@ -144,22 +144,16 @@ async function claimIdempotencyKey(
 async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRules): Promise<SubmitOutcome> {
   const { organizationId, wantedType, npis, outcomes } = command;
   // The time is taken under the lock, so that times of one organization never run backwards.
-  const [organization] = await tx.execute<{
-    available: string;
-    held: string;
-    suspended: boolean;
-    ms: string;
-  }>(sql`
+  const [organization] = await run<{ available: number; held: number; suspended: boolean; at: Date }>(tx)`
     with locked as materialized (
       select b.available, b.held, o.webhooks_suspended as suspended
         from credit_balances b join organizations o on o.id = b.organization_id
        where b.organization_id = ${organizationId} for update of b
     )
-    select *, floor(extract(epoch from clock_timestamp()) * 1000)::bigint as ms from locked`);
+    select *, clock_timestamp() as at from locked`;
   if (!organization) throw new Refusal('organization_missing');
 
-  const at = new Date(Number(organization.ms));
-  const [available, held] = [Number(organization.available), Number(organization.held)];
+  const { at, available, held } = organization;
   const batchId = newId('bat');
   const asked = { organizationId, npis, wantedType, at, lookupId: null, outcomes };
   const known = await findKnownEmails(tx, asked, rules);

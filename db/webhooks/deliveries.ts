@@ -1,61 +1,51 @@
-import { and, eq, sql } from 'drizzle-orm';
-import { type Database, query, type Transaction } from '../client.ts';
+import { sql } from 'drizzle-orm';
+import { type Database, run, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { envelopeText, findEnvelope } from '../requests/envelope.ts';
-import { batches, organizations, webhookDeliveries } from '../schema.ts';
+import type { webhookDeliveries } from '../schema.ts';
 import { decryptSecret } from '../secrets.ts';
 
 /** Whether what a row of webhook_deliveries reports is final: its request, or its whole batch. */
-export const REPORTS_FINAL = sql<boolean>`case when webhook_deliveries.request_id is null
+export const REPORTS_FINAL = sql`case when webhook_deliveries.request_id is null
   then exists (select from batches b where b.id = webhook_deliveries.batch_id and b.status = 'completed')
   else exists (select from requests r where r.id = webhook_deliveries.request_id and r.settled_at is not null) end`;
 
 /** Whether a batch is an organization's: a statement of its own, so that a foreign id takes the time of an unknown one. */
 export async function ownsBatch(
-  tx: Pick<Transaction, '$count'>,
+  tx: Pick<Transaction, 'execute'>,
   organizationId: string,
   batchId: string,
 ): Promise<boolean> {
-  const isTheirs = and(eq(batches.id, batchId), eq(batches.organizationId, organizationId));
-  return (await tx.$count(batches, isTheirs)) > 0;
+  const found = await run(
+    tx,
+  )`select from batches where id = ${batchId} and organization_id = ${organizationId}`;
+  return found.length > 0;
 }
+
+type Columns = typeof webhookDeliveries.$inferSelect;
+type Reported = Pick<Columns, 'id' | 'batchId' | 'attempts'> & {
+  readonly organizationId: string;
+  readonly url: string | null;
+};
 
 /**
  * Locks a delivery. The times are milliseconds from now, 0 for what has passed.
  * @param batchId where it has to be one of that batch
  */
-export async function lockDelivery(tx: Transaction, deliveryId: string, batchId?: string) {
-  const [row] = await tx
-    .select({
-      id: webhookDeliveries.id,
-      batchId: webhookDeliveries.batchId,
-      state: webhookDeliveries.state,
-      step: webhookDeliveries.step,
-      stepAt: webhookDeliveries.stepAt,
-      resends: webhookDeliveries.resends,
-      attempts: webhookDeliveries.attempts,
-      leasedMs: msUntil(webhookDeliveries.leasedUntil),
-      dueMs: msUntil(webhookDeliveries.dueAt),
-      organizationId: batches.organizationId,
-      url: batches.webhookUrl,
-      suspended: organizations.webhooksSuspended,
-      final: REPORTS_FINAL,
-    })
-    .from(webhookDeliveries)
-    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
-    .innerJoin(organizations, eq(organizations.id, batches.organizationId))
-    .where(
-      and(
-        eq(webhookDeliveries.id, deliveryId),
-        batchId === undefined ? undefined : eq(webhookDeliveries.batchId, batchId),
-      ),
-    )
-    .for('update', { of: webhookDeliveries });
+export async function lockDelivery(tx: Transaction, deliveryId: string, batchId: string | null = null) {
+  type Locked = Reported &
+    Pick<Columns, 'state' | 'step' | 'stepAt' | 'resends'> &
+    Readonly<Record<'leasedMs' | 'dueMs', number> & Record<'suspended' | 'final', boolean>>;
+  const msUntil = (column: string) =>
+    sql`greatest(0, ceil(extract(epoch from ${sql.identifier(column)} - clock_timestamp()) * 1000))::float8`;
+  const [row] = await run<Locked>(tx)`
+    select webhook_deliveries.id, batch_id as "batchId", state, step, step_at as "stepAt", resends, attempts,
+           ${msUntil('leased_until')} as "leasedMs", ${msUntil('due_at')} as "dueMs",
+           o.id as "organizationId", webhook_url as url, webhooks_suspended as suspended, ${REPORTS_FINAL} as final
+      from webhook_deliveries join batches b on b.id = batch_id join organizations o on o.id = b.organization_id
+     where webhook_deliveries.id = ${deliveryId} and batch_id = coalesce(${batchId}, batch_id)
+       for update of webhook_deliveries`;
   return row;
-}
-
-function msUntil(column: typeof webhookDeliveries.dueAt | typeof webhookDeliveries.leasedUntil) {
-  return sql`greatest(0, ceil(extract(epoch from ${column} - clock_timestamp()) * 1000))`.mapWith(Number);
 }
 
 /**
@@ -64,27 +54,18 @@ function msUntil(column: typeof webhookDeliveries.dueAt | typeof webhookDeliveri
  * @throws {Refusal} `delivery_missing` for an unknown id; {SecretKeyMissing}
  */
 export async function loadDelivery(db: Database, deliveryId: string) {
-  const [row] = await query(db, (tx) =>
-    tx
-      .select({
-        delivery: webhookDeliveries,
-        organizationId: batches.organizationId,
-        url: batches.webhookUrl,
-        secret: organizations.webhookSecret,
-        previousSecret: sql<
-          string | null
-        >`case when ${organizations.previousWebhookSecretExpiresAt} > clock_timestamp()
-          then ${organizations.previousWebhookSecret} end`,
-        blocked: sql<string[]>`array(select target from webhook_blocks)`,
-      })
-      .from(webhookDeliveries)
-      .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
-      .innerJoin(organizations, eq(organizations.id, batches.organizationId))
-      .where(eq(webhookDeliveries.id, deliveryId)),
-  );
+  type Found = Reported &
+    Pick<Columns, 'requestId'> &
+    Readonly<Record<'secrets' | 'blocked', readonly string[]>>;
+  const [row] = await run<Found>(db)`
+    select d.id, attempts, batch_id as "batchId", request_id as "requestId", o.id as "organizationId",
+           webhook_url as url, array(select target from webhook_blocks) as blocked,
+           array_remove(array[webhook_secret, case when previous_webhook_secret_expires_at > clock_timestamp()
+                                                   then previous_webhook_secret end], null) as secrets
+      from webhook_deliveries d join batches b on b.id = batch_id join organizations o on o.id = b.organization_id
+     where d.id = ${deliveryId}`;
   if (!row?.url) throw new Refusal('delivery_missing');
-  const { id, attempts, batchId, requestId } = row.delivery;
-  const { organizationId, url, secret, previousSecret, blocked } = row;
+  const { id, attempts, batchId, requestId, organizationId, url, secrets, blocked } = row;
   const subject = requestId === null ? { organizationId, batchId } : { organizationId, requestId };
   const envelope = await findEnvelope(db, subject);
   if (!envelope) throw new Refusal('delivery_missing');
@@ -94,9 +75,7 @@ export async function loadDelivery(db: Database, deliveryId: string) {
     batchId,
     url,
     blocked,
-    secrets: [secret, previousSecret]
-      .filter((stored) => stored !== null)
-      .map((stored) => decryptSecret(db.secretKeys, organizationId, stored)),
+    secrets: secrets.map((stored) => decryptSecret(db.secretKeys, organizationId, stored)),
     body: envelopeText(envelope, 'delivery'),
   };
 }

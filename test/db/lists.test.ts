@@ -60,7 +60,7 @@ const PAGES: readonly (readonly [string, Partial<BatchFilter>, number])[] = [
   ['that ask for an NPI nobody asked for', { npi: '1999999999' }, 0],
 ];
 
-// Guard: the indexes, and `offset 0` of db/requests/batches.ts.
+// Guard: the indexes, and `interval '0'` of db/requests/batches.ts.
 for (const [name, filter, atMost] of PAGES) {
   for (const after of [null, batchId(MANY / 2)]) {
     test(`batches ${name}, ${after ? 'from the middle' : 'from the newest'}: read by an index`, async (t) => {

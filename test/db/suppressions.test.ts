@@ -1,7 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { listAudit } from '../../db/audit.ts';
-import { transaction } from '../../db/client.ts';
+import { run, transaction } from '../../db/client.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import {
   addSuppression,
@@ -68,9 +68,8 @@ test('what was answered is not shown again in polls and deliveries, under anothe
   const webhook = { url: 'https://hooks.example/', mode: 'batch' };
   const { batch_id, requests } = (await client.single({ npi, webhook })).json;
   const paths = [requests[0]?.poll_url ?? '', `/api/v1/batch/${batch_id}`];
-  const delivery = await api.db.drizzle.query.webhookDeliveries.findFirst({
-    where: (row, { eq }) => eq(row.batchId, batch_id),
-  });
+  const [delivery] = await run<{ id: string }>(api.db)`
+    select id from webhook_deliveries where batch_id = ${batch_id}`;
   const before = await Promise.all(paths.map((path) => client.get(path)));
   t.true((await loadDelivery(api.db, delivery?.id ?? '')).body.includes(email));
 

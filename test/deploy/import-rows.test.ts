@@ -1,10 +1,11 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
-import { sql } from 'drizzle-orm';
+import { eq, sql } from 'drizzle-orm';
 import { listAudit } from '../../db/audit.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { addSuppression, hashAddress } from '../../db/privacy/suppressions.ts';
+import { storedEmails } from '../../db/schema.ts';
 import { freshDatabase, temporaryFolder } from '../support/database.ts';
 import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
 
@@ -32,7 +33,8 @@ async function verdictsIn(path: string): Promise<string[]> {
 const ago = (days: number) => new Date(Date.now() - days * DAY).toISOString();
 
 async function stored(email: string) {
-  return await db.drizzle.query.storedEmails.findFirst({ where: (row, { eq }) => eq(row.email, email) });
+  const [found] = await db.drizzle.select().from(storedEmails).where(eq(storedEmails.email, email));
+  return found;
 }
 
 test('every row of own addresses gets its verdict, and the directory what is worth keeping', async (t) => {

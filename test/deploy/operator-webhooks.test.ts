@@ -251,10 +251,10 @@ test.serial(
     t.like(JSON.parse(stdout), { resent: 540 });
     // Progress leaves stdout to the document.
     t.is(stderr, '500 deliveries resent, more to come\n');
-    const rounds = await db.drizzle.execute<{ state: string; resends: number; n: string }>(sql`
+    const rounds = await db.drizzle.execute<{ state: string; resends: number; n: number }>(sql`
     select d.state, d.resends, count(*) as n from webhook_deliveries d join batches b on b.id = d.batch_id
      where b.organization_id = ${organizationId} group by d.state, d.resends`);
-    t.deepEqual([...rounds], [{ state: 'failed', resends: 1, n: '540' }]);
+    t.deepEqual([...rounds], [{ state: 'failed', resends: 1, n: 540 }]);
   },
 );
 

@@ -1,3 +1,4 @@
+import { sql } from 'drizzle-orm';
 import { adjustCredits } from '../../db/accounts/credits.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
@@ -70,10 +71,8 @@ export async function live(db: Database) {
   const attempt = (deliveryId: string, statusCode: number, state: 'pending' | 'delivered' | 'failed') =>
     logAttempt(db, deliveryId, statusCode, state);
   const deliveriesOf = async (batchId: string) => {
-    const rows = await db.drizzle.query.webhookDeliveries.findMany({
-      where: (delivery, { eq }) => eq(delivery.batchId, batchId),
-      orderBy: (delivery, { asc }) => asc(delivery.id),
-    });
+    const rows = await db.drizzle.execute<{ id: string }>(sql`
+      select id from webhook_deliveries where batch_id = ${batchId} order by id`);
     return rows.map(({ id }) => id);
   };
   const told = await accept({ npis: ['2000000101'], webhook: { url: URL, mode: 'batch' } });

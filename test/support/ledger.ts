@@ -90,8 +90,8 @@ export interface Mutation {
 
 /** A settlement that locks neither balance nor request. */
 export const WITHOUT_LOCKS: readonly Mutation[] = [
-  { file: 'requests/room.ts', from: "owner))\n    .for('update');", to: 'owner));' },
-  { file: 'requests/settle.ts', from: "\n    .for('update', { of: requests });", to: ';' },
+  { file: 'requests/settle.ts', from: '{owner} for update', to: '{owner}' },
+  { file: 'requests/settle.ts', from: ' for update of requests`', to: '`' },
 ];
 
 const DB = new URL('../../db/', import.meta.url);

@@ -190,7 +190,7 @@ const found = (npi: string) =>
     source: 'test',
   });
 
-// Guard: FOR UPDATE on balance and request in `balanceLock` of db/requests/room.ts and `lock` of db/requests/settle.ts; the second test takes it away.
+// Guard: FOR UPDATE on balance and request in `lock` of db/requests/settle.ts; the second test takes it away.
 test.serial('of a result and a time-out at once, exactly one settles the request', async (t) => {
   t.is(await raceTimeOuts({ submit, settle }), 0);
 });
@@ -227,7 +227,7 @@ async function raceBulks(ledger: Ledger, storedBefore: boolean, begin: number): 
   return wrong;
 }
 
-// Guard: FOR UPDATE on the balance in `balanceLock` of db/requests/room.ts and in `accept` of db/requests/submit.ts, so that the second
+// Guard: FOR UPDATE on the balance in `lock` of db/requests/settle.ts and in `accept` of db/requests/submit.ts, so that the second
 // settlement sees the first one's charge. Behind it stands the conditional upsert of `claimEntitlements`.
 test.serial('the same NPI in three bulks at once is charged once', async (t) => {
   t.is(await raceBulks({ submit, settle }, false, 200_000), 0);
