@@ -11,8 +11,9 @@ import { readProvider } from '../db/providers/subject.ts';
 import type { WantedType } from '../db/words.ts';
 import type { LookupPlan, Unknown } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
-import { outcomeOfTrouble } from './failures.ts';
+import { outcomeOf } from './failures.ts';
 import type { Clock } from './heartbeat.ts';
+import { wordOf } from './http/client.ts';
 import { REGISTRY_LIMITS } from './person/registry.ts';
 import { buildSubject, endpointCandidates } from './person/subject.ts';
 import { missingOf, type Subject } from './vendors/vendor.ts';
@@ -150,8 +151,7 @@ export async function askRegistry(
     return await askRegistry(deps, whom, time);
   }
   const step = await countCall('registry', REGISTRY, registry.find(npi, signal));
-  const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
-  await recordOne(db, REGISTRY, admission.era, isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' });
+  await recordOne(db, REGISTRY, admission.era, outcomeOf(step));
   switch (step.kind) {
     case 'found':
       await storeRegistryProvider(db, step.provider);
@@ -162,7 +162,7 @@ export async function askRegistry(
     case 'retry':
       return later(step.why, step.afterMs);
     case 'fatal':
-      return { why: `protocol: ${step.field}`, again: false, afterMs: null };
+      return { why: wordOf(step), again: false, afterMs: null };
     default:
       return step satisfies never;
   }

@@ -1,15 +1,7 @@
 import type { SourceLimits } from '../../db/lookups/sources.ts';
 import type { RegistryEndpoint, RegistryLocation, RegistryProvider } from '../../db/providers/providers.ts';
 import { ENDPOINT_KINDS } from '../../db/words.ts';
-import {
-  type HttpAnswer,
-  inBody,
-  jsonApi,
-  protocol,
-  type Retry,
-  retryOfStatus,
-  type Unreadable,
-} from '../http/client.ts';
+import { byStatus, inBody, jsonApi, protocol, type Trouble } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
 
 export const REGISTRY_URL = 'https://npiregistry.cms.hhs.gov/api/';
@@ -20,15 +12,12 @@ export const REGISTRY_LIMITS: SourceLimits = { rates: [{ calls: 5, perMs: 1000 }
  * What the registry made of one question.
  * - `found`: an active NPI
  * - `inactive_or_unknown`: it does not show one; a deactivated NPI and one never assigned look alike here
- * - `retry`: not answered, for the same reasons as a vendor; the same question may be asked again after `afterMs` (null:
- *   our own backoff), at no cost
- * - `fatal`: the answer is not as documented; `field` names where, never a value
+ * - `retry`, `fatal`: not answered, for the same reasons as a vendor, and at no cost
  */
 export type RegistryStep =
   | { readonly kind: 'found'; readonly provider: RegistryProvider }
   | { readonly kind: 'inactive_or_unknown' }
-  | Retry
-  | Unreadable;
+  | Trouble;
 
 export type Registry = ReturnType<typeof createRegistry>;
 
@@ -47,18 +36,18 @@ export function createRegistry(at: { readonly baseUrl: string; readonly timeoutM
     /** @param npi 10 digits */
     async find(npi: string, signal: AbortSignal): Promise<RegistryStep> {
       const query = new URLSearchParams({ version: '2.1', number: npi });
-      return await ask({ path: `/?${query}` }, signal, (answer) => stepOf(answer, npi));
+      const read = byStatus<RegistryStep>({
+        200: inBody((body) => stepOfBody(body, npi)),
+        // It has no accounts: somebody before it fends us off.
+        403: protocol('status'),
+      });
+      return await ask({ path: `/?${query}` }, signal, read);
     },
   };
 }
 
-function stepOf(answer: HttpAnswer, npi: string): RegistryStep {
-  if (answer.status !== 200) return retryOfStatus(answer) ?? protocol('status');
-  return inBody((body) => stepOfBody(body, npi))(answer);
-}
-
-// The wire format of the NPI Registry API 2.1. Numbers were integers once and are strings now, dates were seconds and
-// are milliseconds: both are read. `--` means nothing.
+// The wire format of the NPI Registry API 2.1. Numbers were integers once and are strings now: both are read. `--` means
+// nothing.
 
 /** "CMS deactivated NPI …. The provider can no longer use this NPI", said with status 200 about the field `number`. */
 const DEACTIVATED_ERROR = '15';
@@ -95,17 +84,11 @@ function providerOf(result: Field, npi: string): RegistryProvider {
   const otherNames = result.at('other_names').items();
   const addresses = result.at('addresses').items();
   const practice = addresses.find((one) => textAt(one, 'address_purpose') === 'LOCATION');
-  const taxonomy = result
-    .at('taxonomies')
-    .items()
-    .find((one) => one.at('primary').value === true);
   return {
     npi,
     entityType,
     ...namesOf(entityType, basic, otherNames[0]),
-    taxonomyCode: taxonomy ? textAt(taxonomy, 'code') : null,
     practice: practice ? locationOf(practice) : null,
-    updatedOn: updatedOn(result),
     endpoints: result.at('endpoints').items().flatMap(endpointOf),
     otherNames: entityType === 2 ? otherNames.flatMap(otherNameOf) : [],
     locations: result.at('practiceLocations').items().map(locationOf),
@@ -165,19 +148,6 @@ function endpointOf(entry: Field): RegistryEndpoint[] {
       affiliationName: textAt(entry, 'affiliationName'),
     },
   ];
-}
-
-function updatedOn(result: Field): string | null {
-  const day = textAt(result.at('basic'), 'last_updated');
-  if (day !== null && /^[0-9]{4}-[0-9]{2}-[0-9]{2}$/.test(day) && dayOf(Date.parse(day)) === day) return day;
-  const epoch = textAt(result, 'last_updated_epoch');
-  if (epoch === null || !/^[0-9]{1,13}$/.test(epoch)) return null;
-  // Seconds come here in the year 5138, milliseconds did in 1973.
-  return dayOf(Number(epoch) < 1e11 ? Number(epoch) * 1000 : Number(epoch));
-}
-
-function dayOf(ms: number): string | null {
-  return Number.isNaN(ms) ? null : new Date(ms).toISOString().slice(0, 10);
 }
 
 /**

@@ -1,7 +1,7 @@
 import type { Evidence } from '../../db/lookups/candidates.ts';
 import type { EmailType } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
-import { type Ask, consult } from './consult.ts';
+import { consult } from './consult.ts';
 import { classify } from './domains.ts';
 import { ownerOf, type Whose } from './local-part.ts';
 import { look } from './looks.ts';
@@ -55,7 +55,6 @@ export interface CheckOptions {
   readonly freshnessMs: number;
   /** In the order in which they are asked. */
   readonly verifiers: readonly Verifier[];
-  readonly ask: Ask;
   /** Milliseconds; the clock by default. */
   readonly now?: () => number;
 }
@@ -72,7 +71,6 @@ export function createCheck({
   catchAll,
   freshnessMs,
   verifiers,
-  ask,
   now = Date.now,
 }: CheckOptions) {
   const mailRoute = createMailRoutes(resolver, now);
@@ -94,24 +92,18 @@ export function createCheck({
       evidence.push({ kind: 'local', source: 'service', verdict, reason, durationMs });
     };
 
-    const looked = look(candidate.email, candidate.isTypedDirect, whose.person);
-    if (looked.kind === 'refused') {
-      const { email, verdict, reason } = looked;
+    const refuse = (email: string, emailType: EmailType | null, verdict: Verdict, reason: Reason) => {
       noteOurs(verdict, reason);
-      return decided({ email, emailType: null, evidence }, { verdict, reason, validatedAt: null });
-    }
-    const { email, domain } = looked.address;
-    const about = {
-      email,
-      emailType: classify(domain, candidate.vendorType, whose.organization?.domain),
-      evidence,
+      return decided({ email, emailType, evidence }, { verdict, reason, validatedAt: null });
     };
 
+    const looked = look(candidate.email, candidate.isTypedDirect, whose.person);
+    if (looked.kind === 'refused') return refuse(looked.email, null, looked.verdict, looked.reason);
+    const { email, domain } = looked.address;
     const owner = ownerOf(looked.address, whose);
-    if (owner === 'shared' || owner === 'other_person') {
-      noteOurs('risky', owner);
-      return decided({ ...about, emailType: null }, { verdict: 'risky', reason: owner, validatedAt: null });
-    }
+    if (owner === 'shared' || owner === 'other_person') return refuse(email, null, 'risky', owner);
+    const emailType = classify(domain, candidate.vendorType, whose.organization?.domain);
+    const about = { email, emailType, evidence };
     const claim = claimOf(candidate, owner, now(), freshnessMs);
     const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2;
     const known = { policy, finder: claim.word, agreed };
@@ -121,10 +113,7 @@ export function createCheck({
 
     const route = await mailRoute(domain);
     if (route.kind === 'transient') return { ...route, afterMs: null, evidence };
-    if (route.kind === 'refuses') {
-      noteOurs('invalid', route.reason);
-      return decided(about, { verdict: 'invalid', reason: route.reason, validatedAt: null });
-    }
+    if (route.kind === 'refuses') return refuse(email, emailType, 'invalid', route.reason);
     noteOurs('valid', 'local_checks');
     if (!asking) return unaided;
     const withWord = (word: Word, at = now()) => decided(about, rule(known, claim, word, at));
@@ -132,8 +121,8 @@ export function createCheck({
     // Its reason is what `consult` noted then.
     if (earlier !== null) return withWord(earlier as Word, earlier.at);
 
-    const askHere = (verifier: Verifier) => ask(verifier, email, signal, requestId);
-    const consulted = await consult(verifiers, askHere, evidence);
+    const ask = (verifier: Verifier) => verifier.check(email, signal, requestId);
+    const consulted = await consult(verifiers, ask, evidence);
     switch (consulted.kind) {
       case 'word': {
         const ruled = withWord(consulted);

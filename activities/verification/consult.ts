@@ -1,28 +1,11 @@
 import type { Database } from '../../db/client.ts';
 import type { Evidence } from '../../db/lookups/candidates.ts';
-import {
-  admitCall,
-  type Backing,
-  type CallOutcome,
-  recordOne,
-  type SourceLimits,
-} from '../../db/lookups/sources.ts';
+import { admitCall, type Backing, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
 import { countCall } from '../../db/metrics.ts';
-import { outcomeOfTrouble } from '../failures.ts';
+import { outcomeOf } from '../failures.ts';
 import type { Vendor, Verdict } from '../vendors/vendor.ts';
 import type { Policy, Reason } from './policy.ts';
-import type { MailboxReason, Verifier, VerifierStep, VerifierTrouble } from './verifiers/verifier.ts';
-
-/**
- * Puts one question to one verifier, if it may be asked: else its breaker is open, its rate or what it may cost is
- * used up, and `afterMs` says when it may be, null if nobody can say.
- */
-export type Ask = (
-  verifier: Verifier,
-  email: string,
-  signal: AbortSignal,
-  requestId: string | null,
-) => Promise<VerifierStep | { readonly kind: 'unavailable'; readonly afterMs: number | null }>;
+import type { createVerifier, MailboxReason, Verifier, VerifierTrouble } from './verifiers/verifier.ts';
 
 /** No judgment for now. */
 interface NotNow {
@@ -53,12 +36,13 @@ export type Consulted =
  * Asks verifiers in order until one judges. The next is asked if one cannot tell or cannot be asked, and after
  * greylisting too: another verifier's servers may be known to the mail server already. Greylisting outweighs a
  * rate limit, because whoever comes back before the mail server's pause is over starts it again.
+ * @param ask puts the question to one of them
  * @param evidence is added to: what each verifier made of the address, or why it made nothing of it
  * @throws whatever `ask` does
  */
 export async function consult(
   verifiers: readonly Verifier[],
-  ask: (verifier: Verifier) => ReturnType<Ask>,
+  ask: (verifier: Verifier) => ReturnType<Verifier['check']>,
   evidence: Evidence[],
 ): Promise<Consulted> {
   let unknown: MailboxReason | null = null;
@@ -115,29 +99,34 @@ function sooner(known: NotNow | null, reason: VerifierTrouble, afterMs: number |
   return known === null || isSooner ? { kind: 'transient', reason, afterMs } : known;
 }
 
-/**
- * Puts questions to verifiers within the limits that hold across all workers: rate, spend, circuit breaker.
- * @param limits by the verifier's id
- */
-export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits>): Ask {
-  return async (verifier, email, signal, requestId) => {
-    const { id, cost } = verifier;
-    const own = limits.get(id) ?? NO_LIMITS;
-    const call = { source: id, limits: own, cost, requestId, patienceMs: PATIENCE_MS };
-    const admission = await admitCall(db, call);
-    if (admission.kind === 'spent') return { kind: 'unavailable', afterMs: null };
-    if (admission.kind === 'wait') return { kind: 'unavailable', afterMs: admission.afterMs };
-    const step = await countCall('verifier', id, verifier.check(email, signal));
-    // What was sent and not answered may be charged.
-    const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
-    const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
-    const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
-    const outcome: CallOutcome = isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' };
-    await recordOne(db, id, admission.era, outcome, unspent);
-    return step;
+/** A verifier that is asked within the limits that hold across all workers: rate, spend, circuit breaker. */
+export function limited(
+  db: Database,
+  { id, cost, check }: ReturnType<typeof createVerifier>,
+  limits: SourceLimits,
+): LimitedVerifier {
+  return {
+    id,
+    cost,
+    dailyCredits: limits.dailyCredits,
+    async check(email, signal, requestId) {
+      const admission = await admitCall(db, { source: id, limits, cost, requestId, patienceMs: PATIENCE_MS });
+      if (admission.kind === 'spent') return { kind: 'unavailable', afterMs: null };
+      if (admission.kind === 'wait') return { kind: 'unavailable', afterMs: admission.afterMs };
+      const step = await countCall('verifier', id, check(email, signal));
+      // What was sent and not answered may be charged.
+      const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
+      const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
+      await recordOne(db, id, admission.era, outcomeOf(step), unspent);
+      return step;
+    },
   };
 }
 
+type LimitedVerifier = Verifier & Pick<SourceLimits, 'dailyCredits'>;
+
+/** Who would wait for longer for a turn comes back and asks for another one. */
+const PATIENCE_MS = 60_000;
 /** Nobody's mailbox (RFC 2606); the sandbox of ZeroBounce answers about it at no cost. */
 const NOBODY = 'invalid@example.com';
 
@@ -145,15 +134,8 @@ const NOBODY = 'invalid@example.com';
  * The verifiers without which what a vendor names could not become valid: while none of them can answer, no vendor is
  * paid.
  */
-export function createBacking(
-  policy: Policy,
-  verifiers: readonly Verifier[],
-  limits: ReadonlyMap<string, SourceLimits>,
-  ask: Ask,
-) {
-  const all = verifiers.map(({ id, cost }): Backing => {
-    return { source: id, cost, dailyCredits: limits.get(id)?.dailyCredits ?? null };
-  });
+export function createBacking(policy: Policy, verifiers: readonly LimitedVerifier[]) {
+  const all = verifiers.map(({ id, cost, dailyCredits }): Backing => ({ source: id, cost, dailyCredits }));
   return {
     /** Empty if the policy may take the vendor's own word. */
     of: ({ isDated }: Pick<Vendor, 'isDated'>) => (policy === 'vendor-or-verifier' && isDated ? [] : all),
@@ -162,13 +144,8 @@ export function createBacking(
      * @returns in how many milliseconds to look again; null if nobody can say
      */
     async tryAgain(signal: AbortSignal, requestId: string): Promise<number | null> {
-      const askHere = (verifier: Verifier) => ask(verifier, NOBODY, signal, requestId);
-      const consulted = await consult(verifiers, askHere, []);
+      const consulted = await consult(verifiers, ({ check }) => check(NOBODY, signal, requestId), []);
       return consulted.kind === 'transient' ? consulted.afterMs : 0;
     },
   };
 }
-
-/** Who would wait for longer for a turn comes back and asks for another one. */
-const PATIENCE_MS = 60_000;
-const NO_LIMITS: SourceLimits = { rates: [], dailyCredits: null };

@@ -1,7 +1,7 @@
 import { type Checked, type CheckOptions, createCheck } from '../../activities/verification/check.ts';
 import { NOBODY_KNOWN, type Whose } from '../../activities/verification/local-part.ts';
 import type { NamedCandidate } from '../../activities/verification/policy.ts';
-import type { Verifier, VerifierStep } from '../../activities/verification/verifiers/verifier.ts';
+import type { Verifier } from '../../activities/verification/verifiers/verifier.ts';
 
 export const NOW = Date.UTC(2026, 10, 20);
 export const DAY_MS = 86_400_000;
@@ -54,7 +54,6 @@ export function checkOf({
     catchAll: 'reject',
     freshnessMs: 30 * 86_400_000,
     verifiers: [],
-    ask: (verifier, email, signal) => verifier.check(email, signal),
     now: () => NOW,
     ...options,
   });
@@ -73,7 +72,9 @@ export interface ScriptedVerifier extends Verifier {
   readonly asked: () => number;
 }
 
-export function verifierOf(id: string, ...steps: readonly VerifierStep[]): ScriptedVerifier {
+type Answer = Awaited<ReturnType<Verifier['check']>>;
+
+export function verifierOf(id: string, ...steps: readonly Answer[]): ScriptedVerifier {
   let asked = 0;
   return {
     id,

@@ -207,9 +207,7 @@ export function person(npi: string, lastName = 'DOE'): RegistryStep {
     otherFirstName: null,
     organizationName: null,
     parentName: null,
-    taxonomyCode: null,
     practice: null,
-    updatedOn: null,
   };
   const lists = { endpoints: [], otherNames: [], locations: [] };
   return {

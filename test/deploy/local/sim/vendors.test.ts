@@ -1,6 +1,6 @@
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
-import { agrees } from '../../../../activities/person/identity.ts';
+import { mismatchOf } from '../../../../activities/person/identity.ts';
 import { createFullEnrich } from '../../../../activities/vendors/fullenrich.ts';
 import { createHunter } from '../../../../activities/vendors/hunter.ts';
 import { createProspeo } from '../../../../activities/vendors/prospeo.ts';
@@ -162,8 +162,8 @@ async function outcomeOf(vendor: Vendor, npi: string): Promise<string> {
   let step = await ask(vendor, subject);
   while (step.kind === 'retry' && step.why === 'rate_limit') step = await ask(vendor, subject);
   if (step.kind !== 'found') return step.kind;
-  const identity = agrees(step.identity, npi, subject.person);
-  if (!identity.ok) return identity.reason;
+  const mismatch = mismatchOf(step.identity, npi, subject.person);
+  if (mismatch !== null) return mismatch;
   return step.candidates.map(({ vendorType, verdict }) => `${verdict} ${vendorType}`).join(', ');
 }
 
