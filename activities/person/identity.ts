@@ -1,5 +1,5 @@
 import type { Identity, Person } from '../vendors/vendor.ts';
-import { compareSurnames, generationOf, nameWords, type Reading, readName, recordReadings } from './names.ts';
+import { compareSurnames, nameWords, type Reading, readName, recordReadings } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
 
 /**
@@ -70,8 +70,7 @@ function sharesInitial([said = '']: readonly string[], [first = '']: readonly st
 }
 
 function contradicts({ given, generation }: Reading, person: Person): boolean {
-  const recorded = generationOf(person.suffix);
-  if (generation !== null && recorded !== null && generation !== recorded) return true;
+  if (generation && person.generation && generation !== person.generation) return true;
   if (person.middle === null) return false;
   const names = [person, ...person.otherNames].flatMap(({ first, last }) => [first, last]);
   const initials = new Set([...names, person.middle].flatMap(nameWords).map((word) => word[0]));

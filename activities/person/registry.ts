@@ -82,33 +82,26 @@ function providerOf(result: Field, npi: string): RegistryProvider {
   const type = result.at('enumeration_type');
   const entityType = type.value === 'NPI-1' ? 1 : type.value === 'NPI-2' ? 2 : type.fail();
   const otherNames = result.at('other_names').items();
+  const [formerly] = otherNames;
   const addresses = result.at('addresses').items();
   const practice = addresses.find((one) => textAt(one, 'address_purpose') === 'LOCATION');
   return {
     npi,
     entityType,
-    ...namesOf(entityType, basic, otherNames[0]),
+    lastName: textAt(basic, 'last_name'),
+    firstName: textAt(basic, 'first_name'),
+    middleName: textAt(basic, 'middle_name'),
+    nameSuffix: textAt(basic, 'name_suffix'),
+    credential: textAt(basic, 'credential'),
+    // Of a person's the first is kept, as NPPES's own file has room for one.
+    otherLastName: formerly ? textAt(formerly, 'last_name') : null,
+    otherFirstName: formerly ? textAt(formerly, 'first_name') : null,
+    organizationName: textAt(basic, 'organization_name'),
+    parentName: textAt(basic, 'parent_organization_legal_business_name'),
     practice: practice ? locationOf(practice) : null,
     endpoints: result.at('endpoints').items().flatMap(endpointOf),
-    otherNames: entityType === 2 ? otherNames.flatMap(otherNameOf) : [],
+    otherNames: otherNames.flatMap(otherNameOf),
     locations: result.at('practiceLocations').items().map(locationOf),
-  };
-}
-
-/** The first of a person's other names is kept, as NPPES's own file has room for one. */
-function namesOf(entityType: 1 | 2, basic: Field, other: Field | undefined) {
-  const of = (type: 1 | 2, entry: Field | undefined, key: string) =>
-    entityType === type && entry ? textAt(entry, key) : null;
-  return {
-    lastName: of(1, basic, 'last_name'),
-    firstName: of(1, basic, 'first_name'),
-    middleName: of(1, basic, 'middle_name'),
-    nameSuffix: of(1, basic, 'name_suffix'),
-    credential: of(1, basic, 'credential'),
-    otherLastName: of(1, other, 'last_name'),
-    otherFirstName: of(1, other, 'first_name'),
-    organizationName: of(2, basic, 'organization_name'),
-    parentName: of(2, basic, 'parent_organization_legal_business_name'),
   };
 }
 

@@ -25,7 +25,6 @@ export const FULLENRICH = {
   gives: ['professional', 'personal'],
   isDated: false,
   repeatIsFree: false,
-  mayStore: true,
   capMs: 300_000,
   rates: [{ calls: 60, perMs: 60_000 }],
 } as const satisfies VendorFacts;

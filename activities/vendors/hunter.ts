@@ -21,7 +21,6 @@ export const HUNTER = {
   gives: ['professional'],
   isDated: true,
   repeatIsFree: false,
-  mayStore: true,
   capMs: 45_000,
   rates: [
     { calls: 15, perMs: 1000 },

@@ -19,7 +19,6 @@ export const PROSPEO = {
   gives: ['professional'],
   isDated: false,
   repeatIsFree: true,
-  mayStore: true,
   capMs: 45_000,
   rates: [{ calls: 5, perMs: 1000 }],
 } as const satisfies VendorFacts;

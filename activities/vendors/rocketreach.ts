@@ -24,7 +24,6 @@ export const ROCKETREACH = {
   gives: ['professional', 'personal'],
   isDated: true,
   repeatIsFree: false,
-  mayStore: true,
   capMs: 120_000,
   rates: [{ calls: 10, perMs: 1000 }],
 } as const satisfies VendorFacts;

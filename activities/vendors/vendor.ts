@@ -29,8 +29,8 @@ export interface PersonName {
 /** An individual as NPPES has them. */
 export interface Person extends PersonName {
   readonly middle: string | null;
-  readonly suffix: string | null;
-  readonly credential: string | null;
+  /** By which people of one name and family tell themselves apart: 1 for `Sr`, 2 for `Jr` and `II`, and so on. */
+  readonly generation: number | null;
   /** Other names on record, such as one before a marriage. */
   readonly otherNames: readonly PersonName[];
   readonly practice: {
@@ -39,8 +39,6 @@ export interface Person extends PersonName {
     readonly state: string | null;
     /** Five digits. */
     readonly zip: string | null;
-    /** Ten digits. */
-    readonly phone: string | null;
   };
   /** Two-letter codes of the states they practise in beside the primary one. */
   readonly otherStates: readonly string[];
@@ -171,8 +169,6 @@ export interface VendorFacts extends SourceFacts {
   readonly isDated: boolean;
   /** Whether a question whose answer was lost may be asked again at no cost. */
   readonly repeatIsFree: boolean;
-  /** Whether its license lets us keep what it finds for later requests. */
-  readonly mayStore: boolean;
   /** How long a lookup waits for it before it goes on to the next vendor. */
   readonly capMs: number;
 }

@@ -134,7 +134,7 @@ const pace = (facts: Pick<VendorFacts, 'capMs' | 'callMs' | 'rates'>) => ({
 const vendorMembers = (facts: VendorFacts) => ({
   types: types(facts.gives).default(facts.gives),
   ...pace(facts),
-  may_store: Joi.boolean().default(facts.mayStore),
+  may_store: Joi.boolean().default(true),
   ...OWN[facts.id],
 });
 

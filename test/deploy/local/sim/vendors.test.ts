@@ -34,11 +34,11 @@ async function simulated(t: ExecutionContext, apiKey = KEY) {
 type VendorId = 'rocketreach' | 'fullenrich' | 'prospeo' | 'hunter';
 
 function subjectOf(npi: string, rest: Partial<Subject> = {}): Subject {
-  const { first, last, middle, credential, organization } = personOf(npi);
+  const { first, last, middle, organization } = personOf(npi);
   return {
     npi,
     wantedType: 'any',
-    person: person({ first, last, middle, credential }),
+    person: person({ first, last, middle }),
     organization: {
       name: organization.name,
       domain: organization.domain,
@@ -50,9 +50,9 @@ function subjectOf(npi: string, rest: Partial<Subject> = {}): Subject {
   };
 }
 
-function person(name: Pick<NonNullable<Subject['person']>, 'first' | 'last' | 'middle' | 'credential'>) {
-  const practice = { line1: null, city: null, state: null, zip: null, phone: null };
-  return { ...name, suffix: null, otherNames: [], practice, otherStates: [] };
+function person(name: Pick<NonNullable<Subject['person']>, 'first' | 'last' | 'middle'>) {
+  const practice = { line1: null, city: null, state: null, zip: null };
+  return { ...name, generation: null, otherNames: [], practice, otherStates: [] };
 }
 
 /** The whole conversation, without its pauses. */
