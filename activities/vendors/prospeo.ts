@@ -1,10 +1,12 @@
 import { type HttpAnswer, inBody, jsonApi, protocol, retryAfterMs } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
-import { candidatesOf, identityOf, stepOfCandidates } from './candidate.ts';
 import {
   askingByEmployer,
+  candidatesOf,
+  identityOf,
   type Step,
   stepBy,
+  stepOfCandidates,
   type Vendor,
   type VendorFacts,
   type VendorOptions,
@@ -12,7 +14,6 @@ import {
 
 export const PROSPEO = {
   id: 'prospeo',
-  document: 'https://prospeo.io/api-docs/enrich-person',
   url: 'https://api.prospeo.io',
   callMs: 30_000,
   needs: ['name', 'organization'],

@@ -2,12 +2,15 @@ import type { NamedCandidate } from '../../db/lookups/candidates.ts';
 import { EMAIL_TYPES, type EmailType, type WantedType } from '../../db/words.ts';
 import { inBody, jsonApi } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
-import { type Claim, candidatesOf, identityOf, timestampOf } from './candidate.ts';
 import {
+  type Claim,
+  candidatesOf,
   GIVEN_UP,
+  identityOf,
   notFound,
   type Step,
   stepBy,
+  timestampOf,
   typesOf,
   type Vendor,
   type VendorFacts,
@@ -17,7 +20,6 @@ import {
 
 export const ROCKETREACH = {
   id: 'rocketreach',
-  document: 'https://docs.rocketreach.co',
   url: 'https://api.rocketreach.co/api/v2',
   callMs: 30_000,
   needs: ['npi'],

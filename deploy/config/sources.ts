@@ -5,7 +5,7 @@ import type { Names } from '../../activities/http/names.ts';
 import { REGISTRY } from '../../activities/lookup.ts';
 import { createRegistry } from '../../activities/person/registry.ts';
 import { VENDOR_IDS, VENDORS } from '../../activities/vendors/catalogue.ts';
-import { createHttpJson } from '../../activities/vendors/file/vendor.ts';
+import { createHttpJson } from '../../activities/vendors/file.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createCheck } from '../../activities/verification/check.ts';
 import { createBacking, limited } from '../../activities/verification/consult.ts';
