@@ -131,16 +131,9 @@ function digitsOf(text: string | null): string | null {
 function endpointOf(entry: Field): RegistryEndpoint[] {
   const endpoint = textAt(entry, 'endpoint', ENDPOINT_AT_MOST);
   if (endpoint === null) return [];
-  const kind = textAt(entry, 'endpointType');
-  const affiliation = textAt(entry, 'affiliation');
-  return [
-    {
-      kind: ENDPOINT_KINDS.find((one) => one === kind) ?? 'OTHERS',
-      endpoint,
-      affiliated: affiliation === null ? null : affiliation === 'Y',
-      affiliationName: textAt(entry, 'affiliationName'),
-    },
-  ];
+  const type = textAt(entry, 'endpointType');
+  const kind = ENDPOINT_KINDS.find((one) => one === type) ?? 'OTHERS';
+  return [{ kind, endpoint, affiliationName: textAt(entry, 'affiliationName') }];
 }
 
 /**

@@ -1,5 +1,5 @@
 import type { Evidence } from '../../db/lookups/candidates.ts';
-import type { EmailType } from '../../db/words.ts';
+import { type EmailType, SERVICE } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
 import { consult } from './consult.ts';
 import { classify } from './domains.ts';
@@ -65,14 +65,8 @@ export interface CheckOptions {
  * as policy.ts has it. A rate limit, an outage or a resolver's bad moment never becomes a verdict: the check is then
  * `transient` and may be repeated. It throws only what aborting `signal` throws.
  */
-export function createCheck({
-  resolver,
-  policy,
-  catchAll,
-  freshnessMs,
-  verifiers,
-  now = Date.now,
-}: CheckOptions) {
+export function createCheck(options: CheckOptions) {
+  const { resolver, policy, catchAll, freshnessMs, verifiers, now = Date.now } = options;
   const mailRoute = createMailRoutes(resolver, now);
 
   /**
@@ -89,9 +83,8 @@ export function createCheck({
     const evidence: Evidence[] = [];
     const noteOurs = (verdict: Verdict, reason: Reason) => {
       const durationMs = Math.round(performance.now() - started);
-      evidence.push({ kind: 'local', source: 'service', verdict, reason, durationMs });
+      evidence.push({ kind: 'local', source: SERVICE, verdict, reason, durationMs });
     };
-
     const refuse = (email: string, emailType: EmailType | null, verdict: Verdict, reason: Reason) => {
       noteOurs(verdict, reason);
       return decided({ email, emailType, evidence }, { verdict, reason, validatedAt: null });

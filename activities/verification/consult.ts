@@ -7,30 +7,8 @@ import type { Vendor, Verdict } from '../vendors/vendor.ts';
 import type { Policy, Reason } from './policy.ts';
 import type { createVerifier, MailboxReason, Verifier, VerifierTrouble } from './verifiers/verifier.ts';
 
-/** No judgment for now. */
-interface NotNow {
-  readonly kind: 'transient';
-  readonly reason: VerifierTrouble;
-  /** When one of them may be asked again; null if nobody can say. */
-  readonly afterMs: number | null;
-}
-
-/**
- * What the verifiers together have to say.
- * - `word`: one of them judged. `unknown` if those that answered could not tell; then `away` are those that may not be
- *   asked and might have
- * - `greylisted`: none judged, and the mail server asked one of them to come back
- * - `transient`: none judged, and one that might have was not able to answer now
- */
-export type Consulted =
-  | {
-      readonly kind: 'word';
-      readonly verdict: Verdict;
-      readonly reason: MailboxReason | null;
-      readonly away: NotNow | null;
-    }
-  | { readonly kind: 'greylisted' }
-  | NotNow;
+/** No judgment for now; null if nobody can say when one of them may be asked again. */
+type NotNow = Readonly<{ kind: 'transient'; reason: VerifierTrouble; afterMs: number | null }>;
 
 /**
  * Asks verifiers in order until one judges. The next is asked if one cannot tell or cannot be asked, and after
@@ -38,13 +16,18 @@ export type Consulted =
  * rate limit, because whoever comes back before the mail server's pause is over starts it again.
  * @param ask puts the question to one of them
  * @param evidence is added to: what each verifier made of the address, or why it made nothing of it
+ * @returns what they together have to say
+ * - `word`: one of them judged. `unknown` if those that answered could not tell; then `away` are those that may not be
+ *   asked and might have
+ * - `greylisted`: none judged, and the mail server asked one of them to come back
+ * - `transient`: none judged, and one that might have was not able to answer now
  * @throws whatever `ask` does
  */
 export async function consult(
   verifiers: readonly Verifier[],
   ask: (verifier: Verifier) => ReturnType<Verifier['check']>,
   evidence: Evidence[],
-): Promise<Consulted> {
+) {
   let unknown: MailboxReason | null = null;
   let greylisted = false;
   let away: NotNow | null = null;
@@ -60,7 +43,7 @@ export async function consult(
       case 'answer': {
         const { verdict, reason } = step;
         told(verdict, reason);
-        if (verdict !== 'unknown') return { kind: 'word', verdict, reason, away: null };
+        if (verdict !== 'unknown') return { kind: 'word', verdict, reason, away: null } as const;
         unknown ??= reason ?? 'inconclusive';
         break;
       }
@@ -87,10 +70,10 @@ export async function consult(
     }
   }
 
-  if (greylisted) return { kind: 'greylisted' };
+  if (greylisted) return { kind: 'greylisted' } as const;
   if (notNow) return notNow;
-  if (unknown !== null || away === null) return { kind: 'word', verdict: 'unknown', reason: unknown, away };
-  return away;
+  if (unknown === null && away !== null) return away;
+  return { kind: 'word', verdict: 'unknown', reason: unknown, away } as const;
 }
 
 /** The one that may be asked again first; a known time before none. */

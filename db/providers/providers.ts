@@ -30,7 +30,7 @@ export type RegistryLocation = Readonly<
   Record<'line1' | 'line2' | 'city' | 'state' | 'postalCode' | 'phone', string | null>
 >;
 
-export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi'>;
+export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi' | 'affiliated'>;
 
 /**
  * Of these NPIs those that the registry is to be asked about: no import has them, and the registry has not been asked

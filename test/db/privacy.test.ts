@@ -185,8 +185,7 @@ test('nobody who writes addresses brings an erased one back', async (t) => {
   await storeEmail(db, {
     ...{ npi: colleague, email, emailType: 'professional', lastValidatedAt: new Date(), source: 'test' },
   });
-  const address = (endpoint: string) =>
-    ({ kind: 'OTHERS', endpoint, affiliated: null, affiliationName: null }) as const;
+  const address = (endpoint: string) => ({ kind: 'OTHERS', endpoint, affiliationName: null }) as const;
   for (const one of [npi, colleague]) {
     await storeRegistryProvider(db, {
       ...{ npi: one, entityType: 1, lastName: 'ROE', firstName: null, middleName: null, nameSuffix: null },

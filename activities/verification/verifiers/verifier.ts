@@ -10,16 +10,14 @@ import type { SourceFacts, Verdict } from '../../vendors/vendor.ts';
 
 /** Why a mailbox check came to its verdict. */
 export type MailboxReason =
+  /** Everything passed, and the vendor or a verifier saw the mailbox answer recently. */
   | 'mailbox_ok'
-  | 'mailbox_missing'
-  | 'mailbox_full'
-  | 'mailbox_disabled'
-  | 'no_mx'
-  | 'disposable'
-  | 'role'
-  | 'blocked'
-  | 'timeout'
-  | 'inconclusive';
+  /** Mail to it bounces. */
+  | ('mailbox_missing' | 'mailbox_full' | 'mailbox_disabled' | 'no_mx')
+  /** An address, but not one of a person's own mailbox. */
+  | ('disposable' | 'role')
+  /** It looked and could not tell. */
+  | ('blocked' | 'timeout' | 'inconclusive');
 
 /**
  * What a verifier made of one address.

@@ -106,13 +106,11 @@ test('a person is read as the registry answers today', async (t) => {
       {
         kind: 'DIRECT',
         endpoint: 'rowan.ashdown@direct.cedarvalleyclinic-sim.com',
-        affiliated: true,
         affiliationName: 'CEDAR VALLEY CLINIC PLLC',
       },
       {
         kind: 'OTHERS',
         endpoint: 'frontdesk@cedarvalleyclinic-sim.com',
-        affiliated: false,
         affiliationName: null,
       },
     ],
