@@ -108,15 +108,6 @@ function obstacleTo({ vendor, types }: VendorSource, subject: Subject, misses: s
   return misses.includes(vendor.id) ? KNOWN_MISS : null;
 }
 
-/** How long the registry is waited for; moments in milliseconds since the epoch. */
-export interface RegistryTime {
-  readonly now: Clock;
-  readonly signal: AbortSignal;
-  /** A turn that comes until then is waited for here. */
-  readonly turnBy: number;
-  readonly until: number;
-}
-
 /** Why the registry has not said who an NPI is. */
 export interface RegistryTrouble {
   readonly why: string;
@@ -127,12 +118,13 @@ export interface RegistryTrouble {
 
 /**
  * Asks the NPI Registry who an NPI is that no import has brought, and keeps the answer.
+ * @param time.turnBy a turn that comes until then is waited for here; both moments in milliseconds since the epoch
  * @returns null once the answer is kept
  */
 export async function askRegistry(
   deps: LookupDeps,
   whom: Unknown,
-  time: RegistryTime,
+  time: Readonly<{ now: Clock; signal: AbortSignal; turnBy: number; until: number }>,
 ): Promise<RegistryTrouble | null> {
   const { db, registry } = deps;
   const { requestId, npi } = whom;

@@ -7,13 +7,11 @@ import { parseAddress } from '../verification/syntax.ts';
 import { nameWords } from './names.ts';
 import { organizationName, resembles } from './organization.ts';
 
-type Source = Organization['source'];
-
 /**
  * How far a piece of evidence is trusted if it names one employer alone, and who says it: what one witness says twice
  * counts once, what several say adds up as if each were independent of the others.
  */
-const TRUST: Readonly<Record<Source, readonly [confidence: number, witness: string]>> = {
+const TRUST = {
   // The operator's table has a domain for this very person.
   operator: [0.97, 'operator'],
   // An address with their surname in it, ordinary or Direct.
@@ -31,7 +29,9 @@ const TRUST: Readonly<Record<Source, readonly [confidence: number, witness: stri
   same_address: [0.4, 'primary practice location'],
   // Where they are one day a week, or were before they moved.
   elsewhere: [0.35, 'practices'],
-};
+} as const satisfies Readonly<Record<string, readonly [confidence: number, witness: string]>>;
+type Source = keyof typeof TRUST;
+
 /** Among more different organizations than this in one place, none is more likely than the others. */
 const DIFFERENT_AT_MOST = 3;
 /** An organization with the provider's surname in its name counts as so many: most practices of one physician have it. */

@@ -51,17 +51,8 @@ export interface Organization {
   readonly name: string | null;
   /** Registrable, lower case. */
   readonly domain: string | null;
-  /** The evidence that weighs most. */
-  readonly source:
-    | 'operator'
-    | 'own_mailbox'
-    | 'clinician_group'
-    | 'same_phone'
-    | 'affiliation'
-    | 'same_suite'
-    | 'endpoint_domain'
-    | 'same_address'
-    | 'elsewhere';
+  /** The evidence that weighs most, as `activities/person/employer.ts` calls it. */
+  readonly source: string;
   /** 0 to 1. */
   readonly confidence: number;
 }

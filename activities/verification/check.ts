@@ -114,8 +114,7 @@ export function createCheck(options: CheckOptions) {
     // Its reason is what `consult` noted then.
     if (earlier !== null) return withWord(earlier as Word, earlier.at);
 
-    const ask = (verifier: Verifier) => verifier.check(email, signal, requestId);
-    const consulted = await consult(verifiers, ask, evidence);
+    const consulted = await consult(verifiers, [email, signal, requestId], evidence);
     switch (consulted.kind) {
       case 'word': {
         const ruled = withWord(consulted);

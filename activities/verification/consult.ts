@@ -14,18 +14,17 @@ type NotNow = Readonly<{ kind: 'transient'; reason: VerifierTrouble; afterMs: nu
  * Asks verifiers in order until one judges. The next is asked if one cannot tell or cannot be asked, and after
  * greylisting too: another verifier's servers may be known to the mail server already. Greylisting outweighs a
  * rate limit, because whoever comes back before the mail server's pause is over starts it again.
- * @param ask puts the question to one of them
  * @param evidence is added to: what each verifier made of the address, or why it made nothing of it
  * @returns what they together have to say
  * - `word`: one of them judged. `unknown` if those that answered could not tell; then `away` are those that may not be
  *   asked and might have
  * - `greylisted`: none judged, and the mail server asked one of them to come back
  * - `transient`: none judged, and one that might have was not able to answer now
- * @throws whatever `ask` does
+ * @throws whatever `check` of one does
  */
 export async function consult(
   verifiers: readonly Verifier[],
-  ask: (verifier: Verifier) => ReturnType<Verifier['check']>,
+  question: Parameters<Verifier['check']>,
   evidence: Evidence[],
 ) {
   let unknown: MailboxReason | null = null;
@@ -35,7 +34,7 @@ export async function consult(
 
   for (const verifier of verifiers) {
     const started = performance.now();
-    const step = await ask(verifier);
+    const step = await verifier.check(...question);
     const durationMs = Math.round(performance.now() - started);
     const told = (verdict: Verdict, reason: Reason | null) =>
       evidence.push({ kind: 'verifier', source: verifier.id, verdict, reason, durationMs });
@@ -127,7 +126,7 @@ export function createBacking(policy: Policy, verifiers: readonly LimitedVerifie
      * @returns in how many milliseconds to look again; null if nobody can say
      */
     async tryAgain(signal: AbortSignal, requestId: string): Promise<number | null> {
-      const consulted = await consult(verifiers, ({ check }) => check(NOBODY, signal, requestId), []);
+      const consulted = await consult(verifiers, [NOBODY, signal, requestId], []);
       return consulted.kind === 'transient' ? consulted.afterMs : 0;
     },
   };

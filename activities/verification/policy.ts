@@ -24,18 +24,7 @@ export type CatchAllPolicy = (typeof CATCH_ALL_POLICIES)[number];
  * without a date; `registry` is NPPES, which claims nothing and is known to be wrong often. `unclear`: whatever it says
  * of the mailbox, it only repeats whom we asked about, and the address does not tell whose it is either.
  */
-export const FINDER_WORDS = [
-  'valid',
-  'stale',
-  'undated',
-  'catch_all',
-  'risky',
-  'invalid',
-  'unknown',
-  'registry',
-  'unclear',
-] as const;
-export type FinderWord = (typeof FINDER_WORDS)[number];
+export type FinderWord = Verdict | 'stale' | 'undated' | 'registry' | 'unclear';
 
 /** What a verifier says now; `none`: nobody was asked, or nobody answered. */
 export const VERIFIER_WORDS = ['valid', 'catch_all', 'risky', 'invalid', 'unknown', 'none'] as const;
