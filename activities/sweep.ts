@@ -93,12 +93,8 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
       settled += round;
     }
   };
-  await each(
-    'settle',
-    () => listOverdueOwners(db),
-    refund,
-    () => stopped.aborted,
-  );
+  const owners = () => listOverdueOwners(db);
+  await each('settle', owners, refund, () => stopped.aborted);
   await giveRoomToAll(db, rules.lookupsPerOrganization);
 
   const endsAt = performance.now() + TEMPORAL_MS;
@@ -110,12 +106,8 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
   };
   const started = await each('start', () => listToWake(db, startAfterMs, AT_MOST), start, isOver);
   // Each batch is told once, because the lookups that should have told it may be stuck.
-  await each(
-    'signal',
-    async () => [...overdue],
-    (batchId) => control.tellBatch(batchId),
-    isOver,
-  );
+  const tell = (batchId: string) => control.tellBatch(batchId);
+  await each('signal', async () => [...overdue], tell, isOver);
   const unfinished = () => takeUnfinished(db, checkEveryMs, AT_MOST);
   const restarted = await each('restart', unfinished, (batch) => restart(deps, batch), isOver);
   const waiting = () => takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
