@@ -49,10 +49,7 @@ function personOf(facts: ProviderFacts): Person | null {
       state,
       zip: /^[0-9]{5}/.exec(facts.practicePostalCode ?? '')?.[0] ?? null,
     },
-    otherStates: facts.otherStates
-      .map((one) => usState(one, null))
-      .filter((one) => one !== null)
-      .filter((one) => one !== state),
+    otherStates: facts.otherStates.flatMap((one) => usState(one, null) ?? []).filter((one) => one !== state),
   };
 }
 

@@ -1,4 +1,3 @@
-import type { NamedCandidate } from '../../db/lookups/candidates.ts';
 import { EMAIL_TYPES, type EmailType, type WantedType } from '../../db/words.ts';
 import { inBody, jsonApi } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
@@ -137,12 +136,9 @@ function stepOfProfile(profile: Field, cost: (types: ReadonlySet<EmailType>) => 
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
   // It was told the NPI alone, and has a name to it.
   const isEcho = identity.name === null;
-  return { kind: 'found', candidates, identity, isEcho, credits: cost(foundTypes(candidates)) };
-}
-
-/** An address whose type the vendor does not say is charged as a professional one at least. */
-function foundTypes(candidates: readonly NamedCandidate[]): ReadonlySet<EmailType> {
-  return new Set(candidates.map(({ vendorType }) => vendorType ?? 'professional'));
+  // An address whose type the vendor does not say is charged as a professional one at least.
+  const types = new Set(candidates.map(({ vendorType }) => vendorType ?? 'professional'));
+  return { kind: 'found', candidates, identity, isEcho, credits: cost(types) };
 }
 
 /** @param hint the vendor's, when to ask again: in no document of the REST API, so its form is no one's promise */
