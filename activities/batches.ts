@@ -1,4 +1,5 @@
 import { Context } from '@temporalio/activity';
+import type { ApplicationFailure } from '@temporalio/common';
 import type { Logger } from 'pino';
 import { isSandbox } from '../db/accounts/organizations.ts';
 import { listRegistryDue } from '../db/providers/providers.ts';
@@ -12,7 +13,7 @@ import type { BatchInput, LookupResult, Planned, Unknown, VendorAnswer } from '.
 import type { ActivityDeps } from './deps.ts';
 import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import { askRegistry, type LookupDeps, makePlans, REGISTRY, type RegistryTrouble } from './lookup.ts';
+import { askRegistry, type LookupDeps, makePlans, REGISTRY } from './lookup.ts';
 import { hasNpiCheckDigit } from './person/npi.ts';
 import { planForSandbox } from './sandbox.ts';
 
@@ -104,16 +105,18 @@ export function createBatchActivities(deps: BatchDeps & LookupDeps) {
       return await withHeartbeat(Context.current(), async (signal, now) => {
         const time = { signal, now, until, turnBy: now() + IDENTIFIED_MS };
         const lookups: Planned[] = [];
-        const later: (RegistryTrouble & { readonly who: Unknown })[] = [];
+        const later: Unknown[] = [];
+        let notYet: ApplicationFailure | null = null;
         const asking = unknown.map(async (who) => {
           const trouble = due.has(who.npi) ? await askRegistry(deps, who, time) : null;
-          if (trouble?.again) return void later.push({ ...trouble, who });
-          lookups.push(...(await planAll(deps, batchId, [who], trouble?.why)));
+          if (trouble?.again) {
+            later.push(who);
+            notYet ??= retryLater(REGISTRY, trouble.why, trouble.afterMs);
+          } else lookups.push(...(await planAll(deps, batchId, [who], trouble?.why)));
         });
         await Promise.all(asking);
-        const [first] = later;
-        if (first && later.length === unknown.length) throw retryLater(REGISTRY, first.why, first.afterMs);
-        return { lookups, later: later.map(({ who }) => who) };
+        if (notYet && later.length === unknown.length) throw notYet;
+        return { lookups, later };
       });
     },
 

@@ -108,39 +108,30 @@ function obstacleTo({ vendor, types }: VendorSource, subject: Subject, misses: s
   return misses.includes(vendor.id) ? KNOWN_MISS : null;
 }
 
-/** Why the registry has not said who an NPI is. */
-export interface RegistryTrouble {
-  readonly why: string;
-  /** Whether there is time to ask it again, and after how long; null for our own backoff. */
-  readonly again: boolean;
-  readonly afterMs: number | null;
-}
-
 /**
  * Asks the NPI Registry who an NPI is that no import has brought, and keeps the answer.
  * @param time.turnBy a turn that comes until then is waited for here; both moments in milliseconds since the epoch
- * @returns null once the answer is kept
+ * @returns null once the answer is kept; else why there is none, and whether there is time to ask again, and after how
+ *   long: null for our own backoff
  */
 export async function askRegistry(
-  deps: LookupDeps,
-  whom: Unknown,
+  { db, registry }: LookupDeps,
+  { requestId, npi }: Unknown,
   time: Readonly<{ now: Clock; signal: AbortSignal; turnBy: number; until: number }>,
-): Promise<RegistryTrouble | null> {
-  const { db, registry } = deps;
-  const { requestId, npi } = whom;
+) {
   const { now, signal, turnBy, until } = time;
   if (registry === null) return null;
   const later = (why: string, afterMs: number | null) => {
     return { why, again: now() + (afterMs ?? 0) <= until, afterMs };
   };
-  const patienceMs = until - now();
-  const call = { source: REGISTRY, limits: REGISTRY_LIMITS, cost: 0, requestId, patienceMs };
-  const admission = await admitCall(db, call);
-  if (admission.kind === 'wait') {
+  const limited = { source: REGISTRY, limits: REGISTRY_LIMITS, cost: 0, requestId };
+  const admit = () => admitCall(db, { ...limited, patienceMs: until - now() });
+  let admission = await admit();
+  while (admission.kind === 'wait') {
     const { why, afterMs } = admission;
     if (why !== 'rate_limit' || now() + afterMs > Math.min(turnBy, until)) return later(why, afterMs);
     await setTimeout(afterMs, null, { signal });
-    return await askRegistry(deps, whom, time);
+    admission = await admit();
   }
   const step = await countCall('registry', REGISTRY, registry.find(npi, signal));
   await recordOne(db, REGISTRY, admission.era, outcomeOf(step));
