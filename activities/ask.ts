@@ -12,10 +12,11 @@ import { suppressFromVendor } from '../db/privacy/suppressions.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
 import { type RequestIds, settleFound } from './batches.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
-import { outcomeOfTrouble, retryLater } from './failures.ts';
+import { outcomeOf, retryLater } from './failures.ts';
 import { type Clock, withHeartbeat } from './heartbeat.ts';
+import { wordOf } from './http/client.ts';
 import type { Subjects } from './lookup.ts';
-import { agrees } from './person/identity.ts';
+import { mismatchOf } from './person/identity.ts';
 import { answerForSandbox } from './sandbox.ts';
 import type { Step, Subject } from './vendors/vendor.ts';
 import { parseAddress } from './verification/syntax.ts';
@@ -116,7 +117,7 @@ async function converse(
       // The job outlives a poll that got no answer: ended here, it would be bought a second time.
       if (step.kind === 'retry' && jobRef !== null) {
         const afterMs = step.afterMs ?? POLL_AGAIN_MS;
-        await recordVendorJob(db, key, jobRef, afterMs, outcomeOfTrouble(step, { again: true }));
+        await recordVendorJob(db, key, jobRef, afterMs, outcomeOf(step, true));
         return wait(question, step.why, afterMs);
       }
       const end = await record(deps, source, subject, key, step);
@@ -141,8 +142,7 @@ async function record(
   key: AttemptKey,
   step: Answered,
 ): Promise<VendorAnswer | null> {
-  const verdict = step.kind === 'found' ? agrees(step.identity, npi, person) : null;
-  const mismatch = verdict && !verdict.ok ? verdict.reason : null;
+  const mismatch = step.kind === 'found' ? mismatchOf(step.identity, npi, person) : null;
   const named = step.kind === 'found' && {
     npi,
     mismatch,
@@ -155,13 +155,12 @@ async function record(
   };
   // Sent and not answered: if repeating costs, that is an answer that was paid for and lost.
   const isLost = step.kind === 'retry' && step.why === 'unanswered' && !vendor.repeatIsFree;
-  const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
   if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
   await recordVendorAnswer(db, key, {
     state: isLost ? 'lost' : step.kind,
     reason: mismatch ?? reasonOf(step),
     credits: isLost ? key.cost : creditsOf(step, key.cost),
-    outcome: isTrouble ? outcomeOfTrouble(step, { again: key.n > 1 }) : { kind: 'answered' },
+    outcome: outcomeOf(step, key.n > 1),
     named: named || null,
     freshnessMs: rules.freshnessMs,
   });
@@ -177,9 +176,8 @@ function reasonOf(step: Answered): string | null {
     case 'skip':
       return `missing ${step.missing.join(', ')}`;
     case 'retry':
-      return step.why;
     case 'fatal':
-      return step.why === 'protocol' ? `protocol: ${step.field}` : step.why;
+      return wordOf(step);
     case 'blocked':
       return 'privacy';
     case 'found':

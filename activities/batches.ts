@@ -1,4 +1,5 @@
 import { Context } from '@temporalio/activity';
+import type { ApplicationFailure } from '@temporalio/common';
 import type { Logger } from 'pino';
 import { isSandbox } from '../db/accounts/organizations.ts';
 import { listRegistryDue } from '../db/providers/providers.ts';
@@ -8,20 +9,11 @@ import { readBatch } from '../db/requests/plan.ts';
 import { type LookupEnd, settle, settleOverdue } from '../db/requests/settle.ts';
 import { spanIdOf, tellSpan, traced } from '../db/traces.ts';
 import type { FinalStatus } from '../db/words.ts';
-import type {
-  BatchPlan,
-  Identified,
-  IdentifyInput,
-  LookupResult,
-  PlanInput,
-  Planned,
-  Unknown,
-  VendorAnswer,
-} from '../workflows/messages.ts';
+import type { BatchInput, LookupResult, Planned, Unknown, VendorAnswer } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import { askRegistry, type LookupDeps, makePlans, REGISTRY, type RegistryTrouble } from './lookup.ts';
+import { askRegistry, type LookupDeps, makePlans, REGISTRY } from './lookup.ts';
 import { hasNpiCheckDigit } from './person/npi.ts';
 import { planForSandbox } from './sandbox.ts';
 
@@ -50,9 +42,10 @@ export function createBatchActivities(deps: BatchDeps & LookupDeps) {
      * How far a batch is, and what it has left to look up that its workflow does not know of yet. NPIs that cannot be an
      * active individual, or that nobody may look up, end `not_found` here, all in the same way: without a child and
      * without a vendor.
+     * @param batch.known the requests whose lookups the workflow has begun
      * @throws {Refusal} `batch_missing` for an unknown id
      */
-    async planBatch({ batchId, known }: PlanInput): Promise<BatchPlan> {
+    async planBatch({ batchId, known }: BatchInput & { readonly known: readonly string[] }) {
       let batch = await readBatch(db, batchId);
       const { organizationId, open } = batch;
       // No lookup comes in time for these, and after an outage there are thousands.
@@ -82,32 +75,48 @@ export function createBatchActivities(deps: BatchDeps & LookupDeps) {
       }
       const isSettled = lookups.length + unknown.length + news.length < npis.length;
       if (isLate || isSettled) batch = await readBatch(db, batchId);
-      const waiting = batch.open.filter(({ hasRoom }) => !hasRoom).length;
-      return { ...batch, lookups, unknown, more: news.length > 0, open: batch.open.length, waiting };
+      return {
+        ...batch,
+        /** What is to be begun now. */
+        lookups,
+        /** What is to be identified before it is begun. */
+        unknown,
+        /** Whether there is more to begin, which would have taken too long. */
+        more: news.length > 0,
+        /** Requests that are not final. */
+        open: batch.open.length,
+        /** Those of them that wait for others of their organization to end. */
+        waiting: batch.open.filter(({ hasRoom }) => !hasRoom).length,
+      };
     },
 
     /**
      * Asks the NPI Registry who these are, and plans their lookups by what it says, or without it once there is no more
      * time. As in `planBatch`, some end here.
+     * @param batch.until after this, in milliseconds since the epoch, they are planned without the registry
+     * @returns the lookups to begin, and those that the registry is not done with
      * @throws {ApplicationFailure} retryable, if the registry is away or our limit is reached, and none could be planned
      */
-    async identify({ batchId, unknown, until }: IdentifyInput): Promise<Identified> {
+    async identify(batch: BatchInput & { readonly unknown: readonly Unknown[]; readonly until: number }) {
+      const { batchId, unknown, until } = batch;
       const npis = unknown.map(({ npi }) => npi);
       // Another batch may have asked about them, or an attempt of this one that died.
       const due = new Set(await listRegistryDue(db, npis));
       return await withHeartbeat(Context.current(), async (signal, now) => {
         const time = { signal, now, until, turnBy: now() + IDENTIFIED_MS };
         const lookups: Planned[] = [];
-        const later: (RegistryTrouble & { readonly who: Unknown })[] = [];
+        const later: Unknown[] = [];
+        let notYet: ApplicationFailure | null = null;
         const asking = unknown.map(async (who) => {
           const trouble = due.has(who.npi) ? await askRegistry(deps, who, time) : null;
-          if (trouble?.again) return void later.push({ ...trouble, who });
-          lookups.push(...(await planAll(deps, batchId, [who], trouble?.why)));
+          if (trouble?.again) {
+            later.push(who);
+            notYet ??= retryLater(REGISTRY, trouble.why, trouble.afterMs);
+          } else lookups.push(...(await planAll(deps, batchId, [who], trouble?.why)));
         });
         await Promise.all(asking);
-        const [first] = later;
-        if (first && later.length === unknown.length) throw retryLater(REGISTRY, first.why, first.afterMs);
-        return { lookups, later: later.map(({ who }) => who) };
+        if (notYet && later.length === unknown.length) throw notYet;
+        return { lookups, later };
       });
     },
 

@@ -23,15 +23,12 @@ import { sign } from './webhooks/signature.ts';
 
 type WebhookDeps = Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules'>;
 
-/** What came of looking at a delivery: it is decided, or is to be looked at later (null: by the activity's own backoff). */
-type Tried =
-  | { readonly kind: 'decided'; readonly state: DeliveryResult }
-  | {
-      readonly kind: 'later';
-      readonly why: string;
-      readonly message: string;
-      readonly afterMs: number | null;
-    };
+/** Why a delivery is to be looked at again, and when; null: by the activity's own backoff. */
+interface Later {
+  readonly why: string;
+  readonly message: string;
+  readonly afterMs: number | null;
+}
 
 /**
  * Deliveries (DECISIONS.md, Webhooks). One look at a delivery is at most one attempt. After the first, Temporal's retry
@@ -40,19 +37,15 @@ type Tried =
 export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   const scheduleMs = rules.webhookScheduleMs;
 
-  const tryDelivery = async (deliveryId: string): Promise<Tried> => {
+  /** @returns how the delivery is decided, if it is */
+  const tryDelivery = async (deliveryId: string): Promise<DeliveryResult | Later> => {
     const claimed = await claimDelivery(db, deliveryId, rules);
     switch (claimed.kind) {
       case 'over':
-        return { kind: 'decided', state: claimed.state };
+        return claimed.state;
       case 'wait':
         // Waiting is no fault, and no attempt.
-        return {
-          kind: 'later',
-          why: claimed.why,
-          message: `not now: ${claimed.why}`,
-          afterMs: claimed.afterMs,
-        };
+        return { ...claimed, message: `not now: ${claimed.why}` };
       case 'attempt':
         return await attempt(claimed.claim);
       default:
@@ -60,12 +53,12 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     }
   };
 
-  const attempt = async (claim: Claim): Promise<Tried> => {
+  const attempt = async (claim: Claim): Promise<DeliveryResult | Later> => {
     const { deliveryId, organizationId, at: startedAt } = claim;
     const begun = performance.now();
     const made = await makeAttempt(claim);
     if (made instanceof ProxyUnavailable) {
-      return { kind: 'later', why: 'proxy_unavailable', message: made.message, afterMs: null };
+      return { why: 'proxy_unavailable', message: made.message, afterMs: null };
     }
     const { answer, batchId, attempts } = made;
     const durationMs = Math.round(performance.now() - begun);
@@ -84,9 +77,9 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     const attributes = { ...ids, attempt: n, result: outcome.state, status: statusCode, reason };
     tellSpan({ batchId, name: 'webhook attempt', kind: 'client', durationMs, attributes, isError: !isDone });
     log.info(attributes, 'webhook attempt');
-    if (outcome.state !== 'pending') return { kind: 'decided', state: outcome.state };
+    if (outcome.state !== 'pending') return outcome.state;
     const message = `attempt ${n}: ${statusCode === null ? reason : `HTTP ${statusCode}`}`;
-    return { kind: 'later', why: 'not_delivered', message, afterMs: outcome.afterMs };
+    return { why: 'not_delivered', message, afterMs: outcome.afterMs };
   };
 
   const makeAttempt = async (claim: Claim) => {
@@ -132,7 +125,7 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   const attemptFirst = async (deliveryId: string, deadline: number): Promise<boolean> => {
     for (;;) {
       const tried = await tryDelivery(deliveryId);
-      if (tried.kind === 'decided') return true;
+      if (typeof tried === 'string') return true;
       const afterMs = tried.afterMs ?? Infinity;
       if (tried.why !== 'no_room' || performance.now() + afterMs > deadline) return false;
       await setTimeout(afterMs);
@@ -160,7 +153,7 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
      */
     async deliverWebhook({ deliveryId }: { deliveryId: string }): Promise<DeliveryResult> {
       const tried = await withHeartbeat(Context.current(), () => tryDelivery(deliveryId));
-      if (tried.kind === 'decided') return tried.state;
+      if (typeof tried === 'string') return tried;
       throw ApplicationFailure.create({
         message: tried.message,
         type: `Webhook.${tried.why}`,

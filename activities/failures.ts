@@ -11,7 +11,10 @@ import { DatabaseError, Refusal } from '../db/errors.ts';
 import { isId } from '../db/ids.ts';
 import type { CallOutcome } from '../db/lookups/sources.ts';
 import { spanIdOf, spans, traced } from '../db/traces.ts';
-import type { Trouble } from './http/client.ts';
+import { wordOf } from './http/client.ts';
+import type { RegistryStep } from './person/registry.ts';
+import type { Step } from './vendors/vendor.ts';
+import type { VerifierStep } from './verification/verifiers/verifier.ts';
 
 /** What a worker that is ended by force leaves behind. */
 export interface RunningActivity {
@@ -91,20 +94,15 @@ export function retryLater(source: string, why: string, afterMs: number | null):
 }
 
 /**
- * What it says about a source, be it a vendor, a verifier or the registry, that it did not answer.
+ * What a step says about a source, be it a vendor, a verifier or the registry.
  * @param again whether the source has had the same question before
  */
-export function outcomeOfTrouble(
-  step: Trouble,
-  { again = false }: { readonly again?: boolean } = {},
-): CallOutcome {
-  if (step.kind === 'retry') {
-    return step.why === 'rate_limit'
-      ? { kind: 'rate_limit', afterMs: step.afterMs }
-      : { kind: again ? 'failed_again' : 'failed', why: step.why };
+export function outcomeOf(step: Step | VerifierStep | RegistryStep, again = false): CallOutcome {
+  if (step.kind === 'fatal') {
+    // One record that cannot be read says little about the source; many in a row open the breaker.
+    return { kind: step.why === 'protocol' ? 'failed' : 'refused', why: wordOf(step) };
   }
-  // One record that cannot be read says little about the source; many in a row open the breaker.
-  return step.why === 'protocol'
-    ? { kind: 'failed', why: `protocol: ${step.field}` }
-    : { kind: 'refused', why: step.why };
+  if (step.kind !== 'retry') return { kind: 'answered' };
+  if (step.why === 'rate_limit') return { kind: 'rate_limit', afterMs: step.afterMs };
+  return { kind: again ? 'failed_again' : 'failed', why: step.why };
 }

@@ -11,8 +11,9 @@ import { readProvider } from '../db/providers/subject.ts';
 import type { WantedType } from '../db/words.ts';
 import type { LookupPlan, Unknown } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
-import { outcomeOfTrouble } from './failures.ts';
+import { outcomeOf } from './failures.ts';
 import type { Clock } from './heartbeat.ts';
+import { wordOf } from './http/client.ts';
 import { REGISTRY_LIMITS } from './person/registry.ts';
 import { buildSubject, endpointCandidates } from './person/subject.ts';
 import { missingOf, type Subject } from './vendors/vendor.ts';
@@ -107,51 +108,33 @@ function obstacleTo({ vendor, types }: VendorSource, subject: Subject, misses: s
   return misses.includes(vendor.id) ? KNOWN_MISS : null;
 }
 
-/** How long the registry is waited for; moments in milliseconds since the epoch. */
-export interface RegistryTime {
-  readonly now: Clock;
-  readonly signal: AbortSignal;
-  /** A turn that comes until then is waited for here. */
-  readonly turnBy: number;
-  readonly until: number;
-}
-
-/** Why the registry has not said who an NPI is. */
-export interface RegistryTrouble {
-  readonly why: string;
-  /** Whether there is time to ask it again, and after how long; null for our own backoff. */
-  readonly again: boolean;
-  readonly afterMs: number | null;
-}
-
 /**
  * Asks the NPI Registry who an NPI is that no import has brought, and keeps the answer.
- * @returns null once the answer is kept
+ * @param time.turnBy a turn that comes until then is waited for here; both moments in milliseconds since the epoch
+ * @returns null once the answer is kept; else why there is none, and whether there is time to ask again, and after how
+ *   long: null for our own backoff
  */
 export async function askRegistry(
-  deps: LookupDeps,
-  whom: Unknown,
-  time: RegistryTime,
-): Promise<RegistryTrouble | null> {
-  const { db, registry } = deps;
-  const { requestId, npi } = whom;
+  { db, registry }: LookupDeps,
+  { requestId, npi }: Unknown,
+  time: Readonly<{ now: Clock; signal: AbortSignal; turnBy: number; until: number }>,
+) {
   const { now, signal, turnBy, until } = time;
   if (registry === null) return null;
   const later = (why: string, afterMs: number | null) => {
     return { why, again: now() + (afterMs ?? 0) <= until, afterMs };
   };
-  const patienceMs = until - now();
-  const call = { source: REGISTRY, limits: REGISTRY_LIMITS, cost: 0, requestId, patienceMs };
-  const admission = await admitCall(db, call);
-  if (admission.kind === 'wait') {
+  const limited = { source: REGISTRY, limits: REGISTRY_LIMITS, cost: 0, requestId };
+  const admit = () => admitCall(db, { ...limited, patienceMs: until - now() });
+  let admission = await admit();
+  while (admission.kind === 'wait') {
     const { why, afterMs } = admission;
     if (why !== 'rate_limit' || now() + afterMs > Math.min(turnBy, until)) return later(why, afterMs);
     await setTimeout(afterMs, null, { signal });
-    return await askRegistry(deps, whom, time);
+    admission = await admit();
   }
   const step = await countCall('registry', REGISTRY, registry.find(npi, signal));
-  const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
-  await recordOne(db, REGISTRY, admission.era, isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' });
+  await recordOne(db, REGISTRY, admission.era, outcomeOf(step));
   switch (step.kind) {
     case 'found':
       await storeRegistryAnswer(db, npi, step.provider);
@@ -162,7 +145,7 @@ export async function askRegistry(
     case 'retry':
       return later(step.why, step.afterMs);
     case 'fatal':
-      return { why: `protocol: ${step.field}`, again: false, afterMs: null };
+      return { why: wordOf(step), again: false, afterMs: null };
     default:
       return step satisfies never;
   }

@@ -1,7 +1,6 @@
 import { Context } from '@temporalio/activity';
 import { listFading, recordCheck } from '../db/lookups/candidates.ts';
 import { readProvider } from '../db/providers/subject.ts';
-import type { ReverifyResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { buildSubject } from './person/subject.ts';
@@ -17,7 +16,7 @@ type ReverifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'check' | 'verifiers' | 'r
 export function createReverifyActivities({ db, log, check, verifiers, rules }: ReverifyDeps) {
   return {
     /** One round. Without a verifier there is nobody to ask. */
-    async reverifyOnce(): Promise<ReverifyResult> {
+    async reverifyOnce() {
       const result = { valid: 0, notValid: 0, undecided: 0 };
       if (verifiers.length === 0) return result;
       return await withHeartbeat(Context.current(), async (signal) => {

@@ -37,6 +37,15 @@ export async function planForSandbox(db: Database, requests: readonly Unknown[])
   });
 }
 
+const FOUND = { kind: 'found', reason: null } as const;
+/** What it says in the end. */
+const ANSWERS: Readonly<Record<Exclude<TestOutcome, 'deadline'>, VendorAnswer>> = {
+  ...{ professional: FOUND, personal: FOUND, found: FOUND, stored: FOUND, replayed: FOUND },
+  ...{ slow: FOUND, greylisted: FOUND },
+  failed: { kind: 'fatal', reason: 'test_outcome' },
+  not_found: { kind: 'miss', reason: 'no_source' },
+};
+
 /**
  * Answers for a sandbox, as a vendor and our checks of what it names would. The address itself is made up when the
  * request is settled (`sandboxEmails`).
@@ -47,26 +56,11 @@ export async function planForSandbox(db: Database, requests: readonly Unknown[])
 export function answerForSandbox(name: string, patience: 'first' | 'early' | 'over'): VendorAnswer | null {
   if (!name.startsWith(SANDBOX)) return null;
   const outcome = name.slice(SANDBOX.length) as TestOutcome;
-  switch (outcome) {
-    case 'greylisted':
-      return patience === 'first' ? { kind: 'later', reason: outcome } : { kind: 'found', reason: null };
-    case 'slow':
-      if (Context.current().info.attempt === 1) throw retryLater('sandbox', 'pending', SLOW_MS);
-      return { kind: 'found', reason: null };
-    case 'deadline':
-      // Until there is no more time for another attempt.
-      throw retryLater('sandbox', 'pending', DEADLINE_POLL_MS);
-    case 'failed':
-      return { kind: 'fatal', reason: 'test_outcome' };
-    case 'not_found':
-      return { kind: 'miss', reason: 'no_source' };
-    case 'professional':
-    case 'personal':
-    case 'found':
-    case 'stored':
-    case 'replayed':
-      return { kind: 'found', reason: null };
-    default:
-      return outcome satisfies never;
+  // Until there is no more time for another attempt.
+  if (outcome === 'deadline') throw retryLater('sandbox', 'pending', DEADLINE_POLL_MS);
+  if (outcome === 'slow' && Context.current().info.attempt === 1) {
+    throw retryLater('sandbox', 'pending', SLOW_MS);
   }
+  if (outcome === 'greylisted' && patience === 'first') return { kind: 'later', reason: outcome };
+  return ANSWERS[outcome];
 }

@@ -56,13 +56,13 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
 
   /** One that cannot be helped now must not keep the others from being helped. */
   const each = async <T extends string | { readonly batchId: string }>(
-    items: readonly T[],
     what: string,
+    list: () => Promise<readonly T[]>,
     work: (item: T) => Promise<unknown>,
     isOver: () => boolean,
   ): Promise<number> => {
     let done = 0;
-    for (const item of items) {
+    for (const item of isOver() ? [] : await list()) {
       if (isOver()) break;
       try {
         if ((await work(item)) !== false) done += 1;
@@ -89,31 +89,25 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
       settled += round;
     }
   };
-  await each(await listOverdueOwners(db), 'settle', refund, () => stopped.aborted);
+  const owners = () => listOverdueOwners(db);
+  await each('settle', owners, refund, () => stopped.aborted);
   await giveRoomToAll(db, rules.lookupsPerOrganization);
 
   const endsAt = performance.now() + TEMPORAL_MS;
   // A Temporal where the API starts nothing knows nothing of what runs.
   const isOver = () => !isHome || stopped.aborted || performance.now() > endsAt;
-  const started = await each(
-    await listToWake(db, startAfterMs, AT_MOST),
-    'start',
-    async (batch) => {
-      await control.wakeBatch(batch);
-      await markStarted(db, batch);
-    },
-    isOver,
-  );
+  const start = async (batch: BatchStart) => {
+    await control.wakeBatch(batch);
+    await markStarted(db, batch);
+  };
+  const started = await each('start', () => listToWake(db, startAfterMs, AT_MOST), start, isOver);
   // Each batch is told once, because the lookups that should have told it may be stuck.
-  await each([...overdue], 'signal', (batchId) => control.tellBatch(batchId), isOver);
-  const restarted = await each(
-    isOver() ? [] : await takeUnfinished(db, checkEveryMs, AT_MOST),
-    'restart',
-    (batch) => restart(deps, batch),
-    isOver,
-  );
-  const waiting = isOver() ? [] : await takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
-  const redelivered = await each(waiting, 'deliver', (delivery) => redeliver(deps, delivery), isOver);
+  const tell = (batchId: string) => control.tellBatch(batchId);
+  await each('signal', async () => [...overdue], tell, isOver);
+  const unfinished = () => takeUnfinished(db, checkEveryMs, AT_MOST);
+  const restarted = await each('restart', unfinished, (batch) => restart(deps, batch), isOver);
+  const waiting = () => takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
+  const redelivered = await each('deliver', waiting, (delivery) => redeliver(deps, delivery), isOver);
 
   await forgetOld(db, rules.retention);
   await noteUsedCredits(db);

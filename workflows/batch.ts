@@ -16,10 +16,8 @@ import type { Activities } from '../activities/index.ts';
 import { lookUpEmail, RESERVE_MS } from './lookup.ts';
 import {
   type BatchInput,
-  type BatchPlan,
   type BatchResult,
   DELIVERY_TIMEOUT,
-  type DueDelivery,
   type LookupInput,
   lookAgain,
   NPI,
@@ -32,6 +30,8 @@ import { deliver } from './one-step.ts';
 import { atOnce, onLookupsQueue, onWebhooksQueue, REFUND } from './options.ts';
 
 const planBatch = atOnce('planBatch');
+type BatchPlan = Awaited<ReturnType<typeof planBatch>>;
+type DueDelivery = BatchPlan['due'][number];
 const { refundCredits } = proxyActivities<Activities>(REFUND);
 
 /** A lookup that is still open so long after its deadline hangs: Temporal ends it. The sweep has settled what it owed. */

@@ -12,6 +12,7 @@ import type { Activities } from '../activities/index.ts';
 import {
   type LookupInput,
   type LookupResult,
+  MEANING,
   OUTCOME,
   type PlannedSource,
   type VendorAnswer,
@@ -25,27 +26,6 @@ const { refundCredits } = proxyActivities<Activities>(REFUND);
 const VERIFY_MS = 2 * 60_000;
 /** What a last look at something and settling need. */
 export const RESERVE_MS = 5000;
-
-/**
- * What an answer means for the request.
- * - `final`: nobody else is asked
- * - `definitive`: this source has nothing; `not_found` needs that of every source
- * - `failed`: it could not answer, and asking again would not help
- * - `open`: it has not answered yet, and is asked again after all the others
- */
-const MEANING = {
-  found: 'final',
-  stored: 'final',
-  settled: 'final',
-  blocked: 'final',
-  miss: 'definitive',
-  skip: 'definitive',
-  unusable: 'definitive',
-  fatal: 'failed',
-  lost: 'open',
-  later: 'open',
-  unresolved: 'open',
-} as const satisfies Readonly<Record<VendorAnswer['kind'], string>>;
 
 /**
  * Finds the email of one NPI: checks what is known, asks the vendors one by one until one answer passes our checks,

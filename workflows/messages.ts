@@ -11,11 +11,8 @@ export interface BatchInput {
   readonly batchId: string;
 }
 
-/** Result of `enrichBatch`. */
-export type BatchResult = Counts;
-
-/** How the requests of a batch ended. */
-export interface Counts {
+/** Result of `enrichBatch`: how its requests ended. */
+export interface BatchResult {
   readonly completed: number;
   readonly notFound: number;
   readonly failed: number;
@@ -37,20 +34,6 @@ export type Planned = Pick<LookupInput, 'requestId' | 'npi' | 'plan'> &
 
 /** A request whose NPI no import has brought: it is planned once the registry has said who that is. */
 export type Unknown = Pick<LookupInput, 'requestId' | 'npi'>;
-
-/** Input of the activity `identify`. */
-export interface IdentifyInput extends BatchInput {
-  readonly unknown: readonly Unknown[];
-  /** After this, in milliseconds since the epoch, they are planned without the registry. */
-  readonly until: number;
-}
-
-/** What `identify` has come to; those that are in neither list it has settled. */
-export interface Identified {
-  readonly lookups: readonly Planned[];
-  /** The registry is not done with these. */
-  readonly later: readonly Unknown[];
-}
 
 export type WantedType = 'any' | 'professional' | 'personal';
 
@@ -87,64 +70,34 @@ export interface LookupResult {
   readonly reason: string | null;
 }
 
-/** Input of the activity `planBatch`. */
-export interface PlanInput extends BatchInput {
-  /** The requests whose lookups the workflow has begun. */
-  readonly known: readonly string[];
-}
-
-/** How far a batch is, by PostgreSQL: the activity `planBatch` reads it each time something wakes the workflow. */
-export interface BatchPlan extends Counts {
-  readonly organizationId: string;
-  readonly total: number;
-  /** In milliseconds since the epoch. */
-  readonly deadline: number;
-  /** Whether each request that is final is reported at once. */
-  readonly realTime: boolean;
-  /** Requests that are not final. */
-  readonly open: number;
-  /** Those of them that wait for others of their organization to end. */
-  readonly waiting: number;
-  /** What is to be begun now. */
-  readonly lookups: readonly Planned[];
-  /** What is to be identified before it is begun. */
-  readonly unknown: readonly Unknown[];
-  /** Whether there is more to begin, which would have taken too long. */
-  readonly more: boolean;
-  /** Deliveries that report something final and were never attempted. */
-  readonly due: readonly DueDelivery[];
-}
-
-export interface DueDelivery {
-  readonly deliveryId: string;
-  /** The NPI that it reports; null if it reports the whole batch. */
-  readonly npi: string | null;
-}
-
 /**
- * How asking one vendor, or checking what is known, ended.
- * - `found`, `stored`, `settled`: nobody else needs to be asked
- * - `miss`, `skip`, `unusable`: a definitive answer, with nothing that passes our checks
- * - `blocked`: the person asked the vendor not to be processed
- * - `later`: a mail server asked to come back before it says whether the mailbox is there
- * - `fatal`, `lost`, `unresolved`: no definitive answer
+ * How asking one vendor, or checking what is known, may end, and what that means for the request.
+ * - `final`: nobody else is asked
+ * - `definitive`: this source has nothing that passes our checks; `not_found` needs that of every source
+ * - `failed`: it could not answer, and asking again would not help
+ * - `open`: it has not answered yet, and is asked again after all the others
  */
+export const MEANING = {
+  found: 'final',
+  stored: 'final',
+  settled: 'final',
+  // The person asked the vendor not to be processed.
+  blocked: 'final',
+  miss: 'definitive',
+  skip: 'definitive',
+  unusable: 'definitive',
+  fatal: 'failed',
+  lost: 'open',
+  // A mail server asked to come back before it says whether the mailbox is there.
+  later: 'open',
+  unresolved: 'open',
+} as const;
+
 export interface VendorAnswer {
+  readonly kind: keyof typeof MEANING;
+  readonly reason: string | null;
   /** How the request was settled with it; absent if nothing was. */
   readonly settled?: LookupResult;
-  readonly kind:
-    | 'found'
-    | 'stored'
-    | 'settled'
-    | 'miss'
-    | 'skip'
-    | 'unusable'
-    | 'blocked'
-    | 'later'
-    | 'fatal'
-    | 'lost'
-    | 'unresolved';
-  readonly reason: string | null;
 }
 
 /** Input of `deliver`; its workflow id is the delivery id. */
@@ -156,13 +109,6 @@ export interface DeliverInput {
 export const DELIVERY_TIMEOUT = '30d';
 
 export type DeliveryResult = 'delivered' | 'failed' | 'none';
-
-/** What one round of re-verification did. */
-export interface ReverifyResult {
-  readonly valid: number;
-  readonly notValid: number;
-  readonly undecided: number;
-}
 
 /**
  * Sent to the batch workflow with the ids of requests that were settled lately. It wakes the workflow, which then reads the
@@ -189,21 +135,18 @@ export const ORGANIZATION_ID = defineSearchAttributeKey('OrganizationId', Search
 export const NPI = defineSearchAttributeKey('Npi', SearchAttributeType.KEYWORD_LIST);
 export const OUTCOME = defineSearchAttributeKey('Outcome', SearchAttributeType.KEYWORD);
 
-/** The task queues of one deployment. */
-export interface Queues {
-  /** Workflows and short activities. */
-  readonly enrichment: string;
-  /** Vendor activities only: a look-up may hold its slot for minutes. */
-  readonly lookups: string;
-  /** Deliveries only: a slow receiver may hold its slot for 15 seconds and must not delay a refund. */
-  readonly webhooks: string;
-}
-
 /** The enrichment queue of a deployment; a namespace per environment keeps deployments apart. */
 export const TASK_QUEUE = 'enrichment';
 
 /** The queues that belong to an enrichment queue: `enrichment-x` has `lookups-x` and `webhooks-x`. */
-export function queuesOf(enrichment: string): Queues {
+export function queuesOf(enrichment: string) {
   const suffix = enrichment.startsWith(TASK_QUEUE) ? enrichment.slice(TASK_QUEUE.length) : `-${enrichment}`;
-  return { enrichment, lookups: `lookups${suffix}`, webhooks: `webhooks${suffix}` };
+  return {
+    /** Workflows and short activities. */
+    enrichment,
+    /** Vendor activities only: a look-up may hold its slot for minutes. */
+    lookups: `lookups${suffix}`,
+    /** Deliveries only: a slow receiver may hold its slot for 15 seconds and must not delay a refund. */
+    webhooks: `webhooks${suffix}`,
+  };
 }

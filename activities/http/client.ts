@@ -55,7 +55,7 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
     { path, json }: Question,
     signal: AbortSignal,
     read: (answer: HttpAnswer) => Step,
-  ): Promise<Step | Retry> => {
+  ): Promise<Step | Trouble> => {
     const common = { accept: 'application/json', ...headers };
     const posted = json !== undefined && {
       method: 'POST',
@@ -119,7 +119,7 @@ export function parseRetryAfter(header: string | null | undefined): number | nul
 }
 
 /**
- * Not answered; the same question may be asked again after `afterMs` (null: our own backoff).
+ * No answer. `retry`: the same question may be asked again after `afterMs` (null: our own backoff).
  * - `rate_limit`: too many questions; nothing was done
  * - `upstream`: the source's own word that it failed or gave up (500, 503, an error in a body, a job that has failed,
  *   been canceled or is no longer known)
@@ -127,28 +127,26 @@ export function parseRetryAfter(header: string | null | undefined): number | nul
  *   nothing is charged
  * - `unanswered`: the question was sent, or may have been, and the answer was lost: too slow, reset, cut off, at a
  *   gateway (502, 504), or as nobody can classify; the source may have done the work, and may have charged
+ *
+ * `fatal`: it will not serve us until an operator acts, or it is not as documented (`protocol`): `field` is where, such
+ * as `emails[0].type`, `status` or `body`; never a value.
  */
-export interface Retry {
-  readonly kind: 'retry';
-  readonly why: 'rate_limit' | 'upstream' | 'unsent' | 'unanswered';
-  readonly afterMs: number | null;
-}
-
-/** Not as documented: `field` is where, such as `emails[0].type`, `status` or `body`; never a value. */
-export interface Unreadable {
-  readonly kind: 'fatal';
-  readonly why: 'protocol';
-  readonly field: string;
-}
-
-/** No answer. `fatal`: it will not serve us until an operator acts. */
 export type Trouble =
-  | Retry
+  | {
+      readonly kind: 'retry';
+      readonly why: 'rate_limit' | 'upstream' | 'unsent' | 'unanswered';
+      readonly afterMs: number | null;
+    }
   | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }
-  | Unreadable;
+  | { readonly kind: 'fatal'; readonly why: 'protocol'; readonly field: string };
+
+/** In a word or two. */
+export function wordOf(trouble: Trouble): string {
+  return trouble.why === 'protocol' ? `protocol: ${trouble.field}` : trouble.why;
+}
 
 /** The answer is not as documented at this place. */
-export function protocol(field: string): Unreadable {
+export function protocol(field: string): Trouble {
   return { kind: 'fatal', why: 'protocol', field };
 }
 
@@ -157,11 +155,11 @@ export function protocol(field: string): Unreadable {
  * the same form, and may cost again.
  */
 export function inBody<Step>(read: (body: Field, answer: HttpAnswer) => Step) {
-  return (answer: HttpAnswer): Step | Unreadable => {
+  return (answer: HttpAnswer): Step | Trouble => {
     try {
       return read(bodyOf(answer.text), answer);
     } catch (error) {
-      if (error instanceof FieldError) return protocol(error.field);
+      if (error instanceof FieldError) return protocol(error.message);
       throw error;
     }
   };
@@ -181,17 +179,13 @@ export function byStatus<Step extends object>(meanings: Meanings<Step>) {
   };
 }
 
-const REFUSALS = new Map<number, Trouble>([
-  [401, { kind: 'fatal', why: 'auth' }],
-  [402, { kind: 'fatal', why: 'credits' }],
-  [403, { kind: 'fatal', why: 'plan' }],
+const REFUSALS = new Map<number, 'auth' | 'credits' | 'plan'>([
+  [401, 'auth'],
+  [402, 'credits'],
+  [403, 'plan'],
 ]);
 
-export function stepOfStatus(answer: HttpAnswer): Trouble {
-  return REFUSALS.get(answer.status) ?? retryOfStatus(answer) ?? protocol('status');
-}
-
-const RETRIES = new Map<number, Retry['why']>([
+const RETRIES = new Map<number, Extract<Trouble, { kind: 'retry' }>['why']>([
   [429, 'rate_limit'],
   // Not this time, whatever their class says.
   [408, 'upstream'],
@@ -201,8 +195,9 @@ const RETRIES = new Map<number, Retry['why']>([
   [504, 'unanswered'],
 ]);
 
-/** Null if the status does not say that the same question may be answered another time. */
-export function retryOfStatus({ status, headers }: HttpAnswer): Retry | null {
+export function stepOfStatus({ status, headers }: HttpAnswer): Trouble {
+  const refused = REFUSALS.get(status);
+  if (refused) return { kind: 'fatal', why: refused };
   const why = RETRIES.get(status) ?? (status >= 500 ? 'upstream' : null);
-  return why && { kind: 'retry', why, afterMs: retryAfterMs(headers) };
+  return why ? { kind: 'retry', why, afterMs: retryAfterMs(headers) } : protocol('status');
 }

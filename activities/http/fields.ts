@@ -1,17 +1,7 @@
 // Reading a vendor's JSON so that, if it is not as documented, the place is known and no value of it is told.
 
-/** A field is missing or of another type than documented. The message has its place, never its value. */
-export class FieldError extends Error {
-  override readonly name = 'FieldError';
-  /** As in `Step`: `emails[0].type`, or `body`. */
-  readonly field: string;
-
-  constructor({ path }: Field) {
-    const field = path === '' ? 'body' : path;
-    super(`${field} is not as documented`);
-    this.field = field;
-  }
-}
+/** A field is missing or of another type than documented. The message is its place, as in `Trouble`, never its value. */
+export class FieldError extends Error {}
 
 /** The parts of a JSON pointer, unescaped. */
 export type Pointer = readonly string[];
@@ -36,7 +26,7 @@ export class Field {
   }
 
   fail(): never {
-    throw new FieldError(this);
+    throw new FieldError(this.path || 'body');
   }
 
   /** A member of an object. What is absent has absent members, so that optional objects need no asking first. */

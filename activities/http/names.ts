@@ -70,10 +70,7 @@ export function lookupBy(find: Names['find']): LookupFunction {
 }
 
 /** An answer, and how long it holds. */
-export interface Passing<T> {
-  readonly value: T;
-  readonly forMs: number;
-}
+type Passing<T> = Readonly<{ value: T; forMs: number }>;
 
 /**
  * Remembers answers for as long as each holds, and asks once for what many ask at the same time.

@@ -1,19 +1,17 @@
-import { organizationKey } from '../../db/providers/keys.ts';
+import { organizationKey, organizationWords } from '../../db/providers/keys.ts';
 import type { ClinicianPractice, EndpointFact, Neighbor, ProviderFacts } from '../../db/providers/subject.ts';
 import type { Organization } from '../vendors/vendor.ts';
 import { classify, holdsDomain, readLines, registrableDomain } from '../verification/domains.ts';
 import { classifyEndpoint, isDirect } from '../verification/looks.ts';
 import { parseAddress } from '../verification/syntax.ts';
-import { nameWords } from './names.ts';
-import { organizationName, resembles } from './organization.ts';
-
-type Source = Organization['source'];
+import { capitalize, isPlaceholder, isShouted, nameWords } from './names.ts';
+import { usState } from './us-states.ts';
 
 /**
  * How far a piece of evidence is trusted if it names one employer alone, and who says it: what one witness says twice
  * counts once, what several say adds up as if each were independent of the others.
  */
-const TRUST: Readonly<Record<Source, readonly [confidence: number, witness: string]>> = {
+const TRUST = {
   // The operator's table has a domain for this very person.
   operator: [0.97, 'operator'],
   // An address with their surname in it, ordinary or Direct.
@@ -31,7 +29,9 @@ const TRUST: Readonly<Record<Source, readonly [confidence: number, witness: stri
   same_address: [0.4, 'primary practice location'],
   // Where they are one day a week, or were before they moved.
   elsewhere: [0.35, 'practices'],
-};
+} as const satisfies Readonly<Record<string, readonly [confidence: number, witness: string]>>;
+type Source = keyof typeof TRUST;
+
 /** Among more different organizations than this in one place, none is more likely than the others. */
 const DIFFERENT_AT_MOST = 3;
 /** An organization with the provider's surname in its name counts as so many: most practices of one physician have it. */
@@ -227,4 +227,43 @@ function hostOf({ kind, endpoint }: EndpointFact): string {
   const host = parseAddress(text)?.domain ?? url?.hostname ?? '';
   const found = classifyEndpoint(kind, endpoint);
   return found === 'junk' || (found === 'direct' && !host.startsWith('direct.')) ? '' : host;
+}
+
+const SMALL_WORDS: ReadonlySet<string> = new Set('and at by for in of on the to'.split(' '));
+
+/**
+ * An organization's name as people write it, without its legal form, under which nobody searches for it.
+ * @returns null if it says nothing
+ */
+export function organizationName(text: string | null): string | null {
+  const words = organizationWords(text ?? '');
+  const name = words.join(' ');
+  if (!/\p{L}/u.test(name) || isPlaceholder(name)) return null;
+  return isShouted(name) ? words.map(caseWord).join(' ') : name;
+}
+
+/** Abbreviations keep their capitals as far as they can be told: no vowel, a dot or a sign in them, a state at the end. */
+function caseWord(word: string, index: number, words: readonly string[]): string {
+  if (index > 0 && SMALL_WORDS.has(word.toLowerCase())) return word.toLowerCase();
+  const isState =
+    index > 0 && index === words.length - 1 && /^[A-Z]{2}$/.test(word) && words[index - 1] !== '&';
+  if (isState && usState(word, null) !== null) return word;
+  return /^[^AEIOUY]+$|[.&/]/u.test(word) ? word : capitalize(word);
+}
+
+/** Words that stand in the names and in the domains of thousands of practices. */
+const COMMON = readLines(new URL('./practice-words.txt', import.meta.url));
+/** Shorter words and initials stand in any domain by chance. */
+const TELLING_AT_LEAST = { word: 4, initials: 3 };
+
+/** Whether a domain was made of an organization's name: it has a word of it that few have, or begins with its initials. */
+export function resembles(domain: string, name: string): boolean {
+  const [label = ''] = domain.replace(/[^a-z0-9.]/g, '').split('.');
+  const words = nameWords(name).filter((word) => !SMALL_WORDS.has(word));
+  const initials = words.map(([letter]) => letter).join('');
+  return (
+    words.some((word) => word.length >= TELLING_AT_LEAST.word && !COMMON.has(word) && label.includes(word)) ||
+    (initials.length >= TELLING_AT_LEAST.initials &&
+      label.replace(/(?:md|med|health|care|clinic)$/, '') === initials)
+  );
 }

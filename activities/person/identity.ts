@@ -1,14 +1,6 @@
 import type { Identity, Person } from '../vendors/vendor.ts';
-import { compareSurnames, generationOf, nameWords, type Reading, readName, recordReadings } from './names.ts';
+import { compareSurnames, nameWords, type Reading, readName, recordReadings } from './names.ts';
 import { sameGivenName } from './nicknames.ts';
-
-/** Whether an answer is about the provider it was asked for, and what says so. */
-export type IdentityVerdict =
-  | { readonly ok: true; readonly how: 'npi' | 'name' | 'npi_and_name' }
-  | { readonly ok: false; readonly reason: 'identity_mismatch' | 'identity_unknown' };
-
-const MISMATCH: IdentityVerdict = { ok: false, reason: 'identity_mismatch' };
-const UNKNOWN: IdentityVerdict = { ok: false, reason: 'identity_unknown' };
 
 /**
  * The main defence against handing out a stranger's address: whom the source says its answer is about must be whom
@@ -24,20 +16,21 @@ const UNKNOWN: IdentityVerdict = { ok: false, reason: 'identity_unknown' };
  * What agrees is said at `namesAgree`. Pure, and throws nothing.
  * @param npi 10 digits
  * @param person null if neither NPPES nor the registry has the NPI
+ * @returns why the answer is not accepted; null if it is about this person
  */
-export function agrees(identity: Identity, npi: string, person: Person | null): IdentityVerdict {
+export function mismatchOf(identity: Identity, npi: string, person: Person | null) {
   const claimed = identity.npi?.trim() || null;
-  if (claimed !== null && claimed !== npi) return MISMATCH;
+  if (claimed !== null && claimed !== npi) return 'identity_mismatch';
   const readings = identity.name === null ? [] : readName(identity.name);
-  if (person === null || readings.length === 0) return claimed === null ? UNKNOWN : { ok: true, how: 'npi' };
+  if (person === null || readings.length === 0) return claimed === null ? 'identity_unknown' : null;
   const agreeing = readings.filter((one) => namesAgree(one, person));
   if (claimed !== null) {
     const kinships = readings.flatMap((one) => kinshipsOf(one, person));
     const isSame = agreeing.length > 0 || kinships.includes('same') || kinships.includes('spelled');
-    return isSame ? { ok: true, how: 'npi_and_name' } : MISMATCH;
+    return isSame ? null : 'identity_mismatch';
   }
-  if (!stateAgrees(identity.state, person)) return MISMATCH;
-  return agreeing.some((one) => !contradicts(one, person)) ? { ok: true, how: 'name' } : MISMATCH;
+  const isSame = stateAgrees(identity.state, person) && agreeing.some((one) => !contradicts(one, person));
+  return isSame ? null : 'identity_mismatch';
 }
 
 function kinshipsOf({ family }: Reading, person: Person) {
@@ -77,8 +70,7 @@ function sharesInitial([said = '']: readonly string[], [first = '']: readonly st
 }
 
 function contradicts({ given, generation }: Reading, person: Person): boolean {
-  const recorded = generationOf(person.suffix);
-  if (generation !== null && recorded !== null && generation !== recorded) return true;
+  if (generation && person.generation && generation !== person.generation) return true;
   if (person.middle === null) return false;
   const names = [person, ...person.otherNames].flatMap(({ first, last }) => [first, last]);
   const initials = new Set([...names, person.middle].flatMap(nameWords).map((word) => word[0]));

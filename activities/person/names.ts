@@ -4,12 +4,8 @@ import { commonSpelling, readTable } from './nicknames.ts';
 // NPPES writes names in capitals, with whatever else people typed into the field. Here they become what people write,
 // and what two spellings of one name have in common.
 
-/** A generation as people of one name and family tell themselves apart: 1 for `Sr`, 2 for `Jr` and `II`, and so on. */
-export type Generation = 1 | 2 | 3 | 4 | 5;
-
-const GENERATIONS: ReadonlyMap<string, Generation> = new Map(
-  Object.entries({ sr: 1, jr: 2, ii: 2, iii: 3, iv: 4, v: 5 } as const),
-);
+/** Of a `Person`, by what stands behind their name. */
+const GENERATIONS = new Map(Object.entries({ sr: 1, jr: 2, ii: 2, iii: 3, iv: 4, v: 5 }));
 
 const TITLES: ReadonlySet<string> = new Set(['dr', 'doctor', 'prof', 'professor', 'mr', 'mrs', 'ms', 'miss']);
 
@@ -76,7 +72,7 @@ export function isParticle(word: string): boolean {
 }
 
 /** The generation that a suffix names, as NPPES (`Jr.`, `III`) or a vendor writes it; null if it names none. */
-export function generationOf(suffix: string | null): Generation | null {
+export function generationOf(suffix: string | null): number | null {
   return GENERATIONS.get(letters(suffix ?? '')) ?? null;
 }
 
@@ -84,9 +80,9 @@ export function generationOf(suffix: string | null): Generation | null {
  * Takes what isn't a name off both ends: titles before, credentials and generations behind (`DR. SMITH, JR., M.D.`).
  * At least one word stays, so that Dr. Do and Ms. Ma keep their names.
  */
-export function stripTitles(text: string): { readonly name: string; readonly generation: Generation | null } {
+export function stripTitles(text: string): { readonly name: string; readonly generation: number | null } {
   const words = text.replace(/,/g, ', ').split(/\s+/).filter(hasLetter);
-  let generation: Generation | null = null;
+  let generation: number | null = null;
   while (words.length > 1 && TITLES.has(letters(words[0] ?? ''))) words.shift();
   while (words.length > 1) {
     const [before = '', last = ''] = words.slice(-2);
@@ -171,7 +167,7 @@ function letters(text: string): string {
 export interface Reading {
   readonly given: readonly string[];
   readonly family: readonly string[];
-  readonly generation: Generation | null;
+  readonly generation: number | null;
 }
 
 /** Longer text isn't a name, and not worth reading in every way. */
@@ -225,7 +221,7 @@ function readPair(first: string, last: string): Reading[] {
 }
 
 /** The surname begins at each word in turn; a last word that may be a degree is read as one, too. */
-function readWords(bare: string, generation: Generation | null): Reading[] {
+function readWords(bare: string, generation: number | null): Reading[] {
   const words = bare.split(/\s+/);
   const degree = words.length > 2 && isCredential(words.at(-1) ?? '', true);
   const readings = [words, ...(degree ? [words.slice(0, -1)] : [])].flatMap((some) =>

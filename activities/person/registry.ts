@@ -1,15 +1,7 @@
 import type { SourceLimits } from '../../db/lookups/sources.ts';
 import type { RegistryEndpoint, RegistryLocation, RegistryProvider } from '../../db/providers/providers.ts';
 import { ENDPOINT_KINDS } from '../../db/words.ts';
-import {
-  type HttpAnswer,
-  inBody,
-  jsonApi,
-  protocol,
-  type Retry,
-  retryOfStatus,
-  type Unreadable,
-} from '../http/client.ts';
+import { byStatus, inBody, jsonApi, protocol, type Trouble } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
 
 export const REGISTRY_URL = 'https://npiregistry.cms.hhs.gov/api/';
@@ -20,15 +12,12 @@ export const REGISTRY_LIMITS: SourceLimits = { rates: [{ calls: 5, perMs: 1000 }
  * What the registry made of one question.
  * - `found`: an active NPI
  * - `inactive_or_unknown`: it does not show one; a deactivated NPI and one never assigned look alike here
- * - `retry`: not answered, for the same reasons as a vendor; the same question may be asked again after `afterMs` (null:
- *   our own backoff), at no cost
- * - `fatal`: the answer is not as documented; `field` names where, never a value
+ * - `retry`, `fatal`: not answered, for the same reasons as a vendor, and at no cost
  */
 export type RegistryStep =
   | { readonly kind: 'found'; readonly provider: RegistryProvider }
   | { readonly kind: 'inactive_or_unknown' }
-  | Retry
-  | Unreadable;
+  | Trouble;
 
 export type Registry = ReturnType<typeof createRegistry>;
 
@@ -47,18 +36,18 @@ export function createRegistry(at: { readonly baseUrl: string; readonly timeoutM
     /** @param npi 10 digits */
     async find(npi: string, signal: AbortSignal): Promise<RegistryStep> {
       const query = new URLSearchParams({ version: '2.1', number: npi });
-      return await ask({ path: `/?${query}` }, signal, (answer) => stepOf(answer, npi));
+      const read = byStatus<RegistryStep>({
+        200: inBody((body) => stepOfBody(body, npi)),
+        // It has no accounts: somebody before it fends us off.
+        403: protocol('status'),
+      });
+      return await ask({ path: `/?${query}` }, signal, read);
     },
   };
 }
 
-function stepOf(answer: HttpAnswer, npi: string): RegistryStep {
-  if (answer.status !== 200) return retryOfStatus(answer) ?? protocol('status');
-  return inBody((body) => stepOfBody(body, npi))(answer);
-}
-
-// The wire format of the NPI Registry API 2.1. Numbers were integers once and are strings now, dates were seconds and
-// are milliseconds: both are read. `--` means nothing.
+// The wire format of the NPI Registry API 2.1. Numbers were integers once and are strings now: both are read. `--` means
+// nothing.
 
 /** "CMS deactivated NPI …. The provider can no longer use this NPI", said with status 200 about the field `number`. */
 const DEACTIVATED_ERROR = '15';
@@ -93,34 +82,26 @@ function providerOf(result: Field, npi: string): RegistryProvider {
   const type = result.at('enumeration_type');
   const entityType = type.value === 'NPI-1' ? 1 : type.value === 'NPI-2' ? 2 : type.fail();
   const otherNames = result.at('other_names').items();
+  const [formerly] = otherNames;
   const addresses = result.at('addresses').items();
   const practice = addresses.find((one) => textAt(one, 'address_purpose') === 'LOCATION');
   return {
     npi,
     entityType,
-    ...namesOf(entityType, basic, otherNames[0]),
+    lastName: textAt(basic, 'last_name'),
+    firstName: textAt(basic, 'first_name'),
+    middleName: textAt(basic, 'middle_name'),
+    nameSuffix: textAt(basic, 'name_suffix'),
+    credential: textAt(basic, 'credential'),
+    // Of a person's the first is kept, as NPPES's own file has room for one.
+    otherLastName: formerly ? textAt(formerly, 'last_name') : null,
+    otherFirstName: formerly ? textAt(formerly, 'first_name') : null,
+    organizationName: textAt(basic, 'organization_name'),
+    parentName: textAt(basic, 'parent_organization_legal_business_name'),
     practice: practice ? locationOf(practice) : null,
-    updatedOn: updatedOn(result),
     endpoints: result.at('endpoints').items().flatMap(endpointOf),
-    otherNames: entityType === 2 ? otherNames.flatMap(otherNameOf) : [],
+    otherNames: otherNames.flatMap(otherNameOf),
     locations: result.at('practiceLocations').items().map(locationOf),
-  };
-}
-
-/** The first of a person's other names is kept, as NPPES's own file has room for one. */
-function namesOf(entityType: 1 | 2, basic: Field, other: Field | undefined) {
-  const of = (type: 1 | 2, entry: Field | undefined, key: string) =>
-    entityType === type && entry ? textAt(entry, key) : null;
-  return {
-    lastName: of(1, basic, 'last_name'),
-    firstName: of(1, basic, 'first_name'),
-    middleName: of(1, basic, 'middle_name'),
-    nameSuffix: of(1, basic, 'name_suffix'),
-    credential: of(1, basic, 'credential'),
-    otherLastName: of(1, other, 'last_name'),
-    otherFirstName: of(1, other, 'first_name'),
-    organizationName: of(2, basic, 'organization_name'),
-    parentName: of(2, basic, 'parent_organization_legal_business_name'),
   };
 }
 
@@ -150,27 +131,9 @@ function digitsOf(text: string | null): string | null {
 function endpointOf(entry: Field): RegistryEndpoint[] {
   const endpoint = textAt(entry, 'endpoint', ENDPOINT_AT_MOST);
   if (endpoint === null) return [];
-  const kind = textAt(entry, 'endpointType');
-  return [
-    {
-      kind: ENDPOINT_KINDS.find((one) => one === kind) ?? 'OTHERS',
-      endpoint,
-      affiliationName: textAt(entry, 'affiliationName'),
-    },
-  ];
-}
-
-function updatedOn(result: Field): string | null {
-  const day = textAt(result.at('basic'), 'last_updated');
-  if (day !== null && /^[0-9]{4}-[0-9]{2}-[0-9]{2}$/.test(day) && dayOf(Date.parse(day)) === day) return day;
-  const epoch = textAt(result, 'last_updated_epoch');
-  if (epoch === null || !/^[0-9]{1,13}$/.test(epoch)) return null;
-  // Seconds come here in the year 5138, milliseconds did in 1973.
-  return dayOf(Number(epoch) < 1e11 ? Number(epoch) * 1000 : Number(epoch));
-}
-
-function dayOf(ms: number): string | null {
-  return Number.isNaN(ms) ? null : new Date(ms).toISOString().slice(0, 10);
+  const type = textAt(entry, 'endpointType');
+  const kind = ENDPOINT_KINDS.find((one) => one === type) ?? 'OTHERS';
+  return [{ kind, endpoint, affiliationName: textAt(entry, 'affiliationName') }];
 }
 
 /**

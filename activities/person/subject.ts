@@ -40,20 +40,16 @@ function personOf(facts: ProviderFacts): Person | null {
   return {
     ...name,
     middle: personName(facts.middleName),
-    suffix: suffixOf(facts),
-    credential: credentialOf(facts.credential),
+    // Some people write it behind their last name.
+    generation: generationOf(facts.nameSuffix) ?? stripTitles(facts.lastName ?? '').generation,
     otherNames: isOther ? [other] : [],
     practice: {
       line1: textOf(facts.practiceLine1),
       city: cityOf(facts.practiceCity),
       state,
       zip: /^[0-9]{5}/.exec(facts.practicePostalCode ?? '')?.[0] ?? null,
-      phone: facts.phoneKey,
     },
-    otherStates: facts.otherStates
-      .map((one) => usState(one, null))
-      .filter((one) => one !== null)
-      .filter((one) => one !== state),
+    otherStates: facts.otherStates.flatMap((one) => usState(one, null) ?? []).filter((one) => one !== state),
   };
 }
 
@@ -63,20 +59,6 @@ function nameOf(first: string | null, last: string | null): PersonName | null {
   if (given !== null && /^\s*(?:lnu|nln)\s*$/i.test(last ?? '')) return { first: '', last: given };
   const family = given !== null && /^\s*null\s*$/i.test(last ?? '') ? 'Null' : personName(last);
   return family === null ? null : { first: given ?? '', last: family };
-}
-
-/** Some people write it behind their last name. */
-function suffixOf({ nameSuffix, lastName }: ProviderFacts): string | null {
-  if (generationOf(nameSuffix) !== null) return textOf(nameSuffix);
-  const { generation } = stripTitles(lastName ?? '');
-  return generation === null ? null : (SUFFIXES[generation - 1] ?? null);
-}
-
-const SUFFIXES = ['Sr', 'Jr', 'III', 'IV', 'V'];
-
-function credentialOf(text: string | null): string | null {
-  // V3 of NPPES's files writes `MD | PHD`.
-  return personName(text) === null ? null : textOf((text ?? '').replace(/ *\| */g, ', '));
 }
 
 function cityOf(text: string | null): string | null {

@@ -1,14 +1,17 @@
 import type { EmailType } from '../../db/words.ts';
 import { type HttpAnswer, inBody, jsonApi, protocol, retryAfterMs } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
-import { type Claim, candidatesOf, identityOf, stepOfCandidates } from './candidate.ts';
 import {
+  type Claim,
+  candidatesOf,
   employeeOf,
   GIVEN_UP,
   type Identity,
+  identityOf,
   notFound,
   type Step,
   stepBy,
+  stepOfCandidates,
   typesOf,
   type Vendor,
   type VendorFacts,
@@ -18,14 +21,12 @@ import {
 
 export const FULLENRICH = {
   id: 'fullenrich',
-  document: 'https://docs.fullenrich.com',
   url: 'https://app.fullenrich.com/api/v2',
   callMs: 30_000,
   needs: ['name', 'organization'],
   gives: ['professional', 'personal'],
   isDated: false,
   repeatIsFree: false,
-  mayStore: true,
   capMs: 300_000,
   rates: [{ calls: 60, perMs: 60_000 }],
 } as const satisfies VendorFacts;

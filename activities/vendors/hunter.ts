@@ -1,11 +1,14 @@
 import { inBody, jsonApi, protocol, retryAfterMs } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
-import { candidatesOf, identityOf, stepOfCandidates, timestampOf } from './candidate.ts';
 import {
   askingByEmployer,
+  candidatesOf,
+  identityOf,
   notFound,
   type Step,
   stepBy,
+  stepOfCandidates,
+  timestampOf,
   type Vendor,
   type VendorFacts,
   type VendorOptions,
@@ -14,14 +17,12 @@ import {
 
 export const HUNTER = {
   id: 'hunter',
-  document: 'https://hunter.io/api-documentation/v2#email-finder',
   url: 'https://api.hunter.io/v2',
   callMs: 30_000,
   needs: ['name', 'organization'],
   gives: ['professional'],
   isDated: true,
   repeatIsFree: false,
-  mayStore: true,
   capMs: 45_000,
   rates: [
     { calls: 15, perMs: 1000 },

@@ -1,10 +1,12 @@
 import { type HttpAnswer, inBody, jsonApi, protocol, retryAfterMs } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
-import { candidatesOf, identityOf, stepOfCandidates } from './candidate.ts';
 import {
   askingByEmployer,
+  candidatesOf,
+  identityOf,
   type Step,
   stepBy,
+  stepOfCandidates,
   type Vendor,
   type VendorFacts,
   type VendorOptions,
@@ -12,14 +14,12 @@ import {
 
 export const PROSPEO = {
   id: 'prospeo',
-  document: 'https://prospeo.io/api-docs/enrich-person',
   url: 'https://api.prospeo.io',
   callMs: 30_000,
   needs: ['name', 'organization'],
   gives: ['professional'],
   isDated: false,
   repeatIsFree: true,
-  mayStore: true,
   capMs: 45_000,
   rates: [{ calls: 5, perMs: 1000 }],
 } as const satisfies VendorFacts;

@@ -1,13 +1,15 @@
-import type { NamedCandidate } from '../../db/lookups/candidates.ts';
 import { EMAIL_TYPES, type EmailType, type WantedType } from '../../db/words.ts';
 import { inBody, jsonApi } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
-import { type Claim, candidatesOf, identityOf, timestampOf } from './candidate.ts';
 import {
+  type Claim,
+  candidatesOf,
   GIVEN_UP,
+  identityOf,
   notFound,
   type Step,
   stepBy,
+  timestampOf,
   typesOf,
   type Vendor,
   type VendorFacts,
@@ -17,14 +19,12 @@ import {
 
 export const ROCKETREACH = {
   id: 'rocketreach',
-  document: 'https://docs.rocketreach.co',
   url: 'https://api.rocketreach.co/api/v2',
   callMs: 30_000,
   needs: ['npi'],
   gives: ['professional', 'personal'],
   isDated: true,
   repeatIsFree: false,
-  mayStore: true,
   capMs: 120_000,
   rates: [{ calls: 10, perMs: 1000 }],
 } as const satisfies VendorFacts;
@@ -136,12 +136,9 @@ function stepOfProfile(profile: Field, cost: (types: ReadonlySet<EmailType>) => 
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
   // It was told the NPI alone, and has a name to it.
   const isEcho = identity.name === null;
-  return { kind: 'found', candidates, identity, isEcho, credits: cost(foundTypes(candidates)) };
-}
-
-/** An address whose type the vendor does not say is charged as a professional one at least. */
-function foundTypes(candidates: readonly NamedCandidate[]): ReadonlySet<EmailType> {
-  return new Set(candidates.map(({ vendorType }) => vendorType ?? 'professional'));
+  // An address whose type the vendor does not say is charged as a professional one at least.
+  const types = new Set(candidates.map(({ vendorType }) => vendorType ?? 'professional'));
+  return { kind: 'found', candidates, identity, isEcho, credits: cost(types) };
 }
 
 /** @param hint the vendor's, when to ask again: in no document of the REST API, so its form is no one's promise */

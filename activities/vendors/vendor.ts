@@ -2,6 +2,8 @@ import type { NamedCandidate } from '../../db/lookups/candidates.ts';
 import type { Rate } from '../../db/lookups/sources.ts';
 import type { EmailType, StoredVerdict, WantedType } from '../../db/words.ts';
 import { byStatus, type HttpAnswer, type Meanings, protocol, type Trouble } from '../http/client.ts';
+import type { Field } from '../http/fields.ts';
+import { usState } from '../person/us-states.ts';
 
 /** What is thought of one address. Only `valid` is ever given to a client. */
 export type Verdict = StoredVerdict;
@@ -29,8 +31,8 @@ export interface PersonName {
 /** An individual as NPPES has them. */
 export interface Person extends PersonName {
   readonly middle: string | null;
-  readonly suffix: string | null;
-  readonly credential: string | null;
+  /** By which people of one name and family tell themselves apart: 1 for `Sr`, 2 for `Jr` and `II`, and so on. */
+  readonly generation: number | null;
   /** Other names on record, such as one before a marriage. */
   readonly otherNames: readonly PersonName[];
   readonly practice: {
@@ -39,8 +41,6 @@ export interface Person extends PersonName {
     readonly state: string | null;
     /** Five digits. */
     readonly zip: string | null;
-    /** Ten digits. */
-    readonly phone: string | null;
   };
   /** Two-letter codes of the states they practise in beside the primary one. */
   readonly otherStates: readonly string[];
@@ -51,17 +51,8 @@ export interface Organization {
   readonly name: string | null;
   /** Registrable, lower case. */
   readonly domain: string | null;
-  /** The evidence that weighs most. */
-  readonly source:
-    | 'operator'
-    | 'own_mailbox'
-    | 'clinician_group'
-    | 'same_phone'
-    | 'affiliation'
-    | 'same_suite'
-    | 'endpoint_domain'
-    | 'same_address'
-    | 'elsewhere';
+  /** The evidence that weighs most, as `activities/person/employer.ts` calls it. */
+  readonly source: string;
   /** 0 to 1. */
   readonly confidence: number;
 }
@@ -154,8 +145,6 @@ export function notFound(meaning: Step) {
 export interface SourceFacts {
   /** Short, stable, lower case: stored with what it says, shown to operators. */
   readonly id: string;
-  /** The page that its file is written after. */
-  readonly document: string;
   /** What its paths are added to; null for a server that everybody runs on their own. */
   readonly url: string | null;
   readonly rates: readonly Rate[];
@@ -171,8 +160,6 @@ export interface VendorFacts extends SourceFacts {
   readonly isDated: boolean;
   /** Whether a question whose answer was lost may be asked again at no cost. */
   readonly repeatIsFree: boolean;
-  /** Whether its license lets us keep what it finds for later requests. */
-  readonly mayStore: boolean;
   /** How long a lookup waits for it before it goes on to the next vendor. */
   readonly capMs: number;
 }
@@ -236,3 +223,63 @@ export function askingByEmployer(
 
 /** What such a vendor is asked about, in the place of a job. */
 const [AT_FIRST, AT_NEXT] = ['0', '1'];
+
+/** Whatever else it is, it must be text that PostgreSQL stores: no NUL, no lone surrogate, no megabyte. */
+const STORABLE = /^[^\p{C}]{1,320}$/u;
+
+/** The field an address stands in, and what a vendor says of it. */
+export interface Claim extends Omit<NamedCandidate, 'email'> {
+  readonly email: Field;
+}
+
+/**
+ * A candidate for each address that could be one, the first claim about it if it is named twice.
+ * @throws {FieldError} if an address is something other than text
+ */
+export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
+  const byEmail = new Map<string, NamedCandidate>();
+  for (const { email: field, ...claim } of claims) {
+    const email = field.text();
+    if (email === null || !STORABLE.test(email) || byEmail.has(email.toLowerCase())) continue;
+    byEmail.set(email.toLowerCase(), { email, ...claim });
+  }
+  return [...byEmail.values()];
+}
+
+/** What a vendor names, or a miss if nothing of it could be an address. */
+export function stepOfCandidates(found: Omit<Extract<Step, { kind: 'found' }>, 'kind'>): Step {
+  const { candidates, credits } = found;
+  if (candidates.length > 0) return { kind: 'found', ...found };
+  return { kind: 'miss', reason: 'no_email', ...(credits === undefined ? {} : { credits }) };
+}
+
+/**
+ * Whom an answer is about, by the fields that say it; no name if too little of it is given.
+ * @throws {FieldError} if a name or a state is something other than text
+ */
+export function identityOf(
+  fields: {
+    readonly [part in 'npi' | 'first' | 'last' | 'full' | 'state' | 'country']?: Field | null;
+  },
+): Identity {
+  const textOf = (part: keyof typeof fields) => fields[part]?.text() ?? null;
+  const [first, last, full] = [textOf('first'), textOf('last'), textOf('full')];
+  const whole = full ? ({ kind: 'full', full } as const) : null;
+  return {
+    npi: fields.npi?.scalar() || null,
+    name: first && last ? { kind: 'parts', first, last } : whole,
+    state: usState(textOf('state'), textOf('country')),
+  };
+}
+
+/** ISO 8601, as vendors write it; UTC if it names no zone. @returns null if it is absent or anything else */
+export function timestampOf(text: string | null): Date | null {
+  const match =
+    /^([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ]([0-9:]{5,8}(?:\.[0-9]+)?) ?([Zz]|UTC|[+-][0-9]{2}:?[0-9]{2})?)?$/.exec(
+      text ?? '',
+    );
+  if (!match) return null;
+  const [, day, time = '00:00:00', zone = 'Z'] = match;
+  const date = new Date(`${day}T${time}${zone === 'UTC' ? 'Z' : zone.toUpperCase()}`);
+  return Number.isNaN(date.getTime()) ? null : date;
+}

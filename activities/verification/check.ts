@@ -1,7 +1,7 @@
 import type { Evidence } from '../../db/lookups/candidates.ts';
-import type { EmailType } from '../../db/words.ts';
+import { type EmailType, SERVICE } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
-import { type Ask, consult } from './consult.ts';
+import { consult } from './consult.ts';
 import { classify } from './domains.ts';
 import { ownerOf, type Whose } from './local-part.ts';
 import { look } from './looks.ts';
@@ -55,7 +55,6 @@ export interface CheckOptions {
   readonly freshnessMs: number;
   /** In the order in which they are asked. */
   readonly verifiers: readonly Verifier[];
-  readonly ask: Ask;
   /** Milliseconds; the clock by default. */
   readonly now?: () => number;
 }
@@ -66,15 +65,8 @@ export interface CheckOptions {
  * as policy.ts has it. A rate limit, an outage or a resolver's bad moment never becomes a verdict: the check is then
  * `transient` and may be repeated. It throws only what aborting `signal` throws.
  */
-export function createCheck({
-  resolver,
-  policy,
-  catchAll,
-  freshnessMs,
-  verifiers,
-  ask,
-  now = Date.now,
-}: CheckOptions) {
+export function createCheck(options: CheckOptions) {
+  const { resolver, policy, catchAll, freshnessMs, verifiers, now = Date.now } = options;
   const mailRoute = createMailRoutes(resolver, now);
 
   /**
@@ -91,27 +83,20 @@ export function createCheck({
     const evidence: Evidence[] = [];
     const noteOurs = (verdict: Verdict, reason: Reason) => {
       const durationMs = Math.round(performance.now() - started);
-      evidence.push({ kind: 'local', source: 'service', verdict, reason, durationMs });
+      evidence.push({ kind: 'local', source: SERVICE, verdict, reason, durationMs });
+    };
+    const refuse = (email: string, emailType: EmailType | null, verdict: Verdict, reason: Reason) => {
+      noteOurs(verdict, reason);
+      return decided({ email, emailType, evidence }, { verdict, reason, validatedAt: null });
     };
 
     const looked = look(candidate.email, candidate.isTypedDirect, whose.person);
-    if (looked.kind === 'refused') {
-      const { email, verdict, reason } = looked;
-      noteOurs(verdict, reason);
-      return decided({ email, emailType: null, evidence }, { verdict, reason, validatedAt: null });
-    }
+    if (looked.kind === 'refused') return refuse(looked.email, null, looked.verdict, looked.reason);
     const { email, domain } = looked.address;
-    const about = {
-      email,
-      emailType: classify(domain, candidate.vendorType, whose.organization?.domain),
-      evidence,
-    };
-
     const owner = ownerOf(looked.address, whose);
-    if (owner === 'shared' || owner === 'other_person') {
-      noteOurs('risky', owner);
-      return decided({ ...about, emailType: null }, { verdict: 'risky', reason: owner, validatedAt: null });
-    }
+    if (owner === 'shared' || owner === 'other_person') return refuse(email, null, 'risky', owner);
+    const emailType = classify(domain, candidate.vendorType, whose.organization?.domain);
+    const about = { email, emailType, evidence };
     const claim = claimOf(candidate, owner, now(), freshnessMs);
     const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2;
     const known = { policy, finder: claim.word, agreed };
@@ -121,10 +106,7 @@ export function createCheck({
 
     const route = await mailRoute(domain);
     if (route.kind === 'transient') return { ...route, afterMs: null, evidence };
-    if (route.kind === 'refuses') {
-      noteOurs('invalid', route.reason);
-      return decided(about, { verdict: 'invalid', reason: route.reason, validatedAt: null });
-    }
+    if (route.kind === 'refuses') return refuse(email, emailType, 'invalid', route.reason);
     noteOurs('valid', 'local_checks');
     if (!asking) return unaided;
     const withWord = (word: Word, at = now()) => decided(about, rule(known, claim, word, at));
@@ -132,8 +114,7 @@ export function createCheck({
     // Its reason is what `consult` noted then.
     if (earlier !== null) return withWord(earlier as Word, earlier.at);
 
-    const askHere = (verifier: Verifier) => ask(verifier, email, signal, requestId);
-    const consulted = await consult(verifiers, askHere, evidence);
+    const consulted = await consult(verifiers, [email, signal, requestId], evidence);
     switch (consulted.kind) {
       case 'word': {
         const ruled = withWord(consulted);

@@ -1,66 +1,32 @@
 import type { Database } from '../../db/client.ts';
 import type { Evidence } from '../../db/lookups/candidates.ts';
-import {
-  admitCall,
-  type Backing,
-  type CallOutcome,
-  recordOne,
-  type SourceLimits,
-} from '../../db/lookups/sources.ts';
+import { admitCall, type Backing, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
 import { countCall } from '../../db/metrics.ts';
-import { outcomeOfTrouble } from '../failures.ts';
+import { outcomeOf } from '../failures.ts';
 import type { Vendor, Verdict } from '../vendors/vendor.ts';
 import type { Policy, Reason } from './policy.ts';
-import type { MailboxReason, Verifier, VerifierStep, VerifierTrouble } from './verifiers/verifier.ts';
+import type { createVerifier, MailboxReason, Verifier, VerifierTrouble } from './verifiers/verifier.ts';
 
-/**
- * Puts one question to one verifier, if it may be asked: else its breaker is open, its rate or what it may cost is
- * used up, and `afterMs` says when it may be, null if nobody can say.
- */
-export type Ask = (
-  verifier: Verifier,
-  email: string,
-  signal: AbortSignal,
-  requestId: string | null,
-) => Promise<VerifierStep | { readonly kind: 'unavailable'; readonly afterMs: number | null }>;
-
-/** No judgment for now. */
-interface NotNow {
-  readonly kind: 'transient';
-  readonly reason: VerifierTrouble;
-  /** When one of them may be asked again; null if nobody can say. */
-  readonly afterMs: number | null;
-}
-
-/**
- * What the verifiers together have to say.
- * - `word`: one of them judged. `unknown` if those that answered could not tell; then `away` are those that may not be
- *   asked and might have
- * - `greylisted`: none judged, and the mail server asked one of them to come back
- * - `transient`: none judged, and one that might have was not able to answer now
- */
-export type Consulted =
-  | {
-      readonly kind: 'word';
-      readonly verdict: Verdict;
-      readonly reason: MailboxReason | null;
-      readonly away: NotNow | null;
-    }
-  | { readonly kind: 'greylisted' }
-  | NotNow;
+/** No judgment for now; null if nobody can say when one of them may be asked again. */
+type NotNow = Readonly<{ kind: 'transient'; reason: VerifierTrouble; afterMs: number | null }>;
 
 /**
  * Asks verifiers in order until one judges. The next is asked if one cannot tell or cannot be asked, and after
  * greylisting too: another verifier's servers may be known to the mail server already. Greylisting outweighs a
  * rate limit, because whoever comes back before the mail server's pause is over starts it again.
  * @param evidence is added to: what each verifier made of the address, or why it made nothing of it
- * @throws whatever `ask` does
+ * @returns what they together have to say
+ * - `word`: one of them judged. `unknown` if those that answered could not tell; then `away` are those that may not be
+ *   asked and might have
+ * - `greylisted`: none judged, and the mail server asked one of them to come back
+ * - `transient`: none judged, and one that might have was not able to answer now
+ * @throws whatever `check` of one does
  */
 export async function consult(
   verifiers: readonly Verifier[],
-  ask: (verifier: Verifier) => ReturnType<Ask>,
+  question: Parameters<Verifier['check']>,
   evidence: Evidence[],
-): Promise<Consulted> {
+) {
   let unknown: MailboxReason | null = null;
   let greylisted = false;
   let away: NotNow | null = null;
@@ -68,7 +34,7 @@ export async function consult(
 
   for (const verifier of verifiers) {
     const started = performance.now();
-    const step = await ask(verifier);
+    const step = await verifier.check(...question);
     const durationMs = Math.round(performance.now() - started);
     const told = (verdict: Verdict, reason: Reason | null) =>
       evidence.push({ kind: 'verifier', source: verifier.id, verdict, reason, durationMs });
@@ -76,7 +42,7 @@ export async function consult(
       case 'answer': {
         const { verdict, reason } = step;
         told(verdict, reason);
-        if (verdict !== 'unknown') return { kind: 'word', verdict, reason, away: null };
+        if (verdict !== 'unknown') return { kind: 'word', verdict, reason, away: null } as const;
         unknown ??= reason ?? 'inconclusive';
         break;
       }
@@ -103,10 +69,10 @@ export async function consult(
     }
   }
 
-  if (greylisted) return { kind: 'greylisted' };
+  if (greylisted) return { kind: 'greylisted' } as const;
   if (notNow) return notNow;
-  if (unknown !== null || away === null) return { kind: 'word', verdict: 'unknown', reason: unknown, away };
-  return away;
+  if (unknown === null && away !== null) return away;
+  return { kind: 'word', verdict: 'unknown', reason: unknown, away } as const;
 }
 
 /** The one that may be asked again first; a known time before none. */
@@ -115,29 +81,34 @@ function sooner(known: NotNow | null, reason: VerifierTrouble, afterMs: number |
   return known === null || isSooner ? { kind: 'transient', reason, afterMs } : known;
 }
 
-/**
- * Puts questions to verifiers within the limits that hold across all workers: rate, spend, circuit breaker.
- * @param limits by the verifier's id
- */
-export function createAsk(db: Database, limits: ReadonlyMap<string, SourceLimits>): Ask {
-  return async (verifier, email, signal, requestId) => {
-    const { id, cost } = verifier;
-    const own = limits.get(id) ?? NO_LIMITS;
-    const call = { source: id, limits: own, cost, requestId, patienceMs: PATIENCE_MS };
-    const admission = await admitCall(db, call);
-    if (admission.kind === 'spent') return { kind: 'unavailable', afterMs: null };
-    if (admission.kind === 'wait') return { kind: 'unavailable', afterMs: admission.afterMs };
-    const step = await countCall('verifier', id, verifier.check(email, signal));
-    // What was sent and not answered may be charged.
-    const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
-    const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
-    const isTrouble = step.kind === 'retry' || step.kind === 'fatal';
-    const outcome: CallOutcome = isTrouble ? outcomeOfTrouble(step) : { kind: 'answered' };
-    await recordOne(db, id, admission.era, outcome, unspent);
-    return step;
+/** A verifier that is asked within the limits that hold across all workers: rate, spend, circuit breaker. */
+export function limited(
+  db: Database,
+  { id, cost, check }: ReturnType<typeof createVerifier>,
+  limits: SourceLimits,
+): LimitedVerifier {
+  return {
+    id,
+    cost,
+    dailyCredits: limits.dailyCredits,
+    async check(email, signal, requestId) {
+      const admission = await admitCall(db, { source: id, limits, cost, requestId, patienceMs: PATIENCE_MS });
+      if (admission.kind === 'spent') return { kind: 'unavailable', afterMs: null };
+      if (admission.kind === 'wait') return { kind: 'unavailable', afterMs: admission.afterMs };
+      const step = await countCall('verifier', id, check(email, signal));
+      // What was sent and not answered may be charged.
+      const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
+      const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
+      await recordOne(db, id, admission.era, outcomeOf(step), unspent);
+      return step;
+    },
   };
 }
 
+type LimitedVerifier = Verifier & Pick<SourceLimits, 'dailyCredits'>;
+
+/** Who would wait for longer for a turn comes back and asks for another one. */
+const PATIENCE_MS = 60_000;
 /** Nobody's mailbox (RFC 2606); the sandbox of ZeroBounce answers about it at no cost. */
 const NOBODY = 'invalid@example.com';
 
@@ -145,15 +116,8 @@ const NOBODY = 'invalid@example.com';
  * The verifiers without which what a vendor names could not become valid: while none of them can answer, no vendor is
  * paid.
  */
-export function createBacking(
-  policy: Policy,
-  verifiers: readonly Verifier[],
-  limits: ReadonlyMap<string, SourceLimits>,
-  ask: Ask,
-) {
-  const all = verifiers.map(({ id, cost }): Backing => {
-    return { source: id, cost, dailyCredits: limits.get(id)?.dailyCredits ?? null };
-  });
+export function createBacking(policy: Policy, verifiers: readonly LimitedVerifier[]) {
+  const all = verifiers.map(({ id, cost, dailyCredits }): Backing => ({ source: id, cost, dailyCredits }));
   return {
     /** Empty if the policy may take the vendor's own word. */
     of: ({ isDated }: Pick<Vendor, 'isDated'>) => (policy === 'vendor-or-verifier' && isDated ? [] : all),
@@ -162,13 +126,8 @@ export function createBacking(
      * @returns in how many milliseconds to look again; null if nobody can say
      */
     async tryAgain(signal: AbortSignal, requestId: string): Promise<number | null> {
-      const askHere = (verifier: Verifier) => ask(verifier, NOBODY, signal, requestId);
-      const consulted = await consult(verifiers, askHere, []);
+      const consulted = await consult(verifiers, [NOBODY, signal, requestId], []);
       return consulted.kind === 'transient' ? consulted.afterMs : 0;
     },
   };
 }
-
-/** Who would wait for longer for a turn comes back and asks for another one. */
-const PATIENCE_MS = 60_000;
-const NO_LIMITS: SourceLimits = { rates: [], dailyCredits: null };

@@ -60,7 +60,7 @@ export function classify(
   vendorType: EmailType | null,
   employerDomain: string | null = null,
 ): EmailType {
-  if (isFreeMail(domain) || domain.split('.').some(namesAlumni)) return 'personal';
+  if (isFreeMail(domain) || /(?:^|\.)(?:alum|[^.]*alumni)(?:\.|$)/.test(domain)) return 'personal';
   const isEmployers =
     employerDomain !== null && registrableDomain(domain) === registrableDomain(employerDomain);
   if (isEmployers || /\.(?:edu|gov|mil)$/.test(domain)) return 'professional';
@@ -70,8 +70,4 @@ export function classify(
 /** Whether anyone can have a mailbox on this domain, or on a parent of it: free mail, internet access, alumni. */
 export function isFreeMail(domain: string): boolean {
   return holdsDomain(PERSONAL, domain);
-}
-
-function namesAlumni(label: string): boolean {
-  return label === 'alum' || label.endsWith('alumni');
 }

@@ -24,61 +24,37 @@ export type CatchAllPolicy = (typeof CATCH_ALL_POLICIES)[number];
  * without a date; `registry` is NPPES, which claims nothing and is known to be wrong often. `unclear`: whatever it says
  * of the mailbox, it only repeats whom we asked about, and the address does not tell whose it is either.
  */
-export const FINDER_WORDS = [
-  'valid',
-  'stale',
-  'undated',
-  'catch_all',
-  'risky',
-  'invalid',
-  'unknown',
-  'registry',
-  'unclear',
-] as const;
-export type FinderWord = (typeof FINDER_WORDS)[number];
+export type FinderWord = Verdict | 'stale' | 'undated' | 'registry' | 'unclear';
 
 /** What a verifier says now; `none`: nobody was asked, or nobody answered. */
 export const VERIFIER_WORDS = ['valid', 'catch_all', 'risky', 'invalid', 'unknown', 'none'] as const;
 export type VerifierWord = (typeof VERIFIER_WORDS)[number];
 
-/**
- * Why an address got its verdict, as stored with it and shown to operators; never to clients.
- * - `mailbox_ok`: everything passed, and the vendor or a verifier saw the mailbox answer recently
- * - `two_sources`: the domain takes mail for anything, but two sources gave the address
- * - `local_checks`: our own checks passed, and no more was asked for
- * - `mailbox_missing`, `mailbox_full`, `mailbox_disabled`: mail to it bounces
- * - `no_evidence`, `stale_evidence`: nobody has seen the mailbox answer, or too long ago
- * - `not_verified`: only the vendor has, and a verifier is required
- * - `unclear_owner`: nobody but our own question says that it is this person's
- * - `verifier_`…: a verifier did not answer, by why
- * - `greylisted`, `blocked`, `timeout`, `inconclusive`: a verifier looked and could not tell
- * - `syntax`, `no_suffix`: not an address that mail on the internet could reach
- * - `no_mx`, `null_mx`, `nxdomain`: the domain takes no mail
- * - `bad_mx`, `parked`: its mail exchangers are nowhere on the internet, or belong to who parks the domain
- * - `lookalike`, `placeholder`: a misspelled or imitated domain, or what stands where an address is missing
- * - `disposable`, `relay`, `role`, `direct`: an address, but not one of a person's own mailbox
- * - `shared`, `other_person`: its local part names a role, a practice or several people; somebody else
- */
+/** Why an address got its verdict, as stored with it and shown to operators; never to clients. */
 export type Reason =
   | MailboxReason
-  | 'two_sources'
-  | 'local_checks'
-  | 'no_evidence'
-  | 'stale_evidence'
-  | 'not_verified'
-  | 'unclear_owner'
   | VerifierTrouble
+  /** The domain takes mail for anything, but two sources gave the address. */
+  | 'two_sources'
+  /** Our own checks passed, and no more was asked for. */
+  | 'local_checks'
+  /** Nobody has seen the mailbox answer, or too long ago. */
+  | ('no_evidence' | 'stale_evidence')
+  /** Only the vendor has, and a verifier is required. */
+  | 'not_verified'
+  /** Nobody but our own question says that it is this person's. */
+  | 'unclear_owner'
+  /** A verifier looked and could not tell: the mail server asked it to come back. */
   | 'greylisted'
-  | 'syntax'
-  | 'no_suffix'
-  | 'null_mx'
-  | 'nxdomain'
-  | 'bad_mx'
-  | 'parked'
-  | 'lookalike'
-  | 'placeholder'
-  | 'relay'
-  | 'direct'
+  /** Not an address that mail on the internet could reach. */
+  | ('syntax' | 'no_suffix')
+  /** The domain takes no mail; its mail exchangers are nowhere on the internet, or belong to who parks the domain. */
+  | ('null_mx' | 'nxdomain' | 'bad_mx' | 'parked')
+  /** A misspelled or imitated domain, or what stands where an address is missing. */
+  | ('lookalike' | 'placeholder')
+  /** An address, but not one of a person's own mailbox. */
+  | ('relay' | 'direct')
+  /** Its local part names a role, a practice or several people; somebody else. */
   | Exclude<Owner, 'person' | 'unclear'>;
 
 /** One case. */

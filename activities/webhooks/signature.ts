@@ -1,26 +1,23 @@
 import { createHmac } from 'node:crypto';
 
+interface Signed {
+  /** The `webhook-id` header. */
+  readonly id: string;
+  /** The `webhook-timestamp` header, whole seconds since 1970. */
+  readonly timestamp: number;
+  /** Exactly as sent. */
+  readonly body: string;
+  /** `whsec_` + base64 each, the current one first. */
+  readonly secrets: readonly string[];
+}
+
 /**
  * The `webhook-signature` header of one delivery attempt: one `v1` signature per secret, separated by spaces, so that a
  * receiver that knows any of them accepts the delivery while one replaces another (Standard Webhooks 1.0, "Signature
  * scheme"; DECISIONS.md, Webhooks).
- * @param id the `webhook-id` header
- * @param timestamp the `webhook-timestamp` header, whole seconds since 1970
- * @param body exactly as sent
- * @param secrets `whsec_` + base64 each, the current one first
  * @throws {Error} code `bad_webhook_secret` for a secret of any other form
  */
-export function sign({
-  id,
-  timestamp,
-  body,
-  secrets,
-}: {
-  readonly id: string;
-  readonly timestamp: number;
-  readonly body: string;
-  readonly secrets: readonly string[];
-}): string {
+export function sign({ id, timestamp, body, secrets }: Signed): string {
   const content = `${id}.${timestamp}.${body}`;
   return secrets
     .map((secret) => `v1,${createHmac('sha256', keyOf(secret)).update(content).digest('base64')}`)

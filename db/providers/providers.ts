@@ -13,7 +13,7 @@ export interface RegistryProvider
     Pick<
       Row,
       | ('npi' | 'lastName' | 'firstName' | 'middleName' | 'nameSuffix' | 'credential' | 'otherLastName')
-      | ('otherFirstName' | 'organizationName' | 'parentName' | 'updatedOn')
+      | ('otherFirstName' | 'organizationName' | 'parentName')
     >
   > {
   readonly entityType: 1 | 2;

@@ -2,13 +2,7 @@ import Joi from 'joi';
 import { isConfidential } from '../../activities/http/client.ts';
 import { parsePointer } from '../../activities/http/fields.ts';
 import { VENDOR_IDS, VENDORS, type VendorId } from '../../activities/vendors/catalogue.ts';
-import {
-  type JsonObjectTemplate,
-  type JsonTemplate,
-  needOf,
-  placeholdersIn,
-} from '../../activities/vendors/file/template.ts';
-import type { HttpJsonSource, Words } from '../../activities/vendors/file/vendor.ts';
+import { type HttpJsonSource, placeholdersIn, type Words } from '../../activities/vendors/file.ts';
 import { FULLENRICH_POLL_MS } from '../../activities/vendors/fullenrich.ts';
 import { ROCKETREACH_APIS, type RocketReachApi } from '../../activities/vendors/rocketreach.ts';
 import type { Need, SourceFacts, VendorFacts, Verdict } from '../../activities/vendors/vendor.ts';
@@ -134,7 +128,7 @@ const pace = (facts: Pick<VendorFacts, 'capMs' | 'callMs' | 'rates'>) => ({
 const vendorMembers = (facts: VendorFacts) => ({
   types: types(facts.gives).default(facts.gives),
   ...pace(facts),
-  may_store: Joi.boolean().default(facts.mayStore),
+  may_store: Joi.boolean().default(true),
   ...OWN[facts.id],
 });
 
@@ -191,7 +185,7 @@ const url = Joi.string()
 const body = Joi.object()
   .unknown()
   .required()
-  .custom((template: JsonObjectTemplate, helpers) => {
+  .custom((template: object, helpers) => {
     const unknown = unknownIn(template);
     return unknown.length > 0 ? noPlaceholder(unknown, helpers) : template;
   });
@@ -289,16 +283,16 @@ function noPlaceholder(names: readonly string[], helpers: Joi.CustomHelpers) {
   return helpers.message({ custom }, { names: names.map((name) => `{${name}}`).join(', ') });
 }
 
-function unknownIn(template: JsonTemplate): string[] {
-  return placeholdersIn(template).filter((name) => needOf(name) === null);
+function unknownIn(template: unknown): string[] {
+  return [...placeholdersIn(template)].flatMap(([name, need]) => (need === null ? [name] : []));
 }
 
 /** `needs` decides whom the vendor is asked about, so it has to list what the URL and the body are made of. */
 function checkNeeds(needs: readonly Need[], helpers: Joi.CustomHelpers) {
   const [source] = helpers.state.ancestors;
-  const missing = [...placeholdersIn(source.url), ...placeholdersIn(source.body)]
-    .map(needOf)
-    .filter((need) => need !== null && !needs.includes(need));
+  const missing = [...placeholdersIn([source.url, source.body]).values()].filter(
+    (need) => need !== null && !needs.includes(need),
+  );
   if (missing.length === 0) return needs;
   const custom = '{{#label}} must list {{#missing}}, of which the URL or the body has placeholders';
   return helpers.message({ custom }, { missing: [...new Set(missing)].join(', ') });

@@ -5,12 +5,12 @@ import type { Names } from '../../activities/http/names.ts';
 import { REGISTRY } from '../../activities/lookup.ts';
 import { createRegistry } from '../../activities/person/registry.ts';
 import { VENDOR_IDS, VENDORS } from '../../activities/vendors/catalogue.ts';
-import { createHttpJson } from '../../activities/vendors/file/vendor.ts';
+import { createHttpJson } from '../../activities/vendors/file.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createCheck } from '../../activities/verification/check.ts';
-import { createAsk, createBacking } from '../../activities/verification/consult.ts';
+import { createBacking, limited } from '../../activities/verification/consult.ts';
 import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
-import { createVerifier, type Verifier } from '../../activities/verification/verifiers/verifier.ts';
+import { createVerifier } from '../../activities/verification/verifiers/verifier.ts';
 import type { Database } from '../../db/client.ts';
 import type { SourceLimits } from '../../db/lookups/sources.ts';
 import type { EmailType } from '../../db/words.ts';
@@ -38,9 +38,11 @@ export function createSources(config: Config, db: Database, names: Names) {
   }
   for (const one of file.http) vendors.set(one.id, sourceOf(createHttpJson(one), one.gives, one));
 
-  const verifiers = new Map<string, Verifier>();
+  const verifiers = new Map<string, ReturnType<typeof limited>>();
   for (const id of VERIFIER_IDS) {
-    if (access[id] !== null) verifiers.set(id, createVerifier(VERIFIERS[id], access[id]));
+    if (access[id] === null) continue;
+    const verifier = createVerifier(VERIFIERS[id], access[id]);
+    verifiers.set(id, limited(db, verifier, limitsOf(file.verifiers[id])));
   }
   const asked = inOrder(verifiers, file.verifiers.order);
   const policy = config.verifyPolicy ?? (asked.length === 0 ? 'vendor-or-verifier' : 'verify-always');
@@ -57,8 +59,6 @@ export function createSources(config: Config, db: Database, names: Names) {
   const registry = file.registry === 'fallback' ? createRegistry({ baseUrl: registryUrl }) : null;
 
   findHostsBy(names.find);
-  const limits = new Map(VERIFIER_IDS.map((id) => [id as string, limitsOf(file.verifiers[id])]));
-  const ask = createAsk(db, limits);
   return {
     vendors: useful,
     /** The ids of those that are not asked, because nothing they name would ever be valid. */
@@ -68,18 +68,11 @@ export function createSources(config: Config, db: Database, names: Names) {
     /** All that are asked, with what each may cost. */
     asked: [
       ...useful.map(({ vendor, limits }) => ['vendor', vendor.id, limits.dailyCredits] as const),
-      ...asked.map(({ id }) => ['verifier', id, limits.get(id)?.dailyCredits ?? null] as const),
+      ...asked.map(({ id, dailyCredits }) => ['verifier', id, dailyCredits] as const),
       ...(registry ? [['registry', REGISTRY, null] as const] : []),
     ],
-    check: createCheck({
-      resolver: names,
-      policy,
-      catchAll,
-      freshnessMs,
-      verifiers: asked,
-      ask,
-    }),
-    backing: createBacking(policy, asked, limits, ask),
+    check: createCheck({ resolver: names, policy, catchAll, freshnessMs, verifiers: asked }),
+    backing: createBacking(policy, asked),
     greylistMs: file.greylist_wait,
     reverifyMs: file.reverify_interval,
   };

@@ -196,7 +196,7 @@ test('nobody who writes addresses brings an erased one back', async (t) => {
         organizationName: null,
         parentName: null,
       },
-      ...{ practice: null, updatedOn: null, otherNames: [], locations: [] },
+      ...{ practice: null, otherNames: [], locations: [] },
       endpoints: [address(`mailto:${email.toUpperCase()}`), address(`not.${email}`)],
     });
   }

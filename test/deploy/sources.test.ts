@@ -3,14 +3,14 @@ import { join } from 'node:path';
 import test from 'ava';
 import { createNames } from '../../activities/http/names.ts';
 import { VENDOR_IDS } from '../../activities/vendors/catalogue.ts';
-import { FINDER_WORDS, judge } from '../../activities/verification/policy.ts';
+import { judge } from '../../activities/verification/policy.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { createSources } from '../../deploy/config/sources.ts';
 import { startDns } from '../../deploy/local/dns.ts';
 import { PRACTICE_DOMAINS } from '../../deploy/local/sim/people.ts';
 import { baseUrls, SIMULATED, sourceSettings } from '../../deploy/local/simulator.ts';
 import { sourceText } from '../support/adapters.ts';
-import { candidate } from '../support/checks.ts';
+import { candidate, FINDER_WORDS } from '../support/checks.ts';
 import { freshDatabase, temporaryFolder } from '../support/database.ts';
 import { closedUrl, playVendor, recorded, SUBJECT } from '../support/vendors.ts';
 

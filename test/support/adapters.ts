@@ -1,5 +1,5 @@
 import { VENDORS } from '../../activities/vendors/catalogue.ts';
-import { createHttpJson } from '../../activities/vendors/file/vendor.ts';
+import { createHttpJson } from '../../activities/vendors/file.ts';
 import { FULLENRICH_POLL_MS } from '../../activities/vendors/fullenrich.ts';
 import type { Vendor, VendorOptions } from '../../activities/vendors/vendor.ts';
 import { loadConfig } from '../../deploy/config/config.ts';

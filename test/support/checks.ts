@@ -1,13 +1,19 @@
 import { type Checked, type CheckOptions, createCheck } from '../../activities/verification/check.ts';
 import { NOBODY_KNOWN, type Whose } from '../../activities/verification/local-part.ts';
-import type { NamedCandidate } from '../../activities/verification/policy.ts';
-import type { Verifier, VerifierStep } from '../../activities/verification/verifiers/verifier.ts';
+import type { FinderWord, NamedCandidate } from '../../activities/verification/policy.ts';
+import type { Verifier } from '../../activities/verification/verifiers/verifier.ts';
 
 export const NOW = Date.UTC(2026, 10, 20);
 export const DAY_MS = 86_400_000;
 const NEVER = new AbortController().signal;
 
 type Dns = CheckOptions['resolver'];
+
+/** All that a finder may say. */
+export const FINDER_WORDS = Object.keys({
+  ...{ valid: 0, stale: 0, undated: 0, catch_all: 0, risky: 0, invalid: 0, unknown: 0 },
+  ...{ registry: 0, unclear: 0 },
+} satisfies Record<FinderWord, 0>) as FinderWord[];
 
 /** A resolver for which every domain has an MX that the internet reaches, except where the test says otherwise. */
 export function resolver(answers: Partial<Dns> = {}): Dns {
@@ -54,7 +60,6 @@ export function checkOf({
     catchAll: 'reject',
     freshnessMs: 30 * 86_400_000,
     verifiers: [],
-    ask: (verifier, email, signal) => verifier.check(email, signal),
     now: () => NOW,
     ...options,
   });
@@ -73,7 +78,9 @@ export interface ScriptedVerifier extends Verifier {
   readonly asked: () => number;
 }
 
-export function verifierOf(id: string, ...steps: readonly VerifierStep[]): ScriptedVerifier {
+type Answer = Awaited<ReturnType<Verifier['check']>>;
+
+export function verifierOf(id: string, ...steps: readonly Answer[]): ScriptedVerifier {
   let asked = 0;
   return {
     id,

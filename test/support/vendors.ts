@@ -168,15 +168,13 @@ const PERSON: Person = {
   first: 'Mary Jo',
   last: "O'Malley",
   middle: null,
-  suffix: null,
-  credential: 'MD',
+  generation: null,
   otherNames: [],
   practice: {
     line1: '12 Cedar & Main St',
     city: 'Fargo',
     state: 'ND',
     zip: '58102',
-    phone: '7015550123',
   },
   otherStates: [],
 };
@@ -208,7 +206,6 @@ export function person(npi: string, lastName = 'DOE'): RegistryStep {
     organizationName: null,
     parentName: null,
     practice: null,
-    updatedOn: null,
   };
   const lists = { endpoints: [], otherNames: [], locations: [] };
   return {

@@ -11,12 +11,11 @@ const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
 ]);
 
 /**
- * Hunter's Email Verifier, version 2. Of free mail (`webmail`) it asks no server, so it cannot tell. It has limits
- * and a breaker of its own beside the finder's; key and URL are the same.
+ * Hunter's Email Verifier, version 2 (hunter.io/api-documentation/v2#email-verifier). Of free mail (`webmail`) it asks
+ * no server, so it cannot tell. It has limits and a breaker of its own beside the finder's; key and URL are the same.
  */
 export const HUNTER_VERIFIER = {
   id: 'hunter-verifier',
-  document: 'https://hunter.io/api-documentation/v2#email-verifier',
   url: HUNTER.url,
   rates: [
     { calls: 10, perMs: 1000 },

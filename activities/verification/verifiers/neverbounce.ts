@@ -2,10 +2,9 @@ import { inBody, protocol } from '../../http/client.ts';
 import type { Field } from '../../http/fields.ts';
 import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './verifier.ts';
 
-/** NeverBounce's single check, version 4.2. */
+/** NeverBounce's single check, version 4.2 (developers.neverbounce.com/reference/single-check). */
 export const NEVERBOUNCE = {
   id: 'neverbounce',
-  document: 'https://developers.neverbounce.com/reference/single-check',
   url: 'https://api.neverbounce.com',
   rates: [{ calls: 10, perMs: 1000 }],
   callMs: 60_000,

@@ -8,7 +8,6 @@ import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './ve
  */
 export const REACHER = {
   id: 'reacher',
-  document: 'https://docs.reacher.email',
   // Such as http://localhost:8080, or https://api.reacher.email for the hosted one.
   url: null,
   rates: [{ calls: 5, perMs: 1000 }],

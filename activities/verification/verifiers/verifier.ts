@@ -10,16 +10,14 @@ import type { SourceFacts, Verdict } from '../../vendors/vendor.ts';
 
 /** Why a mailbox check came to its verdict. */
 export type MailboxReason =
+  /** Everything passed, and the vendor or a verifier saw the mailbox answer recently. */
   | 'mailbox_ok'
-  | 'mailbox_missing'
-  | 'mailbox_full'
-  | 'mailbox_disabled'
-  | 'no_mx'
-  | 'disposable'
-  | 'role'
-  | 'blocked'
-  | 'timeout'
-  | 'inconclusive';
+  /** Mail to it bounces. */
+  | ('mailbox_missing' | 'mailbox_full' | 'mailbox_disabled' | 'no_mx')
+  /** An address, but not one of a person's own mailbox. */
+  | ('disposable' | 'role')
+  /** It looked and could not tell. */
+  | ('blocked' | 'timeout' | 'inconclusive');
 
 /**
  * What a verifier made of one address.
@@ -60,12 +58,22 @@ export interface VerifierKind extends SourceFacts {
   readonly meanings: Meanings<VerifierStep>;
 }
 
-/** Asks over HTTP whether a mailbox takes mail. Throws only what aborting `signal` throws. */
+/** Not asked: its breaker is open, or its rate or what it may cost is used up. */
+interface Unavailable {
+  readonly kind: 'unavailable';
+  /** When it may be; null if nobody can say. */
+  readonly afterMs: number | null;
+}
+
+/** Says whether a mailbox takes mail. */
 export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {
-  check(email: string, signal: AbortSignal): Promise<VerifierStep>;
+  /** @param requestId for which it is asked; null if for none */
+  check(email: string, signal: AbortSignal, requestId: string | null): Promise<VerifierStep | Unavailable>;
 }
 
 /**
+ * Asks over HTTP. `check` throws only what aborting `signal` throws.
+ *
  * Some have key or address in the URL: what is thrown or returned never holds it.
  * @param at.baseUrl without the version, but for Hunter's, which is the finder's
  * @param at.apiKey empty for a server of one's own that asks for none
@@ -73,8 +81,9 @@ export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {
 export function createVerifier(
   { id, cost, callMs, headersOf, questionAbout, meanings }: VerifierKind,
   { baseUrl, apiKey }: { readonly baseUrl: string; readonly apiKey: string },
-): Verifier {
+) {
   const ask = jsonApi(baseUrl, headersOf(apiKey), callMs);
   const read = byStatus(meanings);
-  return { id, cost, check: (email, signal) => ask(questionAbout(email, apiKey), signal, read) };
+  const check = (email: string, signal: AbortSignal) => ask(questionAbout(email, apiKey), signal, read);
+  return { id, cost, check };
 }

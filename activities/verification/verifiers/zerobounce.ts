@@ -11,7 +11,6 @@ const readBody = inBody((body) => stepOfError(body) ?? judge(body));
  */
 export const ZEROBOUNCE = {
   id: 'zerobounce',
-  document: 'https://www.zerobounce.net/docs/email-validation-api-quickstart',
   url: 'https://api-us.zerobounce.net',
   rates: [{ calls: 20, perMs: 1000 }],
   // The vendor lets one validation take up to 60 s.

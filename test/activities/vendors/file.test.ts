@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { parsePointer } from '../../../activities/http/fields.ts';
-import { createHttpJson } from '../../../activities/vendors/file/vendor.ts';
+import { createHttpJson } from '../../../activities/vendors/file.ts';
 import type { Subject } from '../../../activities/vendors/vendor.ts';
 import { fileIn, sourceText } from '../../support/adapters.ts';
 import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';

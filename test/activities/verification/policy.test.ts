@@ -3,14 +3,13 @@ import type { CheckOptions } from '../../../activities/verification/check.ts';
 import type { NamedCandidate } from '../../../activities/verification/policy.ts';
 import {
   type Case,
-  FINDER_WORDS,
   judge,
   POLICIES,
   POLICY_TABLE,
   VERIFIER_WORDS,
   verifierCanHelp,
 } from '../../../activities/verification/policy.ts';
-import { candidate, checkOf, DAY_MS, inWords, NOW, verifierOf } from '../../support/checks.ts';
+import { candidate, checkOf, DAY_MS, FINDER_WORDS, inWords, NOW, verifierOf } from '../../support/checks.ts';
 
 const CASES: readonly Case[] = POLICIES.flatMap((policy) =>
   FINDER_WORDS.flatMap((finder) =>

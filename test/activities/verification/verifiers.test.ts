@@ -6,7 +6,7 @@ import {
   VERIFIERS,
   type VerifierId,
 } from '../../../activities/verification/verifiers/catalogue.ts';
-import { createVerifier, type Verifier } from '../../../activities/verification/verifiers/verifier.ts';
+import { createVerifier } from '../../../activities/verification/verifiers/verifier.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
 import { closedUrl, type Played, playVendor, serveVendor } from '../../support/vendors.ts';
 import { MEANINGS } from '../../support/verifier-answers/meanings.ts';
@@ -30,7 +30,7 @@ async function stepOf(t: ExecutionContext, id: VerifierId, played: Played): Prom
   return await inWords(make(id, url));
 }
 
-async function inWords(verifier: Verifier, email = EMAIL): Promise<string> {
+async function inWords(verifier: ReturnType<typeof make>, email = EMAIL): Promise<string> {
   const step = await verifier.check(email, NEVER);
   switch (step.kind) {
     case 'answer':

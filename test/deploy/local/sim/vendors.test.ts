@@ -1,6 +1,6 @@
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
-import { agrees } from '../../../../activities/person/identity.ts';
+import { mismatchOf } from '../../../../activities/person/identity.ts';
 import { createFullEnrich } from '../../../../activities/vendors/fullenrich.ts';
 import { createHunter } from '../../../../activities/vendors/hunter.ts';
 import { createProspeo } from '../../../../activities/vendors/prospeo.ts';
@@ -34,11 +34,11 @@ async function simulated(t: ExecutionContext, apiKey = KEY) {
 type VendorId = 'rocketreach' | 'fullenrich' | 'prospeo' | 'hunter';
 
 function subjectOf(npi: string, rest: Partial<Subject> = {}): Subject {
-  const { first, last, middle, credential, organization } = personOf(npi);
+  const { first, last, middle, organization } = personOf(npi);
   return {
     npi,
     wantedType: 'any',
-    person: person({ first, last, middle, credential }),
+    person: person({ first, last, middle }),
     organization: {
       name: organization.name,
       domain: organization.domain,
@@ -50,9 +50,9 @@ function subjectOf(npi: string, rest: Partial<Subject> = {}): Subject {
   };
 }
 
-function person(name: Pick<NonNullable<Subject['person']>, 'first' | 'last' | 'middle' | 'credential'>) {
-  const practice = { line1: null, city: null, state: null, zip: null, phone: null };
-  return { ...name, suffix: null, otherNames: [], practice, otherStates: [] };
+function person(name: Pick<NonNullable<Subject['person']>, 'first' | 'last' | 'middle'>) {
+  const practice = { line1: null, city: null, state: null, zip: null };
+  return { ...name, generation: null, otherNames: [], practice, otherStates: [] };
 }
 
 /** The whole conversation, without its pauses. */
@@ -162,8 +162,8 @@ async function outcomeOf(vendor: Vendor, npi: string): Promise<string> {
   let step = await ask(vendor, subject);
   while (step.kind === 'retry' && step.why === 'rate_limit') step = await ask(vendor, subject);
   if (step.kind !== 'found') return step.kind;
-  const identity = agrees(step.identity, npi, subject.person);
-  if (!identity.ok) return identity.reason;
+  const mismatch = mismatchOf(step.identity, npi, subject.person);
+  if (mismatch !== null) return mismatch;
   return step.candidates.map(({ vendorType, verdict }) => `${verdict} ${vendorType}`).join(', ');
 }
 

@@ -1,9 +1,21 @@
-import type { EmailType } from '../../../db/words.ts';
-import { type HttpAnswer, inBody, jsonApi } from '../../http/client.ts';
-import { bodyOf, type Field, FieldError, type Pointer } from '../../http/fields.ts';
-import { type Claim, candidatesOf, identityOf, timestampOf } from '../candidate.ts';
-import { missingOf, type Need, notFound, type Step, stepBy, type Vendor, type Verdict } from '../vendor.ts';
-import { fillJson, fillUrl, type JsonObjectTemplate } from './template.ts';
+import type { EmailType } from '../../db/words.ts';
+import { type HttpAnswer, inBody, jsonApi } from '../http/client.ts';
+import { bodyOf, type Field, FieldError, type Pointer } from '../http/fields.ts';
+import {
+  type Claim,
+  candidatesOf,
+  identityOf,
+  missingOf,
+  type Need,
+  notFound,
+  type Step,
+  type Subject,
+  stepBy,
+  stepOfCandidates,
+  timestampOf,
+  type Vendor,
+  type Verdict,
+} from './vendor.ts';
 
 /** A vendor as the sources file describes it, checked, its secrets in place; README.md tells what each part is for. */
 export interface HttpJsonSource {
@@ -13,7 +25,7 @@ export interface HttpJsonSource {
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
   /** Null for GET. */
-  readonly body: JsonObjectTemplate | null;
+  readonly body: object | null;
   readonly needs: readonly Need[];
   readonly gives: readonly EmailType[];
   readonly cost: number;
@@ -95,13 +107,12 @@ function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
   const list = body.pointed(mapping.list).present();
   const entries = Array.isArray(list.value) || list.isAbsent ? list.items() : [list];
   const candidates = candidatesOf(entries.map((entry) => claimOf(entry, mapping)));
-  if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
   const pointers = Object.entries(source.identity);
   const fields = pointers.map(([part, pointer]) => [part, pointer && body.pointed(pointer)] as const);
   const identity = identityOf(Object.fromEntries(fields));
   // It may have what it was told from us.
   const isEcho = source.needs.includes(identity.name === null ? 'npi' : 'name');
-  return { kind: 'found', candidates, identity, isEcho };
+  return stepOfCandidates({ candidates, identity, isEcho });
 }
 
 function claimOf(entry: Field, { email, type, status, validated_at }: HttpJsonSource['candidates']): Claim {
@@ -120,4 +131,66 @@ function meaningOf<Meaning>(
 ): Meaning | undefined {
   const word = entry.pointed(pointer).present().scalar();
   return Object.hasOwn(values, word) ? values[word] : undefined;
+}
+
+/** What `{name}` in a URL or body stands for: the need it is a part of, and its value for one person. */
+const PLACEHOLDERS: ReadonlyMap<
+  string,
+  { readonly need: Need; readonly value: (subject: Subject) => string | null | undefined }
+> = new Map([
+  ['npi', { need: 'npi', value: ({ npi }) => npi }],
+  ['first', { need: 'name', value: ({ person }) => person?.first }],
+  ['last', { need: 'name', value: ({ person }) => person?.last }],
+  ['company', { need: 'organization', value: ({ organization }) => organization?.name }],
+  ['domain', { need: 'organization', value: ({ organization }) => organization?.domain }],
+  ['street', { need: 'address', value: ({ person }) => person?.practice.line1 }],
+  ['city', { need: 'address', value: ({ person }) => person?.practice.city }],
+  ['state', { need: 'address', value: ({ person }) => person?.practice.state }],
+  ['zip', { need: 'address', value: ({ person }) => person?.practice.zip }],
+]);
+
+const PLACEHOLDER = /\{([a-z]+)\}/g;
+
+/**
+ * The names in braces of a text, or of all texts in a JSON value.
+ * @returns by name what has to be known for it; null if there is no such placeholder
+ */
+export function placeholdersIn(template: unknown): ReadonlyMap<string, Need | null> {
+  const names = [...JSON.stringify(template).matchAll(PLACEHOLDER)].map(([, name = '']) => name);
+  return new Map(names.map((name) => [name, PLACEHOLDERS.get(name)?.need ?? null]));
+}
+
+/**
+ * A URL for one person; every value percent-encoded, so that none can be read as more than one part of it. Dots and
+ * slashes alone are no value: in a path they would walk up in it, encoded or not, for to a URL `%2e%2e` is `../..` as
+ * well.
+ */
+function fillUrl(template: string, subject: Subject) {
+  return fill(template, subject, (value) => (/^[./\\]*$/.test(value) ? '' : encodeURIComponent(value)));
+}
+
+/** A body for one person; a member or an item of which a value is not known is left out. */
+function fillJson(template: object, subject: Subject): unknown {
+  return JSON.parse(JSON.stringify(template), (_key, part: unknown) => {
+    // What is left out of a list leaves a hole.
+    if (Array.isArray(part)) return part.filter(() => true);
+    if (typeof part !== 'string') return part;
+    const { text, missing } = fill(part, subject, String);
+    return missing.length === 0 ? text : undefined;
+  });
+}
+
+/**
+ * @param encode makes nothing of a value that may not stand in the text
+ * @returns a text for one person, and the needs of which a value is not known, or is none that may stand in it
+ */
+function fill(template: string, subject: Subject, encode: (value: string) => string) {
+  const missing: Need[] = [];
+  const text = template.replaceAll(PLACEHOLDER, (_whole, name: string) => {
+    const placeholder = PLACEHOLDERS.get(name);
+    const value = encode(placeholder?.value(subject) ?? '');
+    if (placeholder && value === '') missing.push(placeholder.need);
+    return value;
+  });
+  return { text, missing };
 }
