@@ -39,23 +39,16 @@ function find({ query }: Question): Finding | Answer {
 }
 
 function result(finding: Finding, _question: Question, memory: Memory): Answer {
-  const { subject, person, workEmail, situation } = finding;
+  const { subject, person, workEmail, known } = finding;
   const answer = ok({
     data: {
       first_name: person.first,
       last_name: person.last,
       email: workEmail,
-      score: 97,
-      domain: person.organization.domain,
-      accept_all: false,
-      verification: {
-        date: new Date(Date.now() - DAY_MS).toISOString().slice(0, 10),
-        status: 'valid',
-      },
-      sources: [],
+      verification: { date: new Date(Date.now() - DAY_MS).toISOString().slice(0, 10), status: 'valid' },
     },
   });
-  return situation === 'slow' ? memory.inTurn(subject, [RUNNING, RUNNING], answer) : answer;
+  return known === 'slow' ? memory.inTurn(subject, [RUNNING, RUNNING], answer) : answer;
 }
 
 function problem(code: number, id: string, details: string): Answer {
