@@ -1,9 +1,11 @@
+import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rename, rm } from 'node:fs/promises';
 import { arch, homedir, platform } from 'node:os';
 import { join } from 'node:path';
-import { LocalProblem, run } from './processes.ts';
+import { OperatorProblem } from '../../db/errors.ts';
+import { run } from './processes.ts';
 
-export interface CliSearch {
+export interface ProgramSearch {
   /** The folder of this project below the user's cache folder; made when needed. */
   readonly cacheDir: string;
   /** A line for the person who waits. */
@@ -12,9 +14,13 @@ export interface CliSearch {
 
 /** The newest version that `go install` accepts: later ones have replace directives in their go.mod. */
 const VERSION = 'v1.5.1';
-const MODULE = `github.com/temporalio/cli/cmd/temporal@${VERSION}`;
 const RELEASE = `https://github.com/temporalio/cli/releases/download/${VERSION}/temporal_cli_${VERSION.slice(1)}_${platform()}_${arch().replace('x64', 'amd64')}.tar.gz`;
-const KEPT = `temporal-${VERSION}`;
+// Given up only while nothing arrives: a slow connection may take minutes.
+const DOWNLOAD = `set -e
+  curl -fsSL --connect-timeout 10 --speed-time 10 -o "$0/packed" ${RELEASE}
+  tar -xzf "$0/packed" -C "$0" temporal
+  rm "$0/packed"
+  "$0/temporal" --version`;
 const PROGRESS_MS = 5_000;
 
 /** @param xdgCacheHome the value of XDG_CACHE_HOME, if set (XDG Base Directory Specification) */
@@ -26,77 +32,71 @@ export function cacheFolder(xdgCacheHome: string | undefined): string {
  * The Temporal CLI, which holds the dev server and its UI: the one on PATH, else one kept in the cache folder, else its
  * release, else built by Go (about 3 minutes on two cores, once).
  * @returns a path, or the bare name when it is on PATH
- * @throws {LocalProblem} `temporal_missing`
+ * @throws {OperatorProblem} if there is none
  */
-export async function findTemporalCli(search: CliSearch): Promise<string> {
-  for (const candidate of ['temporal', join(search.cacheDir, KEPT)]) {
-    if (await isTemporalCli(candidate)) return candidate;
-  }
-  await mkdir(search.cacheDir, { recursive: true });
-  const found = (await download(search)) ?? (await build(search, MODULE, KEPT));
-  if (found !== undefined) return found;
-  throw new LocalProblem(
-    'temporal_missing',
+export async function findTemporalCli(search: ProgramSearch): Promise<string> {
+  const { code, output } = await run('temporal', ['--version'], { timeout: 20_000 });
+  if (code === 0 && output.startsWith('temporal version')) return 'temporal';
+  const found = await keep(search, `temporal-${VERSION}`, [
+    ['downloading', DOWNLOAD],
+    ['building', goInstall(`github.com/temporalio/cli/cmd/temporal@${VERSION}`)],
+  ]);
+  if (found !== null) return found;
+  throw new OperatorProblem(
     'The Temporal CLI is missing and could be neither downloaded nor built: install it (https://docs.temporal.io/cli), ' +
       'or install Go, or set TEMPORAL_ADDRESS to a Temporal cluster, then try again.',
   );
 }
 
-async function isTemporalCli(command: string): Promise<boolean> {
-  const { code, output } = await run(command, ['--version'], { timeout: 20_000 });
-  return code === 0 && output.startsWith('temporal version');
-}
-
-async function download({ cacheDir, onProgress }: CliSearch): Promise<string | undefined> {
-  onProgress(`downloading the Temporal CLI ${VERSION}`);
-  const kept = await keep(cacheDir, KEPT, async (folder) => {
-    // Given up only while nothing arrives: a slow connection may take minutes.
-    const unpack = `curl -fsSL --connect-timeout 10 --speed-time 10 ${RELEASE} | tar -xz -C "$0" temporal`;
-    await run('/bin/sh', ['-c', unpack, folder], {});
-    return await isTemporalCli(join(folder, 'temporal'));
-  });
-  if (kept === undefined) onProgress('the Temporal CLI cannot be downloaded here');
-  return kept;
-}
-
 /**
- * Builds a program of a Go module and keeps it in the cache folder.
+ * A program of a Go module: the one kept in the cache folder, else built by Go, once.
+ * @param name what it is called there
  * @param module as `go install` takes it, with its version
- * @param name what the program is called there
- * @returns undefined when Go is missing or cannot build it
+ * @throws {OperatorProblem} when Go is missing or cannot build it
  */
-export async function build(
-  { cacheDir, onProgress }: CliSearch,
-  module: string,
-  name: string,
-): Promise<string | undefined> {
-  if ((await run('go', ['version'], {})).code !== 0) return undefined;
-  onProgress(`building ${name} with Go, once; this takes up to 3 minutes`);
-  const begun = Date.now();
-  const progress = setInterval(() => {
-    onProgress(`building ${name}: ${Math.round((Date.now() - begun) / 1000)} s`);
-  }, PROGRESS_MS);
-  return await keep(cacheDir, name, async (folder) => {
-    // `env` sets the variable for Go alone and leaves it everything else it needs from the environment.
-    const { code, output } = await run('env', [`GOBIN=${folder}`, 'go', 'install', module], {});
-    if (code !== 0) onProgress(`Go could not build ${name}: ${output.split('\n').at(-1)}`);
-    return code === 0;
-  }).finally(() => clearInterval(progress));
+export async function findBuilt(search: ProgramSearch, name: string, module: string): Promise<string> {
+  const found = await keep(search, name, [['building', goInstall(module)]]);
+  if (found !== null) return found;
+  throw new OperatorProblem(`${name} is missing and could not be built: install Go, then try again.`);
+}
+
+function goInstall(module: string): string {
+  return `GOBIN="$0" go install ${module}`;
 }
 
 /**
- * Keeps the one file that `make` puts into a folder, if it says that it is good. Renaming is atomic, so nobody ever finds
- * half a program, nor does a second builder hurt.
+ * A program in the cache folder. If it is not there, it is the one file that a shell command puts into the folder `$0`:
+ * the first of the commands that succeeds. Renaming is atomic, so nobody ever finds half a program, nor does a second
+ * builder hurt.
+ * @param ways what each command does, and the command
  */
-async function keep(cacheDir: string, name: string, make: (folder: string) => Promise<boolean>) {
-  const folder = await mkdtemp(join(cacheDir, 'unfinished-'));
+async function keep(
+  { cacheDir, onProgress }: ProgramSearch,
+  name: string,
+  ways: readonly (readonly [verb: string, command: string])[],
+): Promise<string | null> {
   const place = join(cacheDir, name);
-  try {
-    const [file] = (await make(folder)) ? await readdir(folder) : [];
-    if (file === undefined) return undefined;
-    await rename(join(folder, file), place);
-    return place;
-  } finally {
-    await rm(folder, { recursive: true, force: true });
+  if (existsSync(place)) return place;
+  await mkdir(cacheDir, { recursive: true });
+  for (const [verb, command] of ways) {
+    const folder = await mkdtemp(join(cacheDir, 'unfinished-'));
+    const begun = Date.now();
+    onProgress(`${verb} ${name}, once; this may take minutes`);
+    const progress = setInterval(() => {
+      onProgress(`${verb} ${name}: ${Math.round((Date.now() - begun) / 1000)} s`);
+    }, PROGRESS_MS);
+    try {
+      const { code, output } = await run('/bin/sh', ['-c', command, folder]);
+      const [file] = await readdir(folder);
+      if (code === 0 && file !== undefined) {
+        await rename(join(folder, file), place);
+        return place;
+      }
+      onProgress(`${verb} ${name} failed: ${output.split('\n').at(-1)}`);
+    } finally {
+      clearInterval(progress);
+      await rm(folder, { recursive: true, force: true });
+    }
   }
+  return null;
 }

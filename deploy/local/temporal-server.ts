@@ -3,9 +3,10 @@ import { existsSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { isPortFree, LOOPBACK, LocalProblem, launch, run } from './processes.ts';
+import { OperatorProblem } from '../../db/errors.ts';
+import { freePort, LOOPBACK, launch, run } from './processes.ts';
 import { bringUp, ensureNamespace, type Temporal, type TemporalOptions } from './temporal.ts';
-import { build, type CliSearch } from './temporal-cli.ts';
+import { findBuilt, type ProgramSearch } from './temporal-cli.ts';
 
 // Temporal as it runs in production: the server with its four services, its history and its visibility in PostgreSQL.
 
@@ -28,19 +29,15 @@ export function isServerBuilt(cacheDir: string): boolean {
 
 /**
  * The programs of the server: kept in the cache folder, else built by Go (4 to 6 minutes on two cores, once).
- * @throws {LocalProblem} `temporal_missing`
+ * @throws {OperatorProblem} if one cannot be built
  */
-export async function findTemporalServer(search: CliSearch) {
-  const find = async ([name, module]: readonly [name: string, module: string]) => {
-    const kept = join(search.cacheDir, name);
-    const found = existsSync(kept) ? kept : await build(search, module, name);
-    if (found !== undefined) return found;
-    const message = `${name} is missing and could not be built: install Go, then try again.`;
-    throw new LocalProblem('temporal_missing', message);
-  };
-  await mkdir(search.cacheDir, { recursive: true });
+export async function findTemporalServer(search: ProgramSearch) {
   const { server, sqlTool, ui } = PROGRAMS;
-  return { server: await find(server), sqlTool: await find(sqlTool), ui: await find(ui) };
+  return {
+    server: await findBuilt(search, ...server),
+    sqlTool: await findBuilt(search, ...sqlTool),
+    ui: await findBuilt(search, ...ui),
+  };
 }
 
 /**
@@ -49,7 +46,7 @@ export async function findTemporalServer(search: CliSearch) {
  * @param options.postgresUrl of a superuser of a PostgreSQL of our own; the databases `temporal` and
  *   `temporal_visibility` are made in it
  * @param options.dir for the configuration, which names the password
- * @throws {LocalProblem} `port_taken`, `temporal_failed`
+ * @throws {OperatorProblem} if a port is taken, or it does not start
  */
 export async function startTemporalServer(
   options: TemporalOptions & {
@@ -77,7 +74,8 @@ export async function startTemporalServer(
   await mkdir(dir, { recursive: true });
   await makeTables(programs.sqlTool, postgres);
   const dynamicConfig = join(dir, 'dynamic.yaml');
-  await writeFile(dynamicConfig, dynamicConfiguration(options.dynamicConfig ?? []));
+  const settings = Object.entries(options.dynamicConfig ?? {}).map(([key, value]) => [key, [{ value }]]);
+  await writeFile(dynamicConfig, JSON.stringify(Object.fromEntries(settings)));
   const server = await bringUp(options, SYSTEM_NAMESPACE, async (port) =>
     start('temporal', programs.server, await serverConfiguration(postgres, port, dynamicConfig)),
   );
@@ -120,8 +118,7 @@ async function makeTables(sqlTool: string, postgres: URL): Promise<void> {
     // Not on the command line, which others can see.
     const { code, output } = await run(sqlTool, args, { env: { SQL_PASSWORD: password } });
     if (code === 0) return;
-    const what = `Temporal's tables could not be made (${command} of ${database})`;
-    throw new LocalProblem('temporal_failed', `${what}: ${output}`);
+    throw new OperatorProblem(`Temporal's tables could not be made (${command} of ${database}): ${output}`);
   };
   for (const [database, schema] of Object.entries(DATABASES)) {
     await sql(database, 'create-database', '--defaultdb', pathname.slice(1));
@@ -179,19 +176,7 @@ async function serverConfiguration(postgres: URL, port: number, dynamicConfig: s
   };
 }
 
-/** From what the dev server takes on its command line to the server's file. */
-function dynamicConfiguration(settings: readonly string[]): string {
-  const entries = settings.map((setting) => {
-    const [key = '', value = ''] = setting.split('=');
-    return [key, [{ value: JSON.parse(value) as unknown }]];
-  });
-  return JSON.stringify(Object.fromEntries(entries));
-}
-
 /** A free one that fits into a smallint, as which the server keeps ports; programs are given higher ones by the system. */
-async function lowPort(): Promise<number> {
-  for (;;) {
-    const port = randomInt(10_000, 32_768);
-    if (await isPortFree(port)) return port;
-  }
+function lowPort(): Promise<number> {
+  return freePort(randomInt(10_000, 32_768)).catch(lowPort);
 }

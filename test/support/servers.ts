@@ -8,7 +8,7 @@ import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { type TestSetting, temporaryFolder } from './database.ts';
 
 /** Each stack is a Worker Deployment, and a namespace may usually have 100. */
-export const TEST_DYNAMIC_CONFIG: readonly string[] = ['matching.maxDeployments=100000'];
+export const TEST_DYNAMIC_CONFIG = { 'matching.maxDeployments': 100_000 };
 
 /**
  * Takes `--temporal server` out of the arguments of a command.
