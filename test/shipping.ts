@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { run } from '../deploy/local/processes.ts';
-import { cacheFolder, findBuilt } from '../deploy/local/temporal-cli.ts';
+import { cacheFolder, findBuilt } from '../deploy/local/programs.ts';
 import { buildImages, shippedFrom } from './shipping/images.ts';
 import { runImages } from './shipping/running.ts';
 import { testSetting } from './support/database.ts';

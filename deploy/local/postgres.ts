@@ -42,7 +42,7 @@ export async function startPostgres(options: {
     const dataDir = temporaryFolder
       ? join(temporaryFolder, 'data')
       : await placeFor(resolve(options.dataDir ?? ''), user, log);
-    await waitForEarlierServer(dataDir, log);
+    await waitForEarlierServer(dataDir);
     const password = await initialize(dataDir, temporaryFolder !== undefined, binaries, user);
     const server = await launchOnPort({
       name: 'PostgreSQL',
@@ -132,7 +132,7 @@ const EARLIER_SERVER_MS = 5_000;
  * takes any process that has the same number since for itself: such a file is removed here.
  * @throws {OperatorProblem} when a server is still there after 5 seconds
  */
-async function waitForEarlierServer(dataDir: string, log: (line: string) => void): Promise<void> {
+async function waitForEarlierServer(dataDir: string): Promise<void> {
   const lockFile = join(dataDir, 'postmaster.pid');
   const lock = await readFile(lockFile, 'utf8').catch(() => null);
   if (lock === null) return;
@@ -149,12 +149,12 @@ async function waitForEarlierServer(dataDir: string, log: (line: string) => void
       () => undefined,
     );
   };
-  if (await isGone()) return await rm(lockFile, { force: true });
-  log(`waiting for an earlier PostgreSQL (process ${pid}) to end`);
-  if (await poll(isGone, EARLIER_SERVER_MS)) return await rm(lockFile, { force: true });
-  throw new OperatorProblem(
-    `Another PostgreSQL (process ${pid}) already runs on ${dataDir}: stop what started it, then try again.`,
-  );
+  if ((await poll(isGone, EARLIER_SERVER_MS)) === undefined) {
+    throw new OperatorProblem(
+      `Another PostgreSQL (process ${pid}) already runs on ${dataDir}: stop what started it, then try again.`,
+    );
+  }
+  await rm(lockFile, { force: true });
 }
 
 // Who PostgreSQL runs as on this machine, and where its binaries and its data are.

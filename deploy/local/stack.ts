@@ -12,12 +12,11 @@ import { startDns } from './dns.ts';
 import { readFacts, type StackFacts } from './facts.ts';
 import { startPostgres } from './postgres.ts';
 import { freePort, LOOPBACK, launch } from './processes.ts';
+import { cacheFolder, findTemporalCli, findTemporalServer } from './programs.ts';
 import { startReceiver } from './receiver.ts';
 import { importSample } from './sample.ts';
 import { createSimulator, SIMULATED, sourceSettings } from './simulator.ts';
-import { ensureNamespace, startTemporal } from './temporal.ts';
-import { cacheFolder, findTemporalCli } from './temporal-cli.ts';
-import { findTemporalServer, startTemporalServer } from './temporal-server.ts';
+import { ensureNamespace, startTemporal, startTemporalServer } from './temporal.ts';
 import { openTenant } from './tenant.ts';
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;
@@ -171,17 +170,10 @@ async function bringUp(options: StackOptions, parts: Parts) {
   });
 
   const { simulator, receiver, dns } = await part('vendors, receiver', async () => {
-    const simulator = await createSimulator({
-      port: await portOf('simulator'),
-      speed: 1,
-      apiKey: tenant.vendorKey,
-    });
+    const { vendorKey: apiKey, webhookSecrets } = tenant;
+    const simulator = await createSimulator({ port: await portOf('simulator'), speed: 1, apiKey });
     parts.add('the simulator', simulator.close);
-    const receiver = await startReceiver(
-      await portOf('receiver'),
-      join(dir, 'receiver'),
-      tenant.webhookSecrets,
-    );
+    const receiver = await startReceiver(await portOf('receiver'), join(dir, 'receiver'), webhookSecrets);
     parts.add('the receiver', receiver.close);
     const dns = await startDns();
     parts.add('the name server', dns.close);
@@ -212,12 +204,9 @@ async function bringUp(options: StackOptions, parts: Parts) {
     WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',
   };
   await part('worker, API', async () => {
-    const own = {
-      worker: { DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey },
-      api: { DATABASE_URL: urls.api },
-    };
-    const names = ['worker', 'api'] as const;
-    await Promise.all(names.map((name) => startProcess(name, { ...environment, ...own[name] }, logs, parts)));
+    const worker = { ...environment, DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey };
+    const api = { ...environment, DATABASE_URL: urls.api };
+    await Promise.all([startProcess('worker', worker, logs, parts), startProcess('api', api, logs, parts)]);
   });
   const facts: StackFacts = {
     base_url: `http://${LOOPBACK}:${apiPort}`,

@@ -1,7 +1,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { freePort, LOOPBACK, launch, run } from '../../deploy/local/processes.ts';
-import { cacheFolder, findBuilt } from '../../deploy/local/temporal-cli.ts';
+import { cacheFolder, findBuilt } from '../../deploy/local/programs.ts';
 import { eventually } from './organization.ts';
 
 const MODULE = 'github.com/prometheus/prometheus/cmd';

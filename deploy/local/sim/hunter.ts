@@ -10,12 +10,10 @@ const RUNNING: Answer = { status: 202, body: {} };
  */
 export const hunter: Source = {
   base: '/hunter/v2',
-  deny({ headers, query }, apiKey) {
-    const bearer = headers.authorization?.replace(/^bearer /i, '');
-    return [headers['x-api-key'], bearer, query.get('api_key')].includes(apiKey)
+  deny: ({ headers }, apiKey) =>
+    headers['x-api-key'] === apiKey
       ? null
-      : problem(401, 'authentication_failed', 'No user found for the API key supplied');
-  },
+      : problem(401, 'authentication_failed', 'No user found for the API key supplied'),
   routes: {
     'GET /email-finder': aboutPerson(
       find,

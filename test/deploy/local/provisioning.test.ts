@@ -193,7 +193,7 @@ async function script(file: string, body: string): Promise<void> {
 
 /** Looks for the CLI with `path` as the only folder of programs and no way to the internet. */
 async function findCli(cacheDir: string, path: string): Promise<{ cli?: string; error?: string }> {
-  const module = new URL('../../../deploy/local/temporal-cli.ts', import.meta.url).href;
+  const module = new URL('../../../deploy/local/programs.ts', import.meta.url).href;
   const code = `
     const { findTemporalCli } = await import(${JSON.stringify(module)});
     const found = findTemporalCli({ cacheDir: ${JSON.stringify(cacheDir)}, onProgress: () => {} });

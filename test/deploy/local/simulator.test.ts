@@ -288,15 +288,6 @@ test('Hunter answers the likeliest address with its verification', async (t) => 
   ]);
 });
 
-test('Hunter takes its key as a header, as a bearer and in the query', async (t) => {
-  const { running } = await simulator(t);
-  const url = `${running.urls.hunter}/email-finder?domain=x.com&first_name=No&last_name=Body`;
-  const statusOf = async (input: string, headers = {}) => (await fetch(input, { headers })).status;
-  t.is(await statusOf(url), 401);
-  t.is(await statusOf(url, { authorization: `Bearer ${KEY}` }), 404);
-  t.is(await statusOf(`${url}&api_key=${KEY}`), 404);
-});
-
 test('Hunter knows nobody elsewhere, and wants an employer', async (t) => {
   const { find } = await simulator(t);
   t.is((await find({ ...KETTLEBURN, domain: 'elsewhere.com' })).status, 404);

@@ -5,6 +5,8 @@ import { join } from 'node:path';
 import { OperatorProblem } from '../../db/errors.ts';
 import { run } from './processes.ts';
 
+// The programs that npm does not bring: kept in the cache folder once they are there.
+
 export interface ProgramSearch {
   /** The folder of this project below the user's cache folder; made when needed. */
   readonly cacheDir: string;
@@ -13,8 +15,8 @@ export interface ProgramSearch {
 }
 
 /** The newest version that `go install` accepts: later ones have replace directives in their go.mod. */
-const VERSION = 'v1.5.1';
-const RELEASE = `https://github.com/temporalio/cli/releases/download/${VERSION}/temporal_cli_${VERSION.slice(1)}_${platform()}_${arch().replace('x64', 'amd64')}.tar.gz`;
+const CLI_VERSION = 'v1.5.1';
+const RELEASE = `https://github.com/temporalio/cli/releases/download/${CLI_VERSION}/temporal_cli_${CLI_VERSION.slice(1)}_${platform()}_${arch().replace('x64', 'amd64')}.tar.gz`;
 // Given up only while nothing arrives: a slow connection may take minutes.
 const DOWNLOAD = `set -e
   curl -fsSL --connect-timeout 10 --speed-time 10 -o "$0/packed" ${RELEASE}
@@ -37,15 +39,45 @@ export function cacheFolder(xdgCacheHome: string | undefined): string {
 export async function findTemporalCli(search: ProgramSearch): Promise<string> {
   const { code, output } = await run('temporal', ['--version'], { timeout: 20_000 });
   if (code === 0 && output.startsWith('temporal version')) return 'temporal';
-  const found = await keep(search, `temporal-${VERSION}`, [
+  const found = await keep(search, `temporal-${CLI_VERSION}`, [
     ['downloading', DOWNLOAD],
-    ['building', goInstall(`github.com/temporalio/cli/cmd/temporal@${VERSION}`)],
+    ['building', goInstall(`github.com/temporalio/cli/cmd/temporal@${CLI_VERSION}`)],
   ]);
   if (found !== null) return found;
   throw new OperatorProblem(
     'The Temporal CLI is missing and could be neither downloaded nor built: install it (https://docs.temporal.io/cli), ' +
       'or install Go, or set TEMPORAL_ADDRESS to a Temporal cluster, then try again.',
   );
+}
+
+/** The same server as in the CLI, so that what differs is what it runs on. */
+const SERVER_VERSION = 'v1.29.1';
+const UI_VERSION = 'v2.42.1';
+const COMMANDS = 'go.temporal.io/server/cmd';
+
+/** The server, the tool that makes its tables, and its UI: as what each is kept, and where Go has it from. */
+const PROGRAMS = {
+  server: [`temporal-server-${SERVER_VERSION}`, `${COMMANDS}/server@${SERVER_VERSION}`],
+  sqlTool: [`temporal-sql-${SERVER_VERSION}`, `${COMMANDS}/tools/sql@${SERVER_VERSION}`],
+  ui: [`temporal-ui-${UI_VERSION}`, `github.com/temporalio/ui-server/v2/cmd/server@${UI_VERSION}`],
+} as const;
+
+/** Whether all programs are in the cache folder. */
+export function isServerBuilt(cacheDir: string): boolean {
+  return Object.values(PROGRAMS).every(([name]) => existsSync(join(cacheDir, name)));
+}
+
+/**
+ * The programs of the server: kept in the cache folder, else built by Go (4 to 6 minutes on two cores, once).
+ * @throws {OperatorProblem} if one cannot be built
+ */
+export async function findTemporalServer(search: ProgramSearch) {
+  const { server, sqlTool, ui } = PROGRAMS;
+  return {
+    server: await findBuilt(search, ...server),
+    sqlTool: await findBuilt(search, ...sqlTool),
+    ui: await findBuilt(search, ...ui),
+  };
 }
 
 /**
