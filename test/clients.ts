@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { openapi } from '../api/openapi/document.ts';
 import { run } from '../deploy/local/processes.ts';
-import { cacheFolder } from '../deploy/local/temporal-cli.ts';
+import { cacheFolder } from '../deploy/local/programs.ts';
 import { program } from './support/documented/examples.ts';
 import { findPackages } from './support/installed.ts';
 import { findPython } from './support/python.ts';

@@ -2,8 +2,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { run } from '../deploy/local/processes.ts';
-import { cacheFolder } from '../deploy/local/temporal-cli.ts';
-import { findTemporalServer, isServerBuilt } from '../deploy/local/temporal-server.ts';
+import { cacheFolder, findTemporalServer, isServerBuilt } from '../deploy/local/programs.ts';
 
 /**
  * `npm run cluster`: on Temporal's real server with PostgreSQL, what asks Temporal most, and kills of the server. Go

@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { Ajv } from 'ajv';
 import { freePort, LOOPBACK, run } from '../deploy/local/processes.ts';
-import { cacheFolder } from '../deploy/local/temporal-cli.ts';
+import { cacheFolder } from '../deploy/local/programs.ts';
 import type { Dashboard } from './monitoring/draw.ts';
 import { testSetting } from './support/database.ts';
 import { findPackages } from './support/installed.ts';

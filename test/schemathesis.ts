@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { cacheFolder } from '../deploy/local/temporal-cli.ts';
+import { cacheFolder } from '../deploy/local/programs.ts';
 import { eventually } from './support/organization.ts';
 import { findPython } from './support/python.ts';
 import { startServers } from './support/servers.ts';

@@ -1,10 +1,9 @@
-import { existsSync } from 'node:fs';
 import { chmod, cp, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { run } from '../deploy/local/processes.ts';
-import { build, cacheFolder } from '../deploy/local/temporal-cli.ts';
+import { cacheFolder, findBuilt } from '../deploy/local/programs.ts';
 import { buildImages, shippedFrom } from './shipping/images.ts';
 import { runImages } from './shipping/running.ts';
 import { testSetting } from './support/database.ts';
@@ -75,7 +74,7 @@ async function main(): Promise<void> {
   const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
   const python = await findPython(cacheDir, join(FOLDER, 'requirements.txt'), 'kubernetes_validate');
   const path = [dirname(python), process.env.PATH].join(delimiter);
-  const env = { ...process.env, FOLDER, PATH: path, ...(await findBuilt(cacheDir)) };
+  const env = { ...process.env, FOLDER, PATH: path, ...(await findJudges(cacheDir)) };
   const folder = await mkdtemp(join(tmpdir(), 'shipping-'));
   stops.push(() => rm(folder, { recursive: true, force: true }));
   // Others look into it: PostgreSQL's user, and the images'.
@@ -147,14 +146,11 @@ async function step<T>(name: string, work: () => Promise<T>): Promise<T> {
   return result;
 }
 
-async function findBuilt(cacheDir: string): Promise<NodeJS.ProcessEnv> {
+async function findJudges(cacheDir: string): Promise<NodeJS.ProcessEnv> {
   const entries: [string, string][] = [];
   for (const [name, module] of Object.entries(BUILT)) {
     const file = `${name.toLowerCase()}${module.slice(module.indexOf('@'))}`;
-    const kept = join(cacheDir, file);
-    const found = existsSync(kept) ? kept : await build({ cacheDir, onProgress: console.log }, module, file);
-    if (!found) throw new Error(`${file} could not be built: install Go, then try again.`);
-    entries.push([name, found]);
+    entries.push([name, await findBuilt({ cacheDir, onProgress: console.log }, file, module)]);
   }
   return Object.fromEntries(entries);
 }

@@ -2,9 +2,9 @@ import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { createCaller, EnrichmentError } from '../../api/client/http.ts';
 import type { Accepted, Credits, Envelope } from '../../api/client/types.ts';
+import { OperatorProblem } from '../../db/errors.ts';
 import { table } from '../operator/print.ts';
 import type { StackFacts } from './facts.ts';
-import { LocalProblem } from './processes.ts';
 
 // The main job, done once through the public API alone: what a client of the service would write.
 
@@ -18,7 +18,7 @@ const ALL_VENDORS = '2000000218';
 /**
  * Submits one bulk batch, waits for its results and deliveries, and prints them.
  * @returns the batch id
- * @throws {LocalProblem} `demo_failed`
+ * @throws {OperatorProblem} if a call fails
  */
 export async function demonstrate(
   facts: StackFacts,
@@ -33,7 +33,7 @@ export async function demonstrate(
       return (await caller<T>(path, headers, body)).body;
     } catch (error) {
       if (!(error instanceof EnrichmentError)) throw error;
-      throw new LocalProblem('demo_failed', `The demonstration failed at ${path}: ${error.message}`);
+      throw new OperatorProblem(`The demonstration failed at ${path}: ${error.message}`);
     }
   };
   const npis = NPIS.split(/\s+/);

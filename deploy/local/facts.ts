@@ -18,8 +18,6 @@ export interface StackFacts {
   /** Of the organization and of its sandbox. */
   readonly webhook_secrets: readonly string[];
   readonly organization_id: string;
-  readonly sandbox_id: string;
-  readonly temporal_cli: string | null;
   /** Where the stack's own servers listen, by name. */
   readonly ports: Readonly<Record<string, number>>;
 }

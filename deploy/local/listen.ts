@@ -3,11 +3,12 @@ import { createServer } from 'node:https';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { InvalidArgumentError } from 'commander';
+import { OperatorProblem } from '../../db/errors.ts';
 import { main } from '../main.ts';
 import { integer } from '../operator/arguments.ts';
 import { signatureProblem } from './check-signature.ts';
 import { readFacts, type StackFacts } from './facts.ts';
-import { LOOPBACK, LocalProblem, listenOn } from './processes.ts';
+import { LOOPBACK, listenOn } from './processes.ts';
 import { ensureCertificate } from './receiver.ts';
 
 // `npm run listen`: deliveries of the local stack, checked and sent on to a receiver that is being written.
@@ -58,7 +59,7 @@ async function factsOf(dir: string): Promise<StackFacts> {
   const what = facts
     ? `The local stack does not answer at ${facts.base_url}: start it with npm start.`
     : `There is no ${join(dir, 'stack.json')}: start the local stack with npm start, and name its --dir.`;
-  throw new LocalProblem('no_stack', what);
+  throw new OperatorProblem(what);
 }
 
 /** The sender gives up after 15 s, connecting included (DECISIONS.md, Webhooks, transport). */
@@ -78,11 +79,8 @@ async function receive(
 ): Promise<void> {
   const at = new Date();
   const body = await buffer(request);
-  const headers = Object.fromEntries(
-    Object.entries(request.headers).flatMap(([name, value]) =>
-      HEADERS.test(name) ? [[name, String(value)]] : [],
-    ),
-  );
+  const sent = Object.entries(request.headers).filter(([name]) => HEADERS.test(name));
+  const headers = Object.fromEntries(sent) as Record<string, string>;
   const problem = signatureProblem(headers, body, secrets, at);
   const begun = performance.now();
   const answer = await fetch(target, {

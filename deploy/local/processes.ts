@@ -1,4 +1,4 @@
-import { execFile, spawn } from 'node:child_process';
+import { type ExecFileOptions, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -7,36 +7,6 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { OperatorProblem } from '../../db/errors.ts';
 
 // What the local programs need of this machine: processes, ports, and patience.
-
-/**
- * What goes wrong while a local server is being brought up. The code is for programs: `port_taken`, `postgres_running`,
- * `postgres_failed`, `database_in_use`, `temporal_missing`, `temporal_failed`, `not_startable`.
- */
-export class LocalProblem extends OperatorProblem {
-  override readonly name = 'LocalProblem';
-  readonly code: string;
-
-  constructor(code: string, message: string) {
-    super(message);
-    this.code = code;
-  }
-}
-
-export interface LaunchOptions {
-  readonly name: string;
-  readonly command: string;
-  readonly args: readonly string[];
-  /** Asks for an orderly end; SIGTERM for most. */
-  readonly stopSignal?: NodeJS.Signals;
-  /** For when that takes too long; SIGKILL for most. */
-  readonly forceSignal?: NodeJS.Signals;
-  readonly env?: NodeJS.ProcessEnv | undefined;
-  readonly cwd?: string | undefined;
-  readonly user?: { readonly uid: number; readonly gid: number } | undefined;
-  /** A folder to remove after the process when this program is killed and cannot do it itself. */
-  readonly temporaryFolder?: string | undefined;
-  readonly onLine?: ((line: string) => void) | undefined;
-}
 
 const GRACE_MS = 20_000;
 const TAIL_LINES = 30;
@@ -47,35 +17,42 @@ export type ServerProcess = ReturnType<typeof launch>;
 /**
  * Starts a server that outlives Ctrl-C (it leads its own process group, so that this program can stop things in
  * order) but not this program: a guard ends it when this program is gone, even by SIGKILL.
- * @throws {LocalProblem} `not_startable`
+ * @param options.stopSignal asks for an orderly end
+ * @param options.temporaryFolder to remove after the process when this program is killed and cannot do it itself
+ * @throws {OperatorProblem} if it cannot be started
  */
-export function launch(options: LaunchOptions) {
-  const child = spawn(options.command, options.args, {
+export function launch(options: {
+  readonly name: string;
+  readonly command: string;
+  readonly args: readonly string[];
+  readonly stopSignal?: NodeJS.Signals;
+  readonly env?: NodeJS.ProcessEnv;
+  readonly cwd?: string;
+  readonly user?: { readonly uid: number; readonly gid: number } | undefined;
+  readonly temporaryFolder?: string | undefined;
+  readonly onLine?: ((line: string) => void) | undefined;
+}) {
+  const { name, command, stopSignal = 'SIGTERM', env, cwd, user, temporaryFolder = '' } = options;
+  const child = spawn(command, options.args, {
     detached: true,
     stdio: ['ignore', 'pipe', 'pipe'],
-    env: options.env,
-    cwd: options.cwd,
-    ...options.user,
+    env,
+    cwd,
+    ...user,
   });
   // Without a listener a failed spawn would be an uncaught exception; it shows in the missing pid as well.
   child.on('error', () => {});
   const { pid } = child;
   if (pid === undefined) {
-    throw new LocalProblem(
-      'not_startable',
-      `${options.name} could not be started: ${options.command} is missing or not executable.`,
-    );
+    throw new OperatorProblem(`${name} could not be started: ${command} is missing or not executable.`);
   }
-  child.once('exit', guard(pid, options));
+  child.once('exit', guard(pid, stopSignal, temporaryFolder));
   let ended: string | undefined;
-  const exited = new Promise<string>((resolve) => {
-    // Not `exit`: PostgreSQL's children hold the same pipes and can outlive a killed parent by a moment.
-    child.once('close', (code, signal) => {
-      ended = signal === null ? `exit code ${code}` : `signal ${signal}`;
-      resolve(ended);
-    });
+  // Not `exit`: PostgreSQL's children hold the same pipes and can outlive a killed parent by a moment.
+  const exited = once(child, 'close').then(([code, signal]) => {
+    ended = signal === null ? `exit code ${code}` : `signal ${signal}`;
+    return ended;
   });
-  const ending = () => ended;
   const tail: string[] = [];
   for (const input of [child.stdout, child.stderr]) {
     createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY }).on('line', (line) => {
@@ -95,16 +72,16 @@ export function launch(options: LaunchOptions) {
     /** Settles, never rejects, when the process and its children are gone, with how it ended: `exit code 1`, `signal SIGKILL`. */
     exited,
     /** How it ended, once it has. */
-    ending,
+    ending: () => ended,
     /** The last lines it wrote. */
     tail: () => tail.join('\n'),
     /** Ends its group in order, and by force when it takes longer than 20 s; returns once it is gone. */
     async stop(): Promise<void> {
-      if (ending() !== undefined) return;
-      signalGroup(options.stopSignal ?? 'SIGTERM');
-      if ((await poll(ending, GRACE_MS)) !== undefined) return;
-      signalGroup(options.forceSignal ?? 'SIGKILL');
+      if (ended !== undefined) return;
+      signalGroup(stopSignal);
+      const force = setTimeout(() => signalGroup('SIGKILL'), GRACE_MS);
       await exited;
+      clearTimeout(force);
     },
   };
 }
@@ -122,9 +99,9 @@ kill -s KILL -- "-$1"
 [ -z "$3" ] || rm -rf -- "$3"
 `;
 
-function guard(pid: number, options: LaunchOptions): () => void {
-  const signal = (options.stopSignal ?? 'SIGTERM').replace('SIG', '');
-  const shell = spawn('/bin/sh', ['-c', GUARD, 'guard', String(pid), signal, options.temporaryFolder ?? ''], {
+function guard(pid: number, stopSignal: NodeJS.Signals, temporaryFolder: string): () => void {
+  const args = [String(pid), stopSignal.replace('SIG', ''), temporaryFolder];
+  const shell = spawn('/bin/sh', ['-c', GUARD, 'guard', ...args], {
     detached: true,
     stdio: ['pipe', 'ignore', 'ignore'],
   });
@@ -134,52 +111,46 @@ function guard(pid: number, options: LaunchOptions): () => void {
   return () => shell.stdin.end('\n');
 }
 
+const START_MS = 60_000;
+/**
+ * What servers write when they end for a reason that may pass: another program has taken the port, or another one of those
+ * that a server chooses by itself; the children of a killed PostgreSQL have not let go of its memory yet.
+ */
+const MAY_PASS = /could not bind|address already in use|shared memory block|lock file .* already exists/i;
+
 /**
  * Launches a server and returns once it is ready.
  * @param settings.port without it a free one
- * @param settings.again what it writes if it ends for a reason that may pass: then it is launched again
- * @throws {LocalProblem} `port_taken`, or `settings.code`
+ * @throws {OperatorProblem} if the port is taken, or the server does not start
  */
 export async function launchOnPort(settings: {
   readonly name: string;
-  readonly code: string;
   readonly port: number | undefined;
-  readonly startMs: number;
-  readonly again: RegExp;
   readonly launchAt: (port: number) => ServerProcess | Promise<ServerProcess>;
-  readonly isReady: (server: ServerProcess, port: number) => Promise<boolean>;
+  readonly isReady: (server: ServerProcess, port: number) => Promise<boolean> | boolean;
 }) {
-  const { name, code, startMs, again, launchAt, isReady } = settings;
-  const deadline = Date.now() + startMs;
+  const { name, launchAt, isReady } = settings;
+  const deadline = Date.now() + START_MS;
   for (;;) {
-    const port = settings.port ?? (await freePort());
+    const port = await freePort(settings.port, name);
     const server = await launchAt(port);
     const state = await poll(async () => {
       if (server.ending() !== undefined) return 'gone';
       return (await isReady(server, port)) ? 'ready' : undefined;
-    }, startMs);
-    if (state === 'ready') return { pid: server.pid, port, exited: server.exited, stop: server.stop };
+    }, START_MS);
+    if (state === 'ready') return { ...server, port };
     await server.stop();
     const output = server.tail();
-    if (again.test(output) && Date.now() < deadline) continue;
-    if (PORT_IN_USE.test(output)) throw portTaken(port, name);
-    throw new LocalProblem(code, `${name} did not start (${server.ending()}): ${output}`);
+    if (MAY_PASS.test(output) && Date.now() < deadline) continue;
+    throw new OperatorProblem(`${name} did not start (${server.ending()}): ${output}`);
   }
 }
-
-/** How servers say it. */
-export const PORT_IN_USE = /could not bind|address already in use/i;
 
 /** Runs a short command and gives its exit code (-1: it could not be started) and all it wrote. */
 export function run(
   command: string,
   args: readonly string[],
-  options: {
-    readonly env?: NodeJS.ProcessEnv;
-    readonly uid?: number;
-    readonly gid?: number;
-    readonly timeout?: number;
-  },
+  options: ExecFileOptions = {},
 ): Promise<{ readonly code: number; readonly output: string }> {
   return new Promise((resolve) => {
     execFile(command, args, { ...options, encoding: 'utf8' }, (error, stdout, stderr) => {
@@ -213,52 +184,35 @@ export const LOOPBACK = '127.0.0.1';
 /**
  * A loopback port that was free a moment ago, for servers that cannot be asked to choose one themselves.
  * Another program may take it first, so whoever starts a server on it tries again with another.
+ * @param port the one that has to be free; any by default
+ * @param server and `option` as in `listenOn`
+ * @throws {OperatorProblem} if it is taken
  */
-export async function freePort(): Promise<number> {
-  const listening = await listenOn(createServer(), 0, 'a server');
+export async function freePort(port = 0, server = 'a server', option?: string): Promise<number> {
+  const listening = await listenOn(createServer(), port, server, option);
   await listening.close();
   return listening.port;
 }
 
 /**
- * @param port a loopback port
- * @param server the name of what is to listen there, for the message
- * @param option what chooses another one, for the message
- * @throws {LocalProblem} `port_taken`
- */
-export async function requirePortFree(port: number, server: string, option?: string): Promise<void> {
-  await (await listenOn(createServer(), port, server, option)).close();
-}
-
-export function isPortFree(port: number): Promise<boolean> {
-  return requirePortFree(port, 'a server').then(
-    () => true,
-    () => false,
-  );
-}
-
-function portTaken(port: number, server: string, option?: string): LocalProblem {
-  return new LocalProblem(
-    'port_taken',
-    `Port ${port} on ${LOOPBACK}, where ${server} is to listen, is taken: stop the program that uses it, or choose another port${option ? ` with ${option}` : ''}.`,
-  );
-}
-
-/**
  * Lets a server listen on loopback. Its end closes open connections too.
  * @param port 0 for any that is free
- * @param name and `option` as in `requirePortFree`
- * @throws {LocalProblem} `port_taken`
+ * @param name of the server, for the message
+ * @param option what chooses another port, for the message
+ * @throws {OperatorProblem} if the port is taken
  */
 export async function listenOn(
   server: Pick<Server, 'listen' | 'address' | 'close' | 'closeAllConnections'> & NodeJS.EventEmitter,
   port: number,
   name: string,
   option?: string,
-): Promise<{ readonly port: number; close(): Promise<void> }> {
+) {
   server.listen(port, LOOPBACK);
   await once(server, 'listening').catch((error: NodeJS.ErrnoException) => {
-    throw ['EADDRINUSE', 'EACCES'].includes(error.code ?? '') ? portTaken(port, name, option) : error;
+    if (!['EADDRINUSE', 'EACCES'].includes(error.code ?? '')) throw error;
+    throw new OperatorProblem(
+      `Port ${port} on ${LOOPBACK}, where ${name} is to listen, is taken: stop the program that uses it, or choose another port${option ? ` with ${option}` : ''}.`,
+    );
   });
   return {
     port: (server.address() as AddressInfo).port,

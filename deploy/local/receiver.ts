@@ -9,17 +9,7 @@ import { Webhook } from 'standardwebhooks';
 import { LOOPBACK, listenOn } from './processes.ts';
 
 /** One webhook delivery as it arrived. */
-export interface ReceivedDelivery {
-  /** RFC 3339. */
-  readonly at: string;
-  /** The `webhook-id` header, empty if there was none. */
-  readonly id: string;
-  readonly path: string;
-  /** Whether the public Standard Webhooks library accepts the signature by one of the secrets it is checked with. */
-  readonly verified: boolean;
-  readonly headers: IncomingMessage['headers'];
-  readonly body: string;
-}
+export type ReceivedDelivery = Awaited<ReturnType<typeof readDelivery>>;
 
 /** The oldest are dropped: a local stack may stay up for days. */
 const KEPT = 10_000;
@@ -30,7 +20,7 @@ const KEPT = 10_000;
  * @param port 0 for any that is free
  * @param dir where the certificate is kept
  * @param secrets `whsec_…`, with which signatures are checked
- * @throws {LocalProblem} `port_taken`
+ * @throws {OperatorProblem} if the port is taken
  */
 export async function startReceiver(port: number, dir: string, secrets: readonly string[]) {
   const { cert, key, certFile } = await ensureCertificate(dir);
@@ -58,10 +48,7 @@ export async function startReceiver(port: number, dir: string, secrets: readonly
 }
 
 /** Reads a delivery whole, and checks it. */
-export async function readDelivery(
-  request: IncomingMessage,
-  secrets: readonly string[],
-): Promise<ReceivedDelivery> {
+export async function readDelivery(request: IncomingMessage, secrets: readonly string[]) {
   const body = await text(request);
   const { url: path = '/', headers } = request;
   const verifies = (secret: string) => {
@@ -72,8 +59,16 @@ export async function readDelivery(
       return false;
     }
   };
-  const id = String(headers['webhook-id'] ?? '');
-  return { at: new Date().toISOString(), id, path, verified: secrets.some(verifies), headers, body };
+  return {
+    at: new Date().toISOString(),
+    /** The `webhook-id` header, empty if there was none. */
+    id: String(headers['webhook-id'] ?? ''),
+    path,
+    /** Whether the public Standard Webhooks library accepts the signature by one of the secrets. */
+    verified: secrets.some(verifies),
+    headers,
+    body,
+  };
 }
 
 /**

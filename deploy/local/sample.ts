@@ -18,10 +18,9 @@ import {
 
 // The simulated world as NPPES would publish it: a monthly download.
 
-/** Values by the names of their columns; the others are empty. */
+/** Values by the names of their columns; the others are empty: the sample has what the importer reads. */
 export type NppesValues = Readonly<Record<string, string>>;
 
-const MONTHLY = '20050523-20261108';
 const PRACTICE = 'Provider Business Practice Location Address';
 
 /**
@@ -51,7 +50,7 @@ export async function importSample(databaseUrl: string, dir: string): Promise<vo
 export async function writeSample(folder: string): Promise<string> {
   const zip = join(folder, 'NPPES_Data_Dissemination_November_2026_V2.zip');
   const inService = SAMPLE_NPIS.filter((npi) => !DEACTIVATED_NPIS.includes(npi));
-  const files = filesOf(MONTHLY, {
+  const rows: Record<MemberKind, NppesValues[]> = {
     npidata: [
       ...inService.map((npi) => personRow(personOf(npi))),
       ...SAMPLE_ORGANIZATIONS.map(organizationRow),
@@ -60,24 +59,24 @@ export async function writeSample(folder: string): Promise<string> {
     othername: SAMPLE_ORGANIZATIONS.flatMap(otherNameRow),
     pl: [],
     endpoint: SAMPLE_ENDPOINTS.map(endpointRow),
-  });
-  const readme = { name: 'NPPES_Data_Dissemination_Readme_v.2.pdf', content: Buffer.from('%PDF-1.4\n') };
-  await writeZip(zip, [...files, readme]);
+  };
+  const files = MEMBER_KINDS.map((kind) => ({
+    name: `${kind}_pfile_20050523-20261108.csv`,
+    content: Buffer.from(headerLine(kind) + rows[kind].map((row) => rowLine(kind, row)).join('')),
+  }));
+  await writeZip(zip, files);
   return zip;
 }
 
-function personRow(person: SimPerson): NppesValues {
+function personRow({ npi, first, last, middle, credential, taxonomy, organization }: SimPerson): NppesValues {
   return {
-    NPI: person.npi,
+    NPI: npi,
     'Entity Type Code': '1',
-    'Provider Last Name (Legal Name)': person.last.toUpperCase(),
-    'Provider First Name': person.first.toUpperCase(),
-    'Provider Middle Name': person.middle?.toUpperCase() ?? '',
-    'Provider Credential Text': person.credential,
-    'Provider Sex Code': 'X',
-    'Is Sole Proprietor': 'N',
-    ...placeOf(person.organization),
-    ...taxonomyOf(person.taxonomy),
+    'Provider Last Name (Legal Name)': last.toUpperCase(),
+    'Provider First Name': first.toUpperCase(),
+    'Provider Middle Name': middle?.toUpperCase() ?? '',
+    'Provider Credential Text': credential,
+    ...placeOf(organization, taxonomy),
   };
 }
 
@@ -85,71 +84,39 @@ function organizationRow(organization: SimOrganization): NppesValues {
   return {
     NPI: organization.npi,
     'Entity Type Code': '2',
-    'Employer Identification Number (EIN)': '<UNAVAIL>',
     'Provider Organization Name (Legal Business Name)': organization.name,
-    'Provider Other Organization Name': organization.dba === null ? '' : '<UNAVAIL>',
-    'Is Organization Subpart': 'N',
-    ...placeOf(organization),
-    ...taxonomyOf('261Q00000X'),
+    ...placeOf(organization, '261Q00000X'),
   };
 }
 
-function placeOf({ address, phone }: SimOrganization): NppesValues {
+function placeOf({ address, phone }: SimOrganization, taxonomy: string): NppesValues {
   return {
     'Provider First Line Business Practice Location Address': address.line1,
     'Provider Second Line Business Practice Location Address': address.line2 ?? '',
     [`${PRACTICE} City Name`]: address.city,
     [`${PRACTICE} State Name`]: address.state,
     [`${PRACTICE} Postal Code`]: address.zip,
-    [`${PRACTICE} Country Code (If outside U.S.)`]: 'US',
     [`${PRACTICE} Telephone Number`]: phone,
-    'Provider Enumeration Date': '04/05/2012',
     'Last Update Date': '06/09/2026',
-    'Certification Date': '06/09/2026',
-  };
-}
-
-function taxonomyOf(code: string): NppesValues {
-  return {
-    'Healthcare Provider Taxonomy Code_1': code,
+    'Healthcare Provider Taxonomy Code_1': taxonomy,
     'Healthcare Provider Primary Taxonomy Switch_1': 'Y',
-    'Provider License Number_1': '=========',
   };
 }
 
 function otherNameRow({ npi, dba }: SimOrganization): NppesValues[] {
   if (dba === null) return [];
-  return [
-    {
-      NPI: npi,
-      'Provider Other Organization Name': dba,
-      'Provider Other Organization Name Type Code': '3',
-    },
-  ];
+  const name = { 'Provider Other Organization Name': dba, 'Provider Other Organization Name Type Code': '3' };
+  return [{ NPI: npi, ...name }];
 }
 
-function endpointRow({ npi, type, use, endpoint, affiliation }: SimEndpoint): NppesValues {
+function endpointRow({ npi, type, endpoint, affiliation }: SimEndpoint): NppesValues {
   return {
     NPI: npi,
     'Endpoint Type': type,
     Endpoint: endpoint,
     Affiliation: affiliation === null ? 'N' : 'Y',
     'Affiliation Legal Business Name': affiliation?.name ?? '',
-    'Use Code': use,
   };
-}
-
-/** Each file, and the one that describes it. */
-function filesOf(days: string, rows: Readonly<Record<MemberKind, readonly NppesValues[]>>): ZipEntry[] {
-  return MEMBER_KINDS.flatMap((kind) => {
-    const header = headerLine(kind);
-    const text = header + rows[kind].map((row) => rowLine(kind, row)).join('');
-    const name = `${kind}_pfile_${days}`;
-    return [
-      { name: `${name}.csv`, content: Buffer.from(text) },
-      { name: `${name}_fileheader.csv`, content: Buffer.from(header) },
-    ];
-  });
 }
 
 /** The header of a file as CMS writes it. */
@@ -175,17 +142,14 @@ function line(cells: readonly string[]): string {
   return `"${cells.join('","')}"\n`;
 }
 
-/** A file to pack. */
-export interface ZipEntry {
-  readonly name: string;
-  readonly content: Buffer;
-}
-
 /** The first day that the format knows: the same content gives the same file. */
 const PACKED_AT = { mtime: new Date(1980, 0, 1), forceDosTimestamp: true };
 
 /** Writes a zip of files that fit into memory. */
-export async function writeZip(path: string, entries: readonly ZipEntry[]): Promise<void> {
+export async function writeZip(
+  path: string,
+  entries: readonly { readonly name: string; readonly content: Buffer }[],
+): Promise<void> {
   const zip = new ZipFile();
   for (const { name, content } of entries) zip.addBuffer(content, name, PACKED_AT);
   zip.end();

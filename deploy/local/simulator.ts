@@ -7,7 +7,7 @@ import { prospeo } from './sim/prospeo.ts';
 import { reacher } from './sim/reacher.ts';
 import { registry } from './sim/registry.ts';
 import { rocketreach } from './sim/rocketreach.ts';
-import type { Answer, Memory, Question, Source } from './sim/wire.ts';
+import { type Answer, createMemory, type Question, type Source } from './sim/wire.ts';
 
 /** All that is simulated: vendors in the order of the waterfall, then the verifier, then the NPI registry. */
 const SOURCES = { rocketreach, fullenrich, prospeo, hunter, reacher, registry };
@@ -36,7 +36,7 @@ export type Simulator = Awaited<ReturnType<typeof createSimulator>>;
  * @param port 0 for any free one
  * @param speed what every latency, and every hint when to come back, is divided by
  * @param apiKey what callers must send, whatever the source
- * @throws {LocalProblem} `port_taken`
+ * @throws {OperatorProblem} if the port is taken
  */
 export async function createSimulator({
   port,
@@ -116,19 +116,6 @@ export const SIMULATED = {
   verifiers: { order: ['reacher'] },
   registry: 'fallback',
 };
-
-function createMemory(speed: number): Memory {
-  const counts = new Map<string, number>();
-  return {
-    speed,
-    jobs: new Map(),
-    inTurn(key, first, last) {
-      const count = counts.get(key) ?? 0;
-      counts.set(key, count + 1);
-      return first[count] ?? last;
-    },
-  };
-}
 
 function objectIn(body: string): Question['body'] {
   try {

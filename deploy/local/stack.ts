@@ -3,6 +3,7 @@ import { createWriteStream } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { OperatorProblem } from '../../db/errors.ts';
 import { claimForLocalStack, openUsers } from '../../db/local-stack.ts';
 import { migrate } from '../../db/migrate.ts';
 import { type LocalConfig, loadOperatorConfig } from '../config/config.ts';
@@ -10,13 +11,12 @@ import { temporalTarget } from '../temporal/client.ts';
 import { startDns } from './dns.ts';
 import { readFacts, type StackFacts } from './facts.ts';
 import { startPostgres } from './postgres.ts';
-import { freePort, isPortFree, LOOPBACK, LocalProblem, launch, requirePortFree } from './processes.ts';
+import { freePort, LOOPBACK, launch } from './processes.ts';
+import { cacheFolder, findTemporalCli, findTemporalServer } from './programs.ts';
 import { startReceiver } from './receiver.ts';
 import { importSample } from './sample.ts';
 import { createSimulator, SIMULATED, sourceSettings } from './simulator.ts';
-import { ensureNamespace, startTemporal } from './temporal.ts';
-import { cacheFolder, findTemporalCli } from './temporal-cli.ts';
-import { findTemporalServer, startTemporalServer } from './temporal-server.ts';
+import { ensureNamespace, startTemporal, startTemporalServer } from './temporal.ts';
 import { openTenant } from './tenant.ts';
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;
@@ -52,7 +52,7 @@ const NOT_OURS =
 
 /**
  * Brings up every part in order, and takes down in the reverse order what it has brought up when one fails.
- * @throws {LocalProblem} in one sentence
+ * @throws {OperatorProblem} in one sentence
  */
 export async function startStack(options: StackOptions) {
   const { stop, ...parts } = createParts(join(options.dir, 'logs'));
@@ -82,9 +82,7 @@ function createParts(logs: string) {
       else running.defer(stop);
       void exited?.then((ending) => {
         if (running.disposed) return;
-        death.reject(
-          new LocalProblem('died', `${name} ended unexpectedly (${ending}); see its log in ${logs}.`),
-        );
+        death.reject(new OperatorProblem(`${name} ended unexpectedly (${ending}); see its log in ${logs}.`));
       });
     },
     stop: () => running.disposeAsync(),
@@ -94,16 +92,16 @@ function createParts(logs: string) {
 async function bringUp(options: StackOptions, parts: Parts) {
   const { dir, given, say, signal } = options;
   const onServer = options.temporal === 'server';
-  if (onServer && (given.databaseUrl ?? given.temporalAddress) !== null)
-    throw new LocalProblem('usage', NOT_OURS);
+  if (onServer && (given.databaseUrl ?? given.temporalAddress) !== null) throw new OperatorProblem(NOT_OURS);
   const logs = join(dir, 'logs');
   await mkdir(logs, { recursive: true });
   const earlier = readFacts(dir);
   const secretsKey =
     given.environment.SECRETS_KEY ?? earlier?.secrets_key ?? `v1:${randomBytes(32).toString('base64')}`;
   const ports: Record<string, number> = { ...earlier?.ports };
+  /** Only the API's port has to be the one that was asked for: of the others that of the last time, or the usual one, else any. */
   const portOf = async (name: keyof typeof USUAL) => {
-    ports[name] = await firstFree([ports[name], USUAL[name]]);
+    ports[name] = await freePort(ports[name] ?? USUAL[name]).catch(() => freePort());
     return ports[name];
   };
   const part = async <T>(name: string, begin: () => Promise<T>): Promise<T> => {
@@ -114,8 +112,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     return result;
   };
 
-  if (options.apiPort !== 0) await requirePortFree(options.apiPort, 'the API', '--port');
-  const apiPort = options.apiPort || (await freePort());
+  const apiPort = await freePort(options.apiPort, 'the API', '--port');
   say('Starting the local stack:');
 
   // First, because it may take minutes or be missing.
@@ -138,7 +135,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   });
   const { stackId, tenant, urls } = await part('migrations', async () => {
     const stackId = await claimForLocalStack(database.url, given.databaseUrl === null);
-    if (stackId === null) throw new LocalProblem('database_in_use', DATABASE_IN_USE);
+    if (stackId === null) throw new OperatorProblem(DATABASE_IN_USE);
     await migrate(database.url);
     // On somebody else's server no users are made.
     const { url } = database;
@@ -163,6 +160,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
       onLog: logTo(logs, 'temporal'),
     };
     const folder = join(dir, 'temporal');
+    await mkdir(folder, { recursive: true });
     const server =
       typeof programs === 'string'
         ? await startTemporal({ ...common, cli: programs, dbFile: join(folder, `${stackId}.db`) })
@@ -172,17 +170,10 @@ async function bringUp(options: StackOptions, parts: Parts) {
   });
 
   const { simulator, receiver, dns } = await part('vendors, receiver', async () => {
-    const simulator = await createSimulator({
-      port: await portOf('simulator'),
-      speed: 1,
-      apiKey: tenant.vendorKey,
-    });
+    const { vendorKey: apiKey, webhookSecrets } = tenant;
+    const simulator = await createSimulator({ port: await portOf('simulator'), speed: 1, apiKey });
     parts.add('the simulator', simulator.close);
-    const receiver = await startReceiver(
-      await portOf('receiver'),
-      join(dir, 'receiver'),
-      tenant.webhookSecrets,
-    );
+    const receiver = await startReceiver(await portOf('receiver'), join(dir, 'receiver'), webhookSecrets);
     parts.add('the receiver', receiver.close);
     const dns = await startDns();
     parts.add('the name server', dns.close);
@@ -213,14 +204,9 @@ async function bringUp(options: StackOptions, parts: Parts) {
     WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',
   };
   await part('worker, API', async () => {
-    const own = {
-      worker: { DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey },
-      api: { DATABASE_URL: urls.api },
-    };
-    const processes = (['worker', 'api'] as const).map((name) =>
-      startProcess(name, { ...environment, ...own[name] }, logs, parts),
-    );
-    await Promise.all(processes.map(({ ready }) => ready));
+    const worker = { ...environment, DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey };
+    const api = { ...environment, DATABASE_URL: urls.api };
+    await Promise.all([startProcess('worker', worker, logs, parts), startProcess('api', api, logs, parts)]);
   });
   const facts: StackFacts = {
     base_url: `http://${LOOPBACK}:${apiPort}`,
@@ -235,8 +221,6 @@ async function bringUp(options: StackOptions, parts: Parts) {
     receiver_url: receiver.url,
     webhook_secrets: tenant.webhookSecrets,
     organization_id: tenant.organizationId,
-    sandbox_id: tenant.sandbox.organizationId,
-    temporal_cli: typeof programs === 'string' ? programs : null,
     ports,
   };
   return {
@@ -246,8 +230,8 @@ async function bringUp(options: StackOptions, parts: Parts) {
   };
 }
 
-/** One of the production entry points as a child process, its log in a file; ready when it says so there. */
-function startProcess(name: 'api' | 'worker', env: NodeJS.ProcessEnv, logs: string, parts: Parts) {
+/** One of the production entry points as a child process, its log in a file; it returns once that says that it is ready. */
+async function startProcess(name: 'api' | 'worker', env: NodeJS.ProcessEnv, logs: string, parts: Parts) {
   const log = logTo(logs, name);
   const said = Promise.withResolvers<void>();
   const server = launch({
@@ -261,18 +245,10 @@ function startProcess(name: 'api' | 'worker', env: NodeJS.ProcessEnv, logs: stri
     },
   });
   parts.add(`the ${name}`, server.stop, server.exited);
-  return { ready: said.promise };
+  await said.promise;
 }
 
 function logTo(logs: string, name: string): (line: string) => void {
   const file = createWriteStream(join(logs, `${name}.log`), { flags: 'a' });
   return (line) => file.write(`${line}\n`);
-}
-
-/** Only the API's port has to be the one that was asked for: of the others the first that is free, else any. */
-async function firstFree(ports: readonly (number | undefined)[]): Promise<number> {
-  for (const port of ports) {
-    if (port !== undefined && (await isPortFree(port))) return port;
-  }
-  return await freePort();
 }

@@ -1,6 +1,5 @@
 import ava from 'ava';
-import { cacheFolder } from '../../deploy/local/temporal-cli.ts';
-import { isServerBuilt } from '../../deploy/local/temporal-server.ts';
+import { cacheFolder, isServerBuilt } from '../../deploy/local/programs.ts';
 
 const isBuilt = isServerBuilt(cacheFolder(process.env.XDG_CACHE_HOME));
 if (!isBuilt)

@@ -1,8 +1,7 @@
-import { existsSync } from 'node:fs';
-import { mkdir, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { freePort, LOOPBACK, launch, run } from '../../deploy/local/processes.ts';
-import { build, cacheFolder } from '../../deploy/local/temporal-cli.ts';
+import { cacheFolder, findBuilt } from '../../deploy/local/programs.ts';
 import { eventually } from './organization.ts';
 
 const MODULE = 'github.com/prometheus/prometheus/cmd';
@@ -17,18 +16,11 @@ const ONLY_DNS = '-tags=remove_all_sd,enable_dns_sd';
  */
 export async function findPrometheus() {
   const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
-  await mkdir(cacheDir, { recursive: true });
   // For this process, which builds nothing that would mind.
   process.env.GOFLAGS = `${process.env.GOFLAGS ?? ''} ${ONLY_DNS}`.trim();
-  const find = async (program: string): Promise<string> => {
-    const name = `${program}-${VERSION}`;
-    const kept = join(cacheDir, name);
-    if (existsSync(kept)) return kept;
-    const built = await build({ cacheDir, onProgress: console.log }, `${MODULE}/${program}@${VERSION}`, name);
-    if (built === undefined)
-      throw new Error(`${program} is missing and could not be built: install Go, then try again.`);
-    return built;
-  };
+  const search = { cacheDir, onProgress: console.log };
+  const find = (program: string) =>
+    findBuilt(search, `${program}-${VERSION}`, `${MODULE}/${program}@${VERSION}`);
   return { promtool: await find('promtool'), prometheus: await find('prometheus') };
 }
 

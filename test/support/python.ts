@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { run } from '../../deploy/local/processes.ts';
-import { cacheFolder } from '../../deploy/local/temporal-cli.ts';
+import { cacheFolder } from '../../deploy/local/programs.ts';
 import { installed, succeed } from './installed.ts';
 
 const IS_USABLE = 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))';

@@ -1,14 +1,13 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import { startTemporal } from '../../deploy/local/temporal.ts';
-import { cacheFolder, findTemporalCli } from '../../deploy/local/temporal-cli.ts';
-import { findTemporalServer, startTemporalServer } from '../../deploy/local/temporal-server.ts';
+import { cacheFolder, findTemporalCli, findTemporalServer } from '../../deploy/local/programs.ts';
+import { startTemporal, startTemporalServer } from '../../deploy/local/temporal.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { type TestSetting, temporaryFolder } from './database.ts';
 
 /** Each stack is a Worker Deployment, and a namespace may usually have 100. */
-export const TEST_DYNAMIC_CONFIG: readonly string[] = ['matching.maxDeployments=100000'];
+export const TEST_DYNAMIC_CONFIG = { 'matching.maxDeployments': 100_000 };
 
 /**
  * Takes `--temporal server` out of the arguments of a command.

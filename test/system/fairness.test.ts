@@ -20,12 +20,12 @@ const fairTemporal = fresh(test, () =>
   startTemporal({
     cli: testSetting('TEST_TEMPORAL_CLI'),
     namespace: 'default',
-    dynamicConfig: [
-      'matching.useNewMatcher=true',
-      'matching.enableFairness=true',
-      'matching.numTaskqueueReadPartitions=1',
-      'matching.numTaskqueueWritePartitions=1',
-    ],
+    dynamicConfig: {
+      'matching.useNewMatcher': true,
+      'matching.enableFairness': true,
+      'matching.numTaskqueueReadPartitions': 1,
+      'matching.numTaskqueueWritePartitions': 1,
+    },
   }),
 );
 const fair = fresh(test, () =>

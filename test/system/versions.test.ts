@@ -180,7 +180,7 @@ test.serial(
     const temporal = await startTemporal({
       cli: testSetting('TEST_TEMPORAL_CLI'),
       namespace: 'default',
-      dynamicConfig: ['system.enableDeploymentVersions=false'],
+      dynamicConfig: { 'system.enableDeploymentVersions': false },
     });
     t.teardown(() => temporal.stop());
     const stack = await startWithoutWorker(temporal.address);

@@ -48,7 +48,7 @@ function firstOf({ data }: Fields): Fields {
 
 function submit(finding: Finding, { body }: Question, memory: Memory): Answer {
   const id = randomUUID();
-  const polls = finding.situation === 'slow' ? SLOW_RUNNING_POLLS : RUNNING_POLLS;
+  const polls = finding.known === 'slow' ? SLOW_RUNNING_POLLS : RUNNING_POLLS;
   const running = Array<Answer>(polls).fill(RUNNING);
   const result = resultOf(id, finding, body);
   memory.jobs.set(id, () => memory.inTurn(id, running, result));
@@ -69,20 +69,7 @@ function resultOf(id: string, finding: Finding, body: Fields): Answer {
   const work = known(workEmail, 'contact.work_emails');
   const personal = known(homeEmail, 'contact.personal_emails');
   const record = {
-    input: {
-      first_name: entry.first_name,
-      last_name: entry.last_name,
-      company_domain: entry.domain,
-      company_name: entry.company_name,
-    },
-    // Comes back as it was sent.
-    custom: entry.custom ?? {},
-    contact_info: {
-      most_probable_work_email: work[0],
-      most_probable_personal_email: personal[0],
-      work_emails: work,
-      personal_emails: personal,
-    },
+    contact_info: { work_emails: work, personal_emails: personal },
     profile: {
       first_name: person.first,
       last_name: person.last,

@@ -10,12 +10,10 @@ const RUNNING: Answer = { status: 202, body: {} };
  */
 export const hunter: Source = {
   base: '/hunter/v2',
-  deny({ headers, query }, apiKey) {
-    const bearer = headers.authorization?.replace(/^bearer /i, '');
-    return [headers['x-api-key'], bearer, query.get('api_key')].includes(apiKey)
+  deny: ({ headers }, apiKey) =>
+    headers['x-api-key'] === apiKey
       ? null
-      : problem(401, 'authentication_failed', 'No user found for the API key supplied');
-  },
+      : problem(401, 'authentication_failed', 'No user found for the API key supplied'),
   routes: {
     'GET /email-finder': aboutPerson(
       find,
@@ -39,23 +37,16 @@ function find({ query }: Question): Finding | Answer {
 }
 
 function result(finding: Finding, _question: Question, memory: Memory): Answer {
-  const { subject, person, workEmail, situation } = finding;
+  const { subject, person, workEmail, known } = finding;
   const answer = ok({
     data: {
       first_name: person.first,
       last_name: person.last,
       email: workEmail,
-      score: 97,
-      domain: person.organization.domain,
-      accept_all: false,
-      verification: {
-        date: new Date(Date.now() - DAY_MS).toISOString().slice(0, 10),
-        status: 'valid',
-      },
-      sources: [],
+      verification: { date: new Date(Date.now() - DAY_MS).toISOString().slice(0, 10), status: 'valid' },
     },
   });
-  return situation === 'slow' ? memory.inTurn(subject, [RUNNING, RUNNING], answer) : answer;
+  return known === 'slow' ? memory.inTurn(subject, [RUNNING, RUNNING], answer) : answer;
 }
 
 function problem(code: number, id: string, details: string): Answer {

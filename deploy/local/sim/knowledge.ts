@@ -1,5 +1,5 @@
 import type { VendorId } from '../../../activities/vendors/catalogue.ts';
-import { type Known, MAGIC, SITUATIONS, type Situation } from './magic.ts';
+import { type Known, MAGIC } from './magic.ts';
 import { type Contact, digestOf, directAddress, findPerson, personOf, type SimPerson } from './people.ts';
 
 // What the simulated vendors know: of the magic NPIs what their table says, of all others what their digits say.
@@ -13,28 +13,22 @@ export const STRANGER: SimPerson = {
 };
 
 /** What a vendor has of a person, before its own wire format. */
-export interface Finding {
-  /** Who was asked about: the NPI, or the name if it is nobody's. */
-  readonly subject: string;
-  /** Whose addresses these are, be it a stranger. */
-  readonly person: SimPerson;
-  readonly workEmail: string | null;
-  readonly homeEmail: string | null;
-  readonly situation: Situation;
-}
+export type Finding = ReturnType<typeof findingOf>;
 
 /** What a vendor has of the person of an NPI. */
-export function findingOf(vendor: VendorId, npi: string): Finding {
+export function findingOf(vendor: VendorId, npi: string) {
   const magic = MAGIC.get(npi);
   const known = magic ? (magic.knows[vendor] ?? 'nobody') : ordinarilyKnown(vendor, npi);
   const person = known === 'somebody_else' ? STRANGER : personOf(npi);
   const atWork = known === 'direct' ? directAddress(person) : person.workEmail;
   return {
+    /** Who was asked about: the NPI, or the name if it is nobody's. */
     subject: npi,
+    /** Whose addresses these are, be it a stranger. */
     person,
     workEmail: known === 'personal' || known === 'nobody' ? null : atWork,
     homeEmail: known === 'personal' || known === 'both' ? person.homeEmail : null,
-    situation: SITUATIONS.find((situation) => situation === known) ?? 'found',
+    known,
   };
 }
 
@@ -43,7 +37,7 @@ export function search(vendor: VendorId, contact: Contact): Finding {
   const { first, last } = contact;
   const npi = findPerson(contact)?.npi;
   if (npi !== undefined) return findingOf(vendor, npi);
-  const nothing = { workEmail: null, homeEmail: null, situation: 'nobody' } as const;
+  const nothing = { workEmail: null, homeEmail: null, known: 'nobody' } as const;
   return { subject: `${first} ${last}`, person: { ...STRANGER, first, last }, ...nothing };
 }
 

@@ -3,9 +3,13 @@ import type { VendorId } from '../../../activities/vendors/catalogue.ts';
 
 // What the magic NPIs show: data alone, in one table with what the sandbox makes of them. Who they are follows in people.ts, what a vendor makes of it in knowledge.ts.
 
-/** What is special about an answer. */
-export const SITUATIONS = [
-  'found',
+/** What one vendor knows of one person, in a word: what it has, or how it is with its answer. */
+export const KNOWN = [
+  'found', // A work address.
+  'both',
+  'personal',
+  'direct',
+  'somebody_else',
   'nobody',
   'slow', // The vendor takes a while.
   'limited', // The first question meets the vendor's rate limit, the next one is answered.
@@ -15,12 +19,9 @@ export const SITUATIONS = [
   'catchall',
   'unknown', // The vendor could not find out whether the mailbox exists.
 ] as const;
-export type Situation = (typeof SITUATIONS)[number];
-/** What is special to some situations. */
-export type BySituation<T> = Readonly<Partial<Record<Situation, T>>>;
-
-/** What one vendor knows of one person: a situation of their work address, or one of these. */
-export type Known = Situation | 'both' | 'personal' | 'direct' | 'somebody_else';
+export type Known = (typeof KNOWN)[number];
+/** What is special to some of them. */
+export type ByKnown<T> = Readonly<Partial<Record<Known, T>>>;
 
 /** The magic NPI of an organization, the last practice of the sample. */
 export const MAGIC_ORGANIZATION_NPI = '2000000093';

@@ -167,8 +167,7 @@ function endpoint(
   address: string,
   affiliation: SimOrganization | null = null,
 ) {
-  const use = { DIRECT: 'DIRECT', FHIR: 'HIE', OTHERS: 'OTHER' }[type];
-  return { npi, type, use, endpoint: address, affiliation };
+  return { npi, type, endpoint: address, affiliation };
 }
 
 /** @param stem nine digits */

@@ -5,6 +5,7 @@ import {
   contactOf,
   type Fields,
   type Memory,
+  ok,
   type Question,
   type Source,
 } from './wire.ts';
@@ -30,8 +31,7 @@ function find({ body }: Question): Finding | Answer {
 function result(finding: Finding, _question: Question, memory: Memory): Answer {
   const { subject, person, workEmail: email } = finding;
   const { first, last, organization } = person;
-  const { city, state } = organization.address;
-  return answer(200, {
+  return ok({
     error: false,
     // A match is charged once.
     free_enrichment: memory.inTurn(subject, [false], true),
@@ -39,30 +39,12 @@ function result(finding: Finding, _question: Question, memory: Memory): Answer {
       first_name: first,
       last_name: last,
       full_name: `${first} ${last}`,
-      email: {
-        status: 'VERIFIED',
-        revealed: true,
-        email,
-        verification_method: 'SMTP',
-        email_mx_provider: 'Google',
-      },
-      location: { country: 'United States', country_code: 'US', state, city },
+      email: { status: 'VERIFIED', revealed: true, email },
+      location: { country_code: 'US', state: organization.address.state },
     },
-    company: { name: organization.dba ?? organization.name, domain: organization.domain },
   });
 }
 
 function problem(status: number, errorCode: string): Answer {
-  return answer(status, { error: true, error_code: errorCode });
-}
-
-/** Every answer carries how much may still be asked. */
-function answer(status: number, body: unknown): Answer {
-  const headers = {
-    'x-minute-request-left': '59',
-    'x-minute-reset-seconds': '1',
-    'x-daily-request-left': '1999',
-    'x-daily-reset-seconds': '86400',
-  };
-  return { status, body, headers };
+  return { status, body: { error: true, error_code: errorCode } };
 }

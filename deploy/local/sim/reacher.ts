@@ -2,16 +2,26 @@ import { NOBODY_KNOWN, ownerOf } from '../../../activities/verification/local-pa
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS, personOf } from './people.ts';
 import { ok, type Source, textOf } from './wire.ts';
 
-/** What Reacher says of a mailbox. */
+/** What a mail server says of a mailbox that there is. */
+const THERE = {
+  can_connect_smtp: true,
+  has_full_inbox: false,
+  is_catch_all: false,
+  is_deliverable: true,
+  is_disabled: false,
+};
+const COME_BACK = 'transient: 4.7.1 Greylisting in action, please come back later';
+
+/** What Reacher says of a mailbox (its own rule decides what is `risky`, what `invalid` and what `safe`), and what the mail server said. */
 const MAILBOXES = {
-  ok: 'safe',
-  missing: 'invalid',
-  catchall: 'risky',
+  ok: ['safe', THERE],
+  missing: ['invalid', { ...THERE, is_deliverable: false }],
+  catchall: ['risky', { ...THERE, is_catch_all: true }],
   // Who asks is to come back, and then it is `ok`.
-  greylisted: 'unknown',
-  full: 'risky',
-  role: 'risky',
-  unknown: 'unknown',
+  greylisted: ['unknown', { error: { type: 'AsyncSmtpError', message: COME_BACK } }],
+  full: ['risky', { ...THERE, has_full_inbox: true, is_deliverable: false }],
+  role: ['risky', THERE],
+  unknown: ['unknown', { error: { type: 'IOError', message: 'io: incomplete' } }],
 } as const;
 
 type Mailbox = keyof typeof MAILBOXES;
@@ -48,35 +58,9 @@ export const reacher: Source = {
       const mailbox = mailboxOf(email);
       // A mail server that greylists takes the second attempt.
       const now = mailbox === 'greylisted' ? memory.inTurn<Mailbox>(email, [mailbox], 'ok') : mailbox;
-      return [email, outputOf(email, now)];
+      const [isReachable, smtp] = MAILBOXES[now];
+      const misc = { is_disposable: false, is_role_account: now === 'role' };
+      return [email, ok({ is_reachable: isReachable, misc, mx: { accepts_mail: true }, smtp })];
     },
   },
 };
-
-/** The server's own rule decides what is `risky`, what `invalid` and what `safe`. */
-function outputOf(email: string, mailbox: Mailbox) {
-  const [username, domain] = email.split('@');
-  return ok({
-    input: email,
-    is_reachable: MAILBOXES[mailbox],
-    misc: { is_disposable: false, is_role_account: mailbox === 'role', is_b2c: false },
-    mx: { accepts_mail: true, records: [`mx.${domain}.`] },
-    smtp: smtpOf(mailbox),
-    syntax: { address: email, domain, is_valid_syntax: true, username },
-  });
-}
-
-function smtpOf(mailbox: Mailbox) {
-  if (mailbox === 'unknown') return { error: { type: 'IOError', message: 'io: incomplete' } };
-  if (mailbox === 'greylisted') {
-    const message = 'transient: 4.7.1 Greylisting in action, please come back later';
-    return { error: { type: 'AsyncSmtpError', message } };
-  }
-  return {
-    can_connect_smtp: true,
-    has_full_inbox: mailbox === 'full',
-    is_catch_all: mailbox === 'catchall',
-    is_deliverable: mailbox !== 'missing' && mailbox !== 'full',
-    is_disabled: false,
-  };
-}

@@ -43,11 +43,8 @@ function personResult({ npi, first, last, middle, credential, taxonomy, organiza
       last_updated: '2026-06-09',
       status: 'A',
     },
-    other_names: [],
     addresses: [addressOf(organization)],
-    practiceLocations: [],
     taxonomies: [{ code: taxonomy, state: organization.address.state, primary: true }],
-    endpoints: [],
   };
 }
 

@@ -1,5 +1,5 @@
 import { type Finding, findingOf } from './knowledge.ts';
-import type { BySituation } from './magic.ts';
+import type { ByKnown } from './magic.ts';
 import {
   type Answer,
   type Answered,
@@ -7,7 +7,6 @@ import {
   type Memory,
   ok,
   type Question,
-  type Route,
   type Source,
 } from './wire.ts';
 
@@ -16,54 +15,44 @@ const VALIDATED_AGO_MS = 3_600_000;
 const NO_PROFILE = problem(404, 'The requested resource does not exist.');
 
 /** What the lookup and the status checks after it say, in turn, before `complete`. */
-const UNFINISHED: BySituation<readonly string[]> = {
+const UNFINISHED: ByKnown<readonly string[]> = {
   slow: ['searching', 'progress'],
   unknown: ['progress', 'progress'],
 };
-/** `smtp_valid` and `grade`; `valid` and `A` in any other situation. */
-const CHECKED: BySituation<readonly [string, string]> = {
+/** `smtp_valid` and `grade`; `valid` and `A` in any other known. */
+const CHECKED: ByKnown<readonly [string, string]> = {
   catchall: ['accept-all', 'B'],
   unknown: ['inconclusive', 'B-'],
 };
 
-/** Whether a question wants one of these to be shown: `professional_email`, `personal_email`, `healthcare_enrichment`. */
-type Reveals = (question: Question, what: string) => boolean;
-
 /**
  * RocketReach's wire format, version 2, as its OpenAPI gives it: GET /person/lookup by NPI, which is charged, and
- * /person/checkStatus, and the same with universal credits, which shows only what `reveal_…` asks for.
+ * /person/checkStatus. Nothing here is asked for with universal credits, which have routes of their own.
  */
 export const rocketreach: Source = {
   base: '/rocketreach/api/v2',
   deny: ({ headers }, apiKey) => (headers['api-key'] === apiKey ? null : problem(401, 'Invalid API Key')),
   routes: {
-    'GET /person/lookup': lookup(() => true),
-    'GET /universal/person/lookup': lookup(({ query }, what) => query.get(`reveal_${what}`) === 'true'),
+    'GET /person/lookup': aboutPerson(
+      find,
+      {
+        nobody: NO_PROFILE,
+        failing: problem(500, 'Unexpected error.'),
+        limited: { ...problem(429, 'Request was throttled.'), headers: { 'retry-after': '1' } },
+      },
+      (finding, _question, memory) => {
+        const job = () => ok(profile(finding, memory));
+        memory.jobs.set(finding.subject, job);
+        return job();
+      },
+    ),
     'GET /person/checkStatus': checkStatus,
-    'GET /universal/person/check_status': checkStatus,
   },
 };
 
-function lookup(reveals: Reveals): Route {
-  return aboutPerson(
-    (question) => {
-      const npi = question.query.get('npi_number') ?? '';
-      if (!/^[0-9]{10}$/.test(npi)) return problem(400, 'npi_number is required.');
-      return reveals(question, 'professional_email') || reveals(question, 'personal_email')
-        ? findingOf('rocketreach', npi)
-        : problem(400, 'At least one enrichment type is required.');
-    },
-    {
-      nobody: NO_PROFILE,
-      failing: problem(500, 'Unexpected error.'),
-      limited: { ...problem(429, 'Request was throttled.'), headers: { 'retry-after': '1' } },
-    },
-    (finding, question, memory) => {
-      const job = () => ok(profile(finding, (what) => reveals(question, what), memory));
-      memory.jobs.set(finding.subject, job);
-      return job();
-    },
-  );
+function find({ query }: Question) {
+  const npi = query.get('npi_number') ?? '';
+  return /^[0-9]{10}$/.test(npi) ? findingOf('rocketreach', npi) : problem(400, 'npi_number is required.');
 }
 
 function checkStatus({ query }: Question, { jobs }: Memory): Answered {
@@ -73,20 +62,15 @@ function checkStatus({ query }: Question, { jobs }: Memory): Answered {
 }
 
 /** The email fields are null until the lookup is complete, as `return_cached_emails=false` wants it. */
-function profile(finding: Finding, reveals: (what: string) => boolean, memory: Memory) {
-  const { subject, person, workEmail, homeEmail, situation } = finding;
-  const status = memory.inTurn(subject, UNFINISHED[situation] ?? [], 'complete');
+function profile({ subject, person, workEmail, homeEmail, known }: Finding, memory: Memory) {
+  const status = memory.inTurn(subject, UNFINISHED[known] ?? [], 'complete');
   const complete = status === 'complete';
-  const [smtpValid, grade] = CHECKED[situation] ?? ['valid', 'A'];
-  const professional = reveals('professional_email') ? workEmail : null;
-  const personal = reveals('personal_email') ? homeEmail : null;
+  const [smtpValid, grade] = CHECKED[known] ?? ['valid', 'A'];
   const checkedAt = new Date(Date.now() - VALIDATED_AGO_MS).toISOString();
-  const emails = Object.entries({ professional, personal }).flatMap(([type, email]) =>
+  const emails = Object.entries({ professional: workEmail, personal: homeEmail }).flatMap(([type, email]) =>
     email === null ? [] : [{ email, smtp_valid: smtpValid, type, last_validation_check: checkedAt, grade }],
   );
-  const { credential, organization } = person;
-  const { city, state } = organization.address;
-  const npiData = { npi_number: person.npi, credentials: credential, specialization: 'Family Medicine' };
+  const { city, state } = person.organization.address;
   return {
     id: Number(subject),
     status,
@@ -94,9 +78,7 @@ function profile(finding: Finding, reveals: (what: string) => boolean, memory: M
     city,
     region: state,
     country_code: 'US',
-    npi_data: reveals('healthcare_enrichment') ? npiData : undefined,
-    recommended_professional_email: complete ? professional : null,
-    recommended_personal_email: complete ? personal : null,
+    npi_data: { npi_number: person.npi, credentials: person.credential },
     emails: complete ? emails : null,
     retry_after_seconds: complete ? undefined : POLL_SECONDS / memory.speed,
   };

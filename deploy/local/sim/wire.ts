@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from 'node:http';
 import type { Finding } from './knowledge.ts';
-import type { BySituation } from './magic.ts';
+import type { ByKnown } from './magic.ts';
 import type { Contact } from './people.ts';
 
 // What a simulated vendor, verifier or registry is made of: a table of routes, each a function from a question to an
@@ -44,13 +44,22 @@ export function ok(body: unknown): Answer {
 export type Answered = readonly [subject: string, reply: Answer | 'hang'];
 
 /** What a source remembers. */
-export interface Memory {
-  /** What every latency, and every hint when to come back, is divided by. */
-  readonly speed: number;
-  /** What is answered about a job, by its id. */
-  readonly jobs: Map<string, () => Answer>;
-  /** One of `first` after the other, each time it is called with this key, and then `last` for good. */
-  inTurn<T>(key: string, first: readonly T[], last: T): T;
+export type Memory = ReturnType<typeof createMemory>;
+
+/** @param speed what every latency, and every hint when to come back, is divided by */
+export function createMemory(speed: number) {
+  const counts = new Map<string, number>();
+  return {
+    speed,
+    /** What is answered about a job, by its id. */
+    jobs: new Map<string, () => Answer>(),
+    /** One of `first` after the other, each time it is called with this key, and then `last` for good. */
+    inTurn<T>(key: string, first: readonly T[], last: T): T {
+      const count = counts.get(key) ?? 0;
+      counts.set(key, count + 1);
+      return first[count] ?? last;
+    },
+  };
 }
 
 /**
@@ -61,16 +70,16 @@ export interface Memory {
  */
 export function aboutPerson(
   find: (question: Question) => Finding | Answer,
-  instead: BySituation<Answer>,
+  instead: ByKnown<Answer>,
   result: (finding: Finding, question: Question, memory: Memory) => Answer,
 ): Route {
   return (question, memory) => {
     const finding = find(question);
     if ('status' in finding) return ['', finding];
-    const { subject, situation } = finding;
-    if (situation === 'hanging') return [subject, 'hang'];
-    const isOver = situation === 'limited' && memory.inTurn(`limit ${subject}`, [false], true);
-    const trouble = isOver ? undefined : instead[situation];
+    const { subject, known } = finding;
+    if (known === 'hanging') return [subject, 'hang'];
+    const isOver = known === 'limited' && memory.inTurn(`limit ${subject}`, [false], true);
+    const trouble = isOver ? undefined : instead[known];
     return [subject, trouble ?? result(finding, question, memory)];
   };
 }

@@ -15,7 +15,6 @@ import {
   personOf,
   SAMPLE_NPIS,
 } from '../../../deploy/local/sim/people.ts';
-import { CORNERS } from '../../support/corners.ts';
 
 function resolverOf(server: DnsServer): Resolver {
   const resolver = new Resolver();
@@ -60,17 +59,15 @@ test('every address of a person of the sample is at a domain that the name serve
   t.deepEqual(unknown, []);
 });
 
-test('other names do not exist, known names have no other records, and a broken zone fails', async (t) => {
+test('other names do not exist, and known names have no other records', async (t) => {
   const server = await startDns();
   t.teardown(() => server.close());
   const resolver = resolverOf(server);
   await t.throwsAsync(resolver.resolveMx('temporal.io'), { code: 'ENOTFOUND' });
-  await t.throwsAsync(resolver.resolveMx(CORNERS.addressOnly), { code: 'ENODATA' });
-  t.deepEqual(await resolver.resolve4(CORNERS.addressOnly), ['192.0.2.25']);
-  await t.throwsAsync(resolver.resolve4(CORNERS.noMail), { code: 'ENODATA' });
+  await t.throwsAsync(resolver.resolveMx('mx.gmail.com'), { code: 'ENODATA' });
+  t.deepEqual(await resolver.resolve4('gmail.com'), ['192.0.2.25']);
   await t.throwsAsync(resolver.resolve6('gmail.com'), { code: 'ENODATA' });
   await t.throwsAsync(resolver.resolveTxt('gmail.com'), { code: 'ENODATA' });
-  await t.throwsAsync(resolver.resolveMx(CORNERS.broken), { code: 'ESERVFAIL' });
 });
 
 test('a question is answered whatever its case, with its own id and name', async (t) => {

@@ -8,7 +8,7 @@ import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
-import { LocalProblem } from '../../../deploy/local/processes.ts';
+import { OperatorProblem } from '../../../db/errors.ts';
 import { ensureCertificate, type ReceivedDelivery, startReceiver } from '../../../deploy/local/receiver.ts';
 import { temporaryFolder } from '../../support/database.ts';
 
@@ -70,8 +70,8 @@ test('a taken port is named', async (t) => {
   const { receiver, dir } = await start(t);
   const port = Number(new URL(receiver.url).port);
   const error = await t.throwsAsync(startReceiver(port, dir, []), {
-    instanceOf: LocalProblem,
-    code: 'port_taken',
+    instanceOf: OperatorProblem,
+    message: /is taken/,
   });
   t.true(error?.message.includes(String(port)));
 });

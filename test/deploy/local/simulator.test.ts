@@ -80,12 +80,8 @@ function ordinaryNpis(count: number): string[] {
   return npis;
 }
 
-for (const path of [
-  '/person/lookup',
-  '/person/lookup?npi_number=12',
-  '/universal/person/lookup?npi_number=2000000036',
-]) {
-  test(`RocketReach refuses ${path}, which names no NPI or reveals nothing`, async (t) => {
+for (const path of ['/person/lookup', '/person/lookup?npi_number=12']) {
+  test(`RocketReach refuses ${path}, which names no NPI`, async (t) => {
     const { ask } = await simulator(t);
     t.is((await ask(path)).status, 400);
   });
@@ -150,24 +146,6 @@ test('RocketReach: an unfinished lookup shows no emails until a status check say
   t.like(await poll(), [{ status: 'progress', emails: null }]);
   t.like(await poll(), [{ id: started.id, status: 'complete', emails: [{ smtp_valid: 'inconclusive' }] }]);
   t.is((await lookup('2000000143')).body.status, 'complete');
-});
-
-test('RocketReach: universal credits show what is asked for', async (t) => {
-  const { ask } = await simulator(t);
-  const lookup = (reveal: string) => ask<Profile>(`/universal/person/lookup?npi_number=2000000036${reveal}`);
-  const { body } = await lookup('&reveal_personal_email=true');
-  t.deepEqual(
-    body.emails.map(({ type }) => type),
-    ['personal'],
-  );
-  t.is(body.npi_data, undefined);
-  const all = await lookup('&reveal_professional_email=true&reveal_healthcare_enrichment=true');
-  t.is(all.body.npi_data?.npi_number, '2000000036');
-  const polled = await ask<Profile[]>(`/universal/person/check_status?ids=${body.id}`);
-  t.deepEqual(
-    polled.body[0]?.emails.map(({ type }) => type),
-    ['professional'],
-  );
 });
 
 test('RocketReach: the wrong person has another name and another NPI', async (t) => {
@@ -244,8 +222,7 @@ test('a taken port is one clear sentence', async (t) => {
   const { running } = await simulator(t);
   const port = Number(new URL(running.urls.rocketreach).port);
   await t.throwsAsync(createSimulator({ port, speed: 1, apiKey: KEY }), {
-    code: 'port_taken',
-    message: /simulator/,
+    message: /simulator.* is taken/,
   });
 });
 
@@ -263,12 +240,11 @@ test('a wrong key is 401 in the words of each vendor, and is not noted as a ques
   t.deepEqual(running.calls(), []);
 });
 
-test('Prospeo answers a person at once, free the second time, with what may still be asked', async (t) => {
+test('Prospeo answers a person at once, free the second time', async (t) => {
   const { running, enrich } = await simulator(t);
   const contact = { ...BIRKENFELD, company_website: 'summitorthopedics-sim.com' };
-  const { status, headers, body } = await enrich(contact);
+  const { status, body } = await enrich(contact);
   t.is(status, 200);
-  t.is(headers.get('x-minute-request-left'), '59');
   t.like(body, {
     error: false,
     free_enrichment: false,
@@ -304,7 +280,6 @@ test('Hunter answers the likeliest address with its verification', async (t) => 
       first_name: 'Marisol',
       last_name: 'Kettleburn',
       email: 'marisol.kettleburn@mesaviewdermatology-sim.com',
-      accept_all: false,
       verification: { status: 'valid' },
     },
   });
@@ -313,29 +288,19 @@ test('Hunter answers the likeliest address with its verification', async (t) => 
   ]);
 });
 
-test('Hunter takes its key as a header, as a bearer and in the query', async (t) => {
-  const { running } = await simulator(t);
-  const url = `${running.urls.hunter}/email-finder?domain=x.com&first_name=No&last_name=Body`;
-  const statusOf = async (input: string, headers = {}) => (await fetch(input, { headers })).status;
-  t.is(await statusOf(url), 401);
-  t.is(await statusOf(url, { authorization: `Bearer ${KEY}` }), 404);
-  t.is(await statusOf(`${url}&api_key=${KEY}`), 404);
-});
-
 test('Hunter knows nobody elsewhere, and wants an employer', async (t) => {
   const { find } = await simulator(t);
   t.is((await find({ ...KETTLEBURN, domain: 'elsewhere.com' })).status, 404);
   t.like(await find(KETTLEBURN), { status: 400, body: { errors: [{ id: 'wrong_params' }] } });
 });
 
-test('FullEnrich answers an id, then 400 while it works, then the result with custom and cost', async (t) => {
+test('FullEnrich answers an id, then 400 while it works, then the result with its cost', async (t) => {
   const { running, submit, poll } = await simulator(t);
   const contact = {
     ...STONEHOUSE,
     first_name: 'PHILIPPA',
     domain: 'northgatecardiology-sim.com',
     enrich_fields: AT.enrich_fields,
-    custom: { npi: 'x' },
   };
   const { status, body } = await submit(contact);
   t.is(status, 200);
@@ -350,9 +315,7 @@ test('FullEnrich answers an id, then 400 while it works, then the result with cu
   });
   t.like(finished.body.data, [
     {
-      input: { first_name: 'PHILIPPA', company_domain: 'northgatecardiology-sim.com' },
-      custom: { npi: 'x' },
-      contact_info: { most_probable_work_email: email, work_emails: [email], personal_emails: [] },
+      contact_info: { work_emails: [email], personal_emails: [] },
       profile: { first_name: 'Philippa', last_name: 'Stonehouse', location: { region: 'OH' } },
     },
   ]);

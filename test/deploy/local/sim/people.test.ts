@@ -4,9 +4,9 @@ import { VENDORS } from '../../../../activities/vendors/catalogue.ts';
 import { findingOf, shareOf } from '../../../../deploy/local/sim/knowledge.ts';
 import {
   DEACTIVATED_NPIS,
+  KNOWN,
   MAGIC,
   MAGIC_ORGANIZATION_NPI,
-  SITUATIONS,
   SUPPRESSED_NPIS,
 } from '../../../../deploy/local/sim/magic.ts';
 import {
@@ -46,7 +46,7 @@ test('every magic NPI is in the sample, the organization among organizations', (
   );
   t.true(ORGANIZATION_IDS.includes(MAGIC_ORGANIZATION_NPI));
   for (const npi of [...DEACTIVATED_NPIS, ...SUPPRESSED_NPIS]) t.true(MAGIC.has(npi));
-  const words: readonly string[] = [...SITUATIONS, 'both', 'personal', 'direct', 'somebody_else'];
+  const words: readonly string[] = KNOWN;
   const known = [...MAGIC.values()].flatMap(({ knows }) => Object.entries(knows));
   t.deepEqual(
     known.filter(([vendor, word]) => !(vendor in VENDORS && words.includes(word))),
@@ -97,7 +97,7 @@ test('every vendor knows ordinary people, but Prospeo and Hunter no personal add
   const VENDORS = ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const;
   for (const npi of SAMPLE_NPIS.filter((one) => !MAGIC.has(one))) {
     const share = shareOf(npi);
-    const finders = VENDORS.filter((vendor) => findingOf(vendor, npi).situation !== 'nobody');
+    const finders = VENDORS.filter((vendor) => findingOf(vendor, npi).known !== 'nobody');
     if (share === 'nobody') t.deepEqual(finders, []);
     else t.deepEqual(finders, share === 'personal' ? ['rocketreach', 'fullenrich'] : VENDORS);
   }

@@ -24,7 +24,6 @@ async function simulated(t: ExecutionContext, apiKey = KEY) {
   return {
     simulator,
     rocketreach: createRocketReach({ ...at('rocketreach'), api: 'legacy' }),
-    universal: createRocketReach({ ...at('rocketreach'), api: 'universal' }),
     fullenrich: createFullEnrich({ ...at('fullenrich'), pollMs: 10 }),
     prospeo: createProspeo(at('prospeo')),
     hunter: createHunter(at('hunter')),
@@ -93,15 +92,6 @@ for (const [npi, vendor] of [
     }
   });
 }
-
-test('universal credits buy the type that is wanted', async (t) => {
-  const { universal } = await simulated(t);
-  const wanting = (wantedType: Subject['wantedType']) =>
-    ask(universal, subjectOf('2000000036', { wantedType }));
-  t.like(await wanting('professional'), { candidates: [{ vendorType: 'professional' }], credits: 2 });
-  t.like(await wanting('personal'), { candidates: [{ vendorType: 'personal' }], credits: 3 });
-  t.like(await wanting('any'), { kind: 'found', credits: 5 });
-});
 
 test('a profile that is not complete is polled, which is not charged', async (t) => {
   const { rocketreach, simulator } = await simulated(t);
