@@ -28,7 +28,12 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
     lookupsPerOrganization: config.lookupsPerOrganization,
     webhookScheduleMs: config.webhookScheduleMs,
     webhookLogMs: config.webhookLogMs,
-    retention: config.retention,
+    retention: {
+      // A replay gives the answer again.
+      answersMs: Math.max(config.answerRetentionMs, config.replayMs),
+      evidenceMs: config.evidenceRetentionMs,
+      customDataMs: config.customDataRetentionMs,
+    },
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
   };
 }
