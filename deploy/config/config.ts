@@ -19,6 +19,7 @@ import {
   pairs,
   parseDuration,
   parseSecretKey,
+  type Values,
   whole,
 } from './values.ts';
 
@@ -121,9 +122,7 @@ const SETTINGS = {
 } as const satisfies Table;
 
 type Table = Readonly<Record<string, readonly [variable: string, rule: Joi.Schema]>>;
-type Settings<Of extends Table> = {
-  readonly [Name in keyof Of]: Of[Name][1] extends Joi.Schema<infer T> ? T : never;
-};
+type Settings<Of extends Table> = Values<{ readonly [Name in keyof Of]: Of[Name][1] }>;
 
 /** What every process shares. */
 export interface Config extends Settings<typeof SETTINGS> {

@@ -147,6 +147,7 @@ const OWN: Readonly<Record<string, Joi.PartialSchemaMap>> = {
 };
 
 const VERDICTS: readonly Verdict[] = ['valid', 'catch_all', 'risky', 'invalid', 'unknown'];
+const IDENTITY = ['npi', 'first', 'last', 'full', 'state'];
 const NEEDS: readonly Need[] = ['npi', 'name', 'organization', 'address'];
 /** The sources that have a file of their own, and those that are none. */
 const TAKEN = [...VENDOR_IDS, ...VERIFIER_IDS, 'nppes', 'import', 'service'];
@@ -262,13 +263,7 @@ function httpVendor(secretOf: Config['secretOf']) {
       status: words(VERDICTS),
       validated_at: pointer.default(null),
     }).required(),
-    identity: members({
-      npi: pointer.default(null),
-      first: pointer.default(null),
-      last: pointer.default(null),
-      full: pointer.default(null),
-      state: pointer.default(null),
-    })
+    identity: members(Object.fromEntries(IDENTITY.map((name) => [name, pointer.default(null)])))
       .required()
       .custom(checkIdentity),
   });

@@ -72,8 +72,13 @@ export const duration = (minMs: number, maxMs: number) =>
     return ms;
   });
 
-/** A rate such as `500/1m`. */
-export const rate = () => parsed(parseRate, 'a rate such as 10/1s or 500/1m');
+/** A rate such as `500/1m`: at most 500 calls in any minute. */
+export const rate = () =>
+  parsed<Rate>((text) => {
+    const [, calls, time = ''] = /^([1-9][0-9]{0,5})\/([0-9]+[a-z]+)$/.exec(text) ?? [];
+    const perMs = parseDuration(time);
+    return perMs ? { calls: Number(calls), perMs } : null;
+  }, 'a rate such as 10/1s or 500/1m');
 
 /** An object that has these members and no others. */
 export const members = <T>(keys: Joi.PartialSchemaMap) =>
@@ -133,11 +138,4 @@ export function parseDuration(text: string): number | null {
 export function parseSecretKey(text: string): SecretKey | null {
   const match = /^([a-z0-9]{1,20}):([A-Za-z0-9+/]{43}=)$/.exec(text);
   return match ? { version: match[1] ?? '', key: Buffer.from(match[2] ?? '', 'base64') } : null;
-}
-
-/** `500/1m` → at most 500 calls in any minute; null if the text isn't a rate. */
-export function parseRate(text: string): Rate | null {
-  const match = /^([1-9][0-9]{0,5})\/([0-9]+[a-z]+)$/.exec(text);
-  const perMs = parseDuration(match?.[2] ?? '');
-  return match && perMs ? { calls: Number(match[1]), perMs } : null;
 }

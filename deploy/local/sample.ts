@@ -40,7 +40,7 @@ export async function importSample(databaseUrl: string, dir: string): Promise<vo
     rejects: `${path}.rejects.csv`,
     actor: 'npm start',
     reason: 'local stack',
-    output: { terminal: null, line: () => {} },
+    output: { line: () => {} },
   });
 }
 

@@ -34,7 +34,7 @@ export type ImportResult = Awaited<ReturnType<typeof importDownload>>;
 /**
  * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Every NPI that it names is
  * made what it says; others stay. Killed at any moment and run again, it ends as if nothing had happened.
- * @throws {ImportProblem} if it cannot begin or was stopped
+ * @throws {OperatorProblem} if it cannot begin or was stopped
  * @throws {DatabaseError} if it could not begin for the database's sake
  */
 export async function importDownload(options: ImportOptions) {
@@ -44,7 +44,8 @@ export async function importDownload(options: ImportOptions) {
   const db = opened.adopt(openDatabase({ url, poolSize: 1, applicationName: 'import' }), (one) =>
     one.close(),
   );
-  const connection = opened.adopt(await connect(url, dataset), (one) => one.close());
+  const name = `import ${dataset}, process ${process.pid} on ${hostname()}`;
+  const connection = opened.adopt(await connectForImport(url, name), (one) => one.close());
   const begun = performance.now();
   const { name: file, fingerprint, members } = source;
   // A wrong layout of the last file must not be found after an hour's import of the first.
@@ -76,8 +77,6 @@ export async function importDownload(options: ImportOptions) {
       throw new ImportProblem(
         `${what} (${error.code}); run the same command again: what is imported already changes no more`,
       );
-    } finally {
-      progress.stop();
     }
   }
   const kinds = members.map(({ kind }) => kind);
@@ -97,18 +96,6 @@ export async function importDownload(options: ImportOptions) {
     seconds,
     rowsPerSecond: earlier === null ? Math.round(sumOf('read') / seconds) : 0,
   } as const;
-}
-
-async function connect(databaseUrl: string, dataset: Dataset): Promise<NppesConnection> {
-  const opened = await connectForImport(
-    databaseUrl,
-    `import ${dataset}, process ${process.pid} on ${hostname()}`,
-  );
-  if ('transaction' in opened) return opened;
-  const { name, since, file } = opened;
-  throw new ImportProblem(
-    `another import is under way (${[name, file, since && `since ${since.toISOString()}`].filter(Boolean).join(', ')}); wait for its end, then run this again`,
-  );
 }
 
 /** What the files of one import share. */
@@ -157,7 +144,7 @@ async function importMember(
       await stageDetails(connection, table, copy);
     }
     add({ read, rejected: rejected.length, ...fates });
-    progress.show(name, bytes, read);
+    progress(name, bytes, read);
   }
   if (table !== null && !dryRun) add(await importDetails(connection, table, asOf));
 }

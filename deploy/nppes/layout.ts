@@ -68,16 +68,13 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
   if (wrong.length > 0) {
     const shown = wrong.slice(0, SHOWN).join(', ');
     const more = wrong.length > SHOWN ? ` and ${wrong.length - SHOWN} more` : '';
-    const [what, advice] =
+    const [what, from] =
       kind === 'clinicians'
-        ? [
-            'the national file of "Doctors and Clinicians"',
-            'Download it again from data.cms.gov/provider-data/dataset/mj5m-pzi6',
-          ]
-        : [`an NPPES ${kind} file`, 'Import a download whose name ends in _V2.zip or _V3.zip'];
+        ? ['the national file of "Doctors and Clinicians"', 'data.cms.gov/provider-data/dataset/mj5m-pzi6']
+        : [`an NPPES ${kind} file`, 'download.cms.gov/nppes/NPI_Files.html, version 2 or 3'];
     // What the file has is not quoted: the first line of one without a header is somebody's.
     throw new ImportProblem(
-      `${file} is not ${what}: it has to name each of these columns once: ${shown}${more}. ${advice}`,
+      `${file} is not ${what}: it has to name each of these columns once: ${shown}${more}. Download it again from ${from}`,
     );
   }
   const status = found.indexOf(folded(STATUS));

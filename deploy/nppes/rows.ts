@@ -33,7 +33,7 @@ export function rowParser(kind: FileKind, asOf: string, header: Header) {
   return (record: CsvRecord): string | Reject => {
     const npi = record.text(npiAt);
     const why = brokenBy(npi, record);
-    const parsed = why === null ? parse(npi, record) : rejected(why);
+    const parsed = why === null ? parse(npi, record) : { reason: why };
     if (typeof parsed === 'string') return parsed;
     return { line: record.line, npi: isTenDigits(npi) ? npi : null, ...parsed };
   };
@@ -74,14 +74,14 @@ function providerParser(header: Header, asOf: string): ParseKnown {
     const values = textsOf(record);
     const [type = null] = values;
     const days = datesAt.map((at) => dateOf(record.text(at)));
-    if (days.includes(undefined)) return rejected('date is not MM/DD/YYYY, or no day from 1900 to 2099');
+    if (days.includes(undefined)) return { reason: 'date is not MM/DD/YYYY, or no day from 1900 to 2099' };
     const [, deactivatedOn] = days;
     const status = kept(record.text(statusAt))?.toLowerCase() ?? '';
-    if (!STATUSES.includes(status)) return rejected('unknown activation status');
+    if (!STATUSES.includes(status)) return { reason: 'unknown activation status' };
     if (type === null && deactivatedOn === null && status !== DEACTIVE) {
-      return rejected('no entity type and no deactivation date');
+      return { reason: 'no entity type and no deactivation date' };
     }
-    if (type !== null && type !== '1' && type !== '2') return rejected('entity type is neither 1 nor 2');
+    if (type !== null && type !== '1' && type !== '2') return { reason: 'entity type is neither 1 nor 2' };
     const codes = taxonomiesOf(record);
     const primaryOne = codes.find(
       (code, n) => code !== null && record.text(primaryAt[n] ?? Number.POSITIVE_INFINITY) === 'Y',
@@ -109,7 +109,7 @@ function otherNameParser(header: Header): ParseKnown {
   const valuesOf = reader(header, columns.othername.texts);
   return (npi, record) => {
     const [name = null, type = null] = valuesOf(record);
-    return name === null ? rejected('other name missing') : keyed([npi, name, type], []);
+    return name === null ? { reason: 'other name missing' } : keyed([npi, name, type], []);
   };
 }
 
@@ -118,7 +118,7 @@ function locationParser(header: Header): ParseKnown {
   return (npi, record) => {
     const place = placeOf(record);
     const [line1 = null, line2 = null, city = null, , postalCode = null, phone = null] = place;
-    if ((line1 ?? line2 ?? city) === null) return rejected('address missing');
+    if ((line1 ?? line2 ?? city) === null) return { reason: 'address missing' };
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
     return keyed([npi, ...place.slice(0, -1)], [phone, phoneKey, addressKey]);
   };
@@ -131,8 +131,8 @@ function endpointParser(header: Header): ParseKnown {
   return (npi, record) => {
     const [type, endpoint = null, affiliated, affiliation] = valuesOf(record);
     const kind = ENDPOINT_KINDS.find((one) => one === type?.toUpperCase());
-    if (kind === undefined) return rejected('unknown endpoint type');
-    if (endpoint === null) return rejected('endpoint missing');
+    if (kind === undefined) return { reason: 'unknown endpoint type' };
+    if (endpoint === null) return { reason: 'endpoint missing' };
     return keyed([npi, kind, endpoint], [AFFILIATED[affiliated ?? ''], affiliation]);
   };
 }
@@ -144,9 +144,9 @@ function clinicianParser(header: Header): ParseKnown {
   return (npi, record) => {
     const [group = null, name, members = null] = groupOf(record);
     const pacId = group === null ? '' : pacIdOf(group);
-    if (pacId === null) return rejected('PAC id of the group is not a number of 10 digits');
+    if (pacId === null) return { reason: 'PAC id of the group is not a number of 10 digits' };
     if (members !== null && !/^[0-9]{1,9}$/.test(members))
-      return rejected('number of members is not a number');
+      return { reason: 'number of members is not a number' };
     const [line1 = null, line2 = null, postalCode = null, phone = null] = placeOf(record);
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
     return keyed([npi, pacId, phoneKey, addressKey], [group === null ? null : name, members]);
@@ -159,13 +159,9 @@ type Value = string | null | undefined;
 function keyed(key: readonly Value[], rest: readonly Value[]): string | Rejected {
   const filled = key.map((value) => value ?? '');
   if (Buffer.byteLength(filled.join('')) > KEY_BYTES_AT_MOST) {
-    return rejected('value longer than NPPES allows');
+    return { reason: 'value longer than NPPES allows' };
   }
   return copyLine([...filled, ...rest]);
-}
-
-function rejected(reason: string): Rejected {
-  return { reason };
 }
 
 function isTenDigits(npi: string): boolean {

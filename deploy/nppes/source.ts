@@ -107,9 +107,9 @@ async function fingerprint(paths: readonly string[]): Promise<string> {
       const { size } = await file.stat();
       // The days it tells of are in the name; of a zip, in its directory.
       hash.update(`${MEMBER_NAME.test(basename(path)) ? basename(path).toLowerCase() : ''}\n${size}\n`);
-      const step = Math.max(SAMPLE_BYTES, Math.floor((size - SAMPLE_BYTES) / (SAMPLES - 1)));
-      for (let sample = 0; sample < SAMPLES && sample * step < size; sample += 1) {
-        const position = sample === SAMPLES - 1 ? Math.max(0, size - SAMPLE_BYTES) : sample * step;
+      const last = Math.max(0, size - SAMPLE_BYTES);
+      for (let sample = 0; sample < SAMPLES; sample += 1) {
+        const position = Math.floor((last * sample) / (SAMPLES - 1));
         const { buffer, bytesRead } = await file.read(Buffer.alloc(SAMPLE_BYTES), 0, SAMPLE_BYTES, position);
         hash.update(buffer.subarray(0, bytesRead));
       }

@@ -1,5 +1,5 @@
 import postgres, { type Sql, type TransactionSql } from 'postgres';
-import { DatabaseError, toDatabaseError } from '../../errors.ts';
+import { DatabaseError, OperatorProblem, toDatabaseError } from '../../errors.ts';
 import { STAGING_TABLES } from './staging.ts';
 
 /** The one connection of an import of CMS's files. It holds the lock and the staging tables, so it is never made again. */
@@ -7,16 +7,6 @@ export interface NppesConnection {
   /** Runs `work` in one transaction. */
   transaction<T>(work: (tx: TransactionSql) => Promise<T>): Promise<T>;
   close(): Promise<void>;
-}
-
-/** Who is importing now. */
-export interface ImportHolder {
-  /** As the importer called itself: its process and machine. */
-  readonly name: string;
-  /** Null if it is another user's, and has not begun: PostgreSQL tells only a user's own. */
-  readonly since: Date | null;
-  /** The file it imports; null before it has begun. */
-  readonly file: string | null;
 }
 
 /** Any constant, as long as every importer takes the same and nobody else takes it. */
@@ -28,9 +18,9 @@ const MEMORY = '64MB';
  * Connects, takes the lock that lets one import run at a time, and makes the staging tables. They are temporary:
  * written without a log, and gone with the connection.
  * @param name shown in `pg_stat_activity`, and to whoever finds the lock taken
- * @returns who holds the lock if it is taken
+ * @throws {OperatorProblem} naming who holds the lock if it is taken
  */
-export async function connectForImport(url: string, name: string): Promise<NppesConnection | ImportHolder> {
+export async function connectForImport(url: string, name: string): Promise<NppesConnection> {
   let lost = false;
   const client = postgres(url, {
     max: 1,
@@ -51,11 +41,7 @@ export async function connectForImport(url: string, name: string): Promise<Nppes
     },
   });
   try {
-    const holder = await takeLock(client);
-    if (holder !== null) {
-      await client.end({ timeout: 5 });
-      return holder;
-    }
+    await takeLock(client);
     await client.unsafe(STAGING_TABLES).simple();
   } catch (error) {
     await client.end({ timeout: 5 });
@@ -80,10 +66,11 @@ export async function analyzeProviders(connection: NppesConnection): Promise<voi
   await connection.transaction((tx) => tx`select analyze_providers()`);
 }
 
-async function takeLock(client: Sql): Promise<ImportHolder | null> {
+async function takeLock(client: Sql): Promise<void> {
   const [taken] = await client<{ taken: boolean }[]>`select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
-  if (taken?.taken) return null;
-  const [holder] = await client<ImportHolder[]>`
+  if (taken?.taken) return;
+  // PostgreSQL tells only a user's own when it began; the file is known once it has.
+  const [holder] = await client<{ name: string; since: Date | null; file: string | null }[]>`
     select a.application_name as name, coalesce(a.backend_start, run.started_at) as since, run.file
       from pg_locks l join pg_stat_activity a on a.pid = l.pid
       left join lateral (
@@ -91,5 +78,7 @@ async function takeLock(client: Sql): Promise<ImportHolder | null> {
          order by started_at desc limit 1) run on true
      where l.locktype = 'advisory' and l.granted and l.classid = 0 and l.objid = ${IMPORT_LOCK}
        and l.database = (select oid from pg_database where datname = current_database())`;
-  return holder ?? { name: 'one that has just ended', since: new Date(), file: null };
+  const { name = 'one that has just ended', since, file } = holder ?? {};
+  const who = [name, file, since && `since ${since.toISOString()}`].filter(Boolean).join(', ');
+  throw new OperatorProblem(`another import is under way (${who}); wait for its end, then run this again`);
 }
