@@ -38,8 +38,6 @@ export interface OperatorSurroundings {
   readonly config: () => OperatorConfig;
   readonly stdout: (text: string) => void;
   readonly stderr: (text: string) => void;
-  /** Where progress may be drawn; none without it. */
-  readonly terminal?: NodeJS.WriteStream;
 }
 
 /**
@@ -49,7 +47,7 @@ export interface OperatorSurroundings {
  */
 export async function runOperator(
   args: readonly string[],
-  { config, stdout, stderr, terminal }: OperatorSurroundings,
+  { config, stdout, stderr }: OperatorSurroundings,
 ): Promise<0 | 1 | 2 | 3> {
   const help = helpTexts();
   const program = commandLine({
@@ -67,7 +65,7 @@ export async function runOperator(
   const asked = Object.keys(FILES).filter((names) => names.split(' ').includes(name));
   const surroundings = {
     databaseUrl: () => config().databaseUrl,
-    output: { terminal: terminal ?? null, line: stderr },
+    output: { line: stderr },
   };
   for (const names of asked.length > 0 ? asked : Object.keys(FILES)) {
     (await FILES[names]?.())?.addCommands(program, run, surroundings);
@@ -122,6 +120,5 @@ if (import.meta.main) {
     },
     stdout: (text) => process.stdout.write(text),
     stderr: (text) => process.stderr.write(text),
-    ...(process.stderr.isTTY ? { terminal: process.stderr } : {}),
   });
 }

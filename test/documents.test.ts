@@ -230,7 +230,10 @@ test('the settings of the pages are those of the configuration', async (t) => {
   const sourceNames = /^(?:ROCKETREACH|FULLENRICH|PROSPEO|HUNTER|REACHER|ZEROBOUNCE|NEVERBOUNCE)_(?=[A-Z]+)/;
   const general = (name: string) => (read.has(name) ? name : name.replace(sourceNames, '<NAME>_'));
   t.true(read.size > 20);
-  const told = new Set([...named].map(general).filter((name) => !name.startsWith('TEMPORAL_')));
+  // Temporal's own are read by its library.
+  const told = new Set(
+    [...named].map(general).filter((name) => read.has(name) || !name.startsWith('TEMPORAL_')),
+  );
   t.deepEqual(
     {
       toldButNotRead: [...told].filter((name) => !read.has(name)),

@@ -19,24 +19,22 @@ const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
 const PROVIDERS_LICENSE = new URL('license.md', import.meta.resolve('email-providers/package.json'));
 
 /** What of `activities/verification/lists/` comes from packages: file names with their text. */
-export function buildLists(): ReadonlyMap<string, string> {
+export function buildLists(): Readonly<Record<string, string>> {
   const disposable = normalized([...disposableEmailBlocklistSet()]);
   const thrownAway = new Set([...disposable, ...readList('disposable-more')]);
   const personal = normalized(providers).filter(
     (domain) => !NOT_PERSONAL.has(domain) && !holdsDomain(thrownAway, domain) && !isLookalike(domain),
   );
-  return new Map([
-    ['disposable.txt', file('Domains of throwaway mailboxes', disposablePackage, '', disposable)],
-    [
-      'personal.txt',
-      file(
-        'Domains of mailboxes that people have for themselves',
-        providersPackage,
-        readFileSync(PROVIDERS_LICENSE, 'utf8'),
-        personal,
-      ),
-    ],
-  ]);
+  const license = readFileSync(PROVIDERS_LICENSE, 'utf8');
+  return {
+    'disposable.txt': file('Domains of throwaway mailboxes', disposablePackage, '', disposable),
+    'personal.txt': file(
+      'Domains of mailboxes that people have for themselves',
+      providersPackage,
+      license,
+      personal,
+    ),
+  };
 }
 
 /** As `parseAddress` spells domains, each once, in order; an entry that is none, such as an address, is left out. */
@@ -47,7 +45,7 @@ function normalized(entries: readonly string[]): string[] {
 
 function file(
   about: string,
-  { name, version, license }: { readonly name: string; readonly version: string; readonly license: string },
+  { name, version, license }: Readonly<Record<'name' | 'version' | 'license', string>>,
   licenseText: string,
   domains: readonly string[],
 ): string {
@@ -60,7 +58,7 @@ function file(
 }
 
 if (import.meta.main) {
-  for (const [name, text] of buildLists()) {
+  for (const [name, text] of Object.entries(buildLists())) {
     await writeFile(new URL(`../../activities/verification/lists/${name}`, import.meta.url), text);
     console.log(`lists: wrote ${name}, ${text.split('\n').length} lines`);
   }

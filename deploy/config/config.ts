@@ -6,10 +6,10 @@ import { REGISTRY_URL } from '../../activities/person/registry.ts';
 import { VENDORS, type VendorId } from '../../activities/vendors/catalogue.ts';
 import { CATCH_ALL_POLICIES, POLICIES } from '../../activities/verification/policy.ts';
 import { VERIFIERS, type VerifierId } from '../../activities/verification/verifiers/catalogue.ts';
-import type { Retention } from '../../db/requests/retention.ts';
 import { readFacts } from '../local/facts.ts';
 import {
   anyUrl,
+  check,
   confidentialUrl,
   duration,
   httpProxy,
@@ -19,7 +19,7 @@ import {
   pairs,
   parseDuration,
   parseSecretKey,
-  problemsIn,
+  type Values,
   whole,
 } from './values.ts';
 
@@ -42,14 +42,13 @@ const DAY = 86_400_000;
 const CATALOGUE = [...Object.values(VENDORS), ...Object.values(VERIFIERS)];
 /** Of the variables of a source: of two that one account opens, such as Hunter's, the same. */
 const nameOf = (id: string) => id.replace(/-.*/, '').toUpperCase();
-const accessVariables = CATALOGUE.flatMap(({ id, url }) => {
-  const name = nameOf(id);
-  return [
-    [`${name}_API_KEY`, Joi.string().default(null)],
+const ACCESS_SETTINGS: Table = Object.fromEntries(
+  CATALOGUE.map(({ id, url }) => [nameOf(id), url] as const).flatMap(([name, url]) => [
+    [`${name}_API_KEY`, [`${name}_API_KEY`, orNull(Joi.string())]],
     // A server of one's own may be in a network of one's own.
-    [`${name}_URL`, (url === null ? anyUrl() : confidentialUrl()).default(url)],
-  ];
-});
+    [`${name}_URL`, [`${name}_URL`, (url === null ? anyUrl() : confidentialUrl()).default(url)]],
+  ]),
+);
 
 const databaseUrl = Joi.string()
   .uri({ scheme: ['postgres', 'postgresql'] })
@@ -120,17 +119,13 @@ const SETTINGS = {
   taskQueue: ['TASK_QUEUE', taskQueue.default('enrichment')],
   /** Who decides which version of the workflows is current: the workers, or an operator. */
   workerRollout: ['WORKER_ROLLOUT', oneOf('automatic', 'manual').default('automatic')],
-} as const satisfies Readonly<Record<string, readonly [variable: string, rule: Joi.Schema]>>;
+} as const satisfies Table;
 
-type Settings = {
-  readonly [Name in keyof typeof SETTINGS]: (typeof SETTINGS)[Name][1] extends Joi.Schema<infer T>
-    ? T
-    : never;
-};
+type Table = Readonly<Record<string, readonly [variable: string, rule: Joi.Schema]>>;
+type Settings<Of extends Table> = Values<{ readonly [Name in keyof Of]: Of[Name][1] }>;
 
 /** What every process shares. */
-export interface Config extends Settings {
-  readonly retention: Retention;
+export interface Config extends Settings<typeof SETTINGS> {
   /** Null: it can't be asked. */
   readonly access: Readonly<Record<VendorId | VerifierId, Access | null>>;
   /** What a `${VENDOR_NAME}` in the sources file stands for. */
@@ -138,42 +133,31 @@ export interface Config extends Settings {
   readonly temporalEnvironment: Readonly<Record<string, string | undefined>>;
 }
 
-const schema = Joi.object({
-  ...Object.fromEntries(Object.values(SETTINGS)),
-  ...Object.fromEntries(accessVariables),
-});
-
 /**
  * Reads and checks the environment.
  * @throws {ConfigError} naming every variable that is missing or wrong, never a value
  */
 export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config {
-  const env = check(schema, environment);
-  const entries = Object.entries(SETTINGS).map(([name, [variable]]) => [name, env[variable]]);
-  const settings = Object.fromEntries(entries) as Settings;
+  const settings = read({ ...ACCESS_SETTINGS, ...SETTINGS }, environment);
   return Object.freeze({
     ...settings,
-    retention: Object.freeze({
-      // A replay gives the answer again.
-      answersMs: Math.max(settings.answerRetentionMs, settings.replayMs),
-      evidenceMs: settings.evidenceRetentionMs,
-      customDataMs: settings.customDataRetentionMs,
-      webhookLogMs: settings.webhookLogMs,
-    }),
-    access: accessOf(env),
+    access: accessOf(settings),
     secretOf: (name: string) => environment[name],
     temporalEnvironment: Object.freeze({ ...environment }),
   });
 }
 
 /** All that the operator command and the migrations need. */
-export type OperatorConfig = Pick<Config, 'databaseUrl' | 'secretKeys'>;
+export type OperatorConfig = ReturnType<typeof loadOperatorConfig>;
 
 /** @throws {ConfigError} as `loadConfig` */
-export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env): OperatorConfig {
-  const env = check(Joi.object(Object.fromEntries([SETTINGS.databaseUrl, SETTINGS.secretKeys])), environment);
-  return Object.freeze({ databaseUrl: env.DATABASE_URL, secretKeys: env.SECRETS_KEY });
+export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env) {
+  const { databaseUrl, secretKeys } = SETTINGS;
+  return read({ databaseUrl, secretKeys }, environment);
 }
+
+/** For what can do without. */
+const NO_DATABASE_URL = { databaseUrl: ['DATABASE_URL', orNull(databaseUrl)] } as const;
 
 export type ReplayConfig = ReturnType<typeof loadReplayConfig>;
 
@@ -183,18 +167,14 @@ export type ReplayConfig = ReturnType<typeof loadReplayConfig>;
  */
 export function loadReplayConfig(environment: NodeJS.ProcessEnv = process.env) {
   if (!environment.TEMPORAL_ADDRESS) fallBackToLocalStack(environment);
-  const rules = { DATABASE_URL: databaseUrl.default(null), TASK_QUEUE: SETTINGS.taskQueue[1] };
-  const { DATABASE_URL, TASK_QUEUE } = check(Joi.object(rules), environment);
-  return Object.freeze({
-    databaseUrl: DATABASE_URL as string | null,
-    taskQueue: TASK_QUEUE as string,
-    temporalEnvironment: Object.freeze({ ...environment }),
-  });
+  const { taskQueue } = SETTINGS;
+  const settings = read({ ...NO_DATABASE_URL, taskQueue }, environment);
+  return { ...settings, temporalEnvironment: Object.freeze({ ...environment }) };
 }
 
 /** The Temporal UI's list of workflows, which the links to each begin with; null if TEMPORAL_UI_URL is not set. */
 export function temporalUi(environment: NodeJS.ProcessEnv = process.env): string | null {
-  const { TEMPORAL_UI_URL: url } = check(Joi.object({ TEMPORAL_UI_URL: orNull(anyUrl()) }), environment);
+  const { url } = read({ url: ['TEMPORAL_UI_URL', orNull(anyUrl())] }, environment);
   return url && `${url}/namespaces/${environment.TEMPORAL_NAMESPACE || 'default'}/workflows`;
 }
 
@@ -219,11 +199,11 @@ export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.en
   return true;
 }
 
-/** @param env what the schema made of the environment */
-function accessOf(env: Joi.ValidationResult['value']): Config['access'] {
-  const entries = CATALOGUE.map(({ id, url: usual }): [string, Access | null] => {
+function accessOf(settings: Readonly<Record<string, unknown>>): Config['access'] {
+  const entries = CATALOGUE.map(({ id, url: usual }) => {
     const name = nameOf(id);
-    const { [`${name}_URL`]: baseUrl, [`${name}_API_KEY`]: apiKey } = env;
+    const baseUrl = settings[`${name}_URL`] as string | null;
+    const apiKey = settings[`${name}_API_KEY`] as string | null;
     // A server of one's own needs a URL and may do without a key; the others have a URL and need a key.
     const isSet = usual === null ? baseUrl !== null : apiKey !== null;
     return [id, isSet ? { baseUrl, apiKey: apiKey ?? '' } : null];
@@ -237,19 +217,12 @@ function cidr(text: string): string | null {
   return isIP(text.split('/', 1)[0] ?? '') !== 0 && ipaddr.isValidCIDR(text) ? text : null;
 }
 
-function check(rules: Joi.ObjectSchema, environment: NodeJS.ProcessEnv) {
-  const given = onlySet(environment);
-  const { value, error } = rules.validate(given, {
-    abortEarly: false,
-    stripUnknown: true,
-    errors: { wrap: { label: false } },
-    messages: { 'any.required': '{{#label}} is missing' },
-  });
-  if (!error) return value;
-  throw problemsIn(
-    'the configuration',
-    error.details.map(({ message }) => message.replace(/ with value .*? fails /, ' fails ')),
-  );
+/** What is set of a table's variables, checked, under the names of the settings. */
+function read<Of extends Table>(table: Of, environment: NodeJS.ProcessEnv): Settings<Of> {
+  const rules = Joi.object(Object.fromEntries(Object.values(table)));
+  const values = check(rules, onlySet(environment), 'the configuration', { stripUnknown: true });
+  const entries = Object.entries(table).map(([name, [variable]]) => [name, values[variable]]);
+  return Object.freeze(Object.fromEntries(entries)) as Settings<Of>;
 }
 
 /** An empty variable is an unset one: that is what `VAR= command` and compose files mean by it. */
@@ -265,10 +238,10 @@ export type LocalConfig = ReturnType<typeof loadLocalConfig>;
  */
 export function loadLocalConfig(environment: NodeJS.ProcessEnv = process.env) {
   // Everything is checked here, because what a process of the stack has to say about it is in that one's log.
-  const env = check(schema.keys({ DATABASE_URL: databaseUrl.default(null) }), environment);
+  const { databaseUrl } = read({ ...ACCESS_SETTINGS, ...SETTINGS, ...NO_DATABASE_URL }, environment);
   return Object.freeze({
     /** Null if the stack is to bring its own. */
-    databaseUrl: env.DATABASE_URL as string | null,
+    databaseUrl,
     temporalAddress: environment.TEMPORAL_ADDRESS || null,
     cacheHome: environment.XDG_CACHE_HOME,
     /** What is set, to hand on to the processes of the stack. */

@@ -1,5 +1,4 @@
 import Joi from 'joi';
-import { isConfidential } from '../../activities/http/client.ts';
 import { parsePointer } from '../../activities/http/fields.ts';
 import { VENDOR_IDS, VENDORS, type VendorId } from '../../activities/vendors/catalogue.ts';
 import { type HttpJsonSource, placeholdersIn, type Words } from '../../activities/vendors/file.ts';
@@ -14,7 +13,16 @@ import {
 import type { Rate } from '../../db/lookups/sources.ts';
 import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import type { Config } from './config.ts';
-import { duration, members, orNull, problemsIn, rate, type Values } from './values.ts';
+import {
+  check,
+  duration,
+  members,
+  orNull,
+  problemsIn,
+  rate,
+  requireConfidential,
+  type Values,
+} from './values.ts';
 
 // The file of SOURCES_FILE: everything about sources that isn't a key or a URL. What it leaves out is as the vendor's
 // own file in the catalogue has it. deploy/going-live.md tells what each member is for.
@@ -51,15 +59,7 @@ type Environment = Pick<Config, 'access' | 'secretOf'>;
  * @throws {ConfigError} naming every problem at once, each with its place; no secret and no value of the file
  */
 export function parseSourcesFile(text: string, environment: Environment): SourcesFile {
-  const { value, error } = sourcesFile(environment).validate(parseJson(text), {
-    abortEarly: false,
-    convert: false,
-    errors: { wrap: { label: false } },
-    messages: { 'any.required': '{{#label}} is missing' },
-  });
-  if (!error) return value;
-  const problems = error.details.map(({ message }) => message);
-  throw problemsIn('SOURCES_FILE', problems);
+  return check(sourcesFile(environment), parseJson(text), 'SOURCES_FILE', { convert: false });
 }
 
 function parseJson(text: string): unknown {
@@ -97,8 +97,9 @@ const order = (askable: (siblings: { readonly http?: unknown }) => readonly stri
     .items(
       Joi.string().custom((id: string, helpers) => {
         const ids = askable(helpers.state.ancestors[1]);
-        const custom = '{{#label}} must be one of those that have a key (Reacher: a URL): {{#ids}}';
-        return ids.includes(id) ? id : helpers.message({ custom }, { ids: ids.join(', ') || 'none has one' });
+        if (ids.includes(id)) return id;
+        const known = ids.join(', ') || 'none has one';
+        throw new Error(`must be one of those that have a key (Reacher: a URL): ${known}`);
       }),
     )
     .unique()
@@ -145,16 +146,17 @@ const OWN: Readonly<Record<string, Joi.PartialSchemaMap>> = {
 };
 
 const VERDICTS: readonly Verdict[] = ['valid', 'catch_all', 'risky', 'invalid', 'unknown'];
+const IDENTITY = ['npi', 'first', 'last', 'full', 'state'];
 const NEEDS: readonly Need[] = ['npi', 'name', 'organization', 'address'];
 /** The sources that have a file of their own, and those that are none. */
 const TAKEN = [...VENDOR_IDS, ...VERIFIER_IDS, 'nppes', 'import', 'service'];
 
 /** Not of joi's strings: to let the empty one in, which is the whole, they would leave it unread. */
-const pointer = Joi.any().custom(
-  (value: unknown, helpers) =>
-    (typeof value === 'string' ? parsePointer(value) : null) ??
-    helpers.message({ custom: '{{#label}} must be a JSON pointer such as /results/0/email' }),
-);
+const pointer = Joi.any().custom((value: unknown) => {
+  const parts = typeof value === 'string' ? parsePointer(value) : null;
+  if (parts === null) throw new Error('must be a JSON pointer such as /results/0/email');
+  return parts;
+});
 
 const words = <Meaning extends string>(meanings: readonly Meaning[]) =>
   members({
@@ -169,43 +171,38 @@ const words = <Meaning extends string>(meanings: readonly Meaning[]) =>
 
 const url = Joi.string()
   .required()
-  .custom((text: string, helpers) => {
+  .custom((text: string) => {
     const [one, other] = ['a', 'b'].map((value) => URL.parse(text.replaceAll(/\{[a-z]+\}/g, value)));
-    if (!one || !other || !isConfidential(one)) {
-      return helpers.message({ custom: '{{#label}} must be an https URL; http is for this machine only' });
-    }
+    requireConfidential(one ?? null);
     // What is known of a person must never decide which host is called with the vendor's key.
-    if (one.origin !== other.origin || one.username || one.password) {
-      return helpers.message({ custom: '{{#label}} may have placeholders in its path and query only' });
+    if (one?.origin !== other?.origin || one?.username || one?.password) {
+      throw new Error('may have placeholders in its path and query only');
     }
-    const unknown = unknownIn(text);
-    return unknown.length > 0 ? noPlaceholder(unknown, helpers) : text;
+    return requirePlaceholders(text);
   });
 
-const body = Joi.object()
-  .unknown()
-  .required()
-  .custom((template: object, helpers) => {
-    const unknown = unknownIn(template);
-    return unknown.length > 0 ? noPlaceholder(unknown, helpers) : template;
-  });
+const body = Joi.object().unknown().required().custom(requirePlaceholders);
+
+function requirePlaceholders<T>(template: T): T {
+  const unknown = [...placeholdersIn(template)].filter(([, need]) => need === null);
+  if (unknown.length === 0) return template;
+  throw new Error(`has no placeholder ${unknown.map(([name]) => `{${name}}`).join(', ')}`);
+}
 
 const SECRET = /\$\{([^}]*)\}/g;
 
 const header = (secretOf: Config['secretOf']) =>
-  Joi.string().custom((text: string, helpers) => {
-    const names = [...text.matchAll(SECRET)].map(([, name = '']) => name);
-    // Of all other variables, such as the one with the database's password, a vendor is never told.
-    if (!names.every((name) => /^VENDOR_[A-Z0-9_]+$/.test(name))) {
-      return helpers.message({ custom: '{{#label}} may name variables that begin with VENDOR_ only' });
-    }
-    const missing = names.filter((name) => !secretOf(name));
-    if (missing.length > 0) {
-      return helpers.message({ custom: `{{#label}} needs ${missing.join(', ')}, which is not set` });
-    }
-    const value = text.replaceAll(SECRET, (_whole, name: string) => secretOf(name) ?? '');
-    const sendable = /^[\t\x20-\x7e\x80-\xff]+$/.test(value);
-    return sendable ? value : helpers.message({ custom: '{{#label}} is not a value of a header' });
+  Joi.string().custom((text: string) => {
+    const value = text.replaceAll(SECRET, (_whole, name: string) => {
+      // Of all other variables, such as the one with the database's password, a vendor is never told.
+      if (!/^VENDOR_[A-Z0-9_]+$/.test(name))
+        throw new Error('may name variables that begin with VENDOR_ only');
+      const secret = secretOf(name);
+      if (!secret) throw new Error(`needs ${name}, which is not set`);
+      return secret;
+    });
+    if (!/^[\t\x20-\x7e\x80-\xff]+$/.test(value)) throw new Error('is not a value of a header');
+    return value;
   });
 
 /** A vendor that is described by data; pointers are parsed, secrets put in place. */
@@ -265,26 +262,10 @@ function httpVendor(secretOf: Config['secretOf']) {
       status: words(VERDICTS),
       validated_at: pointer.default(null),
     }).required(),
-    identity: members({
-      npi: pointer.default(null),
-      first: pointer.default(null),
-      last: pointer.default(null),
-      full: pointer.default(null),
-      state: pointer.default(null),
-    })
+    identity: members(Object.fromEntries(IDENTITY.map((name) => [name, pointer.default(null)])))
       .required()
       .custom(checkIdentity),
   });
-}
-
-/** As a value: in the message itself the braces would be its own placeholders. */
-function noPlaceholder(names: readonly string[], helpers: Joi.CustomHelpers) {
-  const custom = '{{#label}} has no placeholder {{#names}}';
-  return helpers.message({ custom }, { names: names.map((name) => `{${name}}`).join(', ') });
-}
-
-function unknownIn(template: unknown): string[] {
-  return [...placeholdersIn(template)].flatMap(([name, need]) => (need === null ? [name] : []));
 }
 
 /** `needs` decides whom the vendor is asked about, so it has to list what the URL and the body are made of. */
@@ -294,15 +275,13 @@ function checkNeeds(needs: readonly Need[], helpers: Joi.CustomHelpers) {
     (need) => need !== null && !needs.includes(need),
   );
   if (missing.length === 0) return needs;
-  const custom = '{{#label}} must list {{#missing}}, of which the URL or the body has placeholders';
-  return helpers.message({ custom }, { missing: [...new Set(missing)].join(', ') });
+  const names = [...new Set(missing)].join(', ');
+  throw new Error(`must list ${names}, of which the URL or the body has placeholders`);
 }
 
 /** An answer that names nobody cannot be compared with who was asked for, and nothing of it would be accepted. */
-function checkIdentity(identity: HttpJsonSource['identity'], helpers: Joi.CustomHelpers) {
+function checkIdentity(identity: HttpJsonSource['identity']) {
   const { npi, first, last, full } = identity;
   if (npi || full || (first && last)) return identity;
-  return helpers.message({
-    custom: '{{#label}} must point at an NPI, a full name, or a first and a last name',
-  });
+  throw new Error('must point at an NPI, a full name, or a first and a last name');
 }

@@ -17,6 +17,29 @@ export function problemsIn(what: string, problems: readonly string[]): ConfigErr
   return new ConfigError(`${what} has ${problems.length} problem(s):${lines.join('')}`);
 }
 
+/**
+ * What rules make of an object. What a rule's own code throws is told after the name of the value.
+ * @throws {ConfigError} naming every problem at once
+ */
+export function check<T>(
+  rules: Joi.ObjectSchema<T>,
+  given: unknown,
+  what: string,
+  options: Joi.ValidationOptions,
+): T {
+  const { value, error } = rules.validate(given, {
+    abortEarly: false,
+    errors: { wrap: { label: false } },
+    messages: { 'any.required': '{{#label}} is missing', 'any.custom': '{{#label}} {{#error.message}}' },
+    ...options,
+  });
+  if (!error) return value;
+  throw problemsIn(
+    what,
+    error.details.map(({ message }) => message.replace(/ with value .*? fails /, ' fails ')),
+  );
+}
+
 /** What rules make of an object. */
 export type Values<Rules> = {
   readonly [Name in keyof Rules]: Rules[Name] extends Joi.Schema<infer T> ? T : never;
@@ -24,9 +47,11 @@ export type Values<Rules> = {
 
 /** Text that `parse` makes something of; null is what it makes of none. */
 export const parsed = <T>(parse: (text: string) => T | null, what: string) =>
-  Joi.string<T>().custom(
-    (text: string, helpers) => parse(text) ?? helpers.message({ custom: `{{#label}} must be ${what}` }),
-  );
+  Joi.string<T>().custom((text: string) => {
+    const value = parse(text);
+    if (value === null) throw new Error(`must be ${what}`);
+    return value;
+  });
 
 /** A whole number within bounds. */
 export const whole = (min: number, max: number) => Joi.number().integer().min(min).max(max);
@@ -40,18 +65,20 @@ export const orNull = <T>(rule: Joi.AnySchema<T>) => rule.default(null) as Joi.A
 const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 /** A duration such as `30s`, as milliseconds within bounds. */
 export const duration = (minMs: number, maxMs: number) =>
-  Joi.string<number>().custom((text: string, helpers) => {
+  Joi.string<number>().custom((text: string) => {
     const ms = parseDuration(text);
-    if (ms === null)
-      return helpers.message({ custom: '{{#label}} must be a duration such as 500ms, 30s, 15m, 24h or 30d' });
-    if (ms < minMs || ms > maxMs) {
-      return helpers.message({ custom: `{{#label}} must be between ${minMs} ms and ${maxMs} ms` });
-    }
+    if (ms === null) throw new Error('must be a duration such as 500ms, 30s, 15m, 24h or 30d');
+    if (ms < minMs || ms > maxMs) throw new Error(`must be between ${minMs} ms and ${maxMs} ms`);
     return ms;
   });
 
-/** A rate such as `500/1m`. */
-export const rate = () => parsed(parseRate, 'a rate such as 10/1s or 500/1m');
+/** A rate such as `500/1m`: at most 500 calls in any minute. */
+export const rate = () =>
+  parsed<Rate>((text) => {
+    const [, calls, time = ''] = /^([1-9][0-9]{0,5})\/([0-9]+[a-z]+)$/.exec(text) ?? [];
+    const perMs = parseDuration(time);
+    return perMs ? { calls: Number(calls), perMs } : null;
+  }, 'a rate such as 10/1s or 500/1m');
 
 /** An object that has these members and no others. */
 export const members = <T>(keys: Joi.PartialSchemaMap) =>
@@ -82,11 +109,15 @@ export const anyUrl = () =>
 
 /** As `anyUrl`, for what must not be read on the way. */
 export const confidentialUrl = () =>
-  anyUrl().custom((text: string, helpers) => {
-    const parsed = URL.parse(text);
-    if (parsed && isConfidential(parsed)) return text;
-    return helpers.message({ custom: '{{#label}} must be an https URL; http is for this machine only' });
+  anyUrl().custom((text: string) => {
+    requireConfidential(URL.parse(text));
+    return text;
   });
+
+/** @throws what is told of a URL that could be read on the way */
+export function requireConfidential(url: URL | null): void {
+  if (!url || !isConfidential(url)) throw new Error('must be an https URL; http is for this machine only');
+}
 
 /** `http://[user:password@]host[:port]` and nothing else, as a URL. */
 export const httpProxy = () =>
@@ -107,11 +138,4 @@ export function parseDuration(text: string): number | null {
 export function parseSecretKey(text: string): SecretKey | null {
   const match = /^([a-z0-9]{1,20}):([A-Za-z0-9+/]{43}=)$/.exec(text);
   return match ? { version: match[1] ?? '', key: Buffer.from(match[2] ?? '', 'base64') } : null;
-}
-
-/** `500/1m` → at most 500 calls in any minute; null if the text isn't a rate. */
-export function parseRate(text: string): Rate | null {
-  const match = /^([1-9][0-9]{0,5})\/([0-9]+[a-z]+)$/.exec(text);
-  const perMs = parseDuration(match?.[2] ?? '');
-  return match && perMs ? { calls: Number(match[1]), perMs } : null;
 }

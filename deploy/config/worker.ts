@@ -27,7 +27,13 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
     policy: `${config.verifyPolicy} ${config.catchAll}`,
     lookupsPerOrganization: config.lookupsPerOrganization,
     webhookScheduleMs: config.webhookScheduleMs,
-    retention: config.retention,
+    retention: {
+      // A replay gives the answer again.
+      answersMs: Math.max(config.answerRetentionMs, config.replayMs),
+      evidenceMs: config.evidenceRetentionMs,
+      customDataMs: config.customDataRetentionMs,
+      webhookLogMs: config.webhookLogMs,
+    },
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
   };
 }

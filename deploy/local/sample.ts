@@ -4,7 +4,8 @@ import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { ZipFile } from 'yazl';
 import { importDownload } from '../nppes/importer.ts';
-import { LAYOUT, MEMBER_KINDS, type MemberKind } from '../nppes/layout.ts';
+import LAYOUT from '../nppes/layout.json' with { type: 'json' };
+import { MEMBER_KINDS, type MemberKind } from '../nppes/layout.ts';
 import { DEACTIVATED_NPIS } from './sim/magic.ts';
 import {
   personOf,
@@ -38,7 +39,7 @@ export async function importSample(databaseUrl: string, dir: string): Promise<vo
     rejects: `${path}.rejects.csv`,
     actor: 'npm start',
     reason: 'local stack',
-    output: { terminal: null, line: () => {} },
+    output: { line: () => {} },
   });
 }
 

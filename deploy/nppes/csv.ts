@@ -35,27 +35,17 @@ export function csvReader(columns: number | null) {
   const ends = new Int32Array(starts.length);
   let bytes: Buffer = Buffer.alloc(0);
   let hasBegun = false;
-  let line = 1;
-  // The row that was scanned last.
+  // Of the row that was scanned last.
   let begin = 0;
-  let count = 0;
-  let whole = true;
+  let nextBegin = 0;
   let bits = 0;
   let hasDoubledQuotes = false;
-  let nextBegin = 0;
-
-  const record: CsvRecord = {
-    get line() {
-      return line;
-    },
-    get columns() {
-      return count;
-    },
-    get whole() {
-      return whole;
-    },
-    text(column) {
-      if (column >= count) return '';
+  const row = {
+    line: 1,
+    columns: 0,
+    whole: true,
+    text(column: number): string {
+      if (column >= row.columns) return '';
       const start = starts[column] ?? 0;
       const end = ends[column] ?? 0;
       if (start === end) return '';
@@ -86,13 +76,13 @@ export function csvReader(columns: number | null) {
       begin = nextBegin;
       let end = scan(isLast);
       if (end === -1 && !isLast && bytes.length - begin <= RECORD_AT_MOST) return;
-      whole = end !== -1 && (columns === null || count === columns);
+      row.whole = end !== -1 && (columns === null || row.columns === columns);
       const lineEnd = bytes.indexOf(LF, begin) + 1 || bytes.length;
-      if (!whole) end = lineEnd;
+      if (!row.whole) end = lineEnd;
       nextBegin = end;
-      const isBlank = whole || end - begin > 2 ? false : bytes.toString('latin1', begin, end).trim() === '';
-      if (!isBlank) onRecord(record);
-      line += end === lineEnd ? 1 : linesIn(begin, end);
+      const isBlank = !row.whole && end - begin <= 2 && bytes.toString('latin1', begin, end).trim() === '';
+      if (!isBlank) onRecord(row);
+      row.line += end === lineEnd ? 1 : linesIn(begin, end);
     }
   }
 
@@ -100,7 +90,8 @@ export function csvReader(columns: number | null) {
   function scan(isLast: boolean): number {
     const { length } = bytes;
     let at = begin;
-    count = 0;
+    let count = 0;
+    row.columns = 0;
     bits = 0;
     hasDoubledQuotes = false;
     for (;;) {
@@ -143,6 +134,7 @@ export function csvReader(columns: number | null) {
         ends[count] = end;
       }
       count += 1;
+      row.columns = count;
       if (at < length && bytes[at] === COMMA) {
         at += 1;
         continue;

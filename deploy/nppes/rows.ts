@@ -4,7 +4,7 @@ import { pacIdOf, providerKeys } from '../../db/providers/keys.ts';
 import { ENDPOINT_KINDS } from '../../db/words.ts';
 import columns from './columns.json' with { type: 'json' };
 import type { CsvRecord } from './csv.ts';
-import type { FileKind, Header, MemberKind } from './layout.ts';
+import { type FileKind, type Header, STATUS } from './layout.ts';
 
 // From a row of a file to a line of COPY: the columns are those of the staging tables in db/providers/nppes/staging.ts.
 
@@ -17,17 +17,10 @@ export interface Reject {
 }
 
 type Rejected = Pick<Reject, 'reason'>;
+type ParseKnown = (npi: string, record: CsvRecord) => string | Rejected;
 
 /** PostgreSQL's longest index entry is 2704 bytes. */
 const KEY_BYTES_AT_MOST = 2_000;
-
-const GROUP_TEXTS = ['org_pac_id', 'Facility Name', 'num_org_mem'];
-const CLINICIAN_PLACE = ['adr_ln_1', 'adr_ln_2', 'ZIP Code', 'Telephone Number'];
-
-/** The columns without which a file cannot be read. */
-export function neededOf(kind: MemberKind): string[] {
-  return ['NPI', ...Object.values(columns[kind]).flat()];
-}
 
 /**
  * How rows of a kind of file are read, their columns being where the header says.
@@ -37,21 +30,20 @@ export function rowParser(kind: FileKind, asOf: string, header: Header) {
   const npiAt = header.at('NPI');
   const parse = PARSERS[kind](header, asOf);
   /** A line for COPY, or why there is none. */
-  return (record: CsvRecord): string | Rejected => {
-    if (!record.whole) return rejected('wrong number of columns or a quote that is not closed');
+  return (record: CsvRecord): string | Reject => {
     const npi = record.text(npiAt);
-    if (hasNpiCheckDigit(npi)) return parse(npi, record);
-    return rejected(isTenDigits(npi) ? 'NPI has a wrong check digit' : 'NPI is not 10 digits');
+    const why = brokenBy(npi, record);
+    const parsed = why === null ? parse(npi, record) : { reason: why };
+    if (typeof parsed === 'string') return parsed;
+    return { line: record.line, npi: isTenDigits(npi) ? npi : null, ...parsed };
   };
 }
 
-/** The NPI of a row that was rejected. */
-export function npiOf(record: CsvRecord, header: Header): string | null {
-  const npi = record.text(header.at('NPI'));
-  return isTenDigits(npi) ? npi : null;
+function brokenBy(npi: string, { whole }: CsvRecord): string | null {
+  if (!whole) return 'wrong number of columns or a quote that is not closed';
+  if (hasNpiCheckDigit(npi)) return null;
+  return isTenDigits(npi) ? 'NPI has a wrong check digit' : 'NPI is not 10 digits';
 }
-
-type ParseKnown = (npi: string, record: CsvRecord) => string | Rejected;
 
 const PARSERS: Readonly<Record<FileKind, (header: Header, asOf: string) => ParseKnown>> = {
   npidata: providerParser,
@@ -61,117 +53,106 @@ const PARSERS: Readonly<Record<FileKind, (header: Header, asOf: string) => Parse
   clinicians: clinicianParser,
 };
 
-/** Whether an NPI is in service, in V3; V2 has the dates alone. */
-const STATUS = 'npi_activation_status';
+/** Gives the values of these columns as they are kept. */
+function reader(header: Header, names: readonly string[]) {
+  const places = names.map(header.at);
+  return (record: CsvRecord) => places.map((at) => kept(record.text(at)));
+}
+
 const DEACTIVE = 'deactive';
 const STATUSES: readonly string[] = ['', 'active', 'soon_to_be_deactivated', DEACTIVE];
 
 function providerParser(header: Header, asOf: string): ParseKnown {
-  const { type: types, texts, practice: places, dates } = columns.npidata;
-  const [typeAt = 0] = types.map(header.at);
-  const textsAt = texts.map(header.at);
-  const practiceAt = places.map(header.at);
+  const { texts, practice, dates } = columns.npidata;
+  const textsOf = reader(header, texts);
+  const practiceOf = reader(header, practice);
   const datesAt = dates.map(header.at);
-  const statusAt = header.has(STATUS) ? header.at(STATUS) : null;
+  const statusAt = header.at(STATUS);
   return (npi, record) => {
-    const type = record.text(typeAt);
-    const [updatedOn, deactivatedOn, reactivatedOn] = datesAt.map((at) => dateOf(record.text(at)));
-    if (updatedOn === undefined || deactivatedOn === undefined || reactivatedOn === undefined) {
-      return rejected('date is not MM/DD/YYYY, or no day from 1900 to 2099');
+    const values = textsOf(record);
+    const [type = null] = values;
+    const days = datesAt.map((at) => dateOf(record.text(at)));
+    if (days.includes(undefined)) return { reason: 'date is not MM/DD/YYYY, or no day from 1900 to 2099' };
+    const [, deactivatedOn] = days;
+    const status = kept(record.text(statusAt))?.toLowerCase() ?? '';
+    if (!STATUSES.includes(status)) return { reason: 'unknown activation status' };
+    if (type === null && deactivatedOn === null && status !== DEACTIVE) {
+      return { reason: 'no entity type and no deactivation date' };
     }
-    const status = (statusAt === null ? null : kept(record.text(statusAt)))?.toLowerCase() ?? '';
-    if (!STATUSES.includes(status)) return rejected('unknown activation status');
-    if (type === '' && deactivatedOn === null && status !== DEACTIVE) {
-      return rejected('no entity type and no deactivation date');
-    }
-    if (type !== '' && type !== '1' && type !== '2') return rejected('entity type is neither 1 nor 2');
-    const practice = practiceAt.map((at) => kept(record.text(at)));
-    const [line1 = null, line2 = null, , , postalCode = null, phone = null] = practice;
+    if (type !== null && type !== '1' && type !== '2') return { reason: 'entity type is neither 1 nor 2' };
+    const place = practiceOf(record);
+    const [line1 = null, line2 = null, , , postalCode = null, phone = null] = place;
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
     const line = copyLine([
       npi,
-      type === '' ? null : type,
-      ...textsAt.map((at) => kept(record.text(at))),
-      ...practice,
+      ...values,
+      ...place,
       phoneKey,
       addressKey,
-      updatedOn,
-      deactivatedOn,
-      reactivatedOn,
+      ...days,
       status === DEACTIVE ? 't' : null,
     ]);
-    return `${rowHash(line)}\t${asOf}\tnppes\t${line}`;
+    // 64 bits as PostgreSQL's signed bigint. Not for secrets: it tells a changed row from an unchanged one.
+    const rowHash = hash('sha1', line, 'buffer').readBigInt64LE();
+    return `${rowHash}\t${asOf}\tnppes\t${line}`;
   };
 }
 
 function otherNameParser(header: Header): ParseKnown {
-  const [nameAt = 0, typeAt = 0] = columns.othername.texts.map(header.at);
+  const valuesOf = reader(header, columns.othername.texts);
   return (npi, record) => {
-    const name = kept(record.text(nameAt));
-    if (name === null) return rejected('other name missing');
-    return keyed([npi, name, kept(record.text(typeAt)) ?? ''], []);
+    const [name = null, type = null] = valuesOf(record);
+    return name === null ? { reason: 'other name missing' } : keyed([npi, name, type], []);
   };
 }
 
 function locationParser(header: Header): ParseKnown {
-  const placeAt = columns.pl.place.map(header.at);
+  const placeOf = reader(header, columns.pl.place);
   return (npi, record) => {
-    const place = placeAt.map((at) => kept(record.text(at)) ?? '');
-    const [line1 = '', line2 = '', city = '', state = '', postalCode = '', number = ''] = place;
-    if (line1 === '' && line2 === '' && city === '') return rejected('address missing');
-    const phone = number || null;
+    const place = placeOf(record);
+    const [line1 = null, line2 = null, city = null, , postalCode = null, phone = null] = place;
+    if ((line1 ?? line2 ?? city) === null) return { reason: 'address missing' };
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
-    return keyed([npi, line1, line2, city, state, postalCode], [phone, phoneKey, addressKey]);
+    return keyed([npi, ...place.slice(0, -1)], [phone, phoneKey, addressKey]);
   };
 }
 
 function endpointParser(header: Header): ParseKnown {
-  const [kindAt = 0, endpointAt = 0, affiliationAt = 0] = columns.endpoint.texts.map(header.at);
+  const valuesOf = reader(header, columns.endpoint.texts);
   return (npi, record) => {
-    const typed = record.text(kindAt).trim().toUpperCase();
-    const kind = ENDPOINT_KINDS.find((one) => one === typed);
-    if (kind === undefined) return rejected('unknown endpoint type');
-    const endpoint = kept(record.text(endpointAt));
-    if (endpoint === null) return rejected('endpoint missing');
-    return keyed([npi, kind, endpoint], [kept(record.text(affiliationAt))]);
+    const [type, endpoint = null, affiliation] = valuesOf(record);
+    const kind = ENDPOINT_KINDS.find((one) => one === type?.toUpperCase());
+    if (kind === undefined) return { reason: 'unknown endpoint type' };
+    if (endpoint === null) return { reason: 'endpoint missing' };
+    return keyed([npi, kind, endpoint], [affiliation]);
   };
 }
 
 /** Who bills for no group is kept too: where they work, and that they have left the group they had. */
 function clinicianParser(header: Header): ParseKnown {
-  const [groupAt = 0, nameAt = 0, membersAt = 0] = GROUP_TEXTS.map(header.at);
-  const placeAt = CLINICIAN_PLACE.map(header.at);
+  const groupOf = reader(header, ['org_pac_id', 'Facility Name', 'num_org_mem']);
+  const placeOf = reader(header, ['adr_ln_1', 'adr_ln_2', 'ZIP Code', 'Telephone Number']);
   return (npi, record) => {
-    const group = kept(record.text(groupAt)) ?? '';
-    const pacId = group === '' ? '' : pacIdOf(group);
-    if (pacId === null) return rejected('PAC id of the group is not a number of 10 digits');
-    const members = kept(record.text(membersAt));
+    const [group = null, name, members = null] = groupOf(record);
+    const pacId = group === null ? '' : pacIdOf(group);
+    if (pacId === null) return { reason: 'PAC id of the group is not a number of 10 digits' };
     if (members !== null && !/^[0-9]{1,9}$/.test(members))
-      return rejected('number of members is not a number');
-    const [line1 = null, line2 = null, postalCode = null, phone = null] = placeAt.map((at) =>
-      kept(record.text(at)),
-    );
+      return { reason: 'number of members is not a number' };
+    const [line1 = null, line2 = null, postalCode = null, phone = null] = placeOf(record);
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
-    const name = pacId === '' ? null : kept(record.text(nameAt));
-    return keyed([npi, pacId, phoneKey ?? '', addressKey ?? ''], [name, members]);
+    return keyed([npi, pacId, phoneKey, addressKey], [group === null ? null : name, members]);
   };
 }
 
-/** A line whose first values are the table's key. */
-function keyed(key: readonly string[], rest: readonly (string | null)[]): string | Rejected {
-  if (key.reduce((bytes, value) => bytes + Buffer.byteLength(value), 0) > KEY_BYTES_AT_MOST) {
-    return rejected('value longer than NPPES allows');
+type Value = string | null | undefined;
+
+/** A line whose first values are the table's key, in which what is missing is empty. */
+function keyed(key: readonly Value[], rest: readonly Value[]): string | Rejected {
+  const filled = key.map((value) => value ?? '');
+  if (Buffer.byteLength(filled.join('')) > KEY_BYTES_AT_MOST) {
+    return { reason: 'value longer than NPPES allows' };
   }
-  return copyLine([...key, ...rest]);
-}
-
-/** 64 bits as PostgreSQL's signed bigint. Not for secrets: it tells a changed row from an unchanged one. */
-function rowHash(line: string): bigint {
-  return hash('sha1', line, 'buffer').readBigInt64LE();
-}
-
-function rejected(reason: string): Rejected {
-  return { reason };
+  return copyLine([...filled, ...rest]);
 }
 
 function isTenDigits(npi: string): boolean {
@@ -210,14 +191,11 @@ function dateOf(text: string): string | null | undefined {
 }
 
 /** One line of COPY's text format; `kept` has left only the backslash to escape. */
-function copyLine(values: readonly (string | null)[]): string {
-  let line = '';
-  for (const value of values) {
-    if (line !== '') line += '\t';
-    if (value === null) line += '\\N';
-    else line += value.includes('\\') ? value.replaceAll('\\', '\\\\') : value;
-  }
-  return `${line}\n`;
+function copyLine(values: readonly Value[]): string {
+  const escaped = values.map((value) =>
+    value?.includes('\\') ? value.replaceAll('\\', '\\\\') : (value ?? '\\N'),
+  );
+  return `${escaped.join('\t')}\n`;
 }
 
 /** Whether `YYYY-MM-DD` is a day; Date.parse takes 31 February for one in March. */

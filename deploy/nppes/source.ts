@@ -15,21 +15,22 @@ export interface Member {
   readonly kind: FileKind;
   /** The last day it tells of, `YYYY-MM-DD`; `infinity` for one that does not say it. */
   readonly asOf: string;
+  /** Where it lies, or the zip that has it. */
+  readonly path: string;
   /** In bytes, unpacked. */
   readonly size: number;
   /** Its bytes. @throws {ImportProblem} if they cannot be read */
   open(): AsyncIterable<Buffer>;
 }
 
-/** What a download holds, packed or not. */
-export type Source = Awaited<ReturnType<typeof openSource>>;
-
 /** A file as it lies there, in a folder or a zip. */
-type RawFile = Pick<Member, 'name' | 'size' | 'open'>;
+type RawFile = Omit<Member, 'kind' | 'asOf'>;
 
-const SUPPORTED = MEMBER_KINDS.map((kind) => `${kind}_pfile_….csv`).join(', ');
-const MEMBER_NAME = /^(npidata|othername|pl|endpoint)_pfile_[0-9]{8}-([0-9]{4})([0-9]{2})([0-9]{2}).*\.csv$/i;
-const READ_BYTES = 262_144;
+/** Not the descriptions of the columns, PDFs, and what other programs leave beside them. */
+const MEMBER_NAME =
+  /^(npidata|othername|pl|endpoint)_pfile_[0-9]{8}-([0-9]{4})([0-9]{2})([0-9]{2})(?!.*_fileheader\.csv$).*\.csv$/i;
+/** Read or unpacked at once: for each of the 16 KB that yauzl's own inflater gives, the importer would be woken up. */
+const PIECE_BYTES = 262_144;
 const SAMPLES = 32;
 const SAMPLE_BYTES = 65_536;
 
@@ -39,25 +40,20 @@ const SAMPLE_BYTES = 65_536;
  *   wherever it lies
  * @throws {ImportProblem} if there is nothing to import, or more than one file of a kind
  */
-export async function openSource(path: string, dataset: Dataset = 'nppes') {
-  const membersOf = dataset === 'nppes' ? nppesMembers : clinicianMember;
+export async function openSource(path: string, dataset: Dataset) {
   const status = await orImportProblem(stat(path), cannotOpen(path));
   const name = basename(path);
-  if (/\.zip$/i.test(name)) {
-    const zip = await openZip(path);
-    try {
-      const members = membersOf(path, zip.files);
-      return { name, members, fingerprint: await fingerprint([path]), close: zip.close };
-    } catch (error) {
-      await zip.close();
-      throw error;
-    }
+  const { files, close } = /\.zip$/i.test(name)
+    ? await openZip(path)
+    : { files: await plainFiles(path, status.isDirectory()), close: () => {} };
+  try {
+    const members = (dataset === 'nppes' ? nppesMembers : clinicianMember)(path, files);
+    const paths = new Set(members.map((member) => member.path));
+    return { name, members, fingerprint: await fingerprint([...paths]), close };
+  } catch (error) {
+    close();
+    throw error;
   }
-  const paths = status.isDirectory() ? (await readdir(path)).sort().map((file) => join(path, file)) : [path];
-  const files = await Promise.all(paths.filter((file) => /\.csv$/i.test(file)).map(plainFile));
-  const members = membersOf(path, files);
-  const used = paths.filter((file) => members.some((member) => member.name === basename(file)));
-  return { name, members, fingerprint: await fingerprint(used), close: async () => {} };
 }
 
 /** CMS names it DAC_NationalDownloadableFile.csv, in archives otherwise: what it is, its columns say. */
@@ -72,39 +68,34 @@ function clinicianMember(path: string, files: readonly RawFile[]): Member[] {
 }
 
 function nppesMembers(path: string, files: readonly RawFile[]): Member[] {
-  const members = files.flatMap((file) => memberOf(file) ?? []);
-  if (members.length === 0) {
+  const members = MEMBER_KINDS.flatMap((kind) => {
+    const same = files.flatMap((file) => {
+      const [, named, year, month, day] = MEMBER_NAME.exec(file.name) ?? [];
+      return named?.toLowerCase() === kind ? [{ ...file, kind, asOf: `${year}-${month}-${day}` }] : [];
+    });
+    if (same.length <= 1) return same;
     throw new ImportProblem(
-      `${path} holds no file of NPPES by its name: ${SUPPORTED} with YYYYMMDD-YYYYMMDD in it`,
+      `${path} holds ${same.length} ${kind} files; import each download by itself, the oldest first`,
     );
-  }
-  for (const kind of MEMBER_KINDS) {
-    const same = members.filter((member) => member.kind === kind);
-    if (same.length > 1) {
-      throw new ImportProblem(
-        `${path} holds ${same.length} ${kind} files; import each download by itself, the oldest first`,
-      );
-    }
-  }
-  const kinds: readonly FileKind[] = MEMBER_KINDS;
-  return members.sort((a, b) => kinds.indexOf(a.kind) - kinds.indexOf(b.kind));
+  });
+  if (members.length > 0) return members;
+  const names = MEMBER_KINDS.map((kind) => `${kind}_pfile_….csv`).join(', ');
+  throw new ImportProblem(
+    `${path} holds no file of NPPES by its name: ${names} with YYYYMMDD-YYYYMMDD in it`,
+  );
 }
 
-/** Null for what is not imported: descriptions of the columns, PDFs, and what other programs leave beside them. */
-function memberOf(file: RawFile): Member | null {
-  const [, kind, year, month, day] = MEMBER_NAME.exec(file.name) ?? [];
-  if (/_fileheader\.csv$/i.test(file.name)) return null;
-  const known = MEMBER_KINDS.find((one) => one === kind?.toLowerCase());
-  return known ? { ...file, kind: known, asOf: `${year}-${month}-${day}` } : null;
-}
-
-async function plainFile(path: string): Promise<RawFile> {
-  const { size } = await stat(path);
-  return {
-    name: basename(path),
-    size,
-    open: () => createReadStream(path, { highWaterMark: READ_BYTES }),
-  };
+async function plainFiles(path: string, isFolder: boolean): Promise<RawFile[]> {
+  const paths = isFolder ? (await readdir(path)).sort().map((file) => join(path, file)) : [path];
+  const files = paths.filter((file) => /\.csv$/i.test(file));
+  return await Promise.all(
+    files.map(async (file) => ({
+      name: basename(file),
+      path: file,
+      size: (await stat(file)).size,
+      open: () => createReadStream(file, { highWaterMark: PIECE_BYTES }),
+    })),
+  );
 }
 
 /** A hash of size and samples from head to tail: eleven gigabytes are not read for it. */
@@ -116,9 +107,9 @@ async function fingerprint(paths: readonly string[]): Promise<string> {
       const { size } = await file.stat();
       // The days it tells of are in the name; of a zip, in its directory.
       hash.update(`${MEMBER_NAME.test(basename(path)) ? basename(path).toLowerCase() : ''}\n${size}\n`);
-      const step = Math.max(SAMPLE_BYTES, Math.floor((size - SAMPLE_BYTES) / (SAMPLES - 1)));
-      for (let sample = 0; sample < SAMPLES && sample * step < size; sample += 1) {
-        const position = sample === SAMPLES - 1 ? Math.max(0, size - SAMPLE_BYTES) : sample * step;
+      const last = Math.max(0, size - SAMPLE_BYTES);
+      for (let sample = 0; sample < SAMPLES; sample += 1) {
+        const position = Math.floor((last * sample) / (SAMPLES - 1));
         const { buffer, bytesRead } = await file.read(Buffer.alloc(SAMPLE_BYTES), 0, SAMPLE_BYTES, position);
         hash.update(buffer.subarray(0, bytesRead));
       }
@@ -129,78 +120,61 @@ async function fingerprint(paths: readonly string[]): Promise<string> {
   return hash.digest('hex');
 }
 
+/** What yauzl calls it; it knows this and Deflate. */
 const STORED = 0;
-const DEFLATED = 8;
 const DEFLATE64 = 9;
-/** yauzl's own inflater gives pieces of 16 KB, for each of which the importer would be woken up. */
-const PIECE_BYTES = 262_144;
 
 /**
  * Opens a zip, files beyond 4 GB included.
- * @throws {ImportProblem} if it is damaged, encrypted, or packed in a way that cannot be read
+ * @throws {ImportProblem} if it is damaged
  */
-async function openZip(path: string): Promise<{ files: RawFile[]; close(): Promise<void> }> {
-  const name = basename(path);
+async function openZip(path: string): Promise<{ files: RawFile[]; close(): void }> {
   const zip = await openPromise(path, { autoClose: false, lazyEntries: true }).catch(() => {
-    throw damaged(name);
+    throw damaged(path);
   });
-  const close = async () => zip.close();
   try {
     const files: RawFile[] = [];
     for await (const entry of zip.eachEntry()) {
-      if (/\.csv$/i.test(entry.fileName)) files.push(packedFile(name, zip, entry));
+      const name = basename(entry.fileName);
+      const open = () => unpacked(path, zip, entry);
+      if (/\.csv$/i.test(name)) files.push({ name, path, size: entry.uncompressedSize, open });
     }
-    return { files, close };
+    return { files, close: () => zip.close() };
   } catch {
-    await close();
-    throw damaged(name);
+    zip.close();
+    throw damaged(path);
   }
 }
 
-function packedFile(zipName: string, zip: ZipFile, entry: Entry): RawFile {
-  return {
-    name: basename(entry.fileName),
-    size: entry.uncompressedSize,
-    async *open() {
-      requireReadable(zipName, entry);
-      let length = 0;
-      let checksum = 0;
-      try {
-        for await (const piece of unpacked(zip, entry)) {
-          checksum = crc32(piece, checksum);
-          length += piece.length;
-          yield piece;
-        }
-      } catch {
-        throw damaged(zipName);
-      }
-      if (length !== entry.uncompressedSize || checksum !== entry.crc32) throw damaged(zipName);
-    },
-  };
-}
-
-async function* unpacked(zip: ZipFile, entry: Entry): AsyncIterable<Buffer> {
-  const packed = await zip.openReadStreamPromise(entry, { decodeFileData: false });
-  // What goes wrong reaches the reader by the last stream.
-  const stream: Readable =
-    entry.compressionMethod === STORED
-      ? packed
-      : pipeline(packed, createInflateRaw({ chunkSize: PIECE_BYTES }), () => {});
-  yield* stream;
-}
-
-function requireReadable(zipName: string, entry: Entry): void {
+/** @throws {ImportProblem} if it is damaged, encrypted, or packed in a way that cannot be read */
+async function* unpacked(path: string, zip: ZipFile, entry: Entry): AsyncIterable<Buffer> {
   const { compressionMethod: method } = entry;
-  if (!entry.isEncrypted() && (method === STORED || method === DEFLATED)) return;
-  const packing = method === DEFLATE64 ? 'Deflate64' : `method ${method}`;
-  const how = entry.isEncrypted() ? 'is encrypted' : `is packed by ${packing}`;
-  throw new ImportProblem(
-    `${basename(entry.fileName)} in ${zipName} ${how}, which cannot be read here; unpack it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
-  );
+  if (!entry.canDecodeFileData()) {
+    const packing = method === DEFLATE64 ? 'Deflate64' : `method ${method}`;
+    const how = entry.isEncrypted() ? 'is encrypted' : `is packed by ${packing}`;
+    const zipName = basename(path);
+    throw new ImportProblem(
+      `${basename(entry.fileName)} in ${zipName} ${how}, which cannot be read here; unpack it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
+    );
+  }
+  let checksum = 0;
+  try {
+    const packed = await zip.openReadStreamPromise(entry, { decodeFileData: false });
+    // What goes wrong reaches the reader by the last stream.
+    const pieces: Readable =
+      method === STORED ? packed : pipeline(packed, createInflateRaw({ chunkSize: PIECE_BYTES }), () => {});
+    for await (const piece of pieces) {
+      checksum = crc32(piece, checksum);
+      yield piece;
+    }
+  } catch {
+    throw damaged(path);
+  }
+  if (checksum !== entry.crc32) throw damaged(path);
 }
 
-function damaged(zipName: string): ImportProblem {
+function damaged(path: string): ImportProblem {
   return new ImportProblem(
-    `${zipName} is not a zip file, or damaged, or was not downloaded wholly; download it again`,
+    `${basename(path)} is not a zip file, or damaged, or was not downloaded wholly; download it again`,
   );
 }

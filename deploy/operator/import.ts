@@ -55,7 +55,7 @@ export function addCommands(program: Command, run: Run, { databaseUrl, output }:
   ofDownload(
     'nppes',
     'providers, their endpoints, other names and practice locations, from the files of NPPES',
-  ).option('--accept-drift', 'take a header that differs in columns that are not read');
+  );
   ofDownload(
     'clinicians',
     'where clinicians work and for which group, from the "Doctors and Clinicians" of CMS',

@@ -1,5 +1,5 @@
 import { setTimeout } from 'node:timers/promises';
-import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client';
+import { Client, Connection, isGrpcServiceError, WorkflowNotFoundError } from '@temporalio/client';
 import { loadClientConnectConfig } from '@temporalio/envconfig';
 import type { WorkflowControl } from '../../activities/deps.ts';
 import { startBatch, startDelivery } from '../../api/start.ts';
@@ -34,7 +34,9 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
     wakeBatch: (start) => startBatch(client, taskQueue, start, { wake: true }),
     startDelivery: (start) => startDelivery(client, taskQueue, start),
     async isRunning(workflowId) {
-      return (await closedAt(client, workflowId)) === null;
+      const run = await describeRun(client, workflowId);
+      // By its close, not by its status: a workflow that an operator has paused is open too.
+      return run !== null && !run.closeTime;
     },
     async tellBatch(batchId, requestId) {
       const gathered = settled.get(batchId) ?? [];
@@ -56,18 +58,24 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
   };
 }
 
-/**
- * When a workflow closed; null while it is open, the epoch where Temporal does not know it (any more). By its close,
- * not by its status: a workflow that an operator has paused is open too.
- */
-export async function closedAt(client: Client, workflowId: string): Promise<Date | null> {
+/** The newest run of a workflow; null where Temporal does not know it (any more). */
+export async function describeRun(client: Client, workflowId: string) {
+  const run = client.workflow.getHandle(workflowId);
   try {
-    const description = await client.withDeadline(Date.now() + CALL_TIMEOUT_MS, () =>
-      client.workflow.getHandle(workflowId).describe(),
-    );
-    return description.closeTime ?? null;
+    return await client.withDeadline(Date.now() + CALL_TIMEOUT_MS, () => run.describe());
   } catch (error) {
-    if (error instanceof WorkflowNotFoundError) return new Date(0);
+    if (error instanceof WorkflowNotFoundError) return null;
     throw error;
   }
+}
+
+/** Codes of gRPC. */
+export const [NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION, UNIMPLEMENTED] = [5, 6, 9, 12];
+
+/** What Temporal's service answers; null where it refuses with this code. */
+export async function unless<Answer>(code: number, asked: Promise<Answer>): Promise<Answer | null> {
+  return await asked.catch((error: unknown) => {
+    if (isGrpcServiceError(error) && error.code === code) return null;
+    throw error;
+  });
 }

@@ -1,10 +1,10 @@
-import { type Client, ScheduleNotFoundError, WorkflowNotFoundError } from '@temporalio/client';
+import { type Client, ScheduleNotFoundError } from '@temporalio/client';
 import type { Database } from '../../db/client.ts';
 import { type CheckResult, type FindingCode, resultOf } from '../../db/doctor/check.ts';
 import { listWork } from '../../db/doctor/work.ts';
 import { listElsewhere } from '../../db/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { closedAt } from './client.ts';
+import { describeRun } from './client.ts';
 import { reverifyScheduleId } from './namespace.ts';
 
 /** Workflows described at once. */
@@ -28,7 +28,7 @@ export async function checkWorkflows(
   taskQueue: string,
 ): Promise<CheckResult[]> {
   const running = await listRunning(client, taskQueue);
-  const idsOf = (type: string) => running.filter((one) => one.type === type).map(({ id }) => id);
+  const idsOf = (type: string) => running.flatMap((one) => (one.type === type ? [one.id] : []));
   const batches = idsOf(WORKFLOWS.batch);
   const lookups = idsOf(WORKFLOWS.lookup);
   const listed = new Set(running.map(({ id }) => id));
@@ -71,18 +71,14 @@ function found(
 }
 
 async function isClosed(client: Client, workflowId: string): Promise<boolean> {
-  const closed = await closedAt(client, workflowId);
-  return closed !== null && closed.getTime() < Date.now() - GRACE_MS;
+  const run = await describeRun(client, workflowId);
+  if (run === null) return true;
+  return run.closeTime !== undefined && run.closeTime.getTime() < Date.now() - GRACE_MS;
 }
 
 async function isFailing(client: Client, workflowId: string): Promise<boolean> {
-  try {
-    const { raw } = await client.workflow.getHandle(workflowId).describe();
-    return (raw.pendingWorkflowTask?.attempt ?? 0) >= FAILING_ATTEMPTS;
-  } catch (error) {
-    if (error instanceof WorkflowNotFoundError) return false;
-    throw error;
-  }
+  const run = await describeRun(client, workflowId);
+  return (run?.raw.pendingWorkflowTask?.attempt ?? 0) >= FAILING_ATTEMPTS;
 }
 
 async function idleSchedules(client: Client, taskQueue: string): Promise<string[]> {
@@ -97,14 +93,11 @@ async function idleSchedules(client: Client, taskQueue: string): Promise<string[
 }
 
 /** The oldest first. */
-async function listRunning(
-  client: Client,
-  taskQueue: string,
-): Promise<{ readonly id: string; readonly type: string }[]> {
+async function listRunning(client: Client, taskQueue: string) {
   const query = `ExecutionStatus = 'Running' and TaskQueue = '${taskQueue}'`;
-  const running: { readonly id: string; readonly type: string }[] = [];
-  for await (const { workflowId, type } of client.workflow.list({ query })) {
-    running.push({ id: workflowId, type });
+  const running: { id: string; type: string }[] = [];
+  for await (const { workflowId: id, type } of client.workflow.list({ query })) {
+    running.push({ id, type });
     if (running.length === LISTED_AT_MOST) break;
   }
   return running.reverse();

@@ -1,13 +1,9 @@
 import { setTimeout } from 'node:timers/promises';
-import {
-  type Client,
-  isGrpcServiceError,
-  ScheduleAlreadyRunning,
-  ScheduleOverlapPolicy,
-} from '@temporalio/client';
+import { type Client, ScheduleAlreadyRunning, ScheduleOverlapPolicy } from '@temporalio/client';
 import { msToTs } from '@temporalio/common/lib/time.js';
 import type { Logger } from 'pino';
 import { NPI, ORGANIZATION_ID, OUTCOME, WORKFLOWS } from '../../workflows/messages.ts';
+import { ALREADY_EXISTS, NOT_FOUND, unless } from './client.ts';
 
 /** Numbers of temporal/api/enums/v1/common.proto (INDEXED_VALUE_TYPE_…), and the words of Temporal's commands. */
 const TYPES = { KEYWORD: { type: 2, word: 'Keyword' }, KEYWORD_LIST: { type: 7, word: 'KeywordList' } };
@@ -26,10 +22,7 @@ export const KEEP_MS = 5 * 60_000;
 /** How long workflows that are over can be looked at, unless somebody says otherwise: as Temporal's CLI has it. */
 const RETENTION = '72h';
 /** For half a minute. */
-const SERVED_TRIES = 60;
-const SERVED_MS = 500;
-/** Of gRPC. */
-const [NOT_FOUND, ALREADY_EXISTS] = [5, 6];
+const [SERVED_TRIES, SERVED_MS] = [60, 500];
 
 /**
  * Makes sure that the namespace has our search attributes and the Schedule of re-verification. Both are safe to repeat,
@@ -82,15 +75,13 @@ export function reverifyScheduleId(taskQueue: string): string {
 export async function makeNamespace(client: Client): Promise<void> {
   const { namespace } = client.options;
   const { workflowService } = client;
-  try {
-    await workflowService.describeNamespace({ namespace });
-  } catch (error) {
-    if (!isGrpcServiceError(error) || error.code !== NOT_FOUND) throw error;
-    const workflowExecutionRetentionPeriod = msToTs(RETENTION);
-    const asked = workflowService.registerNamespace({ namespace, workflowExecutionRetentionPeriod });
-    await asked.catch(unlessThere);
-    await isServed(() => workflowService.listWorkflowExecutions({ namespace, pageSize: 1 }));
-  }
+  if (await unless(NOT_FOUND, workflowService.describeNamespace({ namespace }))) return;
+  const workflowExecutionRetentionPeriod = msToTs(RETENTION);
+  await unless(
+    ALREADY_EXISTS,
+    workflowService.registerNamespace({ namespace, workflowExecutionRetentionPeriod }),
+  );
+  await isServed(() => workflowService.listWorkflowExecutions({ namespace, pageSize: 1 }));
 }
 
 /**
@@ -108,22 +99,16 @@ export async function addSearchAttributes(client: Client): Promise<void> {
   const missing = SEARCH_ATTRIBUTES.filter(({ name }) => !(name in customAttributes));
   const searchAttributes = Object.fromEntries(missing.map(({ name, type }) => [name, type]));
   if (missing.length > 0)
-    await operatorService.addSearchAttributes({ namespace, searchAttributes }).catch(unlessThere);
+    await unless(ALREADY_EXISTS, operatorService.addSearchAttributes({ namespace, searchAttributes }));
   await isServed(ask);
-}
-
-/** Somebody else was faster. */
-function unlessThere(error: unknown): void {
-  if (!isGrpcServiceError(error) || error.code !== ALREADY_EXISTS) throw error;
 }
 
 /** A cluster serves what is new some seconds later. */
 async function isServed(ask: () => Promise<unknown>, tries = SERVED_TRIES): Promise<boolean> {
   for (let left = tries; ; left -= 1) {
-    const isThere = await ask().then(
-      () => true,
-      () => false,
-    );
+    const isThere = await ask()
+      .then(() => true)
+      .catch(() => false);
     if (isThere || left === 1) return isThere;
     await setTimeout(SERVED_MS);
   }
@@ -131,11 +116,11 @@ async function isServed(ask: () => Promise<unknown>, tries = SERVED_TRIES): Prom
 
 /** What somebody types whom the cluster lets do what it does not let us do. */
 export function commandsFor(namespace: string): string {
-  const each = (part: (one: (typeof SEARCH_ATTRIBUTES)[number]) => string) =>
-    SEARCH_ATTRIBUTES.map(part).join(' ');
+  const typed = SEARCH_ATTRIBUTES.map(({ name, word }) => `--name ${name} --type ${word}`);
+  const words = SEARCH_ATTRIBUTE_WORDS.map((word) => `--search-attribute ${word}`);
   return `
-  temporal operator namespace create --namespace ${namespace} --retention 72h
-  temporal operator search-attribute create --namespace ${namespace} ${each(({ name, word }) => `--name ${name} --type ${word}`)}
+  temporal operator namespace create --namespace ${namespace} --retention ${RETENTION}
+  temporal operator search-attribute create --namespace ${namespace} ${typed.join(' ')}
 or, for Temporal Cloud:
-  tcld namespace search-attributes add --namespace ${namespace} ${each(({ name, word }) => `--search-attribute ${name}=${word}`)}`;
+  tcld namespace search-attributes add --namespace ${namespace} ${words.join(' ')}`;
 }

@@ -2,25 +2,14 @@ import { Connection, isGrpcServiceError } from '@temporalio/client';
 import { OperatorProblem } from '../../db/errors.ts';
 import type { TemporalTarget } from './client.ts';
 
-/** Temporal cannot be used. The message is one sentence that names the setting to look at. */
-export class TemporalTrouble extends OperatorProblem {
-  override readonly name = 'TemporalTrouble';
-  /** Whether nobody is there, which waiting may help; a wrong setting stays wrong. */
-  readonly isAway: boolean;
-
-  constructor(sentence: string, isAway: boolean) {
-    super(sentence);
-    this.isAway = isAway;
-  }
-}
-
 const ASK_MS = 3000;
 
-/** Asks Temporal for our namespace. @returns why it cannot be used; null if it can */
-export async function temporalTrouble({
-  connectionOptions,
-  namespace = 'default',
-}: TemporalTarget): Promise<TemporalTrouble | null> {
+/**
+ * Asks Temporal for our namespace.
+ * @returns why it cannot be used, in a sentence that names the setting to look at, and whether nobody is there, which
+ *   waiting may help: a wrong setting stays wrong; null if it can be used
+ */
+export async function temporalTrouble({ connectionOptions, namespace = 'default' }: TemporalTarget) {
   // Without the client's retries: they end in a time-out that hides what was wrong.
   const connection = Connection.lazy({ ...connectionOptions, interceptors: [] });
   try {
@@ -35,7 +24,8 @@ export async function temporalTrouble({
     const wrong = found?.[2] ?? `answers with the gRPC code ${error.code}`;
     const sentence = `Temporal at ${address} ${wrong.replace('{namespace}', () => namespace)}`;
     // What has no sentence is the server's own trouble.
-    return new TemporalTrouble(sentence, found === undefined || found[3] === 'away');
+    const isAway = found === undefined || found[3] === 'away';
+    return Object.assign(new OperatorProblem(sentence), { isAway });
   } finally {
     await connection.close();
   }

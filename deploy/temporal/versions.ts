@@ -5,6 +5,7 @@ import type { WorkerDeploymentVersion } from '@temporalio/common';
 import type { Logger } from 'pino';
 import type { Database } from '../../db/client.ts';
 import { noteStopped, noteWorker, readBuilds } from '../../db/workers.ts';
+import { FAILED_PRECONDITION, NOT_FOUND, UNIMPLEMENTED, unless } from './client.ts';
 
 // Temporal's Worker Deployments: a run stays with the workflows that it began with, and new runs get the current ones.
 
@@ -19,19 +20,17 @@ export function commandFor({ deploymentName, buildId }: WorkerDeploymentVersion)
   return `temporal worker deployment set-current-version --deployment-name ${deploymentName} --build-id ${buildId}`;
 }
 
-/** Codes of gRPC, and WORKER_DEPLOYMENT_VERSION_STATUS_DRAINING of temporal/api/enums/v1/deployment.proto. */
-const [NOT_FOUND, FAILED_PRECONDITION, UNIMPLEMENTED] = [5, 9, 12];
+/** WORKER_DEPLOYMENT_VERSION_STATUS_DRAINING of temporal/api/enums/v1/deployment.proto. */
 const DRAINING = 4;
 
 /** Whether the cluster has Worker Deployments, and has them switched on. */
 export async function hasDeployments(client: Client): Promise<boolean> {
   try {
     const { namespace } = client.options;
-    await client.workflowService.listWorkerDeployments({ namespace, pageSize: 1 });
-    return true;
+    const asked = client.workflowService.listWorkerDeployments({ namespace, pageSize: 1 });
+    return (await unless(UNIMPLEMENTED, asked)) !== null;
   } catch (error) {
-    if (!isGrpcServiceError(error)) throw error;
-    if (error.code === UNIMPLEMENTED || / are disabled /.test(error.details)) return false;
+    if (isGrpcServiceError(error) && / are disabled /.test(error.details)) return false;
     throw error;
   }
 }
@@ -66,28 +65,15 @@ export function createRollout(options: {
   /** How many steps in a row found no live worker, by build id. */
   const missed = new Map<string, number>();
 
-  const describe = async () => {
-    try {
-      return await client.workflowService.describeWorkerDeployment({ namespace, deploymentName });
-    } catch (error) {
-      if (isGrpcServiceError(error) && error.code === NOT_FOUND) return null;
-      throw error;
-    }
-  };
-
   /** @returns false where somebody else was faster, or the server has not heard of all queues yet */
   const makeCurrent = async (conflictToken: Uint8Array, current: string | null): Promise<boolean> => {
-    try {
-      await client.workflowService.setWorkerDeploymentCurrentVersion({
-        ...{ namespace, deploymentName, buildId, conflictToken },
-        // The older way to name it, which servers before 1.29 read.
-        version: `${deploymentName}.${buildId}`,
-        identity: client.options.identity,
-      });
-    } catch (error) {
-      if (isGrpcServiceError(error) && error.code === FAILED_PRECONDITION) return false;
-      throw error;
-    }
+    const asked = client.workflowService.setWorkerDeploymentCurrentVersion({
+      ...{ namespace, deploymentName, buildId, conflictToken },
+      // The older way to name it, which servers before 1.29 read.
+      version: `${deploymentName}.${buildId}`,
+      identity: client.options.identity,
+    });
+    if ((await unless(FAILED_PRECONDITION, asked)) === null) return false;
     log.info({ deployment: deploymentName, version: buildId, instead_of: current }, 'version made current');
     return true;
   };
@@ -97,16 +83,12 @@ export function createRollout(options: {
     const query = `TemporalWorkerDeploymentVersion = '${deploymentName}:${build}' and TemporalWorkflowVersioningBehavior = 'Pinned' and ExecutionStatus = 'Running'`;
     let moved = 0;
     for await (const { workflowId, runId } of client.workflow.list({ query })) {
-      const workflowExecutionOptions = { versioningOverride: { autoUpgrade: true } };
-      try {
-        await client.workflowService.updateWorkflowExecutionOptions({
-          ...{ namespace, workflowExecution: { workflowId, runId }, workflowExecutionOptions },
-          updateMask: { paths: ['versioning_override'] },
-        });
-        moved += 1;
-      } catch (error) {
-        if (!isGrpcServiceError(error) || error.code !== NOT_FOUND) throw error;
-      }
+      const asked = client.workflowService.updateWorkflowExecutionOptions({
+        ...{ namespace, workflowExecution: { workflowId, runId } },
+        workflowExecutionOptions: { versioningOverride: { autoUpgrade: true } },
+        updateMask: { paths: ['versioning_override'] },
+      });
+      if (await unless(NOT_FOUND, asked)) moved += 1;
     }
     if (moved > 0) log.warn({ moved, version: build }, 'no worker has this version: its runs are moved on');
   };
@@ -115,13 +97,16 @@ export function createRollout(options: {
     // First, so that nobody takes the version of this process for one without workers.
     await noteWorker(db, me);
     if (!isVersioned) return true;
-    const described = await describe();
-    const versions = described?.workerDeploymentInfo?.versionSummaries ?? [];
-    const own = versions.find(({ deploymentVersion }) => deploymentVersion?.buildId === buildId);
+    const described = await unless(
+      NOT_FOUND,
+      client.workflowService.describeWorkerDeployment({ namespace, deploymentName }),
+    );
+    const summaries = described?.workerDeploymentInfo?.versionSummaries ?? [];
+    const versions = summaries.map((one) => ({ ...one, build: one.deploymentVersion?.buildId ?? '' }));
+    const own = versions.find(({ build }) => build === buildId);
     if (!described || !own) return false;
     const builds = await readBuilds(db, me);
-    for (const { deploymentVersion } of versions) {
-      const build = deploymentVersion?.buildId ?? '';
+    for (const { build } of versions) {
       missed.set(build, builds.get(build) === 'live' ? 0 : (missed.get(build) ?? 0) + 1);
     }
     const isGivenUp = (build: string) => (missed.get(build) ?? 0) >= PATIENCE;
@@ -138,8 +123,7 @@ export function createRollout(options: {
       }
     }
     if (current === null) return true;
-    for (const { status, deploymentVersion } of versions) {
-      const build = deploymentVersion?.buildId ?? '';
+    for (const { status, build } of versions) {
       if (status === DRAINING && isGivenUp(build)) await moveRuns(build);
     }
     return true;
@@ -150,19 +134,15 @@ export function createRollout(options: {
     /** The first steps, until the server knows the version and it is decided who is current. */
     async begin(signal?: AbortSignal): Promise<void> {
       let err: unknown = null;
-      const begun = () =>
-        step(true).catch((error: unknown) => {
+      for (let left = BEGIN_TRIES; left > 0 && !signal?.aborted; left -= 1) {
+        const hasBegun = await step(true).catch((error: unknown) => {
           err = error;
-          return false;
         });
-      for (let tries = 1; !(await begun()); tries += 1) {
-        if (signal?.aborted) return;
-        if (tries === BEGIN_TRIES) {
-          log.warn({ err, deployment: deploymentName, version: buildId }, 'version not made current yet');
-          return;
-        }
+        if (hasBegun) return;
         await setTimeout(BEGIN_MS);
       }
+      if (signal?.aborted) return;
+      log.warn({ err, deployment: deploymentName, version: buildId }, 'version not made current yet');
     },
     /** The process takes no new work: others need not wait for it. */
     leave: () => noteStopped(db, me.id),

@@ -1,5 +1,5 @@
 import postgres, { type Sql, type TransactionSql } from 'postgres';
-import { DatabaseError, toDatabaseError } from '../../errors.ts';
+import { DatabaseError, OperatorProblem, toDatabaseError } from '../../errors.ts';
 import { STAGING_TABLES } from './staging.ts';
 
 /** The one connection of an import of CMS's files. It holds the lock and the staging tables, so it is never made again. */
@@ -18,9 +18,9 @@ const MEMORY = '64MB';
  * Connects, takes the lock that lets one import run at a time, and makes the staging tables. They are temporary:
  * written without a log, and gone with the connection.
  * @param name shown in `pg_stat_activity`, and to whoever finds the lock taken
- * @returns who holds the lock if it is taken: as it called itself, the file it imports, since when, as far as that is known
+ * @throws {OperatorProblem} naming who holds the lock if it is taken
  */
-export async function connectForImport(url: string, name: string): Promise<NppesConnection | string> {
+export async function connectForImport(url: string, name: string): Promise<NppesConnection> {
   let lost = false;
   const client = postgres(url, {
     max: 1,
@@ -41,11 +41,7 @@ export async function connectForImport(url: string, name: string): Promise<Nppes
     },
   });
   try {
-    const holder = await takeLock(client);
-    if (holder !== null) {
-      await client.end({ timeout: 5 });
-      return holder;
-    }
+    await takeLock(client);
     await client.unsafe(STAGING_TABLES).simple();
   } catch (error) {
     await client.end({ timeout: 5 });
@@ -70,9 +66,9 @@ export async function analyzeProviders(connection: NppesConnection): Promise<voi
   await connection.transaction((tx) => tx`select analyze_providers()`);
 }
 
-async function takeLock(client: Sql): Promise<string | null> {
+async function takeLock(client: Sql): Promise<void> {
   const [taken] = await client<{ taken: boolean }[]>`select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
-  if (taken?.taken) return null;
+  if (taken?.taken) return;
   // Since when somebody else's user is connected, PostgreSQL does not tell.
   const [holder] = await client<{ text: string }[]>`
     select concat_ws(', ', a.application_name, run.file, 'since ' || to_char(
@@ -83,5 +79,6 @@ async function takeLock(client: Sql): Promise<string | null> {
          order by started_at desc limit 1) run on true
      where l.locktype = 'advisory' and l.granted and l.classid = 0 and l.objid = ${IMPORT_LOCK}
        and l.database = (select oid from pg_database where datname = current_database())`;
-  return holder?.text ?? 'one that has just ended';
+  const who = holder?.text ?? 'one that has just ended';
+  throw new OperatorProblem(`another import is under way (${who}); wait for its end, then run this again`);
 }

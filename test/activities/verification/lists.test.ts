@@ -9,7 +9,7 @@ const built = buildLists();
 const FOLDER = new URL('../../../activities/verification/lists/', import.meta.url);
 
 test('what packages keep is what the generator makes of the installed ones', async (t) => {
-  for (const [name, text] of built) {
+  for (const [name, text] of Object.entries(built)) {
     // Not by t.is, which would print thousands of lines.
     t.true((await readFile(new URL(name, FOLDER), 'utf8')) === text, `${name} is old: npm run lists`);
   }
@@ -24,7 +24,7 @@ test('the lists from packages name their origin, its version and its license', a
 });
 
 test('every other list says what it is kept from', async (t) => {
-  const byHand = (await readdir(FOLDER)).filter((name) => !built.has(name));
+  const byHand = (await readdir(FOLDER)).filter((name) => !Object.hasOwn(built, name));
   t.true(byHand.length > 5);
   for (const name of byHand) {
     const header = (await readFile(new URL(name, FOLDER), 'utf8')).match(/^(?:#.*\n)+/)?.[0] ?? '';

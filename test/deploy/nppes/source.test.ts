@@ -1,9 +1,8 @@
 import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { PassThrough } from 'node:stream';
 import test from 'ava';
 import { headerLine, rowLine, writeZip } from '../../../deploy/local/sample.ts';
-import { LAYOUT } from '../../../deploy/nppes/layout.ts';
+import LAYOUT from '../../../deploy/nppes/layout.json' with { type: 'json' };
 import { openProgress } from '../../../deploy/nppes/output.ts';
 import { contentOf, memberName, npi, openNppesWorld, personRow, writeMember } from '../../support/nppes.ts';
 
@@ -111,48 +110,45 @@ test('a place without files of NPPES, or with several downloads in it, is refuse
   t.regex((await operator(folder)).stderr, /holds 2 npidata files; import each .* the oldest first/);
 });
 
-test('the old name of a column is taken, in any order of columns, and a column that comes and goes', async (t) => {
+test('columns are found in any order, in any spelling of space and case, whatever else there is', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
-  const names = LAYOUT.npidata.map((name) => (name === 'Provider Sex Code' ? 'Provider Gender Code' : name));
-  const values = Object.fromEntries(
-    LAYOUT.npidata.map((name, index) => [
-      names[index],
-      (personRow(npi(1)) as Record<string, string>)[name] ?? '',
-    ]),
-  );
-  const turned = names.toReversed();
+  const turned = LAYOUT.npidata.toReversed();
+  const values: Readonly<Record<string, string>> = personRow(npi(1));
+  const header = turned.map((name) => ` ${name.toUpperCase().replaceAll(' ', '  ')}`);
   await writeFile(
     join(folder, memberName('npidata', DAY)),
-    `\ufeff"${turned.join('","')}"\r\n"${turned.map((name) => values[name]).join('","')}"\r\n`,
+    `\ufeff"${header.join('","')}"\r\n"${turned.map((name) => values[name] ?? '').join('","')}"\r\n`,
   );
   await writeFile(
     join(folder, memberName('othername', DAY)),
-    `"${[...LAYOUT.othername, 'Created Date'].join('","')}"\n"${npi(1)}","THE CLINIC","3","01/01/2026"\n`,
+    `"Mood","${[...LAYOUT.othername, 'Created Date'].join('","')}"\n"good","${npi(1)}","THE CLINIC","3","01/01/2026"\n`,
   );
   t.like((await imported(folder)).files, { npidata: { inserted: 1 }, othername: { inserted: 1 } });
   t.is((await sql`select first_name from providers`)[0]?.first_name, 'TAMSIN');
+  t.is((await sql`select name from provider_other_names`)[0]?.name, 'THE CLINIC');
 });
 
-test('another layout is refused with what differs, before anything is imported', async (t) => {
-  const { folder, operator, imported, sql } = await openNppesWorld(t);
+test('a file without a column that is read, or with two of it, is refused before anything is imported', async (t) => {
+  const { folder, operator, sql } = await openNppesWorld(t);
   await writeMember(folder, 'npidata', DAY, [personRow(npi(1))]);
   const endpoints = join(folder, memberName('endpoint', DAY));
   const header = headerLine('endpoint');
-
-  await writeFile(endpoints, header.replace('"Endpoint",', '"Endpoint Address",'));
-  const renamed = await operator(folder);
-  t.is(renamed.code, 1);
-  t.regex(renamed.stderr, /19 columns, without "Endpoint"; with the unknown "Endpoint Address"/);
-  t.regex(renamed.stderr, /_V2\.zip/);
-  t.regex((await operator(folder, '--accept-drift')).stderr, /without "Endpoint"/);
-
-  await writeFile(endpoints, header.replace('"Endpoint",', '"Endpoint","Endpoint",'));
-  t.regex((await operator(folder)).stderr, /20 columns, with twice "Endpoint"/);
-
-  await writeFile(endpoints, header.replace('\n', ',"Mood"\n'));
-  t.regex((await operator(folder)).stderr, /with the unknown "Mood"\. .*--accept-drift imports it/);
+  for (const [changed, wrong] of [
+    [header.replace('"Endpoint",', '"Endpoint Address",'), 'Endpoint'],
+    [header.replace('"Endpoint",', '"Endpoint","Endpoint",'), 'Endpoint'],
+    [header.replace('"NPI",', '').replace('"Affiliation",', ''), 'NPI, Affiliation'],
+  ] as const) {
+    await writeFile(endpoints, changed);
+    const { code, stderr } = await operator(folder);
+    t.is(code, 1);
+    t.true(
+      stderr.includes(
+        `is not an NPPES endpoint file: it has to name each of these columns once: ${wrong}. Download it again from download.cms.gov/nppes/NPI_Files.html, version 2 or 3`,
+      ),
+      stderr,
+    );
+  }
   t.is((await sql`select from providers`).length, 0);
-  t.is((await imported(folder, '--accept-drift')).outcome, 'imported');
 });
 
 test('a column that may say who is out of service is never left unread', async (t) => {
@@ -164,19 +160,10 @@ test('a column that may say who is out of service is never left unread', async (
     'npi_activation_status","NPI Activation Status',
   ]) {
     await writeFile(path, headerLine('npidata').replace('\n', `,"${name}"\n`));
-    const { code, stderr } = await operator(path, '--accept-drift');
+    const { code, stderr } = await operator(path);
     t.is(code, 1, name);
     t.regex(stderr, /may say who is out of service, and is not read; import the file .* _V2\.zip/, name);
   }
-});
-
-test('the layout before V2 is refused by name of what it lacks', async (t) => {
-  const { folder, operator } = await openNppesWorld(t);
-  const old = LAYOUT.npidata
-    .slice(0, 329)
-    .map((name) => (name === 'Provider Sex Code' ? 'Provider Gender Code' : name));
-  await writeFile(join(folder, memberName('npidata', DAY)), `"${old.join('","')}"\n`);
-  t.regex((await operator(folder)).stderr, /329 columns, without "Certification Date"\./);
 });
 
 test('the first row of a file without a header is not shown to anyone', async (t) => {
@@ -184,7 +171,7 @@ test('the first row of a file without a header is not shown to anyone', async (t
   const path = join(folder, memberName('npidata', DAY));
   await writeFile(path, rowLine('npidata', personRow(npi(1))));
   const { stderr } = await operator(path);
-  t.regex(stderr, /does not begin with the header of an NPPES npidata file/);
+  t.regex(stderr, /is not an NPPES npidata file: .* once: NPI, Entity Type Code, .* and 42 more\. /);
   t.notRegex(stderr, /THORNBURY|TAMSIN/);
 });
 
@@ -201,22 +188,28 @@ test('an import for people ends with a table, one for programs prints nothing bu
   t.is(again.stderr, '');
 });
 
-test('progress is one line with rate and time left on a terminal, never wider than it, and quiet lines elsewhere', (t) => {
-  const screen = new PassThrough();
-  const terminal = Object.assign(screen, { columns: 80 });
-  const begun = performance.now();
-  const bar = openProgress({ terminal, line: () => t.fail() }, 4_000_000);
-  bar.show('npidata_pfile_20050523-20260809.csv', 2_000_000, 1_234);
-  for (let n = 0; n < 1000; n += 1) bar.show('npidata_pfile_20050523-20260809.csv', 1_000, 1);
-  bar.stop();
-  const [before, drawn = '', ...more] = String(screen.read()).split('\r\u001b[K');
-  t.regex(drawn, /^import: 50 %, 2 of 4 MB, 1,234 rows, [\d,]+ rows\/s, \d\d:\d\d left, npidata/);
-  t.is(drawn.length, 79);
-  t.deepEqual([before, more.at(-1)], ['', ''], 'nothing before, none left');
-  t.true(more.length <= 1 + (performance.now() - begun) / 100, 'drawn ten times a second at most');
-
+test('progress is a line every ten seconds, with rate and time left', (t) => {
   const lines: string[] = [];
-  const plain = openProgress({ terminal: null, line: (text) => lines.push(text) }, 4_000_000);
-  plain.show('npidata.csv', 2_000_000, 1_234);
-  t.deepEqual(lines, []);
+  let now = 0;
+  performance.now = () => now;
+  try {
+    const show = openProgress({ line: (text) => lines.push(text) }, 4_000_000);
+    for (const [seconds, bytes, rows] of [
+      [9, 500_000, 1_000],
+      [10, 500_000, 1_000],
+      [11, 0, 0],
+      [20, 1_000_000, 4_000],
+      [3_700, 2_000, 1],
+    ] as const) {
+      now = seconds * 1000;
+      show('npidata.csv', bytes, rows);
+    }
+  } finally {
+    Reflect.deleteProperty(performance, 'now');
+  }
+  t.deepEqual(lines, [
+    'import: 25 %, 1 of 4 MB, 2,000 rows, 200 rows/s, 00:30 left, npidata.csv\n',
+    'import: 50 %, 2 of 4 MB, 6,000 rows, 300 rows/s, 00:20 left, npidata.csv\n',
+    'import: 50 %, 2 of 4 MB, 6,001 rows, 2 rows/s, 01:01:32 left, npidata.csv\n',
+  ]);
 });

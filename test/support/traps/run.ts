@@ -75,7 +75,7 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
   await importDownload({
     ...{ dataset: 'nppes', databaseUrl: stack.databaseUrl, path: folder },
     ...{ rejects: join(folder, 'rejects.csv'), actor: 'test', reason: 'test' },
-    output: { terminal: null, line: () => {} },
+    output: { line: () => {} },
   });
 
   const client = await stack.organization(TRAPS.length);
