@@ -138,20 +138,44 @@ function wrapped(text: string, width: number): readonly string[] {
   return text.match(new RegExp(`\\S(?:.{0,${width - 1}}(?=\\s|$)|.{${width - 1}})`, 'gu')) ?? [''];
 }
 
+/** `1 credit`, `2 credits` */
+export function counted(n: number, one: string): string {
+  return `${n} ${one}${n === 1 ? '' : 's'}`;
+}
+
 /** Text from vendors, receivers and earlier operators must not move a terminal's cursor. */
 export function printable(text: string): string {
   return text.replace(/[\p{Cc}\p{Cf}]/gu, '\u{fffd}');
 }
 
-/** `jane.roe@example.org` → `j***@example.org`: enough to tell that there is one and whose mail server it is at. */
-export function maskedEmail(email: string): string {
-  const at = email.lastIndexOf('@');
-  return `${email.slice(0, 1)}***${email.slice(at)}`;
-}
-
-/** `https://example.com/***`: paths and queries of webhook URLs carry tokens. */
-export function maskedUrl(url: string): string {
-  return `${URL.parse(url)?.origin ?? '***'}/***`;
+/**
+ * Data as it may be shown. Unless all of it is: `jane.roe@example.org` as `j***@example.org`, with a number if two would
+ * look alike; of URLs, whose paths and queries carry tokens, their origin; and nothing that a receiver has answered, which
+ * may well be what it was sent.
+ */
+export function shown<T>(data: T, reveal = false): T {
+  const alike = new Map<string, Set<string>>();
+  const masks: Readonly<Record<string, (text: string) => string>> = {
+    email: (email) => {
+      const short = `${email.slice(0, 1)}***${email.slice(email.lastIndexOf('@'))}`;
+      const emails = (alike.get(short) ?? new Set()).add(email);
+      alike.set(short, emails);
+      const n = [...emails].indexOf(email) + 1;
+      return n === 1 ? short : `${short} (${n})`;
+    },
+    url: (url) => `${URL.parse(url)?.origin ?? '***'}/***`,
+  };
+  const of = (value: unknown, name: string): unknown => {
+    if (Buffer.isBuffer(value)) return value.toString();
+    if (Array.isArray(value)) return value.map((one) => of(one, name));
+    if (isRecord(value)) {
+      const members = Object.entries(value).filter(([member]) => reveal || member !== 'responseExcerpt');
+      return Object.fromEntries(members.map(([member, its]) => [member, of(its, member)]));
+    }
+    const mask = reveal ? undefined : masks[name === 'webhookUrl' ? 'url' : name];
+    return mask && typeof value === 'string' ? mask(value) : value;
+  };
+  return of(data, '') as T;
 }
 
 /** Parts of a report, one empty line between them; a heading in capitals stands right over its part. */
@@ -161,7 +185,11 @@ export function sections(parts: readonly string[]): string {
 
 /** JSON with the API's spelling of names: `created_at`, times in UTC with milliseconds. */
 export function json(data: unknown): string {
-  return JSON.stringify(withSnakeCaseNames(data), null, 2);
+  const renamed = (_: string, value: unknown) =>
+    isRecord(value)
+      ? Object.fromEntries(Object.entries(value).map(([name, member]) => [spelled(name, '_'), member]))
+      : value;
+  return JSON.stringify(data, renamed, 2);
 }
 
 function textOf(cell: unknown): string {
@@ -178,12 +206,4 @@ function isRecord(cell: unknown): cell is Readonly<Record<string, unknown>> {
 /** `createdAt` as `created_at` or `created at`. */
 export function spelled(name: string, gap: '_' | ' '): string {
   return name.replace(/[A-Z]+/g, (letters) => `${gap}${letters.toLowerCase()}`);
-}
-
-function withSnakeCaseNames(data: unknown): unknown {
-  if (Array.isArray(data)) return data.map(withSnakeCaseNames);
-  if (!isRecord(data)) return data;
-  return Object.fromEntries(
-    Object.entries(data).map(([name, value]) => [spelled(name, '_'), withSnakeCaseNames(value)]),
-  );
 }
