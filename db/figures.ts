@@ -1,6 +1,7 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, only, run, transaction } from './client.ts';
 import type { FigureName } from './metrics.ts';
+import { organizations } from './schema.ts';
 
 /** A source as it is configured, with its daily credits; null for no limit. */
 export type ConfiguredSource = readonly [
@@ -96,14 +97,17 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
 /** Of each kind of concern. */
 const NAMED = 5;
 
-/** Whom the figures count, the worst of each kind: who waits for room, who is nearly out of credits, which hosts are away. */
+/**
+ * Whom the figures count, the worst of each kind: who waits for room, who is nearly out of credits, which hosts are away;
+ * and who is not served in full, because an operator has switched something off.
+ */
 export async function readConcerns(db: Database) {
   const listed = (rows: SQL) => sql`(select coalesce(jsonb_agg(r), '[]') from (${rows} limit ${NAMED}) r)`;
   const organization = sql`o.id as organization, o.name`;
   const seconds = (since: string) =>
     sql.raw(`extract(epoch from clock_timestamp() - ${since})::int as seconds`);
-  type Concern = 'waitingForRoom' | 'nearlyOutOfCredits' | 'webhookHostsAway';
-  const concerns = await run<Record<Concern, readonly Readonly<Record<string, string | number>>[]>>(db)`
+  type Concern = 'waitingForRoom' | 'nearlyOutOfCredits' | 'webhookHostsAway' | 'switchedOff';
+  const concerns = await run<Record<Concern, readonly Readonly<Record<string, string | number | boolean>>[]>>(db)`
     select ${listed(sql`
              select ${organization}, count(*) as requests, ${seconds('min(accepted_at)')}
                from requests r join organizations o on o.id = r.organization_id
@@ -115,7 +119,14 @@ export async function readConcerns(db: Database) {
            ${listed(sql`
              select ${organization}, host, ${seconds('failing_since')}, last_reason as reason
                from webhook_hosts h join organizations o on o.id = h.organization_id
-              where open_until is not null order by failing_since`)} as "webhookHostsAway"`;
+              where open_until is not null order by failing_since`)} as "webhookHostsAway",
+           ${listed(sql`
+             select ${organization}, suspended, webhooks_suspended as "webhooksSuspended",
+                    requests_per_minute as "requestsPerMinute"
+               from organizations o
+              where sandbox_of is null
+                and (suspended or webhooks_suspended or requests_per_minute < ${organizations.requestsPerMinute.default})
+              order by o.id`)} as "switchedOff"`;
   return only(concerns);
 }
 

@@ -16,17 +16,16 @@ import { printable, table } from './operator/print.ts';
 import { lazyClient, temporalTarget } from './temporal/client.ts';
 import { fetchRun, parseRun, pinnedTo, type Run } from './temporal/history.ts';
 import { replay } from './temporal/replay.ts';
-import { storyOf } from './temporal/story.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 import { versionOf } from './temporal/versions.ts';
 import { installRuntime, loadBundle } from './temporal/workers.ts';
 
-// `npm run replay`: would these workflows go through what others went through? And what was that?
+// `npm run replay`: would these workflows go through what others went through?
 
 const HELP = `
-A run that is named is told as well: what was decided, who was asked, why it failed. Of many runs (--since, --failed,
---query) those that are pinned to another build are counted apart: only workers of that build go on with them.
---inspect waits for a debugger, and stops it at the first that the code does at that event or after it.
+Of many runs (--since, --failed, --query) those that are pinned to another build are counted apart: only workers of that
+build go on with them. --inspect waits for a debugger, and stops it at the first that the code does at that event or after
+it; "temporal workflow show --workflow-id ID" numbers the events.
 
 Needs no settings for --file, else TEMPORAL_ADDRESS, TASK_QUEUE, and DATABASE_URL for requests that are alone in their
 batch; see "Configuration" in README.md, and "Replaying a failed run" in deploy/operations.md.
@@ -40,8 +39,6 @@ const ALONE = 'a request that is alone in its batch has none: name the batch, or
 
 const FAILED =
   '(Outcome STARTS_WITH "failed" or ExecutionStatus in ("Failed", "TimedOut", "Terminated", "Canceled"))';
-
-const NONE = { workflow: '', runs: 0, fit: 0, doNot: 0, needNot: 0 };
 
 interface Options {
   readonly file?: string;
@@ -57,7 +54,7 @@ interface Options {
 await main(
   {
     name: 'replay',
-    description: 'Whether runs of workflows fit the code, and what happened in them.',
+    description: 'Whether runs of workflows fit the code.',
     help: HELP,
   },
   async (stopped, ids: string[], options: Options, command: Command) => {
@@ -72,23 +69,23 @@ await main(
     installRuntime(createLog('replay', 'silent'));
     const { code } = await loadBundle(options.bundle ?? null);
     if (inspect !== null) inspector.open(undefined, undefined, true);
-    const runs = file === undefined ? fromTemporal(config, ids, options) : fromFile(file);
+    const runs = file === undefined ? fromTemporal(config, ids, options) : [await readRun(file)];
     const { buildId } = versionOf(config.taskQueue, code);
-    const counts = new Map(
-      Object.values(WORKFLOWS).map((type) => [type as string, { ...NONE, workflow: type }]),
-    );
+    const types = Object.values(WORKFLOWS);
+    const counts = types.map((workflow) => ({ workflow, runs: 0, fit: 0, doNot: 0, needNot: 0 }));
     for await (const { run, misfit } of replay(code, runs, inspect)) {
       const pinned = pinnedTo(run);
-      const count = counts.get(run.type) ?? { ...NONE };
       const needNot = isMany && !options.all && pinned !== null && pinned !== buildId;
-      count.runs += 1;
-      count[misfit === null ? 'fit' : needNot ? 'needNot' : 'doNot'] += 1;
+      const fate = misfit === null ? 'fit' : needNot ? 'needNot' : 'doNot';
+      if (fate === 'doNot') process.exitCode = 3;
       if (!isMany) tell(run, misfit, pinned);
-      else if (misfit !== null && !needNot) say(`${run.workflowId} ${misfit}\n`);
-      if (misfit !== null && !needNot) process.exitCode = 3;
+      else if (fate === 'doNot') say(`${run.workflowId} ${misfit}\n`);
+      const count = counts.find(({ workflow }) => workflow === run.type);
+      if (!count) continue;
+      count.runs += 1;
+      count[fate] += 1;
     }
-    if (isMany)
-      say(`${table([...counts.values()])}\nby build ${buildId}; "need not" is pinned to other builds`);
+    if (isMany) say(`${table(counts)}\nby build ${buildId}; "need not" is pinned to other builds`);
   },
   (command) =>
     command
@@ -107,8 +104,8 @@ await main(
       .option('--inspect <EVENT>', 'stop under a debugger at this event', integer(1, 1_000_000)),
 );
 
-async function* fromFile(file: string): AsyncGenerator<Run> {
-  yield parseRun(file === '-' ? await text(process.stdin) : await readFile(file, 'utf8'));
+async function readRun(file: string): Promise<Run> {
+  return parseRun(file === '-' ? await text(process.stdin) : await readFile(file, 'utf8'));
 }
 
 /** @throws {OperatorProblem} if Temporal cannot be asked, refuses the filter, or does not know a name */
@@ -170,12 +167,12 @@ function tell(run: Run, misfit: string | null, pinned: string | null): void {
   const { workflowId, type, events } = run;
   const ui = temporalUi();
   const build = pinned ? `, pinned to build ${pinned}` : '';
-  const heading = `${type} ${workflowId}, begun ${events[0]?.at.toISOString()}${build}`;
-  say([heading, ...(ui ? [`${ui}/${workflowId}`] : []), ...storyOf(run), misfit ?? 'fits'].join('\n'));
+  say(`${type} ${workflowId}, begun ${events[0]?.at.toISOString()}${build}`);
+  if (ui) say(`${ui}/${workflowId}`);
+  say(misfit ?? 'fits');
 }
 
-/** Payloads have no addresses. What somebody else has written may have, and must not move a terminal's cursor. */
+/** What somebody else has written must not move a terminal's cursor. */
 function say(text: string): void {
-  const lines = text.split('\n').map(printable);
-  console.log(lines.join('\n').replaceAll(/[^\s"'<>(),;:=]+@[^\s"'<>(),;:=]+/g, '***'));
+  console.log(text.split('\n').map(printable).join('\n'));
 }

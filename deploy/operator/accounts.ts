@@ -1,4 +1,4 @@
-import { type Command, InvalidArgumentError } from 'commander';
+import type { Command } from 'commander';
 import { adjustCredits, grantCredits, listLedger } from '../../db/accounts/credits.ts';
 import {
   type IssuedKey,
@@ -23,8 +23,8 @@ import {
 } from '../../db/accounts/webhook-secrets.ts';
 import { type ChangedBy, listAudit, recordReading, verifyAudit } from '../../db/audit.ts';
 import { parseDuration } from '../config/values.ts';
-import { change, integer, label, lists, OF_ORG, ORG, pastMoment } from './arguments.ts';
-import { fields, plain, type Report, type Run, table } from './print.ts';
+import { change, integer, label, lists, OF_ORG, ORG, parser, pastMoment } from './arguments.ts';
+import { fields, type Report, type Run, table } from './print.ts';
 
 const CREDITS_AT_MOST = 1_000_000_000;
 const OVERLAP_AT_MOST_MS = 30 * 86_400_000;
@@ -153,11 +153,10 @@ function addCreditCommands(program: Command, run: Run): void {
   );
 }
 
-function creditsToAdjust(text: string): number {
-  const amount = integer(-CREDITS_AT_MOST, CREDITS_AT_MOST)(text);
-  if (amount === 0) throw new InvalidArgumentError('An adjustment of 0 changes nothing.');
-  return amount;
-}
+const creditsToAdjust = parser(
+  'another amount: an adjustment of 0 changes nothing',
+  (text) => integer(-CREDITS_AT_MOST, CREDITS_AT_MOST)(text) || null,
+);
 
 function addKeyCommands(program: Command, run: Run): void {
   const keys = program.command('keys').description('issue, rotate, revoke, reactivate and list API keys');
@@ -207,11 +206,10 @@ function shownOnce<T extends IssuedKey>(data: T): Report {
 }
 
 /** @returns milliseconds */
-function overlap(text: string): number {
+const overlap = parser('a duration of at most 30d, such as 0s, 15m, 1h or 7d', (text) => {
   const ms = parseDuration(text);
-  if (ms !== null && ms <= OVERLAP_AT_MOST_MS) return ms;
-  throw new InvalidArgumentError('Write a duration of at most 30d, such as 0s, 15m, 1h or 7d.');
-}
+  return ms !== null && ms <= OVERLAP_AT_MOST_MS ? ms : null;
+});
 
 function addAuditCommands(program: Command, run: Run): void {
   const audit = program.command('audit').description('read the audit log, and prove it');
@@ -232,8 +230,8 @@ function addAuditCommands(program: Command, run: Run): void {
     .option('--noted <HASH>', 'the head of an earlier proof: whether that entry is still there')
     .action(({ noted = null }: { readonly noted?: string | null }) =>
       run(async (db) => {
-        const proof = await verifyAudit(db, noted);
-        return { ...plain(proof), exitCode: proof.brokenAt === null && proof.knowsNoted ? 0 : 3 };
+        const data = await verifyAudit(db, noted);
+        return { data, exitCode: data.brokenAt === null && data.knowsNoted ? 0 : 3 };
       }),
     );
 }

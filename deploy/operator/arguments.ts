@@ -2,11 +2,11 @@ import { readFileSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { type Command, InvalidArgumentError } from 'commander';
 import { findOrganizations } from '../../db/accounts/organizations.ts';
-import type { ChangedBy } from '../../db/audit.ts';
+import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
 import { OperatorProblem, Refusal } from '../../db/errors.ts';
 import { parseDuration } from '../config/values.ts';
-import { printable, type Run, table } from './print.ts';
+import { printable, type Run, shown, table } from './print.ts';
 
 // Every argument is checked before the database is asked; what is wrong with one ends the command with exit code 2.
 
@@ -56,6 +56,17 @@ export function audited(command: Command, usual?: string): Command {
 /** The options of a command that masks, unless it is asked not to: who asks for that says why. */
 export type Revealing = ChangedBy & { readonly reveal?: true };
 
+/** What was read, as it may be shown; who is shown all of it is in the audit log before. */
+export async function revealed<T>(
+  db: Database,
+  data: T,
+  { reveal, ...by }: Revealing,
+  reading: Parameters<typeof recordReading>[2],
+): Promise<T> {
+  if (reveal) await recordReading(db, by, reading);
+  return shown(data, reveal);
+}
+
 /** Adds `--reveal`, and what the audit log has of it. */
 export function revealing(command: Command, what: string): Command {
   return accountable(command, 'reveal', `print ${what} (masked otherwise)`);
@@ -89,14 +100,14 @@ export interface Listed {
  * Makes a command a list, the newest first.
  * @param time the member of a row that `--since` goes by
  * @param rows reads as many as `limit` says, in the order of `time`: so `--since` has only to cut them off
- * @param shown what the table has of a row
+ * @param listed what the table has of a row
  */
 export function lists<Row extends object, Options = unknown>(
   command: Command,
   run: Run,
   time: keyof Row,
   rows: (db: Database, options: Options & Listed, argument: string) => Promise<readonly Row[]>,
-  shown: (row: Row) => object = (row) => row,
+  listed: (row: Row) => object = (row) => row,
 ): Command {
   return command
     .option('--since <WHEN>', 'only what is newer, such as 24h or 2026-11-20T00:00Z', pastMoment)
@@ -108,43 +119,50 @@ export function lists<Row extends object, Options = unknown>(
         const read = (await rows(db, options, command.processedArgs[0])).slice(0, limit);
         const data = read.filter((row) => new Date(row[time] as string | Date) >= since);
         const more = data.length < limit ? '' : `\n\nThe newest ${limit}: --limit shows more.`;
-        return { data, text: `${table(data.map(shown))}${more}` };
+        return { data, text: `${table(data.map(listed))}${more}` };
       }),
     );
 }
 
-/** Text for people: 1 to `longest` characters on one line. */
-export function label(longest: number) {
-  return (text: string): string => {
-    const trimmed = text.trim();
-    if (trimmed === '' || [...trimmed].length > longest || /\p{Cc}/u.test(trimmed)) {
-      throw new InvalidArgumentError(`Write 1 to ${longest} characters on one line.`);
-    }
-    return trimmed;
+/**
+ * The parser of an argument or an option.
+ * @param what has to be written, for who has written something else
+ * @param parse gives null for something else
+ */
+export function parser<T>(what: string, parse: (text: string) => T | null): (text: string) => T {
+  return (text) => {
+    const value = parse(text);
+    if (value === null) throw new InvalidArgumentError(`Write ${what}.`);
+    return value;
   };
 }
+
+/** Text for people: 1 to `longest` characters on one line. */
+export const label = (longest: number) =>
+  parser(`1 to ${longest} characters on one line`, (text) => {
+    const trimmed = text.trim();
+    return trimmed !== '' && [...trimmed].length <= longest && !/\p{Cc}/u.test(trimmed) ? trimmed : null;
+  });
 
 /** A whole number in plain digits: `1e9`, `0x10`, `1,000` and `5.0` are slips of the hand more often than not. */
-export function integer(smallest: number, largest: number) {
-  return (text: string): number => {
+export const integer = (smallest: number, largest: number) =>
+  parser(`a whole number from ${smallest} to ${largest} in digits`, (text) => {
     const value = /^-?[0-9]{1,10}$/.test(text) ? Number(text) : Number.NaN;
-    if (value >= smallest && value <= largest) return value;
-    throw new InvalidArgumentError(`Write a whole number from ${smallest} to ${largest} in digits.`);
-  };
-}
-
-/** A moment of the past: how long ago (`24h`), or when (`2026-11-20T00:00Z`). Without an offset it would be a guess. */
-export function pastMoment(text: string): Date {
-  const ms = parseDuration(text);
-  const at = ms === null ? (MOMENT.test(text) ? Date.parse(text) : Number.NaN) : Date.now() - ms;
-  if (at <= Date.now()) return new Date(at);
-  throw new InvalidArgumentError(
-    'Write how long ago, such as 24h, or a past moment, such as 2026-11-20T00:00Z.',
-  );
-}
+    return value >= smallest && value <= largest ? value : null;
+  });
 
 const MOMENT =
   /^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})$/;
+
+/** A moment of the past: how long ago (`24h`), or when (`2026-11-20T00:00Z`). Without an offset it would be a guess. */
+export const pastMoment = parser(
+  'how long ago, such as 24h, or a past moment, such as 2026-11-20T00:00Z',
+  (text) => {
+    const ms = parseDuration(text);
+    const at = ms === null ? (MOMENT.test(text) ? Date.parse(text) : Number.NaN) : Date.now() - ms;
+    return at <= Date.now() ? new Date(at) : null;
+  },
+);
 
 /** Undefined, so that the option is required, for a container's user that its password file does not know. */
 function userName(): string | undefined {

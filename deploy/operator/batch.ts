@@ -1,12 +1,10 @@
 import { type Command, Option } from 'commander';
-import { recordReading } from '../../db/audit.ts';
 import { listBatches } from '../../db/requests/batches.ts';
 import { type BatchInspection, inspectBatch } from '../../db/requests/inspect.ts';
 import { BATCH_STATUSES, type BatchStatus } from '../../db/words.ts';
 import { temporalUi } from '../config/config.ts';
-import { type Listed, lists, OF_ORG, type Revealing, revealing } from './arguments.ts';
-import { fields, maskedEmail, maskedUrl, type Run, sections, table } from './print.ts';
-import { presentedAttempts } from './webhooks.ts';
+import { type Listed, lists, OF_ORG, type Revealing, revealed, revealing } from './arguments.ts';
+import { fields, type Run, sections, table } from './print.ts';
 
 /** `batch`. */
 export function addCommands(program: Command, run: Run): void {
@@ -24,12 +22,12 @@ export function addCommands(program: Command, run: Run): void {
   revealing(batch.command('show'), "emails, the webhook's URL and what its receiver answered")
     .description('its requests, what vendors answered, and its webhook deliveries')
     .argument('<BATCH>', 'batch id (bat_…)')
-    .action((id: string, { reveal, ...by }: Revealing) =>
+    .action((id: string, by: Revealing) =>
       run(async (db) => {
         const found = await inspectBatch(db, id);
         const { organizationId } = found.batch;
-        if (reveal) await recordReading(db, by, { action: 'batch.reveal', organizationId, subject: id });
-        const data = presented(found, reveal);
+        const reading = { action: 'batch.reveal', organizationId, subject: id } as const;
+        const data = presented(await revealed(db, found, by, reading));
         return { data, rows: data.requests, text: textOf(data) };
       }),
     );
@@ -40,27 +38,24 @@ interface Selected {
   readonly state?: BatchStatus | null;
 }
 
-type Presented = ReturnType<typeof presented>;
-
-function presented({ batch, requests, deliveries }: BatchInspection, reveal = false) {
+function presented({ batch, requests, deliveries }: BatchInspection) {
   const ui = temporalUi();
   return {
     ...batch,
     ...(ui && { temporal: `${ui}/${batch.id}` }),
-    webhookUrl: batch.webhookUrl === null || reveal ? batch.webhookUrl : maskedUrl(batch.webhookUrl),
     requests: requests.map((request) => ({
       ...request,
-      email: request.email === null || reveal ? request.email : maskedEmail(request.email),
       durationMs: request.settledAt && request.settledAt.getTime() - request.acceptedAt.getTime(),
     })),
-    deliveries: deliveries.map((delivery) => ({
-      ...delivery,
-      attempts: presentedAttempts(delivery.attempts, reveal),
-    })),
+    deliveries,
   };
 }
 
-function textOf({ requests, deliveries, ...batch }: Presented): string {
+function textOf({ requests, deliveries, ...batch }: ReturnType<typeof presented>): string {
+  // Requests of one lookup, which is of one NPI, share its attempts.
+  const attempts = requests.flatMap(({ npi, vendorAttempts }) =>
+    vendorAttempts.map((one) => [`${one.lookupId} ${one.vendor} ${one.n}`, { ...one, npi }] as const),
+  );
   return sections([
     fields(batch),
     'REQUESTS',
@@ -77,9 +72,7 @@ function textOf({ requests, deliveries, ...batch }: Presented): string {
     ]),
     'VENDOR ATTEMPTS',
     table(
-      distinctLookups(requests).flatMap(({ npi, vendorAttempts }) =>
-        vendorAttempts.map((attempt) => ({ ...attempt, npi })),
-      ),
+      [...new Map(attempts).values()],
       ['npi', 'vendor', 'n', 'state', 'reason', 'startedAt', 'durationMs', 'credits'],
     ),
     'DELIVERIES',
@@ -87,9 +80,4 @@ function textOf({ requests, deliveries, ...batch }: Presented): string {
     'DELIVERY ATTEMPTS',
     table(deliveries.flatMap(({ attempts }) => attempts)),
   ]);
-}
-
-/** Requests of one lookup share its attempts: they are listed with the first. */
-function distinctLookups(requests: Presented['requests']): Presented['requests'] {
-  return [...new Map(requests.toReversed().map((request) => [request.lookupId, request])).values()].reverse();
 }

@@ -1,7 +1,6 @@
-import { type Command, InvalidArgumentError } from 'commander';
+import type { Command } from 'commander';
 import { buildSubject } from '../../activities/person/subject.ts';
 import type { Organization } from '../../activities/vendors/vendor.ts';
-import { recordReading } from '../../db/audit.ts';
 import { isId } from '../../db/ids.ts';
 import {
   type Chapter,
@@ -13,8 +12,8 @@ import {
 } from '../../db/lookups/evidence.ts';
 import { readProvider } from '../../db/providers/subject.ts';
 import { temporalUi } from '../config/config.ts';
-import { type Revealing, revealing } from './arguments.ts';
-import { fields, maskedEmail, printable, type Run, table } from './print.ts';
+import { parser, type Revealing, revealed, revealing } from './arguments.ts';
+import { counted, fields, printable, type Run, table } from './print.ts';
 
 /** `explain`. */
 export function addCommands(program: Command, run: Run): void {
@@ -23,18 +22,15 @@ export function addCommands(program: Command, run: Run): void {
       'how a request, or the newest requests of an NPI, came to an answer: who was asked, what each said',
     )
     .argument('<REQUEST_OR_NPI>', 'request id (req_…) or NPI', reference)
-    .action((about: Reference, { reveal, ...by }: Revealing) =>
+    .action((about: Reference, by: Revealing) =>
       run(async (db) => {
         const held = await readEvidence(db, about);
-        const [whose, subject] =
-          'npi' in about
-            ? [null, about.npi]
-            : [held.chapters[0]?.requests[0]?.organizationId, about.requestId];
-        if (reveal) {
-          const what = { action: 'explain.reveal', organizationId: whose ?? null, subject } as const;
-          await recordReading(db, by, what);
-        }
-        const evidence = reveal ? held : masked(held);
+        const isNpi = 'npi' in about;
+        const evidence = await revealed(db, held, by, {
+          action: 'explain.reveal',
+          organizationId: isNpi ? null : (held.chapters[0]?.requests[0]?.organizationId ?? null),
+          subject: isNpi ? about.npi : about.requestId,
+        });
         // As a lookup would derive it now: what vendors that search by name are told.
         const facts = await readProvider(db, held.npi);
         const { organization } = buildSubject(held.npi, facts, 'any');
@@ -49,37 +45,10 @@ export function addCommands(program: Command, run: Run): void {
 
 type Reference = Parameters<typeof readEvidence>[1];
 
-function reference(text: string): Reference {
+const reference = parser('a request id (req_…) or an NPI of 10 digits', (text): Reference | null => {
   if (isId('req', text)) return { requestId: text };
-  if (/^[0-9]{10}$/.test(text)) return { npi: text };
-  throw new InvalidArgumentError('Write a request id (req_…) or an NPI of 10 digits.');
-}
-
-/** Each address by what is left of it, with a number if two addresses would look alike. */
-function masked(evidence: Evidence): Evidence {
-  const alike = new Map<string, Set<string>>();
-  const labelOf = (email: string): string => {
-    const short = maskedEmail(email);
-    const emails = (alike.get(short) ?? new Set()).add(email);
-    alike.set(short, emails);
-    const n = [...emails].indexOf(email) + 1;
-    return n === 1 ? short : `${short} (${n})`;
-  };
-  const mask = <T extends { readonly email: string | null }>(row: T): T => ({
-    ...row,
-    email: row.email === null ? null : labelOf(row.email),
-  });
-  return {
-    ...evidence,
-    chapters: evidence.chapters.map((chapter) => ({
-      ...chapter,
-      requests: chapter.requests.map(mask),
-      checks: chapter.checks.map(mask),
-    })),
-    otherChecks: evidence.otherChecks.map(mask),
-    stored: evidence.stored.map(mask),
-  };
-}
+  return /^[0-9]{10}$/.test(text) ? { npi: text } : null;
+});
 
 /** `Harbor Family Medicine, harborfamily.com (same_phone, confidence 0.7)`. */
 function employer({ name, domain, source, confidence }: Organization): string {
@@ -100,7 +69,7 @@ function textOf(evidence: Evidence, organization: Organization | null): string {
       'deactivated on': provider?.deactivatedOn ?? null,
       'known from': provider?.origin ?? null,
       'endpoints in NPPES': evidence.endpoints,
-      suppressed: evidence.isSuppressed,
+      suppressed: suppression(evidence),
       ...(ui && { temporal: `${ui}?query=${encodeURIComponent(`Npi = "${evidence.npi}"`)}` }),
     }),
     ...chapters.flatMap((chapter) => [
@@ -130,6 +99,13 @@ const STORED = [
   'isSuppressed',
 ] as const;
 
+function suppression({ isSuppressed, stored }: Evidence): true | string {
+  if (isSuppressed) return true;
+  const addresses = stored.filter((row) => row.isSuppressed).length;
+  // What a vendor named is left out without a trace if its address or domain is suppressed.
+  return addresses > 0 ? `${addresses} of its addresses` : 'not the NPI, and no address below';
+}
+
 function entity(entityType: number | null): string {
   if (entityType === null) return 'deactivated: NPPES says no more';
   return entityType === 1 ? 'person (type 1)' : 'organization (type 2)';
@@ -141,22 +117,29 @@ function nameOf(provider: NonNullable<Evidence['provider']>): string | null {
   return organizationName ?? (name.length === 0 ? null : name.join(' '));
 }
 
-/** One line of a story. At the same moment, what caused the other stands first. */
-type Happening = readonly [at: Date, rank: number, what: string];
+/** One line of a story, if it has happened. At the same moment, what caused the other stands first. */
+type Happening = readonly [at: Date | null, rank: number, what: string];
 
 /** A chapter as text: a heading, then what happened in the order of time, each line with its moment. */
-function storyOf(chapter: Chapter): string {
-  const { lookup, requests, attempts, checks } = chapter;
+function storyOf({ lookup, requests, attempts, checks }: Chapter): string {
   const happenings = [
-    ...requests.flatMap((request) => [accepted(request), ...settled(request)]),
-    ...(lookup ? begunAndEnded(lookup) : []),
+    ...requests.flatMap(acceptedAndSettled),
     ...attempts.flatMap(asked),
     ...checks.map(checked),
   ];
+  let heading = `REQUEST ${requests[0]?.id}, answered without a lookup`;
+  if (lookup) {
+    const { id, openedAt, closedAt, wantedType, requestCount } = lookup;
+    const others = requestCount - requests.length;
+    heading = `LOOKUP ${id}${others > 0 ? `, shared with ${counted(others, 'more request')}` : ''}`;
+    happenings.push([openedAt, 1, `lookup ${id} begins, for a wanted type of ${wantedType}`]);
+    happenings.push([closedAt, 5, 'lookup ends']);
+  }
   const lines = happenings
-    .sort(([a, aRank], [b, bRank]) => a.getTime() - b.getTime() || aRank - bRank)
-    .map(([at, , what]) => `${at.toISOString()}  ${printable(what)}`);
-  return [headingOf(chapter), ...lines].join('\n');
+    .flatMap(([at, rank, what]) => (at ? [{ at, rank, what }] : []))
+    .sort((a, b) => a.at.getTime() - b.at.getTime() || a.rank - b.rank)
+    .map(({ at, what }) => `${at.toISOString()}  ${printable(what)}`);
+  return [heading, ...lines].join('\n');
 }
 
 /**
@@ -182,41 +165,22 @@ function candidatesOf({ requests, checks }: Chapter) {
   });
 }
 
-function headingOf({ lookup, requests }: Chapter): string {
-  const [first] = requests;
-  const others = (lookup?.requestCount ?? 0) - requests.length;
-  const shared = others > 0 ? `, shared with ${others} more request${others === 1 ? '' : 's'}` : '';
-  return lookup === null
-    ? `REQUEST ${first?.id ?? ''}, answered without a lookup`
-    : `LOOKUP ${lookup.id}${shared}`;
-}
-
-function begunAndEnded(lookup: NonNullable<Chapter['lookup']>): Happening[] {
-  const { id, openedAt, closedAt, wantedType } = lookup;
-  const begin: Happening = [openedAt, 1, `lookup ${id} begins, for a wanted type of ${wantedType}`];
-  return closedAt ? [begin, [closedAt, 5, 'lookup ends']] : [begin];
-}
-
-function accepted(request: EvidenceRequest): Happening {
+function acceptedAndSettled(request: EvidenceRequest): Happening[] {
   const { id, organizationId, batchId, wantedType, acceptedAt, deadlineAt } = request;
-  const by = deadlineAt.toISOString();
-  return [acceptedAt, 0, `${id} of ${organizationId} accepted in ${batchId}: wants ${wantedType}, by ${by}`];
-}
-
-function settled(request: EvidenceRequest): Happening[] {
-  const { id, status, reason, settledAt, erasedAt, replayed, creditsUsed } = request;
-  if (settledAt === null) return [[new Date(), 9, `${id} is still ${status}`]];
-  const price = replayed
-    ? 'free replay'
-    : creditsUsed === 0
-      ? 'nothing charged'
-      : credits(creditsUsed, 'charged');
+  const { status, reason, settledAt, erasedAt, replayed, creditsUsed } = request;
+  const wish = `wants ${wantedType}, by ${deadlineAt.toISOString()}`;
+  const price = creditsUsed === 0 ? 'nothing charged' : `${counted(creditsUsed, 'credit')} charged`;
   const what =
     status === 'completed'
       ? `completed with ${answer(request)}`
       : `${status}: ${reason ?? 'no reason noted'}`;
-  const end: Happening = [settledAt, 6, `${id} ${what}; ${price}`];
-  return erasedAt ? [end, [erasedAt, 8, `address erased from the answer of ${id}`]] : [end];
+  return [
+    [acceptedAt, 0, `${id} of ${organizationId} accepted in ${batchId}: ${wish}`],
+    settledAt
+      ? [settledAt, 6, `${id} ${what}; ${replayed ? 'free replay' : price}`]
+      : [new Date(), 9, `${id} is still ${status}`],
+    [erasedAt, 8, `address erased from the answer of ${id}`],
+  ];
 }
 
 function answer({ email, emailType, emailLastValidatedAt }: EvidenceRequest): string {
@@ -228,15 +192,16 @@ function asked(attempt: EvidenceAttempt): Happening[] {
   const { vendor, n, state, reason, startedAt, endedAt, polls, candidates } = attempt;
   const why = reason === null ? '' : ` (${reason})`;
   if (state === 'skip') return [[startedAt, 2, `${vendor} not asked${why}`]];
-  const question: Happening = [startedAt, 2, `${vendor} asked${n === 1 ? '' : `, time ${n}`}`];
-  if (endedAt === null) return [question];
   const facts = [
-    `after ${endedAt.getTime() - startedAt.getTime()} ms`,
-    ...(polls === 0 ? [] : [`${polls} poll${polls === 1 ? '' : 's'}`]),
-    ...(state === 'found' ? [`${candidates} candidate${candidates === 1 ? '' : 's'}`] : []),
-    credits(attempt.credits, 'of the vendor'),
+    `after ${endedAt && endedAt.getTime() - startedAt.getTime()} ms`,
+    ...(polls === 0 ? [] : [counted(polls, 'poll')]),
+    ...(state === 'found' ? [counted(candidates, 'candidate')] : []),
+    `${counted(attempt.credits, 'credit')} of the vendor`,
   ];
-  return [question, [endedAt, 3, `${vendor} answers ${state}${why} ${facts.join(', ')}`]];
+  return [
+    [startedAt, 2, `${vendor} asked${n === 1 ? '' : `, time ${n}`}`],
+    [endedAt, 3, `${vendor} answers ${state}${why} ${facts.join(', ')}`],
+  ];
 }
 
 function checked(check: EvidenceCheck): Happening {
@@ -257,8 +222,4 @@ function checked(check: EvidenceCheck): Happening {
 function speakerOf({ kind, source }: EvidenceCheck): string {
   if (kind === 'local') return 'our own checks';
   return kind === 'verifier' ? `verifier ${source}` : source;
-}
-
-function credits(amount: number, whose: string): string {
-  return `${amount} credit${amount === 1 ? '' : 's'} ${whose}`;
 }

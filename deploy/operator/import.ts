@@ -1,35 +1,25 @@
-import { type Command, InvalidArgumentError } from 'commander';
+import type { Command } from 'commander';
 import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
-import {
-  beginImport,
-  type Dataset,
-  endImport,
-  type OwnEmail,
-  storeOwnEmails,
-} from '../../db/lookups/imports.ts';
-import { importSuppressions } from '../../db/privacy/suppressions.ts';
-import { type EmployerDomain, storeEmployerDomains } from '../../db/providers/employer-domains.ts';
+import { beginImport, type Dataset, endImport } from '../../db/lookups/imports.ts';
 import type { ImportKind } from '../../db/words.ts';
-import { loadConfig } from '../config/config.ts';
 import { type ImportOptions, type ImportResult, importDownload } from '../nppes/importer.ts';
-import { audited, label } from './arguments.ts';
+import { audited, label, parser } from './arguments.ts';
 import { type CommandSurroundings, fields, type Report, type Run, table } from './print.ts';
 import {
-  DOMAIN_ROWS,
+  domainRows,
   emailRows,
   identify,
   importRows,
   type RowImport,
   SOURCE_NAME,
-  SUPPRESSION_ROWS,
-  type Suppressed,
+  suppressionRows,
 } from './rows.ts';
 
 interface RowOptions extends ChangedBy {
   readonly verdicts?: string;
   /** Of addresses alone. */
-  readonly source?: string;
+  readonly source: string;
 }
 
 /** `import nppes`, `import clinicians`, `import domains`, `import emails`, `import suppressions`. */
@@ -60,38 +50,26 @@ export function addCommands(program: Command, run: Run, { databaseUrl, output }:
     'clinicians',
     'where clinicians work and for which group, from the "Doctors and Clinicians" of CMS',
   );
-  const ofRows = <T>(
+  const ofRows = <T extends object>(
     kind: Exclude<ImportKind, Dataset>,
     description: string,
-    work: (db: Database, options: RowOptions) => RowImport<T>,
+    rowsOf: (db: Database, source: string) => RowImport<T>,
   ) =>
     audited(parent.command(kind), 'import')
       .description(`${description}, each row with a verdict`)
       .argument('<CSV>', 'the file')
       .option('--verdicts <FILE>', 'where the line and verdict of each row are written', label(4096))
       .action((path: string, options: RowOptions) =>
-        run((db) => importFile(db, kind, path, options, work(db, options))),
+        run((db) => importFile(db, kind, path, options, rowsOf(db, options.source))),
       );
-  ofRows<EmployerDomain>('domains', "employers' domains", (db) => ({
-    ...DOMAIN_ROWS,
-    store: (rows) => storeEmployerDomains(db, rows),
-  }));
-  ofRows<OwnEmail>('emails', "the operator's own addresses", (db, { source = '' }) => {
-    const now = Date.now();
-    const freshSince = now - loadConfig().freshnessMs;
-    return {
-      ...emailRows(source, now),
-      store: async (rows) => {
-        const verdicts = await storeOwnEmails(db, rows);
-        return rows.map((row, n) => emailVerdict(row, verdicts[n] ?? 'unchanged', freshSince));
-      },
-    };
-  }).option('--source <NAME>', 'where rows come from that do not say', sourceName, 'import');
-  ofRows<Suppressed>('suppressions', 'who must not be looked up or returned', (db) => ({
-    ...SUPPRESSION_ROWS,
-    store: async (rows) =>
-      (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
-  }));
+  ofRows('domains', "employers' domains", domainRows);
+  ofRows('emails', "the operator's own addresses", emailRows).option(
+    '--source <NAME>',
+    'where rows come from that do not say',
+    parser('1 to 40 of a-z, 0-9, dot, dash and underscore', (text) => (SOURCE_NAME.test(text) ? text : null)),
+    'import',
+  );
+  ofRows('suppressions', 'who must not be looked up or returned', suppressionRows);
 }
 
 const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
@@ -102,17 +80,14 @@ const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
 
 function downloadReport({ counts, members, ...result }: ImportResult): Report {
   const { file, asOf, outcome, rejectsPath, seconds, rowsPerSecond } = result;
-  const fatesOf = (kind: string) => FATES.map((fate) => [fate, counts[`${kind}.${fate}`]] as const);
-  const files = Object.fromEntries(
-    members.map((kind) => [
-      kind,
-      Object.fromEntries(fatesOf(kind).filter(([, count]) => count !== undefined)),
-    ]),
+  const fates = members.map((kind) =>
+    Object.fromEntries(FATES.map((fate) => [fate, counts[`${kind}.${fate}`]])),
   );
+  const files = Object.fromEntries(members.map((kind, n) => [kind, fates[n]]));
   const speed = `${seconds.toFixed(1)} s, ${rowsPerSecond.toLocaleString('en-US')} rows/s`;
   const text = [
     `${file}${asOf === null ? '' : `, as of ${asOf}`}: ${HEADLINES[outcome]}`,
-    table(members.map((kind) => ({ file: kind, ...Object.fromEntries(fatesOf(kind)) }))),
+    table(members.map((kind, n) => ({ file: kind, ...fates[n] }))),
     ...(rejectsPath === null ? [] : [`Rejected rows are listed in ${rejectsPath}`]),
     ...(outcome === 'already' ? [] : [speed]),
   ].join('\n\n');
@@ -125,7 +100,7 @@ const FATES =
     ' ',
   );
 
-async function importFile<T>(
+async function importFile<T extends object>(
   db: Database,
   kind: Exclude<ImportKind, Dataset>,
   path: string,
@@ -134,11 +109,9 @@ async function importFile<T>(
 ): Promise<Report> {
   const file = await identify(path);
   const id = await beginImport(db, { actor, reason }, kind, file);
-  let counts: Readonly<Record<string, number>> = {};
+  const counts: Record<string, number> = {};
   try {
-    await importRows(work, path, verdicts ?? null, (now) => {
-      counts = now;
-    });
+    await importRows(work, path, verdicts, counts);
   } catch (error) {
     // Where the database is what failed, the next run of the file marks this one.
     await endImport(db, id, 'failed', counts).catch(() => {});
@@ -152,15 +125,4 @@ async function importFile<T>(
     data: { id, file: file.name, rows, verdicts: counts },
     text: `${fields({ import: id, file: file.name, rows, ...counts })}\n\n${closing}`,
   };
-}
-
-function emailVerdict({ validatedAt }: OwnEmail, verdict: string, freshSince: number): string {
-  if (verdict !== 'stored') return verdict;
-  if (validatedAt === null) return 'candidate';
-  return validatedAt.getTime() < freshSince ? 'stale' : 'stored';
-}
-
-function sourceName(text: string): string {
-  if (SOURCE_NAME.test(text)) return text;
-  throw new InvalidArgumentError('Write 1 to 40 of a-z, 0-9, dot, dash and underscore.');
 }

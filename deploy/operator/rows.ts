@@ -9,70 +9,65 @@ import { classify, registrableDomain } from '../../activities/verification/domai
 import { NOBODY_KNOWN, ownerOf } from '../../activities/verification/local-part.ts';
 import { look } from '../../activities/verification/looks.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
-import type { OwnEmail } from '../../db/lookups/imports.ts';
-import type { SuppressionTarget } from '../../db/privacy/suppressions.ts';
-import type { EmployerDomain } from '../../db/providers/employer-domains.ts';
+import type { Database } from '../../db/client.ts';
+import { type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
+import { importSuppressions, type SuppressionTarget } from '../../db/privacy/suppressions.ts';
+import { type EmployerDomain, storeEmployerDomains } from '../../db/providers/employer-domains.ts';
 import { organizationKey, pacIdOf } from '../../db/providers/keys.ts';
 import { EMAIL_TYPES } from '../../db/words.ts';
+import { loadConfig } from '../config/config.ts';
 import { type CsvRecord, csvReader } from '../nppes/csv.ts';
 import { cannotOpen, ImportProblem, orImportProblem } from '../nppes/layout.ts';
 import { isDay } from '../nppes/rows.ts';
-import { guessWord, parseTarget, TARGET_WORDS, type TargetWord } from './privacy.ts';
+import { guessWord, TARGETS, type TargetWord } from './privacy.ts';
 
 // Imports of one row after the other, each with a verdict: of any size, a thousand rows at a time.
 
-export interface Row {
+interface Row {
   /** Its first line's number, from 1. */
   readonly line: number;
-  /** Without space around them. */
+  /** Without space around them; none of a broken row. */
   readonly cells: readonly string[];
 }
 
-/** What is to be made of a row: the thing to store, or the verdict it has by itself. */
-export type Judged<T> = { readonly verdict: string } | { readonly store: T };
+/** Gives the value of a column, empty if there is none. */
+type CellOf = (column: string) => string;
 
 /** A kind of rows, and what becomes of them. */
-export interface RowImport<T> {
+export interface RowImport<T extends object> {
   /** What a file without a header has, in this order. */
   readonly columns: readonly string[];
   /** Those that make a header of a first row that names them. */
   readonly header: readonly string[];
   /** Why a first row that is no header is none of these rows either; null if it may be one. */
   refuses?(first: Row): string | null;
-  /** @param cell gives the value of a column, empty if there is none */
-  judge(cell: (column: string) => string): Judged<T>;
+  /** @returns what to store, or the verdict that the row has by itself */
+  judge(cell: CellOf): T | string;
   /** @returns a verdict for each */
   store(rows: readonly T[]): Promise<readonly string[]>;
 }
 
-/** What rows are, whatever becomes of them. */
-export type RowKind<T> = Omit<RowImport<T>, 'store'>;
-
 const ROWS_AT_ONCE = 1000;
-const HEADING = 'line,verdict\n';
 
 /**
  * Reads a file to its end.
- * @param verdictsPath where each row's line and verdict go; null for nowhere
- * @param onCounts hears the rows by verdict after each step, the last time at the end
+ * @param verdictsPath where each row's line and verdict go
+ * @param counts gets the rows by verdict, as they are known
  * @throws {ImportProblem} if a file cannot be read or written, or is not what it should be
  */
-export async function importRows<T>(
+export async function importRows<T extends object>(
   { columns, header, refuses, judge, store }: RowImport<T>,
   path: string,
-  verdictsPath: string | null,
-  onCounts: (counts: Readonly<Record<string, number>>) => void,
+  verdictsPath: string | undefined,
+  counts: Record<string, number>,
 ): Promise<void> {
-  const verdicts =
-    verdictsPath === null ? null : await orImportProblem(open(verdictsPath, 'w'), cannotOpen(verdictsPath));
+  const file = verdictsPath && (await orImportProblem(open(verdictsPath, 'w'), cannotOpen(verdictsPath)));
   try {
-    await verdicts?.write(HEADING);
-    const counts: Record<string, number> = {};
-    let places: readonly string[] | undefined;
+    if (file) await file.write('line,verdict\n');
+    let places: readonly string[] = [];
     for await (const rows of readRows(path)) {
       const [first] = rows;
-      if (first === undefined) continue;
-      if (places === undefined) {
+      if (first && places.length === 0) {
         const names = first.cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
         const hasHeader = header.every((name) => names.includes(name));
         const refusal = hasHeader ? null : refuses?.(first);
@@ -80,24 +75,19 @@ export async function importRows<T>(
         places = hasHeader ? names : columns;
         if (hasHeader) rows.shift();
       }
-      const at = places;
-      const judged = rows.map(({ line, cells }) => {
-        if (cells.length === 0) return { line, verdict: 'broken_row' };
-        return { line, ...judge((column) => cells[at.indexOf(column)] ?? '') };
-      });
-      const stored = await store(judged.flatMap((one) => ('store' in one ? [one.store] : [])));
-      let n = 0;
-      const lines = judged.map((one) => {
-        const verdict = 'store' in one ? (stored[n++] ?? 'unchanged') : one.verdict;
-        counts[verdict] = (counts[verdict] ?? 0) + 1;
-        return `${one.line},${verdict}\n`;
-      });
-      await verdicts?.write(lines.join(''));
-      onCounts(counts);
+      const judged = rows.map(({ cells }) =>
+        cells.length === 0 ? 'broken_row' : judge((column) => cells[places.indexOf(column)] ?? ''),
+      );
+      const stored = (await store(judged.filter((one) => typeof one !== 'string'))).values();
+      const verdicts = judged.map((one) =>
+        typeof one === 'string' ? one : (stored.next().value ?? 'unchanged'),
+      );
+      for (const verdict of verdicts) counts[verdict] = (counts[verdict] ?? 0) + 1;
+      if (file) await file.write(rows.map(({ line }, n) => `${line},${verdicts[n]}\n`).join(''));
     }
-    if (places === undefined) throw new ImportProblem(`${path} holds no rows`);
+    if (places.length === 0) throw new ImportProblem(`${path} holds no rows`);
   } finally {
-    await verdicts?.close();
+    if (file) await file.close();
   }
 }
 
@@ -106,10 +96,7 @@ export async function identify(path: string): Promise<{ name: string; fingerprin
   const status = await orImportProblem(stat(path), cannotOpen(path));
   if (status.isDirectory()) throw new ImportProblem(`${path} is a folder; name a csv file`);
   const hash = createHash('sha256');
-  const read = pipeline(createReadStream(path), async (pieces: AsyncIterable<Buffer>) => {
-    for await (const piece of pieces) hash.update(piece);
-  });
-  await orImportProblem(read, cannotOpen(path));
+  await orImportProblem(pipeline(createReadStream(path), hash), cannotOpen(path));
   return { name: basename(path), fingerprint: hash.digest('hex') };
 }
 
@@ -119,7 +106,7 @@ async function* readRows(path: string): AsyncGenerator<Row[]> {
   const rows: Row[] = [];
   const add = (record: CsvRecord) => {
     const { line, columns, whole } = record;
-    const cells = whole ? Array.from({ length: columns }, (_, column) => clean(record.text(column))) : [];
+    const cells = whole ? Array.from({ length: columns }, (_, column) => record.text(column).trim()) : [];
     if (!whole || cells.some((cell) => cell !== '')) rows.push({ line, cells });
   };
   // Short rows: a piece of this size holds some thousand of them.
@@ -131,21 +118,16 @@ async function* readRows(path: string): AsyncGenerator<Row[]> {
   while (rows.length > 0) yield rows.splice(0, ROWS_AT_ONCE);
 }
 
-/** A spreadsheet's byte order mark isn't part of the first value. */
-function clean(text: string): string {
-  return text.replace(/^\ufeff/, '').trim();
-}
-
-// Rows of the operator's own addresses.
-
 const DAY_MS = 86_400_000;
 const DATE =
   /^[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2}))?$/;
 /** A source's name, as it is stored with an address and shown to operators. */
 export const SOURCE_NAME = /^[a-z0-9][a-z0-9._-]{0,39}$/;
 
-/** @param source of rows that name none */
-export function emailRows(source: string, now: number): RowKind<OwnEmail> {
+/** The operator's own addresses. @param source of rows that name none */
+export function emailRows(db: Database, source: string): RowImport<OwnEmail> {
+  const now = Date.now();
+  const freshSince = now - loadConfig().freshnessMs;
   return {
     columns: ['npi', 'email', 'type', 'validated_at', 'source'],
     header: ['npi', 'email'],
@@ -154,28 +136,32 @@ export function emailRows(source: string, now: number): RowKind<OwnEmail> {
         ? null
         : 'the first row must name the columns, npi and email at least, or be npi,email itself',
     judge: (cell) => judgeEmail(cell, source, now),
+    async store(rows) {
+      const verdicts = await storeOwnEmails(db, rows);
+      return verdicts.map((verdict, n) => {
+        const at = rows[n]?.validatedAt?.getTime();
+        if (verdict !== 'stored' || (at && at >= freshSince)) return verdict;
+        return at ? 'stale' : 'candidate';
+      });
+    },
   };
 }
 
-function judgeEmail(cell: (column: string) => string, defaultSource: string, now: number): Judged<OwnEmail> {
+function judgeEmail(cell: CellOf, defaultSource: string, now: number): OwnEmail | string {
   const npi = cell('npi');
-  if (!hasNpiCheckDigit(npi)) return { verdict: 'invalid_npi' };
+  if (!hasNpiCheckDigit(npi)) return 'invalid_npi';
   const looked = look(cell('email'));
-  if (looked.kind === 'refused') {
-    return { verdict: looked.reason === 'syntax' ? 'invalid_address' : looked.reason };
-  }
+  if (looked.kind === 'refused') return looked.reason === 'syntax' ? 'invalid_address' : looked.reason;
   const { address } = looked;
-  if (ownerOf(address, NOBODY_KNOWN) === 'shared') return { verdict: 'shared' };
+  if (ownerOf(address, NOBODY_KNOWN) === 'shared') return 'shared';
   const given = cell('type').toLowerCase();
   const type = EMAIL_TYPES.find((one) => one === given) ?? null;
-  if (given !== '' && type === null) return { verdict: 'bad_type' };
+  if (given !== '' && type === null) return 'bad_type';
   const validatedAt = parseDate(cell('validated_at'), now);
-  if (validatedAt === 'bad') return { verdict: 'bad_date' };
+  if (validatedAt === 'bad') return 'bad_date';
   const source = cell('source').toLowerCase() || defaultSource;
-  if (!SOURCE_NAME.test(source)) return { verdict: 'bad_source' };
-  return {
-    store: { npi, email: address.email, emailType: classify(address.domain, type), validatedAt, source },
-  };
+  if (!SOURCE_NAME.test(source)) return 'bad_source';
+  return { npi, email: address.email, emailType: classify(address.domain, type), validatedAt, source };
 }
 
 /** ISO 8601, a day or a moment with its offset. Clocks may differ by a day; what lies further ahead isn't a date. */
@@ -185,7 +171,7 @@ function parseDate(text: string, now: number): Date | null | 'bad' {
   return Number.isNaN(time) || time - now >= DAY_MS ? 'bad' : new Date(Math.min(time, now));
 }
 
-export type Suppressed = SuppressionTarget & { readonly reason: string };
+type Suppressed = SuppressionTarget & { readonly reason: string };
 
 const REFUSALS: Readonly<Record<TargetWord, string>> = {
   npi: 'not_an_npi',
@@ -195,40 +181,39 @@ const REFUSALS: Readonly<Record<TargetWord, string>> = {
 };
 
 /** Rows of a list of people who want to be left alone: with a header that has `value`, or one value a line. */
-export const SUPPRESSION_ROWS: RowKind<Suppressed> = {
+export const suppressionRows = (db: Database): RowImport<Suppressed> => ({
   columns: ['value'],
   header: ['value'],
-  judge: (cell) => judgeSuppression(cell('kind'), cell('value'), cell('reason')),
-};
-
-function judgeSuppression(kind: string, value: string, reason: string): Judged<Suppressed> {
-  const word = kind === '' ? guessWord(value) : TARGET_WORDS.find((one) => one === kind.toLowerCase());
-  if (word === undefined) return { verdict: 'unknown_kind' };
-  const target = parseTarget(word, value);
-  if (target === null) return { verdict: REFUSALS[word] };
-  // The list itself holds nobody, so a reason that names an address is not kept.
-  return { store: { ...target, reason: reason.includes('@') ? '' : reason } };
-}
+  judge(cell) {
+    const [kind, value, reason] = [cell('kind').toLowerCase(), cell('value'), cell('reason')];
+    const word = kind === '' ? guessWord(value) : (kind as TargetWord);
+    if (!Object.hasOwn(TARGETS, word)) return 'unknown_kind';
+    const target = TARGETS[word](value);
+    // The list itself holds nobody, so a reason that names an address is not kept.
+    return target ? { ...target, reason: reason.includes('@') ? '' : reason } : REFUSALS[word];
+  },
+  store: async (rows) =>
+    (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
+});
 
 /** Rows of the operator's table of organizations and their domains. */
-export const DOMAIN_ROWS: RowKind<EmployerDomain> = {
+export const domainRows = (db: Database): RowImport<EmployerDomain> => ({
   columns: ['organization', 'domain', 'npi', 'pac_id'],
   header: ['domain'],
   judge: judgeDomain,
-};
+  store: (rows) => storeEmployerDomains(db, rows),
+});
 
 /** An id says which organization it is; many share a name, so that counts only if there is no id. */
-function judgeDomain(cell: (column: string) => string): Judged<EmployerDomain> {
+function judgeDomain(cell: CellOf): EmployerDomain | string {
   const text = cell('domain');
   const host = text.replace(/^(?:[a-z]+:\/\/|.*@)/i, '').replace(/[/?#:].*$/, '');
   const domain = registrableDomain(parseAddress(`x@${host}`)?.domain ?? '');
-  if (text !== '' && domain === null) return { verdict: 'not_a_domain' };
-  if (domain !== null && !isEmployerDomain(domain)) return { verdict: 'not_an_employer' };
+  if (text !== '' && domain === null) return 'not_a_domain';
+  if (domain !== null && !isEmployerDomain(domain)) return 'not_an_employer';
   const [npi, pacId] = [cell('npi'), cell('pac_id')];
-  if (npi !== '' && !hasNpiCheckDigit(npi)) return { verdict: 'invalid_npi' };
-  if (npi !== '') return { store: { key: `npi:${npi}`, domain } };
-  if (pacId !== '' && pacIdOf(pacId) === null) return { verdict: 'invalid_pac_id' };
-  if (pacId !== '') return { store: { key: `pac_id:${pacIdOf(pacId)}`, domain } };
+  if (npi !== '') return hasNpiCheckDigit(npi) ? { key: `npi:${npi}`, domain } : 'invalid_npi';
+  if (pacId !== '') return pacIdOf(pacId) ? { key: `pac_id:${pacIdOf(pacId)}`, domain } : 'invalid_pac_id';
   const key = organizationKey(cell('organization'));
-  return key === '' ? { verdict: 'no_organization' } : { store: { key: `name:${key}`, domain } };
+  return key === '' ? 'no_organization' : { key: `name:${key}`, domain };
 }

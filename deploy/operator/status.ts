@@ -53,7 +53,7 @@ export function addCommands(program: Command, run: Run): void {
         const text = sections([
           attention.length === 0 ? 'Nothing wants attention.' : `WANTS ATTENTION\n${attention.join('\n')}`,
           'NOW',
-          fields({ ...health, ...figures }),
+          fields({ ...health, workersAlive: workers.reduce((sum, one) => sum + one.workers, 0), ...figures }),
           ...Object.entries(lists).flatMap(([name, rows]) =>
             rows.length === 0 ? [] : [spelled(name, ' ').toUpperCase(), table<object>(rows)],
           ),

@@ -1,9 +1,9 @@
-import { type Command, InvalidArgumentError } from 'commander';
+import type { Command } from 'commander';
 import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { forgetMisses } from '../../db/lookups/lookups.ts';
 import { readSourceFigures, type SourceFigures } from '../../db/lookups/sources.ts';
-import { change, pastMoment } from './arguments.ts';
+import { change, parser, pastMoment } from './arguments.ts';
 import { type Run, sections, table } from './print.ts';
 
 /** `vendors`, `lookups`. */
@@ -26,10 +26,7 @@ export function addCommands(program: Command, run: Run): void {
     );
 }
 
-function npi(text: string): string {
-  if (/^[0-9]{10}$/.test(text)) return text;
-  throw new InvalidArgumentError('Write an NPI of 10 digits.');
-}
+const npi = parser('an NPI of 10 digits', (text) => (/^[0-9]{10}$/.test(text) ? text : null));
 
 function withRates(figures: SourceFigures) {
   const { asked, open, returned, credits } = figures;
@@ -45,9 +42,7 @@ function withRates(figures: SourceFigures) {
   };
 }
 
-type Line = ReturnType<typeof withRates>;
-
-function textOf(lines: readonly Line[]): string {
+function textOf(lines: readonly ReturnType<typeof withRates>[]): string {
   const errors = lines.flatMap(({ source, errors }) =>
     Object.entries(errors).map(([error, times]) => ({ source, error, times })),
   );

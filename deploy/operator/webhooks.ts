@@ -1,22 +1,24 @@
-import { type Command, InvalidArgumentError, Option } from 'commander';
+import { type Command, Option } from 'commander';
 import { blockOf } from '../../activities/webhooks/ip-policy.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
-import { type ChangedBy, recordReading } from '../../db/audit.ts';
+import type { ChangedBy } from '../../db/audit.ts';
 import { clock, type Database, query } from '../../db/client.ts';
 import { listBlocks, setBlock } from '../../db/webhooks/hosts.ts';
 import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
 import { type ResendOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
-import { change, lists, OF_ORG, ORG, pastMoment, type Revealing, revealing } from './arguments.ts';
 import {
-  type CommandSurroundings,
-  fields,
-  maskedUrl,
-  type Report,
-  type Run,
-  sections,
-  table,
-} from './print.ts';
+  change,
+  lists,
+  OF_ORG,
+  ORG,
+  parser,
+  pastMoment,
+  type Revealing,
+  revealed,
+  revealing,
+} from './arguments.ts';
+import { type CommandSurroundings, fields, type Report, type Run, sections, table } from './print.ts';
 
 const REVEAL = 'webhooks.reveal';
 
@@ -46,23 +48,22 @@ export function addCommands(program: Command, run: Run, { output }: CommandSurro
       .addOption(new Option('--state <STATE>', 'only those').choices(DELIVERY_STATES)),
     run,
     'createdAt',
-    async (db, { organization: organizationId = null, state = null, limit, reveal, ...by }) => {
+    async (db, { organization: organizationId = null, state = null, limit, ...by }) => {
       const { deliveries } = await listOrganizationDeliveries(db, { organizationId, state, limit });
-      if (reveal)
-        await recordReading(db, by, { action: REVEAL, organizationId, subject: organizationId ?? 'all' });
-      return deliveries.map((delivery) => presented(delivery, reveal));
+      const reading = { action: REVEAL, organizationId, subject: organizationId ?? 'all' } as const;
+      return (await revealed(db, deliveries, by, reading)).map(presented);
     },
     ({ log: _log, ...rest }) => rest,
   );
   revealing(webhooks.command('show'), 'the URL and what the receiver answered')
     .description('a delivery with its attempts')
     .argument('<DELIVERY>', 'delivery id (msg_…), the webhook-id that the receiver saw')
-    .action((id: string, { reveal, ...by }: Revealing) =>
+    .action((id: string, by: Revealing) =>
       run(async (db) => {
         const delivery = await showDelivery(db, id);
         const { organizationId } = delivery;
-        if (reveal) await recordReading(db, by, { action: REVEAL, organizationId, subject: id });
-        const data = presented(delivery, reveal);
+        const reading = { action: REVEAL, organizationId, subject: id } as const;
+        const data = presented(await revealed(db, delivery, by, reading));
         const { log, ...rest } = data;
         return { data, text: sections([fields(rest), 'ATTEMPTS KEPT', table(log)]) };
       }),
@@ -108,11 +109,7 @@ export function addCommands(program: Command, run: Run, { output }: CommandSurro
 
 const TARGET = 'an address, a range such as 192.0.2.0/24, or a host (all names below it included)';
 
-function blockTarget(text: string): string {
-  const target = blockOf(text.trim());
-  if (target !== null) return target;
-  throw new InvalidArgumentError(`Write ${TARGET}.`);
-}
+const blockTarget = parser(TARGET, (text) => blockOf(text.trim()));
 
 async function resendNamed(db: Database, by: ChangedBy, ids: readonly string[]): Promise<Report> {
   const data: { readonly delivery: string; readonly outcome: ResendOutcome['kind'] }[] = [];
@@ -146,25 +143,13 @@ async function resendAllFailed(
     progress(`${resent} deliveries resent, more to come\n`);
   }
   const data = { organizationId, since, resent };
-  return { data, text: `${fields(data)}\n\nThe sweep starts them, in rounds (SWEEP_INTERVAL).` };
+  const closing =
+    resent === 0
+      ? 'Nothing has failed since then: there is nothing to send.'
+      : 'The sweep starts them, in rounds (SWEEP_INTERVAL).';
+  return { data, text: `${fields(data)}\n\n${closing}` };
 }
 
-function presented({ log, url, ...delivery }: LoggedDelivery, reveal = false) {
-  return {
-    ...delivery,
-    url: reveal ? url : maskedUrl(url),
-    lastReason: log.at(-1)?.reason ?? null,
-    log: presentedAttempts(log, reveal),
-  };
-}
-
-/** A receiver may well answer with what it was sent. */
-export function presentedAttempts<T extends { readonly responseExcerpt: Buffer | null }>(
-  attempts: readonly T[],
-  reveal: boolean,
-) {
-  return attempts.map(({ responseExcerpt, ...attempt }) => ({
-    ...attempt,
-    ...(reveal ? { responseExcerpt: responseExcerpt?.toString('utf8') ?? null } : {}),
-  }));
+function presented({ log, ...delivery }: LoggedDelivery) {
+  return { ...delivery, lastReason: log.at(-1)?.reason ?? null, log };
 }

@@ -179,6 +179,17 @@ test('what is still open, what failed and what was erased is told as such', asyn
   t.regex(story, /address erased from the answer of req_/);
 });
 
+test('a person who is not suppressed, but an address of whom is, is told apart', async (t) => {
+  const known = { email: 'jane@silent.example', emailType: 'professional', source: 'test' } as const;
+  await storeEmail(db, { npi: '2000070014', ...known, lastValidatedAt: new Date() });
+  await run(
+    sql`insert into suppressions (kind, value, origin) values ('domain', 'silent.example', 'operator')`,
+  );
+  const { text } = operatorOn(database.url);
+  t.regex(await text('explain', '2000070014'), /^suppressed +1 of its addresses$/m);
+  t.regex(await text('explain', '2000080013'), /^suppressed +not the NPI, and no address below$/m);
+});
+
 test('an unknown request is one sentence, an NPI nobody asked for has an empty story', async (t) => {
   const { operator, json } = operatorOn(database.url);
   const id = newId('req');

@@ -21,6 +21,7 @@ interface Status {
   readonly waiting_for_room: readonly object[];
   readonly nearly_out_of_credits: readonly object[];
   readonly webhook_hosts_away: readonly object[];
+  readonly switched_off: readonly object[];
 }
 
 async function status(): Promise<Status & { readonly code: number | null }> {
@@ -48,6 +49,7 @@ test.serial('a service that is well is one screen, and ends with 0', async (t) =
   ]);
   const { stdout } = await operator('status');
   t.regex(stdout, /^Nothing wants attention\.\n\nNOW\ntemporal +not asked/);
+  t.regex(stdout, /^workers alive +3$/m);
   t.true(stdout.split('\n').length < 50, stdout);
 });
 
@@ -105,6 +107,11 @@ test.serial(
     t.like(lists.waiting_for_room[0], { ...named, requests: 2 });
     t.like(lists.nearly_out_of_credits[0], { ...named, available: 1, used_today: 16 });
     t.like(lists.webhook_hosts_away[0], { ...named, host: 'hooks.example', reason: 'timeout_connect' });
+
+    await sql`update organizations set requests_per_minute = 5, webhooks_suspended = true where id = ${organizationId}`;
+    t.deepEqual((await status()).switched_off, [
+      { ...named, suspended: false, webhooks_suspended: true, requests_per_minute: 5 },
+    ]);
 
     await sql`update requests set deadline_at = now() - interval '2 minutes' where id = ${requestIds[0] ?? ''}`;
     const late = await status();

@@ -203,7 +203,7 @@ test('everything that failed since a time is resent, of that organization alone,
     ...['webhooks', 'resend', '--failed', '--organization', one.organizationId],
     ...['--since', since, ...WHY],
   ];
-  t.regex(await command.text(...all('2h')), /^resent +3$/m);
+  t.regex(await command.text(...all('2h')), /^resent +3\n\nThe sweep starts them/m);
   t.deepEqual(await statesOf(recent.batchId), ['pending', 'pending', 'pending']);
   for (const { batchId } of [old, foreign]) t.deepEqual(await statesOf(batchId), ['failed']);
   t.deepEqual(await statesOf(done.batchId), ['delivered']);
@@ -211,6 +211,10 @@ test('everything that failed since a time is resent, of that organization alone,
     { subject: one.organizationId, actor: 'tester', reason: 'a test', details: { resent: 3 } },
   ]);
   t.like(await command.json(...all('2h')), { organization_id: one.organizationId, resent: 0 });
+  t.regex(
+    await command.text(...all('2h')),
+    /^resent +0\n\nNothing has failed since then: there is nothing to send\.$/m,
+  );
   const moment = new Date(Date.now() - 6 * 3_600_000).toISOString();
   t.like(await command.json(...all(moment)), { resent: 1 });
 });
