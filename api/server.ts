@@ -30,6 +30,8 @@ declare module '@hapi/hapi' {
     waitedMs?: number;
     /** What a submit has made. */
     batchId?: string;
+    /** Members of the body that nothing reads: for a header of the answer, whatever that is. */
+    ignoredFields?: string;
   }
 }
 
@@ -61,6 +63,8 @@ export function createServer(deps: ApiDeps): Server {
       state: { parse: false },
       response: { ranges: false },
     },
+    // A slash at the end of a path changes nothing.
+    router: { stripTrailingSlash: true },
     debug: false,
   });
   boundPipelines(listener);
@@ -88,13 +92,13 @@ export function createServer(deps: ApiDeps): Server {
   });
   registerRoutes(server, deps);
   registerDocs(server);
-  registerFallbacks(server);
   registerLog(server, deps, sample);
   // Whoever waits for a change is answered before the server stops.
   server.ext('onPreStop', () => deps.changes.close());
   return server;
 }
 
+/** Every route there is. To any other method at its path hapi would answer 404; the contract says 405. */
 function registerRoutes(server: Server, deps: ApiDeps): void {
   const start = createStarter(deps, deps.log);
   const handlers: Readonly<Record<OperationId, Lifecycle.Method>> = {
@@ -104,24 +108,19 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
     ...deliveryHandlers({ ...deps, start }),
     ...serviceHandlers(deps),
   };
+  const open = { auth: false, payload: UNREAD_BODY } as const;
+  const refuse = (allow: string) => () => {
+    throw problem('method_not_allowed', { values: { allow }, headers: { allow } });
+  };
   for (const { id, method, path, scope } of ROUTES) {
     const auth = scope === 'open' ? { auth: false as const } : {};
     const payload = method === 'POST' ? { payload: UNREAD_BODY } : {};
     server.route({ method, path, options: { ...auth, ...payload }, handler: handlers[id] });
-  }
-}
-
-/** hapi answers 404 for a method it does not know at a path it does; the contract says 405. */
-function registerFallbacks(server: Server): void {
-  const refuse = (allow: string) => () => {
-    throw problem('method_not_allowed', { values: { allow }, headers: { allow } });
-  };
-  // No path has two methods.
-  for (const { method, path } of ROUTES) {
+    // No path has two methods.
     server.route({
       method: '*',
       path,
-      options: { auth: false, payload: UNREAD_BODY },
+      options: open,
       handler: refuse(method === 'GET' ? 'GET, HEAD' : method),
     });
   }
@@ -134,18 +133,13 @@ function registerFallbacks(server: Server): void {
   });
   server.route({
     method: '*',
-    path: ANY_OTHER,
-    options: { auth: false, payload: UNREAD_BODY },
-    handler: ({ method, path }) => {
-      const isClosed = path !== '/' && path.endsWith('/');
-      const isRoute = isClosed && server.match(method, path.slice(0, -1))?.path !== ANY_OTHER;
-      const but = isRoute ? '; without the slash at its end there is' : '';
-      throw problem('not_found', { values: { but } });
+    path: '/{any*}',
+    options: open,
+    handler: () => {
+      throw problem('not_found');
     },
   });
 }
-
-const ANY_OTHER = '/{any*}';
 
 /** A path with `.` or `..` in it, as hapi's router and WHATWG's URL spell them: both would lead it to another route. */
 const DOT_SEGMENT = /^[^?#]*[/\\](?:\.|%2e){1,2}(?:[/\\?#]|$)/i;
@@ -157,7 +151,7 @@ const DOT_SEGMENT = /^[^?#]*[/\\](?:\.|%2e){1,2}(?:[/\\?#]|$)/i;
  */
 function requirePath(request: Request): void {
   if (!request.path.startsWith('/')) throw problem('bad_request');
-  if (DOT_SEGMENT.test(request.raw.req.url ?? '')) throw problem('not_found', { values: { but: '' } });
+  if (DOT_SEGMENT.test(request.raw.req.url ?? '')) throw problem('not_found');
   try {
     decodeURIComponent(request.path);
   } catch {

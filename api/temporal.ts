@@ -1,5 +1,20 @@
-import type { Client } from '@temporalio/client';
+import {
+  type Client,
+  WorkflowExecutionAlreadyStartedError,
+  type WorkflowStartOptions,
+} from '@temporalio/client';
 import type { Logger } from 'pino';
+import type { BatchStart } from '../db/requests/outbox.ts';
+import type { DeliveryStart } from '../db/webhooks/resends.ts';
+import {
+  type BatchInput,
+  DELIVERY_TIMEOUT,
+  type DeliverInput,
+  lookAgain,
+  NPI,
+  ORGANIZATION_ID,
+  WORKFLOWS,
+} from '../workflows/messages.ts';
 
 /** Temporal as the API knows it. */
 export interface TemporalDeps {
@@ -14,20 +29,20 @@ export interface TemporalDeps {
 const PAUSE_MS = 5000;
 
 /** Tries to start a workflow; false where it did not, or where Temporal was away a moment ago. */
-export type Starter = (start: () => Promise<void>) => Promise<boolean>;
+export type Starter = (start: (client: Client, taskQueue: string) => Promise<void>) => Promise<boolean>;
 
 /**
  * Lets a client wait for Temporal once, not every client each time: after a failure the next start is tried by one of
  * them, some seconds later. The log hears when it begins and when it is over.
  */
-export function createStarter({ trouble }: Pick<TemporalDeps, 'trouble'>, log: Logger): Starter {
+export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log: Logger): Starter {
   let pausedUntil = 0;
   let isAway = false;
   return async (start) => {
     if (isAway && performance.now() < pausedUntil) return false;
     pausedUntil = performance.now() + PAUSE_MS;
     try {
-      await start();
+      await start(client, taskQueue);
     } catch (error) {
       pausedUntil = performance.now() + PAUSE_MS;
       if (!isAway) {
@@ -43,4 +58,81 @@ export function createStarter({ trouble }: Pick<TemporalDeps, 'trouble'>, log: L
     isAway = false;
     return true;
   };
+}
+
+/** Temporal being away must not hold a client's answer: the sweep starts later what this could not. */
+const START_TIMEOUT_MS = 3000;
+/** The last net: one that hangs ends, and if it has left anything the sweep starts it again. */
+const BATCH_TIMEOUT = '2h';
+
+/**
+ * Starts the batch workflow, with the batch id as workflow id. That it was started already is success.
+ * @param wake if it runs it is told to look again, and if it has closed it is started again
+ * @param deadline as `Date.now()` has it
+ * @throws whatever keeps Temporal from taking it, by the deadline
+ */
+export async function startBatch(
+  client: Client,
+  taskQueue: string,
+  { batchId, organizationId, submittedAs, wantedType, npis }: BatchStart,
+  { wake = false, deadline = Date.now() + START_TIMEOUT_MS } = {},
+): Promise<void> {
+  const options = {
+    taskQueue,
+    workflowId: batchId,
+    workflowIdConflictPolicy: 'USE_EXISTING',
+    args: [{ batchId } satisfies BatchInput],
+    workflowExecutionTimeout: BATCH_TIMEOUT,
+    // If the cluster has fairness switched on, backlogs are shared out by organization; children and activities inherit it.
+    priority: { fairnessKey: organizationId },
+    typedSearchAttributes: [
+      { key: ORGANIZATION_ID, value: organizationId },
+      { key: NPI, value: [...new Set(npis)] },
+    ],
+    memo: {
+      organization_id: organizationId,
+      submitted_as: submittedAs,
+      wanted_type: wantedType,
+      total: npis.length,
+    },
+    staticSummary: npis.length === 1 ? `NPI ${npis[0]}` : `${npis.length} NPIs`,
+    staticDetails: `${submittedAs} submit of ${organizationId}, wanted type ${wantedType}`,
+  } satisfies WorkflowStartOptions;
+  const { workflow } = client;
+  try {
+    await client.withDeadline<unknown>(deadline, () =>
+      wake
+        ? workflow.signalWithStart(WORKFLOWS.batch, { ...options, signal: lookAgain })
+        : workflow.start(WORKFLOWS.batch, { ...options, workflowIdReusePolicy: 'REJECT_DUPLICATE' }),
+    );
+  } catch (error) {
+    if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
+  }
+}
+
+/**
+ * Starts the workflow of a delivery that is sent again, or that its batch did not see to, with the delivery id as
+ * workflow id. An older one of the same delivery, which sleeps until its next attempt, is ended: its place in the
+ * schedule is in the database.
+ * @throws whatever keeps Temporal from taking it, within 3 s
+ */
+export async function startDelivery(
+  client: Client,
+  taskQueue: string,
+  { deliveryId, batchId, organizationId }: DeliveryStart,
+): Promise<void> {
+  await client.withDeadline(Date.now() + START_TIMEOUT_MS, () =>
+    client.workflow.start(WORKFLOWS.deliver, {
+      taskQueue,
+      workflowId: deliveryId,
+      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+      workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+      args: [{ deliveryId } satisfies DeliverInput],
+      workflowExecutionTimeout: DELIVERY_TIMEOUT,
+      priority: { fairnessKey: organizationId },
+      typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
+      memo: { organization_id: organizationId, batch_id: batchId },
+      staticSummary: `webhook of ${batchId}`,
+    }),
+  );
 }

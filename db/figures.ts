@@ -1,7 +1,6 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, only, run, transaction } from './client.ts';
 import type { FigureName } from './metrics.ts';
-import { organizations } from './schema.ts';
 
 /** A source as it is configured, with its daily credits; null for no limit. */
 export type ConfiguredSource = readonly [
@@ -94,6 +93,8 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
   });
 }
 
+/** What organizations begin with (the default of `organizations.requests_per_minute`). */
+const USUAL_RATE = 100;
 /** Of each kind of concern. */
 const NAMED = 5;
 
@@ -125,7 +126,7 @@ export async function readConcerns(db: Database) {
                     requests_per_minute as "requestsPerMinute"
                from organizations o
               where sandbox_of is null
-                and (suspended or webhooks_suspended or requests_per_minute < ${organizations.requestsPerMinute.default})
+                and (suspended or webhooks_suspended or requests_per_minute < ${USUAL_RATE})
               order by o.id`)} as "switchedOff"`;
   return only(concerns);
 }

@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import type { Server } from '@hapi/hapi';
+import type { Lifecycle, Server } from '@hapi/hapi';
 import { Marked } from 'marked';
 import { published } from '../routes/service.ts';
 import { reference } from './reference.ts';
@@ -28,16 +28,6 @@ const FILES: Readonly<Record<string, string>> = { clients: '../client/README.md'
 const POLICY =
   "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-interface Page {
-  readonly name: string;
-  /** Where it is served as HTML. */
-  readonly path: string;
-  readonly title: string;
-  /** Its first paragraph, as plain text. */
-  readonly summary: string;
-  readonly markdown: string;
-}
-
 /** `/docs`, each page as HTML and as Markdown, `/llms.txt` (llmstxt.org), and `/`, which leads there. */
 export function registerDocs(server: Server): void {
   const pages = NAMES.map(readPage);
@@ -56,11 +46,9 @@ export function registerDocs(server: Server): void {
   }
   serve('/docs/style.css', 'text/css', read('style.css'));
   serve('/llms.txt', 'text/plain', llms(pages));
-  for (const [path, to] of [
-    ['/', '/docs'],
-    ['/docs/index', '/docs'],
-  ] as const) {
-    server.route({ method: 'GET', path, options: { auth: false }, handler: (_request, h) => h.redirect(to) });
+  for (const path of ['/', '/docs/index']) {
+    const handler: Lifecycle.Method = (_request, h) => h.redirect('/docs');
+    server.route({ method: 'GET', path, options: { auth: false }, handler });
   }
 }
 
@@ -68,13 +56,21 @@ function read(file: string): string {
   return readFileSync(new URL(file, import.meta.url), 'utf8');
 }
 
-function readPage(name: string): Page {
+/** Where a page is served as HTML. */
+function pathOf(name: string): string {
+  return name === 'index' ? '/docs' : `/docs/${name}`;
+}
+
+type Page = ReturnType<typeof readPage>;
+
+function readPage(name: string) {
   const markdown = name === 'reference' ? reference() : read(FILES[name] ?? `${name}.md`);
   const [title = '', summary = ''] = markdown.split('\n\n');
   return {
     name,
-    path: name === 'index' ? '/docs' : `/docs/${name}`,
+    path: pathOf(name),
     title: title.replace('# ', ''),
+    /** Its first paragraph, as plain text. */
     summary: summary.replaceAll('\n', ' ').replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1'),
     markdown,
   };
@@ -89,9 +85,7 @@ const marked = new Marked({
     },
     link({ href, tokens }) {
       // A page is linked by its file, so that the links work in a checkout too.
-      const to = href.replace(/^(\w+)\.md(?=#|$)/, (_, name: string) =>
-        name === 'index' ? '/docs' : `/docs/${name}`,
-      );
+      const to = href.replace(/^(\w+)\.md(?=#|$)/, (_, name: string) => pathOf(name));
       return `<a href="${to}">${this.parser.parseInline(tokens)}</a>`;
     },
   },

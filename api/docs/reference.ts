@@ -82,13 +82,8 @@ function answers(responses: JsonObject): string[] {
 
 function table(head: readonly string[], rows: readonly (readonly unknown[])[]): string[] {
   if (rows.length === 0) return [];
-  const line = (cells: readonly unknown[]) =>
-    `| ${cells
-      .map((cell) =>
-        String(cell ?? '')
-          .replaceAll('|', '\\|')
-          .replaceAll('\n', ' '),
-      )
-      .join(' | ')} |`;
+  const written = (cell: unknown) =>
+    String(cell ?? '').replace(/\||\n/g, (sign) => (sign === '|' ? '\\|' : ' '));
+  const line = (cells: readonly unknown[]) => `| ${cells.map(written).join(' | ')} |`;
   return [[line(head), line(head.map(() => '---')), ...rows.map(line)].join('\n')];
 }

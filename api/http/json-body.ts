@@ -4,12 +4,6 @@ import { type Problem, problem } from '../problems.ts';
 
 // Bodies: read as bytes, parsed by JSON.parse, and handled as text if parsing would lose what has to be kept.
 
-/** A body as the text that was sent and as the value it means. */
-export interface JsonBody {
-  readonly text: string;
-  readonly value: unknown;
-}
-
 /** The whole body; more is a 413. */
 const MAX_BODY_BYTES = 64 * 1024;
 
@@ -26,15 +20,15 @@ export const UNREAD_BODY = {
 
 /**
  * Reads a body as JSON in UTF-8, a byte order mark allowed (RFC 8259, section 8.1).
- * @returns the body, or what keeps it from being one: nothing was sent, or it isn't JSON
+ * @returns the text that was sent and the value it means, or what keeps it from being JSON
  * @throws {ApiError} 413 for more than 64 KiB; 415 if the headers announce something else
  */
-export async function readJson(body: IncomingMessage): Promise<JsonBody | Problem> {
+export async function readJson(body: IncomingMessage): Promise<ReturnType<typeof parse>> {
   const bytes = await readBytes(body);
   const { 'content-type': type, 'content-encoding': encoding = 'identity' } = body.headers;
   const isTyped = bytes.length > 0 || type !== undefined;
-  if ((isTyped && !isJson(type)) || encoding.toLowerCase() !== 'identity')
-    throw problem('unsupported_media_type');
+  const isJson = /^application\/(?:[\w.!#$&^-]+\+)?json *(?:;|$)/i.test(type?.trim() ?? '');
+  if ((isTyped && !isJson) || encoding.toLowerCase() !== 'identity') throw problem('unsupported_media_type');
   if (bytes.length === 0) return { loc: ['body'], msg: 'Field required', type: 'missing' };
   return parse(bytes);
 }
@@ -51,11 +45,7 @@ async function readBytes(body: IncomingMessage): Promise<Buffer> {
   return Buffer.concat(chunks);
 }
 
-function isJson(contentType = ''): boolean {
-  return /^application\/(?:[\w.!#$&^-]+\+)?json *(?:;|$)/i.test(contentType.trim());
-}
-
-function parse(bytes: Buffer): JsonBody | Problem {
+function parse(bytes: Buffer): { readonly text: string; readonly value: unknown } | Problem {
   let text: string;
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
@@ -101,47 +91,47 @@ const MAX_WALKED_DEPTH = 1000;
 
 /** Levels of objects and arrays, counted without recursion. */
 export function jsonDepth(text: string): number {
-  let depth = 0;
   let deepest = 0;
-  for (const { char } of tokensOf(text)) {
-    depth += STEP[char] ?? 0;
-    deepest = Math.max(deepest, depth);
-  }
+  for (const { level } of tokensOf(text)) deepest = Math.max(deepest, level);
   return deepest;
 }
 
 /**
  * The text of one member of a JSON object, exactly as it was sent; the last one, as JSON.parse has it, if the name
- * occurs twice.
- * @param text valid JSON whose value is an object, of any depth
+ * occurs twice; null if none has it.
+ * @param text valid JSON, of any depth
  */
 export function memberText(text: string, name: string): string | null {
   let found: string | null = null;
-  let depth = 0;
   let key: string | null = null;
   let start: number | null = null;
-  for (const { char, at, value } of tokensOf(text)) {
-    if (depth === 1) {
-      if (char === ':') start = at + 1;
-      else if (start === null) key = value;
-      else if (char === ',' || char === '}') {
-        if (key === name) found = text.slice(start, at).trim();
-        start = null;
-      }
+  for (const { char, at, value, level } of tokensOf(text)) {
+    if (level !== 1) continue;
+    if (char === ':') start = at + 1;
+    else if (start === null) key = value;
+    else if (char === ',' || char === '}') {
+      if (key === name) found = text.slice(start, at).trim();
+      start = null;
     }
-    depth += STEP[char] ?? 0;
   }
   return found;
 }
 
 const STEP: Readonly<Record<string, number>> = { '{': 1, '[': 1, '}': -1, ']': -1 };
 
-/** Tokens one by one, without the white space between them: their first character, offset and meaning. */
+/**
+ * Tokens one by one, without the white space between them: their first character, offset and meaning, and the level of
+ * what they stand in; brackets stand in what they enclose.
+ */
 function* tokensOf(text: string) {
   const scanner = createScanner(text, true);
+  let depth = 0;
   for (scanner.scan(); scanner.getTokenOffset() < text.length; scanner.scan()) {
     const at = scanner.getTokenOffset();
-    yield { char: text.charAt(at), at, value: scanner.getTokenValue() };
+    const char = text.charAt(at);
+    const before = depth;
+    depth += STEP[char] ?? 0;
+    yield { char, at, value: scanner.getTokenValue(), level: Math.max(before, depth) };
   }
 }
 

@@ -11,19 +11,16 @@ declare module '@hapi/hapi' {
   }
 }
 
-/**
- * Counts one authenticated request. 401, 403 and 429 are not counted; 304, 404 and 422 are (DECISIONS.md, Keys and
- * rate).
- * @returns the 429 if the key has no place left
- */
-export type CountRequest = (request: Request, key: AuthCredentials) => Promise<ApiError | null>;
-
 /** The oldest are forgotten: what they had left counts as used. */
 const MAX_WINDOWS = 10_000;
 
-export function createLimit(db: Database, windowMs: number): CountRequest {
-  const windows = new Map<string, Window>();
-  return async (request, key) => {
+/**
+ * Counts authenticated requests. 401, 403 and 429 are not counted; 304, 404 and 422 are (DECISIONS.md, Keys and rate).
+ * @returns asked for each: the 429 if the key has no place left, or null
+ */
+export function createLimit(db: Database, windowMs: number) {
+  const windows = new Map<string, ReturnType<typeof openWindow>>();
+  return async (request: Request, key: AuthCredentials): Promise<ApiError | null> => {
     const { keyId, requestsPerMinute } = key;
     const window = windows.get(keyId) ?? openWindow(db, windowMs);
     keepLast(windows, keyId, window, MAX_WINDOWS);
@@ -41,23 +38,11 @@ export function createLimit(db: Database, windowMs: number): CountRequest {
   };
 }
 
-interface Verdict {
-  readonly admitted: boolean;
-  /** Requests that would still be admitted now. */
-  readonly remaining: number;
-  /** Until the next place becomes free, if none is. */
-  readonly retryAfterMs: number;
-  /** Until the whole window is empty again. */
-  readonly resetMs: number;
-}
-
-type Window = (key: AuthCredentials) => Promise<Verdict>;
-
 /**
  * The window of one key as this process sees it. Requests that come at once take their places by one statement; at a
  * high limit it takes those of a step at once; and a refusal is told again, without a statement, until a place is free.
  */
-function openWindow(db: Database, windowMs: number): Window {
+function openWindow(db: Database, windowMs: number) {
   let places: Places = { taken: 0, used: 0, takenAt: null, freeInMs: 0, emptyInMs: 0 };
   let [answeredAt, left, leftUntil, fullAtLimit, waiting] = [0, 0, 0, 0, 0];
   let asking: Promise<void> | null = null;
@@ -74,16 +59,19 @@ function openWindow(db: Database, windowMs: number): Window {
     leftUntil = inAdvance > 0 ? begun + windowMs / STEPS : Number.POSITIVE_INFINITY;
     fullAtLimit = places.taken === 0 ? limit : 0;
   };
-  const verdict = (admitted: boolean, limit: number): Verdict => {
+  const verdict = (admitted: boolean, limit: number) => {
     const age = performance.now() - answeredAt;
     return {
       admitted,
+      /** Requests that would still be admitted now. */
       remaining: Math.max(0, limit - places.used + left),
+      /** Until the next place becomes free, if none is. */
       retryAfterMs: places.freeInMs - age,
+      /** Until the whole window is empty again. */
       resetMs: Math.max(0, places.emptyInMs - age),
     };
   };
-  return async (key) => {
+  return async (key: AuthCredentials) => {
     const { requestsPerMinute: limit } = key;
     waiting += 1;
     try {
@@ -105,17 +93,19 @@ function openWindow(db: Database, windowMs: number): Window {
   };
 }
 
+type Verdict = Awaited<ReturnType<ReturnType<typeof openWindow>>>;
+
 /**
  * Both families: `RateLimit` of the IETF draft, and `X-RateLimit-*` as it is most common (Reset in epoch seconds).
  * Reset means the whole quota; the next place may come free earlier, which `Retry-After` of a 429 says.
  */
-function rateHeaders(verdict: Verdict, limit: number, windowMs: number): Record<string, string> {
-  const reset = seconds(verdict.resetMs);
+function rateHeaders({ remaining, resetMs }: Verdict, limit: number, windowMs: number) {
+  const reset = seconds(resetMs);
   return {
     'ratelimit-policy': `"default";q=${limit};w=${seconds(windowMs)}`,
-    ratelimit: `"default";r=${verdict.remaining};t=${reset}`,
+    ratelimit: `"default";r=${remaining};t=${reset}`,
     'x-ratelimit-limit': String(limit),
-    'x-ratelimit-remaining': String(verdict.remaining),
+    'x-ratelimit-remaining': String(remaining),
     'x-ratelimit-reset': String(Math.ceil(Date.now() / 1000) + reset),
   };
 }

@@ -1,14 +1,13 @@
 import Joi from 'joi';
 import { PRICES } from '../../db/accounts/credits.ts';
-import { BATCH_STATUSES } from '../../db/words.ts';
-import { CURSOR, LEDGER_PAGE, NPI, PAGE } from '../http/parameters.ts';
+import { PARAMETERS as CHECKED_PARAMETERS } from '../http/parameters.ts';
 import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
-import { bulkBody, IDEMPOTENCY_KEY, singleBody } from '../routes/submit.ts';
+import { bulkBody, singleBody } from '../routes/submit.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
 import EXAMPLES from './examples.json' with { type: 'json' };
 import written from './operations.json' with { type: 'json' };
 import * as bodies from './schemas.ts';
-import { componentsOf, type JsonObject, jsonSchema, problemSchema } from './schemas.ts';
+import { type JsonObject, jsonSchema, problemSchema } from './schemas.ts';
 
 // What is written by hand stands in operations.json and examples.json; the rest follows from the routes, the problems
 // and the schemas that check.
@@ -70,23 +69,16 @@ function content({ schema, examples }: Body): JsonObject {
   return { 'application/json': { schema: { $ref: `#/components/schemas/${schema}` }, examples: shown } };
 }
 
-/** What a parameter of operations.json has to be, if not just any text. */
-const CHECKED: JsonObject = {
-  'Idempotency-Key': { type: 'string', pattern: IDEMPOTENCY_KEY.source },
-  limit: { type: 'integer', minimum: PAGE.least, maximum: PAGE.most, default: PAGE.usual },
-  cursor: { type: 'string', pattern: CURSOR },
-  ledger_cursor: { type: 'string', pattern: LEDGER_PAGE },
-  status: { type: 'string', enum: BATCH_STATUSES },
-  since: { type: 'string', format: 'date-time' },
-  until: { type: 'string', format: 'date-time' },
-  npi: { type: 'string', pattern: NPI },
-  request_id: jsonSchema(bodies.requestId),
-  batch_id: jsonSchema(bodies.batchId),
-  delivery_id: jsonSchema(bodies.deliveryId),
+const CHECKED: Readonly<Record<string, Joi.Schema>> = {
+  ...CHECKED_PARAMETERS,
+  request_id: bodies.requestId,
+  batch_id: bodies.batchId,
+  delivery_id: bodies.deliveryId,
 };
 
 function parameter(name: string): JsonObject {
-  return { name, ...PARAMETERS[name], schema: CHECKED[name] ?? { type: 'string' } };
+  const checked = CHECKED[name];
+  return { name, ...PARAMETERS[name], schema: checked ? jsonSchema(checked) : { type: 'string' } };
 }
 
 /** Ids in a path stand with each operation; the others are of `components`. */
@@ -127,6 +119,10 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
   const { id, scope } = route;
   const isOpen = scope === 'open';
   const { parameters = [], requestBody, responses, isDelivered, ...rest } = OPERATIONS[id];
+  const answerOf = ([status, { body, always = [], sometimes, ...answer }]: [string, Answer]) => {
+    const headers = responseHeaders([...(isOpen ? [] : COUNTED), ...always], sometimes);
+    return [status, { ...answer, headers, ...(body ? { content: content(body) } : {}) }];
+  };
   const listed = parameters.map((name) =>
     SHARED.includes(name) ? { $ref: `#/components/parameters/${name}` } : parameter(name),
   );
@@ -137,12 +133,7 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
     ...(listed.length > 0 ? { parameters: listed } : {}),
     ...(requestBody ? { requestBody: { required: true, content: content(requestBody) } } : {}),
     responses: {
-      ...Object.fromEntries(
-        Object.entries(responses).map(([status, answer]) => [
-          status,
-          answerOf(answer, isOpen ? [] : COUNTED),
-        ]),
-      ),
+      ...Object.fromEntries(Object.entries(responses).map(answerOf)),
       ...(listed.length > 0 && !isOpen ? { 422: { $ref: '#/components/responses/Invalid' } } : {}),
       ...failures(route),
     },
@@ -150,11 +141,6 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
       ? { callbacks: { result: { '{$request.body#/webhook/url}': { post: received(`${id}Result`) } } } }
       : {}),
   };
-}
-
-function answerOf({ body, always = [], sometimes, ...rest }: Answer, counted: readonly string[]): JsonObject {
-  const headers = responseHeaders([...counted, ...always], sometimes);
-  return { ...rest, headers, ...(body ? { content: content(body) } : {}) };
 }
 
 const { vector, headers: deliveryHeaders, requestBody, ...delivery } = written.delivery;
@@ -182,15 +168,9 @@ function received(operationId: string): JsonObject {
   };
 }
 
-function paths(): JsonObject {
-  const items: Record<string, JsonObject> = {};
-  for (const route of ROUTES) {
-    items[route.path] = { ...items[route.path], [route.method.toLowerCase()]: operationOf(route) };
-  }
-  return items;
-}
-
-const PATHS = paths();
+const PATHS: JsonObject = Object.fromEntries(
+  ROUTES.map((route) => [route.path, { [route.method.toLowerCase()]: operationOf(route) }]),
+);
 const RESPONSES: JsonObject = {
   ...Object.fromEntries(DESCRIBED.map(([name, kind]) => [name, problemResponse(name, kind)])),
   Invalid: {
@@ -201,11 +181,15 @@ const RESPONSES: JsonObject = {
 };
 const REFERRING = JSON.stringify([PATHS, RESPONSES]);
 
+/** All bodies, and whatever in them has a name. */
+const schemas: Record<string, JsonObject> = {};
+for (const body of [singleBody, bulkBody, ...Object.values(bodies)]) {
+  if (Joi.isSchema(body)) jsonSchema(body, schemas);
+}
+for (const [name, kind] of DESCRIBED) jsonSchema(problemSchema(name, kind), schemas);
+
 const components: JsonObject = {
-  schemas: componentsOf([
-    ...[singleBody, bulkBody, ...Object.values(bodies)].filter((one) => Joi.isSchema(one)),
-    ...DESCRIBED.map(([name, kind]) => problemSchema(name, kind)),
-  ]),
+  schemas,
   // Those that only some answers have stand with them.
   headers: Object.fromEntries(
     Object.entries(HEADERS)

@@ -1,5 +1,5 @@
 import Joi from 'joi';
-import { idPattern } from '../../db/ids.ts';
+import { type IdPrefix, idPattern } from '../../db/ids.ts';
 import {
   ATTEMPT_REASONS,
   BATCH_STATUSES,
@@ -23,13 +23,6 @@ interface Meta {
   readonly jsonSchema?: JsonObject;
   /** For a schema that picks with `when` which problems to report: the schema of what passes. */
   readonly accepts?: Joi.Schema;
-}
-
-/** `components.schemas` of the document: these schemas, and all in them, that have a name. */
-export function componentsOf(schemas: readonly Joi.Schema[]): JsonObject {
-  const named: Record<string, JsonObject> = {};
-  for (const schema of schemas) jsonSchema(schema, named);
-  return named;
 }
 
 /**
@@ -75,22 +68,13 @@ export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject>
 // The bodies of answers (api/docs/lifecycle.md, The envelope) as joi schemas: the OpenAPI document is made from them,
 // and tests hold live answers against them: there a field too many is a failure.
 
-const REQUEST_STATUSES = [
-  'accepted',
-  'in-progress',
-  'completed',
-  'not_found',
-  'failed',
-] as const satisfies readonly RequestStatus[];
-
 const text = Joi.string().required();
 const credits = Joi.number().integer().required();
 const npi = text.pattern(/^[0-9]{10}$/).description('As submitted.');
-export const requestId = text.pattern(new RegExp(idPattern('req'))).example('req_01jd9x6k2vfr8at0z5q7w4m1hb');
-export const batchId = text.pattern(new RegExp(idPattern('bat'))).example('bat_01jd9x6k2tf3r8t0z5q7w4m1ha');
-export const deliveryId = text
-  .pattern(new RegExp(idPattern('msg')))
-  .example('msg_01jd9x6k2wf3r8t0z5q7w4m1hd');
+const id = (prefix: IdPrefix) => text.pattern(new RegExp(idPattern(prefix)));
+export const requestId = id('req').example('req_01jd9x6k2vfr8at0z5q7w4m1hb');
+export const batchId = id('bat').example('bat_01jd9x6k2tf3r8t0z5q7w4m1ha');
+export const deliveryId = id('msg').example('msg_01jd9x6k2wf3r8t0z5q7w4m1hd');
 const nextCursor = (pattern = CURSOR) =>
   text.pattern(new RegExp(pattern)).allow(null).description('For the next page; null on the last one.');
 const batchStatus = text
@@ -131,7 +115,7 @@ const result = Joi.object({
   request_id: requestId,
   npi,
   status: text
-    .valid(...REQUEST_STATUSES)
+    .valid(...(['accepted', 'in-progress', 'completed', 'not_found', 'failed'] satisfies RequestStatus[]))
     .description('`completed`, `not_found` and `failed` are final.')
     .meta({ name: 'RequestStatus' }),
   replayed: Joi.boolean().required().description('A free replay of a result charged within 30 days.'),

@@ -3,22 +3,15 @@ import { listLedger } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
 import { listBatches } from '../../db/requests/batches.ts';
 import { batchObject } from '../../db/requests/envelope.ts';
-import { BATCH_STATUSES } from '../../db/words.ts';
 import { readInTurn } from '../http/overload.ts';
-import { LEDGER_PAGE, NPI, pageOf, queryChoice, queryText, queryTime, valuesOf } from '../http/parameters.ts';
+import { BATCHES_QUERY, LEDGER_QUERY, listedBy } from '../http/parameters.ts';
 
 /** What an organization has submitted and what became of its credits, the newest first. */
 export function historyHandlers(db: Database) {
   return {
     getBatches: async (request) => {
       const { organizationId } = request.auth.credentials;
-      const { limit, cursor, ...filter } = valuesOf({
-        status: queryChoice(request, 'status', BATCH_STATUSES),
-        since: queryTime(request, 'since'),
-        until: queryTime(request, 'until'),
-        npi: queryText(request, 'npi', NPI),
-        ...pageOf(request),
-      });
+      const { limit, cursor, ...filter } = listedBy(request, BATCHES_QUERY);
       const page = { limit, after: cursor && `bat_${cursor}` };
       const list = () => listBatches(db, organizationId, filter, page);
       const { batches, next } = await readInTurn(request, list);
@@ -26,7 +19,7 @@ export function historyHandlers(db: Database) {
     },
     getLedger: async (request) => {
       const { organizationId } = request.auth.credentials;
-      const { limit, cursor } = valuesOf(pageOf(request, LEDGER_PAGE));
+      const { limit, cursor } = listedBy(request, LEDGER_QUERY);
       const [id = 0, available = 0] = cursor?.split('-').map(Number) ?? [];
       const page = { limit, after: cursor === null ? null : { id, available } };
       const { entries, next } = await readInTurn(request, () => listLedger(db, organizationId, page));

@@ -11,17 +11,15 @@ import {
 } from '../../db/requests/envelope.ts';
 import { keyRefusal } from '../http/auth.ts';
 import { readInTurn } from '../http/overload.ts';
-import { pathId, valuesOf } from '../http/parameters.ts';
+import { idsOf } from '../http/parameters.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { problem } from '../problems.ts';
 
 /** Both polls: from PostgreSQL (api/docs/lifecycle.md, Polling). */
 export function pollHandlers(db: Database, changes: Changes) {
   return {
-    getRequest: (request, h) =>
-      poll(valuesOf({ requestId: pathId(request, 'request_id') }), request, h, db, changes),
-    getBatch: (request, h) =>
-      poll(valuesOf({ batchId: pathId(request, 'batch_id') }), request, h, db, changes),
+    getRequest: (request, h) => poll({ requestId: idsOf(request).request_id }, request, h, db, changes),
+    getBatch: (request, h) => poll({ batchId: idsOf(request).batch_id }, request, h, db, changes),
   } satisfies Record<string, Lifecycle.Method>;
 }
 

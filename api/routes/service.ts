@@ -1,4 +1,5 @@
 import { hash } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
@@ -10,6 +11,8 @@ import type { TemporalDeps } from '../temporal.ts';
 
 /** Whoever asks within this is told the same: anybody may ask, at any rate. */
 const READINESS_MS = 1000;
+/** Who asks waits less than a second: Kubernetes waits no longer if nobody says otherwise. */
+const PATIENCE_MS = 800;
 
 /**
  * An organization's credits; and without a key whether the process answers, whether it can serve (PostgreSQL is there
@@ -22,8 +25,20 @@ export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { read
     const elsewhere = state === 'ready' ? await listElsewhere(db, place) : [];
     return elsewhere.length > 0 ? 'worker_elsewhere' : state;
   };
-  let lookedAt = -READINESS_MS;
+  let known: Awaited<ReturnType<typeof look>> | null = null;
   let looked: ReturnType<typeof look>;
+  let nextLookAt = 0;
+  const begin = async () => {
+    const nextAt = performance.now() + READINESS_MS;
+    // None beside one that hangs: each holds a connection.
+    nextLookAt = Number.POSITIVE_INFINITY;
+    try {
+      known = await look();
+      return known;
+    } finally {
+      nextLookAt = nextAt;
+    }
+  };
   return {
     // balance = total − used − held (api/docs/lifecycle.md, Credits).
     getCredits: async (request) => {
@@ -33,9 +48,10 @@ export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { read
     },
     getHealth: () => ({ status: 'ok' }),
     getReadiness: async ({ server }, h) => {
-      if (performance.now() >= lookedAt + READINESS_MS) {
-        lookedAt = performance.now();
-        looked = look();
+      if (performance.now() >= nextLookAt) {
+        const looking = begin();
+        // One that takes long is no outage yet: until it ends, what the last one saw holds.
+        looked = known ? Promise.race([looking, delay(PATIENCE_MS, known, { ref: false })]) : looking;
       }
       const status = server.app.isDraining ? 'draining' : await looked;
       const response = h.response({ status }).code(status === 'ready' ? 200 : 503);

@@ -1,6 +1,5 @@
 import { createHash } from 'node:crypto';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
-import type { Client } from '@temporalio/client';
 import Joi from 'joi';
 import type { Logger } from 'pino';
 import { isSandbox } from '../../db/accounts/organizations.ts';
@@ -14,24 +13,19 @@ import {
   TEST_OUTCOMES,
   type TestOutcome,
   WANTED_TYPES,
-  type WantedType,
   WEBHOOK_MODES,
-  type WebhookMode,
 } from '../../db/words.ts';
 import { keyRefusal } from '../http/auth.ts';
-import { ignoredFields } from '../http/ignored-fields.ts';
 import { canonicalJson, jsonDepth, memberText, readJson } from '../http/json-body.ts';
-import { choices, type Parsed, valuesOf } from '../http/parameters.ts';
+import { PARAMETERS } from '../http/parameters.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
+import { check, ignoredFields } from '../http/validation.ts';
 import { invalid, type Problem, problem } from '../problems.ts';
-import { startBatch } from '../start.ts';
-import type { Starter } from '../temporal.ts';
+import { type Starter, startBatch } from '../temporal.ts';
 
 export interface SubmitDeps {
   readonly db: Database;
   readonly log: Logger;
-  readonly client: Client;
-  readonly taskQueue: string;
   readonly start: Starter;
   readonly rules: SubmitRules;
   readonly forbids: (url: URL) => boolean;
@@ -39,6 +33,8 @@ export interface SubmitDeps {
   readonly testOutcomeOf: (npi: string) => TestOutcome;
   readonly changes: Changes;
 }
+
+type SubmitBody = Pick<SubmitCommand, 'npis' | 'wantedType' | 'webhook' | 'customData'>;
 
 /** Both submits (api/docs/lifecycle.md, Submitting). */
 export function submitHandlers(deps: SubmitDeps) {
@@ -56,10 +52,16 @@ async function accept(
   deps: SubmitDeps,
 ): Promise<ResponseObject> {
   const { organizationId, keyId: apiKeyId } = request.auth.credentials;
-  const headers = { key: idempotencyKey(request), forced: testOutcome(request) };
-  const headerProblems = Object.values(headers).flatMap((one) => ('problem' in one ? [one.problem] : []));
-  const body = await parseBody(request, schema, deps.forbids, headerProblems);
-  const { key, forced } = valuesOf(headers);
+  const { headers } = request;
+  const { value: header, problems } = check('header', HEADERS, {
+    'Idempotency-Key': headers['idempotency-key'],
+    // A live key has none.
+    'Test-Outcome': isSandbox(organizationId) ? headers['test-outcome'] : undefined,
+  });
+  const body = await parseBody(request, schema, deps.forbids, problems);
+  // Quotes around the key are none of it.
+  const key = header['Idempotency-Key']?.replace(/^"(.*)"$/, '$1') ?? null;
+  const forced = header['Test-Outcome'];
   const command: SubmitCommand = {
     organizationId,
     apiKeyId,
@@ -128,7 +130,7 @@ async function start(deps: SubmitDeps, batch: BatchStart, receivedAt: number): P
   // A 202 comes within two seconds: of a submit that waited for its turn, Temporal has what is left of them.
   const deadline = Math.max(receivedAt + 1400, Date.now() + 300);
   try {
-    const isStarted = await deps.start(() => startBatch(deps.client, deps.taskQueue, batch, { deadline }));
+    const isStarted = await deps.start((...temporal) => startBatch(...temporal, batch, { deadline }));
     if (isStarted) await markStarted(deps.db, batch);
   } catch (error) {
     deps.log.warn({ err: error, batch_id: batch.batchId }, 'batch not marked as started, the sweep will');
@@ -138,20 +140,27 @@ async function start(deps: SubmitDeps, batch: BatchStart, receivedAt: number): P
 async function parseBody(
   request: Request,
   schema: Joi.ObjectSchema,
-  forbids: (url: URL) => boolean,
+  forbids: SubmitContext['forbids'],
   headerProblems: readonly Problem[],
 ): Promise<SubmitBody> {
   const body = await readJson(request.raw.req);
   if ('loc' in body) throw invalid([body, ...headerProblems]);
-  const { text, value } = body;
-  request.app.ignoredFields = ignoredFields(schema, value);
-  const customData =
-    isObject(value) && Object.hasOwn(value, 'custom_data') ? memberText(text, 'custom_data') : null;
-  const result = validateSubmit(schema, value, { customData, forbids });
-  const problems = 'problems' in result ? result.problems : [];
-  if ('problems' in result || headerProblems.length > 0)
-    throw invalid([...problems, ...headerProblems], hintFor(schema, value));
-  return result.value;
+  request.app.ignoredFields = ignoredFields(schema, body.value);
+  const hasData = Object.hasOwn(Object(body.value), 'custom_data');
+  const context: SubmitContext = {
+    customData: hasData ? memberText(body.text, 'custom_data') : null,
+    forbids,
+  };
+  const { value, problems } = check('body', schema, body.value, context);
+  const all = [...problems, ...headerProblems];
+  if (all.length > 0) throw invalid(all, hintFor(schema, body.value));
+  return {
+    // The other name is an unknown field there, which nothing has checked.
+    npis: schema === singleBody ? [value.npi] : value.npis,
+    wantedType: value.enrichment_email_type,
+    webhook: value.webhook ?? null,
+    customData: value.custom_data === undefined ? null : context.customData,
+  };
 }
 
 /** What the catalogue's words leave unsaid; null if nothing. */
@@ -166,29 +175,6 @@ function hintFor(schema: Joi.ObjectSchema, body: unknown): string | null {
   return [npi, npis].flat().some(isPadded) ? 'leave out the blanks around the NPI' : null;
 }
 
-function isObject(value: unknown): value is object {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
-
-function idempotencyKey(request: Request): Parsed<string | null> {
-  const header: unknown = request.headers['idempotency-key'];
-  if (header === undefined) return { value: null };
-  if (typeof header === 'string' && IDEMPOTENCY_KEY.test(header))
-    return { value: header.replace(/^"(.*)"$/, '$1') };
-  const msg = 'Idempotency-Key should have 1 to 255 visible ASCII characters';
-  return { problem: { loc: ['header', 'Idempotency-Key'], msg, type: 'idempotency_key_invalid' } };
-}
-
-/** What a sandbox's submit is to come to, whatever its NPIs are; null if they decide. A live key has none. */
-function testOutcome({ headers, auth }: Request): Parsed<TestOutcome | null> {
-  const header: unknown = headers['test-outcome'];
-  if (header === undefined || !isSandbox(auth.credentials.organizationId)) return { value: null };
-  const value = TEST_OUTCOMES.find((one) => one === header);
-  if (value) return { value };
-  const msg = `Input should be ${choices(TEST_OUTCOMES)}`;
-  return { problem: { loc: ['header', 'Test-Outcome'], msg, type: 'literal_error' } };
-}
-
 /** Two submits that mean the same have the same fingerprint, whatever their spelling. */
 function fingerprint({ npis, wantedType, webhook, customData }: SubmitBody, forced: string | null): Buffer {
   const meaning = { npis, wantedType, forced, webhook: webhook && { url: webhook.url, mode: webhook.mode } };
@@ -198,19 +184,11 @@ function fingerprint({ npis, wantedType, webhook, customData }: SubmitBody, forc
     .digest();
 }
 
-// The bodies (api/docs/lifecycle.md, Submitting) as joi schemas, and the translation of joi's findings into the 422
-// catalogue (api/docs/errors.md, Errors). The OpenAPI document is made from them: `meta({ jsonSchema })` says what a custom
-// rule checks (openapi/schemas.ts).
-
-export interface SubmitBody {
-  readonly npis: readonly string[];
-  readonly wantedType: WantedType;
-  readonly webhook: { readonly url: string; readonly mode: WebhookMode } | null;
-  readonly customData: string | null;
-}
+// The bodies (api/docs/lifecycle.md, Submitting) as joi schemas. The OpenAPI document is made from them:
+// `meta({ jsonSchema })` says what a custom rule checks (openapi/schemas.ts).
 
 /** What joi cannot see in the parsed value. */
-export interface SubmitContext {
+interface SubmitContext {
   /** The text of `custom_data` as it was sent. */
   readonly customData: string | null;
   /** True for a URL whose literal address or inner name deliveries may not reach. */
@@ -222,8 +200,16 @@ const MAX_CUSTOM_DATA_BYTES = 16 * 1024;
 const MAX_CUSTOM_DATA_DEPTH = 32;
 const MAX_URL_LENGTH = 2048;
 
-/** 1 to 255 visible ASCII characters, quotes around them allowed (DECISIONS.md, Idempotency-Key). */
-export const IDEMPOTENCY_KEY = /^(?:"[!-~]{1,255}"|(?!""$)[!-~]{1,255})$/;
+const HEADERS = Joi.object<{
+  readonly 'Idempotency-Key': string | null;
+  /** What a sandbox's submit is to come to, whatever its NPIs are; null if they decide. */
+  readonly 'Test-Outcome': TestOutcome | null;
+}>({
+  'Idempotency-Key': PARAMETERS['Idempotency-Key'],
+  'Test-Outcome': Joi.string()
+    .valid(...TEST_OUTCOMES)
+    .default(null),
+});
 
 const npi = Joi.string()
   .pattern(/^[0-9]{10}$/)
@@ -240,7 +226,7 @@ const url = Joi.string()
   // The rest of the rule cannot be said in JSON Schema.
   .meta({ jsonSchema: { format: 'uri', pattern: URL_START.source, maxLength: MAX_URL_LENGTH } })
   .custom((text: string, helpers) => {
-    if (text.length > MAX_URL_LENGTH) return helpers.error('url.too_long');
+    if (text.length > MAX_URL_LENGTH) return helpers.error('url.too_long', { limit: MAX_URL_LENGTH });
     // A parser as lenient as URL drops white space and control characters; what is stored must be what is checked.
     if (!URL.canParse(text) || !text.isWellFormed() || /[\s\p{Cc}]/u.test(text))
       return helpers.error('url.parsing');
@@ -284,8 +270,11 @@ const common = {
   webhook: webhook.empty(null),
   custom_data: customData.empty(null).custom((value: object, helpers) => {
     const text = contextOf(helpers).customData ?? '';
-    if (Buffer.byteLength(text) > MAX_CUSTOM_DATA_BYTES) return helpers.error('dict.too_large');
-    return jsonDepth(text) > MAX_CUSTOM_DATA_DEPTH ? helpers.error('dict.too_deep') : value;
+    if (Buffer.byteLength(text) > MAX_CUSTOM_DATA_BYTES)
+      return helpers.error('dict.too_large', { limit: MAX_CUSTOM_DATA_BYTES });
+    return jsonDepth(text) > MAX_CUSTOM_DATA_DEPTH
+      ? helpers.error('dict.too_deep', { limit: MAX_CUSTOM_DATA_DEPTH })
+      : value;
   }),
 };
 
@@ -310,70 +299,6 @@ export const bulkBody = Joi.object({
 })
   .unknown()
   .meta({ name: 'BulkSubmit' });
-
-/**
- * Validates a parsed body.
- * @returns the body in our own terms, or every problem in field order
- */
-export function validateSubmit(
-  schema: Joi.ObjectSchema,
-  body: unknown,
-  context: SubmitContext,
-): { readonly value: SubmitBody } | { readonly problems: readonly Problem[] } {
-  const { value, error } = schema.validate(body, { abortEarly: false, convert: false, context });
-  if (error) return { problems: firstPerField(error.details).map(toProblem) };
-  return {
-    value: {
-      // The other name is an unknown field there, which nothing has checked.
-      npis: schema === singleBody ? [value.npi] : value.npis,
-      wantedType: value.enrichment_email_type,
-      webhook: value.webhook ?? null,
-      customData: value.custom_data === undefined ? null : context.customData,
-    },
-  };
-}
-
-/** One entry per invalid field (api/docs/errors.md, Errors): of a wrong choice joi also says that it isn't a string. */
-function firstPerField(details: readonly Joi.ValidationErrorItem[]): Joi.ValidationErrorItem[] {
-  const fields = details.map(({ path }) => JSON.stringify(path));
-  return details.filter((_, i) => fields.indexOf(fields[i] ?? '') === i);
-}
-
-function toProblem({ path, type, context }: Joi.ValidationErrorItem): Problem {
-  const [ours, msg] = FINDINGS[`${path.at(-1)} ${type}`] ??
-    FINDINGS[type] ?? ['value_error', 'Input is not valid'];
-  return { loc: ['body', ...path], msg: msg.replace('{length}', String(context?.value?.length)), type: ours };
-}
-
-/** What joi finds, in the catalogue's words; with a field's name in front, for that field alone. */
-const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> = {
-  'any.required': ['missing', 'Field required'],
-  'any.only': ['literal_error', `Input should be ${choices(WANTED_TYPES)}`],
-  'mode any.only': ['literal_error', `Input should be ${choices(WEBHOOK_MODES)}`],
-  'string.base': ['string_type', 'Input should be a valid string'],
-  'string.empty': ['string_pattern_mismatch', "String should match pattern '^[0-9]{10}$'"],
-  'string.pattern.base': ['string_pattern_mismatch', "String should match pattern '^[0-9]{10}$'"],
-  'url string.empty': ['url_parsing', 'Input should be a valid URL'],
-  'url.parsing': ['url_parsing', 'Input should be a valid URL'],
-  'url.too_long': ['url_too_long', `URL should have at most ${MAX_URL_LENGTH} characters`],
-  'url.scheme': ['url_scheme', "URL scheme should be 'https'"],
-  'url.userinfo': ['url_userinfo', 'URL should not contain a user name or password'],
-  'url.forbidden': ['url_forbidden', 'URL points to an address that deliveries may not reach'],
-  'object.base': [
-    'model_attributes_type',
-    'Input should be a valid dictionary or object to extract fields from',
-  ],
-  'custom_data object.base': ['dict_type', 'Input should be a valid dictionary'],
-  'dict.too_large': [
-    'dict_too_large',
-    `Dictionary should have at most ${MAX_CUSTOM_DATA_BYTES} bytes as JSON`,
-  ],
-  'dict.too_deep': ['dict_too_deep', `Dictionary should have at most ${MAX_CUSTOM_DATA_DEPTH} levels`],
-  'array.base': ['list_type', 'Input should be a valid list'],
-  'array.min': ['too_short', 'List should have at least 1 item after validation, not 0'],
-  'array.max': ['too_long', `List should have at most ${MAX_NPIS} items after validation, not {length}`],
-  'array.sparse': ['string_type', 'Input should be a valid string'],
-};
 
 function contextOf(helpers: Joi.CustomHelpers): SubmitContext {
   return helpers.prefs.context as SubmitContext;

@@ -2,7 +2,7 @@ import { setTimeout } from 'node:timers/promises';
 import { Client, Connection, isGrpcServiceError, WorkflowNotFoundError } from '@temporalio/client';
 import { loadClientConnectConfig } from '@temporalio/envconfig';
 import type { WorkflowControl } from '../../activities/deps.ts';
-import { startBatch, startDelivery } from '../../api/start.ts';
+import { startBatch, startDelivery } from '../../api/temporal.ts';
 import { lookAgain, requestSettled } from '../../workflows/messages.ts';
 
 /** Where Temporal is and how to get in, by Temporal's own environment variables (or its TOML profile). */

@@ -232,3 +232,22 @@ test('everything that is wrong with the filters is told at once, in order', asyn
     for (const odd of cursors) t.is((await client.get(`${path}?cursor=${odd}`)).status, 200, odd);
   }
 });
+
+test('a filter that is not there is refused, and named with those that are', async (t) => {
+  const client = await api.organization();
+  const query = `limit=0&${Array.from({ length: 2000 }, (_, i) => `x${i}`).join('&')}`;
+  for (const [path, names] of [
+    [BATCHES, "'status', 'since', 'until', 'npi', 'limit' or 'cursor'"],
+    [LEDGER, "'limit' or 'cursor'"],
+  ]) {
+    const { status, json } = await client.get<{ detail: unknown }>(`${path}?${query}`);
+    t.is(status, 422);
+    const msg = `Extra inputs are not permitted, only ${names}`;
+    t.like(json.detail, { 0: { loc: ['query', 'limit'] }, length: 2 });
+    t.like(json.detail, { 1: { loc: ['query', 'x0'], msg, type: 'extra_forbidden' } });
+  }
+  for (const name of ['__proto__', 'toString', '', 'Limit'])
+    t.is((await client.get(`${LEDGER}?${name}=1`)).status, 422, name);
+  // The contract's own operations have no query to misspell.
+  t.is((await client.get('/api/v1/credits?x=1')).status, 200);
+});

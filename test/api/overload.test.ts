@@ -3,7 +3,7 @@ import test from 'ava';
 import { createFloodGuard, createLanes, createSample } from '../../api/http/overload.ts';
 import { reactivateKey, revokeKey } from '../../db/accounts/keys.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
-import { exchange } from '../support/organization.ts';
+import { eventually, exchange } from '../support/organization.ts';
 import { type Api, type ApiClient, startApi } from '../support/stack.ts';
 
 const BY = { actor: 'test', reason: 'test' };
@@ -261,9 +261,11 @@ test('work that fails, and a place given up, make room again', async (t) => {
   t.is(await lanes.inTurn('a', async () => 'done'), 'done');
 });
 
-// Guard: `looked` of api/routes/service.ts, without which each question holds a connection.
-test.serial('readiness is asked of the database once for all who want to know', async (t) => {
+// Guards: `nextLookAt` of api/routes/service.ts, without which each question holds a connection, and its race.
+test.serial('readiness is asked of the database once for all, and told while PostgreSQL hangs', async (t) => {
   const client = await api.organization();
+  const ask = async () => (await fetch(`${api.baseUrl}/readyz`)).text();
+  t.is(await ask(), '{"status":"ready"}');
   const { promise: released, resolve: release } = Promise.withResolvers<void>();
   const { promise: held, resolve: isHeld } = Promise.withResolvers<void>();
   const holding = sql.begin(async (tx) => {
@@ -272,10 +274,14 @@ test.serial('readiness is asked of the database once for all who want to know', 
     await released;
   });
   await held;
-  const asked = Array.from({ length: 100 }, () => fetch(`${api.baseUrl}/readyz`));
+  const asked = Array.from({ length: 100 }, ask);
   // With every one of them in, the pool of 20 has room.
   for (let i = 0; i < 20; i += 1) t.is((await client.get('/api/v1/credits')).status, 200);
+  // Nobody waits for its end: then it would be told.
+  t.deepEqual([...new Set(await Promise.all(asked))], ['{"status":"ready"}']);
+  const away = '{"status":"database_away"}';
+  t.is(await eventually(async () => ((await ask()) === away ? away : null)), away);
   release();
   await holding;
-  t.deepEqual([...new Set((await Promise.all(asked)).map(({ status }) => status))], [200]);
+  t.truthy(await eventually(async () => ((await ask()) === '{"status":"ready"}' ? true : null)));
 });

@@ -407,7 +407,7 @@ test('the link of a 422 leads to its first type, and its title says what the wor
   t.is((await client.get('/api/v1/email/x')).headers.get('link'), link('string_pattern_mismatch'));
 });
 
-// Guard: `ignoredFields` of api/http/ignored-fields.ts.
+// Guard: `ignoredFields` of api/http/validation.ts.
 test('fields that nothing reads are named in a header of every answer, whatever they are called', async (t) => {
   const ignored = async (extra: object, webhook: object = {}) => {
     const hook = { url: 'https://example.com', ...webhook };
