@@ -44,10 +44,10 @@ export async function startPostgres(options: {
       : await placeFor(resolve(options.dataDir ?? ''), user, log);
     await waitForEarlierServer(dataDir);
     const password = await initialize(dataDir, temporaryFolder !== undefined, binaries, user);
-    const server = await launchOnPort({
-      name: 'PostgreSQL',
+    const server = await launchOnPort(
+      'PostgreSQL',
       port,
-      launchAt: (port) =>
+      (port) =>
         launch({
           name: 'PostgreSQL',
           command: join(binaries, 'postgres'),
@@ -59,8 +59,8 @@ export async function startPostgres(options: {
           temporaryFolder,
           onLine: log,
         }),
-      isReady: ({ tail }) => tail().includes('ready to accept connections'),
-    });
+      ({ tail }) => tail().includes('ready to accept connections'),
+    );
     return {
       ...server,
       /** Of the superuser, on the database `postgres`. */

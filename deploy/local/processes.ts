@@ -120,19 +120,18 @@ const MAY_PASS = /could not bind|address already in use|shared memory block|lock
 
 /**
  * Launches a server and returns once it is ready.
- * @param settings.port without it a free one
+ * @param given its port; any free one if it is undefined
  * @throws {OperatorProblem} if the port is taken, or the server does not start
  */
-export async function launchOnPort(settings: {
-  readonly name: string;
-  readonly port: number | undefined;
-  readonly launchAt: (port: number) => ServerProcess | Promise<ServerProcess>;
-  readonly isReady: (server: ServerProcess, port: number) => Promise<boolean> | boolean;
-}) {
-  const { name, launchAt, isReady } = settings;
+export async function launchOnPort(
+  name: string,
+  given: number | undefined,
+  launchAt: (port: number) => ServerProcess | Promise<ServerProcess>,
+  isReady: (server: ServerProcess, port: number) => Promise<boolean> | boolean,
+) {
   const deadline = Date.now() + START_MS;
   for (;;) {
-    const port = await freePort(settings.port, name);
+    const port = await freePort(given, name);
     const server = await launchAt(port);
     const state = await poll(async () => {
       if (server.ending() !== undefined) return 'gone';

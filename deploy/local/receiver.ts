@@ -97,8 +97,12 @@ const DAY_MS = 86_400_000;
 export async function ensureCertificate(dir: string) {
   const certFile = join(dir, 'cert.pem');
   const keyFile = join(dir, 'key.pem');
-  const kept = await Promise.all([readFile(certFile, 'utf8'), readFile(keyFile, 'utf8')]).catch(() => null);
-  if (kept !== null && isUsable(kept[0])) return { cert: kept[0], key: kept[1], certFile };
+  try {
+    const [cert, key] = [await readFile(certFile, 'utf8'), await readFile(keyFile, 'utf8')];
+    if (Date.parse(new X509Certificate(cert).validTo) > Date.now() + DAY_MS) return { cert, key, certFile };
+  } catch {
+    // Missing or unreadable.
+  }
 
   const made = await generate([{ name: 'commonName', value: 'localhost' }], {
     keyType: 'ec',
@@ -122,12 +126,4 @@ export async function ensureCertificate(dir: string) {
   await writeFile(keyFile, made.private, { mode: 0o600 });
   await writeFile(certFile, made.cert);
   return { cert: made.cert, key: made.private, certFile };
-}
-
-function isUsable(cert: string): boolean {
-  try {
-    return Date.parse(new X509Certificate(cert).validTo) > Date.now() + DAY_MS;
-  } catch {
-    return false;
-  }
 }

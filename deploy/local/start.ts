@@ -1,4 +1,3 @@
-import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Option } from 'commander';
 import { loadLocalConfig } from '../config/config.ts';
@@ -36,7 +35,6 @@ await main(
     let stack: Stack | null = null;
     try {
       const given = loadLocalConfig();
-      await mkdir(dir, { recursive: true });
       const say = (line: string) => console.log(line);
       stack = await startStack({ dir, apiPort, temporal, given, say, signal });
       await writeFacts(dir, stack.facts);

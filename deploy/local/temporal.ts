@@ -126,12 +126,9 @@ async function bringUp(
 ) {
   if (uiPort !== undefined) await freePort(uiPort, "Temporal's UI");
   const addressAt = (port: number) => `${LOOPBACK}:${port}`;
-  const server = await launchOnPort({
-    name: 'Temporal',
-    port,
-    launchAt,
-    isReady: async (_server, port) =>
-      (await temporalTrouble({ connectionOptions: { address: addressAt(port) }, namespace })) === null,
+  const server = await launchOnPort('Temporal', port, launchAt, async (_server, port) => {
+    const target = { connectionOptions: { address: addressAt(port) }, namespace };
+    return (await temporalTrouble(target)) === null;
   });
   return {
     ...server,

@@ -32,6 +32,7 @@ function refusal(number: string, field: string, description: string) {
 }
 
 function personResult({ npi, first, last, middle, credential, taxonomy, organization }: SimPerson) {
+  const { address, phone } = organization;
   return {
     number: npi,
     enumeration_type: 'NPI-1',
@@ -43,20 +44,17 @@ function personResult({ npi, first, last, middle, credential, taxonomy, organiza
       last_updated: '2026-06-09',
       status: 'A',
     },
-    addresses: [addressOf(organization)],
-    taxonomies: [{ code: taxonomy, state: organization.address.state, primary: true }],
-  };
-}
-
-function addressOf({ address, phone }: SimPerson['organization']) {
-  return {
-    address_purpose: 'LOCATION',
-    address_1: address.line1,
-    address_2: address.line2 ?? undefined,
-    city: address.city,
-    state: address.state,
-    postal_code: `${address.zip}0001`,
-    country_code: 'US',
-    telephone_number: phone.replace(/^(...)(...)/, '$1-$2-'),
+    addresses: [
+      {
+        address_purpose: 'LOCATION',
+        address_1: address.line1,
+        address_2: address.line2,
+        city: address.city,
+        state: address.state,
+        postal_code: `${address.zip}0001`,
+        telephone_number: phone.replace(/^(...)(...)/, '$1-$2-'),
+      },
+    ],
+    taxonomies: [{ code: taxonomy, primary: true }],
   };
 }
