@@ -40,8 +40,6 @@ const ALONE = 'a request that is alone in its batch has none: name the batch, or
 const FAILED =
   '(Outcome STARTS_WITH "failed" or ExecutionStatus in ("Failed", "TimedOut", "Terminated", "Canceled"))';
 
-const NONE = { workflow: '', runs: 0, fit: 0, doNot: 0, needNot: 0 };
-
 interface Options {
   readonly file?: string;
   readonly since?: Date;
@@ -71,23 +69,23 @@ await main(
     installRuntime(createLog('replay', 'silent'));
     const { code } = await loadBundle(options.bundle ?? null);
     if (inspect !== null) inspector.open(undefined, undefined, true);
-    const runs = file === undefined ? fromTemporal(config, ids, options) : fromFile(file);
+    const runs = file === undefined ? fromTemporal(config, ids, options) : [await readRun(file)];
     const { buildId } = versionOf(config.taskQueue, code);
-    const counts = new Map(
-      Object.values(WORKFLOWS).map((type) => [type as string, { ...NONE, workflow: type }]),
-    );
+    const types = Object.values(WORKFLOWS);
+    const counts = types.map((workflow) => ({ workflow, runs: 0, fit: 0, doNot: 0, needNot: 0 }));
     for await (const { run, misfit } of replay(code, runs, inspect)) {
       const pinned = pinnedTo(run);
-      const count = counts.get(run.type) ?? { ...NONE };
       const needNot = isMany && !options.all && pinned !== null && pinned !== buildId;
-      count.runs += 1;
-      count[misfit === null ? 'fit' : needNot ? 'needNot' : 'doNot'] += 1;
+      const fate = misfit === null ? 'fit' : needNot ? 'needNot' : 'doNot';
+      if (fate === 'doNot') process.exitCode = 3;
       if (!isMany) tell(run, misfit, pinned);
-      else if (misfit !== null && !needNot) say(`${run.workflowId} ${misfit}\n`);
-      if (misfit !== null && !needNot) process.exitCode = 3;
+      else if (fate === 'doNot') say(`${run.workflowId} ${misfit}\n`);
+      const count = counts.find(({ workflow }) => workflow === run.type);
+      if (!count) continue;
+      count.runs += 1;
+      count[fate] += 1;
     }
-    if (isMany)
-      say(`${table([...counts.values()])}\nby build ${buildId}; "need not" is pinned to other builds`);
+    if (isMany) say(`${table(counts)}\nby build ${buildId}; "need not" is pinned to other builds`);
   },
   (command) =>
     command
@@ -106,8 +104,8 @@ await main(
       .option('--inspect <EVENT>', 'stop under a debugger at this event', integer(1, 1_000_000)),
 );
 
-async function* fromFile(file: string): AsyncGenerator<Run> {
-  yield parseRun(file === '-' ? await text(process.stdin) : await readFile(file, 'utf8'));
+async function readRun(file: string): Promise<Run> {
+  return parseRun(file === '-' ? await text(process.stdin) : await readFile(file, 'utf8'));
 }
 
 /** @throws {OperatorProblem} if Temporal cannot be asked, refuses the filter, or does not know a name */

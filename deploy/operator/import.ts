@@ -80,17 +80,14 @@ const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
 
 function downloadReport({ counts, members, ...result }: ImportResult): Report {
   const { file, asOf, outcome, rejectsPath, seconds, rowsPerSecond } = result;
-  const fatesOf = (kind: string) => FATES.map((fate) => [fate, counts[`${kind}.${fate}`]] as const);
-  const files = Object.fromEntries(
-    members.map((kind) => [
-      kind,
-      Object.fromEntries(fatesOf(kind).filter(([, count]) => count !== undefined)),
-    ]),
+  const fates = members.map((kind) =>
+    Object.fromEntries(FATES.map((fate) => [fate, counts[`${kind}.${fate}`]])),
   );
+  const files = Object.fromEntries(members.map((kind, n) => [kind, fates[n]]));
   const speed = `${seconds.toFixed(1)} s, ${rowsPerSecond.toLocaleString('en-US')} rows/s`;
   const text = [
     `${file}${asOf === null ? '' : `, as of ${asOf}`}: ${HEADLINES[outcome]}`,
-    table(members.map((kind) => ({ file: kind, ...Object.fromEntries(fatesOf(kind)) }))),
+    table(members.map((kind, n) => ({ file: kind, ...fates[n] }))),
     ...(rejectsPath === null ? [] : [`Rejected rows are listed in ${rejectsPath}`]),
     ...(outcome === 'already' ? [] : [speed]),
   ].join('\n\n');
