@@ -15,9 +15,6 @@ import { isLookalike } from '../../activities/verification/lookalikes.ts';
 // Physicians register on it with addresses of their employers, so its presence in the list says nothing.
 const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
 
-// The ISC license goes with every copy; CC0 asks for nothing.
-const PROVIDERS_LICENSE = new URL('license.md', import.meta.resolve('email-providers/package.json'));
-
 /** What of `activities/verification/lists/` comes from packages: file names with their text. */
 export function buildLists(): Readonly<Record<string, string>> {
   const disposable = normalized([...disposableEmailBlocklistSet()]);
@@ -25,13 +22,14 @@ export function buildLists(): Readonly<Record<string, string>> {
   const personal = normalized(providers).filter(
     (domain) => !NOT_PERSONAL.has(domain) && !holdsDomain(thrownAway, domain) && !isLookalike(domain),
   );
-  const license = readFileSync(PROVIDERS_LICENSE, 'utf8');
+  // The ISC license goes with every copy; CC0 asks for nothing.
+  const license = new URL('license.md', import.meta.resolve('email-providers/package.json'));
   return {
     'disposable.txt': file('Domains of throwaway mailboxes', disposablePackage, '', disposable),
     'personal.txt': file(
       'Domains of mailboxes that people have for themselves',
       providersPackage,
-      license,
+      readFileSync(license, 'utf8'),
       personal,
     ),
   };

@@ -13,8 +13,7 @@ export class ConfigError extends OperatorProblem {
 
 /** All that is wrong with one part of the configuration, a line each. */
 export function problemsIn(what: string, problems: readonly string[]): ConfigError {
-  const lines = problems.map((problem) => `\n  ${problem}`);
-  return new ConfigError(`${what} has ${problems.length} problem(s):${lines.join('')}`);
+  return new ConfigError(`${what} has ${problems.length} problem(s):\n  ${problems.join('\n  ')}`);
 }
 
 /**

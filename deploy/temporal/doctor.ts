@@ -72,8 +72,7 @@ function found(
 
 async function isClosed(client: Client, workflowId: string): Promise<boolean> {
   const run = await describeRun(client, workflowId);
-  if (run === null) return true;
-  return run.closeTime !== undefined && run.closeTime.getTime() < Date.now() - GRACE_MS;
+  return run === null || Number(run.closeTime ?? Number.POSITIVE_INFINITY) < Date.now() - GRACE_MS;
 }
 
 async function isFailing(client: Client, workflowId: string): Promise<boolean> {

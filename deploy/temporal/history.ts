@@ -1,6 +1,7 @@
-import { type Client, isGrpcServiceError } from '@temporalio/client';
+import type { Client } from '@temporalio/client';
 import { historyFromJSON, historyToJSON } from '@temporalio/common/lib/proto-utils.js';
 import { OperatorProblem } from '../../db/errors.ts';
+import { NOT_FOUND, unless } from './client.ts';
 
 // Histories in JSON, which is how Temporal's CLI and UI write them: temporal/api/history/v1/message.proto.
 
@@ -41,8 +42,14 @@ export interface Run {
   readonly history: { readonly events: readonly RawEvent[] };
 }
 
-/** Of gRPC. */
-const NOT_FOUND = 5;
+/** What a payload holds; null for none, and for what is not JSON. */
+export function decoded(payload: Payload | undefined): unknown {
+  try {
+    return JSON.parse(Buffer.from(payload?.data ?? '', 'base64').toString());
+  } catch {
+    return null;
+  }
+}
 
 /**
  * @param text `{"events": […]}` of `temporal workflow show -o json` and of the UI's download, its bare list of events, or
@@ -64,12 +71,8 @@ export function parseRun(text: string): Run {
 
 /** A run of a workflow id, the newest if none is named; null if Temporal does not have it. */
 export async function fetchRun(client: Client, workflowId: string, runId?: string): Promise<Run | null> {
-  try {
-    return runOf(await client.workflow.getHandle(workflowId, runId).fetchHistory(), workflowId);
-  } catch (error) {
-    if (isGrpcServiceError(error) && error.code === NOT_FOUND) return null;
-    throw error;
-  }
+  const history = await unless(NOT_FOUND, client.workflow.getHandle(workflowId, runId).fetchHistory());
+  return history && runOf(history, workflowId);
 }
 
 function runOf(raw: Parameters<typeof historyToJSON>[0], given?: string): Run {
