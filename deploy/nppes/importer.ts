@@ -60,8 +60,11 @@ async function connect(databaseUrl: string, dataset: Dataset): Promise<NppesConn
     databaseUrl,
     `import ${dataset}, process ${process.pid} on ${hostname()}`,
   );
-  if (typeof opened !== 'string') return opened;
-  throw new ImportProblem(`another import is under way (${opened}); wait for its end, then run this again`);
+  if ('transaction' in opened) return opened;
+  const { name, since, file } = opened;
+  throw new ImportProblem(
+    `another import is under way (${[name, file, since && `since ${since.toISOString()}`].filter(Boolean).join(', ')}); wait for its end, then run this again`,
+  );
 }
 
 /** What the files of one import share. */

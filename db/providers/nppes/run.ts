@@ -9,6 +9,16 @@ export interface NppesConnection {
   close(): Promise<void>;
 }
 
+/** Who is importing now. */
+export interface ImportHolder {
+  /** As the importer called itself: its process and machine. */
+  readonly name: string;
+  /** Null if it is another user's, and has not begun: PostgreSQL tells only a user's own. */
+  readonly since: Date | null;
+  /** The file it imports; null before it has begun. */
+  readonly file: string | null;
+}
+
 /** Any constant, as long as every importer takes the same and nobody else takes it. */
 const IMPORT_LOCK = 7_041_777;
 /** Sorting a chunk in memory, and keeping the staged rows there. */
@@ -18,9 +28,9 @@ const MEMORY = '64MB';
  * Connects, takes the lock that lets one import run at a time, and makes the staging tables. They are temporary:
  * written without a log, and gone with the connection.
  * @param name shown in `pg_stat_activity`, and to whoever finds the lock taken
- * @returns who holds the lock if it is taken: as it called itself, the file it imports, since when, as far as that is known
+ * @returns who holds the lock if it is taken
  */
-export async function connectForImport(url: string, name: string): Promise<NppesConnection | string> {
+export async function connectForImport(url: string, name: string): Promise<NppesConnection | ImportHolder> {
   let lost = false;
   const client = postgres(url, {
     max: 1,
@@ -70,18 +80,16 @@ export async function analyzeProviders(connection: NppesConnection): Promise<voi
   await connection.transaction((tx) => tx`select analyze_providers()`);
 }
 
-async function takeLock(client: Sql): Promise<string | null> {
+async function takeLock(client: Sql): Promise<ImportHolder | null> {
   const [taken] = await client<{ taken: boolean }[]>`select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
   if (taken?.taken) return null;
-  // Since when somebody else's user is connected, PostgreSQL does not tell.
-  const [holder] = await client<{ text: string }[]>`
-    select concat_ws(', ', a.application_name, run.file, 'since ' || to_char(
-             coalesce(a.backend_start, run.started_at) at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')) as text
+  const [holder] = await client<ImportHolder[]>`
+    select a.application_name as name, coalesce(a.backend_start, run.started_at) as since, run.file
       from pg_locks l join pg_stat_activity a on a.pid = l.pid
       left join lateral (
         select file, started_at from import_runs where kind in ('nppes', 'clinicians') and state = 'running'
          order by started_at desc limit 1) run on true
      where l.locktype = 'advisory' and l.granted and l.classid = 0 and l.objid = ${IMPORT_LOCK}
        and l.database = (select oid from pg_database where datname = current_database())`;
-  return holder?.text ?? 'one that has just ended';
+  return holder ?? { name: 'one that has just ended', since: new Date(), file: null };
 }
