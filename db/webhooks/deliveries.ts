@@ -28,7 +28,6 @@ export async function lockDelivery(tx: Transaction, deliveryId: string, batchId?
   const [row] = await tx
     .select({
       id: webhookDeliveries.id,
-      batchId: webhookDeliveries.batchId,
       state: webhookDeliveries.state,
       step: webhookDeliveries.step,
       stepAt: webhookDeliveries.stepAt,
