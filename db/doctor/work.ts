@@ -82,11 +82,9 @@ const SWEEPS: Pass = {
   },
 };
 
-const idempotencyKey = sql`concat_ws(' ', i.organization_id, i.path, to_char(i.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))`;
-
 const IDEMPOTENCY: Pass = {
   from: sql`idempotency_keys i left join batches b on b.id = substring(i.response from '"batch_id":"([^"]+)"')`,
-  subject: idempotencyKey,
+  subject: sql`concat_ws(' ', i.organization_id, i.path, to_char(i.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))`,
   checks: {
     idempotency_without_response: sql`i.response is null`,
     idempotency_of_other_batch: sql`i.response is not null and b.organization_id is distinct from i.organization_id`,

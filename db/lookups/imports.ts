@@ -14,15 +14,13 @@ export interface OwnEmail {
   readonly source: string;
 }
 
-export type StoreVerdict = 'stored' | 'unchanged' | 'suppressed';
-
 /**
  * Stores up to some thousand addresses in one statement. Safe to repeat: newer evidence wins, whoever has it, and an
  * address that was erased or suppressed stays out.
  * @returns a verdict for each; of rows about one address the newest is stored, and the others change nothing
  */
-export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]): Promise<StoreVerdict[]> {
-  const given = await run<{ verdict: StoreVerdict }>(db)`
+export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
+  const given = await run<{ verdict: 'stored' | 'unchanged' | 'suppressed' }>(db)`
     with given as (
       select * from rows from (jsonb_to_recordset(${JSON.stringify(rows)}::jsonb)
                as (npi text, email text, "emailType" text, "validatedAt" timestamptz(3), source text))

@@ -73,16 +73,15 @@ export async function claimDelivery(
     const owed = step === 0 || step >= webhookScheduleMs.length - 1;
     const host = URL.parse(row.url ?? '')?.host ?? '';
     const admission = await admitToHost(tx, { organizationId, host }, owed, webhookScheduleMs);
-    if (admission.kind === 'wait' && admission.why === 'no_room') {
-      // Until its turn nobody needs to look after it: else those that wait would keep the sweep from the others.
-      const { afterMs } = admission;
-      await tx.execute(sql`
-        update webhook_deliveries set checked_at = clock_timestamp() + ${span(afterMs)} where id = ${deliveryId}`);
-      return admission;
-    }
     if (admission.kind === 'wait') {
-      const place = advance(step, stepAt, await clock(tx), webhookScheduleMs);
-      await putOff(tx, deliveryId, place, admission.afterMs);
+      const { why, afterMs } = admission;
+      if (why === 'host_away') {
+        await putOff(tx, deliveryId, advance(step, stepAt, await clock(tx), webhookScheduleMs), afterMs);
+      } else {
+        // Until its turn nobody needs to look after it: else those that wait would keep the sweep from the others.
+        await tx.execute(sql`
+          update webhook_deliveries set checked_at = clock_timestamp() + ${span(afterMs)} where id = ${deliveryId}`);
+      }
       return admission;
     }
     const [claimed] = await tx.execute<{ at: string }>(sql`

@@ -1,5 +1,4 @@
 import { and, asc, desc, eq, getTableColumns, gt, type SQL, sql } from 'drizzle-orm';
-import type { SelectResultFields } from 'drizzle-orm/query-builders/select.types';
 import { requireOrganization } from '../accounts/organizations.ts';
 import { cut, type Database, type Page, query, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
@@ -32,10 +31,8 @@ const DELIVERY = {
   organizationId: batches.organizationId,
 };
 
-export type LoggedDelivery = Readonly<SelectResultFields<typeof DELIVERY>> & {
-  /** The newest attempts, in the order in which they were made. */
-  readonly log: readonly Omit<typeof webhookAttempts.$inferSelect, 'deliveryId'>[];
-};
+/** With the newest of its attempts as `log`, in the order in which they were made. */
+export type LoggedDelivery = Awaited<ReturnType<typeof selectPage>>['deliveries'][number];
 
 /** Of one delivery; one that was sent again and again has more. */
 const LOGGED_AT_MOST = 50;

@@ -36,9 +36,7 @@ export async function resendOwn(
     // Asked first and alone: another organization's delivery must take the time of an unknown one, and no lock.
     const isOwn = await ownsBatch(tx, organizationId, batchId);
     const row = isOwn ? await lockDelivery(tx, deliveryId, batchId) : undefined;
-    if (!row) return { kind: 'unknown' };
-    if (row.state === 'none') return { kind: 'suspended' };
-    return await resend(tx, row);
+    return row?.state === 'none' ? { kind: 'suspended' } : await resend(tx, row);
   });
 }
 
@@ -50,9 +48,8 @@ export async function resendOwn(
 export async function resendAny(db: Database, by: ChangedBy, deliveryId: string): Promise<ResendOutcome> {
   return await transaction(db, async (tx) => {
     const row = await lockDelivery(tx, deliveryId);
-    if (!row) return { kind: 'unknown' };
     const outcome = await resend(tx, row);
-    if (outcome.kind !== 'resent') return outcome;
+    if (!row || outcome.kind !== 'resent') return outcome;
     const { organizationId, state: from } = row;
     const details = { from, resends: outcome.delivery.resends };
     await recordAudit(tx, by, { action: 'webhooks.resend', organizationId, subject: deliveryId, details });
@@ -148,7 +145,7 @@ export async function takeDeliveries(
     returning d.id as "deliveryId", d.batch_id as "batchId", b.organization_id as "organizationId", t.round`;
 }
 
-type Locked = NonNullable<Awaited<ReturnType<typeof lockDelivery>>>;
+type Locked = Awaited<ReturnType<typeof lockDelivery>>;
 
 async function beginRound(tx: Transaction, deliveryIds: readonly string[]): Promise<void> {
   await tx.execute(sql`
@@ -159,6 +156,7 @@ async function beginRound(tx: Transaction, deliveryIds: readonly string[]): Prom
 }
 
 async function resend(tx: Transaction, row: Locked): Promise<ResendOutcome> {
+  if (!row) return { kind: 'unknown' };
   if (row.suspended) return { kind: 'suspended' };
   if (!row.final || (row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0)))
     return { kind: 'pending' };
