@@ -3,14 +3,12 @@ import { server as hapiServer, type Lifecycle, type Request, type Server } from 
 import { time } from '../db/metrics.ts';
 import { parseTraceparent, spanIdOf, tellSpan } from '../db/traces.ts';
 import { registerDocs } from './docs/docs.ts';
-import { registerAuth } from './http/auth.ts';
+import { type AuthDeps, registerAuth } from './http/auth.ts';
 import { answerBrokenRequests, boundPipelines, createListener, requireHost } from './http/connection.ts';
-import { PRIVATE, registerErrors } from './http/errors.ts';
 import { UNREAD_BODY } from './http/json-body.ts';
-import { createSample, type Sample, shareOut } from './http/overload.ts';
-import { idsIn } from './http/parameters.ts';
-import { problem } from './problems.ts';
-import { deliveryHandlers } from './routes/deliveries.ts';
+import { createSample, type Place, type Sample, shareOut } from './http/overload.ts';
+import { idsIn } from './http/validation.ts';
+import { PRIVATE, problem, registerErrors } from './problems.ts';
 import { historyHandlers } from './routes/history.ts';
 import { pollHandlers } from './routes/poll.ts';
 import { serviceHandlers } from './routes/service.ts';
@@ -22,10 +20,15 @@ declare module '@hapi/hapi' {
   interface ServerApplicationState {
     /** It still serves, and is about to end. */
     isDraining?: boolean;
+    lanes: ReturnType<typeof shareOut>;
   }
   interface RequestApplicationState {
     /** Shown as `X-Request-Id` and in every log line of this request. */
     requestId?: string;
+    /** What writes has a place in its organization's line before it is counted: every POST with a key. */
+    place: Place;
+    /** Set once the request was counted: on every such answer, errors included. */
+    rateHeaders?: Readonly<Record<string, string>>;
     /** How long it was held because the client asked for it. */
     waitedMs?: number;
     /** What a submit has made. */
@@ -35,15 +38,12 @@ declare module '@hapi/hapi' {
   }
 }
 
-export interface ApiDeps extends Omit<SubmitDeps, 'start'>, TemporalDeps {
+export interface ApiDeps extends Omit<SubmitDeps, 'start'>, TemporalDeps, AuthDeps {
   readonly host: string;
   /** 0 takes a free one. */
   readonly port: number;
   /** How long a connection may be idle between two requests. */
   readonly keepAliveMs: number;
-  readonly rateWindowMs: number;
-  /** Proxies whose `X-Forwarded-For` is believed, as CIDR ranges. */
-  readonly trustedProxies: readonly string[];
   /** Connections to PostgreSQL that it has. */
   readonly poolSize: number;
 }
@@ -104,13 +104,12 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
   const handlers: Readonly<Record<OperationId, Lifecycle.Method>> = {
     ...submitHandlers({ ...deps, start }),
     ...pollHandlers(deps.db, deps.changes),
-    ...historyHandlers(deps.db),
-    ...deliveryHandlers({ ...deps, start }),
+    ...historyHandlers({ ...deps, start }),
     ...serviceHandlers(deps),
   };
   const open = { auth: false, payload: UNREAD_BODY } as const;
   const refuse = (allow: string) => () => {
-    throw problem('method_not_allowed', { values: { allow }, headers: { allow } });
+    throw problem('method_not_allowed', { allow }, { allow });
   };
   for (const { id, method, path, scope } of ROUTES) {
     const auth = scope === 'open' ? { auth: false as const } : {};

@@ -62,8 +62,6 @@ export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log:
 
 /** Temporal being away must not hold a client's answer: the sweep starts later what this could not. */
 const START_TIMEOUT_MS = 3000;
-/** The last net: one that hangs ends, and if it has left anything the sweep starts it again. */
-const BATCH_TIMEOUT = '2h';
 
 /**
  * Starts the batch workflow, with the batch id as workflow id. That it was started already is success.
@@ -82,7 +80,8 @@ export async function startBatch(
     workflowId: batchId,
     workflowIdConflictPolicy: 'USE_EXISTING',
     args: [{ batchId } satisfies BatchInput],
-    workflowExecutionTimeout: BATCH_TIMEOUT,
+    // The last net: one that hangs ends, and if it has left anything the sweep starts it again.
+    workflowExecutionTimeout: '2h',
     // If the cluster has fairness switched on, backlogs are shared out by organization; children and activities inherit it.
     priority: { fairnessKey: organizationId },
     typedSearchAttributes: [

@@ -36,7 +36,12 @@ Exit codes: 0 all done, 1 trouble, 2 wrong usage, 3 too few credits, 130 interru
 process.exitCode = await main(process.argv.slice(2)).catch(report);
 
 async function main(args: readonly string[]): Promise<number> {
-  const { values, positionals } = parse(args);
+  const [text, flag] = [{ type: 'string' }, { type: 'boolean' }] as const;
+  const options = {
+    ...{ out: text, column: { ...text, default: 'npi' }, type: { ...text, default: 'any' }, url: text },
+    ...{ 'max-credits': text, 'key-file': text, 'dry-run': flag, help: flag },
+  };
+  const { values, positionals } = parseArgs({ args: [...args], allowPositionals: true, options });
   if (values.help) {
     console.log(HELP);
     return 0;
@@ -66,19 +71,6 @@ async function main(args: readonly string[]): Promise<number> {
   if (!baseUrl) throw new UsageError('Put the address of the service into NPI_EMAIL_URL, or behind --url.');
   await run(contacts, out, { apiKey: apiKey.trim(), baseUrl, type, maxCredits: Number(maximum) });
   return 0;
-}
-
-function parse(args: readonly string[]) {
-  const [text, flag] = [{ type: 'string' }, { type: 'boolean' }] as const;
-  const options = {
-    ...{ out: text, column: { ...text, default: 'npi' }, type: { ...text, default: 'any' }, url: text },
-    ...{ 'max-credits': text, 'key-file': text, 'dry-run': flag, help: flag },
-  };
-  try {
-    return parseArgs({ args: [...args], allowPositionals: true, options });
-  } catch (error) {
-    throw new UsageError((error as Error).message);
-  }
 }
 
 /**
@@ -117,8 +109,10 @@ function report(error: Error): number {
   return code;
 }
 
-function judge(error: Error): readonly [code: number, advice: string] {
-  if (error instanceof UsageError) return [2, 'See --help.'];
+function judge(error: Error & { readonly code?: unknown }): readonly [code: number, advice: string] {
+  // The code of an AbortError is a number.
+  const isUsage = error instanceof UsageError || String(error.code).startsWith('ERR_PARSE_ARGS');
+  if (isUsage) return [2, 'See --help.'];
   if (error.name === 'AbortError') return [130, 'The same command goes on from here.'];
   if (isShortage(error)) return [3, 'With more credits the same command goes on from here.'];
   const id = error instanceof EnrichmentError && error.response?.headers.get('x-request-id');

@@ -108,18 +108,14 @@ export async function enrich(
     ...{ type, signal, call, state, chunks, results, total: asked.length, running: new Set() },
     ...{ earlier: 0, shortage: null, wake: () => {} },
   };
-  await takeUp(run);
+  // A look at what is there already, which shows too whether the key is good, is the run's, and what is left of its rate.
+  const submitted = chunks.filter(({ batchId }) => batchId);
+  if (submitted.length === 0) await call('/api/v1/credits');
+  for (const chunk of submitted) await look(run, chunk);
   // Not before: a wrong address or key leaves nothing behind. Not later: keys are on the disk before they are sent.
   state.save();
   await finish(run, ending);
   return { ...totals(run), results: npis.flatMap((npi) => results.get(npi) ?? []) };
-}
-
-/** Looks at what is there already; it shows too whether the key is good, is the run's, and what is left of its rate. */
-async function takeUp(run: Run): Promise<void> {
-  const submitted = run.chunks.filter(({ batchId }) => batchId);
-  if (submitted.length === 0) await run.call('/api/v1/credits');
-  for (const chunk of submitted) await look(run, chunk);
 }
 
 /** Submits what is not submitted, and waits for all. */

@@ -4,7 +4,7 @@ import { type Authentication, authenticate, parseApiKey } from '../../db/account
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { createLimit } from './limit.ts';
-import { createAddressOf, createFloodGuard, keepLast, type Place } from './overload.ts';
+import { createAddressOf, createFloodGuard, keepLast } from './overload.ts';
 
 declare module '@hapi/hapi' {
   interface AuthCredentials {
@@ -12,10 +12,6 @@ declare module '@hapi/hapi' {
     readonly organizationId: string;
     readonly keyId: string;
     readonly requestsPerMinute: number;
-  }
-  interface RequestApplicationState {
-    /** What writes has a place in its organization's line before it is counted: every POST with a key. */
-    place: Place;
   }
 }
 
@@ -99,7 +95,7 @@ function presentedKey(request: Request): string | null {
 
 function unauthorized(request: Request): ApiError {
   const code = presentedKey(request) === null ? 'api_key_missing' : 'api_key_invalid';
-  return problem(code, { values: { hint: hintFor(request) }, headers: { 'www-authenticate': 'Bearer' } });
+  return problem(code, { hint: hintFor(request) }, { 'www-authenticate': 'Bearer' });
 }
 
 /** What is most likely wrong with a key that is none. */

@@ -8,9 +8,8 @@ import {
 } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { Logger } from 'pino';
-import { type ApiError, type ProblemCode, problem } from '../problems.ts';
-import { PRIVATE } from './errors.ts';
-import { crowded, type Sample } from './overload.ts';
+import { type ApiError, PRIVATE, type ProblemCode, problem } from '../problems.ts';
+import type { Sample } from './overload.ts';
 
 /**
  * The HTTP listener below hapi. A request that has not arrived whole after 10 s ends with its socket; the time between
@@ -77,7 +76,7 @@ export function boundPipelines(listener: Server): void {
   const refuse = (socket: Duplex) => {
     // The request before has made it read on.
     socket.pause();
-    socket.write(toHttp(crowded('too_many_at_once', 1), randomUUID()));
+    socket.write(toHttp(problem('too_many_at_once', { wait: 1 }), randomUUID()));
     setTimeout(() => socket.destroy(), 1000);
   };
   const next = (socket: Duplex) => {

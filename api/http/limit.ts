@@ -4,13 +4,6 @@ import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { keepLast } from './overload.ts';
 
-declare module '@hapi/hapi' {
-  interface RequestApplicationState {
-    /** Set once the request was counted: on every such answer, errors included. */
-    rateHeaders?: Readonly<Record<string, string>>;
-  }
-}
-
 /** The oldest are forgotten: what they had left counts as used. */
 const MAX_WINDOWS = 10_000;
 
@@ -31,10 +24,8 @@ export function createLimit(db: Database, windowMs: number) {
       return null;
     }
     const wait = Math.max(1, seconds(verdict.retryAfterMs));
-    return problem('rate_limited', {
-      values: { who: 'This key', quota: requestsPerMinute, window: seconds(windowMs), wait },
-      headers: { ...headers, 'retry-after': String(wait) },
-    });
+    const values = { who: 'This key', quota: requestsPerMinute, window: seconds(windowMs), wait };
+    return problem('rate_limited', values, headers);
   };
 }
 

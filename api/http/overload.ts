@@ -1,5 +1,4 @@
 import type { IncomingMessage } from 'node:http';
-import { BlockList, isIPv6 } from 'node:net';
 import type { Request } from '@hapi/hapi';
 import ipaddr from 'ipaddr.js';
 import { type ApiError, problem } from '../problems.ts';
@@ -43,7 +42,7 @@ export function createLanes(
   let everyMs = usualMs / atOnce;
   let leftAt: number | null = null;
   const requireRoom = (code: 'too_many_at_once' | 'overloaded', isFull: boolean, waitMs: number) => {
-    if (isFull || waitMs > patienceMs) throw crowded(code, Math.max(1, Math.ceil(waitMs / 1000)));
+    if (isFull || waitMs > patienceMs) throw problem(code, { wait: Math.max(1, Math.ceil(waitMs / 1000)) });
   };
   const next = () => {
     for (const [who, lane] of lanes) {
@@ -86,13 +85,13 @@ export function createLanes(
       return {
         leave: () => isTaken && leave(),
         async inTurn(work) {
-          if (!isTaken) throw crowded('overloaded', 1);
+          if (!isTaken) throw problem('overloaded', { wait: 1 });
           isTaken = false;
           const { promise: turn, resolve: begin, reject } = Promise.withResolvers<void>();
           lane.waiting.push(begin);
           const giveUp = () => {
             lane.waiting = lane.waiting.filter((other) => other !== begin);
-            reject(crowded('overloaded', 5));
+            reject(problem('overloaded', { wait: 5 }));
           };
           next();
           const timer = lane.waiting.includes(begin) ? setTimeout(giveUp, LONGEST_WAIT_MS) : undefined;
@@ -118,12 +117,6 @@ export function createLanes(
   };
 }
 
-declare module '@hapi/hapi' {
-  interface ServerApplicationState {
-    lanes: ReturnType<typeof shareOut>;
-  }
-}
-
 /** Half of the connections are for what writes, the others for keys and reads. */
 export function shareOut(connections: number) {
   const half = Math.ceil(connections / 2);
@@ -137,13 +130,12 @@ export function shareOut(connections: number) {
 }
 
 /** Reads for the organization whose request it is, in its turn. @throws {ApiError} as `inTurn` of lanes */
-export function readInTurn<T>({ server, auth }: Request, work: () => Promise<T>): Promise<T> {
-  return server.app.lanes.reads.inTurn(auth.credentials.organizationId, work);
-}
-
-/** Refuses at once what has not been begun. */
-export function crowded(code: 'too_many_at_once' | 'overloaded', wait: number): ApiError {
-  return problem(code, { values: { wait }, headers: { 'retry-after': String(wait) } });
+export function readInTurn<T>(
+  { server, auth }: Request,
+  work: (organizationId: string) => Promise<T>,
+): Promise<T> {
+  const { organizationId } = auth.credentials;
+  return server.app.lanes.reads.inTurn(organizationId, () => work(organizationId));
 }
 
 /**
@@ -152,17 +144,14 @@ export function crowded(code: 'too_many_at_once' | 'overloaded', wait: number): 
  * @param trustedProxies CIDR ranges
  */
 export function createAddressOf(trustedProxies: readonly string[]): (request: IncomingMessage) => string {
-  const ours = new BlockList();
-  const familyOf = (address: string) => (isIPv6(address) ? 'ipv6' : 'ipv4');
-  for (const range of trustedProxies) {
-    const [network = '', bits] = range.split('/');
-    ours.addSubnet(network, Number(bits), familyOf(network));
-  }
+  const ranges = { ours: trustedProxies.map((range) => ipaddr.parseCIDR(range)) };
+  const isOurs = (address: string) =>
+    ipaddr.isValid(address) && ipaddr.subnetMatch(ipaddr.process(address), ranges, '') === 'ours';
   return ({ socket, headers }) => {
     const peer = socket.remoteAddress ?? '';
     const hops = String(headers['x-forwarded-for'] ?? '').split(',');
     const path = [...hops.map((hop) => hop.trim()).filter((hop) => hop !== ''), peer];
-    return path.findLast((address) => !ours.check(address, familyOf(address))) ?? peer;
+    return path.findLast((address) => !isOurs(address)) ?? peer;
   };
 }
 
@@ -190,15 +179,11 @@ export function createFloodGuard(windowMs: number, now: () => number = Date.now)
     const times = recent(networkOf(address));
     const [oldest] = times;
     if (times.length < MAX_FAILURES || oldest === undefined) return null;
-    const wait = Math.max(1, Math.ceil((oldest + windowMs - now()) / 1000));
     return problem('rate_limited', {
-      values: {
-        who: 'An address without a valid API key',
-        quota: MAX_FAILURES,
-        window: Math.ceil(windowMs / 1000),
-        wait,
-      },
-      headers: { 'retry-after': String(wait) },
+      who: 'An address without a valid API key',
+      quota: MAX_FAILURES,
+      window: Math.ceil(windowMs / 1000),
+      wait: Math.max(1, Math.ceil((oldest + windowMs - now()) / 1000)),
     });
   };
   return {
@@ -225,16 +210,16 @@ function networkOf(address: string): string {
 
 const EVERY_MS = 10_000;
 
-/**
- * Asked before a line of this status is written.
- * @returns how many have been left out since the one before; null if this one is to be left out as well
- */
-export type Sample = (status: number) => number | null;
+export type Sample = ReturnType<typeof createSample>;
 
-/** Lets one line of each status through in any 10 s. */
-export function createSample(now: () => number = Date.now): Sample {
+/**
+ * Lets one line of each status through in any 10 s.
+ * @returns asked before a line is written: how many have been left out since the one before; null if this one is to be
+ * left out as well
+ */
+export function createSample(now: () => number = Date.now) {
   const lines = new Map<number, { readonly at: number; suppressed: number }>();
-  return (status) => {
+  return (status: number): number | null => {
     const line = lines.get(status);
     if (line && now() < line.at + EVERY_MS) {
       line.suppressed += 1;

@@ -8,17 +8,11 @@ import { readInTurn } from './overload.ts';
 /** Proxies cut connections that are silent for a minute. */
 const MAX_WAIT_S = 55;
 
-/** For how long a client waits at most, and for what. */
-export interface Wait {
-  readonly seconds: number;
-  readonly until: 'end' | 'change';
-}
-
 /**
  * How the client wants to wait, at most 55 s; null if it does not, or too many wait already. A preference is never an
  * error.
  */
-export function preferredWait(request: Request): Wait | null {
+export function preferredWait(request: Request) {
   const header: unknown = request.headers.prefer;
   if (typeof header !== 'string') return null;
   const seconds = /(?:^|[,;])\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:$|[,;])/i.exec(header)?.[1];
@@ -30,11 +24,12 @@ export function preferredWait(request: Request): Wait | null {
     return null;
   }
   const isAnyChange = /(?:^|[,;])\s*until\s*=\s*"?change"?\s*(?:$|[,;])/i.test(header);
-  return { seconds: Math.min(MAX_WAIT_S, Number(seconds)), until: isAnyChange ? 'change' : 'end' };
+  const until: 'change' | 'end' = isAnyChange ? 'change' : 'end';
+  return { seconds: Math.min(MAX_WAIT_S, Number(seconds)), until };
 }
 
 /** Says that the wait was honored, for how long it could have been, and for what. */
-export function applied(response: ResponseObject, wait: Wait | null): ResponseObject {
+export function applied(response: ResponseObject, wait: ReturnType<typeof preferredWait>): ResponseObject {
   if (!wait) return response;
   const until = wait.until === 'change' ? ', until=change' : '';
   return response.header('preference-applied', `wait=${wait.seconds}${until}`).vary('prefer');

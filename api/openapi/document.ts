@@ -1,6 +1,6 @@
 import Joi from 'joi';
 import { PRICES } from '../../db/accounts/credits.ts';
-import { PARAMETERS as CHECKED_PARAMETERS } from '../http/parameters.ts';
+import { PARAMETERS as CHECKED_PARAMETERS } from '../http/validation.ts';
 import { PROBLEMS, type ProblemKind, problemBody } from '../problems.ts';
 import { bulkBody, singleBody } from '../routes/submit.ts';
 import { type OperationId, ROUTES } from '../routes.ts';
@@ -20,8 +20,6 @@ interface Body {
 
 /** An operation as operations.json has it. Parameters and headers stand there by their names. */
 interface Operation {
-  readonly tags: readonly string[];
-  readonly summary: string;
   readonly parameters?: readonly string[];
   readonly requestBody?: Body;
   readonly responses: Readonly<Record<string, Answer>>;
@@ -30,7 +28,6 @@ interface Operation {
 }
 
 interface Answer {
-  readonly description: string;
   readonly body?: Body;
   /** Headers beside those of every answer: that each such answer has, and that some have. */
   readonly always?: readonly string[];

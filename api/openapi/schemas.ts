@@ -8,7 +8,7 @@ import {
   LEDGER_KINDS,
   type RequestStatus,
 } from '../../db/words.ts';
-import { CURSOR, LEDGER_PAGE, PAGE } from '../http/parameters.ts';
+import { CURSOR, LEDGER_PAGE, PAGE } from '../http/validation.ts';
 import type { ProblemKind } from '../problems.ts';
 import { customData, webhookMode } from '../routes/submit.ts';
 

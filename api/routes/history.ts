@@ -1,28 +1,36 @@
 import type { Lifecycle } from '@hapi/hapi';
 import { listLedger } from '../../db/accounts/credits.ts';
-import type { Database } from '../../db/client.ts';
 import { listBatches } from '../../db/requests/batches.ts';
 import { batchObject } from '../../db/requests/envelope.ts';
+import { type LoggedDelivery, listBatchDeliveries } from '../../db/webhooks/log.ts';
+import { markResendStarted, resendOwn } from '../../db/webhooks/resends.ts';
 import { readInTurn } from '../http/overload.ts';
-import { BATCHES_QUERY, LEDGER_QUERY, listedBy } from '../http/parameters.ts';
+import { BATCHES_QUERY, DELIVERIES_QUERY, idsOf, LEDGER_QUERY, listedBy } from '../http/validation.ts';
+import { problem } from '../problems.ts';
+import { startDelivery } from '../temporal.ts';
+import type { SubmitDeps } from './submit.ts';
 
-/** What an organization has submitted and what became of its credits, the newest first. */
-export function historyHandlers(db: Database) {
+/**
+ * What an organization has submitted, what became of its credits, and the log of its webhook deliveries, of which one can
+ * be sent again.
+ */
+export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log' | 'start'>) {
   return {
     getBatches: async (request) => {
-      const { organizationId } = request.auth.credentials;
       const { limit, cursor, ...filter } = listedBy(request, BATCHES_QUERY);
       const page = { limit, after: cursor && `bat_${cursor}` };
-      const list = () => listBatches(db, organizationId, filter, page);
-      const { batches, next } = await readInTurn(request, list);
+      const { batches, next } = await readInTurn(request, (organizationId) =>
+        listBatches(db, organizationId, filter, page),
+      );
       return { batches: batches.map(batchObject), next_cursor: next?.slice('bat_'.length) ?? null };
     },
     getLedger: async (request) => {
-      const { organizationId } = request.auth.credentials;
       const { limit, cursor } = listedBy(request, LEDGER_QUERY);
       const [id = 0, available = 0] = cursor?.split('-').map(Number) ?? [];
       const page = { limit, after: cursor === null ? null : { id, available } };
-      const { entries, next } = await readInTurn(request, () => listLedger(db, organizationId, page));
+      const { entries, next } = await readInTurn(request, (organizationId) =>
+        listLedger(db, organizationId, page),
+      );
       return {
         entries: entries.map(({ createdAt, kind, amount, requestId, availableAfter }) => ({
           created_at: createdAt,
@@ -34,5 +42,62 @@ export function historyHandlers(db: Database) {
         next_cursor: next && `${next.id}-${next.available}`,
       };
     },
+    getDeliveries: async (request) => {
+      const { batch_id, limit, cursor } = listedBy(request, DELIVERIES_QUERY);
+      const page = { limit, after: cursor && `msg_${cursor}` };
+      const found = await readInTurn(request, (organizationId) =>
+        listBatchDeliveries(db, organizationId, batch_id, page),
+      );
+      if (!found) throw problem('batch_not_found');
+      return {
+        deliveries: found.deliveries.map(presented),
+        next_cursor: found.next?.slice('msg_'.length) ?? null,
+      };
+    },
+    resendDelivery: async (request, h) => {
+      const { batch_id, delivery_id } = idsOf(request);
+      const { organizationId } = request.auth.credentials;
+      const which = { organizationId, batchId: batch_id, deliveryId: delivery_id };
+      const outcome = await request.app.place.inTurn(() => resendOwn(db, which));
+      switch (outcome.kind) {
+        case 'resent': {
+          // It is committed: if Temporal is away the sweep starts it.
+          const started = await start((...temporal) => startDelivery(...temporal, which));
+          // Unmarked, it is started once more, which changes nothing.
+          if (started) await markResendStarted(db, delivery_id).catch(() => {});
+          log.info({ organization_id: organizationId, batch_id, delivery_id, started }, 'delivery resent');
+          return h.response(presented(outcome.delivery)).code(202);
+        }
+        case 'unknown':
+          throw problem('delivery_not_found');
+        case 'pending':
+          throw problem('delivery_pending');
+        case 'suspended':
+          throw problem('webhooks_suspended');
+        default:
+          return outcome satisfies never;
+      }
+    },
   } satisfies Record<string, Lifecycle.Method>;
+}
+
+/** As `deliveryAnswer` of schemas.ts describes it. */
+function presented(delivery: LoggedDelivery): object {
+  return {
+    id: delivery.id,
+    request_id: delivery.requestId,
+    status: delivery.state,
+    created_at: delivery.createdAt,
+    decided_at: delivery.decidedAt,
+    next_attempt_at: delivery.nextAttemptAt,
+    attempts: delivery.log.map(({ n, startedAt, durationMs, statusCode, reason, responseExcerpt }) => ({
+      n,
+      started_at: startedAt,
+      duration_ms: durationMs,
+      status_code: statusCode,
+      reason,
+      // What isn't UTF-8, or was cut in the middle of a character, becomes U+FFFD.
+      response_excerpt: responseExcerpt?.toString('utf8') ?? null,
+    })),
+  };
 }

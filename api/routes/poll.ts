@@ -11,8 +11,8 @@ import {
 } from '../../db/requests/envelope.ts';
 import { keyRefusal } from '../http/auth.ts';
 import { readInTurn } from '../http/overload.ts';
-import { idsOf } from '../http/parameters.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
+import { idsOf } from '../http/validation.ts';
 import { problem } from '../problems.ts';
 
 /** Both polls: from PostgreSQL (api/docs/lifecycle.md, Polling). */

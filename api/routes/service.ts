@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
-import { readiness } from '../../db/migrate.ts';
+import { type Readiness, readiness } from '../../db/migrate.ts';
 import { listElsewhere } from '../../db/workers.ts';
 import { readInTurn } from '../http/overload.ts';
 import { openapi } from '../openapi/document.ts';
@@ -20,20 +20,17 @@ const PATIENCE_MS = 800;
  */
 export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { readonly db: Database }) {
   const place = { namespace: client.options.namespace, taskQueue };
-  const look = async () => {
-    const state = await readiness(db);
-    const elsewhere = state === 'ready' ? await listElsewhere(db, place) : [];
-    return elsewhere.length > 0 ? 'worker_elsewhere' : state;
-  };
-  let known: Awaited<ReturnType<typeof look>> | null = null;
+  let known: Readiness | 'worker_elsewhere' | null = null;
   let looked: ReturnType<typeof look>;
   let nextLookAt = 0;
-  const begin = async () => {
+  const look = async () => {
     const nextAt = performance.now() + READINESS_MS;
     // None beside one that hangs: each holds a connection.
     nextLookAt = Number.POSITIVE_INFINITY;
     try {
-      known = await look();
+      const state = await readiness(db);
+      const elsewhere = state === 'ready' ? await listElsewhere(db, place) : [];
+      known = elsewhere.length > 0 ? 'worker_elsewhere' : state;
       return known;
     } finally {
       nextLookAt = nextAt;
@@ -42,14 +39,13 @@ export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { read
   return {
     // balance = total − used − held (api/docs/lifecycle.md, Credits).
     getCredits: async (request) => {
-      const { organizationId } = request.auth.credentials;
-      const { available, total, used } = await readInTurn(request, () => balanceOf(db, organizationId));
+      const { available, total, used } = await readInTurn(request, (owner) => balanceOf(db, owner));
       return { balance: available, total, used };
     },
     getHealth: () => ({ status: 'ok' }),
     getReadiness: async ({ server }, h) => {
       if (performance.now() >= nextLookAt) {
-        const looking = begin();
+        const looking = look();
         // One that takes long is no outage yet: until it ends, what the last one saw holds.
         looked = known ? Promise.race([looking, delay(PATIENCE_MS, known, { ref: false })]) : looking;
       }

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import Joi from 'joi';
 import type { Logger } from 'pino';
@@ -17,9 +17,8 @@ import {
 } from '../../db/words.ts';
 import { keyRefusal } from '../http/auth.ts';
 import { canonicalJson, jsonDepth, memberText, readJson } from '../http/json-body.ts';
-import { PARAMETERS } from '../http/parameters.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
-import { check, ignoredFields } from '../http/validation.ts';
+import { check, ignoredFields, PARAMETERS } from '../http/validation.ts';
 import { invalid, type Problem, problem } from '../problems.ts';
 import { type Starter, startBatch } from '../temporal.ts';
 
@@ -73,6 +72,7 @@ async function accept(
         ? null
         : { key, method: 'POST', path: request.route.path, fingerprint: fingerprint(body, forced) },
   };
+  const accepted = (response: string) => h.response(response).code(202).type('application/json');
   const outcome = await request.app.place.inTurn(() => submit(deps.db, command, deps.rules));
   switch (outcome.kind) {
     case 'accepted': {
@@ -97,14 +97,10 @@ async function accept(
         });
       }
       // Byte for byte what a repeated Idempotency-Key gets, waited for or not.
-      return applied(h.response(outcome.response).code(202).type('application/json'), wait);
+      return applied(accepted(outcome.response), wait);
     }
     case 'repeated':
-      return h
-        .response(outcome.response)
-        .code(202)
-        .type('application/json')
-        .header('idempotent-replayed', 'true');
+      return accepted(outcome.response).header('idempotent-replayed', 'true');
     case 'mismatch':
       throw invalid([
         {
@@ -114,11 +110,11 @@ async function accept(
         },
       ]);
     case 'running':
-      throw problem('idempotency_in_progress', { headers: { 'retry-after': '1' } });
+      throw problem('idempotency_in_progress', { wait: 1 });
     case 'insufficient': {
       const { required, available, held } = outcome;
-      const values = { required, available, held, shortfall: required - available };
-      throw problem('insufficient_credits', { values });
+      const shortfall = required - available;
+      throw problem('insufficient_credits', { required, available, held, shortfall });
     }
     default:
       return outcome satisfies never;
@@ -129,12 +125,10 @@ async function accept(
 async function start(deps: SubmitDeps, batch: BatchStart, receivedAt: number): Promise<void> {
   // A 202 comes within two seconds: of a submit that waited for its turn, Temporal has what is left of them.
   const deadline = Math.max(receivedAt + 1400, Date.now() + 300);
-  try {
-    const isStarted = await deps.start((...temporal) => startBatch(...temporal, batch, { deadline }));
-    if (isStarted) await markStarted(deps.db, batch);
-  } catch (error) {
+  if (!(await deps.start((...temporal) => startBatch(...temporal, batch, { deadline })))) return;
+  await markStarted(deps.db, batch).catch((error) => {
     deps.log.warn({ err: error, batch_id: batch.batchId }, 'batch not marked as started, the sweep will');
-  }
+  });
 }
 
 async function parseBody(
@@ -146,11 +140,7 @@ async function parseBody(
   const body = await readJson(request.raw.req);
   if ('loc' in body) throw invalid([body, ...headerProblems]);
   request.app.ignoredFields = ignoredFields(schema, body.value);
-  const hasData = Object.hasOwn(Object(body.value), 'custom_data');
-  const context: SubmitContext = {
-    customData: hasData ? memberText(body.text, 'custom_data') : null,
-    forbids,
-  };
+  const context: SubmitContext = { customData: memberText(body.text, 'custom_data'), forbids };
   const { value, problems } = check('body', schema, body.value, context);
   const all = [...problems, ...headerProblems];
   if (all.length > 0) throw invalid(all, hintFor(schema, body.value));
@@ -179,9 +169,7 @@ function hintFor(schema: Joi.ObjectSchema, body: unknown): string | null {
 function fingerprint({ npis, wantedType, webhook, customData }: SubmitBody, forced: string | null): Buffer {
   const meaning = { npis, wantedType, forced, webhook: webhook && { url: webhook.url, mode: webhook.mode } };
   const data = customData === null ? 'null' : canonicalJson(customData);
-  return createHash('sha256')
-    .update(`${canonicalJson(JSON.stringify(meaning))}${data}`)
-    .digest();
+  return hash('sha256', `${canonicalJson(JSON.stringify(meaning))}${data}`, 'buffer');
 }
 
 // The bodies (api/docs/lifecycle.md, Submitting) as joi schemas. The OpenAPI document is made from them:
