@@ -16,16 +16,17 @@ import { printable, table } from './operator/print.ts';
 import { lazyClient, temporalTarget } from './temporal/client.ts';
 import { fetchRun, parseRun, pinnedTo, type Run } from './temporal/history.ts';
 import { replay } from './temporal/replay.ts';
+import { storyOf } from './temporal/story.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 import { versionOf } from './temporal/versions.ts';
 import { installRuntime, loadBundle } from './temporal/workers.ts';
 
-// `npm run replay`: would these workflows go through what others went through?
+// `npm run replay`: would these workflows go through what others went through? And what was that?
 
 const HELP = `
-Of many runs (--since, --failed, --query) those that are pinned to another build are counted apart: only workers of that
-build go on with them. --inspect waits for a debugger, and stops it at the first that the code does at that event or after
-it; "temporal workflow show --workflow-id ID" numbers the events.
+A run that is named is told as well: what was decided, who was asked, why it failed. Of many runs (--since, --failed,
+--query) those that are pinned to another build are counted apart: only workers of that build go on with them.
+--inspect waits for a debugger, and stops it at the first that the code does at that event or after it.
 
 Needs no settings for --file, else TEMPORAL_ADDRESS, TASK_QUEUE, and DATABASE_URL for requests that are alone in their
 batch; see "Configuration" in README.md, and "Replaying a failed run" in deploy/operations.md.
@@ -54,7 +55,7 @@ interface Options {
 await main(
   {
     name: 'replay',
-    description: 'Whether runs of workflows fit the code.',
+    description: 'Whether runs of workflows fit the code, and what happened in them.',
     help: HELP,
   },
   async (stopped, ids: string[], options: Options, command: Command) => {
@@ -167,12 +168,12 @@ function tell(run: Run, misfit: string | null, pinned: string | null): void {
   const { workflowId, type, events } = run;
   const ui = temporalUi();
   const build = pinned ? `, pinned to build ${pinned}` : '';
-  say(`${type} ${workflowId}, begun ${events[0]?.at.toISOString()}${build}`);
-  if (ui) say(`${ui}/${workflowId}`);
-  say(misfit ?? 'fits');
+  const heading = `${type} ${workflowId}, begun ${events[0]?.at.toISOString()}${build}`;
+  say([heading, ...(ui ? [`${ui}/${workflowId}`] : []), ...storyOf(run), misfit ?? 'fits'].join('\n'));
 }
 
-/** What somebody else has written must not move a terminal's cursor. */
+/** Payloads have no addresses. What somebody else has written may have, and must not move a terminal's cursor. */
 function say(text: string): void {
-  console.log(text.split('\n').map(printable).join('\n'));
+  const lines = text.split('\n').map(printable);
+  console.log(lines.join('\n').replaceAll(/[^\s"'<>(),;:=]+@[^\s"'<>(),;:=]+/g, '***'));
 }

@@ -5,17 +5,30 @@ import { NOT_FOUND, unless } from './client.ts';
 
 // Histories in JSON, which is how Temporal's CLI and UI write them: temporal/api/history/v1/message.proto.
 
-type Payloads = { readonly payloads?: readonly { readonly data?: string }[] };
+type Payload = { readonly data?: string };
+export type Payloads = { readonly payloads?: readonly Payload[] };
+export type Failure = { readonly message?: string; readonly cause?: Failure };
+type Text =
+  | 'activityId'
+  | 'reason'
+  | 'signalName'
+  | 'startToFireTimeout'
+  | 'versioningBehavior'
+  | 'workflowId';
+/** The event that another one goes on with. */
+type Earlier = 'scheduledEventId' | 'initiatedEventId' | 'startedEventId';
 
 /** What an event says: those of its members that are read here; each kind of event has some. */
-export interface Said {
-  readonly activityId?: string;
+export interface Said extends Readonly<Partial<Record<Text | Earlier, string>>> {
   readonly activityType?: { readonly name: string };
-  readonly workflowId?: string;
   readonly workflowType?: { readonly name: string };
+  readonly attempt?: number;
+  readonly input?: Payloads;
+  readonly result?: Payloads;
   readonly details?: Readonly<Record<string, Payloads>>;
-  readonly searchAttributes?: { readonly indexedFields: object };
-  readonly versioningBehavior?: string;
+  readonly searchAttributes?: { readonly indexedFields: Readonly<Record<string, Payload>> };
+  readonly failure?: Failure;
+  readonly lastFailure?: Failure;
   readonly deploymentVersion?: { readonly buildId: string };
   readonly versioningOverride?: { readonly autoUpgrade?: boolean };
 }
@@ -25,11 +38,14 @@ export interface HistoryEvent extends Said {
   readonly at: Date;
   /** `ActivityTaskScheduled` */
   readonly name: string;
+  /** What the code that caused it says of it, for people. */
+  readonly summary: string | null;
 }
 
 type RawEvent = Readonly<Record<string, unknown>> & {
   readonly eventId: string;
   readonly eventTime: string;
+  readonly userMetadata?: { readonly summary?: Payload };
 };
 
 /** One run of a workflow. */
@@ -40,6 +56,15 @@ export interface Run {
   readonly events: readonly HistoryEvent[];
   /** As the SDK takes it, with all that it goes by: `sdkMetadata` says by which rules it was written. */
   readonly history: { readonly events: readonly RawEvent[] };
+}
+
+/** What a payload holds; null for none, and for what is not JSON. */
+export function decoded(payload: Payload | undefined): unknown {
+  try {
+    return JSON.parse(Buffer.from(payload?.data ?? '', 'base64').toString());
+  } catch {
+    return null;
+  }
 }
 
 /** What a payload holds; null for none, and for what is not JSON. */
@@ -78,10 +103,11 @@ export async function fetchRun(client: Client, workflowId: string, runId?: strin
 function runOf(raw: Parameters<typeof historyToJSON>[0], given?: string): Run {
   const history = JSON.parse(historyToJSON(raw)) as Run['history'];
   const events = history.events.map((event) => {
-    const { eventId, eventTime } = event;
+    const { eventId, eventTime, userMetadata } = event;
     const key = Object.keys(event).find((name) => name.endsWith('EventAttributes')) ?? '';
     const name = key.replace('EventAttributes', '').replace(/^./, (letter) => letter.toUpperCase());
-    return { ...(event[key] as Said), id: Number(eventId), at: new Date(eventTime), name };
+    const summary = decoded(userMetadata?.summary) as string | null;
+    return { ...(event[key] as Said), id: Number(eventId), at: new Date(eventTime), name, summary };
   });
   const [started] = events;
   const workflowId = given ?? started?.workflowId ?? '';

@@ -1,7 +1,8 @@
 import { Worker } from '@temporalio/worker';
 import { OperatorProblem } from '../../db/errors.ts';
 import commands from './commands.json' with { type: 'json' };
-import type { HistoryEvent, Run, Said } from './history.ts';
+import { decoded, type HistoryEvent, type Run, type Said } from './history.ts';
+import { titleOf } from './story.ts';
 
 // Replaying runs: the SDK says whether workflows would do again what a history says they did. It does not say which line
 // would do otherwise, so each command is noted with the stack that gave it.
@@ -27,12 +28,8 @@ function stepsOf(events: readonly HistoryEvent[]) {
   const keyOf = numbering();
   return events.flatMap(({ id: eventId, name, details, searchAttributes, ...said }) => {
     // The server's, beside the marker of a patch.
-    if (!NAMES.has(name) || 'TemporalChangeVersion' in (searchAttributes?.indexedFields ?? {})) return [];
-    // What the marker of a local activity says of it.
-    const marker = details?.data?.payloads?.[0]?.data;
-    const local: { seq: number; activity_type: string } | null = marker
-      ? JSON.parse(Buffer.from(marker, 'base64').toString())
-      : null;
+    if (!NAMES.has(name) || searchAttributes?.indexedFields.TemporalChangeVersion) return [];
+    const local = decoded(details?.data?.payloads?.[0]) as { seq: number; activity_type: string } | null;
     const type = local?.activity_type ?? said.activityType ?? said.workflowType;
     const what = words(name, type, said.activityId ?? said.workflowId);
     return [{ eventId, key: keyOf(local?.seq ?? null), what }];
@@ -141,11 +138,11 @@ function misfitOf({ message }: Error, { events }: Run, { done, thrown }: Recorde
   ];
   const site = sites.find(({ lines }) => lines.length > 0);
   const eventId = first?.eventId ?? thrown?.eventId;
-  const event = first?.what ?? events.find(({ id }) => id === eventId)?.name;
+  const event = events.find(({ id }) => id === eventId);
   const code = thrown ? `throws ${thrown.error.name}` : step ? `does ${step.what}` : 'does not do that';
   const after = site?.what && `after ${site.what}`;
   return [
-    `does not fit at event ${eventId}: ${event}`,
+    `does not fit at event ${eventId}: ${event && titleOf(event, event)}`,
     `  the code ${[code, after, site && `at ${site.lines.join(' < ')}`].filter(Boolean).join(', ')}`,
     // What follows are whole messages of the protocol.
     `  ${why.replace(/, version: 0, .*/, '')}`,

@@ -81,11 +81,20 @@ async function lineOf(file: string, text: string): Promise<string> {
 
 const SLEEP = 'await (0,_temporalio_workflow__WEBPACK_IMPORTED_MODULE_0__.sleep)(1);';
 
-test.serial('a run that fits is named with its begin, its build and its link', async (t) => {
+test.serial('a run is told with its times: what was decided, who was asked, why it failed', async (t) => {
   const { code, stdout, stderr } = await replay([failed], { TEMPORAL_UI_URL: UI });
   t.deepEqual([code, stderr], [0, '']);
   t.regex(stdout, new RegExp(`^enrichBatch ${failed}, begun 20\\d\\d-.*Z, pinned to build [0-9a-f]{12}\n`));
-  t.true(stdout.endsWith(`\n${UI}/namespaces/default/workflows/${failed}\nfits\n`), stdout);
+  t.true(stdout.includes(`\n${UI}/namespaces/default/workflows/${failed}\n`));
+  t.regex(stdout, /^ +1 +\+0\.000 s {2}WorkflowExecutionStarted enrichBatch/m);
+  t.regex(stdout, /s {2}MarkerRecorded planBatch: .*total 1, .*open 1, lookups \[req_\w+\]$/m);
+  t.regex(stdout, /s {2}ActivityTaskScheduled askVendor \(rocketreach for NPI 2000000101\)$/m);
+  t.regex(
+    stdout,
+    /\+[34]\.\d{3} s {2}ActivityTaskTimedOut askVendor \(.*\): activity ScheduleToClose timeout/m,
+  );
+  t.regex(stdout, /s {2}UpsertWorkflowSearchAttributes: Outcome failed: deadline$/m);
+  t.regex(stdout, /s {2}WorkflowExecutionCompleted: failed 1\nfits\n$/);
 });
 
 test.serial(
@@ -129,7 +138,7 @@ test.serial('code that does otherwise is told with the event and its own line', 
   t.regex(
     await misfitOf(both.batch_id, id),
     new RegExp(
-      '^does not fit at event 7: StartChildWorkflowExecutionInitiated lookUpEmail req_\\w+\n' +
+      '^does not fit at event 7: StartChildWorkflowExecutionInitiated lookUpEmail req_\\w+ \\(NPI \\d+\\)\n' +
         ` {2}the code does StartChildWorkflowExecutionInitiated lookUpEmail xreq_\\w+, at ${starts} < `,
     ),
   );
@@ -173,6 +182,19 @@ test.serial(
       t.throws(() => parseRun(text), { message: /^this is no history: take / }, text.slice(0, 40));
   },
 );
+
+test.serial('what somebody wrote into a history is masked if it looks like an address', async (t) => {
+  const history = JSON.parse(
+    await readFile(fileURLToPath(new URL('../histories/lookup-terminated.json', import.meta.url)), 'utf8'),
+  );
+  const text = JSON.stringify(history).replace(
+    '"reason":"recorded"',
+    '"reason":"asked by jane.roe@example.org \\u001b[2J"',
+  );
+  const { code, stdout } = await replay(['--file', '-'], {}, text);
+  t.is(code, 0);
+  t.true(stdout.includes('WorkflowExecutionTerminated: asked by *** \u{fffd}[2J'), stdout);
+});
 
 test.serial(
   'of many runs those count that have to fit: what is pinned to another build goes on with that one',
@@ -262,13 +284,13 @@ test.serial('what it cannot do is one sentence, and its exit code tells a pipeli
 });
 
 for (const [where, eventOf, text] of [
-  ['where the code does what an event records', 'ActivityTaskScheduled', 'askVendor({'],
-  ['where it answers to what others did', 'ActivityTaskTimedOut', 'const compensate ='],
+  ['where the code does what an event records', 'ActivityTaskScheduled askVendor', 'askVendor({'],
+  ['where it answers to what others did', 'ActivityTaskTimedOut askVendor', 'const compensate ='],
 ] as const) {
   test.serial(`a debugger stops ${where}`, async (t) => {
-    const run = await fetchRun(stack.client, failed);
-    const event = run?.events.find(({ name }) => name === eventOf)?.id;
-    const debugged = await debug([failed, '--inspect', String(event)]);
+    const { stdout } = await replay([failed]);
+    const event = new RegExp(`^ +(\\d+) .* ${eventOf}`, 'm').exec(stdout)?.[1] ?? '';
+    const debugged = await debug([failed, '--inspect', event]);
     t.deepEqual([debugged.code, debugged.stops], [0, 1]);
     t.is(debugged.lines[0], await lineOf('workflows/lookup.ts', text));
   });
