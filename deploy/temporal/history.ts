@@ -67,15 +67,6 @@ export function decoded(payload: Payload | undefined): unknown {
   }
 }
 
-/** What a payload holds; null for none, and for what is not JSON. */
-export function decoded(payload: Payload | undefined): unknown {
-  try {
-    return JSON.parse(Buffer.from(payload?.data ?? '', 'base64').toString());
-  } catch {
-    return null;
-  }
-}
-
 /**
  * @param text `{"events": […]}` of `temporal workflow show -o json` and of the UI's download, its bare list of events, or
  * `{"history": …}` of Temporal's HTTP API and of our own tests
