@@ -108,7 +108,9 @@ export async function readConcerns(db: Database) {
   const seconds = (since: string) =>
     sql.raw(`extract(epoch from clock_timestamp() - ${since})::int as seconds`);
   type Concern = 'waitingForRoom' | 'nearlyOutOfCredits' | 'webhookHostsAway' | 'switchedOff';
-  const concerns = await run<Record<Concern, readonly Readonly<Record<string, string | number | boolean>>[]>>(db)`
+  const concerns = await run<Record<Concern, readonly Readonly<Record<string, string | number | boolean>>[]>>(
+    db,
+  )`
     select ${listed(sql`
              select ${organization}, count(*) as requests, ${seconds('min(accepted_at)')}
                from requests r join organizations o on o.id = r.organization_id
