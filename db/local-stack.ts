@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { sql } from 'drizzle-orm';
-import { openDatabase, query, transaction } from './client.ts';
+import { only, openDatabase, run, transaction } from './client.ts';
 
 /**
  * Marks a database as the local stack's, by the table `local_stack`: only in a marked database do simulated vendors
@@ -13,14 +13,13 @@ export async function claimForLocalStack(url: string, isOwnServer: boolean): Pro
   const db = openDatabase({ url, poolSize: 1, applicationName: 'local-stack' });
   try {
     return await transaction(db, async (tx) => {
-      const [found] = await tx.execute<{ marked: boolean; used: boolean }>(sql`
+      const found = await run<{ marked: boolean; used: boolean }>(tx)`
         select to_regclass('public.local_stack') is not null as marked,
-               exists (select from pg_tables where schemaname not in ('pg_catalog', 'information_schema')) as used`);
-      if (!found?.marked) {
-        if (found?.used && !isOwnServer) return null;
-        await tx.execute(sql`create table public.local_stack as select gen_random_uuid() as id`);
-      }
-      const [mark] = await tx.execute<{ id: string }>(sql`select id from public.local_stack`);
+               exists (select from pg_tables where schemaname not in ('pg_catalog', 'information_schema')) as used`;
+      const { marked, used } = only(found);
+      if (!marked && used && !isOwnServer) return null;
+      if (!marked) await run(tx)`create table public.local_stack as select gen_random_uuid() as id`;
+      const [mark] = await run<{ id: string }>(tx)`select id from public.local_stack`;
       return mark?.id ?? null;
     });
   } finally {
@@ -39,16 +38,13 @@ export async function openUsers(url: string): Promise<Record<'api' | 'worker' | 
     const its = new URL(url);
     its.username = `local_${role}`;
     its.password = randomBytes(18).toString('hex');
-    await query(db, (tx) =>
-      tx.execute(
-        sql.raw(`do $$ begin
-          if not exists (select from pg_roles where rolname = '${its.username}') then
-            create user ${its.username} in role npe_${role};
-          end if;
-          alter user ${its.username} password '${its.password}';
-        end $$`),
-      ),
-    );
+    const statement = `do $$ begin
+      if not exists (select from pg_roles where rolname = '${its.username}') then
+        create user ${its.username} in role npe_${role};
+      end if;
+      alter user ${its.username} password '${its.password}';
+    end $$`;
+    await run(db)`${sql.raw(statement)}`;
     return its.href;
   };
   try {
