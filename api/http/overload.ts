@@ -41,6 +41,7 @@ export function createLanes(
   // From one that leaves to the next while others wait: what the line costs, also if this process is short of CPU.
   let everyMs = usualMs / atOnce;
   let leftAt: number | null = null;
+  let asking = 0;
   const requireRoom = (code: 'too_many_at_once' | 'overloaded', isFull: boolean, waitMs: number) => {
     if (isFull || waitMs > patienceMs) throw problem(code, { wait: Math.max(1, Math.ceil(waitMs / 1000)) });
   };
@@ -79,14 +80,13 @@ export function createLanes(
         lane.here -= 1;
         here -= 1;
         if (lane.here === 0) lanes.delete(who);
-        if (leftAt !== null) everyMs += (now() - leftAt - everyMs) / 32;
-        leftAt = here < atOnce ? null : now();
       };
       return {
         leave: () => isTaken && leave(),
         async inTurn(work) {
           if (!isTaken) throw problem('overloaded', { wait: 1 });
           isTaken = false;
+          asking += 1;
           const { promise: turn, resolve: begin, reject } = Promise.withResolvers<void>();
           lane.waiting.push(begin);
           const giveUp = () => {
@@ -108,6 +108,10 @@ export function createLanes(
             }
           } finally {
             clearTimeout(timer);
+            asking -= 1;
+            // A place whose body is slow to arrive says nothing of what the line costs: nobody waits for that.
+            if (leftAt !== null) everyMs += (now() - leftAt - everyMs) / 32;
+            leftAt = asking < atOnce ? null : now();
             leave();
             next();
           }

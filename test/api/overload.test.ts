@@ -228,21 +228,34 @@ test('who waits for a turn gets it in turn with others, however much he waits fo
 });
 
 // Guard: `everyMs` in `createLanes`.
-test('who would wait too long by what the line has lately cost is refused at once, and let in when it is gone', (t) => {
+test('who would wait too long by what the line has lately cost is refused at once, and let in when it is gone', async (t) => {
   let now = 0;
   const lanes = createLanes({ atOnce: 1, each: 1, most: 100, mostOfAll: 100, patienceMs: 1000 }, () => now);
   const places = Array.from({ length: 30 }, (_, n) => lanes.enter(`${n}`));
-  const leave = (count: number, ms: number) => {
-    for (const place of places.splice(0, count)) {
-      now += ms;
-      place.leave();
-    }
-  };
-  lanes.enter('quick').leave();
-  leave(20, 500);
+  const work = (count: number, ms: number) =>
+    Promise.all(
+      places.splice(0, count).map((place) =>
+        place.inTurn(async () => {
+          now += ms;
+        }),
+      ),
+    );
+  await work(20, 500);
   t.throws(() => lanes.enter('slow'), { message: 'HTTP 503' });
-  leave(10, 1);
+  await work(10, 1);
   t.notThrows(() => lanes.enter('gone').leave());
+});
+
+// Guard: `everyMs` is measured by those who have asked for their turn.
+test('places whose bodies are slow to arrive cost nobody else his', (t) => {
+  let now = 0;
+  const lanes = createLanes({ atOnce: 1, each: 1, most: 100, mostOfAll: 100, patienceMs: 1000 }, () => now);
+  const slow = Array.from({ length: 30 }, () => lanes.enter('slow'));
+  for (const place of slow.splice(0, 20)) {
+    now += 5000;
+    place.leave();
+  }
+  t.notThrows(() => lanes.enter('other').leave());
 });
 
 test('work that fails, and a place given up, make room again', async (t) => {
