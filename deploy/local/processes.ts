@@ -10,7 +10,7 @@ import { OperatorProblem } from '../../db/errors.ts';
 
 /**
  * What goes wrong while a local server is being brought up. The code is for programs: `port_taken`, `postgres_running`,
- * `postgres_failed`, `database_in_use`, `temporal_missing`, `temporal_failed`, `not_startable`.
+ * `postgres_failed`, `database_in_use`, `program_missing`, `temporal_missing`, `temporal_failed`, `not_startable`.
  */
 export class LocalProblem extends OperatorProblem {
   override readonly name = 'LocalProblem';

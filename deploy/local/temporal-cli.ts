@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rename, rm } from 'node:fs/promises';
 import { arch, homedir, platform } from 'node:os';
 import { join } from 'node:path';
@@ -60,15 +61,33 @@ async function download({ cacheDir, onProgress }: CliSearch): Promise<string | u
 }
 
 /**
- * Builds a program of a Go module and keeps it in the cache folder.
+ * A program of a Go module: kept in the cache folder, else built by Go, once.
  * @param module as `go install` takes it, with its version
  * @param name what the program is called there
- * @returns undefined when Go is missing or cannot build it
+ * @param flags of `go install`
+ * @throws {LocalProblem} `program_missing`
  */
-export async function build(
+export async function findBuilt(
+  search: CliSearch,
+  module: string,
+  name: string,
+  flags: readonly string[] = [],
+): Promise<string> {
+  const kept = join(search.cacheDir, name);
+  if (existsSync(kept)) return kept;
+  await mkdir(search.cacheDir, { recursive: true });
+  const built = await build(search, module, name, flags);
+  if (built !== undefined) return built;
+  const message = `${name} is missing and could not be built: install Go, then try again.`;
+  throw new LocalProblem('program_missing', message);
+}
+
+/** @returns undefined when Go is missing or cannot build it */
+async function build(
   { cacheDir, onProgress }: CliSearch,
   module: string,
   name: string,
+  flags: readonly string[] = [],
 ): Promise<string | undefined> {
   if ((await run('go', ['version'], {})).code !== 0) return undefined;
   onProgress(`building ${name} with Go, once; this takes up to 3 minutes`);
@@ -78,7 +97,7 @@ export async function build(
   }, PROGRESS_MS);
   return await keep(cacheDir, name, async (folder) => {
     // `env` sets the variable for Go alone and leaves it everything else it needs from the environment.
-    const { code, output } = await run('env', [`GOBIN=${folder}`, 'go', 'install', module], {});
+    const { code, output } = await run('env', [`GOBIN=${folder}`, 'go', 'install', ...flags, module], {});
     if (code !== 0) onProgress(`Go could not build ${name}: ${output.split('\n').at(-1)}`);
     return code === 0;
   }).finally(() => clearInterval(progress));

@@ -5,7 +5,7 @@ import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { isPortFree, LOOPBACK, LocalProblem, launch, run } from './processes.ts';
 import { bringUp, ensureNamespace, type Temporal, type TemporalOptions } from './temporal.ts';
-import { build, type CliSearch } from './temporal-cli.ts';
+import { type CliSearch, findBuilt } from './temporal-cli.ts';
 
 // Temporal as it runs in production: the server with its four services, its history and its visibility in PostgreSQL.
 
@@ -28,17 +28,10 @@ export function isServerBuilt(cacheDir: string): boolean {
 
 /**
  * The programs of the server: kept in the cache folder, else built by Go (4 to 6 minutes on two cores, once).
- * @throws {LocalProblem} `temporal_missing`
+ * @throws {LocalProblem} `program_missing`
  */
 export async function findTemporalServer(search: CliSearch) {
-  const find = async ([name, module]: readonly [name: string, module: string]) => {
-    const kept = join(search.cacheDir, name);
-    const found = existsSync(kept) ? kept : await build(search, module, name);
-    if (found !== undefined) return found;
-    const message = `${name} is missing and could not be built: install Go, then try again.`;
-    throw new LocalProblem('temporal_missing', message);
-  };
-  await mkdir(search.cacheDir, { recursive: true });
+  const find = ([name, module]: readonly [name: string, module: string]) => findBuilt(search, module, name);
   const { server, sqlTool, ui } = PROGRAMS;
   return { server: await find(server), sqlTool: await find(sqlTool), ui: await find(ui) };
 }

@@ -1,36 +1,7 @@
-import { existsSync } from 'node:fs';
-import { mkdir, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { freePort, LOOPBACK, launch, run } from '../../deploy/local/processes.ts';
-import { build, cacheFolder } from '../../deploy/local/temporal-cli.ts';
 import { eventually } from './organization.ts';
-
-const MODULE = 'github.com/prometheus/prometheus/cmd';
-/** 3.16.0, as Go counts it. */
-const VERSION = 'v0.316.0';
-/** Of the two dozen ways to find targets the one that our file uses: the others bring the clients of every cloud. */
-const ONLY_DNS = '-tags=remove_all_sd,enable_dns_sd';
-
-/**
- * Prometheus and promtool: kept in the cache folder, else built by Go (2 to 4 minutes on two cores, once).
- * @throws {Error} one sentence, where Go is missing or cannot build one
- */
-export async function findPrometheus() {
-  const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
-  await mkdir(cacheDir, { recursive: true });
-  // For this process, which builds nothing that would mind.
-  process.env.GOFLAGS = `${process.env.GOFLAGS ?? ''} ${ONLY_DNS}`.trim();
-  const find = async (program: string): Promise<string> => {
-    const name = `${program}-${VERSION}`;
-    const kept = join(cacheDir, name);
-    if (existsSync(kept)) return kept;
-    const built = await build({ cacheDir, onProgress: console.log }, `${MODULE}/${program}@${VERSION}`, name);
-    if (built === undefined)
-      throw new Error(`${program} is missing and could not be built: install Go, then try again.`);
-    return built;
-  };
-  return { promtool: await find('promtool'), prometheus: await find('prometheus') };
-}
 
 /** @throws {Error} with what promtool said, where it has something to say against */
 export async function check(promtool: string, ...args: readonly string[]): Promise<void> {
