@@ -1,17 +1,16 @@
 import { execFile } from 'node:child_process';
-import { cp, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { cp, symlink, writeFile } from 'node:fs/promises';
 import { basename, delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { openapi } from '../api/openapi/document.ts';
 import { run } from '../deploy/local/processes.ts';
-import { cacheFolder } from '../deploy/local/programs.ts';
+import { temporaryFolder } from './support/database.ts';
 import { program } from './support/documented/examples.ts';
-import { findPackages } from './support/installed.ts';
-import { findPython } from './support/python.ts';
+import { runCheck, step } from './support/long-check.ts';
 import { startServers } from './support/servers.ts';
 import { type Stack, startStack } from './support/stack.ts';
+import { TOOLS } from './support/tools.ts';
 
 /**
  * `npm run clients`: Redocly and Spectral lint the OpenAPI document, generators make clients from it, and the programs
@@ -43,30 +42,15 @@ const CLIENTS: readonly (readonly [program: string, generator: string])[] = [
   ],
 ];
 
-const stops: (() => Promise<unknown>)[] = [];
-try {
-  await main();
-} catch (error) {
-  console.error(error instanceof Error ? error.message : error);
-  process.exitCode = 1;
-} finally {
-  for (const stop of stops.reverse()) await stop();
-}
-// A handle that a library left open must not keep a finished run from ending.
-process.exit();
-
-async function main(): Promise<void> {
-  const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
-  const packages = await findPackages(cacheDir, join(FOLDER, 'package-lock.json'));
-  const python = await findPython(cacheDir, join(FOLDER, 'requirements.txt'), 'openapi_python_client');
+await runCheck(async (started) => {
+  const [packages, python] = [await TOOLS.clientPackages(), await TOOLS.clientPython()];
   const hasJava = (await run('java', ['-version'], {})).code === 0;
   if (!hasJava) console.log('without Java on PATH: the clients of openapi-generator are left out');
   const clients = CLIENTS.filter(([, generator]) => hasJava || !generator.startsWith('java'));
   const programs = [...clients.map(([program]) => program), DOCUMENTED];
   const leftOut = CLIENTS.map(([program]) => program).filter((program) => !programs.includes(program));
 
-  const folder = await mkdtemp(join(tmpdir(), 'clients-'));
-  stops.push(() => rm(folder, { recursive: true, force: true }));
+  const folder = temporaryFolder((remove) => started.defer(remove));
   const isTaken = (file: string) => ![...leftOut, 'node_modules'].includes(basename(file));
   await cp(FOLDER, folder, { recursive: true, filter: isTaken });
   await symlink(packages, join(folder, 'node_modules'));
@@ -77,39 +61,37 @@ async function main(): Promise<void> {
   await writeFile(join(folder, 'openapi.json'), JSON.stringify(openapi));
   await writeFile(join(folder, DOCUMENTED), program(DOCUMENTED));
   const path = [join(packages, '.bin'), dirname(python), process.env.PATH].join(delimiter);
-  const step = stepsIn(folder, { ...process.env, ...QUIET, PATH: path });
+  const type = typingIn(folder, { ...process.env, ...QUIET, PATH: path });
 
-  await step('redocly lint openapi.json --config redocly.yaml');
-  await step('spectral lint openapi.json --ruleset spectral.yaml --fail-severity hint');
-  for (const [, generator] of clients) await step(generator);
-  await step('tsc --project .');
+  await type('redocly lint openapi.json --config redocly.yaml');
+  await type('spectral lint openapi.json --ruleset spectral.yaml --fail-severity hint');
+  for (const [, generator] of clients) await type(generator);
+  await type('tsc --project .');
   const scripts = programs.filter((program) => program.endsWith('.py')).join(' ');
-  await step(`python -m mypy --strict --follow-imports silent ${scripts}`, { MYPYPATH: PYTHON_CLIENTS });
+  await type(`python -m mypy --strict --follow-imports silent ${scripts}`, { MYPYPATH: PYTHON_CLIENTS });
 
-  stops.push(await startServers());
+  started.defer(await startServers());
   const stack = await startStack();
-  stops.push(() => stack.stop());
+  started.defer(stack.stop);
   for (const one of programs) {
     const command = one.endsWith('.py') ? `python ${one}` : `node compiled/${one.replace('.ts', '.js')}`;
-    await step(command, { ...(await accessTo(stack)), PYTHONPATH: PYTHON_CLIENTS });
+    await type(command, { ...(await accessTo(stack)), PYTHONPATH: PYTHON_CLIENTS });
   }
   console.log(`${clients.length} generated clients work`);
-}
+});
 
 /** Runs commands in a folder, says what each took, and fails as they do, with what they said. */
-function stepsIn(cwd: string, environment: NodeJS.ProcessEnv) {
-  return async (line: string, env: NodeJS.ProcessEnv = {}): Promise<void> => {
-    const [command = '', ...args] = line.split(' ');
-    const since = performance.now();
-    console.log(`▸ ${line}`);
-    const options = { cwd, env: { ...environment, ...env }, maxBuffer: 64 * 1024 * 1024 };
-    await promisify(execFile)(command, args, options).catch(({ stdout, stderr, code }) => {
-      throw new Error(
-        `${stdout}${stderr}\n${command} failed (${code}); the document is made in api/openapi/`,
-      );
+function typingIn(cwd: string, environment: NodeJS.ProcessEnv) {
+  return (line: string, env: NodeJS.ProcessEnv = {}): Promise<void> =>
+    step(line, async () => {
+      const [command = '', ...args] = line.split(' ');
+      const options = { cwd, env: { ...environment, ...env }, maxBuffer: 64 * 1024 * 1024 };
+      await promisify(execFile)(command, args, options).catch(({ stdout, stderr, code }) => {
+        throw new Error(
+          `${stdout}${stderr}\n${command} failed (${code}); the document is made in api/openapi/`,
+        );
+      });
     });
-    console.log(`▪ ${((performance.now() - since) / 1000).toFixed(1)} s`);
-  };
 }
 
 /** What a program is told: organizations of its own, with credits, without, and beyond its rate. */

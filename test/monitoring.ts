@@ -1,22 +1,21 @@
 import { randomUUID } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { Ajv } from 'ajv';
 import { freePort, LOOPBACK, run } from '../deploy/local/processes.ts';
-import { cacheFolder } from '../deploy/local/programs.ts';
 import type { Dashboard } from './monitoring/draw.ts';
-import { testSetting } from './support/database.ts';
-import { findPackages } from './support/installed.ts';
+import { temporaryFolder, testSetting } from './support/database.ts';
+import { runCheck } from './support/long-check.ts';
 import { createCaller } from './support/organization.ts';
 import { startApiProcess, workerProcesses } from './support/programs.ts';
-import { check, findPrometheus, startPrometheus } from './support/prometheus.ts';
+import { check, startPrometheus } from './support/prometheus.ts';
 import { startServers } from './support/servers.ts';
 import { type Stack, startStack } from './support/stack.ts';
+import { TOOLS } from './support/tools.ts';
 
 /**
  * `npm run monitoring -- [--seconds 40] [--pictures FOLDER]`: promtool checks deploy/prometheus, and the types that Grafana
@@ -42,26 +41,17 @@ const { values } = parseArgs({
   options: { seconds: { type: 'string', default: '40' }, pictures: { type: 'string' } },
 });
 
-try {
-  await using started = new AsyncDisposableStack();
-  await main(started);
-} catch (error) {
-  console.error(error instanceof Error ? error.message : error);
-  process.exitCode = 1;
-}
-// A handle that a library left open must not keep a finished run from ending.
-process.exit();
+await runCheck(main);
 
 async function main(started: AsyncDisposableStack): Promise<void> {
-  const { promtool, prometheus } = await findPrometheus();
+  const [promtool, prometheus] = [await TOOLS.promtool(), await TOOLS.prometheus()];
   await check(promtool, 'check', 'config', join(PROMETHEUS, 'prometheus.yaml'));
   await check(promtool, 'test', 'rules', join(PROMETHEUS, 'alerts.test.yaml'));
   const dashboards = readdirSync(DASHBOARDS).map((file) => [file, readDashboard(file)] as const);
   await holdAgainstTypes(dashboards);
   console.log('promtool and the types of Grafana have nothing to say against the files');
 
-  const folder = await mkdtemp(join(tmpdir(), 'monitoring-'));
-  started.defer(() => rm(folder, { recursive: true, force: true }));
+  const folder = temporaryFolder((remove) => started.defer(remove));
   started.defer(await startServers());
   const temporal = {
     temporalAddress: testSetting('TEST_TEMPORAL_ADDRESS'),
@@ -118,10 +108,7 @@ function readDashboard(file: string): Dashboard {
 
 /** @throws {Error} naming what a dashboard has that Grafana doesn't know */
 async function holdAgainstTypes(dashboards: readonly (readonly [string, Dashboard])[]): Promise<void> {
-  const packages = await findPackages(
-    cacheFolder(process.env.XDG_CACHE_HOME),
-    path('./monitoring/package-lock.json'),
-  );
+  const packages = await TOOLS.grafanaPackages();
   const generate = join(packages, '.bin', 'ts-json-schema-generator');
   const { code, output } = await run(
     generate,

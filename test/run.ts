@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { launch } from '../deploy/local/processes.ts';
+import { step as timedStep } from './support/long-check.ts';
 import { countTests, slowestTests, type TestCounts, type TimedTest, timedTest } from './support/report.ts';
 
 /**
@@ -15,6 +16,8 @@ import { countTests, slowestTests, type TestCounts, type TimedTest, timedTest } 
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const BIN = join(ROOT, 'node_modules', '.bin');
+/** Where Node keeps what it compiled, as for npm run operator: every test file is a process, and loads the same files. */
+const COMPILED = join(ROOT, 'node_modules', '.cache', 'compile');
 /** AVA writes to this program, not to the terminal, and would leave out the colors. */
 const COLOR = process.stdout.isTTY ? { FORCE_COLOR: '1' } : {};
 
@@ -98,7 +101,8 @@ async function watchTests(args: readonly string[]): Promise<TestCounts> {
 
 function environment(): NodeJS.ProcessEnv {
   // First on PATH, so that AVA runs under the Node of this project without npm as well.
-  return { ...process.env, ...COLOR, PATH: `${BIN}${delimiter}${process.env.PATH}` };
+  const PATH = `${BIN}${delimiter}${process.env.PATH}`;
+  return { ...process.env, ...COLOR, PATH, NODE_COMPILE_CACHE: COMPILED };
 }
 
 async function check(command: string, args: readonly string[]): Promise<void> {
@@ -111,13 +115,9 @@ async function check(command: string, args: readonly string[]): Promise<void> {
   if (code !== 0) throw new Error(`${command} ${args.join(' ')} found problems (exit code ${code})`);
 }
 
-async function step<T>(name: string, work: () => Promise<T>): Promise<T> {
+function step<T>(name: string, work: () => Promise<T>): Promise<T> {
   interruption.signal.throwIfAborted();
-  console.log(`▸ ${name}`);
-  const begun = performance.now();
-  const result = await work();
-  console.log(`▪ ${name}: ${((performance.now() - begun) / 1000).toFixed(1)} s`);
-  return result;
+  return timedStep(name, work);
 }
 
 function messageOf(error: unknown): string {

@@ -1,15 +1,15 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { cacheFolder } from '../deploy/local/programs.ts';
+import { temporaryFolder } from './support/database.ts';
+import { runCheck } from './support/long-check.ts';
 import { eventually } from './support/organization.ts';
-import { findPython } from './support/python.ts';
 import { startServers } from './support/servers.ts';
 import { type Stack, startStack } from './support/stack.ts';
+import { TOOLS } from './support/tools.ts';
 
 /**
  * `npm run schemathesis -- [--cases 5000] [--seed N]`: Schemathesis sends what it makes of /openapi.json to the whole
@@ -22,7 +22,7 @@ const ENDINGS = ['2000000010', '2000000028', '2000000044', '2000000051', '200000
  * What Schemathesis makes of `--max-examples 1`, at the very least: it counts per operation and per kind of test, and
  * ends early where it finds nothing new to send. By seed 8.9 to 12.3 were seen.
  */
-const CASES_PER_EXAMPLE = 6;
+const CASES_PER_EXAMPLE = 8;
 
 const { values } = parseArgs({
   options: { cases: { type: 'string', default: '5000' }, seed: { type: 'string' } },
@@ -30,29 +30,15 @@ const { values } = parseArgs({
 const cases = Number(values.cases);
 const seed = Number(values.seed ?? Math.floor(Math.random() * 2 ** 31));
 
-const stops: (() => Promise<unknown>)[] = [];
-try {
-  process.exitCode = await main();
-} catch (error) {
-  console.error(error instanceof Error ? error.message : error);
-  process.exitCode = 1;
-} finally {
-  for (const stop of stops.reverse()) await stop();
-}
-// A handle that a library left open must not keep a finished run from ending.
-process.exit();
-
-async function main(): Promise<number> {
+await runCheck(async (started) => {
   console.log(
     `Schemathesis, at least ${cases} cases; again with: npm run schemathesis -- --cases ${cases} --seed ${seed}`,
   );
-  const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
-  const python = await findPython(cacheDir, join(FOLDER, 'requirements.txt'), 'schemathesis');
-  const folder = await mkdtemp(join(tmpdir(), 'schemathesis-'));
-  stops.push(() => rm(folder, { recursive: true, force: true }));
-  stops.push(await startServers());
+  const python = await TOOLS.schemathesis();
+  const folder = temporaryFolder((remove) => started.defer(remove));
+  started.defer(await startServers());
   const stack = await startStack({ rateWindowMs: 1000, lookupTimeoutMs: 5000 });
-  stops.push(() => stack.stop());
+  started.defer(stack.stop);
   const peers = [await peer(stack, 'first'), await peer(stack, 'second')];
   const authFile = join(folder, 'auth.json');
   await writeFile(authFile, JSON.stringify({ auth: peers.map(({ auth }) => auth) }));
@@ -85,8 +71,8 @@ async function main(): Promise<number> {
   const { test_cases } = JSON.parse(await readFile(report, 'utf8')) as { test_cases: { generated: number } };
   console.log(`${test_cases.generated} cases, seed ${seed}: ${code === 0 ? 'no finding' : 'findings'}`);
   if (test_cases.generated < cases) console.error(`fewer than the ${cases} cases asked for`);
-  return code === 0 && test_cases.generated >= cases ? 0 : 1;
-}
+  if (code !== 0 || test_cases.generated < cases) process.exitCode = 1;
+});
 
 /**
  * An organization with results of every kind: `auth` as Schemathesis' Web Fuzzing Commons file has it, `decided` the

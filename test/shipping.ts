@@ -1,14 +1,13 @@
-import { chmod, cp, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { cp, readFile, writeFile } from 'node:fs/promises';
 import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { run } from '../deploy/local/processes.ts';
-import { cacheFolder, findBuilt } from '../deploy/local/programs.ts';
 import { buildImages, shippedFrom } from './shipping/images.ts';
 import { runImages } from './shipping/running.ts';
-import { testSetting } from './support/database.ts';
-import { findPython } from './support/python.ts';
+import { temporaryFolder, testSetting } from './support/database.ts';
+import { runCheck, step } from './support/long-check.ts';
 import { startServers } from './support/servers.ts';
+import { TOOLS } from './support/tools.ts';
 
 /**
  * `npm run shipping`: hadolint, Caddy, compose-go, kustomize and the schemas of Kubernetes judge what is in
@@ -17,12 +16,6 @@ import { startServers } from './support/servers.ts';
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const FOLDER = fileURLToPath(new URL('./shipping/', import.meta.url));
-/** Programs that Go builds once: as a variable, and its module. */
-const BUILT = {
-  KUSTOMIZE: 'sigs.k8s.io/kustomize/kustomize/v5@v5.7.1',
-  COMPOSE: 'github.com/compose-spec/compose-go/v2/cmd@v2.16.2',
-} as const;
-
 /** What judges, as a command in a copy of `deploy/`. */
 const JUDGES = {
   hadolint: 'hadolint container/Dockerfile',
@@ -58,27 +51,12 @@ const FAULTS: readonly (readonly [keyof typeof JUDGES, file: string, what: strin
   ['kubernetes', 'kubernetes/scaling/scaledobject.yaml', 'targetQueueSize', 'targetQueueLength'],
 ];
 
-const stops: (() => Promise<unknown>)[] = [];
-try {
-  await main();
-} catch (error) {
-  console.error(error instanceof Error ? error.message : error);
-  process.exitCode = 1;
-} finally {
-  for (const stop of stops.reverse()) await stop();
-}
-// A handle that a library left open must not keep a finished run from ending.
-process.exit();
-
-async function main(): Promise<void> {
-  const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
-  const python = await findPython(cacheDir, join(FOLDER, 'requirements.txt'), 'kubernetes_validate');
-  const path = [dirname(python), process.env.PATH].join(delimiter);
-  const env = { ...process.env, FOLDER, PATH: path, ...(await findJudges(cacheDir)) };
-  const folder = await mkdtemp(join(tmpdir(), 'shipping-'));
-  stops.push(() => rm(folder, { recursive: true, force: true }));
+await runCheck(async (started) => {
+  const path = [dirname(await TOOLS.manifestPython()), process.env.PATH].join(delimiter);
+  const built = { KUSTOMIZE: await TOOLS.kustomize(), COMPOSE: await TOOLS.compose() };
+  const env = { ...process.env, ...built, FOLDER, PATH: path };
   // Others look into it: PostgreSQL's user, and the images'.
-  await chmod(folder, 0o755);
+  const folder = temporaryFolder((remove) => started.defer(remove));
   const deploy = join(folder, 'deploy');
   await cp(join(ROOT, 'deploy'), deploy, { recursive: true });
   await succeed('container/secrets.sh');
@@ -89,10 +67,10 @@ async function main(): Promise<void> {
   await step('what the image is made of', tryIgnore);
   const dockerfile = join(deploy, 'container/Dockerfile');
   const images = await step('images', () => buildImages(dockerfile, ROOT, join(folder, 'images')));
-  stops.push(await startServers());
+  started.defer(await startServers());
   const temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS');
   await step('the service, run from them', () =>
-    runImages({ composed, images, deploy, temporalAddress, env, stops }),
+    runImages({ composed, images, deploy, temporalAddress, env, started }),
   );
 
   /** @throws {Error} what the command said */
@@ -119,7 +97,7 @@ async function main(): Promise<void> {
       await writeFile(file, text);
     }
   }
-}
+});
 
 /** Secrets and what is only for developers stay out. */
 async function tryIgnore(): Promise<void> {
@@ -136,21 +114,4 @@ async function tryIgnore(): Promise<void> {
     if (isShipped(path)) throw new Error(`.dockerignore lets ${path} into the image`);
   for (const path of ['deploy/api.ts', 'patches/README.md', '.npmrc'])
     if (!isShipped(path)) throw new Error(`.dockerignore keeps ${path} out of the image`);
-}
-
-async function step<T>(name: string, work: () => Promise<T>): Promise<T> {
-  const since = performance.now();
-  console.log(`▸ ${name}`);
-  const result = await work();
-  console.log(`▪ ${((performance.now() - since) / 1000).toFixed(1)} s`);
-  return result;
-}
-
-async function findJudges(cacheDir: string): Promise<NodeJS.ProcessEnv> {
-  const entries: [string, string][] = [];
-  for (const [name, module] of Object.entries(BUILT)) {
-    const file = `${name.toLowerCase()}${module.slice(module.indexOf('@'))}`;
-    entries.push([name, await findBuilt({ cacheDir, onProgress: console.log }, file, module)]);
-  }
-  return Object.fromEntries(entries);
 }

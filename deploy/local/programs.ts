@@ -83,7 +83,7 @@ export async function findTemporalServer(search: ProgramSearch) {
 /**
  * A program of a Go module: the one kept in the cache folder, else built by Go, once.
  * @param name what it is called there
- * @param module as `go install` takes it, with its version
+ * @param module as `go install` takes it: flags, if any, and the module with its version
  * @throws {OperatorProblem} when Go is missing or cannot build it
  */
 export async function findBuilt(search: ProgramSearch, name: string, module: string): Promise<string> {

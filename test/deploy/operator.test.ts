@@ -34,8 +34,7 @@ import { freshDatabase, SECRETS_KEY } from '../support/database.ts';
 import { logAttempt } from '../support/deliveries.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
-import type { Ended } from '../support/programs.ts';
-import { endWithThisProcess } from '../support/programs.ts';
+import { BARE, type Ended, endWithThisProcess } from '../support/programs.ts';
 import { storeEmail } from '../support/stored.ts';
 
 const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
@@ -52,7 +51,7 @@ function spawned(args: readonly string[], databaseUrl = database.url, reads = tr
     const child = spawn(process.execPath, [COMMAND, ...args], {
       // Not where a local stack of this checkout would be found.
       cwd: tmpdir(),
-      env: { PATH: process.env.PATH, DATABASE_URL: databaseUrl, SECRETS_KEY },
+      env: { ...BARE, DATABASE_URL: databaseUrl, SECRETS_KEY },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     endWithThisProcess(child);

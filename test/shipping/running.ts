@@ -22,7 +22,8 @@ export interface Surroundings {
   readonly temporalAddress: string;
   /** Commands with these tools on their PATH. */
   readonly env: NodeJS.ProcessEnv;
-  readonly stops: (() => Promise<unknown>)[];
+  /** Where to leave what is started. */
+  readonly started: AsyncDisposableStack;
 }
 
 const WHY = ['--actor', 'Ann', '--reason', 'shipping'];
@@ -31,9 +32,9 @@ const NPI = '2000000010';
 
 /** Starts everything, has an email looked up, and ends it. @throws {Error} at the first thing that is wrong */
 export async function runImages(surroundings: Surroundings): Promise<void> {
-  const { composed, images, deploy, temporalAddress, env, stops } = surroundings;
+  const { composed, images, deploy, temporalAddress, env, started } = surroundings;
   const postgres = await startPostgres({});
-  stops.push(() => postgres.stop());
+  started.defer(postgres.stop);
   const server = new URL(postgres.url);
   const [apiPort, ...metricsPorts] = [await freePort(), await freePort(), await freePort()];
   const node = join(deploy, 'node');
@@ -69,7 +70,7 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
     return { once, start, isHealthy };
   };
   const untilHealthy = async (running: ServerProcess, isHealthy: () => Promise<true | null>) => {
-    stops.push(() => running.stop());
+    started.defer(running.stop);
     await eventually(async () => {
       if (running.ending() !== undefined) throw new Error(`ended by ${running.ending()}: ${running.tail()}`);
       return await isHealthy();
@@ -116,7 +117,7 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
 }
 
 /** The proxy as compose.yaml has it, on other ports: HTTP/2 and TLS in front, and whose answer a large body gets. */
-async function tryProxy(api: string, { deploy, env, stops }: Surroundings): Promise<void> {
+async function tryProxy(api: string, { deploy, env, started }: Surroundings): Promise<void> {
   const [port, redirects] = [await freePort(), await freePort()];
   const adapting = ['adapt', '--config', join(deploy, 'container', 'Caddyfile')];
   const names = { ...env, DOMAIN: 'localhost', API: api };
@@ -133,7 +134,7 @@ async function tryProxy(api: string, { deploy, env, stops }: Surroundings): Prom
     args: ['run', '--config', file],
     env: { ...env, ...home },
   });
-  stops.push(() => proxy.stop());
+  started.defer(proxy.stop);
 
   const post = (bytes: number) =>
     new Promise<string>((resolve, reject) => {

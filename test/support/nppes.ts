@@ -13,7 +13,7 @@ import { headerLine, type NppesValues, rowLine } from '../../deploy/local/sample
 import type { MemberKind } from '../../deploy/nppes/layout.ts';
 import { openTestDatabase, temporaryFolder } from './database.ts';
 import { operatorOn } from './operator.ts';
-import { type Ended, endWithThisProcess } from './programs.ts';
+import { BARE, type Ended, endWithThisProcess } from './programs.ts';
 
 /** A database and a folder of their own for one test of the importer: one import runs in a database at a time. */
 export interface NppesWorld {
@@ -83,7 +83,7 @@ export function spawnImport(
   path: string,
 ): { readonly child: ChildProcess; readonly ended: Promise<Ended> } {
   const child = spawn(process.execPath, [COMMAND, ...argumentsOf(world, path, ['--json'])], {
-    env: { PATH: process.env.PATH, DATABASE_URL: world.url },
+    env: { ...BARE, DATABASE_URL: world.url },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
   endWithThisProcess(child);

@@ -28,6 +28,10 @@ export interface ProgramOptions {
   readonly stdin?: string | undefined;
 }
 
+const { PATH, NODE_COMPILE_CACHE } = process.env;
+/** What any program here has of our environment: nothing that it reads itself. */
+export const BARE: NodeJS.ProcessEnv = { PATH, NODE_COMPILE_CACHE };
+
 /** The command line of a program of `deploy/`, with nothing in its environment but what is given. */
 export function programCommand(
   name: ProgramName,
@@ -38,7 +42,7 @@ export function programCommand(
     command: process.execPath,
     args: [join(root, 'deploy', name === 'bundle' ? 'build/bundle.ts' : `${name}.ts`), ...args],
     cwd: root,
-    env: { PATH: process.env.PATH, SECRETS_KEY, ...env },
+    env: { ...BARE, SECRETS_KEY, ...env },
   };
 }
 
@@ -145,7 +149,7 @@ export async function startApiProcess(
       command: process.execPath,
       args: [PROGRAM],
       env: {
-        PATH: process.env.PATH,
+        ...BARE,
         DATABASE_URL: asRole(databaseUrl, 'api'),
         DATABASE_POOL: '16',
         API_HOST: LOOPBACK,

@@ -1,28 +1,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { freePort, LOOPBACK, launch, run } from '../../deploy/local/processes.ts';
-import { cacheFolder, findBuilt } from '../../deploy/local/programs.ts';
 import { eventually } from './organization.ts';
-
-const MODULE = 'github.com/prometheus/prometheus/cmd';
-/** 3.16.0, as Go counts it. */
-const VERSION = 'v0.316.0';
-/** Of the two dozen ways to find targets the one that our file uses: the others bring the clients of every cloud. */
-const ONLY_DNS = '-tags=remove_all_sd,enable_dns_sd';
-
-/**
- * Prometheus and promtool: kept in the cache folder, else built by Go (2 to 4 minutes on two cores, once).
- * @throws {Error} one sentence, where Go is missing or cannot build one
- */
-export async function findPrometheus() {
-  const cacheDir = cacheFolder(process.env.XDG_CACHE_HOME);
-  // For this process, which builds nothing that would mind.
-  process.env.GOFLAGS = `${process.env.GOFLAGS ?? ''} ${ONLY_DNS}`.trim();
-  const search = { cacheDir, onProgress: console.log };
-  const find = (program: string) =>
-    findBuilt(search, `${program}-${VERSION}`, `${MODULE}/${program}@${VERSION}`);
-  return { promtool: await find('promtool'), prometheus: await find('prometheus') };
-}
 
 /** @throws {Error} with what promtool said, where it has something to say against */
 export async function check(promtool: string, ...args: readonly string[]): Promise<void> {
