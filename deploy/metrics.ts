@@ -101,7 +101,6 @@ export const sdkMetrics = (address: string) => () =>
 /** Whether a worker is about to end (`/healthz`); and whether it polls, and PostgreSQL and Temporal answer (`/readyz`). */
 export function healthOf(db: Database, client: Client, ending: AbortSignal, isPolling: () => boolean) {
   const { namespace } = client.options;
-  const alive = async () => (ending.aborted ? 'ending' : null);
   const ready = async () => {
     if (ending.aborted) return 'ending';
     const state = await readiness(db);
@@ -111,5 +110,5 @@ export function healthOf(db: Database, client: Client, ending: AbortSignal, isPo
     const asked = client.withDeadline(Date.now() + PATIENCE_MS, ask);
     return await asked.then(() => null).catch(() => 'temporal_away');
   };
-  return { '/healthz': alive, '/readyz': ready };
+  return { '/healthz': async () => (ending.aborted ? 'ending' : null), '/readyz': ready };
 }

@@ -11,7 +11,7 @@ import {
 import { commandLine, readCommandLine } from './main.ts';
 import { nameOrganizations } from './operator/arguments.ts';
 import { addCompletionCommand, commandsOf, helpTexts } from './operator/help.ts';
-import { type CommandSurroundings, isReport, plain, printed, type Run } from './operator/print.ts';
+import { type CommandSurroundings, printed, type Report, type Run } from './operator/print.ts';
 import { explain } from './problem.ts';
 
 // `npm run operator -- …`: what operators do for organizations.
@@ -64,13 +64,14 @@ export async function runOperator(
     .configureOutput({ writeOut: stdout, writeErr: stderr })
     .hook('preAction', (_, command) => nameOrganizations(command, database));
   const name = args.find((arg) => arg !== '--json' && arg !== '--csv') ?? '';
-  const asked = Object.keys(FILES).filter((names) => names.split(' ').includes(name));
+  const files = Object.entries(FILES);
+  const asked = files.filter(([names]) => names.split(' ').includes(name));
   const surroundings = {
     databaseUrl: () => config().databaseUrl,
     output: { terminal: terminal ?? null, line: stderr },
   };
-  for (const names of asked.length > 0 ? asked : Object.keys(FILES)) {
-    (await FILES[names]?.())?.addCommands(program, run, surroundings);
+  for (const [, load] of asked.length > 0 ? asked : files) {
+    (await load()).addCommands(program, run, surroundings);
   }
   addCompletionCommand(program, stdout);
   for (const [words, command] of commandsOf(program).slice(1))
@@ -99,7 +100,7 @@ export async function runOperator(
 
   async function run(work: (db: Database) => Promise<object>): Promise<void> {
     const said = await work(database());
-    const report = isReport(said) ? said : plain(said);
+    const report = 'data' in said ? (said as Report) : { data: said };
     exitCode = report.exitCode ?? 0;
     stdout(`${printed(report, program.opts())}\n`);
   }

@@ -24,7 +24,7 @@ import {
 import { type ChangedBy, listAudit, recordReading, verifyAudit } from '../../db/audit.ts';
 import { parseDuration } from '../config/values.ts';
 import { change, integer, label, lists, OF_ORG, ORG, parser, pastMoment } from './arguments.ts';
-import { fields, plain, type Report, type Run, table } from './print.ts';
+import { fields, type Report, type Run, table } from './print.ts';
 
 const CREDITS_AT_MOST = 1_000_000_000;
 const OVERLAP_AT_MOST_MS = 30 * 86_400_000;
@@ -230,8 +230,8 @@ function addAuditCommands(program: Command, run: Run): void {
     .option('--noted <HASH>', 'the head of an earlier proof: whether that entry is still there')
     .action(({ noted = null }: { readonly noted?: string | null }) =>
       run(async (db) => {
-        const proof = await verifyAudit(db, noted);
-        return { ...plain(proof), exitCode: proof.brokenAt === null && proof.knowsNoted ? 0 : 3 };
+        const data = await verifyAudit(db, noted);
+        return { data, exitCode: data.brokenAt === null && data.knowsNoted ? 0 : 3 };
       }),
     );
 }

@@ -100,14 +100,14 @@ export interface Listed {
  * Makes a command a list, the newest first.
  * @param time the member of a row that `--since` goes by
  * @param rows reads as many as `limit` says, in the order of `time`: so `--since` has only to cut them off
- * @param shown what the table has of a row
+ * @param listed what the table has of a row
  */
 export function lists<Row extends object, Options = unknown>(
   command: Command,
   run: Run,
   time: keyof Row,
   rows: (db: Database, options: Options & Listed, argument: string) => Promise<readonly Row[]>,
-  shown: (row: Row) => object = (row) => row,
+  listed: (row: Row) => object = (row) => row,
 ): Command {
   return command
     .option('--since <WHEN>', 'only what is newer, such as 24h or 2026-11-20T00:00Z', pastMoment)
@@ -119,7 +119,7 @@ export function lists<Row extends object, Options = unknown>(
         const read = (await rows(db, options, command.processedArgs[0])).slice(0, limit);
         const data = read.filter((row) => new Date(row[time] as string | Date) >= since);
         const more = data.length < limit ? '' : `\n\nThe newest ${limit}: --limit shows more.`;
-        return { data, text: `${table(data.map(shown))}${more}` };
+        return { data, text: `${table(data.map(listed))}${more}` };
       }),
     );
 }

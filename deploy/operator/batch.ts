@@ -38,8 +38,6 @@ interface Selected {
   readonly state?: BatchStatus | null;
 }
 
-type Presented = ReturnType<typeof presented>;
-
 function presented({ batch, requests, deliveries }: BatchInspection) {
   const ui = temporalUi();
   return {
@@ -53,7 +51,11 @@ function presented({ batch, requests, deliveries }: BatchInspection) {
   };
 }
 
-function textOf({ requests, deliveries, ...batch }: Presented): string {
+function textOf({ requests, deliveries, ...batch }: ReturnType<typeof presented>): string {
+  // Requests of one lookup, which is of one NPI, share its attempts.
+  const attempts = requests.flatMap(({ npi, vendorAttempts }) =>
+    vendorAttempts.map((one) => [`${one.lookupId} ${one.vendor} ${one.n}`, { ...one, npi }] as const),
+  );
   return sections([
     fields(batch),
     'REQUESTS',
@@ -70,9 +72,7 @@ function textOf({ requests, deliveries, ...batch }: Presented): string {
     ]),
     'VENDOR ATTEMPTS',
     table(
-      distinctLookups(requests).flatMap(({ npi, vendorAttempts }) =>
-        vendorAttempts.map((attempt) => ({ ...attempt, npi })),
-      ),
+      [...new Map(attempts).values()],
       ['npi', 'vendor', 'n', 'state', 'reason', 'startedAt', 'durationMs', 'credits'],
     ),
     'DELIVERIES',
@@ -80,9 +80,4 @@ function textOf({ requests, deliveries, ...batch }: Presented): string {
     'DELIVERY ATTEMPTS',
     table(deliveries.flatMap(({ attempts }) => attempts)),
   ]);
-}
-
-/** Requests of one lookup share its attempts: they are listed with the first. */
-function distinctLookups(requests: Presented['requests']): Presented['requests'] {
-  return [...new Map(requests.toReversed().map((request) => [request.lookupId, request])).values()].reverse();
 }

@@ -12,17 +12,12 @@ const REPAIRS_AT_MOST = 1000;
 /** Ids shown of each finding. */
 const SHOWN = 3;
 
-interface DoctorOptions extends ChangedBy {
-  readonly fix?: true;
-  readonly offline?: true;
-}
-
 /** `doctor`. */
 export function addCommands(program: Command, run: Run): void {
   accountable(program.command('doctor'), 'fix', 'repair what is safe to repair')
     .description('check every promise about money and work that the database can prove')
     .option('--offline', 'leave out what only Temporal knows')
-    .action(({ fix, offline, ...by }: DoctorOptions) =>
+    .action(({ fix, offline, ...by }: ChangedBy & { readonly fix?: true; readonly offline?: true }) =>
       run(async (db) => {
         const config = loadConfig();
         const repairs = fix && (await repair(db, by, await diagnose(db, config, REPAIRS_AT_MOST), config));

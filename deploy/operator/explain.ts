@@ -117,22 +117,29 @@ function nameOf(provider: NonNullable<Evidence['provider']>): string | null {
   return organizationName ?? (name.length === 0 ? null : name.join(' '));
 }
 
-/** One line of a story. At the same moment, what caused the other stands first. */
-type Happening = readonly [at: Date, rank: number, what: string];
+/** One line of a story, if it has happened. At the same moment, what caused the other stands first. */
+type Happening = readonly [at: Date | null, rank: number, what: string];
 
 /** A chapter as text: a heading, then what happened in the order of time, each line with its moment. */
-function storyOf(chapter: Chapter): string {
-  const { lookup, requests, attempts, checks } = chapter;
+function storyOf({ lookup, requests, attempts, checks }: Chapter): string {
   const happenings = [
     ...requests.flatMap(acceptedAndSettled),
-    ...(lookup ? begunAndEnded(lookup) : []),
     ...attempts.flatMap(asked),
     ...checks.map(checked),
   ];
+  let heading = `REQUEST ${requests[0]?.id}, answered without a lookup`;
+  if (lookup) {
+    const { id, openedAt, closedAt, wantedType, requestCount } = lookup;
+    const others = requestCount - requests.length;
+    heading = `LOOKUP ${id}${others > 0 ? `, shared with ${counted(others, 'more request')}` : ''}`;
+    happenings.push([openedAt, 1, `lookup ${id} begins, for a wanted type of ${wantedType}`]);
+    happenings.push([closedAt, 5, 'lookup ends']);
+  }
   const lines = happenings
-    .sort(([a, aRank], [b, bRank]) => a.getTime() - b.getTime() || aRank - bRank)
-    .map(([at, , what]) => `${at.toISOString()}  ${printable(what)}`);
-  return [headingOf(chapter), ...lines].join('\n');
+    .flatMap(([at, rank, what]) => (at ? [{ at, rank, what }] : []))
+    .sort((a, b) => a.at.getTime() - b.at.getTime() || a.rank - b.rank)
+    .map(({ at, what }) => `${at.toISOString()}  ${printable(what)}`);
+  return [heading, ...lines].join('\n');
 }
 
 /**
@@ -158,33 +165,21 @@ function candidatesOf({ requests, checks }: Chapter) {
   });
 }
 
-function headingOf({ lookup, requests }: Chapter): string {
-  if (lookup === null) return `REQUEST ${requests[0]?.id ?? ''}, answered without a lookup`;
-  const others = lookup.requestCount - requests.length;
-  return `LOOKUP ${lookup.id}${others > 0 ? `, shared with ${counted(others, 'more request')}` : ''}`;
-}
-
-function begunAndEnded(lookup: NonNullable<Chapter['lookup']>): Happening[] {
-  const { id, openedAt, closedAt, wantedType } = lookup;
-  const begin: Happening = [openedAt, 1, `lookup ${id} begins, for a wanted type of ${wantedType}`];
-  return closedAt ? [begin, [closedAt, 5, 'lookup ends']] : [begin];
-}
-
 function acceptedAndSettled(request: EvidenceRequest): Happening[] {
   const { id, organizationId, batchId, wantedType, acceptedAt, deadlineAt } = request;
   const { status, reason, settledAt, erasedAt, replayed, creditsUsed } = request;
   const wish = `wants ${wantedType}, by ${deadlineAt.toISOString()}`;
-  const begin: Happening = [acceptedAt, 0, `${id} of ${organizationId} accepted in ${batchId}: ${wish}`];
-  if (settledAt === null) return [begin, [new Date(), 9, `${id} is still ${status}`]];
-  const price = replayed
-    ? 'free replay'
-    : `${creditsUsed === 0 ? 'nothing' : counted(creditsUsed, 'credit')} charged`;
-  const what = status === 'completed' ? `completed with ${answer(request)}` : `${status}: ${reason}`;
-  const end: Happening = [settledAt, 6, `${id} ${what}; ${price}`];
+  const price = creditsUsed === 0 ? 'nothing charged' : `${counted(creditsUsed, 'credit')} charged`;
+  const what =
+    status === 'completed'
+      ? `completed with ${answer(request)}`
+      : `${status}: ${reason ?? 'no reason noted'}`;
   return [
-    begin,
-    end,
-    ...(erasedAt ? [[erasedAt, 8, `address erased from the answer of ${id}`] as const] : []),
+    [acceptedAt, 0, `${id} of ${organizationId} accepted in ${batchId}: ${wish}`],
+    settledAt
+      ? [settledAt, 6, `${id} ${what}; ${replayed ? 'free replay' : price}`]
+      : [new Date(), 9, `${id} is still ${status}`],
+    [erasedAt, 8, `address erased from the answer of ${id}`],
   ];
 }
 
@@ -197,15 +192,16 @@ function asked(attempt: EvidenceAttempt): Happening[] {
   const { vendor, n, state, reason, startedAt, endedAt, polls, candidates } = attempt;
   const why = reason === null ? '' : ` (${reason})`;
   if (state === 'skip') return [[startedAt, 2, `${vendor} not asked${why}`]];
-  const question: Happening = [startedAt, 2, `${vendor} asked${n === 1 ? '' : `, time ${n}`}`];
-  if (endedAt === null) return [question];
   const facts = [
-    `after ${endedAt.getTime() - startedAt.getTime()} ms`,
+    `after ${endedAt && endedAt.getTime() - startedAt.getTime()} ms`,
     ...(polls === 0 ? [] : [counted(polls, 'poll')]),
     ...(state === 'found' ? [counted(candidates, 'candidate')] : []),
     `${counted(attempt.credits, 'credit')} of the vendor`,
   ];
-  return [question, [endedAt, 3, `${vendor} answers ${state}${why} ${facts.join(', ')}`]];
+  return [
+    [startedAt, 2, `${vendor} asked${n === 1 ? '' : `, time ${n}`}`],
+    [endedAt, 3, `${vendor} answers ${state}${why} ${facts.join(', ')}`],
+  ];
 }
 
 function checked(check: EvidenceCheck): Happening {

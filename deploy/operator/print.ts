@@ -1,10 +1,11 @@
 import type { Database } from '../../db/client.ts';
 import type { ProgressOutput } from '../nppes/output.ts';
 
-/** What a command has to say: `data` for `--json`, `text` for people. */
+/** What a command has to say. */
 export interface Report {
-  readonly data: unknown;
-  readonly text: string;
+  readonly data: object;
+  /** For people; if left out, of a list a table and of a record its lines, under the names that `--json` has. */
+  readonly text?: string;
   /** For `--csv`, if the data is neither a list nor a record that makes a row. */
   readonly rows?: readonly object[];
   /** That of a command that did its work, if what it found isn't for 0. */
@@ -21,22 +22,14 @@ export interface CommandSurroundings {
   readonly output: ProgressOutput;
 }
 
-export function isReport(said: object): said is Report {
-  return 'data' in said && 'text' in said;
-}
-
-/** A report that is the data itself: a list as a table, a record as lines, under the names that `--json` has. */
-export function plain(data: object): Report {
-  return { data, text: Array.isArray(data) ? table(data) : fields(data) };
-}
-
 /** A report in the form that was asked for. */
 export function printed(
   { data, text, rows }: Report,
   as: { readonly json?: true; readonly csv?: true },
 ): string {
   if (as.csv) return csv(rows ?? (Array.isArray(data) ? data : [data]));
-  return as.json ? json(data) : text;
+  if (as.json) return json(data);
+  return text ?? (Array.isArray(data) ? table(data) : fields(data));
 }
 
 /** No line is longer on a terminal; in a pipe a row is a line. */
@@ -69,8 +62,7 @@ function cellsOf(record: object): readonly (readonly [name: string, cell: unknow
 
 /**
  * The rows under the names of their members, or of those that are given; numbers stand right, everything else left.
- * On a terminal the widest columns give way, and their cells are wrapped. Rows that find no room even so are printed as
- * records, one after the other, as psql does with `\x auto`.
+ * Rows that are wider than the terminal are printed as records, one after the other, as psql does with `\x auto`.
  */
 export function table<T extends object>(
   rows: readonly T[],
@@ -80,33 +72,14 @@ export function table<T extends object>(
   const columns = names.map((name) => {
     const cells = rows.map((row) => row[name]);
     const texts = [spelled(name, ' ').toUpperCase(), ...cells.map((cell) => printable(textOf(cell)))];
-    // What is copied (ids, addresses, URLs) stays in one piece.
-    const least = Math.max(longest(texts.flatMap((text) => text.split(' '))), NARROWEST_TEXT);
-    return { texts, least, width: longest(texts), isNumber: cells.some((cell) => typeof cell === 'number') };
+    const width = longest(texts);
+    const isNumber = cells.some((cell) => typeof cell === 'number');
+    return texts.map((text) => (isNumber ? text.padStart(width) : text.padEnd(width)));
   });
-  const tooWide = () =>
-    columns.reduce((sum, { width }) => sum + width + GAP.length, -GAP.length) > lineWidth();
-  while (tooWide()) {
-    const [widest] = columns.filter(({ width, least }) => width > least).sort((a, b) => b.width - a.width);
-    if (widest === undefined) {
-      const records = rows.map((row) => Object.fromEntries(names.map((name) => [name, row[name]])));
-      return records.map(fields).join('\n\n');
-    }
-    widest.width -= 1;
-  }
-  const linesOf = (row: number) => {
-    const cells = columns.map(({ texts, width }) => wrapped(texts[row] ?? '', width));
-    return Array.from({ length: Math.max(...cells.map((lines) => lines.length)) }, (_, n) => {
-      const line = columns.map(({ width, isNumber }, column) => {
-        const part = cells[column]?.[n] ?? '';
-        return isNumber ? part.padStart(width) : part.padEnd(width);
-      });
-      return line.join(GAP).trimEnd();
-    });
-  };
-  return Array.from({ length: rows.length + 1 }, (_, row) => linesOf(row))
-    .flat()
-    .join('\n');
+  const lines = Array.from({ length: rows.length + 1 }, (_, n) => columns.map((texts) => texts[n]).join(GAP));
+  if ((lines[0] ?? '').length <= lineWidth()) return lines.map((line) => line.trimEnd()).join('\n');
+  const records = rows.map((row) => Object.fromEntries(names.map((name) => [name, row[name]])));
+  return records.map(fields).join('\n\n');
 }
 
 function longest(texts: readonly string[]): number {

@@ -1,4 +1,4 @@
-import { type Command, InvalidArgumentError, Option } from 'commander';
+import { type Command, Option } from 'commander';
 import { registrableDomain } from '../../activities/verification/domains.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
 import type { ChangedBy } from '../../db/audit.ts';
@@ -20,8 +20,8 @@ import {
   type SuppressionTarget,
 } from '../../db/privacy/suppressions.ts';
 import type { SuppressionKind } from '../../db/words.ts';
-import { change, lists, orStdin, pastMoment } from './arguments.ts';
-import { fields, json, plain, type Run } from './print.ts';
+import { change, lists, orStdin, parser, pastMoment } from './arguments.ts';
+import { fields, json, type Run } from './print.ts';
 
 const SUBJECT = 'an NPI, or an address; - reads it from stdin';
 
@@ -91,13 +91,12 @@ function asked(parent: Command, name: string, description: string): Command {
     );
 }
 
-function dataSubject(text: string): DataSubject {
+const dataSubject = parser(SUBJECT, (text): DataSubject | null => {
   const trimmed = text.trim();
-  if (/^[0-9]{10}$/.test(trimmed)) return { npi: trimmed };
+  if (NPI.test(trimmed)) return { npi: trimmed };
   const address = parseAddress(trimmed);
-  if (address) return { email: address.email };
-  throw new InvalidArgumentError(`Write ${SUBJECT}.`);
-}
+  return address && { email: address.email };
+});
 
 const TARGET =
   'an NPI, an address, its SHA-256 in hex, or a domain (its subdomains included); - reads it from stdin';
@@ -121,7 +120,7 @@ function addSuppressCommands(program: Command, run: Run): void {
         const origin = await removeSuppression(db, options, which);
         const outcome =
           origin === null ? 'was not suppressed; nothing was changed' : `removed; it came from: ${origin}`;
-        return { ...plain({ ...which, outcome }), exitCode: origin === null ? 1 : 0 };
+        return { data: { ...which, outcome }, exitCode: origin === null ? 1 : 0 };
       }),
     );
   lists<Suppression, { readonly kind?: SuppressionKind }>(
@@ -135,49 +134,39 @@ function addSuppressCommands(program: Command, run: Run): void {
   );
 }
 
-function target(text: string): SuppressionTarget {
+const target = parser(`${TARGET}; not a suffix such as co.uk`, (text) => {
   const trimmed = text.trim();
-  const parsed = parseTarget(guessWord(trimmed), trimmed);
-  if (parsed) return parsed;
-  throw new InvalidArgumentError(`Write ${TARGET}; not a suffix such as co.uk.`);
-}
+  return TARGETS[guessWord(trimmed)](trimmed);
+});
 
-/** How a value may be given: an address in clear, or as its SHA-256. */
-export const TARGET_WORDS = ['npi', 'email', 'sha256', 'domain'] as const;
-export type TargetWord = (typeof TARGET_WORDS)[number];
+const NPI = /^[0-9]{10}$/;
+const SHA256 = /^[0-9a-f]{64}$/i;
+
+export type TargetWord = 'npi' | 'sha256' | 'email' | 'domain';
 
 /**
- * Ten digits are an NPI, 64 hex digits an address's SHA-256, anything with an @ an address; the rest is a domain.
- * @param text without space around it
+ * How a target may be given, and what becomes of it; null if the text, without space around it, is none. An address
+ * becomes its hash here: beyond this point nobody can read whom a list names.
  */
+export const TARGETS: Readonly<Record<TargetWord, (text: string) => SuppressionTarget | null>> = {
+  npi: (text) => (NPI.test(text) ? { kind: 'npi', value: text } : null),
+  sha256: (text) => (SHA256.test(text) ? { kind: 'email', value: text.toLowerCase() } : null),
+  email(text) {
+    const address = parseAddress(text);
+    return address && { kind: 'email', value: hashAddress(address.email) };
+  },
+  domain(text) {
+    const domain = parseAddress(`x@${text}`)?.domain;
+    // `com` or `co.uk` would silence a whole country.
+    return domain === undefined || isSuffix(domain) ? null : { kind: 'domain', value: domain };
+  },
+};
+
+/** Ten digits are an NPI, 64 hex digits an address's SHA-256, anything with an @ an address; the rest is a domain. */
 export function guessWord(text: string): TargetWord {
-  if (/^[0-9]{10}$/.test(text)) return 'npi';
-  if (/^[0-9a-f]{64}$/i.test(text)) return 'sha256';
+  if (NPI.test(text)) return 'npi';
+  if (SHA256.test(text)) return 'sha256';
   return text.includes('@') ? 'email' : 'domain';
-}
-
-/**
- * An address becomes its hash here: beyond this point nobody can read whom a list names.
- * @returns null if the text isn't of that kind
- */
-export function parseTarget(word: TargetWord, text: string): SuppressionTarget | null {
-  switch (word) {
-    case 'npi':
-      return /^[0-9]{10}$/.test(text) ? { kind: 'npi', value: text } : null;
-    case 'sha256':
-      return /^[0-9a-f]{64}$/i.test(text) ? { kind: 'email', value: text.toLowerCase() } : null;
-    case 'email': {
-      const address = parseAddress(text);
-      return address && { kind: 'email', value: hashAddress(address.email) };
-    }
-    case 'domain': {
-      const domain = parseAddress(`x@${text}`)?.domain;
-      // `com` or `co.uk` would silence a whole country.
-      return domain === undefined || isSuffix(domain) ? null : { kind: 'domain', value: domain };
-    }
-    default:
-      return word satisfies never;
-  }
 }
 
 /** Domains under a suffix that does not exist may be suppressed: nobody is reached there anyway. */

@@ -19,7 +19,7 @@ import { loadConfig } from '../config/config.ts';
 import { type CsvRecord, csvReader } from '../nppes/csv.ts';
 import { cannotOpen, ImportProblem, orImportProblem } from '../nppes/layout.ts';
 import { isDay } from '../nppes/rows.ts';
-import { guessWord, parseTarget, TARGET_WORDS, type TargetWord } from './privacy.ts';
+import { guessWord, TARGETS, type TargetWord } from './privacy.ts';
 
 // Imports of one row after the other, each with a verdict: of any size, a thousand rows at a time.
 
@@ -106,7 +106,7 @@ async function* readRows(path: string): AsyncGenerator<Row[]> {
   const rows: Row[] = [];
   const add = (record: CsvRecord) => {
     const { line, columns, whole } = record;
-    const cells = whole ? Array.from({ length: columns }, (_, column) => clean(record.text(column))) : [];
+    const cells = whole ? Array.from({ length: columns }, (_, column) => record.text(column).trim()) : [];
     if (!whole || cells.some((cell) => cell !== '')) rows.push({ line, cells });
   };
   // Short rows: a piece of this size holds some thousand of them.
@@ -116,11 +116,6 @@ async function* readRows(path: string): AsyncGenerator<Row[]> {
   }
   reader.end(add);
   while (rows.length > 0) yield rows.splice(0, ROWS_AT_ONCE);
-}
-
-/** A spreadsheet's byte order mark isn't part of the first value. */
-function clean(text: string): string {
-  return text.replace(/^\ufeff/, '').trim();
 }
 
 const DAY_MS = 86_400_000;
@@ -191,9 +186,9 @@ export const suppressionRows = (db: Database): RowImport<Suppressed> => ({
   header: ['value'],
   judge(cell) {
     const [kind, value, reason] = [cell('kind').toLowerCase(), cell('value'), cell('reason')];
-    const word = kind === '' ? guessWord(value) : TARGET_WORDS.find((one) => one === kind);
-    if (word === undefined) return 'unknown_kind';
-    const target = parseTarget(word, value);
+    const word = kind === '' ? guessWord(value) : (kind as TargetWord);
+    if (!Object.hasOwn(TARGETS, word)) return 'unknown_kind';
+    const target = TARGETS[word](value);
     // The list itself holds nobody, so a reason that names an address is not kept.
     return target ? { ...target, reason: reason.includes('@') ? '' : reason } : REFUSALS[word];
   },

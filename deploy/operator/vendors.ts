@@ -42,9 +42,7 @@ function withRates(figures: SourceFigures) {
   };
 }
 
-type Line = ReturnType<typeof withRates>;
-
-function textOf(lines: readonly Line[]): string {
+function textOf(lines: readonly ReturnType<typeof withRates>[]): string {
   const errors = lines.flatMap(({ source, errors }) =>
     Object.entries(errors).map(([error, times]) => ({ source, error, times })),
   );

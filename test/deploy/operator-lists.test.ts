@@ -181,7 +181,7 @@ test('--csv prints a table or a record for a spreadsheet, which takes no text of
   t.is((await operator('org', 'list', '--csv', '--json')).code, 2);
 });
 
-test.serial('a table fits the terminal: its widest columns are wrapped, and nothing is lost', async (t) => {
+test.serial('a table that is too wide for the terminal is printed as records: nothing is lost', async (t) => {
   const sentence = 'the receiver was down from Monday until Thursday, '.repeat(19).trim();
   const name = 'Größe & Söhne '.repeat(13).trim();
   const { id } = await json<{ id: string }>('org', 'create', name, '--reason', sentence);
