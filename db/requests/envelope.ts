@@ -67,8 +67,8 @@ const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
   sql`${STATE}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",
       b.webhook_url as "webhookUrl", b.webhook_mode as "webhookMode", b.custom_data as "customData",
       c.available as balance`,
-  (isAskedFor) => sql`
-    select json_agg(item) as items from (
+  (isAskedFor, list) => sql`
+    select ${list}(item) as items from (
       select r.id as "requestId", r.npi, r.status, r.replayed, r.credits_used as "creditsUsed", given.email,
              case when given.email is not null then r.email_type end as "emailType",
              case when given.email is not null then r.email_last_validated_at end as "validatedAt", d.state as delivery
@@ -95,17 +95,18 @@ export const findEnvelopeState = reader<EnvelopeState>(
 /**
  * Both statements of one reading, for a request and for a batch. The batch is found by one look into one index, so that
  * the time does not tell a foreign id from an unknown one.
- * @param asked what is read of its requests
+ * @param asked what is read of its requests; `list` makes a list of them
  */
-function reader<Row>(columns: SQL, asked: (isAskedFor: SQL) => SQL) {
+function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
   const [id, organizationId] = [sql.placeholder('id'), sql.placeholder('organizationId')];
-  const read = (isAskedFor: SQL, batchId: SQL) =>
+  const read = (batchId: SQL, ...asking: [isAskedFor: SQL, list: SQL]) =>
     statement<Row>(sql`
       select ${columns}, asked.* from batches b join credit_balances c on c.organization_id = b.organization_id
-        cross join lateral (${asked(isAskedFor)}) asked
+        cross join lateral (${asked(...asking)}) asked
        where b.id = (select ${batchId} where id = ${id} and organization_id = ${organizationId})`);
-  const ofRequest = read(sql`r.id = ${id}`, sql`batch_id from requests`);
-  const ofBatch = read(sql`r.batch_id = b.id`, sql`id from batches`);
+  // A list of one needs no aggregate.
+  const ofRequest = read(sql`batch_id from requests`, sql`r.id = ${id}`, sql`json_build_array`);
+  const ofBatch = read(sql`id from batches`, sql`r.batch_id = b.id`, sql`json_agg`);
   return async (db: Database, { organizationId, ...asked }: EnvelopeSubject): Promise<Row | null> => {
     const [row] =
       'requestId' in asked
