@@ -16,7 +16,7 @@ import { countTests, slowestTests, type TestCounts, type TimedTest, timedTest } 
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const BIN = join(ROOT, 'node_modules', '.bin');
-/** Where Node keeps what it compiled, as for npm run operator: every test file is a process, and loads the same files. */
+/** Where Node keeps what it compiled, as for `npm run operator`: every test file is a process, and loads the same files. */
 const COMPILED = join(ROOT, 'node_modules', '.cache', 'compile');
 /** AVA writes to this program, not to the terminal, and would leave out the colors. */
 const COLOR = process.stdout.isTTY ? { FORCE_COLOR: '1' } : {};
