@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { sql } from 'drizzle-orm';
-import { only, openDatabase, run, transaction } from './client.ts';
+import { type Database, only, openDatabase, run, transaction } from './client.ts';
 
 /**
  * Marks a database as the local stack's, by the table `local_stack`: only in a marked database do simulated vendors
@@ -25,6 +25,11 @@ export async function claimForLocalStack(url: string, isOwnServer: boolean): Pro
   } finally {
     await db.close();
   }
+}
+
+/** Forgets the addresses of these NPIs, so that the stack stores its own as if they were new. */
+export async function forgetStored(db: Database, npis: readonly string[]): Promise<void> {
+  await run(db)`delete from stored_emails where npi = any(${sql.param(npis)})`;
 }
 
 /**

@@ -20,9 +20,9 @@ const FOLDER = fileURLToPath(new URL('./schemathesis/', import.meta.url));
 const ENDINGS = ['2000000010', '2000000028', '2000000044', '2000000051', '2000000119'];
 /**
  * What Schemathesis makes of `--max-examples 1`, at the very least: it counts per operation and per kind of test, and
- * ends early where it finds nothing new to send. By seed 8.9 to 12.3 were seen.
+ * ends early where it finds nothing new to send. By seed 8.6 to 12.3 were seen.
  */
-const CASES_PER_EXAMPLE = 8;
+const CASES_PER_EXAMPLE = 7;
 
 const { values } = parseArgs({
   options: { cases: { type: 'string', default: '5000' }, seed: { type: 'string' } },

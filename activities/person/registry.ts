@@ -39,6 +39,8 @@ export function createRegistry(at: { readonly baseUrl: string; readonly timeoutM
       const read = byStatus<RegistryStep>({
         200: inBody((body) => stepOfBody(body, npi)),
         // It has no accounts: somebody before it fends us off.
+        401: protocol('status'),
+        402: protocol('status'),
         403: protocol('status'),
       });
       return await ask({ path: `/?${query}` }, signal, read);

@@ -11,7 +11,6 @@ import {
   type Step,
   type Subject,
   stepBy,
-  stepOfCandidates,
   timestampOf,
   type Vendor,
   type Verdict,
@@ -107,12 +106,14 @@ function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
   const list = body.pointed(mapping.list).present();
   const entries = Array.isArray(list.value) || list.isAbsent ? list.items() : [list];
   const candidates = candidatesOf(entries.map((entry) => claimOf(entry, mapping)));
+  // Whom an answer without an email is about is not asked: it may say that in any form.
+  if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
   const pointers = Object.entries(source.identity);
   const fields = pointers.map(([part, pointer]) => [part, pointer && body.pointed(pointer)] as const);
   const identity = identityOf(Object.fromEntries(fields));
   // It may have what it was told from us.
   const isEcho = source.needs.includes(identity.name === null ? 'npi' : 'name');
-  return stepOfCandidates({ candidates, identity, isEcho });
+  return { kind: 'found', candidates, identity, isEcho };
 }
 
 function claimOf(entry: Field, { email, type, status, validated_at }: HttpJsonSource['candidates']): Claim {

@@ -193,14 +193,14 @@ const SECRET = /\$\{([^}]*)\}/g;
 
 const header = (secretOf: Config['secretOf']) =>
   Joi.string().custom((text: string) => {
-    const value = text.replaceAll(SECRET, (_whole, name: string) => {
-      // Of all other variables, such as the one with the database's password, a vendor is never told.
-      if (!/^VENDOR_[A-Z0-9_]+$/.test(name))
-        throw new Error('may name variables that begin with VENDOR_ only');
-      const secret = secretOf(name);
-      if (!secret) throw new Error(`needs ${name}, which is not set`);
-      return secret;
-    });
+    const names = [...text.matchAll(SECRET)].map(([, name = '']) => name);
+    // Of all other variables, such as the one with the database's password, a vendor is never told.
+    if (!names.every((name) => /^VENDOR_[A-Z0-9_]+$/.test(name))) {
+      throw new Error('may name variables that begin with VENDOR_ only');
+    }
+    const missing = names.filter((name) => !secretOf(name));
+    if (missing.length > 0) throw new Error(`needs ${missing.join(', ')}, which is not set`);
+    const value = text.replaceAll(SECRET, (_whole, name: string) => secretOf(name) ?? '');
     if (!/^[\t\x20-\x7e\x80-\xff]+$/.test(value)) throw new Error('is not a value of a header');
     return value;
   });

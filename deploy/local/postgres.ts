@@ -1,6 +1,17 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { chown, cp, mkdir, mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import {
+  chown,
+  cp,
+  mkdir,
+  mkdtemp,
+  readFile,
+  readlink,
+  realpath,
+  rename,
+  rm,
+  writeFile,
+} from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { arch, platform, tmpdir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
@@ -138,7 +149,12 @@ async function waitForEarlierServer(dataDir: string): Promise<void> {
   if (lock === null) return;
   // The number of its process, and its port (storage/pidfile.h of PostgreSQL's source).
   const [pid = '', , , port = ''] = lock.split('\n');
+  const folder = await realpath(dataDir);
   const isGone = async () => {
+    if (platform() === 'linux') {
+      // A server works inside its data folder; a zombie has no such link.
+      return (await readlink(`/proc/${pid}/cwd`).catch(() => null)) === folder ? undefined : true;
+    }
     try {
       process.kill(Number(pid), 0);
     } catch {
@@ -173,7 +189,10 @@ const SHARED_FOLDER = '/var/lib/npi-email-enrichment';
 async function serverUser() {
   if (process.getuid?.() !== 0) return undefined;
   if ((await run('id', [NAME])).code !== 0)
-    await run('useradd', ['--system', '--user-group', '--no-create-home', NAME]);
+    await run('/bin/sh', [
+      '-c',
+      `groupadd --force --system ${NAME} && useradd --system --gid ${NAME} --no-create-home ${NAME}`,
+    ]);
   const [uid, gid] = [await run('id', ['-u', NAME]), await run('id', ['-g', NAME])];
   if (uid.code === 0) return { uid: Number(uid.output), gid: Number(gid.output) };
   throw new OperatorProblem(

@@ -4,6 +4,7 @@ import { authenticate, issueKey, parseApiKey } from '../../db/accounts/keys.ts';
 import { createOrganization } from '../../db/accounts/organizations.ts';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
+import { forgetStored } from '../../db/local-stack.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { addSuppression } from '../../db/privacy/suppressions.ts';
 import type { OperatorConfig } from '../config/config.ts';
@@ -32,6 +33,11 @@ export async function openTenant(
       const validatedAt = new Date(Date.now() - validatedAgoMs);
       return { npi, email, emailType: type, validatedAt, source: 'local-stack' };
     });
+    // A stale one is stale again at each start, whatever came of it.
+    await forgetStored(
+      db,
+      stored.map(({ npi }) => npi),
+    );
     await storeOwnEmails(db, stored);
     for (const value of SUPPRESSED_NPIS) await addSuppression(db, BY, { kind: 'npi', value });
     const secrets = [organizationId, sandbox.organizationId].map((id) => showWebhookSecret(db, id));

@@ -119,6 +119,10 @@ for (const [rest, problem] of [
     'http[0].headers.x-key needs VENDOR_ABSENT, which is not set',
   ],
   [
+    { headers: { 'x-key': `\${VENDOR_ABSENT}:\${VENDOR_AWAY}` } },
+    'http[0].headers.x-key needs VENDOR_ABSENT, VENDOR_AWAY, which is not set',
+  ],
+  [
     { headers: { 'x-key': `\${DATABASE_URL}` } },
     'http[0].headers.x-key may name variables that begin with VENDOR_ only',
   ],

@@ -189,7 +189,7 @@ test('a registry in trouble is asked again, and a stranger in its place is not',
   ] as const) {
     t.deepEqual(await stepFor(t, status, '<html>'), { kind: 'retry', why, afterMs: null });
   }
-  for (const status of [301, 403, 404]) {
+  for (const status of [301, 401, 402, 403, 404]) {
     t.deepEqual(await stepFor(t, status, ''), { kind: 'fatal', why: 'protocol', field: 'status' });
   }
 });

@@ -133,6 +133,11 @@ for (const results of [[], null, [{ address: null, kind: null, deliverable: null
   });
 }
 
+test('whom an answer without an email is about does not matter', async (t) => {
+  const answer = { status: 200, body: { found: true, provider: { npi: false, name: '' }, results: [] } };
+  t.deepEqual(await stepFor(t, 'hcp-registry', answer), { kind: 'miss', reason: 'no_email' });
+});
+
 const ENTRY = { address: 'jo@clinic.com', kind: 'work', deliverable: true, checked_at: null };
 for (const [field, about, body] of [
   ['results', 'missing', { found: true }],
