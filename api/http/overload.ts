@@ -40,8 +40,11 @@ export function createLanes(
   let usualMs = 25;
   // From one that leaves to the next while others wait: what the line costs, also if this process is short of CPU.
   let everyMs = usualMs / atOnce;
+  let measuredAt = now();
   let leftAt: number | null = null;
   let asking = 0;
+  // What was measured says ever less as time goes by: a line that was slow once refuses nobody for good.
+  const lately = () => Math.max(everyMs / 2 ** ((now() - measuredAt) / (64 * everyMs)), usualMs / atOnce);
   const requireRoom = (code: 'too_many_at_once' | 'overloaded', isFull: boolean, waitMs: number) => {
     if (isFull || waitMs > patienceMs) throw problem(code, { wait: Math.max(1, Math.ceil(waitMs / 1000)) });
   };
@@ -70,7 +73,7 @@ export function createLanes(
       requireRoom('too_many_at_once', lane.here >= most, ahead);
       // Before each turn of one's own everybody else has one, however much he waits for.
       const turns = Math.min(here, (lane.here + 1) * lanes.size);
-      requireRoom('overloaded', here >= mostOfAll, here < atOnce ? 0 : turns * everyMs);
+      requireRoom('overloaded', here >= mostOfAll, here < atOnce ? 0 : turns * lately());
       lanes.set(who, lane);
       lane.here += 1;
       here += 1;
@@ -110,7 +113,10 @@ export function createLanes(
             clearTimeout(timer);
             asking -= 1;
             // A place whose body is slow to arrive says nothing of what the line costs: nobody waits for that.
-            if (leftAt !== null) everyMs += (now() - leftAt - everyMs) / 32;
+            if (leftAt !== null) {
+              everyMs = lately() + (now() - leftAt - lately()) / 32;
+              measuredAt = now();
+            }
             leftAt = asking < atOnce ? null : now();
             leave();
             next();

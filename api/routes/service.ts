@@ -32,6 +32,10 @@ export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { read
       const elsewhere = state === 'ready' ? await listElsewhere(db, place) : [];
       known = elsewhere.length > 0 ? 'worker_elsewhere' : state;
       return known;
+    } catch {
+      // PostgreSQL went between the two statements.
+      known = 'database_away';
+      return known;
     } finally {
       nextLookAt = nextAt;
     }

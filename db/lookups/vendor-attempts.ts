@@ -203,7 +203,9 @@ async function take(
   // Not asked for our own sake: no ground to say that it knows nobody.
   if (taken.kind === 'spent')
     return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
-  const { era, jobRef, cost, askedAt } = taken;
+  // A new question's is the admission's, to the day of which its credits are booked: the row's is rounded.
+  const askedAt = isPoll ? taken.askedAt : taken.at;
+  const { era, jobRef, cost } = taken;
   // Another request of the lookup asks since we looked.
   if (isPoll && jobRef === null) return { kind: 'wait', why: 'pending', afterMs: LOOK_AGAIN_MS };
   return { kind: 'ask', key: { ...attempt, cost, askedAt, era }, jobRef, wantedType };

@@ -26,6 +26,14 @@ export async function forgetOld(
   { answersMs, evidenceMs, customDataMs, webhookLogMs }: Retention,
 ): Promise<void> {
   const steps = [
+    // First, whatever may go wrong below: addresses that their source does not let us keep, once nobody is looking their
+    // NPI up any more.
+    sql`with gone as (
+          delete from stored_emails s
+           where not s.may_store and s.updated_at < now() - interval '1 hour'
+             and not exists (select from lookups l where l.npi = s.npi and l.closed_at is null)
+          returning s.npi, s.email)
+        delete from email_checks c using gone where c.npi = gone.npi and c.email = gone.email`,
     sql`update requests set email = null, email_type = null, email_last_validated_at = null, erased_at = clock_timestamp()
          where ctid = any (array(
            select ctid from requests where email is not null and ${olderThan('settled_at', answersMs)}
@@ -63,13 +71,6 @@ export async function forgetOld(
     // Their last trouble, and their last answer.
     sql`delete from webhook_hosts where greatest(failing_since, open_until, turn_at, accepted_at, spent_until)
           < clock_timestamp() - ${span(webhookLogMs)}`,
-    // Addresses that their source does not let us keep, once nobody is looking their NPI up any more.
-    sql`with gone as (
-          delete from stored_emails s
-           where not s.may_store and s.updated_at < now() - interval '1 hour'
-             and not exists (select from lookups l where l.npi = s.npi and l.closed_at is null)
-          returning s.npi, s.email)
-        delete from email_checks c using gone where c.npi = gone.npi and c.email = gone.email`,
   ];
   for (const step of steps) await query(db, (tx) => tx.execute(step));
 }

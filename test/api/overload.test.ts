@@ -246,6 +246,22 @@ test('who would wait too long by what the line has lately cost is refused at onc
   t.notThrows(() => lanes.enter('gone').leave());
 });
 
+// Guard: `lately` in `createLanes`.
+test('a line that was slow once is not taken for slow for good', async (t) => {
+  let now = 0;
+  const lanes = createLanes({ atOnce: 1, each: 1, most: 100, mostOfAll: 100, patienceMs: 900 }, () => now);
+  const work = () =>
+    lanes.inTurn('a', async () => {
+      now += 30_000;
+    });
+  await Promise.all([work(), work()]);
+  const place = lanes.enter('a');
+  t.throws(() => lanes.enter('a'), { message: 'HTTP 503' });
+  now += 120_000;
+  t.notThrows(() => lanes.enter('a').leave());
+  place.leave();
+});
+
 // Guard: `everyMs` is measured by those who have asked for their turn.
 test('places whose bodies are slow to arrive cost nobody else his', (t) => {
   let now = 0;
