@@ -163,10 +163,11 @@ async function write(db: Database, working: Promise<void>): Promise<void> {
   });
 }
 
-/** Until somebody waits at the gate; no timer helps here, because the test holds them all. */
+/** Until somebody waits at the gate; no timer helps here, because the test holds them all. Other files have gates too. */
 async function inCommit(): Promise<void> {
   for (;;) {
-    const waiting = await admin`select 1 from pg_stat_activity where wait_event = 'advisory'`;
+    const waiting = await admin`
+      select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'`;
     if (waiting.length > 0) return;
   }
 }

@@ -211,7 +211,9 @@ test.serial('nothing that others wrote is in the text, whatever they write', asy
   t.regex(many, /route="\/\{any\*\}"/);
   t.regex(many, /source="good",answer="protocol"/);
   for (const text of [CANARY, client.organizationId.slice(4), FOUND, '@']) t.false(many.includes(text), text);
-  t.is(Object.keys(parse(many)).length, Object.keys(parse(few)).length);
+  // Only of requests: what the worker does meanwhile may begin a series of its own.
+  const requests = (text: string) => Object.keys(parse(text)).filter((name) => name.startsWith('npe_http_'));
+  t.deepEqual(requests(many), requests(few));
 });
 
 test.serial(
