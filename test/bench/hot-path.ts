@@ -222,21 +222,26 @@ async function polls(databaseUrl: string, sql: Sql): Promise<void> {
   const [requestId, batchId] = [json.requests[0]?.request_id, json.batch_id];
   const etag = (await client.get(`/api/v1/batch/${batchId}`)).headers.get('etag') ?? '';
   const key = { authorization: `Bearer ${client.apiKey}` };
-  const known = { ...key, 'if-none-match': etag };
-  const ourPort = api.port;
-  const barePort = Number(bare.info.port);
+  const ours = (path: string, headers = {}): Target => ({
+    port: api.port,
+    path,
+    headers: { ...key, ...headers },
+  });
+  const theirs = (path: string): Target => ({ port: Number(bare.info.port), path, headers: {} });
+  const batch = ours(`/api/v1/batch/${batchId}`);
+  const pairs: readonly [name: string, Target, of: string, Target][] = [
+    ['single', ours(`/api/v1/email/${requestId}`), 'bare route', theirs(`/request/${requestId}`)],
+    ['batch of 60', batch, 'bare route', theirs(`/batch/${batchId}`)],
+    ['304 of the batch', ours(`/api/v1/batch/${batchId}`, { 'if-none-match': etag }), 'its 200', batch],
+  ];
   console.log('polls a second, and the 99th percentile in ms');
   for (const connections of [1, 20]) {
-    const ask = (port: number, path: string, headers = {}) => loadFrom({ port, path, headers, connections });
-    const compare = (name: string, one: Load, other: Load, of: string) =>
+    for (const [name, one, of, other] of pairs) {
+      const [ofOne, ofOther] = await loadFrom({ targets: [one, other], connections });
       console.log(
-        `  ${name}, connections ${connections}: ${show(one)}; ${of} ${show(other)}: ${ratio(one.perSecond, other.perSecond)}`,
+        `  ${name}, connections ${connections}: ${show(ofOne)}; ${of} ${show(ofOther)}: ${ratio(ofOne.perSecond, ofOther.perSecond)}`,
       );
-    const single = await ask(ourPort, `/api/v1/email/${requestId}`, key);
-    compare('single', single, await ask(barePort, `/request/${requestId}`), 'bare route');
-    const batch = await ask(ourPort, `/api/v1/batch/${batchId}`, key);
-    compare('batch of 60', batch, await ask(barePort, `/batch/${batchId}`), 'bare route');
-    compare('304 of the batch', await ask(ourPort, `/api/v1/batch/${batchId}`, known), batch, 'its 200');
+    }
   }
   await bare.stop();
   await api.stop();
@@ -251,10 +256,10 @@ function show({ perSecond, p99 }: Load): string {
 }
 
 /** @returns calls a second, by so many callers at once */
-async function perSecond(callers: number, call: () => Promise<unknown>): Promise<number> {
+async function perSecond(callers: number, call: () => Promise<unknown>, seconds = SECONDS): Promise<number> {
   let calls = 0;
   const begun = performance.now();
-  const end = begun + SECONDS * 1000;
+  const end = begun + seconds * 1000;
   await Promise.all(
     Array.from({ length: callers }, async () => {
       while (performance.now() < end) {
@@ -266,10 +271,15 @@ async function perSecond(callers: number, call: () => Promise<unknown>): Promise
   return calls / ((performance.now() - begun) / 1000);
 }
 
-interface Order {
+interface Target {
   readonly port: number;
   readonly path: string;
   readonly headers: Readonly<Record<string, string>>;
+}
+
+/** Two that are compared. */
+interface Order {
+  readonly targets: readonly [Target, Target];
   readonly connections: number;
 }
 
@@ -279,11 +289,11 @@ interface Load {
 }
 
 /** The clients are a process of their own, or what they cost would be measured too. */
-function loadFrom(order: Order): Promise<Load> {
+function loadFrom(order: Order): Promise<[Load, Load]> {
   return new Promise((resolve, reject) => {
     const child = fork(fileURLToPath(import.meta.url), process.argv.slice(2));
-    child.once('message', (load: Load) => {
-      resolve(load);
+    child.once('message', (loads: [Load, Load]) => {
+      resolve(loads);
       child.disconnect();
     });
     child.once('error', reject);
@@ -291,26 +301,43 @@ function loadFrom(order: Order): Promise<Load> {
   });
 }
 
-async function load(order: Order): Promise<Load> {
-  const ask = await Promise.all(Array.from({ length: order.connections }, () => openAsker(order)));
-  // Warm first: what is compiled, planned and connected at the first request is not asked about.
-  for (let i = 0; i < 50; i += 1) await Promise.all(ask.map((one) => one()));
-  const times: number[] = [];
-  let free = [...ask];
-  const total = await perSecond(order.connections, async () => {
-    const one = free.pop();
-    if (!one) throw new Error('more callers than connections');
-    const begun = performance.now();
-    await one();
-    times.push(performance.now() - begun);
-    free = [...free, one];
+/** By turns, so that a slow moment of the machine is one of both. */
+const TURN_SECONDS = 0.25;
+
+async function load({ targets, connections }: Order): Promise<Load[]> {
+  const sides = await Promise.all(
+    targets.map(async (target) => {
+      const asking = await Promise.all(Array.from({ length: connections }, () => openAsker(target)));
+      return { asking, times: [] as number[], rates: [] as number[] };
+    }),
+  );
+  // Warm first: what is compiled, planned and connected at the first requests is not asked about.
+  for (const { asking } of sides) {
+    for (let i = 0; i < 2000; i += connections) await Promise.all(asking.map((one) => one()));
+  }
+  for (let turn = 0; turn < SECONDS / TURN_SECONDS; turn += 1) {
+    for (const { asking, times, rates } of sides) {
+      const free = [...asking];
+      const timed = async () => {
+        const one = free.pop();
+        if (!one) throw new Error('more callers than connections');
+        const begun = performance.now();
+        await one();
+        times.push(performance.now() - begun);
+        free.push(one);
+      };
+      rates.push(await perSecond(connections, timed, TURN_SECONDS));
+    }
+  }
+  return sides.map(({ times, rates }) => {
+    times.sort((a, b) => a - b);
+    const perSecond = rates.reduce((sum, rate) => sum + rate, 0) / rates.length;
+    return { perSecond, p99: times[Math.floor(times.length * 0.99)] ?? 0 };
   });
-  times.sort((a, b) => a - b);
-  return { perSecond: total, p99: times[Math.floor(times.length * 0.99)] ?? 0 };
 }
 
 /** One connection that is kept, and asks the same again and again. */
-async function openAsker({ port, path, headers }: Order): Promise<() => Promise<void>> {
+async function openAsker({ port, path, headers }: Target): Promise<() => Promise<void>> {
   const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
   const bytes = `GET ${path} HTTP/1.1\r\nhost: localhost\r\n${lines.join('')}\r\n`;
   let text = '';
