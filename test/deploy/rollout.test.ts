@@ -8,6 +8,7 @@ import test from 'ava';
 import { versionOf } from '../../deploy/temporal/versions.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { asRole, SECRETS_KEY, temporaryFolder, testSetting } from '../support/database.ts';
+import { tasksOf } from '../support/histories.ts';
 import { eventually } from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
@@ -80,21 +81,11 @@ test('a release is rolled out in steps and back as the page says, and no run not
     from += 1000;
     return (await client.bulk({ npis: ordinaryNpis('found_later', 3, from) })).json;
   };
-  /** The builds that completed the workflow tasks of a batch and its lookups, and how many tasks failed. */
   const ranOn = async ({ batch_id, requests }: Awaited<ReturnType<typeof submit>>) => {
     await client.completed(batch_id);
-    const builds = new Set<string>();
-    let failures = 0;
-    for (const id of [batch_id, ...requests.map(({ request_id }) => request_id)]) {
-      await stack.client.workflow.getHandle(id).result();
-      const { events } = await stack.client.workflow.getHandle(id).fetchHistory();
-      for (const event of events ?? []) {
-        if (event.workflowTaskFailedEventAttributes) failures += 1;
-        const { buildId } = event.workflowTaskCompletedEventAttributes?.deploymentVersion ?? {};
-        if (buildId) builds.add(buildId);
-      }
-    }
-    return [[...builds], failures];
+    const ids = [batch_id, ...requests.map(({ request_id }) => request_id)];
+    for (const id of ids) await stack.client.workflow.getHandle(id).result();
+    return await tasksOf(stack.client, ids);
   };
 
   await workers.start(stack, { WORKFLOW_BUNDLE: oldBundle });
@@ -118,8 +109,8 @@ test('a release is rolled out in steps and back as the page says, and no run not
   await type('4. Make it current');
   t.deepEqual(await routing(), [NEW, 0, 0]);
   const after = await submit();
-  t.deepEqual(await ranOn(before), [[OLD], 0]);
-  t.deepEqual(await ranOn(after), [[NEW], 0]);
+  t.deepEqual(await ranOn(before), { failed: [], builds: [OLD] });
+  t.deepEqual(await ranOn(after), { failed: [], builds: [NEW] });
   await eventually(async () => {
     const said = await type('5. Wait until the old one is drained');
     return /drain/i.test(said) && !/bat_|req_/.test(said) ? true : null;
@@ -127,5 +118,5 @@ test('a release is rolled out in steps and back as the page says, and no run not
 
   await type('Back, when it is current');
   t.deepEqual(await routing(), [OLD, 0, 0]);
-  t.deepEqual(await ranOn(await submit()), [[OLD], 0]);
+  t.deepEqual(await ranOn(await submit()), { failed: [], builds: [OLD] });
 });

@@ -21,6 +21,26 @@ export function countEvents(history: History): Record<string, number> {
 }
 
 /**
+ * The builds that completed the workflow tasks of these executions, and what made other tasks fail. A task that was
+ * about to end a run, while news for it came, is no failure: the server refuses it and asks again.
+ */
+export async function tasksOf({ workflow }: Client, ids: readonly string[]) {
+  const failed: string[] = [];
+  const builds = new Set<string>();
+  for (const id of ids) {
+    const { events } = await workflow.getHandle(id).fetchHistory();
+    for (const event of events ?? []) {
+      const failure = event.workflowTaskFailedEventAttributes;
+      const message = failure?.failure?.message ?? 'no message';
+      if (failure && message !== 'UnhandledCommand') failed.push(`${id}: ${message}`);
+      const { buildId } = event.workflowTaskCompletedEventAttributes?.deploymentVersion ?? {};
+      if (buildId) builds.add(buildId);
+    }
+  }
+  return { failed, builds: [...builds] };
+}
+
+/**
  * What Temporal Cloud counts of an execution (docs.temporal.io/cloud/actions). Heartbeats that reach it, queries and the
  * starts by Schedules come on top: no history has them.
  */

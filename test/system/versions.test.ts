@@ -13,6 +13,7 @@ import { checkWorkers, checkWorkflows } from '../../deploy/temporal/doctor.ts';
 import { versionOf } from '../../deploy/temporal/versions.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { testSetting } from '../support/database.ts';
+import { tasksOf } from '../support/histories.ts';
 import { eventually, RULES } from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
 import { type Stack, startStack } from '../support/stack.ts';
@@ -72,21 +73,6 @@ async function setCurrent({ deploymentName, buildId }: { deploymentName: string;
   ]);
 }
 
-/** Workflow tasks that failed or timed out, and the builds that completed the others, of a batch and its lookups. */
-async function tasksOf({ client }: Stack, ids: readonly string[]) {
-  const failed: string[] = [];
-  const builds = new Set<string>();
-  for (const id of ids) {
-    const { events } = await client.workflow.getHandle(id).fetchHistory();
-    for (const event of events ?? []) {
-      if (event.workflowTaskFailedEventAttributes) failed.push(id);
-      const version = event.workflowTaskCompletedEventAttributes?.deploymentVersion;
-      if (version?.buildId) builds.add(version.buildId);
-    }
-  }
-  return { failed, builds: [...builds] };
-}
-
 async function findings({ db, client, taskQueue }: Stack): Promise<string[]> {
   const { checks } = await diagnose(db, { ...RULES, webhookScheduleMs: [0, 100, 200, 300] });
   const workflows = await checkWorkflows(db, client, taskQueue);
@@ -137,7 +123,7 @@ test.serial(
     const seen = [];
     for (const { batch_id, requests } of batches) {
       const ids = [batch_id, ...requests.map(({ request_id }) => request_id)];
-      seen.push(await tasksOf(stack, ids));
+      seen.push(await tasksOf(stack.client, ids));
     }
     t.deepEqual(seen, [
       { failed: [], builds: [old.buildId] },
@@ -209,13 +195,13 @@ test.serial('runs of a version that no worker has any more go on with the curren
   const { buildId } = versionOf(stack.taskQueue, code);
   t.is(await current(stack), buildId);
   const ids = [json.batch_id, ...json.requests.map(({ request_id }) => request_id)];
-  t.deepEqual((await tasksOf(stack, ids)).builds, [old.buildId]);
+  t.deepEqual((await tasksOf(stack.client, ids)).builds, [old.buildId]);
   await eventually(async () => {
     await step();
     return (await client.batch(json.batch_id)).batch.status === 'completed' || null;
   });
   await stack.client.workflow.getHandle(json.batch_id).result();
-  const { failed, builds } = await tasksOf(stack, ids);
+  const { failed, builds } = await tasksOf(stack.client, ids);
   t.deepEqual(failed, []);
   t.true(builds.includes(buildId));
 });
