@@ -208,11 +208,15 @@ export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promi
 /** Inserts rows that all have the same members, by a statement whose text does not depend on how many there are. */
 export function insertAll<T extends PgTable>(table: T, rows: readonly T['$inferInsert'][]): SQL {
   const columns = getTableColumns<PgTable>(table);
-  const nameOf = (member: string) => columns[member]?.name ?? member;
-  const names = Object.keys(rows[0] ?? {}).map((member) => sql.identifier(nameOf(member)));
-  const named = rows.map((row: Readonly<Record<string, unknown>>) =>
-    Object.fromEntries(Object.entries(row).map(([member, value]) => [nameOf(member), value])),
+  const members = Object.keys(rows[0] ?? {}).map(
+    (member) => [member, columns[member]?.name ?? member] as const,
   );
+  const names = members.map(([, name]) => sql.identifier(name));
+  const named = rows.map((row: Readonly<Record<string, unknown>>) => {
+    const values: Record<string, unknown> = {};
+    for (const [member, name] of members) values[name] = row[member];
+    return values;
+  });
   return sql`insert into ${table} (${sql.join(names, sql`, `)})
     select ${sql.join(names, sql`, `)} from jsonb_populate_recordset(null::${table}, ${JSON.stringify(named)}::jsonb)`;
 }
