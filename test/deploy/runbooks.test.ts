@@ -31,8 +31,9 @@ const FAILED = join(folder, 'failed');
 const stack = fresh(test, () =>
   startStack({
     allSources: true,
-    // Longer than the test: whom no vendor answers stays open.
+    // Longer than the test: whom no vendor answers stays open. Pages ask for the same one, so they share its calls.
     lookupTimeoutMs: 900_000,
+    rocketReach: { wait: '15m', call: '200s' },
     elsewhere: { temporalAddress: temporalAddress(), taskQueue: `enrichment-${suffix}` },
   }),
 );
