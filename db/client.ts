@@ -1,5 +1,5 @@
 import { fillPlaceholders, getTableColumns, type SQL, sql } from 'drizzle-orm';
-import { PgDialect, type PgTable } from 'drizzle-orm/pg-core';
+import { type PgColumn, PgDialect, type PgTable } from 'drizzle-orm/pg-core';
 import { drizzle, type PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import postgres, { type ISql, type Sql, type TransactionSql } from 'postgres';
 import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
@@ -207,18 +207,14 @@ export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promi
 
 /** Inserts rows that all have the same members, by a statement whose text does not depend on how many there are. */
 export function insertAll<T extends PgTable>(table: T, rows: readonly T['$inferInsert'][]): SQL {
-  const columns = getTableColumns<PgTable>(table);
-  const members = Object.keys(rows[0] ?? {}).map(
-    (member) => [member, columns[member]?.name ?? member] as const,
+  const columns = Object.entries(getTableColumns<PgTable>(table)).filter(
+    ([member]) => member in (rows[0] ?? {}),
   );
-  const names = members.map(([, name]) => sql.identifier(name));
-  const named = rows.map((row: Readonly<Record<string, unknown>>) => {
-    const values: Record<string, unknown> = {};
-    for (const [member, name] of members) values[name] = row[member];
-    return values;
-  });
-  return sql`insert into ${table} (${sql.join(names, sql`, `)})
-    select ${sql.join(names, sql`, `)} from jsonb_populate_recordset(null::${table}, ${JSON.stringify(named)}::jsonb)`;
+  const list = (part: (member: string, column: PgColumn) => string) =>
+    sql.raw(columns.map(([member, column]) => part(member, column)).join(', '));
+  return sql`insert into ${table} (${list((_, { name }) => name)}) select ${list((member) => `"${member}"`)}
+    from jsonb_to_recordset(${JSON.stringify(rows)}::jsonb)
+      row (${list((member, column) => `"${member}" ${column.getSQLType()}`)})`;
 }
 
 /** Which page of a list: what comes after an item, and how much of it at most. */

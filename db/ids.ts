@@ -1,4 +1,4 @@
-import { randomBytes } from 'node:crypto';
+import { randomUUID } from 'node:crypto';
 
 /** `bat_` / `req_` … + 26 characters of lower-case Crockford base32 of a UUIDv7 (TypeID; DECISIONS.md, Ids and time). */
 /** `sbx` is the organization that is another one's sandbox. */
@@ -13,8 +13,9 @@ export function newId(prefix: IdPrefix): string {
   const now = BigInt(Date.now()) << 12n;
   last = now > last ? now : last + 1n;
   // UUIDv7 (RFC 9562): 48 bits of milliseconds, the version, a counter of 12 bits, the variant, 62 random bits.
-  const random = randomBytes(8).readBigUInt64BE() >> 2n;
-  let uuid = ((last >> 12n) << 80n) | (7n << 76n) | ((last & 0xfffn) << 64n) | (2n << 62n) | random;
+  // These end as those of a UUIDv4 do, of which Node has many ready.
+  const end = BigInt(`0x${randomUUID().slice(19).replace('-', '')}`);
+  let uuid = ((last >> 12n) << 80n) | (7n << 76n) | ((last & 0xfffn) << 64n) | end;
   let text = '';
   for (let n = 0; n < 26; n += 1, uuid >>= 5n) text = DIGITS.charAt(Number(uuid & 31n)) + text;
   return `${prefix}_${text}`;
