@@ -33,11 +33,7 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
     namespace: client.options.namespace,
     wakeBatch: (start) => startBatch(client, taskQueue, start, { wake: true }),
     startDelivery: (start) => startDelivery(client, taskQueue, start),
-    async isRunning(workflowId) {
-      const run = await describeRun(client, workflowId);
-      // By its close, not by its status: a workflow that an operator has paused is open too.
-      return run !== null && !run.closeTime;
-    },
+    isRunning: (workflowId) => isRunning(client, workflowId),
     async tellBatch(batchId, requestId) {
       const gathered = settled.get(batchId) ?? [];
       if (requestId && gathered.push(requestId) > 1) return;
@@ -67,6 +63,12 @@ export async function describeRun(client: Client, workflowId: string) {
     if (error instanceof WorkflowNotFoundError) return null;
     throw error;
   }
+}
+
+/** By its close, not by its status: a workflow that an operator has paused is open too. */
+export async function isRunning(client: Client, workflowId: string): Promise<boolean> {
+  const run = await describeRun(client, workflowId);
+  return run !== null && !run.closeTime;
 }
 
 /** Codes of gRPC. */

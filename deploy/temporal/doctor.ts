@@ -4,7 +4,7 @@ import { type CheckResult, type FindingCode, resultOf } from '../../db/doctor/ch
 import { listWork } from '../../db/doctor/work.ts';
 import { listElsewhere } from '../../db/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { describeRun } from './client.ts';
+import { describeRun, isRunning } from './client.ts';
 import { reverifyScheduleId } from './namespace.ts';
 
 /** Workflows described at once. */
@@ -34,7 +34,7 @@ export async function checkWorkflows(
   const listed = new Set(running.map(({ id }) => id));
   const missing = (await listWork(db, 'unfinished', null)).filter((id) => !listed.has(id));
   const closed = await filter(missing, (id) => isClosed(client, id));
-  const isOpen = async (id: string) => !(await isClosed(client, id));
+  const isOpen = (id: string) => isRunning(client, id);
   // Deliveries sleep for days, and are in front of what matters more.
   const failing = await filter([...new Set([...batches, ...lookups, ...listed])], (id) =>
     isFailing(client, id),
