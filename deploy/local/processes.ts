@@ -116,7 +116,8 @@ const START_MS = 60_000;
  * What servers write when they end for a reason that may pass: another program has taken the port, or another one of those
  * that a server chooses by itself; the children of a killed PostgreSQL have not let go of its memory yet.
  */
-const MAY_PASS = /could not bind|address already in use|shared memory block|lock file .* already exists/i;
+const MAY_PASS =
+  /could not bind|address already in use|port is taken|shared memory block|lock file .* already exists/i;
 
 /**
  * Launches a server and returns once it is ready.

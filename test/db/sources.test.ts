@@ -1,6 +1,7 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../db/client.ts';
+import { newId } from '../../db/ids.ts';
 import { joinLookups } from '../../db/lookups/lookups.ts';
 import {
   type Admission,
@@ -13,7 +14,7 @@ import { beginVendorStep, recordVendorJob } from '../../db/lookups/vendor-attemp
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
 // The gate before every call of a source, as several workers go through it at once.
 
@@ -165,14 +166,18 @@ test('whoever waits for a turn and never comes back costs one turn', async (t) =
 });
 
 test('a turn that is near is given: who takes it late does not make the next one later', async (t) => {
-  const [one = '', two = '', three = ''] = await requestsOf(3);
-  for (const id of [one, two, three]) await askFor(id, 'given');
-  await first.drizzle.execute(sql`
-    update source_rates set due_at = clock_timestamp() + interval '0.9 s' where source = 'given'`);
-  t.is(await turnOf(two, 'given'), 1);
-  await pass('given', 8);
-  t.is(await turnOf(two, 'given'), 0);
-  t.true((await askFor(three, 'given')) < 0.99);
+  // Again, if more than the 0.9 s go by before it is asked for.
+  const { source, two, three } = await eventually(async () => {
+    const source = newId('lkp');
+    const [one = '', two = '', three = ''] = await requestsOf(3);
+    for (const id of [one, two, three]) await askFor(id, source);
+    await first.drizzle.execute(sql`
+      update source_rates set due_at = clock_timestamp() + interval '0.9 s' where source = ${source}`);
+    return (await turnOf(two, source)) === 1 ? { source, two, three } : null;
+  });
+  await pass(source, 8);
+  t.is(await turnOf(two, source), 0);
+  t.true((await askFor(three, source)) < 0.99);
 });
 
 test('a request that is over before its turn costs none', async (t) => {

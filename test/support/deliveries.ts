@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import { createServer as createHttpsServer } from 'node:https';
-import { createServer } from 'node:net';
+import type { createServer } from 'node:net';
 import { join } from 'node:path';
 import { ApplicationFailure } from '@temporalio/common';
 import { MockActivityEnvironment } from '@temporalio/testing';
@@ -19,6 +19,7 @@ import { openTestDatabase, travel } from './database.ts';
 import { acceptedIds, type Organization, openOrganization, RULES, submitCommand } from './organization.ts';
 import { type Behavior, type Receiver, status } from './receiver.ts';
 import { storeEmail } from './stored.ts';
+import { closedPort } from './vendors.ts';
 
 /** How one call of the delivery activity ended. */
 export type Look =
@@ -180,10 +181,6 @@ export async function startHostileReceiver(
   const untrusted = createHttpsServer({ cert, key }, (_request, response) => response.end());
   untrusted.on('tlsClientError', () => {});
   const untrustedPort = await listen(untrusted);
-  const closed = createServer();
-  const closedPort = await listen(closed);
-  closed.close();
-  await once(closed, 'close');
 
   const delivered = (what: string, behavior: Behavior, reason: AttemptReason | null = null): Hostility => ({
     ...{ what, url: at(`/hostile/${what}`, behavior), state: 'delivered', reasons: [reason] },
@@ -211,7 +208,7 @@ export async function startHostileReceiver(
       recovers('reset', reset, 'reset'),
       never('bad-tls', `https://127.0.0.1:${untrustedPort}/`, 'tls_certificate'),
       never('unknown-name', 'https://hook.invalid/', 'dns_not_found'),
-      never('refused', `https://127.0.0.1:${closedPort}/`, 'refused'),
+      never('refused', `https://127.0.0.1:${await closedPort()}/`, 'refused'),
     ],
     async close() {
       untrusted.close();

@@ -3,7 +3,7 @@ import { cp, mkdir, readdir, readFile, symlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { freePort, LOOPBACK, launch, type ServerProcess } from '../../deploy/local/processes.ts';
+import { LOOPBACK, launch, launchOnPort, type ServerProcess } from '../../deploy/local/processes.ts';
 import { asRole, SECRETS_KEY, testSetting } from './database.ts';
 import { type Answer, createCaller, eventually } from './organization.ts';
 import type { Stack } from './stack.ts';
@@ -140,11 +140,8 @@ export async function startApiProcess(
   databaseUrl: string,
   settings: Readonly<Record<string, string>> = {},
 ): Promise<ApiProcess> {
-  const port = await freePort();
-  const url = `http://${LOOPBACK}:${port}`;
-  let running: ServerProcess | undefined;
-  const start = async () => {
-    const api = launch({
+  const launchAt = (port: number) =>
+    launch({
       name: 'API',
       command: process.execPath,
       args: [PROGRAM],
@@ -160,29 +157,26 @@ export async function startApiProcess(
         ...settings,
       },
     });
-    running = api;
-    await eventually(async () => {
-      if (api.ending() !== undefined) throw new Error(`the API ended (${api.ending()}): ${api.tail()}`);
-      return await fetch(`${url}/healthz`).then(
-        ({ ok }) => ok || null,
-        () => null,
-      );
-    });
-  };
-  await start();
+  const isReady = (_: ServerProcess, port: number) =>
+    fetch(`http://${LOOPBACK}:${port}/healthz`).then(
+      ({ ok }) => ok,
+      () => false,
+    );
+  let running = await launchOnPort('API', undefined, launchAt, isReady);
+  const { port } = running;
+  const url = `http://${LOOPBACK}:${port}`;
   return {
     url,
-    start,
-    pid: () => running?.pid ?? 0,
-    ending: () => running?.ending(),
+    async start() {
+      running = await launchOnPort('API', port, launchAt, isReady);
+    },
+    pid: () => running.pid,
+    ending: () => running.ending(),
     async kill() {
-      if (!running) return;
       process.kill(running.pid, 'SIGKILL');
       await running.exited;
     },
-    async stop() {
-      await running?.stop();
-    },
+    stop: () => running.stop(),
   };
 }
 

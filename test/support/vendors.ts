@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { createServer, type IncomingHttpHeaders, type RequestListener } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { type AddressInfo, connect, createServer as createTcpServer } from 'node:net';
 import { json } from 'node:stream/consumers';
 import type { ExecutionContext } from 'ava';
 import type { RegistryStep } from '../../activities/person/registry.ts';
@@ -154,14 +154,20 @@ export async function serveVendor(t: ExecutionContext, handle: RequestListener):
   return `http://127.0.0.1:${port}`;
 }
 
-/** Where nobody listens: a port that was free a moment ago. */
-export async function closedUrl(): Promise<string> {
-  const server = createServer().listen(0, '127.0.0.1');
+/** Where nobody listens, and nobody else can: it is the client's end of a connection. */
+export async function closedPort(): Promise<number> {
+  const server = createTcpServer((socket) => socket.unref())
+    .listen(0, '127.0.0.1')
+    .unref();
   await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, 'close');
-  return `http://127.0.0.1:${port}`;
+  const client = connect((server.address() as AddressInfo).port, '127.0.0.1');
+  await once(client, 'connect');
+  return client.unref().localPort ?? 0;
+}
+
+/** As `closedPort`. */
+export async function closedUrl(): Promise<string> {
+  return `http://127.0.0.1:${await closedPort()}`;
 }
 
 const PERSON: Person = {

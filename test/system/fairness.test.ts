@@ -31,14 +31,14 @@ const fairTemporal = fresh(test, () =>
 const fair = fresh(test, () =>
   startStack({
     providers: [vendor],
-    ...{ lookupSlots: 2, lookupsPerOrganization: 1000 },
+    ...{ lookupTimeoutMs: 600_000, lookupSlots: 2, lookupsPerOrganization: 1000 },
     elsewhere: elsewhere(fairTemporal.address),
   }),
 );
 const common = fresh(test, () =>
   startStack({
     providers: [vendor],
-    ...{ lookupSlots: 4, lookupsPerOrganization: 2 },
+    ...{ lookupTimeoutMs: 600_000, lookupSlots: 4, lookupsPerOrganization: 2 },
     elsewhere: elsewhere(testSetting('TEST_TEMPORAL_ADDRESS')),
   }),
 );

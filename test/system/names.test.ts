@@ -10,7 +10,8 @@ import { ordinaryNpis } from '../support/vendors.ts';
 
 // Domains whose name servers never answer, and everybody else.
 
-const SILENT = 40;
+/** So many that they hang for as long as the test takes: at most 20 at once, each for some seconds. */
+const SILENT = 80;
 /** Its check digit is wrong: it ends `not_found` without being looked up. */
 const NOBODY = '1234567890';
 const [FOUND = ''] = ordinaryNpis('found', 1);
@@ -48,7 +49,7 @@ test("while an organization's look-ups of silent domains hang, a vendor is asked
        where d.leased_until > clock_timestamp() and b.organization_id = ${attacker.organizationId}`);
     return row?.n ?? 0;
   };
-  await eventually(async () => ((await hanging()) === 20 ? true : null));
+  await eventually(async () => ((await hanging()) >= 10 ? true : null));
 
   const other = await stack.organization();
   // With its final dot it is not in the hosts file: name servers are asked.

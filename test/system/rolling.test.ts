@@ -64,7 +64,7 @@ test('APIs and workers are replaced one after the other while clients submit and
   });
   t.teardown(() => stack.stop());
   const { TASK_QUEUE, WEBHOOK_OPEN_CIDRS } = stack.workerEnvironment;
-  const settings = { TASK_QUEUE, WEBHOOK_OPEN_CIDRS, LOOKUP_TIMEOUT: '100s', API_DRAIN_DELAY: '1s' };
+  const settings = { TASK_QUEUE, WEBHOOK_OPEN_CIDRS, LOOKUP_TIMEOUT: '100s', API_DRAIN_DELAY: '5s' };
   const apis = await Promise.all([1, 2].map(() => startApiProcess(stack.databaseUrl, settings)));
   for (const api of apis) t.teardown(() => api.stop());
   const balancer = await startBalancer(apis.map(({ url }) => url));

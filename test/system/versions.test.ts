@@ -45,7 +45,7 @@ async function startWithoutWorker(temporalAddress = testSetting('TEST_TEMPORAL_A
   const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
   return await startStack({
     elsewhere: { temporalAddress, taskQueue },
-    simulatorSpeed: 0.4,
+    simulatorSpeed: 0.3,
     lookupTimeoutMs: 100_000,
   });
 }

@@ -22,7 +22,7 @@ const temporal = fresh(test, () =>
 );
 const stack = fresh(test, () =>
   startStack({
-    lookupTimeoutMs: 60_000,
+    lookupTimeoutMs: 100_000,
     sweepIntervalMs: 1000,
     simulatorSpeed: 0.5,
     rocketReach: { call: '8s' },

@@ -96,7 +96,7 @@ test('a vendor’s call that takes as long as it may is over before its first he
 });
 
 test("vendors' jobs that an operator paused, reset or sent astray are refunded at the deadline; nothing revives them", async (t) => {
-  const stack = await start(10_000);
+  const stack = await start(30_000);
   t.teardown(stack.stop);
   const { service, vendorOf } = stack;
   const [paused = '', reset = '', astray = '', endless = '', alone = '', good = ''] = npis.splice(0, 6);

@@ -7,8 +7,8 @@ import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../su
 
 // Operators reset workflows in the Temporal UI, to any of their workflow tasks: nobody is asked, charged or told twice.
 
-/** A question that is put twice is paid twice. */
-const vendor = { ...createScriptedVendor(), repeatIsFree: false };
+/** A question that is put twice is paid twice. It may be held for as long as a test takes. */
+const vendor = { ...createScriptedVendor(), repeatIsFree: false, callMs: 120_000 };
 const npis = ordinaryNpis('found', 20);
 /** What the UI may leave out of what came after the task: nothing, or all (numbers of ResetReapplyExcludeType). */
 const [NOTHING, ALL] = [[], [1, 2, 3, 4]];

@@ -9,7 +9,7 @@ import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } fr
 // What an operator may do to workflows in the Temporal UI: whatever it is, every request ends, every credit is charged
 // for an email or back, and every webhook is sent.
 
-const LOOKUP_TIMEOUT_MS = 30_000;
+const LOOKUP_TIMEOUT_MS = 60_000;
 const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 20);
 

@@ -13,7 +13,7 @@ const MAGIC_NPIS = `2000000010 2000000028 2000000036 2000000044 2000000101 20000
   2000000143 2000000150 2000000168 2000000176 1234567890`.split(/\s+/);
 const CANARY = { url: 'canary-in-url', custom: 'canary-in-custom-data', agent: 'canary-in-idempotency-key' };
 
-const stack = fresh(test, () => startStack({ lookupTimeoutMs: 8000, sweepIntervalMs: 1000 }));
+const stack = fresh(test, () => startStack({ lookupTimeoutMs: 30_000, sweepIntervalMs: 1000 }));
 const client = fresh(test, () => stack.organization());
 let submitted: SubmitAnswer;
 

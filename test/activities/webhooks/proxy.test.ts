@@ -65,7 +65,7 @@ async function startProxy(t: ExecutionContext<Context>, lets: (authority: string
 
 async function postThrough(t: ExecutionContext<Context>, settings: Partial<PostSettings>) {
   const ca = await readFile(t.context.receiver.caFile, 'utf8');
-  const common = { policy, ca, userAgent: 'test', connectMs: 1000, totalMs: 1500 };
+  const common = { policy, ca, userAgent: 'test', connectMs: 3000, totalMs: 4500 };
   const post = createPost({ ...common, lookup: createNames([]).find, ...settings });
   return (url: string) => post({ url, headers: { 'webhook-id': 'msg_proxied' }, body: '{}', blocked: [] });
 }
