@@ -197,8 +197,7 @@ export async function startStack(options: StackOptions = {}) {
   opened.defer(() => native.close());
   let worker: { stop(): Promise<void> } | null = null;
   opened.defer(() => worker?.stop());
-  // Intervals count from 1970: one of an hour would begin a round wherever the hour ends during a test.
-  await keepNamespace(client, taskQueue, 36_500 * 86_400_000, log);
+  await keepNamespace(client, taskQueue, 3_600_000, log);
   opened.defer(() => client.schedule.getHandle(reverifyScheduleId(taskQueue)).delete());
   const names = createNames(config.dnsServers);
   const deps = {
