@@ -97,7 +97,10 @@ test('a release is rolled out in steps and back as the page says, and no run not
   t.regex(gate, new RegExp(`^by build ${NEW}; `, 'm'));
   variables.NEW = NEW;
   await workers.start(stack, { WORKFLOW_BUNDLE: variables.BUNDLE ?? '', WORKER_ROLLOUT: 'manual' });
-  const both = await type('2. Start the new workers');
+  const both = await eventually(async () => {
+    const said = await type('2. Start the new workers');
+    return said.match(/^ +\S+ +(?:workflow|activity)\b/gm)?.length === 4 ? said : null;
+  });
   t.true(both.includes(OLD) && both.includes(NEW), both);
   t.deepEqual(await routing(), [OLD, 0, 0], 'a new build gets no work by itself');
 
