@@ -212,7 +212,7 @@ export function insertAll<T extends PgTable>(table: T, rows: readonly T['$inferI
   );
   const list = (part: (member: string, column: PgColumn) => string) =>
     sql.raw(columns.map(([member, column]) => part(member, column)).join(', '));
-  return sql`insert into ${table} (${list((_, { name }) => name)}) select ${list((member) => `"${member}"`)}
+  return sql`insert into ${table} (${list((_, { name }) => `"${name}"`)}) select ${list((member) => `"${member}"`)}
     from jsonb_to_recordset(${JSON.stringify(rows)}::jsonb)
       row (${list((member, column) => `"${member}" ${column.getSQLType()}`)})`;
 }

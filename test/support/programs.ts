@@ -162,13 +162,14 @@ export async function startApiProcess(
       ({ ok }) => ok,
       () => false,
     );
-  let running = await launchOnPort('API', undefined, launchAt, isReady);
+  const begin = (given?: number) => launchOnPort('API', given, launchAt, isReady);
+  let running = await begin();
   const { port } = running;
   const url = `http://${LOOPBACK}:${port}`;
   return {
     url,
     async start() {
-      running = await launchOnPort('API', port, launchAt, isReady);
+      running = await begin(port);
     },
     pid: () => running.pid,
     ending: () => running.ending(),

@@ -356,7 +356,7 @@ function servernameOf(socket: TLSSocket & { readonly servername?: string | false
   return socket.servername ?? null;
 }
 
-/** A plain TCP server; with null the port of one that has closed. */
+/** A plain TCP server's port. */
 async function listen(t: Context, onConnection: (socket: Socket) => void): Promise<number> {
   const sockets = new Set<Socket>();
   const server = createServer((socket) => {
