@@ -3,7 +3,6 @@ import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { NativeConnection, Worker } from '@temporalio/worker';
 import postgres from 'postgres';
-import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { eventually } from '../support/organization.ts';
 import { startServers } from '../support/servers.ts';
 import { type Stack, startStack } from '../support/stack.ts';
@@ -113,11 +112,11 @@ async function measure(sql: postgres.Sql, bulks: number, work: (n: number) => Pr
 }
 
 async function startBare({ client }: Stack) {
-  const path = fileURLToPath(new URL('bare-workflows.ts', import.meta.url));
+  const workflowsPath = fileURLToPath(new URL('bare-workflows.ts', import.meta.url));
   const connection = await NativeConnection.connect({ address: process.env.TEST_TEMPORAL_ADDRESS ?? '' });
   const worker = await Worker.create({
     ...{ connection, namespace: client.options.namespace, taskQueue: 'bare' },
-    workflowBundle: await bundleWorkflows(path),
+    workflowsPath,
     activities: { answer: async (npi: string) => npi },
   });
   const running = worker.run();

@@ -3,8 +3,9 @@ import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { bundleWorkflowCode, DefaultLogger, Worker, type WorkflowBundleOption } from '@temporalio/worker';
+import { Worker, type WorkflowBundleOption } from '@temporalio/worker';
 import test from 'ava';
+import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { fresh, testSetting } from '../support/database.ts';
 import { parseHistory, readHistories, type SavedHistory } from '../support/histories.ts';
@@ -14,7 +15,6 @@ import { ordinaryNpis } from '../support/vendors.ts';
 // Workflows that are running when a new version is deployed are replayed by it: it must decide as the old one did.
 // The histories are recorded by test/support/record-histories.ts, which says when to record anew.
 
-const silent = new DefaultLogger('ERROR', () => {});
 const stack = fresh(test, () => startStack());
 let histories: SavedHistory[];
 
@@ -218,7 +218,7 @@ async function mutate({
       path,
       text.replace(from, () => to),
     );
-    return await bundleWorkflowCode({ workflowsPath: join(folder, 'index.ts'), logger: silent });
+    return await bundleWorkflows(join(folder, 'index.ts'));
   } finally {
     await rm(folder, { recursive: true, force: true });
   }
