@@ -76,8 +76,11 @@ function withRecorder(code: string): string {
   if (!SOURCE_MAP.test(code))
     throw new OperatorProblem('this is no bundle of workflows: "npm run bundle -- FILE" makes one');
   const interceptor = `;{
-    const { importInterceptors } = __TEMPORAL__;
-    Error.stackTraceLimit = 100;
+    const { importInterceptors, preloadModules } = __TEMPORAL__;
+    __TEMPORAL__.preloadModules = () => {
+      preloadModules();
+      Error.stackTraceLimit = 100;
+    };
     __TEMPORAL__.importInterceptors = () => [...importInterceptors(), { interceptors() {
       const recorder = globalThis.constructor.constructor('return globalThis')().${RECORDER};
       const activator = globalThis.__TEMPORAL_ACTIVATOR__;

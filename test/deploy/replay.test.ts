@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import test from 'ava';
 import { fetchRun, parseRun } from '../../deploy/temporal/history.ts';
+import { reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
 import { replay as replayRuns } from '../../deploy/temporal/replay.ts';
 import { fresh, temporaryFolder, testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
@@ -32,6 +33,8 @@ let alone: string;
 let deliveryId: string;
 
 test.before(async () => {
+  // Its runs would be counted too.
+  await stack.client.schedule.getHandle(reverifyScheduleId(stack.taskQueue)).pause();
   client = await stack.organization();
   const [found = '', other = ''] = ordinaryNpis('found', 2);
   both = (await client.bulk({ npis: [found, ...ordinaryNpis('not_found', 1)] })).json;
