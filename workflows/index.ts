@@ -5,5 +5,6 @@ export { deliver, reverify } from './one-step.ts';
 
 // Every promise keeps the stack it was made with, which Temporal's UI shows as the call stack. Ten frames each would be a
 // fifth of what workflows cost a worker. Each function that waits has a promise of its own, so that two frames of each show
-// the whole way (the third is the SDK's).
+// the whole way (the third is the SDK's). It can be set because this module is preloaded (`bundleWorkflows` of
+// deploy/temporal/workers.ts): the SDK freezes Error afterwards, and a bundle made in another way would throw here.
 Error.stackTraceLimit = 3;
