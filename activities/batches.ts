@@ -70,8 +70,8 @@ export function createBatchActivities(deps: BatchDeps & LookupDeps) {
           if (refusal) settling.push(settleOne(deps, { requestId, batchId }, 'answered', refusal));
           else (due.has(npi) ? unknown : ready).push({ requestId, npi });
         }
-        lookups.push(...(await planAll(deps, batchId, ready)));
-        await Promise.all(settling);
+        const [planned] = await Promise.all([planAll(deps, batchId, ready), ...settling]);
+        lookups.push(...planned);
       }
       const isSettled = lookups.length + unknown.length + news.length < npis.length;
       if (isLate || isSettled) batch = await readBatch(db, batchId);

@@ -12,7 +12,7 @@ import {
   takeUnfinished,
 } from '../db/requests/outbox.ts';
 import { forgetOld } from '../db/requests/retention.ts';
-import { giveRoomToAll } from '../db/requests/room.ts';
+import { giveRoomLeft, listWaitingOwners } from '../db/requests/room.ts';
 import { settleOverdue } from '../db/requests/settle.ts';
 import { markResendStarted, takeDeliveries, type WaitingDelivery } from '../db/webhooks/resends.ts';
 import { type BatchDeps, logSettled, settleOne } from './batches.ts';
@@ -20,8 +20,9 @@ import { type BatchDeps, logSettled, settleOne } from './batches.ts';
 // The reconciler (DECISIONS.md, Requests and batches): PostgreSQL's facts against Temporal's workflows. A loop in every
 // worker process, so that refunds need neither Temporal nor a Schedule.
 
-/** How many of each kind one sweep takes; the rest waits for the next one. */
+/** How many of each kind are listed at once; where there are more, so many are seen to side by side. */
 const AT_MOST = 200;
+const AT_ONCE = 10;
 /** Overdue requests in one transaction, which keeps other writers of their organization waiting. */
 const SETTLED_AT_ONCE = 500;
 /** What a sweep gives Temporal, so that the next refunds are in time while it is slow or away. */
@@ -54,23 +55,37 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
   const { db, log, control, rules } = deps;
   const { startAfterMs, checkEveryMs } = rules.sweep;
 
-  /** One that cannot be helped now must not keep the others from being helped. */
+  /**
+   * One that cannot be helped now must not keep the others from being helped. If `atMost` are taken at once, more are as
+   * long as there are and nothing fails.
+   */
   const each = async <T extends string | { readonly batchId: string }>(
     what: string,
-    list: () => Promise<readonly T[]>,
+    list: (atMost: number) => Promise<readonly T[]>,
     work: (item: T) => Promise<unknown>,
     isOver: () => boolean,
+    atMost = Number.POSITIVE_INFINITY,
   ): Promise<number> => {
     let done = 0;
-    for (const item of isOver() ? [] : await list()) {
-      if (isOver()) break;
-      try {
-        if ((await work(item)) !== false) done += 1;
-      } catch (error) {
-        if (error instanceof DatabaseError && error.unavailable && !error.isBusy) throw error;
-        const id = typeof item === 'string' ? item : item.batchId;
-        log.warn({ err: error, what, id }, 'sweep: one item failed, the next sweep tries again');
-      }
+    let more = true;
+    while (more && !isOver()) {
+      const items = await list(atMost);
+      more = items.length === atMost;
+      const left = items.values();
+      const help = async () => {
+        for (const item of left) {
+          if (isOver()) return;
+          try {
+            if ((await work(item)) !== false) done += 1;
+          } catch (error) {
+            if (error instanceof DatabaseError && error.unavailable && !error.isBusy) throw error;
+            more = false;
+            const id = typeof item === 'string' ? item : item.batchId;
+            log.warn({ err: error, what, id }, 'sweep: one item failed, the next sweep tries again');
+          }
+        }
+      };
+      await Promise.all(Array.from({ length: more ? AT_ONCE : 1 }, help));
     }
     return done;
   };
@@ -89,9 +104,10 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
       settled += round;
     }
   };
-  const owners = () => listOverdueOwners(db);
-  await each('settle', owners, refund, () => stopped.aborted);
-  await giveRoomToAll(db, rules.lookupsPerOrganization);
+  const isStopped = () => stopped.aborted;
+  await each('settle', () => listOverdueOwners(db), refund, isStopped);
+  const giveRoom = (id: string) => giveRoomLeft(db, id, rules.lookupsPerOrganization);
+  await each('room', () => listWaitingOwners(db), giveRoom, isStopped);
 
   const endsAt = performance.now() + TEMPORAL_MS;
   // A Temporal where the API starts nothing knows nothing of what runs.
@@ -100,14 +116,16 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
     await control.wakeBatch(batch);
     await markStarted(db, batch);
   };
-  const started = await each('start', () => listToWake(db, startAfterMs, AT_MOST), start, isOver);
+  const waking = (atMost: number) => listToWake(db, startAfterMs, atMost);
+  const started = await each('start', waking, start, isOver, AT_MOST);
   // Each batch is told once, because the lookups that should have told it may be stuck.
   const tell = (batchId: string) => control.tellBatch(batchId);
   await each('signal', async () => [...overdue], tell, isOver);
-  const unfinished = () => takeUnfinished(db, checkEveryMs, AT_MOST);
-  const restarted = await each('restart', unfinished, (batch) => restart(deps, batch), isOver);
-  const waiting = () => takeDeliveries(db, startAfterMs, checkEveryMs, AT_MOST);
-  const redelivered = await each('deliver', waiting, (delivery) => redeliver(deps, delivery), isOver);
+  const unfinished = (atMost: number) => takeUnfinished(db, checkEveryMs, atMost);
+  const restarted = await each('restart', unfinished, (batch) => restart(deps, batch), isOver, AT_MOST);
+  const waiting = (atMost: number) => takeDeliveries(db, startAfterMs, checkEveryMs, atMost);
+  const send = (delivery: WaitingDelivery) => redeliver(deps, delivery);
+  const redelivered = await each('deliver', waiting, send, isOver, AT_MOST);
 
   await forgetOld(db, rules.retention);
   await noteUsedCredits(db);
@@ -133,12 +151,12 @@ async function restart(deps: BatchDeps, batch: BatchStart): Promise<boolean> {
 /** A new round does not wait for the workflow of the one before, which may sleep for a day. */
 async function redeliver(
   { db, control }: BatchDeps,
-  { round, ...delivery }: WaitingDelivery,
+  { round, resends, ...delivery }: WaitingDelivery,
 ): Promise<boolean> {
   if (round !== 'new' && (await control.isRunning(delivery.deliveryId))) return false;
   if (round === 'first' && (await control.isRunning(delivery.batchId))) return false;
   await control.startDelivery(delivery);
   // Not before: an older workflow that sleeps would be taken for its own.
-  if (round === 'new') await markResendStarted(db, delivery.deliveryId);
+  if (round === 'new') await markResendStarted(db, { ...delivery, resends });
   return true;
 }

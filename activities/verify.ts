@@ -85,7 +85,7 @@ export async function verify(
   };
   const letGo = async (email: string, { evidence }: Checked, greylistedMs: number | null) => {
     await recordCheck(db, { ...lookup, email }, evidence, null);
-    await releaseUnchecked(db, { npi, email }, greylistedMs);
+    await releaseUnchecked(db, { npi, email, requestId }, greylistedMs);
   };
   const judge = async (candidate: ClaimedEmail) => {
     const { email } = candidate;
@@ -121,11 +121,11 @@ export async function verify(
     if (candidate === null) break;
     had.push(candidate.email);
     if (satisfied && candidate.verdict !== 'valid') {
-      await releaseUnchecked(db, { npi, email: candidate.email }, null);
+      await releaseUnchecked(db, { npi, email: candidate.email, requestId }, null);
       continue;
     }
     await judge(candidate).catch(async (error: unknown) => {
-      await releaseUnchecked(db, { npi, email: candidate.email }, null);
+      await releaseUnchecked(db, { npi, email: candidate.email, requestId }, null);
       throw error;
     });
     if (satisfied && !candidate.hasRival) return { kind: 'found', reason: null };

@@ -1,6 +1,5 @@
 import { randomUUID } from 'node:crypto';
 
-/** `bat_` / `req_` … + 26 characters of lower-case Crockford base32 of a UUIDv7 (TypeID; DECISIONS.md, Ids and time). */
 /** `sbx` is the organization that is another one's sandbox. */
 export type IdPrefix = 'org' | 'sbx' | 'key' | 'bat' | 'req' | 'msg' | 'lkp' | 'imp';
 
@@ -8,7 +7,10 @@ const DIGITS = '0123456789abcdefghjkmnpqrstvwxyz';
 
 let last = 0n;
 
-/** A new id. Those of one process ascend in the order in which they were made. */
+/**
+ * A new id: `bat_` / `req_` … + 26 characters of lower-case Crockford base32 of a UUIDv7 (TypeID; DECISIONS.md, Ids and
+ * time). Those of one process ascend in the order in which they were made.
+ */
 export function newId(prefix: IdPrefix): string {
   const now = BigInt(Date.now()) << 12n;
   last = now > last ? now : last + 1n;

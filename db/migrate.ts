@@ -6,6 +6,7 @@ import { migrate as runMigrations } from 'drizzle-orm/postgres-js/migrator';
 import postgres, { type Sql } from 'postgres';
 import { type Database, requirePatchedDriver, run } from './client.ts';
 import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
+import journal from './migrations/meta/_journal.json' with { type: 'json' };
 
 const FOLDER = fileURLToPath(new URL('./migrations', import.meta.url));
 /** Any constant will do, as long as every migrator takes the same. */
@@ -61,8 +62,6 @@ async function grantRoles(client: Sql): Promise<void> {
 function rolesMissing(user: string): string {
   return `the database has the newest schema, but its user may not set up the roles of db/migrations/roles.sql; as a superuser run "create role npe_owner nologin; create role npe_api nologin; create role npe_worker nologin; create role npe_operator nologin; grant npe_owner to ${user}; alter database … owner to ${user};" (without the roles that are there), then migrate again`;
 }
-
-import journal from './migrations/meta/_journal.json' with { type: 'json' };
 
 export type Readiness = 'ready' | 'migrations_missing' | 'database_away';
 

@@ -39,11 +39,10 @@ export function encryptSecret([first]: readonly SecretKey[], owner: string, secr
 }
 
 /**
- * What `encryptSecret` was given. A secret from before there were keys is given back as it is.
+ * What `encryptSecret` was given.
  * @throws {SecretKeyMissing} without the key of its version; {Error} for one that was changed, or is another owner's
  */
 export function decryptSecret(keys: readonly SecretKey[], owner: string, stored: string): string {
-  if (stored.startsWith('whsec_')) return stored;
   const [version = '', encoded = ''] = stored.split('.');
   const found = keys.find((key) => key.version === version);
   if (!found) throw new SecretKeyMissing(keys.length === 0 ? undefined : version);

@@ -149,6 +149,7 @@ function textAt(entry: Field, key: string, atMost = TEXT_AT_MOST): string | null
   const plain = (text ?? '')
     .replace(/\p{C}+/gu, ' ')
     .trim()
-    .slice(0, atMost);
+    .slice(0, atMost)
+    .toWellFormed();
   return /^-*$/.test(plain) ? null : plain;
 }

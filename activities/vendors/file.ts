@@ -7,11 +7,11 @@ import {
   identityOf,
   missingOf,
   type Need,
-  notFound,
   type Step,
   type Subject,
   stepBy,
   timestampOf,
+  unlessPage,
   type Vendor,
   type Verdict,
 } from './vendor.ts';
@@ -59,7 +59,7 @@ const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
 export function createHttpJson(source: HttpJsonSource): Vendor {
   const { id, needs, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
   const ask = jsonApi('', source.headers, callMs);
-  const misses = Object.fromEntries(source.miss.statuses.map((status) => [status, notFound(NO_MATCH)]));
+  const misses = Object.fromEntries(source.miss.statuses.map((status) => [status, unlessPage(NO_MATCH)]));
   const byStatus = stepBy({ 200: inBody((body) => stepOfAnswer(body, source)), ...misses });
   const read = (answer: HttpAnswer): Step => {
     const mayMiss = answer.status < 500 && !(answer.status in misses);

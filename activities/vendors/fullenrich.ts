@@ -8,11 +8,11 @@ import {
   GIVEN_UP,
   type Identity,
   identityOf,
-  notFound,
   type Step,
   stepBy,
   stepOfCandidates,
   typesOf,
+  unlessPage,
   type Vendor,
   type VendorFacts,
   type VendorOptions,
@@ -105,7 +105,7 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
           const step = readResult(answer);
           return step.kind === 'found' ? step : { kind: 'fatal', why: 'credits' };
         },
-        404: notFound(GIVEN_UP),
+        404: unlessPage(GIVEN_UP),
         429: limited,
       });
       const step = await ask({ path: `${path}/${encodeURIComponent(jobRef)}` }, signal, readPoll);
@@ -147,7 +147,8 @@ function stepOfResult(body: Field, pending: Step): Step {
   const isEcho = records.every((record) => record.at('profile').isAbsent);
   // What the job cost so far, if the vendor says it.
   const cost = body.at('cost').at('credits').number();
-  const credits = cost === null ? {} : { credits: cost };
+  const credits =
+    cost === null ? {} : cost >= 0 && cost < 1e6 ? { credits: cost } : body.at('cost').at('credits').fail();
   const named = stepOfCandidates({ candidates, identity, isEcho, ...credits });
   switch (status) {
     case 'FINISHED':

@@ -4,11 +4,11 @@ import {
   askingByEmployer,
   candidatesOf,
   identityOf,
-  notFound,
   type Step,
   stepBy,
   stepOfCandidates,
   timestampOf,
+  unlessPage,
   type Vendor,
   type VendorFacts,
   type VendorOptions,
@@ -72,7 +72,7 @@ const read = stepBy({
   202: ({ headers }) => ({ kind: 'pending', jobRef: '', pollAfterMs: retryAfterMs(headers) ?? REPEAT_MS }),
   400: inBody(stepOfRefusal),
   403: ({ headers }) => ({ kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) }),
-  404: notFound(NO_EMAIL),
+  404: unlessPage(NO_EMAIL),
   429: { kind: 'fatal', why: 'credits' },
 });
 

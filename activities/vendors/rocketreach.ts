@@ -6,11 +6,11 @@ import {
   candidatesOf,
   GIVEN_UP,
   identityOf,
-  notFound,
   type Step,
   stepBy,
   timestampOf,
   typesOf,
+  unlessPage,
   type Vendor,
   type VendorFacts,
   type VendorOptions,
@@ -86,7 +86,7 @@ export function createRocketReach(options: VendorOptions & { readonly api: Rocke
       });
       const read = stepBy({
         200: inBody((profile) => stepOfProfile(profile, cost)),
-        404: notFound({ kind: 'miss', reason: 'no_profile', credits: 0 }),
+        404: unlessPage({ kind: 'miss', reason: 'no_profile', credits: 0 }),
       });
       return await ask({ path: `${lookupPath}?${parameters}` }, signal, read);
     },
@@ -99,7 +99,7 @@ export function createRocketReach(options: VendorOptions & { readonly api: Rocke
           const profile = profiles.items().find((item) => String(item.at('id').value) === jobRef);
           return profile ? stepOfProfile(profile, cost) : GIVEN_UP;
         }),
-        404: notFound(GIVEN_UP),
+        404: unlessPage(GIVEN_UP),
       });
       return await ask({ path: `${statusPath}?${parameters}` }, signal, read);
     },

@@ -127,16 +127,16 @@ export type Step =
 /** The vendor lost the question or stopped working on it, which says nothing of the person. */
 export const GIVEN_UP = { kind: 'retry', why: 'upstream', afterMs: null } as const satisfies Step;
 
-/** Reads a vendor's answer by its status. 451 means the same to every vendor. */
+/** Reads a vendor's answer by its status. 451 means the same to every vendor; a firewall's is a web page. */
 export function stepBy(meanings: Meanings<Step>) {
-  return byStatus<Step>({ 451: { kind: 'blocked' }, ...meanings });
+  return byStatus<Step>({ 451: unlessPage({ kind: 'blocked' }), ...meanings });
 }
 
 /**
- * A 404 of a vendor that means something by it: nobody, or a job it does not know. Its own 404 is JSON: a web page
- * means a wrong base URL, which must not read as either.
+ * A status by which a vendor means something: nobody, a job it does not know, a person not to be processed. Its own
+ * answer is JSON: a web page means a wrong base URL, or a gateway, which must not read as any of them.
  */
-export function notFound(meaning: Step) {
+export function unlessPage(meaning: Step) {
   return ({ headers }: HttpAnswer): Step =>
     headers.get('content-type')?.startsWith('text/html') ? protocol('body') : meaning;
 }
@@ -227,13 +227,17 @@ const [AT_FIRST, AT_NEXT] = ['0', '1'];
 /** Whatever else it is, it must be text that PostgreSQL stores: no NUL, no lone surrogate, no megabyte. */
 const STORABLE = /^[^\p{C}]{1,320}$/u;
 
+/** Each may be a paid check. */
+const CANDIDATES_AT_MOST = 20;
+
 /** The field an address stands in, and what a vendor says of it. */
 export interface Claim extends Omit<NamedCandidate, 'email'> {
   readonly email: Field;
 }
 
 /**
- * A candidate for each address that could be one, the first claim about it if it is named twice.
+ * A candidate for each address that could be one, the first claim about it if it is named twice; of very many some, of
+ * which valid ones first.
  * @throws {FieldError} if an address is something other than text
  */
 export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
@@ -243,7 +247,8 @@ export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
     if (email === null || !STORABLE.test(email) || byEmail.has(email.toLowerCase())) continue;
     byEmail.set(email.toLowerCase(), { email, ...claim });
   }
-  return [...byEmail.values()];
+  const isValid = ({ verdict }: NamedCandidate) => Number(verdict === 'valid');
+  return [...byEmail.values()].toSorted((a, b) => isValid(b) - isValid(a)).slice(0, CANDIDATES_AT_MOST);
 }
 
 /** What a vendor names, or a miss if nothing of it could be an address. */
@@ -281,5 +286,6 @@ export function timestampOf(text: string | null): Date | null {
   if (!match) return null;
   const [, day, time = '00:00:00', zone = 'Z'] = match;
   const date = new Date(`${day}T${time}${zone === 'UTC' ? 'Z' : zone.toUpperCase()}`);
-  return Number.isNaN(date.getTime()) ? null : date;
+  // PostgreSQL knows no year 0, and no vendor a mailbox before there was email.
+  return date.getUTCFullYear() >= 1970 && date.getUTCFullYear() < 9999 ? date : null;
 }

@@ -37,7 +37,7 @@ export interface Answer<T> {
 export type Call = <T>(path: string, headers?: Record<string, string>, body?: object) => Promise<Answer<T>>;
 
 /** The same again may succeed, and does nothing twice: a submit has its Idempotency-Key. */
-const WORTH_REPEATING = [408, 409, 429, 502, 503, 504];
+const WORTH_REPEATING = [408, 409, 429, 500, 502, 503, 504];
 /** Longer than the longest wait of a poll. */
 const ATTEMPT_MS = 90_000;
 const LONGEST_PAUSE_MS = 30_000;

@@ -4,7 +4,7 @@ import { type Authentication, authenticate, parseApiKey } from '../../db/account
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { createLimit } from './limit.ts';
-import { createAddressOf, createFloodGuard, keepLast } from './overload.ts';
+import { createAddressOf, createFloodGuard, keepLast, whenOver } from './overload.ts';
 
 declare module '@hapi/hapi' {
   interface AuthCredentials {
@@ -34,7 +34,7 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
   const enterLine = (request: Request, organizationId: string) => {
     if (request.method !== 'post') return;
     request.app.place = writes.enter(organizationId);
-    request.raw.res.once('close', request.app.place.leave);
+    whenOver(request, request.app.place.leave);
   };
   server.auth.scheme('api-key', () => ({
     async authenticate(request, h) {

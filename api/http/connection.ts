@@ -80,7 +80,9 @@ export function boundPipelines(listener: Server): void {
     setTimeout(() => socket.destroy(), 1000);
   };
   const next = (socket: Duplex) => {
-    const begin = socket.destroyed ? undefined : lines.get(socket)?.shift();
+    // After an answer that closes the connection nobody would hear what becomes of the next request.
+    const isOver = socket.destroyed || socket.writableEnded;
+    const begin = isOver ? undefined : lines.get(socket)?.shift();
     if (begin) begin();
     else lines.delete(socket);
   };

@@ -83,7 +83,12 @@ export function jsonErrorOffset(text: string): number {
   const onError = (_code: number, offset: number) => {
     first ??= offset;
   };
-  visit(text, { onError }, { disallowComments: true });
+  try {
+    visit(text, { onError }, { disallowComments: true });
+  } catch (error) {
+    // What is closed wrongly again and again is walked deeper than it is nested.
+    if (!(error instanceof RangeError)) throw error;
+  }
   return first ?? text.length;
 }
 

@@ -14,7 +14,8 @@ interface LaneLimits {
   /** Under way and waiting: of one, and of all. */
   readonly most: number;
   readonly mostOfAll: number;
-  /** Nobody is let in who is expected to wait longer. */
+  /** Nobody is let in who is expected to wait longer: behind his own, and behind others. */
+  readonly ownPatienceMs: number;
   readonly patienceMs: number;
 }
 
@@ -31,7 +32,7 @@ const LONGEST_WAIT_MS = 12_000;
 
 /** Work that takes turns: of those who wait, each organization has the next turn once. */
 export function createLanes(
-  { atOnce, each, most, mostOfAll, patienceMs }: LaneLimits,
+  { atOnce, each, most, mostOfAll, ownPatienceMs, patienceMs }: LaneLimits,
   now = () => performance.now(),
 ) {
   const lanes = new Map<string, { here: number; running: number; waiting: (() => void)[] }>();
@@ -45,9 +46,8 @@ export function createLanes(
   let asking = 0;
   // What was measured says ever less as time goes by: a line that was slow once refuses nobody for good.
   const lately = () => Math.max(everyMs / 2 ** ((now() - measuredAt) / (64 * everyMs)), usualMs / atOnce);
-  const requireRoom = (code: 'too_many_at_once' | 'overloaded', isFull: boolean, waitMs: number) => {
-    if (isFull || waitMs > patienceMs) throw problem(code, { wait: Math.max(1, Math.ceil(waitMs / 1000)) });
-  };
+  const refuse = (code: 'too_many_at_once' | 'overloaded', waitMs: number) =>
+    problem(code, { wait: Math.max(1, Math.ceil(waitMs / 1000)) });
   const next = () => {
     for (const [who, lane] of lanes) {
       if (running >= atOnce) return;
@@ -70,10 +70,11 @@ export function createLanes(
     enter(who: string): Place {
       const lane = lanes.get(who) ?? { here: 0, running: 0, waiting: [] };
       const ahead = lane.here < each ? 0 : (lane.here * usualMs) / each;
-      requireRoom('too_many_at_once', lane.here >= most, ahead);
+      if (lane.here >= most || ahead > ownPatienceMs) throw refuse('too_many_at_once', ahead);
       // Before each turn of one's own everybody else has one, however much he waits for.
-      const turns = Math.min(here, (lane.here + 1) * lanes.size);
-      requireRoom('overloaded', here >= mostOfAll, here < atOnce ? 0 : turns * lately());
+      const turns = here < atOnce ? 0 : Math.min(here - lane.here, (lane.here + 1) * lanes.size);
+      const wait = turns * lately();
+      if (here >= mostOfAll || wait > patienceMs) throw refuse('overloaded', wait);
       lanes.set(who, lane);
       lane.here += 1;
       here += 1;
@@ -130,13 +131,20 @@ export function createLanes(
 /** Half of the connections are for what writes, the others for keys and reads. */
 export function shareOut(connections: number) {
   const half = Math.ceil(connections / 2);
+  const lanes = (limits: Omit<LaneLimits, 'atOnce'>, atOnce = half) => createLanes({ atOnce, ...limits });
   return {
-    reads: createLanes({ atOnce: half, each: half - 1 || 1, most: 1000, mostOfAll: 5000, patienceMs: 1e4 }),
+    reads: lanes({ each: half - 1 || 1, most: 1000, mostOfAll: 5000, ownPatienceMs: 1e4, patienceMs: 1e4 }),
     // Two of one organization: while one ends, the next gets as far as its balance.
-    writes: createLanes({ atOnce: half, each: 2, most: 100, mostOfAll: 1000, patienceMs: 500 }),
+    writes: lanes({ each: 2, most: 100, mostOfAll: 1000, ownPatienceMs: 1000, patienceMs: 300 }),
     // A long poll costs memory, and no connection: whoever finds room has it at once.
-    waits: createLanes({ atOnce: 500, each: 500, most: 500, mostOfAll: 1000, patienceMs: 1e9 }),
+    waits: lanes({ each: 500, most: 500, mostOfAll: 1000, ownPatienceMs: 1e9, patienceMs: 1e9 }, 500),
   };
+}
+
+/** Does what is due when a request is answered or its client has gone: now, if either was while something was awaited. */
+export function whenOver({ raw: { res } }: Request, work: () => void): void {
+  if (res.closed) work();
+  else res.once('close', work);
 }
 
 /** Reads for the organization whose request it is, in its turn. @throws {ApiError} as `inTurn` of lanes */
@@ -150,7 +158,8 @@ export function readInTurn<T>(
 
 /**
  * Who is at the other end: the peer, or behind proxies of ours the last address that is none of them. What stands
- * before it in `X-Forwarded-For` is the client's own word.
+ * before it in `X-Forwarded-For` is the client's own word. Of an IPv6 address it is the network: one subscriber has a
+ * whole /64 to send from.
  * @param trustedProxies CIDR ranges
  */
 export function createAddressOf(trustedProxies: readonly string[]): (request: IncomingMessage) => string {
@@ -161,8 +170,14 @@ export function createAddressOf(trustedProxies: readonly string[]): (request: In
     const peer = socket.remoteAddress ?? '';
     const hops = String(headers['x-forwarded-for'] ?? '').split(',');
     const path = [...hops.map((hop) => hop.trim()).filter((hop) => hop !== ''), peer];
-    return path.findLast((address) => !isOurs(address)) ?? peer;
+    return networkOf(path.findLast((address) => !isOurs(address)) ?? peer);
   };
+}
+
+function networkOf(address: string): string {
+  if (!ipaddr.isValid(address)) return address;
+  const parsed = ipaddr.process(address);
+  return parsed.kind() === 'ipv6' ? parsed.toByteArray().slice(0, 8).join('.') : parsed.toString();
 }
 
 /** Puts an entry at the end of a map, and forgets the one unheard of for the longest if there are too many. */
@@ -183,10 +198,10 @@ const MAX_ADDRESSES = 10_000;
 /** Counts failed key checks by address, in this process. */
 export function createFloodGuard(windowMs: number, now: () => number = Date.now) {
   const failures = new Map<string, number[]>();
-  const recent = (network: string) => (failures.get(network) ?? []).filter((at) => at > now() - windowMs);
+  const recent = (address: string) => (failures.get(address) ?? []).filter((at) => at > now() - windowMs);
   /** The 429 to answer with instead of anything else, once the address has had its share. */
   const refusal = (address: string) => {
-    const times = recent(networkOf(address));
+    const times = recent(address);
     const [oldest] = times;
     if (times.length < MAX_FAILURES || oldest === undefined) return null;
     return problem('rate_limited', {
@@ -202,18 +217,10 @@ export function createFloodGuard(windowMs: number, now: () => number = Date.now)
     countFailure(address: string): ApiError | null {
       const refused = refusal(address);
       if (refused) return refused;
-      const network = networkOf(address);
-      keepLast(failures, network, [...recent(network), now()], MAX_ADDRESSES);
+      keepLast(failures, address, [...recent(address), now()], MAX_ADDRESSES);
       return null;
     },
   };
-}
-
-/** One subscriber of IPv6 has a whole /64 to send from. */
-function networkOf(address: string): string {
-  if (!ipaddr.isValid(address)) return address;
-  const parsed = ipaddr.process(address);
-  return parsed.kind() === 'ipv6' ? parsed.toByteArray().slice(0, 8).join('.') : parsed.toString();
 }
 
 // Whoever has no valid key can cause as many log lines as requests.

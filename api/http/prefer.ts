@@ -1,6 +1,6 @@
 import type { Request, ResponseObject } from '@hapi/hapi';
 import type { Changes } from '../../db/changes.ts';
-import { readInTurn } from './overload.ts';
+import { readInTurn, whenOver } from './overload.ts';
 
 // `Prefer: wait=N` (RFC 7240, section 4.3): the client would rather wait than poll. `until=change` is a preference of
 // ours (DECISIONS.md, Polls).
@@ -19,7 +19,7 @@ export function preferredWait(request: Request) {
   if (Number(seconds ?? 0) === 0) return null;
   try {
     const { waits } = request.server.app.lanes;
-    request.raw.res.once('close', waits.enter(request.auth.credentials.organizationId).leave);
+    whenOver(request, waits.enter(request.auth.credentials.organizationId).leave);
   } catch {
     return null;
   }
@@ -52,7 +52,7 @@ export async function holdUntil(
   const watch = changes.watch(watched, keyId, organizationId);
   const timer = setTimeout(watch.stop, seconds * 1000);
   const begun = performance.now();
-  request.events.once('disconnect', watch.stop);
+  whenOver(request, watch.stop);
   try {
     for (;;) {
       const next = watch.next();

@@ -64,7 +64,10 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
           // It is committed: if Temporal is away the sweep starts it.
           const started = await start((...temporal) => startDelivery(...temporal, which));
           // Unmarked, it is started once more, which changes nothing.
-          if (started) await markResendStarted(db, delivery_id).catch(() => {});
+          if (started) {
+            const { resends } = outcome.delivery;
+            await markResendStarted(db, { deliveryId: delivery_id, resends }).catch(() => {});
+          }
           log.info({ organization_id: organizationId, batch_id, delivery_id, started }, 'delivery resent');
           return h.response(presented(outcome.delivery)).code(202);
         }

@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, run, span, type Transaction, transaction } from '../client.ts';
+import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import { type CheckKind, type EmailType, SERVICE, type StoredVerdict, type WantedType } from '../words.ts';
 import { epochMs } from './sources.ts';
@@ -178,7 +178,7 @@ export async function claimUnchecked(
   },
 ): Promise<ClaimedEmail | null> {
   const { requestId, npi, lookupId, except, greylisted, claimMs } = search;
-  const [row] = await run<Omit<ClaimedEmail, 'validatedAt'> & { readonly validatedAt: string | null }>(db)`
+  const [row] = await run<ClaimedEmail>(db)`
     update stored_emails s set checking_until = clock_timestamp() + ${span(claimMs)}, checking_for = ${requestId}
      where s.npi = ${npi} and s.email = (
        select w.email from stored_emails w
@@ -194,13 +194,16 @@ export async function claimUnchecked(
       (select json_build_object('verdict', c.verdict, 'reason', c.reason, 'at', ${epochMs(sql`c.at`)}) from email_checks c
         where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict <> 'unknown'
           and c.at > now() - interval '24 hours' order by c.id desc limit 1) as looked,
-      (extract(epoch from clock_timestamp() - s.updated_at) * 1000)::int as "waitedMs",
+      ${epochMs(sql`clock_timestamp() - s.updated_at`)} as "waitedMs",
       (select count(distinct c.source)::int from email_checks c
         where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
-          and c.at > now() - interval '30 days') as "namedBy",
+          and c.at > now() - interval '30 days'
+          -- Not about somebody else: such an answer has both lines, of one moment.
+          and not exists (select from email_checks i where i.npi = c.npi and i.email = c.email
+            and i.kind = 'identity' and i.lookup_id = c.lookup_id and i.at = c.at)) as "namedBy",
       exists (select from stored_emails w where w.npi = s.npi and w.email <> s.email and w.unchecked
         and w.verdict = 'valid' and ${namedIn(lookupId)}) as "hasRival"`;
-  return row ? { ...row, validatedAt: row.validatedAt === null ? null : new Date(row.validatedAt) } : null;
+  return row ?? null;
 }
 
 /** Whether NPPES lists the stored address `s` for its provider as one that takes Direct messages. */
@@ -220,15 +223,17 @@ export async function standingOf(
 ) {
   const { npi, lookupId, except, freshnessMs } = search;
   const usable = isUsable({ ...search, at: sql`now()` }, freshnessMs);
-  const [row] = await run<{ stored: boolean; elsewhere: number; greylisted: number }>(db)`
+  return only(
+    await run<{ stored: boolean; elsewhere: number; greylisted: number }>(db)`
     select exists (select from stored_emails where npi = ${npi} and ${usable}) as stored,
            count(*) filter (where w.reason is distinct from ${GREYLISTED})::int as elsewhere,
            count(*) filter (where w.reason = ${GREYLISTED})::int as greylisted
       from stored_emails w
-     where w.npi = ${npi} and w.unchecked and w.checking_until > clock_timestamp()
-       and w.email <> all(${sql.param([...except])}::text[]) and ${namedIn(lookupId)}`;
-  if (!row) throw new Error('no row');
-  return row;
+     -- One that nobody checks any more, or not yet, is there to be claimed: another has let go of it just now.
+     where w.npi = ${npi} and w.unchecked and not is_suppressed(w.npi, w.email)
+       and (w.reason is distinct from ${GREYLISTED} or w.checking_until > clock_timestamp())
+       and w.email <> all(${sql.param([...except])}::text[]) and ${namedIn(lookupId)}`,
+  );
 }
 
 /**
@@ -237,14 +242,14 @@ export async function standingOf(
  */
 export async function releaseUnchecked(
   db: Database,
-  { npi, email }: { readonly npi: string; readonly email: string },
+  { npi, email, requestId }: Readonly<Record<'npi' | 'email' | 'requestId', string>>,
   greylistedMs: number | null,
 ): Promise<void> {
   const until = greylistedMs === null ? sql`null` : sql`clock_timestamp() + ${span(greylistedMs)}`;
   const reason = greylistedMs === null ? null : GREYLISTED;
   await run(db)`
     update stored_emails set checking_until = ${until}, reason = ${reason}
-     where npi = ${npi} and email = ${email} and unchecked`;
+     where npi = ${npi} and email = ${email} and unchecked and checking_for = ${requestId}`;
 }
 
 const GREYLISTED = 'greylisted';
@@ -306,6 +311,9 @@ export async function listFading(
        and s.last_validated_at >= ${stale}
        and s.last_validated_at < ${stale} + ${span(search.leadMs)}
        and not is_suppressed(s.npi, s.email) and not is_inactive(s.npi)
+       -- What nobody could decide is asked again a day later, and keeps no other from its turn.
+       and not exists (select from email_checks c where c.npi = s.npi and c.email = s.email and c.lookup_id is null
+             and c.at > now() - interval '1 day')
      order by s.last_validated_at limit ${search.limit}`;
 }
 

@@ -1,5 +1,5 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, run, span, type Transaction, transaction } from '../client.ts';
+import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
 
 // One gate before every call of a vendor, a verifier or the registry: circuit breaker, the source's own pauses, rate
 // limits and spend, all of them in the database, so that they hold across workers.
@@ -83,16 +83,16 @@ export async function admitCall<Row = unknown>(
   record = sql`select`,
 ): Promise<Row & Admission> {
   const rates = JSON.stringify(limits.rates.map(paceOf));
-  const [row] = await run<Row & Admission>(db)`
+  return only(
+    await run<Row & Admission>(db)`
     with admission as materialized (
       select * from admit_call(${source}, ${requestId}, ${rates}::jsonb, ${limits.dailyCredits}, ${cost},
                                ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)}, ${JSON.stringify(backing)}::jsonb)
     ), record as (${record})
     select record.*, a.kind, a.why, a.era, ${epochMs(sql`a.at`)} as at,
            ceil(${epochMs(sql`a.free_at`)} - ${epochMs(sql`a.at`)}) as "afterMs"
-      from admission a left join record on true`;
-  if (!row) throw new Error('no row');
-  return row;
+      from admission a left join record on true`,
+  );
 }
 
 /**

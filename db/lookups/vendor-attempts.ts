@@ -213,7 +213,7 @@ async function take(
 
 /**
  * A job that was bought for an earlier lookup is asked for, no sooner than there, and not bought again. Its cost stays
- * where it was spent.
+ * where it was spent, and its age goes on: one that never ends is bought anew a day after it began.
  */
 async function adoptJob(
   db: Database,
@@ -225,9 +225,9 @@ async function adoptJob(
     with taken as (
       update vendor_attempts set state = 'lost', reason = 'taken over', ended_at = clock_timestamp()
        where lookup_id = ${orphanOf} and vendor = ${vendor} and state = 'pending'
-      returning job_ref, lease_until)
+      returning job_ref, lease_until, started_at)
     insert into vendor_attempts (lookup_id, vendor, n, request_id, state, job_ref, lease_until, started_at)
-    select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', job_ref, lease_until, clock_timestamp() from taken`;
+    select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', job_ref, lease_until, started_at from taken`;
 }
 
 /** A lookup with what keeps each vendor from being asked; null if nothing does. */

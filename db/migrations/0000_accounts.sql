@@ -21,6 +21,9 @@ create table organizations (
   suspended boolean not null default false,
   created_at timestamptz(3) not null default clock_timestamp(),
   check ((previous_webhook_secret is null) = (previous_webhook_secret_expires_at is null)),
+  constraint organizations_secrets_encrypted check (
+    webhook_secret !~ '^whsec_' and coalesce(previous_webhook_secret !~ '^whsec_', true)
+  ),
   constraint organizations_sandbox check (
     is_sandbox(id) = (sandbox_of is not null) and is_sandbox(sandbox_of) is not true
   )

@@ -130,4 +130,3 @@ create table import_runs (
   finished_at timestamptz(3),
   check ((finished_at is null) = (state = 'running'))
 );
-create index import_runs_by_fingerprint on import_runs (fingerprint);

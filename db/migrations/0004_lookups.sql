@@ -27,7 +27,6 @@ create table vendor_attempts (
 -- At most one question per lookup and vendor is open at a time, whoever asks it.
 create unique index vendor_attempts_open on vendor_attempts (lookup_id, vendor) where ended_at is null;
 create index vendor_attempts_by_time on vendor_attempts (started_at);
-create index vendor_attempts_by_request on vendor_attempts (request_id);
 
 -- The health of everything that is called for money or under a limit: vendors, verifiers, the NPI registry.
 create table source_health (

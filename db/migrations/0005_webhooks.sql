@@ -82,6 +82,7 @@ create table webhook_hosts (
   spent_until timestamptz(3),
   primary key (organization_id, host)
 );
+create index webhook_hosts_by_age on webhook_hosts (greatest(failing_since, open_until, turn_at, accepted_at, spent_until));
 
 -- Operators say where nothing is sent.
 create table webhook_blocks (

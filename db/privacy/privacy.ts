@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import { type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, run, type Transaction, transaction } from '../client.ts';
+import { type Database, only, run, type Transaction, transaction } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 import { hashAddress, type SuppressionTarget } from './suppressions.ts';
 
@@ -134,8 +134,7 @@ async function erase(db: Database, by: AskedBy, subject: DataSubject) {
     // Whoever answers a request locks a balance first. The directory's writers come after, in the order they use.
     await tx.execute(sql`select hold_balances()`);
     await tx.execute(sql`lock table stored_emails, email_checks in share row exclusive mode`);
-    const [erasure] = await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason));
-    if (!erasure) throw new Error('no row');
+    const erasure = only(await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason)));
     await recordPrivacyRequest(tx, by, 'privacy.erase', subject, erasure);
     return erasure;
   });
@@ -175,10 +174,12 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
        where email is not null and test_outcome is null and ${inColumn}
       returning id, batch_id
     ), excerpts as (
-      -- A delivery's receiver may have answered with what it was sent.
+      -- A delivery's receiver may have answered with what it was sent, also of an answer that retention has erased.
       update webhook_attempts set response_excerpt = null
        where response_excerpt is not null and delivery_id in (
-         select d.id from webhook_deliveries d join erased e on e.batch_id = d.batch_id
+         select d.id from webhook_deliveries d
+           join (select id, batch_id from erased union select id, batch_id from requests where npi = ${npi}) e
+             on e.batch_id = d.batch_id
           where d.request_id is null or d.request_id = e.id)
       returning 1
     ), misses as (

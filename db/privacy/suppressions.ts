@@ -87,10 +87,9 @@ export async function listSuppressions(
   kind: SuppressionKind | null,
   limit: number,
 ): Promise<Suppression[]> {
-  const rows = await run<Suppression>(db)`
+  return await run<Suppression>(db)`
     select kind, value, origin, reason, created_at as "createdAt" from suppressions
      where ${kind}::text is null or kind = ${kind} order by created_at desc, kind, value limit ${limit}`;
-  return rows.map((row) => ({ ...row, createdAt: new Date(row.createdAt) }));
 }
 
 /**

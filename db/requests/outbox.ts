@@ -61,12 +61,16 @@ export async function markStarted(
 }
 
 /**
- * The outbox: batches that came in at least `olderThanMs` ago, the oldest first. Younger ones are still being seen to
- * by whoever put them there.
+ * The outbox: batches that came in at least `olderThanMs` ago, the oldest of each organization first. Younger ones are
+ * still being seen to by whoever put them there.
  */
 export async function listToWake(db: Database, olderThanMs: number, limit: number): Promise<BatchStart[]> {
   return await run<BatchStart>(db)`
-    select ${START} from batches where wake_at < now() - ${span(olderThanMs)} order by wake_at limit ${limit}`;
+    select ${START} from (
+      select *, row_number() over (partition by organization_id order by wake_at) as place
+        from batches where wake_at < now() - ${span(olderThanMs)}
+       order by place, wake_at limit ${limit}
+    ) batches order by place, wake_at`;
 }
 
 /** Organizations with an open request past its deadline, the longest overdue first. */

@@ -69,8 +69,11 @@ export async function forgetOld(
         update webhook_deliveries d set forgotten = d.forgotten + g.n
           from (select delivery_id, count(*)::int as n from gone group by delivery_id) g where d.id = g.delivery_id`,
     // Their last trouble, and their last answer.
-    sql`delete from webhook_hosts where greatest(failing_since, open_until, turn_at, accepted_at, spent_until)
-          < clock_timestamp() - ${span(webhookLogMs)}`,
+    sql`delete from webhook_hosts where ctid = any (array(
+          select ctid from (
+            select ctid, greatest(failing_since, open_until, turn_at, accepted_at, spent_until) as at from webhook_hosts
+             order by at limit ${AT_MOST}) oldest
+           where ${olderThan('at', webhookLogMs)}))`,
   ];
   for (const step of steps) await query(db, (tx) => tx.execute(step));
 }

@@ -49,17 +49,20 @@ export async function giveRoom(
      where id = any(${sql.param(given.map(({ batchId }) => batchId))}) returning ${START}`;
 }
 
-/**
- * Gives room wherever somebody waits for it. Who settles a request gives its room on at once: this is for what was
- * settled in another way, and for more room by a changed setting.
- */
-export async function giveRoomToAll(db: Database, atMost: number): Promise<void> {
+/** Organizations with a request that waits for room. */
+export async function listWaitingOwners(db: Database): Promise<string[]> {
   const owners = await run<{ id: string }>(db)`
     select distinct organization_id as id from requests where settled_at is null and not has_room`;
-  for (const { id } of owners) {
-    await transaction(db, async (tx) => {
-      await balanceLock(tx, id);
-      await giveRoom(tx, id, atMost);
-    });
-  }
+  return owners.map(({ id }) => id);
+}
+
+/**
+ * Gives room by itself. Who settles a request gives its room on at once: this is for what was settled in another way, and
+ * for more room by a changed setting.
+ */
+export async function giveRoomLeft(db: Database, organizationId: string, atMost: number): Promise<void> {
+  await transaction(db, async (tx) => {
+    await balanceLock(tx, organizationId);
+    await giveRoom(tx, organizationId, atMost);
+  });
 }

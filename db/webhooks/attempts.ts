@@ -84,13 +84,13 @@ export async function claimDelivery(
       }
       return admission;
     }
-    const [claimed] = await tx.execute<{ at: string }>(sql`
+    const [claimed] = await tx.execute<{ at: Date }>(sql`
       update webhook_deliveries set leased_until = clock_timestamp() + ${span(LEASE_MS)}, leased_host = ${host}
        where id = ${deliveryId} and ${REPORTS_FINAL} returning clock_timestamp() as at`);
     if (!claimed) return NOT_FINAL;
+    const { at } = claimed;
     const { era, spent } = admission;
     const refusal = spent ? 'unproven_host' : null;
-    const at = new Date(claimed.at);
     return { kind: 'attempt', claim: { deliveryId, resends, step, organizationId, host, era, refusal, at } };
   });
 }

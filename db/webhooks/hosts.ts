@@ -233,8 +233,7 @@ export async function setBlock(
 
 /** What is blocked, a range of addresses or a host with all names below it; the newest first. */
 export async function listBlocks(db: Database) {
-  const rows = await run<{ target: string; reason: string; since: string }>(
+  return await run<{ target: string; reason: string; since: Date }>(
     db,
   )`select target, reason, created_at as since from webhook_blocks order by created_at desc, target`;
-  return rows.map(({ since, ...row }) => ({ ...row, since: new Date(since) }));
 }

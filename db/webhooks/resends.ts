@@ -101,9 +101,13 @@ export async function resendFailed(
   });
 }
 
-/** Notes that Temporal has the workflow of a resend. */
-export async function markResendStarted(db: Database, deliveryId: string): Promise<void> {
-  await run(db)`update webhook_deliveries set checked_at = clock_timestamp() where id = ${deliveryId}`;
+/** Notes that Temporal has the workflow of a resend, unless that was sent again meanwhile. */
+export async function markResendStarted(
+  db: Database,
+  { deliveryId, resends }: { readonly deliveryId: string; readonly resends: number },
+): Promise<void> {
+  await run(db)`
+    update webhook_deliveries set checked_at = clock_timestamp() where id = ${deliveryId} and resends = ${resends}`;
 }
 
 /**
@@ -113,6 +117,7 @@ export async function markResendStarted(db: Database, deliveryId: string): Promi
  */
 export interface WaitingDelivery extends DeliveryStart {
   readonly round: 'first' | 'new' | 'seen';
+  readonly resends: number;
 }
 
 /**
@@ -142,7 +147,7 @@ export async function takeDeliveries(
     )
     update webhook_deliveries d set checked_at = case when t.round = 'new' then null else clock_timestamp() end
       from taken t, batches b where d.id = t.id and b.id = d.batch_id
-    returning d.id as "deliveryId", d.batch_id as "batchId", b.organization_id as "organizationId", t.round`;
+    returning d.id as "deliveryId", d.batch_id as "batchId", b.organization_id as "organizationId", t.round, d.resends`;
 }
 
 type Locked = Awaited<ReturnType<typeof lockDelivery>>;

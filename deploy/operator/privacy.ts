@@ -71,15 +71,18 @@ export function addCommands(program: Command, run: Run): void {
   );
 }
 
+/** A change whose reason may not name an address: the audit log is never erased. */
+function discreet(parent: Command, name: string, description: string): Command {
+  const command = change(parent, name, description);
+  return command.hook('preAction', () => {
+    if (command.opts<ChangedBy>().reason.includes('@'))
+      command.error('error: name no address in --reason: it is kept forever');
+  });
+}
+
 /** Adds what the register has beside the audit log's own; the options are then an `AskedBy`. */
 function asked(parent: Command, name: string, description: string): Command {
-  const command = change(parent, name, description);
-  return command
-    .hook('preAction', () => {
-      // The audit log is never erased.
-      if (command.opts<AskedBy>().reason.includes('@'))
-        command.error('error: name no address in --reason: it is kept forever');
-    })
+  return discreet(parent, name, description)
     .addOption(
       new Option('--asked-by <WHO>', 'who asked').choices(['person', 'agent', 'authority']).default('person'),
     )
@@ -105,7 +108,11 @@ function addSuppressCommands(program: Command, run: Run): void {
   const suppress = program
     .command('suppress')
     .description('who must not be looked up or returned, whatever any source says');
-  change(suppress, 'add', 'from now on: not looked up, not returned, not shown again in polls and deliveries')
+  discreet(
+    suppress,
+    'add',
+    'from now on: not looked up, not returned, not shown again in polls and deliveries',
+  )
     .argument('<TARGET>', TARGET, orStdin(target))
     .action((which: SuppressionTarget, options: ChangedBy) =>
       run(async (db) => {
@@ -113,7 +120,7 @@ function addSuppressCommands(program: Command, run: Run): void {
         return { ...which, outcome: isNew ? 'suppressed' : 'was suppressed already; nothing was changed' };
       }),
     );
-  change(suppress, 'remove', "end a suppression, an erasure's too: sources may bring the address back")
+  discreet(suppress, 'remove', "end a suppression, an erasure's too: sources may bring the address back")
     .argument('<TARGET>', TARGET, orStdin(target))
     .action((which: SuppressionTarget, options: ChangedBy) =>
       run(async (db) => {

@@ -184,8 +184,14 @@ const REFUSALS: Readonly<Record<TargetWord, string>> = {
 export const suppressionRows = (db: Database): RowImport<Suppressed> => ({
   columns: ['value'],
   header: ['value'],
+  // Of several columns the first may be anything, such as a domain that nobody wants suppressed.
+  refuses: ({ cells }) =>
+    cells.length === 1 && !cells[0]?.includes(';')
+      ? null
+      : 'the first row must name the columns, value at least, separated by commas; or each line is one value',
   judge(cell) {
-    const [kind, value, reason] = [cell('kind').toLowerCase(), cell('value'), cell('reason')];
+    const [kind, value] = [cell('kind').toLowerCase(), cell('value')];
+    const reason = cell('reason').replace(/\p{C}+/gu, ' ');
     const word = kind === '' ? guessWord(value) : (kind as TargetWord);
     if (!Object.hasOwn(TARGETS, word)) return 'unknown_kind';
     const target = TARGETS[word](value);

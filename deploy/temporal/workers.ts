@@ -26,10 +26,8 @@ const SHUTDOWN_GRACE = '35s';
 const SHUTDOWN_FORCE_MS = 38_000;
 
 const pathOf = (file: string) => fileURLToPath(new URL(`../../workflows/${file}`, import.meta.url));
-const CONVERTERS = {
-  failureConverterPath: pathOf('failure-converter.ts'),
-  payloadConverterPath: pathOf('payload-converter.ts'),
-};
+const CONVERTERS = pathOf('converters.ts');
+const DATA_CONVERTER = { failureConverterPath: CONVERTERS, payloadConverterPath: CONVERTERS };
 
 export type Workers = Awaited<ReturnType<typeof startWorkers>>;
 
@@ -56,7 +54,7 @@ export async function startWorkers(options: {
     interceptors: {
       activity: [(context) => ({ inbound: failureInterceptor(deps.log, context.info, atWork) })],
     },
-    dataConverter: CONVERTERS,
+    dataConverter: DATA_CONVERTER,
     shutdownGraceTime: SHUTDOWN_GRACE,
     ...(version && {
       workerDeploymentOptions: {
@@ -129,8 +127,8 @@ export async function loadBundle(file: string | null): Promise<{ readonly code: 
 export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<WorkflowBundle> {
   return bundleWorkflowCode({
     workflowsPath,
-    ...CONVERTERS,
-    preloadModules: [workflowsPath, ...Object.values(CONVERTERS)],
+    ...DATA_CONVERTER,
+    preloadModules: [workflowsPath, CONVERTERS],
     // Webpack's own progress is noise in a worker's log; its errors are thrown.
     logger: { log() {}, trace() {}, debug() {}, info() {}, warn() {}, error: console.error },
   });

@@ -164,6 +164,8 @@ test('texts that are hard to read take time in proportion to their length', (t) 
   const n = 2_000_000;
   // Deeper than what is walked by recursion.
   t.is(jsonErrorOffset('['.repeat(n)), n);
+  // Nested no deeper than once, and walked 21,000 levels deep.
+  t.is(jsonErrorOffset('[},'.repeat(21_000)), 1);
   t.is(jsonErrorOffset(`[${'" ",'.repeat(n)}]`), n * 4 + 1);
   t.is(jsonErrorOffset('9'.repeat(n).concat('x')), n);
   t.is(jsonErrorOffset(`${' '.repeat(n)}?`), n);

@@ -1,7 +1,12 @@
+import { once } from 'node:events';
+import type { IncomingMessage } from 'node:http';
+import { connect } from 'node:net';
 import { setImmediate } from 'node:timers/promises';
 import test from 'ava';
-import { createFloodGuard, createLanes, createSample } from '../../api/http/overload.ts';
+import { sql as query } from 'drizzle-orm';
+import { createAddressOf, createFloodGuard, createLanes, createSample } from '../../api/http/overload.ts';
 import { reactivateKey, revokeKey } from '../../db/accounts/keys.ts';
+import { transaction } from '../../db/client.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
 import { eventually, exchange } from '../support/organization.ts';
 import { type Api, type ApiClient, startApi } from '../support/stack.ts';
@@ -31,7 +36,11 @@ test('an address that floods with bad keys gets 429 instead of 401; valid keys b
 test('the window slides, addresses are told apart, and an IPv6 subscriber is one /64', (t) => {
   let now = 0;
   const guard = createFloodGuard(60_000, () => now);
-  const fail = (address: string) => guard.countFailure(address)?.status ?? 401;
+  const addressOf = createAddressOf([]);
+  const fail = (remoteAddress: string) => {
+    const message = { socket: { remoteAddress }, headers: {} } as IncomingMessage;
+    return guard.countFailure(addressOf(message))?.status ?? 401;
+  };
   for (let i = 0; i < 100; i += 1) t.is(fail('203.0.113.7'), 401);
   t.is(fail('203.0.113.7'), 429);
   t.is(fail('::ffff:203.0.113.7'), 429);
@@ -159,7 +168,7 @@ const submitOnce = ({ baseUrl }: Pick<Api, 'baseUrl'>, { apiKey }: ApiClient) =>
 
 const codeOf = async (answer: Response) => ((await answer.json()) as { code: string }).code;
 
-// Guards: `requireRoom` in `createLanes`; `each` of the writes in api/server.ts; `enterLine` before `countRequest`.
+// Guards: `ahead` in `createLanes`; `each` of the writes in api/server.ts; `enterLine` before `countRequest`.
 test.serial(
   "an organization's submits wait in front of the pool, beyond a short line they are refused and not counted",
   async (t) => {
@@ -189,7 +198,7 @@ test.serial(
   },
 );
 
-// Guard: the second `requireRoom` in `createLanes`.
+// Guard: `wait` in `createLanes`.
 test.serial('with too many submits of all under way, one more is a 503 at once', async (t) => {
   const own = await startApi({ databaseUrl, databasePool: 1 });
   const clients = await Promise.all([own.organization(), own.organization()]);
@@ -206,8 +215,39 @@ test.serial('with too many submits of all under way, one more is a 503 at once',
   await own.stop();
 });
 
+// Guard: `whenOver` in `enterLine` of api/http/auth.ts.
+test('clients that leave while their key is looked up keep no place in the line', async (t) => {
+  const own = await startApi();
+  const client = await own.organization(1000, 1000);
+  await transaction(own.db, async (tx) => {
+    await tx.execute(query`lock table api_keys in access exclusive mode`);
+    const sockets = Array.from({ length: 100 }, () => connect(Number(own.port), '127.0.0.1'));
+    for (const socket of sockets) {
+      socket.write('GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n');
+      await once(socket, 'data');
+      socket.write(
+        `POST /api/v1/email HTTP/1.1\r\nHost: x\r\nX-API-Key: ${client.apiKey}\r\nContent-Length: 1\r\n\r\n`,
+      );
+    }
+    // What is answered came later than these, and then than their ends.
+    await fetch(`${own.baseUrl}/healthz`);
+    for (const socket of sockets) await once(socket.destroy(), 'close');
+    await fetch(`${own.baseUrl}/healthz`);
+  });
+  const answers = await Promise.all(Array.from({ length: 20 }, () => submitOnce(own, client)));
+  t.deepEqual([...new Set(answers.map(({ status }) => status))], [202]);
+  await own.stop();
+});
+
 test('who waits for a turn gets it in turn with others, however much he waits for', async (t) => {
-  const lanes = createLanes({ atOnce: 1, each: 1, most: 10, mostOfAll: 20, patienceMs: 10_000 });
+  const lanes = createLanes({
+    atOnce: 1,
+    each: 1,
+    most: 10,
+    mostOfAll: 20,
+    ownPatienceMs: 10_000,
+    patienceMs: 10_000,
+  });
   const begun: string[] = [];
   const ends = new Map<string, () => void>();
   const ask = (who: string, name: string) =>
@@ -230,7 +270,10 @@ test('who waits for a turn gets it in turn with others, however much he waits fo
 // Guard: `everyMs` in `createLanes`.
 test('who would wait too long by what the line has lately cost is refused at once, and let in when it is gone', async (t) => {
   let now = 0;
-  const lanes = createLanes({ atOnce: 1, each: 1, most: 100, mostOfAll: 100, patienceMs: 1000 }, () => now);
+  const lanes = createLanes(
+    { atOnce: 1, each: 1, most: 100, mostOfAll: 100, ownPatienceMs: 1000, patienceMs: 1000 },
+    () => now,
+  );
   const places = Array.from({ length: 30 }, (_, n) => lanes.enter(`${n}`));
   const work = (count: number, ms: number) =>
     Promise.all(
@@ -249,23 +292,29 @@ test('who would wait too long by what the line has lately cost is refused at onc
 // Guard: `lately` in `createLanes`.
 test('a line that was slow once is not taken for slow for good', async (t) => {
   let now = 0;
-  const lanes = createLanes({ atOnce: 1, each: 1, most: 100, mostOfAll: 100, patienceMs: 900 }, () => now);
+  const lanes = createLanes(
+    { atOnce: 1, each: 1, most: 100, mostOfAll: 100, ownPatienceMs: 900, patienceMs: 900 },
+    () => now,
+  );
   const work = () =>
     lanes.inTurn('a', async () => {
       now += 30_000;
     });
   await Promise.all([work(), work()]);
   const place = lanes.enter('a');
-  t.throws(() => lanes.enter('a'), { message: 'HTTP 503' });
+  t.throws(() => lanes.enter('b'), { message: 'HTTP 503' });
   now += 120_000;
-  t.notThrows(() => lanes.enter('a').leave());
+  t.notThrows(() => lanes.enter('b').leave());
   place.leave();
 });
 
 // Guard: `everyMs` is measured by those who have asked for their turn.
 test('places whose bodies are slow to arrive cost nobody else his', (t) => {
   let now = 0;
-  const lanes = createLanes({ atOnce: 1, each: 1, most: 100, mostOfAll: 100, patienceMs: 1000 }, () => now);
+  const lanes = createLanes(
+    { atOnce: 1, each: 1, most: 100, mostOfAll: 100, ownPatienceMs: 1000, patienceMs: 1000 },
+    () => now,
+  );
   const slow = Array.from({ length: 30 }, () => lanes.enter('slow'));
   for (const place of slow.splice(0, 20)) {
     now += 5000;
@@ -275,7 +324,14 @@ test('places whose bodies are slow to arrive cost nobody else his', (t) => {
 });
 
 test('work that fails, and a place given up, make room again', async (t) => {
-  const lanes = createLanes({ atOnce: 1, each: 1, most: 1, mostOfAll: 2, patienceMs: 10_000 });
+  const lanes = createLanes({
+    atOnce: 1,
+    each: 1,
+    most: 1,
+    mostOfAll: 2,
+    ownPatienceMs: 10_000,
+    patienceMs: 10_000,
+  });
   await t.throwsAsync(
     lanes.inTurn('a', async () => {
       throw new Error('failed');

@@ -184,14 +184,16 @@ test('a resend that nobody started is taken by one sweep, and looked at again la
   const ids = await life.deliveries(await life.organization(), HOOK, 3);
   for (const id of ids) await life.look(id);
   for (const id of ids) await resendAny(life.db, BY, id);
-  await markResendStarted(life.db, ids[0] ?? '');
+  await markResendStarted(life.db, { deliveryId: ids[0] ?? '', resends: 1 });
+  // What was noted of an earlier round says nothing of this one.
+  await markResendStarted(life.db, { deliveryId: ids[1] ?? '', resends: 0 });
   const take = () => takeDeliveries(life.db, 5000, 30_000, 10);
   t.is((await take()).length, 0);
   await life.time.advance(6000);
   const taken = await take();
   // Until its workflow has begun it stays new: an older one may sleep.
   t.is((await take()).length, 2);
-  for (const { deliveryId } of taken) await markResendStarted(life.db, deliveryId);
+  for (const delivery of taken) await markResendStarted(life.db, delivery);
   t.deepEqual(taken.map(({ deliveryId, round }) => [deliveryId, round]).sort(), [
     [ids[1], 'new'],
     [ids[2], 'new'],

@@ -304,7 +304,9 @@ test('one organization has half of a day’s credits if others ask as well, and 
   await passDay('rationed');
   t.is(await goes(greedy), 5);
   await passDay('rationed');
-  t.deepEqual(await Promise.all([goes(greedy), goes(other)]), [5, 5]);
+  // From its first question on, the other one's half is kept.
+  t.is(await goes(other, 1), 1);
+  t.deepEqual(await Promise.all([goes(greedy), goes(other)]), [5, 4]);
   await passDay('rationed');
   t.deepEqual([await goes(other), await goes(greedy, 2)], [5, 2]);
   await passDay('rationed');

@@ -324,6 +324,18 @@ test('an import is on record with who wanted it; one that was killed counts as f
   t.deepEqual(runs.find(({ id }) => id === second.id)?.counts, { already_there: 1 });
 });
 
+// Guard: `refuses` of `suppressionRows`.
+test('a list of several columns without a header that says so is refused, and nobody is suppressed', async (t) => {
+  const { operator } = operatorOn(url);
+  for (const text of ['domain,email\ngmail.com,jane@gmail.com\n', 'value;reason\njane@example.org;asked\n']) {
+    const { code, stderr } = await operator('import', 'suppressions', await file('columns.csv', text));
+    t.is(code, 1);
+    t.regex(stderr, /the first row must name the columns/);
+  }
+  const [row] = await db.drizzle.execute(sql`select 1 from suppressions where value = 'gmail.com'`);
+  t.is(row, undefined);
+});
+
 test('a file that cannot be read is one sentence, and an import that stops half-way is a failed one', async (t) => {
   const { operator } = operatorOn(url);
   const missing = await operator('import', 'suppressions', join(folder, 'nowhere.csv'));

@@ -111,7 +111,8 @@ test.serial(
 
     t.is((await runProgram('migrate', [], { root, env })).code, 0);
     await api.says(/"msg":"api ready"/);
-    t.is(await readyz(), 200);
+    // An answer serves for a second.
+    await eventually(async () => ((await readyz()) === 200 ? true : null));
     t.is(await early.exited, 'exit code 1');
     t.regex(early.output(), /^worker: cannot use the file \S+workflow-bundle\.js \(ENOENT\)/m);
 

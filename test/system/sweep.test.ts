@@ -196,6 +196,51 @@ test('a sweep that is told to stop begins nothing more', async (t) => {
   t.like(await sweepOnce({ db, log, control, rules: RULES_OF_SWEEP }, stopping.signal), { started: 1 });
 });
 
+// Guards: `more` in `sweepOnce`, and `place` in `listToWake`.
+test('a sweep starts all that waits, of each organization its oldest first; of a Temporal that takes nothing it asks little', async (t) => {
+  const { db } = await open(t);
+  const [many, one] = [await openOrganization(db, 210), await openOrganization(db, 1)];
+  const rules = { ...RULES, lookupsPerOrganization: 1000 };
+  for (const npi of times(210, npiOf)) await submit(db, submitCommand(many, { npis: [npi] }), rules);
+  const { batchId } = acceptedIds(await submit(db, submitCommand(one, { npis: [npiOf(0)] }), rules));
+  const sweepWith = async (takes: boolean) => {
+    const asked: string[] = [];
+    const wakeBatch = async (batch: { readonly batchId: string }) => {
+      asked.push(batch.batchId);
+      if (!takes) throw new Error('no answer');
+    };
+    const deps = { db, log, control: { ...temporalAway(t), wakeBatch }, rules: RULES_OF_SWEEP };
+    const { started } = await sweepOnce(deps, new AbortController().signal);
+    return { started, asked };
+  };
+  t.is((await sweepWith(false)).asked.length, 200);
+  const { started, asked } = await sweepWith(true);
+  t.is(started, 211);
+  t.is(asked.indexOf(batchId), 1);
+});
+
+// Guard: `each` around `giveRoomLeft`.
+test('a request that contradicts its ledger keeps nobody else from being started when it gets room', async (t) => {
+  const { db } = await open(t);
+  const [broken, well] = [await openOrganization(db, 2), await openOrganization(db, 1)];
+  const tight = { ...RULES, lookupsPerOrganization: 1 };
+  const { requestIds } = acceptedIds(
+    await submit(db, submitCommand(broken, { npis: times(2, npiOf) }), tight),
+  );
+  await transaction(db, async (tx) => {
+    await tx.execute(sql`set local session_replication_role = replica`);
+    await tx.execute(sql`delete from ledger_entries where request_id = ${requestIds[1]}`);
+  });
+  const { batchId } = acceptedIds(await submit(db, submitCommand(well, { npis: [npiOf(2)] }), RULES));
+  const woken: string[] = [];
+  const wakeBatch = async (batch: { readonly batchId: string }) => void woken.push(batch.batchId);
+  const control = { ...temporalAway(t), wakeBatch };
+  await sweepOnce({ db, log, control, rules: RULES_OF_SWEEP }, new AbortController().signal);
+  t.true(woken.includes(batchId));
+  const [row] = await query(db, sql`select has_room from requests where id = ${requestIds[1]}`);
+  t.is(row?.has_room, false, 'it got none');
+});
+
 test('a Temporal that takes long keeps no refund waiting: the rest of its work is left to later sweeps', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 61);

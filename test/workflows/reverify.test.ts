@@ -26,31 +26,68 @@ async function verdictOn(npi: string): Promise<{ verdict: string; age_days: numb
   return { ...row };
 }
 
-test('addresses that are about to go stale and are asked for are checked again; nothing else is', async (t) => {
-  const [fading = '', dead = '', young = '', unasked = '', typed = ''] = ordinaryNpis('found', 5, 70_000);
-  const emailOf = (npi: string) => personOf(npi).workEmail;
-  const domain = emailOf(dead).split('@')[1];
-  await store(fading, emailOf(fading), 27);
-  await store(dead, `missing.person@${domain}`, 27);
-  await store(young, emailOf(young), 10);
-  await store(unasked, emailOf(unasked), 27);
-  await store(typed, emailOf(typed), 27);
-  const client = await stack.organization();
-  await client.bulk({ npis: [fading, dead, young, typed] });
-  await stack.db.drizzle.execute(sql`
+test.serial(
+  'addresses that are about to go stale and are asked for are checked again; nothing else is',
+  async (t) => {
+    const [fading = '', dead = '', young = '', unasked = '', typed = ''] = ordinaryNpis('found', 5, 70_000);
+    const emailOf = (npi: string) => personOf(npi).workEmail;
+    const domain = emailOf(dead).split('@')[1];
+    await store(fading, emailOf(fading), 27);
+    await store(dead, `missing.person@${domain}`, 27);
+    await store(young, emailOf(young), 10);
+    await store(unasked, emailOf(unasked), 27);
+    await store(typed, emailOf(typed), 27);
+    const client = await stack.organization();
+    await client.bulk({ npis: [fading, dead, young, typed] });
+    await stack.db.drizzle.execute(sql`
     insert into provider_endpoints (npi, kind, endpoint) values (${typed}, 'DIRECT', ${emailOf(typed)})`);
 
-  const result = await stack.client.workflow.execute(WORKFLOWS.reverify, {
-    taskQueue: stack.taskQueue,
-    workflowId: `reverify-by-hand-${stack.taskQueue}`,
-  });
-  t.deepEqual(result, { valid: 1, notValid: 2, undecided: 0 });
-  t.deepEqual(await verdictOn(fading), { verdict: 'valid', age_days: 0 });
-  t.is((await verdictOn(dead)).verdict, 'invalid');
-  t.is((await verdictOn(typed)).verdict, 'invalid', 'NPPES says by now that it takes Direct messages');
-  t.deepEqual(await verdictOn(young), { verdict: 'valid', age_days: 10 });
-  t.deepEqual(await verdictOn(unasked), { verdict: 'valid', age_days: 27 });
+    const result = await stack.client.workflow.execute(WORKFLOWS.reverify, {
+      taskQueue: stack.taskQueue,
+      workflowId: `reverify-by-hand-${stack.taskQueue}`,
+    });
+    t.deepEqual(result, { valid: 1, notValid: 2, undecided: 0 });
+    t.deepEqual(await verdictOn(fading), { verdict: 'valid', age_days: 0 });
+    t.is((await verdictOn(dead)).verdict, 'invalid');
+    t.is((await verdictOn(typed)).verdict, 'invalid', 'NPPES says by now that it takes Direct messages');
+    t.deepEqual(await verdictOn(young), { verdict: 'valid', age_days: 10 });
+    t.deepEqual(await verdictOn(unasked), { verdict: 'valid', age_days: 27 });
 
-  const asked = stack.simulator.calls().filter(({ vendor }) => vendor === 'reacher');
-  t.is(asked.length, 2);
+    const asked = stack.simulator.calls().filter(({ vendor }) => vendor === 'reacher');
+    t.is(asked.length, 2);
+  },
+);
+
+// Guard: the condition on `email_checks` in `listFading`.
+test.serial(
+  'what nobody can decide is not asked again in the next round, and keeps no other from its turn',
+  async (t) => {
+    const [npi = ''] = ordinaryNpis('found', 1, 71_000);
+    const domain = personOf(npi).workEmail.split('@')[1];
+    await store(npi, `unknown.person@${domain}`, 27);
+    await (await stack.organization()).single({ npi });
+    const round = (n: number) =>
+      stack.client.workflow.execute(WORKFLOWS.reverify, {
+        taskQueue: stack.taskQueue,
+        workflowId: `reverify-undecided-${n}-${stack.taskQueue}`,
+      });
+    t.is((await round(1)).undecided, 1);
+    t.is((await round(2)).undecided, 0);
+    t.deepEqual(await verdictOn(npi), { verdict: 'valid', age_days: 27 });
+  },
+);
+
+// Guard: the type of `waitedMs` in `claimUnchecked`, which counts milliseconds.
+test.serial('an address that has waited for its check for more than 25 days is checked', async (t) => {
+  const [npi = ''] = ordinaryNpis('found', 1, 72_000);
+  await store(npi, personOf(npi).workEmail, 27);
+  await stack.db.drizzle.execute(sql`
+    update stored_emails set unchecked = true, verdict = 'unknown', updated_at = now() - interval '30 days'
+     where npi = ${npi}`);
+  const client = await stack.organization();
+  const { data } = await client.completed((await client.single({ npi })).json.batch_id);
+  t.deepEqual([data[0]?.status, data[0]?.email], ['completed', personOf(npi).workEmail]);
+  const bought = await stack.db.drizzle.execute(sql`
+    select vendor from vendor_attempts join lookups on lookups.id = lookup_id where npi = ${npi}`);
+  t.deepEqual([...bought], [], 'nobody was paid for it');
 });

@@ -33,7 +33,8 @@ export const ZEROBOUNCE = {
 function stepOfError(body: Field): VerifierStep | null {
   const error = body.at('error');
   if (error.isAbsent || error.value === '') return null;
-  const text = JSON.stringify(error.value);
+  const texts: readonly unknown[] = Array.isArray(error.value) ? error.value : [error.value];
+  const text = texts.filter((one) => typeof one === 'string').join('\n');
   if (/key/i.test(text)) return { kind: 'fatal', why: 'auth' };
   if (/credit/i.test(text)) return { kind: 'fatal', why: 'credits' };
   return protocol('error');

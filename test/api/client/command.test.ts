@@ -243,7 +243,7 @@ test('trouble ends with 1 and says what to quote; the key comes from a file and 
   const refused = await run(folder, args);
   t.is(refused.code, 1);
   t.regex(refused.stderr, /The API key is not valid.* Support will ask for [\w-]+\./);
-  const hostile = { status: 500, body: JSON.stringify({ code: 'x', detail: 'one\u001b[2Jtwo' }) };
+  const hostile = { status: 403, body: JSON.stringify({ code: 'x', detail: 'one\u001b[2Jtwo' }) };
   const { url } = await startGateway(t, api.baseUrl, () => hostile);
   t.regex((await run(folder, [...args, '--url', url])).stderr, /one \[2Jtwo/);
   await writeFile(join(folder, 'key.txt'), `${client.apiKey}\n`);

@@ -87,11 +87,11 @@ test('a submit whose answer was lost is repeated under its key: one batch, charg
   t.is(await batchesOf(client), 1);
 });
 
-test('429, 503 and 409 are repeated, not before they say, and so is what a gateway says of itself', async (t) => {
+test('429, 500, 503 and 409 are repeated, not before they say, and so is what a gateway says of itself', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const times: number[] = [];
-  const refusals = [429, 503, 409, 502].map((status) => ({
+  const refusals = [429, 503, 409, 502, 500].map((status) => ({
     status,
     headers: { 'content-type': 'text/html', 'retry-after': '1' },
     body: '<h1>later</h1>',
@@ -106,7 +106,7 @@ test('429, 503 and 409 are repeated, not before they say, and so is what a gatew
     results.map(({ email }) => email),
     npisFrom(100, 2).map(emailOf),
   );
-  t.is(submits(passed).length, 5);
+  t.is(submits(passed).length, 6);
   t.true(areApart(times));
 });
 
