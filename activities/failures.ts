@@ -65,6 +65,7 @@ function toFailure(error: unknown, log: Logger): unknown {
   if (error instanceof Error && error.name === 'AbortError') return new CancelledFailure('cancelled');
   if (error instanceof DatabaseError) {
     const { message, code, isPermanent: nonRetryable } = error;
+    if (nonRetryable) log.error({ err: error }, 'activity failed: PostgreSQL refused it');
     return ApplicationFailure.create({ message, type: `Database.${code}`, nonRetryable });
   }
   if (error instanceof Refusal) {

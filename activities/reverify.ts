@@ -25,7 +25,7 @@ export function createReverifyActivities({ db, log, check, verifiers, rules }: R
           const { npi, email } = fading;
           // Asked as if nobody had seen the mailbox answer: that is what makes a verifier look.
           const claim = { verdict: 'unknown', validatedAt: null, isEcho: false, looked: null } as const;
-          const candidate = { ...fading, namedBy: 1, ...claim };
+          const candidate = { ...fading, ...claim };
           const subject = buildSubject(npi, await readProvider(db, npi), 'any');
           const checked = await check(candidate, subject, signal, null);
           const decided = checked.kind === 'decided' && checked.verdict !== 'unknown' ? checked : null;

@@ -78,7 +78,7 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
           try {
             if ((await work(item)) !== false) done += 1;
           } catch (error) {
-            if (error instanceof DatabaseError && error.unavailable && !error.isBusy) throw error;
+            if (error instanceof DatabaseError && error.isAway) throw error;
             more = false;
             const id = typeof item === 'string' ? item : item.batchId;
             log.warn({ err: error, what, id }, 'sweep: one item failed, the next sweep tries again');
@@ -127,8 +127,8 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
   const send = (delivery: WaitingDelivery) => redeliver(deps, delivery);
   const redelivered = await each('deliver', waiting, send, isOver, AT_MOST);
 
-  await forgetOld(db, rules.retention);
   await noteUsedCredits(db);
+  await forgetOld(db, rules.retention);
   await noteSweep(db);
   const result = { started, settled, restarted, redelivered };
   if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');

@@ -100,7 +100,8 @@ export function createServer(deps: ApiDeps): Server {
 
 /** Every route there is. To any other method at its path hapi would answer 404; the contract says 405. */
 function registerRoutes(server: Server, deps: ApiDeps): void {
-  const start = createStarter(deps, deps.log);
+  const { start, ended } = createStarter(deps, deps.log);
+  server.ext('onPostStop', async () => void (await ended()));
   const handlers: Readonly<Record<OperationId, Lifecycle.Method>> = {
     ...submitHandlers({ ...deps, start }),
     ...pollHandlers(deps.db, deps.changes),

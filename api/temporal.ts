@@ -1,3 +1,4 @@
+import { setTimeout } from 'node:timers/promises';
 import {
   type Client,
   WorkflowExecutionAlreadyStartedError,
@@ -28,21 +29,37 @@ export interface TemporalDeps {
 /** How long nobody tries after a failure: the sweep starts what is committed. */
 const PAUSE_MS = 5000;
 
-/** Tries to start a workflow; false where it did not, or where Temporal was away a moment ago. */
-export type Starter = (start: (client: Client, taskQueue: string) => Promise<void>) => Promise<boolean>;
+/** Temporal being away must not hold a client's answer: the sweep starts later what this could not. */
+const START_TIMEOUT_MS = 3000;
+
+/**
+ * Tries to start a workflow by a time, as `Date.now()` has it; false where it has not, or where Temporal was away a
+ * moment ago. What was begun goes on behind.
+ */
+export type Starter = (
+  start: (client: Client, taskQueue: string) => Promise<void>,
+  deadline?: number,
+) => Promise<boolean>;
 
 /**
  * Lets a client wait for Temporal once, not every client each time: after a failure the next start is tried by one of
  * them, some seconds later. The log hears when it begins and when it is over.
+ * @returns `ended` resolves once nothing goes on behind: the SDK tries again in a timer, and over a connection that was
+ * closed meanwhile that would end the process
  */
-export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log: Logger): Starter {
+export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log: Logger) {
   let pausedUntil = 0;
   let isAway = false;
-  return async (start) => {
+  const underWay = new Set<Promise<void>>();
+  const start: Starter = async (work, deadline = Date.now() + START_TIMEOUT_MS) => {
     if (isAway && performance.now() < pausedUntil) return false;
     pausedUntil = performance.now() + PAUSE_MS;
+    const started = client.withDeadline(deadline, () => work(client, taskQueue));
+    underWay.add(started);
+    // The SDK may take a second more: it asks again before it looks at the time.
+    const late = setTimeout(Math.max(1, deadline - Date.now()), null, { ref: false });
     try {
-      await start(client, taskQueue);
+      await Promise.race([started, late.then(() => Promise.reject(new Error('no answer in time')))]);
     } catch (error) {
       pausedUntil = performance.now() + PAUSE_MS;
       if (!isAway) {
@@ -53,27 +70,26 @@ export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log:
           .then((why) => log.error({ err: error, why }, 'workflows cannot be started, the sweep will'));
       }
       return false;
+    } finally {
+      void started.catch(() => {}).then(() => underWay.delete(started));
     }
     if (isAway) log.info('workflows can be started again');
     isAway = false;
     return true;
   };
+  return { start, ended: () => Promise.allSettled(underWay) };
 }
-
-/** Temporal being away must not hold a client's answer: the sweep starts later what this could not. */
-const START_TIMEOUT_MS = 3000;
 
 /**
  * Starts the batch workflow, with the batch id as workflow id. That it was started already is success.
  * @param wake if it runs it is told to look again, and if it has closed it is started again
- * @param deadline as `Date.now()` has it
- * @throws whatever keeps Temporal from taking it, by the deadline
+ * @throws whatever keeps Temporal from taking it
  */
 export async function startBatch(
   client: Client,
   taskQueue: string,
   { batchId, organizationId, submittedAs, wantedType, npis }: BatchStart,
-  { wake = false, deadline = Date.now() + START_TIMEOUT_MS } = {},
+  { wake = false } = {},
 ): Promise<void> {
   const options = {
     taskQueue,
@@ -99,11 +115,9 @@ export async function startBatch(
   } satisfies WorkflowStartOptions;
   const { workflow } = client;
   try {
-    await client.withDeadline<unknown>(deadline, () =>
-      wake
-        ? workflow.signalWithStart(WORKFLOWS.batch, { ...options, signal: lookAgain })
-        : workflow.start(WORKFLOWS.batch, { ...options, workflowIdReusePolicy: 'REJECT_DUPLICATE' }),
-    );
+    await (wake
+      ? workflow.signalWithStart(WORKFLOWS.batch, { ...options, signal: lookAgain })
+      : workflow.start(WORKFLOWS.batch, { ...options, workflowIdReusePolicy: 'REJECT_DUPLICATE' }));
   } catch (error) {
     if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
   }
@@ -113,25 +127,23 @@ export async function startBatch(
  * Starts the workflow of a delivery that is sent again, or that its batch did not see to, with the delivery id as
  * workflow id. An older one of the same delivery, which sleeps until its next attempt, is ended: its place in the
  * schedule is in the database.
- * @throws whatever keeps Temporal from taking it, within 3 s
+ * @throws whatever keeps Temporal from taking it
  */
 export async function startDelivery(
   client: Client,
   taskQueue: string,
   { deliveryId, batchId, organizationId }: DeliveryStart,
 ): Promise<void> {
-  await client.withDeadline(Date.now() + START_TIMEOUT_MS, () =>
-    client.workflow.start(WORKFLOWS.deliver, {
-      taskQueue,
-      workflowId: deliveryId,
-      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-      workflowIdConflictPolicy: 'TERMINATE_EXISTING',
-      args: [{ deliveryId } satisfies DeliverInput],
-      workflowExecutionTimeout: DELIVERY_TIMEOUT,
-      priority: { fairnessKey: organizationId },
-      typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
-      memo: { organization_id: organizationId, batch_id: batchId },
-      staticSummary: `webhook of ${batchId}`,
-    }),
-  );
+  await client.workflow.start(WORKFLOWS.deliver, {
+    taskQueue,
+    workflowId: deliveryId,
+    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+    workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+    args: [{ deliveryId } satisfies DeliverInput],
+    workflowExecutionTimeout: DELIVERY_TIMEOUT,
+    priority: { fairnessKey: organizationId },
+    typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
+    memo: { organization_id: organizationId, batch_id: batchId },
+    staticSummary: `webhook of ${batchId}`,
+  });
 }

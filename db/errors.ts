@@ -19,15 +19,14 @@ export class DatabaseError extends Error {
     this.constraint = constraint;
   }
 
-  /** True if PostgreSQL is away, starting or overloaded, so that the same call may succeed later. */
+  /** True if the same call may succeed later. */
   get unavailable(): boolean {
-    return (
-      this.isBusy ||
-      UNAVAILABLE.has(this.code) ||
-      this.code.startsWith('08') ||
-      this.code.startsWith('53') ||
-      this.code.startsWith('57P')
-    );
+    return this.isBusy || this.isAway;
+  }
+
+  /** True if PostgreSQL is away, starting or overloaded: it is no use to ask it anything else. */
+  get isAway(): boolean {
+    return UNAVAILABLE.has(this.code) || /^(08|53|57P)/.test(this.code);
   }
 
   /** True if a statement waited too long for a row or gave way to another: PostgreSQL is there for everybody else. */

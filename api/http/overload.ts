@@ -136,8 +136,9 @@ export function shareOut(connections: number) {
     reads: lanes({ each: half - 1 || 1, most: 1000, mostOfAll: 5000, ownPatienceMs: 1e4, patienceMs: 1e4 }),
     // Two of one organization: while one ends, the next gets as far as its balance.
     writes: lanes({ each: 2, most: 100, mostOfAll: 1000, ownPatienceMs: 1000, patienceMs: 300 }),
-    // A long poll costs memory, and no connection: whoever finds room has it at once.
-    waits: lanes({ each: 500, most: 500, mostOfAll: 1000, ownPatienceMs: 1e9, patienceMs: 1e9 }, 500),
+    // A long poll costs memory, and no connection: whoever finds room has it at once. A customer's two organizations, of
+    // live and test keys, leave room.
+    waits: lanes({ each: 500, most: 500, mostOfAll: 1500, ownPatienceMs: 1e9, patienceMs: 1e9 }, 500),
   };
 }
 

@@ -1,5 +1,4 @@
 import { hash } from 'node:crypto';
-import { setTimeout } from 'node:timers/promises';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import Joi from 'joi';
 import type { Logger } from 'pino';
@@ -83,11 +82,7 @@ async function accept(
         { organization_id: organizationId, batch_id: batchId, total: body.npis.length },
         'batch accepted',
       );
-      if (outcome.start.wakeAt) {
-        const answerBy = request.info.received + TEMPORAL_MS + 100;
-        const waited = setTimeout(answerBy - Date.now(), null, { ref: false });
-        await Promise.race([start(deps, outcome.start, request.info.received), waited]);
-      }
+      if (outcome.start.wakeAt) await start(deps, outcome.start, request.info.received);
       const preferred = preferredWait(request);
       // Of a submit every change is known but the end.
       const wait = preferred && { ...preferred, until: 'end' as const };
@@ -127,19 +122,21 @@ async function accept(
 }
 
 /**
- * A 202 comes within two seconds: of a submit that waited for its turn, Temporal has what is left of these, and the
- * answer a moment more, so that the next client hears that Temporal is away. Submits wait for it at all so that they
- * come no faster than it takes them: without that, five times the capacity left a third of it.
+ * A 202 comes within two seconds: of a submit that waited for its turn, Temporal has what is left of these. Submits wait
+ * for it at all so that they come no faster than it takes them: without that, five times the capacity left a third of it.
  */
 const TEMPORAL_MS = 1400;
 
 /** The batch is committed: whatever happens here, the sweep starts what this does not. */
-async function start(deps: SubmitDeps, batch: BatchStart, receivedAt: number): Promise<void> {
-  const deadline = Math.max(receivedAt + TEMPORAL_MS, Date.now() + 300);
-  if (!(await deps.start((...temporal) => startBatch(...temporal, batch, { deadline })))) return;
-  await markStarted(deps.db, batch).catch((error) => {
-    deps.log.warn({ err: error, batch_id: batch.batchId }, 'batch not marked as started, the sweep will');
-  });
+async function start({ db, log, start }: SubmitDeps, batch: BatchStart, receivedAt: number): Promise<void> {
+  const { batchId } = batch;
+  const work: Parameters<Starter>[0] = async (...temporal) => {
+    await startBatch(...temporal, batch);
+    await markStarted(db, batch).catch((error) => {
+      log.warn({ err: error, batch_id: batchId }, 'batch not marked as started, the sweep will');
+    });
+  };
+  await start(work, Math.max(receivedAt + TEMPORAL_MS, Date.now() + 300));
 }
 
 async function parseBody(

@@ -75,33 +75,43 @@ export async function rotateWebhookSecret(
   });
 }
 
+/** In one transaction: what encrypts a thousand ends long before a time-out. */
+const REENCRYPTED_AT_ONCE = 1000;
+
 /**
- * Encrypts with the first key what isn't yet: after that the other keys can be dropped. Safe to repeat.
+ * Encrypts with the first key what isn't yet: after that the other keys can be dropped. Safe to repeat, and to interrupt.
  * @returns of how many organizations
  * @throws {SecretKeyMissing}
  */
 export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Promise<number> {
   const { secretKeys } = db;
   const key = firstVersion(secretKeys);
-  return await transaction(db, async (tx) => {
-    const rows = await run<{ id: string; current: string; previous: string | null }>(tx)`
-      select id, webhook_secret as current, previous_webhook_secret as previous from organizations
-       where not starts_with(webhook_secret, ${`${key}.`}) or not starts_with(previous_webhook_secret, ${`${key}.`})
-         for no key update`;
-    for (const { id, current, previous } of rows) {
-      const renewed = (stored: string) =>
-        encryptSecret(secretKeys, id, decryptSecret(secretKeys, id, stored));
+  const renewed = (id: string, stored: string | null) =>
+    stored && encryptSecret(secretKeys, id, decryptSecret(secretKeys, id, stored));
+  const step = () =>
+    transaction(db, async (tx) => {
+      const rows = await run<{ id: string; current: string; previous: string | null }>(tx)`
+        select id, webhook_secret as current, previous_webhook_secret as previous from organizations
+         where not starts_with(webhook_secret, ${`${key}.`}) or not starts_with(previous_webhook_secret, ${`${key}.`})
+         limit ${REENCRYPTED_AT_ONCE} for no key update`;
+      const list = rows.map(({ id, current, previous }) => ({
+        id,
+        current: renewed(id, current),
+        previous: renewed(id, previous),
+      }));
       await run(tx)`
-        update organizations set webhook_secret = ${renewed(current)},
-               previous_webhook_secret = ${previous && renewed(previous)} where id = ${id}`;
-    }
-    const details = { organizations: rows.length, key };
-    await recordAudit(tx, by, {
-      action: 'webhook-secret.reencrypt',
-      organizationId: null,
-      subject: 'all',
-      details,
+        update organizations o set webhook_secret = r.current, previous_webhook_secret = r.previous
+          from jsonb_to_recordset(${JSON.stringify(list)}::jsonb) r (id text, current text, previous text)
+         where o.id = r.id`;
+      await recordAudit(tx, by, {
+        action: 'webhook-secret.reencrypt',
+        organizationId: null,
+        subject: 'all',
+        details: { organizations: rows.length, key },
+      });
+      return rows.length;
     });
-    return rows.length;
-  });
+  let total = 0;
+  for (let done = REENCRYPTED_AT_ONCE; done === REENCRYPTED_AT_ONCE; total += done) done = await step();
+  return total;
 }

@@ -98,7 +98,7 @@ export async function repair(
 
 function refusalOf(error: unknown): Details {
   if (error instanceof Refusal) return { code: error.code };
-  if (!(error instanceof DatabaseError) || (error.unavailable && !error.isBusy)) throw error;
+  if (!(error instanceof DatabaseError) || error.isAway) throw error;
   return { code: error.code, constraint: error.constraint };
 }
 

@@ -195,15 +195,20 @@ export async function claimUnchecked(
         where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict <> 'unknown'
           and c.at > now() - interval '24 hours' order by c.id desc limit 1) as looked,
       ${epochMs(sql`clock_timestamp() - s.updated_at`)} as "waitedMs",
-      (select count(distinct c.source)::int from email_checks c
-        where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
-          and c.at > now() - interval '30 days'
-          -- Not about somebody else: such an answer has both lines, of one moment.
-          and not exists (select from email_checks i where i.npi = c.npi and i.email = c.email
-            and i.kind = 'identity' and i.lookup_id = c.lookup_id and i.at = c.at)) as "namedBy",
+      ${namedBy(0)} as "namedBy",
       exists (select from stored_emails w where w.npi = s.npi and w.email <> s.email and w.unchecked
         and w.verdict = 'valid' and ${namedIn(lookupId)}) as "hasRival"`;
   return row ?? null;
+}
+
+/** How many sources have named the stored address `s` in the 30 days until so long ago, or since. */
+function namedBy(agoMs: number): SQL {
+  return sql`(select count(distinct c.source)::int from email_checks c
+    where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
+      and c.at > now() - interval '30 days' - ${span(agoMs)}
+      -- Not about somebody else: such an answer has both lines, of one moment.
+      and not exists (select from email_checks i where i.npi = c.npi and i.email = c.email
+        and i.kind = 'identity' and i.lookup_id = c.lookup_id and i.at = c.at))`;
 }
 
 /** Whether NPPES lists the stored address `s` for its provider as one that takes Direct messages. */
@@ -293,7 +298,7 @@ export async function recordCheck(
              line (kind text, source text, verdict text, reason text, "durationMs" integer)`;
 }
 
-type Fading = Pick<ClaimedEmail, 'email' | 'vendorType' | 'source' | 'isTypedDirect'> & {
+type Fading = Pick<ClaimedEmail, 'email' | 'vendorType' | 'source' | 'isTypedDirect' | 'namedBy'> & {
   readonly npi: string;
 };
 
@@ -304,7 +309,8 @@ export async function listFading(
 ) {
   const stale = sql`now() - ${span(search.freshnessMs)}`;
   return await run<Fading>(db)`
-    select s.npi, s.email, s.email_type as "vendorType", s.source, ${IS_TYPED_DIRECT} as "isTypedDirect"
+    select s.npi, s.email, s.email_type as "vendorType", s.source, ${IS_TYPED_DIRECT} as "isTypedDirect",
+           ${namedBy(search.freshnessMs)} as "namedBy"
       from (select distinct npi from (select npi from requests where test_outcome is null order by accepted_at desc limit ${ASKED}) newest) asked
       join stored_emails s on s.npi = asked.npi
      where s.verdict = 'valid' and not s.unchecked and s.may_store

@@ -1,5 +1,6 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, query, span } from '../client.ts';
+import { DatabaseError } from '../errors.ts';
 
 /** How long what is personal, or the customer's own, is kept; times in milliseconds. */
 export interface Retention {
@@ -20,6 +21,7 @@ const MANY_AT_MOST = 5000;
 /**
  * Forgets what is older than it is to be kept, and what nobody is to keep any more, the oldest first, in one small step
  * of each kind. What one leaves is the next one's.
+ * @throws {DatabaseError} of the first step that failed, after all of them
  */
 export async function forgetOld(
   db: Database,
@@ -75,7 +77,17 @@ export async function forgetOld(
              order by at limit ${AT_MOST}) oldest
            where ${olderThan('at', webhookLogMs)}))`,
   ];
-  for (const step of steps) await query(db, (tx) => tx.execute(step));
+  // What one cannot do keeps no other from its own.
+  const failures: unknown[] = [];
+  for (const step of steps) {
+    try {
+      await query(db, (tx) => tx.execute(step));
+    } catch (error) {
+      if (!(error instanceof DatabaseError) || error.isAway) throw error;
+      failures.push(error);
+    }
+  }
+  if (failures.length > 0) throw failures[0];
 }
 
 function olderThan(column: string, ms: number): SQL {

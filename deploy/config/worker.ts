@@ -31,7 +31,11 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
       // A replay gives the answer again.
       answersMs: Math.max(config.answerRetentionMs, config.replayMs),
       evidenceMs: config.evidenceRetentionMs,
-      customDataMs: config.customDataRetentionMs,
+      // A delivery has it, to its last attempt.
+      customDataMs: Math.max(
+        config.customDataRetentionMs,
+        2 * config.webhookScheduleMs.reduce((sum, ms) => sum + ms),
+      ),
       webhookLogMs: config.webhookLogMs,
     },
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },

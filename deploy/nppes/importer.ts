@@ -55,8 +55,8 @@ export async function importDownload(options: ImportOptions) {
   const earlier = dryRun || again ? null : await findImport(db, dataset, fingerprint);
   const counts: Record<string, number> = { ...earlier };
   if (earlier === null) {
-    const id = dryRun ? null : await beginImport(db, options, dataset, { name: file, fingerprint });
     const rejects = await openRejects(rejectsPath);
+    const id = dryRun ? null : await beginImport(db, options, dataset, { name: file, fingerprint });
     const bytes = members.reduce((sum, { size }) => sum + size, 0);
     const progress = openProgress(options.output, bytes);
     const work: Import = { connection, dryRun, rejects, progress, counts };

@@ -58,7 +58,9 @@ export async function openRejects(path: string) {
   let text = 'file,line,npi,reason\n';
   const refused = (why: string) =>
     `cannot write the rejects file ${path} (${why}); name another place with --rejects`;
-  await orImportProblem(rm(path, { force: true }), refused);
+  // An hour's import must not end with its first rejected row.
+  const writable = appendFile(path, '').then(() => rm(path));
+  await orImportProblem(writable, refused);
   return {
     /** @throws {ImportProblem} if it cannot be written */
     async append(member: string, rejects: readonly Reject[]): Promise<void> {

@@ -23,6 +23,11 @@ export function lazyClient(target: TemporalTarget): Client {
 
 /** Whoever signals or asks does something for many, so one may not take long. */
 const CALL_TIMEOUT_MS = 3000;
+
+function inTime<T>(client: Client, call: () => Promise<T>): Promise<T> {
+  return client.withDeadline(Date.now() + CALL_TIMEOUT_MS, call);
+}
+
 /** What settles within so long is told by one signal. The end of a lookup tells it too, at once. */
 const TELL_MS = 1000;
 
@@ -31,8 +36,8 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
   const settled = new Map<string, string[]>();
   return {
     namespace: client.options.namespace,
-    wakeBatch: (start) => startBatch(client, taskQueue, start, { wake: true }),
-    startDelivery: (start) => startDelivery(client, taskQueue, start),
+    wakeBatch: (start) => inTime(client, () => startBatch(client, taskQueue, start, { wake: true })),
+    startDelivery: (start) => inTime(client, () => startDelivery(client, taskQueue, start)),
     isRunning: (workflowId) => isRunning(client, workflowId),
     async tellBatch(batchId, requestId) {
       const gathered = settled.get(batchId) ?? [];
@@ -44,7 +49,7 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
       }
       try {
         const batch = client.workflow.getHandle(batchId);
-        await client.withDeadline(Date.now() + CALL_TIMEOUT_MS, () =>
+        await inTime(client, () =>
           requestId ? batch.signal(requestSettled, ...gathered) : batch.signal(lookAgain),
         );
       } catch (error) {
@@ -58,7 +63,7 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
 export async function describeRun(client: Client, workflowId: string) {
   const run = client.workflow.getHandle(workflowId);
   try {
-    return await client.withDeadline(Date.now() + CALL_TIMEOUT_MS, () => run.describe());
+    return await inTime(client, () => run.describe());
   } catch (error) {
     if (error instanceof WorkflowNotFoundError) return null;
     throw error;

@@ -1,13 +1,15 @@
 import test from 'ava';
 import { endOf, listenForChanges } from '../../db/changes.ts';
+import { openDatabase } from '../../db/client.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { startRelay } from '../support/relay.ts';
 
 // Who is woken by what: what a settlement costs the clients that wait.
 
-const { db, sql } = freshDatabase(test);
+const { db, sql, url } = freshDatabase(test);
 
 // Guards: the triggers that announce requests and batches, and what they say of an end.
 test('a settlement wakes those alone whom it concerns', async (t) => {
@@ -34,4 +36,31 @@ test('a settlement wakes those alone whom it concerns', async (t) => {
   };
   t.deepEqual(await wokenBy(first), [batchId, first, endOf(first)]);
   t.deepEqual(await wokenBy(second), [batchId, endOf(batchId), second, endOf(second)]);
+});
+
+// As one does that is still a standby: the connection lives on.
+test('a process whose first LISTEN is refused hears once it is not', async (t) => {
+  let refused = 0;
+  let isStandby = true;
+  const there = new URL(url);
+  const relay = await startRelay({ host: there.hostname, port: Number(there.port) }, (sent) => {
+    if (!isStandby || !sent.includes('listen "')) return sent;
+    refused += 1;
+    return sent.replace('listen "', 'lisxen "');
+  });
+  there.host = `${relay.host}:${relay.port}`;
+  const relayed = openDatabase({ url: there.href, poolSize: 1, applicationName: 'test' });
+  const changes = listenForChanges(relayed);
+  t.teardown(async () => {
+    changes.close();
+    await relayed.close();
+    relay.close();
+  });
+  const watch = changes.watch('id');
+  await eventually(async () => refused || null);
+  isStandby = false;
+  t.true(await watch.next(), 'woken when listening begins');
+  const heard = watch.next();
+  await sql`select pg_notify('changed', 'id')`;
+  t.true(await heard);
 });

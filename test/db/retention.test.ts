@@ -123,6 +123,15 @@ test.serial('what somebody holds is passed by, and forgotten the next time', asy
   t.is((await envelope()).request?.email, null);
 });
 
+test('a kind that cannot be forgotten keeps no other from being', async (t) => {
+  await using database = await openTestDatabase();
+  const { db, sql } = database;
+  await sql`insert into source_spend (source, day) select 'test', current_date - 100`;
+  await sql`alter table vendor_attempts rename to elsewhere`;
+  await t.throwsAsync(forgetOld(db, { ...RETENTION, evidenceMs: DAY }), { message: /42P01/ });
+  t.is((await sql`select from source_spend`).length, 0);
+});
+
 test('no step reads a large table from end to end', async (t) => {
   await using database = await openTestDatabase();
   const { db, sql, url } = database;

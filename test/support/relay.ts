@@ -1,20 +1,28 @@
 import { once } from 'node:events';
 import { connect, createServer, type Socket } from 'node:net';
+import { Transform } from 'node:stream';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
 
-/** A TCP way to a server that can be cut, and mended again. */
-export async function startRelay(target: { readonly host: string; readonly port: number }) {
+/**
+ * A TCP way to a server that can be cut, and mended again.
+ * @param altered what the server gets in place of what a client sent
+ */
+export async function startRelay(
+  target: { readonly host: string; readonly port: number },
+  altered = (sent: string) => sent,
+) {
   const sockets = new Set<Socket>();
   let isCut = false;
   const server = createServer((near) => {
     if (isCut) return near.destroy();
     const far = connect(target.port, target.host);
+    near.pipe(altering(altered)).pipe(far);
+    far.pipe(near);
     for (const [one, other] of [
       [near, far],
       [far, near],
     ] as const) {
       sockets.add(one);
-      one.pipe(other);
       one.on('error', () => {});
       one.once('close', () => {
         sockets.delete(one);
@@ -42,4 +50,11 @@ export async function startRelay(target: { readonly host: string; readonly port:
       server.close();
     },
   };
+}
+
+function altering(altered: (sent: string) => string): Transform {
+  return new Transform({
+    transform: (chunk: Buffer, _, done) =>
+      done(null, Buffer.from(altered(chunk.toString('latin1')), 'latin1')),
+  });
 }

@@ -1,5 +1,6 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
+import { listFading } from '../../db/lookups/candidates.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { fresh } from '../support/database.ts';
@@ -76,6 +77,18 @@ test.serial(
     t.deepEqual(await verdictOn(npi), { verdict: 'valid', age_days: 27 });
   },
 );
+
+test.serial('that two sources agreed on an address counts when it is checked again', async (t) => {
+  const [npi = ''] = ordinaryNpis('found', 1, 73_000);
+  await store(npi, personOf(npi).workEmail, 27);
+  await (await stack.organization()).single({ npi });
+  await stack.db.drizzle.execute(sql`
+    insert into email_checks (npi, email, kind, source, verdict, at)
+    select ${npi}, ${personOf(npi).workEmail}, 'named', source, 'unknown', now() - make_interval(days => days)
+      from (values ('one', 40), ('two', 50), ('three', 70)) named (source, days)`);
+  const fading = await listFading(stack.db, { freshnessMs: 30 * DAY, leadMs: 5 * DAY, limit: 50 });
+  t.is(fading.find((one) => one.npi === npi)?.namedBy, 2, 'the third is older than 60 days');
+});
 
 // Guard: the type of `waitedMs` in `claimUnchecked`, which counts milliseconds.
 test.serial('an address that has waited for its check for more than 25 days is checked', async (t) => {

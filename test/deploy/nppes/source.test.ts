@@ -58,6 +58,16 @@ test('a zip is known again under another name; other content under the same name
   t.like((await imported(path)).files, { npidata: { updated: 1 } });
 });
 
+test('where rejected rows cannot be listed, nothing is imported', async (t) => {
+  const { folder, operator, sql } = await openNppesWorld(t);
+  const path = join(folder, memberName('npidata', DAY));
+  await writeFile(path, mainFile());
+  const { code, stderr } = await operator(path, '--rejects', join(folder, 'none', 'r.csv'));
+  t.is(code, 1);
+  t.regex(stderr, /cannot write the rejects file \S+r\.csv .*name another place with --rejects/);
+  t.is((await sql`select from import_runs`).length, 0);
+});
+
 test('what is not a zip, not whole or packed otherwise is told from each other, and nothing is imported', async (t) => {
   const { folder, operator, sql } = await openNppesWorld(t);
   const path = join(folder, 'good.zip');
