@@ -1,6 +1,7 @@
 import { Context } from '@temporalio/activity';
 import { listFading, recordCheck } from '../db/lookups/candidates.ts';
 import { readProvider } from '../db/providers/subject.ts';
+import { SERVICE } from '../db/words.ts';
 import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { buildSubject } from './person/subject.ts';
@@ -24,12 +25,22 @@ export function createReverifyActivities({ db, log, check, verifiers, rules }: R
         for (const fading of await listFading(db, { freshnessMs, leadMs: LEAD_MS, limit: AT_MOST })) {
           const { npi, email } = fading;
           // Asked as if nobody had seen the mailbox answer: that is what makes a verifier look.
-          const claim = { verdict: 'unknown', validatedAt: null, isEcho: false, looked: null } as const;
-          const candidate = { ...fading, ...claim };
+          const claim = { verdict: 'unknown', validatedAt: null, isEcho: false } as const;
+          const candidate = { ...fading, ...claim, looked: null, toldNothing: {} };
           const subject = buildSubject(npi, await readProvider(db, npi), 'any');
           const checked = await check(candidate, subject, signal, null);
           const decided = checked.kind === 'decided' && checked.verdict !== 'unknown' ? checked : null;
-          await recordCheck(db, { npi, email, lookupId: null }, checked.evidence, decided);
+          const { reason, evidence } = checked;
+          // It is the line by which it waits for a day, and keeps no other from its turn.
+          const line = {
+            kind: 'local',
+            source: SERVICE,
+            verdict: 'unknown',
+            reason,
+            durationMs: null,
+          } as const;
+          const lines = decided === null ? [...evidence, line] : evidence;
+          await recordCheck(db, { npi, email, lookupId: null }, lines, decided);
           result[decided === null ? 'undecided' : decided.verdict === 'valid' ? 'valid' : 'notValid'] += 1;
         }
         log.info(result, 're-verified');

@@ -29,7 +29,7 @@ export class DatabaseError extends Error {
     return UNAVAILABLE.has(this.code) || /^(08|53|57P)/.test(this.code);
   }
 
-  /** True if a statement waited too long for a row or gave way to another: PostgreSQL is there for everybody else. */
+  /** True if the call took too long, waited for a row or gave way to another: PostgreSQL may be there for everybody else. */
   get isBusy(): boolean {
     return BUSY.has(this.code);
   }
@@ -41,7 +41,6 @@ export class DatabaseError extends Error {
 }
 
 const UNAVAILABLE: ReadonlySet<string> = new Set([
-  'client_deadline',
   'CONNECTION_CLOSED',
   'CONNECTION_DESTROYED',
   'CONNECTION_ENDED',
@@ -55,7 +54,7 @@ const UNAVAILABLE: ReadonlySet<string> = new Set([
   'ENOENT',
 ]);
 
-const BUSY: ReadonlySet<string> = new Set(['40001', '40P01', '55P03', '57014']);
+const BUSY: ReadonlySet<string> = new Set(['40001', '40P01', '55P03', '57014', 'client_deadline']);
 
 /** Maps whatever drizzle or postgres.js threw; errors of our own pass unchanged. */
 export function toDatabaseError(error: unknown): unknown {

@@ -2,6 +2,7 @@ import { Counter, Histogram } from '@prometheus-io/client';
 import { isSandbox } from './accounts/organizations.ts';
 import METRICS from './metrics.json' with { type: 'json' };
 import { traced } from './traces.ts';
+import { EMAIL_TYPES } from './words.ts';
 
 // What a process counts of what it does, for Prometheus (deploy/metrics.md); here, because every folder may import it.
 // Labels are words of ours, routes, and ids of the configuration: nothing that a client, a vendor or a receiver wrote.
@@ -17,6 +18,16 @@ for (const [name, { labels, help }] of Object.entries(METRICS.counted))
 const histograms = new Map<string, Histogram<string>>();
 for (const [name, { labels, help, buckets }] of Object.entries(METRICS.timed))
   histograms.set(name, new Histogram({ name, help, labelNames: labels, buckets }));
+
+// What begins at more than 0 has not risen, for Prometheus: these are there before the first request ends.
+for (const sandbox of ['true', 'false']) {
+  for (const replayed of ['true', 'false']) {
+    for (const email_type of EMAIL_TYPES)
+      count('npe_requests_settled_total', { status: 'completed', email_type, replayed, sandbox }, 0);
+  }
+  for (const status of ['not_found', 'failed'])
+    count('npe_requests_settled_total', { status, email_type: 'none', replayed: 'false', sandbox }, 0);
+}
 
 /** Counts a fact, once, where it is known: after the transaction that makes it one. */
 export function count(name: Counted, labels: Labels, by = 1): void {

@@ -28,7 +28,7 @@ const END_MS = 44_000;
 const CLOSE_MS = 5000;
 
 const HELP = `
-It works as soon as PostgreSQL is there and migrated, and Temporal; while Temporal is away it refunds what is overdue.
+It works as soon as PostgreSQL is there and migrated, and Temporal; while Temporal is away, or refuses us, it refunds what is overdue.
 SIGTERM or SIGINT: it takes no new work, gives running work 35 s, and ends within 45 s. A second signal ends it at once.
 
 Needs DATABASE_URL and SECRETS_KEY; has TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL and more: see "Configuration" in
@@ -67,8 +67,8 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const control = createControl(client, taskQueue);
   const sweeping = runSweeps({ db, log, control, rules }, config.sweepIntervalMs, ending.signal);
   const isThere = await until(log, stopped, async () => {
+    // A key that has expired stops no refunds either.
     const trouble = await temporalTrouble(target);
-    if (trouble && !trouble.isAway) throw trouble;
     return trouble && [{ why: trouble.message }, WITHOUT_TEMPORAL];
   });
   if (!isThere) {

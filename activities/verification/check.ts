@@ -114,7 +114,7 @@ export function createCheck(options: CheckOptions) {
     // Its reason is what `consult` noted then.
     if (earlier !== null) return withWord(earlier as Word, earlier.at);
 
-    const consulted = await consult(verifiers, [email, signal, requestId], evidence);
+    const consulted = await consult(verifiers, [email, signal, requestId], candidate.toldNothing, evidence);
     switch (consulted.kind) {
       case 'word': {
         const ruled = withWord(consulted);

@@ -4,7 +4,7 @@ import { admitCall, type Backing, recordOne, type SourceLimits } from '../../db/
 import { countCall } from '../../db/metrics.ts';
 import { outcomeOf } from '../failures.ts';
 import type { Vendor, Verdict } from '../vendors/vendor.ts';
-import type { Policy, Reason } from './policy.ts';
+import type { NamedCandidate, Policy, Reason } from './policy.ts';
 import type { createVerifier, MailboxReason, Verifier, VerifierTrouble } from './verifiers/verifier.ts';
 
 /** No judgment for now; null if nobody can say when one of them may be asked again. */
@@ -14,6 +14,7 @@ type NotNow = Readonly<{ kind: 'transient'; reason: VerifierTrouble; afterMs: nu
  * Asks verifiers in order until one judges. The next is asked if one cannot tell or cannot be asked, and after
  * greylisting too: another verifier's servers may be known to the mail server already. Greylisting outweighs a
  * rate limit, because whoever comes back before the mail server's pause is over starts it again.
+ * @param toldNothing verifiers that could not tell a while ago, and why: they are not asked, and paid, again
  * @param evidence is added to: what each verifier made of the address, or why it made nothing of it
  * @returns what they together have to say
  * - `word`: one of them judged. `unknown` if those that answered could not tell; then `away` are those that may not be
@@ -25,6 +26,7 @@ type NotNow = Readonly<{ kind: 'transient'; reason: VerifierTrouble; afterMs: nu
 export async function consult(
   verifiers: readonly Verifier[],
   question: Parameters<Verifier['check']>,
+  toldNothing: NamedCandidate['toldNothing'],
   evidence: Evidence[],
 ) {
   let unknown: MailboxReason | null = null;
@@ -33,6 +35,12 @@ export async function consult(
   let notNow: NotNow | null = null;
 
   for (const verifier of verifiers) {
+    const earlier = toldNothing[verifier.id];
+    if (earlier !== undefined) {
+      // It is what was noted of its answer.
+      unknown ??= earlier as MailboxReason;
+      continue;
+    }
     const started = performance.now();
     const step = await verifier.check(...question);
     const durationMs = Math.round(performance.now() - started);
@@ -126,7 +134,7 @@ export function createBacking(policy: Policy, verifiers: readonly LimitedVerifie
      * @returns in how many milliseconds to look again; null if nobody can say
      */
     async tryAgain(signal: AbortSignal, requestId: string): Promise<number | null> {
-      const consulted = await consult(verifiers, [NOBODY, signal, requestId], []);
+      const consulted = await consult(verifiers, [NOBODY, signal, requestId], {}, []);
       return consulted.kind === 'transient' ? consulted.afterMs : 0;
     },
   };

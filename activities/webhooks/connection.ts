@@ -17,6 +17,9 @@ export interface ConnectionSettings {
   readonly proxy?: URL | null;
 }
 
+/** A name may have thousands of addresses, and must not be a way to have us knock at all of them. */
+const MOST_OF_A_FAMILY = 4;
+
 /**
  * Makes the function that connects to hosts which strangers chose. A name is resolved once, and of its addresses only
  * those the policy allows are tried: an answer that mixes public and inner addresses reaches the public ones, one
@@ -43,7 +46,10 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
       literal === null
         ? await resolve(target.hostname, lookup, signal)
         : [{ address: literal, family: isIP(literal) }];
-    const allowed = found.filter(({ address }) => policy.allows(address));
+    const few = new Set(
+      [4, 6].flatMap((ip) => found.filter(({ family }) => family === ip).slice(0, MOST_OF_A_FAMILY)),
+    );
+    const allowed = found.filter((one) => few.has(one) && policy.allows(one.address));
     if (allowed.length === 0) throw new AttemptFailure('blocked_address');
     const addresses = allowed.filter(({ address }) => !isBlocked(address, blocked));
     if (addresses.length === 0) throw new AttemptFailure('blocked_by_operator');

@@ -115,6 +115,7 @@ function judge(error: Error & { readonly code?: unknown }): readonly [code: numb
   if (isUsage) return [2, 'See --help.'];
   if (error.name === 'AbortError') return [130, 'The same command goes on from here.'];
   if (isShortage(error)) return [3, 'With more credits the same command goes on from here.'];
+  if (/^(unreachable|timed_out)$/.test(String(error.code))) return [1, 'The same command goes on from here.'];
   const id = error instanceof EnrichmentError && error.response?.headers.get('x-request-id');
   return [1, id ? `Support will ask for ${id}.` : ''];
 }

@@ -68,7 +68,7 @@ export function createCaller(
       // The key is for nobody else.
       redirect: 'manual',
     };
-    const begun = Date.now();
+    let begun = Date.now();
     for (let tries = 0; ; tries += 1) {
       const sentAt = await pace.turn(signal);
       const limited = AbortSignal.any([signal, AbortSignal.timeout(ATTEMPT_MS)]);
@@ -78,6 +78,8 @@ export function createCaller(
       pace.heed(answer.response?.headers, sentAt);
       if (!(answer instanceof EnrichmentError)) return answer;
       const pauseMs = pauseAfter(answer, tries);
+      // This machine slept meanwhile, and the service did not fail.
+      if (Date.now() > sentAt + 2 * ATTEMPT_MS) begun = Date.now();
       const patience = hasAnswered ? patienceMs : Math.min(patienceMs, FIRST_PATIENCE_MS);
       if (Date.now() + pauseMs > begun + patience) throw answer;
       await sleep(pauseMs, undefined, { signal });

@@ -30,7 +30,10 @@ export interface Progress extends Totals {
 export interface Options extends Connection {
   /** `any` if not given. */
   readonly type?: keyof typeof PRICES;
-  /** No batch is submitted that could take the run above it, what was used before a kill included. */
+  /**
+   * No batch is submitted that could take the run above it, what was used before a kill included; of a batch whose answer
+   * the kill lost, if the run goes on within 24 hours.
+   */
   readonly maxCredits?: number;
   /** Where the run keeps what it needs to go on after a kill. Delete it when you have kept the results. */
   readonly stateFile?: string;
@@ -46,6 +49,7 @@ const BATCHES_AT_ONCE = 16;
 interface Chunk {
   readonly index: number;
   readonly npis: readonly string[];
+  /** As the state has it. */
   batchId: string | null;
   /** How many of its NPIs have not ended, and what the others have cost. */
   open: number;
@@ -90,7 +94,9 @@ export async function enrich(
 ): Promise<Totals & { readonly results: readonly Result[] }> {
   const wrong = npis.findIndex((npi) => !isNpi(npi));
   if (wrong !== -1) throw new EnrichmentError('npi_invalid', `NPI ${wrong + 1} is not 10 digits.`);
-  const { type = 'any', stateFile } = options;
+  const { type = 'any', stateFile, maxCredits = Number.POSITIVE_INFINITY } = options;
+  if (Number.isNaN(maxCredits))
+    throw new EnrichmentError('max_credits_invalid', 'maxCredits is not a number.');
   const baseUrl = options.baseUrl.replace(/\/+$/, '');
   const ending = new AbortController();
   const signal = AbortSignal.any([ending.signal, ...(options.signal ? [options.signal] : [])]);
@@ -104,8 +110,8 @@ export async function enrich(
   });
   const results = new Map<string, Result>();
   const run: Run = {
-    ...{ maxCredits: Number.POSITIVE_INFINITY, patienceMs: PATIENCE_MS, onProgress: undefined, ...options },
-    ...{ type, signal, call, state, chunks, results, total: asked.length, running: new Set() },
+    ...{ patienceMs: PATIENCE_MS, onProgress: undefined, ...options },
+    ...{ type, maxCredits, signal, call, state, chunks, results, total: asked.length, running: new Set() },
     ...{ earlier: 0, shortage: null, wake: () => {} },
   };
   // A look at what is there already, which shows too whether the key is good, is the run's, and what is left of its rate.
@@ -131,6 +137,7 @@ async function finish(run: Run, ending: AbortController): Promise<void> {
       if (!isShortage(error)) ending.abort(error);
       else {
         run.shortage = error;
+        run.state.note(chunk.index, null);
         waiting.unshift(chunk);
       }
     }
@@ -161,7 +168,7 @@ function hasRoom({ running, signal }: Run): boolean {
 }
 
 function aboveMaximum({ chunks, running, type, maxCredits }: Run, next: Chunk): EnrichmentError | null {
-  const begun = chunks.filter((chunk) => chunk.batchId || running.has(chunk) || chunk === next);
+  const begun = chunks.filter((chunk) => chunk.batchId !== null || running.has(chunk) || chunk === next);
   const most = sum(begun.map(({ creditsUsed, open }) => creditsUsed + open * PRICES[type]));
   if (next.batchId || !(most > maxCredits)) return null;
   const text = `The next ${next.npis.length} NPIs could take the run to ${most} credits, above its ${maxCredits}.`;
@@ -171,12 +178,12 @@ function aboveMaximum({ chunks, running, type, maxCredits }: Run, next: Chunk): 
 /** One batch, from its submit to its end. */
 async function follow(run: Run, chunk: Chunk): Promise<void> {
   if (!chunk.batchId) {
+    run.state.note(chunk.index, '');
     const headers = { 'idempotency-key': `${run.state.saved.run}-${chunk.index}` };
     const body = { npis: chunk.npis, enrichment_email_type: run.type };
     const answer = await run.call<Accepted>('/api/v1/email/bulk', headers, body);
     chunk.batchId = answer.body.batch_id;
-    run.state.saved.batches[chunk.index] = chunk.batchId;
-    run.state.save();
+    run.state.note(chunk.index, chunk.batchId);
   }
   let [open, since] = [chunk.open, Date.now()];
   while (chunk.open > 0) {

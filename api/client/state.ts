@@ -13,7 +13,7 @@ interface Saved {
   /** `RUN-N` is the Idempotency-Key of chunk N: so all of them are on the disk before the first is sent. */
   readonly run: string;
   readonly began: string;
-  /** By chunk; null before its submit, and while nobody knows whether it was accepted. */
+  /** By chunk; null before its submit, empty while nobody knows whether it was accepted. */
   readonly batches: (string | null)[];
 }
 
@@ -29,7 +29,7 @@ const REPLAY_MS = 30 * 86_400_000;
  *
  * A chunk whose answer was lost is submitted again under its key: within 24 hours that is the same batch. Later it is a
  * new one, and still nothing is charged twice: what was found is a replay, what was not has cost nothing. That holds for
- * 30 days, and then we refuse.
+ * 30 days, and then we refuse. A chunk that was never sent can be, at any time.
  * @throws {EnrichmentError} `state_unreadable`, `state_mismatch`, `state_expired`
  */
 export function openState(file: string | undefined, url: string, type: string, npis: readonly string[]) {
@@ -44,8 +44,8 @@ export function openState(file: string | undefined, url: string, type: string, n
     const text = `${file} is of a run with another ${changed.join(' and ')}: go on with those, or delete it.`;
     throw new EnrichmentError('state_mismatch', text);
   }
-  if (saved.batches.includes(null) && Date.now() - Date.parse(saved.began) > REPLAY_MS) {
-    const text = `${file} is of ${saved.began}. After 30 days emails are charged again: delete it to begin anew.`;
+  if (saved.batches.includes('') && Date.now() - Date.parse(saved.began) > REPLAY_MS) {
+    const text = `${file} is of ${saved.began}, and what became of some of it is not known. After 30 days emails are charged again: delete it to begin anew.`;
     throw new EnrichmentError('state_expired', text);
   }
   /** Keeps what has changed, the whole of it or none, and returns when it is on the disk. */
@@ -54,7 +54,11 @@ export function openState(file: string | undefined, url: string, type: string, n
     writeFileSync(`${file}.new`, `${JSON.stringify(saved, null, 1)}\n`, { mode: 0o600, flush: true });
     renameSync(`${file}.new`, file);
   };
-  return { saved, save };
+  const note = (index: number, batchId: string | null) => {
+    saved.batches[index] = batchId;
+    save();
+  };
+  return { saved, save, note };
 }
 
 function read(file: string): Saved | null {

@@ -278,7 +278,7 @@ export const invalidAnswer = Joi.object({
           .items(Joi.string().allow(''), Joi.number().integer())
           .min(1)
           .required()
-          .description('`body`, `path` or `header`, then the field, then the position in a list.'),
+          .description('`body`, `path`, `query` or `header`, then the field, then the position in a list.'),
         msg: text,
         type: text.description('Stable: for programs.'),
       }).meta({ name: 'InvalidField' }),

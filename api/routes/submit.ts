@@ -129,14 +129,12 @@ const TEMPORAL_MS = 1400;
 
 /** The batch is committed: whatever happens here, the sweep starts what this does not. */
 async function start({ db, log, start }: SubmitDeps, batch: BatchStart, receivedAt: number): Promise<void> {
-  const { batchId } = batch;
-  const work: Parameters<Starter>[0] = async (...temporal) => {
-    await startBatch(...temporal, batch);
-    await markStarted(db, batch).catch((error) => {
-      log.warn({ err: error, batch_id: batchId }, 'batch not marked as started, the sweep will');
-    });
-  };
-  await start(work, Math.max(receivedAt + TEMPORAL_MS, Date.now() + 300));
+  const deadline = Math.max(receivedAt + TEMPORAL_MS, Date.now() + 300);
+  if (!(await start((...temporal) => startBatch(...temporal, batch), deadline))) return;
+  // Nobody waits for it.
+  void markStarted(db, batch).catch((error) => {
+    log.warn({ err: error, batch_id: batch.batchId }, 'batch not marked as started, the sweep will');
+  });
 }
 
 async function parseBody(

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { clock, type Database, run, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
@@ -41,7 +42,8 @@ export async function showWebhookSecret(
 
 /**
  * Gives an organization a new webhook secret. Deliveries are signed with both for 24 h. One predecessor is kept: a
- * second rotation within that time would end the first secret before its time, and is refused unless it is forced.
+ * second rotation within that time would end the first secret before its time, and is refused unless it is forced. A
+ * predecessor whose key is lost is not kept: nothing could be sent while it is asked for.
  * @param force for a secret that leaked right after its rotation: receivers that still use the one before it fail
  * @throws {Refusal} `rotation_too_soon` within 24 h of the last rotation; `organization_missing`; {SecretKeyMissing}
  */
@@ -52,10 +54,13 @@ export async function rotateWebhookSecret(
   force = false,
 ): Promise<WebhookSecret> {
   const stored = newWebhookSecret(db, organizationId);
+  const versions = db.secretKeys.map(({ version }) => version);
+  const isReadable = sql`split_part(webhook_secret, '.', 1) = any(${sql.param(versions)}::text[])`;
   return await transaction(db, async (tx) => {
-    const [rotated] = await run<{ until: Date }>(tx)`
-      update organizations set webhook_secret = ${stored}, previous_webhook_secret = webhook_secret,
-             previous_webhook_secret_expires_at = clock_timestamp() + ${span(OVERLAP_MS)}
+    const [rotated] = await run<{ until: Date | null }>(tx)`
+      update organizations set webhook_secret = ${stored},
+             previous_webhook_secret = case when ${isReadable} then webhook_secret end,
+             previous_webhook_secret_expires_at = case when ${isReadable} then clock_timestamp() + ${span(OVERLAP_MS)} end
        where id = ${organizationId}
          and (${force} or coalesce(previous_webhook_secret_expires_at <= clock_timestamp(), true))
       returning previous_webhook_secret_expires_at as until`;
@@ -68,7 +73,7 @@ export async function rotateWebhookSecret(
       action: 'webhook-secret.rotate',
       organizationId,
       subject: organizationId,
-      details: { previous_secret_valid_until: rotated.until.toISOString(), forced: force },
+      details: { previous_secret_valid_until: rotated.until?.toISOString() ?? null, forced: force },
     });
     const webhookSecret = decryptSecret(db.secretKeys, organizationId, stored);
     return { organizationId, webhookSecret, previousSecretValidUntil: rotated.until };
@@ -91,7 +96,9 @@ export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Prom
   const step = () =>
     transaction(db, async (tx) => {
       const rows = await run<{ id: string; current: string; previous: string | null }>(tx)`
-        select id, webhook_secret as current, previous_webhook_secret as previous from organizations
+        select id, webhook_secret as current,
+               case when previous_webhook_secret_expires_at > clock_timestamp() then previous_webhook_secret end as previous
+          from organizations
          where not starts_with(webhook_secret, ${`${key}.`}) or not starts_with(previous_webhook_secret, ${`${key}.`})
          limit ${REENCRYPTED_AT_ONCE} for no key update`;
       const list = rows.map(({ id, current, previous }) => ({
@@ -100,7 +107,8 @@ export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Prom
         previous: renewed(id, previous),
       }));
       await run(tx)`
-        update organizations o set webhook_secret = r.current, previous_webhook_secret = r.previous
+        update organizations o set webhook_secret = r.current, previous_webhook_secret = r.previous,
+               previous_webhook_secret_expires_at = case when r.previous is not null then previous_webhook_secret_expires_at end
           from jsonb_to_recordset(${JSON.stringify(list)}::jsonb) r (id text, current text, previous text)
          where o.id = r.id`;
       await recordAudit(tx, by, {

@@ -153,6 +153,8 @@ export interface ClaimedEmail extends NamedCandidate {
   readonly isEcho: boolean;
   /** The newest judgment of a verifier, if it is not older than 24 hours; when, in milliseconds since the epoch. */
   readonly looked: (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number }) | null;
+  /** Verifiers that could not tell within these 24 hours, and why. */
+  readonly toldNothing: Readonly<Record<string, string>>;
   /** Since it came into line. */
   readonly waitedMs: number;
   /** Whether another one waits that its finder calls valid. */
@@ -194,6 +196,10 @@ export async function claimUnchecked(
       (select json_build_object('verdict', c.verdict, 'reason', c.reason, 'at', ${epochMs(sql`c.at`)}) from email_checks c
         where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict <> 'unknown'
           and c.at > now() - interval '24 hours' order by c.id desc limit 1) as looked,
+      (select coalesce(json_object_agg(c.source, c.reason), '{}') from email_checks c
+        where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict = 'unknown'
+          and c.reason <> ${GREYLISTED} and not starts_with(c.reason, 'verifier_')
+          and c.at > now() - interval '24 hours') as "toldNothing",
       ${epochMs(sql`clock_timestamp() - s.updated_at`)} as "waitedMs",
       ${namedBy(0)} as "namedBy",
       exists (select from stored_emails w where w.npi = s.npi and w.email <> s.email and w.unchecked

@@ -1,6 +1,7 @@
 import { and, asc, desc, eq, getTableColumns, inArray, isNull, or, sql } from 'drizzle-orm';
 import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
+import type { Suppression } from '../privacy/suppressions.ts';
 import {
   emailChecks,
   lookups,
@@ -48,6 +49,13 @@ export async function readEvidence(
     const [suppression] = await tx.execute<{ suppressed: boolean }>(
       sql`select is_suppressed(${npi}, null) as suppressed`,
     );
+    const suppressions = await tx.execute<Suppression & Record<string, unknown>>(sql`
+      select kind, value, origin, reason, created_at as "createdAt" from suppressions s
+       where kind = 'npi' and value = ${npi} or kind <> 'npi' and exists (
+         select from stored_emails e where e.npi = ${npi} and case s.kind
+           when 'email' then s.value = encode(sha256(convert_to(lower(e.email), 'UTF8')), 'hex')
+           else '.' || split_part(lower(e.email), '@', 2) like '%.' || s.value end)
+       order by created_at`);
     const ids = [...new Set(asked.flatMap(({ lookupId }) => lookupId ?? []))];
     const begun = await tx.select(LOOKUP).from(lookups).where(inArray(lookups.id, ids));
     const attempts = await tx
@@ -67,6 +75,8 @@ export async function readEvidence(
       /** Null if neither NPPES nor the registry has told us of it. */
       provider,
       isSuppressed: suppression?.suppressed === true,
+      /** Why the NPI or one of its stored addresses is. */
+      suppressions: [...suppressions],
       /** How many endpoints NPPES lists. */
       endpoints: await tx.$count(providerEndpoints, eq(providerEndpoints.npi, npi)),
       /** Everything the directory holds for the NPI. */

@@ -87,6 +87,10 @@ begin
   select * into held from rate_windows where api_key_id = a_key for update;
   -- Under the lock, so that the times of a row never run backwards.
   at := clock_timestamp();
+  -- A clock that was set back must not refuse the key until it is where it was.
+  if held.hits[cardinality(held.hits)] > at + 2 * step + interval '1 s' then
+    held.hits := array(select least(hit, at + 2 * step) from unnest(held.hits) with ordinality h (hit, i) order by i);
+  end if;
   gone := width_bucket(at - span, held.hits);
   held.hits := held.hits[gone + 1:];
   held.counts := held.counts[gone + 1:];

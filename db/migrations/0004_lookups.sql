@@ -162,7 +162,8 @@ begin
       select max(greatest(r.due_at - (l.burst - 1) * l.pace, at) + l.pace * ahead) into free_at
         from jsonb_to_recordset(limits) l (name text, pace interval, burst integer)
              left join source_rates r on r.source = a_source and r.limit_name = l.name;
-      turn.given := ahead = 0 and free_at <= least(at + interval '1 s', at + patience);
+      -- Who has no time left takes a turn that is free, and no other.
+      turn.given := ahead = 0 and free_at <= least(at + interval '1 s', at + greatest(patience, interval '0'));
       if turn.given then
         insert into source_rates as r (source, limit_name, due_at)
           select a_source, l.name, free_at + l.pace from jsonb_to_recordset(limits) l (name text, pace interval)

@@ -102,11 +102,12 @@ create function chain_audit_entry() returns trigger language plpgsql as $$
 declare
   last audit_log;
 begin
-  -- One after the other, until the end of the transaction. Whatever was given, the number is the next and the user is true.
+  -- One after the other, until the end of the transaction. Whatever was given, the number is the next, and user and time are true.
   perform pg_advisory_xact_lock('audit_log'::regclass::oid::bigint);
   select * into last from audit_log order by id desc limit 1;
   new.id := coalesce(last.id, 0) + 1;
   new.db_user := session_user;
+  new.at := clock_timestamp()::timestamptz(3);
   new.hash := audit_hash(last.hash, new);
   return new;
 end $$;

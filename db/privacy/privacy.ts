@@ -80,6 +80,7 @@ export async function exportSubject(db: Database, subject: DataSubject) {
     providers: await rows(sql`select * from providers where ${ofNpi}`),
     locations: await rows(sql`select * from provider_locations where ${ofNpi}`),
     clinician_practices: await rows(sql`select * from clinician_practices where ${ofNpi}`),
+    employer_domains: await rows(sql`select * from employer_domains where key = ${`npi:${npi}`}`),
     endpoints: await rows(sql`select * from provider_endpoints where ${endpoint} order by npi, endpoint`),
     stored_emails: await rows(sql`select * from stored_emails where ${theirs} order by first_seen_at`),
     email_checks: await rows(sql`select * from email_checks where ${theirs} order by id`),
@@ -107,13 +108,14 @@ export async function exportSubject(db: Database, subject: DataSubject) {
  * One transaction, which lets nobody settle or submit meanwhile: an answer in the making would be written with the
  * address right after. Whoever queues for a lock holds up all who come later, so it gives up soon, lets them pass, and
  * tries again a few times. Safe to repeat.
+ * @param isRehearsal true to do all of it and take it back: what would be removed, and no entry in the register
  * @returns how much was removed, in rows; `tombstones` are suppressions that are new, or were of another origin
  * @throws {DatabaseError} 55P03 if others never let it have its locks; nothing was erased
  */
-export async function eraseSubject(db: Database, by: AskedBy, subject: DataSubject) {
+export async function eraseSubject(db: Database, by: AskedBy, subject: DataSubject, isRehearsal = false) {
   for (let attempt = 1; ; attempt += 1) {
     try {
-      return await erase(db, by, subject);
+      return await erase(db, by, subject, isRehearsal);
     } catch (error) {
       if (!(error instanceof DatabaseError && error.code === '55P03' && attempt < ATTEMPTS)) throw error;
       await setTimeout(PAUSE_MS);
@@ -126,18 +128,23 @@ const PAUSE_MS = 500;
 /** Longer than the second after which PostgreSQL ends an autovacuum that is in the way. */
 const LOCK_TIMEOUT = sql`set local lock_timeout = '1200ms'`;
 
-async function erase(db: Database, by: AskedBy, subject: DataSubject) {
-  return await transaction(db, async (tx) => {
+async function erase(db: Database, by: AskedBy, subject: DataSubject, isRehearsal: boolean) {
+  const rehearsed = new Error('rehearsed');
+  let erasure: Record<string, number> = {};
+  await transaction(db, async (tx) => {
     await tx.execute(LOCK_TIMEOUT);
     // An import may be busy with the endpoints for a minute: only who has waited for it makes others wait.
     await tx.execute(sql`lock table provider_endpoints in share row exclusive mode`);
     // Whoever answers a request locks a balance first. The directory's writers come after, in the order they use.
     await tx.execute(sql`select hold_balances()`);
     await tx.execute(sql`lock table stored_emails, email_checks in share row exclusive mode`);
-    const erasure = only(await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason)));
+    erasure = only(await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason)));
     await recordPrivacyRequest(tx, by, 'privacy.erase', subject, erasure);
-    return erasure;
+    if (isRehearsal) throw rehearsed;
+  }).catch((error) => {
+    if (error !== rehearsed) throw error;
   });
+  return erasure;
 }
 
 /** Answers keep their status, price and entries. */

@@ -30,7 +30,7 @@ export function hashAddress(email: string): string {
 
 /**
  * Suppresses one NPI, address or domain.
- * @returns false if it was suppressed already, which changes nothing
+ * @returns false if it was suppressed already
  */
 export async function addSuppression(
   db: Database,
@@ -43,8 +43,11 @@ export async function addSuppression(
       insert into suppressions (kind, value, origin, reason) values (${kind}, ${value}, ${origin}, ${by.reason})
           on conflict do nothing returning 1`);
     const change = { action: 'suppressions.add', organizationId: null, subject: value } as const;
-    if (added.length > 0) await recordAudit(tx, by, { ...change, details: { kind, origin } });
-    return added.length > 0;
+    const isNew = added.length > 0;
+    // What a person asks for is on record, also where others have seen to it.
+    if (isNew || origin === 'operator')
+      await recordAudit(tx, by, { ...change, details: { kind, origin, added: isNew } });
+    return isNew;
   });
 }
 

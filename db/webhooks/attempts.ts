@@ -4,7 +4,7 @@ import { Refusal } from '../errors.ts';
 import { webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
 import { lockDelivery, REPORTS_FINAL } from './deliveries.ts';
-import { admitToHost, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
+import { admitToHost, type HostHealth, LEASE_MS, noteHost, unspend } from './hosts.ts';
 
 // Where a delivery is in its schedule is a fact of its row, so that whoever looks at it next, after whatever crash,
 // goes on from there; a lease on the row keeps two from sending it at once.
@@ -97,9 +97,12 @@ export async function claimDelivery(
 
 /** Gives a claim back that led to no attempt. */
 export async function releaseClaim(db: Database, claim: Claim): Promise<void> {
-  await run(db)`
-    update webhook_deliveries set leased_until = null
-     where id = ${claim.deliveryId} and resends = ${claim.resends}`;
+  await transaction(db, async (tx) => {
+    const [held] = await run(tx)`
+      update webhook_deliveries set leased_until = null
+       where id = ${claim.deliveryId} and resends = ${claim.resends} and leased_until is not null returning id`;
+    if (held && claim.refusal === null) await unspend(tx, claim);
+  });
 }
 
 /**

@@ -86,6 +86,13 @@ export async function admitToHost(
   return admission;
 }
 
+/** Takes back what an admission has spent of the allowance of a host, because nothing was sent. */
+export async function unspend(tx: Transaction, { organizationId, host }: HostKey): Promise<void> {
+  await tx.execute(sql`
+    update webhook_hosts set spent_until = spent_until - ${span(SPEND_MS)}
+     where organization_id = ${organizationId} and host = ${host} and accepted_at is null`);
+}
+
 async function judge(
   tx: Transaction,
   key: HostKey,

@@ -104,7 +104,7 @@ const SETTINGS = {
   /** Null: deliveries go out directly. */
   webhookProxy: ['WEBHOOK_PROXY', orNull(httpProxy())],
   webhookLogMs: ['WEBHOOK_LOG_RETENTION', duration(1000, 3650 * DAY).default(30 * DAY)],
-  answerRetentionMs: ['ANSWER_RETENTION', duration(DAY, 3650 * DAY).default(365 * DAY)],
+  answerRetentionMs: ['ANSWER_RETENTION', duration(DAY, 3650 * DAY).default(90 * DAY)],
   evidenceRetentionMs: ['EVIDENCE_RETENTION', duration(DAY, 3650 * DAY).default(180 * DAY)],
   customDataRetentionMs: ['CUSTOM_DATA_RETENTION', duration(DAY, 3650 * DAY).default(90 * DAY)],
   /** Everything about sources that isn't a key or a URL; null for the usual. */

@@ -90,7 +90,7 @@ export const list = <T>(item: (text: string) => T | null, what: string) =>
   parsed<readonly T[]>((text) => {
     const parts = text.split(',').map((part) => part.trim());
     const values = parts.filter((part) => part !== '').map(item);
-    return values.every((value) => value !== null) ? values : null;
+    return values.length > 0 && values.every((value) => value !== null) ? values : null;
   }, `${what}, separated by commas`).default([]);
 
 /** Pairs such as `name=value`, percent-encoded as OpenTelemetry has them. */

@@ -9,7 +9,7 @@ import { importDetails, importProviders, stageDetails } from '../../db/providers
 import { analyzeProviders, connectForImport, type NppesConnection } from '../../db/providers/nppes/run.ts';
 import type { DetailTable } from '../../db/providers/nppes/staging.ts';
 import { type CsvRecord, csvReader } from './csv.ts';
-import { type FileKind, findColumns, type Header, ImportProblem } from './layout.ts';
+import { type FileKind, findColumns, type Header, ImportProblem, requireOther } from './layout.ts';
 import { openProgress, openRejects, type Progress, type ProgressOutput, type RejectsFile } from './output.ts';
 import { type Reject, rowParser } from './rows.ts';
 import { type Member, openSource } from './source.ts';
@@ -55,6 +55,7 @@ export async function importDownload(options: ImportOptions) {
   const earlier = dryRun || again ? null : await findImport(db, dataset, fingerprint);
   const counts: Record<string, number> = { ...earlier };
   if (earlier === null) {
+    await requireOther(path, rejectsPath);
     const rejects = await openRejects(rejectsPath);
     const id = dryRun ? null : await beginImport(db, options, dataset, { name: file, fingerprint });
     const bytes = members.reduce((sum, { size }) => sum + size, 0);

@@ -1,3 +1,4 @@
+import { realpath } from 'node:fs/promises';
 import { OperatorProblem } from '../../db/errors.ts';
 import clinicians from './clinicians.json' with { type: 'json' };
 import columns from './columns.json' with { type: 'json' };
@@ -36,6 +37,13 @@ export async function orImportProblem<T>(work: Promise<T>, says: (why: string) =
       says(error.code === 'ENOENT' ? 'there is no such file' : (error.code ?? 'unknown')),
     );
   });
+}
+
+/** @throws {ImportProblem} if what is to be written would take the place of what is read */
+export async function requireOther(read: string, written: string): Promise<void> {
+  const [one, other] = await Promise.all([read, written].map((path) => realpath(path).catch(() => path)));
+  if (one === other)
+    throw new ImportProblem(`${written} is the file that is imported; name another one to write`);
 }
 
 export const cannotOpen = (path: string) => (why: string) => `cannot open ${path}: ${why}`;

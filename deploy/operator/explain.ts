@@ -57,7 +57,7 @@ function employer({ name, domain, source, confidence }: Organization): string {
 }
 
 function textOf(evidence: Evidence, organization: Organization | null): string {
-  const { provider, stored, chapters, otherChecks } = evidence;
+  const { provider, stored, chapters, otherChecks, suppressions } = evidence;
   const ui = temporalUi();
   const parts = [
     fields({
@@ -72,6 +72,7 @@ function textOf(evidence: Evidence, organization: Organization | null): string {
       suppressed: suppression(evidence),
       ...(ui && { temporal: `${ui}?query=${encodeURIComponent(`Npi = "${evidence.npi}"`)}` }),
     }),
+    ...(suppressions.length === 0 ? [] : [`SUPPRESSED BY\n${table(suppressions)}`]),
     ...chapters.flatMap((chapter) => [
       storyOf(chapter),
       ...(chapter.checks.length === 0 ? [] : [table(candidatesOf(chapter))]),

@@ -45,22 +45,14 @@ export function addCommands(program: Command, run: Run): void {
     .option('--yes', 'do it; there is no way back')
     .action((subject: DataSubject, { yes, ...by }: AskedBy & { readonly yes?: true }) =>
       run(async (db) => {
-        if (yes) {
-          const erasure = await eraseSubject(db, by, subject);
-          const isNothing = Object.values(erasure).every((count) => count === 0);
-          const closing = isNothing
-            ? 'Nothing was left to erase.'
-            : "Erased. custom_data is the customer's own and was kept.";
-          return { data: { erased: true, ...erasure }, text: `${fields(erasure)}\n\n${closing}` };
-        }
-        const held = await exportSubject(db, subject);
-        const counts = {
-          storedEmails: held.stored_emails.length,
-          emailChecks: held.email_checks.length,
-          answers: held.requests.filter(({ email }) => email !== null).length,
-        };
-        const text = `${fields(counts)}\n\nNothing was erased: add --yes to erase it for good.`;
-        return { data: { erased: false, ...counts }, text, exitCode: 1 };
+        const counts = await eraseSubject(db, by, subject, !yes);
+        const isNothing = Object.values(counts).every((count) => count === 0);
+        const done = isNothing
+          ? 'Nothing was left to erase.'
+          : "Erased. custom_data is the customer's own and was kept.";
+        const closing = yes ? done : 'Nothing was erased: add --yes to erase it for good.';
+        const data = { erased: yes === true, ...counts };
+        return { data, text: `${fields(counts)}\n\n${closing}`, exitCode: yes ? 0 : 1 };
       }),
     );
   lists(
@@ -117,7 +109,10 @@ function addSuppressCommands(program: Command, run: Run): void {
     .action((which: SuppressionTarget, options: ChangedBy) =>
       run(async (db) => {
         const isNew = await addSuppression(db, options, which);
-        return { ...which, outcome: isNew ? 'suppressed' : 'was suppressed already; nothing was changed' };
+        return {
+          ...which,
+          outcome: isNew ? 'suppressed' : 'was suppressed already; it is in the register all the same',
+        };
       }),
     );
   discreet(suppress, 'remove', "end a suppression, an erasure's too: sources may bring the address back")

@@ -17,7 +17,7 @@ import { organizationKey, pacIdOf } from '../../db/providers/keys.ts';
 import { EMAIL_TYPES } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
 import { type CsvRecord, csvReader } from '../nppes/csv.ts';
-import { cannotOpen, ImportProblem, orImportProblem } from '../nppes/layout.ts';
+import { cannotOpen, ImportProblem, orImportProblem, requireOther } from '../nppes/layout.ts';
 import { isDay } from '../nppes/rows.ts';
 import { guessWord, TARGETS, type TargetWord } from './privacy.ts';
 
@@ -61,6 +61,7 @@ export async function importRows<T extends object>(
   verdictsPath: string | undefined,
   counts: Record<string, number>,
 ): Promise<void> {
+  if (verdictsPath) await requireOther(path, verdictsPath);
   const file = verdictsPath && (await orImportProblem(open(verdictsPath, 'w'), cannotOpen(verdictsPath)));
   try {
     if (file) await file.write('line,verdict\n');

@@ -180,6 +180,23 @@ test('after a re-encryption the new key alone reads every secret, previous ones 
   );
 });
 
+test('where a key is lost a rotation keeps no predecessor, and nobody asks for one that has ended', async (t) => {
+  await using database = await openTestDatabase();
+  const [old, next, third] = [key('v1'), key('v2'), key('v3')];
+  const before = withKeys(t, database.url, old);
+  const [one, two] = [
+    await createOrganization(before, BY, 'One'),
+    await createOrganization(before, BY, 'Two'),
+  ];
+  await rotateWebhookSecret(withKeys(t, database.url, next, old), BY, two.id);
+  const lost = withKeys(t, database.url, next);
+  t.is((await rotateWebhookSecret(lost, BY, one.id)).previousSecretValidUntil, null);
+  await database.sql`update organizations set previous_webhook_secret_expires_at = now() where id = ${two.id}`;
+  t.is(await reencryptWebhookSecrets(withKeys(t, database.url, third, next), BY), 2);
+  for (const { id } of [one, two])
+    await t.notThrowsAsync(showWebhookSecret(withKeys(t, database.url, third), id));
+});
+
 /** What the audit log has of an organization's rotations, oldest first. */
 async function records(organizationId: string): Promise<{ forced: boolean }[]> {
   const rows = await db.drizzle.execute<{ details: { forced: boolean } }>(

@@ -140,30 +140,36 @@ test.serial('a worker that waits for the migration ends at a signal', async (t) 
 });
 
 test.serial(
-  'a worker without Temporal refunds what is overdue and ends at a signal; it works once Temporal is there',
+  'a worker that Temporal refuses, or that finds none, refunds what is overdue and ends at a signal; it works once Temporal is there',
   async (t) => {
     const url = await emptyDatabase(t);
     t.is((await runProgram('migrate', [], { env: { DATABASE_URL: url } })).code, 0);
     const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
     t.teardown(() => db.close());
-    const [port, nobody] = [await freePort(), await freePort()];
+    const port = await freePort();
     const env = {
       ...{ DATABASE_URL: url, SWEEP_INTERVAL: '1s', WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE') },
       TEMPORAL_ADDRESS: `${LOOPBACK}:${port}`,
       FULLENRICH_API_KEY: 'key-of-a-test',
     };
-    const worker = start(t, 'worker', env);
-    const other = start(t, 'worker', { ...env, TEMPORAL_ADDRESS: `${LOOPBACK}:${nobody}` });
-    for (const { says } of [worker, other])
-      await says(
-        /"why":"Temporal at [0-9.:]+ cannot be reached; check TEMPORAL_ADDRESS.*"msg":"waiting for Temporal/,
-      );
     const organization = await openOrganization(db, 1);
     const balance = () => balanceOf(db, organization.organizationId);
-    await submit(db, submitCommand(organization, { npis: ['2000000010'] }), { ...RULES, lookupTimeoutMs: 1 });
-    await eventually(async () => ((await balance()).available === 1 ? true : null));
-    process.kill(other.pid, 'SIGTERM');
-    t.is(await other.exited, 'exit code 0');
+    const waits = async (target: object, why: string) => {
+      const worker = start(t, 'worker', { ...env, ...target });
+      await worker.says(new RegExp(`"why":"Temporal at [0-9.:]+ ${why}.*"msg":"waiting for Temporal`));
+      const command = submitCommand(organization, { npis: ['2000000010'] });
+      await submit(db, command, { ...RULES, lookupTimeoutMs: 1 });
+      await eventually(async () => ((await balance()).available === 1 ? true : null));
+      return worker;
+    };
+    const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
+    const refused = await waits(
+      { TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE: 'nobody' },
+      'has no namespace nobody',
+    );
+    process.kill(refused.pid, 'SIGTERM');
+    t.is(await refused.exited, 'exit code 0');
+    const worker = await waits({}, 'cannot be reached; check TEMPORAL_ADDRESS');
 
     const cli = testSetting('TEST_TEMPORAL_CLI');
     const temporal = await startTemporal({ cli, namespace: 'default', port });

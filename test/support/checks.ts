@@ -45,6 +45,7 @@ export function candidate(email: string, rest: Partial<NamedCandidate> = {}): Na
     isTypedDirect: false,
     isEcho: false,
     looked: null,
+    toldNothing: {},
     ...rest,
   };
 }

@@ -86,18 +86,21 @@ for (const [word, end] of [
   });
 }
 
-for (const [hours, times] of [
-  [23, 0],
-  [25, 1],
+for (const [hours, verdict, reason, times, end] of [
+  [23, 'invalid', 'mailbox_missing', 0, 'not_found'],
+  [25, 'invalid', 'mailbox_missing', 1, 'completed'],
+  [23, 'unknown', 'inconclusive', 0, 'completed'],
+  [23, 'unknown', 'greylisted', 1, 'completed'],
+  [23, 'unknown', 'verifier_unsent', 1, 'completed'],
 ] as const) {
   test.serial(
-    `what a verifier said ${hours} hours ago is asked ${times ? 'again' : 'no second time'}`,
+    `a verifier that said ${verdict} ${reason} ${hours} hours ago is asked ${times ? 'again' : 'no second time'}`,
     async (t) => {
       const npi = take();
       vendor.script(npi, () => foundStep(npi));
       await run(sql`insert into email_checks (npi, email, kind, source, verdict, reason, at)
-      values (${npi}, ${emailOf(npi)}, 'verifier', 'reacher', 'invalid', 'mailbox_missing', now() - make_interval(hours => ${hours}))`);
-      t.like(await lookUp(npi), { status: times ? 'completed' : 'not_found' });
+      values (${npi}, ${emailOf(npi)}, 'verifier', 'reacher', ${verdict}, ${reason}, now() - make_interval(hours => ${hours}))`);
+      t.like(await lookUp(npi), { status: end });
       t.is(asked.length, times);
     },
   );

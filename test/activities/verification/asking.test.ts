@@ -90,6 +90,15 @@ for (const [about, steps, verdict, asked] of [
   });
 }
 
+test('a verifier that could not tell a while ago is not asked again while another one is limited', async (t) => {
+  const { checked, asked } = await checkedBy([VALID, LIMITED], {
+    ...UNKNOWN,
+    toldNothing: { v1: 'inconclusive' },
+  });
+  t.is(inWords(checked), 'transient verifier_rate_limit');
+  t.is(asked, '0,1');
+});
+
 for (const [about, steps, outcome] of [
   ['all are limited', [LIMITED, AWAY], { reason: 'verifier_rate_limit', afterMs: 2000 }],
   ['one cannot be reached', [AWAY], { reason: 'verifier_unsent', afterMs: null }],

@@ -233,7 +233,7 @@ test('a state file serves one run, and that run alone', async (t) => {
 
   const state = JSON.parse(await readFile(stateFile, 'utf8'));
   const old = new Date(Date.now() - 31 * 86_400_000).toISOString();
-  await writeFile(stateFile, JSON.stringify({ ...state, began: old, batches: [null] }));
+  await writeFile(stateFile, JSON.stringify({ ...state, began: old, batches: [''] }));
   t.is(await codeOf(enrich(npis, options)), 'state_expired');
   await writeFile(stateFile, '{"format":1');
   t.is(await codeOf(enrich(npis, options)), 'state_unreadable');
@@ -253,7 +253,11 @@ test('without credits the run stops when all that was submitted has ended, and g
   t.like(error?.problem, { required: 60, available: 40, shortfall: 20 });
   t.like(seen.at(-1), { total: 180, completed: 30, not_found: 30, creditsUsed: 30 });
   await grantCredits(api.db, { actor: 'test', reason: 'test' }, client.organizationId, 80);
-  // 60 of 120 are enough for one batch at a time.
+  // What was never submitted can be at any time; and 60 of 120 are enough for one batch at a time.
+  const state = JSON.parse(await readFile(options.stateFile, 'utf8'));
+  t.is(state.batches.filter((id: string | null) => id === null).length, 2);
+  const began = new Date(Date.now() - 31 * 86_400_000).toISOString();
+  await writeFile(options.stateFile, JSON.stringify({ ...state, began }));
   t.like(await enrich(npis, options), { completed: 90, creditsUsed: 90 });
   t.is(await batchesOf(client), 3);
 });
@@ -275,6 +279,9 @@ test('no batch is submitted that could take the run above its maximum', async (t
   t.like(await enrich(npis, { ...options, maxCredits: 120 }), { completed: 90, creditsUsed: 90 });
   const personal = enrich(npis, { ...optionsOf(client, url), maxCredits: 179, type: 'personal' });
   t.is((await t.throwsAsync(personal, { instanceOf: EnrichmentError }))?.code, 'max_credits');
+  await t.throwsAsync(enrich(npis, { ...optionsOf(client, url), maxCredits: Number.NaN }), {
+    message: 'maxCredits is not a number.',
+  });
   t.is(submits(passed).length, 3);
 });
 
