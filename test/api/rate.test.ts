@@ -171,6 +171,19 @@ test('places that were taken for a step and not used are given back', async (t) 
   t.like(await take(1, 5, '2020-01-01T00:00:00Z'), { taken: 0, used: 1000 }, 'a step that is over');
 });
 
+test('a clock that was set back refuses a key for no longer than its window', async (t) => {
+  for (const requestsPerMinute of [100, 1000]) {
+    const { keyId } = await api.organization(0, requestsPerMinute);
+    const take = (wanted: number) =>
+      takePlaces(api.db, { keyId, requestsPerMinute }, 60_000, wanted, { count: 0, takenAt: null });
+    await take(requestsPerMinute);
+    await sql`update rate_windows set hits = array[now() + interval '1 day'] where api_key_id = ${keyId}`;
+    const { taken, freeInMs } = await take(1);
+    t.is(taken, 0);
+    t.true(freeInMs <= 61_000, `${freeInMs} ms`);
+  }
+});
+
 test('no span as long as the window admits more than the limit', async (t) => {
   const [limit, windowMs] = [10, 300];
   const fast = [await startApi({ databaseUrl, rateWindowMs: windowMs })];

@@ -59,6 +59,18 @@ for (const [what, statement, brokenAt] of TAMPERINGS) {
   });
 }
 
+test('number, time and user of an entry are true, whatever was given', async (t) => {
+  await using database = await openTestDatabase();
+  await database.sql`
+    insert into audit_log (id, at, db_user, actor, action, reason) overriding system value
+    values (77, '2020-01-01', 'nobody', 'eve', 'x', 'x')`;
+  const [entry] = await database.sql`
+    select id::int, db_user, now() - at < interval '1 hour' as "isNow" from audit_log`;
+  t.deepEqual({ ...entry }, { id: 1, db_user: 'postgres', isNow: true });
+  const { operator } = operatorOn(database.url);
+  t.is((await operator('audit', 'verify')).code, 0);
+});
+
 test('entries cut off at the end are found by the head that was noted', async (t) => {
   await using database = await openTestDatabase();
   const { operator, json } = operatorOn(database.url);

@@ -432,10 +432,18 @@ test('the command counts without --yes, erases with it, and prints no address', 
   t.is(asked.code, 1);
   t.regex(asked.stdout, /^answers +2$[\s\S]*Nothing was erased: add --yes/m);
   t.true((await rowsWith(email)).includes('stored_emails'));
+  t.false(JSON.stringify(await json('privacy', 'list')).includes(npi), 'nothing was asked for yet');
+  const foretold = (await operator('privacy', 'erase', npi, '--json', ...WHY)).stdout;
 
   const done = await operator('privacy', 'erase', npi, '--yes', ...WHY);
   t.deepEqual([done.code, done.stderr], [0, '']);
   t.regex(done.stdout, /^stored emails +1$[\s\S]*custom_data/m);
+  const [register] =
+    await database.sql`select details from audit_log where action = 'privacy.erase' and subject = ${npi}`;
+  const { asked_by: _by, received_at: _at, ...removed } = register?.details ?? {};
+  const { erased, ...counted } = JSON.parse(foretold);
+  t.is(erased, false);
+  t.deepEqual(Object.values(counted).toSorted(), Object.values(removed).toSorted());
   t.false(`${asked.stdout}${done.stdout}`.includes(email));
   t.like(await json('privacy', 'erase', npi, '--yes', ...WHY), { erased: true, answers: 0, tombstones: 0 });
 

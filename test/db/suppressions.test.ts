@@ -145,7 +145,11 @@ test('operators add, list and remove; an address is kept nowhere but as its hash
   const suppression = listed.find((one) => one.value === value);
   t.like(suppression, { kind: 'email', origin: 'operator', reason: 'a test' });
   t.regex(await text('suppress', 'list'), new RegExp(`^email +${value} +operator`, 'm'));
-  t.like(await records(), [{ action: 'suppressions.add', actor: 'tester', reason: 'a test' }]);
+  const add = { action: 'suppressions.add', actor: 'tester', reason: 'a test' };
+  t.like(await records(), [
+    { ...add, details: { added: false } },
+    { ...add, details: { added: true } },
+  ]);
   t.regex(String(await outcome('remove', 'jane.roe@gärten.example')), /it came from: operator/);
   t.is((await records())[0]?.action, 'suppressions.remove');
   t.is((await operator('suppress', 'remove', value, ...WHY)).code, 1, 'nothing was removed');

@@ -186,7 +186,9 @@ test('a person who is not suppressed, but an address of whom is, is told apart',
     sql`insert into suppressions (kind, value, origin) values ('domain', 'silent.example', 'operator')`,
   );
   const { text } = operatorOn(database.url);
-  t.regex(await text('explain', '2000070014'), /^suppressed +1 of its addresses$/m);
+  const story = await text('explain', '2000070014');
+  t.regex(story, /^suppressed +1 of its addresses$/m);
+  t.regex(story, /^SUPPRESSED BY\n[^\n]*\ndomain +silent\.example +operator/m);
   t.regex(await text('explain', '2000080013'), /^suppressed +not the NPI, and no address below$/m);
 });
 

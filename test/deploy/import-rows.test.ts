@@ -235,6 +235,15 @@ test("an operator's table of domains is kept by NPI, by PAC id or by name, and e
 
 const HASH = hashAddress('someone@clinic.com');
 
+test('the file that is imported is never written over', async (t) => {
+  const { operator } = operatorOn(url);
+  const path = await file('itself.csv', '2000010010\n');
+  const { code, stderr } = await operator('import', 'suppressions', path, '--verdicts', path, ...WHY);
+  t.is(code, 1);
+  t.regex(stderr, /itself\.csv is the file that is imported; name another one to write/);
+  t.is(await readFile(path, 'utf8'), '2000010010\n');
+});
+
 test('a list of suppressions is one value a line, or has columns, and each row gets its verdict', async (t) => {
   const { json } = operatorOn(url);
   const email = 'Listed.One@Clinic-Four.com';
