@@ -30,16 +30,10 @@ export function createReverifyActivities({ db, log, check, verifiers, rules }: R
           const subject = buildSubject(npi, await readProvider(db, npi), 'any');
           const checked = await check(candidate, subject, signal, null);
           const decided = checked.kind === 'decided' && checked.verdict !== 'unknown' ? checked : null;
-          const { reason, evidence } = checked;
-          // It is the line by which it waits for a day, and keeps no other from its turn.
-          const line = {
-            kind: 'local',
-            source: SERVICE,
-            verdict: 'unknown',
-            reason,
-            durationMs: null,
-          } as const;
-          const lines = decided === null ? [...evidence, line] : evidence;
+          // Who could not tell has nothing on record; by this line it waits for a day, and others have their turn.
+          const line = { kind: 'local', source: SERVICE, durationMs: null } as const;
+          const told = { ...line, verdict: 'unknown', reason: checked.reason } as const;
+          const lines = decided ? checked.evidence : [...checked.evidence, told];
           await recordCheck(db, { npi, email, lookupId: null }, lines, decided);
           result[decided === null ? 'undecided' : decided.verdict === 'valid' ? 'valid' : 'notValid'] += 1;
         }

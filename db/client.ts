@@ -44,7 +44,7 @@ export interface DatabaseOptions {
   readonly deadlineMs?: number;
 }
 
-/** The server gives up on a statement first, so that the client's own deadline means a dead connection. */
+/** The server gives up on a statement first, so that the client's own deadline means several slow ones, or a dead connection. */
 const STATEMENT_TIMEOUT_MS = 10_000;
 const CLIENT_DEADLINE_MS = 12_000;
 

@@ -15,7 +15,7 @@ export class SecretKeyMissing extends OperatorProblem {
     super(
       version === undefined
         ? 'SECRETS_KEY is not set, and webhook secrets are encrypted with it; give this program the one that the workers have'
-        : `SECRETS_KEY lacks the key ${version}, with which a webhook secret was encrypted; add it behind the others`,
+        : `SECRETS_KEY lacks the key ${version}, with which a webhook secret was encrypted; add it behind the others, or if it is lost rotate the secret with --force`,
     );
   }
 }

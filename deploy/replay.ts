@@ -86,6 +86,13 @@ await main(
       count.runs += 1;
       count[fate] += 1;
     }
+    // A gate that has looked at nothing is not to be passed.
+    if (since && !failed && !query && counts.every((count) => count.runs === 0)) {
+      const where = `queue ${config.taskQueue} of the namespace ${temporalTarget(config.temporalEnvironment).namespace ?? 'default'}`;
+      throw new OperatorProblem(
+        `no run was found in the ${where}; check TASK_QUEUE and TEMPORAL_NAMESPACE, or look further back`,
+      );
+    }
     if (isMany) say(`${table(counts)}\nby build ${buildId}; "need not" is pinned to other builds`);
   },
   (command) =>

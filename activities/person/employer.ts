@@ -231,6 +231,9 @@ function hostOf({ kind, endpoint }: EndpointFact): string {
 
 const SMALL_WORDS: ReadonlySet<string> = new Set('and at by for in of on the to'.split(' '));
 
+/** What is left of `N/A`, and of a legal form alone. */
+const SAYS_NOTHING = /^(?:na|notapplicable|same|self)?$/;
+
 /**
  * An organization's name as people write it, without its legal form, under which nobody searches for it.
  * @returns null if it says nothing
@@ -238,7 +241,7 @@ const SMALL_WORDS: ReadonlySet<string> = new Set('and at by for in of on the to'
 export function organizationName(text: string | null): string | null {
   const words = organizationWords(text ?? '');
   const name = words.join(' ');
-  if (!/\p{L}/u.test(name) || isPlaceholder(name)) return null;
+  if (!/\p{L}/u.test(name) || isPlaceholder(name) || SAYS_NOTHING.test(organizationKey(name))) return null;
   return isShouted(name) ? words.map(caseWord).join(' ') : name;
 }
 

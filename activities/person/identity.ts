@@ -29,6 +29,8 @@ export function mismatchOf(identity: Identity, npi: string, person: Person | nul
     const isSame = agreeing.length > 0 || kinships.includes('same') || kinships.includes('spelled');
     return isSame ? null : 'identity_mismatch';
   }
+  // Of one name there are too many.
+  if (person.first === '') return 'identity_mismatch';
   const isSame = stateAgrees(identity.state, person) && agreeing.some((one) => !contradicts(one, person));
   return isSame ? null : 'identity_mismatch';
 }

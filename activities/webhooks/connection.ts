@@ -46,13 +46,12 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
       literal === null
         ? await resolve(target.hostname, lookup, signal)
         : [{ address: literal, family: isIP(literal) }];
-    const few = new Set(
-      [4, 6].flatMap((ip) => found.filter(({ family }) => family === ip).slice(0, MOST_OF_A_FAMILY)),
-    );
-    const allowed = found.filter((one) => few.has(one) && policy.allows(one.address));
+    const allowed = found.filter(({ address }) => policy.allows(address));
     if (allowed.length === 0) throw new AttemptFailure('blocked_address');
-    const addresses = allowed.filter(({ address }) => !isBlocked(address, blocked));
-    if (addresses.length === 0) throw new AttemptFailure('blocked_by_operator');
+    const open = allowed.filter(({ address }) => !isBlocked(address, blocked));
+    if (open.length === 0) throw new AttemptFailure('blocked_by_operator');
+    const few = [4, 6].flatMap((ip) => open.filter(({ family }) => family === ip).slice(0, MOST_OF_A_FAMILY));
+    const addresses = open.filter((one) => few.includes(one));
 
     const host = literal ?? target.hostname;
     const port = Number(target.port || 443);

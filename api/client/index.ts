@@ -49,7 +49,7 @@ const BATCHES_AT_ONCE = 16;
 interface Chunk {
   readonly index: number;
   readonly npis: readonly string[];
-  /** As the state has it. */
+  /** Null if no earlier run has sent it, empty if the answer was lost. */
   batchId: string | null;
   /** How many of its NPIs have not ended, and what the others have cost. */
   open: number;
@@ -137,7 +137,6 @@ async function finish(run: Run, ending: AbortController): Promise<void> {
       if (!isShortage(error)) ending.abort(error);
       else {
         run.shortage = error;
-        run.state.note(chunk.index, null);
         waiting.unshift(chunk);
       }
     }
@@ -181,7 +180,11 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
     run.state.note(chunk.index, '');
     const headers = { 'idempotency-key': `${run.state.saved.run}-${chunk.index}` };
     const body = { npis: chunk.npis, enrichment_email_type: run.type };
-    const answer = await run.call<Accepted>('/api/v1/email/bulk', headers, body);
+    const answer = await run.call<Accepted>('/api/v1/email/bulk', headers, body).catch((error) => {
+      // It was refused. If an earlier run has sent it too, that is still not known to have been.
+      if (isShortage(error) && chunk.batchId === null) run.state.note(chunk.index, null);
+      throw error;
+    });
     chunk.batchId = answer.body.batch_id;
     run.state.note(chunk.index, chunk.batchId);
   }

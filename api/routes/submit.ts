@@ -82,7 +82,7 @@ async function accept(
         { organization_id: organizationId, batch_id: batchId, total: body.npis.length },
         'batch accepted',
       );
-      if (outcome.start.wakeAt) await start(deps, outcome.start, request.info.received);
+      if (outcome.start.wakeAt) await startNow(deps, outcome.start, request.info.received);
       const preferred = preferredWait(request);
       // Of a submit every change is known but the end.
       const wait = preferred && { ...preferred, until: 'end' as const };
@@ -128,7 +128,11 @@ async function accept(
 const TEMPORAL_MS = 1400;
 
 /** The batch is committed: whatever happens here, the sweep starts what this does not. */
-async function start({ db, log, start }: SubmitDeps, batch: BatchStart, receivedAt: number): Promise<void> {
+async function startNow(
+  { db, log, start }: SubmitDeps,
+  batch: BatchStart,
+  receivedAt: number,
+): Promise<void> {
   const deadline = Math.max(receivedAt + TEMPORAL_MS, Date.now() + 300);
   if (!(await start((...temporal) => startBatch(...temporal, batch), deadline))) return;
   // Nobody waits for it.

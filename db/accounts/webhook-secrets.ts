@@ -42,9 +42,9 @@ export async function showWebhookSecret(
 
 /**
  * Gives an organization a new webhook secret. Deliveries are signed with both for 24 h. One predecessor is kept: a
- * second rotation within that time would end the first secret before its time, and is refused unless it is forced. A
- * predecessor whose key is lost is not kept: nothing could be sent while it is asked for.
- * @param force for a secret that leaked right after its rotation: receivers that still use the one before it fail
+ * second rotation within that time would end the first secret before its time, and is refused unless it is forced. So
+ * is that of a secret whose key is lost: it ends at once, because nothing could be sent while it is asked for.
+ * @param force for a secret that leaked right after its rotation, or that nobody can read: receivers that still use it fail
  * @throws {Refusal} `rotation_too_soon` within 24 h of the last rotation; `organization_missing`; {SecretKeyMissing}
  */
 export async function rotateWebhookSecret(
@@ -57,6 +57,7 @@ export async function rotateWebhookSecret(
   const versions = db.secretKeys.map(({ version }) => version);
   const isReadable = sql`split_part(webhook_secret, '.', 1) = any(${sql.param(versions)}::text[])`;
   return await transaction(db, async (tx) => {
+    if (!force) await showWebhookSecret(db, organizationId, tx);
     const [rotated] = await run<{ until: Date | null }>(tx)`
       update organizations set webhook_secret = ${stored},
              previous_webhook_secret = case when ${isReadable} then webhook_secret end,

@@ -50,11 +50,14 @@ export async function readEvidence(
       sql`select is_suppressed(${npi}, null) as suppressed`,
     );
     const suppressions = await tx.execute<Suppression & Record<string, unknown>>(sql`
+      with addresses as (
+        select lower(email) as email from stored_emails where npi = ${npi}
+        union select lower(email) from requests where npi = ${npi} and email is not null)
       select kind, value, origin, reason, created_at as "createdAt" from suppressions s
-       where kind = 'npi' and value = ${npi} or kind <> 'npi' and exists (
-         select from stored_emails e where e.npi = ${npi} and case s.kind
-           when 'email' then s.value = encode(sha256(convert_to(lower(e.email), 'UTF8')), 'hex')
-           else '.' || split_part(lower(e.email), '@', 2) like '%.' || s.value end)
+       where kind = 'npi' and value = ${npi}
+          or kind = 'email' and value in (select encode(sha256(convert_to(email, 'UTF8')), 'hex') from addresses)
+          or kind = 'domain' and exists (
+            select from addresses where '.' || split_part(email, '@', 2) like '%.' || s.value)
        order by created_at`);
     const ids = [...new Set(asked.flatMap(({ lookupId }) => lookupId ?? []))];
     const begun = await tx.select(LOOKUP).from(lookups).where(inArray(lookups.id, ids));
@@ -75,7 +78,7 @@ export async function readEvidence(
       /** Null if neither NPPES nor the registry has told us of it. */
       provider,
       isSuppressed: suppression?.suppressed === true,
-      /** Why the NPI or one of its stored addresses is. */
+      /** Why the NPI is, or an address that is stored or was answered. */
       suppressions: [...suppressions],
       /** How many endpoints NPPES lists. */
       endpoints: await tx.$count(providerEndpoints, eq(providerEndpoints.npi, npi)),

@@ -90,6 +90,7 @@ begin
   -- A clock that was set back must not refuse the key until it is where it was.
   if held.hits[cardinality(held.hits)] > at + 2 * step + interval '1 s' then
     held.hits := array(select least(hit, at + 2 * step) from unnest(held.hits) with ordinality h (hit, i) order by i);
+    update rate_windows set hits = held.hits where api_key_id = a_key;
   end if;
   gone := width_bucket(at - span, held.hits);
   held.hits := held.hits[gone + 1:];

@@ -205,7 +205,8 @@ async function bringUp(options: StackOptions, parts: Parts) {
   };
   await part('worker, API', async () => {
     const worker = { ...environment, DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey };
-    const api = { ...environment, DATABASE_URL: urls.api };
+    // One port is enough for one of two on a machine.
+    const api = { ...environment, DATABASE_URL: urls.api, METRICS_PORT: '' };
     await Promise.all([startProcess('worker', worker, logs, parts), startProcess('api', api, logs, parts)]);
   });
   const facts: StackFacts = {

@@ -1,4 +1,4 @@
-import { appendFile, rm } from 'node:fs/promises';
+import { appendFile, rm, stat } from 'node:fs/promises';
 import { orImportProblem } from './layout.ts';
 import type { Reject } from './rows.ts';
 
@@ -59,8 +59,12 @@ export async function openRejects(path: string) {
   const refused = (why: string) =>
     `cannot write the rejects file ${path} (${why}); name another place with --rejects`;
   // An hour's import must not end with its first rejected row.
-  const writable = appendFile(path, '').then(() => rm(path));
-  await orImportProblem(writable, refused);
+  const begin = async () => {
+    await appendFile(path, '');
+    // `/dev/null` stays.
+    if ((await stat(path)).isFile()) await rm(path);
+  };
+  await orImportProblem(begin(), refused);
   return {
     /** @throws {ImportProblem} if it cannot be written */
     async append(member: string, rejects: readonly Reject[]): Promise<void> {

@@ -7,6 +7,7 @@ import { crc32, createInflateRaw } from 'node:zlib';
 import { type Entry, openPromise, type ZipFile } from 'yauzl';
 import type { Dataset } from '../../db/lookups/imports.ts';
 import { cannotOpen, type FileKind, ImportProblem, MEMBER_KINDS, orImportProblem } from './layout.ts';
+import { isDay } from './rows.ts';
 
 /** One file of a set. */
 export interface Member {
@@ -31,6 +32,7 @@ const MEMBER_NAME =
   /^(npidata|othername|pl|endpoint)_pfile_[0-9]{8}-([0-9]{4})([0-9]{2})([0-9]{2})(?!.*_fileheader\.csv$).*\.csv$/i;
 /** Read or unpacked at once: for each of the 16 KB that yauzl's own inflater gives, the importer would be woken up. */
 const PIECE_BYTES = 262_144;
+const DAY_MS = 86_400_000;
 const SAMPLES = 32;
 const SAMPLE_BYTES = 65_536;
 
@@ -78,6 +80,12 @@ function nppesMembers(path: string, files: readonly RawFile[]): Member[] {
       `${path} holds ${same.length} ${kind} files; import each download by itself, the oldest first`,
     );
   });
+  // A day that is to come would make every file until then an older one.
+  const wrong = members.find(({ asOf }) => !isDay(asOf) || Date.parse(asOf) > Date.now() + DAY_MS);
+  if (wrong)
+    throw new ImportProblem(
+      `${wrong.name} is of ${wrong.asOf} by its name, which has not been; name it as CMS does`,
+    );
   if (members.length > 0) return members;
   const names = MEMBER_KINDS.map((kind) => `${kind}_pfile_….csv`).join(', ');
   throw new ImportProblem(

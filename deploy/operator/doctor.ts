@@ -3,6 +3,7 @@ import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
 import type { CheckResult } from '../../db/doctor/check.ts';
 import { diagnose, REPAIRABLE, repair } from '../../db/doctor/doctor.ts';
+import { DatabaseError } from '../../db/errors.ts';
 import { type Config, loadConfig } from '../config/config.ts';
 import { accountable } from './arguments.ts';
 import { counted, printable, type Run, table } from './print.ts';
@@ -48,11 +49,16 @@ async function checkTemporal(db: Database, config: Config): Promise<readonly Che
   const { taskQueue, temporalEnvironment } = config;
   const target = temporalTarget(temporalEnvironment);
   const client = lazyClient(target);
+  const { namespace } = client.options;
+  const workers = await checkWorkers(db, { namespace, taskQueue });
   try {
     const trouble = await temporalTrouble(target);
-    const workflows = trouble ? [unreachable(trouble.message)] : await checkWorkflows(db, client, taskQueue);
-    const { namespace } = client.options;
-    return [...workflows, await checkWorkers(db, { namespace, taskQueue })];
+    if (trouble) return [unreachable(trouble.message), workers];
+    return [...(await checkWorkflows(db, client, taskQueue)), workers];
+  } catch (error) {
+    // What PostgreSQL has told is not to be lost for it.
+    if (error instanceof DatabaseError) throw error;
+    return [unreachable(`Temporal answers, and not this: ${(error as Error).message}`), workers];
   } finally {
     await client.connection.close();
   }

@@ -33,8 +33,8 @@ test('while Temporal is away one client waits for it and the others do not; the 
   const first = await submit();
   const others: number[] = [];
   for (let n = 0; n < 5; n += 1) others.push(await submit());
-  // Who waits for Temporal is answered 1.4 s after it came.
-  t.true(first >= 1300 && Math.min(...others) < 1300, `${first}: ${others}`);
+  // Who waits for Temporal is answered 1.4 s after it came. One of the others may be as slow for want of a processor.
+  t.true(first >= 1300 && others.filter((ms) => ms >= 1300).length <= 1, `${first}: ${others}`);
   // Some seconds later one of them tries again.
   await eventually(async () => (await submit()) >= 1300 || null);
   const told = await eventually(async () => said('workflows cannot be started, the sweep will')[0] ?? null);

@@ -190,7 +190,11 @@ test('where a key is lost a rotation keeps no predecessor, and nobody asks for o
   ];
   await rotateWebhookSecret(withKeys(t, database.url, next, old), BY, two.id);
   const lost = withKeys(t, database.url, next);
-  t.is((await rotateWebhookSecret(lost, BY, one.id)).previousSecretValidUntil, null);
+  await t.throwsAsync(rotateWebhookSecret(lost, BY, one.id), {
+    name: 'SecretKeyMissing',
+    message: /--force$/,
+  });
+  t.is((await rotateWebhookSecret(lost, BY, one.id, true)).previousSecretValidUntil, null);
   await database.sql`update organizations set previous_webhook_secret_expires_at = now() where id = ${two.id}`;
   t.is(await reencryptWebhookSecrets(withKeys(t, database.url, third, next), BY), 2);
   for (const { id } of [one, two])

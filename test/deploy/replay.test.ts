@@ -248,6 +248,9 @@ test.serial('those that failed, or that a filter names, are found, the newest fi
     'lookUpEmail 1',
     'deliver 1',
   ]);
+  const nothing = await replay(['--since', '24h'], { TASK_QUEUE: 'nobodys' });
+  t.is(nothing.code, 1);
+  t.regex(nothing.stderr, /no run was found in the queue nobodys of the namespace \S+; check TASK_QUEUE/);
   const none = await replay(['--query', 'Npi = "1"']);
   t.deepEqual([none.code, runs(none.stdout)], [0, undefined]);
 });

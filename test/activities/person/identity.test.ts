@@ -353,6 +353,8 @@ const STRANGERS: Readonly<Record<string, string>> = {
   'no first name': `
     FNU|Rahul ~ Jane|Rahul
     Jane|Rahul ~ |Rahul
+    Kumar|Singh ~ |Singh|Kumar
+    Kumar Singh ~ |Singh|Kumar
     Rahul|LNU ~ |Rahul
     Jane|LNU ~ Jane|Rahul
     Null|Public ~ Jane|Public`,

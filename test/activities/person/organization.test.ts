@@ -11,7 +11,6 @@ const NAMES: readonly (readonly [written: string, read: string])[] = [
   ['FAIRHAVEN OB/GYN & FRIENDS', 'Fairhaven OB/GYN & Friends'],
   ["AMBERFIELD WOMEN'S HEALTH", "Amberfield Women's Health"],
   ['Cedar Valley', 'Cedar Valley'],
-  ['LLC', 'LLC'],
   // Forms of several words.
   ['JANE PUBLIC MD, A MEDICAL CORPORATION', 'Jane Public MD'],
   ['JANE PUBLIC A CALIFORNIA PROFESSIONAL MEDICAL CORPORATION', 'Jane Public'],
@@ -47,7 +46,21 @@ for (const [written, read] of NAMES) {
 }
 
 test('what says nothing is no name', (t) => {
-  for (const text of [null, '', '<UNAVAIL>', 'N/A 12', '--', 'NONE'].filter((one) => one !== 'N/A 12')) {
+  const nothing = [
+    '',
+    '<UNAVAIL>',
+    '--',
+    'NONE',
+    'LLC',
+    'P.C.',
+    'THE',
+    'N/A',
+    'NA',
+    'Same',
+    'SELF',
+    'Not Applicable',
+  ];
+  for (const text of [null, ...nothing]) {
     t.is(organizationName(text), null, String(text));
   }
 });
