@@ -58,8 +58,9 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
                  (select updated_at from batches b where b.id = d.batch_id and d.request_id is null and b.status = 'completed')
                ) as due_at
           from webhook_deliveries d
-         -- Put off until later: it stands in its receiver's line.
-         where state = 'pending' and coalesce(checked_at <= clock_timestamp(), true)
+         -- Not what stands in its receiver's line, has its turn just now, or is being sent.
+         where state = 'pending' and coalesce(leased_until <= clock_timestamp(), true)
+           and coalesce(checked_at <= clock_timestamp() - interval '1 minute', true)
          order by greatest(checked_at, due_at, created_at) limit ${LOOKED_AT}
       ), balances as (
         select sum(available) as available, sum(held) as held, sum(used) as used
@@ -95,8 +96,8 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
   });
 }
 
-/** A host whose breaker is open, and that somebody still sends to: the longest step of the schedule is a day. */
-const IS_AWAY = sql`open_until > clock_timestamp() - interval '25 hours'`;
+/** A host whose breaker is open, and that somebody still sends to: the longest step is a day, and a fifth by chance. */
+const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'`;
 
 /** What organizations begin with (the default of `organizations.requests_per_minute`). */
 const USUAL_RATE = 100;

@@ -60,7 +60,7 @@ function deliveries(scheduleMs: readonly number[]): Pass {
     subject: sql`d.id`,
     checks: {
       delivery_overdue: sql`d.state = 'pending' and b.status = 'completed' and not g.webhooks_suspended
-          and (${dueAt} + ${DELIVERY_GRACE} < now() and coalesce(d.checked_at <= now(), true)
+          and (${dueAt} + ${DELIVERY_GRACE} < now() and coalesce(d.checked_at <= now() - interval '1 minute', true)
                or d.due_at > now() + make_interval(secs => 2 * ${step} / 1000) + ${DELIVERY_GRACE})`,
       delivered_without_2xx: sql`d.state = 'delivered' and d.forgotten < d.attempts and a.accepted is not true`,
       delivery_attempts: sql`d.attempts <> coalesce(a.last, d.attempts) or d.attempts - d.forgotten <> coalesce(a.made, 0)`,

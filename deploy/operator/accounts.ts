@@ -98,7 +98,11 @@ function addOrganizationCommands(program: Command, run: Run): void {
     'a new secret; deliveries carry both signatures for 24 h, and until then it is not rotated again',
   )
     .argument(...ORG)
-    .option('--force', 'also within the 24 h: the secret before the present one ends at once', false)
+    .option(
+      '--force',
+      'also within the 24 h, or if its key is lost: the secret before the present one, or that cannot be read, ends at once',
+      false,
+    )
     .action((id: string, by: ChangedBy & { readonly force: boolean }) =>
       run((db) => rotateWebhookSecret(db, by, id, by.force)),
     );

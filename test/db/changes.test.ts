@@ -64,3 +64,28 @@ test('a process whose first LISTEN is refused hears once it is not', async (t) =
   await sql`select pg_notify('changed', 'id')`;
   t.true(await heard);
 });
+
+test('tries that failed leave nothing behind: each notification is heard once', async (t) => {
+  const there = new URL(url);
+  const relay = await startRelay({ host: there.hostname, port: Number(there.port) });
+  there.host = `${relay.host}:${relay.port}`;
+  const relayed = openDatabase({ url: there.href, poolSize: 1, applicationName: 'test' });
+  t.teardown(async () => {
+    await relayed.close();
+    relay.close();
+  });
+  const heard: string[] = [];
+  const listen = () =>
+    relayed.listen(
+      'news',
+      (payload) => heard.push(payload),
+      () => {},
+    );
+  relay.cut();
+  for (let tries = 0; tries < 3; tries += 1) await t.throwsAsync(listen());
+  relay.mend();
+  await eventually(async () => (await listen().catch(() => null)) ?? null);
+  for (const payload of ['one', 'two']) await sql`select pg_notify('news', ${payload})`;
+  await eventually(async () => heard.includes('two') || null);
+  t.deepEqual(heard, ['one', 'two']);
+});
