@@ -56,10 +56,11 @@ export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log:
     pausedUntil = performance.now() + PAUSE_MS;
     const started = client.withDeadline(deadline, () => work(client, taskQueue));
     underWay.add(started);
+    void started.catch(() => {}).then(() => underWay.delete(started));
     // The SDK may take a second more: it asks again before it looks at the time.
-    const late = setTimeout(Math.max(1, deadline - Date.now()), null, { ref: false });
+    const late = setTimeout(Math.max(1, deadline - Date.now()), 'late', { ref: false });
     try {
-      await Promise.race([started, late.then(() => Promise.reject(new Error('no answer in time')))]);
+      if ((await Promise.race([started, late])) === 'late') throw new Error('no answer in time');
     } catch (error) {
       pausedUntil = performance.now() + PAUSE_MS;
       if (!isAway) {
@@ -70,8 +71,6 @@ export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log:
           .then((why) => log.error({ err: error, why }, 'workflows cannot be started, the sweep will'));
       }
       return false;
-    } finally {
-      void started.catch(() => {}).then(() => underWay.delete(started));
     }
     if (isAway) log.info('workflows can be started again');
     isAway = false;

@@ -146,9 +146,10 @@ function stepOfResult(body: Field, pending: Step): Step {
   const identity = identityOfRecord(body.at('data').pointed(['0']));
   const isEcho = records.every((record) => record.at('profile').isAbsent);
   // What the job cost so far, if the vendor says it.
-  const cost = body.at('cost').at('credits').number();
-  const credits =
-    cost === null ? {} : cost >= 0 && cost < 1e6 ? { credits: cost } : body.at('cost').at('credits').fail();
+  const charged = body.at('cost').at('credits');
+  const cost = charged.number();
+  if (cost !== null && !(cost >= 0 && cost < 1e6)) charged.fail();
+  const credits = cost === null ? {} : { credits: cost };
   const named = stepOfCandidates({ candidates, identity, isEcho, ...credits });
   switch (status) {
     case 'FINISHED':
