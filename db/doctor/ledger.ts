@@ -35,12 +35,10 @@ const ENTRIES: Pass = {
   checks: {
     entry_unbalanced: sql`l.granted + l.available + l.held + l.used <> 0`,
     entry_columns: sql`l.granted + l.available + l.held + l.used = 0 and not case l.kind
-        when 'hold' then l.available = -l.amount and l.held = l.amount and l.used = 0 and l.side = 'hold' and l.hold_side is null
-        when 'charge' then l.held = -l.amount and l.used = l.amount and l.available = 0
-          and l.side = 'settlement' and l.hold_side = 'hold'
-        when 'release' then l.held = -l.amount and l.available = l.amount and l.used = 0
-          and l.side = 'settlement' and l.hold_side = 'hold'
-        else l.available = l.amount and l.held = 0 and l.used = 0 and l.side = 'funding' and l.hold_side is null end`,
+        when 'hold' then l.available = -l.amount and l.held = l.amount and l.used = 0 and l.side = 'hold'
+        when 'charge' then l.held = -l.amount and l.used = l.amount and l.available = 0 and l.side = 'settlement'
+        when 'release' then l.held = -l.amount and l.available = l.amount and l.used = 0 and l.side = 'settlement'
+        else l.available = l.amount and l.held = 0 and l.used = 0 and l.side = 'funding' end`,
     entry_shape: sql`(l.request_id is null) = (l.kind in ('hold', 'charge', 'release'))
         or l.amount = 0 or (l.amount < 0 and l.kind <> 'adjustment')`,
   },

@@ -19,16 +19,12 @@ create table ledger_entries (
   side text not null generated always as (
     case when kind in ('charge', 'release') then 'settlement' when kind = 'hold' then 'hold' else 'funding' end
   ) stored,
-  hold_side text generated always as (case when kind in ('charge', 'release') then 'hold' end) stored,
   created_at timestamptz(3) not null default clock_timestamp(),
   constraint ledger_entries_balanced check (granted + available + held + used = 0),
   constraint ledger_entries_amount check (amount > 0 or (kind = 'adjustment' and amount <> 0)),
   constraint ledger_entries_request check ((request_id is not null) = (kind in ('hold', 'charge', 'release'))),
   -- One hold and at most one charge or release per request.
   constraint ledger_entries_once unique (request_id, side),
-  unique (request_id, side, amount),
-  -- A settlement settles a hold of its own amount.
-  foreign key (request_id, hold_side, amount) references ledger_entries (request_id, side, amount),
   foreign key (request_id, organization_id) references requests (id, organization_id)
 );
 create index ledger_entries_by_organization on ledger_entries (organization_id, id);
@@ -103,7 +99,7 @@ create trigger ledger_entries_apply after insert on ledger_entries
 -- statement that writes either. What does not agree then, because another statement of the transaction is to follow, is
 -- looked at again at commit.
 
--- Those of these requests that the ledger contradicts. A settlement settles a hold of its own amount: a foreign key.
+-- Those of these requests that the ledger contradicts: what is held and what settles it is the request's price.
 -- `limit` keeps the planner from joining with the whole ledger.
 create function contradicted_requests(ids text[]) returns setof requests language sql stable as $$
   select r.*
@@ -112,8 +108,8 @@ create function contradicted_requests(ids text[]) returns setof requests languag
     left join lateral (select * from ledger_entries where request_id = r.id and side = 'settlement' limit 1) settlement on true
    where r.id = any(ids)
      and case
-           when hold.id is null then not (r.status = 'completed' and r.replayed)
-           else hold.amount <> r.cost or settlement.kind is distinct from
+           when hold.id is null then settlement.id is not null or not (r.status = 'completed' and r.replayed)
+           else hold.amount <> r.cost or settlement.amount <> r.cost or settlement.kind is distinct from
              case when r.settled_at is null then null
                   when r.status = 'completed' and not r.replayed then 'charge'
                   else 'release' end

@@ -90,7 +90,6 @@ const CORRUPTIONS: readonly (readonly [finding: string, planted: string, stateme
     'L3 holds',
     'a charge beside a release',
     `alter table ledger_entries drop constraint ledger_entries_once;
-     alter table ledger_entries drop constraint ledger_entries_request_id_side_amount_key cascade;
      insert into ledger_entries (organization_id, request_id, kind, amount)
      select organization_id, request_id, 'charge', 1 from ledger_entries where kind = 'release'`,
   ],

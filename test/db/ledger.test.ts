@@ -13,13 +13,11 @@ const { db, sql } = freshDatabase(test);
 const NPI = '2000000010';
 
 /** An organization with one open request; the id of both. */
-async function openRequest(
-  credits = 10,
-): Promise<{ organizationId: string; requestId: string; batchId: string }> {
+async function openRequest(credits = 10) {
   const organization = await openOrganization(db, credits);
   const outcome = await submit(db, submitCommand(organization, { npis: [NPI] }), RULES);
   const { batchId, requestIds } = acceptedIds(outcome);
-  return { organizationId: organization.organizationId, requestId: requestIds[0] ?? '', batchId };
+  return { ...organization, requestId: requestIds[0] ?? '', batchId };
 }
 
 const refusedBy = (constraint: string) => ({ message: new RegExp(constraint) });
@@ -48,13 +46,25 @@ test('a request is held once and settled once, as a charge or a release', async 
   await t.throwsAsync(post('release'), refusedBy('ledger_entries_once'));
 });
 
-test('a settlement settles a hold of its own amount', async (t) => {
-  const { organizationId, requestId } = await openRequest();
-  await t.throwsAsync(
-    sql`insert into ledger_entries (organization_id, request_id, kind, amount)
-        values (${organizationId}, ${requestId}, 'release', 3)`,
-    refusedBy('foreign key'),
-  );
+test('a settlement settles a hold, and exactly its amount', async (t) => {
+  const { organizationId, batchId, requestId, ...organization } = await openRequest();
+  await submit(db, submitCommand({ organizationId, ...organization }, { npis: [NPI] }), RULES);
+  const post = (id: string, kind: string, amount: number) => sql`
+    insert into ledger_entries (organization_id, request_id, kind, amount)
+    values (${organizationId}, ${id}, ${kind}, ${amount})`;
+  const failed = sql`update requests set status = 'failed', settled_at = now() where id = ${requestId}`;
+  const refused = refusedBy('ledger entries');
+  await t.throwsAsync(sql`with failed as (${failed}) ${post(requestId, 'release', 2)}`, refused);
+  const replay = newId('req');
+  const replayed = sql`
+    insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, replayed, email,
+                          email_type, email_last_validated_at, accepted_at, deadline_at, settled_at)
+    values (${replay}, ${batchId}, ${organizationId}, 1, ${NPI}, 'any', 1, 'completed', true, 'a@b.com',
+            'personal', now(), now(), now(), now())`;
+  for (const kind of ['charge', 'release']) {
+    await t.throwsAsync(sql`with replayed as (${replayed}) ${post(replay, kind, 1)}`, refused);
+  }
+  await sql`with failed as (${failed}) ${post(requestId, 'release', 1)}`;
 });
 
 test('a charge without a completed request, and a completed request without a charge, do not commit', async (t) => {

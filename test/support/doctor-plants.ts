@@ -129,22 +129,12 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       subject: notFound,
     },
     held_twice: {
-      statements: [
-        drop('ledger_entries', 'ledger_entries_once'),
-        drop('ledger_entries', 'ledger_entries_request_id_side_amount_key'),
-        post(opened, 'hold', 1),
-        REBALANCE,
-      ],
+      statements: [drop('ledger_entries', 'ledger_entries_once'), post(opened, 'hold', 1), REBALANCE],
       subject: opened,
       also: ['guard_missing'],
     },
     settled_twice: {
-      statements: [
-        drop('ledger_entries', 'ledger_entries_once'),
-        drop('ledger_entries', 'ledger_entries_request_id_side_amount_key'),
-        post(failed, 'release', 1),
-        REBALANCE,
-      ],
+      statements: [drop('ledger_entries', 'ledger_entries_once'), post(failed, 'release', 1), REBALANCE],
       subject: failed,
       also: ['guard_missing'],
     },
