@@ -114,11 +114,15 @@ async function converse(
         await recordVendorJob(db, key, step.jobRef, step.pollAfterMs, { kind: 'answered' });
         return wait(question, 'pending', step.pollAfterMs);
       }
-      // The job outlives a poll that got no answer: ended here, it would be bought a second time.
-      if (step.kind === 'retry' && jobRef !== null) {
-        const afterMs = step.afterMs ?? POLL_AGAIN_MS;
+      // The job outlives a poll that got no answer, or our key: ended here, it would be bought a second time.
+      const isUnasked =
+        step.kind === 'retry' || (step.kind === 'fatal' && ['auth', 'plan'].includes(step.why));
+      if (jobRef !== null && isUnasked) {
+        const afterMs = (step.kind === 'retry' && step.afterMs) || POLL_AGAIN_MS;
         await recordVendorJob(db, key, jobRef, afterMs, outcomeOf(step, true));
-        return wait(question, step.why, afterMs);
+        return step.kind === 'retry'
+          ? wait(question, step.why, afterMs)
+          : { kind: 'fatal', reason: wordOf(step) };
       }
       const end = await record(deps, source, subject, key, step);
       if (end !== null) return end;

@@ -18,6 +18,7 @@ import type { Subjects } from './lookup.ts';
 import { answerForSandbox } from './sandbox.ts';
 import type { Subject } from './vendors/vendor.ts';
 import type { Checked, Decided } from './verification/check.ts';
+import { classify } from './verification/domains.ts';
 
 interface ToVerify {
   readonly requestId: string;
@@ -60,8 +61,8 @@ export function createVerifyActivities(deps: VerifyDeps) {
 }
 
 /**
- * Makes the check of every address that a lookup named and that waits for one, the most promising first; those that
- * their finder does not call valid only until one satisfies the wanted type. A check that cannot be made now throws, so
+ * Makes the check of every address of the wanted type that a lookup named and that waits for one, the most promising
+ * first; those that their finder does not call valid only until one satisfies. A check that cannot be made now throws, so
  * that the activity is tried again: a resolver's or a verifier's bad moment is not held against an address.
  */
 export async function verify(
@@ -72,7 +73,9 @@ export async function verify(
   const { freshnessMs, greylistMs } = rules;
   const lookup = { npi, lookupId };
   const subject = about.subject ?? (await subjects.of(lookupId, npi, wantedType));
+  const employer = subject.organization?.domain;
   const had: string[] = [];
+  const unwanted: string[] = [];
   let satisfied = false;
   let later: string | null = null;
   let undecided: string | null = null;
@@ -91,17 +94,13 @@ export async function verify(
     const { email } = candidate;
     const checked = await check(candidate, subject, signal, requestId);
     switch (checked.kind) {
-      case 'transient':
-        if (checked.reason.startsWith('dns') && candidate.waitedMs > DNS_PATIENCE_MS) {
-          const { reason, evidence } = checked;
-          const unknown = { verdict: 'unknown', emailType: null, reason, validatedAt: null } as const;
-          await recordCheck(db, { ...lookup, email }, evidence, unknown);
-          undecided = reason;
-          return;
-        }
+      case 'transient': {
         await letGo(email, checked, null);
-        notNow = retryLater('verification', checked.reason, checked.afterMs);
+        const isVerifiers = checked.reason.startsWith('verifier_');
+        if (!isVerifiers && candidate.waitedMs > DNS_PATIENCE_MS) undecided = checked.reason;
+        else notNow = retryLater('verification', checked.reason, checked.afterMs);
         return;
+      }
       case 'later':
         if (patience === 'over') return await write(email, checked.otherwise);
         await letGo(email, checked, greylistMs);
@@ -119,13 +118,17 @@ export async function verify(
     const claim = { ...lookup, requestId, except: had, greylisted, claimMs: CLAIM_MS };
     const candidate = await claimUnchecked(db, claim);
     if (candidate === null) break;
-    had.push(candidate.email);
-    if (satisfied && candidate.verdict !== 'valid') {
-      await releaseUnchecked(db, { npi, email: candidate.email, requestId }, null);
+    const { email } = candidate;
+    had.push(email);
+    const type = classify(email.slice(email.lastIndexOf('@') + 1), candidate.vendorType, employer);
+    const isWanted = wantedType === 'any' || type === wantedType;
+    if (!isWanted) unwanted.push(email);
+    if (!isWanted || (satisfied && candidate.verdict !== 'valid')) {
+      await releaseUnchecked(db, { npi, email, requestId }, null);
       continue;
     }
     await judge(candidate).catch(async (error: unknown) => {
-      await releaseUnchecked(db, { npi, email: candidate.email, requestId }, null);
+      await releaseUnchecked(db, { npi, email, requestId }, null);
       throw error;
     });
     if (satisfied && !candidate.hasRival) return { kind: 'found', reason: null };
@@ -138,6 +141,6 @@ export async function verify(
   if (elsewhere > 0) throw retryLater('verification', 'checked_elsewhere', 1000);
   if (notNow !== null) throw notNow;
   if (undecided !== null) return { kind: 'fatal', reason: undecided };
-  await recordRefused(db, lookupId);
+  await recordRefused(db, lookupId, unwanted);
   return { kind: 'unusable', reason: 'none_valid' };
 }

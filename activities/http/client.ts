@@ -126,7 +126,7 @@ export function parseRetryAfter(header: string | null | undefined): number | nul
  * - `unsent`: no connection was made (no name, refused, unreachable, TLS or its certificate), so nobody was asked and
  *   nothing is charged
  * - `unanswered`: the question was sent, or may have been, and the answer was lost: too slow, reset, cut off, at a
- *   gateway (502, 504), or as nobody can classify; the source may have done the work, and may have charged
+ *   gateway (502, 504, 520 to 530), or as nobody can classify; the source may have done the work, and may have charged
  *
  * `fatal`: it will not serve us until an operator acts, or it is not as documented (`protocol`): `field` is where, such
  * as `emails[0].type`, `status` or `body`; never a value.
@@ -190,14 +190,15 @@ const RETRIES = new Map<number, Extract<Trouble, { kind: 'retry' }>['why']>([
   // Not this time, whatever their class says.
   [408, 'upstream'],
   [425, 'upstream'],
-  // A gateway's word that it lost an answer, not that the source behind it has done nothing.
-  [502, 'unanswered'],
-  [504, 'unanswered'],
+  [500, 'upstream'],
+  [501, 'upstream'],
+  [503, 'upstream'],
 ]);
 
 export function stepOfStatus({ status, headers }: HttpAnswer): Trouble {
   const refused = REFUSALS.get(status);
   if (refused) return { kind: 'fatal', why: refused };
-  const why = RETRIES.get(status) ?? (status >= 500 ? 'upstream' : null);
+  // The others are a gateway's word that it lost an answer, not that the source behind it has done nothing.
+  const why = RETRIES.get(status) ?? (status >= 500 ? 'unanswered' : null);
   return why ? { kind: 'retry', why, afterMs: retryAfterMs(headers) } : protocol('status');
 }

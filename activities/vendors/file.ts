@@ -57,13 +57,17 @@ const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
  * them, but for those that the description says mean nobody.
  */
 export function createHttpJson(source: HttpJsonSource): Vendor {
-  const { id, needs, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
+  const { id, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
+  const needs: readonly Need[] =
+    source.identity.npi === null ? [...new Set([...source.needs, 'name' as const])] : source.needs;
   const ask = jsonApi('', source.headers, callMs);
   const misses = Object.fromEntries(source.miss.statuses.map((status) => [status, unlessPage(NO_MATCH)]));
   const byStatus = stepBy({ 200: inBody((body) => stepOfAnswer(body, source)), ...misses });
   const read = (answer: HttpAnswer): Step => {
-    const mayMiss = answer.status < 500 && !(answer.status in misses);
-    return mayMiss && saysMiss(answer, source.miss.when) ? NO_MATCH : byStatus(answer);
+    const step = byStatus(answer);
+    // A status with a meaning speaks before the body: a refused key or a limit is no word about a person.
+    const isOpen = answer.status === 200 || (step.kind === 'fatal' && step.why === 'protocol');
+    return isOpen && saysMiss(answer, source.miss.when) ? NO_MATCH : step;
   };
 
   const submit: Vendor['submit'] = async (subject, signal) => {

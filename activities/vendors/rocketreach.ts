@@ -21,13 +21,12 @@ export const ROCKETREACH = {
   id: 'rocketreach',
   url: 'https://api.rocketreach.co/api/v2',
   callMs: 30_000,
-  needs: ['npi'],
   gives: ['professional', 'personal'],
   isDated: true,
   repeatIsFree: false,
   capMs: 120_000,
   rates: [{ calls: 10, perMs: 1000 }],
-} as const satisfies VendorFacts;
+} as const satisfies Omit<VendorFacts, 'needs'>;
 
 /** "Poll about every 3 seconds"; polls are free, but count for the account's 10 requests a second. */
 const POLL_MS = 3000;
@@ -40,12 +39,15 @@ const UNIVERSAL_CREDITS: Readonly<Record<EmailType, number>> = { professional: 2
 /** The two: what is asked for beside the NPI, and the credits of addresses of these types. */
 const APIS = {
   legacy: {
+    needs: ['npi'],
     lookupPath: '/person/lookup',
     statusPath: '/person/checkStatus',
     query: (_wantedType: WantedType) => ({ lookup_type: 'standard' }),
     cost: (_types: ReadonlySet<EmailType>) => 1,
   },
   universal: {
+    // Whom an answer without an NPI is about, a name alone can tell.
+    needs: ['npi', 'name'],
     lookupPath: '/universal/person/lookup',
     statusPath: '/universal/person/check_status',
     // The NPI in the answer would cost one more (`reveal_healthcare_enrichment`); its name and state are free.
@@ -54,7 +56,7 @@ const APIS = {
     cost: (types: ReadonlySet<EmailType>) =>
       [...types].reduce((sum, type) => sum + UNIVERSAL_CREDITS[type], 0),
   },
-};
+} as const;
 export type RocketReachApi = keyof typeof APIS;
 export const ROCKETREACH_APIS = Object.keys(APIS) as RocketReachApi[];
 
@@ -70,10 +72,11 @@ export const ROCKETREACH_APIS = Object.keys(APIS) as RocketReachApi[];
 export function createRocketReach(options: VendorOptions & { readonly api: RocketReachApi }): Vendor {
   const { baseUrl, apiKey, callMs = ROCKETREACH.callMs, api } = options;
   const ask = jsonApi(baseUrl, { 'Api-Key': apiKey }, callMs);
-  const { lookupPath, statusPath, query, cost } = APIS[api];
+  const { needs, lookupPath, statusPath, query, cost } = APIS[api];
 
   return {
     ...ROCKETREACH,
+    needs,
     callMs,
     cost: (wantedType) => cost(new Set(typesOf(wantedType))),
 

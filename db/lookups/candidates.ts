@@ -62,17 +62,17 @@ export async function storeCandidates(
           from named where ${isTheirs} order by email collate "C"
             on conflict (npi, email) do update
            set email_type = excluded.email_type, verdict = excluded.verdict, reason = null, source = excluded.source,
-               last_validated_at = excluded.last_validated_at, unchecked = true, updated_at = excluded.updated_at,
-               -- What one source knows, another does not unsay.
-               is_echo = s.is_echo and excluded.is_echo
+               last_validated_at = excluded.last_validated_at, unchecked = true, updated_at = excluded.updated_at
          -- One that is valid and fresh stays so: another lookup may be about to answer with it.
-         where s.verdict <> 'valid' or s.unchecked or s.last_validated_at < excluded.updated_at - ${span(freshnessMs)}
+         where (s.verdict <> 'valid' or s.unchecked or s.last_validated_at < excluded.updated_at - ${span(freshnessMs)})
+           -- What waits for its check with a date is not put back by a source that knows none, or an older one.
+           and not (s.unchecked and coalesce(s.last_validated_at, '-infinity') > coalesce(excluded.last_validated_at, '-infinity'))
       )
       select "requestId" from ended`),
-    // What one source lets us keep, another cannot forbid.
+    // What one source knows or lets us keep, another does not unsay or forbid.
     tx.execute(sql`
-      update stored_emails set may_store = true
-       where ${isTheirs && mayStore} and npi = ${npi} and not may_store
+      update stored_emails set may_store = may_store or ${mayStore}, is_echo = is_echo and ${isEcho}
+       where ${isTheirs} and npi = ${npi} and (not may_store and ${mayStore} or is_echo and not ${isEcho})
          and email = any(${sql.param(candidates.map(({ email }) => email))})`),
   ]);
   return ended;
@@ -116,8 +116,10 @@ export async function queueKnownEmails(
            where unchecked and may_store and not is_suppressed(npi, email)
         ), named as (
           -- Each once, however often this is repeated.
-          insert into email_checks (npi, email, lookup_id, kind, source, verdict)
-          select npi, email, "lookupId", 'named', source, verdict from waiting w
+          insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason)
+          select npi, email, "lookupId", 'named', source, verdict,
+                 case when last_validated_at < clock_timestamp() - ${span(freshnessMs)} then ${STALE} end
+            from waiting w
            where not exists (select from email_checks c
              where c.lookup_id = w."lookupId" and c.npi = w.npi and c.email = w.email and c.kind = 'named')
         )
@@ -155,7 +157,7 @@ export interface ClaimedEmail extends NamedCandidate {
   readonly looked: (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number }) | null;
   /** Verifiers that could not tell within these 24 hours, and why. */
   readonly toldNothing: Readonly<Record<string, string>>;
-  /** Since it came into line. */
+  /** Since this lookup named it. */
   readonly waitedMs: number;
   /** Whether another one waits that its finder calls valid. */
   readonly hasRival: boolean;
@@ -200,7 +202,8 @@ export async function claimUnchecked(
         where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict = 'unknown'
           and c.reason <> ${GREYLISTED} and not starts_with(c.reason, 'verifier_')
           and c.at > now() - interval '24 hours') as "toldNothing",
-      ${epochMs(sql`clock_timestamp() - s.updated_at`)} as "waitedMs",
+      ${epochMs(sql`clock_timestamp() - (select min(w.at) from email_checks w where w.lookup_id = ${lookupId}
+        and w.npi = s.npi and w.email = s.email and w.kind = 'named')`)} as "waitedMs",
       ${namedBy(0)} as "namedBy",
       exists (select from stored_emails w where w.npi = s.npi and w.email <> s.email and w.unchecked
         and w.verdict = 'valid' and ${namedIn(lookupId)}) as "hasRival"`;
@@ -211,6 +214,7 @@ export async function claimUnchecked(
 function namedBy(agoMs: number): SQL {
   return sql`(select count(distinct c.source)::int from email_checks c
     where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
+      and c.reason is distinct from ${STALE}
       and c.at > now() - interval '30 days' - ${span(agoMs)}
       -- Not about somebody else: such an answer has both lines, of one moment.
       and not exists (select from email_checks i where i.npi = c.npi and i.email = c.email
@@ -264,6 +268,8 @@ export async function releaseUnchecked(
 }
 
 const GREYLISTED = 'greylisted';
+/** Of an address that comes into line again because of its age: its source has not named it anew. */
+const STALE = 'stale';
 
 /** Whether a lookup is about `w`, because one of its sources named it. */
 function namedIn(lookupId: string) {

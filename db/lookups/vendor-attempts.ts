@@ -212,8 +212,8 @@ async function take(
 }
 
 /**
- * A job that was bought for an earlier lookup is asked for, no sooner than there, and not bought again. Its cost stays
- * where it was spent, and its age goes on: one that never ends is bought anew a day after it began.
+ * A job that was bought for an earlier lookup is asked for, no sooner than there, and not bought again. What it may cost
+ * comes along, to be made what it cost, and its age goes on: one that never ends is bought anew a day after it began.
  */
 async function adoptJob(
   db: Database,
@@ -222,12 +222,15 @@ async function adoptJob(
   orphanOf: string,
 ): Promise<void> {
   await run(db)`
-    with taken as (
-      update vendor_attempts set state = 'lost', reason = 'taken over', ended_at = clock_timestamp()
-       where lookup_id = ${orphanOf} and vendor = ${vendor} and state = 'pending'
-      returning job_ref, lease_until, started_at)
-    insert into vendor_attempts (lookup_id, vendor, n, request_id, state, job_ref, lease_until, started_at)
-    select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', job_ref, lease_until, started_at from taken`;
+    with orphan as (
+      select * from vendor_attempts
+       where lookup_id = ${orphanOf} and vendor = ${vendor} and state = 'pending' for update
+    ), ended as (
+      update vendor_attempts a set state = 'lost', reason = 'taken over', credits = 0, ended_at = clock_timestamp()
+        from orphan o where (a.lookup_id, a.vendor, a.n) = (o.lookup_id, o.vendor, o.n)
+    )
+    insert into vendor_attempts (lookup_id, vendor, n, request_id, state, credits, job_ref, lease_until, started_at)
+    select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', credits, job_ref, lease_until, started_at from orphan`;
 }
 
 /** A lookup with what keeps each vendor from being asked; null if nothing does. */
@@ -328,14 +331,19 @@ export async function recordVendorAnswer(
 /**
  * Notes of a lookup's answers that nothing they named is valid: such an answer is not bought again. An address of which
  * nobody could tell in time is no ground for that.
+ * @param unwanted addresses of another type than the wanted one: they are not checked
  */
-export async function recordRefused(db: Database, lookupId: string): Promise<void> {
+export async function recordRefused(
+  db: Database,
+  lookupId: string,
+  unwanted: readonly string[],
+): Promise<void> {
   await run(db)`
     update vendor_attempts a set reason = 'none_valid'
      where a.lookup_id = ${lookupId} and a.state = 'found' and a.reason is null and not exists (
        select from email_checks c join stored_emails s on (s.npi, s.email) = (c.npi, c.email)
         where c.lookup_id = a.lookup_id and c.source = a.vendor and c.kind = 'named'
-          and (s.unchecked or s.reason in ('greylisted', 'timeout', 'verifier_unavailable')))`;
+          and (s.unchecked and s.email <> all(${sql.param([...unwanted])}::text[]) or s.reason in ('greylisted', 'timeout', 'verifier_unavailable')))`;
 }
 
 /** The row of an attempt, if its answer is not there. */

@@ -258,6 +258,25 @@ test('an answer about somebody else is not bought again', async (t) => {
   t.is(await lookUp(npi), REMEMBERED);
 });
 
+test('an address of a type that is not wanted is not checked, and no ground to buy the answer again', async (t) => {
+  const npi = await person();
+  one.script(npi, () => undated(npi));
+  const verifier = verifierOf('reacher', VERDICT('valid', 'mailbox_ok'));
+  const setting = { wantedType: 'personal', verifiers: [verifier] } as const;
+  t.is(await lookUp(npi, setting), 'one not_found none_valid');
+  t.notRegex(await lookUp(npi, setting), /^one /);
+  t.deepEqual([one.asked(npi, 'submit'), verifier.asked()], [1, 0]);
+});
+
+test('what a source dated is not put back by one that knows no date, and whose it is no longer only an echo', async (t) => {
+  const npi = await person();
+  const [named] = (foundStep(npi) as Extract<Step, { kind: 'found' }>).candidates;
+  await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source, unchecked, is_echo)
+    values (${npi}, ${named?.email ?? ''}, 'professional', 'valid', now() - interval '1 day', 'another', true, true)`;
+  one.script(npi, () => undated(npi));
+  t.is(await lookUp(npi), 'one completed found');
+});
+
 test('an answer of which nobody could tell in time is bought again', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));

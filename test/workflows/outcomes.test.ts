@@ -195,8 +195,30 @@ test.serial(
     done.add(npi);
     t.like(await lookUp(npi, other), { status: 'completed' });
     t.is(first.asked(npi, 'submit'), 1);
+    t.deepEqual(await attemptsAt('first', npi), ['lost 0', 'found 1'], 'what it cost is booked once');
   },
 );
+
+test.serial('a job outlives a poll for which our key was refused, and is not bought again', async (t) => {
+  const npi = take();
+  const { first } = vendors;
+  first.script(npi, ({ operation, nth }) => {
+    if (operation === 'submit') return { kind: 'pending', jobRef: 'job of a key', pollAfterMs: 1 };
+    return nth === 1 ? { kind: 'fatal', why: 'auth' } : foundStep(npi);
+  });
+  t.like(await lookUp(npi), { status: 'failed', reason: 'auth' });
+  await stack.db.drizzle.execute(sql`delete from source_health`);
+  t.like(await lookUp(npi), { status: 'completed' });
+  t.is(first.asked(npi, 'submit'), 1);
+});
+
+/** How they ended, and what they cost. */
+async function attemptsAt(vendor: string, npi: string): Promise<string[]> {
+  const rows = await stack.db.drizzle.execute<{ state: string; credits: number }>(sql`
+    select a.state, a.credits::float8 as credits from vendor_attempts a join lookups l on l.id = a.lookup_id
+     where l.npi = ${npi} and a.vendor = ${vendor} order by l.opened_at`);
+  return [...rows].map(({ state, credits }) => `${state} ${credits}`);
+}
 
 test.serial('an address that NPPES types DIRECT is not returned, whoever names it', async (t) => {
   const npi = take();

@@ -1,6 +1,6 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { listFading } from '../../db/lookups/candidates.ts';
+import { claimUnchecked, listFading, queueKnownEmails } from '../../db/lookups/candidates.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { fresh } from '../support/database.ts';
@@ -88,6 +88,20 @@ test.serial('that two sources agreed on an address counts when it is checked aga
       from (values ('one', 40), ('two', 50), ('three', 70)) named (source, days)`);
   const fading = await listFading(stack.db, { freshnessMs: 30 * DAY, leadMs: 5 * DAY, limit: 50 });
   t.is(fading.find((one) => one.npi === npi)?.namedBy, 2, 'the third is older than 60 days');
+});
+
+test.serial('an address that comes into line again because of its age is not named anew', async (t) => {
+  const [npi = ''] = ordinaryNpis('found', 1, 74_000);
+  const email = personOf(npi).workEmail;
+  await store(npi, email, 40);
+  await stack.db.drizzle.execute(sql`
+    insert into email_checks (npi, email, kind, source, verdict) values (${npi}, ${email}, 'named', 'another', 'unknown')`);
+  const lookup = { npi, lookupId: 'lookup-of-a-test' };
+  await stack.db.drizzle.execute(sql`
+    insert into lookups (id, npi, wanted_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
+  await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY);
+  const claim = { ...lookup, requestId: 'req_of_a_test', except: [], greylisted: false, claimMs: DAY };
+  t.like(await claimUnchecked(stack.db, claim), { email, namedBy: 1 });
 });
 
 // Guard: the type of `waitedMs` in `claimUnchecked`, which counts milliseconds.

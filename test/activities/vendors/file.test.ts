@@ -120,6 +120,25 @@ test('a value of the file means nobody in a refusal as well', async (t) => {
   t.deepEqual(await stepFor(t, 'name-finder', answer), { kind: 'miss', reason: 'no_match' });
 });
 
+for (const [status, step] of [
+  [401, { kind: 'fatal', why: 'auth' }],
+  [429, { kind: 'retry', why: 'rate_limit', afterMs: null }],
+] as const) {
+  test(`a ${status} speaks before the body: it is no word about a person`, async (t) => {
+    const answer = { status, body: { error: { code: 'NO_RESULT' } } };
+    t.deepEqual(await stepFor(t, 'name-finder', answer), step);
+  });
+}
+
+test('a vendor whose answers name nobody by NPI needs a name to compare them with', async (t) => {
+  const settings = { url: 'http://127.0.0.1/{npi}', needs: ['npi'], identity: { full: '/name' } };
+  const { vendor, asked } = await listedVendor(t, settings);
+  t.deepEqual(vendor.needs, ['npi', 'name']);
+  const step = await vendor.submit({ ...SUBJECT, person: null, organization: null }, NEVER);
+  t.deepEqual(step, { kind: 'skip', missing: ['name'] });
+  t.is(asked.length, 0);
+});
+
 test('any other refusal is not taken for nobody', async (t) => {
   const answer = { status: 422, body: { error: { code: 'BAD_NAME' } } };
   t.deepEqual(await stepFor(t, 'name-finder', answer), { kind: 'fatal', why: 'protocol', field: 'status' });

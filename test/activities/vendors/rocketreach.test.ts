@@ -74,6 +74,12 @@ for (const [api, wantedType, cost] of [
   });
 }
 
+test('whom an answer of the universal API is about, a name alone can tell: without one it is not asked', async (t) => {
+  const needsOf = async (api: 'legacy' | 'universal') =>
+    (await rocketReach(t, api, { status: 404, body: {} })).vendor.needs;
+  t.deepEqual([await needsOf('legacy'), await needsOf('universal')], [['npi'], ['npi', 'name']]);
+});
+
 test('universal credits are paid for the types found', async (t) => {
   const answer = { status: 200, body: FOUND };
   const { vendor } = await rocketReach(t, 'universal', answer, recorded('rocketreach/complete'));

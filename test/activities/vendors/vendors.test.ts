@@ -32,6 +32,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
       { status: 504, headers: { 'retry-after': '7' }, body: '' },
       unanswered(7000),
     ],
+    ['a gateway with a status of its own', 'perhaps charged', { status: 524, body: '' }, unanswered(null)],
     [
       'a busy server',
       'asked again when it says',

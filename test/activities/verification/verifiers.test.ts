@@ -167,7 +167,7 @@ for (const id of VERIFIER_IDS) {
     [500, 'retry upstream 7000'],
     [502, 'retry unanswered 7000'],
     [504, 'retry unanswered 7000'],
-    [524, 'retry upstream 7000'],
+    [524, 'retry unanswered 7000'],
   ] as const satisfies [number, string | Partial<Record<VerifierId | '', string>>][]) {
     const all: Partial<Record<VerifierId | '', string>> =
       typeof meaning === 'string' ? { '': meaning } : meaning;
