@@ -23,6 +23,7 @@ const time = (name: string) => timestamp(name, { withTimezone: true, precision: 
 const bytea = customType<{ data: Buffer; driverData: Buffer }>({ dataType: () => 'bytea' });
 const count = (name: string) => bigint(name, { mode: 'number' });
 const requiredText = (name: string) => text(name).notNull();
+const requiredTime = (name: string) => time(name).notNull();
 
 type Word<Text> = Text extends `${infer First} ${infer Rest}` ? First | Word<Rest> : Text & string;
 
@@ -38,45 +39,35 @@ function columns<const Names extends string, Column>(names: Names, column: (name
 export const batches = pgTable('batches', {
   id: text('id').primaryKey(),
   organizationId: text('organization_id').notNull(),
-  apiKeyId: text('api_key_id'),
+  ...columns('apiKeyId webhookUrl', text),
   submittedAs: text('submitted_as').$type<words.SubmittedAs>().notNull(),
   wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
   total: smallint('total').notNull(),
   completedCount: smallint('completed_count').notNull().default(0),
   status: text('status').$type<'in-progress' | 'completed'>().notNull().generatedAlwaysAs(inMigrations),
-  webhookUrl: text('webhook_url'),
   webhookMode: text('webhook_mode').$type<words.WebhookMode>(),
   /** Escaped JSON text exactly as it was sent: jsonb and JSON.parse both lose. */
   customData: text('custom_data'),
-  createdAt: time('created_at').notNull(),
-  updatedAt: time('updated_at').notNull(),
-  deadlineAt: time('deadline_at').notNull(),
-  startedAt: time('started_at'),
-  checkedAt: time('checked_at'),
+  ...columns('createdAt updatedAt deadlineAt', requiredTime),
+  ...columns('startedAt checkedAt', time),
   /** Since when its workflow is to be started, or told that more of its requests have room; null if neither. */
   wakeAt: time('wake_at').default(inMigrations),
 });
 
 export const requests = pgTable('requests', {
   id: text('id').primaryKey(),
-  batchId: text('batch_id').notNull(),
-  organizationId: text('organization_id').notNull(),
+  ...columns('batchId organizationId npi', requiredText),
   position: smallint('position').notNull(),
-  npi: text('npi').notNull(),
   wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
   /** Credits it costs if an email is found. */
   cost: smallint('cost').notNull(),
   status: text('status').$type<words.RequestStatus>().notNull(),
   replayed: boolean('replayed').notNull().default(false),
   creditsUsed: smallint('credits_used').notNull().generatedAlwaysAs(inMigrations),
-  email: text('email'),
+  ...columns('email reason', text),
   emailType: text('email_type').$type<words.EmailType>(),
-  emailLastValidatedAt: time('email_last_validated_at'),
-  reason: text('reason'),
-  acceptedAt: time('accepted_at').notNull(),
-  deadlineAt: time('deadline_at').notNull(),
-  startedAt: time('started_at'),
-  settledAt: time('settled_at'),
+  ...columns('emailLastValidatedAt startedAt settledAt', time),
+  ...columns('acceptedAt deadlineAt', requiredTime),
   /** False while it waits for others of its organization to end. */
   hasRoom: boolean('has_room').notNull().default(true),
   /** The lookup it waits for, or waited for; null if none was needed. */
@@ -91,8 +82,7 @@ export const idempotencyKeys = pgTable('idempotency_keys', {
   ...columns('organizationId method path key', requiredText),
   fingerprint: bytea('fingerprint').notNull(),
   response: text('response'),
-  createdAt: time('created_at').notNull(),
-  expiresAt: time('expires_at').notNull(),
+  ...columns('createdAt expiresAt', requiredTime),
 });
 
 export const webhookDeliveries = pgTable('webhook_deliveries', {
@@ -135,35 +125,27 @@ export const lookups = pgTable('lookups', {
 });
 
 export const vendorAttempts = pgTable('vendor_attempts', {
-  lookupId: text('lookup_id').notNull(),
-  vendor: text('vendor').notNull(),
+  ...columns('lookupId vendor requestId', requiredText),
   n: smallint('n').notNull(),
-  requestId: text('request_id').notNull(),
   state: text('state').$type<words.VendorAttemptState>().notNull(),
-  jobRef: text('job_ref'),
-  reason: text('reason'),
-  leaseUntil: time('lease_until'),
+  ...columns('jobRef reason', text),
+  ...columns('leaseUntil endedAt', time),
   polls: integer('polls').notNull().default(0),
   credits: numeric('credits', { precision: 12, scale: 3, mode: 'number' }).notNull().default(0),
   candidates: smallint('candidates').notNull().default(0),
   returned: boolean('returned').notNull().default(false),
   startedAt: time('started_at').notNull(),
-  endedAt: time('ended_at'),
 });
 
 export const storedEmails = pgTable('stored_emails', {
-  npi: text('npi').notNull(),
-  email: text('email').notNull(),
+  ...columns('npi email source', requiredText),
   emailType: text('email_type').$type<words.EmailType>(),
   verdict: text('verdict').$type<words.StoredVerdict>().notNull(),
-  reason: text('reason'),
-  lastValidatedAt: time('last_validated_at'),
-  source: text('source').notNull(),
+  ...columns('reason checkingFor', text),
+  ...columns('lastValidatedAt checkingUntil', time),
   unchecked: boolean('unchecked').notNull().default(false),
   firstSeenAt: time('first_seen_at').notNull().defaultNow(),
   updatedAt: time('updated_at').notNull().defaultNow(),
-  checkingUntil: time('checking_until'),
-  checkingFor: text('checking_for'),
   isEcho: boolean('is_echo').notNull().default(false),
   mayStore: boolean('may_store').notNull().default(true),
 });
@@ -171,13 +153,10 @@ export const storedEmails = pgTable('stored_emails', {
 /** Append-only evidence: who named an address, which check rejected or accepted it, and why. */
 export const emailChecks = pgTable('email_checks', {
   id: count('id').primaryKey().generatedAlwaysAsIdentity(),
-  npi: text('npi').notNull(),
-  email: text('email').notNull(),
-  lookupId: text('lookup_id'),
+  ...columns('npi email source', requiredText),
+  ...columns('lookupId reason', text),
   kind: text('kind').$type<words.CheckKind>().notNull(),
-  source: text('source').notNull(),
   verdict: text('verdict').$type<words.StoredVerdict>().notNull(),
-  reason: text('reason'),
   durationMs: integer('duration_ms'),
   at: time('at').notNull().defaultNow(),
 });
@@ -199,9 +178,8 @@ export const providers = pgTable('providers', {
 });
 
 export const providerEndpoints = pgTable('provider_endpoints', {
-  npi: text('npi').notNull(),
+  ...columns('npi endpoint', requiredText),
   kind: text('kind').$type<words.EndpointKind>().notNull(),
-  endpoint: text('endpoint').notNull(),
   affiliationName: text('affiliation_name'),
 });
 

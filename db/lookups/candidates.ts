@@ -323,7 +323,7 @@ export async function listFading(
   return await run<Fading>(db)`
     select s.npi, s.email, s.email_type as "vendorType", s.source, ${IS_TYPED_DIRECT} as "isTypedDirect",
            ${namedBy(search.freshnessMs)} as "namedBy"
-      from (select distinct npi from (select npi from requests where test_outcome is null order by accepted_at desc limit ${ASKED}) newest) asked
+      from (select distinct npi from (select npi from requests where test_outcome is null order by id desc limit ${ASKED}) newest) asked
       join stored_emails s on s.npi = asked.npi
      where s.verdict = 'valid' and not s.unchecked and s.may_store
        and s.last_validated_at >= ${stale}
@@ -335,5 +335,5 @@ export async function listFading(
      order by s.last_validated_at limit ${search.limit}`;
 }
 
-/** The newest requests say who is asked for; beyond them a round would cost more than it brings. */
+/** The newest requests, whose ids are the last, say who is asked for; beyond them a round would cost more than it brings. */
 const ASKED = 20_000;

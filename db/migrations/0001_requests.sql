@@ -45,11 +45,10 @@ create index batches_in_progress on batches (id) where status = 'in-progress';
 create index batches_by_organization on batches (organization_id, created_at);
 -- What is old is found in the order of its age.
 create index batches_custom_data_by_age on batches (created_at) where custom_data is not null;
--- Last: of indexes that cost the same on an empty table the planner takes the newest, and this is the one for foreign keys.
-create unique index batches_with_organization on batches (id, organization_id);
 
 create table requests (
   id text primary key,
+  -- One that is there, and of the same organization: count_settled_requests.
   batch_id text not null,
   organization_id text not null,
   position smallint not null check (position between 0 and 59),
@@ -82,7 +81,6 @@ create table requests (
   )),
   unique (batch_id, position),
   unique (id, organization_id),
-  foreign key (batch_id, organization_id) references batches (id, organization_id),
   constraint requests_email_iff_completed check (
     num_nonnulls(email, email_type, email_last_validated_at) =
       case when status = 'completed' and erased_at is null then 3 else 0 end
@@ -102,8 +100,6 @@ create table requests (
 create index requests_open on requests (deadline_at) where settled_at is null;
 create index requests_in_line on requests (organization_id, has_room, deadline_at) where settled_at is null;
 create index requests_by_npi on requests (npi, organization_id);
--- Who was asked for lately is re-verified.
-create index requests_by_time on requests (accepted_at);
 -- What an organization had in a time; hardly any work to keep, because rows lie in the order of time.
 create index requests_by_settlement on requests using brin (settled_at);
 create index requests_by_lookup on requests (lookup_id) where lookup_id is not null;
@@ -118,6 +114,18 @@ language sql immutable strict as $$
    where an_outcome not in ('not_found', 'failed', 'deadline')
      and (an_outcome not in ('professional', 'personal') or an_outcome = type)
 $$;
+
+create function refuse_change() returns trigger language plpgsql as $$
+begin
+  raise exception '% is append-only', tg_table_name using errcode = 'restrict_violation';
+end $$;
+
+-- Whose they are is looked at when they are inserted, once for a statement, and stays so.
+create trigger batches_kept before delete or update of id, organization_id on batches
+  for each row execute function refuse_change();
+
+create trigger requests_kept before delete or update of id, batch_id, organization_id on requests
+  for each row execute function refuse_change();
 
 create function guard_request_state() returns trigger language plpgsql as $$
 begin
@@ -145,12 +153,20 @@ create trigger requests_guard_state before update on requests
   for each row execute function guard_request_state();
 
 create function count_settled_requests() returns trigger language plpgsql as $$
+declare
+  counted integer;
 begin
   update batches b
      set completed_count = b.completed_count + n.settled, updated_at = greatest(b.updated_at, n.at)
-    from (select batch_id, count(settled_at) settled, max(coalesce(settled_at, started_at, accepted_at)) at
-            from changed group by batch_id) n
-   where b.id = n.batch_id;
+    from (select batch_id, organization_id, count(settled_at) settled,
+                 max(coalesce(settled_at, started_at, accepted_at)) at
+            from changed group by batch_id, organization_id) n
+   where b.id = n.batch_id and b.organization_id = n.organization_id;
+  get diagnostics counted = row_count;
+  if counted < (select count(distinct (batch_id, organization_id)) from changed) then
+    raise exception 'a request is of a batch of its organization'
+      using errcode = 'foreign_key_violation', constraint = 'requests_batch';
+  end if;
   perform note_contradictions(array(select id from changed));
   return null;
 end $$;

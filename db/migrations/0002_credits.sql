@@ -5,6 +5,7 @@ create table ledger_entries (
   id bigint primary key generated always as identity,
   -- One that is there, as its balance: apply_ledger_entries.
   organization_id text not null,
+  -- One of the organization's: contradicted_requests.
   request_id text,
   kind text not null check (kind in ('grant', 'adjustment', 'hold', 'charge', 'release')),
   amount bigint not null,
@@ -24,17 +25,11 @@ create table ledger_entries (
   constraint ledger_entries_amount check (amount > 0 or (kind = 'adjustment' and amount <> 0)),
   constraint ledger_entries_request check ((request_id is not null) = (kind in ('hold', 'charge', 'release'))),
   -- One hold and at most one charge or release per request.
-  constraint ledger_entries_once unique (request_id, side),
-  foreign key (request_id, organization_id) references requests (id, organization_id)
+  constraint ledger_entries_once unique (request_id, side)
 );
 create index ledger_entries_by_organization on ledger_entries (organization_id, id);
 -- As requests_by_settlement.
 create index ledger_entries_by_time on ledger_entries using brin (created_at);
-
-create function refuse_change() returns trigger language plpgsql as $$
-begin
-  raise exception '% is append-only', tg_table_name using errcode = 'restrict_violation';
-end $$;
 
 create trigger ledger_entries_append_only before update or delete on ledger_entries
   for each row execute function refuse_change();
@@ -99,15 +94,18 @@ create trigger ledger_entries_apply after insert on ledger_entries
 -- statement that writes either. What does not agree then, because another statement of the transaction is to follow, is
 -- looked at again at commit.
 
--- Those of these requests that the ledger contradicts: what is held and what settles it is the request's price.
--- `limit` keeps the planner from joining with the whole ledger.
-create function contradicted_requests(ids text[]) returns setof requests language sql stable as $$
-  select r.*
-    from requests r
-    left join lateral (select * from ledger_entries where request_id = r.id and side = 'hold' limit 1) hold on true
-    left join lateral (select * from ledger_entries where request_id = r.id and side = 'settlement' limit 1) settlement on true
-   where r.id = any(ids)
-     and case
+-- Those of these requests that the ledger contradicts, or that it alone knows: what is held and what settles it is the
+-- request's price, of its organization. `limit` keeps the planner from joining with whole tables.
+create function contradicted_requests(ids text[]) returns setof text language sql stable as $$
+  select one.id
+    from unnest(ids) one (id)
+    left join lateral (select * from requests where id = one.id limit 1) r on true
+    left join lateral (select * from ledger_entries where request_id = one.id and side = 'hold' limit 1) hold on true
+    left join lateral (select * from ledger_entries where request_id = one.id and side = 'settlement' limit 1) settlement on true
+   where case
+           when r.id is null then true
+           when r.organization_id <> coalesce(hold.organization_id, r.organization_id)
+             or r.organization_id <> coalesce(settlement.organization_id, r.organization_id) then true
            when hold.id is null then settlement.id is not null or not (r.status = 'completed' and r.replayed)
            else hold.amount <> r.cost or settlement.amount <> r.cost or settlement.kind is distinct from
              case when r.settled_at is null then null
@@ -124,7 +122,7 @@ create unlogged table contradictions (request_id text primary key);
 create function note_contradictions(ids text[]) returns void language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 begin
-  insert into contradictions select id from contradicted_requests(ids) on conflict do nothing;
+  insert into contradictions select * from contradicted_requests(ids) on conflict do nothing;
 end $$;
 
 create function refuse_contradiction() returns trigger language plpgsql as $$
@@ -133,11 +131,11 @@ declare
   entries text;
 begin
   delete from contradictions where request_id = new.request_id;
-  select * into request from contradicted_requests(array[new.request_id]);
-  if found then
+  if exists (select from contradicted_requests(array[new.request_id])) then
+    select * into request from requests where id = new.request_id;
     select coalesce(string_agg(kind, '+' order by id), '') into entries
       from ledger_entries where request_id = new.request_id;
-    raise exception 'request % at % credits is % with ledger entries "%"', request.id, request.cost, request.status, entries
+    raise exception 'request % at % credits is % with ledger entries "%"', new.request_id, request.cost, request.status, entries
       using errcode = 'check_violation', constraint = 'requests_settled_in_ledger';
   end if;
   return null;

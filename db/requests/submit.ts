@@ -1,11 +1,11 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
 import { type Balance, isSandbox } from '../accounts/organizations.ts';
 import { type Database, insertAll, run, span, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { count, countSettled, type Ended } from '../metrics.ts';
-import { batches, idempotencyKeys, requests, webhookDeliveries } from '../schema.ts';
+import { batches, requests, webhookDeliveries } from '../schema.ts';
 import type { SubmittedAs, TestOutcome, WantedType, WebhookMode } from '../words.ts';
 import { CLAIMS, claimEntitlements, findKnownEmails, requireClaims } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
@@ -108,33 +108,19 @@ async function claimIdempotencyKey(
 ): Promise<SubmitOutcome | null> {
   if (!command.idempotency) return null;
   const { key, method, path, fingerprint } = command.idempotency;
-  const row = {
-    fingerprint,
-    response: null,
-    createdAt: sql`clock_timestamp()`,
-    expiresAt: sql`clock_timestamp() + ${span(rules.idempotencyMs)}`,
-  };
   await tx.execute(sql.raw(`set local lock_timeout = ${IDEMPOTENCY_WAIT_MS}`));
-  const claimed = await tx
-    .insert(idempotencyKeys)
-    .values({ organizationId: command.organizationId, method, path, key, ...row })
-    .onConflictDoUpdate({
-      target: [
-        idempotencyKeys.organizationId,
-        idempotencyKeys.method,
-        idempotencyKeys.path,
-        idempotencyKeys.key,
-      ],
-      set: row,
-      setWhere: sql`${idempotencyKeys.expiresAt} <= clock_timestamp()`,
-    })
-    .returning({ key: idempotencyKeys.key });
+  const claimed = await run(tx)`
+    insert into idempotency_keys as k (organization_id, method, path, key, fingerprint, created_at, expires_at)
+    select ${command.organizationId}, ${method}, ${path}, ${key}, ${fingerprint}::bytea, at, at + ${span(rules.idempotencyMs)}
+      from clock_timestamp() at
+        on conflict (organization_id, method, path, key) do update
+       set fingerprint = excluded.fingerprint, response = null,
+           created_at = excluded.created_at, expires_at = excluded.expires_at
+     where k.expires_at <= clock_timestamp() returning 1`;
   await tx.execute(sql`set local lock_timeout = default`);
   if (claimed.length === 1) return null;
-  const [stored] = await tx
-    .select({ fingerprint: idempotencyKeys.fingerprint, response: idempotencyKeys.response })
-    .from(idempotencyKeys)
-    .where(sameKey(command.organizationId, { key, method, path }));
+  const [stored] = await run<{ fingerprint: Buffer; response: string | null }>(tx)`
+    select fingerprint, response from idempotency_keys where ${sameKey(command.organizationId, command.idempotency)}`;
   if (!stored?.response) throw new Error('an Idempotency-Key was committed without its response');
   return stored.fingerprint.equals(fingerprint)
     ? { kind: 'repeated', response: stored.response }
@@ -221,7 +207,9 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   await Promise.all([
     insertBatch(tx, batch, rows, deliveries, rules.replayMs),
     command.idempotency &&
-      tx.update(idempotencyKeys).set({ response }).where(sameKey(organizationId, command.idempotency)),
+      tx.execute(
+        sql`update idempotency_keys set response = ${response} where ${sameKey(organizationId, command.idempotency)}`,
+      ),
   ]);
   return {
     kind: 'accepted',
@@ -284,10 +272,5 @@ function sameKey(
   organizationId: string,
   { key, method, path }: { key: string; method: string; path: string },
 ) {
-  return and(
-    eq(idempotencyKeys.organizationId, organizationId),
-    eq(idempotencyKeys.method, method),
-    eq(idempotencyKeys.path, path),
-    eq(idempotencyKeys.key, key),
-  );
+  return sql`(organization_id, method, path, key) = (${organizationId}, ${method}, ${path}, ${key})`;
 }

@@ -4,6 +4,7 @@ import { connect } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { server as hapiServer } from '@hapi/hapi';
 import postgres, { type Sql } from 'postgres';
+import { shareOut } from '../../api/http/overload.ts';
 import { STEPS, takePlaces } from '../../db/accounts/limits.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { migrate } from '../../db/migrate.ts';
@@ -15,7 +16,7 @@ import { startApi } from '../support/stack.ts';
 // `node test/bench/hot-path.ts [SECONDS]`: what submits, polls and admissions cost that PostgreSQL alone answers, each beside
 // what the same would cost without our rules, on the same temporary PostgreSQL (without fsync) and in the same run:
 //
-// - bulks of 60 stored emails: against the floor, which is one statement for a whole bulk without a single rule, and
+// - bulks of 60 stored emails, let in as the API does: against the floor, which is one statement for a whole bulk without a single rule, and
 //   against peers if they are installed (`npm ci` in peers/)
 // - polls: against a bare hapi route with one select
 // - admission of one key alone: by how many requests its window holds
@@ -24,6 +25,7 @@ import { startApi } from '../support/stack.ts';
 
 const SECONDS = Number(process.argv[2] ?? 3);
 const NPIS = 120_000;
+const POOL = 20;
 const BULK = 60;
 
 /** Takes one bulk of an organization. */
@@ -40,7 +42,7 @@ async function main(): Promise<void> {
   const server = await startPostgres({});
   try {
     await migrate(server.url);
-    const db = openDatabase({ url: server.url, poolSize: 20, applicationName: 'bench' });
+    const db = openDatabase({ url: server.url, poolSize: POOL, applicationName: 'bench' });
     const sql = postgres(server.url, { max: 20, onnotice: () => {} });
     await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
       select (1000000000 + n)::text, 'a' || n || '@example.com', 'professional', 'valid', now(), 'bench'
@@ -83,10 +85,12 @@ async function stored(db: Database, sql: Sql, url: string): Promise<void> {
 /** Every bulk is new to its organization, and charged. */
 async function ours(db: Database, count: number): Promise<Take> {
   const organizations = await Promise.all(Array.from({ length: count }, () => openOrganization(db, 1e9)));
+  const { writes } = shareOut(POOL);
   return async (n, npis) => {
     const organization = organizations[n];
     if (!organization) throw new Error('no such organization');
-    acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+    const work = () => submit(db, submitCommand(organization, { npis }), RULES);
+    acceptedIds(await writes.inTurn(organization.organizationId, work));
   };
 }
 

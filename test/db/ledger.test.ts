@@ -171,8 +171,31 @@ test('a request cannot be of another organization than its batch', async (t) => 
   await t.throwsAsync(
     sql`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
         values (${newId('req')}, ${batchId}, ${other.organizationId}, 1, ${NPI}, 'any', 1, 'accepted', now(), now())`,
-    refusedBy('foreign key'),
+    refusedBy('of a batch of its organization'),
   );
+});
+
+test('an entry is of a request that there is, and that is of its organization', async (t) => {
+  const { organizationId, requestId } = await openRequest();
+  const other = await openOrganization(db, 10);
+  await submit(db, submitCommand(other, { npis: [NPI] }), RULES);
+  const post = (organization: string, id: string, kind: string) => sql`
+    insert into ledger_entries (organization_id, request_id, kind, amount) values (${organization}, ${id}, ${kind}, 1)`;
+  await t.throwsAsync(post(organizationId, newId('req'), 'hold'), refusedBy('ledger entries'));
+  const failed = sql`update requests set status = 'failed', settled_at = now() where id = ${requestId}`;
+  const released = sql`with failed as (${failed}) ${post(other.organizationId, requestId, 'release')}`;
+  await t.throwsAsync(released, refusedBy('ledger entries'));
+});
+
+test('batches and requests are never removed, and never become somebody else’s', async (t) => {
+  const { batchId, requestId } = await openRequest();
+  const other = await openOrganization(db, 10);
+  for (const [table, id] of Object.entries({ batches: batchId, requests: requestId })) {
+    const one = sql`${sql(table)} where id = ${id}`;
+    await t.throwsAsync(sql`delete from ${one}`, refusedBy('append-only'));
+    const moved = sql`update ${sql(table)} set organization_id = ${other.organizationId} where id = ${id}`;
+    await t.throwsAsync(moved, refusedBy('append-only'));
+  }
 });
 
 test('an NPI is ten ASCII digits for the database too', async (t) => {
