@@ -118,11 +118,10 @@ async function converse(
       const isUnasked =
         step.kind === 'retry' || (step.kind === 'fatal' && ['auth', 'plan'].includes(step.why));
       if (jobRef !== null && isUnasked) {
-        const afterMs = (step.kind === 'retry' && step.afterMs) || POLL_AGAIN_MS;
+        const afterMs = (step.kind === 'retry' ? step.afterMs : null) ?? POLL_AGAIN_MS;
         await recordVendorJob(db, key, jobRef, afterMs, outcomeOf(step, true));
-        return step.kind === 'retry'
-          ? wait(question, step.why, afterMs)
-          : { kind: 'fatal', reason: wordOf(step) };
+        if (step.kind === 'fatal') return { kind: 'fatal', reason: wordOf(step) };
+        return wait(question, step.why, afterMs);
       }
       const end = await record(deps, source, subject, key, step);
       if (end !== null) return end;

@@ -21,12 +21,13 @@ export const ROCKETREACH = {
   id: 'rocketreach',
   url: 'https://api.rocketreach.co/api/v2',
   callMs: 30_000,
+  needs: ['npi'],
   gives: ['professional', 'personal'],
   isDated: true,
   repeatIsFree: false,
   capMs: 120_000,
   rates: [{ calls: 10, perMs: 1000 }],
-} as const satisfies Omit<VendorFacts, 'needs'>;
+} as const satisfies VendorFacts;
 
 /** "Poll about every 3 seconds"; polls are free, but count for the account's 10 requests a second. */
 const POLL_MS = 3000;
@@ -39,7 +40,7 @@ const UNIVERSAL_CREDITS: Readonly<Record<EmailType, number>> = { professional: 2
 /** The two: what is asked for beside the NPI, and the credits of addresses of these types. */
 const APIS = {
   legacy: {
-    needs: ['npi'],
+    needs: ROCKETREACH.needs,
     lookupPath: '/person/lookup',
     statusPath: '/person/checkStatus',
     query: (_wantedType: WantedType) => ({ lookup_type: 'standard' }),
@@ -47,7 +48,7 @@ const APIS = {
   },
   universal: {
     // Whom an answer without an NPI is about, a name alone can tell.
-    needs: ['npi', 'name'],
+    needs: [...ROCKETREACH.needs, 'name'],
     lookupPath: '/universal/person/lookup',
     statusPath: '/universal/person/check_status',
     // The NPI in the answer would cost one more (`reveal_healthcare_enrichment`); its name and state are free.

@@ -126,7 +126,7 @@ const pace = (facts: Pick<VendorFacts, 'capMs' | 'callMs' | 'rates'>) => ({
   ...limits(facts),
 });
 
-const vendorMembers = (facts: Omit<VendorFacts, 'needs'>) => ({
+const vendorMembers = (facts: VendorFacts) => ({
   types: types(facts.gives).default(facts.gives),
   ...pace(facts),
   may_store: Joi.boolean().default(true),

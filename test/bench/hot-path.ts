@@ -16,8 +16,8 @@ import { startApi } from '../support/stack.ts';
 // `node test/bench/hot-path.ts [SECONDS]`: what submits, polls and admissions cost that PostgreSQL alone answers, each beside
 // what the same would cost without our rules, on the same temporary PostgreSQL (without fsync) and in the same run:
 //
-// - bulks of 60 stored emails, let in as the API does: against the floor, which is one statement for a whole bulk without a single rule, and
-//   against peers if they are installed (`npm ci` in peers/)
+// - bulks of 60 stored emails, let in as the API does: against the floor, which is one statement for a whole bulk without a
+//   single rule, and against peers if they are installed (`npm ci` in peers/)
 // - polls: against a bare hapi route with one select
 // - admission of one key alone: by how many requests its window holds
 //
@@ -43,7 +43,7 @@ async function main(): Promise<void> {
   try {
     await migrate(server.url);
     const db = openDatabase({ url: server.url, poolSize: POOL, applicationName: 'bench' });
-    const sql = postgres(server.url, { max: 20, onnotice: () => {} });
+    const sql = postgres(server.url, { max: POOL, onnotice: () => {} });
     await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
       select (1000000000 + n)::text, 'a' || n || '@example.com', 'professional', 'valid', now(), 'bench'
         from generate_series(0, ${NPIS - 1}::int) n`;
