@@ -47,13 +47,6 @@ export async function storeCandidates(
         select distinct on (email) c.*, at from ended, jsonb_to_recordset(${JSON.stringify(candidates)}::jsonb)
                  c (email text, "vendorType" text, verdict text, "validatedAt" timestamptz(3))
          where not is_suppressed(${npi}, email)
-      ), evidence as (
-        insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, at)
-        select ${npi}, email, ${lookupId}, kind, by, verdict, why, at
-          from named, (values ('named', ${source}, null), ('identity', ${SERVICE}, ${mismatch})) line (kind, by, why)
-         -- What may not be kept and is somebody else's is not even evidence: the attempt says that there was a mismatch.
-         where ${mayStore} and (kind = 'named' or ${!isTheirs}) or kind = 'named' and ${isTheirs}
-         order by email, kind desc
       ), stored as (
         insert into stored_emails as s
           (npi, email, email_type, verdict, last_validated_at, source, unchecked, updated_at, first_seen_at, is_echo, may_store)
@@ -67,6 +60,13 @@ export async function storeCandidates(
          where (s.verdict <> 'valid' or s.unchecked or s.last_validated_at < excluded.updated_at - ${span(freshnessMs)})
            -- What waits for its check with a date is not put back by a source that knows none, or an older one.
            and not (s.unchecked and coalesce(s.last_validated_at, '-infinity') > coalesce(excluded.last_validated_at, '-infinity'))
+      ), evidence as (
+        insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, at)
+        select ${npi}, email, ${lookupId}, kind, by, verdict, why, at
+          from named, (values ('named', ${source}, null), ('identity', ${SERVICE}, ${mismatch})) line (kind, by, why)
+         -- What may not be kept and is somebody else's is not even evidence: the attempt says that there was a mismatch.
+         where ${mayStore} and (kind = 'named' or ${!isTheirs}) or kind = 'named' and ${isTheirs}
+         order by email, kind desc
       )
       select "requestId" from ended`),
     // What one source knows or lets us keep, another does not unsay or forbid.
@@ -303,11 +303,13 @@ export async function recordCheck(
   }
   if (lines.length === 0) return;
   await run(db)`
-    with stored as (${stored})
-    insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms)
-    select stored.*, ${lookupId}, kind, source, verdict, reason, "durationMs"
-      from stored, jsonb_to_recordset(${JSON.stringify(lines)}::jsonb)
-             line (kind text, source text, verdict text, reason text, "durationMs" integer)`;
+    with stored as (${stored}), evidence as (
+      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms)
+      select stored.*, ${lookupId}, kind, source, verdict, reason, "durationMs"
+        from stored, jsonb_to_recordset(${JSON.stringify(lines)}::jsonb)
+               line (kind text, source text, verdict text, reason text, "durationMs" integer)
+    )
+    select`;
 }
 
 type Fading = Pick<ClaimedEmail, 'email' | 'vendorType' | 'source' | 'isTypedDirect' | 'namedBy'> & {

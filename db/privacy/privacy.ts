@@ -137,6 +137,8 @@ async function erase(db: Database, by: AskedBy, subject: DataSubject, isRehearsa
     await tx.execute(sql`lock table provider_endpoints in share row exclusive mode`);
     // Whoever answers a request locks a balance first. The directory's writers come after, in the order they use.
     await tx.execute(sql`select hold_balances()`);
+    // Who writes both of these begins with the first. A prepared statement locks the tables of its CTEs in their order,
+    // and the one that it is an insert into or a delete from before them.
     await tx.execute(sql`lock table stored_emails, email_checks in share row exclusive mode`);
     erasure = only(await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason)));
     await recordPrivacyRequest(tx, by, 'privacy.erase', subject, erasure);

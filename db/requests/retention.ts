@@ -34,8 +34,11 @@ export async function forgetOld(
           delete from stored_emails s
            where not s.may_store and s.updated_at < now() - interval '1 hour'
              and not exists (select from lookups l where l.npi = s.npi and l.closed_at is null)
-          returning s.npi, s.email)
-        delete from email_checks c using gone where c.npi = gone.npi and c.email = gone.email`,
+          returning s.npi, s.email
+        ), evidence as (
+          delete from email_checks c using gone where c.npi = gone.npi and c.email = gone.email
+        )
+        select`,
     sql`update requests set email = null, email_type = null, email_last_validated_at = null, erased_at = clock_timestamp()
          where ctid = any (array(
            select ctid from requests where email is not null and ${olderThan('settled_at', answersMs)}

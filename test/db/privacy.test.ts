@@ -4,6 +4,7 @@ import { balanceOf } from '../../db/accounts/credits.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { newId } from '../../db/ids.ts';
+import { recordCheck } from '../../db/lookups/candidates.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { eraseSubject, exportSubject } from '../../db/privacy/privacy.ts';
 import { storeRegistryAnswer } from '../../db/providers/providers.ts';
@@ -45,12 +46,12 @@ async function rowsWith(text: string): Promise<string[]> {
   return found.sort();
 }
 
-/** Resolves once somebody waits for a lock on a table. */
-async function waitsFor(table: string): Promise<true | null> {
+/** Whether so many wait for a lock on a table. */
+async function waitsFor(table: string, atLeast = 1): Promise<true | null> {
   const waiting = await run(sql`
     select 1 from pg_locks where not granted and relation = ${table}::regclass
        and database = (select oid from pg_database where datname = current_database())`);
-  return waiting.length > 0 ? true : null;
+  return waiting.length >= atLeast ? true : null;
 }
 
 /** A person of whom everything is held that can be: in the directory, evidence, NPPES, answers and deliveries. */
@@ -257,6 +258,33 @@ test.serial('an endpoint that an import is about to commit is erased with the re
     return { erasing };
   });
   t.like(await erasing, { endpoints: 1 });
+});
+
+// Guard: the order of recordCheck's CTEs.
+test.serial('an erasure and a check that is written meanwhile never wait for each other', async (t) => {
+  const { npi, email } = await person('2000060064', 'ilse');
+  const writer = openDatabase({ url: database.url, poolSize: 1, applicationName: 'test' });
+  t.teardown(() => writer.close());
+  const invalid = {
+    verdict: 'invalid',
+    reason: 'mailbox_missing',
+    emailType: null,
+    validatedAt: null,
+  } as const;
+  const write = () => recordCheck(writer, { npi, email, lookupId: null }, [], invalid);
+  // From its second use on, it is prepared.
+  await write();
+  const { both } = await db.drizzle.transaction(async (tx) => {
+    // The erasure waits for this one, and the writer for the erasure.
+    await tx.execute(sql`lock table stored_emails in row exclusive mode`);
+    const erasing = eraseSubject(db, BY, { npi });
+    await eventually(() => waitsFor('stored_emails'));
+    const writing = write();
+    await eventually(() => waitsFor('stored_emails', 2));
+    return { both: Promise.all([erasing, writing]) };
+  });
+  t.like((await both)[0], { storedEmails: 1 });
+  t.deepEqual(await rowsWith(email), []);
 });
 
 test.serial(
