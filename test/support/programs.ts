@@ -144,7 +144,7 @@ export async function startApiProcess(
     launch({
       name: 'API',
       command: process.execPath,
-      args: [PROGRAM],
+      args: ['--max-semi-space-size=8', PROGRAM],
       env: {
         ...BARE,
         DATABASE_URL: asRole(databaseUrl, 'api'),
