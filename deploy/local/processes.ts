@@ -9,7 +9,8 @@ import { OperatorProblem } from '../../db/errors.ts';
 // What the local programs need of this machine: processes, ports, and patience.
 
 const GRACE_MS = 20_000;
-const TAIL_LINES = 30;
+/** A Go program that panics says why in a line before a trace of 100. */
+const TAIL_LINES = 200;
 
 /** A server, or another long-lived program, running as the leader of its own process group. */
 export type ServerProcess = ReturnType<typeof launch>;

@@ -128,6 +128,21 @@ test('what a test file started ends with it, however it dies', async (t) => {
   t.throws(() => process.kill(pid, 0), { code: 'ESRCH' });
 });
 
+test('a Temporal that lost a port of its own choice to another program is started again', async (t) => {
+  const cli = join(temporaryFolder(t.teardown), 'temporal');
+  // As the real one: why in a line, and then the trace of a panic.
+  await script(
+    cli,
+    `[ -e "$0.once" ] && exec "${testSetting('TEST_TEMPORAL_CLI')}" "$@"
+     touch "$0.once"
+     echo 'msg="Failed to start gRPC listener" error="listen tcp 127.0.0.1:1: bind: address already in use"'
+     seq 100 >&2; exit 2`,
+  );
+  const temporal = await startTemporal({ cli, namespace: 'default' });
+  await temporal.stop();
+  t.pass();
+});
+
 test('without a Temporal CLI and a way to get one, the message says what to install', async (t) => {
   const cacheDir = temporaryFolder(t.teardown);
   const { error } = await findCli(cacheDir, temporaryFolder(t.teardown));
