@@ -78,13 +78,6 @@ export const requests = pgTable('requests', {
   testOutcome: text('test_outcome').$type<words.TestOutcome>(),
 });
 
-export const idempotencyKeys = pgTable('idempotency_keys', {
-  ...columns('organizationId method path key', requiredText),
-  fingerprint: bytea('fingerprint').notNull(),
-  response: text('response'),
-  ...columns('createdAt expiresAt', requiredTime),
-});
-
 export const webhookDeliveries = pgTable('webhook_deliveries', {
   id: text('id').primaryKey(),
   batchId: text('batch_id').notNull(),

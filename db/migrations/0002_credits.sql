@@ -103,9 +103,8 @@ create function contradicted_requests(ids text[]) returns setof text language sq
     left join lateral (select * from ledger_entries where request_id = one.id and side = 'hold' limit 1) hold on true
     left join lateral (select * from ledger_entries where request_id = one.id and side = 'settlement' limit 1) settlement on true
    where case
-           when r.id is null then true
-           when r.organization_id <> coalesce(hold.organization_id, r.organization_id)
-             or r.organization_id <> coalesce(settlement.organization_id, r.organization_id) then true
+           when r.id is null or r.organization_id <> hold.organization_id
+             or r.organization_id <> settlement.organization_id then true
            when hold.id is null then settlement.id is not null or not (r.status = 'completed' and r.replayed)
            else hold.amount <> r.cost or settlement.amount <> r.cost or settlement.kind is distinct from
              case when r.settled_at is null then null

@@ -14,7 +14,7 @@ import { ROUTES } from '../../api/routes.ts';
 import { revokeKey } from '../../db/accounts/keys.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { newId } from '../../db/ids.ts';
-import { idempotencyKeys, storedEmails } from '../../db/schema.ts';
+import { storedEmails } from '../../db/schema.ts';
 import { examplesOf, misfits, operations, violations } from '../support/conformance.ts';
 import { fresh } from '../support/database.ts';
 import { type Answer, createCaller, exchange } from '../support/organization.ts';
@@ -298,16 +298,9 @@ test('refusals of a submit are as described: 402, 409, 413, 415, 422', async (t)
 /** With the Idempotency-Key `busy` held by a transaction that does not end. */
 async function whileRunning(path: string, ask: () => Promise<Answer>): Promise<Answer> {
   return await api.db.drizzle.transaction(async (tx) => {
-    const at = new Date();
-    await tx.insert(idempotencyKeys).values({
-      organizationId: client.organizationId,
-      method: 'POST',
-      path,
-      key: 'busy',
-      fingerprint: Buffer.alloc(32),
-      createdAt: at,
-      expiresAt: new Date(at.getTime() + 60_000),
-    });
+    await tx.execute(sql`
+      insert into idempotency_keys (organization_id, method, path, key, fingerprint, created_at, expires_at)
+      values (${client.organizationId}, 'POST', ${path}, 'busy', ${Buffer.alloc(32)}::bytea, now(), now() + interval '1 minute')`);
     return await ask();
   });
 }
