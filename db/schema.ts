@@ -48,7 +48,8 @@ export const batches = pgTable('batches', {
   webhookMode: text('webhook_mode').$type<words.WebhookMode>(),
   /** Escaped JSON text exactly as it was sent: jsonb and JSON.parse both lose. */
   customData: text('custom_data'),
-  ...columns('createdAt updatedAt deadlineAt', requiredTime),
+  ...columns('createdAt deadlineAt', requiredTime),
+  updatedAt: timestamp('updated_at', { withTimezone: true }).notNull(),
   ...columns('startedAt checkedAt', time),
   /** Since when its workflow is to be started, or told that more of its requests have room; null if neither. */
   wakeAt: time('wake_at').default(inMigrations),

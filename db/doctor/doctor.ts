@@ -121,7 +121,7 @@ const REPAIRS: Readonly<Record<string, (subject: string) => Fix>> = {
 
   batch_completed_count: (batchId) => sql`
     update batches b
-       set completed_count = n.counted, updated_at = greatest(b.updated_at, clock_timestamp())
+       set completed_count = n.counted, updated_at = later(b.updated_at, clock_timestamp())
       from (select count(settled_at)::int as counted from requests where batch_id = ${batchId}) n,
            (select completed_count as before from batches where id = ${batchId}) was
      where b.id = ${batchId} and b.completed_count <> n.counted

@@ -28,7 +28,8 @@ create table batches (
   webhook_mode text check (webhook_mode in ('real-time', 'batch')),
   custom_data text check (octet_length(custom_data) <= 16384),
   created_at timestamptz(3) not null,
-  updated_at timestamptz(3) not null,
+  -- Of what its envelope says; no two changes have the same one (later), so that it tells one state from another.
+  updated_at timestamptz not null,
   deadline_at timestamptz(3) not null,
   -- Null until Temporal has the batch workflow.
   started_at timestamptz(3),
@@ -152,6 +153,10 @@ end $$;
 create trigger requests_guard_state before update on requests
   for each row execute function guard_request_state();
 
+create function later(than timestamptz, at timestamptz) returns timestamptz language sql stable as $$
+  select greatest(than + interval '1 microsecond', at)
+$$;
+
 create function count_settled_requests() returns trigger language plpgsql as $$
 declare
   counted integer;
@@ -181,10 +186,11 @@ begin
     return null;
   end if;
   update batches b
-     set completed_count = b.completed_count + n.settled, updated_at = greatest(b.updated_at, n.at)
+     set completed_count = b.completed_count + n.settled, updated_at = later(b.updated_at, n.at)
     from (select c.batch_id, count(c.settled_at) filter (where e.settled_at is null) settled,
                  max(coalesce(c.erased_at, c.settled_at, c.started_at, c.accepted_at)) at
-            from changed c join earlier e on e.id = c.id group by c.batch_id) n
+            from changed c join earlier e on e.id = c.id
+           where (c.status, c.erased_at) is distinct from (e.status, e.erased_at) group by c.batch_id) n
    where b.id = n.batch_id;
   perform pg_notify('changed', c.id || case when c.settled_at is null then '' else ' final' end)
      from changed c join earlier e on e.id = c.id and e.status <> c.status;

@@ -38,7 +38,7 @@ create index webhook_deliveries_leased on webhook_deliveries (leased_until) wher
 
 create function touch_batch_of_delivery() returns trigger language plpgsql as $$
 begin
-  update batches set updated_at = greatest(updated_at, clock_timestamp()) where id = new.batch_id;
+  update batches set updated_at = later(updated_at, clock_timestamp()) where id = new.batch_id;
   return null;
 end $$;
 

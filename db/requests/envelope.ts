@@ -59,9 +59,9 @@ export async function findEnvelope(db: Database, subject: EnvelopeSubject): Prom
   };
 }
 
-/** Whatever changes in a request or a delivery is written to the batch's row too, by triggers. */
+/** Whatever changes in a request or a delivery is a later `updated_at` of its batch, by triggers. */
 const STATE = sql`b.id as "batchId", b.created_at as "createdAt",
-    concat_ws(' ', b.xmin, b.updated_at, c.available, (select n from suppression_changes)) as version`;
+    concat_ws(' ', b.updated_at, c.available, (select n from suppression_changes)) as version`;
 
 const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
   sql`${STATE}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",

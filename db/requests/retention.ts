@@ -43,7 +43,7 @@ export async function forgetOld(
          where ctid = any (array(
            select ctid from requests where email is not null and ${olderThan('settled_at', answersMs)}
             order by settled_at limit ${AT_MOST} for update skip locked))`,
-    sql`update batches set custom_data = null, updated_at = greatest(updated_at, clock_timestamp())
+    sql`update batches set custom_data = null, updated_at = later(updated_at, clock_timestamp())
          where ctid = any (array(
            select ctid from batches where custom_data is not null and ${olderThan('created_at', customDataMs)}
             order by created_at limit ${AT_MOST} for update skip locked))`,

@@ -105,6 +105,26 @@ test('the ETag is that of the state, whichever key asks for it, and changes with
   }
 });
 
+// Guard: `later` of the migrations. An ETag that changed for nothing would end a wait of `until=change`.
+test('the ETag changes with what an answer says and with nothing else, two changes at one moment included', async (t) => {
+  const { client, first, second, paths } = await submitTwo();
+  const batch = sql`id = (select batch_id from requests where id = ${first})`;
+  const etags = () =>
+    Promise.all(paths.map(async (path) => (await client.get(path)).headers.get('etag') ?? ''));
+  const before = await etags();
+  await sql`update batches set started_at = now(), checked_at = now(), wake_at = null where ${batch}`;
+  await sql`update requests set has_room = not has_room where id = ${first}`;
+  t.deepEqual(await etags(), before);
+  // No clock is later than this.
+  await sql`update batches set updated_at = updated_at + interval '1 hour' where ${batch}`;
+  const seen = [...before, ...(await etags())];
+  for (const requestId of [first, second]) {
+    await settle(api.db, requestId, 'failed', 'test', RULES);
+    seen.push(...(await etags()));
+  }
+  t.is(new Set(seen).size, 4);
+});
+
 test.serial('an address that is suppressed, and one that may be given again, are no 304', async (t) => {
   const client = await api.organization(10);
   const npi = '1234567885';
