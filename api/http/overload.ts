@@ -71,8 +71,8 @@ export function createLanes(
       const lane = lanes.get(who) ?? { here: 0, running: 0, waiting: [] };
       const ahead = lane.here < each ? 0 : (lane.here * usualMs) / each;
       if (lane.here >= most || ahead > ownPatienceMs) throw refuse('too_many_at_once', ahead);
-      // Before each turn of one's own everybody else has one, however much he waits for.
-      const turns = here < atOnce ? 0 : Math.min(here - lane.here, (lane.here + 1) * lanes.size);
+      // Where others leave no room, each of them has a turn before each of one's own: who has had one comes again.
+      const turns = here - lane.here < atOnce ? 0 : (lane.here - lane.running + 1) * lanes.size;
       const wait = turns * lately();
       if (here >= mostOfAll || wait > patienceMs) throw refuse('overloaded', wait);
       lanes.set(who, lane);

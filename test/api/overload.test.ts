@@ -267,6 +267,23 @@ test('who waits for a turn gets it in turn with others, however much he waits fo
   t.deepEqual(begun, ['a1', 'a2', 'b1', 'c1', 'a3']);
 });
 
+// Guard: `turns` in `createLanes`.
+test('who has a line of his own waits a round of all others for each in it: beyond his patience he is refused, others are let in', async (t) => {
+  const lanes = createLanes(
+    { atOnce: 2, each: 1, most: 100, mostOfAll: 100, ownPatienceMs: 10_000, patienceMs: 250 },
+    () => 0,
+  );
+  // 25 ms each, two at once.
+  const busy = Promise.withResolvers<void>();
+  const all = ['b', 'c', 'd'].map((who) => lanes.inTurn(who, () => busy.promise));
+  const line = Array.from({ length: 5 }, () => lanes.enter('a'));
+  t.throws(() => lanes.enter('a'), { message: 'HTTP 503' });
+  t.notThrows(() => lanes.enter('e').leave());
+  for (const place of line) place.leave();
+  busy.resolve();
+  await Promise.all(all);
+});
+
 // Guard: `everyMs` in `createLanes`.
 test('who would wait too long by what the line has lately cost is refused at once, and let in when it is gone', async (t) => {
   let now = 0;
