@@ -205,16 +205,26 @@ export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promi
   }
 }
 
-/** Inserts rows that all have the same members, by a statement whose text does not depend on how many there are. */
-export function insertAll<T extends PgTable>(table: T, rows: readonly T['$inferInsert'][]): SQL {
-  const columns = Object.entries(getTableColumns<PgTable>(table)).filter(
-    ([member]) => member in (rows[0] ?? {}),
-  );
-  const list = (part: (member: string, column: PgColumn) => string) =>
+/**
+ * Inserts rows that all have the same members, by a statement whose text does not depend on how many there are.
+ * @param common what all of them have besides: it is sent once
+ */
+export function insertAll<T extends PgTable, Common extends keyof T['$inferInsert'] = never>(
+  table: T,
+  rows: readonly Omit<T['$inferInsert'], Common>[],
+  common: Pick<T['$inferInsert'], Common> | null = null,
+): SQL {
+  const columnsOf = (row: object = {}) =>
+    Object.entries(getTableColumns<PgTable>(table)).filter(([member]) => member in row);
+  const list = (columns: ReturnType<typeof columnsOf>, part: (member: string, column: PgColumn) => string) =>
     sql.raw(columns.map(([member, column]) => part(member, column)).join(', '));
-  return sql`insert into ${table} (${list((_, { name }) => `"${name}"`)}) select ${list((member) => `"${member}"`)}
-    from jsonb_to_recordset(${JSON.stringify(rows)}::jsonb)
-      row (${list((member, column) => `"${member}" ${column.getSQLType()}`)})`;
+  const read = (text: string, row: object | undefined) =>
+    sql`${sql.raw(text)} (${list(columnsOf(row), (member, column) => `"${member}" ${column.getSQLType()}`)})`;
+  const all = columnsOf({ ...rows[0], ...common });
+  const shared =
+    common && sql` cross join json_to_record(${JSON.stringify(common)}::json) ${read('common', common)}`;
+  return sql`insert into ${table} (${list(all, (_, { name }) => `"${name}"`)}) select ${list(all, (member) => `"${member}"`)}
+    from json_to_recordset(${JSON.stringify(rows)}::json) ${read('row', rows[0])}${shared ?? sql``}`;
 }
 
 /** Which page of a list: what comes after an item, and how much of it at most. */

@@ -62,7 +62,14 @@ const IDEMPOTENCY_WAIT_MS = 5000;
 /** How soon a sandbox's request fails that is to come to its deadline. */
 const TEST_DEADLINE_MS = 5000;
 
-type NewRequest = typeof requests.$inferInsert & Omit<Ended, 'seconds'> & { email: string | null };
+type NewRequest = Omit<typeof requests.$inferInsert, keyof OfBatch> &
+  Pick<Ended, 'status' | 'replayed' | 'emailType'> & { email: string | null };
+
+/** What all requests of a batch have in common. */
+type OfBatch = Pick<
+  typeof requests.$inferInsert,
+  'batchId' | 'organizationId' | 'wantedType' | 'cost' | 'acceptedAt'
+>;
 
 /** Leaves the transaction without a trace: nothing queued, the Idempotency-Key not burnt. */
 class Refused extends Error {
@@ -149,6 +156,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   const isOpen = (npi: string) => !known.has(npi);
   let room = npis.some(isOpen) ? await roomLeft(tx, organizationId, rules.lookupsPerOrganization) : 0;
 
+  const ofBatch = { batchId, organizationId, wantedType, cost, acceptedAt: at };
   const rows = npis.map((npi, position): NewRequest => {
     const answer = known.get(npi);
     // A second entry for the same NPI replays what the first one has just been charged for.
@@ -157,13 +165,8 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
     const testOutcome = outcomes?.[position] ?? null;
     return {
       id: newId('req'),
-      batchId,
-      organizationId,
       position,
       npi,
-      wantedType,
-      cost,
-      acceptedAt: at,
       deadlineAt: testOutcome === 'deadline' ? after(TEST_DEADLINE_MS) : deadlineAt,
       testOutcome,
       hasRoom: room >= 0,
@@ -205,7 +208,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   }));
   // Sent together.
   await Promise.all([
-    insertBatch(tx, batch, rows, deliveries, rules.replayMs),
+    insertBatch(tx, batch, rows, ofBatch, deliveries, rules.replayMs),
     command.idempotency &&
       tx.execute(
         sql`update idempotency_keys set response = ${response} where ${sameKey(organizationId, command.idempotency)}`,
@@ -220,16 +223,21 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
 }
 
 /** Counts a submit that is committed, or was before. */
-function countSubmit({ submittedAs: kind, ...asked }: SubmitCommand, outcome: SubmitOutcome): void {
+function countSubmit(
+  { submittedAs: kind, organizationId, wantedType }: SubmitCommand,
+  outcome: SubmitOutcome,
+): void {
   if (outcome.kind === 'repeated') count('npe_submits_total', { kind, answer: 'repeat' });
   if (outcome.kind !== 'accepted') return;
   count('npe_submits_total', { kind, answer: 'new' });
-  const sandbox = isSandbox(asked.organizationId);
-  const words = { wanted_type: asked.wantedType, sandbox: String(sandbox) };
+  const sandbox = isSandbox(organizationId);
+  const cost = PRICES[wantedType];
+  const words = { wanted_type: wantedType, sandbox: String(sandbox) };
+  count('npe_requests_submitted_total', words, outcome.requests.length);
+  const held = outcome.requests.filter(({ replayed }) => !replayed);
+  if (!sandbox) count('npe_credits_total', { movement: 'hold' }, held.length * cost);
   for (const { settledAt, ...request } of outcome.requests) {
-    count('npe_requests_submitted_total', words);
-    if (!request.replayed && !sandbox) count('npe_credits_total', { movement: 'hold' }, request.cost);
-    if (settledAt) countSettled({ ...request, seconds: 0 }, !request.replayed);
+    if (settledAt) countSettled({ ...request, organizationId, cost, seconds: 0 }, !request.replayed);
   }
 }
 
@@ -251,13 +259,14 @@ async function insertBatch(
   tx: Transaction,
   batch: typeof batches.$inferInsert,
   rows: readonly NewRequest[],
+  ofBatch: OfBatch,
   deliveries: readonly (typeof webhookDeliveries.$inferInsert)[],
   replayMs: number,
 ): Promise<void> {
   const told = deliveries.length > 0 ? sql`told as (${insertAll(webhookDeliveries, deliveries)}), ` : sql``;
   const [counted] = await tx.execute<{ charged: number; claimed: number }>(sql`
     with batch as (${insertAll(batches, [batch])}), ${told}added as (
-      ${insertAll(requests, rows)} returning *
+      ${insertAll(requests, rows, ofBatch)} returning *
     ), posted as (
       insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
       select organization_id, id, kind, cost, accepted_at from added, (values ('hold'), ('charge')) entry (kind)
