@@ -10,7 +10,8 @@ create table suppressions (
   created_at timestamptz(3) not null default clock_timestamp(),
   primary key (value, kind),
   -- What is of one kind has never the spelling of another.
-  check (case when value ~ '^[0-9]{10}$' then 'npi' when value ~ '^[0-9a-f]{64}$' then 'email' else 'domain' end = kind and value ~ '^[a-z0-9.-]+$')
+  check (value ~ case kind when 'npi' then '^[0-9]{10}$' when 'email' then '^[0-9a-f]{64}$'
+                           else '^(?![0-9]{10}$|[0-9a-f]{64}$)[a-z0-9.-]+$' end)
 );
 
 create function suppression_values(an_npi text, an_email text) returns text[] language plpgsql immutable parallel safe as $$

@@ -76,8 +76,7 @@ export async function storeRegistryAnswer(
     for (const [table, rows] of details) {
       // Whatever is not said anew is not known any more. Of what the registry names twice the first counts.
       await tx.delete(table).where(sql`npi = ${npi}`);
-      const ofNpi = rows.map((row) => ({ npi, ...row }));
-      if (rows.length > 0) await tx.execute(sql`${insertAll(table, ofNpi)} on conflict do nothing`);
+      if (rows.length > 0) await tx.execute(sql`${insertAll(table, rows, { npi })} on conflict do nothing`);
     }
   });
 }

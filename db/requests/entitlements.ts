@@ -139,12 +139,6 @@ export const CLAIMS = sql`(select count(*)::int from settled where credits_used 
   (select count(*)::int from claimed) as claimed`;
 
 /** @throws what rolls the transaction back if more is charged than may be */
-export function requireClaims({
-  charged,
-  claimed,
-}: {
-  readonly charged: number;
-  readonly claimed: number;
-}): void {
+export function requireClaims({ charged, claimed }: Readonly<Record<'charged' | 'claimed', number>>): void {
   if (charged !== claimed) throw new Error('another request was charged for this within the replay window');
 }

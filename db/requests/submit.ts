@@ -62,14 +62,12 @@ const IDEMPOTENCY_WAIT_MS = 5000;
 /** How soon a sandbox's request fails that is to come to its deadline. */
 const TEST_DEADLINE_MS = 5000;
 
-type NewRequest = Omit<typeof requests.$inferInsert, keyof OfBatch> &
-  Pick<Ended, 'status' | 'replayed' | 'emailType'> & { email: string | null };
+type Row = typeof requests.$inferInsert;
 
 /** What all requests of a batch have in common. */
-type OfBatch = Pick<
-  typeof requests.$inferInsert,
-  'batchId' | 'organizationId' | 'wantedType' | 'cost' | 'acceptedAt'
->;
+type OfBatch = Pick<Row, 'batchId' | 'organizationId' | 'wantedType' | 'cost' | 'acceptedAt'>;
+
+type NewRequest = Omit<Row, keyof OfBatch> & Omit<Ended, 'seconds' | keyof OfBatch>;
 
 /** Leaves the transaction without a trace: nothing queued, the Idempotency-Key not burnt. */
 class Refused extends Error {
@@ -223,10 +221,8 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
 }
 
 /** Counts a submit that is committed, or was before. */
-function countSubmit(
-  { submittedAs: kind, organizationId, wantedType }: SubmitCommand,
-  outcome: SubmitOutcome,
-): void {
+function countSubmit({ submittedAs: kind, ...asked }: SubmitCommand, outcome: SubmitOutcome): void {
+  const { organizationId, wantedType } = asked;
   if (outcome.kind === 'repeated') count('npe_submits_total', { kind, answer: 'repeat' });
   if (outcome.kind !== 'accepted') return;
   count('npe_submits_total', { kind, answer: 'new' });

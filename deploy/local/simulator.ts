@@ -38,15 +38,8 @@ export type Simulator = Awaited<ReturnType<typeof createSimulator>>;
  * @param apiKey what callers must send, whatever the source
  * @throws {OperatorProblem} if the port is taken
  */
-export async function createSimulator({
-  port,
-  speed,
-  apiKey,
-}: {
-  port: number;
-  speed: number;
-  apiKey: string;
-}) {
+export async function createSimulator(options: { port: number; speed: number; apiKey: string }) {
+  const { port, speed, apiKey } = options;
   const calls: SimulatorCall[] = [];
   const sources = SOURCE_ENTRIES.map(([id, source]) => ({ id, ...source, memory: createMemory(speed) }));
 
