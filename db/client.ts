@@ -214,17 +214,14 @@ export function insertAll<T extends PgTable, Common extends keyof T['$inferInser
   rows: readonly Omit<T['$inferInsert'], Common>[],
   common: Pick<T['$inferInsert'], Common> | null = null,
 ): SQL {
-  const columnsOf = (row: object = {}) =>
-    Object.entries(getTableColumns<PgTable>(table)).filter(([member]) => member in row);
-  const list = (columns: ReturnType<typeof columnsOf>, part: (member: string, column: PgColumn) => string) =>
-    sql.raw(columns.map(([member, column]) => part(member, column)).join(', '));
-  const read = (text: string, row: object | undefined) =>
-    sql`${sql.raw(text)} (${list(columnsOf(row), (member, column) => `"${member}" ${column.getSQLType()}`)})`;
-  const all = columnsOf({ ...rows[0], ...common });
-  const shared =
-    common && sql` cross join json_to_record(${JSON.stringify(common)}::json) ${read('common', common)}`;
+  const columns = Object.entries(getTableColumns<PgTable>(table));
+  const list = (row: object, part: (member: string, column: PgColumn) => string) =>
+    sql.raw(columns.flatMap(([member, column]) => (member in row ? part(member, column) : [])).join(', '));
+  const read = (how: string, value: unknown, row: object = {}) =>
+    sql`${sql.raw(how)}(${JSON.stringify(value)}::json) ${sql.raw(how)} (${list(row, (member, column) => `"${member}" ${column.getSQLType()}`)})`;
+  const all = { ...rows[0], ...common };
   return sql`insert into ${table} (${list(all, (_, { name }) => `"${name}"`)}) select ${list(all, (member) => `"${member}"`)}
-    from json_to_recordset(${JSON.stringify(rows)}::json) ${read('row', rows[0])}${shared ?? sql``}`;
+    from ${read('json_to_recordset', rows, rows[0])} ${common ? sql`cross join ${read('json_to_record', common, common)}` : sql``}`;
 }
 
 /** Which page of a list: what comes after an item, and how much of it at most. */

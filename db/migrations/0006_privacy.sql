@@ -26,9 +26,8 @@ begin
   return named;
 end $$;
 
--- What forbids to give an NPI, or this address of it, to anyone: asked as exists (select from suppressions_of(…)), which is
--- part of the plan of whoever asks. A statement of its own costs each address of a batch three times as much. A null address
--- asks for the NPI alone.
+-- What forbids to give an NPI, or this address of it, to anyone. Whoever asks `exists (select from suppressions_of(…))` has it
+-- in his own plan: as a statement of its own it costs three times as much. A null address asks for the NPI alone.
 create function suppressions_of(an_npi text, an_email text) returns setof suppressions language sql stable parallel safe as $$
   select * from suppressions where value = any (suppression_values(an_npi, an_email))
 $$;

@@ -1,6 +1,7 @@
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { once } from 'node:events';
 import type { IncomingMessage } from 'node:http';
-import { connect } from 'node:net';
+import { connect, type Socket } from 'node:net';
 import { setImmediate } from 'node:timers/promises';
 import test from 'ava';
 import { sql as query } from 'drizzle-orm';
@@ -104,6 +105,21 @@ test('a connection that sends more than 32 requests ahead is told so, and closed
     ['401', '429'],
   );
   t.regex(answers.at(-1) ?? '', /\r\nretry-after: 1\r\n.*"code":"too_many_at_once"/is);
+});
+
+// Guard: `onIncoming` in `boundPipelines` of api/http/connection.ts.
+test('of what a connection sends too far ahead, nothing more is parsed', async (t) => {
+  const api = await startApi();
+  let parsed = 0;
+  const count = (message: unknown) => {
+    const { socket } = message as { socket: Socket };
+    if (socket.localPort === api.port) parsed += 1;
+  };
+  subscribe('http.server.request.start', count);
+  await exchange(api.port, KEYLESS.repeat(1000));
+  unsubscribe('http.server.request.start', count);
+  t.is(parsed, 34);
+  await api.stop();
 });
 
 // Guard: `guesses.refusal` before `authenticate` in api/http/auth.ts.
