@@ -106,8 +106,9 @@ export function boundPipelines(listener: Server): void {
         refused.add(socket);
         socket.pause();
         // Undocumented: at a 2, as at an upgrade, Node's parser stops. Or else all that has arrived, a thousand requests in
-        // 64 KB, is parsed in this turn.
-        Object.assign(Object(Reflect.get(socket, 'parser')), { onIncoming: () => 2 });
+        // 64 KB, is parsed in this turn. For a real upgrade Node would close the socket, and lose the answer under way.
+        const onIncoming = (next: IncomingMessage) => Object.assign(next, { upgrade: false }) && 2;
+        Object.assign(Object(Reflect.get(socket, 'parser')), { onIncoming });
         line.splice(0, line.length, () => refuse(socket));
       }
     });

@@ -127,7 +127,7 @@ function promises({ replayMs }: DoctorRules): Pass[] {
     },
   };
   // What was paid for may have been erased or suppressed since: then the replay is another address, or erased itself.
-  const withheld = sql`(r.erased_at is not null or c.erased_at is not null or exists (select from suppressions_of(c.npi, c.email)))`;
+  const withheld = sql`(r.erased_at is not null or c.erased_at is not null or is_suppressed(c.npi, c.email))`;
   const replays: Pass = {
     from: sql`(
       select r.id from requests r

@@ -46,7 +46,7 @@ export async function storeCandidates(
       with ended as (${answer}), named as (
         select distinct on (email) c.*, at from ended, jsonb_to_recordset(${JSON.stringify(candidates)}::jsonb)
                  c (email text, "vendorType" text, verdict text, "validatedAt" timestamptz(3))
-         where not exists (select from suppressions_of(${npi}, email))
+         where not is_suppressed(${npi}, email)
       ), stored as (
         insert into stored_emails as s
           (npi, email, email_type, verdict, last_validated_at, source, unchecked, updated_at, first_seen_at, is_echo, may_store)
@@ -99,7 +99,7 @@ export async function queueKnownEmails(
       tx.execute(sql`
         insert into stored_emails (npi, email, source, verdict, unchecked)
         select npi, email, 'nppes', 'unknown', true from ${asked}, unnest(listed) email
-         where not exists (select from suppressions_of(npi, email)) order by npi collate "C", email collate "C"
+         where not is_suppressed(npi, email) order by npi collate "C", email collate "C"
             on conflict do nothing`),
       tx.execute(sql`
         with stale as (
@@ -113,7 +113,7 @@ export async function queueKnownEmails(
       tx.execute<{ lookupId: string }>(sql`
         with waiting as (
           select "lookupId", s.* from ${asked} join stored_emails s using (npi)
-           where unchecked and may_store and not exists (select from suppressions_of(npi, email))
+           where unchecked and may_store and not is_suppressed(npi, email)
         ), named as (
           -- Each once, however often this is repeated.
           insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason)
@@ -189,7 +189,7 @@ export async function claimUnchecked(
         where w.npi = ${npi} and w.unchecked and w.email <> all(${sql.param([...except])}::text[])
           and (w.checking_until is null or w.checking_until < clock_timestamp()
             or case when w.reason = ${GREYLISTED} then ${greylisted} else w.checking_for = ${requestId} end)
-          and ${namedIn(lookupId)} and not exists (select from suppressions_of(w.npi, w.email))
+          and ${namedIn(lookupId)} and not is_suppressed(w.npi, w.email)
         order by w.verdict = 'valid' desc, w.email_type = 'professional' desc nulls last, w.email
         limit 1 for update skip locked)
     returning s.email, s.email_type as "vendorType", s.verdict, s.last_validated_at as "validatedAt", s.source,
@@ -245,7 +245,7 @@ export async function standingOf(
            count(*) filter (where w.reason = ${GREYLISTED})::int as greylisted
       from stored_emails w
      -- One that nobody checks any more, or not yet, is there to be claimed: another has let go of it just now.
-     where w.npi = ${npi} and w.unchecked and not exists (select from suppressions_of(w.npi, w.email))
+     where w.npi = ${npi} and w.unchecked and not is_suppressed(w.npi, w.email)
        and (w.reason is distinct from ${GREYLISTED} or w.checking_until > clock_timestamp())
        and w.email <> all(${sql.param([...except])}::text[]) and ${namedIn(lookupId)}`,
   );
@@ -330,7 +330,7 @@ export async function listFading(
      where s.verdict = 'valid' and not s.unchecked and s.may_store
        and s.last_validated_at >= ${stale}
        and s.last_validated_at < ${stale} + ${span(search.leadMs)}
-       and not exists (select from suppressions_of(s.npi, s.email)) and not exists (select from inactive_providers i where i.npi = s.npi)
+       and not is_suppressed(s.npi, s.email) and not is_inactive(s.npi)
        -- What nobody could decide is asked again a day later, and keeps no other from its turn.
        and not exists (select from email_checks c where c.npi = s.npi and c.email = s.email and c.lookup_id is null
              and c.at > now() - interval '1 day')

@@ -47,7 +47,7 @@ export async function readEvidence(
     if (npi === undefined) throw new Refusal('request_missing');
     const [provider = null] = await tx.select(PROVIDER).from(providers).where(eq(providers.npi, npi));
     const [suppression] = await tx.execute<{ suppressed: boolean }>(
-      sql`select exists (select from suppressions_of(${npi}, null)) as suppressed`,
+      sql`select is_suppressed(${npi}, null) as suppressed`,
     );
     const suppressions = await tx.execute<Suppression & Record<string, unknown>>(sql`
       with addresses as (
@@ -105,7 +105,7 @@ export async function readEvidence(
 const { rowHash: _hash, phoneKey: _phone, addressKey: _address, ...PROVIDER } = getTableColumns(providers);
 const STORED = {
   ...getTableColumns(storedEmails),
-  isSuppressed: sql<boolean>`exists (select from suppressions_of(${storedEmails.npi}, ${storedEmails.email}))`,
+  isSuppressed: sql<boolean>`is_suppressed(${storedEmails.npi}, ${storedEmails.email})`,
 };
 const LOOKUP = {
   ...getTableColumns(lookups),

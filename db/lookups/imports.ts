@@ -26,7 +26,7 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
                as (npi text, email text, "emailType" text, "validatedAt" timestamptz(3), source text))
              with ordinality as g (npi, email, "emailType", "validatedAt", source, n)
     ), newest as (
-      select distinct on (npi, email) g.*, exists (select from suppressions_of(npi, email)) as suppressed
+      select distinct on (npi, email) g.*, is_suppressed(npi, email) as suppressed
         from given g order by npi, email, "validatedAt" desc nulls last, n
     ), written as (
       -- In one order, so that two imports at once cannot wait for each other.

@@ -152,7 +152,7 @@ async function look(db: Database, { requestId, vendor, freshnessMs }: Question):
   const asked = { wantedType: sql`r.wanted_type`, lookupId: sql`r.lookup_id`, at: sql`now()` };
   const [seen] = await run<Seen>(db)`
     select r.settled_at is not null as settled, r.lookup_id as "lookupId", r.wanted_type as "wantedType",
-           exists (select from suppressions_of(r.npi, null)) as suppressed,
+           is_suppressed(r.npi, null) as suppressed,
            exists (select from stored_emails where npi = r.npi and ${isUsable(asked, freshnessMs)}) as stored,
            last.n, last.state, last.reason, coalesce(last.lost, 0) as lost,
            (extract(epoch from last.lease_until - clock_timestamp()) * 1000)::float8 as "leaseMs",

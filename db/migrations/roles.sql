@@ -89,7 +89,7 @@ grant select, delete, update (expires_at) on idempotency_keys to npe_worker;
 grant select on idempotency_keys to npe_operator;
 
 -- Lookups and what they found.
-grant select on suppression_changes, inactive_providers to npe_api, npe_worker, npe_operator;
+grant select on suppression_changes to npe_api, npe_worker, npe_operator;
 grant select on stored_emails, suppressions, providers to npe_api;
 grant select (lookup_id, npi, email, kind) on email_checks to npe_api;
 grant select, insert, update, delete on vendor_attempts, source_turns, source_spend to npe_worker;

@@ -61,7 +61,7 @@ const PLACES_AT_MOST = 10;
 
 /** What the registry did not know, or knew as out of service, counts for a day (see `storeRegistryAnswer`). */
 const REFUSAL = sql<Exclude<GateReason, 'suppressed'> | null>`case
-  when not exists (select from inactive_providers i where i.npi = providers.npi) then null
+  when not is_inactive(providers.npi) then null
   when not providers.active then 'deactivated'
   else 'organization_npi' end`;
 
@@ -75,7 +75,7 @@ export async function gate(db: Database, npis: readonly string[]): Promise<Map<s
       from unnest(${sql.param([...new Set(npis)])}::text[]) asked(npi)
       left join providers on providers.npi = asked.npi
       cross join lateral (
-        select case when exists (select from suppressions_of(asked.npi, null)) then 'suppressed' else ${REFUSAL} end as reason
+        select case when is_suppressed(asked.npi, null) then 'suppressed' else ${REFUSAL} end as reason
       ) judged
      where reason is not null`;
   return new Map(rows.map(({ npi, reason }) => [npi, reason]));

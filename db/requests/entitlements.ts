@@ -34,10 +34,10 @@ export function knownEmails(
 ): SQL {
   const { npis } = asked;
   return sql`
-    with paid as (${paidFor(asked, replayMs)} and not exists (select from inactive_providers i where i.npi = e.npi))
+    with paid as (${paidFor(asked, replayMs)} and not is_inactive(e.npi))
     select distinct on (npi) * from (
       select npi, email, email_type, email_last_validated_at, true as replayed, true as is_same from paid
-       where email is not null and not exists (select from suppressions_of(npi, email))
+       where email is not null and not is_suppressed(npi, email)
       union all
       select npi, email, email_type, last_validated_at, npi in (select npi from paid), false from stored_emails
        where npi = ${npis} and ${isUsable(asked, freshnessMs)}
@@ -115,8 +115,7 @@ export function isUsable(
       -- An address that its source does not let us keep serves its own lookup alone. Equality with null is never true.
       and (may_store or exists (select from email_checks c where c.lookup_id = ${lookupId}
             and c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named'))
-      and not exists (select from suppressions_of(stored_emails.npi, stored_emails.email))
-      and not exists (select from inactive_providers i where i.npi = stored_emails.npi)`;
+      and not is_suppressed(stored_emails.npi, stored_emails.email) and not is_inactive(stored_emails.npi)`;
 }
 
 /**

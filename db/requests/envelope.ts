@@ -76,7 +76,7 @@ const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
         -- Asked with every answer: who was suppressed after it was given is not given again. Without "offset" it would
         -- be asked for each of the three fields. A sandbox knows nobody.
         cross join lateral (
-          select case when r.email is not null and (r.test_outcome is not null or not exists (select from suppressions_of(r.npi, r.email)))
+          select case when r.email is not null and (r.test_outcome is not null or not is_suppressed(r.npi, r.email))
                       then r.email end as email offset 0
         ) given
         left join webhook_deliveries d on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)

@@ -66,7 +66,6 @@ type Row = typeof requests.$inferInsert;
 
 /** What all requests of a batch have in common. */
 type OfBatch = Pick<Row, 'batchId' | 'organizationId' | 'wantedType' | 'cost' | 'acceptedAt'>;
-
 type NewRequest = Omit<Row, keyof OfBatch> & Omit<Ended, 'seconds' | keyof OfBatch>;
 
 /** Leaves the transaction without a trace: nothing queued, the Idempotency-Key not burnt. */
@@ -230,9 +229,8 @@ function countSubmit({ submittedAs: kind, ...asked }: SubmitCommand, outcome: Su
   const cost = PRICES[wantedType];
   const words = { wanted_type: wantedType, sandbox: String(sandbox) };
   count('npe_requests_submitted_total', words, outcome.requests.length);
-  const held = outcome.requests.filter(({ replayed }) => !replayed);
-  if (!sandbox) count('npe_credits_total', { movement: 'hold' }, held.length * cost);
   for (const { settledAt, ...request } of outcome.requests) {
+    if (!request.replayed && !sandbox) count('npe_credits_total', { movement: 'hold' }, cost);
     if (settledAt) countSettled({ ...request, organizationId, cost, seconds: 0 }, !request.replayed);
   }
 }
