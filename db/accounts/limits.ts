@@ -1,6 +1,6 @@
 import { type Database, only, run, span } from '../client.ts';
 
-/** Above so many requests a window is counted by as many steps, and exactly below. Twice as many just fit into its row. */
+/** Above so many requests a window is counted by as many steps, or it would cost ever more. A row holds twice as many. */
 export const STEPS = 300;
 
 /** Places in a key's sliding window, taken together. */

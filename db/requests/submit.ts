@@ -62,11 +62,9 @@ const IDEMPOTENCY_WAIT_MS = 5000;
 /** How soon a sandbox's request fails that is to come to its deadline. */
 const TEST_DEADLINE_MS = 5000;
 
-type Row = typeof requests.$inferInsert;
-
 /** What all requests of a batch have in common. */
-type OfBatch = Pick<Row, 'batchId' | 'organizationId' | 'wantedType' | 'cost' | 'acceptedAt'>;
-type NewRequest = Omit<Row, keyof OfBatch> & Omit<Ended, 'seconds' | keyof OfBatch>;
+type OfBatch = 'batchId' | 'organizationId' | 'wantedType' | 'cost' | 'acceptedAt';
+type NewRequest = Omit<typeof requests.$inferInsert & Ended, OfBatch | 'seconds'>;
 
 /** Leaves the transaction without a trace: nothing queued, the Idempotency-Key not burnt. */
 class Refused extends Error {
@@ -153,7 +151,6 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   const isOpen = (npi: string) => !known.has(npi);
   let room = npis.some(isOpen) ? await roomLeft(tx, organizationId, rules.lookupsPerOrganization) : 0;
 
-  const ofBatch = { batchId, organizationId, wantedType, cost, acceptedAt: at };
   const rows = npis.map((npi, position): NewRequest => {
     const answer = known.get(npi);
     // A second entry for the same NPI replays what the first one has just been charged for.
@@ -205,7 +202,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   }));
   // Sent together.
   await Promise.all([
-    insertBatch(tx, batch, rows, ofBatch, deliveries, rules.replayMs),
+    insertBatch(tx, batch, rows, deliveries, rules.replayMs),
     command.idempotency &&
       tx.execute(
         sql`update idempotency_keys set response = ${response} where ${sameKey(organizationId, command.idempotency)}`,
@@ -220,8 +217,8 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
 }
 
 /** Counts a submit that is committed, or was before. */
-function countSubmit({ submittedAs: kind, ...asked }: SubmitCommand, outcome: SubmitOutcome): void {
-  const { organizationId, wantedType } = asked;
+function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
+  const { submittedAs: kind, organizationId, wantedType } = command;
   if (outcome.kind === 'repeated') count('npe_submits_total', { kind, answer: 'repeat' });
   if (outcome.kind !== 'accepted') return;
   count('npe_submits_total', { kind, answer: 'new' });
@@ -253,10 +250,11 @@ async function insertBatch(
   tx: Transaction,
   batch: typeof batches.$inferInsert,
   rows: readonly NewRequest[],
-  ofBatch: OfBatch,
   deliveries: readonly (typeof webhookDeliveries.$inferInsert)[],
   replayMs: number,
 ): Promise<void> {
+  const { id: batchId, organizationId, wantedType, createdAt: acceptedAt } = batch;
+  const ofBatch = { batchId, organizationId, wantedType, cost: PRICES[wantedType], acceptedAt };
   const told = deliveries.length > 0 ? sql`told as (${insertAll(webhookDeliveries, deliveries)}), ` : sql``;
   const [counted] = await tx.execute<{ charged: number; claimed: number }>(sql`
     with batch as (${insertAll(batches, [batch])}), ${told}added as (
