@@ -145,14 +145,7 @@ const REPAIRS: Readonly<Record<string, (subject: string) => Fix>> = {
     select rewrite_entitlement(organization_id, npi, email_type) as details from requests
      where id = ${requestId} and credits_used > 0`,
 
-  hold_not_settled: (requestId) => sql`
-    insert into ledger_entries (organization_id, request_id, kind, amount)
-    select r.organization_id, r.id, 'release', e.amount
-      from requests r join ledger_entries e on e.request_id = r.id
-     where r.id = ${requestId} and r.settled_at is not null and (r.status <> 'completed' or r.replayed)
-       and e.kind = 'hold'
-       and (select count(*) from ledger_entries where request_id = r.id) = 1
-    returning json_build_object('released', amount) as details`,
+  hold_not_settled: (requestId) => sql`select release_hold(${requestId}) as details`,
 
   request_overdue: (requestId) => async (tx, rules) => {
     const { status, settledNow } = await settleIn(tx, requestId, 'failed', 'deadline', rules);

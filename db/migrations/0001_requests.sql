@@ -172,7 +172,13 @@ begin
     raise exception 'a request is of a batch of its organization'
       using errcode = 'foreign_key_violation', constraint = 'requests_batch';
   end if;
-  perform note_contradictions(array(select id from changed));
+  insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
+  select organization_id, id, entry.kind, cost, entry.at
+    from changed, lateral (values
+           ('hold', accepted_at), (case when credits_used > 0 then 'charge' else 'release' end, settled_at)
+         ) entry (kind, at)
+   where not replayed and entry.at is not null
+   order by entry.kind = 'hold' desc, position;
   return null;
 end $$;
 
@@ -194,7 +200,10 @@ begin
    where b.id = n.batch_id;
   perform pg_notify('changed', c.id || case when c.settled_at is null then '' else ' final' end)
      from changed c join earlier e on e.id = c.id and e.status <> c.status;
-  perform note_contradictions(array(select id from changed));
+  insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
+  select c.organization_id, c.id, case when c.credits_used > 0 then 'charge' else 'release' end, c.cost, c.settled_at
+    from changed c join earlier e on e.id = c.id
+   where c.settled_at is not null and e.settled_at is null;
   return null;
 end $$;
 

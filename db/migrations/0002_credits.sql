@@ -5,7 +5,7 @@ create table ledger_entries (
   id bigint primary key generated always as identity,
   -- One that is there, as its balance: apply_ledger_entries.
   organization_id text not null,
-  -- One of the organization's: contradicted_requests.
+  -- One of the organization's: ledger_entries_follow.
   request_id text,
   kind text not null check (kind in ('grant', 'adjustment', 'hold', 'charge', 'release')),
   amount bigint not null,
@@ -37,17 +37,16 @@ create trigger ledger_entries_append_only before update or delete on ledger_entr
 create trigger ledger_entries_no_truncate before truncate on ledger_entries
   for each statement execute function refuse_change();
 
--- Only operators bring credits into the world; everybody else moves those that are there.
-create function require_operator() returns trigger language plpgsql as $$
+-- What is held for a request, and what settles that, follows from the request's row by its triggers and is written by
+-- nobody else: so the two never contradict each other. The rest is for operators, who alone may insert here.
+create function refuse_entry() returns trigger language plpgsql as $$
 begin
-  if not pg_has_role('npe_operator', 'usage') then
-    raise exception 'only an operator grants or adjusts credits' using errcode = 'insufficient_privilege';
-  end if;
-  return new;
+  raise exception 'a % follows from its request, and is not written by itself', new.kind
+    using errcode = 'insufficient_privilege', constraint = 'ledger_entries_follow';
 end $$;
 
-create trigger ledger_entries_funded_by_operators before insert on ledger_entries
-  for each row when (new.kind in ('grant', 'adjustment')) execute function require_operator();
+create trigger ledger_entries_follow before insert on ledger_entries
+  for each row when (new.request_id is not null and current_user <> 'npe_owner') execute function refuse_entry();
 
 -- What the ledger adds up to, kept by a trigger; its checks are what makes overspending impossible.
 create table credit_balances (
@@ -83,65 +82,11 @@ begin
     raise exception 'the ledger is for organizations only'
       using errcode = 'foreign_key_violation', constraint = 'ledger_entries_organization';
   end if;
-  perform note_contradictions(array(select distinct request_id from added where request_id is not null));
   return null;
 end $$;
 
 create trigger ledger_entries_apply after insert on ledger_entries
   referencing new table as added for each statement execute function apply_ledger_entries();
-
--- What a request says of itself and what the ledger says of it are the same thing. That is looked at once for each
--- statement that writes either. What does not agree then, because another statement of the transaction is to follow, is
--- looked at again at commit.
-
--- Those of these requests that the ledger contradicts, or that it alone knows: what is held and what settles it is the
--- request's price, of its organization. `limit` keeps the planner from joining with whole tables.
-create function contradicted_requests(ids text[]) returns setof text language sql stable as $$
-  select one.id
-    from unnest(ids) one (id)
-    left join lateral (select * from requests where id = one.id limit 1) r on true
-    left join lateral (select * from ledger_entries where request_id = one.id and side = 'hold' limit 1) hold on true
-    left join lateral (select * from ledger_entries where request_id = one.id and side = 'settlement' limit 1) settlement on true
-   where case
-           when r.id is null or r.organization_id <> hold.organization_id
-             or r.organization_id <> settlement.organization_id then true
-           when hold.id is null then settlement.id is not null or not (r.status = 'completed' and r.replayed)
-           else hold.amount <> r.cost or settlement.amount <> r.cost or settlement.kind is distinct from
-             case when r.settled_at is null then null
-                  when r.status = 'completed' and not r.replayed then 'charge'
-                  else 'release' end
-         end
-$$;
-
--- No row of it is ever committed.
-create unlogged table contradictions (request_id text primary key);
-
--- One by one and by the indexes, by one plan: a connection keeps what it plans while the tables are empty, and a plan for
--- each call costs more than all the rest of a settlement.
-create function note_contradictions(ids text[]) returns void language plpgsql
-set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
-begin
-  insert into contradictions select * from contradicted_requests(ids) on conflict do nothing;
-end $$;
-
-create function refuse_contradiction() returns trigger language plpgsql as $$
-declare
-  request requests;
-  entries text;
-begin
-  delete from contradictions where request_id = new.request_id;
-  if exists (select from contradicted_requests(array[new.request_id])) then
-    select * into request from requests where id = new.request_id;
-    select coalesce(string_agg(kind, '+' order by id), '') into entries
-      from ledger_entries where request_id = new.request_id;
-    raise exception 'request % at % credits is % with ledger entries "%"', new.request_id, request.cost, request.status, entries
-      using errcode = 'check_violation', constraint = 'requests_settled_in_ledger';
-  end if;
-  return null;
-end $$;
-
-create constraint trigger requests_settled_in_ledger after insert on contradictions
-  deferrable initially deferred for each row execute function refuse_contradiction();
 
 -- What an organization has paid for: the row whose conditional upsert decides between charge and replay.
 create table entitlements (

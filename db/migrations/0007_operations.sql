@@ -64,6 +64,16 @@ create function rewrite_entitlement(an_organization text, an_npi text, a_type te
    where (was.request_id, was.charged_at) is distinct from (earned.id, earned.settled_at)
 $$;
 
+-- What a final request still holds although it is not charged.
+create function release_hold(a_request text) returns jsonb language sql as $$
+  insert into ledger_entries (organization_id, request_id, kind, amount)
+  select r.organization_id, r.id, 'release', hold.amount
+    from requests r join ledger_entries hold on hold.request_id = r.id and hold.kind = 'hold'
+   where r.id = a_request and r.settled_at is not null and r.credits_used = 0
+     and not exists (select from ledger_entries where request_id = r.id and kind <> 'hold')
+  returning jsonb_build_object('released', amount)
+$$;
+
 -- Until the end of the transaction nobody submits or settles.
 create function hold_balances() returns void language plpgsql as $$
 begin

@@ -42,7 +42,8 @@ revoke all on all tables in schema public from npe_api, npe_worker, npe_operator
 grant usage on schema public, drizzle to npe_api, npe_worker, npe_operator;
 grant select on drizzle.__drizzle_migrations to npe_api, npe_worker, npe_operator;
 
--- What follows from rows that a role may write, it may not write itself: balances from entries, counts from requests.
+-- What follows from rows that a role may write, it may not write itself: balances from entries, entries and counts from
+-- requests.
 -- These functions do. Not for everybody: a trigger on a table of one's own would run them on rows of one's own.
 do $$
 declare
@@ -50,16 +51,20 @@ declare
 begin
   foreach name in array array[
     'apply_ledger_entries', 'open_credit_balance', 'count_settled_requests', 'count_newly_settled_requests',
-    'refuse_contradiction', 'count_suppression_change', 'chain_audit_entry', 'recompute_balance', 'rewrite_entitlement', 'hold_balances', 'analyze_providers'
+    'count_suppression_change', 'chain_audit_entry', 'recompute_balance', 'rewrite_entitlement', 'release_hold', 'hold_balances',
+    'analyze_providers'
   ] loop
     execute format('alter function %I security definer set search_path = pg_catalog, public, pg_temp', name);
     execute format('revoke execute on function %I from public', name);
   end loop;
 end $$;
-grant execute on function recompute_balance, rewrite_entitlement, hold_balances, analyze_providers to npe_operator;
+grant execute on function recompute_balance, rewrite_entitlement, release_hold, hold_balances, analyze_providers
+  to npe_operator;
 
--- The books: entries are added, never changed. An id that can't change is what it takes to lock a balance's row.
-grant select, insert on ledger_entries to npe_api, npe_worker, npe_operator;
+-- The books: entries are added, never changed; by operators those that fund, all others by triggers. An id that can't
+-- change is what it takes to lock a balance's row.
+grant select on ledger_entries to npe_api, npe_worker, npe_operator;
+grant insert on ledger_entries to npe_operator;
 grant select, update (organization_id) on credit_balances to npe_api, npe_worker, npe_operator;
 grant select, insert, update on entitlements to npe_api, npe_worker, npe_operator;
 grant select, insert, delete on used_credits to npe_worker;

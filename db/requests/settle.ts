@@ -74,7 +74,7 @@ async function lock(tx: Transaction, owner: SQL, requestId: string): Promise<voi
     select from locked join requests using (organization_id) where requests.id = ${requestId} for update of requests`;
 }
 
-/** Request, ledger and entitlement in one statement, so that the rules that compare them look once. */
+/** Request and entitlement by one statement; charge or release follow by trigger. */
 async function write(
   tx: Transaction,
   requestId: string,
@@ -108,7 +108,7 @@ async function write(
         ) known on true
        where r.id = open.id
       returning r.*
-    ), posted as (${POST}), claimed as (${claimEntitlements(windows.replayMs)})
+    ), claimed as (${claimEntitlements(windows.replayMs)})
     select coalesce(s.status, r.status) as status, s.id is not null as "settledNow", r.organization_id as "organizationId",
            r.cost, s.email_type as "emailType", coalesce(s.replayed, r.replayed) as replayed,
            (extract(epoch from s.settled_at - r.accepted_at))::float8 as seconds, ${CLAIMS}
@@ -138,7 +138,7 @@ export async function settleOverdue(
         update requests r set status = 'failed', reason = 'deadline', settled_at = at
           from overdue where r.id = overdue.id
         returning r.*
-      ), posted as (${POST})
+      )
       select id as "requestId", batch_id as "batchId", organization_id as "organizationId", status, cost, replayed,
              (extract(epoch from settled_at - accepted_at))::float8 as seconds
         from settled`);
@@ -153,7 +153,3 @@ export async function settleOverdue(
   for (const one of ended) countSettled(one);
   return ended;
 }
-
-/** Charge or release of each request of a statement's table `settled`. */
-const POST = sql`insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
-  select organization_id, id, case when credits_used > 0 then 'charge' else 'release' end, cost, settled_at from settled`;

@@ -242,9 +242,8 @@ const OPEN = {
 } as const;
 
 /**
- * Inserts a batch with all that belongs to it: requests, holds, deliveries, and for requests that are completed already
- * charges and what these entitle to. One statement, so that the rules that compare these rows
- * with one another look at them once.
+ * Inserts a batch with all that belongs to it: requests, deliveries, and for requests that are completed already what they
+ * entitle to. Holds and charges follow by trigger.
  */
 async function insertBatch(
   tx: Transaction,
@@ -259,11 +258,6 @@ async function insertBatch(
   const [counted] = await tx.execute<{ charged: number; claimed: number }>(sql`
     with batch as (${insertAll(batches, [batch])}), ${told}added as (
       ${insertAll(requests, rows, ofBatch)} returning *
-    ), posted as (
-      insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
-      select organization_id, id, kind, cost, accepted_at from added, (values ('hold'), ('charge')) entry (kind)
-       where not replayed and (kind = 'hold' or status = 'completed')
-       order by kind desc, position
     ), settled as (select * from added where settled_at is not null), claimed as (${claimEntitlements(replayMs)})
     select ${CLAIMS}`);
   if (counted) requireClaims(counted);

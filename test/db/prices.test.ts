@@ -1,5 +1,4 @@
 import test from 'ava';
-import { newId } from '../../db/ids.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
@@ -60,19 +59,4 @@ test('the price of a request does not change, whoever asks', async (t) => {
   await t.throwsAsync(sql`update requests set cost = 1 where id = ${requestId}`, {
     message: /the price of request req_\w+ does not change/,
   });
-});
-
-test('a hold of another amount than the price does not commit', async (t) => {
-  const { organizationId, requestId } = await openPersonal(submit);
-  const copy = sql.begin(async (tx) => {
-    const id = newId('req');
-    await tx`
-      insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
-      select ${id}, batch_id, organization_id, 1, npi, wanted_type, 2, 'accepted', accepted_at, deadline_at
-        from requests where id = ${requestId}`;
-    await tx`
-      insert into ledger_entries (organization_id, request_id, kind, amount)
-      values (${organizationId}, ${id}, 'hold', 3)`;
-  });
-  await t.throwsAsync(copy, { message: /at 2 credits is accepted with ledger entries "hold"/ });
 });

@@ -237,8 +237,6 @@ test.serial('an answer in the making while a person is erased is erased with the
     await eventually(() => waitsFor('credit_balances'));
     await tx.execute(sql`update requests set status = 'completed', email = ${email}, email_type = 'professional',
       email_last_validated_at = now(), settled_at = clock_timestamp() where id = ${requestId}`);
-    await tx.execute(sql`insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
-      select organization_id, id, 'charge', cost, settled_at from requests where id = ${requestId}`);
     await tx.execute(sql`insert into entitlements (organization_id, npi, email_type, request_id, charged_at)
       select organization_id, npi, email_type, id, settled_at from requests where id = ${requestId}`);
     return { erasing };

@@ -48,6 +48,19 @@ const TAMPERINGS: Readonly<Record<string, string>> = {
       for each statement execute function apply_ledger_entries();`,
   'the trigger of the ledger switched off': 'alter table ledger_entries disable trigger user',
   'the triggers of a session switched off': 'set session_replication_role = replica',
+  'a charge given back': `insert into ledger_entries (organization_id, request_id, kind, amount)
+    select organization_id, id, 'release', cost from requests`,
+  'a charge given back by a trigger of one’s own': `create temp table forged (n int);
+    create function pg_temp.forge() returns trigger language plpgsql as $$ begin
+      insert into ledger_entries (organization_id, request_id, kind, amount)
+      select organization_id, id, 'release', cost from requests;
+      return null;
+    end $$;
+    create trigger forge after insert on forged for each row execute function pg_temp.forge();
+    insert into forged values (1)`,
+  'entries by a trigger function': `create temp table requested (like requests);
+    create trigger forged after insert on requested referencing new table as changed
+      for each statement execute function count_settled_requests();`,
   'an entry rewritten': 'update ledger_entries set amount = 1',
   'entries deleted': 'delete from ledger_entries',
   'the ledger truncated': 'truncate ledger_entries',
@@ -124,11 +137,7 @@ test('no table has been forgotten in the list of rights', async (t) => {
        and not exists (
          select from unnest(array['npe_api', 'npe_worker', 'npe_operator']) role
           where has_any_column_privilege(role, c.oid, 'select'))`;
-  // Triggers alone write and read it.
-  t.deepEqual(
-    forgotten.map(({ relname }) => relname),
-    ['contradictions'],
-  );
+  t.deepEqual([...forgotten], []);
 });
 
 test('its owner can neither change nor delete an entry of the ledger or the audit log in passing', async (t) => {
