@@ -81,7 +81,6 @@ create table requests (
     'professional', 'personal', 'found', 'stored', 'replayed', 'slow', 'greylisted', 'not_found', 'failed', 'deadline'
   )),
   unique (batch_id, position),
-  unique (id, organization_id),
   constraint requests_email_iff_completed check (
     num_nonnulls(email, email_type, email_last_validated_at) =
       case when status = 'completed' and erased_at is null then 3 else 0 end

@@ -93,11 +93,32 @@ create table entitlements (
   organization_id text not null,
   npi text collate "C" not null,
   email_type text not null check (email_type in ('professional', 'personal')),
+  -- One of the organization's that was charged: require_charges.
   request_id text not null,
   charged_at timestamptz(3) not null,
-  primary key (organization_id, npi, email_type),
-  foreign key (request_id, organization_id) references requests (id, organization_id)
+  primary key (organization_id, npi, email_type)
 );
+
+-- Asked once for a statement. One by one and by the index, by one plan: a connection keeps what it plans while the tables
+-- are empty.
+create function require_charges() returns trigger language plpgsql
+set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+begin
+  if exists (
+    select from entitled e left join lateral (select * from requests where id = e.request_id limit 1) r on true
+     where (r.organization_id, r.npi, r.credits_used > 0) is distinct from (e.organization_id, e.npi, true)
+  ) then
+    raise exception 'what entitles to an answer is a charge for it, of the same organization'
+      using errcode = 'foreign_key_violation', constraint = 'entitlements_charged';
+  end if;
+  return null;
+end $$;
+
+create trigger entitlements_charged after insert on entitlements
+  referencing new table as entitled for each statement execute function require_charges();
+
+create trigger entitlements_charged_again after update on entitlements
+  referencing new table as entitled for each statement execute function require_charges();
 
 -- What each organization had used at each full hour of the last day: who is about to run out follows from it, without a
 -- look at the ledger.

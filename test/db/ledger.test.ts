@@ -121,6 +121,25 @@ test('no hold, charge or release is written by itself, and none twice even by th
   }
 });
 
+test('only a charge entitles to an answer, its own organization and for its own NPI', async (t) => {
+  const { requestId, organizationId } = await openRequest();
+  const other = await openOrganization(db, 1);
+  const entitle = (organization: string, npi: string, id: string) => sql`
+    insert into entitlements as e (organization_id, npi, email_type, request_id, charged_at)
+    values (${organization}, ${npi}, 'personal', ${id}, '2026-01-01')
+        on conflict (organization_id, npi, email_type) do update set request_id = excluded.request_id`;
+  const refused = refusedBy('what entitles to an answer is a charge for it');
+  const missing = newId('req');
+  await t.throwsAsync(entitle(organizationId, NPI, missing), refused);
+  await t.throwsAsync(entitle(organizationId, NPI, requestId), refused);
+  await sql`update requests set status = 'completed', email = 'a@b.com', email_type = 'personal',
+    email_last_validated_at = now(), settled_at = now() where id = ${requestId}`;
+  await t.throwsAsync(entitle(other.organizationId, NPI, requestId), refused);
+  await t.throwsAsync(entitle(organizationId, '2000000028', requestId), refused);
+  await entitle(organizationId, NPI, requestId);
+  await t.throwsAsync(entitle(organizationId, NPI, missing), refused);
+});
+
 test('ledger entries are never changed or removed', async (t) => {
   const { organizationId } = await openRequest();
   await t.throwsAsync(
