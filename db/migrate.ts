@@ -54,8 +54,9 @@ async function grantRoles(client: Sql): Promise<void> {
   try {
     await client.begin((tx) => tx.unsafe(roles));
   } catch (error) {
-    const isForbidden = error instanceof postgres.PostgresError && error.code === '42501';
-    throw isForbidden ? new OperatorProblem(rolesMissing(applied.user)) : error;
+    const code = error instanceof postgres.PostgresError ? error.code : '';
+    if (code === '42501') throw new OperatorProblem(rolesMissing(applied.user));
+    throw UNDEFINED.includes(code) ? new OperatorProblem(OTHER_HISTORY) : error;
   }
 }
 
@@ -65,8 +66,8 @@ function rolesMissing(user: string): string {
 
 export type Readiness = 'ready' | 'migrations_missing' | 'database_away';
 
-/** SQLSTATE of an unknown table or schema: nothing was ever migrated. */
-const UNDEFINED: readonly string[] = ['42P01', '3F000'];
+/** SQLSTATE of an unknown table, schema or function: nothing was ever migrated, or by other migrations. */
+const UNDEFINED: readonly string[] = ['42P01', '3F000', '42883'];
 
 /** drizzle notes an applied migration by its moment. */
 const CARRIED = journal.entries.map((entry) => entry.when);

@@ -106,7 +106,8 @@ set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 begin
   if exists (
     select from entitled e left join lateral (select * from requests where id = e.request_id limit 1) r on true
-     where (r.organization_id, r.npi, r.credits_used > 0) is distinct from (e.organization_id, e.npi, true)
+     where (r.organization_id, r.npi, r.email_type, r.credits_used > 0)
+           is distinct from (e.organization_id, e.npi, e.email_type, true)
   ) then
     raise exception 'what entitles to an answer is a charge for it, of the same organization'
       using errcode = 'foreign_key_violation', constraint = 'entitlements_charged';

@@ -43,16 +43,16 @@ grant usage on schema public, drizzle to npe_api, npe_worker, npe_operator;
 grant select on drizzle.__drizzle_migrations to npe_api, npe_worker, npe_operator;
 
 -- What follows from rows that a role may write, it may not write itself: balances from entries, entries and counts from
--- requests.
--- These functions do. Not for everybody: a trigger on a table of one's own would run them on rows of one's own.
+-- requests. These functions do, and see no temporary table for ours. Not for everybody: a trigger on a table of one's own
+-- would run them on rows of one's own.
 do $$
 declare
   name text;
 begin
   foreach name in array array[
     'apply_ledger_entries', 'open_credit_balance', 'count_settled_requests', 'count_newly_settled_requests',
-    'count_suppression_change', 'chain_audit_entry', 'recompute_balance', 'rewrite_entitlement', 'release_hold', 'hold_balances',
-    'analyze_providers'
+    'require_charges', 'count_suppression_change', 'chain_audit_entry', 'recompute_balance', 'rewrite_entitlement',
+    'release_hold', 'hold_balances', 'analyze_providers'
   ] loop
     execute format('alter function %I security definer set search_path = pg_catalog, public, pg_temp', name);
     execute format('revoke execute on function %I from public', name);

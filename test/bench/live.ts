@@ -12,15 +12,16 @@ import { countingProxy } from './counting-proxy.ts';
 /**
  * `node test/bench/live.ts`: what a lookup costs with a vendor that answers at once. Statements and round trips to
  * PostgreSQL per found NPI, from the submit to its webhook; NPIs per second of 1, 5 and 20 bulks of one organization at
- * once beside a bare sample with a child and an activity per NPI, on the same Temporal; and the CPU of this process (API,
- * worker and vendor) and of PostgreSQL per NPI. Brings its own servers; Linux only.
+ * once, by turns with a bare sample with a child and an activity per NPI, on the same Temporal; and the CPU of this process
+ * (API, worker and vendor) and of PostgreSQL per NPI. Brings its own servers; Linux only.
  */
 const BULK = 60;
 const TICKS_PER_MS = 0.1;
+const TURNS = 3;
 
 const stopServers = await startServers();
 const vendor = createScriptedVendor();
-const npis = ordinaryNpis('found', 60 * BULK);
+const npis = ordinaryNpis('found', 100 * BULK);
 try {
   await roundTrips();
   await speeds();
@@ -80,11 +81,10 @@ async function speeds() {
   };
   await Promise.all([ours(), bare(0)]);
   for (const bulks of [1, 5, 20]) {
-    const theirs = await measure(sql, bulks, bare);
-    const own = await measure(sql, bulks, ours);
+    const [theirs, own] = await byTurns(sql, bulks, [bare, ours]);
     console.log(
-      `${bulks} bulks: ${own.perSecond.toFixed(1)} NPIs/s, bare ${theirs.perSecond.toFixed(1)},`,
-      `ratio ${(own.perSecond / theirs.perSecond).toFixed(2)};`,
+      `${bulks} bulks: ${(1 / own.secondsPerNpi).toFixed(1)} NPIs/s, bare ${(1 / theirs.secondsPerNpi).toFixed(1)},`,
+      `ratio ${(theirs.secondsPerNpi / own.secondsPerNpi).toFixed(2)};`,
       `CPU ms per NPI: here ${own.here.toFixed(1)}, bare ${theirs.here.toFixed(1)}, PostgreSQL ${own.postgres.toFixed(1)}, Temporal ${own.temporal.toFixed(1)}, bare ${theirs.temporal.toFixed(1)}`,
     );
   }
@@ -93,7 +93,29 @@ async function speeds() {
   await stack.stop();
 }
 
-async function measure(sql: postgres.Sql, bulks: number, work: (n: number) => Promise<void>) {
+type Work = (n: number) => Promise<void>;
+
+/** Both by turns, so that a slow moment of the machine is one of both. @returns the mean of each one's turns */
+async function byTurns(sql: postgres.Sql, bulks: number, [one, other]: readonly [Work, Work]) {
+  const turns = { one: [] as Figures[], other: [] as Figures[] };
+  for (let turn = 0; turn < TURNS; turn += 1) {
+    turns.one.push(await measure(sql, bulks, one));
+    turns.other.push(await measure(sql, bulks, other));
+  }
+  const mean = (all: readonly Figures[], key: keyof Figures) =>
+    all.reduce((sum, figures) => sum + figures[key], 0) / TURNS;
+  const meanOf = (all: readonly Figures[]): Figures => ({
+    secondsPerNpi: mean(all, 'secondsPerNpi'),
+    here: mean(all, 'here'),
+    postgres: mean(all, 'postgres'),
+    temporal: mean(all, 'temporal'),
+  });
+  return [meanOf(turns.one), meanOf(turns.other)] as const;
+}
+
+type Figures = Awaited<ReturnType<typeof measure>>;
+
+async function measure(sql: postgres.Sql, bulks: number, work: Work) {
   const before = {
     cpu: process.cpuUsage(),
     postgres: await postgresMs(sql),
@@ -104,7 +126,7 @@ async function measure(sql: postgres.Sql, bulks: number, work: (n: number) => Pr
   const count = bulks * BULK;
   const { user, system } = process.cpuUsage(before.cpu);
   return {
-    perSecond: (count * 1000) / (performance.now() - before.at),
+    secondsPerNpi: (performance.now() - before.at) / 1000 / count,
     here: (user + system) / 1000 / count,
     postgres: ((await postgresMs(sql)) - before.postgres) / count,
     temporal: (temporalMs() - before.temporal) / count,

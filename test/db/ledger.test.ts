@@ -86,6 +86,9 @@ test('what is held for a request, and what settles that, follows from its row, w
     await sql`update requests set ${end}, settled_at = ${settled} where id = ${id}`;
     t.deepEqual(await entriesOf([id]), [hold, [settlement, 3, settled]]);
   }
+  const [repaired] =
+    await sql`select count(release_hold(id))::int as n from requests where batch_id = ${batchId}`;
+  t.is(repaired?.n, 0, 'nothing of it is to be given back by a repair');
   // One person charged more than once, in a batch that counts less, is not what this is about.
   const findings = await auditLedger(sql, [organizationId], 0);
   t.deepEqual(
@@ -124,9 +127,9 @@ test('no hold, charge or release is written by itself, and none twice even by th
 test('only a charge entitles to an answer, its own organization and for its own NPI', async (t) => {
   const { requestId, organizationId } = await openRequest();
   const other = await openOrganization(db, 1);
-  const entitle = (organization: string, npi: string, id: string) => sql`
+  const entitle = (organization: string, npi: string, id: string, type = 'personal') => sql`
     insert into entitlements as e (organization_id, npi, email_type, request_id, charged_at)
-    values (${organization}, ${npi}, 'personal', ${id}, '2026-01-01')
+    values (${organization}, ${npi}, ${type}, ${id}, '2026-01-01')
         on conflict (organization_id, npi, email_type) do update set request_id = excluded.request_id`;
   const refused = refusedBy('what entitles to an answer is a charge for it');
   const missing = newId('req');
@@ -136,6 +139,7 @@ test('only a charge entitles to an answer, its own organization and for its own 
     email_last_validated_at = now(), settled_at = now() where id = ${requestId}`;
   await t.throwsAsync(entitle(other.organizationId, NPI, requestId), refused);
   await t.throwsAsync(entitle(organizationId, '2000000028', requestId), refused);
+  await t.throwsAsync(entitle(organizationId, NPI, requestId, 'professional'), refused);
   await entitle(organizationId, NPI, requestId);
   await t.throwsAsync(entitle(organizationId, NPI, missing), refused);
 });

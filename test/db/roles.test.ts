@@ -76,6 +76,7 @@ const BY_OPERATORS_ALONE: Readonly<Record<string, string>> = {
   'credits out of nothing': `insert into ledger_entries (organization_id, kind, amount)
     select id, 'grant', 1000 from organizations`,
   'a key of one’s own': 'update api_keys set revoked_at = null',
+  'a hold released': 'select release_hold(id) from requests',
   'a balance made anew': 'select recompute_balance(id) from organizations',
   'the audit log read': 'select * from audit_log',
 };
@@ -105,6 +106,12 @@ for (const [role, forbidden] of [
         const error = await t.throwsAsync(its.unsafe(statement).simple(), undefined, what);
         t.is(error instanceof postgres.PostgresError && error.code, '42501', `${what}: ${error?.message}`);
       }
+      // With a table of one's own for ours.
+      const entitled = its.unsafe(`
+        create temp table requests as
+          select id, organization_id, npi, 'personal' as email_type, cost as credits_used from public.requests;
+        insert into entitlements select organization_id, npi, email_type, id, now() from requests`);
+      await t.throwsAsync(entitled.simple(), { message: /what entitles to an answer is a charge/ });
     });
     t.deepEqual(await books(), before);
   });
