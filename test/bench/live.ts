@@ -81,7 +81,13 @@ async function speeds() {
   };
   await Promise.all([ours(), bare(0)]);
   for (const bulks of [1, 5, 20]) {
-    const [theirs, own] = await byTurns(sql, bulks, [bare, ours]);
+    // By turns, so that a slow moment of the machine is one of both.
+    const turns = { bare: [] as Figures[], ours: [] as Figures[] };
+    for (let turn = 0; turn < TURNS; turn += 1) {
+      turns.bare.push(await measure(sql, bulks, bare));
+      turns.ours.push(await measure(sql, bulks, ours));
+    }
+    const [theirs, own] = [mean(turns.bare), mean(turns.ours)];
     console.log(
       `${bulks} bulks: ${(1 / own.secondsPerNpi).toFixed(1)} NPIs/s, bare ${(1 / theirs.secondsPerNpi).toFixed(1)},`,
       `ratio ${(theirs.secondsPerNpi / own.secondsPerNpi).toFixed(2)};`,
@@ -93,29 +99,19 @@ async function speeds() {
   await stack.stop();
 }
 
-type Work = (n: number) => Promise<void>;
-
-/** Both by turns, so that a slow moment of the machine is one of both. @returns the mean of each one's turns */
-async function byTurns(sql: postgres.Sql, bulks: number, [one, other]: readonly [Work, Work]) {
-  const turns = { one: [] as Figures[], other: [] as Figures[] };
-  for (let turn = 0; turn < TURNS; turn += 1) {
-    turns.one.push(await measure(sql, bulks, one));
-    turns.other.push(await measure(sql, bulks, other));
-  }
-  const mean = (all: readonly Figures[], key: keyof Figures) =>
-    all.reduce((sum, figures) => sum + figures[key], 0) / TURNS;
-  const meanOf = (all: readonly Figures[]): Figures => ({
-    secondsPerNpi: mean(all, 'secondsPerNpi'),
-    here: mean(all, 'here'),
-    postgres: mean(all, 'postgres'),
-    temporal: mean(all, 'temporal'),
-  });
-  return [meanOf(turns.one), meanOf(turns.other)] as const;
-}
-
 type Figures = Awaited<ReturnType<typeof measure>>;
 
-async function measure(sql: postgres.Sql, bulks: number, work: Work) {
+function mean(turns: readonly Figures[]): Figures {
+  const of = (key: keyof Figures) => turns.reduce((sum, figures) => sum + figures[key], 0) / turns.length;
+  return {
+    secondsPerNpi: of('secondsPerNpi'),
+    here: of('here'),
+    postgres: of('postgres'),
+    temporal: of('temporal'),
+  };
+}
+
+async function measure(sql: postgres.Sql, bulks: number, work: (n: number) => Promise<void>) {
   const before = {
     cpu: process.cpuUsage(),
     postgres: await postgresMs(sql),
