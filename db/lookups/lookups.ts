@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, run, span, type Transaction, transaction } from '../client.ts';
+import { type Database, run, span, transaction } from '../client.ts';
 import { newId } from '../ids.ts';
 import type { WantedType } from '../words.ts';
 
@@ -27,14 +27,15 @@ export async function joinLookups(
   const rows = await run<{ requestId: string; lookupId: string; wantedType: WantedType; misses: string[] }>(
     db,
   )`
-    with open as materialized (
-      select r.*, new.id as new_id, new.hash
-        from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb) new ("requestId" text, id text, hash text)
-        join requests r on r.id = new."requestId"
-       where r.settled_at is null order by r.id for update of r
+    with new as materialized (
+      select * from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb) new ("requestId" text, id text, hash text)
+    ), open as materialized (
+      -- By lists of ids, here and below: joined, all of a small table would be read.
+      select r.*, new.id as new_id, new.hash from requests r join new on r.id = new."requestId"
+       where r.id = any(array(select "requestId" from new)) and r.settled_at is null order by r.id for update of r
     ), batch as materialized (
       -- The update below counts in it: taken first, because a settlement holds the batch when it comes to a lookup.
-      select 1 from batches where id in (select batch_id from open) for no key update
+      select 1 from batches where id = any(array(select batch_id from open)) for no key update
     ), lookup as (
       insert into lookups (id, npi, wanted_type, opened_at, facts)
       select distinct on (npi, wanted_type) new_id, npi, wanted_type, clock_timestamp(), hash
@@ -48,7 +49,7 @@ export async function joinLookups(
          set lookup_id = l.id, status = 'in-progress',
              started_at = coalesce(r.started_at, date_trunc('milliseconds', clock_timestamp()))
         from open join lookup l using (npi, wanted_type)
-       where r.id = open.id and open.lookup_id is null
+       where r.id = any(array(select id from open)) and r.id = open.id and open.lookup_id is null
       returning r.id, r.lookup_id
     )
     select id as "requestId", coalesce(joined.lookup_id, open.lookup_id) as "lookupId", wanted_type as "wantedType",
@@ -74,31 +75,4 @@ export async function forgetMisses(db: Database, by: ChangedBy, npi: string): Pr
     await recordAudit(tx, by, { action: 'lookups.forget', organizationId: null, subject: npi, details });
     return forgotten.length;
   });
-}
-
-/**
- * Closes the lookups of requests that were just settled: each that has its answer, or that the last which waited for it
- * has given up, and notes whose answer it is. Part of the settling transaction, and its last locks.
- */
-export async function closeLookups(tx: Transaction, requestIds: readonly string[]): Promise<void> {
-  const settled = sql`r.id = any(${sql.param(requestIds)})`;
-  const theirs = sql`array(select r.lookup_id from requests r where ${settled})`;
-  // A statement of its own: if two requests give up at once, the second must see that the first has. In one order,
-  // because organizations share lookups.
-  const lock = tx.execute(sql`
-    select from lookups where id = any(${theirs})
-     order by npi, wanted_type for no key update`);
-  const close = tx.execute(sql`
-    with returned as (
-      update vendor_attempts a set returned = true
-        from requests r join email_checks c on (c.lookup_id, c.npi, c.email) = (r.lookup_id, r.npi, r.email)
-       where r.lookup_id = any(${theirs}) and r.status = 'completed' and c.kind = 'named'
-         and a.lookup_id = r.lookup_id and a.vendor = c.source and a.state = 'found' and a.reason is null
-         and not a.returned
-    )
-    update lookups l set closed_at = r.settled_at from requests r
-     where ${settled} and l.id = r.lookup_id and l.closed_at is null
-       and (r.status <> 'failed' or not exists (
-         select from requests other where other.lookup_id = l.id and other.settled_at is null))`);
-  await Promise.all([lock, close]);
 }

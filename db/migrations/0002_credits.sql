@@ -67,21 +67,24 @@ end $$;
 create trigger organizations_open_balance after insert on organizations
   for each row execute function open_credit_balance();
 
+-- One by one, as count_settled_requests.
 create function apply_ledger_entries() returns trigger language plpgsql as $$
 declare
-  applied integer;
+  n record;
 begin
-  update credit_balances b
-     set total = b.total - n.granted, available = b.available + n.available,
-         held = b.held + n.held, used = b.used + n.used
-    from (select organization_id, sum(granted) granted, sum(available) available, sum(held) held, sum(used) used
-            from added group by organization_id) n
-   where b.organization_id = n.organization_id;
-  get diagnostics applied = row_count;
-  if applied < (select count(distinct organization_id) from added) then
-    raise exception 'the ledger is for organizations only'
-      using errcode = 'foreign_key_violation', constraint = 'ledger_entries_organization';
-  end if;
+  for n in
+    select organization_id, sum(granted) as granted, sum(available) as available, sum(held) as held, sum(used) as used
+      from added group by organization_id
+  loop
+    update credit_balances b
+       set total = b.total - n.granted, available = b.available + n.available,
+           held = b.held + n.held, used = b.used + n.used
+     where b.organization_id = n.organization_id;
+    if not found then
+      raise exception 'the ledger is for organizations only'
+        using errcode = 'foreign_key_violation', constraint = 'ledger_entries_organization';
+    end if;
+  end loop;
   return null;
 end $$;
 

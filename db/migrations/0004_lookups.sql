@@ -244,3 +244,48 @@ create index email_checks_by_lookup on email_checks (lookup_id) where lookup_id 
 create index email_checks_by_email on email_checks (email);
 -- How verifiers do, as vendor_attempts_by_time tells of vendors.
 create index email_checks_by_verifier on email_checks (at) where kind = 'verifier';
+
+-- Closes the lookups of requests that were just settled: each that has its answer, or that the last which waited for it
+-- has given up, and notes whose answer it is. Part of the settling transaction, and its last locks. Planned once, and by
+-- indexes only: a plan for lists of any length is thought to be worse than one for each, so that each call was planned
+-- anew; and one that was made while the tables were small went on to read all of them.
+create function close_lookups(request_ids text[]) returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+  -- A statement of its own: if two requests give up at once, the second must see that the first has. In one order,
+  -- because organizations share lookups.
+  perform from lookups where id in (select lookup_id from requests where id = any(request_ids))
+   order by npi, wanted_type for no key update;
+  update vendor_attempts a set returned = true
+    from requests r join email_checks c on (c.lookup_id, c.npi, c.email) = (r.lookup_id, r.npi, r.email)
+   where r.lookup_id = any(array(select lookup_id from requests where id = any(request_ids)))
+     and r.status = 'completed' and c.kind = 'named'
+     and a.lookup_id = r.lookup_id and a.vendor = c.source and a.state = 'found' and a.reason is null and not a.returned;
+  update lookups l set closed_at = r.settled_at from requests r
+   where r.id = any(request_ids) and l.id = r.lookup_id and l.closed_at is null
+     and (r.status <> 'failed' or not exists (
+       select from requests other where other.lookup_id = l.id and other.settled_at is null));
+end $$;
+
+-- Gives the room that there is to requests of an organization that wait, the first to be overdue first. While more wait
+-- than there is room for it is given a tenth of all at a time, because their batches are told each time; these are
+-- returned. Whoever calls it holds the organization's balance.
+create function give_room(organization text, at_most integer) returns setof text language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+declare
+  free integer;
+begin
+  if exists (select from requests where organization_id = organization and settled_at is null and not has_room) then
+    select at_most - count(*) into free
+      from requests where organization_id = organization and settled_at is null and has_room;
+    return query with next as (
+      select id, row_number() over (order by deadline_at, batch_id, position) as place, count(*) over () as n
+        from (select id, deadline_at, batch_id, position from requests
+               where organization_id = organization and settled_at is null and not has_room
+               order by deadline_at, batch_id, position limit greatest(free, 0) + 1) line
+    )
+    update requests set has_room = true
+     where id in (select id from next where place <= free and (n <= free or free >= ceil(at_most / 10.0)))
+    returning batch_id;
+  end if;
+end $$;

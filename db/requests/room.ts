@@ -19,9 +19,8 @@ export async function roomLeft(tx: Transaction, organizationId: string, atMost: 
 }
 
 /**
- * Gives the room that there is to requests that wait, the first to be overdue first, and puts their batches into the
- * outbox. While more wait than there is room for it is given a tenth of all at a time, because their batches are told
- * each time.
+ * Gives the room that there is to requests that wait (give_room of the migrations), and puts their batches into the
+ * outbox.
  * @returns these batches
  */
 export async function giveRoom(
@@ -29,19 +28,8 @@ export async function giveRoom(
   organizationId: string | SQL,
   atMost: number,
 ): Promise<BatchStart[]> {
-  const open = sql`organization_id = ${organizationId} and settled_at is null`;
   const given = await run<{ batchId: string }>(tx)`
-    with room as (
-      select greatest(0, ${atMost} - count(*)) as free from requests
-       where ${open} and has_room and exists (select from requests where ${open} and not has_room)
-    ), next as (
-      select id, row_number() over (order by deadline_at, batch_id, position) as place, count(*) over () as n
-        from (select id, deadline_at, batch_id, position from requests where ${open} and not has_room
-               order by deadline_at, batch_id, position limit (select free + 1 from room)) line
-    )
-    update requests set has_room = true
-     where id in (select id from next, room where place <= free and (n <= free or free >= ${Math.ceil(atMost / 10)}))
-    returning batch_id as "batchId"`;
+    select batch as "batchId" from give_room(${organizationId}, ${atMost}) batch`;
   if (given.length === 0) return [];
   // Later than any wake before it, so that who has seen to that one does not take this one for seen to.
   return await run<BatchStart>(tx)`

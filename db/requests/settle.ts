@@ -1,7 +1,6 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, run, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { closeLookups } from '../lookups/lookups.ts';
 import { countSettled, type Ended } from '../metrics.ts';
 import type { FinalStatus } from '../words.ts';
 import type { KnownWindows } from './entitlements.ts';
@@ -60,7 +59,7 @@ export async function settleIn(
     lock(tx, owner, requestId),
     write(tx, requestId, end, reason, rules),
     giveRoom(tx, owner, rules.lookupsPerOrganization),
-    closeLookups(tx, [requestId]),
+    run(tx)`select close_lookups(array[${requestId}])`,
   ]);
   if (!settled) throw new Refusal('request_missing');
   requireClaims(settled);
@@ -143,7 +142,7 @@ export async function settleOverdue(
              (extract(epoch from settled_at - accepted_at))::float8 as seconds
         from settled`);
     const ids = settled.map(({ requestId }) => requestId);
-    if (ids.length > 0) await closeLookups(tx, ids);
+    if (ids.length > 0) await run(tx)`select close_lookups(${sql.param(ids)})`;
     // A batch that is over, and is reported to nobody, needs no workflow any more.
     const batchIds = sql.param(settled.map((one) => one.batchId));
     await tx.execute(sql`update batches set wake_at = null

@@ -1,6 +1,8 @@
 import test from 'ava';
 import { type Database, openDatabase, query } from '../../db/client.ts';
+import { joinLookups } from '../../db/lookups/lookups.ts';
 import { findEnvelope } from '../../db/requests/envelope.ts';
+import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
@@ -51,4 +53,55 @@ test('what is asked one after the other is asked over one connection, where its 
   const answers = [];
   for (let i = 0; i < 10; i += 1) answers.push(await ask());
   t.is(pidsOf(answers).size, 1);
+});
+
+/** How many rows of each table were read so far, by whatever way. */
+async function rowsRead(db: Database): Promise<Record<string, number>> {
+  await query(db, (tx) => tx.execute('select pg_stat_force_next_flush()'));
+  const tables = await query(db, (tx) =>
+    tx.execute<{ name: string; n: number }>(
+      'select relname as name, seq_tup_read + coalesce(idx_tup_fetch, 0) as n from pg_stat_user_tables',
+    ),
+  );
+  return Object.fromEntries(tables.map(({ name, n }) => [name, n]));
+}
+
+test('a submit and a settlement read rows of their own, however many there are of others', async (t) => {
+  const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
+  t.teardown(() => db.close());
+  const others = await openOrganization(db, 0);
+  await query(db, (tx) =>
+    tx.transaction(async (filling) => {
+      await filling.execute('set local session_replication_role = replica');
+      for (const rows of [
+        `credit_balances (organization_id) select 'org_' || n`,
+        `batches (id, organization_id, submitted_as, wanted_type, total, created_at, updated_at, deadline_at)
+          select 'bat_' || n, '${others.organizationId}', 'single', 'any', 1, now(), now(), now()`,
+        `lookups (id, npi, wanted_type, opened_at) select 'lkp_' || n, (2000000000 + n)::text, 'any', now()`,
+        `requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at, settled_at, lookup_id)
+          select 'req_' || n, 'bat_' || n, '${others.organizationId}', 0, (2000000000 + n)::text, 'any', 1,
+                 'failed', now(), now(), now(), 'lkp_' || n`,
+        `vendor_attempts (lookup_id, vendor, n, request_id, state, started_at, ended_at)
+          select 'lkp_' || n, 'test', 1, 'req_' || n, 'found', now(), now()`,
+      ])
+        await filling.execute(`insert into ${rows} from generate_series(1, 3000) n`);
+    }),
+  );
+  await query(db, (tx) => tx.execute('analyze'));
+  const organization = await openOrganization(db, 1000);
+  const one = async (n: number) => {
+    const submitted = await submit(db, submitCommand(organization, { npis: npisFrom(500 + n, 1) }), RULES);
+    const { requestIds: ids } = acceptedIds(submitted);
+    await joinLookups(db, ids);
+    await settle(db, ids[0] ?? '', 'answered', 'test', RULES);
+  };
+  // A plan for all values comes after the sixth time.
+  for (let n = 0; n < 10; n += 1) await one(n);
+  const before = await rowsRead(db);
+  await one(10);
+  const after = await rowsRead(db);
+  for (const name of ['batches', 'credit_balances', 'lookups', 'requests', 'vendor_attempts']) {
+    const read = (after[name] ?? 0) - (before[name] ?? 0);
+    t.true(read < 200, `${read} rows of ${name} were read`);
+  }
 });
