@@ -2,7 +2,7 @@
 
 -- One row per movement between the four accounts of an organization; every row sums to zero by itself.
 create table ledger_entries (
-  id bigint primary key generated always as identity,
+  id bigint generated always as identity,
   -- One that is there, as its balance: apply_ledger_entries.
   organization_id text not null,
   -- One of the organization's: ledger_entries_follow.
@@ -25,9 +25,9 @@ create table ledger_entries (
   constraint ledger_entries_amount check (amount > 0 or (kind = 'adjustment' and amount <> 0)),
   constraint ledger_entries_request check ((request_id is not null) = (kind in ('hold', 'charge', 'release'))),
   -- One hold and at most one charge or release per request.
-  constraint ledger_entries_once unique (request_id, side)
+  constraint ledger_entries_once unique (request_id, side),
+  primary key (organization_id, id)
 );
-create index ledger_entries_by_organization on ledger_entries (organization_id, id);
 -- As requests_by_settlement.
 create index ledger_entries_by_time on ledger_entries using brin (created_at);
 
