@@ -94,10 +94,13 @@ export async function findKnownEmails(
     outcome: sql`one.outcome`,
     isDue: sql`outcome in ('stored', 'replayed')`,
   };
+  const npis = [...new Set(asked.npis)];
+  // One by itself: a plan for lists of any length is thought to be worse for one, so that each would be planned anew.
+  const anyOf = npis.length === 1 ? sql`${npis[0]}` : sql`any(${sql.param(npis)})`;
   const emails = outcomes
     ? sql`select known.* from unnest(${sql.param(asked.npis)}::text[], ${sql.param(outcomes)}::text[]) one (npi, outcome)
           cross join lateral (${sandboxEmails({ ...asked, ...one }, windows.replayMs)}) known`
-    : knownEmails({ ...asked, npis: sql`any(${sql.param([...new Set(asked.npis)])})` }, windows);
+    : knownEmails({ ...asked, npis: anyOf }, windows);
   const rows = await run<KnownEmail & { readonly npi: string }>(tx)`
     select npi, email, email_type as "emailType", email_last_validated_at as "emailLastValidatedAt", replayed
       from (${emails}) known`;
