@@ -251,15 +251,15 @@ create index email_checks_by_verifier on email_checks (at) where kind = 'verifie
 -- anew; and one that was made while the tables were small went on to read all of them.
 create function close_lookups(request_ids text[]) returns void language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+  theirs text[] := array(select lookup_id from requests where id = any(request_ids));
 begin
   -- A statement of its own: if two requests give up at once, the second must see that the first has. In one order,
   -- because organizations share lookups.
-  perform from lookups where id in (select lookup_id from requests where id = any(request_ids))
-   order by npi, wanted_type for no key update;
+  perform from lookups where id = any(theirs) order by npi, wanted_type for no key update;
   update vendor_attempts a set returned = true
     from requests r join email_checks c on (c.lookup_id, c.npi, c.email) = (r.lookup_id, r.npi, r.email)
-   where r.lookup_id = any(array(select lookup_id from requests where id = any(request_ids)))
-     and r.status = 'completed' and c.kind = 'named'
+   where r.lookup_id = any(theirs) and r.status = 'completed' and c.kind = 'named'
      and a.lookup_id = r.lookup_id and a.vendor = c.source and a.state = 'found' and a.reason is null and not a.returned;
   update lookups l set closed_at = r.settled_at from requests r
    where r.id = any(request_ids) and l.id = r.lookup_id and l.closed_at is null
