@@ -35,14 +35,19 @@ const TEMPORAL_MS = 10_000;
  */
 export async function runSweeps(deps: BatchDeps, everyMs: number, stopped: AbortSignal): Promise<void> {
   while (!stopped.aborted) {
+    let dueAt = Number.POSITIVE_INFINITY;
     try {
       const turn = await takeTurn(deps.db, everyMs, deps.control.namespace);
-      if (turn) await sweepOnce(deps, stopped, turn);
+      if (turn) {
+        dueAt = performance.now() + everyMs;
+        await sweepOnce(deps, stopped, turn);
+      }
     } catch (error) {
       deps.log.error({ err: error }, 'sweep failed, the next one tries again');
     }
     // Asked more often than due: the turn of a process that died is taken soon, and no two clocks are the same.
-    await setTimeout(everyMs / 4, null, { signal: stopped }).catch(() => {});
+    const waitMs = Math.max(0, Math.min(dueAt - performance.now(), everyMs / 4));
+    await setTimeout(waitMs, null, { signal: stopped }).catch(() => {});
   }
 }
 
@@ -85,7 +90,7 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
           }
         }
       };
-      await Promise.all(Array.from({ length: more ? AT_ONCE : 1 }, help));
+      await Promise.all(Array.from({ length: atMost === AT_MOST ? AT_ONCE : 1 }, help));
     }
     return done;
   };
@@ -112,15 +117,16 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
   const endsAt = performance.now() + TEMPORAL_MS;
   // A Temporal where the API starts nothing knows nothing of what runs.
   const isOver = () => !isHome || stopped.aborted || performance.now() > endsAt;
+  // Each batch is told once, because the lookups that should have told it may be stuck; first, because it is late.
+  const untold = [...overdue];
+  const tell = (batchId: string) => control.tellBatch(batchId);
+  await each('signal', async (atMost) => untold.splice(0, atMost), tell, isOver, AT_MOST);
   const start = async (batch: BatchStart) => {
     await control.wakeBatch(batch);
     await markStarted(db, batch);
   };
   const waking = (atMost: number) => listToWake(db, startAfterMs, atMost);
   const started = await each('start', waking, start, isOver, AT_MOST);
-  // Each batch is told once, because the lookups that should have told it may be stuck.
-  const tell = (batchId: string) => control.tellBatch(batchId);
-  await each('signal', async () => [...overdue], tell, isOver);
   const unfinished = (atMost: number) => takeUnfinished(db, checkEveryMs, atMost);
   const restarted = await each('restart', unfinished, (batch) => restart(deps, batch), isOver, AT_MOST);
   const waiting = (atMost: number) => takeDeliveries(db, startAfterMs, checkEveryMs, atMost);

@@ -134,12 +134,12 @@ const WORK = {
      where d.state = 'pending' and final.is_so
        and greatest(final.at, d.due_at) < clock_timestamp() - ${GRACE}`,
   /**
-   * Of batches that were over 60 s ago: their workflows have to be closed. Not those whose first attempts are still
-   * to be made.
+   * Of batches that were over two minutes ago: their workflows have to be closed. One that nobody could tell that the
+   * sweep has settled it looks by itself 60 s after its deadline. Not those whose first attempts are still to be made.
    */
   over: sql`
     select b.id, b.created_at as since from batches b
-     where b.updated_at < clock_timestamp() - ${GRACE} and not ${OPEN}
+     where b.updated_at < clock_timestamp() - 2 * ${GRACE} and not ${OPEN}
        and not exists (
          select from webhook_deliveries d
           where d.batch_id = b.id and d.state = 'pending' and d.attempts = 0 and d.resends = 0)`,

@@ -326,11 +326,12 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
   for (const delivery of [retried, refused.delivery]) await logAttempt(ownDb, delivery, 500, 'pending');
   await logAttempt(ownDb, told.delivery, 204, 'delivered');
   const ago = sql`now() - interval '61 seconds'`;
+  const longAgo = sql`now() - interval '121 seconds'`;
   const [, , , final = ''] = bulk.requestIds;
   const resent = sql`${told.batchId}, ${refused.batchId}, ${telling.batchId}`;
   await corrupt(ownDb, [
     sql`update batches set started_at = ${ago} where id in (${open.batchId}, ${running.batchId}, ${resent})`,
-    sql`update batches set updated_at = ${ago} where id in (${bulk.batchId}, ${resent})`,
+    sql`update batches set updated_at = ${longAgo} where id in (${bulk.batchId}, ${resent})`,
     sql`update requests set settled_at = ${ago} where id = ${final} or batch_id = ${refused.batchId}`,
     sql`update webhook_deliveries set due_at = ${ago} where id in (${refused.delivery}, ${retried})`,
   ]);

@@ -219,6 +219,21 @@ test('a sweep starts all that waits, of each organization its oldest first; of a
   t.is(asked.indexOf(batchId), 1);
 });
 
+test('whose deadline has passed is told before anything is started, however slow Temporal takes that', async (t) => {
+  const { db } = await open(t);
+  const organization = await openOrganization(db, 2);
+  const waiting = acceptedIds(await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES));
+  const late = await overdue(db, organization, [npiOf(1)]);
+  const asked: string[] = [];
+  const control = {
+    ...temporalAway(t),
+    tellBatch: async (batchId: string) => void asked.push(`tell ${batchId}`),
+    wakeBatch: async ({ batchId }: { readonly batchId: string }) => void asked.push(`wake ${batchId}`),
+  };
+  await sweepOnce({ db, log, control, rules: RULES_OF_SWEEP }, new AbortController().signal);
+  t.deepEqual(asked.slice(0, 2), [`tell ${late.batchId}`, `wake ${waiting.batchId}`]);
+});
+
 // Guard: `each` around `giveRoomLeft`.
 test('a request that cannot be given room keeps nobody else from being started', async (t) => {
   const { db } = await open(t);
