@@ -20,7 +20,7 @@ import { type BatchDeps, logSettled, settleOne } from './batches.ts';
 // The reconciler (DECISIONS.md, Requests and batches): PostgreSQL's facts against Temporal's workflows. A loop in every
 // worker process, so that refunds need neither Temporal nor a Schedule.
 
-/** How many of each kind are listed at once; where there are more, so many are seen to side by side. */
+/** How many of each kind are listed at once, and of what Temporal is asked about seen to side by side. */
 const AT_MOST = 200;
 const AT_ONCE = 10;
 /** Overdue requests in one transaction, which keeps other writers of their organization waiting. */

@@ -275,17 +275,19 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   free integer;
 begin
-  if exists (select from requests where organization_id = organization and settled_at is null and not has_room) then
-    select at_most - count(*) into free
-      from requests where organization_id = organization and settled_at is null and has_room;
-    return query with next as (
-      select id, row_number() over (order by deadline_at, batch_id, position) as place, count(*) over () as n
-        from (select id, deadline_at, batch_id, position from requests
-               where organization_id = organization and settled_at is null and not has_room
-               order by deadline_at, batch_id, position limit greatest(free, 0) + 1) line
-    )
-    update requests set has_room = true
-     where id in (select id from next where place <= free and (n <= free or free >= ceil(at_most / 10.0)))
+  if not exists (select from requests where organization_id = organization and settled_at is null and not has_room) then
+    return;
+  end if;
+  select at_most - count(*) into free
+    from requests where organization_id = organization and settled_at is null and has_room;
+  if free >= at_most / 10.0 or not exists (
+    select from requests where organization_id = organization and settled_at is null and not has_room
+    offset greatest(free, 0)
+  ) then
+    return query update requests set has_room = true
+     where id = any (array(
+       select id from requests where organization_id = organization and settled_at is null and not has_room
+        order by deadline_at, batch_id, position limit free))
     returning batch_id;
   end if;
 end $$;
