@@ -18,22 +18,9 @@ export const UNREAD_BODY = {
   override: 'application/octet-stream',
 } as const;
 
-/**
- * Reads a body as JSON in UTF-8, a byte order mark allowed (RFC 8259, section 8.1).
- * @returns the text that was sent and the value it means, or what keeps it from being JSON
- * @throws {ApiError} 413 for more than 64 KiB; 415 if the headers announce something else
- */
-export async function readJson(body: IncomingMessage): Promise<ReturnType<typeof parse>> {
-  const bytes = await readBytes(body);
+/** Reads a whole body. @throws {ApiError} 413 for more than 64 KiB; 415 if the headers announce something but JSON */
+export async function readBody(body: IncomingMessage): Promise<Buffer> {
   const { 'content-type': type, 'content-encoding': encoding = 'identity' } = body.headers;
-  const isTyped = bytes.length > 0 || type !== undefined;
-  const isJson = /^application\/(?:[\w.!#$&^-]+\+)?json *(?:;|$)/i.test(type?.trim() ?? '');
-  if ((isTyped && !isJson) || encoding.toLowerCase() !== 'identity') throw problem('unsupported_media_type');
-  if (bytes.length === 0) return { loc: ['body'], msg: 'Field required', type: 'missing' };
-  return parse(bytes);
-}
-
-async function readBytes(body: IncomingMessage): Promise<Buffer> {
   if (Number(body.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw problem('body_too_large');
   const chunks: Buffer[] = [];
   let size = 0;
@@ -42,10 +29,18 @@ async function readBytes(body: IncomingMessage): Promise<Buffer> {
     if (size > MAX_BODY_BYTES) throw problem('body_too_large');
     chunks.push(chunk);
   }
+  const isTyped = size > 0 || type !== undefined;
+  const isJson = /^application\/(?:[\w.!#$&^-]+\+)?json *(?:;|$)/i.test(type?.trim() ?? '');
+  if ((isTyped && !isJson) || encoding.toLowerCase() !== 'identity') throw problem('unsupported_media_type');
   return Buffer.concat(chunks);
 }
 
-function parse(bytes: Buffer): { readonly text: string; readonly value: unknown } | Problem {
+/**
+ * JSON in UTF-8, a byte order mark allowed (RFC 8259, section 8.1).
+ * @returns the text that was sent and the value it means, or what keeps it from being JSON
+ */
+export function parseJson(bytes: Buffer): { readonly text: string; readonly value: unknown } | Problem {
+  if (bytes.length === 0) return { loc: ['body'], msg: 'Field required', type: 'missing' };
   let text: string;
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);

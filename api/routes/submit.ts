@@ -16,7 +16,7 @@ import {
   WEBHOOK_MODES,
 } from '../../db/words.ts';
 import { keyRefusal } from '../http/auth.ts';
-import { canonicalJson, jsonDepth, memberText, readJson } from '../http/json-body.ts';
+import { canonicalJson, jsonDepth, memberText, parseJson, readBody } from '../http/json-body.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { check, ignoredFields, PARAMETERS } from '../http/validation.ts';
 import { invalid, type Problem, problem } from '../problems.ts';
@@ -51,35 +51,36 @@ async function accept(
   deps: SubmitDeps,
 ): Promise<ResponseObject> {
   const { organizationId, keyId: apiKeyId } = request.auth.credentials;
-  const { headers } = request;
+  const { headers, route } = request;
   const { value: header, problems } = check('header', HEADERS, {
     'Idempotency-Key': headers['idempotency-key'],
     // A live key has none.
     'Test-Outcome': isSandbox(organizationId) ? headers['test-outcome'] : undefined,
   });
-  const body = await parseBody(request, schema, deps.forbids, problems);
+  const bytes = await readBody(request.raw.req);
   // Quotes around the key are none of it.
   const key = header['Idempotency-Key']?.replace(/^"(.*)"$/, '$1') ?? null;
   const forced = header['Test-Outcome'];
-  const command: SubmitCommand = {
-    organizationId,
-    apiKeyId,
-    submittedAs,
-    ...body,
-    outcomes: isSandbox(organizationId) ? body.npis.map((npi) => forced ?? deps.testOutcomeOf(npi)) : null,
-    idempotency:
-      key === null
-        ? null
-        : { key, method: 'POST', path: request.route.path, fingerprint: fingerprint(body, forced) },
-  };
+  // Parsed in its turn: of bodies that come all at once, that would keep everybody else waiting.
+  const outcome = await request.app.place.inTurn(async () => {
+    const body = parseBody(request, bytes, schema, deps.forbids, problems);
+    const command: SubmitCommand = {
+      ...{ organizationId, apiKeyId, submittedAs, ...body },
+      outcomes: isSandbox(organizationId) ? body.npis.map((npi) => forced ?? deps.testOutcomeOf(npi)) : null,
+      idempotency:
+        key === null
+          ? null
+          : { key, method: 'POST', path: route.path, fingerprint: fingerprint(body, forced) },
+    };
+    return await submit(deps.db, command, deps.rules);
+  });
   const accepted = (response: string) => h.response(response).code(202).type('application/json');
-  const outcome = await request.app.place.inTurn(() => submit(deps.db, command, deps.rules));
   switch (outcome.kind) {
     case 'accepted': {
       const { batchId } = outcome.start;
       request.app.batchId = batchId;
       deps.log.info(
-        { organization_id: organizationId, batch_id: batchId, total: body.npis.length },
+        { organization_id: organizationId, batch_id: batchId, total: outcome.start.npis.length },
         'batch accepted',
       );
       if (outcome.start.wakeAt) await startNow(deps, outcome.start, request.info.received);
@@ -141,13 +142,14 @@ async function startNow(
   });
 }
 
-async function parseBody(
+function parseBody(
   request: Request,
+  bytes: Buffer,
   schema: Joi.ObjectSchema,
   forbids: SubmitContext['forbids'],
   headerProblems: readonly Problem[],
-): Promise<SubmitBody> {
-  const body = await readJson(request.raw.req);
+): SubmitBody {
+  const body = parseJson(bytes);
   if ('loc' in body) throw invalid([body, ...headerProblems]);
   request.app.ignoredFields = ignoredFields(schema, body.value);
   const context: SubmitContext = { customData: memberText(body.text, 'custom_data'), forbids };
