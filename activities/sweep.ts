@@ -45,7 +45,7 @@ export async function runSweeps(deps: BatchDeps, everyMs: number, stopped: Abort
     } catch (error) {
       deps.log.error({ err: error }, 'sweep failed, the next one tries again');
     }
-    // Asked more often than due: the turn of a process that died is taken soon, and no two clocks are the same.
+    // When the next one is due, and more often: the turn of a process that died is taken soon, and no two clocks are the same.
     const waitMs = Math.max(0, Math.min(dueAt - performance.now(), everyMs / 4));
     await setTimeout(waitMs, null, { signal: stopped }).catch(() => {});
   }

@@ -219,7 +219,7 @@ test('a sweep starts all that waits, of each organization its oldest first; of a
   t.is(asked.indexOf(batchId), 1);
 });
 
-test('whose deadline has passed is told before anything is started, however slow Temporal takes that', async (t) => {
+test('a batch whose deadline has passed is told before any other is started', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 2);
   const waiting = acceptedIds(await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES));
