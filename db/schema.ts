@@ -68,6 +68,7 @@ export const requests = pgTable('requests', {
   ...columns('email reason', text),
   emailType: text('email_type').$type<words.EmailType>(),
   ...columns('emailLastValidatedAt startedAt settledAt', time),
+  suppressionChange: count('suppression_change'),
   ...columns('acceptedAt deadlineAt', requiredTime),
   /** False while it waits for others of its organization to end. */
   hasRoom: boolean('has_room').notNull().default(true),

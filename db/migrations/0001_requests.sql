@@ -68,6 +68,8 @@ create table requests (
   email text,
   email_type text check (email_type in ('professional', 'personal')),
   email_last_validated_at timestamptz(3),
+  -- The last of suppression_changes that this answer was seen not to be suppressed after: until the next one it isn't.
+  suppression_change bigint,
   -- Why there is no email; for operators, never shown by the API.
   reason text,
   accepted_at timestamptz(3) not null,

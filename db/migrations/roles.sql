@@ -86,7 +86,7 @@ grant select, update on batches to npe_worker, npe_operator;
 grant select, insert on requests to npe_api;
 grant select, update (
   status, replayed, email, email_type, email_last_validated_at, reason, started_at, settled_at, lookup_id, erased_at,
-  has_room
+  has_room, suppression_change
 ) on requests to npe_worker, npe_operator;
 grant select, insert, update on idempotency_keys to npe_api;
 -- Who deletes has to lock.

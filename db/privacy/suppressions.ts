@@ -4,8 +4,8 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, run, transaction } from '../client.ts';
 import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.ts';
 
-// Who must not be looked up or returned. Every answer asks `is_suppressed` of the migrations: at submit, on replay,
-// with every poll and before every delivery.
+// Who must not be looked up or returned. Every answer asks `is_suppressed` of the migrations: at submit, on replay, and
+// with every poll and delivery if suppressions have changed since.
 
 /** What is suppressed, as the table has it: an NPI, an address's SHA-256, or a domain with its subdomains. */
 export interface SuppressionTarget {

@@ -9,6 +9,8 @@ export interface KnownEmail {
   readonly emailLastValidatedAt: Date;
   /** Whether the organization has paid for this answer already. */
   readonly replayed: boolean;
+  /** The last change of suppressions that it was seen after. */
+  readonly suppressionChange: number;
 }
 
 export interface KnownWindows {
@@ -102,7 +104,8 @@ export async function findKnownEmails(
           cross join lateral (${sandboxEmails({ ...asked, ...one }, windows.replayMs)}) known`
     : knownEmails({ ...asked, npis: anyOf }, windows);
   const rows = await run<KnownEmail & { readonly npi: string }>(tx)`
-    select npi, email, email_type as "emailType", email_last_validated_at as "emailLastValidatedAt", replayed
+    select npi, email, email_type as "emailType", email_last_validated_at as "emailLastValidatedAt", replayed,
+           (select n from suppression_changes) as "suppressionChange"
       from (${emails}) known`;
   return new Map(rows.map(({ npi, ...known }) => [npi, known]));
 }

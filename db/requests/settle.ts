@@ -100,7 +100,8 @@ async function write(
          set status = case when open.failed then 'failed' when known.npi is null then 'not_found' else 'completed' end,
              reason = case when open.late then 'deadline' when known.npi is null then ${reason} end,
              replayed = coalesce(known.replayed, false), email = known.email, email_type = known.email_type,
-             email_last_validated_at = known.email_last_validated_at, settled_at = open.at
+             email_last_validated_at = known.email_last_validated_at, settled_at = open.at,
+             suppression_change = (select n from suppression_changes)
         from open left join lateral (
           select * from (${knownEmails(asked, windows)}) live
           union all select * from (${sandboxEmails(test, windows.replayMs)}) test

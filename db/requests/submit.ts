@@ -238,6 +238,7 @@ const OPEN = {
   email: null,
   emailType: null,
   emailLastValidatedAt: null,
+  suppressionChange: null,
   settledAt: null,
 } as const;
 

@@ -1,4 +1,5 @@
 import { fork } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
 import { Agent, type RequestOptions, request } from 'node:http';
 import { setPriority } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -14,6 +15,10 @@ import { startStack } from '../support/stack.ts';
 // is accepted. It prints how long answers took, how much of the capacity was left, and what is late a minute after. The
 // connections are open before, as a load balancer's are: libuv takes one new connection per turn of the event loop, so
 // that thousands that come at once wait for seconds in the kernel, and nobody can refuse them there.
+//
+// A kernel that shares its CPUs out by session (`sched_autogroup`, a desktop's) gives as much to each of PostgreSQL's
+// processes as to the whole API: whatever answers here, be it a route that does nothing, then waits 200 to 400 ms for its
+// turn. In containers it isn't so, nor with `sysctl -w kernel.sched_autogroup_enabled=0`.
 
 const SECONDS = Number(process.argv[2] ?? 60);
 const ORGANIZATIONS = 50;
@@ -34,6 +39,10 @@ if (process.send) {
 } else await measure();
 
 async function measure(): Promise<void> {
+  const autogroup = '/proc/sys/kernel/sched_autogroup_enabled';
+  if (existsSync(autogroup) && Number(readFileSync(autogroup, 'utf8')) === 1) {
+    console.log('This kernel shares its CPUs out by session: refusals are late for that alone (see above).');
+  }
   const stopServers = await startServers();
   const { TEST_TEMPORAL_ADDRESS: temporalAddress = '' } = process.env;
   const taskQueue = `overload-${process.pid}`;

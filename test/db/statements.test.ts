@@ -1,7 +1,7 @@
 import test from 'ava';
 import { type Database, openDatabase, query } from '../../db/client.ts';
 import { joinLookups } from '../../db/lookups/lookups.ts';
-import { findEnvelope } from '../../db/requests/envelope.ts';
+import { findEnvelope, findEnvelopeState } from '../../db/requests/envelope.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
@@ -67,7 +67,7 @@ async function rowsRead(db: Database): Promise<Record<string, number>> {
   return Object.fromEntries(tables.map(({ name, n }) => [name, n]));
 }
 
-test('a submit and a settlement read rows of their own, however many there are of others', async (t) => {
+test('a submit, a settlement and polls read rows of their own, however many there are of others', async (t) => {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
   t.teardown(() => db.close());
   const others = await openOrganization(db, 0);
@@ -84,24 +84,42 @@ test('a submit and a settlement read rows of their own, however many there are o
                  'failed', now(), now(), now(), 'lkp_' || n`,
         `vendor_attempts (lookup_id, vendor, n, request_id, state, started_at, ended_at)
           select 'lkp_' || n, 'test', 1, 'req_' || n, 'found', now(), now()`,
+        `webhook_deliveries (id, batch_id, state, created_at) select 'msg_' || n, 'bat_' || n, 'none', now()`,
       ])
         await filling.execute(`insert into ${rows} from generate_series(1, 3000) n`);
     }),
   );
   await query(db, (tx) => tx.execute('analyze'));
   const organization = await openOrganization(db, 1000);
+  const { organizationId } = organization;
   const one = async (n: number) => {
-    const submitted = await submit(db, submitCommand(organization, { npis: npisFrom(500 + n, 1) }), RULES);
-    const { requestIds: ids } = acceptedIds(submitted);
+    const asked = {
+      npis: npisFrom(500 + n, 1),
+      webhook: { url: 'https://example.com/', mode: 'batch' },
+    } as const;
+    const submitted = await submit(db, submitCommand(organization, asked), RULES);
+    const { requestIds: ids, batchId } = acceptedIds(submitted);
+    const [requestId = ''] = ids;
     await joinLookups(db, ids);
-    await settle(db, ids[0] ?? '', 'answered', 'test', RULES);
+    await settle(db, requestId, 'answered', 'test', RULES);
+    for (const subject of [{ requestId }, { batchId }]) {
+      t.truthy(await findEnvelope(db, { organizationId, ...subject }));
+      t.truthy(await findEnvelopeState(db, { organizationId, ...subject }));
+    }
   };
   // A plan for all values comes after the sixth time.
   for (let n = 0; n < 10; n += 1) await one(n);
   const before = await rowsRead(db);
   await one(10);
   const after = await rowsRead(db);
-  for (const name of ['batches', 'credit_balances', 'lookups', 'requests', 'vendor_attempts']) {
+  for (const name of [
+    'batches',
+    'credit_balances',
+    'lookups',
+    'requests',
+    'vendor_attempts',
+    'webhook_deliveries',
+  ]) {
     const read = (after[name] ?? 0) - (before[name] ?? 0);
     t.true(read < 200, `${read} rows of ${name} were read`);
   }

@@ -90,6 +90,18 @@ test('what was answered is not shown again in polls and deliveries, under anothe
   t.false((await loadDelivery(api.db, delivery?.id ?? '')).body.includes(email));
 });
 
+test('an address is not shown again that was answered while its suppression was being written', async (t) => {
+  const npi = '2000060019';
+  await know(npi, 'meanwhile@clinic.example');
+  const client = await api.organization();
+  const answered = await transaction(api.db, async (tx) => {
+    await run(tx)`insert into suppressions (kind, value, origin) values ('npi', ${npi}, 'operator')`;
+    return await ask(client, npi);
+  });
+  t.is(answered.item?.email, 'meanwhile@clinic.example');
+  t.like((await client.get(answered.path)).json.data[0], { status: 'completed', email: null });
+});
+
 test('what was paid for and is suppressed is replaced by another stored address, free', async (t) => {
   const npi = '2000050018';
   await know(npi, 'first@clinic.example');
