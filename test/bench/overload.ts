@@ -17,8 +17,8 @@ import { startStack } from '../support/stack.ts';
 // that thousands that come at once wait for seconds in the kernel, and nobody can refuse them there.
 //
 // A kernel that shares its CPUs out by session (`sched_autogroup`, a desktop's) gives as much to each of PostgreSQL's
-// processes as to the whole API: whatever answers here, be it a route that does nothing, then waits 200 to 400 ms for its
-// turn. In containers it isn't so, nor with `sysctl -w kernel.sched_autogroup_enabled=0`.
+// processes as to the whole API: whatever answers here, be it a route that does nothing, then waits up to 400 to 800 ms for
+// its turn. In containers it isn't so, nor with `sysctl -w kernel.sched_autogroup_enabled=0`.
 
 const SECONDS = Number(process.argv[2] ?? 60);
 const ORGANIZATIONS = 50;
