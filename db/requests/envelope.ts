@@ -27,16 +27,15 @@ export interface Envelope
     Readonly<Pick<typeof batches.$inferSelect, 'status' | 'total' | 'completedCount' | 'updatedAt'>>,
     Readonly<Pick<typeof batches.$inferSelect, 'webhookUrl' | 'webhookMode' | 'customData'>> {
   readonly balance: number;
-  /** In the order of the submit. */
+  /** In the order of the submit. The email fields are null as well if nobody may have them now. */
   readonly items: readonly Item[];
 }
 
-/** A request as its envelope says it. The email fields are null as well if nobody may have them now. */
-interface Item
-  extends Readonly<Pick<typeof requests.$inferSelect, 'npi' | 'replayed' | 'creditsUsed'>>,
-    Readonly<Pick<typeof requests.$inferSelect, 'email' | 'emailType' | 'emailLastValidatedAt'>> {
+type Told = 'npi' | 'status' | 'replayed' | 'creditsUsed' | 'email' | 'emailType';
+
+interface Item extends Readonly<Pick<typeof requests.$inferSelect, Told>> {
   readonly requestId: string;
-  readonly requestStatus: RequestStatus;
+  readonly validatedAt: string | null;
   readonly delivery: DeliveryState | null;
 }
 
@@ -45,68 +44,71 @@ interface Item
  * @returns null if this organization has no such request or batch
  */
 export async function findEnvelope(db: Database, subject: EnvelopeSubject): Promise<Envelope | null> {
-  const items = await readItems(db, subject);
-  const [first] = items;
-  if (!first) return null;
-  const statuses = items.map(({ requestStatus }) => requestStatus);
-  const isFinal = statuses.every((status) => status !== 'accepted' && status !== 'in-progress');
-  return { ...first, items, statuses: statuses.join(' '), isFinal };
+  const row = await readEnvelope(db, subject);
+  if (!row) return null;
+  const statuses = row.items.map(({ status }) => status);
+  return {
+    ...row,
+    statuses: statuses.join(' '),
+    isFinal: statuses.every((status) => status !== 'accepted' && status !== 'in-progress'),
+  };
 }
-
-/** As `findEnvelope`, but for all that takes time. */
-export async function findEnvelopeState(db: Database, subject: EnvelopeSubject) {
-  return (await readState(db, subject))[0] ?? null;
-}
-
-const [ID, ORGANIZATION_ID] = [sql.placeholder('id'), sql.placeholder('organizationId')];
 
 /** Whatever changes in a request or a delivery is a later `updated_at` of its batch, by triggers. */
 const STATE = sql`b.id as "batchId", b.created_at as "createdAt",
     concat_ws(' ', b.updated_at, c.available, s.n) as version`;
 
-const readState = reader<EnvelopeState>(
-  sql`${STATE}, asked.*`,
-  (isAskedFor) => sql`cross join lateral (
-      select string_agg(status, ' ' order by position) as statuses, bool_and(settled_at is not null) as "isFinal"
-        from requests r where ${isAskedFor}
-    ) asked`,
+const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
+  sql`${STATE}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",
+      b.webhook_url as "webhookUrl", b.webhook_mode as "webhookMode", b.custom_data as "customData",
+      c.available as balance`,
+  (isAskedFor, list) => sql`
+    select ${list}(item) as items from (
+      select r.id as "requestId", r.npi, r.status, r.replayed, r.credits_used as "creditsUsed", given.email,
+             case when given.email is not null then r.email_type end as "emailType",
+             case when given.email is not null then r.email_last_validated_at end as "validatedAt", d.state as delivery
+        from requests r
+        -- Asked with every answer: who was suppressed after it was given is not given again. Without "offset" it would
+        -- be asked for each of the three fields. A sandbox knows nobody.
+        cross join lateral (
+          select case when r.email is not null and (r.suppression_change = s.n or r.test_outcome is not null
+                       or not is_suppressed(r.npi, r.email)) then r.email end as email offset 0
+        ) given
+        left join webhook_deliveries d on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
+       where ${isAskedFor} order by r.position
+    ) item`,
 );
 
-/** Each request comes with its batch; what may be long there comes with the first one. */
-const IS_FIRST = sql`(position = 0 or r.id = ${ID})`;
-
-const readItems = reader<Omit<Envelope, 'items' | 'statuses' | 'isFinal'> & Item>(
-  sql`${STATE}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",
-      case when ${IS_FIRST} then b.webhook_url end as "webhookUrl", b.webhook_mode as "webhookMode",
-      case when ${IS_FIRST} then b.custom_data end as "customData", c.available as balance,
-      r.id as "requestId", r.npi, r.status as "requestStatus", r.replayed, r.credits_used as "creditsUsed", given.*,
-      case when b.webhook_mode is not null then (
-        select state from webhook_deliveries d where d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
-      ) end as delivery`,
-  // Asked with every answer: who was suppressed after it was given is not given again. A sandbox knows nobody.
-  (isAskedFor) => sql`join requests r on ${isAskedFor} left join lateral (
-      select r.email, r.email_type as "emailType", r.email_last_validated_at as "emailLastValidatedAt"
-       where r.suppression_change = s.n or r.test_outcome is not null or not is_suppressed(r.npi, r.email)
-    ) given on true`,
-  sql`order by position`,
+/** As `findEnvelope`, but for all that takes time. */
+export const findEnvelopeState = reader<EnvelopeState>(
+  STATE,
+  (isAskedFor) => sql`
+    select string_agg(status, ' ' order by position) as statuses, bool_and(settled_at is not null) as "isFinal"
+      from requests r where ${isAskedFor}`,
 );
 
 /**
- * A statement for a request and one for its batch. The batch is found by one look into one index, so that the time does
- * not tell a foreign id from an unknown one.
+ * Both statements of one reading, for a request and for a batch. The batch is found by one look into one index, so that
+ * the time does not tell a foreign id from an unknown one.
+ * @param asked what is read of its requests; `list` makes a list of them
  */
-function reader<Row>(columns: SQL, requests: (isAskedFor: SQL) => SQL, order = sql``) {
-  const read = (batchId: SQL, isAskedFor: SQL) =>
+function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
+  const [id, organizationId] = [sql.placeholder('id'), sql.placeholder('organizationId')];
+  const read = (batchId: SQL, ...asking: [isAskedFor: SQL, list: SQL]) =>
     statement<Row>(sql`
-      select ${columns} from batches b join credit_balances c on c.organization_id = b.organization_id
-        cross join suppression_changes s ${requests(isAskedFor)}
-       where b.id = (select ${batchId} where id = ${ID} and organization_id = ${ORGANIZATION_ID}) ${order}`);
-  const ofRequest = read(sql`batch_id from requests`, sql`r.id = ${ID}`);
-  const ofBatch = read(sql`id from batches`, sql`r.batch_id = b.id`);
-  return async (db: Database, { organizationId, ...asked }: EnvelopeSubject): Promise<Row[]> =>
-    'requestId' in asked
-      ? await ofRequest(db, { id: asked.requestId, organizationId })
-      : await ofBatch(db, { id: asked.batchId, organizationId });
+      select ${columns}, asked.* from batches b join credit_balances c on c.organization_id = b.organization_id
+        cross join suppression_changes s cross join lateral (${asked(...asking)}) asked
+       where b.id = (select ${batchId} where id = ${id} and organization_id = ${organizationId})`);
+  // A list of one needs no aggregate.
+  const ofRequest = read(sql`batch_id from requests`, sql`r.id = ${id}`, sql`json_build_array`);
+  const ofBatch = read(sql`id from batches`, sql`r.batch_id = b.id`, sql`json_agg`);
+  return async (db: Database, { organizationId, ...asked }: EnvelopeSubject): Promise<Row | null> => {
+    const [row] =
+      'requestId' in asked
+        ? await ofRequest(db, { id: asked.requestId, organizationId })
+        : await ofBatch(db, { id: asked.batchId, organizationId });
+    return row ?? null;
+  };
 }
 
 /**
@@ -163,11 +165,11 @@ function dataItem(item: Item) {
   return {
     request_id: item.requestId,
     npi: item.npi,
-    status: item.requestStatus,
+    status: item.status,
     replayed: item.replayed,
     email_type: item.emailType,
     email: item.email,
-    email_last_validated: item.emailLastValidatedAt?.toISOString() ?? null,
+    email_last_validated: item.validatedAt === null ? null : new Date(item.validatedAt).toISOString(),
     email_status: item.email === null ? null : 'valid',
   };
 }

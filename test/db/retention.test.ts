@@ -49,11 +49,11 @@ test.serial(
     await forgetOld(db, { ...RETENTION, answersMs: 90 * DAY });
     const { request } = await envelope();
     t.like(request, {
-      requestStatus: 'completed',
+      status: 'completed',
       creditsUsed: 1,
       email: null,
       emailType: null,
-      emailLastValidatedAt: null,
+      validatedAt: null,
     });
     t.deepEqual(await auditLedger(sql, [organization.organizationId], RULES.replayMs), []);
   },
