@@ -68,7 +68,7 @@ create table requests (
   email text,
   email_type text check (email_type in ('professional', 'personal')),
   email_last_validated_at timestamptz(3),
-  -- The last of suppression_changes that this answer was seen not to be suppressed after: until the next one it isn't.
+  -- suppression_changes.n when this email was seen not to be suppressed, or before: at the same n nobody asks again.
   suppression_change bigint,
   -- Why there is no email; for operators, never shown by the API.
   reason text,

@@ -68,7 +68,7 @@ const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
              case when given.email is not null then r.email_type end as "emailType",
              case when given.email is not null then r.email_last_validated_at end as "validatedAt", d.state as delivery
         from requests r
-        -- Asked with every answer: who was suppressed after it was given is not given again. Without "offset" it would
+        -- Asked if the list has changed since: who was suppressed after it was given is not given again. Without "offset" it would
         -- be asked for each of the three fields. A sandbox knows nobody.
         cross join lateral (
           select case when r.email is not null and (r.suppression_change = s.n or r.test_outcome is not null
