@@ -10,6 +10,7 @@ import {
   suppressFromVendor,
 } from '../../db/privacy/suppressions.ts';
 import { findKnownEmails } from '../../db/requests/entitlements.ts';
+import { settle } from '../../db/requests/settle.ts';
 import { loadDelivery } from '../../db/webhooks/deliveries.ts';
 import type { EmailType } from '../../db/words.ts';
 import { fresh } from '../support/database.ts';
@@ -100,6 +101,23 @@ test('an address is not shown again that was answered while its suppression was 
   });
   t.is(answered.item?.email, 'meanwhile@clinic.example');
   t.like((await client.get(answered.path)).json.data[0], { status: 'completed', email: null });
+});
+
+test('an email found during an uncommitted suppression is hidden once that commits', async (t) => {
+  const npi = '2000070018';
+  const client = await api.organization();
+  const { path } = await ask(client, npi);
+  const id = path.split('/').at(-1) ?? '';
+  await transaction(api.db, async (tx) => {
+    await run(tx)`insert into suppressions (kind, value, origin) values ('npi', ${npi}, 'operator')`;
+    await know(npi, 'later@clinic.example');
+    t.is((await settle(api.db, id, 'answered', 'test', RULES)).status, 'completed');
+    t.is((await client.get(path)).json.data[0]?.email, 'later@clinic.example');
+  });
+  t.like((await client.get(path)).json.data[0], { status: 'completed', email: null });
+  const [seen] = await run<{ before: number }>(api.db)`
+    select n - suppression_change as before from requests, suppression_changes where id = ${id}`;
+  t.true(Number(seen?.before) > 0);
 });
 
 test('what was paid for and is suppressed is replaced by another stored address, free', async (t) => {
