@@ -102,6 +102,7 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
           return isRunning ? pending : protocol('code');
         }),
         402(answer) {
+          // What was found before the credits ran out is paid for.
           const step = readResult(answer);
           return step.kind === 'found' ? step : { kind: 'fatal', why: 'credits' };
         },
@@ -153,10 +154,9 @@ function stepOfResult(body: Field, pending: Step): Step {
   const named = stepOfCandidates({ candidates, identity, isEcho, ...credits });
   switch (status) {
     case 'FINISHED':
-      return named;
+    // The vendor's own skill file says that this one means no data for the contact. An empty account is a 402.
     case 'CREDITS_INSUFFICIENT':
-      // What was found before they ran out is paid for.
-      return named.kind === 'found' ? named : { kind: 'fatal', why: 'credits' };
+      return named;
     case 'CANCELED':
       return GIVEN_UP;
     default:

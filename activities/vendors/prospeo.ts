@@ -47,10 +47,12 @@ const readBody = inBody((body, answer) =>
 );
 const read = stepBy({ 200: readBody, 400: readBody, 429: limited });
 
+const NO_MATCH: Step = { kind: 'miss', reason: 'no_match', credits: 0 };
+
 /** What its codes mean, but for the two that are about its rates and its own trouble. */
 const ERRORS: ReadonlyMap<string, Step> = new Map([
   // Also if the person has no verified address, because only those are asked for.
-  ['NO_MATCH', { kind: 'miss', reason: 'no_match', credits: 0 }],
+  ['NO_MATCH', NO_MATCH],
   // "The datapoints […] to identify the person" are too few for it: names it cannot read, a website it refuses.
   ['INVALID_DATAPOINTS', { kind: 'skip', missing: ['name', 'organization'] }],
   ['INSUFFICIENT_CREDITS', { kind: 'fatal', why: 'credits' }],
@@ -74,7 +76,9 @@ function limited({ headers }: HttpAnswer): Step {
 }
 
 function stepOfMatch(body: Field): Step {
-  const person = body.at('person').object();
+  const found = body.at('person').present();
+  if (found.isAbsent) return NO_MATCH;
+  const person = found.object();
   const email = person.at('email').present();
   const location = person.at('location');
   const credits = body.at('free_enrichment').flag() ? 0 : 1;

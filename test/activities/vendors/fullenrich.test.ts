@@ -147,7 +147,7 @@ for (const [status, step] of [
   ['UNKNOWN', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
   ['SOMETHING_NEW', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
   ['CANCELED', { kind: 'retry', why: 'upstream', afterMs: FULLENRICH_POLL_MS }],
-  ['CREDITS_INSUFFICIENT', { kind: 'fatal', why: 'credits' }],
+  ['CREDITS_INSUFFICIENT', { kind: 'miss', reason: 'no_email', credits: 0 }],
   ['RATE_LIMIT', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
 ] as const) {
   test(`a job that is ${status} is ${step.kind}`, async (t) => {

@@ -107,6 +107,11 @@ test('an error counts as one whatever the status says', async (t) => {
   t.like(await stepFor(t, { status: 200, body }), { kind: 'miss', reason: 'no_match' });
 });
 
+test('an answer whose person is null is a miss that costs nothing', async (t) => {
+  const body = { error: false, person: null, company: null };
+  t.deepEqual(await stepFor(t, { status: 200, body }), { kind: 'miss', reason: 'no_match', credits: 0 });
+});
+
 const limited = recorded('prospeo/limited');
 for (const [about, headers, afterMs] of [
   ['until the minute is over', {}, 37_000],
@@ -132,7 +137,7 @@ for (const [field, about, answer] of [
   ['error', 'text', { status: 200, body: { error: 'false' } }],
   ['error_code', 'missing', { status: 400, body: { error: true } }],
   ['person', 'missing', { status: 200, body: { error: false } }],
-  ['person', 'null', { status: 200, body: { error: false, person: null } }],
+  ['person', 'text', { status: 200, body: { error: false, person: 'nobody' } }],
   ['person.email', 'missing', { status: 200, body: { error: false, person: {} } }],
   ['person.email', 'text', matched('jo@clinic.com')],
   ['person.email.revealed', 'missing', matched({ ...email, revealed: undefined })],
