@@ -50,7 +50,7 @@ const read = stepBy({ 200: readBody, 400: readBody, 429: limited });
 const NO_MATCH: Step = { kind: 'miss', reason: 'no_match', credits: 0 };
 
 /** What its codes mean, but for the two that are about its rates and its own trouble. */
-const ERRORS: ReadonlyMap<string, Step> = new Map([
+const ERRORS: ReadonlyMap<string, Step> = new Map<string, Step>([
   // Also if the person has no verified address, because only those are asked for.
   ['NO_MATCH', NO_MATCH],
   // "The datapoints […] to identify the person" are too few for it: names it cannot read, a website it refuses.
