@@ -33,12 +33,11 @@ export const DELIVERY_STATES = ['pending', 'delivered', 'failed', 'none'] as con
 export type DeliveryState = (typeof DELIVERY_STATES)[number];
 
 /**
- * Why a delivery attempt wasn't a plain 2xx. Beside a status: `redirect` (3xx), `gone` (410), `http_status` (any other
+ * Why a delivery attempt wasn't a plain 2xx. Beside a status: `redirect` (3xx), `http_status` (any other
  * but 2xx), and the two of a 2xx whose body did not end, which is a delivery all the same. Without one: the rest.
  */
 export const ATTEMPT_REASONS = [
   'redirect',
-  'gone',
   'http_status',
   'body_timeout',
   'body_broken',

@@ -3,7 +3,7 @@ import type { AttemptReason } from '../../db/words.ts';
 /** Why an attempt got no answer. `network` is all that has no reason of its own. */
 export type FailureReason = Exclude<
   AttemptReason,
-  'redirect' | 'gone' | 'http_status' | 'body_timeout' | 'body_broken'
+  'redirect' | 'http_status' | 'body_timeout' | 'body_broken'
 >;
 
 /** Ends one delivery attempt; never leaves `post.ts`. */

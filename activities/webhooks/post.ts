@@ -32,7 +32,7 @@ export function reasonOf(answer: Answer): AttemptReason | null {
   const { status, body } = answer;
   if (status >= 200 && status <= 299) return body;
   if (status >= 300 && status <= 399) return 'redirect';
-  return status === 410 ? 'gone' : 'http_status';
+  return 'http_status';
 }
 
 export interface PostSettings extends ConnectionSettings {

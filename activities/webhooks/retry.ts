@@ -27,8 +27,8 @@ export function isDelivered(status: number): boolean {
   return status >= 200 && status <= 299;
 }
 
-/** True when no further attempt is made, whatever the schedule has left: 2xx, 410 Gone or a blocked target. */
+/** Returns true when no further attempt is made, whatever the schedule has left: after a 2xx or for a blocked target. */
 export function isFinal(answer: Answer): boolean {
   if (answer.kind === 'failed') return /^blocked_/.test(answer.reason);
-  return isDelivered(answer.status) || answer.status === 410;
+  return isDelivered(answer.status);
 }

@@ -133,7 +133,7 @@ async function resendAllFailed(
   since: Date,
   progress: (line: string) => void,
 ): Promise<Report> {
-  // What fails again meanwhile is not taken a second time: a receiver that answers 410 would never come to an end.
+  // What fails again meanwhile is not taken a second time: a blocked receiver fails again at once, and the loop would never end.
   const until = await query(db, clock);
   let resent = 0;
   for (;;) {

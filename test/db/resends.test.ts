@@ -21,12 +21,14 @@ import { acceptedIds, RETENTION, RULES, submitCommand } from '../support/organiz
 const test = anyTest as TestFn<Awaited<ReturnType<typeof startAnswering>>>;
 const BY = { actor: 'test', reason: 'test' };
 const HOOK = 'https://hooks.example/';
+/** Ends a delivery at once. */
+const BLOCKED: Answer = { kind: 'failed', reason: 'blocked_address' };
 const DAY = 24 * HOUR;
 const LONG_AGO = new Date(0);
 const FAR_OFF = new Date(Date.now() + 10 * DAY);
 
 test.beforeEach(async (t) => {
-  t.context = await startAnswering(answered(410));
+  t.context = await startAnswering(BLOCKED);
 });
 
 test.afterEach.always(async (t) => {
@@ -60,7 +62,7 @@ test('a delivery that was delivered can be sent again, and its status is true me
   receiver.answer = () => answered(200);
   await life.look(id);
   await resendAny(life.db, BY, id);
-  receiver.answer = () => answered(410);
+  receiver.answer = () => BLOCKED;
   t.is((await showDelivery(life.db, id)).state, 'pending');
   t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
   t.is((await showDelivery(life.db, id)).state, 'failed');
@@ -98,7 +100,7 @@ test('after a resend during an attempt, the answer to the attempt decides nothin
     sql`update webhook_deliveries set due_at = clock_timestamp() + interval '1 hour'`,
   );
   t.is((await resendAny(life.db, BY, id)).kind, 'resent');
-  reply.resolve(answered(410));
+  reply.resolve(BLOCKED);
   await trying;
   t.like(await showDelivery(life.db, id), { state: 'pending', resends: 2, attempts: 2 });
 });

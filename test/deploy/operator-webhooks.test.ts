@@ -59,7 +59,7 @@ async function fail(batchId: string, hoursAgo = 0): Promise<void> {
            decided_at = clock_timestamp() - make_interval(hours => ${hoursAgo}) where batch_id = ${batchId}`);
   await db.drizzle.execute(sql`
     insert into webhook_attempts (delivery_id, n, started_at, duration_ms, status_code, reason, response_excerpt)
-    select id, 1, decided_at, 17, 410, 'gone', convert_to(E'secret answer\x1b[2J', 'UTF8')
+    select id, 1, decided_at, 17, 410, 'http_status', convert_to(E'secret answer\x1b[2J', 'UTF8')
       from webhook_deliveries where batch_id = ${batchId}`);
 }
 
@@ -101,7 +101,12 @@ test('deliveries are listed newest first, of one organization or of all, by stat
   t.deepEqual(await idsOf(...own, '--since', '24h'), pending.ids);
   t.deepEqual(await idsOf(...own, '--since', '2020-01-01T00:00Z'), [...pending.ids, ...old.ids]);
   t.like(await list(...own, '--state', 'failed'), [
-    { batch_id: old.batchId, state: 'failed', url: 'https://hooks.example.com/***', last_reason: 'gone' },
+    {
+      batch_id: old.batchId,
+      state: 'failed',
+      url: 'https://hooks.example.com/***',
+      last_reason: 'http_status',
+    },
   ]);
   t.is((await list(...own, '--reveal', ...WHY))[0]?.url, URL_TEXT);
   const text = await command.text('webhooks', 'list', ...own);
@@ -115,7 +120,7 @@ test('a delivery is shown with its attempts; the URL and what was answered only 
   const masked = await command.text('webhooks', 'show', id);
   t.regex(masked, /^state +failed$/m);
   t.regex(masked, /^attempts +1$/m);
-  t.regex(masked, /^1 +\S+Z +17 +410 +gone$/m);
+  t.regex(masked, /^1 +\S+Z +17 +410 +http_status$/m);
   t.false(masked.includes('sesame') || masked.includes('secret'));
   const revealed = await command.text('webhooks', 'show', id, '--reveal', ...WHY);
   t.true(revealed.includes(URL_TEXT));
@@ -225,7 +230,7 @@ test.serial(
     const organization = await openOrganization(db, 1000);
     const { organizationId } = organization;
     for (let n = 0; n < 9; n += 1) await failed(organization, 60);
-    // A receiver that says 410 before the command has come to its end. Of every organization: no other test runs now.
+    // The deliveries fail again before the command has come to its end. Of every organization: no other test runs now.
     await db.drizzle.execute(sql`
     create function fail_again() returns trigger language plpgsql as $$
     begin

@@ -198,7 +198,7 @@ export async function startHostileReceiver(
       recovers('500', status(500), 'http_status'),
       recovers('503-retry-after', status(503, { 'retry-after': '1' }), 'http_status'),
       recovers('429', status(429), 'http_status'),
-      { what: '410', url: at('/hostile/410', status(410)), state: 'failed', reasons: ['gone'] },
+      recovers('410', status(410), 'http_status'),
       never('redirect', at('/hostile/redirect', status(302, { location: receiver.url })), 'redirect'),
       never('silence', at('/hostile/silence', silence), 'timeout_total'),
       never('header-drip', at('/hostile/header-drip', headerDrip), 'timeout_total'),

@@ -157,17 +157,32 @@ test('while its organization is suspended a delivery is held, and loses nothing 
   t.is(receiver.calls, 2);
 });
 
-test('410 and an address that may not be reached end a delivery at once', async (t) => {
+test('410 is retried through the whole schedule like any other non-2xx', async (t) => {
   const { life, receiver } = t.context;
-  const ends: readonly Answer[] = [answered(410), { kind: 'failed', reason: 'blocked_address' }];
-  for (const [index, answer] of ends.entries()) {
-    receiver.answer = () => answer;
-    const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
-    t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
-    const { log } = await showDelivery(life.db, id);
-    t.deepEqual(
-      log.map(({ reason }) => reason),
-      [['gone', 'blocked_address'][index]],
-    );
+  receiver.answer = () => answered(410);
+  const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
+  for (const _step of SCHEDULE_MS.slice(1)) {
+    const look = await life.look(id);
+    if (look.kind === 'over') return t.fail('the delivery ended before its schedule');
+    await life.time.advance(look.afterMs);
   }
+  receiver.answer = () => answered(204);
+  t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  const { log } = await showDelivery(life.db, id);
+  t.deepEqual(
+    log.map(({ statusCode, reason }) => [statusCode, reason]),
+    [...Array.from({ length: 9 }, () => [410, 'http_status']), [204, null]],
+  );
+});
+
+test('an address that may not be reached ends a delivery at once', async (t) => {
+  const { life, receiver } = t.context;
+  receiver.answer = () => ({ kind: 'failed', reason: 'blocked_address' });
+  const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
+  t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
+  const { log } = await showDelivery(life.db, id);
+  t.deepEqual(
+    log.map(({ reason }) => reason),
+    ['blocked_address'],
+  );
 });
