@@ -2,6 +2,7 @@ import type { LookupAddress } from 'node:dns';
 import { Resolver } from 'node:dns/promises';
 import { existsSync, readFileSync } from 'node:fs';
 import { isIP, type LookupFunction } from 'node:net';
+import { createAddressPolicy } from '../webhooks/ip-policy.ts';
 
 // Names by c-ares and never by getaddrinfo: that holds one of few threads, which the whole process shares, until
 // somebody's name servers answer. A question here holds a socket, and only until its time is over.
@@ -15,7 +16,15 @@ const QUESTION_MS = 4000;
 /** A failure is remembered for as long, so that sixty deliveries to a silent domain are one question. */
 const FAILURE_MS = 3000;
 const LONGEST_MS = 300_000;
-const NAMES_AT_MOST = 5000;
+const MEMORY: MemoryLimits = { entries: 5000, bytes: 4_000_000 };
+/** No honest name has more addresses. Customers choose names, so that their name servers must not fill our memory. */
+const MAX_ADDRESSES = 64;
+/** How many addresses of each family a connection tries. A name may have more, but we must not knock at all of them. */
+export const MAX_OF_FAMILY = 4;
+/** What an address or an error takes in memory, rounded up, measured with Node.js 24. */
+const ADDRESS_BYTES = 200;
+const ERROR_BYTES = 2000;
+const { allows: isPublicAddress } = createAddressPolicy({ openCidrs: [] });
 const HOSTS_FILE = '/etc/hosts';
 
 /**
@@ -43,9 +52,12 @@ export function createNames(servers: readonly string[]) {
   // A wrong address of a server is told at the start.
   open();
   const hosts = readHosts();
-  const remembered = remember((name) => ask((channel) => findAddresses(channel, name)), NAMES_AT_MOST);
+  const remembered = remember((name) => ask((channel) => findAddresses(channel, name)), MEMORY);
 
-  /** Every address of a name. Rejects with a code of node:dns if it has none, or if nobody says. */
+  /**
+   * Finds the addresses of a name that a connection can use.
+   * Rejects with a code of node:dns if it has none, too many, or if its servers do not answer.
+   */
   const find = async (name: string): Promise<readonly LookupAddress[]> => {
     const found = hosts.get(name) ?? (await remembered(name));
     if (found instanceof Error) throw found;
@@ -69,33 +81,73 @@ export function lookupBy(find: Names['find']): LookupFunction {
   };
 }
 
-/** An answer, and how long it holds. */
-type Passing<T> = Readonly<{ value: T; forMs: number }>;
+/** An answer, how long it holds, and the memory that it takes. */
+type Passing<T> = Readonly<{ value: T; forMs: number; bytes?: number }>;
+
+export interface MemoryLimits {
+  readonly entries: number;
+  readonly bytes: number;
+}
+
+interface Entry<T> {
+  readonly value: Promise<T>;
+  until: number;
+  bytes: number;
+}
+
+/** What an entry takes in memory with its promise and a key of 255 characters, rounded up. */
+const ENTRY_BYTES = 800;
+/** Looks for expired answers at most this often. */
+const DROP_EVERY_MS = 1000;
 
 /**
  * Remembers answers for as long as each holds, and asks once for what many ask at the same time.
  * @param ask never rejects
- * @param atMost how many are remembered; beyond, the oldest is forgotten
+ * @param limits what is remembered at most. Beyond, expired answers are dropped, and then the oldest ones
  */
 export function remember<T>(
   ask: (key: string) => Promise<Passing<T>>,
-  atMost: number,
+  limits: MemoryLimits,
   now: () => number = Date.now,
 ): (key: string) => Promise<T> {
-  const memory = new Map<string, { readonly value: Promise<T>; until: number }>();
+  const memory = new Map<string, Entry<T>>();
+  let bytes = 0;
+  let droppedAt = now();
+  const isFull = () => memory.size > limits.entries || bytes > limits.bytes;
+  const drop = (key: string) => {
+    bytes -= memory.get(key)?.bytes ?? 0;
+    memory.delete(key);
+  };
+  const makeRoom = () => {
+    if (isFull() || now() >= droppedAt + DROP_EVERY_MS) {
+      droppedAt = now();
+      for (const [key, { until }] of memory) {
+        if (until <= droppedAt) drop(key);
+      }
+    }
+    for (const key of memory.keys()) {
+      if (!isFull()) break;
+      drop(key);
+    }
+  };
   return (key) => {
     const known = memory.get(key);
     if (known && known.until > now()) return known.value;
+    drop(key);
     const asked = ask(key);
-    const entry = { value: asked.then(({ value }) => value), until: Number.POSITIVE_INFINITY };
-    void asked.then(({ forMs }) => {
-      entry.until = now() + forMs;
-    });
-    memory.delete(key);
+    const value = asked.then((answer) => answer.value);
+    const entry: Entry<T> = { value, until: Number.POSITIVE_INFINITY, bytes: ENTRY_BYTES };
     memory.set(key, entry);
-    const [oldest = key] = memory.keys();
-    if (memory.size > atMost) memory.delete(oldest);
-    return entry.value;
+    bytes += entry.bytes;
+    makeRoom();
+    void asked.then((answer) => {
+      entry.until = now() + answer.forMs;
+      if (memory.get(key) !== entry) return;
+      bytes += answer.bytes ?? 0;
+      entry.bytes += answer.bytes ?? 0;
+      makeRoom();
+    });
+    return value;
   };
 }
 
@@ -109,13 +161,28 @@ async function findAddresses(
   ]);
   const records = answers.flatMap((answer) => (answer.status === 'fulfilled' ? answer.value : []));
   if (records.length > 0) {
-    const value = records.map(({ address }) => ({ address, family: isIP(address) }));
-    return { value, forMs: Math.min(LONGEST_MS, ...records.map(({ ttl }) => ttl * 1000)) };
+    if (records.length > MAX_ADDRESSES) {
+      const value = Object.assign(new Error(`${name} has too many addresses`), { code: 'EBADRESP' });
+      return { value, forMs: FAILURE_MS, bytes: ERROR_BYTES };
+    }
+    const value = usable(records.map(({ address }) => ({ address, family: isIP(address) })));
+    const forMs = Math.min(LONGEST_MS, ...records.map(({ ttl }) => ttl * 1000));
+    return { value, forMs, bytes: value.length * ADDRESS_BYTES };
   }
   const errors = answers.flatMap((answer) => (answer.status === 'rejected' ? [answer.reason] : []));
   // That there is no address of one kind says nothing while nobody answers about the other.
   const unsure = errors.find(({ code }) => code !== 'ENOTFOUND' && code !== 'ENODATA');
-  return { value: unsure ?? errors[0], forMs: FAILURE_MS };
+  return { value: unsure ?? errors[0], forMs: FAILURE_MS, bytes: ERROR_BYTES };
+}
+
+/**
+ * Keeps as many addresses of each family as a connection tries. Public and inner ones are counted apart, because a
+ * webhook may go only to public ones, however many inner ones the name has.
+ */
+function usable(addresses: readonly LookupAddress[]): LookupAddress[] {
+  const kinds = Map.groupBy(addresses, ({ address, family }) => `${family} ${isPublicAddress(address)}`);
+  const few = new Set([...kinds.values()].flatMap((kind) => kind.slice(0, MAX_OF_FAMILY)));
+  return addresses.filter((one) => few.has(one));
 }
 
 function readHosts(): ReadonlyMap<string, readonly LookupAddress[]> {

@@ -1,4 +1,4 @@
-import { type Names, remember } from '../http/names.ts';
+import { type MemoryLimits, type Names, remember } from '../http/names.ts';
 import { createAddressPolicy } from '../webhooks/ip-policy.ts';
 import { holdsDomain, isDisposable, readList, registrableDomain } from './domains.ts';
 
@@ -18,7 +18,7 @@ export type MailRoute =
   | { readonly kind: 'transient'; readonly reason: 'timeout' | 'dns_failure' };
 
 const DEFINITE_MS = 5 * 60_000;
-const DOMAINS_AT_MOST = 2000;
+const MEMORY: MemoryLimits = { entries: 2000, bytes: 4_000_000 };
 
 /**
  * A look-up of mail routes that remembers definite answers for five minutes: a bulk of one hospital's staff is one
@@ -34,7 +34,7 @@ export function createMailRoutes(
     // Forgotten at once if nothing is known, so that the retry asks again.
     return { value, forMs: value.kind === 'transient' ? 0 : DEFINITE_MS };
   };
-  return remember(ask, DOMAINS_AT_MOST, now);
+  return remember(ask, MEMORY, now);
 }
 
 const PARKERS = readList('parkers');

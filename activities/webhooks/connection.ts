@@ -4,7 +4,7 @@ import { request } from 'node:http';
 import { isIP, connect as openTcp, type Socket } from 'node:net';
 import { addAbortSignal } from 'node:stream';
 import { createSecureContext, getCACertificates, connect as openTls, type TLSSocket } from 'node:tls';
-import { lookupBy, type Names } from '../http/names.ts';
+import { lookupBy, MAX_OF_FAMILY, type Names } from '../http/names.ts';
 import { AttemptFailure, ProxyUnavailable, step } from './attempt.ts';
 import { type AddressPolicy, isBlocked, literalOf } from './ip-policy.ts';
 
@@ -16,9 +16,6 @@ export interface ConnectionSettings {
   /** Everything goes through this HTTP proxy; null or left out: directly. */
   readonly proxy?: URL | null;
 }
-
-/** A name may have thousands of addresses, and must not be a way to have us knock at all of them. */
-const MOST_OF_A_FAMILY = 4;
 
 /**
  * Makes the function that connects to hosts which strangers chose. A name is resolved once, and of its addresses only
@@ -50,7 +47,7 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
     if (allowed.length === 0) throw new AttemptFailure('blocked_address');
     const open = allowed.filter(({ address }) => !isBlocked(address, blocked));
     if (open.length === 0) throw new AttemptFailure('blocked_by_operator');
-    const few = [4, 6].flatMap((ip) => open.filter(({ family }) => family === ip).slice(0, MOST_OF_A_FAMILY));
+    const few = [4, 6].flatMap((ip) => open.filter(({ family }) => family === ip).slice(0, MAX_OF_FAMILY));
     const addresses = open.filter((one) => few.includes(one));
 
     const host = literal ?? target.hostname;

@@ -108,7 +108,7 @@ test('what is remembered ends when it says, and the oldest is forgotten when the
     asked.push(key);
     return { value: key.toUpperCase(), forMs: 100 };
   };
-  const recall = remember(ask, 2, () => now);
+  const recall = remember(ask, { entries: 2, bytes: 10_000 }, () => now);
   for (const key of ['a', 'b', 'a', 'b']) t.is(await recall(key), key.toUpperCase());
   t.deepEqual(asked, ['a', 'b']);
   await recall('c');
@@ -119,3 +119,52 @@ test('what is remembered ends when it says, and the oldest is forgotten when the
   await recall('a');
   t.is(asked.length, 5);
 });
+
+test('an expired answer makes room before an older one that still holds', async (t) => {
+  const asked: string[] = [];
+  let now = 0;
+  const ask = async (key: string) => {
+    asked.push(key);
+    return { value: key, forMs: key === 'brief' ? 10 : 1000 };
+  };
+  const recall = remember(ask, { entries: 2, bytes: 10_000 }, () => now);
+  await recall('lasting');
+  await recall('brief');
+  now = 100;
+  await recall('another');
+  await recall('lasting');
+  t.deepEqual(asked, ['lasting', 'brief', 'another']);
+});
+
+test('the oldest answers are dropped when all of them together take too many bytes', async (t) => {
+  const asked: string[] = [];
+  const ask = async (key: string) => {
+    asked.push(key);
+    return { value: key, forMs: 1000, bytes: 4000 };
+  };
+  const recall = remember(ask, { entries: 100, bytes: 10_000 });
+  for (const key of ['a', 'b', 'c', 'c', 'a']) await recall(key);
+  t.deepEqual(asked, ['a', 'b', 'c', 'a']);
+});
+
+test('of a name with many addresses, those that a connection can use are kept', async (t) => {
+  const inner = Array.from({ length: 10 }, (_, n) => `10.0.0.${n}`);
+  const open = Array.from({ length: 10 }, (_, n) => `198.41.0.${n}`);
+  const { find } = await namesBy(t, () => [...inner, ...open, '2001:503:ba3e::2:30']);
+  const found = (await find('hook.example')).map(({ address }) => address);
+  t.deepEqual(
+    found.toSorted(),
+    [...inner.slice(0, 4), ...open.slice(0, 4), '2001:503:ba3e::2:30'].toSorted(),
+  );
+});
+
+for (const [count, outcome] of [
+  [64, 'works'],
+  [65, 'fails'],
+] as const) {
+  test(`a name with ${count} addresses ${outcome}`, async (t) => {
+    const { find } = await namesBy(t, () => Array.from({ length: count }, (_, n) => `198.41.0.${n}`));
+    if (outcome === 'works') t.is((await find('hook.example')).length, 4);
+    else await t.throwsAsync(find('hook.example'), { code: 'EBADRESP' });
+  });
+}

@@ -1,0 +1,16 @@
+import { execFile } from 'node:child_process';
+import { promisify } from 'node:util';
+import test from 'ava';
+
+// What names take in the memory of a worker if their name servers are hostile.
+
+const PROGRAM = new URL('../support/names-memory.ts', import.meta.url).pathname;
+
+for (const addresses of [6000, 60]) {
+  test(`two thousand names with ${addresses} addresses each take less than 20 MB`, async (t) => {
+    const args = ['--expose-gc', PROGRAM, '2000', String(addresses)];
+    const { stdout } = await promisify(execFile)(process.execPath, args);
+    t.log(`${stdout.trim()} bytes`);
+    t.true(Number(stdout) < 20_000_000);
+  });
+}
