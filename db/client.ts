@@ -1,4 +1,4 @@
-import { fillPlaceholders, getTableColumns, type SQL, sql } from 'drizzle-orm';
+import { DrizzleQueryError, fillPlaceholders, getTableColumns, type SQL, sql } from 'drizzle-orm';
 import { type PgColumn, PgDialect, type PgTable } from 'drizzle-orm/pg-core';
 import { drizzle, type PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import postgres, { type ISql, type Sql, type TransactionSql } from 'postgres';
@@ -110,8 +110,24 @@ function preparing(client: Sql): Sql {
     return Object.assign(sql, { unsafe: prepared });
   };
   const { begin } = client;
-  const begun = (work: (tx: TransactionSql) => unknown) => begin((tx) => work(prepare(tx)));
+  const begun = (work: (tx: TransactionSql) => unknown) =>
+    begin(async (tx) => {
+      try {
+        return await work(prepare(tx));
+      } catch (error) {
+        throw withoutWrapper(error);
+      }
+    });
   return Object.assign(prepare(client), { begin: begun as Sql['begin'] });
+}
+
+/**
+ * Returns the driver's own error instead of the one that drizzle puts around it. When the error says only that the
+ * transaction has failed before (25P02), the driver then throws the first failure in its place. It does so only for
+ * errors of its own class.
+ */
+function withoutWrapper(error: unknown): unknown {
+  return error instanceof DrizzleQueryError ? error.cause : error;
 }
 
 /**

@@ -4,7 +4,7 @@ import { Transform } from 'node:stream';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
 
 /**
- * A TCP way to a server that can be cut, and mended again.
+ * A TCP way to a server that can be cut, and mended again. It can also hold back what the server sends.
  * @param altered what the server gets in place of what a client sent
  */
 export async function startRelay(
@@ -12,12 +12,15 @@ export async function startRelay(
   altered = (sent: string) => sent,
 ) {
   const sockets = new Set<Socket>();
+  const pairs = new Map<Socket, Socket>();
   let isCut = false;
   const server = createServer((near) => {
     if (isCut) return near.destroy();
     const far = connect(target.port, target.host);
     near.pipe(altering(altered)).pipe(far);
     far.pipe(near);
+    pairs.set(far, near);
+    far.once('close', () => pairs.delete(far));
     for (const [one, other] of [
       [near, far],
       [far, near],
@@ -42,6 +45,17 @@ export async function startRelay(
     host: LOOPBACK,
     port: typeof address === 'object' ? (address?.port ?? 0) : 0,
     cut,
+    /** Holds back what the server sends on the connections that there are, until the returned function is called. */
+    hold() {
+      const held = [...pairs];
+      for (const [far] of held) {
+        far.unpipe();
+        far.pause();
+      }
+      return () => {
+        for (const [far, near] of held) far.pipe(near);
+      };
+    },
     mend: () => {
       isCut = false;
     },

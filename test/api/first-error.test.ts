@@ -1,0 +1,136 @@
+import test, { type ExecutionContext } from 'ava';
+import type { TransactionSql } from 'postgres';
+import { fresh, freshDatabase } from '../support/database.ts';
+import { eventually } from '../support/organization.ts';
+import { startRelay } from '../support/relay.ts';
+import { type ApiClient, startApi } from '../support/stack.ts';
+
+// Statements of one transaction are sent together. The first one that fails is the cause. Those after it fail only
+// because the transaction has failed (25P02). Both errors arrive in one packet here, which is the hard case.
+
+const NPI = '1234567893';
+/** A submit's insert waits for the first, then for the second. */
+const [GATE, CYCLE] = [11, 12];
+
+const { sql: admin, url } = freshDatabase(test);
+const there = new URL(url);
+const relay = fresh(test, () => startRelay({ host: there.hostname, port: Number(there.port) }));
+const api = fresh(test, () => {
+  const relayed = new URL(url);
+  relayed.host = `${relay.host}:${relay.port}`;
+  return startApi({ databaseUrl: relayed.href });
+});
+
+test.before(() =>
+  admin.unsafe(`
+    create table failures (organization_id text, code text);
+    create function fail_insert() returns trigger language plpgsql as $$
+      declare planned text;
+      begin
+        perform pg_advisory_xact_lock_shared(${GATE});
+        perform pg_advisory_xact_lock_shared(${CYCLE});
+        select code into planned from failures where organization_id = new.organization_id;
+        if planned is not null then raise exception 'planned' using errcode = planned; end if;
+        return new;
+      end $$;
+    create trigger fail_insert before insert on batches for each row execute function fail_insert()`),
+);
+test.after.always(() => relay.close());
+
+const KEYS = [
+  { title: 'without a key', headers: {}, last: 'with batch' },
+  { title: 'with a key', headers: { 'idempotency-key': 'first' }, last: 'update idempotency_keys' },
+];
+type Key = (typeof KEYS)[number];
+
+/** Begins a transaction that goes on when `finish` is called. */
+async function begin(work: (tx: TransactionSql) => Promise<unknown>) {
+  const { promise: begun, resolve: hasBegun } = Promise.withResolvers<void>();
+  const { promise: finishing, resolve: finish } = Promise.withResolvers<void>();
+  const ended = admin.begin(async (tx) => {
+    await work(tx);
+    hasBegun();
+    await finishing;
+  });
+  await Promise.race([begun, ended]);
+  return { finish, ended };
+}
+
+/** Waits until one session is as the condition says. */
+async function oneSession(condition: string): Promise<void> {
+  await eventually(async () => {
+    const rows = await admin.unsafe(`select from pg_stat_activity
+      where datname = current_database() and pid <> pg_backend_pid() and ${condition}`);
+    return rows.length === 1 ? true : null;
+  });
+}
+
+/** Submits, and holds back the answers of PostgreSQL until every statement of the transaction has failed. */
+async function submitThatFails(client: ApiClient, { headers, last }: Key, onceAtGate = async () => {}) {
+  const gate = await begin((tx) => tx`select pg_advisory_xact_lock(${GATE})`);
+  const submitted = client.single({ npi: NPI }, headers);
+  await oneSession("wait_event = 'advisory'");
+  await onceAtGate();
+  const release = relay.hold();
+  gate.finish();
+  await oneSession(`state = 'idle in transaction (aborted)' and query ~ '^\\s*${last}'`);
+  release();
+  await gate.ended;
+  return await submitted;
+}
+
+/** An organization whose submits' statements are prepared on the connection that the next submit uses. */
+async function openClient({ headers }: Key): Promise<ApiClient> {
+  const client = await api.organization(10);
+  const prepared = Object.keys(headers).length > 0 ? { 'idempotency-key': 'before' } : {};
+  await client.single({ npi: NPI }, prepared);
+  return client;
+}
+
+async function batchesOf({ organizationId }: ApiClient): Promise<number> {
+  const [row] = await admin`select count(*)::int as n from batches where organization_id = ${organizationId}`;
+  return row?.n;
+}
+
+async function failsAs503(t: ExecutionContext, code: string, key: Key): Promise<void> {
+  const client = await openClient(key);
+  await admin`insert into failures values (${client.organizationId}, ${code})`;
+  const refused = await submitThatFails(client, key);
+  t.is(refused.status, 503);
+  t.like(refused.json, { code: 'service_unavailable' });
+  await admin`delete from failures where organization_id = ${client.organizationId}`;
+  t.is((await client.single({ npi: NPI }, key.headers)).status, 202);
+  t.is(await batchesOf(client), 2);
+}
+
+const CAUSES = [
+  { code: '53100', cause: 'a full disk' },
+  { code: '57014', cause: 'a statement time-out' },
+];
+
+for (const key of KEYS) {
+  for (const { code, cause } of CAUSES) {
+    test.serial(`a submit that fails because of ${cause} is a 503, ${key.title}`, (t) =>
+      failsAs503(t, code, key),
+    );
+  }
+
+  test.serial(`a submit that loses a deadlock is retried and accepted, ${key.title}`, async (t) => {
+    const client = await openClient(key);
+    const { promise: atGate, resolve: goOn } = Promise.withResolvers<void>();
+    // PostgreSQL ends the session that finds the deadlock. This one looks for it later than the submit.
+    const other = admin.begin(async (tx) => {
+      await tx`set local deadlock_timeout = '10min'`;
+      await tx`select pg_advisory_xact_lock(${CYCLE})`;
+      await atGate;
+      await tx`select 1 from credit_balances where organization_id = ${client.organizationId} for update`;
+    });
+    const accepted = await submitThatFails(client, key, async () => {
+      goOn();
+      await oneSession("wait_event = 'transactionid'");
+    });
+    await other;
+    t.is(accepted.status, 202);
+    t.is(await batchesOf(client), 2);
+  });
+}
