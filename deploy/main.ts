@@ -3,7 +3,7 @@ import { Command, CommanderError } from 'commander';
 import type { Logger } from 'pino';
 import type { Database } from '../db/client.ts';
 import { readiness } from '../db/migrate.ts';
-import { givenDatabaseUrl } from './config/config.ts';
+import { givenDatabaseUrl, isNpmScript } from './config/config.ts';
 import { explain } from './problem.ts';
 
 /** What `--help` says of a program. */
@@ -59,7 +59,7 @@ export async function main<Given extends unknown[]>(
   });
   try {
     const command = commandLine(program).action(async (...given) => {
-      await run(stopSignal(), ...(given as Given));
+      await run(stopSignal(name), ...(given as Given));
     });
     takes(command);
     const answered = await readCommandLine(command, process.argv.slice(2));
@@ -73,9 +73,15 @@ export async function main<Given extends unknown[]>(
 /** Signals that come so close are one: npm hands on what the terminal has sent to it and to us. */
 const ONE_SIGNAL_MS = 1000;
 
-/** From now on the first signal is for who waits for it, and the second one ends the process. */
-function stopSignal(): Promise<void> {
+const PARENT_CHECK_MS = 1000;
+
+/**
+ * Resolves at the first signal, or when the npm that started this program is gone: npm passes on SIGTERM and SIGINT
+ * only, and ends without a word at SIGHUP. A second signal ends the process.
+ */
+function stopSignal(name: string): Promise<void> {
   return new Promise((resolve) => {
+    if (isNpmScript(name)) void parentGone().then(resolve);
     let told = Number.POSITIVE_INFINITY;
     for (const signal of ['SIGTERM', 'SIGINT'] as const) {
       process.on(signal, () => {
@@ -84,6 +90,19 @@ function stopSignal(): Promise<void> {
         told = Math.min(told, performance.now());
       });
     }
+  });
+}
+
+/** Resolves when the process that started this one is gone. It does not keep this process alive. */
+export function parentGone(): Promise<void> {
+  const parent = process.ppid;
+  return new Promise((resolve) => {
+    const timer = setInterval(() => {
+      if (process.ppid === parent) return;
+      clearInterval(timer);
+      resolve();
+    }, PARENT_CHECK_MS);
+    timer.unref();
   });
 }
 

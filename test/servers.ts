@@ -1,3 +1,5 @@
+import { isNpmScript } from '../deploy/config/config.ts';
+import { parentGone } from '../deploy/main.ts';
 import { TEST_SETTINGS, testSetting } from './support/database.ts';
 import { startServers, takeServerFlag } from './support/servers.ts';
 
@@ -7,6 +9,8 @@ import { startServers, takeServerFlag } from './support/servers.ts';
  */
 const interrupted = new Promise<void>((resolve) => {
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => resolve());
+  // npm ends at SIGHUP without passing it on.
+  if (isNpmScript('servers')) void parentGone().then(resolve);
 });
 const stop = await startServers({ onServer: takeServerFlag(process.argv.slice(2)) });
 try {

@@ -178,6 +178,11 @@ export function temporalUi(environment: NodeJS.ProcessEnv = process.env): string
   return url && `${url}/namespaces/${environment.TEMPORAL_NAMESPACE || 'default'}/workflows`;
 }
 
+/** Whether npm started this process as the script of that name, and so is its parent. */
+export function isNpmScript(name: string): boolean {
+  return process.env.npm_lifecycle_event === name;
+}
+
 /** Where PostgreSQL is said to be, for messages; null if nothing says it. */
 export function givenDatabaseUrl(): string | null {
   return process.env.DATABASE_URL || null;

@@ -1,7 +1,8 @@
 import { type ExecFileOptions, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { type AddressInfo, createServer as createTcpServer } from 'node:net';
+import { platform } from 'node:os';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { OperatorProblem } from '../../db/errors.ts';
@@ -195,6 +196,33 @@ export async function freePort(port = 0, server = 'a server', option?: string): 
   return listening.port;
 }
 
+/** An address next to loopback, where no server of ours listens. macOS has only one address of IPv4. */
+const CLAIMS = platform() === 'linux' ? '127.0.0.2' : '::1';
+
+/**
+ * A free loopback port that no other start of this program gets until it is released: each claims a port by listening
+ * on it at another address. Release it when its server listens.
+ * @param port the one that has to be free; any if it is 0
+ * @param server and `option` as in `listenOn`
+ * @throws {OperatorProblem} if it is taken or claimed
+ */
+export async function claimPort(port: number, server: string, option?: string) {
+  const chosen = port === 0 ? await freePort() : port;
+  const claim = createTcpServer((socket) => socket.destroy()).listen(chosen, CLAIMS);
+  const failed = await once(claim, 'listening').then(
+    () => null,
+    ({ code }: NodeJS.ErrnoException) => code,
+  );
+  if (failed === 'EADDRINUSE') throw portTaken(chosen, server, option);
+  try {
+    await freePort(chosen, server, option);
+  } catch (error) {
+    claim.close();
+    throw error;
+  }
+  return { port: chosen, release: () => claim.close() };
+}
+
 /**
  * Lets a server listen on loopback. Its end closes open connections too.
  * @param port 0 for any that is free
@@ -211,9 +239,7 @@ export async function listenOn(
   server.listen(port, LOOPBACK);
   await once(server, 'listening').catch((error: NodeJS.ErrnoException) => {
     if (!['EADDRINUSE', 'EACCES'].includes(error.code ?? '')) throw error;
-    throw new OperatorProblem(
-      `Port ${port} on ${LOOPBACK}, where ${name} is to listen, is taken: stop the program that uses it, or choose another port${option ? ` with ${option}` : ''}.`,
-    );
+    throw portTaken(port, name, option);
   });
   return {
     port: (server.address() as AddressInfo).port,
@@ -224,4 +250,10 @@ export async function listenOn(
       await closed;
     },
   };
+}
+
+function portTaken(port: number, name: string, option?: string): OperatorProblem {
+  return new OperatorProblem(
+    `Port ${port} on ${LOOPBACK}, where ${name} is to listen, is taken: stop the program that uses it, or choose another port${option ? ` with ${option}` : ''}.`,
+  );
 }

@@ -11,7 +11,7 @@ import { temporalTarget } from '../temporal/client.ts';
 import { startDns } from './dns.ts';
 import { readFacts, type StackFacts } from './facts.ts';
 import { startPostgres } from './postgres.ts';
-import { freePort, LOOPBACK, launch } from './processes.ts';
+import { claimPort, LOOPBACK, launch } from './processes.ts';
 import { cacheFolder, findTemporalCli, findTemporalServer } from './programs.ts';
 import { startReceiver } from './receiver.ts';
 import { importSample } from './sample.ts';
@@ -99,10 +99,13 @@ async function bringUp(options: StackOptions, parts: Parts) {
   const secretsKey =
     given.environment.SECRETS_KEY ?? earlier?.secrets_key ?? `v1:${randomBytes(32).toString('base64')}`;
   const ports: Record<string, number> = { ...earlier?.ports };
+  const claims: { release(): void }[] = [];
   /** Only the API's port has to be the one that was asked for: of the others that of the last time, or the usual one, else any. */
   const portOf = async (name: keyof typeof USUAL) => {
-    ports[name] = await freePort(ports[name] ?? USUAL[name]).catch(() => freePort());
-    return ports[name];
+    const claim = await claimPort(ports[name] ?? USUAL[name], name).catch(() => claimPort(0, name));
+    claims.push(claim);
+    ports[name] = claim.port;
+    return claim.port;
   };
   const part = async <T>(name: string, begin: () => Promise<T>): Promise<T> => {
     signal.throwIfAborted();
@@ -112,7 +115,8 @@ async function bringUp(options: StackOptions, parts: Parts) {
     return result;
   };
 
-  const apiPort = await freePort(options.apiPort, 'the API', '--port');
+  const apiClaim = await claimPort(options.apiPort, 'the API', '--port');
+  claims.push(apiClaim);
   say('Starting the local stack:');
 
   // First, because it may take minutes or be missing.
@@ -196,7 +200,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     TEMPORAL_NAMESPACE: temporal.namespace,
     ...(temporal.uiUrl !== null && { TEMPORAL_UI_URL: temporal.uiUrl }),
     API_HOST: LOOPBACK,
-    API_PORT: String(apiPort),
+    API_PORT: String(apiClaim.port),
     ...sourceSettings(simulator.urls, tenant.vendorKey),
     SOURCES_FILE: sourcesFile,
     DNS_SERVERS: dns.address,
@@ -209,8 +213,9 @@ async function bringUp(options: StackOptions, parts: Parts) {
     const api = { ...environment, DATABASE_URL: urls.api, METRICS_PORT: '' };
     await Promise.all([startProcess('worker', worker, logs, parts), startProcess('api', api, logs, parts)]);
   });
+  for (const claim of claims) claim.release();
   const facts: StackFacts = {
-    base_url: `http://${LOOPBACK}:${apiPort}`,
+    base_url: `http://${LOOPBACK}:${apiClaim.port}`,
     api_key: tenant.apiKey,
     test_api_key: tenant.sandbox.apiKey,
     temporal_address: temporal.address,

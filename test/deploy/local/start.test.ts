@@ -11,6 +11,7 @@ import test, { type ExecutionContext } from 'ava';
 import type { Sql } from 'postgres';
 import { submit } from '../../../db/requests/submit.ts';
 import type { StackFacts } from '../../../deploy/local/facts.ts';
+import { freePort } from '../../../deploy/local/processes.ts';
 import { TASK_QUEUE, WORKFLOWS } from '../../../workflows/messages.ts';
 import {
   openEmptyDatabase,
@@ -32,6 +33,7 @@ import { endWithThisProcess } from '../../support/programs.ts';
 
 // `npm start` as a newcomer meets it.
 
+const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
 const START = fileURLToPath(new URL('../../../deploy/local/start.ts', import.meta.url));
 const OPERATOR = fileURLToPath(new URL('../../../deploy/operator.ts', import.meta.url));
 const UP = 'Ctrl-C stops everything this started.';
@@ -49,12 +51,18 @@ function start(
   args: readonly string[] = [],
   more: NodeJS.ProcessEnv = {},
 ): Running {
+  return follow(t, process.execPath, [START, ...args], folder, more);
+}
+
+function follow(
+  t: ExecutionContext,
+  command: string,
+  args: readonly string[],
+  cwd: string,
+  more: NodeJS.ProcessEnv = {},
+): Running {
   const { DATABASE_URL: _db, TEMPORAL_ADDRESS: _temporal, LOOKUP_TIMEOUT: _timeout, ...env } = process.env;
-  const child = spawn(process.execPath, [START, ...args], {
-    cwd: folder,
-    env: { ...env, ...more },
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
+  const child = spawn(command, args, { cwd, env: { ...env, ...more }, stdio: ['ignore', 'pipe', 'pipe'] });
   endWithThisProcess(child);
   let text = '';
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (text += chunk));
@@ -72,6 +80,19 @@ async function up(running: Running): Promise<void> {
 
 const factsOf = async (folder: string) =>
   JSON.parse(await readFile(join(folder, '.local', 'stack.json'), 'utf8')) as StackFacts;
+
+async function workerPid(folder: string): Promise<number> {
+  const log = await readFile(join(folder, '.local', 'logs', 'worker.log'), 'utf8');
+  return Number(/"pid":(\d+)/.exec(log.trim().split('\n').at(-1) ?? '')?.[1]);
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    return process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+}
 
 const isReachable = (url: string) =>
   fetch(url).then(
@@ -223,14 +244,54 @@ test.serial(
   },
 );
 
+for (const signal of ['SIGTERM', 'SIGHUP'] as const) {
+  test.serial(`${signal} to npm start ends everything that it started`, async (t) => {
+    const away = temporaryFolder(t.teardown);
+    const options = ['--port', '0', '--no-demo', '--dir', join(away, '.local')];
+    const npm = follow(t, 'npm', ['start', '--', ...options], ROOT);
+    await up(npm);
+    const facts = await factsOf(away);
+    const worker = await workerPid(away);
+    npm.process.kill(signal);
+    await npm.exited();
+    const ports = [...Object.values(facts.ports), Number(new URL(facts.base_url).port)];
+    t.is(ports.length, 6);
+    for (const port of ports) await eventually(() => freePort(port).catch(() => null));
+    await eventually(async () => !isAlive(worker) || null);
+    t.pass();
+  });
+}
+
+test.serial('starts at the same time choose different ports', async (t) => {
+  const folders = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
+  const running = folders.map((away) => start(t, away, ['--port', '0', '--no-demo']));
+  await Promise.all(running.map(up));
+  const facts = await Promise.all(folders.map(factsOf));
+  const ports = facts.flatMap(({ ports, base_url: url }) => [...Object.values(ports), new URL(url).port]);
+  t.is(new Set(ports.map(Number)).size, 12);
+  for (const { process: one, exited } of running) {
+    one.kill('SIGTERM');
+    t.is(await exited(), 0);
+  }
+});
+
+test.serial('of two starts at the same time with the same API port one says that it is taken', async (t) => {
+  const port = String(await freePort());
+  const away = temporaryFolder(t.teardown);
+  const running = [1, 2].map(() => start(t, away, ['--port', port, '--no-demo']));
+  const first = await Promise.race(running.map((one) => one.exited().then(() => one)));
+  t.regex(first.output().trim(), new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`));
+  const other = running.find((one) => one !== first);
+  other?.process.kill('SIGTERM');
+  t.is(await other?.exited(), 0);
+});
+
 test.serial('a dead child process is one clear sentence, and takes the rest down in order', async (t) => {
   const running = start(t, folder, ['--port', '0', '--no-demo']);
   await up(running);
   t.false(running.output().includes('Submitting'));
   const facts = await factsOf(folder);
-  const log = await readFile(join(folder, '.local', 'logs', 'worker.log'), 'utf8');
-  const pid = Number(/"pid":(\d+)/.exec(log.trim().split('\n').at(-1) ?? '')?.[1]);
-  process.kill(pid, 'SIGKILL');
+  process.kill(await workerPid(folder), 'SIGKILL');
   t.is(await running.exited(), 1);
   t.regex(running.output(), /the worker ended unexpectedly \(signal SIGKILL\); see its log in /);
   t.false(await isReachable(facts.base_url));
