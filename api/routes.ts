@@ -17,6 +17,12 @@ export const ROUTES = [
   { id: 'getBatches', method: 'GET', path: '/api/v1/batches', scope: 'keyed' },
   { id: 'getDeliveries', method: 'GET', path: '/api/v1/batch/{batch_id}/deliveries', scope: 'keyed' },
   {
+    id: 'getDelivery',
+    method: 'GET',
+    path: '/api/v1/batch/{batch_id}/deliveries/{delivery_id}',
+    scope: 'keyed',
+  },
+  {
     id: 'resendDelivery',
     method: 'POST',
     path: '/api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend',

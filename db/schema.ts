@@ -96,6 +96,8 @@ export const webhookDeliveries = pgTable('webhook_deliveries', {
   ...columns('stepAt dueAt leasedUntil checkedAt decidedAt', time),
   /** Host and port that the lease is for. */
   leasedHost: text('leased_host'),
+  /** When its customer sent it again, the newest first, at most ten. */
+  customerResends: time('customer_resends').array().notNull().default(inMigrations),
   forgotten: integer('forgotten').notNull().default(0),
 });
 

@@ -77,6 +77,7 @@ const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> =
 /** `'any', 'professional' or 'personal'` */
 function choices(values: readonly string[]): string {
   const quoted = values.map((value) => `'${value}'`);
+  if (quoted.length === 1) return String(quoted[0]);
   return `${quoted.slice(0, -1).join(', ')} or ${quoted.at(-1)}`;
 }
 
@@ -142,20 +143,31 @@ const time = Joi.custom((text: string, helpers) => {
   .default(null)
   .meta({ jsonSchema: { type: 'string', format: 'date-time' } });
 
-/** joi's own conversion would take `1e1` too. */
-const limit = Joi.custom((text: string, helpers) => {
-  if (!/^-?[0-9]+$/.test(text)) return helpers.error('number.base');
-  if (Number(text) < PAGE.least) return helpers.error('number.min', { limit: PAGE.least });
-  return Number(text) > PAGE.most ? helpers.error('number.max', { limit: PAGE.most }) : Number(text);
-})
+/** Takes a whole number in decimal digits: joi's own conversion would take `1e1` too. */
+function wholeNumber(least: number, most: number) {
+  return Joi.custom((text: string, helpers) => {
+    if (!/^-?[0-9]+$/.test(text)) return helpers.error('number.base');
+    if (Number(text) < least) return helpers.error('number.min', { limit: least });
+    return Number(text) > most ? helpers.error('number.max', { limit: most }) : Number(text);
+  });
+}
+
+const limit = wholeNumber(PAGE.least, PAGE.most)
   .default(PAGE.usual)
   .meta({ jsonSchema: { type: 'integer', minimum: PAGE.least, maximum: PAGE.most, default: PAGE.usual } });
+
+/** PostgreSQL's largest integer. */
+const MOST_ATTEMPTS = 2_147_483_647;
+const before = wholeNumber(1, MOST_ATTEMPTS)
+  .default(null)
+  .meta({ jsonSchema: { type: 'integer', minimum: 1, maximum: MOST_ATTEMPTS } });
 
 /** By their names in openapi/operations.json: those that are not just any text. */
 export const PARAMETERS = {
   /** 1 to 255 visible ASCII characters, quotes around them allowed (DECISIONS.md, Idempotency-Key). */
   'Idempotency-Key': matching('^(?:"[!-~]{1,255}"|(?!""$)[!-~]{1,255})$'),
   limit,
+  before,
   cursor: matching(CURSOR),
   ledger_cursor: matching(LEDGER_PAGE),
   status: Joi.string()
@@ -176,6 +188,7 @@ const { status, since, until, npi, cursor, ledger_cursor } = PARAMETERS;
 /** The queries of the lists. */
 export const BATCHES_QUERY = Joi.object<BatchFilter & Paging>({ status, since, until, npi, limit, cursor });
 export const DELIVERIES_QUERY = Joi.object<Paging>({ limit, cursor });
+export const DELIVERY_QUERY = Joi.object<{ readonly before: number | null }>({ before });
 export const LEDGER_QUERY = Joi.object<Paging>({ limit, cursor: ledger_cursor });
 
 type Ids = Readonly<Record<'request_id' | 'batch_id' | 'delivery_id', string>>;

@@ -178,10 +178,12 @@ const attempt = Joi.object({
   response_excerpt: Joi.string()
     .required()
     .allow(null, '')
-    .description('The first 1024 bytes of what your receiver answered, as text; null if no answer came.'),
+    .description(
+      'What your receiver answered, as text: its first 1024 bytes, in lists 200 characters of them. Control characters and what is not UTF-8 are U+FFFD. Null if no answer came.',
+    ),
 }).meta({ name: 'DeliveryAttempt' });
 
-/** 202 of a resend. */
+/** 202 of a resend, and one delivery. */
 export const deliveryAnswer = Joi.object({
   id: deliveryId.description('The `webhook-id` of every attempt.'),
   request_id: requestId.allow(null).description('What it reports; null for the whole batch.'),
@@ -194,7 +196,7 @@ export const deliveryAnswer = Joi.object({
   attempts: Joi.array()
     .items(attempt)
     .required()
-    .description('The newest 50, oldest first; kept for 30 days.'),
+    .description('Oldest first: in lists the newest 5, of one delivery up to 50. Kept for 30 days.'),
 }).meta({ name: 'Delivery' });
 
 /** 200 of `GET /api/v1/batch/{batch_id}/deliveries`. */

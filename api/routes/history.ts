@@ -2,10 +2,22 @@ import type { Lifecycle } from '@hapi/hapi';
 import { listLedger } from '../../db/accounts/credits.ts';
 import { listBatches } from '../../db/requests/batches.ts';
 import { batchObject } from '../../db/requests/envelope.ts';
-import { type LoggedDelivery, listBatchDeliveries } from '../../db/webhooks/log.ts';
+import {
+  LISTED_CHARACTERS,
+  type LoggedDelivery,
+  listBatchDeliveries,
+  readOwnDelivery,
+} from '../../db/webhooks/log.ts';
 import { markResendStarted, resendOwn } from '../../db/webhooks/resends.ts';
 import { readInTurn } from '../http/overload.ts';
-import { BATCHES_QUERY, DELIVERIES_QUERY, idsOf, LEDGER_QUERY, listedBy } from '../http/validation.ts';
+import {
+  BATCHES_QUERY,
+  DELIVERIES_QUERY,
+  DELIVERY_QUERY,
+  idsOf,
+  LEDGER_QUERY,
+  listedBy,
+} from '../http/validation.ts';
 import { problem } from '../problems.ts';
 import { startDelivery } from '../temporal.ts';
 import type { SubmitDeps } from './submit.ts';
@@ -50,9 +62,17 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
       );
       if (!found) throw problem('batch_not_found');
       return {
-        deliveries: found.deliveries.map(presented),
+        deliveries: found.deliveries.map((delivery) => presented(delivery, LISTED_CHARACTERS)),
         next_cursor: found.next?.slice('msg_'.length) ?? null,
       };
+    },
+    getDelivery: async (request) => {
+      const { batch_id, delivery_id, before } = listedBy(request, DELIVERY_QUERY);
+      const found = await readInTurn(request, (organizationId) =>
+        readOwnDelivery(db, { organizationId, batchId: batch_id, deliveryId: delivery_id }, before),
+      );
+      if (!found) throw problem('delivery_not_found');
+      return presented(found, Number.POSITIVE_INFINITY);
     },
     resendDelivery: async (request, h) => {
       const { batch_id, delivery_id } = idsOf(request);
@@ -69,7 +89,7 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
             await markResendStarted(db, { deliveryId: delivery_id, resends }).catch(() => {});
           }
           log.info({ organization_id: organizationId, batch_id, delivery_id, started }, 'delivery resent');
-          return h.response(presented(outcome.delivery)).code(202);
+          return h.response(presented(outcome.delivery, LISTED_CHARACTERS)).code(202);
         }
         case 'unknown':
           throw problem('delivery_not_found');
@@ -77,6 +97,8 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
           throw problem('delivery_pending');
         case 'suspended':
           throw problem('webhooks_suspended');
+        case 'limited':
+          throw problem('resend_limited', { wait: Math.ceil(outcome.waitMs / 1000) });
         default:
           return outcome satisfies never;
       }
@@ -84,8 +106,11 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
   } satisfies Record<string, Lifecycle.Method>;
 }
 
-/** As `deliveryAnswer` of schemas.ts describes it. */
-function presented(delivery: LoggedDelivery): object {
+/**
+ * Returns a delivery as `deliveryAnswer` of schemas.ts describes it.
+ * @param longest how many characters of a receiver's response are shown
+ */
+function presented(delivery: LoggedDelivery, longest: number): object {
   return {
     id: delivery.id,
     request_id: delivery.requestId,
@@ -99,8 +124,16 @@ function presented(delivery: LoggedDelivery): object {
       duration_ms: durationMs,
       status_code: statusCode,
       reason,
-      // What isn't UTF-8, or was cut in the middle of a character, becomes U+FFFD.
-      response_excerpt: responseExcerpt?.toString('utf8') ?? null,
+      response_excerpt: responseExcerpt && excerptText(responseExcerpt, longest),
     })),
   };
+}
+
+/** C0, DEL, and C1: each would be six bytes as JSON, and terminals obey some of them. */
+const CONTROL_CHARACTERS = /\p{Cc}/gu;
+
+/** Returns bytes as text. Bytes that are not UTF-8, a character that was cut, and control characters become U+FFFD. */
+function excerptText(bytes: Buffer, longest: number): string {
+  const text = bytes.toString('utf8').slice(0, longest).toWellFormed();
+  return text.replaceAll(CONTROL_CHARACTERS, '\ufffd');
 }

@@ -6,7 +6,7 @@ create table webhook_deliveries (
   request_id text references requests,
   state text not null check (state in ('pending', 'delivered', 'failed', 'none')),
   attempts integer not null default 0,
-  -- How often it was sent again from the start of the schedule: a round of its own each time, without limit.
+  -- How often it was sent again from the start of the schedule: a round of its own each time.
   resends integer not null default 0,
   -- The place in the schedule of the attempt that comes next, from 0, and since when it has been due by the schedule.
   step smallint not null default 0,
@@ -19,6 +19,8 @@ create table webhook_deliveries (
   leased_host text,
   -- When the sweep last saw to it that it has its workflow.
   checked_at timestamptz(3),
+  -- When its customer sent it again, the newest first, at most ten: that is how often one may within an hour.
+  customer_resends timestamptz(3)[] not null default '{}',
   -- The attempts with the lowest numbers that the log no longer holds.
   forgotten integer not null default 0,
   created_at timestamptz(3) not null,
@@ -26,6 +28,7 @@ create table webhook_deliveries (
   unique nulls not distinct (batch_id, request_id),
   check ((decided_at is null) = (state in ('pending', 'none'))),
   constraint webhook_deliveries_waits_only_pending check (state = 'pending' or num_nonnulls(step_at, due_at) = 0),
+  constraint webhook_deliveries_customer_resends check (cardinality(customer_resends) <= 10),
   constraint webhook_deliveries_forgotten check (forgotten between 0 and attempts)
 );
 create index webhook_deliveries_pending on webhook_deliveries (batch_id) where state = 'pending';

@@ -22,11 +22,19 @@ export type ResendOutcome =
   /** It is due or being sent now, or what it reports is not final yet. */
   | { readonly kind: 'pending' }
   /** Its organization's deliveries are suspended, or were when it was submitted. */
-  | { readonly kind: 'suspended' };
+  | { readonly kind: 'suspended' }
+  /** Its customer has sent it again ten times within the last hour. */
+  | { readonly kind: 'limited'; readonly waitMs: number };
+
+/** An operator's resends have no limit. */
+export type OperatorOutcome = Exclude<ResendOutcome, { readonly kind: 'limited' }>;
+
+/** How often a customer may send one delivery again within an hour: each time it has a whole schedule of attempts. */
+const RESENDS_AN_HOUR = 10;
 
 /**
- * Sends a delivery again at its customer's request. One that waits for a later attempt is sent now; one that is on
- * its way is not sent twice, so asking again changes nothing.
+ * Sends a delivery again at its customer's request, at most ten times an hour. One that waits for a later attempt is
+ * sent now. One that is on its way is not sent twice, so asking again changes nothing.
  */
 export async function resendOwn(
   db: Database,
@@ -36,8 +44,33 @@ export async function resendOwn(
     // Asked first and alone: another organization's delivery must take the time of an unknown one, and no lock.
     const isOwn = await ownsBatch(tx, organizationId, batchId);
     const row = isOwn ? await lockDelivery(tx, deliveryId, batchId) : undefined;
-    return row?.state === 'none' ? { kind: 'suspended' } : await resend(tx, row);
+    if (!row) return { kind: 'unknown' };
+    if (row.state === 'none') return { kind: 'suspended' };
+    const obstacle = obstacleTo(row);
+    if (obstacle) return obstacle;
+    const waitMs = await takeResend(tx, deliveryId);
+    if (waitMs !== null) return { kind: 'limited', waitMs };
+    return await begin(tx, deliveryId);
   });
+}
+
+/**
+ * Counts a customer's resend of a delivery, if one more is allowed within the hour. The row is locked.
+ * @returns null if it is allowed; else milliseconds until the next one is
+ */
+async function takeResend(tx: Transaction, deliveryId: string): Promise<number | null> {
+  const taken = await run(tx)`
+    update webhook_deliveries
+       set customer_resends = (clock_timestamp()::timestamptz(3) || customer_resends)[1:${RESENDS_AN_HOUR}::int]
+     where id = ${deliveryId}
+       and coalesce(customer_resends[${RESENDS_AN_HOUR}::int] <= clock_timestamp() - interval '1 hour', true)
+    returning id`;
+  if (taken.length > 0) return null;
+  const [oldest] = await run<{ ms: number }>(tx)`
+    select (extract(epoch from customer_resends[${RESENDS_AN_HOUR}::int] + interval '1 hour' - clock_timestamp()) * 1000)::float8
+             as ms
+      from webhook_deliveries where id = ${deliveryId}`;
+  return Math.max(0, oldest?.ms ?? 0);
 }
 
 /**
@@ -45,11 +78,13 @@ export async function resendOwn(
  * suspended then.
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
-export async function resendAny(db: Database, by: ChangedBy, deliveryId: string): Promise<ResendOutcome> {
+export async function resendAny(db: Database, by: ChangedBy, deliveryId: string): Promise<OperatorOutcome> {
   return await transaction(db, async (tx) => {
     const row = await lockDelivery(tx, deliveryId);
-    const outcome = await resend(tx, row);
-    if (!row || outcome.kind !== 'resent') return outcome;
+    if (!row) return { kind: 'unknown' };
+    const obstacle = obstacleTo(row);
+    if (obstacle) return obstacle;
+    const outcome = await begin(tx, deliveryId);
     const { organizationId, state: from } = row;
     const details = { from, resends: outcome.delivery.resends };
     await recordAudit(tx, by, { action: 'webhooks.resend', organizationId, subject: deliveryId, details });
@@ -160,11 +195,16 @@ async function beginRound(tx: Transaction, deliveryIds: readonly string[]): Prom
      where id = any(${sql.param(deliveryIds)}::text[])`);
 }
 
-async function resend(tx: Transaction, row: Locked): Promise<ResendOutcome> {
-  if (!row) return { kind: 'unknown' };
+/** Returns why a delivery cannot be sent again now, or null. */
+function obstacleTo(row: NonNullable<Locked>): Exclude<OperatorOutcome, Resent> | null {
   if (row.suspended) return { kind: 'suspended' };
-  if (!row.final || (row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0)))
-    return { kind: 'pending' };
-  await beginRound(tx, [row.id]);
-  return { kind: 'resent', delivery: await selectDelivery(tx, row.id) };
+  const isOnItsWay = row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0);
+  return !row.final || isOnItsWay ? { kind: 'pending' } : null;
+}
+
+type Resent = Extract<ResendOutcome, { readonly kind: 'resent' }>;
+
+async function begin(tx: Transaction, deliveryId: string): Promise<Resent> {
+  await beginRound(tx, [deliveryId]);
+  return { kind: 'resent', delivery: await selectDelivery(tx, deliveryId) };
 }

@@ -5,7 +5,7 @@ import type { ChangedBy } from '../../db/audit.ts';
 import { clock, type Database, query } from '../../db/client.ts';
 import { listBlocks, setBlock } from '../../db/webhooks/hosts.ts';
 import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
-import { type ResendOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
+import { type OperatorOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
 import {
   change,
@@ -112,13 +112,13 @@ const TARGET = 'an address, a range such as 192.0.2.0/24, or a host (all names b
 const blockTarget = parser(TARGET, (text) => blockOf(text.trim()));
 
 async function resendNamed(db: Database, by: ChangedBy, ids: readonly string[]): Promise<Report> {
-  const data: { readonly delivery: string; readonly outcome: ResendOutcome['kind'] }[] = [];
+  const data: { readonly delivery: string; readonly outcome: OperatorOutcome['kind'] }[] = [];
   for (const id of ids) data.push({ delivery: id, outcome: (await resendAny(db, by, id)).kind });
   const text = table(data.map(({ delivery, outcome }) => ({ delivery, outcome: OUTCOMES[outcome] })));
   return { data, text, exitCode: data.some(({ outcome }) => outcome !== 'resent') ? 1 : 0 };
 }
 
-const OUTCOMES: Readonly<Record<ResendOutcome['kind'], string>> = {
+const OUTCOMES: Readonly<Record<OperatorOutcome['kind'], string>> = {
   resent: 'pending: the sweep starts it within SWEEP_INTERVAL',
   pending: 'left alone: it is on its way already, or its result is not there yet',
   suspended: 'left alone: webhooks of its organization are suspended ("webhooks resume ORG")',

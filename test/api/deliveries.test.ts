@@ -1,9 +1,11 @@
 import type { ServerResponse } from 'node:http';
 import anyTest, { type TestFn } from 'ava';
+import { sql } from 'drizzle-orm';
 import { Webhook } from 'standardwebhooks';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
 import { newId } from '../../db/ids.ts';
+import { listBatchDeliveries } from '../../db/webhooks/log.ts';
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
 import { fresh } from '../support/database.ts';
 import { type Answer, createCaller, eventually } from '../support/organization.ts';
@@ -112,14 +114,69 @@ test('the log has every delivery in the order of the submit, with each attempt a
     for (const { started_at, duration_ms, response_excerpt } of attempts) {
       t.true(started_at >= delivery.created_at && started_at <= String(delivery.decided_at));
       t.true(duration_ms >= 0);
-      // 1024 bytes: two that are no text, and as many as fit of two each.
-      t.is(response_excerpt, `\ufffd\0${'é'.repeat(511)}`);
+      // Two bytes that are not text, then as many characters as a list shows.
+      t.is(response_excerpt, `\ufffd\ufffd${'é'.repeat(198)}`);
     }
   }
   const listed = await logOf(client, json.batch_id);
   t.is(listed.json.next_cursor, null);
   t.is(listed.headers.get('cache-control'), 'no-store');
   t.is(listed.headers.get('x-ratelimit-limit'), '100000');
+});
+
+test('a page stays below 256 KiB however much the receivers answered', async (t) => {
+  const client = await idle.organization();
+  const { json } = await client.bulk({ npis: Array(60).fill(NOBODY[0]), webhook: ELSEWHERE });
+  // Half of the responses are control characters, the others the longest characters.
+  await idle.db.drizzle.execute(sql`
+    insert into webhook_attempts (delivery_id, n, started_at, duration_ms, status_code, reason, response_excerpt)
+    select id, n, clock_timestamp(), 15000, 503, 'blocked_by_operator',
+           decode(case n % 2 when 0 then repeat('01', 1024) else repeat('e282ac', 341) end, 'hex')
+      from webhook_deliveries cross join generate_series(1, 50) n where batch_id = ${json.batch_id}`);
+  await idle.db.drizzle.execute(sql`
+    update webhook_deliveries set attempts = 50 where batch_id = ${json.batch_id}`);
+  const page = await logOf(client, json.batch_id, '?limit=100');
+  t.is(page.json.deliveries.length, 60);
+  t.true(Buffer.byteLength(page.text) < 256 * 1024, `${Buffer.byteLength(page.text)} bytes`);
+  for (const { attempts } of page.json.deliveries) {
+    t.deepEqual(
+      attempts.map(({ n, response_excerpt }) => [n, response_excerpt]),
+      [46, 47, 48, 49, 50].map((n) => [n, (n % 2 === 0 ? '\ufffd' : '€').repeat(200)]),
+    );
+  }
+  const read = await listBatchDeliveries(idle.db, client.organizationId, json.batch_id, {
+    after: null,
+    limit: 100,
+  });
+  const kept =
+    read?.deliveries.flatMap(({ log }) => log.map((one) => one.responseExcerpt?.length ?? 0)) ?? [];
+  t.deepEqual([kept.length, Math.max(...kept)], [300, 600]);
+});
+
+test('one delivery has all its attempts, up to 50 at a time', async (t) => {
+  const client = await idle.organization();
+  const { json } = await client.single({ npi: NOBODY[0], webhook: ELSEWHERE });
+  const [listed] = (await logOf(client, json.batch_id)).json.deliveries;
+  const path = `/api/v1/batch/${json.batch_id}/deliveries/${listed?.id}`;
+  t.deepEqual((await client.get(path)).json, listed);
+  await idle.db.drizzle.execute(sql`
+    insert into webhook_attempts (delivery_id, n, started_at, duration_ms, status_code, response_excerpt)
+    select ${listed?.id}, n, clock_timestamp(), 5, 503, decode(repeat('01', 1024), 'hex') from generate_series(1, 120) n`);
+  await idle.db.drizzle.execute(sql`
+    update webhook_deliveries set attempts = 120 where id = ${listed?.id}`);
+  const numbers: (readonly number[])[] = [];
+  let query = '';
+  for (;;) {
+    const { json: found, text } = await client.get<DeliveryView>(`${path}${query}`);
+    t.true(Buffer.byteLength(text) < 256 * 1024);
+    if (found.attempts.length === 0) break;
+    for (const { response_excerpt } of found.attempts) t.is(response_excerpt, '\ufffd'.repeat(1024));
+    numbers.push(found.attempts.map(({ n }) => n));
+    query = `?before=${found.attempts[0]?.n}`;
+  }
+  const from = (first: number, last: number) =>
+    Array.from({ length: last - first + 1 }, (_, index) => first + index);
+  t.deepEqual(numbers, [from(71, 120), from(21, 70), from(1, 20)]);
 });
 
 test('pages hold each delivery once, in order, whatever happens to deliveries between them', async (t) => {
@@ -187,6 +244,11 @@ test('everything that is wrong with the parameters is told at once, in order', a
     ['path', 'batch_id', 'string_pattern_mismatch'],
     ['path', 'delivery_id', 'string_pattern_mismatch'],
   ]);
+  t.deepEqual(await problemsOf('/api/v1/batch/x/deliveries/y?before=0'), [
+    ['path', 'batch_id', 'string_pattern_mismatch'],
+    ['path', 'delivery_id', 'string_pattern_mismatch'],
+    ['query', 'before', 'greater_than_equal'],
+  ]);
   t.is((await logOf(client, batchId, `?limit=100&cursor=${cursor}`)).status, 404);
   t.deepEqual(await problemsOf(`${list}?other=1`), [['query', 'other', 'extra_forbidden']]);
 });
@@ -207,6 +269,8 @@ test("another organization's deliveries are as unknown as any, to read and to re
   for (const batchId of [json.batch_id, own, newId('bat')]) {
     const answer = await resend(ours, batchId, id);
     t.deepEqual([answer.status, answer.text], [404, refused.text]);
+    const read = await ours.get(`/api/v1/batch/${batchId}/deliveries/${id}`);
+    t.deepEqual([read.status, read.text], [404, refused.text]);
   }
   t.is(arrived(t.context.path).filter((one) => one.id === id).length, 1);
 });

@@ -27,6 +27,7 @@ const BULK = 'POST /api/v1/email/bulk';
 const REQUEST = 'GET /api/v1/email/{request_id}';
 const BATCH = 'GET /api/v1/batch/{batch_id}';
 const DELIVERIES = 'GET /api/v1/batch/{batch_id}/deliveries';
+const DELIVERY = 'GET /api/v1/batch/{batch_id}/deliveries/{delivery_id}';
 const RESEND = 'POST /api/v1/batch/{batch_id}/deliveries/{delivery_id}/resend';
 const BATCHES = 'GET /api/v1/batches';
 const CREDITS = 'GET /api/v1/credits';
@@ -67,6 +68,7 @@ function exactSchema(operation: string, status: number): Joi.Schema | null {
   if (operation.endsWith('openapi.json') && status < 400) return null;
   if (operation.endsWith('z') && [200, 503].includes(status)) return answers.healthAnswer;
   if (status >= 400) return answers.problemAnswer;
+  if (operation === DELIVERY) return answers.deliveryAnswer;
   if (operation === DELIVERIES) return answers.deliveriesAnswer;
   if (operation === BATCHES) return answers.batchesAnswer;
   if (operation === LEDGER) return answers.ledgerAnswer;
@@ -305,7 +307,7 @@ async function whileRunning(path: string, ask: () => Promise<Answer>): Promise<A
   });
 }
 
-test('the delivery log and resends are as described: 200, 202, 404, 409, 422', async (t) => {
+test('the delivery log and resends are as described: 200, 202, 404, 409, 422, 429', async (t) => {
   const { json } = await client.bulk({ npis: [STORED, NPI], webhook: { url: 'https://a.example/' } });
   const path = `/api/v1/batch/${json.batch_id}/deliveries`;
   const page = await client.get<{ deliveries: { id: string }[]; next_cursor: string }>(`${path}?limit=1`);
@@ -327,6 +329,17 @@ test('the delivery log and resends are as described: 200, 202, 404, 409, 422', a
   const suspended = await again();
   await suspendWebhooks(api.db, BY, client.organizationId, false);
   conforms(t, RESEND, 409, suspended);
+  await api.db.drizzle.execute(sql`
+    update webhook_deliveries set state = 'failed', decided_at = clock_timestamp(), step_at = null, due_at = null,
+           customer_resends = array_fill(clock_timestamp()::timestamptz(3), array[10])
+     where id = ${first}`);
+  const limited = await again();
+  conforms(t, RESEND, 429, limited);
+  t.like(limited.json, { code: 'resend_limited' });
+  conforms(t, DELIVERY, 200, await client.get(`${path}/${first}`));
+  conforms(t, DELIVERY, 200, await client.get(`${path}/${first}?before=1`));
+  conforms(t, DELIVERY, 404, await client.get(`${path}/${newId('msg')}`));
+  conforms(t, DELIVERY, 422, await client.get(`${path}/x?before=0`));
   conforms(t, RESEND, 404, await client.call('POST', `${path}/${newId('msg')}/resend`));
   conforms(t, RESEND, 422, await client.call('POST', `${path}/x/resend`));
   conforms(t, DELIVERIES, 404, await client.get(`/api/v1/batch/${newId('bat')}/deliveries`));
@@ -394,6 +407,7 @@ test('health, and the database being away, are as described: 200, 503', async (t
     conforms(t, REQUEST, 503, await caller.get('/api/v1/email/x'));
     conforms(t, BATCH, 503, await caller.get('/api/v1/batch/x'));
     conforms(t, DELIVERIES, 503, await caller.get('/api/v1/batch/x/deliveries'));
+    conforms(t, DELIVERY, 503, await caller.get('/api/v1/batch/x/deliveries/x'));
     conforms(t, RESEND, 503, await caller.call('POST', '/api/v1/batch/x/deliveries/x/resend'));
     conforms(t, BATCHES, 503, await caller.get('/api/v1/batches'));
     conforms(t, LEDGER, 503, await caller.get('/api/v1/credits/ledger'));

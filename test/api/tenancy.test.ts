@@ -53,6 +53,10 @@ test("another organization's deliveries are answered exactly as unknown ones", a
   t.is(refused.status, 404);
   for (const batchId of [other.batchId, own.batchId]) {
     t.deepEqual(shown(await resend(batchId, other.deliveryId)), shown(refused));
+    t.deepEqual(
+      shown(await ours.get(`${list(batchId)}/${other.deliveryId}`)),
+      shown(await ours.get(`${list(newId('bat'))}/${newId('msg')}`)),
+    );
   }
 });
 

@@ -132,6 +132,31 @@ test('a customer sends again what is its own, and what is final', async (t) => {
   t.is((await ask({ batchId: open.batchId, deliveryId: openId })).kind, 'pending');
 });
 
+test('a customer sends one delivery again ten times an hour; an operator without a limit', async (t) => {
+  const { life } = t.context;
+  const organization = await life.organization();
+  const { organizationId } = organization;
+  const [id = '', other = ''] = await life.deliveries(organization, HOOK, 2);
+  await life.look(id);
+  await life.look(other);
+  const { batchId } = await showDelivery(life.db, id);
+  const ask = (deliveryId: string) => resendOwn(life.db, { organizationId, batchId, deliveryId });
+  for (let n = 0; n < 10; n += 1) {
+    t.is((await ask(id)).kind, 'resent');
+    t.is((await ask(id)).kind, 'pending');
+    await life.look(id);
+  }
+  const refused = await ask(id);
+  if (refused.kind !== 'limited') return t.fail(refused.kind);
+  t.true(refused.waitMs > 0 && refused.waitMs <= HOUR, `${refused.waitMs} ms`);
+  t.is((await showDelivery(life.db, id)).state, 'failed');
+  t.is((await ask(other)).kind, 'resent');
+  t.is((await resendAny(life.db, BY, id)).kind, 'resent');
+  await life.look(id);
+  await life.time.advance(HOUR);
+  t.is((await ask(id)).kind, 'resent');
+});
+
 test('while webhooks are suspended nothing is sent again; what was never to be sent is, once an operator says so', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(200);
