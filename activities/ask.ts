@@ -12,7 +12,7 @@ import { suppressFromVendor } from '../db/privacy/suppressions.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
 import { type RequestIds, settleFound } from './batches.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
-import { outcomeOf, retryLater } from './failures.ts';
+import { logBreaker, outcomeOf, retryLater } from './failures.ts';
 import { type Clock, withHeartbeat } from './heartbeat.ts';
 import { wordOf } from './http/client.ts';
 import type { Subjects } from './lookup.ts';
@@ -65,7 +65,7 @@ async function converse(
   source: VendorSource,
   signal: AbortSignal,
 ): Promise<VendorAnswer> {
-  const { db, rules, subjects, backing } = deps;
+  const { db, log, rules, subjects, backing } = deps;
   const { requestId, npi } = question;
   const { vendor, limits } = source;
   const patienceMs = question.until - question.now();
@@ -111,7 +111,9 @@ async function converse(
         throw error;
       });
       if (step.kind === 'pending') {
-        await recordVendorJob(db, key, step.jobRef, step.pollAfterMs, { kind: 'answered' });
+        const outcome = { kind: 'answered' } as const;
+        const change = await recordVendorJob(db, key, step.jobRef, step.pollAfterMs, outcome);
+        logBreaker(log, vendor.id, change, outcome);
         return wait(question, 'pending', step.pollAfterMs);
       }
       // The job outlives a poll that got no answer, or our key: ended here, it would be bought a second time.
@@ -119,7 +121,8 @@ async function converse(
         step.kind === 'retry' || (step.kind === 'fatal' && ['auth', 'plan'].includes(step.why));
       if (jobRef !== null && isUnasked) {
         const afterMs = (step.kind === 'retry' ? step.afterMs : null) ?? POLL_AGAIN_MS;
-        await recordVendorJob(db, key, jobRef, afterMs, outcomeOf(step, true));
+        const outcome = outcomeOf(step, true);
+        logBreaker(log, vendor.id, await recordVendorJob(db, key, jobRef, afterMs, outcome), outcome);
         if (step.kind === 'fatal') return { kind: 'fatal', reason: wordOf(step) };
         return wait(question, step.why, afterMs);
       }
@@ -139,7 +142,7 @@ type Answered = Exclude<Step, { kind: 'pending' }>;
 
 /** @returns what the answer comes to if that is ours to say: it is lost, or about somebody else; else null */
 async function record(
-  { db, rules }: AskDeps,
+  { db, log, rules }: AskDeps,
   { vendor, mayStore }: VendorSource,
   { npi, person }: Subject,
   key: AttemptKey,
@@ -159,14 +162,16 @@ async function record(
   // Sent and not answered: if repeating costs, that is an answer that was paid for and lost.
   const isLost = step.kind === 'retry' && step.why === 'unanswered' && !vendor.repeatIsFree;
   if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
-  await recordVendorAnswer(db, key, {
+  const outcome = outcomeOf(step, key.n > 1);
+  const change = await recordVendorAnswer(db, key, {
     state: isLost ? 'lost' : step.kind,
     reason: mismatch ?? reasonOf(step),
     credits: isLost ? key.cost : creditsOf(step, key.cost),
-    outcome: outcomeOf(step, key.n > 1),
+    outcome,
     named: named || null,
     freshnessMs: rules.freshnessMs,
   });
+  logBreaker(log, key.vendor, change, outcome);
   if (isLost) return { kind: 'lost', reason: reasonOf(step) };
   return mismatch === null ? null : { kind: 'unusable', reason: 'identity_mismatch' };
 }

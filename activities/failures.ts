@@ -9,7 +9,7 @@ import type { ActivityInboundCallsInterceptor } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import { DatabaseError, Refusal } from '../db/errors.ts';
 import { isId } from '../db/ids.ts';
-import type { CallOutcome } from '../db/lookups/sources.ts';
+import type { BreakerChange, CallOutcome } from '../db/lookups/sources.ts';
 import { spanIdOf, spans, traced } from '../db/traces.ts';
 import { wordOf } from './http/client.ts';
 import type { RegistryStep } from './person/registry.ts';
@@ -105,5 +105,19 @@ export function outcomeOf(step: Step | VerifierStep | RegistryStep, again = fals
   }
   if (step.kind !== 'retry') return { kind: 'answered' };
   if (step.why === 'rate_limit') return { kind: 'rate_limit', afterMs: step.afterMs };
-  return { kind: again ? 'failed_again' : 'failed', why: step.why };
+  return { kind: again ? 'failed_again' : 'failed', why: wordOf(step) };
+}
+
+/** Logs that a breaker opened or closed. PostgreSQL reports the change to the one call that made it. */
+export function logBreaker(
+  log: Logger,
+  source: string,
+  change: BreakerChange | null,
+  outcome: CallOutcome,
+): void {
+  if (change === 'closed') log.info({ source, breaker: 'closed' }, 'breaker closed: the source answers');
+  if (change === 'opened') {
+    const why = 'why' in outcome ? outcome.why : null;
+    log.warn({ source, breaker: 'open', why }, 'breaker opened: the source is only called for trials');
+  }
 }

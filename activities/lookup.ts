@@ -11,14 +11,14 @@ import { readProvider } from '../db/providers/subject.ts';
 import type { WantedType } from '../db/words.ts';
 import type { LookupPlan, Unknown } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
-import { outcomeOf } from './failures.ts';
+import { logBreaker, outcomeOf } from './failures.ts';
 import type { Clock } from './heartbeat.ts';
 import { wordOf } from './http/client.ts';
 import { REGISTRY_LIMITS } from './person/registry.ts';
 import { buildSubject, endpointCandidates } from './person/subject.ts';
 import { missingOf, type Subject } from './vendors/vendor.ts';
 
-export type LookupDeps = Pick<ActivityDeps, 'db' | 'vendors' | 'verifiers' | 'registry' | 'rules'> & {
+export type LookupDeps = Pick<ActivityDeps, 'db' | 'log' | 'vendors' | 'verifiers' | 'registry' | 'rules'> & {
   readonly subjects: Subjects;
 };
 
@@ -115,7 +115,7 @@ function obstacleTo({ vendor, types }: VendorSource, subject: Subject, misses: s
  *   long: null for our own backoff
  */
 export async function askRegistry(
-  { db, registry }: LookupDeps,
+  { db, log, registry }: LookupDeps,
   { requestId, npi }: Unknown,
   time: Readonly<{ now: Clock; signal: AbortSignal; turnBy: number; until: number }>,
 ) {
@@ -134,7 +134,8 @@ export async function askRegistry(
     admission = await admit();
   }
   const step = await countCall('registry', REGISTRY, registry.find(npi, signal));
-  await recordOne(db, REGISTRY, admission.era, outcomeOf(step));
+  const outcome = outcomeOf(step);
+  logBreaker(log, REGISTRY, await recordOne(db, REGISTRY, admission.era, outcome), outcome);
   switch (step.kind) {
     case 'found':
       await storeRegistryAnswer(db, npi, step.provider);
@@ -143,7 +144,7 @@ export async function askRegistry(
       await storeRegistryAnswer(db, npi, null);
       return null;
     case 'retry':
-      return later(step.why, step.afterMs);
+      return later(wordOf(step), step.afterMs);
     case 'fatal':
       return { why: wordOf(step), again: false, afterMs: null };
     default:

@@ -64,26 +64,38 @@ export function countSettled(ended: Ended, wasHeld = true): void {
   if (wasHeld) count('npe_credits_total', { movement }, cost);
 }
 
+/** What a call of a source came to. `cause`: why no connection was made, a word of a bounded set. */
+interface CallAnswer {
+  readonly kind: string;
+  readonly why?: string;
+  readonly cause?: string;
+  readonly verdict?: string;
+}
+
 /**
  * Counts a call of a source and the time it takes, and makes a span of it, by what is answered: the verdict, why there
  * is none, or its kind.
  */
-export async function countCall<
-  T extends { readonly kind: string; readonly why?: string; readonly verdict?: string },
->(kind: 'vendor' | 'verifier' | 'registry', source: string, call: Promise<T>): Promise<T> {
+export async function countCall<T extends CallAnswer>(
+  kind: 'vendor' | 'verifier' | 'registry',
+  source: string,
+  call: Promise<T>,
+): Promise<T> {
   const begun = performance.now();
   // What throws was cut off by us.
   const counted = async () => {
-    const answer = await call.then(
-      ({ why, verdict, kind: plain }) => why ?? verdict ?? plain,
-      () => 'aborted',
-    );
+    const labels = await call.then(labelsOf, () => ({ answer: 'aborted' }));
     time('npe_source_call_duration_seconds', { kind, source }, (performance.now() - begun) / 1000);
-    count('npe_source_calls_total', { kind, source, answer });
+    count('npe_source_calls_total', { kind, source, ...labels });
     return await call;
   };
-  return traced({ name: source, kind: 'client' }, counted, ({ kind: plain, why, verdict }) => ({
-    attributes: { answer: why ?? verdict ?? plain },
-    isError: plain === 'retry' || plain === 'fatal',
+  return traced({ name: source, kind: 'client' }, counted, (step) => ({
+    attributes: labelsOf(step),
+    isError: step.kind === 'retry' || step.kind === 'fatal',
   }));
+}
+
+function labelsOf({ kind, why, cause, verdict }: CallAnswer): Readonly<Record<string, string>> {
+  const answer = why ?? verdict ?? kind;
+  return cause === undefined ? { answer } : { answer, cause };
 }

@@ -52,7 +52,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     applicationName: 'worker',
   });
   const names = createNames(config.dnsServers);
-  const { greylistMs, reverifyMs, asked, ...sources } = createSources(config, db, names);
+  const { greylistMs, reverifyMs, asked, ...sources } = createSources(config, db, names, log);
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
   const ending = new AbortController();

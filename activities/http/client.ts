@@ -71,7 +71,9 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
     } catch (error) {
       // Our own timeout is an answer that did not come; the caller's end is the caller's.
       signal.throwIfAborted();
-      return { kind: 'retry', why: isUnsent(error) ? 'unsent' : 'unanswered', afterMs: null };
+      const cause = connectCause(error);
+      if (cause === null) return { kind: 'retry', why: 'unanswered', afterMs: null };
+      return { kind: 'retry', why: 'unsent', cause, afterMs: null };
     }
     return read(answer);
   };
@@ -85,9 +87,68 @@ export function isConfidential({ protocol, hostname }: URL): boolean {
 /** As the URL standard writes every spelling of these. */
 const LOOPBACK = /^(?:localhost|127\.[0-9]+\.[0-9]+\.[0-9]+|\[::1\])$/;
 
-/** Only if it is certain: an `unsent` question is put again, and one that was sent after all is paid for twice. */
-function isUnsent(error: unknown): boolean {
-  return error instanceof Error && error.cause instanceof Error && connectErrors.has(error.cause);
+/** The codes of failed connections that are reported. They are labels of a metric, so the set is bounded. */
+const CONNECT_CODES: ReadonlySet<string> = new Set([
+  // Name servers.
+  'EAI_AGAIN',
+  'EBADNAME',
+  'EBADRESP',
+  'ECANCELLED',
+  'EFORMERR',
+  'ENODATA',
+  'ENOTFOUND',
+  'ENOTIMP',
+  'EREFUSED',
+  'ESERVFAIL',
+  'ETIMEOUT',
+  // The network.
+  'EACCES',
+  'EADDRNOTAVAIL',
+  'ECONNABORTED',
+  'ECONNREFUSED',
+  'ECONNRESET',
+  'EHOSTDOWN',
+  'EHOSTUNREACH',
+  'EMFILE',
+  'ENETDOWN',
+  'ENETUNREACH',
+  'EPERM',
+  'EPIPE',
+  'EPROTO',
+  'ETIMEDOUT',
+  'UND_ERR_CONNECT_TIMEOUT',
+  'UND_ERR_SOCKET',
+  // Certificates.
+  'CERT_CHAIN_TOO_LONG',
+  'CERT_HAS_EXPIRED',
+  'CERT_NOT_YET_VALID',
+  'CERT_REJECTED',
+  'CERT_REVOKED',
+  'CERT_SIGNATURE_FAILURE',
+  'CERT_UNTRUSTED',
+  'DEPTH_ZERO_SELF_SIGNED_CERT',
+  'ERR_TLS_CERT_ALTNAME_INVALID',
+  'HOSTNAME_MISMATCH',
+  'INVALID_CA',
+  'INVALID_PURPOSE',
+  'SELF_SIGNED_CERT_IN_CHAIN',
+  'UNABLE_TO_GET_ISSUER_CERT',
+  'UNABLE_TO_GET_ISSUER_CERT_LOCALLY',
+  'UNABLE_TO_VERIFY_LEAF_SIGNATURE',
+]);
+
+/**
+ * Returns why no connection was made, or null unless it is certain that none was: an `unsent` question is put again, and
+ * one that was sent after all is paid for twice. All of OpenSSL's errors are `ERR_SSL`; a code that is not in the list is
+ * `other`.
+ */
+function connectCause(error: unknown): string | null {
+  if (!(error instanceof Error && error.cause instanceof Error && connectErrors.has(error.cause))) {
+    return null;
+  }
+  const code = 'code' in error.cause ? String(error.cause.code) : '';
+  if (code.startsWith('ERR_SSL_')) return 'ERR_SSL';
+  return CONNECT_CODES.has(code) ? code : 'other';
 }
 
 async function readText(response: Response): Promise<string | null> {
@@ -124,7 +185,7 @@ export function parseRetryAfter(header: string | null | undefined): number | nul
  * - `upstream`: the source's own word that it failed or gave up (500, 503, an error in a body, a job that has failed,
  *   been canceled or is no longer known)
  * - `unsent`: no connection was made (no name, refused, unreachable, TLS or its certificate), so nobody was asked and
- *   nothing is charged
+ *   nothing is charged; `cause` is the code of the failed connection, one of a known set, such as `ECONNREFUSED`
  * - `unanswered`: the question was sent, or may have been, and the answer was lost: too slow, reset, cut off, at a
  *   gateway (502, 504, 520 to 530), or as nobody can classify; the source may have done the work, and may have charged
  *
@@ -134,15 +195,28 @@ export function parseRetryAfter(header: string | null | undefined): number | nul
 export type Trouble =
   | {
       readonly kind: 'retry';
-      readonly why: 'rate_limit' | 'upstream' | 'unsent' | 'unanswered';
+      readonly why: 'rate_limit' | 'upstream' | 'unanswered';
+      readonly afterMs: number | null;
+    }
+  | {
+      readonly kind: 'retry';
+      readonly why: 'unsent';
+      readonly cause: string;
       readonly afterMs: number | null;
     }
   | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }
   | { readonly kind: 'fatal'; readonly why: 'protocol'; readonly field: string };
 
-/** In a word or two. */
+/** In a word or two, such as `unsent: CERT_HAS_EXPIRED`. */
 export function wordOf(trouble: Trouble): string {
-  return trouble.why === 'protocol' ? `protocol: ${trouble.field}` : trouble.why;
+  switch (trouble.why) {
+    case 'protocol':
+      return `protocol: ${trouble.field}`;
+    case 'unsent':
+      return `unsent: ${trouble.cause}`;
+    default:
+      return trouble.why;
+  }
 }
 
 /** The answer is not as documented at this place. */
@@ -185,7 +259,7 @@ const REFUSALS = new Map<number, 'auth' | 'credits' | 'plan'>([
   [403, 'plan'],
 ]);
 
-const RETRIES = new Map<number, Extract<Trouble, { kind: 'retry' }>['why']>([
+const RETRIES = new Map<number, 'rate_limit' | 'upstream'>([
   [429, 'rate_limit'],
   // Not this time, whatever their class says.
   [408, 'upstream'],

@@ -1,8 +1,10 @@
+import type { Logger } from 'pino';
 import type { Database } from '../../db/client.ts';
 import type { Evidence } from '../../db/lookups/candidates.ts';
 import { admitCall, type Backing, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
 import { countCall } from '../../db/metrics.ts';
-import { outcomeOf } from '../failures.ts';
+import { logBreaker, outcomeOf } from '../failures.ts';
+import { wordOf } from '../http/client.ts';
 import type { Vendor, Verdict } from '../vendors/vendor.ts';
 import type { NamedCandidate, Policy, Reason } from './policy.ts';
 import type { createVerifier, MailboxReason, Verifier, VerifierTrouble } from './verifiers/verifier.ts';
@@ -44,7 +46,7 @@ export async function consult(
     const started = performance.now();
     const step = await verifier.check(...question);
     const durationMs = Math.round(performance.now() - started);
-    const told = (verdict: Verdict, reason: Reason | null) =>
+    const told = (verdict: Verdict, reason: Reason | `verifier_${string}` | null) =>
       evidence.push({ kind: 'verifier', source: verifier.id, verdict, reason, durationMs });
     switch (step.kind) {
       case 'answer': {
@@ -62,7 +64,7 @@ export async function consult(
         notNow = sooner(notNow, 'verifier_working', step.afterMs);
         break;
       case 'retry':
-        told('unknown', `verifier_${step.why}`);
+        told('unknown', `verifier_${step.why === 'unsent' ? wordOf(step) : step.why}`);
         notNow = sooner(notNow, `verifier_${step.why}`, step.afterMs);
         break;
       case 'fatal':
@@ -92,6 +94,7 @@ function sooner(known: NotNow | null, reason: VerifierTrouble, afterMs: number |
 /** A verifier that is asked within the limits that hold across all workers: rate, spend, circuit breaker. */
 export function limited(
   db: Database,
+  log: Logger,
   { id, cost, check }: ReturnType<typeof createVerifier>,
   limits: SourceLimits,
 ): LimitedVerifier {
@@ -107,7 +110,8 @@ export function limited(
       // What was sent and not answered may be charged.
       const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
       const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
-      await recordOne(db, id, admission.era, outcomeOf(step), unspent);
+      const outcome = outcomeOf(step);
+      logBreaker(log, id, await recordOne(db, id, admission.era, outcome, unspent), outcome);
       return step;
     },
   };

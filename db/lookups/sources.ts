@@ -61,6 +61,9 @@ export type CallOutcome =
   /** It will not serve us until an operator acts. */
   | { readonly kind: 'refused'; readonly why: string };
 
+/** What a call changed about the breaker of its source. */
+export type BreakerChange = 'opened' | 'closed';
+
 const FAILURES_TO_OPEN = 5;
 /**
  * From the opening to the first trial call, and from one to the next, ended or not: a call that hangs holds up nobody.
@@ -111,15 +114,20 @@ function paceOf({ calls, perMs }: Rate) {
  * failure that comes late from before it changes nothing. While the breaker is open, calls of the era are its trials.
  * One statement, so that it does not act on what another has changed meanwhile.
  * @param era as it was when the call was admitted
+ * @returns what this call changed; of all calls that fail together, one gets `opened`
  */
 export async function recordCall(
   tx: Transaction,
   source: string,
   era: number,
   outcome: CallOutcome,
-): Promise<void> {
+): Promise<BreakerChange | null> {
   const change = changeBy(outcome, sql`era = ${era}`);
-  if (change) await tx.execute(sql`update source_health set ${change} and source = ${source}`);
+  if (change === null) return null;
+  const [changed] = await tx.execute<{ era: number; state: 'open' | 'closed' }>(sql`
+    update source_health set ${change} and source = ${source} returning era, state`);
+  if (outcome.kind === 'rate_limit' || changed === undefined || changed.era === era) return null;
+  return changed.state === 'open' ? 'opened' : 'closed';
 }
 
 function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
@@ -143,8 +151,9 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
       // One question that always fails must not shut the source for all others.
       return null;
     case 'refused':
-      return sql`failures = failures + 1, last_error = ${outcome.why}, state = 'open', era = era + 1,
-        open_until = clock_timestamp() + ${span(REFUSED_OPEN_MS)} where ${ofThisEra}`;
+      // A trial that is refused keeps the breaker open for longer.
+      return sql`failures = failures + 1, last_error = ${outcome.why}, state = 'open',
+        era = era + (state = 'closed')::integer, open_until = clock_timestamp() + ${span(REFUSED_OPEN_MS)} where ${ofThisEra}`;
     default:
       return outcome satisfies never;
   }
@@ -157,10 +166,11 @@ export async function recordOne(
   era: number,
   outcome: CallOutcome,
   unspent?: Unspent,
-): Promise<void> {
-  await transaction(db, async (tx) => {
-    await recordCall(tx, source, era, outcome);
+): Promise<BreakerChange | null> {
+  return await transaction(db, async (tx) => {
+    const change = await recordCall(tx, source, era, outcome);
     if (unspent) await giveBack(tx, source, unspent);
+    return change;
   });
 }
 

@@ -5,7 +5,15 @@ import { isUsable } from '../requests/entitlements.ts';
 import type { VendorAttemptState, WantedType } from '../words.ts';
 import { type NamedCandidates, storeCandidates } from './candidates.ts';
 import { joinLookups } from './lookups.ts';
-import { admitCall, type Call, type CallOutcome, epochMs, giveBack, recordCall } from './sources.ts';
+import {
+  admitCall,
+  type BreakerChange,
+  type Call,
+  type CallOutcome,
+  epochMs,
+  giveBack,
+  recordCall,
+} from './sources.ts';
 
 // What is asked of vendors, and what they answered. The requests of one lookup go through the same vendors; each
 // question is put once, by whoever comes first, and the others find its answer here. Everything is written before
@@ -264,9 +272,9 @@ export async function recordVendorJob(
   jobRef: string,
   nextPollMs: number,
   outcome: CallOutcome,
-): Promise<void> {
-  await transaction(db, async (tx) => {
-    await recordCall(tx, key.vendor, key.era, outcome);
+): Promise<BreakerChange | null> {
+  return await transaction(db, async (tx) => {
+    const change = await recordCall(tx, key.vendor, key.era, outcome);
     // If the question was put again meanwhile, that one goes on.
     await tx.execute(sql`
       update vendor_attempts set state = 'pending', job_ref = ${jobRef}, ended_at = null, reason = null,
@@ -274,6 +282,7 @@ export async function recordVendorJob(
        where ${unanswered(key)} and not exists (
          select from vendor_attempts later where later.lookup_id = ${key.lookupId}
             and later.vendor = ${key.vendor} and later.n > ${key.n})`);
+    return change;
   });
 }
 
@@ -310,14 +319,14 @@ export async function recordVendorAnswer(
   db: Database,
   key: AttemptKey,
   { state, reason, credits, outcome, named, freshnessMs }: VendorAnswerRecord,
-): Promise<void> {
+): Promise<BreakerChange | null> {
   const { lookupId, vendor, era, cost, askedAt } = key;
   const answer = sql`
     update vendor_attempts set state = ${state}, reason = ${reason}, credits = ${credits}::numeric, ended_at = clock_timestamp(),
            candidates = ${named?.candidates.length ?? 0}, lease_until = null
      where ${unanswered(key)} returning request_id as "requestId", ended_at as at`;
-  await transaction(db, async (tx) => {
-    const [, [ended]] = await Promise.all([
+  return await transaction(db, async (tx) => {
+    const [change, [ended]] = await Promise.all([
       recordCall(tx, vendor, era, outcome),
       named
         ? storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, answer)
@@ -325,6 +334,7 @@ export async function recordVendorAnswer(
     ]);
     // If two fetched the answer of one job, the second has nothing to add.
     if (ended) await giveBack(tx, vendor, { ...ended, credits: cost - credits, askedAt });
+    return change;
   });
 }
 

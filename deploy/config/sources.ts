@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs';
+import type { Logger } from 'pino';
 import type { VendorSource } from '../../activities/deps.ts';
 import { findHostsBy } from '../../activities/http/client.ts';
 import type { Names } from '../../activities/http/names.ts';
@@ -23,7 +24,7 @@ import { ConfigError } from './values.ts';
  * check that asks them. From now on this process finds their hosts by `names`.
  * @throws {ConfigError} naming every problem of the file, or a policy that needs a verifier if there is none
  */
-export function createSources(config: Config, db: Database, names: Names) {
+export function createSources(config: Config, db: Database, names: Names, log: Logger) {
   const { access, registryUrl, catchAll, freshnessMs } = config;
   const text = config.sourcesFile === null ? '{}' : readFileSync(config.sourcesFile, 'utf8');
   const file = parseSourcesFile(text, config);
@@ -42,7 +43,7 @@ export function createSources(config: Config, db: Database, names: Names) {
   for (const id of VERIFIER_IDS) {
     if (access[id] === null) continue;
     const verifier = createVerifier(VERIFIERS[id], access[id]);
-    verifiers.set(id, limited(db, verifier, limitsOf(file.verifiers[id])));
+    verifiers.set(id, limited(db, log, verifier, limitsOf(file.verifiers[id])));
   }
   const asked = inOrder(verifiers, file.verifiers.order);
   const policy = config.verifyPolicy ?? (asked.length === 0 ? 'vendor-or-verifier' : 'verify-always');

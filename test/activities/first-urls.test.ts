@@ -2,6 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
+import { pino } from 'pino';
 import { createNames } from '../../activities/http/names.ts';
 import { VENDORS } from '../../activities/vendors/catalogue.ts';
 import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
@@ -63,7 +64,7 @@ async function firstUrls(t: ExecutionContext, file: object): Promise<Record<stri
   const db = openDatabase({ url: DATABASE_URL, poolSize: 1, applicationName: 'test' });
   try {
     const config = loadConfig({ DATABASE_URL, ...NEEDED, SOURCES_FILE: path });
-    const { vendors, registry } = createSources(config, db, createNames([]));
+    const { vendors, registry } = createSources(config, db, createNames([]), pino({ level: 'silent' }));
     const urls: Record<string, string[]> = {};
     for (const { vendor } of vendors) urls[vendor.id] = await askedBy(() => vendor.submit(SUBJECT, NEVER));
     for (const id of VERIFIER_IDS) {

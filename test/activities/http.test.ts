@@ -11,7 +11,7 @@ import { serveVendor } from '../support/vendors.ts';
 // What becomes of a call that brings no whole answer: whether the vendor may have been asked decides who pays.
 
 const NEVER = new AbortController().signal;
-const UNSENT = { kind: 'retry', why: 'unsent', afterMs: null };
+const unsent = (cause: string) => ({ kind: 'retry', why: 'unsent', cause, afterMs: null });
 const UNANSWERED = { kind: 'retry', why: 'unanswered', afterMs: null };
 
 /** One question; its answer as it came. */
@@ -49,26 +49,29 @@ test('a vendor whose certificate nobody trusts was asked nothing', async (t) => 
   const server = createTlsServer({ cert, key }, () => {
     asked += 1;
   });
-  t.deepEqual(await post(`https://127.0.0.1:${await portOf(t, server)}`), UNSENT);
+  t.deepEqual(
+    await post(`https://127.0.0.1:${await portOf(t, server)}`),
+    unsent('DEPTH_ZERO_SELF_SIGNED_CERT'),
+  );
   t.is(asked, 0);
 });
 
-for (const [about, handle] of [
-  ['talks no TLS', (socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n')],
-  ['ends the handshake', (socket) => socket.end()],
+for (const [about, cause, handle] of [
+  ['talks no TLS', 'ERR_SSL', (socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n')],
+  ['ends the handshake', 'ECONNRESET', (socket) => socket.end()],
   // With the code of a reset after the question: only that there was no connection yet tells them apart.
-  ['resets the handshake', (socket) => socket.resetAndDestroy()],
-] as const satisfies readonly (readonly [string, (socket: Socket) => void])[]) {
+  ['resets the handshake', 'ECONNRESET', (socket) => socket.resetAndDestroy()],
+] as const satisfies readonly (readonly [string, string, (socket: Socket) => void])[]) {
   test(`a vendor that ${about} was asked nothing`, async (t) => {
     const server = createTcpServer((socket) =>
       socket.on('error', () => {}).once('data', () => handle(socket)),
     );
-    t.deepEqual(await post(`https://127.0.0.1:${await portOf(t, server)}`), UNSENT);
+    t.deepEqual(await post(`https://127.0.0.1:${await portOf(t, server)}`), unsent(cause));
   });
 }
 
 test('a vendor whose name is not known was asked nothing', async (t) => {
-  t.deepEqual(await get('http://vendor.invalid'), UNSENT);
+  t.deepEqual(await get('http://vendor.invalid'), unsent('ENOTFOUND'));
 });
 
 test('a connection that served before, and is reset under the next question, may have carried it', async (t) => {

@@ -6,6 +6,7 @@ import { joinLookups } from '../../db/lookups/lookups.ts';
 import {
   type Admission,
   admitCall,
+  type BreakerChange,
   type CallOutcome,
   recordOne,
   type SourceLimits,
@@ -34,7 +35,7 @@ async function admitBy(db: Database, source: string, limits: SourceLimits, cost:
 }
 
 /** Says how a call went. */
-type End = (outcome: CallOutcome) => Promise<void>;
+type End = (outcome: CallOutcome) => Promise<BreakerChange | null>;
 
 /** So many calls under way, of all workers. */
 async function begin(source: string, calls: number): Promise<End[]> {
@@ -400,6 +401,22 @@ test('a trial that succeeds closes the breaker', async (t) => {
   await pass('trial', 8);
   await record('trial', { kind: 'answered' });
   t.deepEqual(kinds(await askAll('trial', FREE, 6)), { go: 6, wait: 0, spent: 0 });
+});
+
+test('of all calls that change a breaker together, only one is told', async (t) => {
+  const endAll = (ends: readonly End[], outcome: CallOutcome) => Promise.all(ends.map((end) => end(outcome)));
+  const told = (changes: readonly (BreakerChange | null)[]) => changes.filter((change) => change !== null);
+  const failing = await begin('told', 12);
+  t.deepEqual(told(await endAll(failing, { kind: 'failed', why: 'unsent: ECONNREFUSED' })), ['opened']);
+  const trials: End[] = [];
+  for (let i = 0; i < 4; i += 1) {
+    await pass('told', 300);
+    trials.push(...(await begin('told', 1)));
+  }
+  t.deepEqual(told(await endAll(trials.splice(0, 2), { kind: 'refused', why: 'auth' })), []);
+  t.deepEqual(told(await endAll(trials, { kind: 'answered' })), ['closed']);
+  const refused = await begin('told', 6);
+  t.deepEqual(told(await endAll(refused, { kind: 'refused', why: 'auth' })), ['opened']);
 });
 
 test('however long a source is away, and however slowly it fails, a trial is made every eight seconds', async (t) => {

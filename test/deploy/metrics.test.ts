@@ -6,6 +6,7 @@ import { sql } from 'drizzle-orm';
 import { openDatabase } from '../../db/client.ts';
 import type { ConfiguredSource } from '../../db/figures.ts';
 import METRICS from '../../db/metrics.json' with { type: 'json' };
+import { countCall } from '../../db/metrics.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { freePort, LOOPBACK } from '../../deploy/local/processes.ts';
 import { createLog } from '../../deploy/log.ts';
@@ -125,6 +126,15 @@ test.serial('after a batch the figures say what happened, each thing once', asyn
   });
   t.is(settled('status="completed",email_type="professional",replayed="false"'), 1);
   t.is(settled('status="completed",email_type="professional",replayed="true"'), 1);
+});
+
+test.serial('a call that made no connection is counted with its cause', async (t) => {
+  const before = parse(await scrape());
+  const step = { kind: 'retry', why: 'unsent', cause: 'CERT_HAS_EXPIRED', afterMs: null } as const;
+  await countCall('registry', 'registry', Promise.resolve(step));
+  const name =
+    'npe_source_calls_total{kind="registry",source="registry",answer="unsent",cause="CERT_HAS_EXPIRED"}';
+  t.is((await grown(before))[name], 1);
 });
 
 test.serial('what is settled again is not counted again', async (t) => {

@@ -1,6 +1,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test from 'ava';
+import { pino } from 'pino';
 import { createNames } from '../../activities/http/names.ts';
 import { VENDOR_IDS } from '../../activities/vendors/catalogue.ts';
 import { judge } from '../../activities/verification/policy.ts';
@@ -36,7 +37,7 @@ async function sourcesOf(file: object | null, environment: Readonly<Record<strin
     ...environment,
     ...(file === null ? {} : { SOURCES_FILE: path }),
   });
-  return createSources(config, db, createNames(config.dnsServers));
+  return createSources(config, db, createNames(config.dnsServers), pino({ level: 'silent' }));
 }
 
 async function idsOf(file: object | null, environment?: Readonly<Record<string, string>>) {

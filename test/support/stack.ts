@@ -202,7 +202,7 @@ export async function startStack(options: StackOptions = {}) {
   const names = createNames(config.dnsServers);
   const deps = {
     ...{ db: workerDb, log, post: postOf(config, names) },
-    ...createSources(config, workerDb, names),
+    ...createSources(config, workerDb, names, log),
     ...(vendors ? { vendors } : {}),
     ...(registry ? { registry } : {}),
     rules: { ...rulesOf(config), greylistMs: 1000, sweep: { startAfterMs: 500, checkEveryMs: 1000 } },

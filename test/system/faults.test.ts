@@ -3,6 +3,7 @@ import { createServer, type Socket } from 'node:net';
 import { Context } from '@temporalio/activity';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
+import { readSourceFigures } from '../../db/lookups/sources.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
@@ -230,6 +231,8 @@ test.serial(
   async (t) => {
     const away = new Set<string>();
     const unstable = createScriptedVendor('unstable');
+    const expired = { kind: 'retry', why: 'unsent', cause: 'CERT_HAS_EXPIRED', afterMs: null } as const;
+    const lines: string[] = [];
     const baseUrl = await serveVendor(t, (_request, response) => {
       response.writeHead(away.has('reacher') ? 503 : 200, { 'content-type': 'application/json' });
       response.end(JSON.stringify({ is_reachable: 'safe' }));
@@ -239,6 +242,7 @@ test.serial(
       providers: [unstable],
       access: { ...access, reacher: { baseUrl, apiKey: '' } },
       lookupTimeoutMs: 300_000,
+      onLog: (line) => lines.push(line),
     });
     const healthOf = async (source: string) => {
       const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
@@ -255,9 +259,7 @@ test.serial(
         if (found.kind !== 'found') throw new Error(found.kind);
         // Nobody saw the mailbox answer: the verifier has to say.
         const candidates = found.candidates.map((one) => ({ ...one, verdict: 'unknown' as const }));
-        unstable.script(npi, () =>
-          away.has('unstable') ? { kind: 'retry', why: 'unsent', afterMs: null } : { ...found, candidates },
-        );
+        unstable.script(npi, () => (away.has('unstable') ? expired : { ...found, candidates }));
       }
       away.add('unstable').add('reacher');
       const client = await own.organization();
@@ -271,6 +273,20 @@ test.serial(
       // Each opened once, closed once.
       for (const source of ['unstable', 'reacher'])
         t.deepEqual(await healthOf(source), { state: 'closed', era: 2 }, source);
+      const logged = lines.map((line) => JSON.parse(line)).filter((line) => 'breaker' in line);
+      const ofSource = (id: string) =>
+        logged.filter(({ source }) => source === id).map(({ breaker, why }) => [breaker, why]);
+      t.deepEqual(ofSource('unstable'), [
+        ['open', 'unsent: CERT_HAS_EXPIRED'],
+        ['closed', undefined],
+      ]);
+      t.deepEqual(ofSource('reacher'), [
+        ['open', 'upstream'],
+        ['closed', undefined],
+      ]);
+      const figures = await readSourceFigures(own.db, new Date(0));
+      const errors = figures.find(({ source }) => source === 'unstable')?.errors;
+      t.true((errors?.['retry: unsent: CERT_HAS_EXPIRED'] ?? 0) >= 5);
     } finally {
       await own.stop();
     }

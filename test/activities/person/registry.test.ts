@@ -201,7 +201,12 @@ test("silence and broken connections aren't answers; a caller that gives up is t
   const broken = await registryAt(t, (_request, response) => response.destroy());
   t.deepEqual(await broken.find(NPI, NEVER), unanswered);
   const away = createRegistry({ baseUrl: await closedUrl() });
-  t.deepEqual(await away.find(NPI, NEVER), { kind: 'retry', why: 'unsent', afterMs: null });
+  t.deepEqual(await away.find(NPI, NEVER), {
+    kind: 'retry',
+    why: 'unsent',
+    cause: 'ECONNREFUSED',
+    afterMs: null,
+  });
   const gone = new AbortController();
   const patient = await registryAt(t, () => gone.abort(new Error('over')));
   await t.throwsAsync(patient.find(NPI, gone.signal), { message: 'over' });

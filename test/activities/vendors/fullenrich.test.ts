@@ -188,7 +188,8 @@ test('a poll that failed was one, and the next keeps its distance; one that reac
   t.deepEqual(await polled(t, { status: 500, body: '' }), { kind: 'retry', why: 'upstream', afterMs });
   t.deepEqual(await polled(t, { status: 502, body: '' }), { kind: 'retry', why: 'unanswered', afterMs });
   const nobody = createFullEnrich({ baseUrl: await closedUrl(), apiKey: KEY, pollMs: afterMs });
-  t.deepEqual(await nobody.poll(JOB, SUBJECT, NEVER), { kind: 'retry', why: 'unsent', afterMs: null });
+  const unsent = { kind: 'retry', why: 'unsent', cause: 'ECONNREFUSED', afterMs: null } as const;
+  t.deepEqual(await nobody.poll(JOB, SUBJECT, NEVER), unsent);
 });
 
 test('polls are never closer than the five minutes that the vendor asks for, and the first is not sooner than it is of use', async (t) => {

@@ -72,7 +72,8 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
 
   test(`${id}: a vendor that is not there was asked nothing`, async (t) => {
     const vendor = create({ baseUrl: await closedUrl(), apiKey: KEY });
-    t.deepEqual(await vendor.submit(SUBJECT, NEVER), { kind: 'retry', why: 'unsent', afterMs: null });
+    const unsent = { kind: 'retry', why: 'unsent', cause: 'ECONNREFUSED', afterMs: null } as const;
+    t.deepEqual(await vendor.submit(SUBJECT, NEVER), unsent);
   });
 
   test(`${id}: an answer that takes longer than a call may take may have been charged`, async (t) => {

@@ -10,7 +10,7 @@ const INCONCLUSIVE: VerifierStep = { kind: 'answer', verdict: 'unknown', reason:
 const GREYLISTED: VerifierStep = { kind: 'greylisted' };
 const WORKING: VerifierStep = { kind: 'working', afterMs: 5000 };
 const LIMITED: VerifierStep = { kind: 'retry', why: 'rate_limit', afterMs: 2000 };
-const AWAY: VerifierStep = { kind: 'retry', why: 'unsent', afterMs: null };
+const AWAY: VerifierStep = { kind: 'retry', why: 'unsent', cause: 'ECONNREFUSED', afterMs: null };
 const BROKE: VerifierStep = { kind: 'fatal', why: 'credits' };
 
 const UNKNOWN = { verdict: 'unknown', validatedAt: null } as const;
@@ -123,6 +123,12 @@ for (const [about, steps, outcome] of [
     t.like(checked, { kind: 'transient', ...outcome });
   });
 }
+
+test('the evidence says why no connection to a verifier was made', async (t) => {
+  const { checked } = await checkedBy([AWAY]);
+  const [, asked] = checked.evidence;
+  t.like(asked, { kind: 'verifier', verdict: 'unknown', reason: 'verifier_unsent: ECONNREFUSED' });
+});
 
 test('nothing is decided if the only verifier may not be asked now', async (t) => {
   const { checked } = await checkedBy([{ kind: 'unavailable', afterMs: 30_000 }]);
