@@ -12,7 +12,7 @@ import {
   releaseClaim,
 } from '../db/webhooks/attempts.ts';
 import { loadDelivery } from '../db/webhooks/deliveries.ts';
-import { firstRestMs, type HostHealth } from '../db/webhooks/hosts.ts';
+import { admitToAddresses, firstRestMs, type HostHealth } from '../db/webhooks/hosts.ts';
 import type { DeliveryResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
@@ -83,11 +83,14 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   };
 
   const makeAttempt = async (claim: Claim) => {
+    let counted: readonly string[] = [];
+    const admit = async (addresses: readonly string[]) => {
+      if (claim.proven) return addresses;
+      counted = await admitToAddresses(db, addresses);
+      return counted;
+    };
     try {
       const { id, secrets, batchId, attempts, ...what } = await loadDelivery(db, claim.deliveryId);
-      if (claim.refusal !== null) {
-        return { answer: { kind: 'failed', reason: claim.refusal } as const, batchId, attempts };
-      }
       const timestamp = Math.floor(claim.at.getTime() / 1000);
       const headers = {
         'content-type': 'application/json',
@@ -95,10 +98,10 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
         'webhook-timestamp': String(timestamp),
         'webhook-signature': sign({ id, timestamp, body: what.body, secrets }),
       };
-      return { answer: await post({ ...what, headers }), batchId, attempts };
+      return { answer: await post({ ...what, headers, admit }), batchId, attempts };
     } catch (error) {
       // Nothing reached the receiver, so that this was no attempt.
-      await releaseClaim(db, claim);
+      await releaseClaim(db, claim, counted);
       if (!(error instanceof ProxyUnavailable)) throw error;
       log.warn({ delivery_id: claim.deliveryId }, error.message);
       return error;

@@ -17,6 +17,18 @@ export interface ConnectionSettings {
   readonly proxy?: URL | null;
 }
 
+/** Where an attempt goes. */
+export interface Destination {
+  readonly target: URL;
+  /** Where operators let nothing be sent, as `isBlocked` has it. */
+  readonly blocked: readonly string[];
+  /**
+   * Counts an attempt at the addresses that it may connect to, and returns those that may have it. Addresses that
+   * WEBHOOK_OPEN_CIDRS opens are the operator's own, and are not counted. Without it every address may.
+   */
+  readonly admit?: ((addresses: readonly string[]) => Promise<readonly string[]>) | undefined;
+}
+
 /**
  * Makes the function that connects to hosts which strangers chose. A name is resolved once, and of its addresses only
  * those the policy allows are tried: an answer that mixes public and inner addresses reaches the public ones, one
@@ -32,8 +44,7 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
   const secureContext = createSecureContext(trusted);
 
   return async (
-    target: URL,
-    blocked: readonly string[],
+    { target, blocked, admit }: Destination,
     connectMs: number,
     signal: AbortSignal,
   ): Promise<TLSSocket> => {
@@ -48,7 +59,12 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
     const open = allowed.filter(({ address }) => !isBlocked(address, blocked));
     if (open.length === 0) throw new AttemptFailure('blocked_by_operator');
     const few = [4, 6].flatMap((ip) => open.filter(({ family }) => family === ip).slice(0, MAX_OF_FAMILY));
-    const addresses = open.filter((one) => few.includes(one));
+    const addresses = await admitted(
+      open.filter((one) => few.includes(one)),
+      policy,
+      admit,
+    );
+    if (addresses.length === 0) throw new AttemptFailure('unproven_host');
 
     const host = literal ?? target.hostname;
     const port = Number(target.port || 443);
@@ -100,6 +116,17 @@ async function openThrough(
     }
   }
   throw failure;
+}
+
+async function admitted(
+  addresses: readonly LookupAddress[],
+  policy: AddressPolicy,
+  admit: Destination['admit'],
+): Promise<readonly LookupAddress[]> {
+  const counted = addresses.map(({ address }) => address).filter((address) => !policy.isOpened(address));
+  if (admit === undefined || counted.length === 0) return addresses;
+  const allowed = await admit(counted);
+  return addresses.filter(({ address }) => policy.isOpened(address) || allowed.includes(address));
 }
 
 async function resolve(

@@ -24,13 +24,19 @@ const INNER_NAME = /(?:^|\.)(?:localhost|local|internal)\.*$/;
  */
 export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonly string[] }) {
   const opened = openCidrs.map(parseRange);
+  const isOpened = (ip: string) => {
+    const address = parseAddress(ip);
+    return address !== null && opened.some((range) => isInside(address, range));
+  };
   const allows = (ip: string) => {
     const address = parseAddress(ip);
-    return address !== null && (opened.some((range) => isInside(address, range)) || isGlobal(address));
+    return address !== null && (isOpened(ip) || isGlobal(address));
   };
   return {
     /** An address as resolvers and sockets write it; any other text is not allowed. */
     allows,
+    /** Returns whether an address is one of those that `openCidrs` names. */
+    isOpened,
     /**
      * True when the URL's host is itself an address that may not be reached, or a name that can only be an inner
      * one. Any other name is judged once it is resolved.

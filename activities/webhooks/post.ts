@@ -6,7 +6,7 @@ import type { TLSSocket } from 'node:tls';
 import type { AttemptReason } from '../../db/words.ts';
 import { parseRetryAfter } from '../http/client.ts';
 import { AttemptFailure, type FailureReason, ProxyUnavailable, step } from './attempt.ts';
-import { type ConnectionSettings, createConnect, ignore } from './connection.ts';
+import { type ConnectionSettings, createConnect, type Destination, ignore } from './connection.ts';
 
 /**
  * How one attempt ended. `answered`: a status arrived; it alone decides, so an answer whose body stalls or breaks
@@ -43,13 +43,11 @@ export interface PostSettings extends ConnectionSettings {
   readonly connectMs?: number;
 }
 
-export interface Message {
+export interface Message extends Pick<Destination, 'blocked' | 'admit'> {
   readonly url: string;
   /** On top of `user-agent` and what HTTP itself needs; `host` and `accept-encoding` cannot be changed. */
   readonly headers: Readonly<Record<string, string>>;
   readonly body: string;
-  /** Where operators let nothing be sent, as `isBlocked` has it. */
-  readonly blocked: readonly string[];
 }
 
 const EXCERPT_BYTES = 1024;
@@ -64,7 +62,7 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
   const { userAgent, totalMs = 15_000, connectMs = 5_000 } = settings;
   const connect = createConnect(settings);
 
-  return async ({ url, headers, body, blocked }) => {
+  return async ({ url, headers, body, blocked, admit }) => {
     const target = URL.parse(url);
     if (target?.protocol !== 'https:' || target.username !== '' || target.password !== '') {
       return { kind: 'failed', reason: 'blocked_address' };
@@ -75,7 +73,7 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
     const ending = setTimeout(expire, totalMs, 'timeout_total');
     const connecting = setTimeout(expire, connectMs, 'timeout_connect');
     try {
-      const socket = await connect(target, blocked, connectMs, signal);
+      const socket = await connect({ target, blocked, admit }, connectMs, signal);
       clearTimeout(connecting);
       return await exchange(socket, target, { ...headers, 'user-agent': userAgent }, body, signal);
     } catch (error) {

@@ -78,14 +78,26 @@ create table webhook_hosts (
   era integer not null default 0,
   -- When the last of those that wait for it looks again.
   turn_at timestamptz(3),
-  -- Deliveries are no weapon: a host that has taken none yet is sent few. When it last answered 2xx, to the day; null for
-  -- never.
+  -- When the host last answered 2xx to this organization, to the day; null for never. Until then the receiver is
+  -- unproven, and its attempts are counted in webhook_networks.
   accepted_at timestamptz(3),
-  -- Until it has, attempts are spent from an allowance, which is whole again then.
-  spent_until timestamptz(3),
   primary key (organization_id, host)
 );
-create index webhook_hosts_by_age on webhook_hosts (greatest(failing_since, open_until, turn_at, accepted_at, spent_until));
+create index webhook_hosts_by_age on webhook_hosts (greatest(failing_since, open_until, turn_at, accepted_at));
+
+-- Deliveries are no weapon: one address gets few attempts from receivers that have not proven themselves, whatever the
+-- organization, the name, and the port. A row has the allowance of one network.
+create table webhook_networks (
+  network cidr primary key,
+  -- The allowance is whole again then.
+  spent_until timestamptz(3) not null
+);
+create index webhook_networks_by_age on webhook_networks (spent_until);
+
+-- The network that counts for an address. One machine can have all addresses of a /64 of IPv6.
+create function webhook_network(address inet) returns cidr language sql immutable parallel safe as $$
+  select network(set_masklen(address, case family(address) when 4 then 32 else 64 end))
+$$;
 
 -- Operators say where nothing is sent.
 create table webhook_blocks (

@@ -76,9 +76,13 @@ export async function forgetOld(
     // Their last trouble, and their last answer.
     sql`delete from webhook_hosts where ctid = any (array(
           select ctid from (
-            select ctid, greatest(failing_since, open_until, turn_at, accepted_at, spent_until) as at from webhook_hosts
+            select ctid, greatest(failing_since, open_until, turn_at, accepted_at) as at from webhook_hosts
              order by at limit ${AT_MOST}) oldest
            where ${olderThan('at', webhookLogMs)}))`,
+    // Allowances that are whole again.
+    sql`delete from webhook_networks where ctid = any (array(
+          select ctid from webhook_networks where spent_until < clock_timestamp()
+           order by spent_until limit ${MANY_AT_MOST} for update skip locked))`,
   ];
   // What one cannot do keeps no other from its own.
   const failures: unknown[] = [];

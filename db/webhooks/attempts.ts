@@ -4,7 +4,7 @@ import { Refusal } from '../errors.ts';
 import { webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
 import { lockDelivery, REPORTS_FINAL } from './deliveries.ts';
-import { admitToHost, type HostHealth, LEASE_MS, noteHost, unspend } from './hosts.ts';
+import { admitToHost, giveBackAddresses, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
 
 // Where a delivery is in its schedule is a fact of its row, so that whoever looks at it next, after whatever crash,
 // goes on from there; a lease on the row keeps two from sending it at once.
@@ -20,8 +20,8 @@ export interface Claim {
   readonly host: string;
   /** Its host's, when the attempt was admitted. */
   readonly era: number;
-  /** Why nothing may be sent, though the attempt counts. */
-  readonly refusal: 'unproven_host' | null;
+  /** Whether its host has answered 2xx to its organization before. */
+  readonly proven: boolean;
   /** When it was taken, by PostgreSQL's clock: a worker's own may be minutes off, and receivers refuse that. */
   readonly at: Date;
 }
@@ -89,19 +89,21 @@ export async function claimDelivery(
        where id = ${deliveryId} and ${REPORTS_FINAL} returning clock_timestamp() as at`);
     if (!claimed) return NOT_FINAL;
     const { at } = claimed;
-    const { era, spent } = admission;
-    const refusal = spent ? 'unproven_host' : null;
-    return { kind: 'attempt', claim: { deliveryId, resends, step, organizationId, host, era, refusal, at } };
+    const { era, proven } = admission;
+    return { kind: 'attempt', claim: { deliveryId, resends, step, organizationId, host, era, proven, at } };
   });
 }
 
-/** Gives a claim back that led to no attempt. */
-export async function releaseClaim(db: Database, claim: Claim): Promise<void> {
+/**
+ * Gives a claim back that led to no attempt.
+ * @param addresses where the attempt was counted
+ */
+export async function releaseClaim(db: Database, claim: Claim, addresses: readonly string[]): Promise<void> {
   await transaction(db, async (tx) => {
     const [held] = await run(tx)`
       update webhook_deliveries set leased_until = null
        where id = ${claim.deliveryId} and resends = ${claim.resends} and leased_until is not null returning id`;
-    if (held && claim.refusal === null) await unspend(tx, claim);
+    if (held) await giveBackAddresses(tx, addresses);
   });
 }
 

@@ -5,7 +5,8 @@ import type { AttemptReason } from '../words.ts';
 
 // Who may be sent to now, per organization and host, in the database, so that it holds across workers: how many
 // attempts are made at once (fewer to a host that has taken none yet; and there is a bound for all organizations
-// together, so that nobody is flooded through us), and a circuit breaker. While it is open, one attempt at a time finds
+// together, so that nobody is flooded through us), how many an address gets from hosts that have taken none yet, and a
+// circuit breaker. While it is open, one attempt at a time finds
 // out whether the host is back. The first and the last attempt of a delivery are owed and take that place whenever it is
 // free; of the others only one per rest is let through.
 
@@ -21,11 +22,11 @@ export type HostHealth =
   | { readonly kind: 'silent'; readonly reason: AttemptReason; readonly restMs: number };
 
 /**
- * With the era of the host's breaker: what the attempt says is noted with it. `spent`: nothing may be sent, and the
- * attempt counts all the same; the host has never answered 2xx, and has had its attempts of this hour.
+ * With the era of the host's breaker: what the attempt says is noted with it. `proven`: the host has answered 2xx to
+ * this organization before, so that its attempts are not counted by address.
  */
 type HostAdmission =
-  | Readonly<{ kind: 'go'; era: number; proven: boolean; spent: boolean }>
+  | Readonly<{ kind: 'go'; era: number; proven: boolean }>
   | Readonly<{ kind: 'wait'; why: 'host_away' | 'no_room'; afterMs: number }>;
 
 /** An attempt that has not been recorded by then died with its worker: 15 s to send, the rest to load and record. */
@@ -37,11 +38,12 @@ const AT_ONCE_TO_HOST = 10;
 /** Attempts of all organizations to one host: at once, and in a second. More than one of them alone can use up. */
 const AT_ONCE_TO_HOST_BY_ALL = 40;
 const PER_SECOND_TO_HOST_BY_ALL = 200;
-/** Attempts to a host that has never answered 2xx to this organization: at once, and in an hour. */
+/** Attempts at once to a host that has never answered 2xx to this organization. */
 const AT_ONCE_TO_UNPROVEN = 1;
-const PER_HOUR_TO_UNPROVEN = 20;
+/** Attempts in an hour to one address, from all hosts that are unproven. */
+const PER_HOUR_TO_ADDRESS = 20;
 const HOUR_MS = 3_600_000;
-const SPEND_MS = HOUR_MS / PER_HOUR_TO_UNPROVEN;
+const SPEND_MS = HOUR_MS / PER_HOUR_TO_ADDRESS;
 const ROOM_LOCK = 2;
 const HOST_LOCK = 3;
 const SHORTEST_ATTEMPT_MS = 100;
@@ -76,21 +78,37 @@ export async function admitToHost(
   const { organizationId, host } = key;
   await tx.execute(sql`select pg_advisory_xact_lock(${ROOM_LOCK}, hashtext(${organizationId})),
                               pg_advisory_xact_lock(${HOST_LOCK}, hashtext(${host}))`);
-  const admission = await judge(tx, key, owed, scheduleMs);
-  if (admission.kind === 'wait' || admission.proven || admission.spent) return admission;
-  await tx.execute(sql`
-    insert into webhook_hosts as h (organization_id, host, failures, spent_until)
-    values (${organizationId}, ${host}, 0, clock_timestamp() + ${span(SPEND_MS)})
-    on conflict (organization_id, host) do update
-       set spent_until = greatest(h.spent_until, clock_timestamp()) + ${span(SPEND_MS)}`);
-  return admission;
+  return await judge(tx, key, owed, scheduleMs);
 }
 
-/** Takes back what an admission has spent of the allowance of a host, because nothing was sent. */
-export async function unspend(tx: Transaction, { organizationId, host }: HostKey): Promise<void> {
-  await tx.execute(sql`
-    update webhook_hosts set spent_until = spent_until - ${span(SPEND_MS)}
-     where organization_id = ${organizationId} and host = ${host} and accepted_at is null`);
+/**
+ * Counts one attempt to a host that is unproven, at each address that the attempt may connect to. An address has 20
+ * attempts, and gets one back every three minutes. Only what was answered 2xx under one name and port to one
+ * organization proves a receiver, so that a 2xx lifts the limit for nothing else at the same address.
+ * @param addresses of the host, resolved and checked
+ * @returns those that may be connected to
+ */
+export async function admitToAddresses(db: Database, addresses: readonly string[]): Promise<string[]> {
+  const rows = await run<{ address: string }>(db)`
+    with asked as (
+      select address, webhook_network(address::inet) as network from unnest(${sql.param(addresses)}::text[]) address
+    ), admitted as (
+      -- In one order, so that two attempts never wait for each other.
+      insert into webhook_networks as n (network, spent_until)
+      select distinct network, clock_timestamp() + ${span(SPEND_MS)} from asked order by network
+      on conflict (network) do update set spent_until = greatest(n.spent_until, clock_timestamp()) + ${span(SPEND_MS)}
+       where n.spent_until <= clock_timestamp() + ${span(HOUR_MS - SPEND_MS)}
+      returning network
+    )
+    select address from asked join admitted using (network)`;
+  return rows.map(({ address }) => address);
+}
+
+/** Takes back what `admitToAddresses` has counted for these addresses, because nothing was sent. */
+export async function giveBackAddresses(tx: Transaction, addresses: readonly string[]): Promise<void> {
+  await run(tx)`
+    update webhook_networks set spent_until = spent_until - ${span(SPEND_MS)}
+     where network in (select webhook_network(address::inet) from unnest(${sql.param(addresses)}::text[]) address)`;
 }
 
 async function judge(
@@ -101,8 +119,7 @@ async function judge(
 ): Promise<HostAdmission> {
   const { organizationId, host } = key;
   type Room = { of_organization: number; of_host: number; by_all: number; lately: number; mean_ms: number };
-  type Breaker = { era: number; open: boolean; rests: boolean; away_ms: string };
-  type Proof = { proven: boolean; spent: boolean };
+  type Breaker = { era: number; open: boolean; rests: boolean; away_ms: string; proven: boolean };
   const [[room], [breaker]] = await Promise.all([
     // An attempt that is under way is half over on average.
     tx.execute<Room>(sql`
@@ -116,11 +133,10 @@ async function judge(
          select b.organization_id = ${organizationId} as ours, d.leased_host = ${host} as theirs,
                 ${LEASE_MS} - extract(epoch from d.leased_until - clock_timestamp()) * 1000 as age_ms) lease
        where d.leased_until > (select clock_timestamp())`),
-    tx.execute<Breaker & Proof>(sql`
+    tx.execute<Breaker>(sql`
       select era, open_until is not null as open, open_until > clock_timestamp() as rests,
              extract(epoch from clock_timestamp() - failing_since) * 1000 as away_ms,
-             accepted_at is not null as proven,
-             coalesce(spent_until > clock_timestamp() + ${span(HOUR_MS - SPEND_MS)}, false) as spent
+             accepted_at is not null as proven
         from webhook_hosts
        where organization_id = ${organizationId} and host = ${host}`),
   ]);
@@ -146,8 +162,7 @@ async function judge(
     const turnMs = await takeTurn(tx, line, paceMs, LONGEST_WAIT_FOR_ROOM_MS);
     return { kind: 'wait', why: 'no_room', afterMs: Math.ceil(turnMs ?? spread(LONGEST_WAIT_FOR_ROOM_MS)) };
   }
-  const spent = !proven && (breaker?.spent ?? false);
-  return { kind: 'go', era: breaker?.era ?? 0, proven, spent };
+  return { kind: 'go', era: breaker?.era ?? 0, proven };
 }
 
 /** @returns milliseconds; null where the line is longer than `longestMs` */
@@ -183,10 +198,15 @@ export function firstRestMs(scheduleMs: readonly number[]): number {
  */
 export async function noteHost(
   tx: Transaction,
-  { organizationId, host, era }: HostKey & { readonly era: number },
+  { organizationId, host, era, proven }: HostKey & { readonly era: number; readonly proven: boolean },
   health: HostHealth,
 ): Promise<void> {
   if (health.kind === 'answered') {
+    if (health.accepted && !proven) {
+      await tx.execute(sql`
+        insert into webhook_hosts (organization_id, host, failures) values (${organizationId}, ${host}, 0)
+            on conflict do nothing`);
+    }
     await tx.execute(sql`update webhook_hosts
       set failures = 0, times_opened = 0, open_until = null,
           turn_at = case when failures > 0 then null else turn_at end,

@@ -224,6 +224,7 @@ test('a connection that leads elsewhere than where it was allowed is closed befo
   let asked = 0;
   const turning: AddressPolicy = {
     forbids: () => false,
+    isOpened: () => true,
     allows: () => {
       asked += 1;
       return asked === 1;

@@ -34,8 +34,15 @@ test.after.always(async (t) => {
   if (t.context.dir) await rm(t.context.dir, { recursive: true });
 });
 
-/** A proxy that lets through what it may, and remembers what it was asked. */
-async function startProxy(t: ExecutionContext<Context>, lets: (authority: string) => number = () => 200) {
+/**
+ * A proxy that lets through what it may, and remembers what it was asked.
+ * @param lead where a tunnel ends; the address that was asked for if left out
+ */
+async function startProxy(
+  t: ExecutionContext<Context>,
+  lets: (authority: string) => number = () => 200,
+  lead = (authority: string) => authority,
+) {
   const asked: { authority: string; authorization: string | undefined }[] = [];
   const server = createServer();
   server.on('connect', (request, client, head) => {
@@ -45,7 +52,7 @@ async function startProxy(t: ExecutionContext<Context>, lets: (authority: string
     const code = lets(authority);
     if (code === 0) return;
     if (code !== 200) return void client.end(`HTTP/1.1 ${code} No\r\ncontent-length: 0\r\n\r\n`);
-    const { hostname, port } = new URL(`http://${authority}`);
+    const { hostname, port } = new URL(`http://${lead(authority)}`);
     const upstream = connect(Number(port), hostname, () => {
       client.write('HTTP/1.1 200 Connection established\r\n\r\n');
       upstream.write(head);
@@ -63,10 +70,14 @@ async function startProxy(t: ExecutionContext<Context>, lets: (authority: string
   return { url: new URL(`http://127.0.0.1:${port}`), asked };
 }
 
-async function postThrough(t: ExecutionContext<Context>, settings: Partial<PostSettings>) {
+async function postTo(t: ExecutionContext<Context>, settings: Partial<PostSettings>) {
   const ca = await readFile(t.context.receiver.caFile, 'utf8');
   const common = { policy, ca, userAgent: 'test', connectMs: 3000, totalMs: 4500 };
-  const post = createPost({ ...common, lookup: createNames([]).find, ...settings });
+  return createPost({ ...common, lookup: createNames([]).find, ...settings });
+}
+
+async function postThrough(t: ExecutionContext<Context>, settings: Partial<PostSettings>) {
+  const post = await postTo(t, settings);
   return (url: string) => post({ url, headers: { 'webhook-id': 'msg_proxied' }, body: '{}', blocked: [] });
 }
 
@@ -153,9 +164,47 @@ test('if our own proxy is away, nothing was attempted: the delivery is tried aga
   const life = await startDelivering(post);
   t.teardown(() => life.stop());
   const [id = ''] = await life.deliveries(await life.organization(), t.context.receiver.url, 1);
-  // More often than a host that has never answered may be tried in an hour.
   for (let looks = 0; looks < 25; looks += 1) {
     await t.throwsAsync(life.look(id), { message: /webhook proxy cannot be reached/ });
   }
   t.like(await showDelivery(life.db, id), { state: 'pending', attempts: 0, nextAttemptAt: null });
+});
+
+test('one burst with many names and ports brings one public address twenty requests', async (t) => {
+  const { port } = new URL(t.context.receiver.url);
+  const proxy = await startProxy(
+    t,
+    () => 200,
+    () => `127.0.0.1:${port}`,
+  );
+  const lookup = async () => [{ address: '93.184.215.14', family: 4 }];
+  const post = await postTo(t, { proxy: proxy.url, lookup, policy: createAddressPolicy({ openCidrs: [] }) });
+  t.context.receiver.setBehavior('/burst', status(404));
+  const life = await startDelivering(async (message) => {
+    const { hostname } = new URL(message.url);
+    // The receiver's certificate is for this name.
+    return await post({ ...message, url: message.url.replace(hostname, 'localhost') });
+  });
+  t.teardown(() => life.stop());
+  const organization = await life.organization();
+  for (let n = 0; n < 25; n += 1) {
+    const url = `https://name${n}.example:${7000 + n}/burst`;
+    const [id = ''] = await life.deliveries(organization, url, 1, 'unproven');
+    t.like(await life.look(id), { kind: 'wait', why: 'tried' });
+  }
+  t.is(t.context.receiver.deliveries().filter(({ path }) => path === '/burst').length, 20);
+  // Nothing is connected to for those that are not sent.
+  t.is(proxy.asked.length, 20);
+});
+
+test('an attempt that our own proxy lost is not counted at its address', async (t) => {
+  const lookup = async () => [{ address: '93.184.215.14', family: 4 }];
+  const post = await postTo(t, { proxy: new URL('http://127.0.0.1:1'), lookup });
+  const life = await startDelivering(post);
+  t.teardown(() => life.stop());
+  const [id = ''] = await life.deliveries(await life.organization(), 'https://a.example/', 1, 'unproven');
+  for (let looks = 0; looks < 25; looks += 1) {
+    await t.throwsAsync(life.look(id), { message: /webhook proxy cannot be reached/ });
+  }
+  t.is((await showDelivery(life.db, id)).attempts, 0);
 });

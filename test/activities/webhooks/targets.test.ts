@@ -1,4 +1,5 @@
 import anyTest, { type TestFn } from 'ava';
+import { sql } from 'drizzle-orm';
 import type { Answer, Message } from '../../../activities/webhooks/post.ts';
 import { forgetOld } from '../../../db/requests/retention.ts';
 import { setBlock } from '../../../db/webhooks/hosts.ts';
@@ -69,31 +70,93 @@ test('a host that has answered no 2xx yet gets one delivery at a time, then as m
   await second.looks;
 });
 
-test('a host that never answers 2xx gets twenty attempts in an hour; those beyond count, but are not sent', async (t) => {
+/** From now on hosts are at these addresses and answer so, if the attempt may be sent there. */
+function standAt({ context }: { readonly context: Context }, addresses: readonly string[], answer: Answer) {
+  const posts: string[] = [];
+  context.answer = async ({ url, admit }) => {
+    const admitted = admit === undefined ? addresses : await admit(addresses);
+    if (admitted.length === 0) return { kind: 'failed', reason: 'unproven_host' };
+    posts.push(url);
+    return answer;
+  };
+  return posts;
+}
+
+test('an address gets twenty unproven attempts an hour over all names, ports, and organizations', async (t) => {
   const { life } = t.context;
-  t.context.answer = () => answered(404);
-  const organization = await life.organization();
-  const ids = await life.deliveries(organization, HOOK, 23, 'unproven');
+  const posts = standAt(t, ['192.0.2.7'], answered(404));
   await life.time.freeze();
+  const ids: string[] = [];
+  for (let n = 0; n < 12; n += 1) {
+    const organization = await life.organization();
+    for (const url of [`https://name${n}.example/`, `https://other.example:${8000 + n}/`]) {
+      ids.push(...(await life.deliveries(organization, url, 1, 'unproven')));
+    }
+  }
   for (const id of ids) t.like(await life.look(id), { kind: 'wait', why: 'tried' });
-  t.is(t.context.sent, 20);
-  const { attempts, state, log } = await showDelivery(life.db, ids[22] ?? '');
+  t.is(posts.length, 20);
+  // What is beyond counts as an attempt, and is not sent.
+  const { attempts, state, log } = await showDelivery(life.db, ids[23] ?? '');
   t.deepEqual(
     [attempts, state, log.at(-1)?.reason, log.at(-1)?.statusCode],
     [1, 'pending', 'unproven_host', null],
   );
-  // Another organization has its own twenty.
-  const [other = ''] = await life.deliveries(await life.organization(), HOOK, 1, 'unproven');
-  t.like(await life.look(other), { kind: 'wait', why: 'tried' });
-  t.is(t.context.sent, 21);
-  // One more every three minutes; the first that is accepted ends it.
+  // The address gets one back every three minutes.
   await life.time.advance(3 * MINUTE);
-  t.like(await life.look(ids[0] ?? ''), { kind: 'wait', why: 'tried' });
-  t.like(await life.look(ids[1] ?? ''), { kind: 'wait', why: 'tried' });
-  t.is(t.context.sent, 22);
-  await life.time.advance(3 * MINUTE);
-  t.context.answer = () => answered(200);
-  for (const id of ids.slice(2)) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  for (const id of ids.slice(0, 2)) t.like(await life.look(id), { kind: 'wait', why: 'tried' });
+  t.is(posts.length, 21);
+  const elsewhere = standAt(t, ['192.0.2.8'], answered(404));
+  for (const id of ids.slice(2, 4)) t.like(await life.look(id), { kind: 'wait', why: 'tried' });
+  t.is(elsewhere.length, 2);
+});
+
+test('all addresses of an IPv6 /64 share one allowance', async (t) => {
+  const { life } = t.context;
+  await life.time.freeze();
+  const organization = await life.organization();
+  const ids = await life.deliveries(organization, HOOK, 22, 'unproven');
+  let sent = 0;
+  for (const [n, id] of ids.slice(0, 21).entries()) {
+    const posts = standAt(t, [`2001:db8:0:1:${n + 1}::${n + 1}`], answered(404));
+    await life.look(id);
+    sent += posts.length;
+  }
+  t.is(sent, 20);
+  const next = standAt(t, ['2001:db8:0:2::1'], answered(404));
+  await life.look(ids[21] ?? '');
+  t.is(next.length, 1);
+});
+
+test('a 2xx proves one name and port to one organization, and nothing else at the address', async (t) => {
+  const { life } = t.context;
+  await life.time.freeze();
+  const organization = await life.organization();
+  const ids = await life.deliveries(organization, HOOK, 30, 'unproven');
+  const proven = standAt(t, ['192.0.2.7'], answered(204));
+  for (const id of ids) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  t.is(proven.length, 30);
+  const posts = standAt(t, ['192.0.2.7'], answered(404));
+  const others = [
+    ...(await life.deliveries(organization, 'https://hooks.example:8443/', 10, 'unproven')),
+    ...(await life.deliveries(organization, 'https://other.example/', 10, 'unproven')),
+    ...(await life.deliveries(await life.organization(), HOOK, 10, 'unproven')),
+  ];
+  for (const id of others) await life.look(id);
+  // The attempt that proved the first one was counted too.
+  t.is(posts.length, 19);
+});
+
+test('a whole allowance of an address is forgotten', async (t) => {
+  const { life } = t.context;
+  standAt(t, ['192.0.2.7'], answered(404));
+  const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1, 'unproven');
+  await life.look(id);
+  const known = async () => (await life.db.drizzle.execute(sql`select network from webhook_networks`)).length;
+  await forgetOld(life.db, RETENTION);
+  t.is(await known(), 1);
+  await life.time.advance(4 * MINUTE);
+  await forgetOld(life.db, RETENTION);
+  t.is(await known(), 0);
 });
 
 test('that a host has answered 2xx is remembered for as long as it does, and forgotten a month after', async (t) => {
