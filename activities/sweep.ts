@@ -14,7 +14,7 @@ import {
 import { forgetOld } from '../db/requests/retention.ts';
 import { giveRoomLeft, listWaitingOwners } from '../db/requests/room.ts';
 import { settleOverdue } from '../db/requests/settle.ts';
-import { markResendStarted, takeDeliveries, type WaitingDelivery } from '../db/webhooks/resends.ts';
+import { listDeliveriesToLookAt, noteDeliveryLook, type WaitingDelivery } from '../db/webhooks/resends.ts';
 import { type BatchDeps, logSettled, settleOne } from './batches.ts';
 
 // The reconciler (DECISIONS.md, Requests and batches): PostgreSQL's facts against Temporal's workflows. A loop in every
@@ -129,8 +129,13 @@ export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome 
   const started = await each('start', waking, start, isOver, AT_MOST);
   const unfinished = (atMost: number) => takeUnfinished(db, checkEveryMs, atMost);
   const restarted = await each('restart', unfinished, (batch) => restart(deps, batch), isOver, AT_MOST);
-  const waiting = (atMost: number) => takeDeliveries(db, startAfterMs, checkEveryMs, atMost);
-  const send = (delivery: WaitingDelivery) => redeliver(deps, delivery);
+  const waiting = (atMost: number) => listDeliveriesToLookAt(db, startAfterMs, checkEveryMs, atMost);
+  const send = async (delivery: WaitingDelivery) => {
+    const isStarted = await redeliver(deps, delivery);
+    // Only now: a look that failed is repeated by the next sweep.
+    await noteDeliveryLook(db, delivery);
+    return isStarted;
+  };
   const redelivered = await each('deliver', waiting, send, isOver, AT_MOST);
 
   await noteUsedCredits(db);
@@ -156,13 +161,11 @@ async function restart(deps: BatchDeps, batch: BatchStart): Promise<boolean> {
 
 /** A new round does not wait for the workflow of the one before, which may sleep for a day. */
 async function redeliver(
-  { db, control }: BatchDeps,
-  { round, resends, ...delivery }: WaitingDelivery,
+  { control }: BatchDeps,
+  { round, resends: _resends, ...delivery }: WaitingDelivery,
 ): Promise<boolean> {
   if (round !== 'new' && (await control.isRunning(delivery.deliveryId))) return false;
   if (round === 'first' && (await control.isRunning(delivery.batchId))) return false;
   await control.startDelivery(delivery);
-  // Not before: an older workflow that sleeps would be taken for its own.
-  if (round === 'new') await markResendStarted(db, { ...delivery, resends });
   return true;
 }

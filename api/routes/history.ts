@@ -8,7 +8,7 @@ import {
   listBatchDeliveries,
   readOwnDelivery,
 } from '../../db/webhooks/log.ts';
-import { markResendStarted, resendOwn } from '../../db/webhooks/resends.ts';
+import { noteDeliveryLook, resendOwn } from '../../db/webhooks/resends.ts';
 import { readInTurn } from '../http/overload.ts';
 import {
   BATCHES_QUERY,
@@ -86,7 +86,7 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
           // Unmarked, it is started once more, which changes nothing.
           if (started) {
             const { resends } = outcome.delivery;
-            await markResendStarted(db, { deliveryId: delivery_id, resends }).catch(() => {});
+            await noteDeliveryLook(db, { deliveryId: delivery_id, resends }).catch(() => {});
           }
           log.info({ organization_id: organizationId, batch_id, delivery_id, started }, 'delivery resent');
           return h.response(presented(outcome.delivery, LISTED_CHARACTERS)).code(202);

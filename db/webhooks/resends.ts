@@ -136,13 +136,17 @@ export async function resendFailed(
   });
 }
 
-/** Notes that Temporal has the workflow of a resend, unless that was sent again meanwhile. */
-export async function markResendStarted(
+/**
+ * Notes that Temporal has, or was found to have, what makes the attempts of a delivery. A delivery that was sent again
+ * in the meantime is left as it is.
+ */
+export async function noteDeliveryLook(
   db: Database,
   { deliveryId, resends }: { readonly deliveryId: string; readonly resends: number },
 ): Promise<void> {
   await run(db)`
-    update webhook_deliveries set checked_at = clock_timestamp() where id = ${deliveryId} and resends = ${resends}`;
+    update webhook_deliveries set checked_at = greatest(checked_at, clock_timestamp())
+     where id = ${deliveryId} and resends = ${resends}`;
 }
 
 /**
@@ -156,33 +160,32 @@ export interface WaitingDelivery extends DeliveryStart {
 }
 
 /**
- * Takes deliveries that could go on and that nobody has looked at for `everyMs`, resends that nobody has started for
- * `olderThanMs`; marks the others as looked at, so that sweeps share the work. One that waits for its next attempt is
- * looked at once that is due.
+ * Lists deliveries that could go on and that had no completed look for `everyMs`, and resends that were not started for
+ * `olderThanMs`. One that waits for its next attempt is listed once that is due. `noteDeliveryLook` marks each as
+ * looked at when its look is over. A look that fails, because Temporal is away, is repeated by the next sweep.
  */
-export async function takeDeliveries(
+export async function listDeliveriesToLookAt(
   db: Database,
   olderThanMs: number,
   everyMs: number,
   limit: number,
 ): Promise<WaitingDelivery[]> {
   return await run<WaitingDelivery>(db)`
-    with taken as (
-      -- The first bound is the same for every row, so that the index ends the search there.
-      select id, case when checked_at is not null then 'seen' when resends = 0 then 'first' else 'new' end as round
-        from webhook_deliveries
-       where state = 'pending'
-         and greatest(checked_at, due_at, created_at) < (select clock_timestamp()) - ${span(Math.min(olderThanMs, everyMs))}
-         and greatest(checked_at, due_at, created_at) < (select clock_timestamp())
-             - case when resends > 0 and checked_at is null then ${span(olderThanMs)} else ${span(everyMs)} end
-         -- One that no workflow gets any further is looked after less and less often.
-         and coalesce(checked_at + least(checked_at - greatest(due_at, created_at), interval '1 hour') < clock_timestamp(), true)
-         and ${REPORTS_FINAL}
-       order by greatest(checked_at, due_at, created_at) limit ${limit} for update skip locked
-    )
-    update webhook_deliveries d set checked_at = case when t.round = 'new' then null else clock_timestamp() end
-      from taken t, batches b where d.id = t.id and b.id = d.batch_id
-    returning d.id as "deliveryId", d.batch_id as "batchId", b.organization_id as "organizationId", t.round, d.resends`;
+    -- The first bound is the same for every row, so that the index ends the search there.
+    select webhook_deliveries.id as "deliveryId", batch_id as "batchId", b.organization_id as "organizationId", resends,
+           case when webhook_deliveries.checked_at is not null then 'seen' when resends = 0 then 'first' else 'new' end as round
+      from webhook_deliveries join batches b on b.id = batch_id
+     where state = 'pending'
+       and greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at)
+           < (select clock_timestamp()) - ${span(Math.min(olderThanMs, everyMs))}
+       and greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at) < (select clock_timestamp())
+           - case when resends > 0 and webhook_deliveries.checked_at is null then ${span(olderThanMs)} else ${span(everyMs)} end
+       -- One that no workflow gets any further is looked at less and less often.
+       and coalesce(webhook_deliveries.checked_at
+             + least(webhook_deliveries.checked_at - greatest(due_at, webhook_deliveries.created_at), interval '1 hour')
+             < clock_timestamp(), true)
+       and ${REPORTS_FINAL}
+     order by greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at) limit ${limit}`;
 }
 
 type Locked = Awaited<ReturnType<typeof lockDelivery>>;

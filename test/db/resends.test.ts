@@ -7,11 +7,11 @@ import { forgetOld } from '../../db/requests/retention.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { listBatchDeliveries, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
 import {
-  markResendStarted,
+  listDeliveriesToLookAt,
+  noteDeliveryLook,
   resendAny,
   resendFailed,
   resendOwn,
-  takeDeliveries,
 } from '../../db/webhooks/resends.ts';
 import { answered, HOUR, SCHEDULE_MS, startAnswering } from '../support/deliveries.ts';
 import { acceptedIds, RETENTION, RULES, submitCommand } from '../support/organization.ts';
@@ -206,25 +206,26 @@ test('everything that failed since a time is sent again: bounded, the oldest fir
   t.deepEqual(audited.map(({ details }) => details.resent).reverse(), [0, 3, 2, 0]);
 });
 
-test('a resend that nobody started is taken by one sweep, and looked at again later', async (t) => {
+test('a resend that was not started is listed until its look is over, and again later', async (t) => {
   const { life } = t.context;
   const ids = await life.deliveries(await life.organization(), HOOK, 3);
   for (const id of ids) await life.look(id);
   for (const id of ids) await resendAny(life.db, BY, id);
-  await markResendStarted(life.db, { deliveryId: ids[0] ?? '', resends: 1 });
+  await noteDeliveryLook(life.db, { deliveryId: ids[0] ?? '', resends: 1 });
   // What was noted of an earlier round says nothing of this one.
-  await markResendStarted(life.db, { deliveryId: ids[1] ?? '', resends: 0 });
-  const take = () => takeDeliveries(life.db, 5000, 30_000, 10);
+  await noteDeliveryLook(life.db, { deliveryId: ids[1] ?? '', resends: 0 });
+  const take = () => listDeliveriesToLookAt(life.db, 5000, 30_000, 10);
   t.is((await take()).length, 0);
   await life.time.advance(6000);
   const taken = await take();
   // Until its workflow has begun it stays new: an older one may sleep.
   t.is((await take()).length, 2);
-  for (const delivery of taken) await markResendStarted(life.db, delivery);
+  for (const delivery of taken) await noteDeliveryLook(life.db, delivery);
   t.deepEqual(taken.map(({ deliveryId, round }) => [deliveryId, round]).sort(), [
     [ids[1], 'new'],
     [ids[2], 'new'],
   ]);
+  t.is((await take()).length, 0);
   await life.time.advance(31_000);
   t.deepEqual(
     (await take()).map(({ round }) => round),

@@ -20,7 +20,8 @@ import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { createLog } from '../../deploy/log.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
-import { openTestDatabase } from '../support/database.ts';
+import { openTestDatabase, testSetting } from '../support/database.ts';
+import { answered, startDelivering } from '../support/deliveries.ts';
 import { auditLedger } from '../support/ledger.ts';
 import {
   acceptedIds,
@@ -486,4 +487,29 @@ test.serial('the loop goes on after PostgreSQL was lost and has come back', asyn
   await overdue(db, organization, [npiOf(1)]);
   await refunded(db, organization, 2);
   t.pass();
+});
+
+test('a delivery without its workflow is started by the first sweep after Temporal is back', async (t) => {
+  const life = await startDelivering(async () => answered(204));
+  t.teardown(() => life.stop());
+  const [deliveryId = ''] = await life.deliveries(await life.organization(), 'https://a.example/', 1);
+  await query(life.db, sql`update batches set wake_at = null, started_at = now()`);
+  const rules = { ...RULES_OF_SWEEP, sweep: { startAfterMs: 5000, checkEveryMs: 30_000 } };
+  const sweepWith = (control: WorkflowControl) =>
+    sweepOnce({ db: life.db, log, control, rules }, new AbortController().signal);
+  const away = temporalAway(t);
+  for (let minutes = 0; minutes < 60; minutes += 10) {
+    await life.time.advance(10 * MINUTE);
+    t.like(await sweepWith(away), { redelivered: 0 });
+  }
+  const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
+  t.teardown(() => connection.close());
+  const client = new Client({ connection });
+  const back = createControl(client, 'nobody');
+  await life.time.advance(1000);
+  t.like(await sweepWith(back), { redelivered: 1 });
+  t.is((await client.workflow.getHandle(deliveryId).describe()).type, 'deliver');
+  // That look is completed, so that the next sweep leaves the delivery alone.
+  await life.time.advance(1000);
+  t.like(await sweepWith(back), { redelivered: 0 });
 });
