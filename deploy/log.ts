@@ -1,5 +1,6 @@
 import { asyncLocalStorage } from '@temporalio/activity';
 import { type DestinationStream, type Logger, pino, stdSerializers } from 'pino';
+import { printableLines } from '../api/client/printable.ts';
 import { traceOfLine } from '../db/traces.ts';
 import { temporalUi } from './config/config.ts';
 
@@ -20,7 +21,17 @@ export function createLog(name: string, level: string, destination?: Destination
   };
   const formatters = ui === null ? {} : { log };
   const serializers = { err: serializeError };
-  const options = { name, level, serializers, base: { pid: process.pid }, mixin: idsOfLine, formatters };
+  // Logs are read in terminals. The line stays JSON of the same value.
+  const hooks = { streamWrite: printableLines };
+  const options = {
+    name,
+    level,
+    serializers,
+    base: { pid: process.pid },
+    mixin: idsOfLine,
+    formatters,
+    hooks,
+  };
   return destination ? pino(options, destination) : pino(options);
 }
 

@@ -1,6 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import { Command, CommanderError } from 'commander';
 import type { Logger } from 'pino';
+import { printableLines } from '../api/client/printable.ts';
 import type { Database } from '../db/client.ts';
 import { readiness } from '../db/migrate.ts';
 import { givenDatabaseUrl, isNpmScript } from './config/config.ts';
@@ -22,6 +23,7 @@ export function commandLine({ name, description, help, call = `npm run ${name} -
     .description(description)
     .addHelpText('after', help)
     .showHelpAfterError('Add --help to see how it is used.')
+    .configureOutput({ writeErr: (text) => process.stderr.write(printableLines(text)) })
     .exitOverride();
 }
 
@@ -55,7 +57,8 @@ export async function main<Given extends unknown[]>(
   // PostgreSQL, none in this process.
   process.on('unhandledRejection', (error) => {
     const { name: errorName, stack = '' } = error instanceof Error ? error : new Error();
-    console.error(`${name}: unhandled rejection: ${errorName}\n${stack.slice(stack.indexOf('\n    at '))}`);
+    const frames = stack.slice(stack.indexOf('\n    at '));
+    console.error(printableLines(`${name}: unhandled rejection: ${errorName}\n${frames}`));
   });
   try {
     const command = commandLine(program).action(async (...given) => {
@@ -65,7 +68,7 @@ export async function main<Given extends unknown[]>(
     const answered = await readCommandLine(command, process.argv.slice(2));
     process.exit(answered ?? process.exitCode);
   } catch (error) {
-    console.error(`${name}: ${explain(error, [], givenDatabaseUrl())}`);
+    console.error(printableLines(`${name}: ${explain(error, [], givenDatabaseUrl())}`));
     process.exit(1);
   }
 }

@@ -1,4 +1,5 @@
 import { type Command, Option } from 'commander';
+import { printableLines } from '../api/client/printable.ts';
 import { type Database, openDatabase } from '../db/client.ts';
 import { Refusal } from '../db/errors.ts';
 import manifest from '../package.json' with { type: 'json' };
@@ -47,8 +48,11 @@ export interface OperatorSurroundings {
  */
 export async function runOperator(
   args: readonly string[],
-  { config, stdout, stderr }: OperatorSurroundings,
+  { config, ...streams }: OperatorSurroundings,
 ): Promise<0 | 1 | 2 | 3> {
+  // Everything that is printed comes through here: names of files, vendors' words, and what others have sent.
+  const stdout = (text: string) => streams.stdout(printableLines(text));
+  const stderr = (text: string) => streams.stderr(printableLines(text));
   const help = helpTexts();
   const program = commandLine({
     name: 'operator',

@@ -3,6 +3,7 @@ import inspector from 'node:inspector';
 import { text } from 'node:stream/consumers';
 import { type Client, isGrpcServiceError } from '@temporalio/client';
 import type { Command } from 'commander';
+import { printable } from '../api/client/printable.ts';
 import { openDatabase } from '../db/client.ts';
 import { OperatorProblem } from '../db/errors.ts';
 import { isId } from '../db/ids.ts';
@@ -12,7 +13,7 @@ import { loadReplayConfig, type ReplayConfig, temporalUi } from './config/config
 import { createLog } from './log.ts';
 import { main } from './main.ts';
 import { integer, pastMoment } from './operator/arguments.ts';
-import { printable, table } from './operator/print.ts';
+import { table } from './operator/print.ts';
 import { lazyClient, temporalTarget } from './temporal/client.ts';
 import { fetchRun, parseRun, pinnedTo, type Run } from './temporal/history.ts';
 import { replay } from './temporal/replay.ts';

@@ -13,6 +13,7 @@ import {
   type Progress,
   type Result,
 } from './index.ts';
+import { printable } from './printable.ts';
 
 const HELP = `Usage: npi-email-enrichment enrich FILE --out FILE [options]
 
@@ -96,7 +97,7 @@ async function run(contacts: Contacts, out: string, options: Options): Promise<v
     })
     .finally(bar.end);
   await writeResults(contacts, out, results);
-  console.log(`${out} is written.`);
+  console.log(`${printable(out)} is written.`);
   if (shortage) throw shortage;
   await rm(stateFile);
 }
@@ -104,8 +105,7 @@ async function run(contacts: Contacts, out: string, options: Options): Promise<v
 /** Says what is wrong and what to do. @returns the exit code */
 function report(error: Error): number {
   const [code, advice] = judge(error);
-  // What a server says may hold what a terminal would obey.
-  console.error(`npi-email-enrichment: ${error.message.replace(/\p{Cc}/gu, ' ')} ${advice}`);
+  console.error(printable(`npi-email-enrichment: ${error.message} ${advice}`));
   return code;
 }
 

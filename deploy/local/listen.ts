@@ -3,6 +3,7 @@ import { createServer } from 'node:https';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { InvalidArgumentError } from 'commander';
+import { printable } from '../../api/client/printable.ts';
 import { OperatorProblem } from '../../db/errors.ts';
 import { main } from '../main.ts';
 import { integer } from '../operator/arguments.ts';
@@ -98,9 +99,8 @@ async function receive(
   response.writeHead(answer?.answer.status ?? 502, retryAfter ? { 'retry-after': retryAfter } : {}).end(text);
   const said = answer?.answer.status ?? '502 (no answer from your receiver)';
   const id = headers['webhook-id'] || '(no webhook-id)';
-  console.log(
-    `${at.toISOString()} ${id}  ${npisOf(body)}  → ${said} in ${ms} ms  ${problem ? `NOT VERIFIED: ${problem}` : 'verified'}`,
-  );
+  const verified = problem ? `NOT VERIFIED: ${problem}` : 'verified';
+  console.log(printable(`${at.toISOString()} ${id}  ${npisOf(body)}  → ${said} in ${ms} ms  ${verified}`));
 }
 
 /** How many NPIs a delivery tells of. */

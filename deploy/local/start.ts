@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import { Option } from 'commander';
+import { printableLines } from '../../api/client/printable.ts';
 import { loadLocalConfig } from '../config/config.ts';
 import { main } from '../main.ts';
 import { integer } from '../operator/arguments.ts';
@@ -35,7 +36,7 @@ await main(
     let stack: Stack | null = null;
     try {
       const given = loadLocalConfig();
-      const say = (line: string) => console.log(line);
+      const say = (text: string) => console.log(printableLines(text));
       stack = await startStack({ dir, apiPort, temporal, given, say, signal });
       await writeFacts(dir, stack.facts);
       const demonstration = hasDemo ? demonstrate(stack.facts, say, signal) : null;

@@ -1,12 +1,13 @@
 import { readFileSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { type Command, InvalidArgumentError } from 'commander';
+import { printable } from '../../api/client/printable.ts';
 import { findOrganizations } from '../../db/accounts/organizations.ts';
 import { type ChangedBy, recordReading } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
 import { OperatorProblem, Refusal } from '../../db/errors.ts';
 import { parseDuration } from '../config/values.ts';
-import { printable, type Run, shown, table } from './print.ts';
+import { type Run, shown, table } from './print.ts';
 
 // Every argument is checked before the database is asked; what is wrong with one ends the command with exit code 2.
 

@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { printable } from '../../api/client/printable.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
 import type { CheckResult } from '../../db/doctor/check.ts';
@@ -6,7 +7,7 @@ import { diagnose, REPAIRABLE, repair } from '../../db/doctor/doctor.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { type Config, loadConfig } from '../config/config.ts';
 import { accountable } from './arguments.ts';
-import { counted, printable, type Run, table } from './print.ts';
+import { counted, type Run, table } from './print.ts';
 
 /** Findings of one check that one --fix takes on. */
 const REPAIRS_AT_MOST = 1000;

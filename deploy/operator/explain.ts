@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import { buildSubject } from '../../activities/person/subject.ts';
 import type { Organization } from '../../activities/vendors/vendor.ts';
+import { printable } from '../../api/client/printable.ts';
 import { isId } from '../../db/ids.ts';
 import {
   type Chapter,
@@ -13,7 +14,7 @@ import {
 import { readProvider } from '../../db/providers/subject.ts';
 import { temporalUi } from '../config/config.ts';
 import { parser, type Revealing, revealed, revealing } from './arguments.ts';
-import { counted, fields, printable, type Run, table } from './print.ts';
+import { counted, fields, type Run, table } from './print.ts';
 
 /** `explain`. */
 export function addCommands(program: Command, run: Run): void {

@@ -1,3 +1,4 @@
+import { printable } from '../../api/client/printable.ts';
 import type { Database } from '../../db/client.ts';
 import type { ProgressOutput } from '../nppes/output.ts';
 
@@ -114,11 +115,6 @@ function wrapped(text: string, width: number): readonly string[] {
 /** `1 credit`, `2 credits` */
 export function counted(n: number, one: string): string {
   return `${n} ${one}${n === 1 ? '' : 's'}`;
-}
-
-/** Text from vendors, receivers and earlier operators must not move a terminal's cursor. */
-export function printable(text: string): string {
-  return text.replace(/[\p{Cc}\p{Cf}]/gu, '\u{fffd}');
 }
 
 /**

@@ -89,7 +89,7 @@ test('a request is explained in the order of time: who was asked, what each said
     'prospeo answers retry (upstream) after 100 ms, 0 credits of the vendor',
     'prospeo asked, time 2',
     'prospeo answers miss (NO_MATCH) after 100 ms, 0 credits of the vendor',
-    'hunter not asked (missing organization\ufffd[2J)',
+    'hunter not asked (missing organization\\u001b[2J)',
     'rocketreach asked',
     'rocketreach answers found after 1250 ms, 2 polls, 3 candidates, 1.5 credits of the vendor',
     `${own} named by rocketreach as valid`,

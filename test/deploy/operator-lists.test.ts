@@ -181,6 +181,26 @@ test('--csv prints a table or a record for a spreadsheet, which takes no text of
   t.is((await operator('org', 'list', '--csv', '--json')).code, 2);
 });
 
+test('no form of output has a control or format character: they are escaped', async (t) => {
+  // A CSI of one character, DEL, an override of direction, a tag above U+FFFF, and what some take for the end of a line.
+  const name = 'Left \u009b2J\u007f\u202e\u{e0041}\u2028\u200b"\\ right';
+  const id = await createOrg('To be renamed');
+  await sql`update organizations set name = ${name} where id = ${id}`;
+  const escaped = 'Left \\u009b2J\\u007f\\u202e\\udb40\\udc41\\u2028\\u200b"\\ right';
+  const asJson = await text('org', 'show', id, '--json');
+  t.is(JSON.parse(asJson).name, name);
+  const asCsv = await text('org', 'list', '--csv', '--limit', '1000');
+  const names = parse(asCsv, { columns: true }) as Record<string, string>[];
+  t.true(names.some((row) => row.name === escaped));
+  const asText = await text('org', 'show', id);
+  t.true(asText.includes(escaped));
+  const { code, stderr } = await operator('org', 'show', id, '--no\u009b2J');
+  t.is(code, 2);
+  t.true(stderr.includes('--no\\u009b2J'));
+  for (const output of [asJson, asCsv, asText, stderr])
+    t.notRegex(output.replaceAll('\n', ''), /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u);
+});
+
 test.serial('a table that is too wide for the terminal is printed as records: nothing is lost', async (t) => {
   const sentence = 'the receiver was down from Monday until Thursday, '.repeat(19).trim();
   const name = 'Größe & Söhne '.repeat(13).trim();

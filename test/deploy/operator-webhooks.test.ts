@@ -125,7 +125,7 @@ test('a delivery is shown with its attempts; the URL and what was answered only 
   const revealed = await command.text('webhooks', 'show', id, '--reveal', ...WHY);
   t.true(revealed.includes(URL_TEXT));
   // Nothing that would move a terminal's cursor.
-  t.true(revealed.includes('secret answer\ufffd[2J'));
+  t.true(revealed.includes('secret answer\\u001b[2J'));
   t.like(await command.json('webhooks', 'show', id), { id, batch_id: batchId, state: 'failed', resends: 0 });
   for (const unknown of [newId('msg'), 'npe_key']) {
     const { code, stdout, stderr } = await command.operator('webhooks', 'show', unknown);

@@ -196,7 +196,7 @@ test.serial('what somebody wrote into a history is masked if it looks like an ad
   );
   const { code, stdout } = await replay(['--file', '-'], {}, text);
   t.is(code, 0);
-  t.true(stdout.includes('WorkflowExecutionTerminated: asked by *** \u{fffd}[2J'), stdout);
+  t.true(stdout.includes('WorkflowExecutionTerminated: asked by *** \\u001b[2J'), stdout);
 });
 
 test.serial(

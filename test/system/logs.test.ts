@@ -47,6 +47,14 @@ test('a batch can be followed through the log by its ids, and nothing personal o
   t.true(of('http').some((entry) => entry.batch_id === batchId && entry.status === 200));
 });
 
+test('control characters in a log line are escaped, and its value stays', (t) => {
+  const lines: string[] = [];
+  const log = createLog('test', 'info', { write: (line) => lines.push(line) });
+  log.info({ host: 'a\u009b2J\u202e\u{e0041}' }, 'said');
+  t.notRegex(lines.join('').replaceAll('\n', ''), /[\p{Cc}\p{Cf}]/u);
+  t.is(JSON.parse(lines[0] ?? '').host, 'a\u009b2J\u202e\u{e0041}');
+});
+
 test('an error in the log keeps its name, code and frames, and loses its message', (t) => {
   const lines: string[] = [];
   const log = createLog('test', 'info', { write: (line) => lines.push(line) });

@@ -109,6 +109,13 @@ test('what is not signed rightly is sent on too, and the line says why', async (
   t.is(target.arrived.length, 4);
 });
 
+test('what a sender writes into webhook-id is printed with its control characters escaped', async (t) => {
+  const target = await startTarget(t, (_request, response) => response.writeHead(200).end());
+  const { url, line, send } = await listening(t, ['--forward-to', target.url]);
+  await send(url, { id: 'msg_\u009b2J\u00ad' });
+  t.regex(await line(), / msg_[^ ]*\\u009b2J[^ ]*\\u00ad /);
+});
+
 test('a target that is down is 502 to the sender, and the next delivery is taken all the same', async (t) => {
   const target = await startTarget(t, (request) => request.socket.destroy());
   const { url, line, send } = await listening(t, ['--forward-to', target.url]);
@@ -177,14 +184,14 @@ async function listening(t: ExecutionContext, args: readonly string[]) {
   });
   const send = async (
     to: string,
-    { secret = newSecret(), ageSeconds = 0, sent = '{"batch":{"id":"bat_1"},"data":[]}' } = {},
+    { secret = newSecret(), ageSeconds = 0, id = 'msg_1', sent = '{"batch":{"id":"bat_1"},"data":[]}' } = {},
   ) => {
     const timestamp = Math.floor(Date.now() / 1000) - ageSeconds;
     const body = '{"batch":{"id":"bat_1"},"data":[]}';
     const headers = {
-      'webhook-id': 'msg_1',
+      'webhook-id': id,
       'webhook-timestamp': String(timestamp),
-      'webhook-signature': sign({ id: 'msg_1', timestamp, body, secrets: [secret] }),
+      'webhook-signature': sign({ id, timestamp, body, secrets: [secret] }),
     };
     return await post({ url: to, headers, body: sent, blocked: [] });
   };

@@ -120,6 +120,17 @@ test('a place without files of NPPES, or with several downloads in it, is refuse
   t.regex((await operator(folder)).stderr, /holds 2 npidata files; import each .* the oldest first/);
 });
 
+test('the name of a member of a zip is printed with its control characters escaped', async (t) => {
+  const { folder, operator } = await openNppesWorld(t);
+  const zip = join(folder, 'named.zip');
+  const name = memberName('npidata', '20990104').replace('.csv', '\u009b2J\u202e.csv');
+  await writeZip(zip, [{ name, content: mainFile() }]);
+  const { code, stderr } = await operator(zip);
+  t.is(code, 1);
+  t.true(stderr.includes('-20990104\\u009b2J\\u202e.csv is of 2099-01-04 '), stderr);
+  t.notRegex(stderr.trimEnd(), /[\p{Cc}\p{Cf}]/u);
+});
+
 test('columns are found in any order, in any spelling of space and case, whatever else there is', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const turned = LAYOUT.npidata.toReversed();
