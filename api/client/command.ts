@@ -24,7 +24,7 @@ Adds to each row of a CSV file the verified email of the provider whose NPI it h
   --type TYPE         any (default), professional or personal
   --max-credits N     submits nothing that could take the whole run above N credits
   --dry-run           says what it would cost at most, and asks nobody
-  --url URL           where the service is (default: NPI_EMAIL_URL)
+  --url URL           where the service is, https:// (default: NPI_EMAIL_URL)
   --key-file FILE     has the API key (default: the key in NPI_EMAIL_API_KEY)
 
 An email that is found costs ${PRICES.any} credit, with --type personal ${PRICES.personal}; then the same NPI is free for 30 days.
@@ -113,6 +113,7 @@ function judge(error: Error & { readonly code?: unknown }): readonly [code: numb
   // The code of an AbortError is a number.
   const isUsage = error instanceof UsageError || String(error.code).startsWith('ERR_PARSE_ARGS');
   if (isUsage) return [2, 'See --help.'];
+  if (error.code === 'base_url_unusable') return [2, ''];
   if (error.name === 'AbortError') return [130, 'The same command goes on from here.'];
   if (isShortage(error)) return [3, 'With more credits the same command goes on from here.'];
   if (/^(unreachable|timed_out)$/.test(String(error.code))) return [1, 'The same command goes on from here.'];

@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import { createWriteStream } from 'node:fs';
-import { readFile, rename } from 'node:fs/promises';
+import { readFile, rename, rm } from 'node:fs/promises';
 import { pipeline } from 'node:stream/promises';
 import { parse } from 'csv-parse/sync';
 import { stringify } from 'csv-stringify';
@@ -45,7 +45,10 @@ export async function readContacts(file: string, column: string): Promise<Contac
   return { form, header, rows, npis: rows.map((row) => row[index]?.trim() ?? '') };
 }
 
-/** Writes the rows with what was found, whole or not at all. A row without a result says why. */
+/**
+ * Writes the rows with what was found, whole or not at all. A row without a result says why. Only the user who runs the
+ * command may read the file: it holds addresses of people.
+ */
 export async function writeResults(
   { form, header, rows, npis }: Contacts,
   out: string,
@@ -62,7 +65,10 @@ export async function writeResults(
       yield [...kept.map((column) => row[column] ?? ''), ...addedTo(npis[index] ?? '', results)];
     }
   };
-  await pipeline(all, stringify(form), createWriteStream(`${out}.new`, { flush: true }));
+  // The mode is only for a file that is not there yet, such as one of a run that was killed.
+  await rm(`${out}.new`, { force: true });
+  const file = createWriteStream(`${out}.new`, { flush: true, mode: 0o600 });
+  await pipeline(all, stringify(form), file);
   await rename(`${out}.new`, out);
 }
 

@@ -5,7 +5,7 @@ import type { AnyProblem, Invalid } from './types.ts';
 export interface Connection {
   /** From the operator: your organization's, or a test key. */
   readonly apiKey: string;
-  /** Where the service is, without `/api/v1`. */
+  /** Where the service is, without `/api/v1`: `https:`, or plain `http:` on this machine. */
   readonly baseUrl: string;
   /** How long one request is repeated, and a batch without news waited for: half an hour if not given. */
   readonly patienceMs?: number;
@@ -48,7 +48,7 @@ export const PATIENCE_MS = 30 * 60_000;
 /**
  * The API as one key sees it: within the key's rate limit, and again where that may help, not before `Retry-After`.
  * @param signal ends every call
- * @throws {EnrichmentError} from a call: the last refusal
+ * @throws {EnrichmentError} `api_key_unusable`, `base_url_unusable`; from a call: the last refusal
  */
 export function createCaller(
   { apiKey, baseUrl, patienceMs = PATIENCE_MS }: Connection,
@@ -58,6 +58,7 @@ export function createCaller(
   if (!/^[\x21-\x7e]+$/.test(apiKey)) {
     throw new EnrichmentError('api_key_unusable', 'The API key is empty, or holds what no key holds.');
   }
+  checkBaseUrl(baseUrl);
   const pace = createPace();
   let hasAnswered = false;
   return async (path, headers = {}, body) => {
@@ -85,6 +86,21 @@ export function createCaller(
       await sleep(pauseMs, undefined, { signal });
     }
   };
+}
+
+/** The hosts of this machine, as a parsed URL has them. */
+const LOOPBACK = /^(?:localhost|127(?:\.[0-9]+){3}|\[::1\])$/;
+
+/** @throws {EnrichmentError} `base_url_unusable` for what is not a URL, or would send the key unencrypted over a network */
+function checkBaseUrl(baseUrl: string): void {
+  const url = URL.parse(baseUrl);
+  if (url?.protocol === 'https:') return;
+  if (url?.protocol === 'http:' && LOOPBACK.test(url.hostname)) return;
+  const problem = url?.protocol === 'http:' ? 'would send your API key unencrypted' : 'is not a web address';
+  throw new EnrichmentError(
+    'base_url_unusable',
+    `The address of the service ${problem}. Use one that begins with https://.`,
+  );
 }
 
 /** Never, if the same again would be answered the same. Not early, and not all at once. */

@@ -177,7 +177,9 @@ test('500 NPIs with a key at its usual limit, killed twice and gone on with: no 
     t.is(moments.length, left);
     await t.throwsAsync(resultOf(folder));
   }
-  const state = await readFile(join(folder, 'result.csv.state.json'), 'utf8');
+  const stateFile = join(folder, 'result.csv.state.json');
+  t.is((await stat(stateFile)).mode & 0o777, 0o600);
+  const state = await readFile(stateFile, 'utf8');
   t.false(state.includes(client.apiKey));
   const { code, stdout, stderr } = await run(folder, ENRICH, setting);
   t.is(code, 0, stderr);
@@ -194,6 +196,26 @@ test('500 NPIs with a key at its usual limit, killed twice and gone on with: no 
     count(*)::int as requests from requests where organization_id = ${client.organizationId}`;
   t.deepEqual([batches, requests], [9, 500]);
   t.deepEqual(await client.credits(), { balance: 750, total: 1000, used: 250 });
+});
+
+test('only the user can read the result, also when a killed run has left a part of one', async (t) => {
+  const client = await api.organization(100);
+  work(t, api, client.organizationId);
+  const folder = await folderWith(t, csvOf(npisFrom(50_000, 1)));
+  await writeFile(join(folder, 'result.csv.new'), 'a part', { mode: 0o644 });
+  t.is((await run(folder, ENRICH, { client })).code, 0);
+  t.is((await stat(join(folder, 'result.csv'))).mode & 0o777, 0o600);
+});
+
+test('plain http to another machine is wrong usage: nothing is asked', async (t) => {
+  const client = await api.organization(100);
+  const folder = await folderWith(t, csvOf(npisFrom(50_010, 1)));
+  const { code, stdout, stderr } = await run(folder, ENRICH, { client, url: 'http://api.example.com' });
+  t.deepEqual([code, stdout], [2, '']);
+  t.regex(
+    stderr,
+    /^npi-email-enrichment: The address of the service would send your API key unencrypted\. .*\n$/,
+  );
 });
 
 test('an interrupted run ends with 130 and leaves nothing but its state', async (t) => {

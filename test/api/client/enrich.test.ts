@@ -125,6 +125,8 @@ test('what repeating does not mend is thrown at once, with the code and the requ
     [{ apiKey: 'moved' }, 'http_307', 307],
     [{ apiKey: 'two\nlines' }, 'api_key_unusable', null],
     [{ baseUrl: 'http://127.0.0.1:1', patienceMs: 0 }, 'unreachable', null],
+    [{ baseUrl: 'http://localhost:1', patienceMs: 0 }, 'unreachable', null],
+    [{ baseUrl: 'http://[::1]:1', patienceMs: 0 }, 'unreachable', null],
   ];
   for (const [options, code, status] of cases) {
     const asked = enrich(npisFrom(200, 1), { ...optionsOf(client, url), ...options });
@@ -137,6 +139,26 @@ test('what repeating does not mend is thrown at once, with the code and the requ
   t.deepEqual(elsewhere.passed, []);
   const error = await t.throwsAsync(enrich(['1234567893', '123'], optionsOf(client, url)));
   t.is(error?.message, 'NPI 2 is not 10 digits.');
+});
+
+test('an address that would send the key unencrypted is refused before anything is sent', async (t) => {
+  const client = await api.organization();
+  for (const baseUrl of [
+    'http://api.example.com',
+    'HTTP://10.0.0.1:8080',
+    'http://127.0.0.1.example.com',
+    'http://127.0.0.1@api.example.com',
+    'http://localhost.example.com',
+    'ftp://127.0.0.1',
+    'api.example.com',
+    '',
+  ]) {
+    const error = await t.throwsAsync(enrich(npisFrom(200, 1), { ...optionsOf(client), baseUrl }), {
+      instanceOf: EnrichmentError,
+    });
+    t.is(error?.code, 'base_url_unusable', baseUrl);
+    t.regex(error?.message ?? '', /Use one that begins with https:\/\/\.$/);
+  }
 });
 
 test('a run that was ended anywhere goes on: no batch twice, no result missing', async (t) => {
