@@ -3,7 +3,7 @@ import inspector from 'node:inspector';
 import { text } from 'node:stream/consumers';
 import { type Client, isGrpcServiceError } from '@temporalio/client';
 import type { Command } from 'commander';
-import { printable } from '../api/client/printable.ts';
+import { printableLines } from '../api/client/printable.ts';
 import { openDatabase } from '../db/client.ts';
 import { OperatorProblem } from '../db/errors.ts';
 import { isId } from '../db/ids.ts';
@@ -180,8 +180,13 @@ function tell(run: Run, misfit: string | null, pinned: string | null): void {
   say([heading, ...(ui ? [`${ui}/${workflowId}`] : []), ...storyOf(run), misfit ?? 'fits'].join('\n'));
 }
 
-/** Payloads have no addresses. What somebody else has written may have, and must not move a terminal's cursor. */
+/** Prints a text in which what looks like an address is masked: what somebody has written into a history may hold one. */
 function say(text: string): void {
-  const lines = text.split('\n').map(printable);
-  console.log(lines.join('\n').replaceAll(/[^\s"'<>(),;:=]+@[^\s"'<>(),;:=]+/g, '***'));
+  console.log(printableLines(text).replaceAll(/[^\s"'<>(),;:=]+/g, masked));
+}
+
+/** Masks a word with an @ inside. A regular expression that looks for the @ itself would take quadratic time. */
+function masked(word: string): string {
+  const at = word.indexOf('@', 1);
+  return at !== -1 && at < word.length - 1 ? '***' : word;
 }
