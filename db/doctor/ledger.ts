@@ -127,9 +127,19 @@ function promises({ replayMs }: DoctorRules): Pass[] {
     },
   };
   // What was paid for may have been erased or suppressed since: then the replay is another address, or erased itself.
-  const withheld = sql`(r.erased_at is not null or c.erased_at is not null or is_suppressed(c.npi, c.email))`;
+  // A suppression that was removed after the replay is in the audit log only.
+  const wasSuppressed = sql`exists (
+    select from removed s
+     where s.at >= r.accepted_at and case s.kind
+           when 'npi' then s.value = c.npi
+           when 'email' then s.value = encode(sha256(convert_to(lower(c.email), 'UTF8')), 'hex')
+           else '.' || split_part(lower(c.email), '@', 2) like '%.' || s.value end)`;
+  const withheld = sql`(r.erased_at is not null or c.erased_at is not null or is_suppressed(c.npi, c.email) or ${wasSuppressed})`;
   const replays: Pass = {
     from: sql`(
+      with removed as materialized (
+        select at, subject as value, details ->> 'kind' as kind from audit_log where action = 'suppressions.remove'
+      )
       select r.id from requests r
        where r.replayed and r.test_outcome is distinct from 'replayed' and not exists (
          select from requests c where c.organization_id = r.organization_id and c.npi = r.npi

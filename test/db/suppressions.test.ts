@@ -133,6 +133,28 @@ test('what was paid for and is suppressed is replaced by another stored address,
   t.is(checks.find(({ code }) => code === 'replay_without_charge')?.findings, 0);
 });
 
+test.serial('doctor accepts a replay of another address after the suppression was removed', async (t) => {
+  const replays = async () => {
+    const { checks } = await diagnose(api.db, { ...RULES, webhookScheduleMs: [0] });
+    return checks.find(({ code }) => code === 'replay_without_charge')?.findings;
+  };
+  const paidFor = (name: string) => `${name}@staff.clinic.example`;
+  const targets = {
+    '2000080015': { kind: 'email', value: hashAddress(paidFor('2000080015')) },
+    '2000080023': { kind: 'domain', value: 'clinic.example' },
+  } as const;
+  for (const [npi, target] of Object.entries(targets)) {
+    await know(npi, paidFor(npi));
+    const client = await api.organization(10);
+    t.like((await ask(client, npi)).item, { email: paidFor(npi), replayed: false });
+    await addSuppression(api.db, BY, target);
+    await know(npi, `${npi}@elsewhere.example`);
+    t.like((await ask(client, npi)).item, { email: `${npi}@elsewhere.example`, replayed: true });
+    await removeSuppression(api.db, BY, target);
+    t.is(await replays(), 0, target.kind);
+  }
+});
+
 test('an address that may not be kept serves its own lookup alone', async (t) => {
   const npi = '2000060017';
   await know(npi, 'lent@clinic.example');
