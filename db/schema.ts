@@ -171,6 +171,7 @@ export const providers = pgTable('providers', {
   origin: text('origin').$type<'nppes' | 'registry'>().notNull(),
   asOf: date('as_of').notNull().default(inMigrations),
   rowHash: count('row_hash').notNull(),
+  importNumber: integer('import_number'),
   importedAt: time('imported_at').notNull().defaultNow(),
 });
 
@@ -178,13 +179,16 @@ export const providerEndpoints = pgTable('provider_endpoints', {
   ...columns('npi endpoint', requiredText),
   kind: text('kind').$type<words.EndpointKind>().notNull(),
   affiliationName: text('affiliation_name'),
+  importNumber: integer('import_number'),
 });
 
 export const providerOtherNames = pgTable('provider_other_names', {
   ...columns('npi name typeCode', requiredText),
+  importNumber: integer('import_number'),
 });
 
 export const providerLocations = pgTable('provider_locations', {
   ...columns('npi line1 line2 city state postalCode', requiredText),
   ...columns('phone phoneKey addressKey', text),
+  importNumber: integer('import_number'),
 });

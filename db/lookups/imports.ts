@@ -76,26 +76,28 @@ export async function findImport(db: Database, kind: Dataset, fingerprint: strin
  * marked as failed: it is being repeated. Of CMS's any: whoever begins one holds the lock that lets one run at a time.
  * @param file.name without its folder
  * @param file.fingerprint tells the same content again
+ * @returns its id, and the number that stands in the rows that it writes
  */
 export async function beginImport(
   db: Database,
   by: ChangedBy,
   kind: ImportKind,
   file: { readonly name: string; readonly fingerprint: string },
-): Promise<string> {
+): Promise<{ id: string; number: number }> {
   const id = newId('imp');
   const isOfCms = kind === 'nppes' || kind === 'clinicians';
-  await transaction(db, async (tx) => {
+  return await transaction(db, async (tx) => {
     await tx.execute(sql`
       update import_runs set state = 'failed', finished_at = clock_timestamp()
        where kind = ${kind} and state = 'running' and (${isOfCms} or fingerprint = ${file.fingerprint})`);
-    await tx.execute(sql`
+    const [row] = await tx.execute<{ number: number }>(sql`
       insert into import_runs (id, kind, file, fingerprint, state)
-      values (${id}, ${kind}, ${file.name}, ${file.fingerprint}, 'running')`);
+      values (${id}, ${kind}, ${file.name}, ${file.fingerprint}, 'running')
+      returning number`);
     const details = { file: file.name };
     await recordAudit(tx, by, { action: `${kind}.import`, organizationId: null, subject: id, details });
+    return { id, number: row?.number ?? 0 };
   });
-  return id;
 }
 
 /** Notes how an import ended, and what it did. */

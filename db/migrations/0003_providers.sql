@@ -38,6 +38,8 @@ create table providers (
   as_of date not null default current_date,
   -- Tells an unchanged row from a changed one without comparing columns.
   row_hash bigint not null,
+  -- The import that wrote this row last (import_runs.number); null for what the registry said.
+  import_number integer,
   imported_at timestamptz(3) not null default clock_timestamp()
 );
 -- Organizations at the same phone or address as a person.
@@ -60,6 +62,7 @@ create table provider_endpoints (
   kind text not null check (kind in ('DIRECT', 'CONNECT', 'SOAP', 'FHIR', 'REST', 'OTHERS')),
   endpoint text not null,
   affiliation_name text,
+  import_number integer,
   primary key (npi, kind, endpoint)
 );
 
@@ -76,6 +79,7 @@ create table provider_other_names (
   npi text collate "C" not null,
   name text not null,
   type_code text not null,
+  import_number integer,
   primary key (npi, name, type_code)
 );
 
@@ -90,6 +94,7 @@ create table provider_locations (
   phone text,
   phone_key text,
   address_key text,
+  import_number integer,
   primary key (npi, line_1, line_2, city, state, postal_code)
 );
 create index provider_locations_by_phone on provider_locations (phone_key);
@@ -106,6 +111,7 @@ create table clinician_practices (
   -- The group's legal name, and how many bill for it.
   name text,
   members integer,
+  import_number integer,
   primary key (npi, pac_id, phone_key, address_key)
 );
 create index clinician_practices_by_group on clinician_practices (pac_id) where pac_id <> '';
@@ -120,6 +126,8 @@ create table employer_domains (
 -- An import that was interrupted is run again from the beginning: what it has written already is what it would write.
 create table import_runs (
   id text primary key,
+  -- Stands in the rows that the import wrote: four bytes instead of the id's thirty.
+  number integer not null generated always as identity unique,
   kind text not null check (kind in ('nppes', 'clinicians', 'domains', 'emails', 'suppressions')),
   -- The file's name without its folder, and what tells the same file again.
   file text not null,

@@ -54,7 +54,7 @@ export async function recordPrivacyRequest(
 }
 
 /** What we compute for ourselves from other columns. */
-const DERIVED = ['row_hash', 'phone_key', 'address_key', 'updated_at', 'unchecked', 'facts'];
+const DERIVED = ['row_hash', 'import_number', 'phone_key', 'address_key', 'updated_at', 'unchecked', 'facts'];
 
 /** By which a person is known; the other one is null, which in SQL equals nothing. */
 const known = (subject: DataSubject) => ({ npi: null, email: null, ...subject });

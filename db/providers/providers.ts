@@ -29,7 +29,7 @@ export type RegistryLocation = Readonly<
   Record<'line1' | 'line2' | 'city' | 'state' | 'postalCode' | 'phone', string | null>
 >;
 
-export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi'>;
+export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi' | 'importNumber'>;
 
 /**
  * Of these NPIs those that the registry is to be asked about: no import has them, and the registry has not been asked
@@ -76,7 +76,8 @@ export async function storeRegistryAnswer(
     for (const [table, rows] of details) {
       // Whatever is not said anew is not known any more. Of what the registry names twice the first counts.
       await tx.delete(table).where(sql`npi = ${npi}`);
-      if (rows.length > 0) await tx.execute(sql`${insertAll(table, rows, { npi })} on conflict do nothing`);
+      if (rows.length > 0)
+        await tx.execute(sql`${insertAll(table, rows, { npi, importNumber: null })} on conflict do nothing`);
     }
   });
 }

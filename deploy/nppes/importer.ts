@@ -5,7 +5,13 @@ import type { ChangedBy } from '../../db/audit.ts';
 import { openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { beginImport, type Counts, type Dataset, endImport, findImport } from '../../db/lookups/imports.ts';
-import { importDetails, importProviders, stageDetails } from '../../db/providers/nppes/merge.ts';
+import {
+  countRemovals,
+  hasRows,
+  importDetails,
+  importProviders,
+  stageDetails,
+} from '../../db/providers/nppes/merge.ts';
 import { analyzeProviders, connectForImport, type NppesConnection } from '../../db/providers/nppes/run.ts';
 import type { DetailTable } from '../../db/providers/nppes/staging.ts';
 import { type CsvRecord, csvReader } from './csv.ts';
@@ -26,6 +32,8 @@ export interface ImportOptions extends ChangedBy {
   readonly dryRun?: boolean;
   /** Imports a file that was imported before. */
   readonly again?: boolean;
+  /** Imports a file that removes more than 5 % of a table. */
+  readonly yes?: boolean;
   readonly output: ProgressOutput;
 }
 
@@ -34,7 +42,7 @@ export type ImportResult = Awaited<ReturnType<typeof importDownload>>;
 /**
  * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Every NPI that it names is
  * made what it says; others stay. Killed at any moment and run again, it ends as if nothing had happened.
- * @throws {OperatorProblem} if it cannot begin or was stopped
+ * @throws {OperatorProblem} if it cannot begin or was stopped, or would remove too much: then nothing was changed
  * @throws {DatabaseError} if it could not begin for the database's sake
  */
 export async function importDownload(options: ImportOptions) {
@@ -49,7 +57,7 @@ export async function importDownload(options: ImportOptions) {
   const begun = performance.now();
   const { name: file, fingerprint, members } = source;
   // A wrong layout of the last file must not be found after an hour's import of the first.
-  const files: { member: Member; header: Header }[] = [];
+  const files: ReadableFile[] = [];
   for (const member of members) files.push({ member, header: await readHeader(member) });
   const rejectsPath = options.rejects ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`;
   const earlier = dryRun || again ? null : await findImport(db, dataset, fingerprint);
@@ -57,20 +65,21 @@ export async function importDownload(options: ImportOptions) {
   if (earlier === null) {
     await requireOther(path, rejectsPath);
     const rejects = await openRejects(rejectsPath);
-    const id = dryRun ? null : await beginImport(db, options, dataset, { name: file, fingerprint });
+    const run = dryRun ? null : await beginImport(db, options, dataset, { name: file, fingerprint });
     const bytes = members.reduce((sum, { size }) => sum + size, 0);
     const progress = openProgress(options.output, bytes);
-    const work: Import = { connection, dryRun, rejects, progress, counts };
+    const importNumber = run?.number ?? null;
+    const work: Import = { connection, fingerprint, importNumber, rejects, progress, counts };
     try {
-      for (const { member, header } of files) await importMember(work, member, header);
-      if (id !== null) {
+      await importFiles(work, files, options.yes ?? false);
+      if (run !== null) {
         await analyzeProviders(connection);
-        await endImport(db, id, 'done', counts);
+        await endImport(db, run.id, 'done', counts);
       }
     } catch (error) {
       // It is only a note: the next run makes it if this one cannot.
-      if (id !== null) {
-        const noted = endImport(db, id, 'failed', counts);
+      if (run !== null) {
+        const noted = endImport(db, run.id, 'failed', counts);
         await noted.then(() => analyzeProviders(connection)).catch(() => {});
       }
       if (!(error instanceof DatabaseError)) throw error;
@@ -102,7 +111,10 @@ export async function importDownload(options: ImportOptions) {
 /** What the files of one import share. */
 interface Import {
   readonly connection: NppesConnection;
-  readonly dryRun: boolean;
+  /** Identifies the download, as in `import_runs`. */
+  readonly fingerprint: string;
+  /** Stands in the rows that are written; null for a rehearsal, which writes none. */
+  readonly importNumber: number | null;
   readonly rejects: RejectsFile;
   readonly progress: Progress;
   /** By file and fate, such as `npidata.inserted`. */
@@ -118,36 +130,119 @@ const DETAIL_TABLES: Readonly<Record<FileKind, DetailTable | null>> = {
   clinicians: 'clinician_practices',
 };
 
-async function importMember(
-  { connection, dryRun, rejects, progress, counts }: Import,
-  member: Member,
-  header: Header,
-): Promise<void> {
-  const { name, kind, asOf } = member;
-  const table = DETAIL_TABLES[kind];
-  const add = (fates: Counts) => {
-    for (const [fate, count] of Object.entries(fates)) {
-      counts[`${kind}.${fate}`] = (counts[`${kind}.${fate}`] ?? 0) + count;
-    }
-  };
+/** A file whose columns were found. */
+interface ReadableFile {
+  readonly member: Member;
+  readonly header: Header;
+}
+
+/** Imports the files of a download. Nothing is written before it is known how much would be removed. */
+async function importFiles(work: Import, files: readonly ReadableFile[], mayRemove: boolean): Promise<void> {
+  const mains = files.filter(({ member }) => DETAIL_TABLES[member.kind] === null);
+  const details = files.flatMap((file) => {
+    const table = DETAIL_TABLES[file.member.kind];
+    return table === null ? [] : [{ file, table }];
+  });
+  for (const { file, table } of details) {
+    await readCounted(work, file, async ({ copy }) => {
+      await stageDetails(work.connection, table, copy);
+      return {};
+    });
+  }
+  const detailFiles = details.map(({ file, table }) => ({
+    kind: file.member.kind,
+    table,
+    asOf: file.member.asOf,
+    fingerprint: work.fingerprint,
+  }));
+  const isRehearsal = work.importNumber === null;
+  const filled: DetailTable[] = [];
+  for (const { table } of detailFiles) {
+    if (await hasRows(work.connection, table)) filled.push(table);
+  }
+  // The main file is read twice only if there is something to remove. A first import has nothing.
+  if (isRehearsal || filled.length > 0) {
+    for (const file of mains) await compareMain(work, file);
+  }
+  const tooMany: string[] = [];
+  for (const file of detailFiles) {
+    const { removed, total } = await countRemovals(work.connection, file);
+    if (removed > total * MAX_REMOVED_SHARE) tooMany.push(`${removed} of ${total} rows of ${file.table}`);
+    if (isRehearsal) add(work, file.kind, { removed });
+  }
+  if (work.importNumber === null) return;
+  if (tooMany.length > 0 && !mayRemove) {
+    throw new ImportProblem(
+      `this import would remove ${tooMany.join(', and ')}, which is more than 5 %; nothing was changed. If that is right, run it again with --yes`,
+    );
+  }
+  for (const file of mains) await importMain(work, file);
+  for (const file of detailFiles) {
+    add(work, file.kind, await importDetails(work.connection, file, work.importNumber));
+  }
+}
+
+/** More than this share of a table is removed only if the operator has agreed. */
+const MAX_REMOVED_SHARE = 0.05;
+
+/** Notes the NPIs that a main file would change. A rehearsal counts them as well. */
+async function compareMain(work: Import, file: ReadableFile): Promise<void> {
+  const { asOf } = file.member;
+  const compare = ({ copy, read, rejected }: Chunk) =>
+    importProviders(work.connection, {
+      asOf,
+      copy,
+      rows: read - rejected.length,
+      expectsNew: false,
+      dryRun: true,
+    });
+  if (work.importNumber === null) {
+    await readCounted(work, file, compare);
+    return;
+  }
+  for await (const chunk of chunksOf(work, file)) {
+    await compare(chunk);
+    work.progress(file.member.name, chunk.bytes, chunk.read);
+  }
+}
+
+async function importMain(work: Import, file: ReadableFile): Promise<void> {
+  const { asOf } = file.member;
   // As the chunk before: a first import goes from new NPI to new NPI.
   let expectsNew = false;
-  // The next chunk is read while PostgreSQL works on this one.
-  const chunks: AsyncIterable<Chunk> = Readable.from(readChunks(member, header), { highWaterMark: 1 });
-  for await (const { copy, read, rejected, bytes } of chunks) {
-    await rejects.append(name, rejected);
+  await readCounted(work, file, async ({ copy, read, rejected }) => {
     const rows = read - rejected.length;
-    let fates: Counts = {};
-    if (table === null) {
-      fates = await importProviders(connection, { asOf, copy, rows, expectsNew, dryRun });
-      expectsNew = fates.inserted === rows;
-    } else if (!dryRun) {
-      await stageDetails(connection, table, copy);
-    }
-    add({ read, rejected: rejected.length, ...fates });
-    progress(name, bytes, read);
+    const fates = await importProviders(work.connection, { asOf, copy, rows, expectsNew, dryRun: false });
+    expectsNew = fates.inserted === rows;
+    return fates;
+  });
+}
+
+/** Reads a file in chunks, lists what is rejected, and counts what became of the rows. */
+async function readCounted(
+  work: Import,
+  file: ReadableFile,
+  handle: (chunk: Chunk) => Promise<Counts>,
+): Promise<void> {
+  const { name, kind } = file.member;
+  for await (const chunk of chunksOf(work, file)) {
+    await work.rejects.append(name, chunk.rejected);
+    const fates = await handle(chunk);
+    add(work, kind, { read: chunk.read, rejected: chunk.rejected.length });
+    add(work, kind, fates);
+    work.progress(name, chunk.bytes, chunk.read);
   }
-  if (table !== null && !dryRun) add(await importDetails(connection, table, asOf));
+}
+
+/** The next chunk is read while PostgreSQL works on this one. */
+function chunksOf({ importNumber }: Import, { member, header }: ReadableFile): AsyncIterable<Chunk> {
+  return Readable.from(readChunks(member, header, importNumber), { highWaterMark: 1 });
+}
+
+function add({ counts }: Import, kind: FileKind, fates: Counts): void {
+  for (const [fate, count] of Object.entries(fates)) {
+    counts[`${kind}.${fate}`] = (counts[`${kind}.${fate}`] ?? 0) + count;
+  }
 }
 
 /** Rows of a file that are imported together, wholly or not at all. */
@@ -185,10 +280,18 @@ export async function readHeader({ name, kind, open }: Member): Promise<Header> 
   return findColumns(name, kind, names ?? []);
 }
 
-/** Reads the rows of a file. @throws {ImportProblem} if it cannot be read */
-export async function* readChunks(member: Member, header: Header): AsyncGenerator<Chunk> {
+/**
+ * Reads the rows of a file.
+ * @param importNumber stands in providers' rows; null if none is written
+ * @throws {ImportProblem} if it cannot be read
+ */
+export async function* readChunks(
+  member: Member,
+  header: Header,
+  importNumber: number | null = null,
+): AsyncGenerator<Chunk> {
   const reader = csvReader(header.columns);
-  const parse = rowParser(member.kind, member.asOf, header);
+  const parse = rowParser(member.kind, member.asOf, header, importNumber);
   let isHeader = true;
   let chunk = emptyChunk();
   let buffer = Buffer.allocUnsafeSlow(BUFFER_BYTES);

@@ -25,10 +25,11 @@ const KEY_BYTES_AT_MOST = 2_000;
 /**
  * How rows of a kind of file are read, their columns being where the header says.
  * @param asOf the day whose state the file is
+ * @param importNumber stands in providers' rows; null if none is written
  */
-export function rowParser(kind: FileKind, asOf: string, header: Header) {
+export function rowParser(kind: FileKind, asOf: string, header: Header, importNumber: number | null) {
   const npiAt = header.at('NPI');
-  const parse = PARSERS[kind](header, asOf);
+  const parse = PARSERS[kind](header, `${asOf}\tnppes\t${importNumber ?? '\\N'}`);
   /** A line for COPY, or why there is none. */
   return (record: CsvRecord): string | Reject => {
     const npi = record.text(npiAt);
@@ -45,7 +46,7 @@ function brokenBy(npi: string, { whole }: CsvRecord): string | null {
   return isTenDigits(npi) ? 'NPI has a wrong check digit' : 'NPI is not 10 digits';
 }
 
-const PARSERS: Readonly<Record<FileKind, (header: Header, asOf: string) => ParseKnown>> = {
+const PARSERS: Readonly<Record<FileKind, (header: Header, origin: string) => ParseKnown>> = {
   npidata: providerParser,
   othername: otherNameParser,
   pl: locationParser,
@@ -62,7 +63,8 @@ function reader(header: Header, names: readonly string[]) {
 const DEACTIVE = 'deactive';
 const STATUSES: readonly string[] = ['', 'active', 'soon_to_be_deactivated', DEACTIVE];
 
-function providerParser(header: Header, asOf: string): ParseKnown {
+/** @param origin the values of `as_of`, `origin`, and `import_number` */
+function providerParser(header: Header, origin: string): ParseKnown {
   const { texts, practice, dates } = columns.npidata;
   const textsOf = reader(header, texts);
   const practiceOf = reader(header, practice);
@@ -94,7 +96,7 @@ function providerParser(header: Header, asOf: string): ParseKnown {
     ]);
     // 64 bits as PostgreSQL's signed bigint. Not for secrets: it tells a changed row from an unchanged one.
     const rowHash = hash('sha1', line, 'buffer').readBigInt64LE();
-    return `${rowHash}\t${asOf}\tnppes\t${line}`;
+    return `${rowHash}\t${origin}\t${line}`;
   };
 }
 

@@ -36,6 +36,7 @@ export function addCommands(program: Command, run: Run, { databaseUrl, output }:
       )
       .option('--dry-run', 'count what would change, and change nothing')
       .option('--again', 'import a file that was imported before')
+      .option('--yes', 'go on although it removes more than 5 % of a table')
       .action((path: string, options: Omit<ImportOptions, 'dataset' | 'path' | 'databaseUrl' | 'output'>) =>
         run(async () => {
           const given = { ...options, dataset, path, databaseUrl: databaseUrl(), output };
@@ -108,7 +109,7 @@ async function importFile<T extends object>(
   work: RowImport<T>,
 ): Promise<Report> {
   const file = await identify(path);
-  const id = await beginImport(db, { actor, reason }, kind, file);
+  const { id } = await beginImport(db, { actor, reason }, kind, file);
   const counts: Record<string, number> = {};
   try {
     await importRows(work, path, verdicts, counts);

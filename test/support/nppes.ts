@@ -35,12 +35,13 @@ export interface Imported {
 }
 
 const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
-/** All that an import writes but when it did. */
+/** All that an import writes, except when it did and its number. */
 const CONTENT = [
-  `select coalesce(md5(string_agg((to_jsonb(p) - 'imported_at')::text, ',' order by npi)), '') as digest from providers p`,
+  `select coalesce(md5(string_agg((to_jsonb(p) - 'imported_at' - 'import_number')::text, ',' order by npi)), '') as digest from providers p`,
   ...['provider_endpoints', 'provider_other_names', 'provider_locations', 'clinician_practices'].map(
     (table) =>
-      `select coalesce(md5(string_agg(d::text, ',' order by d::text)), '') as digest from ${table} d`,
+      `select coalesce(md5(string_agg(row, ',' order by row)), '') as digest
+         from (select (to_jsonb(d) - 'import_number')::text as row from ${table} d) rows`,
   ),
 ];
 

@@ -13,7 +13,7 @@ export interface ProviderChunk {
   readonly rows: number;
   /** True if no NPI of it is expected to be known: it is then tried without a comparison, in a third of the time. */
   readonly expectsNew: boolean;
-  /** True to count only. */
+  /** True to count only, and to note the NPIs that would change. */
   readonly dryRun: boolean;
 }
 
@@ -42,6 +42,11 @@ const WRITTEN = `
     insert into providers (${COLUMNS}) select ${COLUMNS} from judged where change in ('inserted', 'updated')
     on conflict (npi) do update set ${CHANGES}, imported_at = clock_timestamp()
      where providers.as_of <= excluded.as_of
+  )`;
+
+const NOTED = `
+  noted as (
+    insert into changed_providers select npi from judged where change in ('inserted', 'updated')
   )`;
 
 /** What became of the rows that were staged. */
@@ -80,8 +85,8 @@ export async function importProviders(connection: NppesConnection, chunk: Provid
     await copyTo(tx, 'staged_providers', COPIED_PROVIDER_COLUMNS, chunk.copy);
     // A chunk is small beside the table, and staging tables have no statistics to show it.
     await tx`select set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`;
-    const statement = chunk.dryRun ? `with ${JUDGED} ${COUNTED}` : `with ${JUDGED}, ${WRITTEN} ${COUNTED}`;
-    const [counts] = await tx.unsafe<Counts[]>(statement, [chunk.asOf]);
+    const write = chunk.dryRun ? NOTED : WRITTEN;
+    const [counts] = await tx.unsafe<Counts[]>(`with ${JUDGED}, ${write} ${COUNTED}`, [chunk.asOf]);
     return counts ?? {};
   });
 }
@@ -102,25 +107,59 @@ export async function stageDetails(
   await connection.transaction((tx) => copyTo(tx, `staged_${table}`, [...key, ...rest], copy));
 }
 
+/** The file that details come from. */
+export interface DetailFile {
+  readonly table: DetailTable;
+  /** The day whose state the file is; `infinity` for a file that names no day, and is newer than every provider. */
+  readonly asOf: string;
+  /** Identifies the download, as in `import_runs`. */
+  readonly fingerprint: string;
+}
+
+/** Returns whether a table has any rows: an import removes nothing from an empty one. */
+export async function hasRows(connection: NppesConnection, table: DetailTable): Promise<boolean> {
+  const [row] = await connection.transaction((tx) => tx`select from ${tx(table)} limit 1`);
+  return row !== undefined;
+}
+
 /**
- * Makes the details of every NPI that the download names those of the file, in one transaction. Named is who has a row
- * in this file, and whom the main file of the same day has changed: NPPES counts a change of details as a change of
- * the provider. Who was changed by a later file is left alone.
- * @param asOf the day whose state the file is; `infinity` for a file that names none: no provider's day has to do with it
+ * Counts the rows that `importDetails` would remove, and the rows of the table. Everything that the download says must be
+ * staged, and what its main file changes must be noted in `changed_providers`.
+ */
+export async function countRemovals(
+  connection: NppesConnection,
+  { table, asOf, fingerprint }: DetailFile,
+): Promise<{ removed: number; total: number }> {
+  return await connection.transaction(async (tx) => {
+    await tx`analyze ${tx(`staged_${table}`)}, changed_providers`;
+    const [counts] = await tx.unsafe<{ removed: number; total: number }[]>(
+      `select (select count(*)::integer from ${table} d ${statementsOf(table).areRemoved}) as removed,
+              (select count(*)::integer from ${table}) as total`,
+      [asOf, fingerprint],
+    );
+    return counts ?? { removed: 0, total: 0 };
+  });
+}
+
+/**
+ * Replaces the details of the NPIs that the download names, in one transaction. An NPI is named if it has a row in this
+ * file, or if the main file of this download has changed it: NPPES counts a change of details as a change of the
+ * provider. What a later file has changed stays.
+ * @param importNumber stands in the rows that are written
  * @returns what became of the rows
  */
 export async function importDetails(
   connection: NppesConnection,
-  table: DetailTable,
-  asOf: string,
+  { table, asOf, fingerprint }: DetailFile,
+  importNumber: number,
 ): Promise<Counts> {
-  const { remove, merge } = statementsOf(table);
+  const { areRemoved, merge } = statementsOf(table);
   return await connection.transaction(async (tx) => {
     // What a person had erased is not theirs to have again. Who erases at this moment is seen by the table's trigger.
     const { count: erased } = table === 'provider_endpoints' ? await tx.unsafe(REMOVE_ERASED) : { count: 0 };
     await tx`analyze ${tx(`staged_${table}`)}`;
-    const { count: removed } = await tx.unsafe(remove, [asOf]);
-    const [merged] = await tx.unsafe<Counts[]>(merge, [asOf]);
+    const { count: removed } = await tx.unsafe(`delete from ${table} d ${areRemoved}`, [asOf, fingerprint]);
+    const [merged] = await tx.unsafe<Counts[]>(merge, [asOf, importNumber]);
     return { erased, removed, ...merged };
   });
 }
@@ -137,15 +176,13 @@ function statementsOf(table: DetailTable) {
   const sameKey = (a: string, b: string) =>
     key.map((column) => `${a}.${column} = ${b}.${column}`).join(' and ');
   const differs = rest.map((column) => `d.${column} is distinct from s.${column}`).join(' or ') || 'false';
-  const takes =
-    rest.length === 0
-      ? 'nothing'
-      : `update set ${rest.map((column) => `${column} = excluded.${column}`).join(', ')}`;
-  const remove = `
-    delete from ${table} d
-     using (select npi from staged_${table} union
-            select npi from providers where as_of = ${DAY} and origin = 'nppes') named
-     where d.npi = named.npi
+  const takes = [...rest, 'import_number'].map((column) => `${column} = excluded.${column}`).join(', ');
+  // A run that was killed has changed providers as well: its number is another one, its file the same.
+  const areRemoved = `
+     where d.npi in (select npi from staged_${table} union
+                     select npi from changed_providers union
+                     select npi from providers
+                      where import_number in (select number from import_runs where fingerprint = $2))
        and not exists (select from staged_${table} s where ${sameKey('s', 'd')})
        and not exists (select from providers p where p.npi = d.npi and p.as_of > ${DAY})`;
   // The choice among rows with one key must be the same in every run, or none would find nothing to do.
@@ -160,9 +197,10 @@ function statementsOf(table: DetailTable) {
                   else 'unchanged' end as change
         from picked s left join ${table} d on ${sameKey('d', 's')}
     ), written as (
-      insert into ${table} (${columns}) select ${columns} from judged where change in ('inserted', 'updated')
-      on conflict (${key.join(', ')}) do ${takes}
+      insert into ${table} (${columns}, import_number)
+      select ${columns}, $2::integer from judged where change in ('inserted', 'updated')
+      on conflict (${key.join(', ')}) do update set ${takes}
     )
     select ${fates(`staged_${table}`)} from judged`;
-  return { remove, merge };
+  return { areRemoved, merge };
 }

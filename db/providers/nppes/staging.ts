@@ -10,8 +10,14 @@ const PROVIDER_COLUMNS = `npi entity_type last_name first_name middle_name name_
   practice_postal_code practice_phone phone_key address_key updated_on deactivated_on reactivated_on
   deactivated`;
 
-/** What is copied of a provider: those values, what tells a changed row from an unchanged one, and of what day it is. */
-export const COPIED_PROVIDER_COLUMNS = ['row_hash', 'as_of', 'origin', ...PROVIDER_COLUMNS.split(/\s+/)];
+/** What is copied of a provider: those values, the hash that shows a changed row, the file's day, and its import. */
+export const COPIED_PROVIDER_COLUMNS = [
+  'row_hash',
+  'as_of',
+  'origin',
+  'import_number',
+  ...PROVIDER_COLUMNS.split(/\s+/),
+];
 
 /**
  * What a provider has several of, each kind in a table and a file of its own: the columns that are the key, and the
@@ -28,10 +34,11 @@ export const DETAIL_COLUMNS = {
 };
 export type DetailTable = keyof typeof DETAIL_COLUMNS;
 
-/** Makes the staging tables of a connection. */
+/** Makes the staging tables of a connection. `changed_providers` has the NPIs that the main file would change. */
 export const STAGING_TABLES = `
   create temporary table staged_providers on commit delete rows as
     select ${COPIED_PROVIDER_COLUMNS.join(', ')} from providers with no data;
+  create temporary table changed_providers (npi text collate "C" not null);
 ${Object.keys(DETAIL_COLUMNS)
   .map((table) => `  create temporary table staged_${table} (like ${table});`)
   .join('\n')}`;
@@ -48,6 +55,10 @@ export async function copyTo(
   // One that comes after the last line is told by the next statement.
   stream.on('error', () => {});
   await pipeline(lines, stream, { end: false });
+  // A short last piece may still wait to be sent. The copy cannot end before, and the next statement would be refused.
+  await new Promise<void>((resolve) => {
+    stream.write(Buffer.alloc(0), () => resolve());
+  });
   // Not awaited: if PostgreSQL refuses the last bytes, postgres.js never ends the stream.
   stream.end();
   await tx`select`;

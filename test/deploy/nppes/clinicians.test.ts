@@ -67,8 +67,8 @@ test('where a clinician works is kept, with the group or without, each once', as
   ]);
 });
 
-test('a later file replaces what was said of whom it names; the others stay', async (t) => {
-  const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
+test('a later file replaces the rows of the NPIs it names, with --yes beyond 5 %', async (t) => {
+  const { folder, imported, operator, sql } = await openNppesWorld(t, 'clinicians');
   await imported(await fileOf(folder, [row(npi(1)), row(npi(2)), row(npi(3))]));
   // Of what day NPPES is has nothing to do with it.
   await sql`insert into providers (npi, entity_type, origin, as_of, row_hash)
@@ -79,7 +79,12 @@ test('a later file replaces what was said of whom it names; the others stay', as
     row(npi(2), SOLO),
     row(npi(4)),
   ]);
-  t.like((await imported(later)).files, {
+  const before = await storedIn(sql);
+  const refused = await operator(later);
+  t.is(refused.code, 1);
+  t.regex(refused.stderr, /would remove 1 of 3 rows of clinician_practices, which is more than 5 %/);
+  t.deepEqual(await storedIn(sql), before);
+  t.like((await imported(later, '--yes')).files, {
     clinicians: { read: 3, inserted: 2, updated: 1, unchanged: 0, removed: 1, outdated: 0 },
   });
   t.deepEqual(

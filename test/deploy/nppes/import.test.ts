@@ -1,6 +1,7 @@
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import test from 'ava';
+import type { Sql } from 'postgres';
 import { openDatabase } from '../../../db/client.ts';
 import { diagnose } from '../../../db/doctor/doctor.ts';
 import { eraseSubject } from '../../../db/privacy/privacy.ts';
@@ -75,7 +76,7 @@ test('a provider is kept as NPPES has it, without what nothing reads', async (t)
     rejects_path: null,
   });
   const [person, organization] = await sql`
-    select to_jsonb(p) - 'row_hash' - 'imported_at' as row from providers p order by npi`;
+    select to_jsonb(p) - 'row_hash' - 'imported_at' - 'import_number' as row from providers p order by npi`;
   t.deepEqual(person?.row, {
     npi: npi(1),
     entity_type: 1,
@@ -359,7 +360,7 @@ test('endpoints, other names and locations follow the file for whom it names, an
   ]);
   await writeMember(week, 'othername', WEEK, [otherNameRow(npi(2), 'THE CLINIC')]);
   await writeMember(week, 'pl', WEEK, []);
-  t.like((await imported(week)).files, {
+  t.like((await imported(week, '--yes')).files, {
     endpoint: { read: 1, inserted: 0, updated: 1, removed: 1 },
     othername: { read: 1, unchanged: 1, removed: 1 },
     pl: { read: 0, removed: 1 },
@@ -377,6 +378,156 @@ test('endpoints, other names and locations follow the file for whom it names, an
     (await sql`select npi from provider_locations`).map((row) => row.npi),
     [npi(3)],
   );
+});
+
+/** A download with one file of each kind. */
+async function writeDownload(
+  folder: string,
+  name: string,
+  rows: Readonly<Record<'npidata' | 'endpoint' | 'othername' | 'pl', readonly NppesValues[]>>,
+  day = WEEK,
+) {
+  const path = join(folder, name);
+  await mkdir(path);
+  for (const kind of ['npidata', 'endpoint', 'othername', 'pl'] as const) {
+    await writeMember(path, kind, day, rows[kind]);
+  }
+  return path;
+}
+
+/** A monthly file of forty people with details, and a weekly one of the same day that names the first and a new one. */
+async function writeMonthAndWeek(folder: string) {
+  const everyone = Array.from({ length: 40 }, (_, n) => npi(n));
+  const monthly = await writeDownload(folder, 'monthly', {
+    npidata: everyone.map((id) => personRow(id)),
+    endpoint: everyone.map((id) => endpointRow(id, `${id}@direct.cedar-sim.com`)),
+    othername: everyone.map((id) => otherNameRow(id, `CEDAR ${id}`)),
+    pl: everyone.map((id) => locationRow(id, '9 OAK AVENUE')),
+  });
+  const weekly = await writeDownload(folder, 'weekly', {
+    npidata: [personRow(npi(0)), personRow(npi(40))],
+    endpoint: [endpointRow(npi(0), `${npi(0)}@direct.cedar-sim.com`)],
+    othername: [otherNameRow(npi(0), `CEDAR ${npi(0)}`)],
+    pl: [locationRow(npi(0), '9 OAK AVENUE'), locationRow(npi(40), '1 ELM RD')],
+  });
+  return { monthly, weekly };
+}
+
+const DETAILS = ['provider_endpoints', 'provider_other_names', 'provider_locations'];
+
+async function detailCounts(sql: Sql): Promise<number[]> {
+  const counts: number[] = [];
+  for (const table of DETAILS) counts.push((await sql`select from ${sql(table)}`).length);
+  return counts;
+}
+
+for (const [order, first, second] of [
+  ['monthly first', 'monthly', 'weekly'],
+  ['weekly first', 'weekly', 'monthly'],
+] as const) {
+  test(`a weekly file of the same day removes no details of other NPIs, ${order}`, async (t) => {
+    const { folder, imported, sql } = await openNppesWorld(t);
+    const paths = await writeMonthAndWeek(folder);
+    await imported(paths[first]);
+    await imported(paths[second]);
+    t.deepEqual(await detailCounts(sql), [40, 40, 41]);
+    const again = await imported(paths.weekly, '--again');
+    for (const kind of ['endpoint', 'othername', 'pl']) t.is(again.files[kind]?.removed, 0, kind);
+    t.deepEqual(await detailCounts(sql), [40, 40, 41]);
+  });
+}
+
+test('a changed provider loses the details that its own download does not name', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  await imported((await writeMonthAndWeek(folder)).monthly);
+  const changed = { 'Last Update Date': '08/12/2026' };
+  const later = await writeDownload(folder, 'later', {
+    npidata: [personRow(npi(3), changed), personRow(npi(4))],
+    endpoint: [],
+    othername: [],
+    pl: [locationRow(npi(4), '9 OAK AVENUE')],
+  });
+  const { files } = await imported(later);
+  t.is(files.endpoint?.removed, 1);
+  t.is(files.othername?.removed, 1);
+  t.like(files.pl, { removed: 1, unchanged: 1 });
+  const left = await sql`select npi from provider_endpoints where npi in ${sql([npi(3), npi(4)])}`;
+  t.deepEqual(
+    left.map((row) => row.npi),
+    [npi(4)],
+  );
+});
+
+test('an import that was killed before its details removes them when it is run again', async (t) => {
+  const { folder, imported, operator, sql } = await openNppesWorld(t);
+  await imported((await writeMonthAndWeek(folder)).monthly);
+  const later = await writeDownload(folder, 'later', {
+    npidata: [personRow(npi(3), { 'Last Update Date': '08/12/2026' })],
+    endpoint: [],
+    othername: [],
+    pl: [],
+  });
+  // Stands for the end of the process between the main file and the first other one.
+  await sql.unsafe(
+    `create function refuse() returns trigger language plpgsql as 'begin raise exception ''no''; end'`,
+  );
+  await sql`create trigger refuse before delete on provider_other_names execute function refuse()`;
+  t.is((await operator(later)).code, 1);
+  t.is((await sql`select from providers where updated_on = '2026-08-12'`).length, 1);
+  await sql`drop trigger refuse on provider_other_names`;
+  t.like((await imported(later)).files, {
+    npidata: { unchanged: 1 },
+    endpoint: { removed: 1 },
+    othername: { removed: 1 },
+    pl: { removed: 1 },
+  });
+});
+
+test('an import that would remove more than 5 % of a table changes nothing without --yes', async (t) => {
+  const { folder, imported, operator, sql } = await openNppesWorld(t);
+  await imported((await writeMonthAndWeek(folder)).monthly);
+  const changed = { 'Last Update Date': '08/12/2026' };
+  // Of forty endpoints two are 5 %, three are more.
+  const later = await writeDownload(folder, 'later', {
+    npidata: [personRow(npi(1), changed), personRow(npi(2), changed), personRow(npi(3), changed)],
+    endpoint: [],
+    othername: [otherNameRow(npi(1), `CEDAR ${npi(1)}`)],
+    pl: [1, 2, 3].map((n) => locationRow(npi(n), '9 OAK AVENUE')),
+  });
+  const before = await contentOf(sql);
+  const { code, stderr } = await operator(later);
+  t.is(code, 1);
+  t.is(
+    stderr,
+    'operator: this import would remove 3 of 40 rows of provider_endpoints, which is more than 5 %; nothing was changed. If that is right, run it again with --yes\n',
+  );
+  t.is(await contentOf(sql), before);
+  const [run] = await sql`select state from import_runs order by number desc limit 1`;
+  t.is(run?.state, 'failed');
+  t.like((await imported(later, '--dry-run')).files, { endpoint: { removed: 3 }, othername: { removed: 2 } });
+  t.is(await contentOf(sql), before);
+  t.like((await imported(later, '--yes')).files, { endpoint: { removed: 3 }, othername: { removed: 2 } });
+  t.deepEqual(await detailCounts(sql), [37, 38, 40]);
+});
+
+test('each row knows the import that wrote it', async (t) => {
+  const { folder, imported, sql } = await openNppesWorld(t);
+  const { monthly, weekly } = await writeMonthAndWeek(folder);
+  await imported(monthly);
+  await imported(weekly);
+  const [first, second] = await sql`select number from import_runs order by number`;
+  for (const table of ['providers', 'provider_locations']) {
+    const rows = await sql`
+      select import_number as number, count(*)::integer from ${sql(table)} group by 1 order by 1`;
+    t.deepEqual(
+      rows.map((row) => [row.number, row.count]),
+      [
+        [first?.number, 40],
+        [second?.number, 1],
+      ],
+      table,
+    );
+  }
 });
 
 test('masked and empty values are null, control characters and bytes that are not UTF-8 do no harm', async (t) => {
@@ -439,6 +590,11 @@ test('what cannot be imported is listed with its line and why, and nobody is nam
       .map((line) => line.replace(/_pfile_\d{8}-\d{8}\.csv/, '')),
     [
       'file,line,npi,reason',
+      `othername,2,${npi(1)},other name missing`,
+      `pl,2,${npi(1)},value longer than NPPES allows`,
+      `pl,3,${npi(1)},address missing`,
+      `endpoint,2,${npi(1)},unknown endpoint type`,
+      `endpoint,3,${npi(1)},endpoint missing`,
       `npidata,3,${WRONG_NPI},NPI has a wrong check digit`,
       'npidata,4,,NPI is not 10 digits',
       `npidata,5,${npi(2)},date is not MM/DD/YYYY, or no day from 1900 to 2099`,
@@ -448,11 +604,6 @@ test('what cannot be imported is listed with its line and why, and nobody is nam
       'npidata,9,,NPI is not 10 digits',
       `npidata,10,${npi(8)},date is not MM/DD/YYYY, or no day from 1900 to 2099`,
       `npidata,11,${npi(5)},wrong number of columns or a quote that is not closed`,
-      `othername,2,${npi(1)},other name missing`,
-      `pl,2,${npi(1)},value longer than NPPES allows`,
-      `pl,3,${npi(1)},address missing`,
-      `endpoint,2,${npi(1)},unknown endpoint type`,
-      `endpoint,3,${npi(1)},endpoint missing`,
     ],
   );
   t.deepEqual(

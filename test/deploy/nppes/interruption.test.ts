@@ -79,7 +79,7 @@ test.serial(
     const { code, stdout, stderr } = await ended;
     t.is(code, 1);
     t.is(stdout, '');
-    t.regex(stderr, /^operator: lost PostgreSQL on the way \(\w+\); run the same command again: .*\n$/);
+    t.regex(stderr, /^operator: lost PostgreSQL on the way \(\w+\); run the same command again: .*\n$/m);
 
     server = await startPostgres({ dataDir, port });
     const again = await world.imported(path);
@@ -141,7 +141,7 @@ test.serial('what PostgreSQL refuses in the middle ends the import with a senten
   );
   const { code, stderr } = await world.operator(path);
   t.is(code, 1);
-  t.regex(stderr, /^operator: PostgreSQL refused; its log says why \(\w{5}\); run the same command again/);
+  t.regex(stderr, /^operator: PostgreSQL refused; its log says why \(\w{5}\); run the same command again/m);
   await world.sql`alter table providers drop constraint refused`;
   const { inserted = 0, unchanged = 0 } = (await world.imported(path)).files.npidata ?? {};
   t.is(inserted + unchanged, ROWS);
