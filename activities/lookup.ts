@@ -61,8 +61,7 @@ export async function makePlans(
     return [{ ...request, ...lookup, subject, listed: facts ? endpointCandidates(facts) : [], judged }];
   });
   await recordSkipped(db, lookups);
-  // Without a verifier nothing could be learned of them.
-  const waiting = await queueKnownEmails(db, verifiers.length > 0 ? lookups : [], rules.freshnessMs);
+  const waiting = await queueKnownEmails(db, lookups, rules.freshnessMs, verifiers.length > 0);
   const plans = new Map(
     lookups.map((one) => [one.requestId, planOf(one, waiting.has(one.lookupId), trouble, rules)]),
   );

@@ -82,15 +82,19 @@ export async function storeCandidates(
  * Puts the addresses of NPIs that may answer once they are checked in line for their lookups: valid ones that are no
  * longer fresh, ordinary ones that NPPES lists for the provider, and those that nobody has checked yet.
  * @param lookups `listed` is what NPPES lists, normalized
+ * @param canVerify false if there is no verifier: then only fresh addresses that their source calls valid are queued, as
+ *   an import's are, because our own checks can decide nothing about the others
  * @returns the lookups for which addresses wait
  */
 export async function queueKnownEmails(
   db: Database,
   lookups: readonly { readonly npi: string; readonly lookupId: string; readonly listed: readonly string[] }[],
   freshnessMs: number,
+  canVerify: boolean,
 ): Promise<Set<string>> {
   if (lookups.length === 0) return new Set();
   const known = lookups.map(({ npi, lookupId, listed }) => ({ npi, lookupId, listed }));
+  const freshSince = sql`clock_timestamp() - ${span(freshnessMs)}`;
   const asked = sql`(select distinct * from jsonb_to_recordset(${JSON.stringify(known)}::jsonb)
     k (npi text, "lookupId" text, listed text[])) asked`;
   return await transaction(db, async (tx) => {
@@ -99,13 +103,13 @@ export async function queueKnownEmails(
       tx.execute(sql`
         insert into stored_emails (npi, email, source, verdict, unchecked)
         select npi, email, 'nppes', 'unknown', true from ${asked}, unnest(listed) email
-         where not is_suppressed(npi, email) order by npi collate "C", email collate "C"
+         where ${canVerify}::boolean and not is_suppressed(npi, email) order by npi collate "C", email collate "C"
             on conflict do nothing`),
       tx.execute(sql`
         with stale as (
           select s.npi, s.email from stored_emails s
-           where s.npi in (select npi from ${asked}) and s.verdict = 'valid' and not s.unchecked and s.may_store
-             and s.last_validated_at < clock_timestamp() - ${span(freshnessMs)}
+           where ${canVerify}::boolean and s.npi in (select npi from ${asked})
+             and s.verdict = 'valid' and not s.unchecked and s.may_store and s.last_validated_at < ${freshSince}
            order by s.npi, s.email for update
         )
         update stored_emails s set unchecked = true, updated_at = clock_timestamp()
@@ -114,11 +118,12 @@ export async function queueKnownEmails(
         with waiting as (
           select "lookupId", s.* from ${asked} join stored_emails s using (npi)
            where unchecked and may_store and not is_suppressed(npi, email)
+             and (${canVerify}::boolean or verdict = 'valid' and last_validated_at >= ${freshSince})
         ), named as (
           -- Each once, however often this is repeated.
           insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason)
           select npi, email, "lookupId", 'named', source, verdict,
-                 case when last_validated_at < clock_timestamp() - ${span(freshnessMs)} then ${STALE} end
+                 case when last_validated_at < ${freshSince} then ${STALE} end
             from waiting w
            where not exists (select from email_checks c
              where c.lookup_id = w."lookupId" and c.npi = w.npi and c.email = w.email and c.kind = 'named')

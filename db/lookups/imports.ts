@@ -12,6 +12,8 @@ export interface OwnEmail {
   /** When the operator's source saw it answer; null makes it a candidate that is checked before it is served. */
   readonly validatedAt: Date | null;
   readonly source: string;
+  /** False for an address with a date whose domain no check has seen yet: the next lookup checks it first. */
+  readonly checked: boolean;
 }
 
 /**
@@ -23,8 +25,8 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
   const given = await run<{ verdict: 'stored' | 'unchanged' | 'suppressed' }>(db)`
     with given as (
       select * from rows from (jsonb_to_recordset(${JSON.stringify(rows)}::jsonb)
-               as (npi text, email text, "emailType" text, "validatedAt" timestamptz(3), source text))
-             with ordinality as g (npi, email, "emailType", "validatedAt", source, n)
+               as (npi text, email text, "emailType" text, "validatedAt" timestamptz(3), source text, checked boolean))
+             with ordinality as g (npi, email, "emailType", "validatedAt", source, checked, n)
     ), newest as (
       select distinct on (npi, email) g.*, is_suppressed(npi, email) as suppressed
         from given g order by npi, email, "validatedAt" desc nulls last, n
@@ -33,11 +35,14 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
       insert into stored_emails as s
              (npi, email, email_type, verdict, reason, last_validated_at, source, unchecked)
       select npi, email, "emailType", case when "validatedAt" is null then 'unknown' else 'valid' end,
-             case when "validatedAt" is not null then 'imported' end, "validatedAt", source, "validatedAt" is null
+             case when "validatedAt" is not null then 'imported' end, "validatedAt", source,
+             "validatedAt" is null or not checked
         from newest where not suppressed order by npi collate "C", email collate "C"
           on conflict (npi, email) do update
          set email_type = excluded.email_type, verdict = excluded.verdict, reason = excluded.reason,
-             last_validated_at = excluded.last_validated_at, source = excluded.source, unchecked = false,
+             last_validated_at = excluded.last_validated_at, source = excluded.source,
+             -- One that our checks have passed stays: another lookup may be about to answer with it.
+             unchecked = excluded.unchecked and not (s.verdict = 'valid' and not s.unchecked and s.may_store),
              checking_until = null, may_store = true, updated_at = clock_timestamp()
        where excluded.verdict = 'valid' and case
          -- The same word again does not undo a check that has begun.

@@ -31,7 +31,7 @@ export async function openTenant(
       (await earlier(db, keys?.test_api_key)) ?? (await issueKey(db, BY, organizationId, 'npm start', true));
     const stored = STORED_EMAILS.map(({ npi, email, type, validatedAgoMs }) => {
       const validatedAt = new Date(Date.now() - validatedAgoMs);
-      return { npi, email, emailType: type, validatedAt, source: 'local-stack' };
+      return { npi, email, emailType: type, validatedAt, source: 'local-stack', checked: true };
     });
     // A stale one is stale again at each start, whatever came of it.
     await forgetStored(

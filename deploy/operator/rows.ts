@@ -4,9 +4,11 @@ import { open, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { isEmployerDomain } from '../../activities/person/employer.ts';
+import { mismatchOf } from '../../activities/person/identity.ts';
 import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
+import { buildSubject } from '../../activities/person/subject.ts';
 import { classify, registrableDomain } from '../../activities/verification/domains.ts';
-import { NOBODY_KNOWN, ownerOf } from '../../activities/verification/local-part.ts';
+import { ownerOf } from '../../activities/verification/local-part.ts';
 import { look } from '../../activities/verification/looks.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
 import type { Database } from '../../db/client.ts';
@@ -14,7 +16,8 @@ import { type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
 import { importSuppressions, type SuppressionTarget } from '../../db/privacy/suppressions.ts';
 import { type EmployerDomain, storeEmployerDomains } from '../../db/providers/employer-domains.ts';
 import { organizationKey, pacIdOf } from '../../db/providers/keys.ts';
-import { EMAIL_TYPES } from '../../db/words.ts';
+import { type ProviderFacts, readProvider } from '../../db/providers/subject.ts';
+import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
 import { type CsvRecord, csvReader } from '../nppes/csv.ts';
 import { cannotOpen, ImportProblem, orImportProblem, requireOther } from '../nppes/layout.ts';
@@ -125,12 +128,27 @@ const DATE =
 /** A source's name, as it is stored with an address and shown to operators. */
 export const SOURCE_NAME = /^[a-z0-9][a-z0-9._-]{0,39}$/;
 
-/** The operator's own addresses. @param source of rows that name none */
-export function emailRows(db: Database, source: string): RowImport<OwnEmail> {
+/** A row of own addresses that is well formed. Whom the address belongs to is checked when it is stored. */
+interface EmailRow {
+  readonly npi: string;
+  readonly email: string;
+  readonly type: EmailType | null;
+  readonly validatedAt: Date | null;
+  readonly source: string;
+  /** The clinician's name as the file has it; empty if it has none. */
+  readonly name: string;
+}
+
+/**
+ * The operator's own addresses. Each passes the checks of a vendor's candidate: the file's checks here, and DNS and verifiers
+ * in the first lookup that finds it.
+ * @param source of rows that name none
+ */
+export function emailRows(db: Database, source: string): RowImport<EmailRow> {
   const now = Date.now();
   const freshSince = now - loadConfig().freshnessMs;
   return {
-    columns: ['npi', 'email', 'type', 'validated_at', 'source'],
+    columns: ['npi', 'email', 'type', 'validated_at', 'source', 'name'],
     header: ['npi', 'email'],
     refuses: ({ cells: [npi = ''] }) =>
       /^[0-9]{10}$/.test(npi)
@@ -138,23 +156,64 @@ export function emailRows(db: Database, source: string): RowImport<OwnEmail> {
         : 'the first row must name the columns, npi and email at least, or be npi,email itself',
     judge: (cell) => judgeEmail(cell, source, now),
     async store(rows) {
-      const verdicts = await storeOwnEmails(db, rows);
-      return verdicts.map((verdict, n) => {
-        const at = rows[n]?.validatedAt?.getTime();
-        if (verdict !== 'stored' || (at && at >= freshSince)) return verdict;
-        return at ? 'stale' : 'candidate';
+      const judged = await judgeOwners(db, rows);
+      const accepted = judged.filter((one) => typeof one !== 'string');
+      const stored = (await storeOwnEmails(db, accepted)).values();
+      return judged.map((one) => {
+        if (typeof one === 'string') return one;
+        const verdict = stored.next().value ?? 'unchanged';
+        if (verdict !== 'stored') return verdict;
+        const at = one.validatedAt?.getTime();
+        if (at === undefined) return 'candidate';
+        return at >= freshSince ? 'stored' : 'stale';
       });
     },
   };
 }
 
-function judgeEmail(cell: CellOf, defaultSource: string, now: number): OwnEmail | string {
+/** Checks each row against the person that NPPES has under its NPI. @returns what to store, or a verdict, for each */
+async function judgeOwners(db: Database, rows: readonly EmailRow[]): Promise<(OwnEmail | string)[]> {
+  const known = new Map<string, Awaited<ReturnType<typeof readProvider>>>();
+  const judged: (OwnEmail | string)[] = [];
+  for (const row of rows) {
+    let facts = known.get(row.npi);
+    if (facts === undefined) {
+      facts = await readProvider(db, row.npi);
+      known.set(row.npi, facts);
+    }
+    judged.push(judgeOwner(row, facts));
+  }
+  return judged;
+}
+
+/** @param facts null if neither NPPES nor the registry has the NPI: then the name checks have nothing to compare */
+function judgeOwner(row: EmailRow, facts: ProviderFacts | null): OwnEmail | string {
+  const { npi, email, type, validatedAt, source, name } = row;
+  if (facts?.refusal) return facts.refusal;
+  const subject = buildSubject(npi, facts, 'any');
+  const given = name === '' ? null : ({ kind: 'full', full: name } as const);
+  const identity = { npi, name: given, state: null };
+  const mismatch = mismatchOf(identity, npi, subject.person);
+  if (mismatch !== null) return mismatch;
+  const isTypedDirect = (facts?.endpoints ?? []).some(
+    ({ kind, endpoint }) => kind === 'DIRECT' && addressOfEndpoint(endpoint) === email,
+  );
+  const looked = look(email, isTypedDirect, subject.person);
+  if (looked.kind === 'refused') return looked.reason;
+  const owner = ownerOf(looked.address, subject);
+  if (owner === 'shared' || owner === 'other_person') return owner;
+  const emailType = classify(looked.address.domain, type, subject.organization?.domain);
+  return { npi, email, emailType, validatedAt, source, checked: false };
+}
+
+const addressOfEndpoint = (endpoint: string) =>
+  parseAddress(endpoint.trim().replace(/^mailto:/i, ''))?.email ?? null;
+
+function judgeEmail(cell: CellOf, defaultSource: string, now: number): EmailRow | string {
   const npi = cell('npi');
   if (!hasNpiCheckDigit(npi)) return 'invalid_npi';
-  const looked = look(cell('email'));
-  if (looked.kind === 'refused') return looked.reason === 'syntax' ? 'invalid_address' : looked.reason;
-  const { address } = looked;
-  if (ownerOf(address, NOBODY_KNOWN) === 'shared') return 'shared';
+  const address = parseAddress(cell('email'));
+  if (address === null) return 'invalid_address';
   const given = cell('type').toLowerCase();
   const type = EMAIL_TYPES.find((one) => one === given) ?? null;
   if (given !== '' && type === null) return 'bad_type';
@@ -162,7 +221,7 @@ function judgeEmail(cell: CellOf, defaultSource: string, now: number): OwnEmail 
   if (validatedAt === 'bad') return 'bad_date';
   const source = cell('source').toLowerCase() || defaultSource;
   if (!SOURCE_NAME.test(source)) return 'bad_source';
-  return { npi, email: address.email, emailType: classify(address.domain, type), validatedAt, source };
+  return { npi, email: address.email, type, validatedAt, source, name: cell('name') };
 }
 
 /** ISO 8601, a day or a moment with its offset. Clocks may differ by a day; what lies further ahead isn't a date. */

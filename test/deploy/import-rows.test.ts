@@ -84,7 +84,7 @@ test('every row of own addresses gets its verdict, and the directory what is wor
     ...{
       npi: NPI,
       verdict: 'valid',
-      unchecked: false,
+      unchecked: true,
       emailType: 'professional',
       source: 'crm',
       mayStore: true,
@@ -101,10 +101,69 @@ test('every row of own addresses gets its verdict, and the directory what is wor
   t.like(JSON.parse(again.stdout), { verdicts: { unchanged: 4, suppressed: 1 } }, again.stderr);
 });
 
+test('an imported address is compared with the person that NPPES has under the NPI', async (t) => {
+  const [person, organization, gone, unknown] = ['1518000017', '1518000025', '1518000033', '1518000041'];
+  await db.drizzle.execute(sql`
+    insert into providers (npi, entity_type, first_name, last_name, organization_name, deactivated_on, origin, row_hash)
+    values (${person}, 1, 'JOHN', 'SMITH', null, null, 'nppes', 0),
+           (${organization}, 2, null, null, 'CEDAR VALLEY CLINIC', null, 'nppes', 0),
+           (${gone}, 1, 'JOHN', 'SMITH', null, '2026-01-01', 'nppes', 0)`);
+  await db.drizzle.execute(sql`
+    insert into provider_endpoints (npi, kind, endpoint) values (${person}, 'DIRECT', 'jsmith@typed.cedar.com')`);
+  const rows: [string, string][] = [
+    [`${person},john.smith@cedar.com,${ago(3)},`, 'stored'],
+    [`${person},karen.jones@cedar.com,${ago(3)},`, 'other_person'],
+    [`${person},kjones@cedar.com,${ago(3)},`, 'other_person'],
+    [`${person},billing@cedar.com,${ago(3)},`, 'shared'],
+    [`${person},jsmith@typed.cedar.com,${ago(3)},`, 'direct'],
+    [`${person},jsmith@cedar.com,${ago(3)},Dr. John Q. Smith MD`, 'stored'],
+    [`${person},js@cedar.com,${ago(3)},Karen Jones`, 'identity_mismatch'],
+    [`${organization},john.smith@cedar.com,${ago(3)},`, 'organization_npi'],
+    [`${gone},john.smith@cedar.com,${ago(3)},`, 'deactivated'],
+    [`${unknown},karen.jones@cedar.com,${ago(3)},`, 'stored'],
+  ];
+  const path = await file(
+    'people.csv',
+    `npi,email,validated_at,name\n${rows.map(([row]) => row).join('\n')}`,
+  );
+  const verdicts = join(folder, 'people.verdicts.csv');
+  const args = ['import', 'emails', path, '--verdicts', verdicts, '--json', ...WHY];
+  const { stdout } = await spawnOperator(url, args);
+  t.like(JSON.parse(stdout), {
+    verdicts: { stored: 3, other_person: 2, shared: 1, direct: 1, identity_mismatch: 1 },
+  });
+  t.deepEqual(
+    await verdictsIn(verdicts),
+    rows.map(([, verdict], n) => `${n + 2},${verdict}`),
+  );
+  const kept = await db.drizzle.execute(sql`
+    select email, unchecked from stored_emails where npi in (${person}, ${organization}, ${gone}) order by email`);
+  t.deepEqual(
+    kept.map(({ email, unchecked }) => [email, unchecked]),
+    [
+      ['john.smith@cedar.com', true],
+      ['jsmith@cedar.com', true],
+    ],
+  );
+});
+
+test('an address that our checks have passed stays checked when it is imported again', async (t) => {
+  const row = {
+    npi: '1520000013',
+    email: 'again@clinic.com',
+    emailType: 'professional',
+    source: 'crm',
+  } as const;
+  const at = (days: number) => new Date(Date.now() - days * DAY);
+  await storeOwnEmails(db, [{ ...row, validatedAt: at(9), checked: true }]);
+  await storeOwnEmails(db, [{ ...row, validatedAt: at(2), checked: false }]);
+  t.like(await stored('again@clinic.com'), { unchecked: false, verdict: 'valid' });
+});
+
 test('newer evidence wins, whoever has it', async (t) => {
   const npi = '1003000100';
   const own = (email: string, days: number | null) => ({
-    ...{ npi, email, emailType: 'professional' as const, source: 'crm' },
+    ...{ npi, email, emailType: 'professional' as const, source: 'crm', checked: true },
     validatedAt: days === null ? null : new Date(Date.now() - days * DAY),
   });
   const place = (email: string, values: string) =>
@@ -150,6 +209,7 @@ test('the newest of several rows about one address in a file is stored', async (
     email: 'twice@clinic.com',
     emailType: 'professional',
     source: 'crm',
+    checked: true,
   } as const;
   const dates = [9, 3, 6].map((days) => new Date(Date.now() - days * DAY));
   const verdicts = await storeOwnEmails(

@@ -99,7 +99,7 @@ test.serial('an address that comes into line again because of its age is not nam
   const lookup = { npi, lookupId: 'lookup-of-a-test' };
   await stack.db.drizzle.execute(sql`
     insert into lookups (id, npi, wanted_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
-  await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY);
+  await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
   const claim = { ...lookup, requestId: 'req_of_a_test', except: [], greylisted: false, claimMs: DAY };
   t.like(await claimUnchecked(stack.db, claim), { email, namedBy: 1 });
 });

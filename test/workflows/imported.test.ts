@@ -1,0 +1,59 @@
+import test from 'ava';
+import { sql } from 'drizzle-orm';
+import { storeOwnEmails } from '../../db/lookups/imports.ts';
+import { CLOSED_DOMAIN, PRACTICE_DOMAINS } from '../../deploy/local/sim/people.ts';
+import { fresh } from '../support/database.ts';
+import { startStack } from '../support/stack.ts';
+import { ordinaryNpis } from '../support/vendors.ts';
+
+// Addresses of an operator's import in a stack without a verifier: their domains are looked at before they are returned.
+
+const stack = fresh(test, () => startStack());
+const [GOOD = '', CLOSED = '', UNDATED = ''] = ordinaryNpis('found', 3);
+
+async function importAddress(npi: string, email: string, validatedAt: Date | null): Promise<void> {
+  const row = { npi, email, emailType: 'professional', source: 'crm', validatedAt, checked: false } as const;
+  await storeOwnEmails(stack.db, [row]);
+}
+
+async function storedRow(email: string) {
+  const [row] = await stack.db.drizzle.execute(sql`
+    select verdict, reason, unchecked from stored_emails where email = ${email}`);
+  return { ...row };
+}
+
+const yesterday = () => new Date(Date.now() - 86_400_000);
+const askedFor = (npi: string) => stack.simulator.calls().filter(({ subject }) => subject === npi).length;
+
+test('an imported address is returned once its domain takes mail, and no vendor is asked', async (t) => {
+  const client = await stack.organization(10);
+  const email = `tquill@${PRACTICE_DOMAINS[0]}`;
+  const validatedAt = yesterday();
+  await importAddress(GOOD, email, validatedAt);
+  const { json } = await client.single({ npi: GOOD });
+  const { data } = await client.completed(json.batch_id);
+  t.like(data[0], { status: 'completed', email, email_last_validated: validatedAt.toISOString() });
+  t.is(askedFor(GOOD), 0);
+  t.deepEqual(await storedRow(email), { verdict: 'valid', reason: 'mailbox_ok', unchecked: false });
+});
+
+test('an imported address whose domain takes no mail is never returned', async (t) => {
+  const client = await stack.organization(10);
+  const email = `tquill@${CLOSED_DOMAIN}`;
+  await importAddress(CLOSED, email, yesterday());
+  const { json } = await client.single({ npi: CLOSED });
+  const { data } = await client.completed(json.batch_id);
+  t.not(data[0]?.email, email);
+  t.true(askedFor(CLOSED) > 0);
+  t.deepEqual(await storedRow(email), { verdict: 'invalid', reason: 'null_mx', unchecked: false });
+});
+
+test('without a verifier an imported address without a date keeps its place for later', async (t) => {
+  const client = await stack.organization(10);
+  const email = `pquill@${PRACTICE_DOMAINS[0]}`;
+  await importAddress(UNDATED, email, null);
+  const { json } = await client.single({ npi: UNDATED });
+  const { data } = await client.completed(json.batch_id);
+  t.not(data[0]?.email, email);
+  t.like(await storedRow(email), { verdict: 'unknown', unchecked: true });
+});
