@@ -96,8 +96,8 @@ export async function verify(
     switch (checked.kind) {
       case 'transient': {
         await letGo(email, checked, null);
-        const isVerifiers = checked.reason.startsWith('verifier_');
-        if (!isVerifiers && candidate.waitedMs > DNS_PATIENCE_MS) undecided = checked.reason;
+        const isOurs = checked.reason.startsWith('verifier_') || checked.reason === 'dns_untrusted';
+        if (!isOurs && candidate.waitedMs > DNS_PATIENCE_MS) undecided = checked.reason;
         else notNow = retryLater('verification', checked.reason, checked.afterMs);
         return;
       }

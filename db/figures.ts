@@ -4,7 +4,7 @@ import type { FigureName } from './metrics.ts';
 
 /** A source as it is configured, with its daily credits; null for no limit. */
 export type ConfiguredSource = readonly [
-  kind: 'vendor' | 'verifier' | 'registry',
+  kind: 'vendor' | 'verifier' | 'registry' | 'dns',
   source: string,
   dailyCredits: number | null,
 ];

@@ -77,7 +77,7 @@ interface CallAnswer {
  * is none, or its kind.
  */
 export async function countCall<T extends CallAnswer>(
-  kind: 'vendor' | 'verifier' | 'registry',
+  kind: 'vendor' | 'verifier' | 'registry' | 'dns',
   source: string,
   call: Promise<T>,
 ): Promise<T> {

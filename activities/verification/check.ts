@@ -5,7 +5,7 @@ import { consult } from './consult.ts';
 import { classify } from './domains.ts';
 import { ownerOf, type Whose } from './local-part.ts';
 import { look } from './looks.ts';
-import { createMailRoutes, type MailResolver } from './mx.ts';
+import { createMailRoutes, type DnsControl, type MailResolver } from './mx.ts';
 import {
   type CatchAllPolicy,
   claimOf,
@@ -42,13 +42,14 @@ export type Checked =
   /** Nothing is decided: check again after `afterMs`, or after a pause of the caller's choice. */
   | {
       readonly kind: 'transient';
-      readonly reason: 'timeout' | 'dns_failure' | VerifierTrouble;
+      readonly reason: 'timeout' | 'dns_failure' | 'dns_untrusted' | VerifierTrouble;
       readonly afterMs: number | null;
       readonly evidence: readonly Evidence[];
     };
 
 export interface CheckOptions {
   readonly resolver: MailResolver;
+  readonly dnsControl: DnsControl;
   readonly policy: Policy;
   readonly catchAll: CatchAllPolicy;
   /** How long a validation is good for: what is served for an email must be younger. */
@@ -66,8 +67,8 @@ export interface CheckOptions {
  * `transient` and may be repeated. It throws only what aborting `signal` throws.
  */
 export function createCheck(options: CheckOptions) {
-  const { resolver, policy, catchAll, freshnessMs, verifiers, now = Date.now } = options;
-  const mailRoute = createMailRoutes(resolver, now);
+  const { resolver, dnsControl, policy, catchAll, freshnessMs, verifiers, now = Date.now } = options;
+  const mailRoute = createMailRoutes(resolver, dnsControl, now);
 
   /**
    * @param whose whose it should be
@@ -105,7 +106,7 @@ export function createCheck(options: CheckOptions) {
     if (unaided.verdict !== 'valid' && !asking) return unaided;
 
     const route = await mailRoute(domain);
-    if (route.kind === 'transient') return { ...route, afterMs: null, evidence };
+    if (route.kind === 'transient') return { ...route, evidence };
     if (route.kind === 'refuses') return refuse(email, emailType, 'invalid', route.reason);
     noteOurs('valid', 'local_checks');
     if (!asking) return unaided;

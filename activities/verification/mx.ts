@@ -6,8 +6,8 @@ import { holdsDomain, isDisposable, readList, registrableDomain } from './domain
 export type MailResolver = Pick<Names, 'resolveMx' | 'resolve4' | 'resolve6'>;
 
 /**
- * Whether a domain takes mail. `transient`: its name servers, or ours, did not answer; nothing is known, and an
- * address must not be thought bad for it.
+ * Whether a domain takes mail. `transient`: its name servers, or ours, did not answer, or ours cannot be believed
+ * (`dns_untrusted`). Nothing is known then, and it is not evidence against an address.
  */
 export type MailRoute =
   | { readonly kind: 'accepts' }
@@ -15,26 +15,50 @@ export type MailRoute =
       readonly kind: 'refuses';
       readonly reason: 'no_mx' | 'null_mx' | 'bad_mx' | 'parked' | 'disposable' | 'nxdomain';
     }
-  | { readonly kind: 'transient'; readonly reason: 'timeout' | 'dns_failure' };
+  | {
+      readonly kind: 'transient';
+      readonly reason: 'timeout' | 'dns_failure' | 'dns_untrusted';
+      readonly afterMs: number | null;
+    };
+
+/** Name servers cannot be believed now. `afterMs`: when to ask again, in milliseconds. Null if that is not known. */
+export interface Distrust {
+  readonly afterMs: number | null;
+}
+
+/** Returns null if our name servers can be believed. Never rejects. */
+export type DnsControl = () => Promise<Distrust | null>;
 
 const DEFINITE_MS = 5 * 60_000;
 const MEMORY: MemoryLimits = { entries: 2000, bytes: 4_000_000 };
 
 /**
  * A look-up of mail routes that remembers definite answers for five minutes: a bulk of one hospital's staff is one
- * question.
+ * question. That a domain takes no mail is believed only if the name servers tell the truth about domains that do.
  * @param now milliseconds
  */
 export function createMailRoutes(
   resolver: MailResolver,
+  control: DnsControl,
   now: () => number,
 ): (domain: string) => Promise<MailRoute> {
   const ask = async (domain: string) => {
-    const value = await findRoute(resolver, domain);
+    const value = await findTrustedRoute(resolver, control, domain);
     // Forgotten at once if nothing is known, so that the retry asks again.
     return { value, forMs: value.kind === 'transient' ? 0 : DEFINITE_MS };
   };
   return remember(ask, MEMORY, now);
+}
+
+async function findTrustedRoute(
+  resolver: MailResolver,
+  control: DnsControl,
+  domain: string,
+): Promise<MailRoute> {
+  const route = await findRoute(resolver, domain);
+  if (route.kind !== 'refuses') return route;
+  const distrust = await control();
+  return distrust ? { kind: 'transient', reason: 'dns_untrusted', afterMs: distrust.afterMs } : route;
 }
 
 const PARKERS = readList('parkers');
@@ -47,7 +71,7 @@ const EXCHANGERS_AT_MOST = 3;
  * because every website has one, and an exchanger must be a name that the internet knows, with an address that it
  * reaches. Never rejects.
  */
-async function findRoute(resolver: MailResolver, domain: string): Promise<MailRoute> {
+export async function findRoute(resolver: MailResolver, domain: string): Promise<MailRoute> {
   const mx = await ask(() => resolver.resolveMx(domain));
   if ('kind' in mx) return mx;
   if (mx.length === 0) return { kind: 'refuses', reason: 'no_mx' };
@@ -81,6 +105,6 @@ async function ask<T>(resolve: () => Promise<readonly T[]>): Promise<readonly T[
     if (code === 'ENODATA') return [];
     if (code === 'ENOTFOUND') return { kind: 'refuses', reason: 'nxdomain' };
     const isLate = code === 'ETIMEOUT' || code === 'ECANCELLED';
-    return { kind: 'transient', reason: isLate ? 'timeout' : 'dns_failure' };
+    return { kind: 'transient', reason: isLate ? 'timeout' : 'dns_failure', afterMs: null };
   }
 }

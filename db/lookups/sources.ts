@@ -58,8 +58,8 @@ export type CallOutcome =
   | { readonly kind: 'failed'; readonly why: string }
   /** It could not answer a question again that it has failed to answer before: that says nothing new about it. */
   | { readonly kind: 'failed_again'; readonly why: string }
-  /** It will not serve us until an operator acts. */
-  | { readonly kind: 'refused'; readonly why: string };
+  /** It will not serve us until an operator acts. `openMs`: when the breaker lets the first trial through. */
+  | { readonly kind: 'refused'; readonly why: string; readonly openMs?: number };
 
 /** What a call changed about the breaker of its source. */
 export type BreakerChange = 'opened' | 'closed';
@@ -153,7 +153,7 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
     case 'refused':
       // A trial that is refused keeps the breaker open for longer.
       return sql`failures = failures + 1, last_error = ${outcome.why}, state = 'open',
-        era = era + (state = 'closed')::integer, open_until = clock_timestamp() + ${span(REFUSED_OPEN_MS)} where ${ofThisEra}`;
+        era = era + (state = 'closed')::integer, open_until = clock_timestamp() + ${span(outcome.openMs ?? REFUSED_OPEN_MS)} where ${ofThisEra}`;
     default:
       return outcome satisfies never;
   }

@@ -114,6 +114,8 @@ const SETTINGS = {
   verifyPolicy: ['VERIFY_POLICY', orNull(oneOf(...POLICIES))],
   catchAll: ['CATCH_ALL', oneOf(...CATCH_ALL_POLICIES).default('reject')],
   dnsServers: ['DNS_SERVERS', list((text) => text, 'addresses such as 127.0.0.1:53')],
+  /** A domain that takes mail for sure, such as the operator's own; null if only the built-in ones are asked about. */
+  dnsControlDomain: ['DNS_CONTROL_DOMAIN', orNull(Joi.string().lowercase().domain({ tlds: false }))],
   workflowBundle: ['WORKFLOW_BUNDLE', orNull(Joi.string())],
   /** The enrichment queue; the others, and the name of the deployment, follow from it. */
   taskQueue: ['TASK_QUEUE', taskQueue.default('enrichment')],

@@ -10,6 +10,7 @@ import { createHttpJson } from '../../activities/vendors/file.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createCheck } from '../../activities/verification/check.ts';
 import { createBacking, limited } from '../../activities/verification/consult.ts';
+import { CONTROL_DOMAINS, createDnsControl, DNS } from '../../activities/verification/dns-control.ts';
 import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier } from '../../activities/verification/verifiers/verifier.ts';
 import type { Database } from '../../db/client.ts';
@@ -60,6 +61,9 @@ export function createSources(config: Config, db: Database, names: Names, log: L
   const registry = file.registry === 'fallback' ? createRegistry({ baseUrl: registryUrl }) : null;
 
   findHostsBy(names.find);
+  const controls = config.dnsControlDomain === null ? [] : [config.dnsControlDomain];
+  const domains = [...controls, ...CONTROL_DOMAINS];
+  const dnsControl = createDnsControl({ db, log, resolver: names, domains });
   return {
     vendors: useful,
     /** The ids of those that are not asked, because nothing they name would ever be valid. */
@@ -71,8 +75,9 @@ export function createSources(config: Config, db: Database, names: Names, log: L
       ...useful.map(({ vendor, limits }) => ['vendor', vendor.id, limits.dailyCredits] as const),
       ...asked.map(({ id, dailyCredits }) => ['verifier', id, dailyCredits] as const),
       ...(registry ? [['registry', REGISTRY, null] as const] : []),
+      ['dns', DNS, null] as const,
     ],
-    check: createCheck({ resolver: names, policy, catchAll, freshnessMs, verifiers: asked }),
+    check: createCheck({ resolver: names, dnsControl, policy, catchAll, freshnessMs, verifiers: asked }),
     backing: createBacking(policy, asked),
     greylistMs: file.greylist_wait,
     reverifyMs: file.reverify_interval,

@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { DNS } from '../../activities/verification/dns-control.ts';
 import { readConcerns, readFigures } from '../../db/figures.ts';
 import { readSourceFigures } from '../../db/lookups/sources.ts';
 import { readiness } from '../../db/migrate.ts';
@@ -47,7 +48,7 @@ export function addCommands(program: Command, run: Run): void {
             (figures[name] ?? 0) > late ? [what] : [],
           ),
           ...sources.flatMap(({ source, breaker, lastError }) =>
-            breaker === 'closed' ? [] : [`${source} is not asked (${lastError}): see "vendors"`],
+            breaker === 'closed' ? [] : [notAsked(source, lastError)],
           ),
         ];
         const text = sections([
@@ -62,6 +63,11 @@ export function addCommands(program: Command, run: Run): void {
         return { data, rows: [{ ...health, ...figures }], text, exitCode: attention.length > 0 ? 3 : 0 };
       }),
     );
+}
+
+function notAsked(source: string, lastError: string | null): string {
+  if (source === DNS) return `name servers are not believed (${lastError}): see deploy/runbooks/dns-down.md`;
+  return `${source} is not asked (${lastError}): see "vendors"`;
 }
 
 /** @returns `ok`, that it was not asked, or one sentence that begins with "Temporal" and says why it cannot be used */

@@ -57,6 +57,7 @@ export function checkOf({
 }: Partial<CheckOptions> & { signal?: AbortSignal } = {}) {
   const check = createCheck({
     resolver: resolver(),
+    dnsControl: async () => null,
     policy: 'vendor-or-verifier',
     catchAll: 'reject',
     freshnessMs: 30 * 86_400_000,

@@ -1,0 +1,125 @@
+import { register } from '@prometheus-io/client';
+import test, { type ExecutionContext } from 'ava';
+import { pino } from 'pino';
+import { createNames } from '../../../activities/http/names.ts';
+import { CONTROL_DOMAINS, createDnsControl } from '../../../activities/verification/dns-control.ts';
+import { candidate, checkOf, inWords } from '../../support/checks.ts';
+import { freshDatabase } from '../../support/database.ts';
+import { type Said, sayThisMachine, startNameServerOf } from '../../support/name-server.ts';
+import { spawnOperator } from '../../support/operator.ts';
+
+// Name servers that lie about domains: their word is no evidence against an address. Over sockets, as in production.
+
+const { db, sql, url } = freshDatabase(test);
+const OWN = 'ours.example.com';
+
+type Say = (name: string, type: string) => Said;
+const truth: Say = (name, type) => (name.endsWith('clinic.com') ? 'NXDOMAIN' : sayThisMachine(name, type));
+
+/** A worker whose name server says one thing first and may be made to say another. */
+async function startWorker(t: ExecutionContext, first: Say) {
+  let say = first;
+  const server = await startNameServerOf((name, type) => say(name, type));
+  t.teardown(server.close);
+  const lines: string[] = [];
+  const log = pino({}, { write: (line: string) => void lines.push(JSON.parse(line).msg) });
+  const resolver = createNames([server.address]);
+  const dnsControl = createDnsControl({ db, log, resolver, domains: [OWN, ...CONTROL_DOMAINS] });
+  const check = checkOf({ resolver, dnsControl });
+  return {
+    lines,
+    questions: server.questions,
+    verdictOf: async (domain: string) => inWords(await check(candidate(`jo@${domain}`))),
+    nowSays: (next: Say) => {
+      say = next;
+    },
+  };
+}
+
+async function breaker(): Promise<string | undefined> {
+  const [row] = await sql`select state, last_error from source_health where source = 'dns'`;
+  return row && `${row.state} ${row.last_error}`;
+}
+
+test.serial.beforeEach(async () => {
+  await sql`delete from source_health where source = 'dns'`;
+});
+
+for (const [about, say, denied] of [
+  ['that no domain exists', () => 'NXDOMAIN', `${OWN}: nxdomain`],
+  ['that no domain has records', () => [], `${OWN}: no_mx`],
+  [
+    'that no host has an address',
+    (name, type) => (type === 'MX' ? sayThisMachine(name, type) : 'NXDOMAIN'),
+    `${OWN}: bad_mx`,
+  ],
+  [
+    'that a free-mail domain does not exist',
+    (name, type) => (name === 'yahoo.com' ? 'NXDOMAIN' : truth(name, type)),
+    'yahoo.com: nxdomain',
+  ],
+] as const satisfies readonly (readonly [string, Say, string])[]) {
+  test.serial(`a resolver that says ${about} is no evidence against an address`, async (t) => {
+    const { verdictOf, lines } = await startWorker(t, say);
+    t.is(await verdictOf('clinic.com'), 'transient dns_untrusted');
+    t.is(await breaker(), `open denied ${denied}`);
+    t.is(lines.length, 1);
+    t.regex(lines[0] ?? '', /^name servers deny a mail domain that exists/);
+  });
+}
+
+test.serial('a resolver that tells the truth is evidence that a domain takes no mail', async (t) => {
+  const { verdictOf, lines } = await startWorker(t, truth);
+  t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
+  t.is(await verdictOf('hospital.com'), 'valid mailbox_ok');
+  t.is(await breaker(), 'closed null');
+  t.deepEqual(lines, []);
+});
+
+test.serial('a resolver that is silent about the control domains is not believed', async (t) => {
+  const say: Say = (name, type) => (name.endsWith('clinic.com') ? truth(name, type) : 'silence');
+  const { verdictOf } = await startWorker(t, say);
+  t.is(await verdictOf('clinic.com'), 'transient dns_untrusted');
+  t.is(await breaker(), 'open silent');
+});
+
+test.serial('one silent control domain does not matter while the others are known', async (t) => {
+  const say: Say = (name, type) => (name === 'gmail.com' ? 'silence' : truth(name, type));
+  const { verdictOf } = await startWorker(t, say);
+  t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
+});
+
+test.serial('a resolver that begins to lie is not believed from its first lie on', async (t) => {
+  const { verdictOf, nowSays } = await startWorker(t, truth);
+  t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
+  nowSays(() => 'NXDOMAIN');
+  t.is(await verdictOf('hospital.com'), 'transient dns_untrusted');
+});
+
+test.serial('a resolver that is repaired is believed again after one trial', async (t) => {
+  const { verdictOf, nowSays, questions, lines } = await startWorker(t, () => 'NXDOMAIN');
+  t.is(await verdictOf('clinic.com'), 'transient dns_untrusted');
+  nowSays(truth);
+  const controls = () => questions.filter((question) => question === 'MX gmail.com').length;
+  t.is(await verdictOf('clinic.com'), 'transient dns_untrusted');
+  t.is(controls(), 1);
+  await sql`update source_health set open_until = now() where source = 'dns'`;
+  t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
+  t.is(controls(), 2);
+  t.is(await breaker(), 'closed null');
+  t.is(lines.at(-1), 'name servers can be believed again');
+});
+
+test.serial('metrics count lies, and status wants attention', async (t) => {
+  const counted = async () => {
+    const { values = [] } = (await register.getSingleMetric('npe_source_calls_total')?.get()) ?? {};
+    return values.find(({ labels }) => labels.source === 'dns' && labels.answer === 'lies')?.value ?? 0;
+  };
+  const before = await counted();
+  const { verdictOf } = await startWorker(t, () => 'NXDOMAIN');
+  await verdictOf('clinic.com');
+  t.is((await counted()) - before, 1);
+  const { code, stdout } = await spawnOperator(url, ['status']);
+  t.is(code, 3);
+  t.true(stdout.includes(`name servers are not believed (denied ${OWN}: nxdomain)`));
+});
