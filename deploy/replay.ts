@@ -27,6 +27,7 @@ import { installRuntime, loadBundle } from './temporal/workers.ts';
 const HELP = `
 A run that is named is told as well: what was decided, who was asked, why it failed. Of many runs (--since, --failed,
 --query) those that are pinned to another build are counted apart: only workers of that build go on with them.
+A run in which the code throws an error of its own never counts as "need not", because new runs throw it too.
 --inspect waits for a debugger, and stops it at the first that the code does at that event or after it.
 
 Needs no settings for --file, else TEMPORAL_ADDRESS, TASK_QUEUE, and DATABASE_URL for requests that are alone in their
@@ -75,10 +76,11 @@ await main(
     const { buildId } = versionOf(config.taskQueue, code);
     const types = Object.values(WORKFLOWS);
     const counts = types.map((workflow) => ({ workflow, runs: 0, fit: 0, doNot: 0, needNot: 0 }));
-    for await (const { run, misfit } of replay(code, runs, inspect)) {
+    for await (const { run, misfit, throws } of replay(code, runs, inspect)) {
       const pinned = pinnedTo(run);
-      const needNot = isMany && !options.all && pinned !== null && pinned !== buildId;
-      const fate = misfit === null ? 'fit' : needNot ? 'needNot' : 'doNot';
+      const isElsewhere = isMany && !options.all && pinned !== null && pinned !== buildId;
+      let fate: 'fit' | 'doNot' | 'needNot' = 'fit';
+      if (misfit !== null) fate = isElsewhere && !throws ? 'needNot' : 'doNot';
       if (fate === 'doNot') process.exitCode = 3;
       if (!isMany) tell(run, misfit, pinned);
       else if (fate === 'doNot') say(`${run.workflowId} ${misfit}\n`);
@@ -95,6 +97,7 @@ await main(
       );
     }
     if (isMany) say(`${table(counts)}\nby build ${buildId}; "need not" is pinned to other builds`);
+    if (since && !failed && !query) warnOfUntried(counts);
   },
   (command) =>
     command
@@ -112,6 +115,13 @@ await main(
       .option('--bundle <FILE>', 'what "npm run bundle" made, in place of this folder')
       .option('--inspect <EVENT>', 'stop under a debugger at this event', integer(1, 1_000_000)),
 );
+
+/** Warns about workflow types without a run: the gate says nothing about their code. */
+function warnOfUntried(counts: readonly { readonly workflow: string; readonly runs: number }[]): void {
+  const untried = counts.filter(({ runs }) => runs === 0).map(({ workflow }) => workflow);
+  if (untried.length === 0) return;
+  say(`warning: no run of ${untried.join(', ')} was replayed, so that code was not tried`);
+}
 
 async function readRun(file: string): Promise<Run> {
   return parseRun(file === '-' ? await text(process.stdin) : await readFile(file, 'utf8'));

@@ -47,8 +47,10 @@ function createRecorder(events: readonly HistoryEvent[], stopAt: number | null) 
   const stopKey = stopAt && stepsOf(events).find(({ eventId }) => eventId >= stopAt)?.key;
   return {
     done: new Map<string, { readonly what: string; readonly error: Error }>(),
-    /** What the code has thrown that is nothing workflows fail with, and by which event. */
+    /** The bug that the code has run into, and by which event: an error that fails a workflow task. */
     thrown: null as { readonly error: Error; readonly eventId: number } | null,
+    /** The last event that the code has seen. */
+    lastEventId: () => 0,
     /** @returns whether a debugger is to stop there */
     command(command: Command, error: Error): boolean {
       const [kind, said] = Object.entries(command).find(([kind]) => kind in EVENTS) ?? [];
@@ -85,8 +87,9 @@ function withRecorder(code: string): string {
       const recorder = globalThis.constructor.constructor('return globalThis')().${RECORDER};
       const activator = globalThis.__TEMPORAL_ACTIVATOR__;
       const { pushCommand, recordWorkflowTaskError } = activator;
+      recorder.lastEventId = () => activator.info.historyLength;
       activator.recordWorkflowTaskError = (error) => {
-        recorder.thrown = { error, eventId: activator.info.historyLength };
+        recorder.thrown = { error, eventId: recorder.lastEventId() };
         recordWorkflowTaskError.call(activator, error);
       };
       activator.pushCommand = (command, complete) => {
@@ -101,8 +104,16 @@ function withRecorder(code: string): string {
 
 const SOURCE_MAP = /\/\/# sourceMappingURL=data:[^\n]*$/;
 
+export interface Replayed {
+  readonly run: Run;
+  /** Where the code leaves the history; null if it does not. */
+  readonly misfit: string | null;
+  /** Whether the code leaves it because of a bug: it throws an error that fails the workflow task. */
+  readonly throws: boolean;
+}
+
 /**
- * Replays runs, one after the other. `misfit` says where the code leaves a history; null if it does not.
+ * Replays runs, one after the other.
  * @param code the bundle of the workflows. @throws {OperatorProblem} if it is none
  * @param stopAt a debugger stops at the first that the code does at this event or after it
  */
@@ -110,8 +121,13 @@ export async function* replay(
   code: string,
   runs: AsyncIterable<Run> | Iterable<Run>,
   stopAt: number | null = null,
-): AsyncGenerator<{ readonly run: Run; readonly misfit: string | null }> {
+): AsyncGenerator<Replayed> {
   const begun: { run: Run; recorder: Recorder }[] = [];
+  // The SDK fails the workflow task as well if a promise of the workflow is rejected and has no handler.
+  const noteRejection = (error: Error) => {
+    const recorder = begun.at(-1)?.recorder;
+    if (recorder) recorder.thrown ??= { error, eventId: recorder.lastEventId() };
+  };
   async function* histories() {
     for await (const run of runs) {
       const recorder = createRecorder(run.events, stopAt);
@@ -120,10 +136,17 @@ export async function* replay(
       yield run;
     }
   }
-  const results = Worker.runReplayHistories({ workflowBundle: { code: withRecorder(code) } }, histories());
-  for await (const { error } of results) {
-    const [one] = begun.splice(0);
-    if (one) yield { run: one.run, misfit: error ? misfitOf(error, one.run, one.recorder) : null };
+  process.on('unhandledRejection', noteRejection);
+  try {
+    const results = Worker.runReplayHistories({ workflowBundle: { code: withRecorder(code) } }, histories());
+    for await (const { error } of results) {
+      const [one] = begun.splice(0);
+      if (!one) continue;
+      const misfit = error ? misfitOf(error, one.run, one.recorder) : null;
+      yield { run: one.run, misfit, throws: misfit !== null && one.recorder.thrown !== null };
+    }
+  } finally {
+    process.off('unhandledRejection', noteRejection);
   }
 }
 

@@ -9,6 +9,7 @@ import { reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
 import { replay as replayRuns } from '../../deploy/temporal/replay.ts';
 import { fresh, temporaryFolder, testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
+import { bundleWithBug, PLANTED } from '../support/planted.ts';
 import { type Ended, endWithThisProcess, programCommand, runProgram } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
@@ -246,6 +247,25 @@ test.serial(
     t.true(gate.stdout.startsWith(`${deliveryId} does not fit at event 5: `), gate.stdout);
   },
 );
+
+test.serial(
+  'the gate fails if the code throws in a run, though that is pinned to another build',
+  async (t) => {
+    const bundle = await bundleWithBug(folder, 'enrichBatch');
+    const { code, stdout } = await replay(['--since', '1h', '--bundle', bundle]);
+    t.is(code, 3, stdout);
+    t.is(stdout.match(/^bat_\w+ does not fit at event \d+: /gm)?.length, 3, stdout);
+    t.regex(stdout, /\n {2}the code throws TypeError, at workflows\/batch\.ts:\d+\n/);
+    t.regex(stdout, PLANTED);
+    t.regex(stdout, /^enrichBatch +3 +0 +3 +0$/m);
+  },
+);
+
+test.serial('the gate warns of a workflow that had no run to replay', async (t) => {
+  const { code, stdout } = await replay(['--since', '1h']);
+  t.is(code, 0);
+  t.regex(stdout, /^warning: no run of reverify was replayed, so that code was not tried$/m);
+});
 
 test.serial('those that failed, or that a filter names, are found, the newest first', async (t) => {
   const runs = (stdout: string) =>

@@ -10,7 +10,7 @@ import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { asRole, SECRETS_KEY, temporaryFolder, testSetting } from '../support/database.ts';
 import { tasksOf } from '../support/histories.ts';
 import { eventually } from '../support/organization.ts';
-import { workerProcesses } from '../support/programs.ts';
+import { startApiProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
@@ -96,26 +96,42 @@ test('a release is rolled out in steps and back as the page says, and no run not
   const NEW = /^bundle: build ([0-9a-f]{12});/m.exec(gate)?.[1] ?? '';
   t.regex(gate, new RegExp(`^by build ${NEW}; `, 'm'));
   variables.NEW = NEW;
+
+  const CANARY = { TASK_QUEUE: `${taskQueue}-canary` };
+  const canary = await workers.start(stack, { ...CANARY, WORKFLOW_BUNDLE: variables.BUNDLE ?? '' });
+  const canaryApi = await startApiProcess(stack.databaseUrl, CANARY);
+  variables.CANARY = canaryApi.url;
+  variables.TEST_KEY = (await stack.sandboxOf(client)).apiKey;
+  // The sweep of the other worker may start the batch first.
+  const tried = await eventually(async () => {
+    const said = await type('2. A sandbox submit');
+    return said.includes(NEW) ? said : null;
+  });
+  t.regex(tried, /"status":"completed","total":2/);
+  t.is(tried.match(/"status":"not_found"/g)?.length, 2, tried);
+  await canaryApi.stop();
+  await canary.stop();
+
   await workers.start(stack, { WORKFLOW_BUNDLE: variables.BUNDLE ?? '', WORKER_ROLLOUT: 'manual' });
   const both = await eventually(async () => {
-    const said = await type('2. Start the new workers');
+    const said = await type('3. Start the new workers');
     return said.match(/^ +\S+ +(?:workflow|activity)\b/gm)?.length === 4 ? said : null;
   });
   t.true(both.includes(OLD) && both.includes(NEW), both);
   t.deepEqual(await routing(), [OLD, 0, 0], 'a new build gets no work by itself');
 
-  await type('3. Ramp');
+  await type('4. Ramp');
   t.deepEqual(await routing(), [OLD, NEW, 10]);
   await type('Back, while it ramps');
   t.deepEqual(await routing(), [OLD, 0, 0]);
 
-  await type('4. Make it current');
+  await type('5. Make it current');
   t.deepEqual(await routing(), [NEW, 0, 0]);
   const after = await submit();
   t.deepEqual(await ranOn(before), { failed: [], builds: [OLD] });
   t.deepEqual(await ranOn(after), { failed: [], builds: [NEW] });
   await eventually(async () => {
-    const said = await type('5. Wait until the old one is drained');
+    const said = await type('6. Wait until the old one is drained');
     return /drain/i.test(said) && !/bat_|req_/.test(said) ? true : null;
   });
 
