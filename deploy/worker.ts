@@ -12,9 +12,9 @@ import { freePort, LOOPBACK } from './local/processes.ts';
 import { createLog } from './log.ts';
 import { main, repeat, until, untilReady } from './main.ts';
 import { figuresOf, healthOf, sdkMetrics, serveMetrics } from './metrics.ts';
-import { createControl, lazyClient, temporalTarget } from './temporal/client.ts';
+import { createControl, lazyClient, type TemporalTarget, temporalTarget } from './temporal/client.ts';
 import { KEEP_MS, keepNamespace } from './temporal/namespace.ts';
-import { temporalTrouble } from './temporal/trouble.ts';
+import { isTemporalsFailure, temporalTrouble } from './temporal/trouble.ts';
 import { commandFor, createRollout, hasDeployments, STEP_MS, versionOf } from './temporal/versions.ts';
 import { installRuntime, loadBundle, startWorkers, type Workers } from './temporal/workers.ts';
 import { sendTraces } from './traces.ts';
@@ -22,6 +22,7 @@ import { sendTraces } from './traces.ts';
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
 
 const WITHOUT_TEMPORAL = 'waiting for Temporal; what is overdue is refunded meanwhile';
+const START_INTERRUPTED = 'Temporal went away while the worker started; the start is tried again';
 /** However it ends: an orchestrator kills after 45 s. */
 const END_MS = 44_000;
 /** What is left open after that ends with the process. */
@@ -75,7 +76,6 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     await atMost(sweeping);
     return await atMost(db.close());
   }
-  const connection = await NativeConnection.connect(target.connectionOptions);
   await keepNamespace(client, taskQueue, reverifyMs, log).catch((error: unknown) => {
     log.error(
       { err: error },
@@ -85,18 +85,18 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   tellSources(log, sources);
   const workflowBundle = await loadBundle(config.workflowBundle);
   const version = versionOf(taskQueue, workflowBundle.code);
-  const isVersioned = await hasDeployments(client);
+  const deps = { db, log, ...sources, post: postOf(config, names), rules };
+  const { lookupSlots } = config;
+  const start = { client, taskQueue, workflowBundle, version, lookupSlots, deps };
+  const joined = await joinTemporal(target, start, stopped);
+  if (!joined) {
+    await atMost(sweeping);
+    return await atMost(db.close());
+  }
+  const { connection, isVersioned } = joined;
+  workers = joined.workers;
   const automatic = config.workerRollout === 'automatic';
   const rollout = createRollout({ db, client, log, taskQueue, version, isVersioned, automatic });
-  workers = await startWorkers({
-    connection,
-    client,
-    taskQueue,
-    workflowBundle,
-    version: isVersioned ? version : null,
-    lookupSlots: config.lookupSlots,
-    deps: { db, log, ...sources, post: postOf(config, names), rules },
-  });
   const ended = Promise.race([stopped, workers.running]).finally(() => ending.abort());
   const loop = { signal: ending.signal, log };
   const { deploymentName: deployment, buildId } = version;
@@ -118,6 +118,46 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   await Promise.all([workers.stop(), atMost(sweeping), atMost(rollout.leave())]);
   await atMost(Promise.all([db.close(), connection.close(), client.connection.close(), traces?.close()]));
 });
+
+interface Joined {
+  readonly connection: NativeConnection;
+  readonly isVersioned: boolean;
+  readonly workers: Workers;
+}
+type Start = Omit<Parameters<typeof startWorkers>[0], 'connection'>;
+
+/**
+ * Connects to Temporal and starts the workers. If Temporal goes away in the meantime, it begins again.
+ * @returns null if the process was told to stop before
+ */
+async function joinTemporal(
+  target: TemporalTarget,
+  start: Start,
+  stopped: Promise<void>,
+): Promise<Joined | null> {
+  const join = async (): Promise<Joined> => {
+    const connection = await NativeConnection.connect(target.connectionOptions);
+    try {
+      const isVersioned = await hasDeployments(start.client);
+      const version = isVersioned ? start.version : null;
+      return { connection, isVersioned, workers: await startWorkers({ ...start, version, connection }) };
+    } catch (error) {
+      await connection.close().catch(() => {});
+      throw error;
+    }
+  };
+  let joined: Joined | null = null;
+  await until(start.deps.log, stopped, async () => {
+    try {
+      joined = await join();
+      return null;
+    } catch (error) {
+      if (!isTemporalsFailure(error)) throw error;
+      return [{ err: error }, START_INTERRUPTED];
+    }
+  });
+  return joined;
+}
 
 /** The process ends all the same if this fails or hangs, because PostgreSQL or Temporal is away. */
 async function atMost(closing: Promise<unknown>): Promise<void> {

@@ -65,7 +65,7 @@ export async function startWorkers(options: {
       },
     }),
   } satisfies Partial<WorkerOptions>;
-  const workers = await Promise.all([
+  const workers = await allOrNone([
     Worker.create({
       ...common,
       taskQueue: queues.enrichment,
@@ -113,6 +113,18 @@ export async function startWorkers(options: {
       deps.log.error(left, 'cut off: another worker does again what is left');
     },
   };
+}
+
+/** If one of them cannot be made, the others end before they have taken any work. */
+async function allOrNone(making: readonly Promise<Worker>[]): Promise<Worker[]> {
+  try {
+    return await Promise.all(making);
+  } catch (error) {
+    for (const made of await Promise.allSettled(making)) {
+      if (made.status === 'fulfilled') void made.value.runUntil(async () => {}).catch(() => {});
+    }
+    throw error;
+  }
 }
 
 /** The workflows as workers run them, from a file that `npm run bundle` made; without one they are bundled. */
