@@ -10,6 +10,7 @@ import {
   noteSweep,
   takeTurn,
   takeUnfinished,
+  takeWorkflowTurn,
 } from '../db/requests/outbox.ts';
 import { forgetOld } from '../db/requests/retention.ts';
 import { giveRoomLeft, listWaitingOwners } from '../db/requests/room.ts';
@@ -17,30 +18,60 @@ import { settleOverdue } from '../db/requests/settle.ts';
 import { listDeliveriesToLookAt, noteDeliveryLook, type WaitingDelivery } from '../db/webhooks/resends.ts';
 import { type BatchDeps, logSettled, settleOne } from './batches.ts';
 
-// The reconciler (DECISIONS.md, Requests and batches): PostgreSQL's facts against Temporal's workflows. A loop in every
-// worker process, so that refunds need neither Temporal nor a Schedule.
+// The reconciler (DECISIONS.md, Requests and batches): PostgreSQL's facts against Temporal's workflows. Two loops in every
+// worker process: refunds need neither Temporal nor a Schedule, and never wait for a call to Temporal.
 
-/** How many of each kind are listed at once, and of what Temporal is asked about seen to side by side. */
+/** How many of each kind are listed at once, and how many calls to Temporal run side by side. */
 const AT_MOST = 200;
 const AT_ONCE = 10;
 /** Overdue requests in one transaction, which keeps other writers of their organization waiting. */
 const SETTLED_AT_ONCE = 500;
-/** What a sweep gives Temporal, so that the next refunds are in time while it is slow or away. */
+/** How long one turn calls Temporal. What is left is for the next turn, which another process may take. */
 const TEMPORAL_MS = 10_000;
 
 /**
  * Sweeps whenever it is this process's turn. Never ends on its own, whatever fails.
  * @param everyMs how often one of all processes sweeps
- * @returns once it was told to stop and the sweep that ran has ended
+ * @returns once it was told to stop and the sweeps that ran have ended
  */
 export async function runSweeps(deps: BatchDeps, everyMs: number, stopped: AbortSignal): Promise<void> {
+  const { db, control } = deps;
+  const unsignaled = new Set<string>();
+  const refund = async ({ isHome }: { readonly isHome: boolean }) => {
+    const { batchIds } = await settleOnce(deps, stopped);
+    // A Temporal where the API starts nothing does not have these batches.
+    if (!isHome) return;
+    for (const batchId of batchIds) unsignaled.add(batchId);
+  };
+  const takeWorkflows = async () => {
+    await signalBatches(deps, unsignaled, stopped);
+    return await takeWorkflowTurn(db, everyMs, control.namespace);
+  };
+  const loop = { deps, everyMs, stopped };
+  await Promise.all([
+    runTurns(loop, () => takeTurn(db, everyMs, control.namespace), refund),
+    runTurns(loop, takeWorkflows, () => tendWorkflows(deps, stopped)),
+  ]);
+}
+
+interface Loop {
+  readonly deps: BatchDeps;
+  readonly everyMs: number;
+  readonly stopped: AbortSignal;
+}
+
+async function runTurns<Turn>(
+  { deps, everyMs, stopped }: Loop,
+  take: () => Promise<Turn | null>,
+  work: (turn: Turn) => Promise<unknown>,
+): Promise<void> {
   while (!stopped.aborted) {
     let dueAt = Number.POSITIVE_INFINITY;
     try {
-      const turn = await takeTurn(deps.db, everyMs, deps.control.namespace);
+      const turn = await take();
       if (turn) {
         dueAt = performance.now() + everyMs;
-        await sweepOnce(deps, stopped, turn);
+        await work(turn);
       }
     } catch (error) {
       deps.log.error({ err: error }, 'sweep failed, the next one tries again');
@@ -52,98 +83,130 @@ export async function runSweeps(deps: BatchDeps, everyMs: number, stopped: Abort
 }
 
 /**
- * Settles what is overdue, which needs PostgreSQL alone; then starts what was never started, restarts what closed too
- * early, forgets what is old. Safe beside another sweep.
- * @returns how much it did
+ * Settles what is overdue, gives room to what waits, and forgets what is old. Needs only PostgreSQL. Safe beside another
+ * sweep.
+ * @returns how many requests it settled, and of which batches
  */
-export async function sweepOnce(deps: BatchDeps, stopped: AbortSignal, { isHome } = { isHome: true }) {
-  const { db, log, control, rules } = deps;
-  const { startAfterMs, checkEveryMs } = rules.sweep;
-
-  /**
-   * One that cannot be helped now must not keep the others from being helped. If `atMost` are taken at once, more are as
-   * long as there are and nothing fails.
-   */
-  const each = async <T extends string | { readonly batchId: string }>(
-    what: string,
-    list: (atMost: number) => Promise<readonly T[]>,
-    work: (item: T) => Promise<unknown>,
-    isOver: () => boolean,
-    atMost = Number.POSITIVE_INFINITY,
-  ): Promise<number> => {
-    let done = 0;
-    let more = true;
-    while (more && !isOver()) {
-      const items = await list(atMost);
-      more = items.length === atMost;
-      const left = items.values();
-      const help = async () => {
-        for (const item of left) {
-          if (isOver()) return;
-          try {
-            if ((await work(item)) !== false) done += 1;
-          } catch (error) {
-            if (error instanceof DatabaseError && error.isAway) throw error;
-            more = false;
-            const id = typeof item === 'string' ? item : item.batchId;
-            log.warn({ err: error, what, id }, 'sweep: one item failed, the next sweep tries again');
-          }
-        }
-      };
-      await Promise.all(Array.from({ length: atMost === AT_MOST ? AT_ONCE : 1 }, help));
-    }
-    return done;
-  };
-
-  const overdue = new Set<string>();
+export async function settleOnce(deps: BatchDeps, stopped: AbortSignal) {
+  const { db, log, rules } = deps;
+  const batchIds = new Set<string>();
   let settled = 0;
   const refund = async (organizationId: string) => {
     let round = SETTLED_AT_ONCE;
     while (round === SETTLED_AT_ONCE && !stopped.aborted) {
       const requests = await settleOverdue(db, { organizationId, limit: SETTLED_AT_ONCE });
       for (const request of requests) {
-        overdue.add(request.batchId);
+        batchIds.add(request.batchId);
         logSettled(log, request, 'failed', 'deadline');
       }
       round = requests.length;
       settled += round;
     }
   };
-  const isStopped = () => stopped.aborted;
-  await each('settle', () => listOverdueOwners(db), refund, isStopped);
+  const isOver = () => stopped.aborted;
+  await forEach(deps, 'settle', await listOverdueOwners(db), refund, isOver);
   const giveRoom = (id: string) => giveRoomLeft(db, id, rules.lookupsPerOrganization);
-  await each('room', () => listWaitingOwners(db), giveRoom, isStopped);
+  await forEach(deps, 'room', await listWaitingOwners(db), giveRoom, isOver);
+  await noteUsedCredits(db);
+  await forgetOld(db, rules.retention);
+  await noteSweep(db);
+  if (settled > 0) log.warn({ settled }, 'sweep refunded');
+  return { settled, batchIds };
+}
 
-  const endsAt = performance.now() + TEMPORAL_MS;
-  // A Temporal where the API starts nothing knows nothing of what runs.
-  const isOver = () => !isHome || stopped.aborted || performance.now() > endsAt;
-  // Each batch is told once, because the lookups that should have told it may be stuck; first, because it is late.
-  const untold = [...overdue];
-  const tell = (batchId: string) => control.tellBatch(batchId);
-  await each('signal', async (atMost) => untold.splice(0, atMost), tell, isOver, AT_MOST);
+/**
+ * Signals each batch once, because the lookups that should have signaled it may be stuck.
+ * @param batchIds is empty afterwards, unless time ran out
+ */
+export async function signalBatches(
+  deps: BatchDeps,
+  batchIds: Set<string>,
+  stopped: AbortSignal,
+): Promise<void> {
+  const isOver = timeLimit(stopped);
+  const signal = (batchId: string) => {
+    batchIds.delete(batchId);
+    return deps.control.tellBatch(batchId);
+  };
+  await forEach(deps, 'signal', [...batchIds], signal, isOver, AT_ONCE);
+}
+
+/**
+ * Starts the workflows that were never started, and restarts what closed too early. Safe beside another sweep.
+ * @returns how many of each
+ */
+export async function tendWorkflows(deps: BatchDeps, stopped: AbortSignal) {
+  const { db, log, control, rules } = deps;
+  const { startAfterMs, checkEveryMs } = rules.sweep;
+  const isOver = timeLimit(stopped);
+  /** Lists more as long as there are and nothing fails. */
+  const each = async <T extends { readonly batchId: string }>(
+    what: string,
+    list: () => Promise<readonly T[]>,
+    work: (item: T) => Promise<unknown>,
+  ): Promise<number> => {
+    let done = 0;
+    let more = true;
+    while (more && !isOver()) {
+      const items = await list();
+      const result = await forEach(deps, what, items, work, isOver, AT_ONCE);
+      done += result.done;
+      more = items.length === AT_MOST && result.failed === 0;
+    }
+    return done;
+  };
   const start = async (batch: BatchStart) => {
     await control.wakeBatch(batch);
     await markStarted(db, batch);
   };
-  const waking = (atMost: number) => listToWake(db, startAfterMs, atMost);
-  const started = await each('start', waking, start, isOver, AT_MOST);
-  const unfinished = (atMost: number) => takeUnfinished(db, checkEveryMs, atMost);
-  const restarted = await each('restart', unfinished, (batch) => restart(deps, batch), isOver, AT_MOST);
-  const waiting = (atMost: number) => listDeliveriesToLookAt(db, startAfterMs, checkEveryMs, atMost);
+  const started = await each('start', () => listToWake(db, startAfterMs, AT_MOST), start);
+  const unfinished = () => takeUnfinished(db, checkEveryMs, AT_MOST);
+  const restarted = await each('restart', unfinished, (batch) => restart(deps, batch));
+  const waiting = () => listDeliveriesToLookAt(db, startAfterMs, checkEveryMs, AT_MOST);
   const send = async (delivery: WaitingDelivery) => {
     const isStarted = await redeliver(deps, delivery);
     // Only now: a look that failed is repeated by the next sweep.
     await noteDeliveryLook(db, delivery);
     return isStarted;
   };
-  const redelivered = await each('deliver', waiting, send, isOver, AT_MOST);
-
-  await noteUsedCredits(db);
-  await forgetOld(db, rules.retention);
-  await noteSweep(db);
-  const result = { started, settled, restarted, redelivered };
-  if (started + settled + restarted > 0) log.warn(result, 'sweep repaired');
+  const redelivered = await each('deliver', waiting, send);
+  const result = { started, restarted, redelivered };
+  if (started + restarted > 0) log.warn(result, 'sweep repaired');
   return result;
+}
+
+function timeLimit(stopped: AbortSignal): () => boolean {
+  const endsAt = performance.now() + TEMPORAL_MS;
+  return () => stopped.aborted || performance.now() > endsAt;
+}
+
+/** Works on each item. One that cannot be helped now must not keep the others from being helped. */
+async function forEach<T extends string | { readonly batchId: string }>(
+  { log }: BatchDeps,
+  what: string,
+  items: readonly T[],
+  work: (item: T) => Promise<unknown>,
+  isOver: () => boolean,
+  atOnce = 1,
+): Promise<{ readonly done: number; readonly failed: number }> {
+  let done = 0;
+  let failed = 0;
+  const left = items.values();
+  const help = async () => {
+    for (const item of left) {
+      if (isOver()) return;
+      try {
+        if ((await work(item)) !== false) done += 1;
+      } catch (error) {
+        if (error instanceof DatabaseError && error.isAway) throw error;
+        failed += 1;
+        const id = typeof item === 'string' ? item : item.batchId;
+        log.warn({ err: error, what, id }, 'sweep: one item failed, the next sweep tries again');
+      }
+    }
+  };
+  await Promise.all(Array.from({ length: atOnce }, help));
+  return { done, failed };
 }
 
 /** A batch whose workflow has closed although something is left: terminated, or lost with its cluster. */

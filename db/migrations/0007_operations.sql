@@ -10,13 +10,15 @@ create table workers (
   stopped_at timestamptz(3)
 );
 
--- The sweep is a loop in every worker process: this row says whose turn it is, one process of all per interval. It is
--- written by the first turn.
+-- The sweep is two loops in every worker process: this row says whose turn it is, one process of all per interval. It is
+-- written by the first turn to settle.
 create table sweeps (
   one boolean primary key default true check (one),
-  -- Before that nobody sweeps.
+  -- When the next sweep settles what is overdue.
   due_at timestamptz(3) not null,
-  -- When a sweep last came to its end.
+  -- When the next sweep starts and restarts workflows: in another loop, so that refunds never wait for Temporal.
+  workflows_due_at timestamptz(3) not null default '-infinity',
+  -- When a sweep last settled all that was overdue.
   swept_at timestamptz(3),
   -- In which namespace the API starts workflows: a worker of another one cannot say whether they run.
   namespace text

@@ -17,8 +17,8 @@ export interface BatchStart {
 }
 
 /**
- * Takes the turn to sweep if it is due: one process of all gets it, once per interval. One in another namespace than the
- * API's stands in where nobody else sweeps.
+ * Takes the turn to settle what is overdue, if it is due: one process of all gets it, once per interval. One in another
+ * namespace than the API's stands in where no other process sweeps.
  * @returns whether it is in the API's namespace; null if it is not its turn
  */
 export async function takeTurn(
@@ -35,6 +35,24 @@ export async function takeTurn(
            and clock_timestamp() + 2 * ${span(everyMs)}
     returning ${isHome} as "isHome"`;
   return taken ?? null;
+}
+
+/**
+ * Takes the turn to start and restart workflows, if it is due: one process of all gets it, once per interval.
+ * @returns null if it is not its turn, or if the API starts workflows in another namespace
+ */
+export async function takeWorkflowTurn(
+  db: Database,
+  everyMs: number,
+  namespace: string,
+): Promise<true | null> {
+  const taken = await run(db)`
+    update sweeps set workflows_due_at = clock_timestamp() + ${span(everyMs)}
+     where coalesce(namespace = ${namespace}, true)
+           -- See takeTurn.
+       and workflows_due_at not between clock_timestamp() and clock_timestamp() + 2 * ${span(everyMs)}
+    returning one`;
+  return taken.length > 0 ? true : null;
 }
 
 /** Notes in which namespace the API starts workflows: nobody can say from another one whether they run. */

@@ -1,5 +1,5 @@
 import test from 'ava';
-import { sweepOnce } from '../../activities/sweep.ts';
+import { settleOnce, tendWorkflows } from '../../activities/sweep.ts';
 import { type BatchStart, markStarted } from '../../db/requests/outbox.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
@@ -152,8 +152,10 @@ test('what is overdue leaves its room to what is not, and nobody is told of what
     sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
   const log = createLog('test', 'silent');
-  const settled = await sweepOnce({ db, log, control, rules }, new AbortController().signal);
-  t.is(settled.settled, ROOM + 1);
+  const deps = { db, log, control, rules };
+  const { settled } = await settleOnce(deps, new AbortController().signal);
+  t.is(settled, ROOM + 1);
+  await tendWorkflows(deps, new AbortController().signal);
   t.deepEqual(woken.filter((id) => [old, next, soon, last].some(({ batchId }) => batchId === id)).sort(), [
     next.batchId,
     soon.batchId,

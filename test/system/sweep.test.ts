@@ -1,20 +1,19 @@
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout } from 'node:timers/promises';
 import { Client, Connection } from '@temporalio/client';
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
 import { pino } from 'pino';
 import postgres from 'postgres';
 import type { WorkflowControl } from '../../activities/deps.ts';
-import { runSweeps, sweepOnce } from '../../activities/sweep.ts';
+import { runSweeps, settleOnce, tendWorkflows } from '../../activities/sweep.ts';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import { type Database, openDatabase, transaction } from '../../db/client.ts';
 import { newId } from '../../db/ids.ts';
 import { joinLookups } from '../../db/lookups/lookups.ts';
 import { migrate } from '../../db/migrate.ts';
-import { noteHome, takeTurn } from '../../db/requests/outbox.ts';
+import { noteHome, takeTurn, takeWorkflowTurn } from '../../db/requests/outbox.ts';
 import { settle, settleOverdue } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
@@ -101,11 +100,21 @@ test('one of many processes gets the turn, once per interval; a due time that is
     );
     return taken.filter(Boolean).length;
   };
+  const workflowTurns = async () => {
+    const taken = await Promise.all(
+      times(20, (index) => takeWorkflowTurn(index % 2 === 0 ? db : other, MINUTE, 'default')),
+    );
+    return taken.filter(Boolean).length;
+  };
   t.deepEqual([await turns(), await turns()], [1, 0]);
-  await query(db, sql`update sweeps set due_at = clock_timestamp()`);
-  t.deepEqual([await turns(), await turns()], [1, 0]);
-  await query(db, sql`update sweeps set due_at = clock_timestamp() + interval '1 day'`);
-  t.deepEqual([await turns(), await turns()], [1, 0]);
+  t.deepEqual([await workflowTurns(), await workflowTurns()], [1, 0]);
+  for (const at of [sql`clock_timestamp()`, sql`clock_timestamp() + interval '1 day'`]) {
+    await query(db, sql`update sweeps set due_at = ${at}`);
+    t.deepEqual([await turns(), await turns()], [1, 0]);
+    t.is(await workflowTurns(), 0, 'each kind has its own turn');
+    await query(db, sql`update sweeps set workflows_due_at = ${at}`);
+    t.deepEqual([await workflowTurns(), await workflowTurns()], [1, 0]);
+  }
 });
 
 test('while Temporal is away 2,000 overdue requests of four organizations are refunded, and each lookup closed', async (t) => {
@@ -123,12 +132,10 @@ test('while Temporal is away 2,000 overdue requests of four organizations are re
   const { requestIds } = acceptedIds(await submit(db, submitCommand(waiting, { npis: [npiOf(0)] }), RULES));
   await joinLookups(db, requestIds.slice(0, 1));
 
-  const stopping = new AbortController();
   const deps = { db, log, control: temporalAway(t), rules: RULES_OF_SWEEP };
-  const sweep = sweepOnce(deps, stopping.signal);
+  const { settled, batchIds } = await settleOnce(deps, new AbortController().signal);
+  t.deepEqual([settled, batchIds.size], [2000, 40]);
   for (const organization of organizations) await refunded(db, organization, 500);
-  stopping.abort();
-  t.like(await sweep, { started: 0, settled: 2000 });
 
   const [counts] = await query(
     db,
@@ -194,10 +201,10 @@ test('a sweep that is told to stop begins nothing more', async (t) => {
   const stopping = new AbortController();
   const wakeBatch = async () => stopping.abort();
   const control = { ...temporalAway(t), wakeBatch };
-  t.like(await sweepOnce({ db, log, control, rules: RULES_OF_SWEEP }, stopping.signal), { started: 1 });
+  t.like(await tendWorkflows({ db, log, control, rules: RULES_OF_SWEEP }, stopping.signal), { started: 1 });
 });
 
-// Guards: `more` in `sweepOnce`, and `place` in `listToWake`.
+// Guards: `more` in `tendWorkflows`, and `place` in `listToWake`.
 test('a sweep starts all that waits, of each organization its oldest first; of a Temporal that takes nothing it asks little', async (t) => {
   const { db } = await open(t);
   const [many, one] = [await openOrganization(db, 210), await openOrganization(db, 1)];
@@ -211,7 +218,7 @@ test('a sweep starts all that waits, of each organization its oldest first; of a
       if (!takes) throw new Error('no answer');
     };
     const deps = { db, log, control: { ...temporalAway(t), wakeBatch }, rules: RULES_OF_SWEEP };
-    const { started } = await sweepOnce(deps, new AbortController().signal);
+    const { started } = await tendWorkflows(deps, new AbortController().signal);
     return { started, asked };
   };
   t.is((await sweepWith(false)).asked.length, 200);
@@ -220,22 +227,25 @@ test('a sweep starts all that waits, of each organization its oldest first; of a
   t.is(asked.indexOf(batchId), 1);
 });
 
-test('a batch whose deadline has passed is told before any other is started', async (t) => {
+test('the batch of an overdue request is signaled once, with its requests refunded', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 2);
-  const waiting = acceptedIds(await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES));
-  const late = await overdue(db, organization, [npiOf(1)]);
+  const late = await overdue(db, organization, [npiOf(0), npiOf(1)]);
   const asked: string[] = [];
   const control = {
     ...temporalAway(t),
-    tellBatch: async (batchId: string) => void asked.push(`tell ${batchId}`),
+    tellBatch: async (batchId: string) => {
+      const { available } = await balanceOf(db, organization.organizationId);
+      asked.push(`tell ${batchId}, ${available} available`);
+    },
     wakeBatch: async ({ batchId }: { readonly batchId: string }) => void asked.push(`wake ${batchId}`),
   };
-  await sweepOnce({ db, log, control, rules: RULES_OF_SWEEP }, new AbortController().signal);
-  t.deepEqual(asked.slice(0, 2), [`tell ${late.batchId}`, `wake ${waiting.batchId}`]);
+  sweeping(t, db, control);
+  await eventually(async () => (asked.length >= 2 ? true : null));
+  t.is(asked.filter((line) => line === `tell ${late.batchId}, 2 available`).length, 1, asked.join());
 });
 
-// Guard: `each` around `giveRoomLeft`.
+// Guard: `forEach` around `giveRoomLeft`.
 test('a request that cannot be given room keeps nobody else from being started', async (t) => {
   const { db } = await open(t);
   const [broken, well] = [await openOrganization(db, 2), await openOrganization(db, 1)];
@@ -249,27 +259,31 @@ test('a request that cannot be given room keeps nobody else from being started',
   const woken: string[] = [];
   const wakeBatch = async (batch: { readonly batchId: string }) => void woken.push(batch.batchId);
   const control = { ...temporalAway(t), wakeBatch };
-  await sweepOnce({ db, log, control, rules: RULES_OF_SWEEP }, new AbortController().signal);
+  const deps = { db, log, control, rules: RULES_OF_SWEEP };
+  await settleOnce(deps, new AbortController().signal);
+  await tendWorkflows(deps, new AbortController().signal);
   t.true(woken.includes(batchId));
   const [row] = await query(db, sql`select has_room from requests where id = ${requestIds[1]}`);
   t.is(row?.has_room, false, 'it got none');
 });
 
-test('a Temporal that takes long keeps no refund waiting: the rest of its work is left to later sweeps', async (t) => {
+test('while calls to Temporal hang, what is overdue is refunded by the next sweep', async (t) => {
   const { db } = await open(t);
-  const organization = await openOrganization(db, 61);
-  for (const index of times(60, (i) => i)) {
-    await submit(db, submitCommand(organization, { npis: [npiOf(index)] }), RULES);
-  }
+  const organization = await openOrganization(db, 2);
+  await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES);
   const asked = Promise.withResolvers<void>();
+  const mayEnd = Promise.withResolvers<void>();
   const wakeBatch = async () => {
     asked.resolve();
-    await setTimeout(3000);
-    throw new Error('no answer');
+    await mayEnd.promise;
   };
   sweeping(t, db, { ...temporalAway(t), wakeBatch });
+  t.teardown(mayEnd.resolve);
   await asked.promise;
-  await overdue(db, organization, [npiOf(60)]);
+  // The call lasts until the test is over, and so does the turn that makes it.
+  await overdue(db, organization, [npiOf(1)]);
+  await refunded(db, organization, 1);
+  await overdue(db, organization, [npiOf(1)]);
   await refunded(db, organization, 1);
   t.pass();
 });
