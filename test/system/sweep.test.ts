@@ -510,7 +510,7 @@ test('a delivery without its workflow is started by the first sweep after Tempor
   await query(life.db, sql`update batches set wake_at = null, started_at = now()`);
   const rules = { ...RULES_OF_SWEEP, sweep: { startAfterMs: 5000, checkEveryMs: 30_000 } };
   const sweepWith = (control: WorkflowControl) =>
-    sweepOnce({ db: life.db, log, control, rules }, new AbortController().signal);
+    tendWorkflows({ db: life.db, log, control, rules }, new AbortController().signal);
   const away = temporalAway(t);
   for (let minutes = 0; minutes < 60; minutes += 10) {
     await life.time.advance(10 * MINUTE);
