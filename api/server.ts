@@ -11,7 +11,7 @@ import { idsIn } from './http/validation.ts';
 import { PRIVATE, problem, registerErrors } from './problems.ts';
 import { historyHandlers } from './routes/history.ts';
 import { pollHandlers } from './routes/poll.ts';
-import { serviceHandlers } from './routes/service.ts';
+import { createReadiness, serviceHandlers } from './routes/service.ts';
 import { type SubmitDeps, submitHandlers } from './routes/submit.ts';
 import { type OperationId, ROUTES } from './routes.ts';
 import { createStarter, type TemporalDeps } from './temporal.ts';
@@ -20,6 +20,8 @@ declare module '@hapi/hapi' {
   interface ServerApplicationState {
     /** It still serves, and is about to end. */
     isDraining?: boolean;
+    /** `ready`, or the reason why it can't serve. */
+    readiness: () => Promise<string>;
     lanes: ReturnType<typeof shareOut>;
   }
   interface RequestApplicationState {
@@ -69,6 +71,8 @@ export function createServer(deps: ApiDeps): Server {
   });
   boundPipelines(listener);
   server.app.lanes = shareOut(deps.poolSize);
+  const readiness = createReadiness(deps);
+  server.app.readiness = async () => (server.app.isDraining ? 'draining' : await readiness());
   answerBrokenRequests(listener, deps.log, sample);
   // First in, so that even an answer to a request that never reached a route carries the id.
   server.ext('onRequest', (request, h) => {

@@ -1,13 +1,17 @@
 import { sql } from 'drizzle-orm';
 import { type Database, run } from './client.ts';
 
-// Which worker processes there are, by PostgreSQL's clock.
+// Which workers and APIs there are, by PostgreSQL's clock.
 
-export interface WorkerProcess {
+/** An API, which has no build id, or what it shares with a worker. */
+export interface ApiProcess {
   readonly id: string;
   readonly namespace: string;
   /** The enrichment queue. */
   readonly taskQueue: string;
+}
+
+export interface WorkerProcess extends ApiProcess {
   /** Of its workflows. */
   readonly buildId: string;
 }
@@ -26,13 +30,20 @@ export async function noteWorker(
        where greatest(seen_at, stopped_at) < clock_timestamp() - interval '10 minutes' and id <> ${id}
          and exists (
            select from workers newer
-            where newer.namespace = w.namespace and newer.task_queue = w.task_queue and newer.seen_at > w.seen_at)
+            where newer.kind = w.kind and newer.namespace = w.namespace and newer.task_queue = w.task_queue and newer.seen_at > w.seen_at)
     )
     insert into workers (id, namespace, task_queue, build_id) values (${id}, ${namespace}, ${taskQueue}, ${buildId})
         on conflict (id) do update set seen_at = clock_timestamp()`;
 }
 
-/** A worker that ends in order is gone at once. */
+/** The sign of life of an API. A worker forgets those that have given none for long. */
+export async function noteApi(db: Database, { id, namespace, taskQueue }: ApiProcess): Promise<void> {
+  await run(db)`
+    insert into workers (id, kind, namespace, task_queue) values (${id}, 'api', ${namespace}, ${taskQueue})
+        on conflict (id) do update set seen_at = clock_timestamp()`;
+}
+
+/** A process that ends in order is gone at once. */
 export async function noteStopped(db: Database, id: string): Promise<void> {
   await run(db)`update workers set stopped_at = clock_timestamp() where id = ${id}`;
 }
@@ -47,7 +58,7 @@ export async function readBuilds(
 ): Promise<Map<string, 'live' | 'silent'>> {
   const rows = await run<{ build_id: string; live: boolean }>(db)`
     select build_id, bool_or(${LIVE}) as live from workers
-     where namespace = ${namespace} and task_queue = ${taskQueue} and stopped_at is null
+     where kind = 'worker' and namespace = ${namespace} and task_queue = ${taskQueue} and stopped_at is null
      group by build_id`;
   return new Map(rows.map(({ build_id, live }) => [build_id, live ? 'live' : 'silent']));
 }
@@ -56,7 +67,17 @@ export async function readBuilds(
 export function listVersions(db: Database) {
   return run<{ namespace: string; queue: string; version: string; workers: number }>(db)`
     select namespace, task_queue as queue, build_id as version, count(*)::int as workers
-      from workers where ${LIVE} group by 1, 2, 3 order by 1, 2, 4 desc`;
+      from workers where kind = 'worker' and ${LIVE} group by 1, 2, 3 order by 1, 2, 4 desc`;
+}
+
+/** Where APIs live, how many, and whether a worker was ever seen there. */
+export function listApis(db: Database) {
+  return run<{ namespace: string; queue: string; apis: number; has_worker: boolean }>(db)`
+    select namespace, task_queue as queue, count(*)::int as apis,
+           exists (select from workers w
+                    where w.kind = 'worker' and w.namespace = workers.namespace and w.task_queue = workers.task_queue)
+             as has_worker
+      from workers where kind = 'api' and ${LIVE} group by 1, 2 order by 1, 2`;
 }
 
 /**
@@ -69,8 +90,9 @@ export async function listElsewhere(
 ): Promise<string[]> {
   const rows = await run<{ place: string }>(db)`
     select distinct namespace || '/' || task_queue as place from workers
-     where ${LIVE}
-       and not exists (select from workers where namespace = ${namespace} and task_queue = ${taskQueue})
+     where kind = 'worker' and ${LIVE}
+       and not exists (
+         select from workers where kind = 'worker' and namespace = ${namespace} and task_queue = ${taskQueue})
      order by place`;
   return rows.map(({ place }) => place);
 }

@@ -1,8 +1,9 @@
+import { randomUUID } from 'node:crypto';
 import { setTimeout } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { type Database, openDatabase } from '../db/client.ts';
 import { noteHome } from '../db/requests/outbox.ts';
-import { listElsewhere } from '../db/workers.ts';
+import { type ApiProcess, listElsewhere, noteApi, noteStopped } from '../db/workers.ts';
 import { loadConfig } from './config/config.ts';
 import { createApi } from './config/create-api.ts';
 import { createLog } from './log.ts';
@@ -39,32 +40,38 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const trouble = async () => (await temporalTrouble(target))?.message ?? null;
   const server = createApi(config, { db, log, client, taskQueue, trouble });
   await server.start();
-  await serveMetrics(config, db);
+  await serveMetrics(config, db, server.app.readiness);
   const address = { host: config.apiHost, port: server.info.port };
   log.info(address, 'api listening');
-  if (await untilReady(db, log, stopped)) log.info(address, 'api ready');
   const ending = new AbortController();
-  void repeat(
-    'look for workers',
-    LOOK_MS,
-    { signal: ending.signal, log },
-    tellElsewhere(db, log, client.options.namespace, taskQueue),
-  );
+  const me = { id: randomUUID(), namespace: client.options.namespace, taskQueue };
+  const look = createLook(db, log, me);
+  if (await untilReady(db, log, stopped)) {
+    log.info(address, 'api ready');
+    // If it fails, the next look does it.
+    void look().catch(() => {});
+  }
+  void repeat('look for workers', LOOK_MS, { signal: ending.signal, log }, look);
   await stopped;
   ending.abort();
   log.info('api draining');
   server.app.isDraining = true;
   await setTimeout(config.apiDrainDelayMs);
-  await server.stop({ timeout: DRAIN_MS });
+  await Promise.all([server.stop({ timeout: DRAIN_MS }), noteStopped(db, me.id).catch(() => {})]);
   await traces?.close();
   await client.connection.close();
   await db.close();
 });
 
-/** Says where this API is, and once in the log that workers are elsewhere only, and once that one has come. */
-function tellElsewhere(db: Database, log: Logger, namespace: string, taskQueue: string) {
+/**
+ * Returns what tells the others that this API lives and where, and logs once that workers are only elsewhere, and once
+ * that one has come.
+ */
+function createLook(db: Database, log: Logger, me: ApiProcess) {
+  const { namespace, taskQueue } = me;
   let told = false;
   return async () => {
+    await noteApi(db, me);
     await noteHome(db, namespace);
     const elsewhere = await listElsewhere(db, { namespace, taskQueue });
     if (elsewhere.length === 0 && told) log.info({ namespace, queue: taskQueue }, 'a worker is here');

@@ -24,8 +24,23 @@ const databasePool = new Gauge({
   labelNames: ['state'],
 });
 
+const readyGauge = new Gauge({
+  name: 'npe_ready',
+  help: '1 if the process can do its work, else 0, with what its /readyz says',
+  labelNames: ['reason'],
+});
+
+/** Sets `npe_ready`. A look that takes too long counts as not ready. */
+async function tellReady(readiness: () => Promise<string>): Promise<void> {
+  const late = setTimeout(PATIENCE_MS, 'timeout', { ref: false });
+  const reason = await Promise.race([readiness(), late]).catch(() => 'failed');
+  readyGauge.reset();
+  readyGauge.set({ reason }, reason === 'ready' ? 1 : 0);
+}
+
 /**
  * Listens where METRICS_PORT says, until the process ends.
+ * @param readiness `ready`, or the reason why the process can't do its work
  * @param parts further parts of the text for Prometheus
  * @param health by their path, what is wrong; null for nothing
  * @returns null if it is not set
@@ -34,6 +49,7 @@ const databasePool = new Gauge({
 export async function serveMetrics(
   { metricsHost, metricsPort }: Pick<Config, 'metricsHost' | 'metricsPort'>,
   { pool }: Pick<Database, 'pool'>,
+  readiness: () => Promise<string>,
   parts: readonly (() => Promise<string>)[] = [],
   health: Readonly<Record<string, () => Promise<string | null>>> = {},
 ): Promise<Server | null> {
@@ -45,6 +61,7 @@ export async function serveMetrics(
       const { size, asked } = pool;
       const states = { size, used: Math.min(size, asked), waiting: Math.max(0, asked - size) };
       for (const [state, value] of Object.entries(states)) databasePool.set({ state }, value);
+      await tellReady(readiness);
       const texts = await Promise.all([register.metrics(), ...parts.map((part) => part())]);
       return [200, register.contentType, texts.join('')];
     }

@@ -60,7 +60,8 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   void stopped.then(() => ending.abort());
   let workers: Workers | null = null;
   const health = healthOf(db, client, ending.signal, () => workers?.isPolling() ?? false);
-  await serveMetrics(config, db, [figuresOf(db, asked, log), sdkMetrics(sdkAt)], health);
+  const readiness = async () => (await health['/readyz']()) ?? 'ready';
+  await serveMetrics(config, db, readiness, [figuresOf(db, asked, log), sdkMetrics(sdkAt)], health);
   if (!(await untilReady(db, log, stopped))) return await db.close();
   const rules = { ...rulesOf(config), greylistMs };
   // The last net, also for what does not look whether it is to stop.

@@ -15,10 +15,14 @@ const READINESS_MS = 1000;
 const PATIENCE_MS = 800;
 
 /**
- * An organization's credits; and without a key whether the process answers, whether it can serve (PostgreSQL is there
- * and migrated, workers are not elsewhere only, and it is not about to end), and what it serves.
+ * Returns what tells whether the API can serve (PostgreSQL is there and migrated, and workers are not only elsewhere):
+ * `ready`, or the reason why not.
  */
-export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { readonly db: Database }) {
+export function createReadiness({
+  db,
+  client,
+  taskQueue,
+}: TemporalDeps & { readonly db: Database }): () => Promise<string> {
   const place = { namespace: client.options.namespace, taskQueue };
   let known: Readiness | 'worker_elsewhere' | null = null;
   let looked: ReturnType<typeof look>;
@@ -40,6 +44,21 @@ export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { read
       nextLookAt = nextAt;
     }
   };
+  return async () => {
+    if (performance.now() >= nextLookAt) {
+      const looking = look();
+      // One that takes long is no outage yet: until it ends, what the last one saw holds.
+      looked = known ? Promise.race([looking, delay(PATIENCE_MS, known, { ref: false })]) : looking;
+    }
+    return await looked;
+  };
+}
+
+/**
+ * An organization's credits; and without a key whether the process answers, whether it can serve and is not about to
+ * end, and what it serves.
+ */
+export function serviceHandlers({ db }: { readonly db: Database }) {
   return {
     // balance = total − used − held (api/docs/lifecycle.md, Credits).
     getCredits: async (request) => {
@@ -48,12 +67,7 @@ export function serviceHandlers({ db, client, taskQueue }: TemporalDeps & { read
     },
     getHealth: () => ({ status: 'ok' }),
     getReadiness: async ({ server }, h) => {
-      if (performance.now() >= nextLookAt) {
-        const looking = look();
-        // One that takes long is no outage yet: until it ends, what the last one saw holds.
-        looked = known ? Promise.race([looking, delay(PATIENCE_MS, known, { ref: false })]) : looking;
-      }
-      const status = server.app.isDraining ? 'draining' : await looked;
+      const status = await server.app.readiness();
       const response = h.response({ status }).code(status === 'ready' ? 200 : 503);
       return status === 'ready' ? response : response.header('retry-after', '5');
     },

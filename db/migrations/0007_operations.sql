@@ -1,13 +1,17 @@
 -- Processes that tell of each other, and what the roles of roles.sql can't do themselves.
 
--- Worker processes tell here that they live, so that API, doctor and the other workers know whom Temporal can reach.
+-- Workers and APIs tell here that they live, so that API, doctor and the other workers know whom Temporal can reach, and
+-- operators see that processes are missing.
 create table workers (
   id text primary key,
+  kind text not null default 'worker' check (kind in ('worker', 'api')),
   namespace text not null,
   task_queue text not null,
-  build_id text not null,
+  -- Of a worker's workflows.
+  build_id text,
   seen_at timestamptz(3) not null default clock_timestamp(),
-  stopped_at timestamptz(3)
+  stopped_at timestamptz(3),
+  check ((kind = 'worker') = (build_id is not null))
 );
 
 -- The sweep is two loops in every worker process: this row says whose turn it is, one process of all per interval. It is

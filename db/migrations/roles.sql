@@ -123,5 +123,6 @@ grant select, insert, update, delete on webhook_blocks to npe_operator;
 -- Processes.
 grant select on workers, sweeps to npe_api, npe_operator;
 grant select, insert, update, delete on workers, sweeps to npe_worker;
+grant insert, update (seen_at, stopped_at) on workers to npe_api;
 -- Where an API starts workflows, in the one row that there is.
 grant insert, update (namespace) on sweeps to npe_api;

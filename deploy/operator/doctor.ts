@@ -4,6 +4,7 @@ import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
 import type { CheckResult } from '../../db/doctor/check.ts';
 import { diagnose, REPAIRABLE, repair } from '../../db/doctor/doctor.ts';
+import { checkProcesses } from '../../db/doctor/processes.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { type Config, loadConfig } from '../config/config.ts';
 import { accountable } from './arguments.ts';
@@ -18,7 +19,7 @@ const SHOWN = 3;
 export function addCommands(program: Command, run: Run): void {
   accountable(program.command('doctor'), 'fix', 'repair what is safe to repair')
     .description('check every promise about money and work that the database can prove')
-    .option('--offline', 'leave out what only Temporal knows')
+    .option('--offline', 'leave out processes, and what only Temporal knows')
     .action(({ fix, offline, ...by }: ChangedBy & { readonly fix?: true; readonly offline?: true }) =>
       run(async (db) => {
         const config = loadConfig();
@@ -26,7 +27,9 @@ export function addCommands(program: Command, run: Run): void {
         const isSet = Boolean(config.temporalEnvironment.TEMPORAL_ADDRESS);
         const begun = performance.now();
         const { checks: inDatabase } = await diagnose(db, config);
-        const checks = [...inDatabase, ...(isSet && !offline ? await checkTemporal(db, config) : [])];
+        const checks = [...inDatabase];
+        if (!offline) checks.push(...(await checkProcesses(db)));
+        if (isSet && !offline) checks.push(...(await checkTemporal(db, config)));
         const durationMs = Math.round(performance.now() - begun);
         const findings = checks.reduce((sum, check) => sum + check.findings, 0);
         const parts = [

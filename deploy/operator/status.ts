@@ -3,7 +3,7 @@ import { DNS } from '../../activities/verification/dns-control.ts';
 import { readConcerns, readFigures } from '../../db/figures.ts';
 import { readSourceFigures } from '../../db/lookups/sources.ts';
 import { readiness } from '../../db/migrate.ts';
-import { listVersions } from '../../db/workers.ts';
+import { listApis, listVersions } from '../../db/workers.ts';
 import { loadConfig } from '../config/config.ts';
 import { fields, type Run, sections, spelled, table } from './print.ts';
 
@@ -38,12 +38,13 @@ export function addCommands(program: Command, run: Run): void {
           },
         );
         const workers = await listVersions(db);
-        const lists = { workers, ...(await readConcerns(db)), sourcesInTheLastHour: sources };
+        const apis = await listApis(db);
+        const lists = { apis, workers, ...(await readConcerns(db)), sourcesInTheLastHour: sources };
         const health = { temporal: await askTemporal(), migrations: await readiness(db) };
         const attention = [
           ...(health.temporal.startsWith('Temporal') ? [health.temporal] : []),
           ...(health.migrations === 'ready' ? [] : ['migrations are missing: run "npm run migrate"']),
-          ...(workers.length > 0 ? [] : ['no worker is alive: start workers']),
+          ...trouble(apis, workers),
           ...Object.entries(LATE).flatMap(([name, [late, what]]) =>
             (figures[name] ?? 0) > late ? [what] : [],
           ),
@@ -51,10 +52,14 @@ export function addCommands(program: Command, run: Run): void {
             breaker === 'closed' ? [] : [notAsked(source, lastError)],
           ),
         ];
+        const alive = {
+          apisAlive: apis.reduce((sum, one) => sum + one.apis, 0),
+          workersAlive: workers.reduce((sum, one) => sum + one.workers, 0),
+        };
         const text = sections([
           attention.length === 0 ? 'Nothing wants attention.' : `WANTS ATTENTION\n${attention.join('\n')}`,
           'NOW',
-          fields({ ...health, workersAlive: workers.reduce((sum, one) => sum + one.workers, 0), ...figures }),
+          fields({ ...health, ...alive, ...figures }),
           ...Object.entries(lists).flatMap(([name, rows]) =>
             rows.length === 0 ? [] : [spelled(name, ' ').toUpperCase(), table<object>(rows)],
           ),
@@ -68,6 +73,26 @@ export function addCommands(program: Command, run: Run): void {
 function notAsked(source: string, lastError: string | null): string {
   if (source === DNS) return `name servers are not believed (${lastError}): see deploy/runbooks/dns-down.md`;
   return `${source} is not asked (${lastError}): see "vendors"`;
+}
+
+/** What is wrong with the processes, a sentence each. */
+function trouble(
+  apis: Awaited<ReturnType<typeof listApis>>,
+  workers: Awaited<ReturnType<typeof listVersions>>,
+): string[] {
+  const found: string[] = [];
+  if (apis.length === 0) found.push('no API is alive: start one');
+  if (workers.length === 0) {
+    found.push('no worker is alive: start workers');
+    return found;
+  }
+  for (const { namespace, queue, has_worker: hasWorker } of apis) {
+    if (hasWorker) continue;
+    found.push(
+      `an API is in ${namespace}/${queue}, where no worker was ever seen: check TEMPORAL_NAMESPACE and TASK_QUEUE`,
+    );
+  }
+  return found;
 }
 
 /** @returns `ok`, that it was not asked, or one sentence that begins with "Temporal" and says why it cannot be used */

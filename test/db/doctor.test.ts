@@ -29,7 +29,16 @@ let life: Life;
 
 test.before(async () => {
   life = await live(db);
+  await addProcesses(db);
 });
+
+/** An API and a worker that stay alive for the whole test. */
+async function addProcesses(on: Database): Promise<void> {
+  await on.drizzle.execute(sql`
+    insert into workers (id, kind, namespace, task_queue, build_id, seen_at)
+    values ('an API', 'api', 'default', 'enrichment', null, now() + interval '1 hour'),
+           ('a worker', 'worker', 'default', 'enrichment', 'v1', now() + interval '1 hour')`);
+}
 
 /** The codes of the checks that found something. */
 function codes({ checks }: Diagnosis): string[] {
@@ -222,10 +231,30 @@ test.serial('the command prints one line and ends with 0 if all is well', async 
   );
 });
 
+test('the command finds that no API or no worker is alive, and an API where none works', async (t) => {
+  await using own = await openTestDatabase();
+  const found = async (...args: string[]) => {
+    const { stdout } = await doctor(own.url, ['--json', ...args]);
+    const { checks } = JSON.parse(stdout) as {
+      checks: { code: string; findings: number; examples: string[] }[];
+    };
+    return checks.filter(({ findings }) => findings > 0).map(({ code, examples }) => [code, ...examples]);
+  };
+  t.deepEqual(await found(), [['no_api'], ['no_worker']]);
+  t.deepEqual(await found('--offline'), []);
+  await addProcesses(own.db);
+  t.deepEqual(await found(), []);
+  await own.sql`update workers set task_queue = 'enrichmnt' where kind = 'api'`;
+  t.deepEqual(await found(), [['api_elsewhere', 'default/enrichmnt']]);
+  await own.sql`update workers set stopped_at = now() where kind = 'worker'`;
+  t.deepEqual(await found(), [['no_worker']]);
+});
+
 test('--fix repairs what is safe, says what is left and to whom it happened, and the doctor is silent then', async (t) => {
   await using own = await openTestDatabase();
   const ownDb = own.db;
   const ownLife = await live(ownDb);
+  await addProcesses(ownDb);
   const plants = plantsIn(ownLife);
   const before = await balanceOf(ownDb, ownLife.organizationId);
   const repairable = [

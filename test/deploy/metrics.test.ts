@@ -60,11 +60,18 @@ function parse(text: string): Samples {
   );
 }
 
-type Told = Partial<Readonly<{ parts: (() => Promise<string>)[]; health: ReturnType<typeof healthOf> }>>;
+type Told = Partial<
+  Readonly<{
+    readiness: () => Promise<string>;
+    parts: (() => Promise<string>)[];
+    health: ReturnType<typeof healthOf>;
+  }>
+>;
 
 /** What a port for metrics answers. */
-async function ask({ parts, health }: Told, path: string) {
-  const server = await serveMetrics({ metricsHost: LOOPBACK, metricsPort: 0 }, stack.workerDb, parts, health);
+async function ask({ readiness = async () => 'ready', parts, health }: Told, path: string) {
+  const place = { metricsHost: LOOPBACK, metricsPort: 0 };
+  const server = await serveMetrics(place, stack.workerDb, readiness, parts, health);
   const address = server?.address();
   if (!server || typeof address !== 'object') throw new Error('nobody listens');
   try {
@@ -270,10 +277,21 @@ test.serial('a worker says why it cannot work, and that it is about to end', asy
   t.deepEqual(await look(), ['503 ending', '503 ending']);
 });
 
+test.serial('npe_ready says whether the process can work, and why not', async (t) => {
+  const look = async (readiness: () => Promise<string>) => {
+    const { text } = await ask({ readiness }, '/metrics');
+    return text.match(/^npe_ready.*$/gm);
+  };
+  t.deepEqual(await look(async () => 'worker_elsewhere'), ['npe_ready{reason="worker_elsewhere"} 0']);
+  t.deepEqual(await look(async () => 'ready'), ['npe_ready{reason="ready"} 1']);
+  t.deepEqual(await look(() => new Promise(() => {})), ['npe_ready{reason="timeout"} 0']);
+});
+
 test.serial('the programs tell on a port of their own, a worker with what the SDK counts', async (t) => {
   await stack.stopWorker();
   const [ofApi, ofWorker] = [await freePort(), await freePort()];
-  const api = await startApiProcess(stack.databaseUrl, { METRICS_PORT: String(ofApi) });
+  const settings = { METRICS_PORT: String(ofApi), TASK_QUEUE: stack.taskQueue };
+  const api = await startApiProcess(stack.databaseUrl, settings);
   t.teardown(() => api.stop());
   t.teardown(() => workers.stop());
   await workers.start(stack, { METRICS_PORT: String(ofWorker) });
@@ -289,6 +307,7 @@ test.serial('the programs tell on a port of their own, a worker with what the SD
     t.true(told.includes(`\n# TYPE ${name} gauge`), name);
   t.regex(told, /^npe_database_pool\{state="size"\} 16$/m);
   t.notRegex(told, /npe_figures_up|temporal_/);
+  for (const text of [told, toldByWorker]) t.regex(text, /^npe_ready\{reason="ready"\} 1$/m);
   // The SDK's native part would cost every API process 30 MB.
   if (process.platform === 'linux')
     t.notRegex(await readFile(`/proc/${api.pid()}/maps`, 'utf8'), /core-bridge/);

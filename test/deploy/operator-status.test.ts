@@ -1,6 +1,6 @@
 import test from 'ava';
 import { submit } from '../../db/requests/submit.ts';
-import { noteStopped, noteWorker } from '../../db/workers.ts';
+import { noteApi, noteStopped, noteWorker } from '../../db/workers.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
@@ -11,6 +11,7 @@ const { db, sql, url } = freshDatabase(test);
 const { operator } = operatorOn(url);
 
 const WORKER = { id: 'w1', namespace: 'default', taskQueue: 'enrichment', buildId: 'v1' };
+const API = { namespace: 'default', taskQueue: 'enrichment' };
 
 interface Status {
   readonly attention: readonly string[];
@@ -18,6 +19,7 @@ interface Status {
   readonly migrations: string;
   readonly figures: Readonly<Record<string, number>>;
   readonly workers: readonly object[];
+  readonly apis: readonly object[];
   readonly waiting_for_room: readonly object[];
   readonly nearly_out_of_credits: readonly object[];
   readonly webhook_hosts_away: readonly object[];
@@ -35,20 +37,24 @@ test.before(async () => {
   await noteWorker(db, WORKER);
   await noteWorker(db, { ...WORKER, id: 'w2' });
   await noteWorker(db, { ...WORKER, id: 'w3', buildId: 'v2' });
+  await noteApi(db, { ...API, id: 'a1' });
+  await noteApi(db, { ...API, id: 'a2' });
   await sql`insert into sweeps (due_at, swept_at) values (now(), now())`;
 });
 
 test.serial('a service that is well is one screen, and ends with 0', async (t) => {
-  const { code, attention, temporal, migrations, workers } = await status();
+  const { code, attention, temporal, migrations, apis, workers } = await status();
   t.deepEqual([code, attention], [0, []]);
   t.is(migrations, 'ready');
   t.regex(temporal, /not asked: TEMPORAL_ADDRESS/);
+  t.deepEqual(apis, [{ namespace: 'default', queue: 'enrichment', apis: 2, has_worker: true }]);
   t.deepEqual(workers, [
     { namespace: 'default', queue: 'enrichment', version: 'v1', workers: 2 },
     { namespace: 'default', queue: 'enrichment', version: 'v2', workers: 1 },
   ]);
   const { stdout } = await operator('status');
   t.regex(stdout, /^Nothing wants attention\.\n\nNOW\ntemporal +not asked/);
+  t.regex(stdout, /^apis alive +2$/m);
   t.regex(stdout, /^workers alive +3$/m);
   t.true(stdout.split('\n').length < 50, stdout);
 });
@@ -62,8 +68,18 @@ const TROUBLES: Readonly<Record<string, readonly [what: RegExp, begin: string, e
   ],
   'no worker is alive': [
     /no worker/,
-    `update workers set seen_at = now() - interval '1 hour'`,
+    `update workers set seen_at = now() - interval '1 hour' where kind = 'worker'`,
     'update workers set seen_at = now()',
+  ],
+  'no API is alive': [
+    /no API is alive/,
+    `update workers set seen_at = now() - interval '1 hour' where kind = 'api'`,
+    'update workers set seen_at = now()',
+  ],
+  'the APIs are where no worker was ever seen': [
+    /an API is in default\/enrichmnt, .* check TEMPORAL_NAMESPACE and TASK_QUEUE/,
+    `update workers set task_queue = 'enrichmnt' where kind = 'api'`,
+    `update workers set task_queue = 'enrichment' where kind = 'api'`,
   ],
   'a breaker is open': [
     /prospeo is not asked \(upstream\)/,

@@ -4,6 +4,7 @@ import { symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
+import { sql } from 'drizzle-orm';
 import postgres from 'postgres';
 import { freePort, LOOPBACK, run } from '../../deploy/local/processes.ts';
 import { asRole, fresh, SECRETS_KEY, temporaryFolder, testSetting } from '../support/database.ts';
@@ -40,6 +41,11 @@ const stack = fresh(test, () =>
 const workers = workerProcesses();
 test.serial.before(async () => {
   await workers.start(stack, { METRICS_HOST: LOOPBACK, METRICS_PORT: String(metricsPort) });
+  // The API of a stack gives no sign of life: this one is good for all pages.
+  const { namespace } = stack.client.options;
+  await stack.db.drizzle.execute(sql`
+    insert into workers (id, kind, namespace, task_queue, seen_at)
+    values ('the API', 'api', ${namespace}, ${stack.taskQueue}, now() + interval '1 hour')`);
   await symlink(testSetting('TEST_TEMPORAL_CLI'), join(folder, 'temporal'));
   await writeFile(join(folder, 'npm'), npmWithoutItsStart(), { mode: 0o755 });
 });
@@ -121,10 +127,10 @@ for (const [page, text] of pages) {
     });
     t.is(code, 0, output);
     t.false(existsSync(FAILED), output);
-    const sql = postgres(stack.databaseUrl, { max: 1 });
+    const connection = postgres(stack.databaseUrl, { max: 1 });
     for (const statements of blocksOf(text, 'sql'))
-      await t.notThrowsAsync(sql.unsafe(statements).simple(), statements);
-    await sql.end();
+      await t.notThrowsAsync(connection.unsafe(statements).simple(), statements);
+    await connection.end();
   });
 }
 

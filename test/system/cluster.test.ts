@@ -1,6 +1,7 @@
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { noteApi } from '../../db/workers.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { launch } from '../../deploy/local/processes.ts';
 import { cacheFolder, findTemporalServer } from '../../deploy/local/programs.ts';
@@ -74,6 +75,8 @@ test('a Temporal server that is killed in the middle of a batch and started agai
   t.is(new Set(told).size, npis.length + 1);
   t.deepEqual(await client.credits(), { balance: 99 - FOUND, total: 100, used: FOUND + 1 });
   t.deepEqual(await leftOver(stack), []);
+  // The API of a stack gives no sign of life.
+  await noteApi(stack.db, { id: 'its API', namespace: 'default', taskQueue: TASK_QUEUE });
   const env = { DATABASE_URL: asRole(stack.databaseUrl, 'operator'), TEMPORAL_ADDRESS: server.address };
   const doctor = await runProgram('operator', ['doctor'], { env });
   t.is(doctor.code, 0, doctor.stdout);

@@ -45,6 +45,10 @@ test('an API whose workers are elsewhere only is not ready and says so once, and
     /^worker_elsewhere: .*\n {2}None is in default\/canary: check TEMPORAL_NAMESPACE and TASK_QUEUE/m,
   );
 
+  const elsewhere = await runProgram('operator', ['doctor'], { env: { ...env, TASK_QUEUE: 'enrichment' } });
+  t.regex(elsewhere.stdout, /^api_elsewhere: .*\n.*\n {2}1 found {2}default\/canary$/m);
+  t.notRegex(elsewhere.stdout, /^(no_api|worker_elsewhere): /m);
+
   await noteWorker(db, { ...worker, id: here, taskQueue: 'canary' });
   await eventually(async () => {
     await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
@@ -57,4 +61,7 @@ test('an API whose workers are elsewhere only is not ready and says so once, and
   await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
   t.deepEqual(await readyz(), [200, null], 'a worker that was here a moment ago may be replaced');
   t.is(output.match(missing)?.length, 1);
+
+  await api.stop();
+  t.regex((await runProgram('operator', ['doctor'], { env })).stdout, /^no_api: /m, 'it ended in order');
 });
