@@ -21,6 +21,7 @@ export async function migrate(url: string): Promise<void> {
   requirePatchedDriver();
   const client = postgres(url, { max: 1, onnotice: () => {}, connection: { application_name: 'migrate' } });
   try {
+    await refuseOldServer(client);
     await client`select pg_advisory_lock(${MIGRATION_LOCK})`;
     await refuseOtherHistory(client);
     await runMigrations(drizzle(client), { migrationsFolder: FOLDER });
@@ -31,6 +32,18 @@ export async function migrate(url: string): Promise<void> {
     // Ending the session frees the lock.
     await client.end({ timeout: 5 });
   }
+}
+
+/** The oldest major version that has what the migrations use, such as `unique nulls not distinct`. */
+const OLDEST_SERVER = 15;
+
+async function refuseOldServer(client: Sql): Promise<void> {
+  const [server] = await client<{ version: string; number: number }[]>`
+    select current_setting('server_version') as version, current_setting('server_version_num')::int as number`;
+  if (server === undefined || server.number >= OLDEST_SERVER * 10_000) return;
+  throw new OperatorProblem(
+    `the server of DATABASE_URL is PostgreSQL ${server.version}, and this service needs ${OLDEST_SERVER} or later: upgrade it, or name another one`,
+  );
 }
 
 /** What other migrations than ours made can't be taken further by ours, and drizzle would try. */

@@ -67,10 +67,12 @@ create trigger organizations_announce_suspension after update on organizations
 -- by steps: all places of a step have one time.
 create table rate_windows (
   api_key_id text primary key references api_keys,
-  -- Both in the row as they are: compressed, or kept elsewhere, they cost each admission twice as much.
-  hits timestamptz[] storage plain not null default '{}',
-  counts integer[] storage plain not null default '{}'
+  hits timestamptz[] not null default '{}',
+  counts integer[] not null default '{}'
 ) with (fillfactor = 50);
+-- Both in the row as they are: compressed, or kept elsewhere, they cost each admission twice as much. PostgreSQL 15 takes
+-- this only as a statement of its own.
+alter table rate_windows alter column hits set storage plain, alter column counts set storage plain;
 
 -- Takes up to so many places of a key's window, and first gives back those taken at `unused_at` that nobody used. Places
 -- of a step may be used until its end, which is the time they count from; without steps they count from now.

