@@ -77,10 +77,14 @@ export type RefusalCode =
   | 'key_leaked'
   | 'rotation_too_soon'
   | 'credits_below_zero'
+  | 'reference_used'
   | 'batch_missing'
   | 'request_missing'
   | 'delivery_missing'
   | 'webhooks_suspended';
+
+/** Credits that were granted, and when. */
+export type Granted = Readonly<{ amount: number; at: Date }>;
 
 /** A rule of ours forbids what was asked for, so nothing was done. The database is well. */
 export class Refusal extends Error {
@@ -88,10 +92,13 @@ export class Refusal extends Error {
   readonly code: RefusalCode;
   /** With `rotation_too_soon`: from then on a rotation ends nothing. */
   readonly until: Date | null;
+  /** With `reference_used`: the grant that has the reference. */
+  readonly granted: Granted | null;
 
-  constructor(code: RefusalCode, until: Date | null = null) {
+  constructor(code: RefusalCode, until: Date | null = null, granted: Granted | null = null) {
     super(`refused: ${code}`);
     this.code = code;
     this.until = until;
+    this.granted = granted;
   }
 }

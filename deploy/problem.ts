@@ -51,10 +51,16 @@ function databaseTrouble(
   return filled(sentence, { server, code, constraint });
 }
 
-function refusal({ code, until }: Refusal, given: readonly string[]): string {
+function refusal({ code, until, granted }: Refusal, given: readonly string[]): string {
   const ids = ['org', 'key', 'bat', 'req', 'msg'] as const;
   const hints = Object.fromEntries(ids.map((prefix) => [prefix, idOrHint(prefix, given)]));
-  return filled(SENTENCES.refusals[code], { ...hints, until: until?.toISOString() });
+  const values = {
+    ...hints,
+    until: until?.toISOString(),
+    amount: granted?.amount.toLocaleString('en-US'),
+    at: granted?.at.toISOString(),
+  };
+  return filled(SENTENCES.refusals[code], values);
 }
 
 function filled(sentence: string, values: Readonly<Record<string, string | null | undefined>>): string {

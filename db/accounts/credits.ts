@@ -1,7 +1,7 @@
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { cut, type Database, type Page, run, type Transaction, transaction } from '../client.ts';
-import { DatabaseError, Refusal } from '../errors.ts';
+import { cut, type Database, only, type Page, run, type Transaction, transaction } from '../client.ts';
+import { DatabaseError, type Granted, Refusal } from '../errors.ts';
 import { balanceLock } from '../requests/room.ts';
 import type { LedgerKind, WantedType } from '../words.ts';
 import type { Balance } from './organizations.ts';
@@ -23,10 +23,29 @@ export async function balanceOf(by: Database | Transaction, organizationId: stri
 /**
  * Adds credits that an organization has bought.
  * @param amount whole credits, at least 1
+ * @param reference the invoice or order, 1 to 200 characters; a repeated grant under the same one changes nothing
  * @returns the balance after it
- * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for an amount below 1
+ * @throws {Refusal} `organization_missing`; `reference_used` with the grant that has the reference; {DatabaseError} 23514
+ * for an amount below 1
  */
-export const grantCredits = funds('grant', 'credits.grant');
+export async function grantCredits(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  amount: number,
+  reference: string | null = null,
+): Promise<Balance> {
+  try {
+    return await fund(db, by, { kind: 'grant', organizationId, amount, reference });
+  } catch (error) {
+    const isUsed = error instanceof DatabaseError && error.constraint === 'ledger_entries_reference_once';
+    if (!isUsed) throw error;
+    const granted = await run<Granted>(db)`
+      select amount, created_at as at from ledger_entries
+       where organization_id = ${organizationId} and reference = ${reference}`;
+    throw new Refusal('reference_used', null, only(granted));
+  }
+}
 
 /**
  * Corrects a balance. What is held for running requests cannot be taken away.
@@ -35,7 +54,21 @@ export const grantCredits = funds('grant', 'credits.grant');
  * @throws {Refusal} `organization_missing`; `credits_below_zero` if it takes more than is available; {DatabaseError} 23514
  * for 0
  */
-export const adjustCredits = funds('adjustment', 'credits.adjust');
+export async function adjustCredits(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  amount: number,
+): Promise<Balance> {
+  try {
+    return await fund(db, by, { kind: 'adjustment', organizationId, amount, reference: null });
+  } catch (error) {
+    if (error instanceof DatabaseError && error.constraint === 'credit_balances_available') {
+      throw new Refusal('credits_below_zero');
+    }
+    throw error;
+  }
+}
 
 /**
  * An organization's ledger, the newest entries first.
@@ -75,29 +108,33 @@ export async function listLedger(
   };
 }
 
-function funds(kind: 'grant' | 'adjustment', action: 'credits.grant' | 'credits.adjust') {
-  return async (db: Database, by: ChangedBy, organizationId: string, amount: number): Promise<Balance> => {
-    try {
-      return await transaction(db, async (tx) => {
-        // The balance first, as every writer of the ledger does, so that none waits for another in a circle.
-        const [locked] = await balanceLock(tx, organizationId);
-        if (!locked) throw new Refusal('organization_missing');
-        await run(tx)`
-          insert into ledger_entries (organization_id, kind, amount) values (${organizationId}, ${kind}, ${amount})`;
-        const after = await balanceOf(tx, organizationId);
-        await recordAudit(tx, by, {
-          action,
-          organizationId,
-          subject: organizationId,
-          details: { amount, available: after.available },
-        });
-        return after;
-      });
-    } catch (error) {
-      if (error instanceof DatabaseError && error.constraint === 'credit_balances_available') {
-        throw new Refusal('credits_below_zero');
-      }
-      throw error;
-    }
-  };
+interface Funding {
+  readonly kind: 'grant' | 'adjustment';
+  readonly organizationId: string;
+  readonly amount: number;
+  readonly reference: string | null;
+}
+
+const FUNDING_ACTIONS = { grant: 'credits.grant', adjustment: 'credits.adjust' } as const;
+
+async function fund(db: Database, by: ChangedBy, funding: Funding): Promise<Balance> {
+  const { kind, organizationId, amount, reference } = funding;
+  return await transaction(db, async (tx) => {
+    // The balance first, as every writer of the ledger does, so that none waits for another in a circle.
+    const [locked] = await balanceLock(tx, organizationId);
+    if (!locked) throw new Refusal('organization_missing');
+    await run(tx)`
+      insert into ledger_entries (organization_id, kind, amount, reference)
+      values (${organizationId}, ${kind}, ${amount}, ${reference})`;
+    const after = await balanceOf(tx, organizationId);
+    const details: Record<string, string | number> = { amount, available: after.available };
+    if (reference !== null) details.reference = reference;
+    await recordAudit(tx, by, {
+      action: FUNDING_ACTIONS[kind],
+      organizationId,
+      subject: organizationId,
+      details,
+    });
+    return after;
+  });
 }

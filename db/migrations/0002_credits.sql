@@ -9,6 +9,8 @@ create table ledger_entries (
   request_id text,
   kind text not null check (kind in ('grant', 'adjustment', 'hold', 'charge', 'release')),
   amount bigint not null,
+  -- The invoice or order of a grant. A grant that is repeated under the same one is refused.
+  reference text,
   granted bigint not null generated always as (case when kind in ('grant', 'adjustment') then -amount else 0 end) stored,
   available bigint not null generated always as (
     case when kind in ('grant', 'adjustment', 'release') then amount when kind = 'hold' then -amount else 0 end
@@ -24,10 +26,13 @@ create table ledger_entries (
   constraint ledger_entries_balanced check (granted + available + held + used = 0),
   constraint ledger_entries_amount check (amount > 0 or (kind = 'adjustment' and amount <> 0)),
   constraint ledger_entries_request check ((request_id is not null) = (kind in ('hold', 'charge', 'release'))),
+  constraint ledger_entries_reference check (reference is null or kind = 'grant' and length(reference) between 1 and 200),
   -- One hold and at most one charge or release per request.
   constraint ledger_entries_once unique (request_id, side),
   primary key (organization_id, id)
 );
+create unique index ledger_entries_reference_once on ledger_entries (organization_id, reference)
+  where reference is not null;
 -- As requests_by_settlement.
 create index ledger_entries_by_time on ledger_entries using brin (created_at);
 

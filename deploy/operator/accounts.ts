@@ -136,16 +136,22 @@ function addUsageCommand(program: Command, run: Run): void {
 
 function addCreditCommands(program: Command, run: Run): void {
   const credits = program.command('credits').description('grant and adjust credits, read the ledger');
-  const moving = (change: typeof grantCredits) => (organizationId: string, amount: number, by: ChangedBy) =>
-    run(async (db) => ({ organizationId, ...(await change(db, by, organizationId, amount)) }));
   change(credits, 'grant', 'add credits that were bought')
     .argument(...ORG)
     .argument('<AMOUNT>', '1 to 1000000000', integer(1, CREDITS_AT_MOST))
-    .action(moving(grantCredits));
+    .option('--reference <TEXT>', 'the invoice or order; granted only once under it', label(200))
+    .action((organizationId: string, amount: number, options: ChangedBy & { readonly reference?: string }) =>
+      run(async (db) => ({
+        organizationId,
+        ...(await grantCredits(db, options, organizationId, amount, options.reference)),
+      })),
+    );
   change(credits, 'adjust', 'correct a balance; never takes more than is available')
     .argument(...ORG)
     .argument('<AMOUNT>', 'may be negative', creditsToAdjust)
-    .action(moving(adjustCredits));
+    .action((organizationId: string, amount: number, by: ChangedBy) =>
+      run(async (db) => ({ organizationId, ...(await adjustCredits(db, by, organizationId, amount)) })),
+    );
   lists(
     credits
       .command('ledger')

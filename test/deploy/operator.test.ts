@@ -117,6 +117,32 @@ test('credits are granted and adjusted, and the ledger says how', async (t) => {
   t.regex(await text('credits', 'ledger', id), /adjustment +-300 +700 +-$/m);
 });
 
+test('credits are granted once under a reference, and a repeat says when and how much', async (t) => {
+  const [id, other] = [await createOrg(), await createOrg()];
+  const grant = (organization: string, amount: string, reference: string) =>
+    operator('credits', 'grant', organization, amount, '--reference', reference, ...WHY);
+  t.is((await grant(id, '1000', 'invoice 17')).code, 0);
+  t.like(await audited(id), { details: { amount: 1000, available: 1000, reference: 'invoice 17' } });
+  for (const amount of ['1000', '5']) {
+    const { code, stdout, stderr } = await grant(id, amount, ' invoice 17 ');
+    t.is(code, 1);
+    t.is(stdout, '');
+    t.regex(stderr, /^operator: nothing was granted: .* 1,000 credits under the same reference at 20\S+Z;/);
+  }
+  t.like(await balanceOf(db, id), { available: 1000, total: 1000 });
+  t.is((await grant(id, '5', 'invoice 18')).code, 0);
+  t.is((await grant(other, '7', 'invoice 17')).code, 0);
+  t.like(await balanceOf(db, id), { total: 1005 });
+});
+
+test('of grants at the same time under one reference only one adds credits', async (t) => {
+  const id = await createOrg();
+  const grant = () => operator('credits', 'grant', id, '9', '--reference', 'invoice 19', ...WHY);
+  const codes = (await Promise.all(Array.from({ length: 5 }, grant))).map(({ code }) => code);
+  t.deepEqual(codes.sort(), [0, 1, 1, 1, 1]);
+  t.like(await balanceOf(db, id), { total: 9 });
+});
+
 test('an adjustment below zero is refused, changes nothing and is not in the audit log', async (t) => {
   const id = await createOrg();
   await text('credits', 'grant', id, '5', ...WHY);
