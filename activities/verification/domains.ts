@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { parse } from 'tldts';
+import { getPublicSuffix, parse } from 'tldts';
 import type { EmailType } from '../../db/words.ts';
 
 /**
@@ -9,6 +9,14 @@ import type { EmailType } from '../../db/words.ts';
 export function registrableDomain(domain: string): string | null {
   const { domain: registrable, isIcann } = parse(domain);
   return isIcann ? registrable : null;
+}
+
+/**
+ * Whether names below this one belong to many owners: a public suffix such as `com`, `co.uk`, or `herokuapp.com`, where
+ * each customer of a hosting company has a name.
+ */
+export function isSharedSuffix(domain: string): boolean {
+  return getPublicSuffix(domain, { allowPrivateDomains: true }) === domain;
 }
 
 /**

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, run, transaction } from '../client.ts';
+import { type Database, only, run, transaction } from '../client.ts';
 import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.ts';
 
 // Who must not be looked up or returned. Every answer asks `is_suppressed` of the migrations: at submit, on replay, and
@@ -58,6 +58,27 @@ export async function addSuppression(
 export async function suppressFromVendor(db: Database, npi: string, vendor: string): Promise<void> {
   const by = { actor: SERVICE, reason: `${vendor}: the person asked not to be processed` };
   await addSuppression(db, by, { kind: 'npi', value: npi }, 'vendor');
+}
+
+/** What suppressing domains would hide. */
+export interface DomainReach extends Record<string, unknown> {
+  readonly storedEmails: number;
+  /** Completed requests whose result is an address of these domains. */
+  readonly results: number;
+  readonly organizations: number;
+}
+
+/** Counts the addresses of domains and of their subdomains. Reads the whole directory and all requests. */
+export async function countDomains(db: Database, domains: readonly string[]): Promise<DomainReach> {
+  const patterns = domains.flatMap((domain) => [`%@${domain}`, `%@%.${domain}`]);
+  return only(
+    await run<DomainReach>(db)`
+      with patterns as (select ${sql.param(patterns)}::text[] as wanted)
+      select (select count(*)::int from stored_emails where email ilike any (wanted)) as "storedEmails",
+             count(r.id)::int as results, count(distinct r.organization_id)::int as organizations
+        from patterns left join requests r on r.email ilike any (wanted)
+       group by wanted`,
+  );
 }
 
 /**

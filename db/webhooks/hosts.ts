@@ -258,6 +258,22 @@ export async function setBlock(
   });
 }
 
+/** Pending deliveries of an organization to a host; `host` is as a URL has it, an IPv6 address in brackets. */
+export interface PendingHost extends Record<string, unknown> {
+  readonly organizationId: string;
+  readonly host: string;
+  readonly deliveries: number;
+}
+
+/** Reads where pending deliveries go. */
+export async function listPendingHosts(db: Database): Promise<PendingHost[]> {
+  return await run<PendingHost>(db)`
+    select b.organization_id as "organizationId", count(*)::int as deliveries,
+           lower(substring(b.webhook_url from '^[^:]+://(?:[^/?#@]*@)?(\\[[^]]*\\]|[^:/?#]*)')) as host
+      from webhook_deliveries d join batches b on b.id = d.batch_id
+     where d.state = 'pending' group by 1, 3`;
+}
+
 /** What is blocked, a range of addresses or a host with all names below it; the newest first. */
 export async function listBlocks(db: Database) {
   return await run<{ target: string; reason: string; since: Date }>(

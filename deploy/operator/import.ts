@@ -2,6 +2,7 @@ import type { Command } from 'commander';
 import type { ChangedBy } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
 import { beginImport, type Dataset, endImport } from '../../db/lookups/imports.ts';
+import { countDomains } from '../../db/privacy/suppressions.ts';
 import type { ImportKind } from '../../db/words.ts';
 import { type ImportOptions, type ImportResult, importDownload } from '../nppes/importer.ts';
 import { audited, label, parser } from './arguments.ts';
@@ -20,6 +21,8 @@ interface RowOptions extends ChangedBy {
   readonly verdicts?: string;
   /** Of addresses alone. */
   readonly source: string;
+  /** Of suppressions alone. */
+  readonly yes?: true;
 }
 
 /** `import nppes`, `import clinicians`, `import domains`, `import emails`, `import suppressions`. */
@@ -54,23 +57,25 @@ export function addCommands(program: Command, run: Run, { databaseUrl, output }:
   const ofRows = <T extends object>(
     kind: Exclude<ImportKind, Dataset>,
     description: string,
-    rowsOf: (db: Database, source: string) => RowImport<T>,
+    rowsOf: (db: Database, options: RowOptions) => RowImport<T>,
   ) =>
     audited(parent.command(kind), 'import')
       .description(`${description}, each row with a verdict`)
       .argument('<CSV>', 'the file')
       .option('--verdicts <FILE>', 'where the line and verdict of each row are written', label(4096))
       .action((path: string, options: RowOptions) =>
-        run((db) => importFile(db, kind, path, options, rowsOf(db, options.source))),
+        run((db) => importFile(db, kind, path, options, rowsOf(db, options))),
       );
-  ofRows('domains', "employers' domains", domainRows);
-  ofRows('emails', "the operator's own addresses", emailRows).option(
+  ofRows('domains', "employers' domains", (db) => domainRows(db));
+  ofRows('emails', "the operator's own addresses", (db, { source }) => emailRows(db, source)).option(
     '--source <NAME>',
     'where rows come from that do not say',
     parser('1 to 40 of a-z, 0-9, dot, dash and underscore', (text) => (SOURCE_NAME.test(text) ? text : null)),
     'import',
   );
-  ofRows('suppressions', 'who must not be looked up or returned', suppressionRows);
+  ofRows('suppressions', 'who must not be looked up or returned', (db, { yes = false }) =>
+    suppressionRows(db, yes),
+  ).option('--yes', 'also free-mail domains, such as gmail.com');
 }
 
 const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
@@ -122,8 +127,15 @@ async function importFile<T extends object>(
   const rows = Object.values(counts).reduce((sum, count) => sum + count, 0);
   const closing =
     verdicts === undefined ? 'Each row with its verdict: --verdicts FILE' : `Each row: ${verdicts}`;
-  return {
-    data: { id, file: file.name, rows, verdicts: counts },
-    text: `${fields({ import: id, file: file.name, rows, ...counts })}\n\n${closing}`,
-  };
+  const data = { id, file: file.name, rows, verdicts: counts };
+  const parts = [fields({ import: id, file: file.name, rows, ...counts }), closing];
+  const domains = [...(work.unconfirmed ?? [])].sort();
+  if (domains.length === 0) return { data, text: parts.join('\n\n') };
+  const reach = await countDomains(db, domains);
+  const unconfirmed = { domains, ...reach };
+  parts.push(
+    fields({ 'not suppressed': domains.join(', '), ...reach }),
+    'Rows with free-mail domains were left out: add --yes to suppress these domains too.',
+  );
+  return { data: { ...data, unconfirmed }, text: parts.join('\n\n'), exitCode: 1 };
 }

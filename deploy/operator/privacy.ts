@@ -1,5 +1,5 @@
 import { type Command, Option } from 'commander';
-import { registrableDomain } from '../../activities/verification/domains.ts';
+import { isFreeMail, registrableDomain } from '../../activities/verification/domains.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { transaction } from '../../db/client.ts';
@@ -13,6 +13,7 @@ import {
 } from '../../db/privacy/privacy.ts';
 import {
   addSuppression,
+  countDomains,
   hashAddress,
   listSuppressions,
   removeSuppression,
@@ -106,8 +107,15 @@ function addSuppressCommands(program: Command, run: Run): void {
     'from now on: not looked up, not returned, not shown again in polls and deliveries',
   )
     .argument('<TARGET>', TARGET, orStdin(target))
-    .action((which: SuppressionTarget, options: ChangedBy) =>
+    .option('--yes', 'also a free-mail domain, such as gmail.com')
+    .action((which: SuppressionTarget, { yes, ...options }: ChangedBy & { readonly yes?: true }) =>
       run(async (db) => {
+        if (!yes && isFreeMailTarget(which)) {
+          const data = { ...which, suppressed: false, ...(await countDomains(db, [which.value])) };
+          const closing =
+            'Nothing was suppressed: this is a free-mail domain. Add --yes to suppress all of it.';
+          return { data, text: `${fields(data)}\n\n${closing}`, exitCode: 1 };
+        }
         const isNew = await addSuppression(db, options, which);
         return {
           ...which,
@@ -163,6 +171,11 @@ export const TARGETS: Readonly<Record<TargetWord, (text: string) => SuppressionT
     return domain === undefined || isSuffix(domain) ? null : { kind: 'domain', value: domain };
   },
 };
+
+/** Whether a suppression would hide the personal addresses of very many people. */
+export function isFreeMailTarget({ kind, value }: SuppressionTarget): boolean {
+  return kind === 'domain' && isFreeMail(value);
+}
 
 /** Ten digits are an NPI, 64 hex digits an address's SHA-256, anything with an @ an address; the rest is a domain. */
 export function guessWord(text: string): TargetWord {

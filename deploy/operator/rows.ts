@@ -22,7 +22,7 @@ import { loadConfig } from '../config/config.ts';
 import { type CsvRecord, csvReader } from '../nppes/csv.ts';
 import { cannotOpen, ImportProblem, orImportProblem, requireOther } from '../nppes/layout.ts';
 import { isDay } from '../nppes/rows.ts';
-import { guessWord, TARGETS, type TargetWord } from './privacy.ts';
+import { guessWord, isFreeMailTarget, TARGETS, type TargetWord } from './privacy.ts';
 
 // Imports of one row after the other, each with a verdict: of any size, a thousand rows at a time.
 
@@ -44,6 +44,8 @@ export interface RowImport<T extends object> {
   readonly header: readonly string[];
   /** Why a first row that is no header is none of these rows either; null if it may be one. */
   refuses?(first: Row): string | null;
+  /** Free-mail domains whose rows need `--yes`, and were not stored for want of it; filled by `judge`. */
+  readonly unconfirmed?: ReadonlySet<string>;
   /** @returns what to store, or the verdict that the row has by itself */
   judge(cell: CellOf): T | string;
   /** @returns a verdict for each */
@@ -240,27 +242,39 @@ const REFUSALS: Readonly<Record<TargetWord, string>> = {
   domain: 'not_a_domain',
 };
 
-/** Rows of a list of people who want to be left alone: with a header that has `value`, or one value a line. */
-export const suppressionRows = (db: Database): RowImport<Suppressed> => ({
-  columns: ['value'],
-  header: ['value'],
-  // Of several columns the first may be anything, such as a domain that nobody wants suppressed.
-  refuses: ({ cells }) =>
-    cells.length === 1 && !cells[0]?.includes(';')
-      ? null
-      : 'the first row must name the columns, value at least, separated by commas; or each line is one value',
-  judge(cell) {
-    const [kind, value] = [cell('kind').toLowerCase(), cell('value')];
-    const reason = cell('reason').replace(/\p{C}+/gu, ' ');
-    const word = kind === '' ? guessWord(value) : (kind as TargetWord);
-    if (!Object.hasOwn(TARGETS, word)) return 'unknown_kind';
-    const target = TARGETS[word](value);
-    // The list itself holds nobody, so a reason that names an address is not kept.
-    return target ? { ...target, reason: reason.includes('@') ? '' : reason } : REFUSALS[word];
-  },
-  store: async (rows) =>
-    (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
-});
+/**
+ * Rows of a list of people who want to be left alone: with a header that has `value`, or one value a line.
+ * @param yes whether free-mail domains are suppressed as well
+ */
+export function suppressionRows(db: Database, yes: boolean): RowImport<Suppressed> {
+  const unconfirmed = new Set<string>();
+  return {
+    unconfirmed,
+    columns: ['value'],
+    header: ['value'],
+    // Of several columns the first may be anything, such as a domain that nobody wants suppressed.
+    refuses: ({ cells }) =>
+      cells.length === 1 && !cells[0]?.includes(';')
+        ? null
+        : 'the first row must name the columns, value at least, separated by commas; or each line is one value',
+    judge(cell) {
+      const [kind, value] = [cell('kind').toLowerCase(), cell('value')];
+      const reason = cell('reason').replace(/\p{C}+/gu, ' ');
+      const word = kind === '' ? guessWord(value) : (kind as TargetWord);
+      if (!Object.hasOwn(TARGETS, word)) return 'unknown_kind';
+      const target = TARGETS[word](value);
+      if (target === null) return REFUSALS[word];
+      if (!yes && isFreeMailTarget(target)) {
+        unconfirmed.add(target.value);
+        return 'free_mail';
+      }
+      // The list itself holds nobody, so a reason that names an address is not kept.
+      return { ...target, reason: reason.includes('@') ? '' : reason };
+    },
+    store: async (rows) =>
+      (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
+  };
+}
 
 /** Rows of the operator's table of organizations and their domains. */
 export const domainRows = (db: Database): RowImport<EmployerDomain> => ({

@@ -1,9 +1,11 @@
+import { isIP } from 'node:net';
 import { type Command, Option } from 'commander';
-import { blockOf } from '../../activities/webhooks/ip-policy.ts';
+import { isSharedSuffix, registrableDomain } from '../../activities/verification/domains.ts';
+import { blockOf, isBlocked } from '../../activities/webhooks/ip-policy.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { clock, type Database, query } from '../../db/client.ts';
-import { listBlocks, setBlock } from '../../db/webhooks/hosts.ts';
+import { listBlocks, listPendingHosts, setBlock } from '../../db/webhooks/hosts.ts';
 import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
 import { type OperatorOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
@@ -18,7 +20,15 @@ import {
   revealed,
   revealing,
 } from './arguments.ts';
-import { type CommandSurroundings, fields, type Report, type Run, sections, table } from './print.ts';
+import {
+  type CommandSurroundings,
+  counted,
+  fields,
+  type Report,
+  type Run,
+  sections,
+  table,
+} from './print.ts';
 
 const REVEAL = 'webhooks.reveal';
 
@@ -93,18 +103,57 @@ export function addCommands(program: Command, run: Run, { output }: CommandSurro
     ['block', true, 'send nothing there, for any organization: what is pending fails with its next attempt'],
     ['unblock', false, 'end that; what failed meanwhile is sent again by "webhooks resend"'],
   ] as const) {
-    change(webhooks, name, description)
-      .argument('<TARGET>', TARGET, blockTarget)
-      .action((target: string, options: ChangedBy) =>
-        run(async (db) => {
-          const changed = await setBlock(db, options, target, blocked);
-          const outcome = `${changed ? '' : 'was '}${name}ed${changed ? '' : ' already; nothing was changed'}`;
-          return { target, outcome };
-        }),
-      );
+    const command = change(webhooks, name, description).argument('<TARGET>', TARGET, blockTarget);
+    if (blocked) command.option('--yes', YES);
+    command.action((target: string, { yes, ...options }: ChangedBy & { readonly yes?: true }) =>
+      run(async (db) => {
+        const reach = blocked && !yes ? reachOf(target) : null;
+        if (reach !== null) return await unconfirmed(db, target, reach);
+        const changed = await setBlock(db, options, target, blocked);
+        const outcome = `${changed ? '' : 'was '}${name}ed${changed ? '' : ' already; nothing was changed'}`;
+        return { target, outcome };
+      }),
+    );
   }
   const blocks = webhooks.command('blocks').description('targets that are blocked, newest first');
   lists(blocks, run, 'since', (db) => listBlocks(db));
+}
+
+const YES = 'also a range wider than /24 (IPv6: /48), a public suffix, or a whole registrable domain';
+
+/** Says why a block reaches so far that it needs `--yes`; null if it does not. */
+function reachOf(target: string): string | null {
+  const [ip = '', bits] = target.split('/');
+  if (bits !== undefined) {
+    const widest = isIP(ip) === 6 ? 48 : 24;
+    return Number(bits) < widest
+      ? `a range of 2^${(isIP(ip) === 6 ? 128 : 32) - Number(bits)} addresses`
+      : null;
+  }
+  if (isSharedSuffix(target)) return 'a public suffix: everybody has names below it';
+  return registrableDomain(target) === target ? 'a registrable domain: all names below it as well' : null;
+}
+
+/** Counts what a block would stop now. */
+async function unconfirmed(db: Database, target: string, reach: string): Promise<Report> {
+  const pending = await listPendingHosts(db);
+  const hit = pending.filter(({ host }) => isBlocked(host.replace(/^\[(.*)\]$/, '$1'), [target]));
+  const counts = {
+    pendingDeliveries: hit.reduce((sum, { deliveries }) => sum + deliveries, 0),
+    hosts: new Set(hit.map(({ host }) => host)).size,
+    organizations: new Set(hit.map(({ organizationId }) => organizationId)).size,
+  };
+  const names = pending.filter(({ host }) => isIP(host.replace(/^\[(.*)\]$/, '$1')) === 0);
+  const data = { target, blocked: false, reach, ...counts };
+  const parts = [fields(data)];
+  if (target.includes('/')) {
+    const hosts = new Set(names.map(({ host }) => host)).size;
+    parts.push(
+      `${counted(hosts, 'more host')} with pending deliveries ${hosts === 1 ? 'is a name' : 'are names'}: their addresses are not known here.`,
+    );
+  }
+  parts.push('Nothing was blocked: add --yes to block it.');
+  return { data, text: parts.join('\n\n'), exitCode: 1 };
 }
 
 const TARGET = 'an address, a range such as 192.0.2.0/24, or a host (all names below it included)';

@@ -357,6 +357,41 @@ test('a list of suppressions is one value a line, or has columns, and each row g
   t.is(own?.all, true);
 });
 
+test('free-mail domains in a list of suppressions need --yes; other rows are imported', async (t) => {
+  const { operator, text } = operatorOn(url);
+  await db.drizzle.execute(sql`
+    insert into stored_emails (npi, email, verdict, source)
+    values ('2000010010', 'jo@yahoo.com', 'unknown', 'test'), ('2000010010', 'jo@not-yahoo.com', 'unknown', 'test')`);
+  const path = await file('free-mail.txt', 'yahoo.com\nquiet-clinic.com\n');
+  const held = await operator('import', 'suppressions', path, '--json');
+  t.is(held.code, 1);
+  t.like(JSON.parse(held.stdout), {
+    verdicts: { free_mail: 1, added: 1 },
+    unconfirmed: { domains: ['yahoo.com'], stored_emails: 1, results: 0, organizations: 0 },
+  });
+  const asText = await operator('import', 'suppressions', path);
+  t.regex(asText.stdout, /add --yes to suppress these domains too\.\n$/);
+  const suppressed = async (value: string) =>
+    (await db.drizzle.execute(sql`select from suppressions where value = ${value}`)).length;
+  t.deepEqual([await suppressed('yahoo.com'), await suppressed('quiet-clinic.com')], [0, 1]);
+  await text('import', 'suppressions', path, '--yes');
+  t.is(await suppressed('yahoo.com'), 1);
+});
+
+test('suppressing a free-mail domain shows what it would hide, and needs --yes', async (t) => {
+  const { operator, json } = operatorOn(url);
+  await db.drizzle.execute(sql`
+    insert into stored_emails (npi, email, verdict, source) values ('2000010010', 'jo@aol.com', 'unknown', 'test')`);
+  const held = await operator('suppress', 'add', 'AOL.com', ...WHY, '--json');
+  t.is(held.code, 1);
+  t.like(JSON.parse(held.stdout), { value: 'aol.com', suppressed: false, stored_emails: 1, results: 0 });
+  const asText = await operator('suppress', 'add', 'aol.com', ...WHY);
+  t.regex(asText.stdout, /Nothing was suppressed: .* Add --yes to suppress all of it\.\n$/);
+  const [row] = await db.drizzle.execute(sql`select 1 from suppressions where value = 'aol.com'`);
+  t.is(row, undefined);
+  t.like(await json('suppress', 'add', 'aol.com', '--yes', ...WHY), { outcome: 'suppressed' });
+});
+
 test('an import is on record with who wanted it; one that was killed counts as failed when it is repeated', async (t) => {
   const { json } = operatorOn(url);
   const path = await file('record.txt', '2000020019\n');

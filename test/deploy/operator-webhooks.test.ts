@@ -317,6 +317,48 @@ test('an organization that does not exist is named', async (t) => {
   }
 });
 
+interface Unconfirmed {
+  readonly blocked: boolean;
+  readonly pending_deliveries: number;
+  readonly hosts: number;
+  readonly organizations: number;
+}
+
+test('a block that reaches far says what it would stop, and needs --yes', async (t) => {
+  const pending = async (url: string) => {
+    const organization = await openOrganization(db, 10);
+    await submit(db, submitCommand(organization, { npis: [NPI], webhook: { url, mode: 'batch' } }), RULES);
+  };
+  await pending('https://a.far-reach.com/in?token=sesame');
+  await pending('https://user:word@b.far-reach.com:8443/');
+  await pending('https://203.0.113.9/in');
+  await pending('https://[2001:db8:77::9]/in');
+  for (const [target, hosts] of [
+    ['far-reach.com', 2],
+    ['co.uk', 0],
+    ['herokuapp.com', 0],
+    ['203.0.112.0/23', 1],
+    ['2001:db8::/32', 1],
+  ] as const) {
+    const { code, stdout } = await command.operator('webhooks', 'block', target, ...WHY, '--json');
+    t.is(code, 1, target);
+    const told = JSON.parse(stdout) as Unconfirmed;
+    t.like(told, { blocked: false, pending_deliveries: hosts, hosts, organizations: hosts }, target);
+    const asText = await command.operator('webhooks', 'block', target, ...WHY);
+    t.regex(asText.stdout, /Nothing was blocked: add --yes to block it\.\n$/);
+  }
+  for (const target of ['0.0.0.0/0', '::/0', 'com'])
+    t.is((await command.operator('webhooks', 'block', target, ...WHY)).code, 1, target);
+  const targets = async () =>
+    (await command.json<{ target: string }[]>('webhooks', 'blocks')).map(({ target }) => target);
+  t.deepEqual(await targets(), []);
+  await command.text('webhooks', 'block', 'far-reach.com', '--yes', ...WHY);
+  await command.text('webhooks', 'block', 'a.near.far-reach.com', ...WHY);
+  await command.text('webhooks', 'block', '2001:db8:77::/48', ...WHY);
+  t.is((await targets()).length, 3);
+  for (const target of await targets()) await command.text('webhooks', 'unblock', target, ...WHY);
+});
+
 test('a target is blocked for all organizations, listed, and given free again, with a line in the audit log each', async (t) => {
   const outcome = async (...args: string[]) =>
     (await command.json<{ outcome: string }>('webhooks', ...args, ...WHY)).outcome;
