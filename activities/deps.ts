@@ -13,6 +13,8 @@ import type { createBacking } from './verification/consult.ts';
 import type { Verifier } from './verification/verifiers/verifier.ts';
 import type { createPost } from './webhooks/post.ts';
 
+export type WorkflowState = 'open' | 'closed' | 'unknown';
+
 /** What activities need of Temporal itself. Everything here is safe to repeat. */
 export interface WorkflowControl {
   readonly namespace: string;
@@ -22,6 +24,8 @@ export interface WorkflowControl {
   startDelivery(start: DeliveryStart): Promise<void>;
   /** Whether a workflow with this id is open. */
   isRunning(workflowId: string): Promise<boolean>;
+  /** Says more than `isRunning`: a workflow that has closed is still known, one that was lost is not. */
+  stateOf(workflowId: string): Promise<WorkflowState>;
   /** Tells a batch workflow soon that one of its requests is final, or at once that many may be, if it runs. */
   tellBatch(batchId: string, requestId?: string): Promise<void>;
 }

@@ -209,14 +209,21 @@ async function forEach<T extends string | { readonly batchId: string }>(
   return { done, failed };
 }
 
-/** A batch whose workflow has closed although something is left: terminated, or lost with its cluster. */
+/**
+ * Restarts a batch whose workflow is gone although requests are open. If Temporal still knows a lookup as closed, an
+ * operator has ended it: its request is refunded. A lookup that Temporal does not know was never started or was lost with
+ * Temporal's database: the new run of the batch starts it again.
+ */
 async function restart(deps: BatchDeps, batch: BatchStart): Promise<boolean> {
   const { db, control } = deps;
   const { batchId } = batch;
-  if (await control.isRunning(batchId)) return false;
+  const state = await control.stateOf(batchId);
+  if (state === 'open') return false;
   for (const requestId of await listOpen(db, batchId)) {
-    if (await control.isRunning(requestId)) continue;
-    await settleOne(deps, { requestId, batchId }, 'failed', 'lookup_lost');
+    let lookup = await control.stateOf(requestId);
+    // The lookup of a single request runs in the workflow of its batch.
+    if (lookup === 'unknown' && batch.npis.length === 1) lookup = state;
+    if (lookup === 'closed') await settleOne(deps, { requestId, batchId }, 'failed', 'lookup_lost');
   }
   await control.wakeBatch(batch);
   return true;

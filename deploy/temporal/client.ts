@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import { Client, Connection, isGrpcServiceError, WorkflowNotFoundError } from '@temporalio/client';
 import { loadClientConnectConfig } from '@temporalio/envconfig';
-import type { WorkflowControl } from '../../activities/deps.ts';
+import type { WorkflowControl, WorkflowState } from '../../activities/deps.ts';
 import { startBatch, startDelivery } from '../../api/temporal.ts';
 import { lookAgain, requestSettled } from '../../workflows/messages.ts';
 
@@ -39,6 +39,7 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
     wakeBatch: (start) => inTime(client, () => startBatch(client, taskQueue, start, { wake: true })),
     startDelivery: (start) => inTime(client, () => startDelivery(client, taskQueue, start)),
     isRunning: (workflowId) => isRunning(client, workflowId),
+    stateOf: (workflowId) => stateOf(client, workflowId),
     async tellBatch(batchId, requestId) {
       const gathered = settled.get(batchId) ?? [];
       if (requestId && gathered.push(requestId) > 1) return;
@@ -71,9 +72,14 @@ export async function describeRun(client: Client, workflowId: string) {
 }
 
 /** By its close, not by its status: a workflow that an operator has paused is open too. */
-export async function isRunning(client: Client, workflowId: string): Promise<boolean> {
+async function stateOf(client: Client, workflowId: string): Promise<WorkflowState> {
   const run = await describeRun(client, workflowId);
-  return run !== null && !run.closeTime;
+  if (run === null) return 'unknown';
+  return run.closeTime ? 'closed' : 'open';
+}
+
+export async function isRunning(client: Client, workflowId: string): Promise<boolean> {
+  return (await stateOf(client, workflowId)) === 'open';
 }
 
 /** Codes of gRPC. */

@@ -76,6 +76,7 @@ async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest
     wakeBatch: tellBatch,
     startDelivery: tellBatch,
     isRunning: async () => false,
+    stateOf: async () => 'unknown' as const,
   };
   const check = checkOf({ verifiers, now: Date.now });
   const deps = {

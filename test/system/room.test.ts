@@ -145,6 +145,7 @@ test('what is overdue leaves its room to what is not, and nobody is told of what
     wakeBatch: async ({ batchId }: { batchId: string }) => void woken.push(batchId),
     tellBatch: async () => {},
     isRunning: async () => true,
+    stateOf: async () => 'open' as const,
     startDelivery: async () => {},
   };
   const rules = {

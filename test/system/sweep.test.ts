@@ -180,6 +180,10 @@ test("a worker in another namespace than the API's stands in with refunds, and t
     wakeBatch: async () => void asked.push('wake'),
     tellBatch: async () => void asked.push('tell'),
     isRunning: async () => asked.push('is it running') === 0,
+    stateOf: async () => {
+      asked.push('state');
+      return 'open';
+    },
     startDelivery: async () => void asked.push('deliver'),
   };
   sweeping(t, db, control);
