@@ -16,7 +16,8 @@ const npis = ordinaryNpis('found', 20);
 let stack: Stack;
 
 test.before(async () => {
-  stack = await startStack({ lookupTimeoutMs: 60_000, providers: [vendor] });
+  // Longer than any test, also on a busy machine: nothing here ends by its deadline.
+  stack = await startStack({ lookupTimeoutMs: 900_000, providers: [vendor] });
 });
 
 test.after.always(async () => {

@@ -164,7 +164,8 @@ test('not_found and failed give the credits back, for their reasons', async (t) 
 });
 
 test('a deadline comes within seconds, for that request alone', async (t) => {
-  const other = newNpi();
+  // By its digits it has a professional address.
+  const other = withCheckDigit(100_500_003);
   const { json } = await sandbox.bulk({ npis: ['2000000101', other] });
   const { data, usage } = await sandbox.completed(json.batch_id);
   t.deepEqual(
@@ -172,16 +173,21 @@ test('a deadline comes within seconds, for that request alone', async (t) => {
     ['failed', 'completed'],
   );
   t.is(usage.credits_used, 1);
-  const alone = await forced('deadline');
-  t.like(alone, { ...NOTHING, status: 'failed', credits: 0 });
-  t.like(await row(alone.batchId), { deadline: 5 });
-  const { events } = await stack.client.workflow.getHandle(alone.batchId).fetchHistory();
-  const [asked] = (events ?? []).flatMap((one) => one.activityTaskScheduledEventAttributes ?? []);
-  t.true(Number(asked?.scheduleToCloseTimeout?.seconds ?? 60) <= 5);
-  const details = await stack.client.workflow
-    .getHandle(alone.batchId)
-    .query<{ currentDetails?: string }>('__temporal_workflow_metadata');
-  t.regex(details.currentDetails ?? '', /the sandbox: deadline\*\*: unresolved \(pending\)/);
+  // Submitted again if the machine was too busy to ask the sandbox within these seconds.
+  const timeout = await eventually(async () => {
+    const alone = await forced('deadline');
+    t.like(alone, { ...NOTHING, status: 'failed', credits: 0 });
+    t.like(await row(alone.batchId), { deadline: 5 });
+    const handle = stack.client.workflow.getHandle(alone.batchId);
+    const { events } = await handle.fetchHistory();
+    const scheduled = (events ?? []).flatMap((one) => one.activityTaskScheduledEventAttributes ?? []);
+    const asked = scheduled.find(({ activityType }) => activityType?.name === 'askVendor');
+    const metadata = '__temporal_workflow_metadata';
+    const { currentDetails = '' } = await handle.query<{ currentDetails?: string }>(metadata);
+    const isPending = currentDetails.includes('the sandbox: deadline**: unresolved (pending)');
+    return isPending ? (asked?.scheduleToCloseTimeout ?? null) : null;
+  });
+  t.true(Number(timeout.seconds) <= 5);
 });
 
 test('slow and greylisted are found after a while, in the way of a vendor and of a mail server', async (t) => {
