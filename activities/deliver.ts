@@ -3,11 +3,13 @@ import { Context } from '@temporalio/activity';
 import { ApplicationFailure, ApplicationFailureCategory } from '@temporalio/common';
 import { DatabaseError } from '../db/errors.ts';
 import { count, time } from '../db/metrics.ts';
+import { SecretUnreadable } from '../db/secrets.ts';
 import { tellSpan } from '../db/traces.ts';
 import {
   type AttemptOutcome,
   type Claim,
   claimDelivery,
+  holdUnreadable,
   recordAttempt,
   releaseClaim,
 } from '../db/webhooks/attempts.ts';
@@ -60,6 +62,12 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     if (made instanceof ProxyUnavailable) {
       return { why: 'proxy_unavailable', message: made.message, afterMs: null };
     }
+    if (made instanceof SecretUnreadable) {
+      count('npe_delivery_attempts_total', { outcome: 'secret_unreadable' });
+      log.error({ delivery_id: deliveryId, organization_id: organizationId }, made.message);
+      const afterMs = await holdUnreadable(db, claim);
+      return { why: 'secret_unreadable', message: 'the webhook secret cannot be read', afterMs };
+    }
     const { answer, batchId, attempts } = made;
     const durationMs = Math.round(performance.now() - begun);
     const outcome = outcomeOf(claim, answer);
@@ -100,6 +108,7 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
       };
       return { answer: await post({ ...what, headers, admit }), batchId, attempts };
     } catch (error) {
+      if (error instanceof SecretUnreadable) return error;
       // Nothing reached the receiver, so that this was no attempt.
       await releaseClaim(db, claim, counted);
       if (!(error instanceof ProxyUnavailable)) throw error;

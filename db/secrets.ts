@@ -7,12 +7,25 @@ export interface SecretKey {
   readonly key: Buffer;
 }
 
-/** There is no key, or not the one that was used. The message says which. */
-export class SecretKeyMissing extends OperatorProblem {
+/** What is stored cannot be decrypted. The message says why, and what to do. */
+export class SecretUnreadable extends OperatorProblem {
+  override readonly name: string = 'SecretUnreadable';
+
+  constructor(version: string, message: string | null = null) {
+    super(
+      message ??
+        `the key ${version} of SECRETS_KEY cannot decrypt what this database has for ${version}; give this program the right key, or if that is lost put a new one with another version in front and rotate the webhook secrets with --force`,
+    );
+  }
+}
+
+/** There is no key, or none of the version that was used. The message says which. */
+export class SecretKeyMissing extends SecretUnreadable {
   override readonly name = 'SecretKeyMissing';
 
   constructor(version: string | undefined) {
     super(
+      version ?? '',
       version === undefined
         ? 'SECRETS_KEY is not set, and webhook secrets are encrypted with it; give this program the one that the workers have'
         : `SECRETS_KEY lacks the key ${version}, with which a webhook secret was encrypted; add it behind the others, or if it is lost rotate the secret with --force`,
@@ -40,7 +53,8 @@ export function encryptSecret([first]: readonly SecretKey[], owner: string, secr
 
 /**
  * What `encryptSecret` was given.
- * @throws {SecretKeyMissing} without the key of its version; {Error} for one that was changed, or is another owner's
+ * @throws {SecretKeyMissing} without the key of its version; {SecretUnreadable} with another key of that version, for a
+ * secret that was changed, or for another owner's
  */
 export function decryptSecret(keys: readonly SecretKey[], owner: string, stored: string): string {
   const [version = '', encoded = ''] = stored.split('.');
@@ -48,10 +62,26 @@ export function decryptSecret(keys: readonly SecretKey[], owner: string, stored:
   if (!found) throw new SecretKeyMissing(keys.length === 0 ? undefined : version);
   const bytes = Buffer.from(encoded, 'base64');
   const [nonce, rest] = [bytes.subarray(0, NONCE_BYTES), bytes.subarray(NONCE_BYTES)];
-  const decipher = createDecipheriv(ALGORITHM, found.key, nonce, { authTagLength: TAG_BYTES })
-    .setAAD(Buffer.from(owner))
-    .setAuthTag(rest.subarray(0, TAG_BYTES));
-  return decipher.update(rest.subarray(TAG_BYTES), undefined, 'utf8') + decipher.final('utf8');
+  try {
+    const decipher = createDecipheriv(ALGORITHM, found.key, nonce, { authTagLength: TAG_BYTES })
+      .setAAD(Buffer.from(owner))
+      .setAuthTag(rest.subarray(0, TAG_BYTES));
+    return decipher.update(rest.subarray(TAG_BYTES), undefined, 'utf8') + decipher.final('utf8');
+  } catch {
+    // Node's errors here say only that the tag or its length is wrong.
+    throw new SecretUnreadable(version);
+  }
+}
+
+/** Returns whether `decryptSecret` gives the secret. */
+export function canDecrypt(keys: readonly SecretKey[], owner: string, stored: string): boolean {
+  try {
+    decryptSecret(keys, owner, stored);
+    return true;
+  } catch (error) {
+    if (error instanceof SecretUnreadable) return false;
+    throw error;
+  }
 }
 
 /**

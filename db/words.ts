@@ -44,6 +44,7 @@ export const ATTEMPT_REASONS = [
   'blocked_address',
   'blocked_by_operator',
   'unproven_host',
+  'secret_unreadable',
   'dns_not_found',
   'dns_failed',
   'refused',

@@ -4,6 +4,7 @@ import { setTimeout } from 'node:timers/promises';
 import { collectDefaultMetrics, Gauge, Registry, register } from '@prometheus-io/client';
 import type { Client } from '@temporalio/client';
 import type { Logger } from 'pino';
+import { secretKeysTrouble } from '../db/accounts/secret-keys.ts';
 import type { Database } from '../db/client.ts';
 import { type ConfiguredSource, type Figure, readFigures } from '../db/figures.ts';
 import METRICS from '../db/metrics.json' with { type: 'json' };
@@ -115,7 +116,7 @@ export const sdkMetrics = (address: string) => () =>
     .then((response) => response.text())
     .catch(() => '');
 
-/** Whether a worker is about to end (`/healthz`); and whether it polls, and PostgreSQL and Temporal answer (`/readyz`). */
+/** Whether a worker is about to end (`/healthz`); and whether it can do all of its work (`/readyz`). */
 export function healthOf(db: Database, client: Client, ending: AbortSignal, isPolling: () => boolean) {
   const { namespace } = client.options;
   const ready = async () => {
@@ -125,7 +126,9 @@ export function healthOf(db: Database, client: Client, ending: AbortSignal, isPo
     if (!isPolling()) return 'not_polling';
     const ask = () => client.workflowService.describeNamespace({ namespace });
     const asked = client.withDeadline(Date.now() + PATIENCE_MS, ask);
-    return await asked.then(() => null).catch(() => 'temporal_away');
+    const isAnswered = await asked.then(() => true).catch(() => false);
+    if (!isAnswered) return 'temporal_away';
+    return (await secretKeysTrouble(db)) === null ? null : 'not_ready_for_deliveries';
   };
   return { '/healthz': async () => (ending.aborted ? 'ending' : null), '/readyz': ready };
 }

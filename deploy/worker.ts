@@ -3,6 +3,7 @@ import { NativeConnection } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import { createNames } from '../activities/http/names.ts';
 import { runSweeps } from '../activities/sweep.ts';
+import { secretKeysTrouble } from '../db/accounts/secret-keys.ts';
 import { openDatabase } from '../db/client.ts';
 import { firstVersion } from '../db/secrets.ts';
 import { loadConfig } from './config/config.ts';
@@ -63,6 +64,8 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const readiness = async () => (await health['/readyz']()) ?? 'ready';
   await serveMetrics(config, db, readiness, [figuresOf(db, asked, log), sdkMetrics(sdkAt)], health);
   if (!(await untilReady(db, log, stopped))) return await db.close();
+  const secretsTrouble = await secretKeysTrouble(db);
+  if (secretsTrouble) log.error(`not ready for deliveries, webhooks stay pending: ${secretsTrouble}`);
   const rules = { ...rulesOf(config), greylistMs };
   // The last net, also for what does not look whether it is to stop.
   void stopped.then(() => setTimeout(END_MS, null, { ref: false })).then(() => process.exit(1));

@@ -3,6 +3,7 @@ import { type AuditedChange, type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, only, run, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
+import { requireRightKey } from './secret-keys.ts';
 import { newWebhookSecret } from './webhook-secrets.ts';
 
 export interface Organization {
@@ -177,6 +178,7 @@ async function insert(
   details: AuditedChange['details'],
 ): Promise<Organization> {
   const { id } = made;
+  await requireRightKey(tx, db.secretKeys);
   const inserted = await run<Organization>(tx)`
     insert into organizations (id, name, sandbox_of, webhook_secret, suspended, webhooks_suspended)
     values (${id}, ${made.name}, ${made.sandboxOf}, ${newWebhookSecret(db, id)}, ${made.suspended}, ${made.webhooksSuspended})

@@ -1,9 +1,9 @@
 import { randomBytes } from 'node:crypto';
-import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { clock, type Database, run, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { decryptSecret, encryptSecret, firstVersion } from '../secrets.ts';
+import { canDecrypt, decryptSecret, encryptSecret, firstVersion } from '../secrets.ts';
+import { requireRightKey } from './secret-keys.ts';
 
 /** What an organization's deliveries are signed with (DECISIONS.md, Webhooks, signing). */
 export interface WebhookSecret {
@@ -43,7 +43,7 @@ export async function showWebhookSecret(
 /**
  * Gives an organization a new webhook secret. Deliveries are signed with both for 24 h. One predecessor is kept: a
  * second rotation within that time would end the first secret before its time, and is refused unless it is forced. So
- * is that of a secret whose key is lost: it ends at once, because nothing could be sent while it is asked for.
+ * is that of a secret that cannot be decrypted: it ends at once, because nothing could be sent while it is asked for.
  * @param force for a secret that leaked right after its rotation, or that nobody can read: receivers that still use it fail
  * @throws {Refusal} `rotation_too_soon` within 24 h of the last rotation; `organization_missing`; {SecretKeyMissing}
  */
@@ -54,10 +54,12 @@ export async function rotateWebhookSecret(
   force = false,
 ): Promise<WebhookSecret> {
   const stored = newWebhookSecret(db, organizationId);
-  const versions = db.secretKeys.map(({ version }) => version);
-  const isReadable = sql`split_part(webhook_secret, '.', 1) = any(${sql.param(versions)}::text[])`;
   return await transaction(db, async (tx) => {
+    await requireRightKey(tx, db.secretKeys);
     if (!force) await showWebhookSecret(db, organizationId, tx);
+    const [before] = await run<{ secret: string }>(tx)`
+      select webhook_secret as secret from organizations where id = ${organizationId} for no key update`;
+    const isReadable = before !== undefined && canDecrypt(db.secretKeys, organizationId, before.secret);
     const [rotated] = await run<{ until: Date | null }>(tx)`
       update organizations set webhook_secret = ${stored},
              previous_webhook_secret = case when ${isReadable} then webhook_secret end,
@@ -92,6 +94,7 @@ const REENCRYPTED_AT_ONCE = 1000;
 export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Promise<number> {
   const { secretKeys } = db;
   const key = firstVersion(secretKeys);
+  await requireRightKey(db, secretKeys);
   const renewed = (id: string, stored: string | null) =>
     stored && encryptSecret(secretKeys, id, decryptSecret(secretKeys, id, stored));
   const step = () =>

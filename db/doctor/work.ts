@@ -54,7 +54,8 @@ function deliveries(scheduleMs: readonly number[]): Pass {
       ) c on c.batch_id = d.batch_id and d.request_id is null
       left join (
         select delivery_id, count(*) as made, max(n) as last, min(started_at) as first_at,
-               bool_or(status_code between 200 and 299) as accepted
+               bool_or(status_code between 200 and 299) as accepted,
+               (array_agg(reason order by n desc))[1] as last_reason
           from webhook_attempts group by delivery_id
       ) a on a.delivery_id = d.id`,
     subject: sql`d.id`,
@@ -62,6 +63,7 @@ function deliveries(scheduleMs: readonly number[]): Pass {
       delivery_overdue: sql`d.state = 'pending' and b.status = 'completed' and not g.webhooks_suspended
           and (${dueAt} + ${DELIVERY_GRACE} < now() and coalesce(d.checked_at <= now() - interval '1 minute', true)
                or d.due_at > now() + make_interval(secs => 2 * ${step} / 1000) + ${DELIVERY_GRACE})`,
+      delivery_secret_unreadable: sql`d.state = 'pending' and a.last_reason = 'secret_unreadable'`,
       delivered_without_2xx: sql`d.state = 'delivered' and d.forgotten < d.attempts and a.accepted is not true`,
       delivery_attempts: sql`d.attempts <> coalesce(a.last, d.attempts) or d.attempts - d.forgotten <> coalesce(a.made, 0)`,
       delivery_too_early: sql`a.made > 0 and case when d.request_id is null

@@ -29,6 +29,13 @@ create table organizations (
   )
 );
 
+-- A value encrypted with the key of each version of SECRETS_KEY, by which a program sees that it has the right one.
+create table secret_keys (
+  version text primary key,
+  check_value text not null,
+  created_at timestamptz(3) not null default clock_timestamp()
+);
+
 create table api_keys (
   id text primary key,
   organization_id text not null references organizations,

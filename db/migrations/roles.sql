@@ -75,6 +75,7 @@ grant select on audit_log to npe_operator;
 -- Accounts. Only who signs or hands out webhook secrets reads them.
 grant select (id, name, requests_per_minute, webhooks_suspended, created_at, suspended) on organizations to npe_api;
 grant select on organizations to npe_worker;
+grant select, insert on secret_keys to npe_worker, npe_operator;
 grant select, insert, update on organizations, api_keys to npe_operator;
 grant select on api_keys to npe_api;
 grant select, insert, update on rate_windows to npe_api;

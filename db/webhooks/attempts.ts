@@ -107,6 +107,41 @@ export async function releaseClaim(db: Database, claim: Claim, addresses: readon
   });
 }
 
+/** How long a delivery waits whose secret cannot be read: operators have to act, and then start the workers again. */
+const UNREADABLE_MS = 60_000;
+
+/**
+ * Puts a delivery off because the secret that signs it cannot be read. Nothing was sent, so its schedule stands still.
+ * The log gets one attempt that says so, unless the newest one says so already.
+ * @returns milliseconds until the next look
+ */
+export async function holdUnreadable(db: Database, claim: Claim): Promise<number> {
+  const { deliveryId, resends, step, at: startedAt } = claim;
+  await transaction(db, async (tx) => {
+    const row = await lockDelivery(tx, deliveryId);
+    if (row?.state !== 'pending' || row.resends !== resends) return;
+    const [known] = await run(tx)`
+      select n from webhook_attempts
+       where delivery_id = ${deliveryId} and n = ${row.attempts} and reason = 'secret_unreadable'`;
+    const attempts = known ? row.attempts : row.attempts + 1;
+    if (!known) {
+      await tx.insert(webhookAttempts).values({
+        deliveryId,
+        n: attempts,
+        startedAt,
+        durationMs: 0,
+        reason: 'secret_unreadable',
+      });
+    }
+    await tx
+      .update(webhookDeliveries)
+      .set({ attempts, leasedUntil: null })
+      .where(eq(webhookDeliveries.id, deliveryId));
+    await putOff(tx, deliveryId, { step, stepAt: null }, UNREADABLE_MS);
+  });
+  return UNREADABLE_MS;
+}
+
 /**
  * Adds one attempt to the delivery's log, and what follows from it: its state or its next place in the schedule, and
  * the health of its host. A delivery that is decided stays so, and one that was sent again meanwhile goes on: then

@@ -1,7 +1,10 @@
+import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import test, { type ExecutionContext } from 'ava';
 import { sql } from 'drizzle-orm';
 import { createOrganization } from '../../db/accounts/organizations.ts';
+import { secretKeysTrouble } from '../../db/accounts/secret-keys.ts';
 import {
   reencryptWebhookSecrets,
   rotateWebhookSecret,
@@ -9,9 +12,10 @@ import {
 } from '../../db/accounts/webhook-secrets.ts';
 import { openDatabase } from '../../db/client.ts';
 import { decryptSecret, type SecretKey } from '../../db/secrets.ts';
-import { freshDatabase, openTestDatabase, SECRET_KEYS } from '../support/database.ts';
+import { asRole, freshDatabase, openTestDatabase, SECRET_KEYS } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
-import { openOrganization } from '../support/organization.ts';
+import { eventually, openOrganization } from '../support/organization.ts';
+import { endWithThisProcess, programCommand } from '../support/programs.ts';
 
 // The rotation of webhook secrets (DECISIONS.md, Webhooks, signing).
 
@@ -209,3 +213,71 @@ async function records(organizationId: string): Promise<{ forced: boolean }[]> {
   );
   return rows.map(({ details }) => details);
 }
+
+test('a wrong key of the right version reads nothing, makes nothing, and is named in one sentence', async (t) => {
+  await using database = await openTestDatabase();
+  const right = withKeys(t, database.url, key('v1'));
+  const wrong = withKeys(t, database.url, key('v1'));
+  const { id } = await createOrganization(right, BY, 'One');
+  const refused = {
+    name: 'SecretUnreadable',
+    message: /^the key v1 of SECRETS_KEY cannot decrypt.*--force$/,
+  };
+  t.regex((await secretKeysTrouble(wrong)) ?? '', refused.message);
+  t.is(await secretKeysTrouble(right), null);
+  await t.throwsAsync(showWebhookSecret(wrong, id), refused);
+  await t.throwsAsync(createOrganization(wrong, BY, 'Two'), refused);
+  await t.throwsAsync(rotateWebhookSecret(wrong, BY, id, true), refused);
+  await t.throwsAsync(reencryptWebhookSecrets(wrong, BY), refused);
+  await t.notThrowsAsync(showWebhookSecret(right, id));
+});
+
+test('the first process with a key stores no check value if that key reads nothing', async (t) => {
+  await using database = await openTestDatabase();
+  const right = withKeys(t, database.url, key('v1'));
+  await createOrganization(right, BY, 'One');
+  await database.sql`delete from secret_keys`;
+  t.truthy(await secretKeysTrouble(withKeys(t, database.url, key('v1'))));
+  t.deepEqual([...(await database.sql`select version from secret_keys`)], []);
+  t.is(await secretKeysTrouble(right), null);
+  t.deepEqual([...(await database.sql`select version from secret_keys`)], [{ version: 'v1' }]);
+});
+
+test('a forced rotation drops a predecessor that a wrong key of its version cannot read', async (t) => {
+  await using database = await openTestDatabase();
+  const { id } = await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
+  const lost = withKeys(t, database.url, key('v2'), key('v1'));
+  await t.throwsAsync(rotateWebhookSecret(lost, BY, id), { name: 'SecretUnreadable' });
+  t.is((await rotateWebhookSecret(lost, BY, id, true)).previousSecretValidUntil, null);
+  await t.notThrowsAsync(showWebhookSecret(lost, id));
+});
+
+test('webhook-secret show with a wrong key ends with a sentence, not with a stack', async (t) => {
+  await using database = await openTestDatabase();
+  const { id } = await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
+  const { operator } = operatorOn(database.url);
+  const { code, stderr } = await operator('webhook-secret', 'show', id, ...WHY);
+  t.is(code, 1);
+  t.regex(stderr, /^operator: the key v1 of SECRETS_KEY cannot decrypt.*\n$/);
+});
+
+test('a worker with a wrong key says at start that it is not ready for deliveries', async (t) => {
+  await using database = await openTestDatabase();
+  await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
+  const env = { DATABASE_URL: asRole(database.url, 'worker'), TEMPORAL_ADDRESS: '127.0.0.1:1' };
+  const { command, args, ...options } = programCommand('worker', [], { env });
+  const worker = spawn(command, args, options);
+  endWithThisProcess(worker);
+  let told = '';
+  worker.stdout.on('data', (chunk: Buffer) => {
+    told += chunk;
+  });
+  await eventually(async () => told.includes('not ready for deliveries') || null);
+  t.regex(
+    told,
+    /"level":"?(50|error)"?.*not ready for deliveries, webhooks stay pending: the key v1 of SECRETS_KEY/,
+  );
+  t.notRegex(told, /"stack"/);
+  worker.kill('SIGTERM');
+  await once(worker, 'exit');
+});

@@ -273,6 +273,8 @@ test.serial('a worker says why it cannot work, and that it is about to end', asy
   t.deepEqual(await look({ isPolling: () => false }), ['200 ok', '503 not_polling']);
   t.deepEqual(await look({ db: away }), ['200 ok', '503 database_away']);
   t.deepEqual(await look({ client: lost }), ['200 ok', '503 temporal_away']);
+  const secretKeys = [{ version: 'v1', key: Buffer.alloc(32, 9) }];
+  t.deepEqual(await look({ db: { ...stack.db, secretKeys } }), ['200 ok', '503 not_ready_for_deliveries']);
   ending.abort();
   t.deepEqual(await look(), ['503 ending', '503 ending']);
 });

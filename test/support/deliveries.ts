@@ -53,7 +53,8 @@ export async function startDelivering(
     sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
   const log = pino({ level: 'silent' });
-  const startWorker = () => createWebhookActivities({ db, log, post, rules });
+  const startWorker = (secretKeys = db.secretKeys) =>
+    createWebhookActivities({ db: { ...db, secretKeys }, log, post, rules });
   const worker = startWorker();
 
   return {

@@ -292,6 +292,14 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       statements: [sql`update webhook_attempts set status_code = 302 where delivery_id = ${told.delivery}`],
       subject: told.delivery,
     },
+    delivery_secret_unreadable: {
+      statements: [
+        sql`insert into webhook_attempts (delivery_id, n, started_at, duration_ms, reason)
+            values (${telling.deliveries[0] ?? ''}, 1, clock_timestamp(), 0, 'secret_unreadable')`,
+        sql`update webhook_deliveries set attempts = 1 where id = ${telling.deliveries[0] ?? ''}`,
+      ],
+      subject: telling.deliveries[0] ?? '',
+    },
     delivery_attempts: {
       statements: [sql`update webhook_deliveries set attempts = 1 where id = ${told.delivery}`],
       subject: told.delivery,

@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto';
 import anyTest, { type TestFn } from 'ava';
 import type { Answer } from '../../../activities/webhooks/post.ts';
 import { suspendWebhooks } from '../../../db/accounts/organizations.ts';
@@ -185,4 +186,25 @@ test('an address that may not be reached ends a delivery at once', async (t) => 
     log.map(({ reason }) => reason),
     ['blocked_address'],
   );
+});
+
+test('a delivery whose secret cannot be read stays pending, says so once, and loses nothing', async (t) => {
+  const { life, receiver } = t.context;
+  const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
+  const wrong = life.startWorker([{ version: 'v1', key: randomBytes(32) }]);
+  for (let hours = 0; hours < 100; hours += 20) {
+    await life.time.advance(20 * HOUR);
+    t.like(await life.look(id, wrong), { kind: 'wait', why: 'secret_unreadable' });
+  }
+  const held = await showDelivery(life.db, id);
+  t.like(held, { state: 'pending', attempts: 1 });
+  t.deepEqual(
+    held.log.map(({ n, statusCode, reason }) => [n, statusCode, reason]),
+    [[1, null, 'secret_unreadable']],
+  );
+  t.is(receiver.calls, 0);
+  await life.time.advance(60_000);
+  const look = await life.look(id);
+  const step = SCHEDULE_MS[1] ?? 0;
+  t.true(look.kind === 'wait' && look.why === 'tried' && look.afterMs <= 1.2 * step, JSON.stringify(look));
 });

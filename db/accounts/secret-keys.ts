@@ -1,0 +1,57 @@
+import { type Database, run, type Transaction } from '../client.ts';
+import { canDecrypt, encryptSecret, type SecretKey, SecretUnreadable } from '../secrets.ts';
+
+// A wrong SECRETS_KEY under the right version encrypts without an error, and fails only when a delivery is signed. So the
+// database has, for each version, a value that was encrypted with its key.
+
+/** Takes the place of the organization to which a secret is bound. */
+const OWNER = 'secret_keys';
+
+/**
+ * Checks each key against the check value of its version. The first process that has a key stores that value, unless
+ * the key cannot read what is encrypted with its version already.
+ * @returns the versions whose key is another one
+ */
+async function wrongVersions(db: Database | Transaction, keys: readonly SecretKey[]): Promise<string[]> {
+  const wrong: string[] = [];
+  for (const key of keys) {
+    if (!(await isRightKey(db, key))) wrong.push(key.version);
+  }
+  return wrong;
+}
+
+async function isRightKey(db: Database | Transaction, key: SecretKey): Promise<boolean> {
+  const { version } = key;
+  const [known] = await run<{ value: string }>(db)`
+    select check_value as value from secret_keys where version = ${version}`;
+  if (known) return canDecrypt([key], OWNER, known.value);
+  const [sample] = await run<{ id: string; stored: string }>(db)`
+    select id, webhook_secret as stored from organizations where starts_with(webhook_secret, ${`${version}.`}) limit 1`;
+  if (sample && !canDecrypt([key], sample.id, sample.stored)) return false;
+  await run(db)`
+    insert into secret_keys (version, check_value) values (${version}, ${encryptSecret([key], OWNER, version)})
+        on conflict do nothing`;
+  // Another process may have been faster, with another key.
+  const [stored] = await run<{ value: string }>(db)`
+    select check_value as value from secret_keys where version = ${version}`;
+  return stored !== undefined && canDecrypt([key], OWNER, stored.value);
+}
+
+/**
+ * Returns in one sentence why the webhook secrets of this database cannot be read with SECRETS_KEY, or null if they can.
+ * @throws {DatabaseError} if PostgreSQL is away
+ */
+export async function secretKeysTrouble(db: Database): Promise<string | null> {
+  const [wrong] = await wrongVersions(db, db.secretKeys);
+  if (wrong !== undefined) return new SecretUnreadable(wrong).message;
+  return null;
+}
+
+/** @throws {SecretUnreadable} if the key that encrypts is not the one that this database knows by its version */
+export async function requireRightKey(
+  db: Database | Transaction,
+  secretKeys: readonly SecretKey[],
+): Promise<void> {
+  const [wrong] = await wrongVersions(db, secretKeys.slice(0, 1));
+  if (wrong !== undefined) throw new SecretUnreadable(wrong);
+}
