@@ -15,9 +15,15 @@ import { main, repeat, until, untilReady } from './main.ts';
 import { figuresOf, healthOf, sdkMetrics, serveMetrics } from './metrics.ts';
 import { createControl, lazyClient, type TemporalTarget, temporalTarget } from './temporal/client.ts';
 import { KEEP_MS, keepNamespace } from './temporal/namespace.ts';
-import { isTemporalsFailure, temporalTrouble } from './temporal/trouble.ts';
+import { temporalTrouble } from './temporal/trouble.ts';
 import { commandFor, createRollout, hasDeployments, STEP_MS, versionOf } from './temporal/versions.ts';
-import { installRuntime, loadBundle, startWorkers, type Workers } from './temporal/workers.ts';
+import {
+  installRuntime,
+  isTemporalsFailure,
+  loadBundle,
+  startWorkers,
+  type Workers,
+} from './temporal/workers.ts';
 import { sendTraces } from './traces.ts';
 
 // `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.

@@ -1,14 +1,8 @@
 import { Connection, isGrpcServiceError } from '@temporalio/client';
-import { TransportError } from '@temporalio/worker';
 import { OperatorProblem } from '../../db/errors.ts';
 import type { TemporalTarget } from './client.ts';
 
 const ASK_MS = 3000;
-
-/** Whether a call failed because Temporal was away or refused it, and not because of a bug. */
-export function isTemporalsFailure(error: unknown): boolean {
-  return isGrpcServiceError(error) || error instanceof TransportError;
-}
 
 /**
  * Asks Temporal for our namespace.

@@ -1,13 +1,14 @@
 import { readFile } from 'node:fs/promises';
 import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import type { Client } from '@temporalio/client';
+import { type Client, isGrpcServiceError } from '@temporalio/client';
 import type { WorkerDeploymentVersion } from '@temporalio/common';
 import {
   bundleWorkflowCode,
   DefaultLogger,
   type NativeConnection,
   Runtime,
+  TransportError,
   Worker,
   type WorkerOptions,
   type WorkflowBundle,
@@ -28,6 +29,11 @@ const SHUTDOWN_FORCE_MS = 38_000;
 const pathOf = (file: string) => fileURLToPath(new URL(`../../workflows/${file}`, import.meta.url));
 const CONVERTERS = pathOf('converters.ts');
 const DATA_CONVERTER = { failureConverterPath: CONVERTERS, payloadConverterPath: CONVERTERS };
+
+/** Whether a call failed because Temporal was away or refused it, and not because of a bug. */
+export function isTemporalsFailure(error: unknown): boolean {
+  return isGrpcServiceError(error) || error instanceof TransportError;
+}
 
 export type Workers = Awaited<ReturnType<typeof startWorkers>>;
 
