@@ -7,11 +7,15 @@ import type { WantedType } from '../words.ts';
 // One lookup serves all requests that wait for the same NPI and type, of whatever organization: a vendor is asked and
 // paid once for all of them. Each request is settled, and charged, by its own ledger.
 
+/** How long a miss is remembered at most that rests on our own checks and not on the vendor's word. */
+const OUR_MISS_MS = 86_400_000;
+
 /**
  * Makes requests of one batch part of the one open lookup for their NPI and type, and `in-progress`.
  * @param hashes of what is known of each one's person, for whoever opens the lookup; by request
  * @returns by request; without those that are final already. `misses` are vendors that are not asked again, because they had
- *   nothing within the last `missMs` when the same was known: nobody, or nothing that passed our checks
+ *   nothing within the last `missMs` when the same was known. If the vendor named something that our checks rejected, the
+ *   miss is remembered for a day at most, because checks may be wrong for a while
  */
 export async function joinLookups(
   db: Database,
@@ -55,8 +59,9 @@ export async function joinLookups(
     select id as "requestId", coalesce(joined.lookup_id, open.lookup_id) as "lookupId", wanted_type as "wantedType",
            array(select a.vendor from lookups l join vendor_attempts a on a.lookup_id = l.id
                   where l.npi = open.npi and l.wanted_type = open.wanted_type and l.facts = open.hash
-                    and (a.state = 'miss' or a.state = 'found' and a.reason is not null)
-                    and a.ended_at > clock_timestamp() - ${span(missMs)}) as misses
+                    and a.ended_at > clock_timestamp() - case
+                      when a.state = 'miss' then ${span(missMs)}
+                      when a.state = 'found' and a.reason is not null then ${span(Math.min(missMs, OUR_MISS_MS))} end) as misses
       from open left join joined using (id)`;
   return new Map(rows.map((row) => [row.requestId, row]));
 }

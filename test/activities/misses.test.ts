@@ -252,6 +252,26 @@ test('an answer that our checks refused is not bought again', async (t) => {
   t.is(await lookUp(npi), REMEMBERED);
 });
 
+for (const [about, step] of [
+  ['that our checks rejected', undated],
+  ['about somebody else', () => foundStep('2000000010')],
+] as const) {
+  test(`an answer ${about} is bought again after a day, unlike one that the vendor knows nobody`, async (t) => {
+    const npi = await person();
+    const age = (
+      hours: number,
+    ) => sql`update vendor_attempts a set ended_at = now() - make_interval(hours => ${hours})
+      from lookups l where l.id = a.lookup_id and l.npi = ${npi} and a.state = 'found'`;
+    one.script(npi, () => step(npi));
+    await lookUp(npi);
+    await age(23);
+    t.is(await lookUp(npi), REMEMBERED);
+    t.regex(await lookUp(npi, { rules: { missMs: DAY / 2 } }), /^one not_found/);
+    await age(25);
+    t.regex(await lookUp(npi), /^one not_found/);
+  });
+}
+
 test('an answer about somebody else is not bought again', async (t) => {
   const npi = await person();
   one.script(npi, () => foundStep('2000000010'));
