@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, run, span, transaction } from '../client.ts';
+import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
 import { newId } from '../ids.ts';
 import type { WantedType } from '../words.ts';
 
@@ -80,4 +80,79 @@ export async function forgetMisses(db: Database, by: ChangedBy, npi: string): Pr
     await recordAudit(tx, by, { action: 'lookups.forget', organizationId: null, subject: npi, details });
     return forgotten.length;
   });
+}
+
+/** What our checks decided in a time, as far as it is doubted. */
+export interface DoubtedChecks {
+  readonly since: Date;
+  readonly until: Date;
+  /** Why addresses were rejected, such as `nxdomain`; null for any reason. */
+  readonly verdictReason: string | null;
+  /** The verifier that rejected them; null for any, and for our own checks. */
+  readonly source: string | null;
+}
+
+/** How much was forgotten, in rows. */
+export type ForgottenChecks = Readonly<Record<'checks' | 'addresses' | 'misses', number>>;
+
+/**
+ * Undoes what a broken resolver or verifier decided: removes its rejections, puts the addresses that are not valid back in
+ * line for our checks, and makes the vendors that named them be asked again. What is valid or settled stays.
+ * @param isRehearsal true to do all of it and take it back: what would be forgotten, and no entry in the audit log
+ * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
+ */
+export async function forgetChecks(
+  db: Database,
+  by: ChangedBy,
+  doubted: DoubtedChecks,
+  isRehearsal: boolean,
+): Promise<ForgottenChecks> {
+  const rehearsed = new Error('rehearsed');
+  let forgotten: ForgottenChecks = { checks: 0, addresses: 0, misses: 0 };
+  await transaction(db, async (tx) => {
+    forgotten = await removeChecks(tx, doubted);
+    const { verdictReason, source } = doubted;
+    const [since, until] = [doubted.since.toISOString(), doubted.until.toISOString()];
+    const details = { since, until, verdictReason, source, ...forgotten };
+    await recordAudit(tx, by, { action: 'lookups.forget', organizationId: null, subject: 'checks', details });
+    if (isRehearsal) throw rehearsed;
+  }).catch((error) => {
+    if (error !== rehearsed) throw error;
+  });
+  return forgotten;
+}
+
+async function removeChecks(tx: Transaction, doubted: DoubtedChecks): Promise<ForgottenChecks> {
+  const { since, until, verdictReason, source } = doubted;
+  return only(
+    await run<ForgottenChecks>(tx)`
+    with rejections as (
+      delete from email_checks
+       where at >= ${since.toISOString()}::timestamptz and at < ${until.toISOString()}::timestamptz
+         and kind in ('local', 'verifier') and verdict <> 'valid'
+         and (${verdictReason}::text is null or reason = ${verdictReason})
+         and (${source}::text is null or kind = 'verifier' and source = ${source})
+      returning npi, email
+    ), doubted as (
+      select distinct npi, email from rejections
+    ), held as (
+      -- In the order of all who write several addresses, so that they cannot wait for each other.
+      select s.npi, s.email from stored_emails s join doubted using (npi, email)
+       where s.verdict <> 'valid' and not s.unchecked order by s.npi, s.email for update of s
+    ), addresses as (
+      update stored_emails s
+         set verdict = 'unknown', reason = null, last_validated_at = null, unchecked = true, checking_until = null,
+             updated_at = clock_timestamp()
+        from held where (s.npi, s.email) = (held.npi, held.email)
+      returning 1
+    ), misses as (
+      update vendor_attempts a set reason = null
+        from (select distinct n.lookup_id, n.source from email_checks n join doubted using (npi, email)
+               where n.kind = 'named') named
+       where a.lookup_id = named.lookup_id and a.vendor = named.source and a.state = 'found' and a.reason = 'none_valid'
+      returning 1
+    )
+    select (select count(*)::int from rejections) as checks, (select count(*)::int from addresses) as addresses,
+           (select count(*)::int from misses) as misses`,
+  );
 }

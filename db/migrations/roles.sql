@@ -101,6 +101,7 @@ grant select (lookup_id, npi, email, kind) on email_checks to npe_api;
 grant select, insert, update, delete on vendor_attempts, source_turns, source_spend to npe_worker;
 grant select, insert, update on lookups, source_health, source_rates to npe_worker;
 grant select, update on lookups to npe_operator;
+grant update (reason) on vendor_attempts to npe_operator;
 grant select on vendor_attempts, source_turns, source_health, source_rates, source_spend to npe_operator;
 grant select, insert, update, delete on stored_emails, email_checks to npe_worker, npe_operator;
 grant select, insert on suppressions to npe_worker;

@@ -1,9 +1,9 @@
-import type { Command } from 'commander';
+import { type Command, Option } from 'commander';
 import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import type { ChangedBy } from '../../db/audit.ts';
-import { forgetMisses } from '../../db/lookups/lookups.ts';
+import { forgetChecks, forgetMisses } from '../../db/lookups/lookups.ts';
 import { readSourceFigures, type SourceFigures } from '../../db/lookups/sources.ts';
-import { change, parser, pastMoment } from './arguments.ts';
+import { change, label, parser, pastMoment } from './arguments.ts';
 import { type Run, sections, table } from './print.ts';
 
 /** `vendors`, `lookups`. */
@@ -19,10 +19,57 @@ export function addCommands(program: Command, run: Run): void {
       }),
     );
   const lookups = program.command('lookups').description('what is remembered of whom vendors did not know');
-  change(lookups, 'forget', 'the next lookup of an NPI asks every vendor, those too that had nothing')
-    .argument('<NPI>', '10 digits', npi)
-    .action((which: string, by: ChangedBy) =>
-      run(async (db) => ({ npi: which, forgotten: await forgetMisses(db, by, which) })),
+  addForgetCommand(lookups, run);
+}
+
+interface ForgetOptions extends ChangedBy {
+  readonly since?: Date;
+  readonly until?: Date;
+  readonly verdictReason?: string;
+  readonly source?: string;
+  readonly dryRun?: true;
+}
+
+function addForgetCommand(lookups: Command, run: Run): void {
+  const forget = change(
+    lookups,
+    'forget',
+    'the next lookup asks again: every vendor about an NPI, or (--since) about what broken checks rejected',
+  );
+  forget
+    .argument('[NPI]', '10 digits', npi)
+    .option('--since <WHEN>', 'undo what our checks rejected since then, such as 24h', pastMoment)
+    .option('--until <WHEN>', 'until then (default: now)', pastMoment)
+    .addOption(
+      new Option('--verdict-reason <WORD>', 'only rejections for this reason, such as nxdomain')
+        .argParser(label(100))
+        .conflicts('source'),
+    )
+    .option('--source <ID>', 'only rejections by this verifier, such as reacher', label(100))
+    .option('--dry-run', 'only count what would be forgotten')
+    .hook('preAction', () => {
+      const { since, until, verdictReason, source, dryRun } = forget.opts<ForgetOptions>();
+      const isOfNpi = forget.processedArgs[0] !== undefined;
+      if (isOfNpi === (since !== undefined)) forget.error('error: give either an NPI or --since');
+      if (isOfNpi && (until ?? verdictReason ?? source ?? dryRun) !== undefined) {
+        forget.error('error: an NPI needs no other option: all of its misses are forgotten');
+      }
+    })
+    .action((which: string | undefined, options: ForgetOptions) =>
+      run(async (db) => {
+        const {
+          since,
+          until = new Date(),
+          verdictReason = null,
+          source = null,
+          dryRun = false,
+          ...by
+        } = options;
+        if (which !== undefined) return { npi: which, forgotten: await forgetMisses(db, by, which) };
+        if (since === undefined) throw new Error('--since is missing');
+        const counts = await forgetChecks(db, by, { since, until, verdictReason, source }, dryRun);
+        return { dryRun, since, until, ...counts };
+      }),
     );
 }
 

@@ -219,6 +219,50 @@ test('an operator forgets what is remembered of an NPI, on record', async (t) =>
   t.deepEqual(entry, { action: 'lookups.forget', subject: npi, details: { lookups: 1 } });
 });
 
+test('an operator undoes what a broken verifier rejected, on record, after a rehearsal', async (t) => {
+  const npi = await person();
+  const later = await person();
+  const { operator, json } = operatorOn(url);
+  for (const which of [npi, later]) one.script(which, () => undated(which));
+  const broken = { verifiers: [verifierOf('reacher', VERDICT('invalid', 'mailbox_missing'))] };
+  const repaired = { verifiers: [verifierOf('reacher', VERDICT('valid', 'mailbox_ok'))] };
+  t.is(await lookUp(npi, broken), 'one not_found none_valid');
+  t.is(await lookUp(later, broken), 'one not_found none_valid');
+  await sql`update email_checks set at = at - interval '2 hours' where npi = ${npi}`;
+  t.is(await lookUp(npi, repaired), REMEMBERED);
+
+  const forget = ['lookups', 'forget', '--since', '3h', '--until', '1h', '--reason', 'ticket 93'];
+  const counts = { checks: 1, addresses: 1, misses: 1 };
+  t.like(await json(...forget, '--source', 'zerobounce'), { checks: 0, addresses: 0, misses: 0 });
+  t.like(await json(...forget, '--source', 'reacher', '--dry-run'), { dry_run: true, ...counts });
+  t.is(await lookUp(npi, repaired), REMEMBERED);
+  t.like(await json(...forget, '--source', 'reacher'), { dry_run: false, ...counts });
+  t.is(await lookUp(npi, repaired), 'one completed found');
+  t.is(await lookUp(later, repaired), REMEMBERED);
+  const entries = await sql`select details from audit_log
+    where action = 'lookups.forget' and details->>'source' = 'reacher'`;
+  t.is(entries.length, 1);
+  t.like(entries[0]?.details, counts);
+  t.is((await operator('lookups', 'forget', npi, '--since', '3h', '--reason', 'x')).code, 2);
+  t.is((await operator('lookups', 'forget', '--reason', 'x')).code, 2);
+});
+
+test('an operator undoes what a broken resolver rejected, by its reason', async (t) => {
+  const npi = await person();
+  one.script(npi, () => undated(npi));
+  const verifiers = [verifierOf('reacher', VERDICT('invalid', 'mailbox_missing'))];
+  await lookUp(npi, { verifiers });
+  await sql`update email_checks set kind = 'local', source = 'service', reason = 'nxdomain'
+             where npi = ${npi} and kind = 'verifier'`;
+  const forget = ['lookups', 'forget', '--since', '1h', '--reason', 'ticket 93', '--verdict-reason'];
+  const { json } = operatorOn(url);
+  t.like(await json(...forget, 'no_mx'), { checks: 0 });
+  t.like(await json(...forget, 'nxdomain'), { checks: 1, addresses: 1, misses: 1 });
+  const [stored] = await sql`select verdict, unchecked from stored_emails where npi = ${npi}`;
+  t.like(stored, { verdict: 'unknown', unchecked: true });
+  t.regex(await lookUp(npi, { verifiers }), /^one /);
+});
+
 test('an erasure forgets it', async (t) => {
   const npi = await person();
   await lookUp(npi);
