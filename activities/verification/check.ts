@@ -56,7 +56,7 @@ export interface CheckOptions {
   readonly freshnessMs: number;
   /** In the order in which they are asked. */
   readonly verifiers: readonly Verifier[];
-  /** Milliseconds; the clock by default. */
+  /** For what is remembered of domains, in milliseconds; the clock by default. Verdicts are dated by PostgreSQL's. */
   readonly now?: () => number;
 }
 
@@ -98,10 +98,10 @@ export function createCheck(options: CheckOptions) {
     if (owner === 'shared' || owner === 'other_person') return refuse(email, null, 'risky', owner);
     const emailType = classify(domain, candidate.vendorType, whose.organization?.domain);
     const about = { email, emailType, evidence };
-    const claim = claimOf(candidate, owner, now(), freshnessMs);
+    const claim = claimOf(candidate, owner, candidate.takenAt, freshnessMs);
     const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2;
     const known = { policy, finder: claim.word, agreed };
-    const unaided = decided(about, rule(known, claim, null, now()));
+    const unaided = decided(about, rule(known, claim, null, candidate.takenAt));
     const asking = verifiers.length > 0 && verifierCanHelp(known);
     if (unaided.verdict !== 'valid' && !asking) return unaided;
 
@@ -110,7 +110,7 @@ export function createCheck(options: CheckOptions) {
     if (route.kind === 'refuses') return refuse(email, emailType, 'invalid', route.reason);
     noteOurs('valid', 'local_checks');
     if (!asking) return unaided;
-    const withWord = (word: Word, at = now()) => decided(about, rule(known, claim, word, at));
+    const withWord = (word: Word, at = candidate.takenAt) => decided(about, rule(known, claim, word, at));
     const earlier = candidate.looked;
     // Its reason is what `consult` noted then.
     if (earlier !== null) return withWord(earlier as Word, earlier.at);

@@ -158,6 +158,11 @@ export interface ClaimedEmail extends NamedCandidate {
   readonly isTypedDirect: boolean;
   /** Whether all that says whose it is repeats our question. */
   readonly isEcho: boolean;
+  /**
+   * When it was taken to be checked, in milliseconds since the epoch by PostgreSQL's clock. Customers see it as the date
+   * of the check, so that it must not come from a worker whose clock may be wrong.
+   */
+  readonly takenAt: number;
   /** The newest judgment of a verifier, if it is not older than 24 hours; when, in milliseconds since the epoch. */
   readonly looked: (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number }) | null;
   /** Verifiers that could not tell within these 24 hours, and why. */
@@ -199,7 +204,7 @@ export async function claimUnchecked(
         limit 1 for update skip locked)
     returning s.email, s.email_type as "vendorType", s.verdict, s.last_validated_at as "validatedAt", s.source,
       ${IS_TYPED_DIRECT} as "isTypedDirect",
-      s.is_echo as "isEcho",
+      s.is_echo as "isEcho", floor(${epochMs(sql`clock_timestamp()`)})::float8 as "takenAt",
       (select json_build_object('verdict', c.verdict, 'reason', c.reason, 'at', ${epochMs(sql`c.at`)}) from email_checks c
         where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict <> 'unknown'
           and c.at > now() - interval '24 hours' order by c.id desc limit 1) as looked,
@@ -317,7 +322,10 @@ export async function recordCheck(
     select`;
 }
 
-type Fading = Pick<ClaimedEmail, 'email' | 'vendorType' | 'source' | 'isTypedDirect' | 'namedBy'> & {
+type Fading = Pick<
+  ClaimedEmail,
+  'email' | 'vendorType' | 'source' | 'isTypedDirect' | 'namedBy' | 'takenAt'
+> & {
   readonly npi: string;
 };
 
@@ -329,7 +337,7 @@ export async function listFading(
   const stale = sql`now() - ${span(search.freshnessMs)}`;
   return await run<Fading>(db)`
     select s.npi, s.email, s.email_type as "vendorType", s.source, ${IS_TYPED_DIRECT} as "isTypedDirect",
-           ${namedBy(search.freshnessMs)} as "namedBy"
+           ${namedBy(search.freshnessMs)} as "namedBy", floor(${epochMs(sql`clock_timestamp()`)})::float8 as "takenAt"
       from (select distinct npi from (select npi from requests where test_outcome is null order by id desc limit ${ASKED}) newest) asked
       join stored_emails s on s.npi = asked.npi
      where s.verdict = 'valid' and not s.unchecked and s.may_store

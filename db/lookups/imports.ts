@@ -24,7 +24,10 @@ export interface OwnEmail {
 export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
   const given = await run<{ verdict: 'stored' | 'unchanged' | 'suppressed' }>(db)`
     with given as (
-      select * from rows from (jsonb_to_recordset(${JSON.stringify(rows)}::jsonb)
+      select npi, email, "emailType", source, checked, n,
+             -- The clock of the machine that imports may be ahead.
+             case when "validatedAt" is not null then least("validatedAt", clock_timestamp()) end as "validatedAt"
+        from rows from (jsonb_to_recordset(${JSON.stringify(rows)}::jsonb)
                as (npi text, email text, "emailType" text, "validatedAt" timestamptz(3), source text, checked boolean))
              with ordinality as g (npi, email, "emailType", "validatedAt", source, checked, n)
     ), newest as (

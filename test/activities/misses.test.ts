@@ -54,6 +54,8 @@ interface Setting {
   readonly vendors?: ActivityDeps['vendors'];
   readonly verifiers?: ActivityDeps['verifiers'];
   readonly rules?: Partial<ActivityDeps['rules']>;
+  /** The worker's. */
+  readonly clock?: () => number;
 }
 
 /** A request for the NPI, from its submit to its end: who was asked, and how it ended. */
@@ -78,7 +80,7 @@ async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest
     isRunning: async () => false,
     stateOf: async () => 'unknown' as const,
   };
-  const check = checkOf({ verifiers, now: Date.now });
+  const check = checkOf({ verifiers, now: rest.clock ?? Date.now });
   const deps = {
     db,
     log,
@@ -136,6 +138,14 @@ function undated(npi: string): Step {
     ...found,
     candidates: found.candidates.map((one) => ({ ...one, verdict: 'unknown', validatedAt: null })),
   };
+}
+
+/** An address that the vendor says was seen to answer in an hour. */
+function datedAhead(npi: string): Step {
+  const found = foundStep(npi);
+  if (found.kind !== 'found') return found;
+  const validatedAt = new Date(Date.now() + 3_600_000);
+  return { ...found, candidates: found.candidates.map((one) => ({ ...one, validatedAt })) };
 }
 
 test('a vendor that knew nobody is not asked again, nobody is charged, and the request ends not_found', async (t) => {
@@ -262,6 +272,23 @@ test('an operator undoes what a broken resolver rejected, by its reason', async 
   t.like(stored, { verdict: 'unknown', unchecked: true });
   t.regex(await lookUp(npi, { verifiers }), /^one /);
 });
+
+for (const [about, step] of [
+  ['a verifier saw it answer', undated],
+  ['a vendor dates it an hour ahead', (npi: string) => datedAhead(npi)],
+] as const) {
+  test(`a worker whose clock is ahead puts no validation into the future: ${about}`, async (t) => {
+    const npi = await person();
+    one.script(npi, () => step(npi));
+    const verifiers = [verifierOf('reacher', VERDICT('valid', 'mailbox_ok'))];
+    const setting = step === undated ? { verifiers } : {};
+    t.is(await lookUp(npi, { ...setting, clock: () => Date.now() + 3_600_000 }), 'one completed found');
+    const [answer] =
+      await sql`select email_last_validated_at between now() - interval '1 minute' and now() as is_now
+      from requests where npi = ${npi}`;
+    t.true(answer?.is_now);
+  });
+}
 
 test('an erasure forgets it', async (t) => {
   const npi = await person();

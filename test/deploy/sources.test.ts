@@ -199,7 +199,7 @@ test('a verifier that has a key is asked about every address, unless the policy 
   t.teardown(dns.close);
   const given = { DNS_SERVERS: dns.address };
   const verifier = { NEVERBOUNCE_API_KEY: 'n', NEVERBOUNCE_URL: await closedUrl() };
-  const seen = candidate(`npi@${PRACTICE_DOMAINS[0]}`, { validatedAt: new Date() });
+  const seen = candidate(`npi@${PRACTICE_DOMAINS[0]}`, { validatedAt: new Date(), takenAt: Date.now() });
   const trusting = { VERIFY_POLICY: 'vendor-or-verifier' };
   const dated = { isDated: true };
   for (const [environment, reason, backing] of [

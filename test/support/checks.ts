@@ -44,6 +44,7 @@ export function candidate(email: string, rest: Partial<NamedCandidate> = {}): Na
     namedBy: 1,
     isTypedDirect: false,
     isEcho: false,
+    takenAt: NOW,
     looked: null,
     toldNothing: {},
     ...rest,
