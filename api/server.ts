@@ -4,11 +4,25 @@ import { time } from '../db/metrics.ts';
 import { parseTraceparent, spanIdOf, tellSpan } from '../db/traces.ts';
 import { registerDocs } from './docs/docs.ts';
 import { type AuthDeps, registerAuth } from './http/auth.ts';
-import { answerBrokenRequests, boundPipelines, createListener, requireHost } from './http/connection.ts';
+import {
+  answerBrokenRequests,
+  boundConnections,
+  boundPipelines,
+  createListener,
+  requireHost,
+} from './http/connection.ts';
 import { UNREAD_BODY } from './http/json-body.ts';
-import { createSample, type Place, type Sample, shareOut } from './http/overload.ts';
+import {
+  createAddressOf,
+  createFloodGuard,
+  createPeerOf,
+  createSample,
+  type Place,
+  type Sample,
+  shareOut,
+} from './http/overload.ts';
 import { idsIn } from './http/validation.ts';
-import { PRIVATE, problem, registerErrors } from './problems.ts';
+import { type ApiError, PRIVATE, problem, registerErrors } from './problems.ts';
 import { historyHandlers } from './routes/history.ts';
 import { pollHandlers } from './routes/poll.ts';
 import { createReadiness, serviceHandlers } from './routes/service.ts';
@@ -23,6 +37,8 @@ declare module '@hapi/hapi' {
     /** `ready`, or the reason why it can't serve. */
     readiness: () => Promise<string>;
     lanes: ReturnType<typeof shareOut>;
+    /** Counts a request for a public document. Returns the 429 if its address has had its share. */
+    countReader: (request: Request) => ApiError | null;
   }
   interface RequestApplicationState {
     /** Shown as `X-Request-Id` and in every log line of this request. */
@@ -46,6 +62,8 @@ export interface ApiDeps extends Omit<SubmitDeps, 'start'>, TemporalDeps, AuthDe
   readonly port: number;
   /** How long a connection may be idle between two requests. */
   readonly keepAliveMs: number;
+  /** Connections that one address may have at once. */
+  readonly connectionsPerAddress: number;
   /** Connections to PostgreSQL that it has. */
   readonly poolSize: number;
 }
@@ -70,9 +88,13 @@ export function createServer(deps: ApiDeps): Server {
     debug: false,
   });
   boundPipelines(listener);
+  boundConnections(listener, deps.connectionsPerAddress, createPeerOf(deps.trustedProxies));
   server.app.lanes = shareOut(deps.poolSize);
   const readiness = createReadiness(deps);
   server.app.readiness = async () => (server.app.isDraining ? 'draining' : await readiness());
+  const addressOf = createAddressOf(deps.trustedProxies);
+  const readers = createFloodGuard(deps.rateWindowMs);
+  server.app.countReader = (request) => readers.countFailure(addressOf(request.raw.req));
   answerBrokenRequests(listener, deps.log, sample);
   // First in, so that even an answer to a request that never reached a route carries the id.
   server.ext('onRequest', (request, h) => {

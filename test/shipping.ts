@@ -31,6 +31,7 @@ const FAULTS: readonly (readonly [keyof typeof JUDGES, file: string, what: strin
   ['hadolint', 'container/Dockerfile', 'USER 10001:10001', 'USER root'],
   ['hadolint', 'container/Dockerfile', 'COPY . .', 'ADD . .'],
   ['caddy', 'container/Caddyfile', 'max_size', 'maximum'],
+  ['caddy', 'container/Caddyfile', 'write 90s', 'send 90s'],
   ['compose', 'container/compose.yaml', 'stop_grace_period', 'grace_period'],
   ['compose', 'container/compose.yaml', '127.0.0.1:3000:3000', '3000:3000'],
   ['compose', 'container/compose.yaml', 'ui:2.42.1', 'ui:latest'],

@@ -6,17 +6,26 @@ import {
   type Server,
   type ServerResponse,
 } from 'node:http';
+import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { Logger } from 'pino';
+import { count } from '../../db/metrics.ts';
 import { type ApiError, PRIVATE, type ProblemCode, problem } from '../problems.ts';
 import type { Sample } from './overload.ts';
+import { MAX_WAIT_S } from './prefer.ts';
+
+/**
+ * A connection may move no byte for this long while a response is due or being sent. It is longer than any response
+ * takes: the longest wait that a client may ask for, and the time in line and in PostgreSQL.
+ */
+const STALL_MS = MAX_WAIT_S * 1000 + 20_000;
 
 /**
  * The HTTP listener below hapi. A request that has not arrived whole after 10 s ends with its socket; the time between
- * two requests does not count.
+ * two requests does not count. A client that does not read its response ends with its socket as well.
  * @param keepAliveMs how long a connection may be idle between two requests
  */
-export function createListener(keepAliveMs: number): Server {
+export function createListener(keepAliveMs: number, stallMs = STALL_MS): Server {
   const listener = createServer({
     keepAliveTimeout: keepAliveMs,
     requestTimeout: 10_000,
@@ -27,7 +36,37 @@ export function createListener(keepAliveMs: number): Server {
   });
   // An idle one costs some 10 KB.
   listener.maxConnections = 10_000;
+  listener.timeout = stallMs;
   return listener;
+}
+
+/**
+ * Closes new connections of an address that has enough of them, so that one address can't take those of all others.
+ * @param listener one that hapi has taken
+ * @param peerOf the address that a connection counts for; null for a proxy of ours, which is not bounded
+ */
+export function boundConnections(
+  listener: Server,
+  perAddress: number,
+  peerOf: (socket: Socket) => string | null,
+): void {
+  const open = new Map<string, number>();
+  listener.prependListener('connection', (socket: Socket) => {
+    const peer = peerOf(socket);
+    if (peer === null) return;
+    const others = open.get(peer) ?? 0;
+    if (others >= perAddress) {
+      count('npe_connections_refused_total', {});
+      socket.destroy();
+      return;
+    }
+    open.set(peer, others + 1);
+    socket.once('close', () => {
+      const left = (open.get(peer) ?? 1) - 1;
+      if (left > 0) open.set(peer, left);
+      else open.delete(peer);
+    });
+  });
 }
 
 /**

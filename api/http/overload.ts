@@ -1,4 +1,5 @@
 import type { IncomingMessage } from 'node:http';
+import type { Socket } from 'node:net';
 import type { Request } from '@hapi/hapi';
 import ipaddr from 'ipaddr.js';
 import { type ApiError, problem } from '../problems.ts';
@@ -164,15 +165,28 @@ export function readInTurn<T>(
  * @param trustedProxies CIDR ranges
  */
 export function createAddressOf(trustedProxies: readonly string[]): (request: IncomingMessage) => string {
-  const ranges = { ours: trustedProxies.map((range) => ipaddr.parseCIDR(range)) };
-  const isOurs = (address: string) =>
-    ipaddr.isValid(address) && ipaddr.subnetMatch(ipaddr.process(address), ranges, '') === 'ours';
+  const isOurs = createIsOurs(trustedProxies);
   return ({ socket, headers }) => {
     const peer = socket.remoteAddress ?? '';
     const hops = String(headers['x-forwarded-for'] ?? '').split(',');
     const path = [...hops.map((hop) => hop.trim()).filter((hop) => hop !== ''), peer];
     return networkOf(path.findLast((address) => !isOurs(address)) ?? peer);
   };
+}
+
+/**
+ * Returns the address that a connection counts for, or null if its peer is one of our proxies: many clients share those.
+ * @param trustedProxies CIDR ranges
+ */
+export function createPeerOf(trustedProxies: readonly string[]): (socket: Socket) => string | null {
+  const isOurs = createIsOurs(trustedProxies);
+  return ({ remoteAddress = '' }) => (isOurs(remoteAddress) ? null : networkOf(remoteAddress));
+}
+
+function createIsOurs(trustedProxies: readonly string[]): (address: string) => boolean {
+  const ranges = { ours: trustedProxies.map((range) => ipaddr.parseCIDR(range)) };
+  return (address) =>
+    ipaddr.isValid(address) && ipaddr.subnetMatch(ipaddr.process(address), ranges, '') === 'ours';
 }
 
 function networkOf(address: string): string {

@@ -6,7 +6,7 @@ import { readInTurn, whenOver } from './overload.ts';
 // ours (DECISIONS.md, Polls).
 
 /** Proxies cut connections that are silent for a minute. */
-const MAX_WAIT_S = 55;
+export const MAX_WAIT_S = 55;
 
 /**
  * How the client wants to wait, at most 55 s; null if it does not, or too many wait already. A preference is never an

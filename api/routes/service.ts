@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
+import { deflateSync, gzipSync } from 'node:zlib';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
@@ -75,12 +76,30 @@ export function serviceHandlers({ db }: { readonly db: Database }) {
   } satisfies Record<string, Lifecycle.Method>;
 }
 
-/** Answers with a text that is the same for everybody until the next release; hapi answers If-None-Match by itself. */
+/**
+ * Answers with a text that is the same for everybody until the next release. It is compressed once, for all requests.
+ * Each address may ask as often as the flood guard allows. hapi answers If-None-Match by itself.
+ */
 export function published(
   type: string,
   text: string,
 ): (request: Request, h: ResponseToolkit) => ResponseObject {
   const etag = hash('sha256', text, 'base64url').slice(0, 27);
-  return (_request, h) =>
-    h.response(text).type(type).etag(etag).header('cache-control', 'public, max-age=300');
+  const compressed: ReadonlyMap<string, Buffer> = new Map([
+    ['gzip', gzipSync(text)],
+    ['deflate', deflateSync(text)],
+  ]);
+  return (request, h) => {
+    const flooded = request.server.app.countReader(request);
+    if (flooded) throw flooded;
+    const encoding = request.info.acceptEncoding;
+    const body = compressed.get(encoding);
+    const response = h
+      .response(body ?? text)
+      .type(type)
+      .etag(etag)
+      .vary('accept-encoding');
+    if (body) response.compressed(encoding);
+    return response.header('cache-control', 'public, max-age=300');
+  };
 }

@@ -86,6 +86,7 @@ const SETTINGS = {
   /** Null: nothing is told. */
   metricsPort: ['METRICS_PORT', orNull(Joi.number().port())],
   apiKeepAliveMs: ['API_KEEP_ALIVE', duration(1000, 3_600_000).default(75_000)],
+  apiConnectionsPerAddress: ['API_CONNECTIONS_PER_ADDRESS', whole(1, 10_000).default(1000)],
   /** How long it goes on serving after it has been told to stop. */
   apiDrainDelayMs: ['API_DRAIN_DELAY', duration(0, 300_000).default(5000)],
   trustedProxies: ['TRUSTED_PROXIES', list(cidr, 'CIDR ranges')],

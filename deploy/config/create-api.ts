@@ -20,6 +20,7 @@ export function createApi(
     host: config.apiHost,
     port: config.apiPort,
     keepAliveMs: config.apiKeepAliveMs,
+    connectionsPerAddress: config.apiConnectionsPerAddress,
     rateWindowMs: config.rateWindowMs,
     trustedProxies: config.trustedProxies,
     poolSize: config.databasePool,

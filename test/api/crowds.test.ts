@@ -1,0 +1,130 @@
+import { once } from 'node:events';
+import type { RequestListener, Server } from 'node:http';
+import { type AddressInfo, connect, type Socket } from 'node:net';
+import { gunzipSync, inflateSync } from 'node:zlib';
+import { register } from '@prometheus-io/client';
+import test, { type ExecutionContext } from 'ava';
+import { createListener } from '../../api/http/connection.ts';
+import { fresh } from '../support/database.ts';
+import { eventually } from '../support/organization.ts';
+import { startApi } from '../support/stack.ts';
+
+// What one address can take from all others: connections, memory for responses that it does not read, and time for
+// pages that need no key.
+
+const LARGE = Buffer.alloc(64 * 1024 * 1024);
+const HEALTH = 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n';
+
+const api = fresh(test, () =>
+  startApi({ apiConnectionsPerAddress: 3, trustedProxies: ['127.0.0.9/32'], rateWindowMs: 3_600_000 }),
+);
+
+async function listen(t: ExecutionContext, listener: Server, serve: RequestListener): Promise<number> {
+  listener.on('request', serve);
+  listener.listen(0, '127.0.0.1');
+  await once(listener, 'listening');
+  t.teardown(() => {
+    listener.closeAllConnections();
+    listener.close();
+  });
+  return (listener.address() as AddressInfo).port;
+}
+
+/** Connects from a loopback address. */
+function connectFrom(localAddress: string, port: number): Socket {
+  const socket = connect({ port, host: '127.0.0.1', localAddress });
+  return socket.on('error', () => {});
+}
+
+/** Returns true if a connection is answered, or false if it is closed instead. */
+async function isServed(socket: Socket): Promise<boolean> {
+  socket.write(HEALTH);
+  const outcome = await Promise.race([once(socket, 'data'), once(socket, 'close')]);
+  return Buffer.isBuffer(outcome[0]);
+}
+
+test('a client that does not read its response is ended', async (t) => {
+  const ended = Promise.withResolvers<void>();
+  const port = await listen(t, createListener(75_000, 500), (_request, response) => {
+    response.once('close', ended.resolve);
+    response.end(LARGE);
+  });
+  const socket = connectFrom('127.0.0.1', port).pause();
+  socket.write(HEALTH);
+  await t.notThrowsAsync(ended.promise);
+  socket.destroy();
+});
+
+test('a client may stall for longer than the longest wait, and no longer than two minutes', (t) => {
+  const { timeout } = createListener(75_000);
+  t.true(timeout > 55_000 && timeout < 120_000);
+});
+
+test('one address has its share of connections, and another address still gets in', async (t) => {
+  const refusedSoFar = async () => {
+    const found = /^npe_connections_refused_total (\d+)$/m.exec(await register.metrics());
+    return Number(found?.[1] ?? 0);
+  };
+  const before = await refusedSoFar();
+  const first = [1, 2, 3].map(() => connectFrom('127.0.0.2', api.port));
+  for (const socket of first) t.true(await isServed(socket));
+  t.false(await isServed(connectFrom('127.0.0.2', api.port)));
+  t.is(await refusedSoFar(), before + 1);
+  const other = connectFrom('127.0.0.3', api.port);
+  t.true(await isServed(other));
+  first[0]?.destroy();
+  const next = await eventually(async () => {
+    const socket = connectFrom('127.0.0.2', api.port);
+    return (await isServed(socket)) ? socket : null;
+  });
+  for (const socket of [...first, other, next]) socket.destroy();
+});
+
+test('connections of a trusted proxy are not bounded', async (t) => {
+  const sockets = Array.from({ length: 10 }, () => connectFrom('127.0.0.9', api.port));
+  for (const socket of sockets) t.true(await isServed(socket));
+  for (const socket of sockets) socket.destroy();
+});
+
+/** Asks for a public document, and returns its head and its body as they came. */
+async function ask(localAddress: string, path: string, encoding: string) {
+  const socket = connectFrom(localAddress, api.port);
+  const chunks: Buffer[] = [];
+  socket.on('data', (chunk) => chunks.push(chunk));
+  socket.write(
+    `GET ${path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: ${encoding}\r\nConnection: close\r\n\r\n`,
+  );
+  await once(socket, 'close');
+  const answer = Buffer.concat(chunks);
+  const end = answer.indexOf('\r\n\r\n');
+  return { head: answer.subarray(0, end).toString().toLowerCase(), body: answer.subarray(end + 4) };
+}
+
+test('public documents are compressed before they are asked for', async (t) => {
+  for (const path of ['/openapi.json', '/docs', '/docs/errors.md', '/docs/style.css', '/llms.txt']) {
+    const plain = await ask('127.0.0.4', path, 'identity');
+    for (const [encoding, unpack] of [
+      ['gzip', gunzipSync],
+      ['deflate', inflateSync],
+    ] as const) {
+      const { head, body } = await ask('127.0.0.4', path, encoding);
+      t.true(head.includes(`\r\ncontent-encoding: ${encoding}`), path);
+      // What is compressed for each request has no length.
+      t.true(head.includes(`\r\ncontent-length: ${body.length}`), path);
+      t.true(head.includes('\r\nvary: accept-encoding'), path);
+      t.deepEqual(unpack(body), plain.body, path);
+    }
+    t.false(plain.head.includes('content-encoding'), path);
+  }
+});
+
+test('an address may ask for public documents 100 times in each window', async (t) => {
+  const statuses: string[] = [];
+  for (let i = 0; i < 51; i += 1) {
+    for (const path of ['/openapi.json', '/docs']) {
+      statuses.push((await ask('127.0.0.5', path, 'gzip')).head.slice(9, 12));
+    }
+  }
+  t.deepEqual(statuses, [...Array(100).fill('200'), '429', '429']);
+  t.true((await ask('127.0.0.6', '/docs', 'gzip')).head.startsWith('http/1.1 200'));
+});
