@@ -1,5 +1,6 @@
 import type { Request } from '@hapi/hapi';
 import Joi from 'joi';
+import type { LedgerPlace } from '../../db/accounts/credits.ts';
 import { type IdPrefix, idPattern, isId } from '../../db/ids.ts';
 import type { BatchFilter } from '../../db/requests/batches.ts';
 import { BATCH_STATUSES } from '../../db/words.ts';
@@ -123,10 +124,13 @@ const PREFIXES: Readonly<Record<string, IdPrefix>> = {
 /** How many items a page of a list may hold. */
 export const PAGE = { least: 1, most: 100, usual: 50 } as const;
 
-/** What cursors look like, as the source of a regular expression; opaque to clients. Of the ledger: two numbers. */
-export const LEDGER_PAGE = '^[0-9]{1,15}-[0-9]{1,15}$';
-/** Of all others: the digits of the last id. */
+/** What cursors look like, as the source of a regular expression; opaque to clients. Of most lists: the digits of the last id. */
 export const CURSOR = idPattern('msg').replace('msg_', '');
+/**
+ * Of the ledger: what was available before the last entry, and the digits of its request (`h`: its hold, `s`: its
+ * settlement) or its number among the organization's own grants and adjustments (`f`).
+ */
+export const LEDGER_PAGE = `^[0-9]{1,15}-(?:f[1-9][0-9]{0,8}|[hs]${CURSOR.slice(1, -1)})$`;
 
 /** Text of this form, which an empty one has to have too; null if it isn't given. */
 const matching = (pattern: string) => Joi.string().min(0).pattern(new RegExp(pattern)).default(null);
@@ -185,6 +189,21 @@ interface Paging {
 }
 
 const { status, since, until, npi, cursor, ledger_cursor } = PARAMETERS;
+/** Returns the place in the ledger that a cursor of the form LEDGER_PAGE names. */
+export function ledgerPlace(cursor: string): LedgerPlace {
+  const [available = '', entry = ''] = cursor.split('-');
+  const rest = entry.slice(1);
+  if (entry.startsWith('f')) return { available: Number(available), side: 'funding', ordinal: Number(rest) };
+  const side = entry.startsWith('h') ? 'hold' : 'settlement';
+  return { available: Number(available), side, requestId: `req_${rest}` };
+}
+
+/** Returns the cursor that leads to a place in the ledger. */
+export function ledgerCursor(place: LedgerPlace): string {
+  if (place.side === 'funding') return `${place.available}-f${place.ordinal}`;
+  return `${place.available}-${place.side.charAt(0)}${place.requestId.slice('req_'.length)}`;
+}
+
 /** The queries of the lists. */
 export const BATCHES_QUERY = Joi.object<BatchFilter & Paging>({ status, since, until, npi, limit, cursor });
 export const DELIVERIES_QUERY = Joi.object<Paging>({ limit, cursor });

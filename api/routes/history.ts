@@ -16,6 +16,8 @@ import {
   DELIVERY_QUERY,
   idsOf,
   LEDGER_QUERY,
+  ledgerCursor,
+  ledgerPlace,
   listedBy,
 } from '../http/validation.ts';
 import { problem } from '../problems.ts';
@@ -38,8 +40,7 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
     },
     getLedger: async (request) => {
       const { limit, cursor } = listedBy(request, LEDGER_QUERY);
-      const [id = 0, available = 0] = cursor?.split('-').map(Number) ?? [];
-      const page = { limit, after: cursor === null ? null : { id, available } };
+      const page = { limit, after: cursor === null ? null : ledgerPlace(cursor) };
       const { entries, next } = await readInTurn(request, (organizationId) =>
         listLedger(db, organizationId, page),
       );
@@ -51,7 +52,7 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
           request_id: requestId,
           balance_after: availableAfter,
         })),
-        next_cursor: next && `${next.id}-${next.available}`,
+        next_cursor: next && ledgerCursor(next),
       };
     },
     getDeliveries: async (request) => {

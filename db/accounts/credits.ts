@@ -1,4 +1,4 @@
-import { sql } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { cut, type Database, only, type Page, run, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, type Granted, Refusal } from '../errors.ts';
@@ -71,41 +71,78 @@ export async function adjustCredits(
 }
 
 /**
+ * Where a page of the ledger ends. It names the last entry by what its organization knows of it, never by its number,
+ * which counts the entries of all organizations.
+ */
+export type LedgerPlace = {
+  /** What was available before the entry. It stays so, because entries are only added. */
+  readonly available: number;
+} & (
+  | { readonly side: 'hold' | 'settlement'; readonly requestId: string }
+  /** A grant or an adjustment has no request. `ordinal` counts those of the organization, the first is 1. */
+  | { readonly side: 'funding'; readonly ordinal: number }
+);
+
+interface LedgerRow {
+  readonly id: number;
+  readonly createdAt: Date;
+  readonly kind: LedgerKind;
+  /** Credits moved; negative only for an adjustment that takes away. */
+  readonly amount: number;
+  /** Right after this entry. */
+  readonly availableAfter: number;
+  readonly requestId: string | null;
+  readonly side: LedgerPlace['side'];
+  /** What it adds to the credits that are available. */
+  readonly added: number;
+}
+
+/**
  * An organization's ledger, the newest entries first.
- * @param page.after the id of the last entry of the page before, and what was available before that one: for good,
- * because entries are only added
+ * @param page.after the last entry of the page before; after one that the organization does not have comes nothing
  * @returns `next`: where to go on from, null at the end
  */
-export async function listLedger(
-  db: Database,
-  organizationId: string,
-  { after, limit }: Page<{ readonly id: number; readonly available: number }>,
-) {
-  type Entry = {
-    readonly id: number;
-    readonly createdAt: Date;
-    readonly kind: LedgerKind;
-    /** Credits moved; negative only for an adjustment that takes away. */
-    readonly amount: number;
-    /** Right after this entry. */
-    readonly availableAfter: number;
-    readonly requestId: string | null;
-  };
+export async function listLedger(db: Database, organizationId: string, { after, limit }: Page<LedgerPlace>) {
   // One statement, so that the balance and the entries are of the same instant.
   const newest = after ? sql`${after.available}::bigint` : sql`b.available`;
-  const rows = await run<Entry & { readonly added: number }>(db)`
+  const rows = await run<LedgerRow>(db)`
     select id, created_at as "createdAt", kind, amount,
            (${newest} - coalesce(sum(l.available) over (
              order by id desc rows between unbounded preceding and 1 preceding), 0))::bigint as "availableAfter",
-           request_id as "requestId", l.available as added
+           request_id as "requestId", l.available as added, side
       from ledger_entries l join credit_balances b using (organization_id)
-     where organization_id = ${organizationId} and ${after ? sql`id < ${after.id}` : sql`true`}
+     where organization_id = ${organizationId} and ${after ? sql`id < (${idOf(organizationId, after)})` : sql`true`}
      order by id desc limit ${limit + 1}`;
   const { items, last } = cut(rows, limit);
   return {
-    entries: items.map(({ added: _, ...entry }) => entry),
-    next: last && { id: last.id, available: last.availableAfter - last.added },
+    entries: items.map(({ added: _added, side: _side, ...entry }) => entry),
+    next: last && (await placeOf(db, organizationId, last)),
   };
+}
+
+/** Finds the entry at a place by an index: its number, or null. */
+function idOf(organizationId: string, place: LedgerPlace): SQL {
+  if (place.side === 'funding') {
+    return sql`select id from ledger_entries where organization_id = ${organizationId} and side = 'funding'
+                order by id offset ${place.ordinal - 1} limit 1`;
+  }
+  return sql`select id from ledger_entries
+              where organization_id = ${organizationId} and request_id = ${place.requestId} and side = ${place.side}`;
+}
+
+async function placeOf(
+  db: Database,
+  organizationId: string,
+  { id, side, requestId, availableAfter, added }: LedgerRow,
+): Promise<LedgerPlace> {
+  const available = availableAfter - added;
+  if (side !== 'funding') return { side, requestId: requestId ?? '', available };
+  const { ordinal } = only(
+    await run<{ ordinal: number }>(db)`
+      select count(*)::int as ordinal from ledger_entries
+       where organization_id = ${organizationId} and side = 'funding' and id <= ${id}`,
+  );
+  return { side, ordinal, available };
 }
 
 interface Funding {

@@ -35,6 +35,8 @@ create unique index ledger_entries_reference_once on ledger_entries (organizatio
   where reference is not null;
 -- As requests_by_settlement.
 create index ledger_entries_by_time on ledger_entries using brin (created_at);
+-- For pages of the ledger that end with a grant or an adjustment.
+create index ledger_entries_funding on ledger_entries (organization_id, id) where side = 'funding';
 
 create trigger ledger_entries_append_only before update or delete on ledger_entries
   for each row execute function refuse_change();
@@ -119,6 +121,10 @@ begin
   ) then
     raise exception 'what entitles to an answer is a charge for it, of the same organization'
       using errcode = 'foreign_key_violation', constraint = 'entitlements_charged';
+  end if;
+  -- After a failover the clock may be a little behind.
+  if exists (select from entitled where charged_at > clock_timestamp() + interval '1 minute') then
+    raise exception 'the charge of an entitlement is in the future' using errcode = 'check_violation', constraint = 'entitlements_charged';
   end if;
   return null;
 end $$;

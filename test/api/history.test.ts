@@ -100,8 +100,30 @@ test('pages of the ledger hold each entry once, and its balance, whatever is add
     pages.map(({ entries }) => entries.length),
     [2, 2, 1],
   );
+  // Those grants are entries that pages end with, too.
+  const more = (await ledgerOf(client)).entries;
+  const singly = await pagesOf(
+    (query) => ledgerOf(client, query),
+    '?limit=1',
+    () => client.bulk({ npis: ['1234567893'] }),
+  );
+  t.deepEqual(
+    singly.flatMap(({ entries }) => entries),
+    more,
+  );
   const exactly = await ledgerOf(await api.organization(1), '?limit=1');
   t.deepEqual([exactly.entries.length, exactly.next_cursor], [1, null]);
+});
+
+test('a ledger cursor is the same however much other organizations do', async (t) => {
+  const cursors: unknown[] = [];
+  for (let n = 0; n < 2; n += 1) {
+    const client = await api.organization(10);
+    await (await api.organization(10)).bulk({ npis: ['1234567893', '1234567894'] });
+    await grantCredits(api.db, BY, client.organizationId, 7);
+    cursors.push((await ledgerOf(client, '?limit=1')).next_cursor);
+  }
+  t.deepEqual(cursors, ['10-f2', '10-f2']);
 });
 
 test('batches are listed as their polls have them, the newest first, on pages that hold each once', async (t) => {
@@ -220,8 +242,8 @@ test('everything that is wrong with the filters is told at once, in order', asyn
     ],
     [
       LEDGER,
-      ['5021-98', '0-0', `${'9'.repeat(15)}-${'9'.repeat(15)}`],
-      ['5021', '5021-', '-5021-98', `${'9'.repeat(16)}-1`, '1.5-2', '5021-98%0A', digits],
+      [`98-h${digits}`, `0-s${digits}`, '98-f1', `${'9'.repeat(15)}-f${'9'.repeat(9)}`],
+      ['5021', '98-', '98-f', '98-f0', `98-x${digits}`, `98-h${digits}0`, '-98-f1', '98-f1%0A', digits],
     ],
   ] as const) {
     for (const wrong of ['', ...wrongs, `${cursors[0]}&cursor=${cursors[0]}`]) {

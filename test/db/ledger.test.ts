@@ -144,6 +144,20 @@ test('only a charge entitles to an answer, its own organization and for its own 
   await t.throwsAsync(entitle(organizationId, NPI, missing), refused);
 });
 
+test('an entitlement cannot be dated in the future', async (t) => {
+  const { requestId, organizationId } = await openRequest();
+  await sql`update requests set status = 'completed', email = 'a@b.com', email_type = 'personal',
+    email_last_validated_at = now(), settled_at = now() where id = ${requestId}`;
+  const entitle = (at: Date) => sql`
+    insert into entitlements as e (organization_id, npi, email_type, request_id, charged_at)
+    values (${organizationId}, ${NPI}, 'personal', ${requestId}, ${at})
+        on conflict (organization_id, npi, email_type) do update set charged_at = excluded.charged_at`;
+  const future = new Date(Date.now() + 3_600_000);
+  await t.throwsAsync(entitle(future), refusedBy('is in the future'));
+  await entitle(new Date());
+  await t.throwsAsync(entitle(future), refusedBy('is in the future'));
+});
+
 test('ledger entries are never changed or removed', async (t) => {
   const { organizationId } = await openRequest();
   await t.throwsAsync(

@@ -33,7 +33,10 @@ for (const offset of [-1, 0, 1]) {
     const npi = `100000000${offset + 1}`;
     const { organizationId, requestId } = await charged(npi);
     const [row] = await sql`select charged_at from entitlements where organization_id = ${organizationId}`;
-    const at = new Date(row?.charged_at.getTime() + RULES.replayMs + offset);
+    const at: Date = row?.charged_at;
+    await sql`update entitlements set charged_at = ${new Date(at.getTime() - RULES.replayMs - offset)}
+      where organization_id = ${organizationId}`;
+    await sql`update stored_emails set last_validated_at = '2026-01-01' where npi = ${npi}`;
     await transaction(db, async (tx) => {
       const asked = {
         organizationId,
