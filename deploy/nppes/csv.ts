@@ -11,6 +11,10 @@ const BYTE_ORDER_MARK = Buffer.from('\ufeff');
 
 /** No row of NPPES is a quarter of this long: a quote that is not closed by then never will be. */
 const RECORD_AT_MOST = 65_536;
+/** More lines than this in one row mean a quote that is not closed. So no line is read more often than this. */
+const MAX_ROW_LINES = 50;
+/** The longest value that is taken, in characters. NPPES's longest is 300. */
+export const MAX_VALUE_LENGTH = 1_000;
 
 /** One row. It is overwritten by the next: take what you need at once. */
 export interface CsvRecord {
@@ -22,6 +26,8 @@ export interface CsvRecord {
   readonly whole: boolean;
   /** The value of a column, from 0; empty if there is none. */
   text(column: number): string;
+  /** Returns whether the value of a column is longer than `MAX_VALUE_LENGTH`. */
+  isTooLong(column: number): boolean;
 }
 
 /**
@@ -40,6 +46,7 @@ export function csvReader(columns: number | null) {
   let nextBegin = 0;
   let bits = 0;
   let hasDoubledQuotes = false;
+  let hasTooManyLines = false;
   const row = {
     line: 1,
     columns: 0,
@@ -51,6 +58,10 @@ export function csvReader(columns: number | null) {
       if (start === end) return '';
       const text = bytes.toString(encoding(), start, end);
       return hasDoubledQuotes ? text.replaceAll('""', '"') : text;
+    },
+    isTooLong(column: number): boolean {
+      const size = (ends[column] ?? 0) - (starts[column] ?? 0);
+      return column < row.columns && size > MAX_VALUE_LENGTH && row.text(column).length > MAX_VALUE_LENGTH;
     },
   };
 
@@ -75,7 +86,8 @@ export function csvReader(columns: number | null) {
     while (nextBegin < bytes.length) {
       begin = nextBegin;
       let end = scan(isLast);
-      if (end === -1 && !isLast && bytes.length - begin <= RECORD_AT_MOST) return;
+      const mayContinue = !isLast && !hasTooManyLines && bytes.length - begin <= RECORD_AT_MOST;
+      if (end === -1 && mayContinue) return;
       row.whole = end !== -1 && (columns === null || row.columns === columns);
       const lineEnd = bytes.indexOf(LF, begin) + 1 || bytes.length;
       if (!row.whole) end = lineEnd;
@@ -87,13 +99,16 @@ export function csvReader(columns: number | null) {
   }
 
   /** @returns where the next row begins; -1 if this one is not complete */
-  function scan(isLast: boolean): number {
-    const { length } = bytes;
+  function scan(isLastPiece: boolean): number {
+    const length = Math.min(bytes.length, begin + RECORD_AT_MOST + 1);
+    const isLast = isLastPiece && length === bytes.length;
+    let lines = 0;
     let at = begin;
     let count = 0;
     row.columns = 0;
     bits = 0;
     hasDoubledQuotes = false;
+    hasTooManyLines = false;
     for (;;) {
       let start = at;
       let end = -1;
@@ -104,8 +119,13 @@ export function csvReader(columns: number | null) {
           while (at < length) {
             const byte = bytes[at] ?? 0;
             if (byte === QUOTE) break;
+            if (byte === LF) lines += 1;
             bits |= byte;
             at += 1;
+          }
+          if (lines > MAX_ROW_LINES) {
+            hasTooManyLines = true;
+            return -1;
           }
           // What follows the quote may be in the next piece, a CR LF wholly.
           if (at >= length || (at + 2 >= length && !isLast)) return -1;

@@ -54,6 +54,8 @@ export interface Header {
   readonly columns: number;
   /** The place of a column, from 0; one that is always empty if the file does not have it. */
   readonly at: (name: string) => number;
+  /** The columns that are read, with their places. */
+  readonly read: readonly (readonly [name: string, place: number])[];
 }
 
 const SHOWN = 8;
@@ -91,10 +93,14 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
   const telling = found.find((name, at) => TELLING.test(name) && !NOT_TELLING.has(name) && !read.has(at));
   if (telling !== undefined && kind !== 'clinicians') {
     throw new ImportProblem(
-      `${file} has a column "${telling}" that may say who is out of service, and is not read; import the file whose name ends in _V2.zip`,
+      `${file} has a column "${telling.slice(0, 100)}" that may say who is out of service, and is not read; import the file whose name ends in _V2.zip`,
     );
   }
-  return { columns: found.length, at: (name) => places.get(name) ?? Number.POSITIVE_INFINITY };
+  return {
+    columns: found.length,
+    at: (name) => places.get(name) ?? Number.POSITIVE_INFINITY,
+    read: [...places],
+  };
 }
 
 /** The columns without which a file cannot be read, each with what else it was ever called. */

@@ -3,7 +3,7 @@ import { hasNpiCheckDigit } from '../../activities/person/npi.ts';
 import { pacIdOf, providerKeys } from '../../db/providers/keys.ts';
 import { ENDPOINT_KINDS } from '../../db/words.ts';
 import columns from './columns.json' with { type: 'json' };
-import type { CsvRecord } from './csv.ts';
+import { type CsvRecord, MAX_VALUE_LENGTH } from './csv.ts';
 import { type FileKind, type Header, STATUS } from './layout.ts';
 
 // From a row of a file to a line of COPY: the columns are those of the staging tables in db/providers/nppes/staging.ts.
@@ -33,7 +33,7 @@ export function rowParser(kind: FileKind, asOf: string, header: Header, importNu
   /** A line for COPY, or why there is none. */
   return (record: CsvRecord): string | Reject => {
     const npi = record.text(npiAt);
-    const why = brokenBy(npi, record);
+    const why = brokenBy(npi, record) ?? tooLong(header, record);
     const parsed = why === null ? parse(npi, record) : { reason: why };
     if (typeof parsed === 'string') return parsed;
     return { line: record.line, npi: isTenDigits(npi) ? npi : null, ...parsed };
@@ -44,6 +44,12 @@ function brokenBy(npi: string, { whole }: CsvRecord): string | null {
   if (!whole) return 'wrong number of columns or a quote that is not closed';
   if (hasNpiCheckDigit(npi)) return null;
   return isTenDigits(npi) ? 'NPI has a wrong check digit' : 'NPI is not 10 digits';
+}
+
+/** A value that is not read may be of any length. */
+function tooLong({ read }: Header, record: CsvRecord): string | null {
+  const column = read.find(([, place]) => record.isTooLong(place));
+  return column === undefined ? null : `${column[0]} is longer than ${MAX_VALUE_LENGTH} characters`;
 }
 
 const PARSERS: Readonly<Record<FileKind, (header: Header, origin: string) => ParseKnown>> = {

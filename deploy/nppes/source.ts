@@ -131,27 +131,49 @@ async function fingerprint(paths: readonly string[]): Promise<string> {
 /** What yauzl calls it; it knows this and Deflate. */
 const STORED = 0;
 const DEFLATE64 = 9;
+/** CMS's zips have a dozen files; an archive of "Doctors and Clinicians" has some more. */
+const MAX_ENTRIES = 1_000;
+/** Of a file's entry in the directory of a zip, in bytes: name, comment, and extra fields. */
+const MAX_ENTRY_BYTES = 4_096;
 
 /**
  * Opens a zip, files beyond 4 GB included.
- * @throws {ImportProblem} if it is damaged
+ * @throws {ImportProblem} if it is damaged, or its directory is larger than that of any zip of CMS
  */
 async function openZip(path: string): Promise<{ files: RawFile[]; close(): void }> {
-  const zip = await openPromise(path, { autoClose: false, lazyEntries: true }).catch(() => {
-    throw damaged(path);
-  });
+  const zip = await openPromise(path, { autoClose: false, lazyEntries: true, decodeStrings: false }).catch(
+    () => {
+      throw damaged(path);
+    },
+  );
   try {
     const files: RawFile[] = [];
+    requireSmallDirectory(path, zip.entryCount <= MAX_ENTRIES);
     for await (const entry of zip.eachEntry()) {
-      const name = basename(entry.fileName);
+      const { fileNameLength, extraFieldLength, fileCommentLength } = entry;
+      const size = fileNameLength + extraFieldLength + fileCommentLength;
+      requireSmallDirectory(path, size <= MAX_ENTRY_BYTES);
+      const name = nameOf(entry);
       const open = () => unpacked(path, zip, entry);
       if (/\.csv$/i.test(name)) files.push({ name, path, size: entry.uncompressedSize, open });
     }
     return { files, close: () => zip.close() };
-  } catch {
+  } catch (error) {
     zip.close();
-    throw damaged(path);
+    throw error instanceof ImportProblem ? error : damaged(path);
   }
+}
+
+/** The name without its folder. */
+function nameOf(entry: Entry): string {
+  return basename(entry.fileNameRaw.toString());
+}
+
+function requireSmallDirectory(path: string, isSmall: boolean): void {
+  if (isSmall) return;
+  throw new ImportProblem(
+    `${basename(path)} has more than ${MAX_ENTRIES} files, or names of more than ${MAX_ENTRY_BYTES} bytes, which no zip of CMS has; download it again`,
+  );
 }
 
 /** @throws {ImportProblem} if it is damaged, encrypted, or packed in a way that cannot be read */
@@ -162,7 +184,7 @@ async function* unpacked(path: string, zip: ZipFile, entry: Entry): AsyncIterabl
     const how = entry.isEncrypted() ? 'is encrypted' : `is packed by ${packing}`;
     const zipName = basename(path);
     throw new ImportProblem(
-      `${basename(entry.fileName)} in ${zipName} ${how}, which cannot be read here; unpack it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
+      `${nameOf(entry)} in ${zipName} ${how}, which cannot be read here; unpack it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
     );
   }
   let checksum = 0;

@@ -19,7 +19,7 @@ import { organizationKey, pacIdOf } from '../../db/providers/keys.ts';
 import { type ProviderFacts, readProvider } from '../../db/providers/subject.ts';
 import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
-import { type CsvRecord, csvReader } from '../nppes/csv.ts';
+import { type CsvRecord, csvReader, MAX_VALUE_LENGTH } from '../nppes/csv.ts';
 import { cannotOpen, ImportProblem, orImportProblem, requireOther } from '../nppes/layout.ts';
 import { isDay } from '../nppes/rows.ts';
 import { guessWord, isFreeMailTarget, TARGETS, type TargetWord } from './privacy.ts';
@@ -81,9 +81,12 @@ export async function importRows<T extends object>(
         places = hasHeader ? names : columns;
         if (hasHeader) rows.shift();
       }
-      const judged = rows.map(({ cells }) =>
-        cells.length === 0 ? 'broken_row' : judge((column) => cells[places.indexOf(column)] ?? ''),
-      );
+      const judged = rows.map(({ cells }) => {
+        if (cells.length === 0) return 'broken_row';
+        const cellOf = (column: string) => cells[places.indexOf(column)] ?? '';
+        const long = columns.find((column) => cellOf(column).length > MAX_VALUE_LENGTH);
+        return long === undefined ? judge(cellOf) : `${long}_too_long`;
+      });
       const stored = (await store(judged.filter((one) => typeof one !== 'string'))).values();
       const verdicts = judged.map((one) =>
         typeof one === 'string' ? one : (stored.next().value ?? 'unchanged'),

@@ -60,6 +60,7 @@ test('every row of own addresses gets its verdict, and the directory what is wor
     [`${NPI},jane@clinic-two.com,,2026-02-03T10:00:00,`, 'bad_date'],
     [`${NPI},jane@clinic-two.com,,${ago(-3)},`, 'bad_date'],
     [`${NPI},jane@clinic-two.com,,,two words`, 'bad_source'],
+    [`${NPI},${'j'.repeat(1_000)}@clinic-two.com,,,`, 'email_too_long'],
   ];
   const path = await file(
     'own.csv',
@@ -71,7 +72,7 @@ test('every row of own addresses gets its verdict, and the directory what is wor
   t.deepEqual([code, stderr], [0, '']);
   t.like(JSON.parse(stdout), {
     file: 'own.csv',
-    rows: 21,
+    rows: 22,
     verdicts: { stored: 2, bad_date: 4, broken_row: 1 },
   });
   const expected = [...rows.map(([, verdict]) => verdict), 'broken_row'];

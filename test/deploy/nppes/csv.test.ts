@@ -104,6 +104,34 @@ test('a quote that is never closed costs its own line alone, however much follow
   }
 });
 
+test('a row ends after fifty lines, so that unclosed quotes cost the same for each line', (t) => {
+  const [broken, ...rest] = rowsOf(`"open${'\n"x'.repeat(60)}","b"\n"c","d"\n`, 2);
+  t.like(broken, { line: 1, whole: false });
+  t.deepEqual(rest.at(-1), { line: 62, whole: true, cells: ['c', 'd'] });
+  // Four megabytes: read again for each of a million lines, they would take minutes.
+  const lines = 1_300_000;
+  const reader = csvReader(2);
+  let rows = 0;
+  const count = () => {
+    rows += 1;
+  };
+  reader.push(Buffer.from('"a\n'.repeat(lines)), count);
+  reader.end(count);
+  t.is(rows, lines);
+});
+
+test('a value of more than 1,000 characters is known as too long', (t) => {
+  const reader = csvReader(2);
+  const found: boolean[][] = [];
+  const take: Parameters<typeof reader.end>[0] = (row) => {
+    found.push([row.isTooLong(0), row.isTooLong(1), row.isTooLong(2)]);
+  };
+  const most = 'é'.repeat(1_000);
+  reader.push(Buffer.from(`"${most}","${most}é"\n`), take);
+  reader.end(take);
+  t.deepEqual(found, [[false, true, false]]);
+});
+
 test('a file without a single line end is one broken row at a time, and is not held in memory', (t) => {
   const rows = rowsOf(`"${'x'.repeat(1_000_000)}`, 2, 50_000);
   t.true(rows.length > 1);

@@ -591,7 +591,7 @@ test('what cannot be imported is listed with its line and why, and nobody is nam
     [
       'file,line,npi,reason',
       `othername,2,${npi(1)},other name missing`,
-      `pl,2,${npi(1)},value longer than NPPES allows`,
+      `pl,2,${npi(1)},Provider Secondary Practice Location Address- Address Line 1 is longer than 1000 characters`,
       `pl,3,${npi(1)},address missing`,
       `endpoint,2,${npi(1)},unknown endpoint type`,
       `endpoint,3,${npi(1)},endpoint missing`,
@@ -609,6 +609,22 @@ test('what cannot be imported is listed with its line and why, and nobody is nam
   t.deepEqual(
     (await sql`select npi from providers order by npi`).map((row) => row.npi),
     [npi(1), npi(6)],
+  );
+});
+
+test('a long value is rejected with its line and column, and one that is not read does no harm', async (t) => {
+  const { folder, imported } = await openNppesWorld(t);
+  const path = await writeMember(folder, 'npidata', FULL, [
+    personRow(npi(1), { 'Provider License Number_1': 'X'.repeat(5_000) }),
+    personRow(npi(2), { 'Provider Last Name (Legal Name)': 'X'.repeat(1_001) }),
+    personRow(npi(3), { 'Provider Last Name (Legal Name)': 'X'.repeat(1_000) }),
+  ]);
+  const { files, rejects_path } = await imported(path);
+  t.like(files, { npidata: { read: 3, inserted: 2, rejected: 1 } });
+  const rejects = await readFile(rejects_path ?? '', 'utf8');
+  t.regex(
+    rejects,
+    new RegExp(`,3,${npi(2)},Provider Last Name \\(Legal Name\\) is longer than 1000 characters\n$`),
   );
 });
 

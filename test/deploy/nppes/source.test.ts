@@ -234,3 +234,21 @@ test('progress is a line every ten seconds, with rate and time left', (t) => {
     'import: 50 %, 2 of 4 MB, 6,001 rows, 2 rows/s, 01:01:32 left, npidata.csv\n',
   ]);
 });
+
+test('a zip with long names or many files is refused before its directory is read', async (t) => {
+  const { folder, operator } = await openNppesWorld(t);
+  const content = Buffer.from('x');
+  const long = join(folder, 'long.zip');
+  await writeZip(long, [{ name: `${'a'.repeat(60_000)}.csv`, content }]);
+  const many = join(folder, 'many.zip');
+  await writeZip(
+    many,
+    Array.from({ length: 1_001 }, (_, n) => ({ name: `${n}.csv`, content })),
+  );
+  for (const path of [long, many]) {
+    const { code, stderr } = await operator(path);
+    t.is(code, 1);
+    t.regex(stderr, /has more than 1000 files, or names of more than 4096 bytes, which no zip of CMS has/);
+    t.true(stderr.length < 300);
+  }
+});
