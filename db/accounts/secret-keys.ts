@@ -1,5 +1,6 @@
+import { sql } from 'drizzle-orm';
 import { type Database, run, type Transaction } from '../client.ts';
-import { canDecrypt, encryptSecret, type SecretKey, SecretUnreadable } from '../secrets.ts';
+import { canDecrypt, encryptSecret, type SecretKey, SecretKeyMissing, SecretUnreadable } from '../secrets.ts';
 
 // A wrong SECRETS_KEY under the right version encrypts without an error, and fails only when a delivery is signed. So the
 // database has, for each version, a value that was encrypted with its key.
@@ -37,11 +38,27 @@ async function isRightKey(db: Database | Transaction, key: SecretKey): Promise<b
   return stored !== undefined && canDecrypt([key], OWNER, stored.value);
 }
 
+/** Returns the version of a secret that deliveries are signed with and that none of the keys can read, if there is one. */
+async function missingVersion(db: Database): Promise<string | undefined> {
+  const versions = db.secretKeys.map(({ version }) => version);
+  const [missing] = await run<{ version: string }>(db)`
+    select split_part(secret, '.', 1) as version
+      from (select webhook_secret as secret from organizations
+             union all
+            select previous_webhook_secret from organizations
+             where previous_webhook_secret_expires_at > clock_timestamp()) secrets
+     where split_part(secret, '.', 1) <> all (${sql.param(versions)}::text[]) limit 1`;
+  return missing?.version;
+}
+
 /**
  * Returns in one sentence why the webhook secrets of this database cannot be read with SECRETS_KEY, or null if they can.
+ * While a key is missing it stores no check value. The keys that are there may be the wrong ones too.
  * @throws {DatabaseError} if PostgreSQL is away
  */
 export async function secretKeysTrouble(db: Database): Promise<string | null> {
+  const missing = await missingVersion(db);
+  if (missing !== undefined) return new SecretKeyMissing(missing).message;
   const [wrong] = await wrongVersions(db, db.secretKeys);
   if (wrong !== undefined) return new SecretUnreadable(wrong).message;
   return null;

@@ -243,6 +243,21 @@ test('the first process with a key stores no check value if that key reads nothi
   t.deepEqual([...(await database.sql`select version from secret_keys`)], [{ version: 'v1' }]);
 });
 
+test('a process that lacks the key of a stored secret says so and stores no check value', async (t) => {
+  await using database = await openTestDatabase();
+  const [old, next] = [key('v1'), key('v2')];
+  const { id } = await createOrganization(withKeys(t, database.url, old), BY, 'One');
+  const both = withKeys(t, database.url, next, old);
+  const lacking = withKeys(t, database.url, next);
+  const lacksOld = /^SECRETS_KEY lacks the key v1/;
+  t.regex((await secretKeysTrouble(lacking)) ?? '', lacksOld);
+  t.deepEqual([...(await database.sql`select version from secret_keys where version = 'v2'`)], []);
+  await rotateWebhookSecret(both, BY, id);
+  t.regex((await secretKeysTrouble(lacking)) ?? '', lacksOld, 'the previous secret still signs');
+  await database.sql`update organizations set previous_webhook_secret_expires_at = clock_timestamp()`;
+  t.is(await secretKeysTrouble(lacking), null);
+});
+
 test('a forced rotation drops a predecessor that a wrong key of its version cannot read', async (t) => {
   await using database = await openTestDatabase();
   const { id } = await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
