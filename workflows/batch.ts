@@ -11,6 +11,7 @@ import {
   setHandler,
   sleep,
   startChild,
+  TemporalFailure,
 } from '@temporalio/workflow';
 import type { Activities } from '../activities/index.ts';
 import { lookUpEmail, RESERVE_MS } from './lookup.ts';
@@ -27,7 +28,7 @@ import {
   type Unknown,
 } from './messages.ts';
 import { deliver } from './one-step.ts';
-import { atOnce, onLookupsQueue, onWebhooksQueue, REFUND } from './options.ts';
+import { atOnce, onLookupsQueue, onWebhooksQueue, REFUND, throwBug } from './options.ts';
 
 const planBatch = atOnce('planBatch');
 type BatchPlan = Awaited<ReturnType<typeof planBatch>>;
@@ -50,7 +51,17 @@ const [ASK_AT_MOST_MS, ASK_AT_LEAST_MS] = [30_000, 1000];
  * PostgreSQL says that every request is final, and takes nobody else's word for it: signals, and the ends of lookups,
  * only make it look again. So it can be started again after a termination and goes on where things stand.
  */
-export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult> {
+export async function enrichBatch(input: BatchInput): Promise<BatchResult> {
+  // What runs on the side reports its bugs here. A rejection that nothing handles would end the whole worker.
+  return await new Promise((resolve, reject) => {
+    runBatch(input, reject).then(resolve, reject);
+  });
+}
+
+async function runBatch({ batchId }: BatchInput, fail: (bug: unknown) => void): Promise<BatchResult> {
+  const report = (error: unknown) => {
+    if (!(error instanceof TemporalFailure)) fail(error);
+  };
   let signals = 0;
   let ended = 0;
   let show = () => {};
@@ -81,7 +92,7 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
     // Where a cancellation reaches it.
     void root
       .run(async () => void (await lookUp({ deadline: plan.deadline, ...lookup, batchId })))
-      .catch(() => {})
+      .catch(report)
       .finally(() => {
         ended += 1;
       });
@@ -109,6 +120,7 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
         left = later;
       }
     } catch (error) {
+      throwBug(error);
       const reason = isCancellation(error) ? 'cancelled' : 'lookup_failed';
       const giveBack = (one: Unknown) => refundCredits({ ...one, batchId, reason });
       await CancellationScope.nonCancellable(() => Promise.all(left.map(giveBack)));
@@ -129,8 +141,8 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
     for (;;) {
       for (const { requestId } of [...plan.lookups, ...plan.unknown]) known.push(requestId);
       plan.lookups.forEach(begin);
-      void root.run(() => identifyAll(plan.unknown)).catch(() => {});
-      attempt(plan, webhooks, show);
+      void root.run(() => identifyAll(plan.unknown)).catch(report);
+      attempt(plan, webhooks, show, report);
       show();
       if (plan.open === 0) return;
       // The facts are worth reading once they can say that something is to be done: for real-time webhooks each time
@@ -190,6 +202,7 @@ async function follow(lookup: LookupInput, { organizationId }: BatchPlan): Promi
       await child.result();
       return;
     } catch (error) {
+      throwBug(error);
       if (!(error instanceof WorkflowExecutionAlreadyStartedError)) {
         // The lookup compensates by itself; this covers one that was terminated, or never was.
         const reason = isCancellation(error) ? 'cancelled' : 'lookup_lost';
@@ -202,7 +215,8 @@ async function follow(lookup: LookupInput, { organizationId }: BatchPlan): Promi
     try {
       const left = deadline - Date.now();
       await sleep(left <= 0 ? ASK_AT_MOST_MS : Math.min(Math.max(left / 8, ASK_AT_LEAST_MS), ASK_AT_MOST_MS));
-    } catch {
+    } catch (error) {
+      throwBug(error);
       await CancellationScope.nonCancellable(async () => {
         await giveBack('cancelled');
         await getExternalWorkflowHandle(requestId).cancel();
@@ -228,6 +242,7 @@ function attempt(
   { due, organizationId }: BatchPlan,
   { taken, attempts, waiting }: Webhooks,
   show: () => void,
+  report: (error: unknown) => void,
 ): void {
   const deliveries = due.filter(({ deliveryId }) => !taken.has(deliveryId));
   const [first] = deliveries;
@@ -245,7 +260,7 @@ function attempt(
     for (const delivery of left) await startDelivery(delivery, organizationId);
   };
   // What it leaves because it failed for good, the sweep takes up.
-  attempts.push(CancellationScope.nonCancellable(run).catch(() => {}));
+  attempts.push(CancellationScope.nonCancellable(run).catch(report));
 }
 
 async function startDelivery(delivery: DueDelivery, organizationId: string): Promise<void> {

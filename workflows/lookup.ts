@@ -17,7 +17,7 @@ import {
   type PlannedSource,
   type VendorAnswer,
 } from './messages.ts';
-import { atOnce, onLookupsQueue, REFUND } from './options.ts';
+import { atOnce, onLookupsQueue, REFUND, throwBug } from './options.ts';
 
 const settleRequest = atOnce('settleRequest');
 const { refundCredits } = proxyActivities<Activities>(REFUND);
@@ -29,14 +29,15 @@ export const RESERVE_MS = 5000;
 
 /**
  * Finds the email of one NPI: checks what is known, asks the vendors one by one until one answer passes our checks,
- * and settles the request once. Whatever goes wrong on the way, the compensation gives the credits back and settles
- * as `failed`.
+ * and settles the request once. If an activity fails or somebody cancels it, the compensation gives the credits back
+ * and settles as `failed`.
  * @param show tells operators who said what
  */
 export async function lookUpEmail(input: LookupInput, show = setCurrentDetails): Promise<LookupResult> {
   try {
     return named(await lookUp(input, show));
   } catch (error) {
+    throwBug(error);
     const reason = isCancellation(error) ? 'cancelled' : 'lookup_failed';
     const result = named(
       await CancellationScope.nonCancellable(() => refundCredits({ ...idsOf(input), reason })),

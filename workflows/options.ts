@@ -5,6 +5,7 @@ import {
   isCancellation,
   proxyActivities,
   proxyLocalActivities,
+  TemporalFailure,
   workflowInfo,
 } from '@temporalio/workflow';
 import type { Activities } from '../activities/index.ts';
@@ -38,11 +39,20 @@ export function atOnce<Name extends keyof Activities>(name: Name): Activities[Na
     try {
       return await local(input);
     } catch (error) {
+      throwBug(error);
       if (isCancellation(error) || isPermanent(error)) throw error;
       return await remote(input);
     }
   };
   return run as Activities[Name];
+}
+
+/**
+ * Throws an error that is not Temporal's: a bug of ours. Out of a workflow function it fails the workflow task, which
+ * Temporal retries until the bug is gone. So operators see it, and the sweep refunds the request at its deadline.
+ */
+export function throwBug(error: unknown): void {
+  if (!(error instanceof TemporalFailure)) throw error;
 }
 
 type Activity = (input: never) => Promise<unknown>;
