@@ -49,8 +49,6 @@ function createRecorder(events: readonly HistoryEvent[], stopAt: number | null) 
     done: new Map<string, { readonly what: string; readonly error: Error }>(),
     /** The bug that the code has run into, and by which event: an error that fails a workflow task. */
     thrown: null as { readonly error: Error; readonly eventId: number } | null,
-    /** The last event that the code has seen. */
-    lastEventId: () => 0,
     /** @returns whether a debugger is to stop there */
     command(command: Command, error: Error): boolean {
       const [kind, said] = Object.entries(command).find(([kind]) => kind in EVENTS) ?? [];
@@ -87,9 +85,8 @@ function withRecorder(code: string): string {
       const recorder = globalThis.constructor.constructor('return globalThis')().${RECORDER};
       const activator = globalThis.__TEMPORAL_ACTIVATOR__;
       const { pushCommand, recordWorkflowTaskError } = activator;
-      recorder.lastEventId = () => activator.info.historyLength;
       activator.recordWorkflowTaskError = (error) => {
-        recorder.thrown = { error, eventId: recorder.lastEventId() };
+        recorder.thrown = { error, eventId: activator.info.historyLength };
         recordWorkflowTaskError.call(activator, error);
       };
       activator.pushCommand = (command, complete) => {
@@ -123,11 +120,6 @@ export async function* replay(
   stopAt: number | null = null,
 ): AsyncGenerator<Replayed> {
   const begun: { run: Run; recorder: Recorder }[] = [];
-  // The SDK fails the workflow task as well if a promise of the workflow is rejected and has no handler.
-  const noteRejection = (error: Error) => {
-    const recorder = begun.at(-1)?.recorder;
-    if (recorder) recorder.thrown ??= { error, eventId: recorder.lastEventId() };
-  };
   async function* histories() {
     for await (const run of runs) {
       const recorder = createRecorder(run.events, stopAt);
@@ -136,17 +128,12 @@ export async function* replay(
       yield run;
     }
   }
-  process.on('unhandledRejection', noteRejection);
-  try {
-    const results = Worker.runReplayHistories({ workflowBundle: { code: withRecorder(code) } }, histories());
-    for await (const { error } of results) {
-      const [one] = begun.splice(0);
-      if (!one) continue;
-      const misfit = error ? misfitOf(error, one.run, one.recorder) : null;
-      yield { run: one.run, misfit, throws: misfit !== null && one.recorder.thrown !== null };
-    }
-  } finally {
-    process.off('unhandledRejection', noteRejection);
+  const results = Worker.runReplayHistories({ workflowBundle: { code: withRecorder(code) } }, histories());
+  for await (const { error } of results) {
+    const [one] = begun.splice(0);
+    if (!one) continue;
+    const misfit = error ? misfitOf(error, one.run, one.recorder) : null;
+    yield { run: one.run, misfit, throws: misfit !== null && one.recorder.thrown !== null };
   }
 }
 
