@@ -79,6 +79,9 @@ export type VendorAttemptState =
 
 /** What a line of evidence about an address is: see email_checks in the migrations. */
 export type CheckKind = 'named' | 'identity' | 'local' | 'verifier' | 'verdict';
+/** Reasons for which name servers make us reject an address. */
+export const DNS_REFUSALS = ['no_mx', 'null_mx', 'bad_mx', 'parked', 'disposable', 'nxdomain'] as const;
+export type DnsRefusal = (typeof DNS_REFUSALS)[number];
 /** NPPES's endpoint types. */
 export const ENDPOINT_KINDS = ['DIRECT', 'CONNECT', 'SOAP', 'FHIR', 'REST', 'OTHERS'] as const;
 export type EndpointKind = (typeof ENDPOINT_KINDS)[number];

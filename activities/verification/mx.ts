@@ -1,3 +1,4 @@
+import type { DnsRefusal } from '../../db/words.ts';
 import { type MemoryLimits, type Names, remember } from '../http/names.ts';
 import { createAddressPolicy } from '../webhooks/ip-policy.ts';
 import { holdsDomain, isDisposable, readList, registrableDomain } from './domains.ts';
@@ -13,7 +14,7 @@ export type MailRoute =
   | { readonly kind: 'accepts' }
   | {
       readonly kind: 'refuses';
-      readonly reason: 'no_mx' | 'null_mx' | 'bad_mx' | 'parked' | 'disposable' | 'nxdomain';
+      readonly reason: DnsRefusal;
     }
   | {
       readonly kind: 'transient';

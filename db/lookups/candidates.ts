@@ -1,7 +1,14 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
 import { isUsable } from '../requests/entitlements.ts';
-import { type CheckKind, type EmailType, SERVICE, type StoredVerdict, type WantedType } from '../words.ts';
+import {
+  type CheckKind,
+  DNS_REFUSALS,
+  type EmailType,
+  SERVICE,
+  type StoredVerdict,
+  type WantedType,
+} from '../words.ts';
 import { epochMs } from './sources.ts';
 
 // The directory is every address a source ever named for an NPI, with the newest verdict on it. On its way into it an
@@ -78,9 +85,13 @@ export async function storeCandidates(
   return ended;
 }
 
+/** A rejection by name servers or a verifier is not repeated within this time. Both may be wrong for a while. */
+const RECHECK_MS = 86_400_000;
+
 /**
  * Puts the addresses of NPIs that may answer once they are checked in line for their lookups: valid ones that are no
- * longer fresh, ordinary ones that NPPES lists for the provider, and those that nobody has checked yet.
+ * longer fresh, ordinary ones that NPPES lists for the provider, those that nobody has checked yet, and those that name
+ * servers or a verifier rejected more than a day ago.
  * @param lookups `listed` is what NPPES lists, normalized
  * @param canVerify false if there is no verifier: then only fresh addresses that their source calls valid are queued, as
  *   an import's are, because our own checks can decide nothing about the others
@@ -109,10 +120,17 @@ export async function queueKnownEmails(
         with stale as (
           select s.npi, s.email from stored_emails s
            where ${canVerify}::boolean and s.npi in (select npi from ${asked})
-             and s.verdict = 'valid' and not s.unchecked and s.may_store and s.last_validated_at < ${freshSince}
+             and not s.unchecked and s.may_store
+             and case when s.verdict = 'valid' then s.last_validated_at < ${freshSince}
+               else s.updated_at < clock_timestamp() - ${span(RECHECK_MS)} and ${IS_DOUBTFUL} end
            order by s.npi, s.email for update
         )
-        update stored_emails s set unchecked = true, updated_at = clock_timestamp()
+        update stored_emails s
+           set unchecked = true, updated_at = clock_timestamp(),
+               -- A rejection is taken back: the check would take it for the word of the source.
+               verdict = case when s.verdict = 'valid' then 'valid' else 'unknown' end,
+               reason = case when s.verdict = 'valid' then s.reason end,
+               last_validated_at = case when s.verdict = 'valid' then s.last_validated_at end
           from stale where (s.npi, s.email) = (stale.npi, stale.email)`),
       tx.execute<{ lookupId: string }>(sql`
         with waiting as (
@@ -123,7 +141,9 @@ export async function queueKnownEmails(
           -- Each once, however often this is repeated.
           insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason)
           select npi, email, "lookupId", 'named', source, verdict,
-                 case when last_validated_at < ${freshSince} then ${STALE} end
+                 case when last_validated_at < ${freshSince} or verdict <> 'valid' and exists (
+                   select from email_checks c where c.npi = w.npi and c.email = w.email
+                      and c.kind = 'named' and c.source = w.source) then ${STALE} end
             from waiting w
            where not exists (select from email_checks c
              where c.lookup_id = w."lookupId" and c.npi = w.npi and c.email = w.email and c.kind = 'named')
@@ -133,6 +153,15 @@ export async function queueKnownEmails(
     return new Set(waiting.map(({ lookupId }) => lookupId));
   });
 }
+
+/**
+ * Whether the rejection of the stored address `s` came from name servers or a verifier, and not from our own rules or from
+ * the source that named it. True as well if retention has removed the evidence.
+ */
+const IS_DOUBTFUL = sql`(
+  exists (select from email_checks c where c.npi = s.npi and c.email = s.email and c.verdict <> 'valid'
+    and (c.kind = 'verifier' or c.kind = 'local' and c.reason = any(${sql.param(DNS_REFUSALS)}::text[])))
+  or not exists (select from email_checks c where c.npi = s.npi and c.email = s.email and c.kind = 'verdict'))`;
 
 /** One line of evidence on an address. */
 export interface Evidence {
@@ -278,7 +307,7 @@ export async function releaseUnchecked(
 }
 
 const GREYLISTED = 'greylisted';
-/** Of an address that comes into line again because of its age: its source has not named it anew. */
+/** The reason of a `named` line if the source has not named the address again. */
 const STALE = 'stale';
 
 /** Whether a lookup is about `w`, because one of its sources named it. */

@@ -104,6 +104,77 @@ test.serial('an address that comes into line again because of its age is not nam
   t.like(await claimUnchecked(stack.db, claim), { email, namedBy: 1 });
 });
 
+/** Stores an address that was rejected so many hours ago, with the evidence that says by which check. */
+async function reject(npi: string, hours: number, kind: string, reason: string): Promise<void> {
+  const email = personOf(npi).workEmail;
+  await stack.db.drizzle.execute(sql`
+    insert into stored_emails (npi, email, email_type, verdict, reason, source, updated_at)
+    values (${npi}, ${email}, 'professional', 'invalid', ${reason}, 'nppes', now() - make_interval(hours => ${hours}))`);
+  await stack.db.drizzle.execute(sql`
+    insert into email_checks (npi, email, kind, source, verdict, reason, at)
+    select ${npi}, ${email}, kind, source, verdict, ${reason}, now() - make_interval(hours => ${hours})
+      from (values ('named', 'nppes', 'unknown'), (${kind}, 'test', 'invalid'), ('verdict', 'service', 'invalid'))
+             line (kind, source, verdict)
+     where kind <> ''`);
+}
+
+for (const [n, [by, kind, reason]] of [
+  ['name servers', 'local', 'nxdomain'],
+  ['a verifier', 'verifier', 'mailbox_missing'],
+].entries()) {
+  test.serial(`an address that ${by} rejected is checked again after a day`, async (t) => {
+    const [npi = ''] = ordinaryNpis('found', 1, 75_000 + n * 1000);
+    await reject(npi, 25, kind ?? '', reason ?? '');
+    const client = await stack.organization();
+    const { data } = await client.completed((await client.single({ npi })).json.batch_id);
+    t.deepEqual([data[0]?.status, data[0]?.email], ['completed', personOf(npi).workEmail]);
+    const bought = await stack.db.drizzle.execute(sql`
+      select vendor from vendor_attempts join lookups on lookups.id = lookup_id where npi = ${npi}`);
+    t.deepEqual([...bought], [], 'no vendor was asked');
+  });
+}
+
+for (const [n, [about, hours, kind, reason, isQueued]] of (
+  [
+    ['that name servers rejected 25 hours ago is', 25, 'local', 'nxdomain', true],
+    ['that name servers rejected 23 hours ago is not', 23, 'local', 'nxdomain', false],
+    ['that our own rules rejected is not', 25, 'local', 'lookalike', false],
+    ['that its source called invalid is not', 25, '', 'mailbox_missing', false],
+  ] as const
+).entries()) {
+  test.serial(`an address ${about} put in line again`, async (t) => {
+    const [npi = ''] = ordinaryNpis('found', 1, 77_000 + n * 1000);
+    await reject(npi, hours, kind, reason);
+    const lookup = { npi, lookupId: `lookup-of-a-rejection-${n}` };
+    await stack.db.drizzle.execute(sql`
+      insert into lookups (id, npi, wanted_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
+    const waiting = await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
+    t.is(waiting.has(lookup.lookupId), isQueued);
+  });
+}
+
+test.serial('an address whose evidence was forgotten is put in line again', async (t) => {
+  const [npi = ''] = ordinaryNpis('found', 1, 81_000);
+  await reject(npi, 200 * 24, 'local', 'nxdomain');
+  await stack.db.drizzle.execute(sql`delete from email_checks where npi = ${npi}`);
+  const lookup = { npi, lookupId: 'lookup-without-evidence' };
+  await stack.db.drizzle.execute(sql`
+    insert into lookups (id, npi, wanted_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
+  const waiting = await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
+  t.true(waiting.has(lookup.lookupId));
+});
+
+test.serial('a rejected address that is put in line again is not named again', async (t) => {
+  const [npi = ''] = ordinaryNpis('found', 1, 82_000);
+  await reject(npi, 40 * 24, 'verifier', 'mailbox_missing');
+  const lookup = { npi, lookupId: 'lookup-of-an-old-rejection' };
+  await stack.db.drizzle.execute(sql`
+    insert into lookups (id, npi, wanted_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
+  await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
+  const claim = { ...lookup, requestId: 'req_of_a_rejection', except: [], greylisted: false, claimMs: DAY };
+  t.like(await claimUnchecked(stack.db, claim), { verdict: 'unknown', namedBy: 0 });
+});
+
 // Guard: the type of `waitedMs` in `claimUnchecked`, which counts milliseconds.
 test.serial('an address that has waited for its check for more than 25 days is checked', async (t) => {
   const [npi = ''] = ordinaryNpis('found', 1, 72_000);
