@@ -127,7 +127,7 @@ function preparing(client: Sql): Sql {
  * errors of its own class.
  */
 function withoutWrapper(error: unknown): unknown {
-  return error instanceof DrizzleQueryError ? error.cause : error;
+  return error instanceof DrizzleQueryError ? (error.cause ?? error) : error;
 }
 
 /**

@@ -31,6 +31,8 @@ let files: ReadonlySet<string>;
 let folders: ReadonlySet<string>;
 let pages: readonly Passage[];
 let comments: readonly Passage[];
+/** Every line of the code. */
+let lines: readonly Passage[];
 /** Every word of the code. */
 let words: ReadonlySet<string>;
 /** Per page, its headings as they are written. */
@@ -60,6 +62,9 @@ test.before(async () => {
   pages = texts.filter(isPage).map(({ file, text }) => ({ file, line: 1, text }));
   comments = texts.filter((one) => !isPage(one)).flatMap(({ file, text }) => commentsOf(file, text));
   const code = texts.filter((one) => !isPage(one) && one.file !== 'test/documents.test.ts');
+  lines = code.flatMap(({ file, text }) =>
+    text.split('\n').map((line, index) => ({ file, line: index + 1, text: line })),
+  );
   words = new Set(code.flatMap(({ text }) => text.match(/\w+/g) ?? []));
   headings = new Map(pages.map(({ file, text }) => [file, headingsOf(text)]));
 });
@@ -150,6 +155,15 @@ test('every file and folder that a comment or a page names is there', (t) => {
   t.true(missing(prose, names, () => true).length > 100);
   const nowhere = [...missing(everything, paths, isNowhere), ...missing(prose, names, isNowhere)];
   t.deepEqual([...new Set(nowhere)], []);
+});
+
+test('every page that a message of the code names is there', (t) => {
+  const paths = new RegExp(`(?<![\\w/.-])(?:${FOLDERS})/[\\w/-]+\\.md\\b`, 'g');
+  t.true(missing(lines, paths, () => true).length > 20);
+  t.deepEqual(
+    missing(lines, paths, ([path]) => !exists(path)),
+    [],
+  );
 });
 
 test('every link of a page leads to a file, and to a heading if it names one', (t) => {

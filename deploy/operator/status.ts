@@ -71,7 +71,7 @@ export function addCommands(program: Command, run: Run): void {
 }
 
 function notAsked(source: string, lastError: string | null): string {
-  if (source === DNS) return `name servers are not believed (${lastError}): see deploy/runbooks/dns-down.md`;
+  if (source === DNS) return `name servers are not believed (${lastError}): see deploy/runbooks/dns-lying.md`;
   return `${source} is not asked (${lastError}): see "vendors"`;
 }
 
