@@ -2,7 +2,8 @@ import type { Logger } from 'pino';
 import type { Database } from '../../db/client.ts';
 import { admitCall, type CallOutcome, recordOne } from '../../db/lookups/sources.ts';
 import { count, countCall } from '../../db/metrics.ts';
-import { type DnsControl, findRoute, type MailResolver } from './mx.ts';
+import { remember } from '../http/names.ts';
+import { type Distrust, type DnsControl, findRoute, type MailResolver } from './mx.ts';
 
 /** The source that breaker and metrics know name servers by. */
 export const DNS = 'dns';
@@ -10,6 +11,8 @@ export const DNS = 'dns';
 export const CONTROL_DOMAINS: readonly string[] = ['gmail.com', 'outlook.com', 'yahoo.com'];
 /** A broken resolver is asked again after this time, so that waiting requests go on soon after it is repaired. */
 const TRY_AGAIN_MS = 8000;
+/** A control that passed stands for this time, so that a list of dead domains does not cost one for each. */
+const PASSED_MS = 30_000;
 const NO_LIMITS = { rates: [], dailyCredits: null };
 
 type ControlStep =
@@ -24,19 +27,22 @@ interface DnsControlOptions {
   readonly resolver: MailResolver;
   /** Domains that take mail for sure. */
   readonly domains: readonly string[];
+  /** Milliseconds. The clock by default. */
+  readonly now?: () => number;
 }
 
 /**
  * Makes the control that asks our name servers about domains that take mail for sure. It is asked before a domain counts
- * as one that takes no mail: a resolver that denies the control domains too is broken, and its word is no evidence. The
- * breaker of `dns` opens at the first control that fails, and then one control at a time is the trial.
+ * as one that takes no mail: a resolver that denies the control domains too is broken, and its word is no evidence. A
+ * control that passed stands for 30 s, and callers at the same time share one. The breaker of `dns` opens at the first
+ * control that fails, and then one control at a time is the trial.
  */
-export function createDnsControl({ db, log, resolver, domains }: DnsControlOptions): DnsControl {
+export function createDnsControl({ db, log, resolver, domains, now }: DnsControlOptions): DnsControl {
   // Prometheus sees no increase in a counter that begins at more than 0.
   for (const answer of ['passed', 'lies', 'silent']) {
     count('npe_source_calls_total', { kind: DNS, source: DNS, answer }, 0);
   }
-  return async () => {
+  const control = async (): Promise<Distrust | null> => {
     try {
       const call = { source: DNS, limits: NO_LIMITS, cost: 0, requestId: null, patienceMs: 0 };
       const admission = await admitCall(db, call);
@@ -59,6 +65,12 @@ export function createDnsControl({ db, log, resolver, domains }: DnsControlOptio
       return { afterMs: null };
     }
   };
+  const ask = async () => {
+    const value = await control();
+    return { value, forMs: value === null ? PASSED_MS : 0 };
+  };
+  const remembered = remember(ask, { entries: 1, bytes: 10_000 }, now);
+  return () => remembered(DNS);
 }
 
 async function askControls(resolver: MailResolver, domains: readonly string[]): Promise<ControlStep> {
