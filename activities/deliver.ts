@@ -19,6 +19,7 @@ import type { DeliveryResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { ProxyUnavailable } from './webhooks/attempt.ts';
+import { isInNetworks } from './webhooks/ip-policy.ts';
 import { type Answer, reasonOf } from './webhooks/post.ts';
 import { delayBefore, isDelivered, isFinal } from './webhooks/retry.ts';
 import { sign } from './webhooks/signature.ts';
@@ -93,9 +94,12 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   const makeAttempt = async (claim: Claim) => {
     let counted: readonly string[] = [];
     const admit = async (addresses: readonly string[]) => {
-      if (claim.proven) return addresses;
-      counted = await admitToAddresses(db, addresses);
-      return counted;
+      const proven = addresses.filter((address) => isInNetworks(address, claim.provenNetworks));
+      // A retry tries the other addresses as well, because the proven ones may be away.
+      if (proven.length > 0 && claim.step === 0) return proven;
+      const others = addresses.filter((address) => !proven.includes(address));
+      if (others.length > 0) counted = await admitToAddresses(db, others);
+      return [...proven, ...counted];
     };
     try {
       const { id, secrets, batchId, attempts, ...what } = await loadDelivery(db, claim.deliveryId);
@@ -125,7 +129,9 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   };
 
   const healthOf = (answer: Answer): HostHealth | null => {
-    if (answer.kind === 'answered') return { kind: 'answered', accepted: isDelivered(answer.status) };
+    if (answer.kind === 'answered') {
+      return { kind: 'answered', accepted: isDelivered(answer.status), address: answer.address };
+    }
     if (isFinal(answer) || answer.reason === 'unproven_host') return null;
     return { kind: 'silent', reason: answer.reason, restMs: firstRestMs(scheduleMs) };
   };

@@ -17,6 +17,13 @@ export interface ConnectionSettings {
   readonly proxy?: URL | null;
 }
 
+/** A connection that is ready for the request. */
+export interface Connection {
+  readonly socket: TLSSocket;
+  /** The receiver's address, behind a proxy as well. */
+  readonly address: string;
+}
+
 /** Where an attempt goes. */
 export interface Destination {
   readonly target: URL;
@@ -47,7 +54,7 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
     { target, blocked, admit }: Destination,
     connectMs: number,
     signal: AbortSignal,
-  ): Promise<TLSSocket> => {
+  ): Promise<Connection> => {
     if (isBlocked(target.hostname, blocked)) throw new AttemptFailure('blocked_by_operator');
     const literal = literalOf(target);
     const found =
@@ -68,8 +75,9 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
 
     const host = literal ?? target.hostname;
     const port = Number(target.port || 443);
+    const tunnel = proxy && (await openThrough(proxy, lookup, addresses, port, signal));
     const tcp =
-      proxy === null
+      tunnel === null
         ? openTcp({
             host,
             port,
@@ -78,11 +86,13 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
             autoSelectFamily: true,
             autoSelectFamilyAttemptTimeout: Math.max(10, Math.floor(connectMs / addresses.length)),
           })
-        : await openThrough(proxy, lookup, addresses, port, signal);
+        : tunnel.socket;
     addAbortSignal(signal, tcp).on('error', ignore);
-    if (proxy === null) {
+    let address = tunnel?.address;
+    if (address === undefined) {
       await step(once(tcp, 'connect', { signal }), 'network');
-      if (!policy.allows(tcp.remoteAddress ?? '')) throw new AttemptFailure('blocked_address');
+      address = tcp.remoteAddress ?? '';
+      if (!policy.allows(address)) throw new AttemptFailure('blocked_address');
     }
     const tls = openTls({
       socket: tcp,
@@ -94,7 +104,7 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
     });
     addAbortSignal(signal, tls).on('error', ignore);
     await step(once(tls, 'secureConnect', { signal }), 'tls_handshake');
-    return tls;
+    return { socket: tls, address };
   };
 }
 
@@ -105,11 +115,12 @@ async function openThrough(
   addresses: readonly LookupAddress[],
   port: number,
   signal: AbortSignal,
-): Promise<Socket> {
+): Promise<{ readonly socket: Socket; readonly address: string }> {
   let failure: unknown;
   for (const { address, family } of addresses) {
     try {
-      return await openTunnel(proxy, lookup, `${family === 6 ? `[${address}]` : address}:${port}`, signal);
+      const authority = `${family === 6 ? `[${address}]` : address}:${port}`;
+      return { socket: await openTunnel(proxy, lookup, authority, signal), address };
     } catch (error) {
       if (!(error instanceof AttemptFailure)) throw error;
       failure = error;

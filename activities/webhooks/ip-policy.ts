@@ -87,6 +87,15 @@ export function isBlocked(target: string, blocked: readonly string[]): boolean {
   );
 }
 
+/**
+ * Returns whether an address is in one of the networks.
+ * @param networks ranges as 192.0.2.7/32
+ */
+export function isInNetworks(ip: string, networks: readonly string[]): boolean {
+  const address = parseAddress(ip);
+  return address !== null && networks.some((network) => isInside(address, parseRange(network)));
+}
+
 /** Null for what isn't an address and for addresses with a zone id: those name an interface of this machine. */
 function parseAddress(text: string): Address | null {
   // ipaddr.js also reads octal and hex, which resolvers and sockets never write.

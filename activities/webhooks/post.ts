@@ -2,11 +2,16 @@ import { once } from 'node:events';
 import type { IncomingMessage } from 'node:http';
 import { request } from 'node:https';
 import { addAbortSignal } from 'node:stream';
-import type { TLSSocket } from 'node:tls';
 import type { AttemptReason } from '../../db/words.ts';
 import { parseRetryAfter } from '../http/client.ts';
 import { AttemptFailure, type FailureReason, ProxyUnavailable, step } from './attempt.ts';
-import { type ConnectionSettings, createConnect, type Destination, ignore } from './connection.ts';
+import {
+  type Connection,
+  type ConnectionSettings,
+  createConnect,
+  type Destination,
+  ignore,
+} from './connection.ts';
 
 /**
  * How one attempt ended. `answered`: a status arrived; it alone decides, so an answer whose body stalls or breaks
@@ -17,6 +22,8 @@ export type Answer =
   | {
       readonly kind: 'answered';
       readonly status: number;
+      /** The address that was connected to. */
+      readonly address: string;
       /** The `Retry-After` header in milliseconds from now; null without one that can be read. */
       readonly retryAfterMs: number | null;
       /** At most the first 1024 bytes of the body, as sent: still compressed if it is. */
@@ -73,9 +80,9 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
     const ending = setTimeout(expire, totalMs, 'timeout_total');
     const connecting = setTimeout(expire, connectMs, 'timeout_connect');
     try {
-      const socket = await connect({ target, blocked, admit }, connectMs, signal);
+      const connection = await connect({ target, blocked, admit }, connectMs, signal);
       clearTimeout(connecting);
-      return await exchange(socket, target, { ...headers, 'user-agent': userAgent }, body, signal);
+      return await exchange(connection, target, { ...headers, 'user-agent': userAgent }, body, signal);
     } catch (error) {
       const isOurs = error instanceof ProxyUnavailable;
       const failure = signal.aborted && !isOurs ? signal.reason : error;
@@ -91,7 +98,7 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
 }
 
 async function exchange(
-  socket: TLSSocket,
+  { socket, address }: Connection,
   target: URL,
   headers: Readonly<Record<string, string>>,
   body: string,
@@ -116,6 +123,7 @@ async function exchange(
   return {
     kind: 'answered',
     status,
+    address,
     retryAfterMs: parseRetryAfter(response.headers['retry-after']),
     ...(await readExcerpt(response, signal)),
   };

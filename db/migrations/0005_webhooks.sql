@@ -78,9 +78,11 @@ create table webhook_hosts (
   era integer not null default 0,
   -- When the last of those that wait for it looks again.
   turn_at timestamptz(3),
-  -- When the host last answered 2xx to this organization, to the day; null for never. Until then the receiver is
-  -- unproven, and its attempts are counted in webhook_networks.
+  -- When the host last answered 2xx to this organization, to the day; null for never.
   accepted_at timestamptz(3),
+  -- From where it has, the newest first. Attempts to any other address are counted in webhook_networks: the owner of the
+  -- name may lead it to a machine that never agreed.
+  proven_networks cidr[] not null default '{}',
   primary key (organization_id, host)
 );
 create index webhook_hosts_by_age on webhook_hosts (greatest(failing_since, open_until, turn_at, accepted_at));

@@ -20,8 +20,8 @@ export interface Claim {
   readonly host: string;
   /** Its host's, when the attempt was admitted. */
   readonly era: number;
-  /** Whether its host has answered 2xx to its organization before. */
-  readonly proven: boolean;
+  /** Where its host has answered 2xx to its organization before, as 192.0.2.7/32. */
+  readonly provenNetworks: readonly string[];
   /** When it was taken, by PostgreSQL's clock: a worker's own may be minutes off, and receivers refuse that. */
   readonly at: Date;
 }
@@ -89,8 +89,9 @@ export async function claimDelivery(
        where id = ${deliveryId} and ${REPORTS_FINAL} returning clock_timestamp() as at`);
     if (!claimed) return NOT_FINAL;
     const { at } = claimed;
-    const { era, proven } = admission;
-    return { kind: 'attempt', claim: { deliveryId, resends, step, organizationId, host, era, proven, at } };
+    const { era, provenNetworks } = admission;
+    const claim = { deliveryId, resends, step, organizationId, host, era, provenNetworks, at };
+    return { kind: 'attempt', claim };
   });
 }
 

@@ -18,15 +18,15 @@ export interface HostKey {
 
 /** What an attempt says about the host: it answered, and whether by 2xx, or it did not. */
 export type HostHealth =
-  | { readonly kind: 'answered'; readonly accepted: boolean }
+  | { readonly kind: 'answered'; readonly accepted: boolean; readonly address: string }
   | { readonly kind: 'silent'; readonly reason: AttemptReason; readonly restMs: number };
 
 /**
- * With the era of the host's breaker: what the attempt says is noted with it. `proven`: the host has answered 2xx to
- * this organization before, so that its attempts are not counted by address.
+ * With the era of the host's breaker: what the attempt says is noted with it. `provenNetworks`: the host has answered
+ * 2xx to this organization from there, so that attempts to addresses in them are not counted.
  */
 type HostAdmission =
-  | Readonly<{ kind: 'go'; era: number; proven: boolean }>
+  | Readonly<{ kind: 'go'; era: number; provenNetworks: readonly string[] }>
   | Readonly<{ kind: 'wait'; why: 'host_away' | 'no_room'; afterMs: number }>;
 
 /** An attempt that has not been recorded by then died with its worker: 15 s to send, the rest to load and record. */
@@ -40,7 +40,9 @@ const AT_ONCE_TO_HOST_BY_ALL = 40;
 const PER_SECOND_TO_HOST_BY_ALL = 200;
 /** Attempts at once to a host that has never answered 2xx to this organization. */
 const AT_ONCE_TO_UNPROVEN = 1;
-/** Attempts in an hour to one address, from all hosts that are unproven. */
+/** Networks that are remembered for one host, the newest first. */
+const MAX_PROVEN_NETWORKS = 16;
+/** Attempts in an hour to one address, from all hosts that are unproven there. */
 const PER_HOUR_TO_ADDRESS = 20;
 const HOUR_MS = 3_600_000;
 const SPEND_MS = HOUR_MS / PER_HOUR_TO_ADDRESS;
@@ -82,9 +84,10 @@ export async function admitToHost(
 }
 
 /**
- * Counts one attempt to a host that is unproven, at each address that the attempt may connect to. An address has 20
+ * Counts one attempt at each address where the host is unproven and that the attempt may connect to. An address has 20
  * attempts, and gets one back every three minutes. Only what was answered 2xx under one name and port to one
- * organization proves a receiver, so that a 2xx lifts the limit for nothing else at the same address.
+ * organization proves a receiver, so that a 2xx lifts the limit for nothing else at the same address. Nor does it
+ * at another address of the name: its owner can change DNS at any time.
  * @param addresses of the host, resolved and checked
  * @returns those that may be connected to
  */
@@ -119,7 +122,14 @@ async function judge(
 ): Promise<HostAdmission> {
   const { organizationId, host } = key;
   type Room = { of_organization: number; of_host: number; by_all: number; lately: number; mean_ms: number };
-  type Breaker = { era: number; open: boolean; rests: boolean; away_ms: string; proven: boolean };
+  type Breaker = {
+    era: number;
+    open: boolean;
+    rests: boolean;
+    away_ms: string;
+    proven: boolean;
+    networks: string[];
+  };
   const [[room], [breaker]] = await Promise.all([
     // An attempt that is under way is half over on average.
     tx.execute<Room>(sql`
@@ -136,7 +146,7 @@ async function judge(
     tx.execute<Breaker>(sql`
       select era, open_until is not null as open, open_until > clock_timestamp() as rests,
              extract(epoch from clock_timestamp() - failing_since) * 1000 as away_ms,
-             accepted_at is not null as proven
+             accepted_at is not null as proven, proven_networks::text[] as networks
         from webhook_hosts
        where organization_id = ${organizationId} and host = ${host}`),
   ]);
@@ -162,7 +172,7 @@ async function judge(
     const turnMs = await takeTurn(tx, line, paceMs, LONGEST_WAIT_FOR_ROOM_MS);
     return { kind: 'wait', why: 'no_room', afterMs: Math.ceil(turnMs ?? spread(LONGEST_WAIT_FOR_ROOM_MS)) };
   }
-  return { kind: 'go', era: breaker?.era ?? 0, proven };
+  return { kind: 'go', era: breaker?.era ?? 0, provenNetworks: breaker?.networks ?? [] };
 }
 
 /** @returns milliseconds; null where the line is longer than `longestMs` */
@@ -198,20 +208,29 @@ export function firstRestMs(scheduleMs: readonly number[]): number {
  */
 export async function noteHost(
   tx: Transaction,
-  { organizationId, host, era, proven }: HostKey & { readonly era: number; readonly proven: boolean },
+  {
+    organizationId,
+    host,
+    era,
+    provenNetworks,
+  }: HostKey & { readonly era: number; readonly provenNetworks: readonly string[] },
   health: HostHealth,
 ): Promise<void> {
   if (health.kind === 'answered') {
-    if (health.accepted && !proven) {
+    if (health.accepted && provenNetworks.length === 0) {
       await tx.execute(sql`
         insert into webhook_hosts (organization_id, host, failures) values (${organizationId}, ${host}, 0)
             on conflict do nothing`);
     }
+    const network = sql`webhook_network(${health.address}::inet)`;
+    const isNews = sql`${health.accepted} and ${network} <> all (proven_networks)`;
     await tx.execute(sql`update webhook_hosts
       set failures = 0, times_opened = 0, open_until = null,
           turn_at = case when failures > 0 then null else turn_at end,
-          accepted_at = case when ${health.accepted} then clock_timestamp() else accepted_at end
-      where organization_id = ${organizationId} and host = ${host} and era = ${era} and (failures > 0
+          accepted_at = case when ${health.accepted} then clock_timestamp() else accepted_at end,
+          proven_networks = case when ${isNews}
+            then (array_prepend(${network}, proven_networks))[:${sql.raw(String(MAX_PROVEN_NETWORKS))}] else proven_networks end
+      where organization_id = ${organizationId} and host = ${host} and era = ${era} and (failures > 0 or ${isNews}
          or ${health.accepted} and coalesce(accepted_at < clock_timestamp() - interval '1 day', true))`);
     return;
   }

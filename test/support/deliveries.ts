@@ -128,7 +128,14 @@ export async function startAnswering(answer: Answer) {
 
 /** What a receiver answered, as `post` gives it. */
 export function answered(status: number, retryAfterMs: number | null = null): Answer {
-  return { kind: 'answered', status, retryAfterMs, excerpt: Buffer.from(`${status}\n`), body: null };
+  return {
+    kind: 'answered',
+    status,
+    address: '192.0.2.1',
+    retryAfterMs,
+    excerpt: Buffer.from(`${status}\n`),
+    body: null,
+  };
 }
 
 /** A schedule whose waits are over when the next statement runs. */
@@ -153,6 +160,7 @@ export async function logAttempt(
   await recordAttempt(db, claimed.claim, { ...record, ...over }, outcome, {
     kind: 'answered',
     accepted: state === 'delivered',
+    address: '192.0.2.1',
   });
 }
 

@@ -130,7 +130,7 @@ test('an attempt is recorded once, however often that is repeated', async (t) =>
       claimed.claim,
       { ...attempt, responseExcerpt: null },
       { state: 'pending', afterMs: 5000 },
-      { kind: 'answered', accepted: false },
+      { kind: 'answered', accepted: false, address: '192.0.2.1' },
     );
   await Promise.all([record(), record()]);
   await record();

@@ -54,6 +54,7 @@ test.serial('2xx: the delivery arrives whole, once, under the name it was sent t
   t.deepEqual(answer, {
     kind: 'answered',
     status: 200,
+    address: '127.0.0.1',
     retryAfterMs: null,
     excerpt: Buffer.from('200\n'),
     body: null,
@@ -348,7 +349,14 @@ function messageTo(url: string) {
 }
 
 function answered(code: number, excerpt: string, body: 'body_timeout' | 'body_broken' | null = null): Answer {
-  return { kind: 'answered', status: code, retryAfterMs: null, excerpt: Buffer.from(excerpt), body };
+  return {
+    kind: 'answered',
+    status: code,
+    address: '127.0.0.1',
+    retryAfterMs: null,
+    excerpt: Buffer.from(excerpt),
+    body,
+  };
 }
 
 /** The name a client asked for in its TLS greeting; @types/node does not know the property. */

@@ -124,7 +124,11 @@ test('one address after the other is asked for, with the credentials of the URL'
     { address: '127.0.0.1', family: 4 },
   ];
   const post = await postThrough(t, { proxy: proxy.url, lookup });
-  t.like(await post(`https://localhost:${port}/`), { kind: 'answered', status: 200 });
+  t.like(await post(`https://localhost:${port}/`), {
+    kind: 'answered',
+    status: 200,
+    address: '127.0.0.1',
+  });
   const authorization = `Basic ${Buffer.from('us er:pass').toString('base64')}`;
   t.deepEqual(proxy.asked, [
     { authority: `[2606:4700::1]:${port}`, authorization },

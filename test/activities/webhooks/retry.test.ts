@@ -10,6 +10,7 @@ const H = 60 * M;
 const SCHEDULE = loadConfig({ DATABASE_URL: 'postgres://127.0.0.1/none' }).webhookScheduleMs;
 const answered = (status: number): Answer => ({
   kind: 'answered',
+  address: '192.0.2.1',
   status,
   retryAfterMs: null,
   excerpt: Buffer.alloc(0),

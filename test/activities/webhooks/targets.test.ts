@@ -77,7 +77,8 @@ function standAt({ context }: { readonly context: Context }, addresses: readonly
     const admitted = admit === undefined ? addresses : await admit(addresses);
     if (admitted.length === 0) return { kind: 'failed', reason: 'unproven_host' };
     posts.push(url);
-    return answer;
+    const [address = ''] = admitted;
+    return answer.kind === 'answered' ? { ...answer, address } : answer;
   };
   return posts;
 }
@@ -144,6 +145,42 @@ test('a 2xx proves one name and port to one organization, and nothing else at th
   for (const id of others) await life.look(id);
   // The attempt that proved the first one was counted too.
   t.is(posts.length, 19);
+});
+
+test('a proven name that leads to another address gets twenty attempts an hour there', async (t) => {
+  const { life } = t.context;
+  await life.time.freeze();
+  const ids = await life.deliveries(await life.organization(), HOOK, 60, 'unproven');
+  const deliver = async (address: readonly string[], answer: Answer, count: number) => {
+    const posts = standAt(t, address, answer);
+    for (const id of ids.splice(0, count)) await life.look(id);
+    return posts.length;
+  };
+  t.is(await deliver(['2001:db8:0:1::1'], answered(204), 1), 1);
+  t.is(await deliver(['192.0.2.7'], answered(404), 22), 20);
+  // The rest of its /64 is as proven as the address.
+  t.is(await deliver(['2001:db8:0:1::2'], answered(404), 2), 2);
+  // A first attempt goes only to what is proven, and a 2xx proves one more network.
+  t.is(await deliver(['192.0.2.7', '2001:db8:0:1::2'], answered(204), 5), 5);
+  t.is(await deliver(['192.0.2.8'], answered(204), 25), 25);
+});
+
+test('a retry also tries addresses at which a receiver is unproven', async (t) => {
+  const { life } = t.context;
+  const admitted: (readonly string[])[] = [];
+  t.context.answer = async ({ admit }) => {
+    admitted.push((await admit?.(['192.0.2.7', '192.0.2.8'])) ?? []);
+    return { ...answered(admitted.length === 1 ? 204 : 500), address: '192.0.2.8' } as Answer;
+  };
+  const [first = '', second = ''] = await life.deliveries(await life.organization(), HOOK, 2, 'unproven');
+  await life.look(first);
+  await life.look(second);
+  await life.time.advance(2 * MINUTE);
+  await life.look(second);
+  t.deepEqual(
+    admitted.map((addresses) => [...addresses].sort()),
+    [['192.0.2.7', '192.0.2.8'], ['192.0.2.8'], ['192.0.2.7', '192.0.2.8']],
+  );
 });
 
 test('a whole allowance of an address is forgotten', async (t) => {
