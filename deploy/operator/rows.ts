@@ -191,11 +191,15 @@ async function judgeOwners(db: Database, rows: readonly EmailRow[]): Promise<(Ow
   return judged;
 }
 
-/** @param facts null if neither NPPES nor the registry has the NPI: then the name checks have nothing to compare */
+/**
+ * Checks one row against the person. A name is not stored, so that it has to be compared now or the row is rejected.
+ * @param facts null if neither NPPES nor the registry has the NPI
+ */
 function judgeOwner(row: EmailRow, facts: ProviderFacts | null): OwnEmail | string {
   const { npi, email, type, validatedAt, source, name } = row;
   if (facts?.refusal) return facts.refusal;
   const subject = buildSubject(npi, facts, 'any');
+  if (subject.person === null && name !== '') return 'unknown_npi';
   const given = name === '' ? null : ({ kind: 'full', full: name } as const);
   const identity = { npi, name: given, state: null };
   const mismatch = mismatchOf(identity, npi, subject.person);

@@ -104,6 +104,7 @@ test('every row of own addresses gets its verdict, and the directory what is wor
 
 test('an imported address is compared with the person that NPPES has under the NPI', async (t) => {
   const [person, organization, gone, unknown] = ['1518000017', '1518000025', '1518000033', '1518000041'];
+  const unheardOf = '1518000058';
   await db.drizzle.execute(sql`
     insert into providers (npi, entity_type, first_name, last_name, organization_name, deactivated_on, origin, row_hash)
     values (${person}, 1, 'JOHN', 'SMITH', null, null, 'nppes', 0),
@@ -111,6 +112,10 @@ test('an imported address is compared with the person that NPPES has under the N
            (${gone}, 1, 'JOHN', 'SMITH', null, '2026-01-01', 'nppes', 0)`);
   await db.drizzle.execute(sql`
     insert into provider_endpoints (npi, kind, endpoint) values (${person}, 'DIRECT', 'jsmith@typed.cedar.com')`);
+  // The registry did not know this NPI two days ago, which counted for a day.
+  await db.drizzle.execute(sql`
+    insert into providers (npi, deactivated_on, origin, row_hash, imported_at)
+    values (${unheardOf}, current_date - 2, 'registry', 0, now() - interval '2 days')`);
   const rows: [string, string][] = [
     [`${person},john.smith@cedar.com,${ago(3)},`, 'stored'],
     [`${person},karen.jones@cedar.com,${ago(3)},`, 'other_person'],
@@ -122,6 +127,8 @@ test('an imported address is compared with the person that NPPES has under the N
     [`${organization},john.smith@cedar.com,${ago(3)},`, 'organization_npi'],
     [`${gone},john.smith@cedar.com,${ago(3)},`, 'deactivated'],
     [`${unknown},karen.jones@cedar.com,${ago(3)},`, 'stored'],
+    [`${unknown},kjones@cedar.com,${ago(3)},Karen Jones`, 'unknown_npi'],
+    [`${unheardOf},kjones@cedar.com,${ago(3)},Karen Jones`, 'unknown_npi'],
   ];
   const path = await file(
     'people.csv',
