@@ -18,7 +18,7 @@ import { admitToAddresses, firstRestMs, type HostHealth } from '../db/webhooks/h
 import type { DeliveryResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import { ProxyUnavailable } from './webhooks/attempt.ts';
+import { NotAttempted } from './webhooks/attempt.ts';
 import { isInNetworks } from './webhooks/ip-policy.ts';
 import { type Answer, reasonOf } from './webhooks/post.ts';
 import { delayBefore, isDelivered, isFinal } from './webhooks/retry.ts';
@@ -60,8 +60,8 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     const { deliveryId, organizationId, at: startedAt } = claim;
     const begun = performance.now();
     const made = await makeAttempt(claim);
-    if (made instanceof ProxyUnavailable) {
-      return { why: 'proxy_unavailable', message: made.message, afterMs: null };
+    if (made instanceof NotAttempted) {
+      return { why: made.why, message: made.message, afterMs: null };
     }
     if (made instanceof SecretUnreadable) {
       count('npe_delivery_attempts_total', { outcome: 'secret_unreadable' });
@@ -115,7 +115,7 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
       if (error instanceof SecretUnreadable) return error;
       // Nothing reached the receiver, so that this was no attempt.
       await releaseClaim(db, claim, counted);
-      if (!(error instanceof ProxyUnavailable)) throw error;
+      if (!(error instanceof NotAttempted)) throw error;
       log.warn({ delivery_id: claim.deliveryId }, error.message);
       return error;
     }

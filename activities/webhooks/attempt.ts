@@ -17,9 +17,21 @@ export class AttemptFailure extends Error {
   }
 }
 
-/** Our own proxy could not be reached: no attempt was made, and the receiver is not to blame. */
-export class ProxyUnavailable extends Error {
+/** No attempt was made because of a fault of ours. The receiver is not to blame. */
+export abstract class NotAttempted extends Error {
+  abstract readonly why: string;
+}
+
+/** Our own proxy could not be reached. */
+export class ProxyUnavailable extends NotAttempted {
   override readonly name = 'ProxyUnavailable';
+  readonly why = 'proxy_unavailable';
+}
+
+/** The attempt was not counted before its time was over. */
+export class CountedTooLate extends NotAttempted {
+  override readonly name = 'CountedTooLate';
+  readonly why = 'counted_too_late';
 }
 
 const REASONS: Readonly<Record<string, FailureReason>> = {

@@ -5,7 +5,7 @@ import { isIP, connect as openTcp, type Socket } from 'node:net';
 import { addAbortSignal } from 'node:stream';
 import { createSecureContext, getCACertificates, connect as openTls, type TLSSocket } from 'node:tls';
 import { lookupBy, MAX_OF_FAMILY, type Names } from '../http/names.ts';
-import { AttemptFailure, ProxyUnavailable, step } from './attempt.ts';
+import { AttemptFailure, CountedTooLate, ProxyUnavailable, step } from './attempt.ts';
 import { type AddressPolicy, isBlocked, literalOf } from './ip-policy.ts';
 
 export interface ConnectionSettings {
@@ -42,7 +42,7 @@ export interface Destination {
  * without a public address is `blocked_address`. The address that was connected to is checked again before a byte is
  * sent; a proxy is told the checked address and never the name. Aborting the signal at any time destroys the
  * connection.
- * @throws {ProxyUnavailable} from the function it makes
+ * @throws {NotAttempted} from the function it makes
  * @throws {AttemptFailure} from the function it makes
  */
 export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSettings) {
@@ -70,6 +70,7 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
       open.filter((one) => few.includes(one)),
       policy,
       admit,
+      signal,
     );
     if (addresses.length === 0) throw new AttemptFailure('unproven_host');
 
@@ -133,10 +134,13 @@ async function admitted(
   addresses: readonly LookupAddress[],
   policy: AddressPolicy,
   admit: Destination['admit'],
+  signal: AbortSignal,
 ): Promise<readonly LookupAddress[]> {
   const counted = addresses.map(({ address }) => address).filter((address) => !policy.isOpened(address));
   if (admit === undefined || counted.length === 0) return addresses;
-  const allowed = await admit(counted);
+  const allowed = await admit(counted).finally(() => {
+    if (signal.aborted) throw new CountedTooLate('PostgreSQL took too long to count a webhook attempt');
+  });
   return addresses.filter(({ address }) => policy.isOpened(address) || allowed.includes(address));
 }
 

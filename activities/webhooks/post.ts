@@ -4,7 +4,7 @@ import { request } from 'node:https';
 import { addAbortSignal } from 'node:stream';
 import type { AttemptReason } from '../../db/words.ts';
 import { parseRetryAfter } from '../http/client.ts';
-import { AttemptFailure, type FailureReason, ProxyUnavailable, step } from './attempt.ts';
+import { AttemptFailure, type FailureReason, NotAttempted, step } from './attempt.ts';
 import {
   type Connection,
   type ConnectionSettings,
@@ -63,7 +63,7 @@ const EXCERPT_BYTES = 1024;
  * Makes the function that sends one HTTPS POST to a URL that a stranger chose (DECISIONS.md, Webhooks, transport and
  * target). Redirects are not followed and no connection is used twice, because either would reach a host that nobody
  * checked. Whatever a receiver does is an `Answer` and never thrown.
- * @throws {ProxyUnavailable} from the function it makes
+ * @throws {NotAttempted} from the function it makes
  */
 export function createPost(settings: PostSettings): (message: Message) => Promise<Answer> {
   const { userAgent, totalMs = 15_000, connectMs = 5_000 } = settings;
@@ -84,7 +84,7 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
       clearTimeout(connecting);
       return await exchange(connection, target, { ...headers, 'user-agent': userAgent }, body, signal);
     } catch (error) {
-      const isOurs = error instanceof ProxyUnavailable;
+      const isOurs = error instanceof NotAttempted;
       const failure = signal.aborted && !isOurs ? signal.reason : error;
       if (failure instanceof AttemptFailure) return { kind: 'failed', reason: failure.reason };
       throw error;

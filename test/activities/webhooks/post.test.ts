@@ -4,6 +4,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { createServer, type Server, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout } from 'node:timers/promises';
 import { createServer as createTlsServer, TLSSocket } from 'node:tls';
 import anyTest, { type ExecutionContext, type TestFn } from 'ava';
 import { createNames } from '../../../activities/http/names.ts';
@@ -273,6 +274,25 @@ test.serial('a look-up that never ends has the shorter time to connect', async (
   const lookup = () => new Promise<never>(() => {});
   const answer = await postTo(t, { lookup, connectMs: 50 })(messageTo('https://slow.example/'));
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
+});
+
+test.serial('an attempt that PostgreSQL counts too late does not fail at the receiver', async (t) => {
+  const lookup = async () => [{ address: '93.184.215.14', family: 4 }];
+  const post = postTo(t, { lookup, connectMs: 20 });
+  // A timer that is due later never ends before the limit.
+  const late = () => setTimeout(40);
+  const message = messageTo('https://hook.example/');
+  const admits = async (addresses: readonly string[]) => {
+    await late();
+    return addresses;
+  };
+  const fails = async () => {
+    await late();
+    throw new Error('the connection to PostgreSQL ended');
+  };
+  for (const admit of [admits, fails]) {
+    await t.throwsAsync(post({ ...message, admit }), { name: 'CountedTooLate' });
+  }
 });
 
 test.serial('a port that nobody listens on is a failed attempt', async (t) => {
