@@ -10,7 +10,6 @@ import {
 import { countCall } from '../db/metrics.ts';
 import { suppressFromVendor } from '../db/privacy/suppressions.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
-import { type RequestIds, settleFound } from './batches.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
 import { logBreaker, outcomeOf, retryLater } from './failures.ts';
 import { type Clock, withHeartbeat } from './heartbeat.ts';
@@ -18,6 +17,7 @@ import { wordOf } from './http/client.ts';
 import type { Subjects } from './lookup.ts';
 import { mismatchOf } from './person/identity.ts';
 import { answerForSandbox } from './sandbox.ts';
+import { type RequestIds, settleFound } from './settle.ts';
 import type { Step, Subject } from './vendors/vendor.ts';
 import { parseAddress } from './verification/syntax.ts';
 import { verify } from './verify.ts';

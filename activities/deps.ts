@@ -1,11 +1,12 @@
 import type { Logger } from 'pino';
 import type { Database } from '../db/client.ts';
 import type { SourceLimits } from '../db/lookups/sources.ts';
+import type { KnownWindows } from '../db/requests/entitlements.ts';
 import type { BatchStart } from '../db/requests/outbox.ts';
 import type { Retention } from '../db/requests/retention.ts';
-import type { SettleRules } from '../db/requests/settle.ts';
 import type { DeliveryStart } from '../db/webhooks/resends.ts';
 import type { EmailType } from '../db/words.ts';
+import type { Settled } from '../workflows/messages.ts';
 import type { Registry } from './person/registry.ts';
 import type { Vendor } from './vendors/vendor.ts';
 import type { createCheck } from './verification/check.ts';
@@ -18,16 +19,14 @@ export type WorkflowState = 'open' | 'closed' | 'unknown';
 /** What activities need of Temporal itself. Everything here is safe to repeat. */
 export interface WorkflowControl {
   readonly namespace: string;
-  /** Starts the batch workflow, again if it has closed; one that runs is told to look at the facts. */
-  wakeBatch(start: BatchStart): Promise<void>;
+  /** Starts the batch workflow, again if it has closed. One that runs goes on. */
+  startBatch(start: BatchStart): Promise<void>;
   /** Starts the workflow of a delivery that is sent again, in the place of one that may be open. */
   startDelivery(start: DeliveryStart): Promise<void>;
-  /** Whether a workflow with this id is open. */
-  isRunning(workflowId: string): Promise<boolean>;
-  /** Says more than `isRunning`: a workflow that has closed is still known, one that was lost is not. */
+  /** Returns the state of the newest run of a workflow. One that has closed is still known, one that was lost is not. */
   stateOf(workflowId: string): Promise<WorkflowState>;
-  /** Tells a batch workflow soon that one of its requests is final, or at once that many may be, if it runs. */
-  tellBatch(batchId: string, requestId?: string): Promise<void>;
+  /** Signals a batch workflow, if it runs, that one of its requests is final. */
+  signalBatch(batchId: string, settled: Settled): Promise<void>;
 }
 
 export interface ActivityDeps {
@@ -59,7 +58,7 @@ export interface VendorSource {
 }
 
 /** Times in milliseconds. */
-export interface ActivityRules extends SettleRules {
+export interface ActivityRules extends KnownWindows {
   /** How long a vendor that had nothing is not asked the same again. */
   readonly missMs: number;
   /** What makes an address valid here, as far as it is configured. */

@@ -1,101 +1,146 @@
 import { createHash } from 'node:crypto';
 import { setTimeout } from 'node:timers/promises';
+import { Context } from '@temporalio/activity';
 import type { Database } from '../db/client.ts';
 import { queueKnownEmails } from '../db/lookups/candidates.ts';
 import { joinLookups } from '../db/lookups/lookups.ts';
 import { admitCall, recordOne } from '../db/lookups/sources.ts';
 import { type Judged, recordSkipped } from '../db/lookups/vendor-attempts.ts';
 import { countCall } from '../db/metrics.ts';
-import { storeRegistryAnswer } from '../db/providers/providers.ts';
-import { readProvider } from '../db/providers/subject.ts';
+import { listRegistryDue, storeRegistryAnswer } from '../db/providers/providers.ts';
+import { gate, readProvider } from '../db/providers/subject.ts';
+import { findOpenRequest } from '../db/requests/facts.ts';
+import type { LookupEnd } from '../db/requests/settle.ts';
 import type { WantedType } from '../db/words.ts';
-import type { LookupPlan, Unknown } from '../workflows/messages.ts';
+import type { LookupPlan, PlannedSource } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
-import { logBreaker, outcomeOf } from './failures.ts';
-import type { Clock } from './heartbeat.ts';
+import { logBreaker, outcomeOf, retryLater } from './failures.ts';
+import { type Clock, withHeartbeat } from './heartbeat.ts';
 import { wordOf } from './http/client.ts';
+import { hasNpiCheckDigit } from './person/npi.ts';
 import { REGISTRY_LIMITS } from './person/registry.ts';
 import { buildSubject, endpointCandidates } from './person/subject.ts';
+import { planForSandbox } from './sandbox.ts';
+import { type RequestIds, type SettleDeps, settleAndSignal } from './settle.ts';
 import { missingOf, type Subject } from './vendors/vendor.ts';
 
-export type LookupDeps = Pick<ActivityDeps, 'db' | 'log' | 'vendors' | 'verifiers' | 'registry' | 'rules'> & {
-  readonly subjects: Subjects;
-};
+export type LookupDeps = SettleDeps &
+  Pick<ActivityDeps, 'vendors' | 'verifiers' | 'registry'> & { readonly subjects: Subjects };
 
 export const REGISTRY = 'registry';
-/** The known addresses of one lookup hold up its vendors for so long at most. */
+/** The known addresses of one lookup hold up its vendors for at most this long. */
 const KNOWN_MS = 2 * 60_000;
+/** A turn at the registry that comes within this time is waited for inside the activity. */
+const REGISTRY_TURN_MS = 5000;
 
-/** Why a vendor is not asked that had nothing the last time, and why a request ends if no other is left. */
+/** Why a vendor that had nothing the last time is not asked, and why a request ends if no other vendor is left. */
 const KNOWN_MISS = 'known_miss';
 
-/**
- * Decides how requests of one batch are looked up. Each joins its lookup once, however often this is repeated.
- * @param trouble why the registry could not say who they are
- */
-export async function makePlans(
+type ToPlan = RequestIds & {
+  /** What asking the NPI Registry came to; null if it was not asked yet. */
+  readonly registry: { readonly trouble: string | null } | null;
+};
+
+/** The activities that a lookup begins with. All are safe to repeat. */
+export function createLookupActivities(deps: LookupDeps) {
+  return {
+    /**
+     * Decides how a request is looked up, and makes it part of the open lookup of its NPI. An NPI that cannot be an active
+     * individual, or that must not be looked up, is settled here as `not_found`.
+     * @throws {Refusal} `request_missing` for an unknown id
+     */
+    planLookup: (request: ToPlan): Promise<LookupPlan> => planLookup(deps, request),
+
+    /**
+     * Asks the NPI Registry who an NPI is that no import has brought, and keeps its response.
+     * @param request.until no attempt is made after this, in milliseconds since the epoch
+     * @returns why there is no response; null if it is kept
+     * @throws {ApplicationFailure} retryable, while the registry is away or limits us and there is time
+     */
+    async identify(request: RequestIds & { readonly until: number }): Promise<string | null> {
+      const due = await listRegistryDue(deps.db, [request.npi]);
+      // Another lookup may have asked meanwhile, or an attempt of this one that died.
+      if (due.length === 0) return null;
+      return await withHeartbeat(Context.current(), async (signal, now) => {
+        const time = { signal, now, until: request.until, turnBy: now() + REGISTRY_TURN_MS };
+        const trouble = await askRegistry(deps, request, time);
+        if (trouble?.again) throw retryLater(REGISTRY, trouble.why, trouble.afterMs);
+        return trouble?.why ?? null;
+      });
+    },
+  };
+}
+
+async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan> {
+  const { db, registry } = deps;
+  const open = await findOpenRequest(db, request.requestId);
+  if (open === null || open.isOverdue) return await end(deps, request, 'deadline', 'failed');
+  if (open.isSandbox) return (await planForSandbox(db, request)) ?? (await end(deps, request, 'settled'));
+  if (!hasNpiCheckDigit(request.npi)) return await end(deps, request, 'check_digit');
+  const refusal = (await gate(db, [request.npi])).get(request.npi);
+  if (refusal) return await end(deps, request, refusal);
+  if (registry && !request.registry && (await listRegistryDue(db, [request.npi])).length > 0) {
+    return { kind: 'unidentified' };
+  }
+  return await planSources(deps, request);
+}
+
+/** Ends a lookup before any source is asked. A request that is final already keeps its status. */
+async function end(
   deps: LookupDeps,
-  requests: readonly Unknown[],
-  trouble: string | null = null,
-): Promise<(Unknown & { readonly plan: LookupPlan })[]> {
+  request: RequestIds,
+  reason: string,
+  how: LookupEnd = 'answered',
+): Promise<LookupPlan> {
+  return { kind: 'settled', result: await settleAndSignal(deps, { ...request, reason }, how) };
+}
+
+async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPlan> {
   const { db, vendors, verifiers, rules, subjects } = deps;
-  const known = await Promise.all(
-    requests.map(async (request) => {
-      const facts = await readProvider(db, request.npi);
-      return { ...request, facts, about: buildSubject(request.npi, facts, 'any') };
-    }),
-  );
-  // The registry has said so since the batch was planned. A suppression that came since is seen before each vendor.
-  const wanted = known.filter(({ facts }) => !facts?.refusal);
-  const hashes = new Map(wanted.map(({ requestId, about }) => [requestId, hashOf(deps, about)]));
-  const joined = await joinLookups(db, [...hashes.keys()], hashes, rules.missMs);
-  const lookups = wanted.flatMap(({ about, facts, ...request }) => {
-    const lookup = joined.get(request.requestId);
-    if (!lookup) return [];
-    const subject = { ...about, wantedType: lookup.wantedType };
-    subjects.keep(lookup.lookupId, subject);
-    const judged = vendors.map((source) => ({
-      ...{ vendor: source.vendor.id, capMs: source.capMs },
-      obstacle: obstacleTo(source, subject, lookup.misses),
-    }));
-    return [{ ...request, ...lookup, subject, listed: facts ? endpointCandidates(facts) : [], judged }];
-  });
-  await recordSkipped(db, lookups);
-  const waiting = await queueKnownEmails(db, lookups, rules.freshnessMs, verifiers.length > 0);
-  const plans = new Map(
-    lookups.map((one) => [one.requestId, planOf(one, waiting.has(one.lookupId), trouble, rules)]),
-  );
-  return known.map(({ requestId, npi, facts }) => {
-    const plan = plans.get(requestId) ?? { kind: 'end', reason: facts?.refusal ?? 'settled' };
-    return { requestId, npi, plan };
-  });
+  const { requestId, npi } = request;
+  const facts = await readProvider(db, npi);
+  // The registry has said so just now. A suppression that comes later is seen before each vendor.
+  if (facts?.refusal) return await end(deps, request, facts.refusal);
+  const about = buildSubject(npi, facts, 'any');
+  const hashes = new Map([[requestId, hashOf(deps, about)]]);
+  const lookup = (await joinLookups(db, [requestId], hashes, rules.missMs)).get(requestId);
+  if (!lookup) return await end(deps, request, 'settled');
+  const subject = { ...about, wantedType: lookup.wantedType };
+  subjects.keep(lookup.lookupId, subject);
+  const judged = vendors.map((source) => ({
+    vendor: source.vendor.id,
+    capMs: source.capMs,
+    obstacle: obstacleTo(source, subject, lookup.misses),
+  }));
+  await recordSkipped(db, [{ requestId, lookupId: lookup.lookupId, judged }]);
+  const listed = facts ? endpointCandidates(facts) : [];
+  const known = [{ npi, lookupId: lookup.lookupId, listed }];
+  const waiting = await queueKnownEmails(db, known, rules.freshnessMs, verifiers.length > 0);
+  const sources = sourcesOf(judged, waiting.size > 0);
+  const skipped = judged.flatMap(({ obstacle }) => obstacle ?? []);
+  const isLacking = subject.person === null && skipped.some((reason) => reason !== KNOWN_MISS);
+  const unidentified = isLacking ? (request.registry?.trouble ?? null) : null;
+  if (sources.length === 0 && unidentified === null && skipped.includes(KNOWN_MISS)) {
+    return await end(deps, request, KNOWN_MISS);
+  }
+  const { lookupId, wantedType } = lookup;
+  return { kind: 'ask', lookupId, wantedType, greylistMs: rules.greylistMs, unidentified, sources };
+}
+
+/** The known addresses come first, if any wait to be checked. */
+function sourcesOf(judged: Judged['judged'], hasKnown: boolean): PlannedSource[] {
+  const eligible = judged.filter(({ obstacle }) => obstacle === null);
+  const sources: PlannedSource[] = eligible.map(({ vendor, capMs }) => ({ vendor, capMs }));
+  if (hasKnown) sources.unshift({ vendor: null, capMs: KNOWN_MS });
+  return sources;
 }
 
 /** Of all that a vendor's answer, and what we make of it, depends on: while it is the same, so is a miss. */
-function hashOf({ verifiers, rules }: LookupDeps, subject: Subject): string {
+function hashOf({ verifiers, rules }: Pick<LookupDeps, 'verifiers' | 'rules'>, subject: Subject): string {
   const { person, organization, otherOrganizations } = subject;
   const employers = [organization, ...otherOrganizations].map((one) => [one?.name, one?.domain]);
   const known = JSON.stringify([person, employers, rules.policy, verifiers.map(({ id }) => id)]);
   return createHash('sha256').update(known).digest('base64');
-}
-
-/** @param isWaiting whether addresses that are known already wait to be checked */
-function planOf(
-  { lookupId, subject: { person, wantedType }, judged }: Judged & { readonly subject: Subject },
-  isWaiting: boolean,
-  trouble: string | null,
-  { greylistMs }: LookupDeps['rules'],
-): LookupPlan {
-  const skipped = judged.flatMap(({ obstacle }) => obstacle ?? []);
-  const isLacking = person === null && skipped.some((reason) => reason !== KNOWN_MISS);
-  const unidentified = isLacking ? trouble : null;
-  const eligible = judged.filter(({ obstacle }) => obstacle === null);
-  const known = isWaiting ? [{ vendor: null, capMs: KNOWN_MS }] : [];
-  const sources = [...known, ...eligible.map(({ vendor, capMs }) => ({ vendor, capMs }))];
-  if (sources.length === 0 && unidentified === null && skipped.includes(KNOWN_MISS)) {
-    return { kind: 'end', reason: KNOWN_MISS };
-  }
-  return { kind: 'ask', lookupId, wantedType, greylistMs, unidentified, sources };
 }
 
 /** Why a vendor is not asked about this subject; null if it is. */
@@ -115,7 +160,7 @@ function obstacleTo({ vendor, types }: VendorSource, subject: Subject, misses: s
  */
 export async function askRegistry(
   { db, log, registry }: LookupDeps,
-  { requestId, npi }: Unknown,
+  { requestId, npi }: RequestIds,
   time: Readonly<{ now: Clock; signal: AbortSignal; turnBy: number; until: number }>,
 ) {
   const { now, signal, turnBy, until } = time;

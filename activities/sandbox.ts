@@ -2,7 +2,7 @@ import { Context } from '@temporalio/activity';
 import type { Database } from '../db/client.ts';
 import { beginForSandbox } from '../db/requests/sandbox.ts';
 import type { TestOutcome } from '../db/words.ts';
-import type { Planned, Unknown, VendorAnswer } from '../workflows/messages.ts';
+import type { LookupPlan, VendorAnswer } from '../workflows/messages.ts';
 import { retryLater } from './failures.ts';
 import MAGIC from './magic-npis.json' with { type: 'json' };
 import { hasNpiCheckDigit } from './person/npi.ts';
@@ -27,14 +27,22 @@ export function testOutcomeOf(npi: string): TestOutcome {
 const SANDBOX = 'the sandbox: ';
 const [GREYLIST_MS, SLOW_MS, DEADLINE_POLL_MS, CAP_MS] = [3000, 5000, 1000, 60_000];
 
-/** Decides how requests of a sandbox are looked up: as any others, with one source. */
-export async function planForSandbox(db: Database, requests: readonly Unknown[]): Promise<Planned[]> {
-  const ids = requests.map(({ requestId }) => requestId);
-  return (await beginForSandbox(db, ids)).map(({ wantedType, outcome, ...request }) => {
-    const name = `${SANDBOX}${outcome}`;
-    const rest = { greylistMs: GREYLIST_MS, unidentified: null, sources: [{ vendor: name, capMs: CAP_MS }] };
-    return { ...request, plan: { kind: 'ask', lookupId: name, wantedType, ...rest } };
-  });
+/** Decides how a request of a sandbox is looked up: as any other, with one source. Null if it is final already. */
+export async function planForSandbox(
+  db: Database,
+  { requestId }: { readonly requestId: string },
+): Promise<LookupPlan | null> {
+  const begun = await beginForSandbox(db, requestId);
+  if (begun === null) return null;
+  const source = `${SANDBOX}${begun.outcome}`;
+  return {
+    kind: 'ask',
+    lookupId: source,
+    wantedType: begun.wantedType,
+    greylistMs: GREYLIST_MS,
+    unidentified: null,
+    sources: [{ vendor: source, capMs: CAP_MS }],
+  };
 }
 
 const FOUND = { kind: 'found', reason: null } as const;

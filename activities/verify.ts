@@ -10,12 +10,12 @@ import {
 import { recordRefused } from '../db/lookups/vendor-attempts.ts';
 import type { WantedType } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
-import { type RequestIds, settleFound } from './batches.ts';
 import type { ActivityDeps } from './deps.ts';
 import { retryLater } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { Subjects } from './lookup.ts';
 import { answerForSandbox } from './sandbox.ts';
+import { type RequestIds, settleFound } from './settle.ts';
 import type { Subject } from './vendors/vendor.ts';
 import type { Checked, Decided } from './verification/check.ts';
 import { classify } from './verification/domains.ts';

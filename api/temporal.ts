@@ -1,9 +1,5 @@
 import { setTimeout } from 'node:timers/promises';
-import {
-  type Client,
-  WorkflowExecutionAlreadyStartedError,
-  type WorkflowStartOptions,
-} from '@temporalio/client';
+import { type Client, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
 import type { Logger } from 'pino';
 import type { BatchStart } from '../db/requests/outbox.ts';
 import type { DeliveryStart } from '../db/webhooks/resends.ts';
@@ -11,9 +7,9 @@ import {
   type BatchInput,
   DELIVERY_TIMEOUT,
   type DeliverInput,
-  lookAgain,
   NPI,
   ORGANIZATION_ID,
+  queuesOf,
   WORKFLOWS,
 } from '../workflows/messages.ts';
 
@@ -80,43 +76,40 @@ export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log:
 }
 
 /**
- * Starts the batch workflow, with the batch id as workflow id. That it was started already is success.
- * @param wake if it runs it is told to look again, and if it has closed it is started again
- * @throws whatever keeps Temporal from taking it
+ * Starts the batch workflow, with the batch id as workflow id. That it runs already is success.
+ * @param reuse `ALLOW_DUPLICATE` starts it again if it has closed
+ * @throws an error if Temporal does not take it
  */
 export async function startBatch(
   client: Client,
   taskQueue: string,
   { batchId, organizationId, submittedAs, wantedType, npis }: BatchStart,
-  { wake = false } = {},
+  reuse: 'REJECT_DUPLICATE' | 'ALLOW_DUPLICATE' = 'REJECT_DUPLICATE',
 ): Promise<void> {
-  const options = {
-    taskQueue,
-    workflowId: batchId,
-    workflowIdConflictPolicy: 'USE_EXISTING',
-    args: [{ batchId } satisfies BatchInput],
-    // The last net: one that hangs ends, and if it has left anything the sweep starts it again.
-    workflowExecutionTimeout: '2h',
-    // If the cluster has fairness switched on, backlogs are shared out by organization; children and activities inherit it.
-    priority: { fairnessKey: organizationId },
-    typedSearchAttributes: [
-      { key: ORGANIZATION_ID, value: organizationId },
-      { key: NPI, value: [...new Set(npis)] },
-    ],
-    memo: {
-      organization_id: organizationId,
-      submitted_as: submittedAs,
-      wanted_type: wantedType,
-      total: npis.length,
-    },
-    staticSummary: npis.length === 1 ? `NPI ${npis[0]}` : `${npis.length} NPIs`,
-    staticDetails: `${submittedAs} submit of ${organizationId}, wanted type ${wantedType}`,
-  } satisfies WorkflowStartOptions;
-  const { workflow } = client;
   try {
-    await (wake
-      ? workflow.signalWithStart(WORKFLOWS.batch, { ...options, signal: lookAgain })
-      : workflow.start(WORKFLOWS.batch, { ...options, workflowIdReusePolicy: 'REJECT_DUPLICATE' }));
+    await client.workflow.start(WORKFLOWS.batch, {
+      taskQueue,
+      workflowId: batchId,
+      workflowIdConflictPolicy: 'USE_EXISTING',
+      workflowIdReusePolicy: reuse,
+      args: [{ batchId } satisfies BatchInput],
+      // The last net: one that hangs ends, and if it has left anything the reconciler starts it again.
+      workflowExecutionTimeout: '2h',
+      // Temporal shares its queues out by organization. Children and activities inherit the key.
+      priority: { fairnessKey: organizationId },
+      typedSearchAttributes: [
+        { key: ORGANIZATION_ID, value: organizationId },
+        { key: NPI, value: [...new Set(npis)] },
+      ],
+      memo: {
+        organization_id: organizationId,
+        submitted_as: submittedAs,
+        wanted_type: wantedType,
+        total: npis.length,
+      },
+      staticSummary: npis.length === 1 ? `NPI ${npis[0]}` : `${npis.length} NPIs`,
+      staticDetails: `${submittedAs} submit of ${organizationId}, wanted type ${wantedType}`,
+    });
   } catch (error) {
     if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
   }
@@ -131,17 +124,20 @@ export async function startBatch(
 export async function startDelivery(
   client: Client,
   taskQueue: string,
-  { deliveryId, batchId, organizationId }: DeliveryStart,
+  { deliveryId, batchId, organizationId, npis }: DeliveryStart,
 ): Promise<void> {
   await client.workflow.start(WORKFLOWS.deliver, {
-    taskQueue,
+    taskQueue: queuesOf(taskQueue).webhooks,
     workflowId: deliveryId,
     workflowIdReusePolicy: 'ALLOW_DUPLICATE',
     workflowIdConflictPolicy: 'TERMINATE_EXISTING',
     args: [{ deliveryId } satisfies DeliverInput],
     workflowExecutionTimeout: DELIVERY_TIMEOUT,
     priority: { fairnessKey: organizationId },
-    typedSearchAttributes: [{ key: ORGANIZATION_ID, value: organizationId }],
+    typedSearchAttributes: [
+      { key: ORGANIZATION_ID, value: organizationId },
+      { key: NPI, value: [...new Set(npis)] },
+    ],
     memo: { organization_id: organizationId, batch_id: batchId },
     staticSummary: `webhook of ${batchId}`,
   });

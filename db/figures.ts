@@ -36,10 +36,10 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
     return await run<Figure>(tx)`
       with moment as (select clock_timestamp() as at),
       open as materialized (
-        select organization_id, status, has_room, accepted_at, deadline_at
+        select organization_id, status, accepted_at, deadline_at
           from requests where settled_at is null order by deadline_at limit ${AT_MOST}
       ), owners as (
-        select organization_id, count(*) filter (where has_room) as open, count(*) filter (where not has_room) as waiting,
+        select organization_id, count(*) filter (where status = 'in-progress') as open, count(*) filter (where status = 'accepted') as waiting,
                row_number() over (order by count(*) desc, organization_id) <= 10 as is_large
           from open group by organization_id
       ), shown as (
@@ -80,12 +80,12 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
           from balances, lateral (values ('available', available), ('held', held), ('used', used)) w (what, credits)
         union all select name, '{}', value from moment, lateral (values
           ('npe_lookup_oldest_wait_seconds',
-           coalesce(extract(epoch from at - (select min(accepted_at) from open where not has_room)), 0)),
+           coalesce(extract(epoch from at - (select min(accepted_at) from open where status = 'accepted')), 0)),
           ('npe_request_overdue_seconds', greatest(0, extract(epoch from at - (select min(deadline_at) from open)))),
           ('npe_sweep_age_seconds', coalesce(extract(epoch from at - (select swept_at from sweeps)), 'infinity')),
-          ('npe_outbox_batches', (select count(*) from (select from batches where wake_at is not null limit ${AT_MOST}) o)),
+          ('npe_outbox_batches', (select count(*) from (select from batches where started_at is null limit ${AT_MOST}) o)),
           ('npe_outbox_overdue_seconds',
-           coalesce(greatest(0, extract(epoch from at - (select min(wake_at) from batches))), 0)),
+           coalesce(greatest(0, extract(epoch from at - (select min(created_at) from batches where started_at is null))), 0)),
           ('npe_organizations_low', (select count(*) from ${LOW})),
           ('npe_deliveries_pending',
            (select count(*) from (select from webhook_deliveries where state = 'pending' limit ${AT_MOST}) d)),
@@ -105,7 +105,7 @@ const USUAL_RATE = 100;
 const NAMED = 5;
 
 /**
- * Whom the figures count, the worst of each kind: who waits for room, who is nearly out of credits, which hosts are away;
+ * Whom the figures count, the worst of each kind: whose requests wait for a worker, who is nearly out of credits, which hosts are away;
  * and who is not served in full, because an operator has switched something off.
  */
 export async function readConcerns(db: Database) {
@@ -113,14 +113,15 @@ export async function readConcerns(db: Database) {
   const organization = sql`o.id as organization, o.name`;
   const seconds = (since: string) =>
     sql.raw(`extract(epoch from clock_timestamp() - ${since})::int as seconds`);
-  type Concern = 'waitingForRoom' | 'nearlyOutOfCredits' | 'webhookHostsAway' | 'switchedOff';
+  type Concern = 'waitingToStart' | 'nearlyOutOfCredits' | 'webhookHostsAway' | 'switchedOff';
   const concerns = await run<Record<Concern, readonly Readonly<Record<string, string | number | boolean>>[]>>(
     db,
   )`
     select ${listed(sql`
              select ${organization}, count(*) as requests, ${seconds('min(accepted_at)')}
                from requests r join organizations o on o.id = r.organization_id
-              where settled_at is null and not has_room group by o.id order by min(accepted_at)`)} as "waitingForRoom",
+              where status = 'accepted' and accepted_at < clock_timestamp() - interval '1 minute'
+              group by o.id order by min(accepted_at)`)} as "waitingToStart",
            ${listed(sql`
              select ${organization}, available, used_today as "usedToday" from organizations o join (
                select b.organization_id, b.available, b.used - coalesce(u.used, 0) as used_today from ${LOW}) b

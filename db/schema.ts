@@ -51,8 +51,6 @@ export const batches = pgTable('batches', {
   ...columns('createdAt deadlineAt', requiredTime),
   updatedAt: timestamp('updated_at', { withTimezone: true }).notNull(),
   ...columns('startedAt checkedAt', time),
-  /** Since when its workflow is to be started, or told that more of its requests have room; null if neither. */
-  wakeAt: time('wake_at').default(inMigrations),
 });
 
 export const requests = pgTable('requests', {
@@ -70,8 +68,6 @@ export const requests = pgTable('requests', {
   ...columns('emailLastValidatedAt startedAt settledAt', time),
   suppressionChange: count('suppression_change'),
   ...columns('acceptedAt deadlineAt', requiredTime),
-  /** False while it waits for others of its organization to end. */
-  hasRoom: boolean('has_room').notNull().default(true),
   /** The lookup it waits for, or waited for; null if none was needed. */
   lookupId: text('lookup_id'),
   /** When its email was erased at the person's request. */

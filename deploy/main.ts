@@ -66,6 +66,8 @@ export async function main<Given extends unknown[]>(
     });
     takes(command);
     const answered = await readCommandLine(command, process.argv.slice(2));
+    // A pipe takes what was printed bit by bit, and an exit would cut the rest off.
+    await new Promise((resolve) => process.stdout.write('', resolve));
     process.exit(answered ?? process.exitCode);
   } catch (error) {
     console.error(printableLines(`${name}: ${explain(error, [], givenDatabaseUrl())}`));

@@ -14,7 +14,7 @@ import { createLog } from './log.ts';
 import { main } from './main.ts';
 import { integer, pastMoment } from './operator/arguments.ts';
 import { table } from './operator/print.ts';
-import { lazyClient, temporalTarget } from './temporal/client.ts';
+import { lazyClient, onOurQueues, temporalTarget } from './temporal/client.ts';
 import { fetchRun, parseRun, pinnedTo, type Run } from './temporal/history.ts';
 import { replay } from './temporal/replay.ts';
 import { storyOf } from './temporal/story.ts';
@@ -164,7 +164,7 @@ async function* listed(client: Client, { taskQueue }: ReplayConfig, options: Opt
     ...(given ? [`(${given})`] : []),
   ];
   for (const type of Object.values(WORKFLOWS)) {
-    const query = [`TaskQueue = "${taskQueue}"`, `WorkflowType = "${type}"`, ...rest].join(' and ');
+    const query = [onOurQueues(taskQueue), `WorkflowType = "${type}"`, ...rest].join(' and ');
     let left = limit;
     for await (const { workflowId, runId } of client.workflow.list({ query })) {
       const run = await fetchRun(client, workflowId, runId);

@@ -2,7 +2,6 @@ import { setTimeout } from 'node:timers/promises';
 import { NativeConnection } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import { createNames } from '../activities/http/names.ts';
-import { runSweeps } from '../activities/sweep.ts';
 import { secretKeysTrouble } from '../db/accounts/secret-keys.ts';
 import { openDatabase } from '../db/client.ts';
 import { firstVersion } from '../db/secrets.ts';
@@ -13,6 +12,7 @@ import { freePort, LOOPBACK } from './local/processes.ts';
 import { createLog } from './log.ts';
 import { main, repeat, until, untilReady } from './main.ts';
 import { figuresOf, healthOf, sdkMetrics, serveMetrics } from './metrics.ts';
+import { runReconciler } from './reconciler/reconciler.ts';
 import { createControl, lazyClient, type TemporalTarget, temporalTarget } from './temporal/client.ts';
 import { KEEP_MS, keepNamespace } from './temporal/namespace.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
@@ -76,7 +76,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   // The last net, also for what does not look whether it is to stop.
   void stopped.then(() => setTimeout(END_MS, null, { ref: false })).then(() => process.exit(1));
   const control = createControl(client, taskQueue);
-  const sweeping = runSweeps({ db, log, control, rules }, config.sweepIntervalMs, ending.signal);
+  const sweeping = runReconciler({ db, log, control, rules }, config.sweepIntervalMs, ending.signal);
   const isThere = await until(log, stopped, async () => {
     // A key that has expired stops no refunds either.
     const trouble = await temporalTrouble(target);

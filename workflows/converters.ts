@@ -1,6 +1,6 @@
 import { DefaultFailureConverter, defaultPayloadConverter, type Payload } from '@temporalio/common';
 
-// What histories hold of values and of failures. Temporal looks for both by these names.
+// What histories hold of values and of failures. The SDK requires these two export names.
 
 /** What cannot be decoded is undefined: a signal that somebody sent wrongly must not stop the workflow it is sent to. */
 export const payloadConverter = {

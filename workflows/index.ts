@@ -1,7 +1,8 @@
 // What the workflow bundle exports: one name per workflow type.
 export { enrichBatch } from './batch.ts';
+export { deliver } from './delivery.ts';
 export { lookUpEmail } from './lookup.ts';
-export { deliver, reverify } from './one-step.ts';
+export { reverify } from './reverify.ts';
 
 // Every promise keeps the stack it was made with, which Temporal's UI shows as the call stack. Ten frames each would be a
 // fifth of what workflows cost a worker. Each function that waits has a promise of its own, so that two frames of each show

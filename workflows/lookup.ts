@@ -1,174 +1,211 @@
+import { RetryState } from '@temporalio/common';
 import {
   ActivityFailure,
   ApplicationFailure,
   CancellationScope,
   isCancellation,
-  proxyActivities,
   setCurrentDetails,
   sleep,
+  TemporalFailure,
+  TimeoutFailure,
   upsertSearchAttributes,
 } from '@temporalio/workflow';
-import type { Activities } from '../activities/index.ts';
 import {
   type LookupInput,
+  type LookupPlan,
   type LookupResult,
   MEANING,
   OUTCOME,
   type PlannedSource,
+  type SourcePlan,
   type VendorAnswer,
 } from './messages.ts';
-import { atOnce, onLookupsQueue, REFUND, throwBug } from './options.ts';
+import { askFor, db, refundCredits } from './options.ts';
 
-const settleRequest = atOnce('settleRequest');
-const { refundCredits } = proxyActivities<Activities>(REFUND);
-
-/** A vendor's share of the time is for the vendor: our checks of what it names come on top. */
+/** How long the NPI Registry is waited for. */
+const IDENTIFY_MS = 60_000;
+/** Extra time, after the vendor's share, to check the addresses that it returned. */
 const VERIFY_MS = 2 * 60_000;
-/** What a last look at something and settling need. */
-export const RESERVE_MS = 5000;
+/** A last check and settling need this long. */
+const RESERVE_MS = 5000;
 
 /**
- * Finds the email of one NPI: checks what is known, asks the vendors one by one until one answer passes our checks,
- * and settles the request once. If an activity fails or somebody cancels it, the compensation gives the credits back
- * and settles as `failed`.
- * @param show tells operators who said what
+ * Finds the email of one NPI and settles its request. If something fails, the credits are given back: by this workflow, or
+ * by the reconciler if our code has a bug.
  */
-export async function lookUpEmail(input: LookupInput, show = setCurrentDetails): Promise<LookupResult> {
+export async function lookUpEmail(request: LookupInput): Promise<LookupResult> {
   try {
-    return named(await lookUp(input, show));
+    return named(await findEmail(request));
   } catch (error) {
-    throwBug(error);
+    // A bug fails the workflow task, where people see it. The reconciler gives the credits back at the deadline.
+    if (!(error instanceof TemporalFailure)) throw error;
     const reason = isCancellation(error) ? 'cancelled' : 'lookup_failed';
-    const result = named(
-      await CancellationScope.nonCancellable(() => refundCredits({ ...idsOf(input), reason })),
-    );
+    const result = await CancellationScope.nonCancellable(() => refundCredits({ ...request, reason }));
+    named(result);
     if (isCancellation(error)) throw error;
     return result;
   }
 }
 
-async function lookUp(input: LookupInput, show: (details: string) => void): Promise<LookupResult> {
-  const settle = (reason: string) => settleRequest({ ...idsOf(input), reason });
-  const compensate = (reason: string) => refundCredits({ ...idsOf(input), reason });
-  const answers = await askAll(input, show);
+async function findEmail(request: LookupInput): Promise<LookupResult> {
+  const plan = await makePlan(request);
+  if (plan.kind === 'settled') return plan.result;
+  return await settle(request, plan, await askSources(request, plan));
+}
+
+/** Decides which sources are asked. The NPI Registry is asked first about an NPI that no import knows. */
+async function makePlan(request: LookupInput): Promise<Exclude<LookupPlan, { kind: 'unidentified' }>> {
+  const plan = await db.planLookup({ ...request, registry: null });
+  if (plan.kind !== 'unidentified') return plan;
+  const trouble = await askRegistry(request);
+  const identified = await db.planLookup({ ...request, registry: { trouble } });
+  if (identified.kind === 'unidentified') throw new Error('the registry is asked once');
+  return identified;
+}
+
+/** Returns why the registry could not say who the NPI is; null if its response is stored. */
+async function askRegistry(request: LookupInput): Promise<string | null> {
+  const msLeft = Math.min(IDENTIFY_MS, timeLeft(request) - RESERVE_MS);
+  const { identify } = askFor(msLeft, 'registry', `registry for NPI ${request.npi}`);
+  try {
+    return await identify({ ...request, until: Date.now() + msLeft });
+  } catch (error) {
+    return unresolved(error).reason ?? 'deadline';
+  }
+}
+
+/**
+ * Asks one source after the other until one has a usable email. Sources that have not answered in their share of the
+ * time are asked again after all the others, with the rest of the time.
+ * @returns the last answer of each source that was asked
+ */
+async function askSources(request: LookupInput, plan: SourcePlan): Promise<VendorAnswer[]> {
+  const answers = new Map<PlannedSource, VendorAnswer>();
+  const silent: PlannedSource[] = [];
+  for (const source of plan.sources) {
+    const answer = await ask(request, plan, source, Math.min(source.capMs, timeLeft(request)), false);
+    answers.set(source, answer);
+    show(answers);
+    if (MEANING[answer.kind] === 'final') return [answer];
+    if (MEANING[answer.kind] === 'open') silent.push(source);
+  }
+  for (const [index, source] of silent.entries()) {
+    const share = Math.floor(timeLeft(request) / (silent.length - index));
+    const answer = await ask(request, plan, source, share, true);
+    answers.set(source, answer);
+    show(answers);
+    if (MEANING[answer.kind] === 'final') return [answer];
+  }
+  return [...answers.values()];
+}
+
+/** Asks one source. A mail server that greylists an address is asked again after its pause, before any other source. */
+async function ask(
+  request: LookupInput,
+  plan: SourcePlan,
+  source: PlannedSource,
+  msLeft: number,
+  again: boolean,
+): Promise<VendorAnswer> {
+  // A vendor that is asked after the deadline would be paid for nothing.
+  if (msLeft <= 0) return OUT_OF_TIME;
+  const answer =
+    source.vendor === null
+      ? await verify(request, plan, source, msLeft, 'first')
+      : await askVendor(request, source.vendor, msLeft, again);
+  const pauseMs = Math.min(plan.greylistMs, timeLeft(request) - RESERVE_MS);
+  if (answer.kind !== 'later' || pauseMs <= 0) return answer;
+  await sleep(pauseMs, { summary: `greylisted: ${nameOf(source)}` });
+  const patience = pauseMs < plan.greylistMs ? 'early' : 'over';
+  return await verify(request, plan, source, timeLeft(request), patience);
+}
+
+async function askVendor(
+  request: LookupInput,
+  vendor: string,
+  msLeft: number,
+  again: boolean,
+): Promise<VendorAnswer> {
+  const activityMs = Math.min(msLeft + VERIFY_MS, timeLeft(request));
+  const activityId = again ? `${vendor}-again` : vendor;
+  const activities = askFor(activityMs, activityId, `${vendor} for NPI ${request.npi}`);
+  const until = Date.now() + msLeft;
+  return await activities.askVendor({ ...request, vendor, again, until }).catch(unresolved);
+}
+
+/** Checks known addresses, or checks greylisted ones again. */
+async function verify(
+  request: LookupInput,
+  { lookupId, wantedType }: SourcePlan,
+  source: PlannedSource,
+  msLeft: number,
+  patience: 'first' | 'early' | 'over',
+): Promise<VendorAnswer> {
+  const activityId = `${source.vendor ?? 'known'}-${patience}`;
+  const activities = askFor(msLeft, activityId, `${nameOf(source)} of NPI ${request.npi}`);
+  return await activities.verifyEmails({ ...request, lookupId, wantedType, patience }).catch(unresolved);
+}
+
+const OUT_OF_TIME: VendorAnswer = { kind: 'unresolved', reason: null };
+
+/** The type of failures that say why a source could not be asked yet. */
+const SOURCE = 'Source.';
+
+/**
+ * Returns the answer that a failed activity stands for. Retries are unlimited, so an activity fails for two reasons: its time
+ * is over, and the failure of its last attempt says what it waited for; or it failed with a non-retryable failure.
+ */
+function unresolved(error: unknown): VendorAnswer {
+  if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error;
+  const { cause } = error;
+  const last = cause instanceof TimeoutFailure ? cause.cause : cause;
+  const type = last instanceof ApplicationFailure ? last.type : null;
+  if (type?.startsWith(SOURCE)) return { kind: 'unresolved', reason: type.slice(SOURCE.length) };
+  if (error.retryState === RetryState.NON_RETRYABLE_FAILURE)
+    return { kind: 'fatal', reason: 'lookup_failed' };
+  return OUT_OF_TIME;
+}
+
+/** Settles by the answers: `not_found` only if every source said that it has nothing. */
+async function settle(
+  request: LookupInput,
+  { unidentified }: SourcePlan,
+  answers: readonly VendorAnswer[],
+): Promise<LookupResult> {
   const final = answers.find(({ kind }) => MEANING[kind] === 'final');
-  if (final) return final.settled ?? (await settle(final.reason ?? 'no_source'));
+  if (final)
+    return final.settled ?? (await db.settleRequest({ ...request, reason: final.reason ?? 'no_source' }));
   const missing = answers.find(({ kind }) => MEANING[kind] !== 'definitive');
-  if (missing) return await compensate(missing.reason ?? missing.kind);
-  if (input.plan.unidentified !== null) return await compensate(input.plan.unidentified);
-  return await settle(answers.at(-1)?.reason ?? 'no_source');
+  if (missing) return await refundCredits({ ...request, reason: reasonOf(missing) });
+  if (unidentified !== null) return await refundCredits({ ...request, reason: unidentified });
+  return await db.settleRequest({ ...request, reason: answers.at(-1)?.reason ?? 'no_source' });
 }
 
-function idsOf({ requestId, batchId, npi }: LookupInput) {
-  return { requestId, batchId, npi };
+/** Returns the reason of a refund: the failure, or the deadline with what the lookup waited for. */
+function reasonOf({ kind, reason }: VendorAnswer): string {
+  if (MEANING[kind] === 'failed') return reason ?? kind;
+  return reason === null ? 'deadline' : `deadline (${reason})`;
 }
 
-/** So that operators find what brought no email, and why. */
+/** Lets operators search for lookups without an email, by the reason. */
 function named(result: LookupResult): LookupResult {
   const { status, reason } = result;
   if (status !== 'completed') upsertSearchAttributes([{ key: OUTCOME, value: `${status}: ${reason}` }]);
   return result;
 }
 
-/**
- * Asks one source after the other until one has a usable email. Those that could not answer get another chance after
- * all the others, with what is left of the time.
- * @returns the last answer of each source that was asked
- */
-async function askAll(input: LookupInput, show: (details: string) => void): Promise<VendorAnswer[]> {
-  const { plan } = input;
-  const left = () => input.deadline - Date.now();
-  const answers = new Map<PlannedSource, VendorAnswer>();
-  const story: string[] = [];
-  const hear = (source: PlannedSource, answer: VendorAnswer) => {
-    answers.set(source, answer);
-    story.push(`- **${nameOf(source)}**: ${answer.kind}${answer.reason ? ` (${answer.reason})` : ''}`);
-    show(story.join('\n'));
-    return MEANING[answer.kind];
-  };
-  const askOne = async (source: PlannedSource, time: Time) => {
-    const meaning = hear(source, await ask(input, source, time));
-    const waitMs = Math.min(plan.greylistMs, left() - RESERVE_MS);
-    if (answers.get(source)?.kind !== 'later' || waitMs <= 0) return meaning;
-    // A mail server greylists what was named: nobody else is paid for an answer before the second look at it.
-    await sleep(waitMs);
-    const patience = waitMs < plan.greylistMs ? 'early' : 'over';
-    return hear(source, await verify(input, source, { msLeft: left(), patience }));
-  };
-
-  const open: PlannedSource[] = [];
-  for (const source of plan.sources) {
-    const meaning = await askOne(source, { msLeft: Math.min(source.capMs, left()), again: false });
-    if (meaning === 'final') return [...answers.values()];
-    if (meaning === 'open') open.push(source);
-  }
-  for (const [index, source] of open.entries()) {
-    const msLeft = Math.floor(left() / (open.length - index));
-    if ((await askOne(source, { msLeft, again: true })) === 'final') break;
-  }
-  return [...answers.values()];
-}
-
-/** `again`: the second chance of a source that has not answered. */
-type Time = Readonly<{ msLeft: number; again: boolean }>;
-
 function nameOf({ vendor }: PlannedSource): string {
   return vendor ?? 'known addresses';
 }
 
-async function ask(
-  input: LookupInput,
-  source: PlannedSource,
-  { msLeft, again }: Time,
-): Promise<VendorAnswer> {
-  const { vendor } = source;
-  if (vendor === null) return await verify(input, source, { msLeft, patience: 'first' });
-  const { npi, deadline } = input;
-  const activityMs = Math.min(msLeft + VERIFY_MS, deadline - Date.now());
-  const { askVendor } = proxyActivities<Activities>(
-    onLookupsQueue(again ? `${vendor}-again` : vendor, `${vendor} for NPI ${npi}`, activityMs),
-  );
-  const until = Date.now() + msLeft;
-  return await answerWithin(msLeft, () => askVendor({ ...idsOf(input), vendor, again, until }));
+function timeLeft({ deadline }: LookupInput): number {
+  return deadline - Date.now();
 }
 
-/** Our checks of addresses that are known already, or that no vendor is asked for again. */
-async function verify(
-  input: LookupInput,
-  source: PlannedSource,
-  { msLeft, patience }: { readonly msLeft: number; readonly patience: 'first' | 'early' | 'over' },
-): Promise<VendorAnswer> {
-  const { lookupId, wantedType } = input.plan;
-  const { verifyEmails } = proxyActivities<Activities>(
-    onLookupsQueue(
-      `${source.vendor ?? 'known'}-${patience}`,
-      `${nameOf(source)} of NPI ${input.npi}`,
-      msLeft,
-    ),
-  );
-  return await answerWithin(msLeft, () => verifyEmails({ ...idsOf(input), lookupId, wantedType, patience }));
-}
-
-/**
- * The answer of an activity that asks someone. Its retries are unlimited, so it fails only if no further attempt fits
- * into its time; then the last attempt's failure says why.
- */
-async function answerWithin(msLeft: number, work: () => Promise<VendorAnswer>): Promise<VendorAnswer> {
-  if (msLeft <= 0) return { kind: 'unresolved', reason: 'deadline' };
-  try {
-    return await work();
-  } catch (error) {
-    if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error;
-    return { kind: 'unresolved', reason: reasonOf(error.cause) };
-  }
-}
-
-/** The type of failures that say why a source could not be asked or could not answer yet. */
-const SOURCE = 'Source.';
-
-function reasonOf(cause: Error | undefined): string {
-  // A time-out carries the last attempt's failure as its own cause.
-  const failure = cause instanceof ApplicationFailure ? cause : cause?.cause;
-  const type = failure instanceof ApplicationFailure ? failure.type : null;
-  return type?.startsWith(SOURCE) ? type.slice(SOURCE.length) : 'deadline';
+/** Shows operators the answer of each source. */
+function show(answers: ReadonlyMap<PlannedSource, VendorAnswer>): void {
+  const lines = [...answers].map(([source, { kind, reason }]) => {
+    return `- **${nameOf(source)}**: ${reason === null ? kind : `${kind} (${reason})`}`;
+  });
+  setCurrentDetails(lines.join('\n'));
 }

@@ -1,12 +1,13 @@
 import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common';
 import { defineSignal } from '@temporalio/workflow';
 
-// What crosses Temporal: ids, outcomes and numbers. Never an email, a URL, a key or custom_data, so that any history
-// may be shown to anyone.
+// What crosses Temporal: ids, outcomes, and numbers. Never an email, a URL, a key, or custom_data, so any history can be
+// shown to anyone.
 
 export type FinalStatus = 'completed' | 'not_found' | 'failed';
+export type WantedType = 'any' | 'professional' | 'personal';
 
-/** Input of `enrichBatch`; its workflow id is the batch id. */
+/** Input of `enrichBatch`. Its workflow id is the batch id. */
 export interface BatchInput {
   readonly batchId: string;
 }
@@ -18,50 +19,32 @@ export interface BatchResult {
   readonly failed: number;
 }
 
-/** Input of `lookUpEmail`; its workflow id is the request id. */
+/** A batch as PostgreSQL has it. */
+export interface BatchFacts extends BatchResult {
+  readonly batchId: string;
+  readonly organizationId: string;
+  readonly webhookMode: 'real-time' | 'batch' | null;
+  /** The NPI of each request, in the order of the submit. */
+  readonly npis: Readonly<Record<string, string>>;
+  /** Requests that are not final. */
+  readonly open: readonly LookupInput[];
+  /** Webhooks that are due and were never attempted. */
+  readonly due: readonly DueDelivery[];
+}
+
+export interface DueDelivery {
+  readonly deliveryId: string;
+  /** The request that it reports; null if it reports the whole batch. */
+  readonly requestId: string | null;
+}
+
+/** Input of `lookUpEmail`. Its workflow id is the request id. */
 export interface LookupInput {
   readonly requestId: string;
   readonly batchId: string;
   readonly npi: string;
   /** Milliseconds since the epoch: 15 minutes after the request was accepted. */
   readonly deadline: number;
-  readonly plan: AskPlan;
-}
-
-/** A lookup that is to be begun; with a deadline if that is another than its batch's. */
-export type Planned = Pick<LookupInput, 'requestId' | 'npi' | 'plan'> &
-  Partial<Pick<LookupInput, 'deadline'>>;
-
-/** A request whose NPI no import has brought: it is planned once the registry has said who that is. */
-export type Unknown = Pick<LookupInput, 'requestId' | 'npi'>;
-
-export type WantedType = 'any' | 'professional' | 'personal';
-
-/** How an NPI is looked up, by what is known of it. */
-export type LookupPlan =
-  /** Nobody is asked; the reason says why. */
-  { readonly kind: 'end'; readonly reason: string } | AskPlan;
-
-export interface AskPlan {
-  readonly kind: 'ask';
-  readonly lookupId: string;
-  readonly wantedType: WantedType;
-  /** How long a mail server that greylists is given before it is asked again (RFC 6647: a few minutes). */
-  readonly greylistMs: number;
-  /**
-   * Why nobody could tell who the NPI is, if a vendor is left out because of that: no ground to say `not_found`. Null
-   * if nothing is in doubt.
-   */
-  readonly unidentified: string | null;
-  /** In the order in which they are asked. */
-  readonly sources: readonly PlannedSource[];
-}
-
-export interface PlannedSource {
-  /** Null for the addresses that are known already: they are checked before money is spent. */
-  readonly vendor: string | null;
-  /** How long it is waited for before the next one is asked. */
-  readonly capMs: number;
 }
 
 export interface LookupResult {
@@ -71,8 +54,50 @@ export interface LookupResult {
 }
 
 /**
- * How asking one vendor, or checking what is known, may end, and what that means for the request.
- * - `final`: nobody else is asked
+ * Sent to the batch by the activity that settles one of its requests. It changes no fact: PostgreSQL is asked
+ * whether a webhook is due before it is sent.
+ */
+export interface Settled {
+  readonly requestId: string;
+  /** The webhook that is due because of it; null for none. */
+  readonly deliveryId: string | null;
+}
+
+export const requestSettled = defineSignal<[Settled]>('requestSettled');
+
+/** How an NPI is looked up. */
+export type LookupPlan =
+  /** The request is final already. */
+  | { readonly kind: 'settled'; readonly result: LookupResult }
+  /** No import knows the NPI, so the NPI Registry is asked first. */
+  | { readonly kind: 'unidentified' }
+  | SourcePlan;
+
+export interface SourcePlan {
+  readonly kind: 'ask';
+  readonly lookupId: string;
+  readonly wantedType: WantedType;
+  /** How long a mail server that greylists is left alone before it is asked again (RFC 6647: a few minutes). */
+  readonly greylistMs: number;
+  /**
+   * Why the registry could not identify the NPI, if a vendor is left out because of that. Such a request cannot end as
+   * `not_found`. Null if no vendor is left out.
+   */
+  readonly unidentified: string | null;
+  /** In the order in which they are asked. */
+  readonly sources: readonly PlannedSource[];
+}
+
+export interface PlannedSource {
+  /** Null for the addresses that are known already: they are checked before money is spent. */
+  readonly vendor: string | null;
+  /** How long to wait for it before the next one is asked. */
+  readonly capMs: number;
+}
+
+/**
+ * How asking one source may end, and what that means for the request.
+ * - `final`: no other source is asked
  * - `definitive`: this source has nothing that passes our checks; `not_found` needs that of every source
  * - `failed`: it could not answer, and asking again would not help
  * - `open`: it has not answered yet, and is asked again after all the others
@@ -88,7 +113,7 @@ export const MEANING = {
   unusable: 'definitive',
   fatal: 'failed',
   lost: 'open',
-  // A mail server asked to come back before it says whether the mailbox is there.
+  // A mail server asked to come back before it says whether the mailbox exists.
   later: 'open',
   unresolved: 'open',
 } as const;
@@ -96,28 +121,19 @@ export const MEANING = {
 export interface VendorAnswer {
   readonly kind: keyof typeof MEANING;
   readonly reason: string | null;
-  /** How the request was settled with it; absent if nothing was. */
+  /** How the request was settled with it; absent if it was not. */
   readonly settled?: LookupResult;
 }
 
-/** Input of `deliver`; its workflow id is the delivery id. */
+/** Input of `deliver`. Its workflow id is the delivery id. */
 export interface DeliverInput {
   readonly deliveryId: string;
 }
 
-/** The last net of a delivery: its schedule is over within a week, unless its host is away or it is suspended. */
+/** The safety limit of a delivery. It is decided within a week, unless its receiver is away or it is suspended. */
 export const DELIVERY_TIMEOUT = '30d';
 
 export type DeliveryResult = 'delivered' | 'failed' | 'none';
-
-/**
- * Sent to the batch workflow with the ids of requests that were settled lately. It wakes the workflow, which then reads the
- * facts; what it says is for whoever reads the history.
- */
-export const requestSettled = defineSignal<string[]>('requestSettled');
-
-/** Sent to the batch workflow when many of its requests may have become final, or have room: it reads the facts. */
-export const lookAgain = defineSignal('lookAgain');
 
 /** Workflow types, as operators see them. */
 export const WORKFLOWS = {
@@ -128,25 +144,25 @@ export const WORKFLOWS = {
 } as const;
 
 /**
- * Search attributes, so that the Temporal UI finds a batch by its organization or any of its NPIs, and a lookup that
- * brought no email by its status and reason, such as `failed: deadline`. A batch is in progress as long as it runs.
+ * Search attributes. The Temporal UI finds a batch by its organization or any of its NPIs, and a lookup without an email
+ * by its status and reason, such as `failed: deadline`. A batch is in progress as long as it runs.
  */
 export const ORGANIZATION_ID = defineSearchAttributeKey('OrganizationId', SearchAttributeType.KEYWORD);
 export const NPI = defineSearchAttributeKey('Npi', SearchAttributeType.KEYWORD_LIST);
 export const OUTCOME = defineSearchAttributeKey('Outcome', SearchAttributeType.KEYWORD);
 
-/** The enrichment queue of a deployment; a namespace per environment keeps deployments apart. */
+/** The enrichment queue of a deployment. A namespace per environment keeps deployments apart. */
 export const TASK_QUEUE = 'enrichment';
 
-/** The queues that belong to an enrichment queue: `enrichment-x` has `lookups-x` and `webhooks-x`. */
+/** Returns the queues that belong to an enrichment queue: `enrichment-x` has `lookups-x` and `webhooks-x`. */
 export function queuesOf(enrichment: string) {
   const suffix = enrichment.startsWith(TASK_QUEUE) ? enrichment.slice(TASK_QUEUE.length) : `-${enrichment}`;
   return {
-    /** Workflows and short activities. */
+    /** Batches, lookups, and short activities. */
     enrichment,
-    /** Vendor activities only: a look-up may hold its slot for minutes. */
+    /** Vendor activities only: a lookup may hold its slot for minutes. */
     lookups: `lookups${suffix}`,
-    /** Deliveries only: a slow receiver may hold its slot for 15 seconds and must not delay a refund. */
+    /** Deliveries only, workflows included: a storm of failing receivers must not delay a batch. */
     webhooks: `webhooks${suffix}`,
   };
 }

@@ -83,7 +83,9 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
       switch (outcome.kind) {
         case 'resent': {
           // It is committed: if Temporal is away the sweep starts it.
-          const started = await start((...temporal) => startDelivery(...temporal, which));
+          const started = await start((...temporal) =>
+            startDelivery(...temporal, { ...which, npis: outcome.npis }),
+          );
           // Unmarked, it is started once more, which changes nothing.
           if (started) {
             const { resends } = outcome.delivery;

@@ -83,7 +83,7 @@ async function accept(
         { organization_id: organizationId, batch_id: batchId, total: outcome.start.npis.length },
         'batch accepted',
       );
-      if (outcome.start.wakeAt) await startNow(deps, outcome.start, request.info.received);
+      await startNow(deps, outcome.start, request.info.received);
       const preferred = preferredWait(request);
       // Of a submit every change is known but the end.
       const wait = preferred && { ...preferred, until: 'end' as const };
@@ -137,7 +137,7 @@ async function startNow(
   const deadline = Math.max(receivedAt + TEMPORAL_MS, Date.now() + 300);
   if (!(await start((...temporal) => startBatch(...temporal, batch), deadline))) return;
   // Nobody waits for it.
-  void markStarted(db, batch).catch((error) => {
+  void markStarted(db, batch.batchId).catch((error) => {
     log.warn({ err: error, batch_id: batch.batchId }, 'batch not marked as started, the sweep will');
   });
 }

@@ -2,8 +2,8 @@ import { type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { cut, type Database, only, type Page, run, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, type Granted, Refusal } from '../errors.ts';
-import { balanceLock } from '../requests/room.ts';
 import type { LedgerKind, WantedType } from '../words.ts';
+import { balanceLock } from './balance.ts';
 import type { Balance } from './organizations.ts';
 
 /**

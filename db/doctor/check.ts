@@ -1,9 +1,9 @@
 import { type SQL, sql } from 'drizzle-orm';
-import type { SettleRules } from '../requests/settle.ts';
+import type { KnownWindows } from '../requests/entitlements.ts';
 import FINDINGS from './findings.json' with { type: 'json' };
 
 /** What the database should hold is measured by the rules that the workers keep; times in milliseconds. */
-export interface DoctorRules extends SettleRules {
+export interface DoctorRules extends KnownWindows {
   readonly webhookScheduleMs: readonly number[];
 }
 

@@ -1,8 +1,8 @@
 import { type SQL, sql } from 'drizzle-orm';
+import { balanceLock } from '../accounts/balance.ts';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, snapshot, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
-import { balanceLock } from '../requests/room.ts';
 import { settleIn } from '../requests/settle.ts';
 import { type CheckResult, type DoctorRules, type FindingCode, resultOf, statement } from './check.ts';
 import { ledgerPasses } from './ledger.ts';

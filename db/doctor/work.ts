@@ -29,7 +29,7 @@ const BATCHES: Pass = {
     batch_wanted_type: sql`r.wanted_types <> r.total * hashtext(b.wanted_type)`,
     batch_completed_count: sql`b.completed_count <> coalesce(r.final, 0)`,
     batch_status: sql`b.status <> case when b.completed_count = b.total then 'completed' else 'in-progress' end`,
-    batch_not_started: sql`b.wake_at < now() - ${GRACE}`,
+    batch_not_started: sql`b.started_at is null and b.created_at < now() - ${GRACE}`,
     batch_deliveries: sql`coalesce(d.total, 0) <> case b.webhook_mode when 'real-time' then b.total when 'batch' then 1 else 0 end
         or d.request_ids is distinct from case b.webhook_mode when 'real-time' then r.ids end`,
   },

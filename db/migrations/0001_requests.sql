@@ -31,17 +31,14 @@ create table batches (
   -- Of what its envelope says; no two changes have the same one (later), so that it tells one state from another.
   updated_at timestamptz not null,
   deadline_at timestamptz(3) not null,
-  -- Null until Temporal has the batch workflow.
+  -- Null until Temporal has the batch workflow: these batches are the outbox.
   started_at timestamptz(3),
-  -- The outbox: since when the batch's workflow is to be started, or told that more of its requests have room. Null if
-  -- it has nothing to do that it does not know of, as while all of its requests wait.
-  wake_at timestamptz(3) default clock_timestamp(),
   -- When the sweep last looked whether the workflows of this batch still live.
   checked_at timestamptz(3),
   check ((webhook_url is null) = (webhook_mode is null)),
   check (submitted_as = 'bulk' or total = 1)
 );
-create index batches_to_wake on batches (wake_at) where wake_at is not null;
+create index batches_to_start on batches (created_at) where started_at is null;
 create index batches_in_progress on batches (id) where status = 'in-progress';
 create index batches_by_organization on batches (organization_id, created_at);
 -- What is old is found in the order of its age.
@@ -58,8 +55,6 @@ create table requests (
   -- Written when it is submitted, so that a new price changes no past request.
   cost smallint not null constraint requests_cost_positive check (cost > 0),
   status text not null check (status in ('accepted', 'in-progress', 'completed', 'not_found', 'failed')),
-  -- An organization has room for so many lookups at once; its other requests wait in their rows, by their deadline.
-  has_room boolean not null default true,
   lookup_id text references lookups,
   replayed boolean not null default false,
   credits_used smallint not null generated always as (
@@ -100,7 +95,6 @@ create table requests (
   constraint requests_test_joins_no_lookup check (num_nonnulls(test_outcome, lookup_id) < 2)
 );
 create index requests_open on requests (deadline_at) where settled_at is null;
-create index requests_in_line on requests (organization_id, has_room, deadline_at) where settled_at is null;
 create index requests_by_npi on requests (npi, organization_id);
 -- What an organization had in a time; hardly any work to keep, because rows lie in the order of time.
 create index requests_by_settlement on requests using brin (settled_at);

@@ -150,7 +150,8 @@ begin
       select coalesce(greatest(max(tag) filter (where organization_id = organization) + 1, min(tag)), 0)
         into turn.tag from source_turns where source = a_source;
     end if;
-    select max(pace) into longest from jsonb_to_recordset(limits) l (pace interval);
+    -- A turn is kept for at least two seconds: on a busy machine its owner comes late, and a lost turn slows the source.
+    select greatest(max(pace), interval '2 s') into longest from jsonb_to_recordset(limits) l (pace interval);
     if turn.given and turn.due_at > at - longest then
       free_at := turn.due_at;
     else
@@ -265,29 +266,4 @@ begin
    where r.id = any(request_ids) and l.id = r.lookup_id and l.closed_at is null
      and (r.status <> 'failed' or not exists (
        select from requests other where other.lookup_id = l.id and other.settled_at is null));
-end $$;
-
--- Gives the room that there is to requests of an organization that wait, the first to be overdue first. While more wait
--- than there is room for it is given a tenth of all at a time, because their batches are told each time; these are
--- returned. Whoever calls it holds the organization's balance.
-create function give_room(organization text, at_most integer) returns setof text language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-declare
-  free integer;
-begin
-  if not exists (select from requests where organization_id = organization and settled_at is null and not has_room) then
-    return;
-  end if;
-  select at_most - count(*) into free
-    from requests where organization_id = organization and settled_at is null and has_room;
-  if free >= at_most / 10.0 or not exists (
-    select from requests where organization_id = organization and settled_at is null and not has_room
-    offset greatest(free, 0)
-  ) then
-    return query update requests set has_room = true
-     where id = any (array(
-       select id from requests where organization_id = organization and settled_at is null and not has_room
-        order by deadline_at, batch_id, position limit free))
-    returning batch_id;
-  end if;
 end $$;

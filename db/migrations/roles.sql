@@ -82,12 +82,12 @@ grant select, insert, update on rate_windows to npe_api;
 grant select on rate_windows to npe_operator;
 
 -- Requests. Whose they are and what they cost never changes; the rest is guarded by triggers.
-grant select, insert, update (started_at, updated_at, wake_at) on batches to npe_api;
+grant select, insert, update (started_at, updated_at) on batches to npe_api;
 grant select, update on batches to npe_worker, npe_operator;
 grant select, insert on requests to npe_api;
 grant select, update (
   status, replayed, email, email_type, email_last_validated_at, reason, started_at, settled_at, lookup_id, erased_at,
-  has_room, suppression_change
+  suppression_change
 ) on requests to npe_worker, npe_operator;
 grant select, insert, update on idempotency_keys to npe_api;
 -- Who deletes has to lock.

@@ -1,19 +1,17 @@
-import { sql } from 'drizzle-orm';
-import { type Database, run, span } from '../client.ts';
+import { and, eq, isNull, sql } from 'drizzle-orm';
+import { type Database, query, run, span } from '../client.ts';
+import { batches, requests } from '../schema.ts';
 import type { SubmittedAs, WantedType } from '../words.ts';
 
-// What the sweep asks. A batch with `wake_at` is in the outbox: its workflow is to be started, or told that more of its
-// requests have room.
+// What the reconciler asks. The outbox holds the batches whose workflow was never started: `started_at` is null.
 
-/** What the start of a batch workflow needs to know; nothing personal. */
+/** What the start of a batch workflow needs to know. Nothing in it is personal. */
 export interface BatchStart {
   readonly batchId: string;
   readonly organizationId: string;
   readonly submittedAs: SubmittedAs;
   readonly wantedType: WantedType;
   readonly npis: readonly string[];
-  /** Since when it is in the outbox; null if it is not. */
-  readonly wakeAt: Date | null;
 }
 
 /**
@@ -68,27 +66,27 @@ export async function noteSweep(db: Database): Promise<void> {
   await run(db)`update sweeps set swept_at = clock_timestamp()`;
 }
 
-/** Notes that the batch workflow runs, and takes the batch out of the outbox unless it came in again meanwhile. */
-export async function markStarted(
-  db: Database,
-  { batchId, wakeAt }: Pick<BatchStart, 'batchId' | 'wakeAt'>,
-): Promise<void> {
-  await run(db)`
-    update batches set started_at = coalesce(started_at, clock_timestamp()), wake_at = null
-     where id = ${batchId} and wake_at = ${wakeAt}::timestamptz`;
+/** Notes that the batch workflow was started, which takes the batch out of the outbox. */
+export async function markStarted(db: Database, batchId: string): Promise<void> {
+  await query(db, (tx) =>
+    tx
+      .update(batches)
+      .set({ startedAt: sql`clock_timestamp()` })
+      .where(and(eq(batches.id, batchId), isNull(batches.startedAt))),
+  );
 }
 
 /**
- * The outbox: batches that came in at least `olderThanMs` ago, the oldest of each organization first. Younger ones are
- * still being seen to by whoever put them there.
+ * Lists the outbox: batches that were accepted at least `olderThanMs` ago, the oldest of each organization first. The API
+ * is still starting younger ones.
  */
-export async function listToWake(db: Database, olderThanMs: number, limit: number): Promise<BatchStart[]> {
+export async function listToStart(db: Database, olderThanMs: number, limit: number): Promise<BatchStart[]> {
   return await run<BatchStart>(db)`
     select ${START} from (
-      select *, row_number() over (partition by organization_id order by wake_at) as place
-        from batches where wake_at < now() - ${span(olderThanMs)}
-       order by place, wake_at limit ${limit}
-    ) batches order by place, wake_at`;
+      select *, row_number() over (partition by organization_id order by created_at) as place
+        from batches where started_at is null and created_at < clock_timestamp() - ${span(olderThanMs)}
+       order by place, created_at limit ${limit}
+    ) batches order by place, created_at`;
 }
 
 /** Organizations with an open request past its deadline, the longest overdue first. */
@@ -114,14 +112,17 @@ export async function takeUnfinished(db: Database, everyMs: number, limit: numbe
     returning ${START}`;
 }
 
-/** The requests of a batch that are or may be looked up. */
-export async function listOpen(db: Database, batchId: string): Promise<string[]> {
-  const rows = await run<{ id: string }>(db)`
-    select id from requests where batch_id = ${batchId} and settled_at is null and has_room`;
-  return rows.map(({ id }) => id);
+/** Lists the requests of a batch that are not final. */
+export async function listOpen(db: Database, batchId: string) {
+  return await query(db, (tx) =>
+    tx
+      .select({ requestId: requests.id, npi: requests.npi })
+      .from(requests)
+      .where(and(eq(requests.batchId, batchId), isNull(requests.settledAt))),
+  );
 }
 
 /** A row of batches as a `BatchStart`. */
-export const START = sql`
-  batches.id as "batchId", wake_at as "wakeAt", organization_id as "organizationId", submitted_as as "submittedAs",
+const START = sql`
+  batches.id as "batchId", organization_id as "organizationId", submitted_as as "submittedAs",
   wanted_type as "wantedType", array(select npi from requests where batch_id = batches.id order by position) as npis`;

@@ -1,20 +1,19 @@
-import { sql } from 'drizzle-orm';
-import { type Database, run } from '../client.ts';
-import type { TestOutcome, WantedType } from '../words.ts';
+import { and, eq, isNull, sql } from 'drizzle-orm';
+import { type Database, query } from '../client.ts';
+import { requests } from '../schema.ts';
 
 /**
- * Makes requests of a sandbox `in-progress`, as `joinLookups` does with others. Safe to repeat.
- * @returns without those that are final already; the deadline in milliseconds since the epoch
+ * Makes a request of a sandbox `in-progress`, as `joinLookups` does with others. Safe to repeat.
+ * @returns the type it asked for and the outcome of the test; null if it is final already
  */
-export async function beginForSandbox(db: Database, requestIds: readonly string[]) {
-  type Begun = Readonly<Record<'requestId' | 'npi', string>> & { readonly deadline: number };
-  return await run<Begun & { wantedType: WantedType; outcome: TestOutcome }>(db)`
-    with open as materialized (
-      select id from requests where id = any(${sql.param(requestIds)}) and settled_at is null order by id for update
-    )
-    update requests r
-       set status = 'in-progress', started_at = coalesce(started_at, date_trunc('milliseconds', clock_timestamp()))
-      from open where r.id = open.id
-    returning r.id as "requestId", npi, wanted_type as "wantedType", test_outcome as outcome,
-              extract(epoch from deadline_at)::float8 * 1000 as deadline`;
+export async function beginForSandbox(db: Database, requestId: string) {
+  const startedAt = sql`coalesce(started_at, date_trunc('milliseconds', clock_timestamp()))`;
+  return await query(db, async (tx) => {
+    const [begun] = await tx
+      .update(requests)
+      .set({ status: 'in-progress', startedAt })
+      .where(and(eq(requests.id, requestId), isNull(requests.settledAt)))
+      .returning({ wantedType: requests.wantedType, outcome: requests.testOutcome });
+    return begun ?? null;
+  });
 }

@@ -1,17 +1,11 @@
 import { type SQL, sql } from 'drizzle-orm';
+import { balanceLock } from '../accounts/balance.ts';
 import { type Database, run, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { countSettled, type Ended } from '../metrics.ts';
 import type { FinalStatus } from '../words.ts';
 import type { KnownWindows } from './entitlements.ts';
 import { CLAIMS, claimEntitlements, knownEmails, requireClaims, sandboxEmails } from './entitlements.ts';
-import type { BatchStart } from './outbox.ts';
-import { balanceLock, giveRoom } from './room.ts';
-
-export interface SettleRules extends KnownWindows {
-  /** How many lookups of one organization may be open at once. */
-  readonly lookupsPerOrganization: number;
-}
 
 /** How a lookup ended: `answered` takes what the directory now holds, `failed` gives the credits back. */
 export type LookupEnd = 'answered' | 'failed';
@@ -20,8 +14,8 @@ export interface Settlement extends Ended {
   readonly status: FinalStatus;
   /** False where the request was final already: settling again changes nothing. */
   readonly settledNow: boolean;
-  /** The batches that have room for another lookup now: their workflows are to be told. */
-  readonly wake: readonly BatchStart[];
+  /** Why there is no email, as it is recorded; null if there is one. */
+  readonly reason: string | null;
 }
 
 /**
@@ -38,7 +32,7 @@ export async function settle(
   requestId: string,
   end: LookupEnd,
   reason: string,
-  rules: SettleRules,
+  rules: KnownWindows,
 ): Promise<Settlement> {
   const settled = await transaction(db, (tx) => settleIn(tx, requestId, end, reason, rules));
   if (settled.settledNow) countSettled(settled);
@@ -51,19 +45,15 @@ export async function settleIn(
   requestId: string,
   end: LookupEnd,
   reason: string,
-  rules: SettleRules,
+  rules: KnownWindows,
 ): Promise<Settlement> {
   const owner = sql`(select organization_id from requests where id = ${requestId})`;
-  // Sent together: each statement sees what was committed while the one before waited for its locks.
-  const [, [settled], wake] = await Promise.all([
-    lock(tx, owner, requestId),
-    write(tx, requestId, end, reason, rules),
-    giveRoom(tx, owner, rules.lookupsPerOrganization),
-    run(tx)`select close_lookups(array[${requestId}])`,
-  ]);
+  await lock(tx, owner, requestId);
+  const [settled] = await write(tx, requestId, end, reason, rules);
   if (!settled) throw new Refusal('request_missing');
   requireClaims(settled);
-  return { ...settled, wake };
+  await run(tx)`select close_lookups(array[${requestId}])`;
+  return settled;
 }
 
 /** The balance first: every writer of one organization takes its locks in the same order. */
@@ -79,7 +69,7 @@ async function write(
   requestId: string,
   end: LookupEnd,
   reason: string,
-  windows: SettleRules,
+  windows: KnownWindows,
 ) {
   const asked = {
     organizationId: sql`open.organization_id`,
@@ -90,7 +80,9 @@ async function write(
   };
   const outcome = sql`case when not open.failed then open.test_outcome end`;
   const test = { ...asked, npis: sql`open.npi`, outcome, isDue: sql`true` };
-  return await tx.execute<Omit<Settlement, 'wake'> & { charged: number; claimed: number }>(sql`
+  return await tx.execute<
+    Record<'charged' | 'claimed', number> & { [Field in keyof Settlement]: Settlement[Field] }
+  >(sql`
     with open as materialized (
       select r.*, at, at > deadline_at as late, at > deadline_at or ${end === 'failed'} as failed
         from requests r, date_trunc('milliseconds', clock_timestamp()) at
@@ -98,7 +90,8 @@ async function write(
     ), settled as (
       update requests r
          set status = case when open.failed then 'failed' when known.npi is null then 'not_found' else 'completed' end,
-             reason = case when open.late then 'deadline' when known.npi is null then ${reason} end,
+             reason = case when open.late and ${reason} not like 'deadline%' then 'deadline'
+                           when known.npi is null then ${reason} end,
              replayed = coalesce(known.replayed, false), email = known.email, email_type = known.email_type,
              email_last_validated_at = known.email_last_validated_at, settled_at = open.at,
              suppression_change = (select n from suppression_changes)
@@ -109,7 +102,7 @@ async function write(
        where r.id = open.id
       returning r.*
     ), claimed as (${claimEntitlements(windows.replayMs)})
-    select coalesce(s.status, r.status) as status, s.id is not null as "settledNow", r.organization_id as "organizationId",
+    select coalesce(s.status, r.status) as status, coalesce(s.reason, r.reason) as reason, s.id is not null as "settledNow", r.organization_id as "organizationId",
            r.cost, s.email_type as "emailType", coalesce(s.replayed, r.replayed) as replayed,
            (extract(epoch from s.settled_at - r.accepted_at))::float8 as seconds, ${CLAIMS}
       from requests r left join settled s using (id) where r.id = ${requestId}`);
@@ -118,21 +111,18 @@ async function write(
 /**
  * Makes overdue requests of one organization final as `failed`, in one transaction with their releases: after an
  * outage there are thousands. A request that somebody is writing to is left to them, or to the next call.
- * @param which of its requests; `batchId` only those of this batch
  * @returns those it settled, `limit` at most
  */
 export async function settleOverdue(
   db: Database,
-  which: { readonly organizationId: string; readonly batchId?: string; readonly limit: number },
+  { organizationId, limit }: { readonly organizationId: string; readonly limit: number },
 ) {
-  const { organizationId, batchId, limit } = which;
   const ended = await transaction(db, async (tx) => {
     await balanceLock(tx, organizationId);
     const settled = await tx.execute<Ended & { requestId: string; batchId: string }>(sql`
       with overdue as materialized (
         select id, at from requests, date_trunc('milliseconds', clock_timestamp()) at
-         where organization_id = ${organizationId} and batch_id = coalesce(${batchId ?? null}, batch_id)
-           and settled_at is null and deadline_at < at
+         where organization_id = ${organizationId} and settled_at is null and deadline_at < at
          limit ${limit} for update of requests skip locked
       ), settled as (
         update requests r set status = 'failed', reason = 'deadline', settled_at = at
@@ -144,10 +134,6 @@ export async function settleOverdue(
         from settled`);
     const ids = settled.map(({ requestId }) => requestId);
     if (ids.length > 0) await run(tx)`select close_lookups(${sql.param(ids)})`;
-    // A batch that is over, and is reported to nobody, needs no workflow any more.
-    const batchIds = sql.param(settled.map((one) => one.batchId));
-    await tx.execute(sql`update batches set wake_at = null
-      where id = any(${batchIds}) and status = 'completed' and webhook_mode is null and wake_at is not null`);
     return [...settled];
   });
   for (const one of ended) countSettled(one);

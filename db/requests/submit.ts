@@ -7,11 +7,15 @@ import { newId } from '../ids.ts';
 import { count, countSettled, type Ended } from '../metrics.ts';
 import { batches, requests, webhookDeliveries } from '../schema.ts';
 import type { SubmittedAs, TestOutcome, WantedType, WebhookMode } from '../words.ts';
-import { CLAIMS, claimEntitlements, findKnownEmails, requireClaims } from './entitlements.ts';
+import {
+  CLAIMS,
+  claimEntitlements,
+  findKnownEmails,
+  type KnownWindows,
+  requireClaims,
+} from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
 import type { BatchStart } from './outbox.ts';
-import { roomLeft } from './room.ts';
-import type { SettleRules } from './settle.ts';
 
 /** One parsed submit, single or bulk. */
 export interface SubmitCommand {
@@ -35,7 +39,7 @@ export interface SubmitCommand {
   } | null;
 }
 
-export interface SubmitRules extends SettleRules {
+export interface SubmitRules extends KnownWindows {
   readonly lookupTimeoutMs: number;
   readonly idempotencyMs: number;
 }
@@ -44,7 +48,6 @@ export type SubmitOutcome =
   | {
       readonly kind: 'accepted';
       readonly response: string;
-      /** Without `wakeAt` its workflow has nothing to do yet, or nothing at all. */
       readonly start: BatchStart;
       readonly requests: readonly NewRequest[];
     }
@@ -148,14 +151,11 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   const after = (ms: number) => new Date(at.getTime() + ms);
   const deadlineAt = after(rules.lookupTimeoutMs);
   const cost = PRICES[wantedType];
-  const isOpen = (npi: string) => !known.has(npi);
-  let room = npis.some(isOpen) ? await roomLeft(tx, organizationId, rules.lookupsPerOrganization) : 0;
 
   const rows = npis.map((npi, position): NewRequest => {
     const answer = known.get(npi);
     // A second entry for the same NPI replays what the first one has just been charged for.
     if (answer) known.set(npi, { ...answer, replayed: true });
-    else room -= 1;
     const testOutcome = outcomes?.[position] ?? null;
     return {
       id: newId('req'),
@@ -163,7 +163,6 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
       npi,
       deadlineAt: testOutcome === 'deadline' ? after(TEST_DEADLINE_MS) : deadlineAt,
       testOutcome,
-      hasRoom: room >= 0,
       ...(answer ? { status: 'completed', ...answer, settledAt: at } : OPEN),
     };
   });
@@ -171,10 +170,6 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   if (required > available) throw new Refused({ kind: 'insufficient', required, available, held });
 
   const { webhook, customData, submittedAs, apiKeyId } = command;
-  const final = rows.filter((row) => row.settledAt);
-  const toSend = webhook?.mode === 'batch' ? final.length === rows.length : webhook && final.length > 0;
-  const toLookUp = rows.some((row) => row.hasRoom && !row.settledAt);
-  const wakeAt = toSend || toLookUp ? at : null;
   const batch = {
     id: batchId,
     organizationId,
@@ -188,7 +183,6 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
     createdAt: at,
     updatedAt: at,
     deadlineAt,
-    wakeAt,
   };
   const response = submitResponse(batchId, rows);
   const state = organization.suspended ? ('none' as const) : ('pending' as const);
@@ -211,7 +205,7 @@ async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRule
   return {
     kind: 'accepted',
     response,
-    start: { batchId, wakeAt, organizationId, submittedAs, wantedType, npis },
+    start: { batchId, organizationId, submittedAs, wantedType, npis },
     requests: rows,
   };
 }

@@ -10,6 +10,19 @@ export const REPORTS_FINAL = sql`case when webhook_deliveries.request_id is null
   then exists (select from batches b where b.id = webhook_deliveries.batch_id and b.status = 'completed')
   else exists (select from requests r where r.id = webhook_deliveries.request_id and r.settled_at is not null) end`;
 
+/** Returns the delivery that is due because a request became final, and was never attempted; null for none. */
+export async function findDueDelivery(
+  db: Database,
+  batchId: string,
+  requestId: string,
+): Promise<string | null> {
+  const [due] = await run<{ id: string }>(db)`
+    select id from webhook_deliveries
+     where batch_id = ${batchId} and coalesce(request_id, ${requestId}) = ${requestId}
+       and state = 'pending' and attempts = 0 and resends = 0 and ${REPORTS_FINAL}`;
+  return due?.id ?? null;
+}
+
 /** Whether a batch is an organization's: a statement of its own, so that a foreign id takes the time of an unknown one. */
 export async function ownsBatch(
   tx: Pick<Transaction, 'execute'>,

@@ -13,10 +13,12 @@ export interface DeliveryStart {
   readonly deliveryId: string;
   readonly batchId: string;
   readonly organizationId: string;
+  /** The NPIs that it reports. */
+  readonly npis: readonly string[];
 }
 
 export type ResendOutcome =
-  | { readonly kind: 'resent'; readonly delivery: LoggedDelivery }
+  | { readonly kind: 'resent'; readonly delivery: LoggedDelivery; readonly npis: readonly string[] }
   /** This organization and batch have no such delivery. */
   | { readonly kind: 'unknown' }
   /** It is due or being sent now, or what it reports is not final yet. */
@@ -38,7 +40,7 @@ const RESENDS_AN_HOUR = 10;
  */
 export async function resendOwn(
   db: Database,
-  { organizationId, batchId, deliveryId }: DeliveryStart,
+  { organizationId, batchId, deliveryId }: Omit<DeliveryStart, 'npis'>,
 ): Promise<ResendOutcome> {
   return await transaction(db, async (tx) => {
     // Asked first and alone: another organization's delivery must take the time of an unknown one, and no lock.
@@ -173,6 +175,8 @@ export async function listDeliveriesToLookAt(
   return await run<WaitingDelivery>(db)`
     -- The first bound is the same for every row, so that the index ends the search there.
     select webhook_deliveries.id as "deliveryId", batch_id as "batchId", b.organization_id as "organizationId", resends,
+           array(select npi from requests r
+                  where r.batch_id = b.id and r.id = coalesce(webhook_deliveries.request_id, r.id) order by position) as npis,
            case when webhook_deliveries.checked_at is not null then 'seen' when resends = 0 then 'first' else 'new' end as round
       from webhook_deliveries join batches b on b.id = batch_id
      where state = 'pending'
@@ -209,5 +213,12 @@ type Resent = Extract<ResendOutcome, { readonly kind: 'resent' }>;
 
 async function begin(tx: Transaction, deliveryId: string): Promise<Resent> {
   await beginRound(tx, [deliveryId]);
-  return { kind: 'resent', delivery: await selectDelivery(tx, deliveryId) };
+  const reported = await run<{ npi: string }>(tx)`
+    select npi from requests r join webhook_deliveries d on d.batch_id = r.batch_id and r.id = coalesce(d.request_id, r.id)
+     where d.id = ${deliveryId} order by position`;
+  return {
+    kind: 'resent',
+    delivery: await selectDelivery(tx, deliveryId),
+    npis: reported.map(({ npi }) => npi),
+  };
 }

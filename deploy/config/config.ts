@@ -98,7 +98,6 @@ const SETTINGS = {
   rateWindowMs: ['RATE_WINDOW', duration(1000, 3_600_000).default(60_000)],
   sweepIntervalMs: ['SWEEP_INTERVAL', duration(1000, 60_000).default(15_000)],
   lookupSlots: ['LOOKUP_SLOTS', whole(1, 5000).default(200)],
-  lookupsPerOrganization: ['LOOKUPS_PER_ORGANIZATION', whole(1, 100_000).default(100)],
   webhookScheduleMs: ['WEBHOOK_SCHEDULE', list(parseDuration, 'durations').default(SCHEDULE)],
   webhookOpenCidrs: ['WEBHOOK_OPEN_CIDRS', list(cidr, 'CIDR ranges')],
   webhookCaFile: ['WEBHOOK_CA_FILE', orNull(Joi.string())],

@@ -25,7 +25,6 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
     replayMs: config.replayMs,
     missMs: config.missMs,
     policy: `${config.verifyPolicy} ${config.catchAll}`,
-    lookupsPerOrganization: config.lookupsPerOrganization,
     webhookScheduleMs: config.webhookScheduleMs,
     retention: {
       // A replay gives the answer again.

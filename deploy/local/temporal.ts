@@ -9,6 +9,12 @@ import { temporalTrouble } from '../temporal/trouble.ts';
 import { freePort, LOOPBACK, launch, launchOnPort, run, type ServerProcess } from './processes.ts';
 import type { findTemporalServer } from './programs.ts';
 
+/**
+ * Shares task queues out by fairness key, so that one customer's backlog does not stand in front of the others. The switch
+ * needs the new matcher.
+ */
+const FAIRNESS = { 'matching.useNewMatcher': true, 'matching.enableFairness': true };
+
 export interface TemporalOptions {
   readonly namespace: string;
   /** A loopback port; without it a free one. */
@@ -18,6 +24,11 @@ export interface TemporalOptions {
   /** Settings of the server, such as `{ 'matching.maxDeployments': 1000 }`. */
   readonly dynamicConfig?: Readonly<Record<string, number | boolean>>;
   readonly onLog?: (line: string) => void;
+}
+
+/** Returns the settings of a server: fairness, and those that are asked for. */
+function dynamicConfigOf({ dynamicConfig }: TemporalOptions): [string, number | boolean][] {
+  return Object.entries({ ...FAIRNESS, ...dynamicConfig });
 }
 
 export type Temporal = Awaited<ReturnType<typeof bringUp>>;
@@ -33,13 +44,13 @@ export async function startTemporal({
   dbFile,
   ...options
 }: TemporalOptions & { readonly cli: string; readonly dbFile?: string }): Promise<Temporal> {
-  const { namespace, uiPort, dynamicConfig = {}, onLog } = options;
+  const { namespace, uiPort, onLog } = options;
   const args = [
     ...['--namespace', namespace, '--log-level', 'error'],
     ...(uiPort === undefined ? ['--headless'] : ['--ui-ip', LOOPBACK, '--ui-port', String(uiPort)]),
     ...(dbFile === undefined ? [] : ['--db-filename', dbFile]),
     ...SEARCH_ATTRIBUTE_WORDS.flatMap((attribute) => ['--search-attribute', attribute]),
-    ...Object.entries(dynamicConfig).flatMap(([key, value]) => ['--dynamic-config-value', `${key}=${value}`]),
+    ...dynamicConfigOf(options).flatMap(([key, value]) => ['--dynamic-config-value', `${key}=${value}`]),
   ];
   return await bringUp(options, namespace, (port) =>
     launch({
@@ -85,7 +96,7 @@ export async function startTemporalServer(
   await mkdir(dir, { recursive: true });
   await makeTables(programs.sqlTool, postgres);
   const dynamicConfig = join(dir, 'dynamic.yaml');
-  const settings = Object.entries(options.dynamicConfig ?? {}).map(([key, value]) => [key, [{ value }]]);
+  const settings = dynamicConfigOf(options).map(([key, value]) => [key, [{ value }]]);
   await writeFile(dynamicConfig, JSON.stringify(Object.fromEntries(settings)));
   const server = await bringUp(options, SYSTEM_NAMESPACE, async (port) =>
     start('temporal', programs.server, await serverConfiguration(postgres, port, dynamicConfig)),

@@ -1,9 +1,8 @@
-import { setTimeout } from 'node:timers/promises';
 import { Client, Connection, isGrpcServiceError, WorkflowNotFoundError } from '@temporalio/client';
 import { loadClientConnectConfig } from '@temporalio/envconfig';
 import type { WorkflowControl, WorkflowState } from '../../activities/deps.ts';
 import { startBatch, startDelivery } from '../../api/temporal.ts';
-import { lookAgain, requestSettled } from '../../workflows/messages.ts';
+import { queuesOf, requestSettled } from '../../workflows/messages.ts';
 
 /** Where Temporal is and how to get in, by Temporal's own environment variables (or its TOML profile). */
 export function temporalTarget(environment: Readonly<Record<string, string | undefined>>) {
@@ -28,36 +27,28 @@ function inTime<T>(client: Client, call: () => Promise<T>): Promise<T> {
   return client.withDeadline(Date.now() + CALL_TIMEOUT_MS, call);
 }
 
-/** What settles within so long is told by one signal. The end of a lookup tells it too, at once. */
-const TELL_MS = 1000;
-
-/** What activities need of Temporal, over a client. */
+/** Returns what activities need of Temporal, over a client. */
 export function createControl(client: Client, taskQueue: string): WorkflowControl {
-  const settled = new Map<string, string[]>();
   return {
     namespace: client.options.namespace,
-    wakeBatch: (start) => inTime(client, () => startBatch(client, taskQueue, start, { wake: true })),
+    startBatch: (start) => inTime(client, () => startBatch(client, taskQueue, start, 'ALLOW_DUPLICATE')),
     startDelivery: (start) => inTime(client, () => startDelivery(client, taskQueue, start)),
-    isRunning: (workflowId) => isRunning(client, workflowId),
     stateOf: (workflowId) => stateOf(client, workflowId),
-    async tellBatch(batchId, requestId) {
-      const gathered = settled.get(batchId) ?? [];
-      if (requestId && gathered.push(requestId) > 1) return;
-      if (requestId) {
-        settled.set(batchId, gathered);
-        await setTimeout(TELL_MS, null, { ref: false });
-        settled.delete(batchId);
-      }
+    async signalBatch(batchId, settled) {
       try {
-        const batch = client.workflow.getHandle(batchId);
-        await inTime(client, () =>
-          requestId ? batch.signal(requestSettled, ...gathered) : batch.signal(lookAgain),
-        );
+        await inTime(client, () => client.workflow.getHandle(batchId).signal(requestSettled, settled));
       } catch (error) {
+        // It was terminated, or ended because it stopped waiting. What it left to do is found by the reconciler.
         if (!(error instanceof WorkflowNotFoundError)) throw error;
       }
     },
   };
+}
+
+/** Returns the part of a visibility query that finds the workflows of a deployment: those of batches and of deliveries. */
+export function onOurQueues(taskQueue: string): string {
+  const { enrichment, webhooks } = queuesOf(taskQueue);
+  return `TaskQueue in ('${enrichment}', '${webhooks}')`;
 }
 
 /** The newest run of a workflow; null where Temporal does not know it (any more). */
@@ -71,13 +62,14 @@ export async function describeRun(client: Client, workflowId: string) {
   }
 }
 
-/** By its close, not by its status: a workflow that an operator has paused is open too. */
+/** Returns the state by the close time, not by the status: a workflow that an operator has paused is open too. */
 async function stateOf(client: Client, workflowId: string): Promise<WorkflowState> {
   const run = await describeRun(client, workflowId);
   if (run === null) return 'unknown';
   return run.closeTime ? 'closed' : 'open';
 }
 
+/** Whether a workflow with this id is open. */
 export async function isRunning(client: Client, workflowId: string): Promise<boolean> {
   return (await stateOf(client, workflowId)) === 'open';
 }

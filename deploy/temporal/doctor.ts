@@ -4,7 +4,7 @@ import { type CheckResult, type FindingCode, resultOf } from '../../db/doctor/ch
 import { listWork } from '../../db/doctor/work.ts';
 import { listElsewhere } from '../../db/workers.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
-import { describeRun, isRunning } from './client.ts';
+import { describeRun, isRunning, onOurQueues } from './client.ts';
 import { reverifyScheduleId } from './namespace.ts';
 
 /** Workflows described at once. */
@@ -93,7 +93,7 @@ async function idleSchedules(client: Client, taskQueue: string): Promise<string[
 
 /** The oldest first. */
 async function listRunning(client: Client, taskQueue: string) {
-  const query = `ExecutionStatus = 'Running' and TaskQueue = '${taskQueue}'`;
+  const query = `ExecutionStatus = 'Running' and ${onOurQueues(taskQueue)}`;
   const running: { id: string; type: string }[] = [];
   for await (const { workflowId: id, type } of client.workflow.list({ query })) {
     running.push({ id, type });

@@ -88,6 +88,9 @@ export async function startWorkers(options: {
     Worker.create({
       ...common,
       taskQueue: queues.webhooks,
+      // Its own workflow tasks, so that a storm of failing receivers cannot delay a batch.
+      workflowBundle: options.workflowBundle,
+      maxCachedWorkflows: 200,
       maxConcurrentActivityTaskExecutions: 100,
     }),
   ]);

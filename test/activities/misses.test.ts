@@ -3,7 +3,7 @@ import test from 'ava';
 import { pino } from 'pino';
 import { createAskActivities } from '../../activities/ask.ts';
 import type { ActivityDeps } from '../../activities/deps.ts';
-import { createSubjects, makePlans } from '../../activities/lookup.ts';
+import { createLookupActivities, createSubjects } from '../../activities/lookup.ts';
 import type { Step } from '../../activities/vendors/vendor.ts';
 import type { VerifierStep } from '../../activities/verification/verifiers/verifier.ts';
 import { createVerifyActivities } from '../../activities/verify.ts';
@@ -71,13 +71,12 @@ async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest
     ...rest.rules,
   };
   const log = pino({ level: 'silent' });
-  const tellBatch = async () => {};
+  const done = async () => {};
   const control = {
     namespace: '',
-    tellBatch,
-    wakeBatch: tellBatch,
-    startDelivery: tellBatch,
-    isRunning: async () => false,
+    startBatch: done,
+    signalBatch: done,
+    startDelivery: done,
     stateOf: async () => 'unknown' as const,
   };
   const check = checkOf({ verifiers, now: rest.clock ?? Date.now });
@@ -99,9 +98,10 @@ async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest
   );
   const requestId = requestIds[0] ?? '';
   const ids = { requestId, batchId, npi };
-  const [{ plan } = { plan: { kind: 'end', reason: 'no plan' } as const }] = await makePlans(deps, [ids]);
+  const plan = await createLookupActivities(deps).planLookup({ ...ids, registry: null });
+  if (plan.kind === 'settled') return `${plan.result.status} ${plan.result.reason}`;
   const asked: string[] = [];
-  let reason = plan.kind === 'end' ? plan.reason : 'no_source';
+  let reason = 'no_source';
   for (const { vendor } of plan.kind === 'ask' ? plan.sources : []) {
     if (plan.kind !== 'ask' || vendor === null) continue;
     asked.push(vendor);

@@ -5,12 +5,10 @@ import { type ApiClient, startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 /**
- * `node test/bench/fairness.ts [BULKS] [ROOM]`: how long one organization waits for a lookup, alone and while bulks of
- * another (20 by default) are in flight, with a vendor that takes two seconds; on a Temporal without fairness. Brings its
- * own servers.
+ * `node test/bench/fairness.ts [BULKS]`: how long one organization waits for a lookup, alone and while bulks of another
+ * (20 by default) are in flight, with a vendor that takes two seconds. Brings its own servers.
  */
 const BULKS = Number(process.argv[2] ?? 20);
-const ROOM = Number(process.argv[3] ?? 100);
 const SAMPLES = 5;
 const VENDOR_MS = 2000;
 
@@ -24,8 +22,9 @@ for (const npi of npis) {
   });
 }
 const stack = await startStack({
-  ...{ providers: [vendor], lookupsPerOrganization: ROOM },
-  ...{ lookupTimeoutMs: 15 * 60_000, lookupSlots: 200 },
+  providers: [vendor],
+  lookupTimeoutMs: 15 * 60_000,
+  lookupSlots: 200,
 });
 try {
   const [many, one] = [await stack.organization(100_000), await stack.organization()];

@@ -59,10 +59,9 @@ async function addOpen(to: Sql): Promise<void> {
       select 'bat_w' || n, 'org_01' || lpad((n % 100)::text, 24, '0'), 'bulk', 'any', 50, 'https://hooks.example/',
              'real-time', now(), now(), now() + interval '15 min' from generate_series(1, 2000) n`;
     await tx`
-      insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, has_room,
-                            accepted_at, deadline_at)
+      insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
       select 'req_w' || b.id || '_' || p, b.id, organization_id, p, lpad((row_number() over ())::text, 10, '3'), 'any', 1,
-             'accepted', p = 0, created_at, deadline_at
+             'accepted', created_at, deadline_at
         from batches b, generate_series(0, 49) p where b.id like 'bat_w%'`;
     await tx`
       insert into webhook_deliveries (id, batch_id, request_id, state, created_at)

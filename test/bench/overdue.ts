@@ -1,11 +1,11 @@
 import { Client, Connection } from '@temporalio/client';
 import { pino } from 'pino';
 import postgres from 'postgres';
-import { runSweeps } from '../../activities/sweep.ts';
 import { openDatabase } from '../../db/client.ts';
 import { migrate } from '../../db/migrate.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
+import { runReconciler } from '../../deploy/reconciler/reconciler.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
 import { openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
@@ -45,7 +45,11 @@ try {
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
   };
   const begun = performance.now();
-  const sweeps = runSweeps({ db, log: pino({ level: 'silent' }), control, rules }, 15_000, stopping.signal);
+  const sweeps = runReconciler(
+    { db, log: pino({ level: 'silent' }), control, rules },
+    15_000,
+    stopping.signal,
+  );
   for (let open = 1; open > 0; ) {
     const [row] = await sql`select count(*)::int as open from requests where settled_at is null`;
     open = row?.open;

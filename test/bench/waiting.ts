@@ -8,9 +8,9 @@ import { startServers } from '../support/servers.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// `node test/bench/waiting.ts [REQUESTS] [ORGANIZATIONS]`: the memory of one worker process while so many requests wait
-// for their lookup, with a vendor that does not answer in that time. Of each organization 100 are open, the rest are
-// rows. On Linux, whose /proc is read; brings its own servers.
+// `node test/bench/waiting.ts [REQUESTS] [ORGANIZATIONS]`: the memory of one worker process, and the growth of the dev
+// server's database, while so many lookups are open with a vendor that does not answer in that time. On Linux, whose /proc
+// is read. Brings its own servers.
 
 const REQUESTS = Number(process.argv[2] ?? 100_000);
 const ORGANIZATIONS = Number(process.argv[3] ?? 20);
@@ -40,10 +40,10 @@ const count = async () => {
       from requests where settled_at is null`;
   return { open: Number(row?.open), begun: Number(row?.begun) };
 };
-for (let passed = 0; passed < SECONDS || (await count()).begun < ORGANIZATIONS * 100; passed += 5) {
+for (let passed = 0; passed < SECONDS || (await count()).begun < REQUESTS; passed += 5) {
   await setTimeout(5000);
   const { open, begun } = await count();
-  console.log(`${begun} lookups begun, ${open - begun} wait in rows: ${megabytes('VmRSS').toFixed(0)} MB`);
+  console.log(`${begun} of ${open} lookups begun: ${megabytes('VmRSS').toFixed(0)} MB`);
 }
 console.log(`at most ${megabytes('VmHWM').toFixed(0)} MB`);
 await workers.stop();

@@ -209,7 +209,12 @@ test('nobody who writes addresses brings an erased one back', async (t) => {
 test('an import does not bring an erased address back, in whatever case it is written', async (t) => {
   const { npi, email } = await person('2000050016', 'vera');
   await eraseSubject(db, BY, { email });
-  const row = { emailType: 'professional', validatedAt: new Date(), source: 'import', checked: false } as const;
+  const row = {
+    emailType: 'professional',
+    validatedAt: new Date(),
+    source: 'import',
+    checked: false,
+  } as const;
   t.deepEqual(
     await storeOwnEmails(db, [
       { ...row, npi, email },

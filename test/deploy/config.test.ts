@@ -23,7 +23,6 @@ test('a database is all that has to be configured; the rest has the decided defa
     freshnessMs: 30 * 86_400_000,
     replayMs: 30 * 86_400_000,
     idempotencyMs: 86_400_000,
-    lookupsPerOrganization: 100,
     rateWindowMs: 60_000,
     taskQueue: TASK_QUEUE,
     workerRollout: 'automatic',

@@ -20,7 +20,7 @@ interface Status {
   readonly figures: Readonly<Record<string, number>>;
   readonly workers: readonly object[];
   readonly apis: readonly object[];
-  readonly waiting_for_room: readonly object[];
+  readonly waiting_to_start: readonly object[];
   readonly nearly_out_of_credits: readonly object[];
   readonly webhook_hosts_away: readonly object[];
   readonly switched_off: readonly object[];
@@ -112,15 +112,16 @@ test.serial(
     const { organizationId } = organization;
     await sql`update organizations set name = 'Busy Clinics' where id = ${organizationId}`;
     const command = submitCommand(organization, { npis: ['2000000401', '2000000419', '2000000427'] });
-    const { requestIds } = acceptedIds(await submit(db, command, { ...RULES, lookupsPerOrganization: 1 }));
+    const { requestIds } = acceptedIds(await submit(db, command, RULES));
+    await sql`update requests set accepted_at = now() - interval '2 minutes' where organization_id = ${organizationId}`;
     await sql`update credit_balances set available = 1, used = 16 where organization_id = ${organizationId}`;
     await sql`insert into webhook_hosts (organization_id, host, failures, failing_since, last_reason, open_until)
             values (${organizationId}, 'hooks.example', 9, now() - interval '5 minutes', 'timeout_connect', now())`;
     const named = { organization: organizationId, name: 'Busy Clinics' };
     const { code, figures, ...lists } = await status();
     t.is(code, 0, 'what customers have to see to is shown, and is no alarm');
-    t.like(figures, { requests_open_accepted: 3, lookups_open: 1, lookups_waiting: 2, outbox_batches: 1 });
-    t.like(lists.waiting_for_room[0], { ...named, requests: 2 });
+    t.like(figures, { requests_open_accepted: 3, lookups_open: 0, lookups_waiting: 3, outbox_batches: 1 });
+    t.like(lists.waiting_to_start[0], { ...named, requests: 3 });
     t.like(lists.nearly_out_of_credits[0], { ...named, available: 1, used_today: 16 });
     t.like(lists.webhook_hosts_away[0], { ...named, host: 'hooks.example', reason: 'timeout_connect' });
 

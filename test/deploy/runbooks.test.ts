@@ -95,7 +95,7 @@ async function filledIn(text: string): Promise<string> {
     NPI: '2000000028',
     ADDRESS: `somebody-${json.batch_id}@example.com`.toLowerCase(),
     SHA256: 'a'.repeat(64),
-    HOST: 'hooks.example.com',
+    HOST: 'hooks.clinic.example',
     WHEN: new Date(Date.now() - 3_600_000).toISOString(),
   };
   return text

@@ -2,6 +2,7 @@ import type { Client } from '@temporalio/client';
 import { sql } from 'drizzle-orm';
 import postgres from 'postgres';
 import { diagnose } from '../../db/doctor/doctor.ts';
+import { onOurQueues } from '../../deploy/temporal/client.ts';
 import { checkWorkflows } from '../../deploy/temporal/doctor.ts';
 import { auditLedger } from './ledger.ts';
 import { eventually, RULES } from './organization.ts';
@@ -37,7 +38,7 @@ export async function leftOver({ db, databaseUrl, client, taskQueue }: Stack): P
 
 async function openWorkflows(client: Client, taskQueue: string): Promise<string[]> {
   const open: string[] = [];
-  const query = `TaskQueue = '${taskQueue}' and ExecutionStatus = 'Running'`;
+  const query = `${onOurQueues(taskQueue)} and ExecutionStatus = 'Running'`;
   for await (const { workflowId } of client.workflow.list({ query })) open.push(workflowId);
   return open;
 }

@@ -36,7 +36,7 @@ export async function live(db: Database) {
   const accept = async (over: Partial<SubmitCommand> & Pick<SubmitCommand, 'npis'>): Promise<Accepted> => {
     const outcome = await submit(db, submitCommand(organization, over), LIFE_RULES);
     const { batchId, requestIds } = acceptedIds(outcome);
-    if (outcome.kind === 'accepted') await markStarted(db, outcome.start);
+    if (outcome.kind === 'accepted') await markStarted(db, outcome.start.batchId);
     const [first, ...rest] = requestIds;
     if (first === undefined) throw new Error('nothing was accepted');
     return { batchId, requestIds: [first, ...rest] };
@@ -114,7 +114,7 @@ export async function live(db: Database) {
   const outcomes = ['stored', 'replayed', 'slow'] as const;
   const command = submitCommand(testKey, { npis: ['2000000184', '2000000192', '2000000200'], outcomes });
   const tests = acceptedIds(await submit(db, command, RULES)).requestIds;
-  await beginForSandbox(db, tests);
+  for (const id of tests) await beginForSandbox(db, id);
 
   return {
     organizationId: organization.organizationId,

@@ -266,9 +266,9 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     },
     batch_not_started: {
       statements: [
-        sql`update batches set wake_at = now() - interval '61 seconds' where id = ${open.batchId}`,
+        sql`update batches set started_at = null, created_at = now() - interval '61 seconds' where id = ${open.batchId}`,
         // Within the grace.
-        sql`update batches set wake_at = now() - interval '59 seconds' where id = ${bulk.batchId}`,
+        sql`update batches set started_at = null, created_at = now() - interval '59 seconds' where id = ${bulk.batchId}`,
       ],
       subject: open.batchId,
     },

@@ -13,7 +13,6 @@ export const MODEL_RULES: SubmitRules = {
   freshnessMs: 21 * 24 * HOUR,
   replayMs: 30 * 24 * HOUR,
   idempotencyMs: 24 * HOUR,
-  lookupsPerOrganization: 100,
 };
 
 /** One client's call. `name` is its own, and that of the batch or key that comes of it. */

@@ -29,7 +29,6 @@ export const RULES: SubmitRules & Pick<ActivityRules, 'retention' | 'missMs' | '
   missMs: 14 * DAY,
   policy: 'vendor-or-verifier reject',
   idempotencyMs: DAY,
-  lookupsPerOrganization: 100,
 };
 
 export interface Organization {

@@ -7,9 +7,9 @@ const BUG = 'undefined.planted;';
 /** What the error says. */
 export const PLANTED = /Cannot read properties of undefined \(reading 'planted'\)/;
 
-/** Plants a bug at the top of the workflow function of that name, in a bundle. */
+/** Plants a bug at the top of the workflow function or method of that name, in a bundle. */
 export function plantBug(code: string, name: string): string {
-  const head = new RegExp(`(async function ${name}\\(.*\\) \\{)$`, 'gm');
+  const head = new RegExp(`(async (?:function )?${name}\\(.*\\) \\{)$`, 'gm');
   if (code.match(head)?.length !== 1) throw new Error(`the bundle has no single function ${name}`);
   return code.replace(head, (start) => `${start} ${BUG}`);
 }

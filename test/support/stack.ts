@@ -7,7 +7,6 @@ import { pino } from 'pino';
 import type { VendorSource } from '../../activities/deps.ts';
 import { createNames } from '../../activities/http/names.ts';
 import type { Registry } from '../../activities/person/registry.ts';
-import { runSweeps } from '../../activities/sweep.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { openDatabase } from '../../db/client.ts';
 import { requests } from '../../db/schema.ts';
@@ -20,6 +19,7 @@ import { startDns } from '../../deploy/local/dns.ts';
 import { importSample } from '../../deploy/local/sample.ts';
 import { createSimulator, SIMULATED, type Simulator, sourceSettings } from '../../deploy/local/simulator.ts';
 import { createLog } from '../../deploy/log.ts';
+import { runReconciler } from '../../deploy/reconciler/reconciler.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
 import { keepNamespace, reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
 import { temporalTrouble } from '../../deploy/temporal/trouble.ts';
@@ -215,7 +215,7 @@ export async function startStack(options: StackOptions = {}) {
   const startWorker = async (code = bundle.code) => {
     const ending = new AbortController();
     const control = createControl(client, taskQueue);
-    const sweeping = runSweeps({ ...deps, control }, config.sweepIntervalMs, ending.signal);
+    const sweeping = runReconciler({ ...deps, control }, config.sweepIntervalMs, ending.signal);
     const version = versionOf(taskQueue, code);
     const isVersioned = true;
     const rollout = createRollout({

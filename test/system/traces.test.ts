@@ -75,17 +75,18 @@ test.serial('a submit is one trace, from the POST to the last attempt of its web
 
   t.deepEqual(edgesOf(trace), [
     'POST /api/v1/email > enrichBatch: attemptDeliveries',
-    'POST /api/v1/email > enrichBatch: planBatch',
+    'POST /api/v1/email > enrichBatch: readBatch',
     'POST /api/v1/email > request',
     'POST /api/v1/email > webhook attempt',
-    'enrichBatch: askVendor > fullenrich',
-    'enrichBatch: askVendor > hunter',
-    'enrichBatch: askVendor > prospeo',
-    'enrichBatch: askVendor > reacher',
-    'enrichBatch: askVendor > rocketreach',
-    'enrichBatch: askVendor > settle',
+    'lookUpEmail: askVendor > fullenrich',
+    'lookUpEmail: askVendor > hunter',
+    'lookUpEmail: askVendor > prospeo',
+    'lookUpEmail: askVendor > reacher',
+    'lookUpEmail: askVendor > rocketreach',
+    'lookUpEmail: askVendor > settle',
     'nothing > POST /api/v1/email',
-    'request > enrichBatch: askVendor',
+    'request > lookUpEmail: askVendor',
+    'request > lookUpEmail: planLookup',
   ]);
   const named = (name: string) => trace.filter((span) => span.name === name);
   const [root] = named('POST /api/v1/email');
@@ -115,8 +116,8 @@ test.serial('a submit is one trace, from the POST to the last attempt of its web
       [2, 200, undefined],
     ],
   );
-  const [activity] = named('enrichBatch: askVendor');
-  t.like(activity?.attributes, { workflow_id: batchId, attempt: 1 });
+  const [activity] = named('lookUpEmail: askVendor');
+  t.like(activity?.attributes, { workflow_id: requests[0]?.request_id, attempt: 1 });
 
   const all = collector.exports.map(({ text }) => text).join('\n');
   const { webhookSecret } = await showWebhookSecret(stack.db, customer.organizationId);
@@ -147,8 +148,8 @@ test.serial('so is a bulk whose NPIs the registry is asked about', async (t) => 
   });
   const edges = edgesOf(trace);
   for (const edge of [
-    'POST /api/v1/email/bulk > enrichBatch: identify',
-    'enrichBatch: identify > registry',
+    'request > lookUpEmail: identify',
+    'lookUpEmail: identify > registry',
     'request > lookUpEmail: askVendor',
     'lookUpEmail: askVendor > settle',
   ]) {

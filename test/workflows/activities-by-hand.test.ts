@@ -86,7 +86,7 @@ test('a vendor’s call that takes as long as it may is over before its first he
   const client = await stack.organization();
   const { json } = await client.single({ npi });
   await asked(npi, 'submit');
-  const { events } = await stack.workflow(json.batch_id).fetchHistory();
+  const { events } = await stack.workflow(json.requests[0]?.request_id ?? '').fetchHistory();
   const asking = events?.map((event) => event.activityTaskScheduledEventAttributes);
   const timeoutMs = optionalTsToMs(asking?.find((one) => one?.activityId === vendor.id)?.heartbeatTimeout);
   const calls = Object.values(VENDORS).map(({ callMs }) => callMs);
@@ -108,11 +108,12 @@ test("vendors' jobs that an operator paused, reset or sent astray are refunded a
   const client = await stack.organization();
   const webhook = { url: `${stack.receiver.url}/late` };
   const { json } = await client.bulk({ npis: [paused, reset, astray, endless, good], webhook });
-  const one = (await client.single({ npi: alone, webhook })).json.batch_id;
+  const single = (await client.single({ npi: alone, webhook })).json;
+  const ofAlone = single.requests[0]?.request_id ?? '';
   const [ofPaused = '', ofReset = '', ofAstray = '', ofEndless = ''] = json.requests.map((r) => r.request_id);
   await Promise.all(waiting.map((npi) => asked(npi, 'poll')));
   await service.pauseActivity(vendorOf(ofPaused));
-  await service.pauseActivity(vendorOf(one));
+  await service.pauseActivity(vendorOf(ofAlone));
   await service.resetActivity(vendorOf(ofReset));
   await service.updateActivityOptions({
     ...vendorOf(ofAstray),
@@ -124,13 +125,13 @@ test("vendors' jobs that an operator paused, reset or sent astray are refunded a
     activityOptions: { scheduleToCloseTimeout: msToTs('1h') },
     updateMask: { paths: ['schedule_to_close_timeout'] },
   });
-  await stack.workflow(json.batch_id).result();
-  await stack.workflow(one).result();
+  await eventually(async () => (stack.delivered('/late').length > waiting.length ? true : null));
   const failed = waiting.map((npi) => `${npi} failed`);
   t.deepEqual(stack.delivered('/late'), [...failed, `${good} completed`].sort());
-  for (const id of [ofPaused, one, ofEndless]) {
+  for (const id of [ofPaused, ofAlone, ofEndless]) {
     await service.unpauseActivity(vendorOf(id)).catch(() => {});
   }
+  for (const id of [json.batch_id, single.batch_id]) await stack.workflow(id).result();
   for (const npi of waiting) t.is(vendor.asked(npi, 'submit'), 1);
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
   t.deepEqual(await leftOver(stack), []);

@@ -116,8 +116,8 @@ const MUTANTS: readonly Mutant[] = [
   {
     title: 'a step more at the beginning',
     file: 'batch.ts',
-    from: '  let signals = 0;',
-    to: '  await sleep(1);\n  let signals = 0;',
+    from: '  const inbox: News[] = [];',
+    to: '  await condition(() => false, 1);\n  const inbox: News[] = [];',
     caughtBy: (one) => hasRun(one) && of(WORKFLOWS.batch)(one),
   },
   {
@@ -128,17 +128,10 @@ const MUTANTS: readonly Mutant[] = [
     caughtBy: startedLookups,
   },
   {
-    title: 'another branch: a child for a request that is alone',
-    file: 'batch.ts',
-    from: 'if (plan.total > 1)',
-    to: 'if (plan.total > 0)',
-    caughtBy: (one) => of(WORKFLOWS.batch)(one) && asked(one).some((id) => !id.startsWith('registry')),
-  },
-  {
     title: 'local steps made normal ones',
     file: 'options.ts',
-    from: 'return await local(input);',
-    to: 'return await remote(input);',
+    from: 'export const db = proxyLocalActivities<Activities>({',
+    to: 'export const db = proxyActivities<Activities>({',
     caughtBy: has('MARKER_RECORDED'),
   },
   {
@@ -151,8 +144,8 @@ const MUTANTS: readonly Mutant[] = [
   {
     title: 'a moved command: the refund comes before the sources are asked',
     file: 'lookup.ts',
-    from: 'const answers = await askAll(input, show);',
-    to: "await refundCredits({ ...idsOf(input), reason: 'x' });\n  const answers = await askAll(input, show);",
+    from: '  return await settle(request, plan, await askSources(request, plan));',
+    to: "  await refundCredits({ ...request, reason: 'x' });\n  return await settle(request, plan, await askSources(request, plan));",
     caughtBy: (one) =>
       of(WORKFLOWS.lookup)(one) && has('ACTIVITY_TASK_COMPLETED')(one) && has('MARKER_RECORDED')(one),
   },
@@ -166,8 +159,8 @@ const MUTANTS: readonly Mutant[] = [
   {
     title: 'no pause for a mail server that greylists',
     file: 'lookup.ts',
-    from: '    await sleep(waitMs);\n',
-    to: '',
+    from: "  if (answer.kind !== 'later' || pauseMs <= 0) return answer;",
+    to: '  if (pauseMs > 0) return answer;',
     caughtBy: (one) => asked(one).some((id) => /-(over|early)$/.test(id)),
   },
 ];
@@ -189,7 +182,7 @@ const UNSEEN: readonly Omit<Mutant, 'caughtBy'>[] = [
   {
     title: 'the time of a lookup',
     file: 'batch.ts',
-    from: 'workflowExecutionTimeout: Math.max(deadline - Date.now(), 0) + OVERTIME_MS,',
+    from: 'workflowExecutionTimeout: Math.max(deadline - Date.now(), 0) + GRACE_MS,',
     to: 'workflowExecutionTimeout: 1000,',
   },
 ];

@@ -178,7 +178,7 @@ test('a deadline comes within seconds, for that request alone', async (t) => {
     const alone = await forced('deadline');
     t.like(alone, { ...NOTHING, status: 'failed', credits: 0 });
     t.like(await row(alone.batchId), { deadline: 5 });
-    const handle = stack.client.workflow.getHandle(alone.batchId);
+    const handle = stack.client.workflow.getHandle(alone.request_id ?? '');
     const { events } = await handle.fetchHistory();
     const scheduled = (events ?? []).flatMap((one) => one.activityTaskScheduledEventAttributes ?? []);
     const asked = scheduled.find(({ activityType }) => activityType?.name === 'askVendor');
@@ -192,12 +192,12 @@ test('a deadline comes within seconds, for that request alone', async (t) => {
 
 test('slow and greylisted are found after a while, in the way of a vendor and of a mail server', async (t) => {
   const [slow, greylisted] = await Promise.all([forced('slow'), forced('greylisted')]);
-  for (const [{ batchId, ...answer }, steps] of [
+  for (const [answer, steps] of [
     [slow, ['the sandbox: slow']],
     [greylisted, ['the sandbox: greylisted', 'the sandbox: greylisted-over']],
   ] as const) {
     t.like(answer, { ...PROFESSIONAL, submitted: 'in-progress', credits: 1 });
-    const { events } = await stack.client.workflow.getHandle(batchId).fetchHistory();
+    const { events } = await stack.client.workflow.getHandle(answer.request_id ?? '').fetchHistory();
     const asked = (events ?? []).flatMap(
       ({ activityTaskScheduledEventAttributes: one }) => one?.activityId ?? [],
     );

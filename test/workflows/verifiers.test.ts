@@ -157,7 +157,7 @@ test.serial(
     await run(sql`insert into source_health (source, state, failures, open_until, last_error)
     values ('reacher', 'open', 5, now() + interval '1 hour', 'auth')`);
     const before = await client.credits();
-    t.like(await lookUp(npi), { status: 'failed', reason: 'verifier_unavailable' });
+    t.like(await lookUp(npi), { status: 'failed', reason: 'deadline (verifier_unavailable)' });
     t.is(vendor.asked(npi, 'submit'), 0);
     t.deepEqual(await client.credits(), before);
     const figures = await readSourceFigures(stack.db, new Date(Date.now() - 60_000));

@@ -259,7 +259,7 @@ test('what is known of a lookup is told in the Temporal UI, vendor by vendor', a
   const answer = (await fresh.single({ npi: '2000000218' })).json;
   await fresh.completed(answer.batch_id);
   const details = await eventually(async () => {
-    const handle = stack.client.workflow.getHandle(answer.batch_id);
+    const handle = stack.client.workflow.getHandle(answer.requests[0]?.request_id ?? '');
     const { status } = await handle.describe();
     return status.name === 'COMPLETED' ? await handle.fetchHistory() : null;
   });

@@ -175,7 +175,7 @@ test('after three answers of 500 and one of 200 a delivery is delivered, pending
   const [first, own] = await Promise.all(
     [json.batch_id, attempts[0]?.id ?? ''].map((id) => stack.client.workflow.getHandle(id).fetchHistory()),
   );
-  t.is(first && countEvents(first).StartChildWorkflowExecutionInitiated, 1);
+  t.is(first && countEvents(first).StartChildWorkflowExecutionInitiated, 2, 'the lookup and the delivery');
   const { ActivityTaskScheduled, ActivityTaskStarted, ActivityTaskCompleted, ...rest } = own
     ? countEvents(own)
     : {};

@@ -68,7 +68,6 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
     lookupTimeoutMs: 900_000,
     // Few at once: the rest of the tests want the machine too.
     lookupSlots: 16,
-    lookupsPerOrganization: 30,
   });
   opened.defer(() => stack.stop());
   await writeNppes(folder);

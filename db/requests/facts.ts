@@ -1,0 +1,75 @@
+import { and, asc, eq, isNull, sql } from 'drizzle-orm';
+import { type Database, query } from '../client.ts';
+import { Refusal } from '../errors.ts';
+import { batches, requests } from '../schema.ts';
+import { REPORTS_FINAL } from '../webhooks/deliveries.ts';
+import type { FinalStatus } from '../words.ts';
+
+/**
+ * Reads a batch as its workflow needs it: which requests are open, until when (in milliseconds since the epoch), which
+ * webhooks are due and were never attempted, and how many requests ended how. Nothing in it is personal.
+ * @throws {Refusal} `batch_missing` for an unknown id
+ */
+export async function readBatch(db: Database, batchId: string) {
+  return await query(db, async (tx) => {
+    const rows = await tx
+      .select({
+        organizationId: batches.organizationId,
+        webhookMode: batches.webhookMode,
+        requestId: requests.id,
+        npi: requests.npi,
+        status: requests.status,
+        deadlineAt: requests.deadlineAt,
+        settledAt: requests.settledAt,
+      })
+      .from(batches)
+      .innerJoin(requests, eq(requests.batchId, batches.id))
+      .where(eq(batches.id, batchId))
+      .orderBy(asc(requests.position));
+    const [first] = rows;
+    if (!first) throw new Refusal('batch_missing');
+    const { organizationId, webhookMode } = first;
+    // Read after the requests, so a request that is final above has its delivery here.
+    const due =
+      webhookMode === null
+        ? []
+        : await tx.execute<{ deliveryId: string; requestId: string | null }>(sql`
+            select webhook_deliveries.id as "deliveryId", webhook_deliveries.request_id as "requestId"
+              from webhook_deliveries left join requests request on request.id = webhook_deliveries.request_id
+             where webhook_deliveries.batch_id = ${batchId}
+               and state = 'pending' and attempts = 0 and resends = 0 and ${REPORTS_FINAL}
+             order by request.position`);
+    const open = rows.filter(({ settledAt }) => settledAt === null);
+    const count = (wanted: FinalStatus) => rows.filter(({ status }) => status === wanted).length;
+    return {
+      batchId,
+      organizationId,
+      webhookMode,
+      npis: Object.fromEntries(rows.map(({ requestId, npi }) => [requestId, npi])),
+      open: open.map(({ requestId, npi, deadlineAt }) => {
+        return { requestId, batchId, npi, deadline: deadlineAt.getTime() };
+      }),
+      due: [...due],
+      completed: count('completed'),
+      notFound: count('not_found'),
+      failed: count('failed'),
+    };
+  });
+}
+
+/**
+ * Reads what decides how an open request is looked up.
+ * @returns null if it is final, or unknown
+ */
+export async function findOpenRequest(db: Database, requestId: string) {
+  return await query(db, async (tx) => {
+    const [open] = await tx
+      .select({
+        isSandbox: sql<boolean>`${requests.testOutcome} is not null`,
+        isOverdue: sql<boolean>`${requests.deadlineAt} < clock_timestamp()`,
+      })
+      .from(requests)
+      .where(and(eq(requests.id, requestId), isNull(requests.settledAt)));
+    return open ?? null;
+  });
+}

@@ -1,0 +1,474 @@
+import { chmod, mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Client, Connection } from '@temporalio/client';
+import test, { type ExecutionContext } from 'ava';
+import { sql } from 'drizzle-orm';
+import { pino } from 'pino';
+import postgres from 'postgres';
+import type { WorkflowControl } from '../../activities/deps.ts';
+import { balanceOf } from '../../db/accounts/credits.ts';
+import { type Database, openDatabase, transaction } from '../../db/client.ts';
+import { newId } from '../../db/ids.ts';
+import { joinLookups } from '../../db/lookups/lookups.ts';
+import { migrate } from '../../db/migrate.ts';
+import { noteHome, takeTurn, takeWorkflowTurn } from '../../db/requests/outbox.ts';
+import { settle, settleOverdue } from '../../db/requests/settle.ts';
+import { submit } from '../../db/requests/submit.ts';
+import { startPostgres } from '../../deploy/local/postgres.ts';
+import { createLog } from '../../deploy/log.ts';
+import { keepBooks, runReconciler, tendWorkflows } from '../../deploy/reconciler/reconciler.ts';
+import { createControl } from '../../deploy/temporal/client.ts';
+import { openTestDatabase, testSetting } from '../support/database.ts';
+import { answered, startDelivering } from '../support/deliveries.ts';
+import { auditLedger } from '../support/ledger.ts';
+import {
+  acceptedIds,
+  eventually,
+  type Organization,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
+import { storeEmail } from '../support/stored.ts';
+
+// The reconciler without a worker around it: whose turn it is, what it does while PostgreSQL or Temporal is away, and
+// that nothing is settled twice by it.
+
+const MINUTE = 60_000;
+const RULES_OF_SWEEP = {
+  ...RULES,
+  greylistMs: 1000,
+  webhookScheduleMs: [0],
+  sweep: { startAfterMs: 0, checkEveryMs: 0 },
+};
+const log = pino({ level: 'silent' });
+const npiOf = (index: number) => `1${String(index).padStart(9, '0')}`;
+const times = <T>(count: number, make: (index: number) => T) =>
+  Array.from({ length: count }, (_, i) => make(i));
+
+async function open(t: ExecutionContext): Promise<{ db: Database; url: string }> {
+  const database = await openTestDatabase();
+  t.teardown(() => database.stop());
+  return database;
+}
+
+/** The way to a Temporal that is not there. */
+function temporalAway(t: ExecutionContext): WorkflowControl {
+  const connection = Connection.lazy({ address: '127.0.0.1:1' });
+  t.teardown(() => connection.close());
+  return createControl(new Client({ connection }), 'enrichment');
+}
+
+/** Sweeps in the background until the test is over. */
+function sweeping(t: ExecutionContext, db: Database, control: WorkflowControl, to = log): void {
+  const stopping = new AbortController();
+  const sweeps = runReconciler({ db, log: to, control, rules: RULES_OF_SWEEP }, 200, stopping.signal);
+  t.teardown(async () => {
+    stopping.abort();
+    await sweeps;
+  });
+}
+
+/** A submit whose deadline has passed when this resolves. */
+async function overdue(db: Database, organization: Organization, npis: readonly string[]) {
+  const ids = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+  await query(
+    db,
+    sql`
+    update requests set accepted_at = accepted_at - interval '16 minutes', deadline_at = now() - interval '1 second'
+     where batch_id = ${ids.batchId}`,
+  );
+  return ids;
+}
+
+async function query(db: Database, statement: ReturnType<typeof sql>) {
+  return await transaction(db, (tx) => tx.execute<Record<string, unknown>>(statement));
+}
+
+async function refunded(db: Database, { organizationId }: Organization, credits: number): Promise<void> {
+  await eventually(async () => ((await balanceOf(db, organizationId)).available === credits ? true : null));
+}
+
+test('one of many processes gets the turn, once per interval; a due time that is out of reach holds nobody up', async (t) => {
+  const { db, url } = await open(t);
+  const other = openDatabase({ url, poolSize: 10, applicationName: 'test' });
+  t.teardown(() => other.close());
+  const turns = async () => {
+    const taken = await Promise.all(
+      times(20, (index) => takeTurn(index % 2 === 0 ? db : other, MINUTE, 'default')),
+    );
+    return taken.filter(Boolean).length;
+  };
+  const workflowTurns = async () => {
+    const taken = await Promise.all(
+      times(20, (index) => takeWorkflowTurn(index % 2 === 0 ? db : other, MINUTE, 'default')),
+    );
+    return taken.filter(Boolean).length;
+  };
+  t.deepEqual([await turns(), await turns()], [1, 0]);
+  t.deepEqual([await workflowTurns(), await workflowTurns()], [1, 0]);
+  for (const at of [sql`clock_timestamp()`, sql`clock_timestamp() + interval '1 day'`]) {
+    await query(db, sql`update sweeps set due_at = ${at}`);
+    t.deepEqual([await turns(), await turns()], [1, 0]);
+    t.is(await workflowTurns(), 0, 'each kind has its own turn');
+    await query(db, sql`update sweeps set workflows_due_at = ${at}`);
+    t.deepEqual([await workflowTurns(), await workflowTurns()], [1, 0]);
+  }
+});
+
+test('while Temporal is away 2,000 overdue requests of four organizations are refunded, and each lookup closed', async (t) => {
+  const { db, url } = await open(t);
+  const organizations = await Promise.all(times(4, () => openOrganization(db, 500)));
+  for (const organization of organizations) {
+    for (const batch of times(10, (index) => index)) {
+      const npis = times(50, (index) => npiOf(batch * 50 + index));
+      const { requestIds } = await overdue(db, organization, npis);
+      // Lookups are shared by all four.
+      if (batch === 0) await joinLookups(db, requestIds);
+    }
+  }
+  const waiting = await openOrganization(db, 1);
+  const { requestIds } = acceptedIds(await submit(db, submitCommand(waiting, { npis: [npiOf(0)] }), RULES));
+  await joinLookups(db, requestIds.slice(0, 1));
+
+  const deps = { db, log, control: temporalAway(t), rules: RULES_OF_SWEEP };
+  t.is(await keepBooks(deps, new AbortController().signal), 2000);
+  for (const organization of organizations) await refunded(db, organization, 500);
+
+  const [counts] = await query(
+    db,
+    sql`select count(*) filter (where status = 'failed' and reason = 'deadline')::int as failed,
+               count(*) filter (where settled_at is null)::int as open from requests`,
+  );
+  t.deepEqual({ ...counts }, { failed: 2000, open: 1 });
+  const [batches] = await query(db, sql`select count(*)::int as n from batches where status = 'in-progress'`);
+  t.is(batches?.n, 1);
+  // The one that somebody still waits for.
+  const lookups = await query(db, sql`select npi from lookups where closed_at is null`);
+  t.deepEqual([...lookups], [{ npi: npiOf(0) }]);
+  const reader = postgres(url, { max: 1 });
+  t.teardown(() => reader.end());
+  const ids = [...organizations, waiting].map(({ organizationId }) => organizationId);
+  t.deepEqual(await auditLedger(reader, ids, RULES.replayMs), []);
+});
+
+test("a worker in another namespace than the API's stands in with refunds, and touches no workflow", async (t) => {
+  const { db } = await open(t);
+  await noteHome(db, 'home');
+  await noteHome(db, 'home');
+  t.deepEqual(await takeTurn(db, MINUTE, 'home'), { isHome: true });
+  const dueAgo = (ms: number) =>
+    query(db, sql`update sweeps set due_at = clock_timestamp() - ${ms} * interval '1 millisecond'`);
+  await dueAgo(MINUTE / 2);
+  t.is(await takeTurn(db, MINUTE, 'elsewhere'), null);
+  t.deepEqual(await takeTurn(db, MINUTE, 'home'), { isHome: true });
+  await dueAgo(MINUTE);
+
+  const organization = await openOrganization(db, 3);
+  const running = acceptedIds(await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES));
+  await submit(db, submitCommand(organization, { npis: [npiOf(1)] }), RULES);
+  await query(
+    db,
+    sql`update batches set started_at = now() - interval '1 minute' where id = ${running.batchId}`,
+  );
+  await overdue(db, organization, [npiOf(2)]);
+  const asked: string[] = [];
+  const control: WorkflowControl = {
+    namespace: 'elsewhere',
+    startBatch: async () => void asked.push('start'),
+    signalBatch: async () => void asked.push('signal'),
+    stateOf: async () => {
+      asked.push('state');
+      return 'unknown';
+    },
+    startDelivery: async () => void asked.push('deliver'),
+  };
+  sweeping(t, db, control);
+  await refunded(db, organization, 1);
+  await eventually(async () => {
+    const [row] = await query(db, sql`select swept_at from sweeps`);
+    return row?.swept_at ?? null;
+  });
+  t.deepEqual(asked, []);
+  t.like(await balanceOf(db, organization.organizationId), { available: 1, held: 2 });
+});
+
+test('a sweep that is told to stop begins nothing more', async (t) => {
+  const { db } = await open(t);
+  const organization = await openOrganization(db, 5);
+  for (const index of times(5, (i) => i)) {
+    await submit(db, submitCommand(organization, { npis: [npiOf(index)] }), RULES);
+  }
+  const stopping = new AbortController();
+  const startBatch = async () => stopping.abort();
+  const control = { ...temporalAway(t), startBatch };
+  t.like(await tendWorkflows({ db, log, control, rules: RULES_OF_SWEEP }, stopping.signal), { started: 1 });
+});
+
+// Guards: `more` in `forEachPage`, and `place` in `listToStart`.
+test('a sweep starts each waiting batch, and asks a Temporal that refuses only once', async (t) => {
+  const { db } = await open(t);
+  const [many, one] = [await openOrganization(db, 210), await openOrganization(db, 1)];
+  for (const npi of times(210, npiOf)) await submit(db, submitCommand(many, { npis: [npi] }), RULES);
+  const { batchId } = acceptedIds(await submit(db, submitCommand(one, { npis: [npiOf(0)] }), RULES));
+  const sweepWith = async (takes: boolean) => {
+    const asked: string[] = [];
+    const startBatch = async (batch: { readonly batchId: string }) => {
+      asked.push(batch.batchId);
+      if (!takes) throw new Error('no answer');
+    };
+    const deps = { db, log, control: { ...temporalAway(t), startBatch }, rules: RULES_OF_SWEEP };
+    const { started } = await tendWorkflows(deps, new AbortController().signal);
+    return { started, asked };
+  };
+  t.is((await sweepWith(false)).asked.length, 200);
+  const { started, asked } = await sweepWith(true);
+  t.is(started, 211);
+  t.is(asked.indexOf(batchId), 1);
+});
+
+test('while calls to Temporal hang, what is overdue is refunded by the next sweep', async (t) => {
+  const { db } = await open(t);
+  const organization = await openOrganization(db, 2);
+  await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES);
+  const asked = Promise.withResolvers<void>();
+  const mayEnd = Promise.withResolvers<void>();
+  const startBatch = async () => {
+    asked.resolve();
+    await mayEnd.promise;
+  };
+  sweeping(t, db, { ...temporalAway(t), startBatch });
+  t.teardown(mayEnd.resolve);
+  await asked.promise;
+  // The call lasts until the test is over, and so does the turn that makes it.
+  await overdue(db, organization, [npiOf(1)]);
+  await refunded(db, organization, 1);
+  await overdue(db, organization, [npiOf(1)]);
+  await refunded(db, organization, 1);
+  t.pass();
+});
+
+test("what is overdue is settled although one organization's balance refuses it", async (t) => {
+  const { db } = await open(t);
+  const [broken, well] = [await openOrganization(db, 1), await openOrganization(db, 1)];
+  const { requestIds } = await overdue(db, broken, [npiOf(0)]);
+  await overdue(db, well, [npiOf(1)]);
+  // As if credits had been lost: its hold cannot be given back.
+  await query(
+    db,
+    sql`update credit_balances set held = 0, total = 0 where organization_id = ${broken.organizationId}`,
+  );
+  sweeping(t, db, temporalAway(t));
+  await refunded(db, well, 1);
+  const [row] = await query(db, sql`select settled_at from requests where id = ${requestIds[0]}`);
+  t.is(row?.settled_at, null);
+});
+
+test('overdue requests of one organization are settled up to the limit', async (t) => {
+  const { db } = await open(t);
+  const organization = await openOrganization(db, 100);
+  const { organizationId } = organization;
+  await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES);
+  await overdue(db, await openOrganization(db, 1), [npiOf(1)]);
+  const { requestIds } = await overdue(
+    db,
+    organization,
+    times(3, (index) => npiOf(10 + index)),
+  );
+  const first = await settleOverdue(db, { organizationId, limit: 1 });
+  t.is(first.length, 1);
+  const rest = await settleOverdue(db, { organizationId, limit: 60 });
+  t.deepEqual([...first, ...rest].map(({ requestId }) => requestId).sort(), requestIds.toSorted());
+  t.deepEqual(await settleOverdue(db, { organizationId, limit: 60 }), []);
+  t.like(await balanceOf(db, organizationId), { available: 99, held: 1 });
+});
+
+test('organizations that wait for the same lookups are settled at once, while a batch joins them, without a deadlock', async (t) => {
+  const { db, url } = await open(t);
+  const name = newId('org');
+  const pool = openDatabase({ url, poolSize: 10, applicationName: name });
+  const organizations = await Promise.all(times(4, () => openOrganization(db, 1000)));
+  // Their lookups' ids are in the other order than their NPIs.
+  const npis = times(60, npiOf).toReversed();
+  for (const organization of organizations) {
+    const { requestIds } = await overdue(db, organization, npis);
+    await joinLookups(db, requestIds);
+  }
+  const late = await submit(db, submitCommand(await openOrganization(db, 1000), { npis }), RULES);
+  const settled = await transaction(db, async (tx) => {
+    await tx.execute(sql`select 1 from lookups order by npi offset 1 limit 1 for update`);
+    const waiting = async (count: number) => {
+      const [row] = await query(
+        db,
+        sql`select count(*)::int as waiting from pg_stat_activity
+             where datname = current_database() and wait_event_type = 'Lock'`,
+      );
+      return row?.waiting === count ? true : null;
+    };
+    // It has the first lookup, and none of those after the second.
+    const joining = joinLookups(pool, acceptedIds(late).requestIds);
+    await eventually(() => waiting(1));
+    const settling = organizations.map(({ organizationId }) =>
+      settleOverdue(pool, { organizationId, limit: 60 }),
+    );
+    await eventually(() => waiting(1 + organizations.length));
+    return { ends: [...settling, joining] };
+  });
+  await Promise.all<unknown>(settled.ends);
+  // A connection has counted its deadlocks once it is gone.
+  await pool.close();
+  await eventually(async () => {
+    const rows = await query(db, sql`select 1 from pg_stat_activity where application_name = ${name}`);
+    return rows.length === 0 ? true : null;
+  });
+  const [row] = await query(
+    db,
+    sql`select deadlocks::int, (select count(*)::int from lookups where closed_at is null) as open
+          from pg_stat_database where datname = current_database()`,
+  );
+  t.deepEqual({ ...row }, { deadlocks: 0, open: npis.length });
+});
+
+test('a request that somebody is writing to keeps no other waiting', async (t) => {
+  const { db } = await open(t);
+  const organization = await openOrganization(db, 2);
+  const { organizationId } = organization;
+  const { requestIds } = await overdue(db, organization, times(2, npiOf));
+  const rest = await transaction(db, async (tx) => {
+    await tx.execute(sql`select 1 from requests where id = ${requestIds[0]} for update`);
+    return await settleOverdue(db, { organizationId, limit: 60 });
+  });
+  t.deepEqual(
+    rest.map(({ requestId }) => requestId),
+    [requestIds[1]],
+  );
+  t.is((await settleOverdue(db, { organizationId, limit: 60 })).length, 1);
+});
+
+test('answers, time-outs, joins, plans and sweeps at the moment of the deadline: each hold is settled once', async (t) => {
+  const { db, url } = await open(t);
+  const organizations = await Promise.all(times(2, () => openOrganization(db, 1000)));
+  const npis = times(30, npiOf);
+  for (const npi of npis.slice(0, 15)) {
+    const known = { emailType: 'professional', source: 'test', lastValidatedAt: new Date() } as const;
+    await storeEmail(db, { npi, email: `a${npi}@clinic.example`, ...known });
+    await query(db, sql`update stored_emails set verdict = 'unknown' where npi = ${npi}`);
+  }
+  const accepted: { organizationId: string; batchId: string; requestIds: string[] }[] = [];
+  for (const organization of times(8, (index) => organizations[index % 2])) {
+    if (!organization) throw new Error('no organization was opened');
+    const outcome = await submit(db, submitCommand(organization, { npis }), RULES);
+    accepted.push({ organizationId: organization.organizationId, ...acceptedIds(outcome) });
+  }
+  // The last to be answered are the first to be overdue; the first never are.
+  await query(
+    db,
+    sql`update requests set deadline_at = clock_timestamp() +
+          case when position < 3 then interval '10 minutes' else (30 - position) * interval '100 milliseconds' end`,
+  );
+  await query(db, sql`update stored_emails set verdict = 'valid'`);
+  let bySweeps = 0;
+  const counting = createLog('test', 'info', {
+    write(line) {
+      if (line.includes('"request settled"')) bySweeps += 1;
+    },
+  });
+  const deps = { db, log: counting, control: temporalAway(t), rules: RULES_OF_SWEEP };
+  const [one, two] = [new AbortController(), new AbortController()];
+  const sweeps = [one, two].map((stopping) => runReconciler(deps, 20, stopping.signal));
+  let settled = 0;
+  await Promise.all(
+    accepted.map(async ({ organizationId, requestIds }) => {
+      for (const [index, requestId] of requestIds.entries()) {
+        await joinLookups(db, [requestId]);
+        const end = index % 3 === 0 ? 'failed' : 'answered';
+        const [ended, again, ...others] = await Promise.all([
+          settle(db, requestId, end, 'test', RULES),
+          settle(db, requestId, end, 'test', RULES),
+          settleOverdue(db, { organizationId, limit: 500 }),
+          settleOverdue(db, { organizationId, limit: 10 }),
+        ]);
+        t.is(ended.status, again.status);
+        settled += Number(ended.settledNow) + Number(again.settledNow) + others.flat().length;
+      }
+    }),
+  );
+  one.abort();
+  two.abort();
+  await Promise.all(sweeps);
+  const [row] = await query(
+    db,
+    sql`select count(*) filter (where settled_at is null)::int as open, count(*) filter (where status = 'completed')::int as completed,
+               count(*) filter (where status = 'failed' and reason = 'deadline')::int as overdue,
+               (select count(*)::int from ledger_entries where kind in ('charge', 'release')) as settlements,
+               (select count(*)::int from lookups l where closed_at is null and not exists (
+                  select from requests r where r.lookup_id = l.id and r.settled_at is null)) as abandoned
+          from requests`,
+  );
+  t.log(row, `${settled} settled here, ${bySweeps} by the sweeps`);
+  t.like(row, { open: 0, settlements: accepted.length * npis.length, abandoned: 0 });
+  t.true(Number(row?.completed) > 0 && Number(row?.overdue) > 0);
+  t.is(settled + bySweeps, accepted.length * npis.length);
+  const reader = postgres(url, { max: 1 });
+  t.teardown(() => reader.end());
+  const ids = organizations.map(({ organizationId }) => organizationId);
+  t.deepEqual(await auditLedger(reader, ids, RULES.replayMs), []);
+});
+
+test.serial('the loop goes on after PostgreSQL was lost and has come back', async (t) => {
+  const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
+  await chmod(folder, 0o755);
+  const dataDir = join(folder, 'data');
+  let server = await startPostgres({ dataDir });
+  const { url, port } = server;
+  t.teardown(async () => {
+    await server.stop();
+    await rm(folder, { recursive: true, force: true });
+  });
+  await migrate(url);
+  const db = openDatabase({ url, poolSize: 4, applicationName: 'test', deadlineMs: 2000 });
+  t.teardown(() => db.close());
+  const organization = await openOrganization(db, 2);
+  const failed = Promise.withResolvers<void>();
+  const write = (line: string) => {
+    if (line.includes('"sweep failed')) failed.resolve();
+  };
+  const there = { startBatch: async () => {}, stateOf: async () => 'open' as const };
+  sweeping(t, db, { ...temporalAway(t), ...there }, createLog('test', 'error', { write }));
+  await overdue(db, organization, [npiOf(0)]);
+  await refunded(db, organization, 2);
+  await server.stop();
+  await failed.promise;
+  server = await startPostgres({ dataDir, port });
+  const credits = () => balanceOf(db, organization.organizationId).catch(() => null);
+  await eventually(credits);
+  await overdue(db, organization, [npiOf(1)]);
+  await refunded(db, organization, 2);
+  t.pass();
+});
+
+test('a delivery without its workflow is started by the first sweep after Temporal is back', async (t) => {
+  const life = await startDelivering(async () => answered(204));
+  t.teardown(() => life.stop());
+  const [deliveryId = ''] = await life.deliveries(await life.organization(), 'https://a.example/', 1);
+  await query(life.db, sql`update batches set started_at = now()`);
+  const rules = { ...RULES_OF_SWEEP, sweep: { startAfterMs: 5000, checkEveryMs: 30_000 } };
+  const sweepWith = (control: WorkflowControl) =>
+    tendWorkflows({ db: life.db, log, control, rules }, new AbortController().signal);
+  const away = temporalAway(t);
+  for (let minutes = 0; minutes < 60; minutes += 10) {
+    await life.time.advance(10 * MINUTE);
+    t.like(await sweepWith(away), { redelivered: 0 });
+  }
+  const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
+  t.teardown(() => connection.close());
+  const client = new Client({ connection });
+  const back = createControl(client, 'nobody');
+  await life.time.advance(1000);
+  t.like(await sweepWith(back), { redelivered: 1 });
+  t.is((await client.workflow.getHandle(deliveryId).describe()).type, 'deliver');
+  // That look is completed, so that the next sweep leaves the delivery alone.
+  await life.time.advance(1000);
+  t.like(await sweepWith(back), { redelivered: 0 });
+});

@@ -1,0 +1,119 @@
+import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
+import {
+  ActivityFailure,
+  ParentClosePolicy,
+  setWorkflowOptions,
+  startChild,
+  workflowInfo,
+} from '@temporalio/workflow';
+import {
+  type BatchFacts,
+  DELIVERY_TIMEOUT,
+  type DeliverInput,
+  type DueDelivery,
+  NPI,
+  ORGANIZATION_ID,
+  queuesOf,
+  type Settled,
+} from './messages.ts';
+import { deliveries } from './options.ts';
+
+/** One delivery through its whole schedule. It runs on the webhooks queue. */
+export async function deliver({ deliveryId }: DeliverInput) {
+  const { deliverWebhook } = deliveries(workflowInfo().taskQueue, `webhook ${deliveryId}`);
+  return await deliverWebhook({ deliveryId });
+}
+
+// It waits for days and outlives the version that started it. Its history is one activity, so newer code can replay it.
+// Without worker versioning, the server rejects this option.
+setWorkflowOptions(() => {
+  const isVersioned = !!workflowInfo().currentDeploymentVersion?.deploymentName;
+  return isVersioned ? { versioningBehavior: 'AUTO_UPGRADE' } : {};
+}, deliver);
+
+/** The webhooks of one run of a batch. */
+export class Webhooks {
+  private readonly batch: BatchFacts;
+  private readonly dispatched = new Set<string>();
+  private readonly onBug: (bug: unknown) => void;
+  private readonly attempts: Promise<void>[] = [];
+
+  constructor(batch: BatchFacts, onBug: (bug: unknown) => void) {
+    this.batch = batch;
+    this.onBug = onBug;
+  }
+
+  /** Makes the first attempts of deliveries that became due in the same moment, all by one activity. */
+  dispatch(due: readonly DueDelivery[]): void {
+    const fresh = due.filter(({ deliveryId }) => !this.dispatched.has(deliveryId));
+    if (fresh.length === 0) return;
+    for (const { deliveryId } of fresh) this.dispatched.add(deliveryId);
+    const attempt = this.attempt(fresh);
+    attempt.catch(this.onBug);
+    this.attempts.push(attempt);
+  }
+
+  /** Returns the delivery that a signal reports as due. */
+  dueBy({ requestId, deliveryId }: Settled): DueDelivery[] {
+    if (deliveryId === null) return [];
+    return [{ deliveryId, requestId: this.batch.webhookMode === 'batch' ? null : requestId }];
+  }
+
+  get count(): number {
+    return this.dispatched.size;
+  }
+
+  /** Resolves when each delivery has succeeded, has failed for good, or has its own workflow. */
+  async attempted(): Promise<void> {
+    await Promise.all(this.attempts);
+  }
+
+  private async attempt(due: readonly DueDelivery[]): Promise<void> {
+    const [first] = due;
+    const about = due.length === 1 && first ? this.name(first) : `${due.length} webhooks`;
+    const { attemptDeliveries } = deliveries(queuesOf(workflowInfo().taskQueue).webhooks, about);
+    try {
+      const undecided = await attemptDeliveries({ deliveryIds: due.map(({ deliveryId }) => deliveryId) });
+      for (const delivery of due) {
+        if (undecided.includes(delivery.deliveryId)) await this.startDelivery(delivery);
+      }
+    } catch (error) {
+      // If the activity fails for good, the reconciler starts these deliveries later.
+      if (!(error instanceof ActivityFailure)) throw error;
+    }
+  }
+
+  /** Starts the workflow of one delivery. It may run for days, so it outlives the batch. */
+  private async startDelivery(delivery: DueDelivery): Promise<void> {
+    const { batchId, organizationId } = this.batch;
+    const { deliveryId } = delivery;
+    try {
+      await startChild(deliver, {
+        workflowId: deliveryId,
+        args: [{ deliveryId }],
+        taskQueue: queuesOf(workflowInfo().taskQueue).webhooks,
+        parentClosePolicy: ParentClosePolicy.ABANDON,
+        workflowExecutionTimeout: DELIVERY_TIMEOUT,
+        typedSearchAttributes: [
+          { key: ORGANIZATION_ID, value: organizationId },
+          { key: NPI, value: this.npis(delivery) },
+        ],
+        memo: { organization_id: organizationId, batch_id: batchId },
+        staticSummary: this.name(delivery),
+      });
+    } catch (error) {
+      // It is on its way already, from an earlier run or a resend.
+      if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
+    }
+  }
+
+  private npis({ requestId }: DueDelivery): string[] {
+    const { npis } = this.batch;
+    if (requestId === null) return Object.values(npis);
+    return npis[requestId] === undefined ? [] : [npis[requestId]];
+  }
+
+  private name({ requestId }: DueDelivery): string {
+    return requestId === null ? 'webhook of the batch' : `webhook of NPI ${this.batch.npis[requestId]}`;
+  }
+}
