@@ -34,7 +34,7 @@ export function createLimit(db: Database, windowMs: number) {
  * high limit it takes those of a step at once; and a refusal is told again, without a statement, until a place is free.
  */
 function openWindow(db: Database, windowMs: number) {
-  let places: Places = { taken: 0, used: 0, takenAt: null, freeInMs: 0, emptyInMs: 0 };
+  let places: Places = { taken: 0, used: 0, takenAt: null, freeInMs: 0, emptyInMs: 0, atMs: 0 };
   let [answeredAt, left, leftUntil, fullAtLimit, waiting] = [0, 0, 0, 0, 0];
   let asking: Promise<void> | null = null;
   const ask = async (key: AuthCredentials) => {
@@ -60,6 +60,8 @@ function openWindow(db: Database, windowMs: number) {
       retryAfterMs: places.freeInMs - age,
       /** Until the whole window is empty again. */
       resetMs: Math.max(0, places.emptyInMs - age),
+      /** Now, by PostgreSQL's clock. */
+      nowMs: places.atMs + age,
     };
   };
   return async (key: AuthCredentials) => {
@@ -90,14 +92,14 @@ type Verdict = Awaited<ReturnType<ReturnType<typeof openWindow>>>;
  * Both families: `RateLimit` of the IETF draft, and `X-RateLimit-*` as it is most common (Reset in epoch seconds).
  * Reset means the whole quota; the next place may come free earlier, which `Retry-After` of a 429 says.
  */
-function rateHeaders({ remaining, resetMs }: Verdict, limit: number, windowMs: number) {
+function rateHeaders({ remaining, resetMs, nowMs }: Verdict, limit: number, windowMs: number) {
   const reset = seconds(resetMs);
   return {
     'ratelimit-policy': `"default";q=${limit};w=${seconds(windowMs)}`,
     ratelimit: `"default";r=${remaining};t=${reset}`,
     'x-ratelimit-limit': String(limit),
     'x-ratelimit-remaining': String(remaining),
-    'x-ratelimit-reset': String(Math.ceil(Date.now() / 1000) + reset),
+    'x-ratelimit-reset': String(seconds(nowMs) + reset),
   };
 }
 

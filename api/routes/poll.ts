@@ -35,7 +35,7 @@ async function poll(
   const wait = preferredWait(request);
   const answer = (response: ResponseObject, state: EnvelopeState) => {
     applied(response.header('etag', `"${etagOf(state)}"`), wait);
-    return state.isFinal ? response : response.header('retry-after', retryAfter(state, Date.now()));
+    return state.isFinal ? response : response.header('retry-after', retryAfter(state));
   };
   const look = async () => (await findEnvelopeState(db, subject)) ?? refuse(subject);
   if (wait) {
@@ -80,6 +80,6 @@ function matches(header: unknown, etag: string): boolean {
 }
 
 /** Most lookups end within seconds, the rest takes minutes: ask soon at first, then ever more seldom. */
-function retryAfter({ createdAt }: EnvelopeState, now: number): string {
-  return String(Math.min(30, Math.max(1, Math.round((now - createdAt.getTime()) / 5000))));
+function retryAfter({ ageMs }: EnvelopeState): string {
+  return String(Math.min(30, Math.max(1, Math.round(ageMs / 5000))));
 }

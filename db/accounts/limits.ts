@@ -14,6 +14,8 @@ export interface Places {
   readonly freeInMs: number;
   /** Until the whole window is empty again. */
   readonly emptyInMs: number;
+  /** When this was so, by PostgreSQL's clock, in milliseconds since 1970. */
+  readonly atMs: number;
 }
 
 /**
@@ -35,7 +37,8 @@ export async function takePlaces(
   const row = await run<Places>(db)`
     select taken, used, taken_at::text as "takenAt",
            coalesce(extract(epoch from free_in) * 1000, 0)::float8 as "freeInMs",
-           coalesce(extract(epoch from empty_in) * 1000, 0)::float8 as "emptyInMs"
+           coalesce(extract(epoch from empty_in) * 1000, 0)::float8 as "emptyInMs",
+           (extract(epoch from clock_timestamp()) * 1000)::float8 as "atMs"
       from take_places(${keyId}, ${limit}, ${span(windowMs)}, ${span(step)},
                        ${wanted}, ${back.count}, ${back.takenAt}::timestamptz)`;
   return only(row);

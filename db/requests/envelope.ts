@@ -18,13 +18,16 @@ export interface EnvelopeState {
   /** Of what was asked for: a single request does not change with its neighbors. */
   readonly statuses: string;
   readonly isFinal: boolean;
-  readonly createdAt: Date;
+  /** Since the submit, by PostgreSQL's clock. */
+  readonly ageMs: number;
 }
 
 /** All that an envelope says, read in one statement and so at one moment. */
 export interface Envelope
   extends EnvelopeState,
-    Readonly<Pick<typeof batches.$inferSelect, 'status' | 'total' | 'completedCount' | 'updatedAt'>>,
+    Readonly<
+      Pick<typeof batches.$inferSelect, 'status' | 'total' | 'completedCount' | 'createdAt' | 'updatedAt'>
+    >,
     Readonly<Pick<typeof batches.$inferSelect, 'webhookUrl' | 'webhookMode' | 'customData'>> {
   readonly balance: number;
   /** In the order of the submit. The email fields are null as well if nobody may have them now. */
@@ -55,12 +58,12 @@ export async function findEnvelope(db: Database, subject: EnvelopeSubject): Prom
 }
 
 /** Whatever changes in a request or a delivery is a later `updated_at` of its batch, by triggers. */
-const STATE = sql`b.id as "batchId", b.created_at as "createdAt",
+const STATE = sql`b.id as "batchId", (extract(epoch from clock_timestamp() - b.created_at) * 1000)::float8 as "ageMs",
     concat_ws(' ', b.updated_at, c.available, s.n) as version`;
 
 const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
-  sql`${STATE}, b.status, b.total, b.completed_count as "completedCount", b.updated_at as "updatedAt",
-      b.webhook_url as "webhookUrl", b.webhook_mode as "webhookMode", b.custom_data as "customData",
+  sql`${STATE}, b.status, b.total, b.completed_count as "completedCount", b.created_at as "createdAt",
+      b.updated_at as "updatedAt", b.webhook_url as "webhookUrl", b.webhook_mode as "webhookMode", b.custom_data as "customData",
       c.available as balance`,
   (isAskedFor, list) => sql`
     select ${list}(item) as items from (

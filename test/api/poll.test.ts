@@ -3,7 +3,7 @@ import { grantCredits } from '../../db/accounts/credits.ts';
 import { issueKey } from '../../db/accounts/keys.ts';
 import { addSuppression, removeSuppression } from '../../db/privacy/suppressions.ts';
 import { settle } from '../../db/requests/settle.ts';
-import { fresh, freshDatabase } from '../support/database.ts';
+import { fresh, freshDatabase, openTestDatabase, travel } from '../support/database.ts';
 import { createCaller, RULES } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
@@ -61,6 +61,26 @@ test('Retry-After grows with the age of what is open, and ends with it', async (
   t.is(await after(paths[1]), '30');
   await settle(api.db, second, 'failed', 'test', RULES);
   t.is(await after(paths[1]), null);
+});
+
+test("the times in headers follow PostgreSQL's clock, not the clock of the API's machine", async (t) => {
+  await using database = await openTestDatabase();
+  const time = await travel(database.url);
+  const its = await startApi({ databaseUrl: database.url });
+  try {
+    const client = await its.organization(10);
+    const { batch_id } = (await client.single({ npi: '1234567893' })).json;
+    await time.advance(100_000);
+    const { headers } = await client.get(`/api/v1/batch/${batch_id}`);
+    t.is(headers.get('retry-after'), '20');
+    const [, untilReset] = /;t=(\d+)$/.exec(headers.get('ratelimit') ?? '') ?? [];
+    const countedAt = Number(headers.get('x-ratelimit-reset')) - Number(untilReset);
+    const [row] = await database.sql`select extract(epoch from clock_timestamp())::float8 as now`;
+    t.true(Math.abs(countedAt - row?.now) < 50, `${countedAt} and ${row?.now}`);
+  } finally {
+    await its.stop();
+    await time.stop();
+  }
 });
 
 test('If-None-Match with the current ETag is a 304 without a body', async (t) => {
