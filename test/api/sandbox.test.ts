@@ -34,7 +34,7 @@ test('a live key sees nothing of the sandbox, and a test key nothing of what is 
   const [ofLive, ofSandbox] = [await submitted(live), await submitted(sandbox)];
   const unknown = { batch_id: newId('bat'), request_id: newId('req'), delivery_id: newId('msg') };
   const withIds = ROUTES.filter(({ path }) => path.includes('{'));
-  t.is(withIds.length, 4);
+  t.is(withIds.length, 5);
   for (const { method, path } of withIds) {
     const at = (ids: Record<string, string>) =>
       path.replace(/\{(\w+)\}/g, (_, name: string) => ids[name] ?? '');
