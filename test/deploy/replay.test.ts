@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import test from 'ava';
+import { onOurQueues } from '../../deploy/temporal/client.ts';
 import { fetchRun, parseRun } from '../../deploy/temporal/history.ts';
 import { reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
 import { replay as replayRuns } from '../../deploy/temporal/replay.ts';
@@ -22,15 +23,19 @@ const UI = 'http://ui.example:8233';
 /** The vendor hangs: the request fails. */
 const HANGING = '2000000101';
 
-/** Three batches, two lookups, a delivery. */
-const RUNS = 6;
+/** Four batches, four lookups, a delivery. */
+const RUNS = 9;
 
 type Client = Awaited<ReturnType<typeof stack.organization>>;
 let client: Client;
-/** One of two NPIs, one that fails alone, and one whose webhook is delivered at the second attempt. */
+/**
+ * One of two NPIs, one that fails alone, one that is final at the submit, and one whose webhook is delivered at the second
+ * attempt.
+ */
 let both: Awaited<ReturnType<Client['bulk']>>['json'];
 let failed: string;
 let alone: string;
+let stored: Awaited<ReturnType<Client['single']>>['json'];
 let deliveryId: string;
 
 test.before(async () => {
@@ -44,12 +49,14 @@ test.before(async () => {
   const webhook = { url: `${stack.receiver.url}/fail/1/replay` };
   const third = (await client.bulk({ npis: [other], webhook })).json.batch_id;
   for (const id of [both.batch_id, failed, third]) await stack.client.workflow.getHandle(id).result();
+  stored = (await client.single({ npi: found })).json;
+  await stack.client.workflow.getHandle(stored.batch_id).result();
   const path = `/api/v1/batch/${third}/deliveries`;
   const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path)).json;
   deliveryId = deliveries[0]?.id ?? '';
   await stack.client.workflow.getHandle(deliveryId).result();
   // Lists lag behind.
-  const closed = `TaskQueue = "${stack.taskQueue}" and ExecutionStatus = "Completed"`;
+  const closed = `${onOurQueues(stack.taskQueue)} and ExecutionStatus = "Completed"`;
   await eventually(async () => (await stack.client.workflow.count(closed)).count === RUNS || null);
 });
 
@@ -83,38 +90,36 @@ async function lineOf(file: string, text: string): Promise<string> {
   return `${file}:${lines.findIndex((line) => line.includes(text)) + 1}`;
 }
 
-const SLEEP = 'await (0,_temporalio_workflow__WEBPACK_IMPORTED_MODULE_0__.sleep)(1);';
+const SLEEP = 'await (0,_temporalio_workflow__WEBPACK_IMPORTED_MODULE_1__.sleep)(1);';
 
 test.serial('a run is told with its times: what was decided, who was asked, why it failed', async (t) => {
-  const { code, stdout, stderr } = await replay([failed], { TEMPORAL_UI_URL: UI });
+  const { code, stdout, stderr } = await replay([alone], { TEMPORAL_UI_URL: UI });
   t.deepEqual([code, stderr], [0, '']);
-  t.regex(stdout, new RegExp(`^enrichBatch ${failed}, begun 20\\d\\d-.*Z, pinned to build [0-9a-f]{12}\n`));
-  t.true(stdout.includes(`\n${UI}/namespaces/default/workflows/${failed}\n`));
-  t.regex(stdout, /^ +1 +\+0\.000 s {2}WorkflowExecutionStarted enrichBatch/m);
-  t.regex(stdout, /s {2}MarkerRecorded planBatch: .*total 1, .*open 1, lookups \[req_\w+\]$/m);
+  t.regex(stdout, new RegExp(`^lookUpEmail ${alone}, begun 20\\d\\d-.*Z, pinned to build [0-9a-f]{12}\n`));
+  t.true(stdout.includes(`\n${UI}/namespaces/default/workflows/${alone}\n`));
+  t.regex(stdout, /^ +1 +\+0\.000 s {2}WorkflowExecutionStarted lookUpEmail/m);
+  t.regex(stdout, /s {2}MarkerRecorded planLookup: kind ask, .*sources \[rocketreach\]$/m);
   t.regex(stdout, /s {2}ActivityTaskScheduled askVendor \(rocketreach for NPI 2000000101\)$/m);
   t.regex(
     stdout,
     /\+1\d\.\d{3} s {2}ActivityTaskTimedOut askVendor \(.*\): activity ScheduleToClose timeout/m,
   );
   t.regex(stdout, /s {2}UpsertWorkflowSearchAttributes: Outcome failed: deadline$/m);
-  t.regex(stdout, /s {2}WorkflowExecutionCompleted: failed 1\nfits\n$/);
+  t.regex(stdout, /s {2}WorkflowExecutionCompleted: status failed, reason deadline\nfits\n$/);
 });
 
-test.serial(
-  'a request that is alone in its batch is found by PostgreSQL, else the batch has to be named',
-  async (t) => {
-    const without = await replay([alone]);
-    t.is(without.code, 1);
-    t.regex(
-      without.stderr,
-      /^replay: Temporal has no run of req_\w+ .* name the batch, or set DATABASE_URL\n$/,
-    );
-    const { stdout } = await replay([alone], { DATABASE_URL: stack.databaseUrl });
-    t.true(stdout.startsWith(`enrichBatch ${failed}, `));
-    t.is((await replay([both.requests[0]?.request_id ?? ''])).code, 0);
-  },
-);
+test.serial('a request that was final at its submit is told by its batch', async (t) => {
+  const requestId = stored.requests[0]?.request_id ?? '';
+  const without = await replay([requestId]);
+  t.is(without.code, 1);
+  t.regex(
+    without.stderr,
+    /^replay: Temporal has no run of req_\w+ .* name the batch, or set DATABASE_URL\n$/,
+  );
+  const { stdout } = await replay([requestId], { DATABASE_URL: stack.databaseUrl });
+  t.true(stdout.startsWith(`enrichBatch ${stored.batch_id}, `));
+  t.is((await replay([both.requests[0]?.request_id ?? ''])).code, 0);
+});
 
 /** What these workflows would do otherwise in a run, as the program's last lines say it. */
 async function misfitOf(id: string, bundle: string): Promise<string> {
@@ -127,37 +132,37 @@ async function misfitOf(id: string, bundle: string): Promise<string> {
 test.serial('code that does otherwise is told with the event and its own line', async (t) => {
   const lookup = both.requests[1]?.request_id ?? '';
   const again = await changed('again', 'of plan.sources)', 'of [...plan.sources, ...plan.sources])');
-  const asks = await lineOf('workflows/lookup.ts', 'askVendor({');
+  const asks = await lineOf('workflows/lookup.ts', 'activities.askVendor(');
   // A step more keeps the step away that should be there.
   t.regex(
     await misfitOf(lookup, again),
     new RegExp(
-      '^does not fit at event 11: MarkerRecorded settleRequest\n' +
+      '^does not fit at event 12: MarkerRecorded settleRequest\n' +
         ` {2}the code does not do that, after ActivityTaskScheduled askVendor rocketreach, at ${asks} < .*\n {2}\\[TMPRL1100\\] `,
     ),
   );
   // Another step in its place.
   const id = await changed('id', 'workflowId: requestId,', "workflowId: 'x' + requestId,");
-  const starts = await lineOf('workflows/batch.ts', 'await startChild(lookUpEmail');
+  const starts = await lineOf('workflows/batch.ts', 'await executeChild(lookUpEmail');
   t.regex(
     await misfitOf(both.batch_id, id),
     new RegExp(
-      '^does not fit at event 7: StartChildWorkflowExecutionInitiated lookUpEmail req_\\w+ \\(NPI \\d+\\)\n' +
+      '^does not fit at event 6: StartChildWorkflowExecutionInitiated lookUpEmail req_\\w+ \\(NPI \\d+\\)\n' +
         ` {2}the code does StartChildWorkflowExecutionInitiated lookUpEmail xreq_\\w+, at ${starts} < `,
     ),
   );
   // A step less.
   const gone = await changed('gone', "if (status !== 'completed')", 'if (status === null)');
-  const settles = await lineOf('workflows/lookup.ts', 'return named(await lookUp(input, show))');
+  const settles = await lineOf('workflows/lookup.ts', 'return named(await findEmail(request))');
   t.regex(
     await misfitOf(lookup, gone),
     new RegExp(
-      '^does not fit at event 12: UpsertWorkflowSearchAttributes\n' +
+      '^does not fit at event 13: UpsertWorkflowSearchAttributes\n' +
         ` {2}the code does WorkflowExecutionCompleted, after MarkerRecorded settleRequest, at .* < ${settles}\n`,
     ),
   );
-  const broken = await changed('broken', 'let signals = 0;', 'let signals = 0; null.x();');
-  const throws = await lineOf('workflows/batch.ts', 'let signals = 0;');
+  const broken = await changed('broken', 'const inbox = [];', 'const inbox = []; null.x();');
+  const throws = await lineOf('workflows/batch.ts', 'const inbox: News[] = [];');
   t.regex(
     await misfitOf(both.batch_id, broken),
     new RegExp(`\n {2}the code throws TypeError, at ${throws}( < .*)?\n {2}Cannot read properties of null`),
@@ -222,20 +227,20 @@ test.serial(
     t.is(fits.code, 0);
     t.deepEqual(table(fits.stdout).slice(0, 5), [
       ['WORKFLOW', 'RUNS', 'FIT', 'DO NOT', 'NEED NOT'],
-      ['enrichBatch', '3', '3', '0', '0'],
-      ['lookUpEmail', '2', '2', '0', '0'],
+      ['enrichBatch', '4', '4', '0', '0'],
+      ['lookUpEmail', '4', '4', '0', '0'],
       ['deliver', '1', '1', '0', '0'],
       ['reverify', '0', '0', '0', '0'],
     ]);
     const pinned = await changed(
       'pinned',
-      'let signals = 0;',
-      `let signals = 0; ${SLEEP.replace('_0__', '_1__')}`,
+      'const inbox = [];',
+      `const inbox = []; ${SLEEP}`,
     );
     const others = await replay(['--since', '1h', '--bundle', pinned]);
-    t.deepEqual([others.code, table(others.stdout)[1]], [0, ['enrichBatch', '3', '0', '0', '3']]);
+    t.deepEqual([others.code, table(others.stdout)[1]], [0, ['enrichBatch', '4', '0', '0', '4']]);
     const all = await replay(['--since', '1h', '--bundle', pinned, '--all']);
-    t.deepEqual([all.code, all.stdout.match(/^bat_\w+ does not fit at event 5: /gm)?.length], [3, 3]);
+    t.deepEqual([all.code, all.stdout.match(/^bat_\w+ does not fit at event 5: /gm)?.length], [3, 4]);
 
     const delivery = await changed(
       'delivery',
@@ -254,10 +259,10 @@ test.serial(
     const bundle = await bundleWithBug(folder, 'enrichBatch');
     const { code, stdout } = await replay(['--since', '1h', '--bundle', bundle]);
     t.is(code, 3, stdout);
-    t.is(stdout.match(/^bat_\w+ does not fit at event \d+: /gm)?.length, 3, stdout);
+    t.is(stdout.match(/^bat_\w+ does not fit at event \d+: /gm)?.length, 4, stdout);
     t.regex(stdout, /\n {2}the code throws TypeError, at workflows\/batch\.ts:\d+/);
     t.regex(stdout, PLANTED);
-    t.regex(stdout, /^enrichBatch +3 +0 +3 +0$/m);
+    t.regex(stdout, /^enrichBatch +4 +0 +4 +0$/m);
   },
 );
 
@@ -272,9 +277,9 @@ test.serial('those that failed, or that a filter names, are found, the newest fi
     stdout
       .match(/^(enrichBatch|lookUpEmail|deliver|reverify) +[1-9]/gm)
       ?.map((line) => line.replace(/ +/, ' '));
-  t.deepEqual(runs((await replay(['--failed', '--since', '1h'])).stdout), ['enrichBatch 1']);
+  t.deepEqual(runs((await replay(['--failed', '--since', '1h'])).stdout), ['lookUpEmail 1']);
   t.deepEqual(runs((await replay(['--query', `Npi = "${both.requests[0]?.npi}"`])).stdout), [
-    'enrichBatch 1',
+    'enrichBatch 2',
     'lookUpEmail 1',
   ]);
   t.deepEqual(runs((await replay(['--since', '1h', '--limit', '1'])).stdout), [
@@ -324,13 +329,13 @@ test.serial('what it cannot do is one sentence, and its exit code tells a pipeli
 });
 
 for (const [where, eventOf, text] of [
-  ['where the code does what an event records', 'ActivityTaskScheduled askVendor', 'askVendor({'],
-  ['where it answers to what others did', 'ActivityTaskTimedOut askVendor', 'const compensate ='],
+  ['where the code does what an event records', 'ActivityTaskScheduled askVendor', 'activities.askVendor('],
+  ['where it answers to what others did', 'ActivityTaskTimedOut askVendor', 'reason: reasonOf(missing)'],
 ] as const) {
   test.serial(`a debugger stops ${where}`, async (t) => {
-    const { stdout } = await replay([failed]);
+    const { stdout } = await replay([alone]);
     const event = new RegExp(`^ +(\\d+) .* ${eventOf}`, 'm').exec(stdout)?.[1] ?? '';
-    const debugged = await debug([failed, '--inspect', event]);
+    const debugged = await debug([alone, '--inspect', event]);
     t.deepEqual([debugged.code, debugged.stops], [0, 1]);
     t.is(debugged.lines[0], await lineOf('workflows/lookup.ts', text));
   });

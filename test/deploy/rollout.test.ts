@@ -115,7 +115,7 @@ test('a release is rolled out in steps and back as the page says, and no run not
   await workers.start(stack, { WORKFLOW_BUNDLE: variables.BUNDLE ?? '', WORKER_ROLLOUT: 'manual' });
   const both = await eventually(async () => {
     const said = await type('3. Start the new workers');
-    return said.match(/^ +\S+ +(?:workflow|activity)\b/gm)?.length === 4 ? said : null;
+    return said.match(/^ +\S+ +(?:workflow|activity)\b/gm)?.length === 5 ? said : null;
   });
   t.true(both.includes(OLD) && both.includes(NEW), both);
   t.deepEqual(await routing(), [OLD, 0, 0], 'a new build gets no work by itself');

@@ -34,7 +34,7 @@ test('an activity that ignores its end is cut off, and the log says which', asyn
   const queue = stack.taskQueue.replace('enrichment', 'lookups');
   t.like(cut[0], {
     queues: [queue],
-    activities: [{ queue, activity: 'askVendor', workflow_id: json.batch_id }],
+    activities: [{ queue, activity: 'askVendor', workflow_id: json.requests[0]?.request_id }],
   });
 });
 

@@ -36,7 +36,7 @@ test('neither an activity that fails', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   await client.completed(json.batch_id);
-  const failures = await failuresOf(stack, json.batch_id);
+  const failures = await failuresOf(stack, json.requests[0]?.request_id ?? '');
   t.true(failures.length > 0);
   t.true(failures.every(hasNoPath), failures.join('\n'));
 });
