@@ -112,6 +112,10 @@ test('a release is rolled out in steps and back as the page says, and no run not
   await canaryApi.stop();
   await canary.stop();
 
+  // The doctor of the next steps wants an API that is alive.
+  const api = await startApiProcess(stack.databaseUrl, { TASK_QUEUE: taskQueue });
+  t.teardown(() => api.stop());
+
   await workers.start(stack, { WORKFLOW_BUNDLE: variables.BUNDLE ?? '', WORKER_ROLLOUT: 'manual' });
   const both = await eventually(async () => {
     const said = await type('3. Start the new workers');
