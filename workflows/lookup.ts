@@ -1,4 +1,3 @@
-import { RetryState } from '@temporalio/common';
 import {
   ActivityFailure,
   ApplicationFailure,
@@ -161,8 +160,9 @@ function unresolved(error: unknown): VendorAnswer {
   const last = cause instanceof TimeoutFailure ? cause.cause : cause;
   const type = last instanceof ApplicationFailure ? last.type : null;
   if (type?.startsWith(SOURCE)) return { kind: 'unresolved', reason: type.slice(SOURCE.length) };
-  if (error.retryState === RetryState.NON_RETRYABLE_FAILURE)
+  if (cause instanceof ApplicationFailure && cause.nonRetryable) {
     return { kind: 'fatal', reason: 'lookup_failed' };
+  }
   return OUT_OF_TIME;
 }
 
