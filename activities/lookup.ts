@@ -37,7 +37,7 @@ const REGISTRY_TURN_MS = 5000;
 const KNOWN_MISS = 'known_miss';
 
 type ToPlan = RequestIds & {
-  /** What asking the NPI Registry came to; null if it was not asked yet. */
+  /** Why the NPI Registry gave no response, if it was asked; null if it was not asked yet. */
   readonly registry: { readonly trouble: string | null } | null;
 };
 
@@ -59,7 +59,7 @@ export function createLookupActivities(deps: LookupDeps) {
      */
     async identify(request: RequestIds & { readonly until: number }): Promise<string | null> {
       const due = await listRegistryDue(deps.db, [request.npi]);
-      // Another lookup may have asked meanwhile, or an attempt of this one that died.
+      // Another lookup, or an attempt of this one that died, may have asked already.
       if (due.length === 0) return null;
       return await withHeartbeat(Context.current(), async (signal, now) => {
         const time = { signal, now, until: request.until, turnBy: now() + REGISTRY_TURN_MS };
