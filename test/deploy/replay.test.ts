@@ -232,11 +232,7 @@ test.serial(
       ['deliver', '1', '1', '0', '0'],
       ['reverify', '0', '0', '0', '0'],
     ]);
-    const pinned = await changed(
-      'pinned',
-      'const inbox = [];',
-      `const inbox = []; ${SLEEP}`,
-    );
+    const pinned = await changed('pinned', 'const inbox = [];', `const inbox = []; ${SLEEP}`);
     const others = await replay(['--since', '1h', '--bundle', pinned]);
     t.deepEqual([others.code, table(others.stdout)[1]], [0, ['enrichBatch', '4', '0', '0', '4']]);
     const all = await replay(['--since', '1h', '--bundle', pinned, '--all']);
